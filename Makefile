@@ -1,0 +1,31 @@
+# Two commands on a fresh machine: `make demo` and `make test`. docs/tutorial.md has the same as plain commands.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+# A bare `torch` pulls gigabytes of CUDA packages: the constraints pin the CPU-sized set used for development and CI.
+PIP := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint check clean
+
+$(VENV)/base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/dev: $(VENV)/base
+	$(PIP) -e '.[measure,kernels,plot,dev]'
+	touch $@
+
+demo: $(VENV)/base
+	$(VENV)/bin/chip predict llama-3.1-8b --gpu h200 --engine vllm --batch 8 --prompt 1024 --output 128
+
+test: $(VENV)/dev lint
+	$(PY) -m pytest
+
+lint: $(VENV)/dev
+	$(VENV)/bin/ruff check src tests benchmarks
+	$(VENV)/bin/ruff format --check src tests benchmarks
+	$(VENV)/bin/mypy
+
+clean:
+	rm -rf $(VENV) build dist

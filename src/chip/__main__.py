@@ -1,0 +1,5 @@
+import sys
+
+from chip.cli import main
+
+sys.exit(main())

@@ -1,0 +1,97 @@
+"""The command line: one file a command, found by listing this folder. Commands parse, call and print, no more.
+
+stdout is the answer, stderr is talk. Exit codes: 0 done, 1 done but something in it failed, 2 bad input,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
+from typing import NoReturn
+
+from chip import __version__
+from chip.types import ChipError
+
+NOT_COMMANDS = ("text", "lines")
+ORDER = ("predict", "estimate", "list", "show", "calibrate", "profile", "roofline")
+ABOUT = """\
+CHIP tells how fast a language model will run on a GPU before it runs, and why it ran as fast as it did after.
+
+  chip predict llama-3.1-8b --gpu h200 --batch 8 --prompt 1024 --output 128
+  chip estimate linear m=8 n=4096 k=4096 --gpu h200
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line, with the nearest option named."""
+
+    def error(self, message: str) -> NoReturn:
+        prefix = "unrecognized arguments: "
+        if message.startswith(prefix):
+            word = message.removeprefix(prefix).split()[0].split("=")[0]
+            near = get_close_matches(word, self._option_string_actions, 1)
+            hint = f"did you mean {near[0]}?" if near else f"see `{self.prog} --help`"
+            message = f"no option or argument {word!r}; {hint}"
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def commands() -> list[str]:
+    found = {m.name for m in pkgutil.iter_modules(__path__)} - set(NOT_COMMANDS)
+    return [n for n in ORDER if n in found] + sorted(found - set(ORDER))
+
+
+def command(name: str) -> ModuleType:
+    return import_module(f"chip.cli.{name}")
+
+
+def parser(name: str) -> Parser:
+    module = command(name)
+    made = Parser(
+        prog=f"chip {name}",
+        description=module.__doc__,
+        epilog=f"examples:\n{module.EPILOG}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.configure(made)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(overview())
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        print(f"chip {__version__}")
+        return 0
+    name = words[0]
+    if name not in commands():
+        near = get_close_matches(name, commands(), 1)
+        hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join(commands())}"
+        print(f"chip: no command {name!r}; {hint}", file=sys.stderr)
+        return 2
+    try:
+        return int(command(name).run(parser(name).parse_args(words[1:])))
+    except ChipError as e:
+        print(f"chip {name}: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"chip {name}: interrupted; what was written is kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader had enough (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def overview() -> str:
+    rows = "\n".join(f"  {n:<10} {command(n).HELP}" for n in commands())
+    return f"{ABOUT}\ncommands (each has --help and --json):\n{rows}\n"

@@ -1,0 +1,39 @@
+"""JSON Lines in, JSON Lines out: each question answered in order and flushed, errors in their place."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chip.types import ChipError
+
+MAX_LINE = 1_000_000
+
+
+def answer_stdin(answer: Callable[[Mapping[str, Any]], str]) -> int:
+    """`answer` gives one line of JSON. 0 when every line was answered, 1 when any was an error."""
+    failed = 0
+    for number, line in enumerate(sys.stdin, 1):
+        if not line.strip():
+            continue
+        try:
+            out = answer(_parse(line))
+        except ChipError as e:
+            failed += 1
+            out = json.dumps({"error": str(e), "line": number})
+        sys.stdout.write(out + "\n")
+        sys.stdout.flush()
+    if failed:
+        print(f"chip: {failed} line{'s' if failed > 1 else ''} could not be answered", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _parse(line: str) -> Any:
+    if len(line) > MAX_LINE:
+        raise ChipError(f"the line is longer than {MAX_LINE} characters")
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        raise ChipError("the line is not JSON") from None

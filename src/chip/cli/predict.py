@@ -1,0 +1,138 @@
+"""Predict time to first token, time per output token, throughput and memory of a model on a GPU.
+
+MODEL is a bundled name (`chip list models`), a config.json, its folder, or a hub id. With `-` as MODEL, scenarios are
+read as JSON Lines from stdin, one answer a line: that is a sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from chip.cli.lines import answer_stdin
+from chip.cli.text import duration, gib, percent, si, table
+from chip.predict import request
+
+HELP = "TTFT, TPOT, throughput and memory of a model on a GPU, with what limits it"
+EPILOG = """\
+  chip predict llama-3.1-8b --gpu h200 --batch 8 --prompt 1024 --output 128
+  chip predict ./my-model/config.json --gpu a100 --dtype int4 --json
+  chip predict llama-3.1-70b --gpu h100 --tp 4
+  chip predict mixtral-8x7b --gpu sm_90:80GB
+  echo '{"model": "qwen3-8b", "gpu": "l40s", "batch": 4, "prompt": 512, "output": 64}' | chip predict -
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    d = request.DEFAULTS
+    parser.add_argument("model", metavar="MODEL", help="bundled name, config.json, its folder, hub id, or - for stdin")
+    parser.add_argument(
+        "--gpu", default=d["gpu"], help="bundled name, profile or datasheet file, or sm_90:80GB [%(default)s]"
+    )
+    parser.add_argument("--engine", default=d["engine"], help="vllm, hf-eager or hf-graph [%(default)s]")
+    parser.add_argument("--batch", type=int, default=d["batch"], help="requests submitted at once [%(default)s]")
+    parser.add_argument("--prompt", type=int, default=d["prompt"], help="tokens of each prompt [%(default)s]")
+    parser.add_argument("--output", type=int, default=d["output"], help="tokens generated for each [%(default)s]")
+    parser.add_argument(
+        "--dtype", default=d["dtype"], help="bf16, fp16, fp32, fp8, or weight-only int8, int4 [%(default)s]"
+    )
+    parser.add_argument(
+        "--tp", type=int, default=d["tp"], help="GPUs that share each layer (tensor parallel) [%(default)s]"
+    )
+    parser.add_argument(
+        "--trace", action="store_true", help="take the operators from what HF really runs (needs torch)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.model == "-":
+        return answer_stdin(request.answer_line)
+    values = {"model": args.model, **{k: getattr(args, k) for k in request.DEFAULTS}}
+    found = _traced(values) if args.trace else request.answer(values)
+    if args.json:
+        print(json.dumps(found, indent=1, allow_nan=False))
+    else:
+        print(render(found))
+    for note in found["notes"]:
+        print(f"note: {note}", file=sys.stderr)
+    return 0
+
+
+def _traced(values: dict[str, Any]) -> dict[str, Any]:
+    from chip.measure.trace import answer_traced
+
+    return answer_traced(values)
+
+
+def render(a: dict[str, Any]) -> str:
+    gpus = f"{a['tp']} x {a['gpu']}" if a["tp"] > 1 else a["gpu"]
+    parts = [
+        f"{a['model']} on {gpus}, {a['engine']}, {a['dtype']}: {a['batch']} x ({a['prompt']} in, {a['output']} out)",
+        "",
+        _headline(a),
+        "",
+        _memory(a["memory"]),
+        "sources: "
+        + ", ".join(f"{percent(v)} {k}" for k, v in a["sources"].items())
+        + f"; ridge point {a['ridge_flop_per_byte']:g} FLOP/B",
+    ]
+    for phase, title in (("ttft", "to the first token"), ("tpot", "a decode step (mean)")):
+        if a["breakdown"][phase]:
+            parts += ["", f"where the time goes: {title}", _breakdown(a["breakdown"][phase], a["ridge_flop_per_byte"])]
+    return "\n".join(parts)
+
+
+def _headline(a: dict[str, Any]) -> str:
+    rows = []
+    names = (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms"))
+    for title, key in names:
+        if a[key] is None:
+            continue
+        low, high = a["interval"][key]
+        span = f"{duration(low / 1e3)} - {duration(high / 1e3)}"
+        bound = a["bound"].get(key.removesuffix("_ms"), "")
+        rows.append({"": title, "predicted": duration(a[key] / 1e3), "90 % interval": span, "bound by": bound})
+    low, high = a["interval"]["tokens_per_s"]
+    rate = {"": "throughput", "predicted": f"{a['tokens_per_s']:.4g} tok/s", "90 % interval": f"{low:.4g} - {high:.4g}"}
+    rows.append({**rate, "bound by": ""})
+    if a.get("energy_j_per_token") is not None:
+        low, high = a["interval"]["energy_j_per_token"]
+        energy = {"": "energy", "predicted": f"{a['energy_j_per_token']:.3g} J/tok"}
+        rows.append({**energy, "90 % interval": f"{low:.3g} - {high:.3g}", "bound by": ""})
+    return table(rows, right=("predicted",), keep=("bound by",))
+
+
+def _memory(m: dict[str, Any]) -> str:
+    verdict = "fits" if m["fits"] else "DOES NOT FIT"
+    return (
+        f"memory a GPU: weights {gib(m['weights_bytes'])} + KV {gib(m['kv_bytes'])} "
+        f"({m['kv_bytes_per_token'] / 1024:.4g} KiB/token) + activations {gib(m['activation_bytes'])} = "
+        f"{gib(m['total_bytes'])} of {gib(m['capacity_bytes'])}: {verdict}, largest batch {m['max_batch']}"
+    )
+
+
+def _intensity(row: dict[str, Any]) -> float:
+    return float(row["flops"] / row["bytes"]) if row["bytes"] else 0.0
+
+
+def _breakdown(rows: list[dict[str, Any]], ridge: float) -> str:
+    shown = [
+        {
+            "role": r["role"],
+            "op": r["op"],
+            "calls": f"{r['count']:g}",
+            "time": duration(r["us"] / 1e6),
+            "share": percent(r["share"]),
+            "bound": r["bound"],
+            "FLOP/B": f"{_intensity(r):.3g}",
+            "x ridge": f"{_intensity(r) / ridge:.2g}",
+            "work": si(r["flops"], "FLOP"),
+            "moved": si(r["bytes"], "B"),
+            "source": r["source"],
+        }
+        for r in rows
+    ]
+    return table(shown, right=("calls", "time", "share", "FLOP/B", "x ridge", "work", "moved"), keep=("bound",))

@@ -1,0 +1,136 @@
+"""Show one thing whole: a model, a GPU, an operator or an engine, by its name."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from chip import artifact, codec, engines, hardware, ops
+from chip.cli.list import import_doc
+from chip.cli.text import gib, si, table
+from chip.dtypes import precision
+from chip.models import library
+from chip.types import ChipError
+
+HELP = "one model, GPU, operator or engine in full"
+EPILOG = """\
+  chip show llama-3.1-8b
+  chip show h200
+  chip show h200 --json > my-gpu.json     # a datasheet to edit and pass as --gpu my-gpu.json
+  chip show attention
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="anything that `chip list` names, or a file")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    data, text = _find(args.name)
+    print(json.dumps(data, indent=1) if args.json else text)
+    return 0
+
+
+def _find(name: str) -> tuple[Any, str]:
+    lowered = name.lower()
+    if lowered in library.names():
+        return _model(lowered)
+    if lowered in ops.names():
+        return _op(lowered)
+    if lowered in engines.names():
+        return _engine(lowered)
+    if lowered in hardware.spec_names():
+        return _gpu(lowered)
+    if name.endswith(".json"):
+        raw = artifact.read_json(Path(name))
+        is_gpu = isinstance(raw, dict) and str(raw.get("schema", "")).startswith("chip.hardware")
+        return _gpu(name) if is_gpu else _model(name)
+    known = (*library.names(), *ops.names(), *engines.names(), *hardware.spec_names())
+    near = get_close_matches(lowered, known, 3, 0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`chip list models|gpus|ops|engines` shows what there is"
+    raise ChipError(f"nothing is called {name!r}; {hint}")
+
+
+def _model(name: str) -> tuple[Any, str]:
+    path, _ = library.locate(name)
+    d = library.find(name)
+    p = precision("bf16")
+    layers = [{"count": n, **codec.to_json(layer)} for n, layer in d.layers]
+    data = {
+        "name": d.name,
+        "architecture": d.architecture,
+        "parameters": d.params(),
+        "active_parameters": d.active_params(),
+        "weight_bytes_bf16": d.weight_bytes(p),
+        "kv_bytes_per_token_bf16": d.kv_bytes(1, p),
+        "hidden": d.hidden,
+        "vocab": d.vocab,
+        "max_context": d.max_context,
+        "layers": layers,
+        "config": artifact.read_json(path),
+    }
+    lines = [
+        f"{d.name} ({d.architecture})",
+        f"  parameters  {d.params():,}"
+        + (f", {d.active_params():,} active" if d.active_params() != d.params() else ""),
+        f"  weights     {gib(d.weight_bytes(p))} in bf16",
+        f"  KV cache    {d.kv_bytes(1, p) / 1024:.4g} KiB a token in bf16",
+        f"  hidden      {d.hidden}, vocabulary {d.vocab}, context {d.max_context or 'not stated'}",
+    ]
+    lines += [f"  {n} x       {layer.attn}\n              {layer.mlp}" for n, layer in d.layers]
+    return data, "\n".join(lines)
+
+
+def _gpu(name: str) -> tuple[Any, str]:
+    h = hardware.find(name)
+    data = {"schema": h.spec.SCHEMA, **codec.to_json(h.spec)} if h.spec else codec.to_json(h.profile)
+    rows = []
+    sheet = h.spec.ceilings if h.spec else {}
+    measured = h.profile.ceilings if h.profile else {}
+    for key in dict.fromkeys([*sheet, *measured]):
+        promised, got = sheet.get(key), measured.get(key)
+        rows.append(
+            {
+                "ceiling": key,
+                "datasheet": si(promised.value, _unit(key)) if promised else "",
+                "measured": si(got.value, got.unit) if got else "",
+                "kept": f"{got.value / promised.value:.0%}" if got and promised else "",
+                "source": promised.source if promised else (got.method if got else ""),
+            }
+        )
+    head = [h.title]
+    if h.spec:
+        s = h.spec
+        head.append(
+            f"  {s.vendor} {s.architecture} {s.compute_capability}, {s.units.value:g} units at "
+            f"{si(s.boost_clock_hz.value, 'Hz')}, {gib(s.memory_bytes.value)}, L2 {gib(s.l2_bytes.value)}, "
+            f"{s.power_w.value:g} W"
+        )
+        head += [f"  {n}: {si(k.bytes_per_s.value, 'B/s')} one way" for n, k in s.links.items()]
+    return data, "\n".join([*head, "", table(rows, right=("datasheet", "measured", "kept"), keep=("ceiling",))])
+
+
+def _unit(ceiling: str) -> str:
+    return "B/s" if ceiling == "hbm" else "FLOP/s"
+
+
+def _op(name: str) -> tuple[Any, str]:
+    cls = ops.get(name)
+    axes = {
+        f.name: {"type": str(f.type), **({} if f.default is dataclasses.MISSING else {"default": f.default})}
+        for f in ops.axes(cls).values()
+    }
+    data = {"name": name, "what": import_doc(name), "axes": axes}
+    rows = [{"axis": k, "type": v["type"], "default": v.get("default", "(required)")} for k, v in axes.items()]
+    return data, f"{name}\n{import_doc(name)}\n\n{table(rows, keep=('type',))}"
+
+
+def _engine(name: str) -> tuple[Any, str]:
+    e = engines.get(name)
+    doc = (getattr(e, "__doc__", "") or "").strip()
+    return {"name": name, "title": e.TITLE, "what": doc}, f"{name}: {e.TITLE}\n\n{doc}"

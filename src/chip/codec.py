@@ -1,0 +1,119 @@
+"""Dataclass <-> JSON, strict: an unknown key, a missing key or a wrong type is an error that names its path."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, TypeVar
+
+from chip.types import ChipError
+
+T = TypeVar("T")
+
+
+@cache
+def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
+    """Field name -> (type, required)."""
+    hints = typing.get_type_hints(cls)
+    return {
+        f.name: (
+            hints[f.name],
+            f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING,
+        )
+        for f in dataclasses.fields(cls)
+    }
+
+
+def to_json(value: Any) -> Any:
+    """Plain JSON values; fields at their default are kept, so that a file says all it means."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(v) for v in value]
+    return value
+
+
+def from_json(cls: type[T], value: Any, where: str) -> T:
+    """Build `cls` from parsed JSON; `where` names the file in errors."""
+    return typing.cast(T, _decode(cls, value, where))
+
+
+def _say(where: str, wanted: str, got: Any) -> ChipError:
+    return ChipError(f"{where}: expected {wanted}, got {type(got).__name__} {str(got)[:40]!r}")
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    if kind is Any:
+        return value
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return _decode_union(kind, value, where)
+    if dataclasses.is_dataclass(kind):
+        return _decode_dataclass(typing.cast(type, kind), value, where)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise _say(where, "an object", value)
+        inner = typing.get_args(kind)[1]
+        return {k: _decode(inner, v, f"{where}.{k}") for k, v in value.items()}
+    if origin in (tuple, list):
+        if not isinstance(value, list):
+            raise _say(where, "a list", value)
+        args = typing.get_args(kind)
+        if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
+            if len(value) != len(args):
+                raise ChipError(f"{where}: expected {len(args)} items, got {len(value)}")
+            return tuple(_decode(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, value)))
+        items = [_decode(args[0], v, f"{where}[{i}]") for i, v in enumerate(value)]
+        return tuple(items) if origin is tuple else items
+    return _decode_scalar(kind, value, where)
+
+
+def _decode_union(kind: Any, value: Any, where: str) -> Any:
+    args = [a for a in typing.get_args(kind) if a is not type(None)]
+    if value is None:
+        if len(args) == len(typing.get_args(kind)):
+            raise _say(where, "a value", value)
+        return None
+    if len(args) == 1:
+        return _decode(args[0], value, where)
+    for a in args:
+        if isinstance(a, type) and isinstance(value, a):
+            return value
+    raise _say(where, " or ".join(getattr(a, "__name__", str(a)) for a in args), value)
+
+
+def _decode_scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise _say(where, "a number", value)
+        return value
+    if kind is int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _say(where, "a whole number", value)
+        return value
+    if not isinstance(value, kind):
+        raise _say(where, {str: "text", bool: "true or false"}.get(kind, kind.__name__), value)
+    return value
+
+
+def _decode_dataclass(cls: type, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise _say(where, "an object", value)
+    known = _fields(cls)
+    for key in value:
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+            raise ChipError(f"{where}: unknown field {key!r}{hint}")
+    out = {}
+    for name, (kind, required) in known.items():
+        if name in value:
+            out[name] = _decode(kind, value[name], f"{where}.{name}")
+        elif required:
+            raise ChipError(f"{where}: field {name!r} is missing")
+    return cls(**out)

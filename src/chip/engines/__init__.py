@@ -1,0 +1,46 @@
+"""Engines: how a runtime behaves, one file each, found by listing this folder (`hf-eager` lives in hf_eager.py).
+
+Each has TITLE, GRAPH (are decode steps CUDA graphs), LATENT_KV (does its cache hold MLA latents), and the functions
+`prefill(scenario, memory_bytes)` and `decode(scenario)` -> steps with how often each stands, and
+`rewrite(program, decode)` -> what it really launches.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from importlib import import_module
+from typing import Protocol, cast
+
+from chip.types import ChipError, Program, Scenario, Step
+
+Weighted = tuple[tuple[Step, float], ...]  # steps, and how many steps of the schedule each stands for
+
+
+class Engine(Protocol):
+    NAME: str
+    TITLE: str
+    LATENT_KV: bool
+
+    def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
+    def decode(self, scenario: Scenario) -> Weighted: ...
+    def rewrite(self, program: Program, decode: bool) -> Program: ...
+
+
+NOT_ENGINES = ("fuse", "context")
+
+
+@lru_cache(maxsize=1)
+def names() -> tuple[str, ...]:
+    return tuple(sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__) if m.name not in NOT_ENGINES))
+
+
+@cache
+def get(name: str) -> Engine:
+    if name not in names():
+        near: Iterable[str] = get_close_matches(str(name), names(), 1)
+        hint = "".join(f"did you mean {n}? " for n in near)
+        raise ChipError(f"no engine {name!r}; {hint}known: {', '.join(names())}")
+    return cast(Engine, import_module(f"chip.engines.{name.replace('-', '_')}"))

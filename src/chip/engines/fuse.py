@@ -1,0 +1,67 @@
+"""Rewrites of a program that engines share: which canonical operators become one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chip.ops.add_layer_norm import AddLayerNorm
+from chip.ops.add_rms_norm import AddRmsNorm
+from chip.ops.layer_norm import LayerNorm
+from chip.ops.linear import Linear
+from chip.ops.rms_norm import RmsNorm
+from chip.types import Block, Call, Program
+
+Rule = Callable[[list[Call]], list[Call]]
+
+
+def apply(program: Program, *rules: Rule) -> Program:
+    """Apply each rule to the calls of each block."""
+    blocks = []
+    for block in program.blocks:
+        calls = list(block.calls)
+        for rule in rules:
+            calls = rule(calls)
+        blocks.append(Block(block.repeat, tuple(calls)))
+    return Program(tuple(blocks))
+
+
+def merge_linears(roles: tuple[str, ...], merged: str) -> Rule:
+    """Neighbouring dense layers over the same input, with these roles, as one of their summed width."""
+
+    def rule(calls: list[Call]) -> list[Call]:
+        parts = [c.op for c in calls if c.role in roles and isinstance(c.op, Linear)]
+        if len(parts) != len(roles):
+            return calls
+        first = parts[0]
+        wide = Linear(first.m, sum(p.n for p in parts), first.k, first.dtype, first.weight_dtype, first.bias)
+        out = []
+        for c in calls:
+            if c.role == roles[0]:
+                out.append(Call(merged, wide))
+            elif c.role not in roles:
+                out.append(c)
+        return out
+
+    return rule
+
+
+def fuse_residual_norms(calls: list[Call]) -> list[Call]:
+    """A residual addition and the norm that follows it as one kernel.
+
+    The addition at a layer's end goes into the next layer's first norm, so within a block every `*_add` disappears and
+    `attn_norm` and `mlp_norm` become fused ones. (The very first layer has no addition before it: one of many.)
+    """
+    roles = [c.role for c in calls]
+    if "attn_add" not in roles or "mlp_norm" not in roles or roles.index("attn_add") > roles.index("mlp_norm"):
+        return calls  # parallel or post-norm layers: no addition precedes a norm
+    adds = [c for c in calls if c.role in ("attn_add", "mlp_add")]
+    out = []
+    for c in calls:
+        if c in adds:
+            continue
+        if c.role in ("attn_norm", "mlp_norm") and isinstance(c.op, RmsNorm):
+            c = Call(c.role, AddRmsNorm(c.op.rows, c.op.cols, c.op.dtype))
+        elif c.role in ("attn_norm", "mlp_norm") and isinstance(c.op, LayerNorm):
+            c = Call(c.role, AddLayerNorm(c.op.rows, c.op.cols, c.op.dtype))
+        out.append(c)
+    return out

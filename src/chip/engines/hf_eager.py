@@ -1,0 +1,24 @@
+"""HF transformers as it comes: one kernel an operator, a growing cache (DynamicCache), sdpa attention."""
+
+from __future__ import annotations
+
+from chip.engines import Weighted
+from chip.engines.context import decode_contexts
+from chip.types import Program, Scenario, Seq, Step
+
+NAME = "hf-eager"
+TITLE = "HF transformers, eager, DynamicCache, sdpa"
+LATENT_KV = True
+
+
+def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
+    return ((Step((Seq(scenario.prompt, 0, scenario.batch),)), 1.0),)
+
+
+def decode(scenario: Scenario) -> Weighted:
+    points = decode_contexts(scenario.prompt, scenario.output - 1)
+    return tuple((Step((Seq(1, past, scenario.batch),)), weight) for past, weight in points)
+
+
+def rewrite(program: Program, decode: bool) -> Program:
+    return program

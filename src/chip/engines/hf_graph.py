@@ -1,0 +1,42 @@
+"""HF transformers with a cache of fixed size (StaticCache) and each step replayed as one CUDA graph.
+
+Attention runs over the whole cache under a mask: neither causality nor the unused tail saves work.
+"""
+
+from __future__ import annotations
+
+from chip.engines import Weighted
+from chip.ops.attention import Attention
+from chip.types import Block, Call, Program, Scenario, Seq, Step
+
+NAME = "hf-graph"
+TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
+LATENT_KV = True
+SPARE_TOKENS = 64  # least room after the prompt
+
+
+def cache_tokens(scenario: Scenario) -> int:
+    return scenario.prompt + max(scenario.output, SPARE_TOKENS)
+
+
+def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
+    past = cache_tokens(scenario) - scenario.prompt
+    return ((Step((Seq(scenario.prompt, past, scenario.batch),), graph=True), 1.0),)
+
+
+def decode(scenario: Scenario) -> Weighted:
+    return ((Step((Seq(1, cache_tokens(scenario) - 1, scenario.batch),), graph=True), 1.0),)
+
+
+def rewrite(program: Program, decode: bool) -> Program:
+    return Program(tuple(Block(b.repeat, tuple(map(_masked, b.calls))) for b in program.blocks))
+
+
+def _masked(call: Call) -> Call:
+    op = call.op
+    if not isinstance(op, Attention):
+        return call
+    masked = Attention(
+        op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, False, 0, op.v_head_dim, op.dtype
+    )
+    return Call(call.role, masked)

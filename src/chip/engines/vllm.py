@@ -1,0 +1,138 @@
+"""vLLM (V1 engine, offline): merged projections, fused norms, chunked prefill, CUDA graphs up to 512 tokens.
+
+Defaults as in vLLM 0.26's EngineArgs for the offline `LLM` class: a step holds at most 16384 tokens on a GPU of 70 GiB
+or more (8192 on smaller ones); graphs are captured for 1, 2, 4, then every 8 to 256 and every 16 to 512 tokens.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from chip.engines import Weighted
+from chip.engines.context import decode_contexts
+from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
+from chip.ops.attention import Attention
+from chip.ops.bmm import Bmm
+from chip.ops.kv_append import KvAppend
+from chip.ops.linear import Linear
+from chip.ops.mla import Mla
+from chip.types import Call, Program, Scenario, Seq, Step
+
+NAME = "vllm"
+TITLE = "vLLM, offline LLM class, default settings without prefix caching"
+LATENT_KV = True
+MEMORY_SHARE = 0.9  # gpu_memory_utilization
+
+LARGE_GPU_BYTES = 70 * 2**30
+STEP_TOKENS_LARGE, STEP_TOKENS_SMALL = 16384, 8192
+GRAPH_TOKENS = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+EXACT_STEPS = 24  # schedules longer than this are integrated, not walked
+
+
+def step_tokens(memory_bytes: float) -> int:
+    return STEP_TOKENS_LARGE if memory_bytes >= LARGE_GPU_BYTES else STEP_TOKENS_SMALL
+
+
+def padded(tokens: int) -> int:
+    """Tokens of the graph that a step of so many tokens runs in; itself when it is too large for a graph."""
+    return _PADDED[tokens] if tokens < len(_PADDED) else tokens
+
+
+_PADDED = tuple(next(g for g in GRAPH_TOKENS if g >= n) for n in range(GRAPH_TOKENS[-1] + 1))
+
+
+def _step(seqs: tuple[Seq, ...]) -> Step:
+    tokens = sum(s.new * s.count for s in seqs)
+    return Step(seqs, padded(tokens) - tokens, tokens <= GRAPH_TOKENS[-1])
+
+
+@lru_cache(maxsize=4096)
+def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
+    """Steps until every request has its first token; requests that have theirs decode along in the later steps."""
+    budget = step_tokens(memory_bytes)
+    total = scenario.batch * scenario.prompt
+    if total <= budget:
+        return ((_step((Seq(scenario.prompt, 0, scenario.batch),)), 1.0),)
+    if total > EXACT_STEPS * budget:
+        return _long_prefill(scenario, budget)
+    return tuple((_step(s), 1.0) for s in _chunks(scenario, budget))
+
+
+def _chunks(scenario: Scenario, budget: int) -> list[tuple[Seq, ...]]:
+    """The scheduler, token by token of its budget: running requests first, then waiting ones in order."""
+    prompt, steps = scenario.prompt, []
+    waiting, partial, running = scenario.batch, 0, 0
+    while waiting:
+        decoding = running if scenario.output > 1 else 0
+        seqs = [Seq(1, prompt, decoding)] if decoding else []
+        room = max(1, budget - decoding)
+        if partial:
+            new = min(prompt - partial, room)
+            seqs.append(Seq(new, partial, 1))
+            room -= new
+            partial += new
+            if partial == prompt:
+                partial, waiting, running = 0, waiting - 1, running + 1
+        whole = min(waiting - (1 if partial else 0), room // prompt)
+        if whole:
+            seqs.append(Seq(prompt, 0, whole))
+            room -= whole * prompt
+            waiting -= whole
+            running += whole
+        if room and waiting and not partial:
+            seqs.append(Seq(room, 0, 1))
+            partial = room
+        steps.append(tuple(seqs))
+    return steps
+
+
+def _long_prefill(scenario: Scenario, budget: int) -> Weighted:
+    """Many steps: full ones, at a few depths into the prompt, weighted to make up the whole."""
+    prompt = scenario.prompt
+    steps = scenario.batch * prompt / budget
+    if prompt <= budget:
+        whole, rest = divmod(budget, prompt)
+        seqs = (Seq(prompt, 0, whole),) + ((Seq(rest, 0, 1),) if rest else ())
+        return ((_step(seqs), steps),)
+    points = decode_contexts(0, prompt - budget + 1)
+    return tuple((_step((Seq(budget, past, 1),)), weight * steps) for past, weight in points)
+
+
+def decode(scenario: Scenario) -> Weighted:
+    points = decode_contexts(scenario.prompt, scenario.output - 1)
+    return tuple((_step((Seq(1, past, scenario.batch),)), weight) for past, weight in points)
+
+
+RULES = (
+    merge_linears(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+    merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
+    merge_linears(("shared_gate_proj", "shared_up_proj"), "shared_gate_up_proj"),
+    fuse_residual_norms,
+)
+
+
+def rewrite(program: Program, decode: bool) -> Program:
+    return apply(program, *RULES, _absorb) if decode else apply(program, *RULES)
+
+
+def _absorb(calls: list[Call]) -> list[Call]:
+    """Decode over a latent cache: the up-projection of keys and values moves into queries and outputs."""
+    up = next((c.op for c in calls if c.role == "kv_up"), None)
+    old = next((c.op for c in calls if c.role == "attention"), None)
+    if not isinstance(up, Linear) or not isinstance(old, Attention):
+        return calls
+    rope_dim = old.head_dim - (up.n // old.heads - old.v_head_dim)
+    nope_dim = old.head_dim - rope_dim
+    out = []
+    for c in calls:
+        if c.role == "kv_up":
+            continue
+        if c.role == "attention":
+            out.append(Call("q_absorb", Bmm(old.heads, up.m, up.k, nope_dim, old.dtype)))
+            out.append(Call("attention", Mla(1, old.heads, up.k, rope_dim, 1, 1, True, old.dtype)))
+            out.append(Call("v_absorb", Bmm(old.heads, up.m, old.v_head_dim, up.k, old.dtype)))
+        elif c.role == "kv_append":
+            out.append(Call(c.role, KvAppend(up.m, up.k + rope_dim, old.dtype)))
+        else:
+            out.append(c)
+    return out

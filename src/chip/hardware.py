@@ -1,0 +1,156 @@
+"""Finding a GPU: by bundled name, by a file that describes or measured it, or by compute capability and memory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from chip import artifact, codec
+from chip.types import ChipError, HardwareProfile, HardwareSpec, Quoted
+
+DATA = Path(__file__).parent / "data"
+SPECS = DATA / "hardware"
+PROFILES = DATA / "profiles"
+BY_CAPABILITY = re.compile(r"(?:sm_?|cc)(\d{2,3}|\d+\.\d):(\d+(?:\.\d+)?)(?:gi?b?)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Hardware:
+    """A GPU to predict for: a datasheet, a measured profile, or both. Hashed by identity: a cheap key of caches."""
+
+    name: str
+    spec: HardwareSpec | None
+    profile: HardwareProfile | None
+    estimated_from: str = ""  # the GPU whose numbers stand in, where neither describes this one
+
+    @property
+    def title(self) -> str:
+        if self.spec:
+            return self.spec.title
+        assert self.profile
+        return self.profile.device
+
+    @property
+    def memory_bytes(self) -> float:
+        """What the device itself reports where it was measured, else the datasheet's."""
+        if self.profile:
+            return self.profile.memory_bytes
+        assert self.spec
+        return self.spec.memory_bytes.value
+
+
+@lru_cache(maxsize=1)
+def spec_names() -> tuple[str, ...]:
+    return tuple(sorted(p.stem for p in SPECS.glob("*.json")))
+
+
+def profile_names() -> tuple[str, ...]:
+    return tuple(sorted(p.stem for p in PROFILES.glob("*.json")))
+
+
+@cache
+def spec(name: str) -> HardwareSpec:
+    return read_spec(SPECS / f"{name}.json")
+
+
+def read_spec(path: Path) -> HardwareSpec:
+    return _spec_from(artifact.read_json(path), str(path))
+
+
+def _spec_from(raw: Any, where: str) -> HardwareSpec:
+    if not isinstance(raw, dict):
+        raise ChipError(f"{where}: a GPU's datasheet is a JSON object")
+    artifact.check_schema(raw.get("schema"), HardwareSpec.SCHEMA, where)
+    found = codec.from_json(HardwareSpec, {k: v for k, v in raw.items() if k != "schema"}, where)
+    if "hbm" not in found.ceilings:
+        raise ChipError(f"{where}: ceilings.hbm (memory bandwidth, bytes per second) is missing")
+    numbers = {
+        **{f"ceilings.{k}": q for k, q in found.ceilings.items()},
+        **{n: getattr(found, n) for n in ("units", "boost_clock_hz", "memory_bytes", "l2_bytes", "power_w")},
+    }
+    for field, quoted in numbers.items():
+        if not 0 < quoted.value < 1e30:
+            raise ChipError(f"{where}: {field}.value must be a positive number, got {quoted.value}")
+    return found
+
+
+def read_profile(path: Path) -> HardwareProfile:
+    a = artifact.read(path, HardwareProfile.SCHEMA)
+    found = codec.from_json(HardwareProfile, a.data, f"{path}: data")
+    for key, c in found.ceilings.items():
+        if not 0 < c.low <= c.value <= c.high < 1e30:
+            raise ChipError(f"{path}: data.ceilings.{key} must have 0 < low <= value <= high")
+    for needed in ("hbm_read", "hbm_copy"):
+        if needed not in found.ceilings:
+            raise ChipError(f"{path}: data.ceilings.{needed} is missing; run `chip calibrate` again")
+    return found
+
+
+@lru_cache(maxsize=64)
+def find(name: str) -> Hardware:
+    """The GPU that `name` stands for, or a ChipError with near names and the ways to describe another."""
+    if not isinstance(name, str) or not name:
+        raise ChipError("gpu must be a name such as h200, or a file")
+    lowered = name.lower()
+    if lowered in spec_names():
+        return _bundled(lowered)
+    path = Path(name)
+    if name.endswith(".json") or path.is_file():
+        return _from_file(path)
+    by_capability = BY_CAPABILITY.fullmatch(name)
+    if by_capability:
+        return _by_capability(name, by_capability[1], float(by_capability[2]))
+    for other in spec_names():
+        if lowered in spec(other).aliases:
+            return _bundled(other)
+    near = get_close_matches(lowered, spec_names(), 3, 0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`chip list gpus` shows the known ones"
+    raise ChipError(
+        f"no GPU {name!r}; {hint} Another GPU can be described by a JSON file like `chip show h200 --json` prints, "
+        "or roughly by compute capability and memory, such as sm_90:80GB"
+    )
+
+
+def _bundled(name: str) -> Hardware:
+    measured = PROFILES / f"{name}.json"
+    return Hardware(name, spec(name), read_profile(measured) if measured.is_file() else None)
+
+
+def _from_file(path: Path) -> Hardware:
+    raw = artifact.read_json(path)
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if isinstance(schema, str) and schema.startswith("chip.hardware_profile/"):
+        measured = read_profile(path)
+        sheet = spec(measured.spec) if measured.spec in spec_names() else None
+        return Hardware(measured.name, sheet, measured)
+    sheet = _spec_from(raw, str(path))
+    return Hardware(sheet.name, sheet, None)
+
+
+def _by_capability(name: str, capability: str, memory_gib: float) -> Hardware:
+    """Stand in the datasheet of the same compute capability whose memory is nearest."""
+    dotted = capability if "." in capability else f"{capability[:-1]}.{capability[-1]}"
+    same = [s for s in map(spec, spec_names()) if s.compute_capability == dotted]
+    if not same:
+        known = sorted({s.compute_capability for s in map(spec, spec_names())})
+        raise ChipError(f"no GPU of compute capability {dotted} to estimate from; known: {', '.join(known)}")
+    wanted = memory_gib * 2**30
+    nearest = min(same, key=lambda s: abs(s.memory_bytes.value - wanted))
+    memory = Quoted(wanted, "given on the command line")
+    title = f"GPU of compute capability {dotted} with {memory_gib:g} GiB, estimated from {nearest.title}"
+    return Hardware(name, replace(nearest, name=name, title=title, memory_bytes=memory), None, nearest.name)
+
+
+def match_device(device: str) -> str:
+    """The datasheet of a device as its driver names it ("NVIDIA H200" -> "h200"), or ""."""
+    words = set(re.split(r"[^a-z0-9]+", device.lower()))
+    best = ""
+    for name in spec_names():
+        parts = set(name.split("-"))
+        if parts <= words and len(parts) >= len(best.split("-") if best else ()):
+            best = name
+    return best

@@ -1,0 +1,154 @@
+"""How much time and memory a calibration may take, per mode and kind of device. Every knob of the probes lies here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chip.measure.device import Device
+from chip.measure.timer import StopRule
+
+MIB = 2**20
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Budget:
+    mode: str  # "quick" or "full"
+    total_s: float  # cases that would start later than this are left out, and said to be
+    rule: StopRule  # of one number
+    trial: StopRule  # of one candidate among several, or one point of a curve
+    burst: StopRule  # of a boost rate: bursts with pauses
+    burst_s: float  # one burst
+    burst_gap_s: float  # the pause before it
+    call_s: float  # a matrix product that would take longer is not tried
+    gemm_sizes: tuple[int, ...]
+    settle_s: float  # load before the settled rate is read
+    tail_s: float  # how long it is read
+    idle_s: float
+    warm_s: float  # of each memory probe
+    sample_s: float  # least length of one sample of a memory probe
+    buffer_bytes: int  # one big buffer; cut down to a share of the free memory
+    curve_from_bytes: int
+    curve_to_bytes: int
+    curve_per_octave: int
+    access_bytes: tuple[int, ...]  # pieces of the strided and random probes; the turnaround's chunks in MiB
+    staircase_step: int  # in units of 8 tiles
+    gemm_shapes: int
+    gemm_width: int  # the model width that shapes are scaled to
+    kernel_rows: tuple[int, ...]
+    transfer_bytes: int
+
+
+_GPU_FULL = Budget(
+    mode="full",
+    total_s=285,
+    rule=StopRule(0.003, 20, 200, 2.0),
+    trial=StopRule(0.005, 7, 30, 0.3),
+    burst=StopRule(0.003, 20, 40, 3.0),
+    burst_s=0.01,
+    burst_gap_s=0.05,
+    call_s=0.1,
+    gemm_sizes=(4096, 8192, 16384),
+    settle_s=3.5,
+    tail_s=1.5,
+    idle_s=3.0,
+    warm_s=0.4,
+    sample_s=0.01,
+    buffer_bytes=2 * GIB,
+    curve_from_bytes=256 * 1024,
+    curve_to_bytes=4 * GIB,
+    curve_per_octave=4,
+    access_bytes=(32, 64, 128, 512, 2048, 8192),
+    staircase_step=1,
+    gemm_shapes=48,
+    gemm_width=4096,
+    kernel_rows=(512, 2048, 8192, 16384),
+    transfer_bytes=256 * MIB,
+)
+_GPU_QUICK = Budget(
+    mode="quick",
+    total_s=55,
+    rule=StopRule(0.005, 10, 60, 0.5),
+    trial=StopRule(0.01, 5, 15, 0.1),
+    burst=StopRule(0.005, 10, 20, 1.0),
+    burst_s=0.01,
+    burst_gap_s=0.04,
+    call_s=0.05,
+    gemm_sizes=(4096, 8192),
+    settle_s=1.5,
+    tail_s=0.5,
+    idle_s=0.5,
+    warm_s=0.1,
+    sample_s=0.005,
+    buffer_bytes=2 * GIB,
+    curve_from_bytes=1 * MIB,
+    curve_to_bytes=2 * GIB,
+    curve_per_octave=2,
+    access_bytes=(32, 128, 2048),
+    staircase_step=3,
+    gemm_shapes=24,
+    gemm_width=4096,
+    kernel_rows=(512, 8192),
+    transfer_bytes=64 * MIB,
+)
+_CPU_FULL = Budget(
+    mode="full",
+    total_s=285,
+    rule=StopRule(0.005, 10, 60, 4.0),
+    trial=StopRule(0.01, 5, 20, 1.5),
+    burst=StopRule(0.005, 10, 60, 3.0),
+    burst_s=0.02,
+    burst_gap_s=0.0,
+    call_s=1.0,
+    gemm_sizes=(512, 1024, 2048),
+    settle_s=3.5,
+    tail_s=1.5,
+    idle_s=2.0,
+    warm_s=0.3,
+    sample_s=0.02,
+    buffer_bytes=1 * GIB,
+    curve_from_bytes=4 * MIB,
+    curve_to_bytes=2 * GIB,
+    curve_per_octave=2,
+    access_bytes=(32, 64, 128, 512, 2048, 8192),
+    staircase_step=0,
+    gemm_shapes=48,
+    gemm_width=1024,
+    kernel_rows=(2048, 8192),
+    transfer_bytes=64 * MIB,
+)
+_CPU_QUICK = Budget(
+    mode="quick",
+    total_s=55,
+    rule=StopRule(0.01, 5, 30, 1.0),
+    trial=StopRule(0.02, 3, 8, 0.3),
+    burst=StopRule(0.01, 5, 40, 0.8),
+    burst_s=0.02,
+    burst_gap_s=0.0,
+    call_s=0.3,
+    gemm_sizes=(512, 1024),
+    settle_s=1.5,
+    tail_s=0.5,
+    idle_s=0.5,
+    warm_s=0.1,
+    sample_s=0.01,
+    buffer_bytes=640 * MIB,
+    curve_from_bytes=8 * MIB,
+    curve_to_bytes=1 * GIB,
+    curve_per_octave=1,
+    access_bytes=(32, 128, 2048),
+    staircase_step=0,
+    gemm_shapes=24,
+    gemm_width=1024,
+    kernel_rows=(2048,),
+    transfer_bytes=64 * MIB,
+)
+
+
+def budget_for(device: Device, mode: str) -> Budget:
+    return {
+        ("cuda", "full"): _GPU_FULL,
+        ("cuda", "quick"): _GPU_QUICK,
+        ("cpu", "full"): _CPU_FULL,
+        ("cpu", "quick"): _CPU_QUICK,
+    }[device.kind, mode]

@@ -1,0 +1,153 @@
+"""Energy of a stretch of work. A meter of one's own is a class with `start` and `stop`: see `EnergyProbe`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+from chip.measure.device import Device
+
+POLL_S = 0.01
+Read = Callable[[], "float | None"]
+
+
+@dataclass(frozen=True)
+class Energy:
+    joules: float
+    seconds: float
+    method: str
+    cross_check_joules: float | None = None  # the same by integrated power, where there are both
+
+
+@dataclass(frozen=True)
+class NotAvailable:
+    reason: str
+
+
+class EnergyProbe(Protocol):
+    """Called around work that lasts seconds; what it returns covers everything between the two calls."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> Energy | NotAvailable: ...
+
+
+class NoProbe:
+    """Where nothing can be read: says why."""
+
+    def __init__(self, reason: str = "no energy meter on this device") -> None:
+        self.reason = reason
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> Energy | NotAvailable:
+        return NotAvailable(self.reason)
+
+
+class SampledProbe:
+    """Reads a running total of joules, or watts, or both, in a thread; either may be missing."""
+
+    def __init__(self, name: str, joules: Read | None, watts: Read | None, poll_s: float = POLL_S) -> None:
+        self.name = name
+        self._readers = (joules, watts)
+        self._poll_s = poll_s
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._joules: list[tuple[float, float]] = []
+        self._watts: list[tuple[float, float]] = []
+        self._started = 0.0
+
+    def start(self) -> None:
+        self._stop.clear()
+        self._joules, self._watts = [], []
+        self._started = time.monotonic()
+        self._poll()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> Energy | NotAvailable:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._poll()
+        seconds = time.monotonic() - self._started
+        counted = joules_by_counter(self._joules, seconds)
+        integrated = joules_by_power(self._watts, seconds)
+        if counted is not None:
+            return Energy(counted, seconds, f"{self.name} energy counter", integrated)
+        if integrated is not None:
+            return Energy(integrated, seconds, f"{self.name} power, integrated over {len(self._watts)} readings")
+        return NotAvailable(f"{self.name} gives neither an energy counter nor watts")
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._poll_s):
+            self._poll()
+
+    def _poll(self) -> None:
+        for read, into in zip(self._readers, (self._joules, self._watts)):
+            value = read() if read else None
+            if value is not None:
+                into.append((time.monotonic(), value))
+
+
+def joules_by_counter(readings: Sequence[tuple[float, float]], seconds: float) -> float | None:
+    """Joules from a counter that moves in ticks: the rate between its first and its last tick, over the whole time."""
+    ticks = [b for a, b in pairwise(readings) if b[1] != a[1]]
+    if len(ticks) >= 3:
+        (t0, j0), (t1, j1) = ticks[0], ticks[-1]
+        return (j1 - j0) / (t1 - t0) * seconds
+    return readings[-1][1] - readings[0][1] if ticks else None
+
+
+def joules_by_power(readings: Sequence[tuple[float, float]], seconds: float) -> float | None:
+    """Trapezoids between the readings, stretched to the whole time."""
+    if len(readings) < 2 or readings[-1][0] <= readings[0][0]:
+        return None
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(readings))
+    return area / (readings[-1][0] - readings[0][0]) * seconds
+
+
+def rapl_joules(root: Path = Path("/sys/class/powercap")) -> Read | None:
+    """A reader of the CPU packages' energy, wrap-around undone; None where the kernel shows none to us."""
+    packages = [p for p in sorted(root.glob("intel-rapl:*")) if p.name.count(":") == 1]
+    files = [(p / "energy_uj", p / "max_energy_range_uj") for p in packages]
+    try:
+        last = [int(energy.read_text()) for energy, _ in files]
+        spans = [int(span.read_text()) for _, span in files]
+    except (OSError, ValueError):
+        return None
+    if not files:
+        return None
+    total = 0.0
+
+    def read() -> float | None:
+        nonlocal total
+        for i, (energy, _) in enumerate(files):
+            try:
+                value = int(energy.read_text())
+            except (OSError, ValueError):
+                return None
+            total += (value - last[i]) % spans[i] if value < last[i] else value - last[i]
+            last[i] = value
+        return total / 1e6
+
+    return read
+
+
+def probe_for(device: Device) -> EnergyProbe:
+    """The best meter there is for a device."""
+    if device.gpu is not None:
+        return SampledProbe("NVML", device.gpu.joules, device.gpu.watts)
+    if device.kind == "cuda":
+        if device.watts() is not None:
+            return SampledProbe("amdsmi", None, device.watts)
+        return NoProbe("; ".join(device.notes) or "this GPU's driver tells no power")
+    if (joules := rapl_joules()) is not None:
+        return SampledProbe("RAPL", joules, None)
+    return NoProbe("no RAPL energy counter readable under /sys/class/powercap")

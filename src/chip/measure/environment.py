@@ -1,0 +1,51 @@
+"""What a number was measured on and with. No host name, no user, no paths: a profile is made to be shared."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import Any
+
+import chip
+from chip.measure.device import Device, cores, cpu_title
+
+LIBRARIES = ("triton", "numpy", "transformers", "vllm", "nvidia-ml-py", "nvidia-cublas", "nvidia-cudnn-cu13")
+
+
+def environment(device: Device) -> dict[str, Any]:
+    import torch
+
+    found: dict[str, Any] = {
+        "chip": chip.__version__,
+        "python": platform.python_version(),
+        "os": f"{platform.system()} {platform.release()}",
+        "cpu": cpu_title(),
+        "cpu_cores": cores(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "hip": getattr(torch.version, "hip", None),
+        "threads": torch.get_num_threads(),
+        "versions": _versions(),
+        "device": device.title,
+        "device_kind": device.kind,
+        "units": device.units,
+        "notes": list(device.notes),
+    }
+    if device.kind == "cuda":
+        found["compute_capability"] = device.compute_capability
+        found["cudnn"] = torch.backends.cudnn.version()
+    if device.gpu is not None:
+        found["driver"] = device.gpu.driver()
+        found["power_limit_w"] = device.gpu.power_limit_w()
+        found["boost_hz"] = device.boost_hz
+    return found
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

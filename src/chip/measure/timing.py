@@ -1,0 +1,159 @@
+"""Turning calls into `take() -> nanoseconds of one call` for the timer: by device events, by graph replay, by host.
+
+`calls` are closures over rotated buffer sets: one closure measures hot, `cold_copies` of them measure cold.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from chip.measure.device import Device
+from chip.measure.timer import Take
+
+Call = Callable[[], object]
+SPIN_LIMIT_S = 0.05
+COLD_FACTOR = 4  # times the L2 cache
+
+
+def cold_copies(device: Device, bytes_per_set: float) -> int:
+    """How many buffer sets, used in turn, so that none is still in cache when its turn comes again.
+
+    Small sets need many: cut them out of one big allocation.
+    """
+    return int(COLD_FACTOR * device.l2_bytes // max(1, int(bytes_per_set))) + 1
+
+
+def events(device: Device, calls: Sequence[Call], inner: int = 1) -> Take:
+    """`inner` calls between two events. A spin kernel goes first, so that no launch is timed."""
+    rotation = itertools.cycle(calls)
+    if device.kind == "cpu":
+        return _cpu(rotation, inner)
+    enqueue_s, run_s = _enqueue_and_run_s(device, rotation, min(inner, 50))
+    # where the device is the slower of the two, one call's head start is enough for the queue never to run dry
+    ahead = 1 if run_s > 2 * enqueue_s else inner
+    cycles = _spin_cycles(device, enqueue_s * ahead)
+
+    def run() -> None:
+        for _ in range(inner):
+            next(rotation)()
+
+    return _between_events(device, run, inner, cycles)
+
+
+def graph(device: Device, calls: Sequence[Call], inner: int = 1) -> Take:
+    """`inner` calls captured in one graph, replayed between two events: no launch cost inside."""
+    rotation = itertools.cycle(calls)
+    if device.kind == "cpu":
+        return _cpu(rotation, inner)
+    captured = capture(device, calls, inner)
+    launch_s, _ = _enqueue_and_run_s(device, itertools.repeat(captured.replay), 1)
+    return _between_events(device, captured.replay, inner, _spin_cycles(device, launch_s))
+
+
+def capture(device: Device, calls: Sequence[Call], inner: int) -> torch.cuda.CUDAGraph:
+    """A graph of `inner` calls in turn; each call is warmed up on a side stream first, as capture demands."""
+    with torch.cuda.device(device.torch_device):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for call in itertools.islice(itertools.cycle(calls), min(max(3, len(calls)), 64)):
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        device.synchronize()
+        captured = torch.cuda.CUDAGraph()
+        rotation = itertools.cycle(calls)
+        with torch.cuda.graph(captured):
+            for _ in range(inner):
+                next(rotation)()
+    return captured
+
+
+def host(device: Device, call: Call) -> Take:
+    """What the host waits for: call and synchronise, by the host's clock."""
+
+    def take() -> int:
+        start = time.perf_counter_ns()
+        call()
+        device.synchronize()
+        return time.perf_counter_ns() - start
+
+    return take
+
+
+def enqueue(device: Device, call: Call, inner: int) -> Take:
+    """What the host pays to hand over one call: `inner` of them into an empty queue, not waiting for the device."""
+
+    def take() -> int:
+        device.synchronize()
+        start = time.perf_counter_ns()
+        for _ in range(inner):
+            call()
+        elapsed = time.perf_counter_ns() - start
+        device.synchronize()
+        return round(elapsed / inner)
+
+    return take
+
+
+def inner_for(device: Device, calls: Sequence[Call], target_s: float = 1e-3, limit: int = 2000) -> int:
+    """How many calls make a sample of about `target_s`; at least one round of `calls` where that is under the limit."""
+    rotation = itertools.cycle(calls)
+    _, run_s = _enqueue_and_run_s(device, rotation, 3)
+    return max(1, min(limit, round(target_s / max(run_s, 1e-7))))
+
+
+def warm_up(device: Device, call: Call, seconds: float) -> None:
+    """Keep the device busy with the call for a while: clocks, caches, lazily loaded code."""
+    end = time.monotonic() + seconds
+    while True:
+        call()
+        device.synchronize()
+        if time.monotonic() >= end:
+            return
+
+
+def _cpu(rotation: Iterator[Call], inner: int) -> Take:
+    def take() -> int:
+        start = time.perf_counter_ns()
+        for _ in range(inner):
+            next(rotation)()
+        return round((time.perf_counter_ns() - start) / inner)
+
+    return take
+
+
+def _between_events(device: Device, run: Callable[[], object], inner: int, spin_cycles: int) -> Take:
+    with torch.cuda.device(device.torch_device):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def take() -> int:
+        with torch.cuda.device(device.torch_device):
+            if spin_cycles:
+                torch.cuda._sleep(spin_cycles)  # the queue fills while the device waits here
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+        return round(float(start.elapsed_time(end)) * 1e6 / inner)
+
+    return take
+
+
+def _enqueue_and_run_s(device: Device, rotation: Iterator[Call], count: int) -> tuple[float, float]:
+    """Host seconds to enqueue one call, and seconds until it has run, after one call to warm up."""
+    next(rotation)()
+    device.synchronize()
+    start = time.perf_counter()
+    for _ in range(count):
+        next(rotation)()
+    enqueued = time.perf_counter()
+    device.synchronize()
+    return (enqueued - start) / count, (time.perf_counter() - start) / count
+
+
+def _spin_cycles(device: Device, seconds: float) -> int:
+    return int(min(SPIN_LIMIT_S, 1.5 * seconds + 50e-6) * (device.boost_hz or 2e9))

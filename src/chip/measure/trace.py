@@ -1,0 +1,222 @@
+"""Operators of a model as HF really runs it, from a forward pass on the meta device: shapes without weights or GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from chip import engines, hardware
+from chip.models import library
+from chip.ops.attention import Attention
+from chip.ops.bmm import Bmm
+from chip.ops.embedding import Embedding
+from chip.ops.linear import Linear
+from chip.ops.pointwise import Pointwise
+from chip.ops.softmax import Softmax
+from chip.predict import request
+from chip.predict.answer import prediction_line
+from chip.predict.compose import Line, Phase, line, merge
+from chip.predict.roof import check_dtype, roof_of
+from chip.predict.roofline import Roofline
+from chip.types import Call, ChipError, Op, Scenario, Seq
+
+SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`chip predict --trace`: the answer for a model of any architecture, operators taken from HF's own forward."""
+    s = request.scenario_of(values)
+    if s.tp > 1:
+        raise ChipError("--trace follows one GPU's forward pass; leave --tp at 1")
+    config, title = library.locate(values["model"])
+    roof = roof_of(hardware.find(values["gpu"]))
+    check_dtype(roof, f"matmul_{s.dtype}")
+    engine = engines.get(values["engine"])
+    model = build(config, s.dtype)
+    estimator = Roofline(roof)
+    prefill = _phase(model, engine.prefill(s, roof.memory_bytes), estimator)
+    decode = _phase(model, engine.decode(s), estimator) if s.output > 1 else None
+    room = _memory(model, s, roof.memory_bytes)
+    notes = request.notes(s, roof, room, 0)
+    notes.append(f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied")
+    asked = {"model": title, "gpu": values["gpu"], "engine": engine.NAME}
+    line = prediction_line(asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), room, notes)
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def _phase(model: Any, steps: engines.Weighted, estimator: Roofline) -> Phase:
+    lines: dict[str, Line] = {}
+    for step, weight in steps:
+        for seq in step.seqs:
+            for call, count in calls(model, seq).items():
+                merge(lines, line(estimator, call.role, count, call.op), weight)
+    return Phase(lines.values())
+
+
+def _memory(model: Any, s: Scenario, capacity_bytes: float) -> dict[str, Any]:
+    """Weights and cache from the model itself; activations are not traced, so they are left out and so named."""
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    per_token = kv_bytes_per_token(model)
+    kv_sequence = per_token * (s.prompt + s.output)
+    total = weights + s.batch * kv_sequence
+    return {
+        "weights_bytes": weights,
+        "kv_bytes_per_token": per_token,
+        "kv_bytes": round(s.batch * kv_sequence),
+        "activation_bytes": 0,
+        "total_bytes": round(total),
+        "capacity_bytes": round(capacity_bytes),
+        "fits": total <= capacity_bytes,
+        "max_batch": max(0, int((capacity_bytes - weights) // kv_sequence)),
+    }
+
+
+def build(config: Path, dtype: str) -> Any:
+    """The HF model of a config on the meta device."""
+    try:
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ImportError as e:
+        raise ChipError(f"--trace needs {e.name}: pip install 'chip-inference[measure]'") from None
+    full = {short: long for long, short in SHORT.items()}
+    if dtype not in full:
+        raise ChipError(f"--trace follows what torch runs and takes --dtype {', '.join(full)}, not {dtype}")
+    try:
+        hf = AutoConfig.from_pretrained(config.parent if config.name == "config.json" else config)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(hf, dtype=getattr(torch, full[dtype])).eval()
+    except Exception as e:  # whatever transformers finds wrong with a config
+        raise ChipError(f"{config}: transformers cannot build it ({str(e).strip().splitlines()[0][:160]})") from None
+
+
+def calls(model: Any, seq: Seq) -> Counter[Call]:
+    """What a forward of `seq.count` sequences of `seq.new` tokens after `seq.past` runs, and how often."""
+    import torch
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    found: Counter[Call] = Counter()
+    try:
+        with torch.inference_mode():
+            if seq.past:
+                past = torch.zeros(seq.count, seq.past, dtype=torch.long, device="meta")
+                model(past, use_cache=True, past_key_values=cache, logits_to_keep=1)
+            ids = torch.zeros(seq.count, seq.new, dtype=torch.long, device="meta")
+            with _roles(model) as role, _recorder(found, role):
+                model(ids, use_cache=True, past_key_values=cache, logits_to_keep=1)
+    except Exception as e:  # a model may branch on values, which the meta device does not have
+        raise ChipError(
+            f"{type(model).__name__} cannot be traced on the meta device ({str(e).strip().splitlines()[0][:160]})"
+        ) from None
+    return found
+
+
+def kv_bytes_per_token(model: Any) -> float:
+    """Cache bytes of one token, from a cache really filled."""
+    import torch
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    with torch.inference_mode():
+        model(torch.zeros(1, 8, dtype=torch.long, device="meta"), use_cache=True, past_key_values=cache)
+    held = [t for layer in cache.layers for t in (layer.keys, layer.values)]
+    return float(sum(t.numel() * t.element_size() for t in held)) / 8
+
+
+@contextmanager
+def _roles(model: Any) -> Iterator[list[str]]:
+    """A stack whose top names the module that runs, layer numbers left out."""
+    stack = [""]
+    hooks = []
+    for name, module in model.named_modules():
+        role = re.sub(r"\.\d+", "", name).removeprefix("model.").removeprefix("transformer.")
+        hooks.append(module.register_forward_pre_hook(lambda *_, r=role: stack.append(r)))
+        hooks.append(module.register_forward_hook(lambda *_: stack.pop() and None))
+    try:
+        yield stack
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _recorder(found: Counter[Call], role: list[str]) -> Iterator[None]:
+    """Record attention where the model calls it, and everything else where it reaches a kernel."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    inside = [False]
+
+    class Kernels(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            if not inside[0]:
+                op = _operator(func, args, out)
+                if op is not None:
+                    found[Call(f"{role[-1]}.{func.overloadpacket.__name__}".lstrip("."), op)] += 1
+            return out
+
+    class Attends(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is not torch.nn.functional.scaled_dot_product_attention:
+                return func(*args, **(kwargs or {}))
+            found[Call(f"{role[-1]}.attention", _attention(*args, **(kwargs or {})))] += 1
+            inside[0] = True
+            try:
+                return func(*args, **(kwargs or {}))
+            finally:
+                inside[0] = False
+
+    with Attends(), Kernels():
+        yield
+
+
+def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any) -> Attention:
+    batch, heads, q_len, dim = query.shape
+    v_dim = value.shape[3] if value.shape[3] != dim else 0
+    # a mask or none, a cached decoder's attention is causal and aligned at the end
+    return Attention(batch, heads, key.shape[1], dim, q_len, key.shape[2], True, 0, v_dim, _dtype(query))
+
+
+def _dtype(tensor: Any) -> str:
+    return SHORT.get(str(tensor.dtype).removeprefix("torch."), "fp32")
+
+
+def _operator(func: Any, args: Any, out: Any) -> Op | None:
+    """The operator an aten call stands for; None for views and bookkeeping, which launch nothing."""
+    import torch
+
+    if func.is_view or not isinstance(out, torch.Tensor):
+        return None
+    name = func.overloadpacket.__name__
+    tensors = [a for a in torch.utils._pytree.tree_leaves(args) if isinstance(a, torch.Tensor)]
+    if name == "mm":
+        return Linear(args[0].shape[0], args[1].shape[1], args[0].shape[1], _dtype(args[0]))
+    if name == "linear":
+        k = args[0].shape[-1]
+        return Linear(
+            args[0].numel() // k, args[1].shape[0], k, _dtype(args[0]), "", len(args) > 2 and args[2] is not None
+        )
+    if name == "matmul":
+        a, b = args[0], args[1]
+        m, k, n = (a.shape[-2] if a.dim() > 1 else 1), a.shape[-1], (b.shape[-1] if b.dim() > 1 else 1)
+        return Bmm(max(1, out.numel() // (m * n)), m, n, k, _dtype(a))
+    if name == "addmm":
+        return Linear(args[1].shape[0], args[2].shape[1], args[1].shape[1], _dtype(args[1]), "", True)
+    if name in ("bmm", "baddbmm"):
+        a, b = (args[0], args[1]) if name == "bmm" else (args[1], args[2])
+        return Bmm(a.shape[0], a.shape[1], b.shape[2], a.shape[2], _dtype(a))
+    if name == "embedding":
+        return Embedding(out.numel() // out.shape[-1], out.shape[-1], _dtype(out))
+    if name == "_softmax":
+        return Softmax(out.numel() // out.shape[-1], out.shape[-1], _dtype(out))
+    if name in ("empty", "empty_like", "empty_strided", "new_empty", "detach", "_unsafe_view", "lift_fresh"):
+        return None
+    return Pointwise(sum(t.numel() for t in tensors), out.numel(), _dtype(out))

@@ -1,0 +1,89 @@
+"""The file of measured operators: JSON Lines, a header first (schema, device, environment), then one `Measurement` a
+line. It is appended to as a run goes, so that a run that was stopped continues where it was."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from chip import artifact, codec
+from chip.types import ChipError, Measurement, Op
+
+Key = tuple[str, str, str]
+COMPARABLE = ("torch", "driver", "cuda")  # a file holds one of each: other versions, other times
+
+
+def key(op: Mapping[str, Any], implementation: str, context: str) -> Key:
+    """What makes a measurement the same one again."""
+    return json.dumps(op, sort_keys=True), implementation, context
+
+
+def key_of(m: Measurement) -> Key:
+    return key(m.op, m.implementation, m.context)
+
+
+def record(op: Op) -> dict[str, Any]:
+    """An operator as a measurement holds it."""
+    return {"op": op.kind, **codec.to_json(op)}
+
+
+def start(path: Path, device: str, environment: Mapping[str, Any]) -> list[Measurement]:
+    """Make the file ready to append to: its header written, or what it already holds returned."""
+    if not artifact.read_lines(path):
+        header: dict[str, Any] = {
+            "schema": Measurement.SCHEMA,
+            "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "device": device,
+            "environment": dict(environment),
+        }
+        artifact.append(path, header)
+        return []
+    held, found = read(path)
+    if held["device"] != device:
+        raise ChipError(f"{path}: holds measurements of {held['device']}, this is {device}; choose another file")
+    for name in COMPARABLE:
+        before, now = held["environment"].get(name), environment.get(name)
+        if before != now:
+            raise ChipError(f"{path}: was measured with {name} {before}, this is {now}; choose another file")
+    return found
+
+
+def add(path: Path, m: Measurement) -> None:
+    artifact.append(path, codec.to_json(m))
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Measurement]]:
+    """(header, measurements); the last of a repeated measurement counts."""
+    if not path.is_file():
+        raise ChipError(f"{path}: no such file")
+    lines = artifact.read_lines(path)
+    if not lines:
+        raise ChipError(f"{path}: holds no whole line; it is empty or was cut in its first")
+    header = lines[0]
+    if not isinstance(header, dict):
+        raise ChipError(f"{path}: line 1 must be a header with a schema")
+    artifact.check_schema(header.get("schema"), Measurement.SCHEMA, str(path))
+    if not isinstance(header.get("device"), str) or not isinstance(header.get("environment"), dict):
+        raise ChipError(f"{path}: its header must name a device and an environment")
+    found: dict[Key, Measurement] = {}
+    for number, line in enumerate(lines[1:], 2):
+        m = codec.from_json(Measurement, line, f"{path}: line {number}")
+        _check(m, f"{path}: line {number}")
+        found[key_of(m)] = m
+    return header, list(found.values())
+
+
+def _check(m: Measurement, where: str) -> None:
+    if m.status not in ("ok", "skipped", "failed"):
+        raise ChipError(f"{where}: status {m.status!r} is not known; it is ok, skipped or failed")
+    if (m.status == "ok") != bool(m.samples_ns):
+        raise ChipError(f"{where}: ok means samples, anything else means none; status is {m.status!r}")
+    if any(s <= 0 for s in m.samples_ns):
+        raise ChipError(f"{where}: samples_ns must be positive")
+
+
+def ok(found: Iterable[Measurement]) -> list[Measurement]:
+    return [m for m in found if m.status == "ok"]

@@ -1,0 +1,219 @@
+"""What a decoder-only model is made of, as data. A family's file turns an HF config into a `Decoder`; `lower` turns a
+`Decoder` and a step into the operators that run. Parameter counts follow from the same description."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from chip.dtypes import BYTES, Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Attn:
+    """Multi-head, grouped-query or multi-query attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int = 0
+    qkv_bias: bool = False
+    out_bias: bool = False
+    fused_qkv: bool = False  # the checkpoint holds one matrix for q, k and v
+    rope_dim: int = 0  # values of each head that are rotated; 0: no rotary embedding
+    qk_norm: str = ""  # "head": over each head's values; "full": over all heads' values; "": none
+    qk_norm_params: int = 1  # vectors of each q/k norm (1: RMS, 2: layer norm with bias)
+    qk_norm_per_head_weights: bool = False  # a norm weight for each head of its own (Cohere)
+    sinks: bool = False  # one learned sink logit per head (gpt-oss)
+
+    def params(self, hidden: int) -> int:
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        total = hidden * (q + 2 * kv) + q * hidden
+        if self.qkv_bias:
+            total += q + 2 * kv
+        if self.out_bias:
+            total += hidden
+        return total + self.norm_params() + (self.heads if self.sinks else 0)
+
+    def norm_params(self) -> int:
+        if not self.qk_norm:
+            return 0
+        if self.qk_norm == "full" or self.qk_norm_per_head_weights:
+            return self.qk_norm_params * (self.heads + self.kv_heads) * self.head_dim
+        return self.qk_norm_params * 2 * self.head_dim
+
+    def kv_values(self, latent: bool) -> int:
+        return 2 * self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttn:
+    """Multi-head latent attention (DeepSeek): queries and keys/values go through low-rank latents."""
+
+    heads: int
+    q_rank: int  # 0: queries are projected directly
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    bias: bool = False  # of the down-projections and the output
+    window: int = 0
+
+    @property
+    def qk_dim(self) -> int:
+        return self.nope_dim + self.rope_dim
+
+    def params(self, hidden: int) -> int:
+        q_out = self.heads * self.qk_dim
+        q = hidden * self.q_rank + self.q_rank + self.q_rank * q_out if self.q_rank else hidden * q_out
+        kv_down = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank
+        kv_up = self.kv_rank * self.heads * (self.nope_dim + self.v_dim)
+        biases = self.q_rank + self.kv_rank + self.rope_dim + hidden if self.bias else 0
+        return q + kv_down + kv_up + self.heads * self.v_dim * hidden + biases
+
+    def norm_params(self) -> int:
+        return self.q_rank + self.kv_rank
+
+    def kv_values(self, latent: bool) -> int:
+        """A cache holds the latent (absorbed attention) or every head's keys and values."""
+        return self.kv_rank + self.rope_dim if latent else self.heads * (self.qk_dim + self.v_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    intermediate: int
+    gated: bool = True
+    activation: str = "silu"
+    bias: bool = False
+    fused_gate_up: bool = False  # the checkpoint holds one matrix for gate and up
+
+    def params(self, hidden: int) -> int:
+        up = (2 if self.gated else 1) * self.intermediate
+        return hidden * (up + self.intermediate) + (up + hidden if self.bias else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    experts: int
+    top_k: int
+    intermediate: int
+    shared: Mlp | None = None  # the expert that every token uses
+    shared_gate: bool = False  # the shared expert's output is weighed by a learned gate
+    gated: bool = True
+    bias: bool = False  # of the experts' matrices
+    router_bias: bool = False  # a parameter for each expert beside the router's matrix
+
+    def expert_params(self, hidden: int) -> int:
+        one = (3 if self.gated else 2) * hidden * self.intermediate
+        if self.bias:
+            one += (2 if self.gated else 1) * self.intermediate + hidden
+        return self.experts * one
+
+    def params(self, hidden: int) -> int:
+        router = hidden * self.experts + (self.experts if self.router_bias else 0)
+        shared = self.shared.params(hidden) if self.shared else 0
+        return router + self.expert_params(hidden) + shared + (hidden if self.shared_gate else 0)
+
+    def active_params(self, hidden: int) -> int:
+        """Parameters that one token uses."""
+        return self.params(hidden) - self.expert_params(hidden) * (self.experts - self.top_k) // self.experts
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    attn: Attn | LatentAttn
+    mlp: Mlp | Moe
+    norm: str = "rms_norm"  # operator kind
+    norm_vectors: int = 1  # 1: weight; 2: weight and bias; 0: neither
+    # pre: norm before attention and MLP; post: after each, before it is added; post_add: after each addition;
+    # sandwich: before and after each;
+    # parallel: attention and MLP read the same normed input; parallel_two: each its own norm of the same input
+    placement: str = "pre"
+    residual_scale: bool = False  # each branch is multiplied by a constant before it is added (Granite)
+
+    @property
+    def norm_count(self) -> int:
+        return {"pre": 2, "post": 2, "post_add": 2, "sandwich": 4, "parallel": 1, "parallel_two": 2}[self.placement]
+
+    def params(self, hidden: int) -> int:
+        norms = self.norm_count * self.norm_vectors * hidden
+        return self.attn.params(hidden) + self.mlp.params(hidden) + norms
+
+
+def grouped(layers: Iterable[Layer]) -> tuple[tuple[int, Layer], ...]:
+    """Layers of one kind together, each kind where it first appears."""
+    return tuple((n, layer) for layer, n in Counter(layers).items())
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Decoder:
+    """A model. Compared and hashed by identity, so that it is a cheap key of caches."""
+
+    name: str
+    architecture: str
+    hidden: int
+    vocab: int
+    layers: tuple[tuple[int, Layer], ...]  # (how many, what): layers of one kind stand together
+    tied: bool = False  # output matrix is the embedding table
+    head_bias: bool = False
+    positions: int = 0  # rows of a learned position table; 0: none
+    embed_dim: int = 0  # width of the embedding where it differs from hidden (projected in and out); 0: hidden
+    embed_norm: bool = False
+    embed_scale: bool = False  # embeddings are multiplied by a constant
+    final_norm: bool = True
+    logit_scale: bool = False
+    logit_softcap: bool = False
+    max_context: int = 0  # tokens; 0: not stated
+
+    @property
+    def layer_count(self) -> int:
+        return sum(n for n, _ in self.layers)
+
+    def _outer_params(self) -> tuple[int, int]:
+        """(tables and output head, norms and biases) outside the layers."""
+        width = self.embed_dim or self.hidden
+        tables = self.vocab * width + (0 if self.tied else self.vocab * width)
+        tables += self.positions * self.hidden
+        if width != self.hidden:
+            tables += 2 * width * self.hidden
+        first = self.layers[0][1]
+        norms = (self.final_norm + self.embed_norm) * first.norm_vectors * self.hidden
+        return tables, norms + (self.vocab if self.head_bias else 0)
+
+    def params(self) -> int:
+        return sum(self._outer_params()) + sum(n * layer.params(self.hidden) for n, layer in self.layers)
+
+    def active_params(self) -> int:
+        """Parameters that one token uses: fewer than all in a mixture of experts."""
+        idle = sum(
+            n * (layer.mlp.params(self.hidden) - layer.mlp.active_params(self.hidden))
+            for n, layer in self.layers
+            if isinstance(layer.mlp, Moe)
+        )
+        return self.params() - idle
+
+    def weight_bytes(self, p: Precision, tp: int = 1) -> float:
+        """Bytes of weights on each of `tp` GPUs. Tables, head, norms and routers keep the activation's width."""
+        tables, small = self._outer_params()
+        wide, narrow = float(tables), 0.0
+        for n, layer in self.layers:
+            small += n * (layer.norm_count * layer.norm_vectors * self.hidden + layer.attn.norm_params())
+            matrices = layer.attn.params(self.hidden) - layer.attn.norm_params() + layer.mlp.params(self.hidden)
+            if isinstance(layer.mlp, Moe):
+                small += n * self.hidden * layer.mlp.experts
+                matrices -= self.hidden * layer.mlp.experts
+            narrow += n * matrices
+        act, weight = BYTES[p.activation], BYTES[p.weight]
+        return (wide * act + narrow * weight) / tp + small * act
+
+    def kv_bytes(self, context: int, p: Precision, latent: bool = False, tp: int = 1) -> float:
+        """Cache bytes of one sequence of `context` tokens on each GPU; a sliding window keeps its window only."""
+        total = 0.0
+        for n, layer in self.layers:
+            a = layer.attn
+            kept = min(context, a.window) if a.window else context
+            most = a.kv_heads if isinstance(a, Attn) else 1 if latent else a.heads
+            shards = min(tp, most)
+            total += n * kept * a.kv_values(latent) / shards
+        return total * p.kv_bytes

@@ -1,0 +1,37 @@
+"""Gemma 3: Gemma 2's block with normed queries and keys; five layers slide for each that sees all.
+
+The published configs leave out what transformers takes by default, so more is optional here than elsewhere. Of the
+model that also sees (Gemma3ForConditionalGeneration) this is the language part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chip.models.config import Config
+from chip.models.decoder import Decoder, Layer, Mlp
+from chip.models.spelling import attention, stack
+
+ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
+
+
+def decoder(c: Config, name: str, architecture: str) -> Decoder:
+    if architecture == "Gemma3ForConditionalGeneration":
+        c = c.section("text_config")
+    hidden, mlp = c.size("hidden_size"), Mlp(c.size("intermediate_size"), activation="gelu")
+    bias, pattern = c.flag("attention_bias", False), c.size("sliding_window_pattern", default=6)
+    settings: dict[str, Any] = {
+        "heads": 8,
+        "kv_heads": 4,
+        "head_dim": 256,
+        "qkv_bias": bias,
+        "out_bias": bias,
+        "qk_norm": "head",
+    }
+    layers = [
+        Layer(attention(c, hidden, window=window, **settings), mlp, placement="sandwich")
+        for window in c.windows(c.layer_count(), c.window(4096), lambda i: (i + 1) % pattern != 0)
+    ]
+    vocab = c.size("vocab_size", default=262_208)
+    capped = c.has("final_logit_softcapping")
+    return stack(c, name, architecture, hidden, layers, tied=True, vocab=vocab, embed_scale=True, logit_softcap=capped)

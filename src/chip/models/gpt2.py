@@ -1,0 +1,27 @@
+"""GPT-2 and GPT-BigCode (SantaCoder, StarCoder: the same block, one key/value head): learned positions, GELU MLP."""
+
+from __future__ import annotations
+
+from chip.models.config import Config
+from chip.models.decoder import Attn, Decoder, Layer, Mlp
+from chip.models.spelling import stack
+
+ARCHITECTURES = ("GPT2LMHeadModel", "GPTBigCodeForCausalLM")
+
+
+def decoder(c: Config, name: str, architecture: str) -> Decoder:
+    hidden = c.size("n_embd", "hidden_size")
+    heads = c.size("n_head", "num_attention_heads")
+    c.divides("n_head", heads, "n_embd", hidden)
+    one = architecture == "GPTBigCodeForCausalLM" and c.flag("multi_query", True)
+    layer = Layer(
+        attn=Attn(heads, 1 if one else heads, hidden // heads, qkv_bias=True, out_bias=True, fused_qkv=True),
+        mlp=Mlp(
+            c.size("n_inner", default=4 * hidden), False, c.activation("activation_function", "gelu_new"), bias=True
+        ),
+        norm="layer_norm",
+        norm_vectors=2,
+    )
+    positions = c.size("n_positions", "max_position_embeddings", default=1024)
+    layers = [layer] * c.layer_count("n_layer", "num_hidden_layers")
+    return stack(c, name, architecture, hidden, layers, tied=True, positions=positions)

@@ -1,0 +1,65 @@
+"""Finding a model: a bundled name, a config.json or its folder, or a hub id where huggingface_hub is installed."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+
+from chip import artifact
+from chip.models import describe
+from chip.models.decoder import Decoder
+from chip.types import ChipError
+
+CONFIGS = Path(__file__).parent.parent / "data" / "models"
+
+
+@lru_cache(maxsize=1)
+def names() -> tuple[str, ...]:
+    return tuple(sorted(p.stem for p in CONFIGS.glob("*.json")))
+
+
+@lru_cache(maxsize=256)
+def find(name: str) -> Decoder:
+    path, title = locate(name)
+    return describe(artifact.read_json(path), title, name if title == name else str(path))
+
+
+def locate(name: str) -> tuple[Path, str]:
+    """(config file, title) that `name` stands for."""
+    if not isinstance(name, str) or not name:
+        raise ChipError("model must be a bundled name, a config.json, its folder or a hub id")
+    lowered = name.lower()
+    if lowered in names():
+        return CONFIGS / f"{lowered}.json", lowered
+    path = Path(name)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ChipError(f"{name}: the folder holds no config.json")
+        return path / "config.json", path.resolve().name
+    if name.endswith(".json") or path.is_file():
+        if not path.is_file():
+            raise ChipError(f"{name}: no such file")
+        return path, path.resolve().parent.name if path.name == "config.json" else path.stem
+    if name.count("/") == 1 and not name.startswith((".", "/")):
+        return _from_hub(name), name
+    near = get_close_matches(lowered, names(), 3, 0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`chip list models` shows the bundled ones;"
+    raise ChipError(f"no model {name!r}; {hint} a config.json or its folder works too")
+
+
+def _from_hub(repo: str) -> Path:
+    short = repo.split("/")[1].lower()
+    near = get_close_matches(short, names(), 1, 0.6)
+    hint = f"; the bundled {near[0]!r} may be what you want" if near else "; point at a local config.json instead"
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise ChipError(
+            f"no file {repo!r}, and hub ids need huggingface_hub (pip install 'chip-inference[hub]'){hint}"
+        ) from None
+    try:
+        return Path(hf_hub_download(repo, "config.json"))
+    except Exception as e:  # the hub's errors are many: not found, gated, offline, no network
+        reason = str(e).strip().splitlines()[0][:120] if str(e).strip() else type(e).__name__
+        raise ChipError(f"{repo}: config.json could not be had from the hub ({reason}){hint}") from None

@@ -1,0 +1,234 @@
+"""From a `Decoder` and a step to the canonical program: the operators HF's modules run, before any engine's fusions.
+
+All operators up to the last norm but attention depend only on how many tokens a step has, those after it only on how
+many rows of logits. `body` and `head` lower these, with attention as a placeholder; `place` puts the sequences in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chip.dtypes import Precision
+from chip.models.decoder import Attn, Decoder, LatentAttn, Layer, Mlp, Moe
+from chip.ops.add import Add
+from chip.ops.all_reduce import AllReduce
+from chip.ops.attention import Attention
+from chip.ops.embedding import Embedding
+from chip.ops.gelu import Gelu
+from chip.ops.kv_append import KvAppend
+from chip.ops.layer_norm import LayerNorm
+from chip.ops.linear import Linear
+from chip.ops.mla import Mla
+from chip.ops.moe_experts import MoeExperts
+from chip.ops.moe_router import MoeRouter
+from chip.ops.relu import Relu
+from chip.ops.rms_norm import RmsNorm
+from chip.ops.rope import Rope
+from chip.ops.sampling import Sampling
+from chip.ops.scale import Scale
+from chip.ops.silu import Silu
+from chip.ops.silu_mul import SiluMul
+from chip.ops.softcap import Softcap
+from chip.types import Block, Call, ChipError, Op, Program, Seq, Step
+
+NORMS: dict[str, type[LayerNorm] | type[RmsNorm]] = {"layer_norm": LayerNorm, "rms_norm": RmsNorm}
+ACTIVATIONS: dict[str, type[Gelu] | type[Relu] | type[Silu]] = {"gelu": Gelu, "relu": Relu, "silu": Silu}
+
+
+def lower(d: Decoder, step: Step, p: Precision, tp: int = 1, all_logits: bool = False) -> Program:
+    """The canonical program of one step. `all_logits` computes logits of every new token, as a bare HF forward does."""
+    rows = step.tokens if all_logits else step.rows
+    program = Program((*body(d, step.tokens, p, tp).blocks, *head(d, rows, p, tp).blocks))
+    return place(program, step.seqs)
+
+
+def place(program: Program, seqs: tuple[Seq, ...]) -> Program:
+    """Put a step's sequences where the body has a placeholder."""
+    return Program(
+        tuple(
+            Block(b.repeat, tuple(new for c in b.calls for new in (attend(c, seqs) if is_placeholder(c.op) else (c,))))
+            for b in program.blocks
+        )
+    )
+
+
+def is_placeholder(op: Op) -> bool:
+    return op.kind in ("attention", "mla")
+
+
+def attend(call: Call, seqs: tuple[Seq, ...]) -> tuple[Call, ...]:
+    op = call.op
+    assert isinstance(op, (Attention, Mla))
+    return tuple(Call(call.role, op.over(s)) for s in seqs)
+
+
+def body(d: Decoder, tokens: int, p: Precision, tp: int) -> Program:
+    """Embedding, layers and last norm of a step of so many tokens."""
+    blocks = [Block(1, tuple(_embed(d, tokens, p)))]
+    blocks += [Block(n, tuple(_layer(d, layer, tokens, p, tp))) for n, layer in d.layers]
+    if d.final_norm:
+        norm = NORMS[d.layers[0][1].norm](tokens, d.hidden, p.activation)
+        blocks.append(Block(1, (Call("final_norm", norm),)))
+    return Program(tuple(blocks))
+
+
+def head(d: Decoder, rows: int, p: Precision, tp: int) -> Program:
+    """Logits and the choice of the next token for so many rows."""
+    return Program((Block(1, tuple(_head(d, rows, p, tp))),))
+
+
+def check_shards(d: Decoder, tp: int) -> None:
+    """Tensor parallelism splits heads, intermediate sizes and the vocabulary evenly."""
+    for _, layer in d.layers:
+        a = layer.attn
+        if a.heads % tp:
+            raise ChipError(f"--tp {tp} does not divide the {a.heads} attention heads of {d.name}")
+        if isinstance(a, Attn) and max(a.kv_heads, tp) % min(a.kv_heads, tp):
+            raise ChipError(f"--tp {tp} and the {a.kv_heads} key/value heads of {d.name} do not divide each other")
+        if layer.mlp.intermediate % tp:
+            raise ChipError(f"--tp {tp} does not divide the intermediate size {layer.mlp.intermediate} of {d.name}")
+        shared = layer.mlp.shared if isinstance(layer.mlp, Moe) else None
+        if shared and shared.intermediate % tp:
+            raise ChipError(f"--tp {tp} does not divide the shared expert's size {shared.intermediate} of {d.name}")
+
+
+def _embed(d: Decoder, tokens: int, p: Precision) -> Iterator[Call]:
+    act = p.activation
+    width = d.embed_dim or d.hidden
+    yield Call("embed", Embedding(tokens, width, act))
+    if width != d.hidden:
+        yield Call("embed_in", Linear(tokens, d.hidden, width, act))
+    if d.embed_scale:
+        yield Call("embed_scale", Scale(tokens, d.hidden, act))
+    if d.positions:
+        yield Call("position", Embedding(tokens, d.hidden, act))
+        yield Call("position_add", Add(tokens, d.hidden, act))
+    if d.embed_norm:
+        yield Call("embed_norm", NORMS[d.layers[0][1].norm](tokens, d.hidden, act))
+
+
+def _head(d: Decoder, rows: int, p: Precision, tp: int) -> Iterator[Call]:
+    act = p.activation
+    width = d.embed_dim or d.hidden
+    if width != d.hidden:
+        yield Call("embed_out", Linear(rows, width, d.hidden, act))
+    vocab = -(-d.vocab // tp)
+    yield Call("lm_head", Linear(rows, vocab, width, act, "", d.head_bias))
+    if d.logit_scale:
+        yield Call("logit_scale", Scale(rows, vocab, act))
+    if d.logit_softcap:
+        yield Call("logit_softcap", Softcap(rows, vocab, act))
+    yield Call("sampling", Sampling(rows, vocab, act))
+
+
+def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
+    act = p.activation
+    norm = NORMS[layer.norm](tokens, d.hidden, act)
+    attn_add, mlp_add = (Call(role, Add(tokens, d.hidden, act)) for role in ("attn_add", "mlp_add"))
+    placement = layer.placement
+    parallel = placement.startswith("parallel")
+    before, after = parallel or placement in ("pre", "sandwich"), placement in ("post", "sandwich")
+    if before:
+        yield Call("attn_norm", norm)
+    if isinstance(layer.attn, Attn):
+        yield from _attention(layer.attn, d.hidden, tokens, p, tp, layer.norm)
+    else:
+        yield from _latent_attention(layer.attn, d.hidden, tokens, p, tp)
+    if tp > 1 and not parallel:
+        yield Call("attn_all_reduce", AllReduce(tokens, d.hidden, tp, act))
+    if after:
+        yield Call("attn_post_norm", norm)
+    if layer.residual_scale:
+        yield Call("attn_scale", Scale(tokens, d.hidden, act))
+    if not parallel:
+        yield attn_add
+    if placement == "post_add":
+        yield Call("attn_post_norm", norm)
+    if before and placement != "parallel":
+        yield Call("mlp_norm", norm)
+    if isinstance(layer.mlp, Mlp):
+        yield from _mlp(layer.mlp, d.hidden, tokens, p, tp)
+    else:
+        yield from _moe(layer.mlp, d.hidden, tokens, p, tp)
+    if parallel:  # both branches are there: add them, then reduce and add the residual
+        yield attn_add
+    if tp > 1:
+        yield Call("mlp_all_reduce", AllReduce(tokens, d.hidden, tp, act))
+    if after:
+        yield Call("mlp_post_norm", norm)
+    if layer.residual_scale:
+        yield Call("mlp_scale", Scale(tokens, d.hidden, act))
+    yield mlp_add
+    if placement == "post_add":
+        yield Call("mlp_post_norm", norm)
+
+
+def _attention(a: Attn, hidden: int, tokens: int, p: Precision, tp: int, norm: str) -> Iterator[Call]:
+    act, dim = p.activation, a.head_dim
+    heads, kv_heads = a.heads // tp, max(1, a.kv_heads // tp)
+    q, kv = heads * dim, kv_heads * dim
+    if a.fused_qkv:
+        yield Call("qkv_proj", Linear(tokens, q + 2 * kv, hidden, p.matmul, p.weight, a.qkv_bias))
+    else:
+        yield Call("q_proj", Linear(tokens, q, hidden, p.matmul, p.weight, a.qkv_bias))
+        kv_proj = Linear(tokens, kv, hidden, p.matmul, p.weight, a.qkv_bias)
+        yield Call("k_proj", kv_proj)
+        yield Call("v_proj", kv_proj)
+    if a.qk_norm == "head":
+        yield Call("q_norm", NORMS[norm](tokens * heads, dim, act))
+        yield Call("k_norm", NORMS[norm](tokens * kv_heads, dim, act))
+    elif a.qk_norm:
+        yield Call("q_norm", NORMS[norm](tokens, q, act))
+        yield Call("k_norm", NORMS[norm](tokens, kv, act))
+    if a.rope_dim:
+        yield Call("rope", Rope(tokens, heads + kv_heads, a.rope_dim, act))
+    yield Call("kv_append", KvAppend(tokens, 2 * kv, act))
+    yield Call("attention", Attention(1, heads, kv_heads, dim, 1, 1, True, a.window, 0, act))
+    yield Call("o_proj", Linear(tokens, hidden, q, p.matmul, p.weight, a.out_bias))
+
+
+def _latent_attention(a: LatentAttn, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
+    """Expanded: keys and values of every head come from the latent once, and are cached so. (transformers caches the
+    latent and expands all of it anew in each step; absorbed attention never expands: both are an engine's rewrite.)"""
+    act, heads = p.activation, a.heads // tp
+    if a.q_rank:
+        yield Call("q_down", Linear(tokens, a.q_rank, hidden, p.matmul, p.weight, a.bias))
+        yield Call("q_norm", RmsNorm(tokens, a.q_rank, act))
+        yield Call("q_up", Linear(tokens, heads * a.qk_dim, a.q_rank, p.matmul, p.weight))
+    else:
+        yield Call("q_proj", Linear(tokens, heads * a.qk_dim, hidden, p.matmul, p.weight))
+    yield Call("kv_down", Linear(tokens, a.kv_rank + a.rope_dim, hidden, p.matmul, p.weight, a.bias))
+    yield Call("kv_norm", RmsNorm(tokens, a.kv_rank, act))
+    yield Call("kv_up", Linear(tokens, heads * (a.nope_dim + a.v_dim), a.kv_rank, p.matmul, p.weight))
+    yield Call("rope", Rope(tokens, heads + 1, a.rope_dim, act))
+    yield Call("kv_append", KvAppend(tokens, heads * (a.qk_dim + a.v_dim), act))
+    yield Call("attention", Attention(1, heads, heads, a.qk_dim, 1, 1, True, 0, a.v_dim, act))
+    yield Call("o_proj", Linear(tokens, hidden, heads * a.v_dim, p.matmul, p.weight, a.bias))
+
+
+def _mlp(m: Mlp, hidden: int, tokens: int, p: Precision, tp: int, prefix: str = "") -> Iterator[Call]:
+    inner = m.intermediate // tp
+    if m.gated and m.fused_gate_up:
+        yield Call(prefix + "gate_up_proj", Linear(tokens, 2 * inner, hidden, p.matmul, p.weight, m.bias))
+    elif m.gated:
+        yield Call(prefix + "gate_proj", Linear(tokens, inner, hidden, p.matmul, p.weight, m.bias))
+        yield Call(prefix + "up_proj", Linear(tokens, inner, hidden, p.matmul, p.weight, m.bias))
+    else:
+        yield Call(prefix + "up_proj", Linear(tokens, inner, hidden, p.matmul, p.weight, m.bias))
+    act: Op = (
+        SiluMul(tokens, inner, p.activation) if m.gated else ACTIVATIONS[m.activation](tokens, inner, p.activation)
+    )
+    yield Call(prefix + "act", act)
+    yield Call(prefix + "down_proj", Linear(tokens, hidden, inner, p.matmul, p.weight, m.bias))
+
+
+def _moe(m: Moe, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
+    act = p.activation
+    yield Call("router", MoeRouter(tokens, hidden, m.experts, m.top_k, act))
+    inner = m.intermediate // tp
+    yield Call("experts", MoeExperts(tokens, hidden, inner, m.experts, m.top_k, m.gated, p.matmul, p.weight))
+    if m.shared:
+        yield from _mlp(m.shared, hidden, tokens, p, tp, prefix="shared_")
+        if m.shared_gate:
+            yield Call("shared_gate", Linear(tokens, 1, hidden, act))
+        yield Call("shared_add", Add(tokens, hidden, act))

@@ -1,0 +1,22 @@
+"""OLMoE: the Llama block with norms over all queries and keys and a mixture of experts."""
+
+from __future__ import annotations
+
+from chip.models.config import Config
+from chip.models.decoder import Decoder, Layer, Moe
+from chip.models.spelling import attention, stack
+
+ARCHITECTURES = ("OlmoeForCausalLM",)
+
+
+def decoder(c: Config, name: str, architecture: str) -> Decoder:
+    hidden = c.size("hidden_size")
+    bias = c.flag("attention_bias", False)
+    experts = c.size("num_experts", default=64)
+    layer = Layer(
+        attn=attention(c, hidden, qkv_bias=bias, out_bias=bias, qk_norm="full"),
+        mlp=Moe(
+            experts, c.top_k("num_experts_per_tok", "num_experts", experts, default=8), c.size("intermediate_size")
+        ),
+    )
+    return stack(c, name, architecture, hidden, [layer] * c.layer_count(), tied=False)

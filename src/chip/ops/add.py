@@ -1,0 +1,17 @@
+"""Elementwise addition of two tensors (a residual connection)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class Add(Elementwise):
+    kind: ClassVar[str] = "add"
+    FLOPS: ClassVar[int] = 1
+    READS: ClassVar[int] = 2
+    WRITES: ClassVar[int] = 1
+    VECTORS: ClassVar[int] = 0

@@ -1,0 +1,17 @@
+"""Residual addition fused with layer normalisation: reads x and the residual, writes the sum and its norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class AddLayerNorm(Elementwise):
+    kind: ClassVar[str] = "add_layer_norm"
+    FLOPS: ClassVar[int] = 9
+    READS: ClassVar[int] = 2
+    WRITES: ClassVar[int] = 2
+    VECTORS: ClassVar[int] = 2

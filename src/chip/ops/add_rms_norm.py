@@ -1,0 +1,17 @@
+"""Residual addition fused with RMS normalisation: reads x and the residual, writes the sum and its norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class AddRmsNorm(Elementwise):
+    kind: ClassVar[str] = "add_rms_norm"
+    FLOPS: ClassVar[int] = 5
+    READS: ClassVar[int] = 2
+    WRITES: ClassVar[int] = 2
+    VECTORS: ClassVar[int] = 1

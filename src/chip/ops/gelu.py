@@ -1,0 +1,17 @@
+"""GELU of every element (counted as 8 FLOPs: cube, tanh and the products around it)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class Gelu(Elementwise):
+    kind: ClassVar[str] = "gelu"
+    FLOPS: ClassVar[int] = 8
+    READS: ClassVar[int] = 1
+    WRITES: ClassVar[int] = 1
+    VECTORS: ClassVar[int] = 0

@@ -1,0 +1,14 @@
+"""Write of the new tokens' keys and values into the cache: `cols` values a token (key and value, all heads)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class KvAppend(Elementwise):
+    kind: ClassVar[str] = "kv_append"
+    FLOPS: ClassVar[int] = 0

@@ -1,0 +1,17 @@
+"""Layer normalisation over the columns, with weight and bias: mean, variance, scale, shift."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class LayerNorm(Elementwise):
+    kind: ClassVar[str] = "layer_norm"
+    FLOPS: ClassVar[int] = 8
+    READS: ClassVar[int] = 1
+    WRITES: ClassVar[int] = 1
+    VECTORS: ClassVar[int] = 2

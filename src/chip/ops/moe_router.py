@@ -1,0 +1,39 @@
+"""Router of a mixture of experts: scores of every expert (a small dense layer), softmax and the choice of top_k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.dtypes import BYTES
+from chip.types import Cost, Op
+
+PICK_BYTES = 8  # an expert's index and weight, 32 bits each
+
+
+@dataclass(frozen=True, slots=True)
+class MoeRouter(Op):
+    tokens: int
+    hidden: int
+    experts: int
+    top_k: int
+    dtype: str = "bf16"
+
+    kind: ClassVar[str] = "moe_router"
+
+    def cost(self) -> Cost:
+        width = BYTES[self.dtype]
+        scores = self.tokens * self.experts
+        return Cost(
+            2 * scores * self.hidden + 5 * scores,
+            (self.tokens + self.experts) * self.hidden * width,
+            self.tokens * self.top_k * PICK_BYTES,
+        )
+
+    @property
+    def compute(self) -> str:
+        return "matmul_" + self.dtype
+
+    @property
+    def counted_flops(self) -> float:
+        return 2 * self.tokens * self.experts * self.hidden

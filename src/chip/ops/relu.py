@@ -1,0 +1,17 @@
+"""ReLU of every element."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class Relu(Elementwise):
+    kind: ClassVar[str] = "relu"
+    FLOPS: ClassVar[int] = 1
+    READS: ClassVar[int] = 1
+    WRITES: ClassVar[int] = 1
+    VECTORS: ClassVar[int] = 0

@@ -1,0 +1,17 @@
+"""Root-mean-square normalisation over the columns, with weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class RmsNorm(Elementwise):
+    kind: ClassVar[str] = "rms_norm"
+    FLOPS: ClassVar[int] = 4
+    READS: ClassVar[int] = 1
+    WRITES: ClassVar[int] = 1
+    VECTORS: ClassVar[int] = 1

@@ -1,0 +1,17 @@
+"""Standardise each row: (x - mean) / std, no weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class RowNormalize(Elementwise):
+    kind: ClassVar[str] = "row_normalize"
+    FLOPS: ClassVar[int] = 6
+    READS: ClassVar[int] = 1
+    WRITES: ClassVar[int] = 1
+    VECTORS: ClassVar[int] = 0

@@ -1,0 +1,28 @@
+"""Greedy choice of the next token: the largest of `cols` logits in each row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.dtypes import BYTES
+from chip.types import Cost, Op
+
+INDEX_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling(Op):
+    rows: int
+    cols: int
+    dtype: str = "bf16"
+
+    kind: ClassVar[str] = "sampling"
+
+    def cost(self) -> Cost:
+        elements = self.rows * self.cols
+        return Cost(elements, elements * BYTES[self.dtype], self.rows * INDEX_BYTES)
+
+    @property
+    def compute(self) -> str:
+        return "matmul_fp32"

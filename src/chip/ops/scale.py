@@ -1,0 +1,17 @@
+"""Multiplication of every element by one scalar (embedding and residual multipliers)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class Scale(Elementwise):
+    kind: ClassVar[str] = "scale"
+    FLOPS: ClassVar[int] = 1
+    READS: ClassVar[int] = 1
+    WRITES: ClassVar[int] = 1
+    VECTORS: ClassVar[int] = 0

@@ -1,0 +1,17 @@
+"""SiLU (swish) of every element: x * sigmoid(x)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class Silu(Elementwise):
+    kind: ClassVar[str] = "silu"
+    FLOPS: ClassVar[int] = 4
+    READS: ClassVar[int] = 1
+    WRITES: ClassVar[int] = 1
+    VECTORS: ClassVar[int] = 0

@@ -1,0 +1,17 @@
+"""Gated activation silu(x) * y: reads two rows x cols tensors, writes one. Also stands for gelu(x) * y."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class SiluMul(Elementwise):
+    kind: ClassVar[str] = "silu_mul"
+    FLOPS: ClassVar[int] = 5
+    READS: ClassVar[int] = 2
+    WRITES: ClassVar[int] = 1
+    VECTORS: ClassVar[int] = 0

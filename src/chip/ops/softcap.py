@@ -1,0 +1,17 @@
+"""Soft cap c * tanh(x / c) of every element (Gemma-2 logits)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class Softcap(Elementwise):
+    kind: ClassVar[str] = "softcap"
+    FLOPS: ClassVar[int] = 4
+    READS: ClassVar[int] = 1
+    WRITES: ClassVar[int] = 1
+    VECTORS: ClassVar[int] = 0

@@ -1,0 +1,82 @@
+"""Device memory of a scenario: weights, key/value cache, activations, and what fits."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from chip import engines
+from chip.dtypes import BYTES, Precision
+from chip.engines import vllm
+from chip.models.decoder import Attn, Decoder, Mlp
+from chip.types import Scenario
+
+# What the driver, the framework's context and its kernels take before the first tensor is made.
+CONTEXT_BYTES = 0.5e9
+
+
+@lru_cache(maxsize=4096)
+def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int) -> float:
+    """Peak of the tensors alive at once in one step: the residual stream beside the widest operator's input and output,
+    or the logits (16-bit and their fp32 copy) at the end."""
+    width = BYTES[p.activation]
+    widest = 0.0
+    for _, layer in d.layers:
+        a = layer.attn
+        heads = a.heads // tp
+        head_values = heads * (a.head_dim if isinstance(a, Attn) else a.qk_dim)
+        kv_values = a.kv_values(latent=False) / min(tp, a.kv_heads if isinstance(a, Attn) else a.heads)
+        attention = d.hidden + 2 * head_values + kv_values
+        if isinstance(layer.mlp, Mlp):
+            mlp = d.hidden + (3 if layer.mlp.gated else 2) * layer.mlp.intermediate / tp
+        else:
+            one = (3 if layer.mlp.gated else 2) * layer.mlp.intermediate / tp
+            mlp = d.hidden + layer.mlp.top_k * (one + d.hidden)
+        widest = max(widest, attention, mlp)
+    in_layers = tokens * (d.hidden + widest) * width
+    logits = rows * d.vocab / tp * (width + BYTES["fp32"]) + tokens * d.hidden * width
+    return max(in_layers, logits)
+
+
+@lru_cache(maxsize=256)
+def _weight_bytes(d: Decoder, p: Precision, tp: int) -> float:
+    return d.weight_bytes(p, tp)
+
+
+def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, object]:
+    e = engines.get(engine)
+    latent = e.LATENT_KV
+    context = s.prompt + s.output
+    weights = _weight_bytes(d, p, s.tp)
+    kv_sequence = d.kv_bytes(context, p, latent, s.tp)
+    prompt_tokens = s.batch * s.prompt
+    share = 1.0
+    if engine == vllm.NAME:
+        share = vllm.MEMORY_SHARE
+        prompt_tokens = vllm.step_tokens(capacity_bytes)  # the engine sets aside room for its largest step
+    activations = activation_bytes(d, prompt_tokens, s.batch, p, s.tp)
+    free = capacity_bytes * share - weights - CONTEXT_BYTES
+    total = weights + s.batch * kv_sequence + activations + CONTEXT_BYTES
+    out: dict[str, object] = {
+        "weights_bytes": round(weights),
+        "kv_bytes_per_token": round(kv_sequence / context, 3),
+        "kv_bytes": round(s.batch * kv_sequence),
+        "activation_bytes": round(activations),
+        "context_bytes": round(CONTEXT_BYTES),
+        "total_bytes": round(total),
+        "capacity_bytes": round(capacity_bytes),
+        "fits": total <= capacity_bytes * share,
+        "max_batch": _max_batch(d, s, engine, p, free, kv_sequence, activations),
+    }
+    if engine == vllm.NAME:
+        out["kv_capacity_tokens"] = max(0, int((free - activations) // (kv_sequence / context)))
+    return out
+
+
+def _max_batch(
+    d: Decoder, s: Scenario, engine: str, p: Precision, free: float, kv_sequence: float, activations: float
+) -> int:
+    """Largest batch of this prompt and output that fits."""
+    if engine == vllm.NAME:
+        return max(0, int((free - activations) // kv_sequence))
+    per_sequence = kv_sequence + activation_bytes(d, s.prompt, 1, p, s.tp)
+    return max(0, int(free // per_sequence))

@@ -1,0 +1,48 @@
+"""The answer to one operator's question: what `chip estimate` prints as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from chip import hardware, ops
+from chip.predict.roof import roof_of
+from chip.predict.roofline import Roofline
+from chip.types import ChipError
+
+DEFAULT_GPU = "h200"
+SCHEMA = "chip.estimate/1"
+
+
+@lru_cache(maxsize=64)
+def _estimator(gpu: str) -> Roofline:
+    return Roofline(roof_of(hardware.find(gpu)))
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Estimate `{"op": kind, "gpu": name, axis: value, ...}`."""
+    if not isinstance(request, Mapping):
+        raise ChipError(f"an operator is a JSON object, got {type(request).__name__}")
+    if "op" not in request:
+        raise ChipError("key 'op' is missing")
+    gpu = request.get("gpu", DEFAULT_GPU)
+    op = ops.build(request["op"], {k: v for k, v in request.items() if k not in ("op", "gpu")})
+    estimator = _estimator(gpu)
+    e, cost = estimator(op)
+    compute = op.compute
+    return {
+        "schema": SCHEMA,
+        "op": op.kind,
+        "gpu": gpu,
+        "axes": {f.name: getattr(op, f.name) for f in dataclasses.fields(op)},  # type: ignore[arg-type]
+        "us": round(e.seconds * 1e6, 4),
+        "interval": [round(e.low_s * 1e6, 4), round(e.high_s * 1e6, 4)],
+        "bound": e.bound,
+        "source": e.source,
+        "flops": cost.flops,
+        "bytes": cost.bytes,
+        "intensity": round(cost.intensity, 4),
+        "ridge_flop_per_byte": round(estimator.roof.ridge(compute), 2),
+    }

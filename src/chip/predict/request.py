@@ -1,0 +1,111 @@
+"""The answer to one request: what `chip predict` prints as JSON, line by line or one document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from chip import hardware
+from chip.dtypes import precision
+from chip.models import library
+from chip.models.decoder import Decoder
+from chip.models.lower import check_shards
+from chip.predict import memory
+from chip.predict.answer import prediction_line
+from chip.predict.compose import Composer
+from chip.predict.roof import Roof, check_dtype, roof_of
+from chip.predict.roofline import Roofline
+from chip.types import ChipError, Scenario
+
+DEFAULTS: dict[str, Any] = {
+    "gpu": "h200",
+    "engine": "vllm",
+    "batch": 1,
+    "prompt": 1024,
+    "output": 128,
+    "dtype": "bf16",
+    "tp": 1,
+}
+KEYS = ("model", *DEFAULTS)
+LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024}
+
+
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Predict one scenario given as plain values; a ChipError says what is wrong with it."""
+    found: dict[str, Any] = json.loads(answer_line(request))
+    return found
+
+
+def answer_line(request: Mapping[str, Any]) -> str:
+    """The same as one line of JSON."""
+    decoder, gpu, engine, scenario = _understand(request)
+    return predict_line(decoder, gpu, engine, scenario)
+
+
+def _understand(request: Mapping[str, Any]) -> tuple[Decoder, str, str, Scenario]:
+    if not isinstance(request, Mapping):
+        raise ChipError(f"a scenario is a JSON object, got {type(request).__name__}")
+    for key in request:
+        if key not in KEYS:
+            near = get_close_matches(str(key), KEYS, 1)
+            raise ChipError(
+                f"unknown key {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KEYS)}")
+            )
+    if "model" not in request:
+        raise ChipError("key 'model' is missing")
+    values = {**DEFAULTS, **request}
+    return library.find(values["model"]), values["gpu"], values["engine"], scenario_of(values)
+
+
+def scenario_of(values: Mapping[str, Any]) -> Scenario:
+    sizes = [_count(values, key) for key in ("batch", "prompt", "output")]
+    return Scenario(sizes[0], sizes[1], sizes[2], values["dtype"], _count(values, "tp"))
+
+
+def _count(values: Mapping[str, Any], key: str) -> int:
+    value = values[key]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ChipError(f"{key} must be a whole number, got {str(value)[:40]!r}")
+    if not 1 <= value <= LIMITS[key]:
+        raise ChipError(f"{key} must be between 1 and {LIMITS[key]}, got {value}")
+    return value
+
+
+@lru_cache(maxsize=256)
+def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> tuple[Composer, Roof]:
+    """Everything of a prediction that batch and lengths do not change."""
+    p = precision(dtype)
+    roof = roof_of(hardware.find(gpu))
+    check_dtype(roof, "matmul_" + p.matmul)
+    check_dtype(roof, "matmul_" + p.activation)
+    if tp > 1:
+        check_shards(decoder, tp)
+    return Composer(decoder, p, tp, engine, Roofline(roof)), roof
+
+
+def predict_line(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> str:
+    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp)
+    prefill = c.phase(c.engine.prefill(s, roof.memory_bytes))
+    decode = c.phase(c.engine.decode(s)) if s.output > 1 else None
+    room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
+    asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
+    ridge = roof.ridge("matmul_" + c.precision.matmul)
+    return prediction_line(asked, s, prefill, decode, ridge, room, notes(s, roof, room, decoder.max_context))
+
+
+def notes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int) -> list[str]:
+    """What a reader must know beside the numbers."""
+    out = []
+    if not room["fits"]:
+        out.append(
+            f"does not fit: needs {room['total_bytes'] / 2**30:.1f} GiB a GPU, {roof.name} has "
+            f"{roof.memory_bytes / 2**30:.1f} GiB; times are as if it did"
+        )
+    if max_context and s.prompt + s.output > max_context:
+        out.append(f"prompt + output exceed the model's context of {max_context} tokens")
+    if roof.source == "datasheet":
+        out.append(f"{roof.name} was never calibrated: rests on {roof.basis}")
+    return out

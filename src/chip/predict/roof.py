@@ -1,0 +1,180 @@
+"""The ceilings a prediction stands under: measured ones times calibration factors, or a datasheet's times the share of
+its promise that the nearest measured architecture keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from chip import hardware
+from chip.hardware import Hardware
+from chip.types import ChipError, HardwareProfile, HardwareSpec, Link
+
+
+class Range(NamedTuple):
+    """A value between bounds."""
+
+    value: float
+    low: float
+    high: float
+
+    def __mul__(self, other: object) -> Range:
+        if not isinstance(other, Range):
+            return NotImplemented
+        return Range(self.value * other.value, self.low * other.low, self.high * other.high)
+
+    def over(self, divisor: float) -> Range:
+        return Range(self.value / divisor, self.low / divisor, self.high / divisor)
+
+
+EXACT = Range(1.0, 1.0, 1.0)
+# Which calibration factor a kernel's share of a ceiling is read from.
+FACTOR_OF = {"compute": "tensor_utilisation", "weights": "gemm_memory", "stream": "memory_kernel"}
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """Effective rates: what a real kernel gets, with bounds."""
+
+    name: str
+    source: str  # "roofline" where the device was measured, "datasheet" where not
+    basis: str  # one line for people: what the rates rest on
+    compute: dict[str, Range]  # FLOP/s by ceiling name, matmul_bf16 ...
+    ideal: dict[str, float]  # the same before calibration factors, and "memory": for ridge points
+    weights: Range  # B/s of matrix products and attention, whose operands come cold from memory
+    stream: Range  # B/s of elementwise kernels
+    launch_s: Range  # least time between the starts of two kernels in a graph
+    memory_bytes: float
+    link: Link | None
+    ranks_need: str  # why several GPUs cannot be predicted, "" when they can
+
+    def ridge(self, compute: str) -> float:
+        """FLOP/B above which an operator is compute-bound."""
+        return self.ideal[compute] / self.ideal["memory"]
+
+
+@lru_cache(maxsize=64)
+def roof_of(h: Hardware) -> Roof:
+    if h.profile:
+        return _measured(h, h.profile)
+    assert h.spec
+    return _from_datasheet(h, h.spec)
+
+
+def compute_ceiling(p: HardwareProfile, name: str) -> Range:
+    """The settled rate where there is one: inference is sustained load."""
+    c = p.ceilings.get(f"{name}_settled") or p.ceilings[name]
+    return Range(c.value, c.low, c.high)
+
+
+def compute_names(p: HardwareProfile) -> list[str]:
+    return [n for n in p.ceilings if n.startswith("matmul_") and not n.endswith("_settled")]
+
+
+def _factor(p: HardwareProfile, use: str) -> Range:
+    f = p.factors.get(FACTOR_OF[use])
+    return Range(f.value, f.low, f.high) if f else EXACT
+
+
+def _ceiling(p: HardwareProfile, name: str) -> Range:
+    c = p.ceilings[name]
+    return Range(c.value, c.low, c.high)
+
+
+def _link(s: HardwareSpec | None) -> tuple[Link | None, str]:
+    if s is None:
+        return None, "its profile has no datasheet, so the link between GPUs is not known"
+    for link in s.links.values():
+        return link, ""
+    return None, "its datasheet names no link between GPUs"
+
+
+def _measured(h: Hardware, p: HardwareProfile) -> Roof:
+    link, why = _link(h.spec)
+    ideal = {n: compute_ceiling(p, n).value for n in compute_names(p)}
+    launch = p.ceilings.get("launch_graph") or p.ceilings.get("launch_stream")
+    return Roof(
+        h.name,
+        "roofline",
+        f"ceilings measured on {p.device}, times calibration factors",
+        {n: compute_ceiling(p, n) * _factor(p, "compute") for n in ideal},
+        {**ideal, "memory": p.ceilings["hbm_read"].value},
+        _ceiling(p, "hbm_read") * _factor(p, "weights"),
+        _ceiling(p, "hbm_copy") * _factor(p, "stream"),
+        Range(launch.value, launch.low, launch.high) if launch else Range(0.0, 0.0, 0.0),
+        h.memory_bytes,
+        link,
+        why,
+    )
+
+
+@lru_cache(maxsize=8)
+def _reference(architecture: str, vendor: str) -> tuple[HardwareSpec, Roof] | None:
+    """The measured GPU whose kept share stands in: of the same architecture, else vendor, else any."""
+    measured = [hardware.find(n) for n in hardware.profile_names()]
+    if not measured:
+        return None
+
+    def distance(h: Hardware) -> tuple[bool, bool]:
+        assert h.spec
+        return h.spec.architecture != architecture, h.spec.vendor != vendor
+
+    nearest = min(measured, key=distance)
+    assert nearest.spec
+    return nearest.spec, roof_of(nearest)
+
+
+def _share(effective: Range, promised: float) -> Range:
+    """Share of a promise that was kept elsewhere. Here it may be anything from the whole promise to as far below the
+    kept share as the promise is above it."""
+    kept = effective.value / promised
+    return Range(kept, kept * kept, 1.0)
+
+
+def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:
+    reference = _reference(s.architecture, s.vendor)
+    if reference is None:
+        return _promise(h, s)
+    ref_spec, ref = reference
+    link, why = _link(s)
+    shares = {n: _share(r, ref_spec.ceilings[n].value) for n, r in ref.compute.items() if n in ref_spec.ceilings}
+    typical = shares["matmul_bf16"]
+    ideal = {n: q.value for n, q in s.ceilings.items() if n.startswith("matmul_")}
+    hbm = s.ceilings["hbm"].value
+    promised = ref_spec.ceilings["hbm"].value
+    stands_in = f"the datasheet of {h.estimated_from}" if h.estimated_from else f"the datasheet of {s.title}"
+    return Roof(
+        h.name,
+        "datasheet",
+        f"{stands_in}, times the share of its promise that a measured {ref_spec.title} keeps",
+        {n: Range(v, v, v) * shares.get(n, typical) for n, v in ideal.items()},
+        {**ideal, "memory": hbm},
+        Range(hbm, hbm, hbm) * _share(ref.weights, promised),
+        Range(hbm, hbm, hbm) * _share(ref.stream, promised),
+        ref.launch_s,
+        h.memory_bytes,
+        link,
+        why,
+    )
+
+
+def _promise(h: Hardware, s: HardwareSpec) -> Roof:
+    """Before any GPU was measured: the promise itself, of which a kernel may keep as little as half."""
+    link, why = _link(s)
+    half = Range(1.0, 0.5, 1.0)
+    ideal = {n: q.value for n, q in s.ceilings.items() if n.startswith("matmul_")}
+    hbm = s.ceilings["hbm"].value
+    memory = Range(hbm, hbm, hbm) * half
+    rates = {n: Range(v, v, v) * half for n, v in ideal.items()}
+    return Roof(
+        h.name, "datasheet", f"the datasheet of {s.title}", rates, {**ideal, "memory": hbm}, memory, memory,
+        Range(0.0, 0.0, 0.0), h.memory_bytes, link, why,
+    )  # fmt: skip
+
+
+def check_dtype(roof: Roof, compute: str) -> None:
+    if compute not in roof.compute:
+        known = ", ".join(n.removeprefix("matmul_") for n in roof.compute)
+        wanted = compute.removeprefix("matmul_")
+        raise ChipError(f"{roof.name} has no {wanted} matrix rate; it has {known}: choose another --dtype")

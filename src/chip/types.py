@@ -1,0 +1,264 @@
+"""The nouns of CHIP: small immutable values in SI units. No imports from the rest of the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+class ChipError(Exception):
+    """Something the user can mend. Its text is the one line they see: what is wrong, where, and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Work of one operator call: every input read once, every output written once."""
+
+    flops: float
+    read_bytes: float
+    write_bytes: float
+
+    @property
+    def bytes(self) -> float:
+        return self.read_bytes + self.write_bytes
+
+    @property
+    def intensity(self) -> float:
+        return self.flops / self.bytes if self.bytes else 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.read_bytes + other.read_bytes, self.write_bytes + other.write_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """`count` sequences, each with `new` tokens to compute after `past` tokens already in its cache."""
+
+    new: int
+    past: int
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass, be it prefill, decode, chunked or mixed."""
+
+    seqs: tuple[Seq, ...]
+    pad_tokens: int = 0  # tokens computed for nothing, because a CUDA graph has a fixed size
+    graph: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return sum(s.new * s.count for s in self.seqs) + self.pad_tokens
+
+    @property
+    def rows(self) -> int:
+        """Sequences in the step: each gives one row of logits."""
+        return sum(s.count for s in self.seqs)
+
+
+class Op:
+    """An operator call. Subclasses are frozen dataclasses whose fields are the axes; see `chip.ops`."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    def cost(self) -> Cost:
+        raise NotImplementedError
+
+    @property
+    def compute(self) -> str:
+        """Name of the compute ceiling this operator runs under."""
+        raise NotImplementedError
+
+    @property
+    def counted_flops(self) -> float:
+        """What torch's FLOP counter sees: matrix products, causal attention not halved."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator in a program, with the part it plays there (`q_proj`, `mlp_norm`, ...)."""
+
+    role: str
+    op: Op
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    repeat: int
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What one step runs: ordered blocks of operators, each block repeated."""
+
+    blocks: tuple[Block, ...]
+
+    def cost(self) -> Cost:
+        total = Cost(0, 0, 0)
+        for block in self.blocks:
+            for call in block.calls:
+                c = call.op.cost()
+                n = block.repeat
+                total += Cost(c.flops * n, c.read_bytes * n, c.write_bytes * n)
+        return total
+
+    @property
+    def counted_flops(self) -> float:
+        return sum(b.repeat * c.op.counted_flops for b in self.blocks for c in b.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is asked: `batch` requests of `prompt` tokens, all submitted at once, `output` tokens each."""
+
+    batch: int
+    prompt: int
+    output: int
+    dtype: str = "bf16"
+    tp: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"pp{self.prompt}+tg{self.output}xb{self.batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """A number somebody published."""
+
+    value: float
+    source: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An interconnect of one GPU to its peers, one direction."""
+
+    bytes_per_s: Quoted
+    latency_s: Quoted | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareSpec:
+    """A datasheet: what the vendor promises, each number with its source, dense rates only."""
+
+    SCHEMA: ClassVar[str] = "chip.hardware_spec/1"
+
+    name: str
+    title: str
+    vendor: str
+    architecture: str
+    compute_capability: str
+    units: Quoted
+    boost_clock_hz: Quoted
+    memory_bytes: Quoted
+    l2_bytes: Quoted
+    power_w: Quoted
+    ceilings: dict[str, Quoted]
+    links: dict[str, Link] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """A measured number with its interval and how it was had."""
+
+    value: float
+    low: float
+    high: float
+    unit: str  # "FLOP/s", "B/s", "s", "J/FLOP", "J/B", "W", "Hz", "1"
+    method: str
+    samples: tuple[float, ...] = ()  # raw, in `unit`
+    clock_hz: float | None = None  # median SM clock while it was measured
+    watts: float | None = None
+    celsius: float | None = None
+    flags: tuple[str, ...] = ()  # "throttled 3/40", "time cap before 0.5 %", ...
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A measured function, as plain arrays."""
+
+    x_name: str
+    x_unit: str
+    y_name: str
+    y_unit: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareProfile:
+    """What a device really does, measured by `chip calibrate`. The host's share lies in `HostProfile`.
+
+    Ceilings: matmul_<dtype> (boost) and matmul_<dtype>_settled, vector_fp32, hbm_read, hbm_write, hbm_copy,
+    hbm_mix_<r>to<w>, l2_read, h2d_pinned, h2d_pageable, d2h_pinned, d2h_pageable, launch_stream, launch_graph.
+    """
+
+    SCHEMA: ClassVar[str] = "chip.hardware_profile/1"
+
+    name: str
+    device: str  # as the driver calls it
+    kind: str  # "cuda" or "cpu"
+    spec: str  # bundled datasheet it is held against; "" when there is none
+    units: int
+    memory_bytes: int
+    l2_bytes: int
+    ceilings: dict[str, Ceiling]
+    curves: dict[str, Curve] = field(default_factory=dict)
+    factors: dict[str, Ceiling] = field(default_factory=dict)  # realistic / ideal
+    power: dict[str, Ceiling] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)  # what was not measured, and why
+
+
+@dataclass(frozen=True, slots=True)
+class HostProfile:
+    """Dispatch, launch and synchronisation of one host: not the GPU's property, so never inside a GPU's profile.
+
+    Terms: dispatch (one framework operator, seconds), launch (one kernel from the host), sync, alloc.
+    """
+
+    SCHEMA: ClassVar[str] = "chip.host_profile/1"
+
+    name: str
+    cpu: str
+    terms: dict[str, Ceiling]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One operator call, measured. `ok` has samples, anything else has a reason."""
+
+    SCHEMA: ClassVar[str] = "chip.measurement/1"
+
+    op: dict[str, int | str | bool | float]  # {"op": kind, axis: value, ...}
+    implementation: str  # "torch", "flash", "cudnn", ...
+    context: str  # "cold", "hot", "graph", "host"
+    status: str  # "ok", "skipped", "failed"
+    reason: str = ""
+    samples_ns: tuple[int, ...] = ()
+    method: str = ""
+    clock_hz: float | None = None
+    watts: float | None = None
+    celsius: float | None = None
+    flags: tuple[str, ...] = ()
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Time of one operator call, where it comes from, and what limits it."""
+
+    seconds: float
+    low_s: float
+    high_s: float
+    source: str  # measured, interpolated, model, roofline, datasheet
+    bound: str  # compute, memory, launch, link

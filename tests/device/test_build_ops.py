@@ -1,0 +1,173 @@
+"""Every operator really runs on the CPU, gives finite values of the right shape, and does the FLOPs it claims."""
+
+import pytest
+
+from chip import ops
+from chip.types import ChipError
+
+torch = pytest.importorskip("torch")
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from chip.measure import build  # noqa: E402
+
+ROWS = {"rows": 5, "cols": 24}
+CASES = {
+    "add": (ROWS, [(5, 24)]),
+    "add_layer_norm": (ROWS, [(5, 24), (5, 24)]),
+    "add_rms_norm": (ROWS, [(5, 24), (5, 24)]),
+    "attention": (dict(batch=2, heads=4, kv_heads=2, head_dim=16, q_len=6, kv_len=6), [(2, 4, 6, 16)]),
+    "bmm": (dict(batch=3, m=4, n=5, k=6), [(3, 4, 5)]),
+    "conv2d": (dict(batch=2, in_channels=3, height=8, width=9, out_channels=4, padding=1), [(2, 4, 8, 9)]),
+    "copy": (ROWS, [(5, 24)]),
+    "embedding": (ROWS, [(5, 24)]),
+    "fill": (ROWS, [(5, 24)]),
+    "gelu": (ROWS, [(5, 24)]),
+    "kv_append": (ROWS, [(10, 12), (10, 12)]),
+    "layer_norm": (ROWS, [(5, 24)]),
+    "layer_norm_gelu": (ROWS, [(5, 24)]),
+    "linear": (dict(m=4, n=5, k=6, bias=True), [(4, 5)]),
+    "lstm": (dict(batch=2, seq=3, input_size=4, hidden=5, layers=2), [(2, 3, 5), (2, 2, 5), (2, 2, 5)]),
+    "mla": (dict(batch=2, heads=3, latent=16, rope_dim=8, q_len=2, kv_len=5), [(2, 3, 2, 16)]),
+    "moe_experts": (dict(tokens=6, hidden=32, intermediate=16, experts=4, top_k=2), [(12, 32)]),
+    "moe_router": (dict(tokens=6, hidden=32, experts=4, top_k=2), [(6, 2), (6, 2)]),
+    "relu": (ROWS, [(5, 24)]),
+    "rms_norm": (ROWS, [(5, 24)]),
+    "rope": (dict(rows=6, heads=5, head_dim=8), [(1, 4, 6, 8), (1, 1, 6, 8)]),
+    "row_normalize": (ROWS, [(5, 24)]),
+    "sampling": (ROWS, [(5,)]),
+    "scale": (ROWS, [(5, 24)]),
+    "silu": (ROWS, [(5, 24)]),
+    "silu_mul": (ROWS, [(5, 24)]),
+    "softcap": (ROWS, [(5, 24)]),
+    "softmax": (ROWS, [(5, 24)]),
+}
+
+
+def tensors(result):
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [t for part in result for t in tensors(part)]
+
+
+def run(kind, axes, implementation="", count=False):
+    op = ops.build(kind, axes)
+    device, generator = torch.device("cpu"), torch.Generator().manual_seed(7)
+    chosen = build.choose(op, "cpu", implementation)
+    with build.around(op, chosen):
+        call = build.build(op, device, generator, chosen)
+        if not count:
+            return op, tensors(call())
+        with FlopCounterMode(display=False) as counter:
+            call()
+        return op, counter.get_total_flops()
+
+
+def test_every_operator_has_a_builder_and_every_builder_an_operator():
+    assert set(build.names()) == set(ops.names())
+    assert set(CASES) | {"all_reduce"} == set(ops.names())
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", sorted(CASES))
+def test_runs_with_the_shape_and_values_it_should(kind, dtype):
+    axes, shapes = CASES[kind]
+    _, results = run(kind, {**axes, "dtype": dtype})
+    assert [tuple(r.shape) for r in results] == shapes
+    for r in results if kind != "kv_append" else [r[2:7] for r in results]:
+        assert torch.isfinite(r.float()).all()
+        assert r.float().abs().sum() > 0
+
+
+@pytest.mark.parametrize("kind", ["linear", "bmm", "attention", "conv2d", "moe_router", "mla"])
+def test_flops_are_those_torch_counts(kind):
+    """Attention on its unfused path: the counter does not see into the fused one of the CPU."""
+    axes, _ = CASES[kind]
+    op, counted = run(kind, {**axes, "dtype": "fp32"}, "math" if kind == "attention" else "", count=True)
+    assert counted == op.counted_flops
+
+
+def test_lstm_flops_are_those_torch_counts():
+    """Counted on the unfused CPU path, since the fused one is opaque to the counter."""
+    op = ops.build("lstm", {**CASES["lstm"][0], "dtype": "fp32"})
+    call = build.build(op, torch.device("cpu"), torch.Generator(), "torch")
+    with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as counter:
+        call()
+    assert counter.get_total_flops() == op.counted_flops
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        dict(q_len=1, kv_len=33),
+        dict(q_len=5, kv_len=33),
+        dict(q_len=9, kv_len=9),
+        dict(q_len=9, kv_len=9, window=4),
+        dict(q_len=1, kv_len=9, window=4),
+        dict(q_len=4, kv_len=9, causal=False),
+    ],
+    ids=str,
+)
+def test_attention_masks_what_the_operator_says(shape):
+    """Against softmax(q k) v written out: the i-th of q queries sees kv - q + i + 1 keys, the last `window` of them."""
+    axes = {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "dtype": "fp32", **shape}
+    op = ops.build("attention", axes)
+    _, (got,) = run("attention", axes)
+    g = torch.Generator().manual_seed(7)
+    keys = min(op.kv_len, op.window) if op.window and op.q_len == 1 else op.kv_len
+    q = torch.randn(2, 4, op.q_len, 8, generator=g)
+    k, v = (torch.randn(2, 2, keys, 8, generator=g).repeat_interleave(2, 1) for _ in range(2))
+    scores = q @ k.transpose(-1, -2) / 8**0.5
+    last = torch.arange(op.q_len)[:, None] + keys - op.q_len
+    seen = torch.arange(keys)[None, :]
+    hidden = seen > last
+    if op.window and op.q_len > 1:
+        hidden |= seen <= last - op.window
+    if op.causal:
+        scores = scores.masked_fill(hidden, float("-inf"))
+    assert torch.allclose(got, scores.softmax(-1) @ v, atol=1e-5)
+
+
+def test_rope_rotates():
+    _, (q, k) = run("rope", {"rows": 3, "heads": 5, "head_dim": 4, "dtype": "fp32"})
+    g = torch.Generator().manual_seed(7)
+    x = torch.randn(1, 3, 4, 4, generator=g).transpose(1, 2)
+    torch.randn(1, 3, 1, 4, generator=g)
+    cos, sin = (torch.randn(1, 1, 3, 4, generator=g) for _ in range(2))
+    assert torch.allclose(q[..., 0], x[..., 0] * cos[..., 0] - x[..., 2] * sin[..., 0])
+    assert torch.allclose(q[..., 2], x[..., 2] * cos[..., 2] + x[..., 0] * sin[..., 2])
+    assert k.shape == (1, 1, 3, 4)
+
+
+@pytest.mark.parametrize("implementation", ["torch", "math"])
+def test_attention_implementations_on_the_cpu(implementation):
+    axes, shapes = CASES["attention"]
+    _, (out,) = run("attention", {**axes, "dtype": "fp32"}, implementation)
+    assert tuple(out.shape) == shapes[0]
+
+
+def test_channels_last_is_the_same_convolution():
+    axes = {**CASES["conv2d"][0], "dtype": "fp32"}
+    _, (first,) = run("conv2d", axes)
+    _, (second,) = run("conv2d", axes, "channels_last")
+    assert torch.allclose(first, second, atol=1e-4)
+
+
+def test_what_cannot_be_run_says_why():
+    generator = torch.Generator()
+    for kind, axes, words in [
+        ("all_reduce", dict(rows=2, cols=2, ranks=2), "several GPUs"),
+        ("linear", dict(m=1, n=2, k=2, weight_dtype="int4"), "int4 weights"),
+        ("add", dict(rows=1, cols=2, dtype="int4"), "int4"),
+    ]:
+        with pytest.raises(build.Unsupported, match=words):
+            build.build(ops.build(kind, axes), torch.device("cpu"), generator)
+    with pytest.raises(ChipError, match="choose one of torch"):
+        build.choose(ops.build("add", ROWS), "cpu", "flash")
+
+
+def test_large_cpu_inputs_are_random_throughout():
+    x = build.normal((3, build.CPU_BLOCK // 2), "fp32", torch.device("cpu"), torch.Generator().manual_seed(1))
+    assert x.shape == (3, build.CPU_BLOCK // 2)
+    assert abs(float(x.mean())) < 0.01
+    assert abs(float(x.std()) - 1) < 0.01
+    assert float(x[2].abs().min()) < float(x[2].abs().max())
