@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -40,6 +39,8 @@ def new(schema: str, data: Any, environment: dict[str, Any], inputs: Sequence[st
 
 def write_text(path: Path, text: str) -> None:
     """Write whole or not at all."""
+    import tempfile
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fd, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 
 class ChipError(Exception):
     """Something the user can mend. Its text is the one line they see: what is wrong, where, and the remedy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """Work of one operator call: every input read once, every output written once."""
 
     flops: float
@@ -26,7 +25,7 @@ class Cost:
     def intensity(self) -> float:
         return self.flops / self.bytes if self.bytes else 0.0
 
-    def __add__(self, other: Cost) -> Cost:
+    def __add__(self, other: Cost) -> Cost:  # type: ignore[override]
         return Cost(self.flops + other.flops, self.read_bytes + other.read_bytes, self.write_bytes + other.write_bytes)
 
 
@@ -62,6 +61,7 @@ class Op:
 
     __slots__ = ()
     kind: ClassVar[str]
+    TOKEN_AXIS: ClassVar[int] = 0  # which field grows with the tokens of a step
 
     def cost(self) -> Cost:
         raise NotImplementedError
@@ -253,8 +253,7 @@ class Measurement:
     device: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Time of one operator call, where it comes from, and what limits it."""
 
     seconds: float

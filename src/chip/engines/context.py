@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 
+FIRST, MIDDLE = 1 / 6, 4 / 6
+LAST = 1 - (FIRST + MIDDLE)  # so that the three sum to 1 exactly
+
+
 def decode_contexts(first: int, steps: int) -> tuple[tuple[int, float], ...]:
     """(past tokens, weight) whose weighted mean stands for `steps` steps from `first` past tokens on; weights sum to 1.
 
@@ -12,4 +16,4 @@ def decode_contexts(first: int, steps: int) -> tuple[tuple[int, float], ...]:
     last = first + steps - 1
     if steps <= 1:
         return ((first, 1.0),)
-    return ((first, 1 / 6), ((first + last) // 2, 4 / 6), (last, 1 / 6))
+    return ((first, FIRST), ((first + last) // 2, MIDDLE), (last, LAST))

@@ -6,8 +6,6 @@ or more (8192 on smaller ones); graphs are captured for 1, 2, 4, then every 8 to
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from chip.engines import Weighted
 from chip.engines.context import decode_contexts
 from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
@@ -46,7 +44,6 @@ def _step(seqs: tuple[Seq, ...]) -> Step:
     return Step(seqs, padded(tokens) - tokens, tokens <= GRAPH_TOKENS[-1])
 
 
-@lru_cache(maxsize=4096)
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     """Steps until every request has its first token; requests that have theirs decode along in the later steps."""
     budget = step_tokens(memory_bytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ from chip.ops.linear import Linear
 from chip.ops.pointwise import Pointwise
 from chip.ops.softmax import Softmax
 from chip.predict import request
-from chip.predict.answer import prediction_line
+from chip.predict.answer import Prediction
 from chip.predict.compose import Line, Phase, line, merge
 from chip.predict.roof import check_dtype, roof_of
 from chip.predict.roofline import Roofline
@@ -45,9 +44,7 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     notes = request.notes(s, roof, room, 0)
     notes.append(f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied")
     asked = {"model": title, "gpu": values["gpu"], "engine": engine.NAME}
-    line = prediction_line(asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), room, notes)
-    found: dict[str, Any] = json.loads(line)
-    return found
+    return Prediction(asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), roof.power, room, notes).json()
 
 
 def _phase(model: Any, steps: engines.Weighted, estimator: Roofline) -> Phase:

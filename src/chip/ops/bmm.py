@@ -18,6 +18,7 @@ class Bmm(Op):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "bmm"
+    TOKEN_AXIS: ClassVar[int] = 1
 
     def cost(self) -> Cost:
         read = self.batch * self.k * (self.m + self.n) * BYTES[self.dtype]

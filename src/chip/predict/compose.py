@@ -6,16 +6,17 @@ Intervals of roofline estimates share their cause (the same ceilings and factors
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from functools import lru_cache
 from typing import NamedTuple
 
 from chip import engines
 from chip.dtypes import Precision
 from chip.models.decoder import Decoder
-from chip.models.lower import body, head, is_placeholder
+from chip.models.lower import body, head
 from chip.ops.attention import Attention
 from chip.ops.mla import Mla
-from chip.types import Cost, Estimate, Op
+from chip.types import Cost, Estimate, Op, Program
 
 Estimator = Callable[[Op], tuple[Estimate, Cost]]
 
@@ -35,32 +36,57 @@ class Line(NamedTuple):
     bytes: float
 
 
+MATMULS = frozenset(("linear", "bmm", "attention", "mla", "moe_experts", "moe_router"))
+
+
 class Phase:
     """Prefill (until the last first token) or the mean decode step: its lines, longest first, and their sums."""
 
-    __slots__ = ("high_s", "lines", "low_s", "rows_json", "seconds")
+    __slots__ = ("bytes", "high_s", "lines", "low_s", "matmul_flops", "seconds")
 
     def __init__(self, lines: Iterable[Line]) -> None:
         self.lines = sorted(lines, key=_seconds, reverse=True)
         self.seconds = sum([n.seconds for n in self.lines])
         self.low_s = sum([n.low_s for n in self.lines])
         self.high_s = sum([n.high_s for n in self.lines])
-        self.rows_json = "[" + ",".join([self._row_json(n) for n in self.lines]) + "]"
-
-    def _row_json(self, n: Line) -> str:
-        """One row of the breakdown as JSON. Roles, kinds, bounds and sources are identifiers: nothing to escape."""
-        return (
-            f'{{"role":"{n.role}","op":"{n.kind}","count":{n.calls:.6g},"us":{n.seconds * 1e6:.7g},'
-            f'"share":{n.seconds / self.seconds:.4g},"bound":"{n.bound}","source":"{n.source}",'
-            f'"flops":{n.flops:.10g},"bytes":{n.bytes:.10g}}}'
-        )
+        self.bytes = sum([n.bytes for n in self.lines])
+        self.matmul_flops = sum([n.flops for n in self.lines if n.kind in MATMULS])
 
 
 def _seconds(line: Line) -> float:
     return line.seconds
 
 
+Use = tuple[str, int]  # role, repeat
 Placeholder = tuple[str, int, Attention | Mla]  # role, repeat, attention to be put over a step's sequences
+
+
+class Template(NamedTuple):
+    """A program lowered for one token. Every operator but attention grows with the tokens along one axis, so that a
+    step of n tokens needs no lowering of its own."""
+
+    operators: tuple[tuple[type[Op], tuple[object, ...], int, tuple[Use, ...]], ...]  # class, axes, token axis, uses
+    attention: tuple[Placeholder, ...]
+
+
+def template(program: Program) -> Template:
+    uses: dict[Op, dict[str, int]] = {}
+    attention: dict[tuple[str, Attention | Mla], int] = {}
+    for block in program.blocks:
+        for call in block.calls:
+            op = call.op
+            if isinstance(op, (Attention, Mla)):
+                attention[call.role, op] = attention.get((call.role, op), 0) + block.repeat
+            else:
+                roles = uses.setdefault(op, {})
+                roles[call.role] = roles.get(call.role, 0) + block.repeat
+    return Template(
+        tuple(
+            (type(op), tuple(getattr(op, f.name) for f in fields(op)), op.TOKEN_AXIS, tuple(roles.items()))  # type: ignore[arg-type]
+            for op, roles in uses.items()
+        ),
+        tuple((role, repeat, op) for (role, op), repeat in attention.items()),
+    )
 
 
 class Composer:
@@ -70,54 +96,70 @@ class Composer:
         self.decoder, self.precision, self.tp = decoder, precision, tp
         self.engine = engines.get(engine)
         self.estimator = estimator
-        self._body = lru_cache(maxsize=1024)(self._evaluate_body)
-        self._head = lru_cache(maxsize=1024)(self._evaluate_head)
-        self.phase = lru_cache(maxsize=1024)(self._evaluate)
+        layers = body(decoder, 1, precision, tp)
+        self.decode_body = template(self.engine.rewrite(layers, True))
+        self.prefill_body = template(self.engine.rewrite(layers, False))
+        self.head = template(self.engine.rewrite(head(decoder, 1, precision, tp), False))
+        # small: a sweep of any length runs in bounded memory, and decode steps of one batch size recur
+        self._body = lru_cache(maxsize=64)(self._evaluate_body)
+        self._head = lru_cache(maxsize=64)(self._evaluate_head)
 
-    def _evaluate(self, steps: engines.Weighted) -> Phase:
+    def phase(self, steps: engines.Weighted) -> Phase:
         """Sum over steps, each times how many it stands for."""
         attention: list[Line] = []
         bodies: dict[tuple[int, bool], float] = {}
         heads: dict[int, float] = {}
         for step, weight in steps:
-            key = (step.tokens, all(s.new == 1 for s in step.seqs))
-            rows = step.rows
-            bodies[key] = bodies.get(key, 0.0) + weight
+            tokens, rows, decode = step.pad_tokens, 0, True
+            for seq in step.seqs:
+                tokens += seq.new * seq.count
+                rows += seq.count
+                decode = decode and seq.new == 1
+            bodies[tokens, decode] = bodies.get((tokens, decode), 0.0) + weight
             heads[rows] = heads.get(rows, 0.0) + weight
-            for role, repeat, op in self._body(*key)[1]:
+            for role, repeat, op in (self.decode_body if decode else self.prefill_body).attention:
                 for seq in step.seqs:
                     attention.append(line(self.estimator, role, repeat * weight, op.over(seq)))
-        parts = [(self._body(*key)[0], weight) for key, weight in bodies.items()]
-        parts += [(self._head(rows), weight) for rows, weight in heads.items()]
         merged: dict[str, Line] = {}
-        for lines, weight in parts:
-            if weight == 1.0 and merged.keys().isdisjoint(lines):
-                merged.update(lines)
-            else:
-                for one in lines.values():
-                    merge(merged, one, weight)
+        for (tokens, decode), weight in bodies.items():
+            _add(merged, self._body(tokens, decode), weight)
+        for rows, weight in heads.items():
+            _add(merged, self._head(rows), weight)
         for one in attention:
             merge(merged, one, 1.0)
         return Phase(merged.values())
 
-    def _evaluate_body(self, tokens: int, decode: bool) -> tuple[dict[str, Line], tuple[Placeholder, ...]]:
-        """Everything up to the last norm but attention, which depends on the sequences and comes back to be placed."""
-        program = self.engine.rewrite(body(self.decoder, tokens, self.precision, self.tp), decode)
-        merged: dict[str, Line] = {}
-        placeholders: list[Placeholder] = []
-        for block in program.blocks:
-            for call in block.calls:
-                op = call.op
-                if is_placeholder(op):
-                    assert isinstance(op, (Attention, Mla))
-                    placeholders.append((call.role, block.repeat, op))
-                else:
-                    merge(merged, line(self.estimator, call.role, block.repeat, op), 1.0)
-        return merged, tuple(placeholders)
+    def _evaluate_body(self, tokens: int, decode: bool) -> dict[str, Line]:
+        return self._grow(self.decode_body if decode else self.prefill_body, tokens)
 
     def _evaluate_head(self, rows: int) -> dict[str, Line]:
-        blocks = self.engine.rewrite(head(self.decoder, rows, self.precision, self.tp), False).blocks
-        return {c.role: line(self.estimator, c.role, b.repeat, c.op) for b in blocks for c in b.calls}
+        return self._grow(self.head, rows)
+
+    def _grow(self, one: Template, tokens: int) -> dict[str, Line]:
+        """The lines of a template for so many tokens, attention left out."""
+        lines: dict[str, Line] = {}
+        estimator = self.estimator
+        for cls, axes, at, uses in one.operators:
+            op = cls(*axes[:at], axes[at] * tokens, *axes[at + 1 :])  # type: ignore[operator, call-arg]
+            (seconds, low_s, high_s, source, bound), (flops, read, written) = estimator(op)
+            for role, n in uses:
+                made = Line(
+                    role,
+                    cls.kind,
+                    n,
+                    seconds * n,
+                    low_s * n,
+                    high_s * n,
+                    bound,
+                    source,
+                    flops * n,
+                    (read + written) * n,
+                )
+                if role in lines:
+                    merge(lines, made, 1.0)
+                else:
+                    lines[role] = made
+        return lines
 
 
 def line(estimator: Estimator, role: str, calls: float, op: Op) -> Line:
@@ -134,6 +176,14 @@ def line(estimator: Estimator, role: str, calls: float, op: Op) -> Line:
         c.flops * calls,
         c.bytes * calls,
     )
+
+
+def _add(into: dict[str, Line], lines: dict[str, Line], weight: float) -> None:
+    if weight == 1.0 and into.keys().isdisjoint(lines):
+        into.update(lines)
+    else:
+        for one in lines.values():
+            merge(into, one, weight)
 
 
 def merge(into: dict[str, Line], new: Line, weight: float) -> None:

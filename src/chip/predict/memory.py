@@ -14,7 +14,7 @@ from chip.types import Scenario
 CONTEXT_BYTES = 0.5e9
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=256)
 def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int) -> float:
     """Peak of the tensors alive at once in one step: the residual stream beside the widest operator's input and output,
     or the logits (16-bit and their fp32 copy) at the end."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
@@ -14,7 +13,7 @@ from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_shards
 from chip.predict import memory
-from chip.predict.answer import prediction_line
+from chip.predict.answer import Prediction
 from chip.predict.compose import Composer
 from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.roofline import Roofline
@@ -35,14 +34,12 @@ LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp"
 
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Predict one scenario given as plain values; a ChipError says what is wrong with it."""
-    found: dict[str, Any] = json.loads(answer_line(request))
-    return found
+    return predict(*_understand(request)).json()
 
 
 def answer_line(request: Mapping[str, Any]) -> str:
     """The same as one line of JSON."""
-    decoder, gpu, engine, scenario = _understand(request)
-    return predict_line(decoder, gpu, engine, scenario)
+    return predict(*_understand(request)).line()
 
 
 def _understand(request: Mapping[str, Any]) -> tuple[Decoder, str, str, Scenario]:
@@ -86,14 +83,14 @@ def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> tu
     return Composer(decoder, p, tp, engine, Roofline(roof)), roof
 
 
-def predict_line(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> str:
+def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Prediction:
     c, roof = composer(decoder, gpu, engine, s.dtype, s.tp)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes))
     decode = c.phase(c.engine.decode(s)) if s.output > 1 else None
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)
-    return prediction_line(asked, s, prefill, decode, ridge, room, notes(s, roof, room, decoder.max_context))
+    return Prediction(asked, s, prefill, decode, ridge, roof.power, room, notes(s, roof, room, decoder.max_context))
 
 
 def notes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int) -> list[str]:

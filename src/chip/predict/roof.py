@@ -29,6 +29,25 @@ class Range(NamedTuple):
 
 
 EXACT = Range(1.0, 1.0, 1.0)
+
+
+class Power(NamedTuple):
+    """What energy is made of: idle watts all the time, joules for each FLOP of a matrix product and each byte moved."""
+
+    idle_w: Range
+    per_flop_j: dict[str, Range]  # by number format
+    per_byte_j: Range
+
+    def joules(self, dtype: str, seconds: Range, flops: float, moved: float) -> Range:
+        flop = self.per_flop_j.get(dtype) or self.per_flop_j["bf16"]
+        idle, byte = self.idle_w, self.per_byte_j
+        return Range(
+            idle.value * seconds.value + flop.value * flops + byte.value * moved,
+            idle.low * seconds.low + flop.low * flops + byte.low * moved,
+            idle.high * seconds.high + flop.high * flops + byte.high * moved,
+        )
+
+
 # Which calibration factor a kernel's share of a ceiling is read from.
 FACTOR_OF = {"compute": "tensor_utilisation", "weights": "gemm_memory", "stream": "memory_kernel"}
 
@@ -48,6 +67,7 @@ class Roof:
     memory_bytes: float
     link: Link | None
     ranks_need: str  # why several GPUs cannot be predicted, "" when they can
+    power: Power | None  # None where no meter was there
 
     def ridge(self, compute: str) -> float:
         """FLOP/B above which an operator is compute-bound."""
@@ -106,7 +126,20 @@ def _measured(h: Hardware, p: HardwareProfile) -> Roof:
         h.memory_bytes,
         link,
         why,
+        _power(p),
     )
+
+
+def _power(p: HardwareProfile) -> Power | None:
+    flop = {
+        n.removeprefix("joules_per_flop_"): Range(c.value, c.low, c.high)
+        for n, c in p.power.items()
+        if n.startswith("joules_per_flop_")
+    }
+    idle, byte = p.power.get("idle_power"), p.power.get("joules_per_byte_copy")
+    if idle is None or byte is None or "bf16" not in flop:
+        return None
+    return Power(Range(idle.value, idle.low, idle.high), flop, Range(byte.value, byte.low, byte.high))
 
 
 @lru_cache(maxsize=8)
@@ -156,6 +189,7 @@ def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:
         h.memory_bytes,
         link,
         why,
+        None,
     )
 
 
@@ -169,7 +203,7 @@ def _promise(h: Hardware, s: HardwareSpec) -> Roof:
     rates = {n: Range(v, v, v) * half for n, v in ideal.items()}
     return Roof(
         h.name, "datasheet", f"the datasheet of {s.title}", rates, {**ideal, "memory": hbm}, memory, memory,
-        Range(0.0, 0.0, 0.0), h.memory_bytes, link, why,
+        Range(0.0, 0.0, 0.0), h.memory_bytes, link, why, None,
     )  # fmt: skip
 
 

@@ -1,0 +1,124 @@
+"""Where to measure operators so that shapes never measured can be predicted: the cases of `chip profile --suite tables`.
+
+Points fill each operator's space evenly on logarithmic axes (an additive low-discrepancy sequence: any first part of
+it covers the space too, so a run that was cut short is still of use), with the shapes of real models among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from chip import ops
+from chip.types import Op
+
+MAX_BYTES = 16e9  # of one case's tensors
+MAX_FLOPS = 2e13
+
+LINEAR_POINTS = 640
+ATTENTION_POINTS = 150  # each of prefill, decode and chunks after a past: half of these for the last
+ROWS_COLS_POINTS = 44  # for each operator over rows and columns
+ROWS_COLS_OPS = ("rms_norm", "layer_norm", "gelu", "silu_mul", "softmax", "add", "embedding", "add_rms_norm", "silu")
+
+# (n, k) of dense layers of models in use, small to large, and a few vocabularies
+MODEL_MATRICES = (
+    (2048, 2048), (2560, 2048), (11264, 2048), (2048, 5632), (1152, 896), (9728, 896), (896, 4864),
+    (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4608, 3584), (37888, 3584), (3584, 18944),
+    (7168, 5120), (5120, 5120), (27648, 5120), (5120, 13824), (10240, 8192), (57344, 8192), (8192, 28672),
+    (128256, 4096), (152064, 3584), (32000, 2048), (50304, 1024), (3072, 1024), (4096, 1024), (1024, 4096),
+)  # fmt: skip
+MODEL_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384)
+HEADS = ((32, 8), (32, 32), (28, 4), (40, 8), (64, 8), (16, 16), (32, 4), (16, 8), (14, 2), (8, 1), (12, 12), (24, 8))
+HEAD_DIMS = (128, 64, 128, 96, 128, 80, 256)
+
+
+def spread(count: int, axes: int, offset: float = 0.5) -> Iterator[tuple[float, ...]]:
+    """Points of the unit cube, evenly spread: multiples of the powers of the generalised golden ratio, modulo 1."""
+    phi = 2.0
+    for _ in range(50):
+        phi = (1 + phi) ** (1 / (axes + 1))
+    for i in range(1, count + 1):
+        yield tuple((offset + i * phi ** -(a + 1)) % 1 for a in range(axes))
+
+
+def log_between(u: float, low: float, high: float) -> float:
+    return float(low * (high / low) ** u)
+
+
+def _multiple(value: float, of: int) -> int:
+    return max(of, round(value / of) * of)
+
+
+def cases(dtype: str) -> list[Op]:
+    """Every case, kinds interleaved so that a run cut short has some of each."""
+    groups = [list(_linear(dtype)), list(_model_linear(dtype)), list(_decode(dtype)), list(_prefill(dtype)), list(_chunk(dtype))]
+    groups += [list(_rows_cols(kind, dtype)) for kind in ROWS_COLS_OPS] + [list(_rope(dtype))]
+    found: dict[Op, float] = {}
+    for group in groups:
+        for i, op in enumerate(group):
+            cost = op.cost()
+            if cost.bytes <= MAX_BYTES and cost.flops <= MAX_FLOPS:
+                found.setdefault(op, i / len(group))
+    return sorted(found, key=found.__getitem__)
+
+
+def _linear(dtype: str) -> Iterator[Op]:
+    for u, v, w in spread(LINEAR_POINTS, 3):
+        m = round(log_between(u, 1, 16384))
+        n, k = _multiple(log_between(v, 512, 32768), 64), _multiple(log_between(w, 512, 16384), 64)
+        yield ops.build("linear", {"m": m, "n": n, "k": k, "dtype": dtype})
+
+
+def _model_linear(dtype: str) -> Iterator[Op]:
+    """Every real matrix, at a third of the token counts each, in turn."""
+    for j in range(3):
+        for i, (n, k) in enumerate(MODEL_MATRICES):
+            for m in MODEL_TOKENS[(i + j) % 3 :: 3]:
+                if j == 0 or m in (1, 8, 32, 128):
+                    yield ops.build("linear", {"m": m, "n": n, "k": k, "dtype": dtype})
+
+
+def _heads(i: int) -> dict[str, int]:
+    heads, kv_heads = HEADS[i % len(HEADS)]
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": HEAD_DIMS[(i // 2) % len(HEAD_DIMS)]}
+
+
+def _decode(dtype: str) -> Iterator[Op]:
+    for i, (u, v) in enumerate(spread(ATTENTION_POINTS, 2)):
+        batch, kv_len = round(log_between(u, 1, 256)), round(log_between(v, 64, 32768))
+        yield ops.build("attention", {**_heads(i), "batch": batch, "q_len": 1, "kv_len": kv_len, "dtype": dtype})
+
+
+def _prefill(dtype: str) -> Iterator[Op]:
+    for i, (u, v) in enumerate(spread(ATTENTION_POINTS, 2)):
+        length = round(log_between(v, 32, 16384))
+        batch = max(1, round(log_between(u, 1, 65536 / length)))
+        yield ops.build("attention", {**_heads(i), "batch": batch, "q_len": length, "kv_len": length, "dtype": dtype})
+
+
+def _chunk(dtype: str) -> Iterator[Op]:
+    for i, (u, v, w) in enumerate(spread(ATTENTION_POINTS // 2, 3)):
+        kv_len = round(log_between(v, 256, 32768))
+        q_len = max(2, round(log_between(w, 2, min(kv_len, 16384))))
+        batch = max(1, round(log_between(u, 1, max(1.0, 32768 / q_len) ** 0.7)))
+        yield ops.build("attention", {**_heads(i), "batch": batch, "q_len": q_len, "kv_len": kv_len, "dtype": dtype})
+
+
+def _rows_cols(kind: str, dtype: str) -> Iterator[Op]:
+    for u, v in spread(ROWS_COLS_POINTS, 2):
+        cols = _multiple(log_between(v, 128, 32768), 64)
+        rows = round(log_between(u, 1, min(262144, 2**28 / cols)))
+        yield ops.build(kind, {"rows": rows, "cols": cols, "dtype": dtype})
+
+
+def _rope(dtype: str) -> Iterator[Op]:
+    for i, (u,) in enumerate(spread(ROWS_COLS_POINTS, 1)):
+        heads = _heads(i)
+        rows = round(log_between(u, 1, 65536))
+        axes = {"rows": rows, "heads": heads["heads"] + heads["kv_heads"], "head_dim": heads["head_dim"], "dtype": dtype}
+        yield ops.build("rope", axes)
+
+
+def is_sustained(op: Op) -> bool:
+    """Long arithmetic, whose rate depends on the clock that the power limit leads to."""
+    return op.cost().flops > 1e9 * math.log2(2 + op.cost().intensity / 64)
