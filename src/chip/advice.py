@@ -10,7 +10,7 @@ from chip.roofline import OVER, Point, Roofs
 from chip.types import Op
 
 AT_ROOF = 0.85
-SMALL_EXCESS_S = 10e-6  # launch, ramp and tail of a kernel stay under this; more is the kernel's own doing
+SMALL_EXCESS_S = 5e-6  # launch, ramp and tail of a kernel stay under this; more is the kernel's own doing
 TILE_M, TILE_N = 128, 256  # the usual tile of a large 16-bit product on recent NVIDIA GPUs
 TILE_ATTENTION = 128
 
@@ -50,6 +50,8 @@ def help_for(p: Point, roofs: Roofs) -> str:
         return _host(p)
     if p.bound == "launch":
         return _launch(p, roofs)
+    if p.cached:
+        return "faster than memory already: where a model finds its input cold, expect the memory's roof"
     if p.share > OVER:
         return _above(p)
     if p.bound == "compute":
@@ -90,7 +92,7 @@ def _memory(p: Point, roofs: Roofs) -> str:
         return _fewer_bytes(p, roofs)
     return _fixed_cost(p) or (
         f"it takes as long as {1 / p.share:.2g}x its bytes would: bytes moved more than once, "
-        "uncoalesced access or too few bytes in flight"
+        "scattered access or too few bytes in flight"
     )
 
 
@@ -118,7 +120,7 @@ def _compute(p: Point, roofs: Roofs) -> str:
             if p.share < AT_ROOF
             else ("at the roof: " + _narrower(p, roofs))
         )
-    reason = _tiles(p.op, roofs.units) or _fixed_cost(p)
+    reason = _tiles(p.op, roofs.units if roofs.kind == "cuda" else 0) or _fixed_cost(p)
     if reason:
         return reason
     if settled is not None and settled >= 0.85:
@@ -148,7 +150,7 @@ def _tiles(op: Op, units: int) -> str:
                 f"{tiles} tiles of {TILE_M}x{TILE_N} on {units} units are {waves} wave{'s' if waves > 1 else ''} "
                 f"{filled:.0%} full{edge}: another m or n, or splitting k"
             )
-    if isinstance(op, Attention) and op.causal and op.q_len == op.kv_len:
+    if isinstance(op, Attention) and units and op.causal and op.q_len == op.kv_len:
         wasted = TILE_ATTENTION / (op.q_len + TILE_ATTENTION)
         if wasted > 0.1:
             return (

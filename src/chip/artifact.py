@@ -39,21 +39,19 @@ def new(schema: str, data: Any, environment: dict[str, Any], inputs: Sequence[st
 
 def write_text(path: Path, text: str) -> None:
     """Write whole or not at all."""
-    import tempfile
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd, temp = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temp = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with open(temp, "w", encoding="utf-8") as f:
+                f.write(text)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(temp, path)
+        finally:
+            temp.unlink(missing_ok=True)  # gone already where all went well
     except OSError as e:
-        raise ChipError(f"{path}: cannot be written ({e.strerror})") from None
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as f:
-            f.write(text)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temp, path)
-    except OSError as e:
-        os.unlink(temp)
         raise ChipError(f"{path}: cannot be written ({e.strerror}); the old file, if any, is untouched") from None
 
 
@@ -80,10 +78,18 @@ def read_json(path: Path) -> Any:
         raise ChipError(f"{path}: is not text") from None
     except OSError as e:
         raise ChipError(f"{path}: cannot be read ({e.strerror})") from None
+    except ValueError:  # a name that no file can have
+        raise ChipError(f"{str(path)!r}: no such file") from None
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as e:
-        detail = f"{e.msg} at line {e.lineno}" if isinstance(e, json.JSONDecodeError) else "too deeply nested"
+        detail = (
+            f"line {e.lineno}: {e.msg}"
+            if isinstance(e, json.JSONDecodeError)
+            else "too deeply nested"
+            if isinstance(e, RecursionError)
+            else "a number too long"
+        )
         raise ChipError(f"{path}: is not JSON or is cut short ({detail})") from None
 
 
@@ -95,7 +101,7 @@ def check_schema(found: Any, wanted: str, where: str) -> None:
     found_name, found_version = found.rsplit("/", 1)
     if found_name != name:
         raise ChipError(f"{where}: is a {found_name} file; expected {name}")
-    if not found_version.isdigit() or int(found_version) > int(version):
+    if not found_version.isdecimal() or int(found_version) > int(version):
         raise ChipError(f"{where}: schema {found} is newer than this chip reads ({wanted}); upgrade chip")
 
 

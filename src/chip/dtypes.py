@@ -43,4 +43,4 @@ def precision(name: str) -> Precision:
     try:
         return PRECISIONS[name]
     except (KeyError, TypeError):
-        raise ChipError(f"dtype {name!r} is not known; choose one of {', '.join(PRECISIONS)}") from None
+        raise ChipError(f"dtype {str(name)[:40]!r} is not known; choose one of {', '.join(PRECISIONS)}") from None

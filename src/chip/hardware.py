@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -15,6 +16,10 @@ from chip.types import ChipError, HardwareProfile, HardwareSpec, Quoted
 DATA = Path(__file__).parent / "data"
 SPECS = DATA / "hardware"
 PROFILES = DATA / "profiles"
+NEEDED = {
+    "hbm": "memory bandwidth, bytes per second",
+    "matmul_fp32": "FLOP per second outside the tensor cores",
+}
 BY_CAPABILITY = re.compile(r"(?:sm_?|cc)(\d{2,3}|\d+\.\d):(\d+(?:\.\d+)?)(?:gi?b?)?", re.IGNORECASE)
 
 
@@ -66,24 +71,30 @@ def _spec_from(raw: Any, where: str) -> HardwareSpec:
         raise ChipError(f"{where}: a GPU's datasheet is a JSON object")
     artifact.check_schema(raw.get("schema"), HardwareSpec.SCHEMA, where)
     found = codec.from_json(HardwareSpec, {k: v for k, v in raw.items() if k != "schema"}, where)
-    if "hbm" not in found.ceilings:
-        raise ChipError(f"{where}: ceilings.hbm (memory bandwidth, bytes per second) is missing")
+    for needed, meaning in NEEDED.items():
+        if needed not in found.ceilings:
+            raise ChipError(f"{where}: ceilings.{needed} ({meaning}) is missing")
     numbers = {
         **{f"ceilings.{k}": q for k, q in found.ceilings.items()},
         **{n: getattr(found, n) for n in ("units", "boost_clock_hz", "memory_bytes", "l2_bytes", "power_w")},
+        **{f"links.{k}.bytes_per_s": link.bytes_per_s for k, link in found.links.items()},
+        **{f"links.{k}.latency_s": link.latency_s for k, link in found.links.items() if link.latency_s},
     }
     for field, quoted in numbers.items():
         if not 0 < quoted.value < 1e30:
-            raise ChipError(f"{where}: {field}.value must be a positive number, got {quoted.value}")
+            raise ChipError(f"{where}: {field}.value must be a positive number, got {str(quoted.value)[:40]}")
     return found
 
 
 def read_profile(path: Path) -> HardwareProfile:
     a = artifact.read(path, HardwareProfile.SCHEMA)
     found = codec.from_json(HardwareProfile, a.data, f"{path}: data")
-    for key, c in found.ceilings.items():
-        if not 0 < c.low <= c.value <= c.high < 1e30:
-            raise ChipError(f"{path}: data.ceilings.{key} must have 0 < low <= value <= high")
+    for group in ("ceilings", "factors"):
+        for key, c in getattr(found, group).items():
+            if not 0 < c.low <= c.value <= c.high < 1e30:
+                raise ChipError(f"{path}: data.{group}.{key} must have 0 < low <= value <= high")
+    if not 0 < found.memory_bytes < 1e30:
+        raise ChipError(f"{path}: data.memory_bytes must be a positive number, got {str(found.memory_bytes)[:40]}")
     for needed in ("hbm_read", "hbm_copy"):
         if needed not in found.ceilings:
             raise ChipError(f"{path}: data.ceilings.{needed} is missing; run `chip calibrate` again")
@@ -99,7 +110,7 @@ def find(name: str) -> Hardware:
     if lowered in spec_names():
         return _bundled(lowered)
     path = Path(name)
-    if name.endswith(".json") or path.is_file():
+    if name.endswith(".json") or os.path.isfile(name):
         return _from_file(path)
     by_capability = BY_CAPABILITY.fullmatch(name)
     if by_capability:
@@ -107,12 +118,17 @@ def find(name: str) -> Hardware:
     for other in spec_names():
         if lowered in spec(other).aliases:
             return _bundled(other)
-    near = get_close_matches(lowered, spec_names(), 3, 0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`chip list gpus` shows the known ones"
+    near = get_close_matches(lowered[:80], spec_names(), 3, 0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`chip list gpus` shows the known ones."
     raise ChipError(
-        f"no GPU {name!r}; {hint} Another GPU can be described by a JSON file like `chip show h200 --json` prints, "
-        "or roughly by compute capability and memory, such as sm_90:80GB"
+        f"no GPU {name[:80]!r}; {hint} Another GPU can be described by a JSON file like `chip show h200 --json` "
+        "prints, or roughly by compute capability and memory, such as sm_90:80GB"
     )
+
+
+def is_known(name: str) -> bool:
+    """Whether `name` is an alias or gives a compute capability."""
+    return bool(BY_CAPABILITY.fullmatch(name)) or any(name.lower() in spec(n).aliases for n in spec_names())
 
 
 def _bundled(name: str) -> Hardware:
@@ -139,6 +155,8 @@ def _by_capability(name: str, capability: str, memory_gib: float) -> Hardware:
         known = sorted({s.compute_capability for s in map(spec, spec_names())})
         raise ChipError(f"no GPU of compute capability {dotted} to estimate from; known: {', '.join(known)}")
     wanted = memory_gib * 2**30
+    if not 2**30 <= wanted <= 2**50:
+        raise ChipError(f"{name[:40]!r}: memory must be between 1 GB and 1 PB")
     nearest = min(same, key=lambda s: abs(s.memory_bytes.value - wanted))
     memory = Quoted(wanted, "given on the command line")
     title = f"GPU of compute capability {dotted} with {memory_gib:g} GiB, estimated from {nearest.title}"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, codec
+from chip import artifact, codec, ops
 from chip.types import ChipError, Measurement, Op
 
 Key = tuple[str, str, str]
@@ -28,6 +28,15 @@ def key_of(m: Measurement) -> Key:
 def record(op: Op) -> dict[str, Any]:
     """An operator as a measurement holds it."""
     return {"op": op.kind, **codec.to_json(op)}
+
+
+def operator(record: Mapping[str, Any]) -> Op:
+    """The operator of a measurement's `op` field."""
+    axes = dict(record)
+    kind = axes.pop("op", None)
+    if not isinstance(kind, str):
+        raise ChipError("a measurement's op must name its kind under 'op'")
+    return ops.build(kind, axes)
 
 
 def start(path: Path, device: str, environment: Mapping[str, Any]) -> list[Measurement]:
@@ -81,6 +90,10 @@ def _check(m: Measurement, where: str) -> None:
         raise ChipError(f"{where}: status {m.status!r} is not known; it is ok, skipped or failed")
     if (m.status == "ok") != bool(m.samples_ns):
         raise ChipError(f"{where}: ok means samples, anything else means none; status is {m.status!r}")
+    try:
+        operator(m.op)
+    except ChipError as e:
+        raise ChipError(f"{where}: {e}") from None
     if any(s <= 0 for s in m.samples_ns):
         raise ChipError(f"{where}: samples_ns must be positive")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from chip import ops, stats
 from chip.hardware import Hardware
+from chip.measurements import operator
 from chip.types import ChipError, Cost, HardwareProfile, HardwareSpec, Measurement, Op
 
 OVER = 1.02  # a rate this much above a roof is above it; less is noise of the two measurements
@@ -36,6 +37,7 @@ class Roofs:
     floor_s: float  # the least time of a kernel in a graph; 0: not measured
     l2_bytes: float
     units: int
+    kind: str  # "cuda" or "cpu"
 
     def compute_roof(self, op: Op) -> Roof:
         """The ceiling an operator's arithmetic runs under: vector units where it has no matrix product."""
@@ -126,7 +128,7 @@ def from_profile(p: HardwareProfile) -> Roofs:
         memory["l2"] = Roof("L2" if on_gpu else "cache", c["l2_read"].value)
     floor = c["launch_graph"].value if "launch_graph" in c else 0.0
     title = f"{p.device}, measured"
-    return Roofs(title, "measured", compute, memory, tuple(mixes.items()), floor, p.l2_bytes, p.units)
+    return Roofs(title, "measured", compute, memory, tuple(mixes.items()), floor, p.l2_bytes, p.units, p.kind)
 
 
 def from_spec(s: HardwareSpec) -> Roofs:
@@ -134,20 +136,11 @@ def from_spec(s: HardwareSpec) -> Roofs:
     hbm = s.ceilings["hbm"].value
     title = f"{s.title}, datasheet"
     memory = {"hbm": Roof("HBM", hbm)}
-    return Roofs(title, "datasheet", compute, memory, ((0.5, hbm),), 0.0, s.l2_bytes.value, int(s.units.value))
+    return Roofs(title, "datasheet", compute, memory, ((0.5, hbm),), 0.0, s.l2_bytes.value, int(s.units.value), "cuda")
 
 
 def _short(name: str) -> str:
     return name.removeprefix(MATMUL).replace("_", " ")
-
-
-def operator(record: Mapping[str, Any]) -> Op:
-    """The operator of a measurement's `op` field."""
-    axes = dict(record)
-    kind = axes.pop("op", None)
-    if not isinstance(kind, str):
-        raise ChipError("a measurement's op must name its kind under 'op'")
-    return ops.build(kind, axes)
 
 
 def label(op: Op) -> str:

@@ -29,10 +29,8 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
     if n < 6:  # even the whole range holds the median with less than 95 %
         return ordered[0], ordered[-1]
     z = {0.90: 1.645, 0.95: 1.960, 0.99: 2.576}[confidence]
-    half = z * math.sqrt(n) / 2
-    low = max(0, math.floor(n / 2 - half))
-    high = min(n - 1, math.ceil(n / 2 + half) - 1)
-    return ordered[low], ordered[high]
+    low = max(0, math.floor((n - 1 - z * math.sqrt(n)) / 2))  # with continuity correction: never too narrow
+    return ordered[low], ordered[n - 1 - low]
 
 
 def noise(samples: Sequence[float]) -> float:

@@ -15,9 +15,12 @@ CASES = {
     "add": (ROWS, [(5, 24)]),
     "add_layer_norm": (ROWS, [(5, 24), (5, 24)]),
     "add_rms_norm": (ROWS, [(5, 24), (5, 24)]),
-    "attention": (dict(batch=2, heads=4, kv_heads=2, head_dim=16, q_len=6, kv_len=6), [(2, 4, 6, 16)]),
-    "bmm": (dict(batch=3, m=4, n=5, k=6), [(3, 4, 5)]),
-    "conv2d": (dict(batch=2, in_channels=3, height=8, width=9, out_channels=4, padding=1), [(2, 4, 8, 9)]),
+    "attention": ({"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 6, "kv_len": 6}, [(2, 4, 6, 16)]),
+    "bmm": ({"batch": 3, "m": 4, "n": 5, "k": 6}, [(3, 4, 5)]),
+    "conv2d": (
+        {"batch": 2, "in_channels": 3, "height": 8, "width": 9, "out_channels": 4, "padding": 1},
+        [(2, 4, 8, 9)],
+    ),
     "copy": (ROWS, [(5, 24)]),
     "embedding": (ROWS, [(5, 24)]),
     "fill": (ROWS, [(5, 24)]),
@@ -25,14 +28,14 @@ CASES = {
     "kv_append": (ROWS, [(10, 12), (10, 12)]),
     "layer_norm": (ROWS, [(5, 24)]),
     "layer_norm_gelu": (ROWS, [(5, 24)]),
-    "linear": (dict(m=4, n=5, k=6, bias=True), [(4, 5)]),
-    "lstm": (dict(batch=2, seq=3, input_size=4, hidden=5, layers=2), [(2, 3, 5), (2, 2, 5), (2, 2, 5)]),
-    "mla": (dict(batch=2, heads=3, latent=16, rope_dim=8, q_len=2, kv_len=5), [(2, 3, 2, 16)]),
-    "moe_experts": (dict(tokens=6, hidden=32, intermediate=16, experts=4, top_k=2), [(12, 32)]),
-    "moe_router": (dict(tokens=6, hidden=32, experts=4, top_k=2), [(6, 2), (6, 2)]),
+    "linear": ({"m": 4, "n": 5, "k": 6, "bias": True}, [(4, 5)]),
+    "lstm": ({"batch": 2, "seq": 3, "input_size": 4, "hidden": 5, "layers": 2}, [(2, 3, 5), (2, 2, 5), (2, 2, 5)]),
+    "mla": ({"batch": 2, "heads": 3, "latent": 16, "rope_dim": 8, "q_len": 2, "kv_len": 5}, [(2, 3, 2, 16)]),
+    "moe_experts": ({"tokens": 6, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2}, [(12, 32)]),
+    "moe_router": ({"tokens": 6, "hidden": 32, "experts": 4, "top_k": 2}, [(6, 2), (6, 2)]),
     "relu": (ROWS, [(5, 24)]),
     "rms_norm": (ROWS, [(5, 24)]),
-    "rope": (dict(rows=6, heads=5, head_dim=8), [(1, 4, 6, 8), (1, 1, 6, 8)]),
+    "rope": ({"rows": 6, "heads": 5, "head_dim": 8}, [(1, 4, 6, 8), (1, 1, 6, 8)]),
     "row_normalize": (ROWS, [(5, 24)]),
     "sampling": (ROWS, [(5,)]),
     "scale": (ROWS, [(5, 24)]),
@@ -64,7 +67,7 @@ def run(kind, axes, implementation="", count=False):
 
 def test_every_operator_has_a_builder_and_every_builder_an_operator():
     assert set(build.names()) == set(ops.names())
-    assert set(CASES) | {"all_reduce"} == set(ops.names())
+    assert set(CASES) | {"all_reduce", "pointwise"} == set(ops.names())
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -98,12 +101,12 @@ def test_lstm_flops_are_those_torch_counts():
 @pytest.mark.parametrize(
     "shape",
     [
-        dict(q_len=1, kv_len=33),
-        dict(q_len=5, kv_len=33),
-        dict(q_len=9, kv_len=9),
-        dict(q_len=9, kv_len=9, window=4),
-        dict(q_len=1, kv_len=9, window=4),
-        dict(q_len=4, kv_len=9, causal=False),
+        {"q_len": 1, "kv_len": 33},
+        {"q_len": 5, "kv_len": 33},
+        {"q_len": 9, "kv_len": 9},
+        {"q_len": 9, "kv_len": 9, "window": 4},
+        {"q_len": 1, "kv_len": 9, "window": 4},
+        {"q_len": 4, "kv_len": 9, "causal": False},
     ],
     ids=str,
 )
@@ -155,9 +158,10 @@ def test_channels_last_is_the_same_convolution():
 def test_what_cannot_be_run_says_why():
     generator = torch.Generator()
     for kind, axes, words in [
-        ("all_reduce", dict(rows=2, cols=2, ranks=2), "several GPUs"),
-        ("linear", dict(m=1, n=2, k=2, weight_dtype="int4"), "int4 weights"),
-        ("add", dict(rows=1, cols=2, dtype="int4"), "int4"),
+        ("all_reduce", {"rows": 2, "cols": 2, "ranks": 2}, "several GPUs"),
+        ("pointwise", {"reads": 2, "writes": 2}, "traced model"),
+        ("linear", {"m": 1, "n": 2, "k": 2, "weight_dtype": "int4"}, "int4 weights"),
+        ("add", {"rows": 1, "cols": 2, "dtype": "int4"}, "int4"),
     ]:
         with pytest.raises(build.Unsupported, match=words):
             build.build(ops.build(kind, axes), torch.device("cpu"), generator)

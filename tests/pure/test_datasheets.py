@@ -62,11 +62,13 @@ def test_count_and_unique_names():
 def test_shape(name):
     sheet = SHEETS[name]
     assert sheet["schema"] == "chip.hardware_spec/1"
-    assert sheet["name"] == name and sheet["title"]
+    assert sheet["name"] == name
+    assert sheet["title"]
     assert sheet["vendor"] == ("amd" if sheet["architecture"].startswith("cdna") else "nvidia")
     assert sheet["compute_capability"] in ARCHITECTURES[sheet["architecture"]]
     assert sheet["memory_bytes"]["value"] % 2**30 == 0
-    assert "pcie" in sheet["links"] and set(sheet["links"]) <= {"nvlink", "xgmi", "pcie"}
+    assert "pcie" in sheet["links"]
+    assert set(sheet["links"]) <= {"nvlink", "xgmi", "pcie"}
     for fields in sheet["links"].values():
         assert 1e9 < fields["bytes_per_s"]["value"] <= 1e12
         assert "latency_s" in fields or fields.get("note")

@@ -66,7 +66,17 @@ def parser(name: str) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _main([*(sys.argv[1:] if argv is None else argv)])
+        finally:
+            sys.stdout.flush()  # here, where a reader that left can still be dealt with
+    except BrokenPipeError:  # it had enough (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _main(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(overview())
         return 0 if words else 2
@@ -87,9 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"chip {name}: interrupted; what was written is kept", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader had enough (`| head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def overview() -> str:

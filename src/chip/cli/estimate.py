@@ -1,6 +1,7 @@
 """Estimate one operator: its device time as torch runs it eagerly, inputs cold in cache, settled clocks.
 
-Axes are given as axis=value. With `-` as OP, operators are read as JSON Lines from stdin, one answer a line.
+Axes are given as axis=value. With `-` as OP, operators are read as JSON Lines from stdin, one answer a line; --gpu
+stands in where a line names none.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.op == "-":
-        return answer_stdin(lambda question: json.dumps(operator.answer(question)))
+        if args.axes:
+            raise ChipError(f"with - as OP, operators come from stdin; leave {args.axes[0]!r} out")
+        return answer_stdin(lambda question: json.dumps(operator.answer(question, args.gpu)))
     found = operator.answer({"op": args.op, "gpu": args.gpu, **parse_axes(args.axes)})
     print(json.dumps(found, indent=1) if args.json else render(found))
     return 0
@@ -46,6 +49,8 @@ def parse_axes(words: list[str]) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         if not equals or not name or not value:
             raise ChipError(f"axes are given as axis=value, got {word!r}")
+        if name in ("op", "gpu"):
+            raise ChipError(f"{name!r} is no axis; " + ("give --gpu" if name == "gpu" else "it is the first argument"))
         if name in out:
             raise ChipError(f"axis {name!r} is given twice")
         out[name] = {"true": True, "false": False}.get(value.lower(), value)
@@ -57,14 +62,16 @@ def parse_axes(words: list[str]) -> dict[str, Any]:
 
 def render(a: dict[str, Any]) -> str:
     low, high = a["interval"]
-    axes = " ".join(f"{k}={v}" for k, v in a["axes"].items())
+    axes = " ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in a["axes"].items() if v != "")
+    seconds = a["us"] / 1e6
+    rates = f"{si(a['flops'] / seconds, 'FLOP/s')}, {si(a['bytes'] / seconds, 'B/s')}" if seconds else "(no work)"
     return "\n".join(
         (
             f"{a['op']} {axes} on {a['gpu']}",
-            f"  time       {duration(a['us'] / 1e6)}  ({duration(low / 1e6)} - {duration(high / 1e6)}, 90 %)",
+            f"  time       {duration(seconds)}  ({duration(low / 1e6)} - {duration(high / 1e6)}, 90 %)",
             f"  bound      {a['bound']}, from {a['source']}",
             f"  work       {si(a['flops'], 'FLOP')}, {si(a['bytes'], 'B')}",
             f"  intensity  {a['intensity']:.4g} FLOP/B; ridge point {a['ridge_flop_per_byte']:g} FLOP/B",
-            f"  achieves   {si(a['flops'] / a['us'] * 1e6, 'FLOP/s')}, {si(a['bytes'] / a['us'] * 1e6, 'B/s')}",
+            f"  achieves   {rates}",
         )
     )

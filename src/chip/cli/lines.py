@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping
@@ -15,6 +16,9 @@ MAX_LINE = 1_000_000
 def answer_stdin(answer: Callable[[Mapping[str, Any]], str]) -> int:
     """`answer` gives one line of JSON. 0 when every line was answered, 1 when any was an error."""
     failed = 0
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # JSON is UTF-8 whatever the locale; bytes that are not are their line's error, not the end of the sweep
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
     for number, line in enumerate(sys.stdin, 1):
         if not line.strip():
             continue

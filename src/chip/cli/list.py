@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import re
 from typing import Any
 
 from chip import engines, hardware, ops
@@ -62,8 +64,9 @@ def _ops() -> list[dict[str, Any]]:
     rows = []
     for name in ops.names():
         cls = ops.get(name)
-        doc = (import_doc(name)).split("\n")[0]
-        rows.append({"name": name, "axes": " ".join(ops.axes(cls)), "what": doc})
+        rows.append(
+            {"name": name, "axes": " ".join(ops.axes(cls)), "what": " ".join(import_doc(name).split("\n\n")[0].split())}
+        )
     return rows
 
 
@@ -77,6 +80,7 @@ def _engines() -> list[dict[str, Any]]:
     return [{"name": n, "what": engines.get(n).TITLE} for n in engines.names()]
 
 
+RIGHT = ("parameters", "active", "layers", "hidden", "memory", "bandwidth", "16-bit matmul")
 ROWS = {"models": _models, "gpus": _gpus, "ops": _ops, "engines": _engines}
 
 
@@ -85,12 +89,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=1))
         return 0
-    print(table([_pretty(r) for r in rows], right=("parameters", "active", "layers", "hidden", "memory", "bandwidth")))
+    print(table([_pretty(r) for r in rows], right=RIGHT))
     return 0
 
 
 def _pretty(row: dict[str, Any]) -> dict[str, Any]:
     out = dict(row)
+    if "axes" in out:  # `chip show` has those with a default, and the whole text
+        required = ops.axes(ops.get(out["name"])).values()
+        out["axes"] = " ".join(f.name for f in required if f.default is dataclasses.MISSING)
+        out["what"] = re.split(r"[:;.]| \(", out["what"])[0].strip()
     for key in ("parameters", "active"):
         if key in out:
             out[key] = f"{out[key] / 1e9:.2f} B"

@@ -1,7 +1,7 @@
 """Predict time to first token, time per output token, throughput and memory of a model on a GPU.
 
 MODEL is a bundled name (`chip list models`), a config.json, its folder, or a hub id. With `-` as MODEL, scenarios are
-read as JSON Lines from stdin, one answer a line: that is a sweep.
+read as JSON Lines from stdin, one answer a line: that is a sweep. Options stand in for the keys a line leaves out.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import sys
 from typing import Any
 
 from chip.cli.lines import answer_stdin
-from chip.cli.text import duration, gib, percent, si, table
+from chip.cli.text import duration, gib, number, percent, si, table
 from chip.predict import request
+from chip.types import ChipError
 
 HELP = "TTFT, TPOT, throughput and memory of a model on a GPU, with what limits it"
 EPILOG = """\
@@ -49,7 +50,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.model == "-":
-        return answer_stdin(request.answer_line)
+        if args.trace:
+            raise ChipError("--trace takes one MODEL, not scenarios from stdin")
+        given = {k: getattr(args, k) for k in request.DEFAULTS}  # options stand in for keys that a line leaves out
+        return answer_stdin(lambda question: request.answer_line(question, given))
     values = {"model": args.model, **{k: getattr(args, k) for k in request.DEFAULTS}}
     found = _traced(values) if args.trace else request.answer(values)
     if args.json:
@@ -96,13 +100,13 @@ def _headline(a: dict[str, Any]) -> str:
         bound = a["bound"].get(key.removesuffix("_ms"), "")
         rows.append({"": title, "predicted": duration(a[key] / 1e3), "90 % interval": span, "bound by": bound})
     low, high = a["interval"]["tokens_per_s"]
-    rate = {"": "throughput", "predicted": f"{a['tokens_per_s']:.4g} tok/s", "90 % interval": f"{low:.4g} - {high:.4g}"}
-    rows.append({**rate, "bound by": ""})
+    rate = {"": "throughput", "predicted": f"{number(a['tokens_per_s'], 4)} tok/s"}
+    rows.append({**rate, "90 % interval": f"{number(low, 4)} - {number(high, 4)}", "bound by": ""})
     if a.get("energy_j_per_token") is not None:
         low, high = a["interval"]["energy_j_per_token"]
         energy = {"": "energy", "predicted": f"{a['energy_j_per_token']:.3g} J/tok"}
         rows.append({**energy, "90 % interval": f"{low:.3g} - {high:.3g}", "bound by": ""})
-    return table(rows, right=("predicted",), keep=("bound by",))
+    return table(rows, right=("predicted",), keep=tuple(rows[0]))
 
 
 def _memory(m: dict[str, Any]) -> str:
@@ -127,8 +131,8 @@ def _breakdown(rows: list[dict[str, Any]], ridge: float) -> str:
             "time": duration(r["us"] / 1e6),
             "share": percent(r["share"]),
             "bound": r["bound"],
-            "FLOP/B": f"{_intensity(r):.3g}",
-            "x ridge": f"{_intensity(r) / ridge:.2g}",
+            "FLOP/B": number(_intensity(r)),
+            "x ridge": number(_intensity(r) / ridge),
             "work": si(r["flops"], "FLOP"),
             "moved": si(r["bytes"], "B"),
             "source": r["source"],

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from chip import artifact, codec, engines, hardware, ops
 from chip.cli.list import import_doc
-from chip.cli.text import gib, si, table
+from chip.cli.text import duration, gib, si, table
 from chip.dtypes import precision
 from chip.models import library
-from chip.types import ChipError
+from chip.models.decoder import Moe
+from chip.types import Ceiling, ChipError
 
 HELP = "one model, GPU, operator or engine in full"
 EPILOG = """\
@@ -46,14 +48,18 @@ def _find(name: str) -> tuple[Any, str]:
         return _engine(lowered)
     if lowered in hardware.spec_names():
         return _gpu(lowered)
+    if os.path.isdir(name):
+        return _model(name)
     if name.endswith(".json"):
         raw = artifact.read_json(Path(name))
         is_gpu = isinstance(raw, dict) and str(raw.get("schema", "")).startswith("chip.hardware")
         return _gpu(name) if is_gpu else _model(name)
+    if hardware.is_known(name):
+        return _gpu(name)
     known = (*library.names(), *ops.names(), *engines.names(), *hardware.spec_names())
-    near = get_close_matches(lowered, known, 3, 0.5)
+    near = get_close_matches(lowered[:80], known, 3, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`chip list models|gpus|ops|engines` shows what there is"
-    raise ChipError(f"nothing is called {name!r}; {hint}")
+    raise ChipError(f"nothing is called {name[:80]!r}; {hint}")
 
 
 def _model(name: str) -> tuple[Any, str]:
@@ -67,7 +73,7 @@ def _model(name: str) -> tuple[Any, str]:
         "parameters": d.params(),
         "active_parameters": d.active_params(),
         "weight_bytes_bf16": d.weight_bytes(p),
-        "kv_bytes_per_token_bf16": d.kv_bytes(1, p),
+        "kv_bytes_per_token_bf16": d.kv_bytes(1, p, latent=True),
         "hidden": d.hidden,
         "vocab": d.vocab,
         "max_context": d.max_context,
@@ -79,11 +85,21 @@ def _model(name: str) -> tuple[Any, str]:
         f"  parameters  {d.params():,}"
         + (f", {d.active_params():,} active" if d.active_params() != d.params() else ""),
         f"  weights     {gib(d.weight_bytes(p))} in bf16",
-        f"  KV cache    {d.kv_bytes(1, p) / 1024:.4g} KiB a token in bf16",
+        f"  KV cache    {d.kv_bytes(1, p, latent=True) / 1024:.4g} KiB a token in bf16",
         f"  hidden      {d.hidden}, vocabulary {d.vocab}, context {d.max_context or 'not stated'}",
     ]
-    lines += [f"  {n} x       {layer.attn}\n              {layer.mlp}" for n, layer in d.layers]
+    for n, layer in d.layers:
+        lines.append(f"  {f'{n} layer' if n == 1 else f'{n} layers':<11} attention {_brief(layer.attn)}")
+        lines += [f"              {'experts' if isinstance(layer.mlp, Moe) else 'mlp':<9} {_brief(layer.mlp)}"]
     return data, "\n".join(lines)
+
+
+def _brief(part: Any) -> str:
+    """The fields of a part of a layer that are not at their default."""
+    shown = [(f.name, getattr(part, f.name)) for f in dataclasses.fields(part) if getattr(part, f.name) != f.default]
+    return " ".join(
+        k if v is True else f"{k}=({_brief(v)})" if dataclasses.is_dataclass(v) else f"{k}={v}" for k, v in shown
+    )
 
 
 def _gpu(name: str) -> tuple[Any, str]:
@@ -93,12 +109,13 @@ def _gpu(name: str) -> tuple[Any, str]:
     sheet = h.spec.ceilings if h.spec else {}
     measured = h.profile.ceilings if h.profile else {}
     for key in dict.fromkeys([*sheet, *measured]):
-        promised, got = sheet.get(key), measured.get(key)
+        got = measured.get(key)
+        promised = sheet.get("hbm" if key.startswith("hbm_") and got else key)
         rows.append(
             {
                 "ceiling": key,
                 "datasheet": si(promised.value, _unit(key)) if promised else "",
-                "measured": si(got.value, got.unit) if got else "",
+                "measured": _quantity(got) if got else "",
                 "kept": f"{got.value / promised.value:.0%}" if got and promised else "",
                 "source": promised.source if promised else (got.method if got else ""),
             }
@@ -115,8 +132,14 @@ def _gpu(name: str) -> tuple[Any, str]:
     return data, "\n".join([*head, "", table(rows, right=("datasheet", "measured", "kept"), keep=("ceiling",))])
 
 
+def _quantity(c: Ceiling) -> str:
+    if c.unit == "s":
+        return duration(c.value)
+    return gib(c.value) if c.unit == "B" else si(c.value, c.unit)
+
+
 def _unit(ceiling: str) -> str:
-    return "B/s" if ceiling == "hbm" else "FLOP/s"
+    return "B/s" if ceiling.startswith("hbm") else "FLOP/s"
 
 
 def _op(name: str) -> tuple[Any, str]:

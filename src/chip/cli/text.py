@@ -17,7 +17,10 @@ def si(value: float, unit: str) -> str:
 
 
 def gib(value: float) -> str:
-    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
+    for scale, unit in ((2**30, "GiB"), (2**20, "MiB")):
+        if value >= scale:
+            return f"{value / scale:.1f} {unit}"
+    return f"{value / 2**10:.1f} KiB"
 
 
 def duration(seconds: float) -> str:
@@ -25,6 +28,13 @@ def duration(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.4g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A few digits, never as a power of ten where people read it: 2490, 12.3, 0.0041."""
+    if value >= 10 ** (digits - 1):
+        return f"{value:.0f}"
+    return f"{value:.{digits}g}" if value >= 1e-3 or not value else "<0.001"
 
 
 def percent(share: float) -> str:

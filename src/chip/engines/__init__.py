@@ -1,7 +1,7 @@
 """Engines: how a runtime behaves, one file each, found by listing this folder (`hf-eager` lives in hf_eager.py).
 
-Each has TITLE, GRAPH (are decode steps CUDA graphs), LATENT_KV (does its cache hold MLA latents), and the functions
-`prefill(scenario, memory_bytes)` and `decode(scenario)` -> steps with how often each stands, and
+Each has NAME, TITLE, LATENT_KV (does its cache hold MLA latents), and the functions
+`prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes)` -> steps with how often each stands, and
 `rewrite(program, decode)` -> what it really launches.
 """
 
@@ -25,7 +25,7 @@ class Engine(Protocol):
     LATENT_KV: bool
 
     def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
-    def decode(self, scenario: Scenario) -> Weighted: ...
+    def decode(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
     def rewrite(self, program: Program, decode: bool) -> Program: ...
 
 
@@ -40,7 +40,7 @@ def names() -> tuple[str, ...]:
 @cache
 def get(name: str) -> Engine:
     if name not in names():
-        near: Iterable[str] = get_close_matches(str(name), names(), 1)
+        near: Iterable[str] = get_close_matches(str(name)[:80], names(), 1)
         hint = "".join(f"did you mean {n}? " for n in near)
-        raise ChipError(f"no engine {name!r}; {hint}known: {', '.join(names())}")
+        raise ChipError(f"no engine {str(name)[:80]!r}; {hint}known: {', '.join(names())}")
     return cast(Engine, import_module(f"chip.engines.{name.replace('-', '_')}"))

@@ -15,7 +15,7 @@ def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     return ((Step((Seq(scenario.prompt, 0, scenario.batch),)), 1.0),)
 
 
-def decode(scenario: Scenario) -> Weighted:
+def decode(scenario: Scenario, memory_bytes: float) -> Weighted:
     points = decode_contexts(scenario.prompt, scenario.output - 1)
     return tuple((Step((Seq(1, past, scenario.batch),)), weight) for past, weight in points)
 

@@ -24,7 +24,7 @@ def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     return ((Step((Seq(scenario.prompt, past, scenario.batch),), graph=True), 1.0),)
 
 
-def decode(scenario: Scenario) -> Weighted:
+def decode(scenario: Scenario, memory_bytes: float) -> Weighted:
     return ((Step((Seq(1, cache_tokens(scenario) - 1, scenario.batch),), graph=True), 1.0),)
 
 

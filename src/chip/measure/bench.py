@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -13,7 +13,7 @@ from chip.measure.device import Device
 from chip.measure.energy import EnergyProbe
 from chip.measure.journal import Outcome
 from chip.measure.timer import Samples, StopRule, Take, collect, collect_interleaved
-from chip.measure.timing import Call, events, inner_for, warm_up
+from chip.measure.timing import Call, events, inner_for, rested, warm_up
 from chip.stats import median, median_interval
 from chip.types import Ceiling, HardwareSpec
 
@@ -42,6 +42,7 @@ class Bench:
     energy: EnergyProbe
     spec: HardwareSpec | None = None
     found: Outcome = field(default_factory=Outcome)
+    pace: float = 1.0  # below 1 when the budget runs short: every cap on sampling time shrinks with it
     _buffers: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     # -- data ---------------------------------------------------------------------------------------------------------
@@ -79,23 +80,27 @@ class Bench:
 
     # -- samples ------------------------------------------------------------------------------------------------------
     def collect(self, take: Take, rule: StopRule | None = None) -> Samples:
-        found = collect(
-            take, rule or self.budget.rule, read_clock_hz=self.device.clock_hz, boost_hz=self.device.boost_hz
-        )
+        found = collect(take, self._paced(rule), read_clock_hz=self.device.clock_hz, boost_hz=self.device.boost_hz)
         return found.require_time("timer")
 
     def interleaved(self, takes: dict[str, Take], rule: StopRule | None = None) -> dict[str, Samples]:
         found = collect_interleaved(
-            takes, rule or self.budget.rule, read_clock_hz=self.device.clock_hz, boost_hz=self.device.boost_hz
+            takes, self._paced(rule), read_clock_hz=self.device.clock_hz, boost_hz=self.device.boost_hz
         )
         return {name: samples.require_time(name) for name, samples in found.items()}
 
+    def _paced(self, rule: StopRule | None) -> StopRule:
+        wanted = rule or self.budget.rule
+        return replace(wanted, max_seconds=wanted.max_seconds * self.pace)
+
     def best_of(self, variants: dict[str, Call], rule: StopRule | None = None) -> tuple[str, dict[str, Samples]]:
-        """Sample several ways to do the same, in turn; the name of the fastest, and all samples."""
+        """Sample several ways to do the same, in turn and rested: a stream of random data at full rate is itself enough
+        to reach the power limit of some GPUs. The name of the fastest, and all samples."""
         takes = {}
         for name, call in variants.items():
             warm_up(self.device, call, self.budget.warm_s / len(variants))
-            takes[name] = events(self.device, [call], inner_for(self.device, [call], self.budget.sample_s))
+            inner = inner_for(self.device, [call], self.budget.sample_s)
+            takes[name] = rested(self.device, events(self.device, [call], inner), inner)
         found = self.interleaved(takes, rule)
         return min(found, key=lambda n: median(found[n].samples_ns)), found
 

@@ -22,6 +22,7 @@ class Budget:
     burst_gap_s: float  # the pause before it
     call_s: float  # a matrix product that would take longer is not tried
     gemm_sizes: tuple[int, ...]
+    gemm_layouts: tuple[str, ...]  # "linear": second operand transposed, as a layer's weight is; "plain": not
     settle_s: float  # load before the settled rate is read
     tail_s: float  # how long it is read
     idle_s: float
@@ -41,7 +42,7 @@ class Budget:
 
 _GPU_FULL = Budget(
     mode="full",
-    total_s=285,
+    total_s=270,
     rule=StopRule(0.003, 20, 200, 2.0),
     trial=StopRule(0.005, 7, 30, 0.3),
     burst=StopRule(0.003, 20, 40, 3.0),
@@ -49,8 +50,9 @@ _GPU_FULL = Budget(
     burst_gap_s=0.05,
     call_s=0.1,
     gemm_sizes=(4096, 8192, 16384),
-    settle_s=3.5,
-    tail_s=1.5,
+    gemm_layouts=("linear", "plain"),
+    settle_s=4.0,
+    tail_s=2.0,
     idle_s=3.0,
     warm_s=0.4,
     sample_s=0.01,
@@ -67,7 +69,7 @@ _GPU_FULL = Budget(
 )
 _GPU_QUICK = Budget(
     mode="quick",
-    total_s=55,
+    total_s=50,
     rule=StopRule(0.005, 10, 60, 0.5),
     trial=StopRule(0.01, 5, 15, 0.1),
     burst=StopRule(0.005, 10, 20, 1.0),
@@ -75,6 +77,7 @@ _GPU_QUICK = Budget(
     burst_gap_s=0.04,
     call_s=0.05,
     gemm_sizes=(4096, 8192),
+    gemm_layouts=("linear",),
     settle_s=1.5,
     tail_s=0.5,
     idle_s=0.5,
@@ -93,7 +96,7 @@ _GPU_QUICK = Budget(
 )
 _CPU_FULL = Budget(
     mode="full",
-    total_s=285,
+    total_s=270,
     rule=StopRule(0.005, 10, 60, 4.0),
     trial=StopRule(0.01, 5, 20, 1.5),
     burst=StopRule(0.005, 10, 60, 3.0),
@@ -101,6 +104,7 @@ _CPU_FULL = Budget(
     burst_gap_s=0.0,
     call_s=1.0,
     gemm_sizes=(512, 1024, 2048),
+    gemm_layouts=("linear", "plain"),
     settle_s=3.5,
     tail_s=1.5,
     idle_s=2.0,
@@ -119,20 +123,21 @@ _CPU_FULL = Budget(
 )
 _CPU_QUICK = Budget(
     mode="quick",
-    total_s=55,
-    rule=StopRule(0.01, 5, 30, 1.0),
-    trial=StopRule(0.02, 3, 8, 0.3),
-    burst=StopRule(0.01, 5, 40, 0.8),
+    total_s=50,
+    rule=StopRule(0.01, 5, 30, 0.8),
+    trial=StopRule(0.02, 3, 8, 0.25),
+    burst=StopRule(0.01, 5, 40, 0.7),
     burst_s=0.02,
     burst_gap_s=0.0,
     call_s=0.3,
     gemm_sizes=(512, 1024),
+    gemm_layouts=("linear",),
     settle_s=1.5,
     tail_s=0.5,
     idle_s=0.5,
     warm_s=0.1,
     sample_s=0.01,
-    buffer_bytes=640 * MIB,
+    buffer_bytes=512 * MIB,
     curve_from_bytes=8 * MIB,
     curve_to_bytes=1 * GIB,
     curve_per_octave=1,

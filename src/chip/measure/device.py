@@ -120,6 +120,7 @@ def default_device() -> str:
 
 
 def _open_cuda(torch: Any, index: int) -> Device:
+    torch.cuda.set_device(index)  # events, streams and Triton follow the current device
     p = torch.cuda.get_device_properties(index)
     hip = getattr(torch.version, "hip", None)
     uuid = str(p.uuid) if getattr(p, "uuid", None) else None

@@ -51,7 +51,13 @@ def _multiple(value: float, of: int) -> int:
 
 def cases(dtype: str) -> list[Op]:
     """Every case, kinds interleaved so that a run cut short has some of each."""
-    groups = [list(_linear(dtype)), list(_model_linear(dtype)), list(_decode(dtype)), list(_prefill(dtype)), list(_chunk(dtype))]
+    groups = [
+        list(_linear(dtype)),
+        list(_model_linear(dtype)),
+        list(_decode(dtype)),
+        list(_prefill(dtype)),
+        list(_chunk(dtype)),
+    ]
     groups += [list(_rows_cols(kind, dtype)) for kind in ROWS_COLS_OPS] + [list(_rope(dtype))]
     found: dict[Op, float] = {}
     for group in groups:
@@ -115,10 +121,16 @@ def _rope(dtype: str) -> Iterator[Op]:
     for i, (u,) in enumerate(spread(ROWS_COLS_POINTS, 1)):
         heads = _heads(i)
         rows = round(log_between(u, 1, 65536))
-        axes = {"rows": rows, "heads": heads["heads"] + heads["kv_heads"], "head_dim": heads["head_dim"], "dtype": dtype}
+        axes = {
+            "rows": rows,
+            "heads": heads["heads"] + heads["kv_heads"],
+            "head_dim": heads["head_dim"],
+            "dtype": dtype,
+        }
         yield ops.build("rope", axes)
 
 
 def is_sustained(op: Op) -> bool:
     """Long arithmetic, whose rate depends on the clock that the power limit leads to."""
-    return op.cost().flops > 1e9 * math.log2(2 + op.cost().intensity / 64)
+    cost = op.cost()
+    return cost.flops > 4e9 and cost.intensity > 60

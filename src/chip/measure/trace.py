@@ -39,7 +39,7 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     model = build(config, s.dtype)
     estimator = Roofline(roof)
     prefill = _phase(model, engine.prefill(s, roof.memory_bytes), estimator)
-    decode = _phase(model, engine.decode(s), estimator) if s.output > 1 else None
+    decode = _phase(model, engine.decode(s, roof.memory_bytes), estimator) if s.output > 1 else None
     room = _memory(model, s, roof.memory_bytes)
     notes = request.notes(s, roof, room, 0)
     notes.append(f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied")
@@ -70,7 +70,7 @@ def _memory(model: Any, s: Scenario, capacity_bytes: float) -> dict[str, Any]:
         "total_bytes": round(total),
         "capacity_bytes": round(capacity_bytes),
         "fits": total <= capacity_bytes,
-        "max_batch": max(0, int((capacity_bytes - weights) // kv_sequence)),
+        "max_batch": max(0, int((capacity_bytes - weights) // max(1, kv_sequence))),
     }
 
 
@@ -122,8 +122,8 @@ def kv_bytes_per_token(model: Any) -> float:
     cache = DynamicCache(config=model.config)
     with torch.inference_mode():
         model(torch.zeros(1, 8, dtype=torch.long, device="meta"), use_cache=True, past_key_values=cache)
-    held = [t for layer in cache.layers for t in (layer.keys, layer.values)]
-    return float(sum(t.numel() * t.element_size() for t in held)) / 8
+    held = [getattr(layer, part, None) for layer in cache.layers for part in ("keys", "values")]
+    return float(sum(t.numel() * t.element_size() for t in held if t is not None)) / 8
 
 
 @contextmanager
@@ -203,6 +203,8 @@ def _operator(func: Any, args: Any, out: Any) -> Op | None:
         )
     if name == "matmul":
         a, b = args[0], args[1]
+        if b.dim() == 2:  # a weight, read once for the whole batch
+            return Linear(a.numel() // a.shape[-1], b.shape[1], a.shape[-1], _dtype(a))
         m, k, n = (a.shape[-2] if a.dim() > 1 else 1), a.shape[-1], (b.shape[-1] if b.dim() > 1 else 1)
         return Bmm(max(1, out.numel() // (m * n)), m, n, k, _dtype(a))
     if name == "addmm":
@@ -212,7 +214,11 @@ def _operator(func: Any, args: Any, out: Any) -> Op | None:
         return Bmm(a.shape[0], a.shape[1], b.shape[2], a.shape[2], _dtype(a))
     if name == "embedding":
         return Embedding(out.numel() // out.shape[-1], out.shape[-1], _dtype(out))
-    if name == "_softmax":
+    if name == "_grouped_mm" and args[0].dim() == 2 and args[1].dim() == 3:
+        (rows, k), (experts, _, n) = args[0].shape, args[1].shape
+        touched = max(1, round(experts * (1 - (1 - 1 / experts) ** rows)))  # each row goes to any expert alike
+        return Bmm(touched, -(-rows // touched), n, k, _dtype(args[0]))
+    if name in ("softmax", "_softmax"):
         return Softmax(out.numel() // out.shape[-1], out.shape[-1], _dtype(out))
     if name in ("empty", "empty_like", "empty_strided", "new_empty", "detach", "_unsafe_view", "lift_fresh"):
         return None

@@ -12,7 +12,7 @@ from chip.measure.timing import Call
 
 BLOCK = 4096  # fp32 elements a program reads at a time: 16 KiB in four 16-byte loads a thread
 WARPS = 8
-PROGRAMS_PER_UNIT = 8
+PROGRAMS_PER_UNIT = 4  # all resident at once whatever registers the compiler takes
 
 try:
     import triton

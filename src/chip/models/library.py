@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -33,23 +34,23 @@ def locate(name: str) -> tuple[Path, str]:
     if lowered in names():
         return CONFIGS / f"{lowered}.json", lowered
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(name):  # unlike Path's, these take any text for a name
         if not (path / "config.json").is_file():
             raise ChipError(f"{name}: the folder holds no config.json")
         return path / "config.json", path.resolve().name
-    if name.endswith(".json") or path.is_file():
-        if not path.is_file():
+    if name.endswith(".json") or os.path.isfile(name):
+        if not os.path.isfile(name):
             raise ChipError(f"{name}: no such file")
         return path, path.resolve().parent.name if path.name == "config.json" else path.stem
     if name.count("/") == 1 and not name.startswith((".", "/")):
         return _from_hub(name), name
-    near = get_close_matches(lowered, names(), 3, 0.5)
+    near = get_close_matches(lowered[:80], names(), 3, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`chip list models` shows the bundled ones;"
-    raise ChipError(f"no model {name!r}; {hint} a config.json or its folder works too")
+    raise ChipError(f"no model {name[:80]!r}; {hint} a config.json or its folder works too")
 
 
 def _from_hub(repo: str) -> Path:
-    short = repo.split("/")[1].lower()
+    short = repo.split("/")[1].lower()[:80]
     near = get_close_matches(short, names(), 1, 0.6)
     hint = f"; the bundled {near[0]!r} may be what you want" if near else "; point at a local config.json instead"
     try:

@@ -30,9 +30,9 @@ def names() -> tuple[str, ...]:
 @cache
 def get(kind: str) -> type[Op]:
     if kind not in names():
-        near = get_close_matches(str(kind), names(), 3)
+        near = get_close_matches(str(kind)[:80], names(), 3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names())}"
-        raise ChipError(f"no operator {kind!r}; {hint}")
+        raise ChipError(f"no operator {str(kind)[:80]!r}; {hint}")
     module = import_module(f"chip.ops.{kind}")
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, Op) and value.__dict__.get("kind") == kind:
@@ -46,13 +46,15 @@ def axes(cls: type[Op]) -> dict[str, dataclasses.Field[Any]]:
 
 def build(kind: str, values: Mapping[str, Any]) -> Op:
     """An operator call from untrusted axes: unknown, missing or senseless ones are refused by name."""
+    if not isinstance(kind, str):
+        raise ChipError(f"op must be an operator's name, got {str(kind)[:40]!r}")
     cls = get(kind)
     known = axes(cls)
     for key in values:
         if key not in known:
-            near = get_close_matches(str(key), known, 1)
+            near = get_close_matches(str(key)[:80], known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"its axes are {', '.join(known)}"
-            raise ChipError(f"{kind} has no axis {key!r}; {hint}")
+            raise ChipError(f"{kind} has no axis {str(key)[:80]!r}; {hint}")
     out: dict[str, Any] = {}
     for name, f in known.items():
         if name in values:
@@ -72,7 +74,7 @@ def _axis(kind: str, f: dataclasses.Field[Any], value: Any) -> Any:
             return bool(value)
         raise ChipError(f"{kind} axis {f.name!r} must be true or false, got {str(value)[:40]!r}")
     if f.type == "str":
-        if value not in BYTES and value != f.default:
+        if not isinstance(value, str) or (value not in BYTES and value != f.default):
             raise ChipError(f"{kind} {f.name} {str(value)[:40]!r} is not known; choose one of {', '.join(BYTES)}")
         return value
     least = 0 if f.default == 0 else 1

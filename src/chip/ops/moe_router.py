@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.types import Cost, Op
+from chip.types import ChipError, Cost, Op
 
 PICK_BYTES = 8  # an expert's index and weight, 32 bits each
 
@@ -20,6 +20,10 @@ class MoeRouter(Op):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "moe_router"
+
+    def check(self) -> None:
+        if self.top_k > self.experts:
+            raise ChipError(f"moe_router: top_k {self.top_k} is more than experts {self.experts}")
 
     def cost(self) -> Cost:
         width = BYTES[self.dtype]

@@ -74,13 +74,13 @@ def _summary(p: Prediction) -> dict[str, Any]:
         "ttft_ms": _ms(prefill.seconds),
         "tpot_ms": _ms(decode.seconds) if decode else None,
         "e2e_ms": _ms(e2e_s),
-        "tokens_per_s": round(tokens / e2e_s, 3),
+        "tokens_per_s": _rate(tokens / e2e_s),
         **({"energy_j_per_token": round(energy.value / tokens, 6)} if energy else {}),
         "interval": {
             "ttft_ms": [_ms(prefill.low_s), _ms(prefill.high_s)],
             "tpot_ms": [_ms(decode.low_s), _ms(decode.high_s)] if decode else None,
             "e2e_ms": [_ms(e2e_low_s), _ms(e2e_high_s)],
-            "tokens_per_s": [round(tokens / e2e_high_s, 3), round(tokens / e2e_low_s, 3)],
+            "tokens_per_s": [_rate(tokens / e2e_high_s), _rate(tokens / e2e_low_s)],
             **({"energy_j_per_token": [round(j / tokens, 6) for j in energy[1:]]} if energy else {}),
         },
         "bound": {"ttft": _bound(prefill), "tpot": _bound(decode) if decode else None},
@@ -104,6 +104,11 @@ def _energy(p: Prediction, seconds: Range, steps: int) -> Range | None:
 
 def _ms(seconds: float) -> float:
     return round(seconds * 1e3, 6)
+
+
+def _rate(per_s: float) -> float:
+    """Three decimals, or seven digits of a rate so low that these would be lost."""
+    return round(per_s, 3) if per_s >= 1000 else float(f"{per_s:.7g}")
 
 
 def _bound(phase: Phase) -> str:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from chip import engines
 from chip.dtypes import BYTES, Precision
-from chip.engines import vllm
+from chip.engines import hf_graph, vllm
 from chip.models.decoder import Attn, Decoder, Mlp
 from chip.types import Scenario
 
@@ -45,21 +45,22 @@ def _weight_bytes(d: Decoder, p: Precision, tp: int) -> float:
 def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, object]:
     e = engines.get(engine)
     latent = e.LATENT_KV
-    context = s.prompt + s.output
+    context = hf_graph.cache_tokens(s) if engine == hf_graph.NAME else s.prompt + s.output
     weights = _weight_bytes(d, p, s.tp)
     kv_sequence = d.kv_bytes(context, p, latent, s.tp)
-    prompt_tokens = s.batch * s.prompt
+    batch, prompt_tokens = s.batch, s.batch * s.prompt
     share = 1.0
     if engine == vllm.NAME:
         share = vllm.MEMORY_SHARE
+        batch = min(batch, vllm.max_seqs(capacity_bytes))  # the others wait
         prompt_tokens = vllm.step_tokens(capacity_bytes)  # the engine sets aside room for its largest step
-    activations = activation_bytes(d, prompt_tokens, s.batch, p, s.tp)
+    activations = activation_bytes(d, prompt_tokens, batch, p, s.tp)
     free = capacity_bytes * share - weights - CONTEXT_BYTES
-    total = weights + s.batch * kv_sequence + activations + CONTEXT_BYTES
+    total = weights + batch * kv_sequence + activations + CONTEXT_BYTES
     out: dict[str, object] = {
         "weights_bytes": round(weights),
         "kv_bytes_per_token": round(kv_sequence / context, 3),
-        "kv_bytes": round(s.batch * kv_sequence),
+        "kv_bytes": round(batch * kv_sequence),
         "activation_bytes": round(activations),
         "context_bytes": round(CONTEXT_BYTES),
         "total_bytes": round(total),

@@ -21,13 +21,15 @@ def _estimator(gpu: str) -> Roofline:
     return Roofline(roof_of(hardware.find(gpu)))
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[str, Any]:
     """Estimate `{"op": kind, "gpu": name, axis: value, ...}`."""
     if not isinstance(request, Mapping):
         raise ChipError(f"an operator is a JSON object, got {type(request).__name__}")
     if "op" not in request:
         raise ChipError("key 'op' is missing")
-    gpu = request.get("gpu", DEFAULT_GPU)
+    gpu = request.get("gpu", default_gpu)
+    if not isinstance(gpu, str):
+        raise ChipError(f"gpu must be a name such as h200, or a file, got {str(gpu)[:40]!r}")
     op = ops.build(request["op"], {k: v for k, v in request.items() if k not in ("op", "gpu")})
     estimator = _estimator(gpu)
     e, cost = estimator(op)
@@ -37,8 +39,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         "op": op.kind,
         "gpu": gpu,
         "axes": {f.name: getattr(op, f.name) for f in dataclasses.fields(op)},  # type: ignore[arg-type]
-        "us": round(e.seconds * 1e6, 4),
-        "interval": [round(e.low_s * 1e6, 4), round(e.high_s * 1e6, 4)],
+        "us": _us(e.seconds),
+        "interval": [_us(e.low_s), _us(e.high_s)],
         "bound": e.bound,
         "source": e.source,
         "flops": cost.flops,
@@ -46,3 +48,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         "intensity": round(cost.intensity, 4),
         "ridge_flop_per_byte": round(estimator.roof.ridge(compute), 2),
     }
+
+
+def _us(seconds: float) -> float:
+    return float(f"{seconds * 1e6:.7g}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
@@ -28,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "dtype": "bf16",
     "tp": 1,
 }
+TEXTS = ("model", "gpu", "engine", "dtype")
 KEYS = ("model", *DEFAULTS)
 LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024}
 
@@ -37,23 +39,29 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     return predict(*_understand(request)).json()
 
 
-def answer_line(request: Mapping[str, Any]) -> str:
-    """The same as one line of JSON."""
-    return predict(*_understand(request)).line()
+def answer_line(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS) -> str:
+    """The same as one line of JSON; `defaults` stand in for the keys a request leaves out."""
+    return predict(*_understand(request, defaults)).line()
 
 
-def _understand(request: Mapping[str, Any]) -> tuple[Decoder, str, str, Scenario]:
+def _understand(
+    request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
+) -> tuple[Decoder, str, str, Scenario]:
     if not isinstance(request, Mapping):
         raise ChipError(f"a scenario is a JSON object, got {type(request).__name__}")
     for key in request:
         if key not in KEYS:
-            near = get_close_matches(str(key), KEYS, 1)
+            near = get_close_matches(str(key)[:80], KEYS, 1)
             raise ChipError(
-                f"unknown key {key!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KEYS)}")
+                f"unknown key {str(key)[:80]!r}; "
+                + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KEYS)}")
             )
     if "model" not in request:
         raise ChipError("key 'model' is missing")
-    values = {**DEFAULTS, **request}
+    values = {**defaults, **request}
+    for key in TEXTS:
+        if not isinstance(values[key], str):
+            raise ChipError(f"{key} must be text, got {str(values[key])[:40]!r}")
     return library.find(values["model"]), values["gpu"], values["engine"], scenario_of(values)
 
 
@@ -67,15 +75,17 @@ def _count(values: Mapping[str, Any], key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ChipError(f"{key} must be a whole number, got {str(value)[:40]!r}")
     if not 1 <= value <= LIMITS[key]:
-        raise ChipError(f"{key} must be between 1 and {LIMITS[key]}, got {value}")
+        raise ChipError(f"{key} must be between 1 and {LIMITS[key]}, got {str(value)[:40]}")
     return value
 
 
 @lru_cache(maxsize=256)
 def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> tuple[Composer, Roof]:
     """Everything of a prediction that batch and lengths do not change."""
-    p = precision(dtype)
     roof = roof_of(hardware.find(gpu))
+    p = precision(dtype)
+    if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
+        p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
     check_dtype(roof, "matmul_" + p.matmul)
     check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
@@ -86,7 +96,7 @@ def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> tu
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Prediction:
     c, roof = composer(decoder, gpu, engine, s.dtype, s.tp)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes))
-    decode = c.phase(c.engine.decode(s)) if s.output > 1 else None
+    decode = c.phase(c.engine.decode(s, roof.memory_bytes)) if s.output > 1 else None
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)

@@ -162,7 +162,7 @@ def _share(effective: Range, promised: float) -> Range:
     """Share of a promise that was kept elsewhere. Here it may be anything from the whole promise to as far below the
     kept share as the promise is above it."""
     kept = effective.value / promised
-    return Range(kept, kept * kept, 1.0)
+    return Range(kept, min(kept, kept * kept), max(kept, 1.0))
 
 
 def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:

@@ -1,0 +1,195 @@
+"""Measure operators on a device: cold, hot, in a graph and as the host sees them, held against the measured roofline.
+
+OP with its axes measures one operator; --suite a set of them; --model the operators of one step of a model, largest
+first. With -o results are appended as JSON Lines: run the same command again to go on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chip.cli.estimate import parse_axes
+from chip.cli.profile_text import document, render_hotspots, render_one, render_table
+from chip.types import ChipError, Measurement
+
+if TYPE_CHECKING:
+    from chip.measure.device import Device
+    from chip.measure.profile import Settings
+    from chip.measure.suites import Case
+    from chip.roofline import Roofs
+
+HELP = "time operators on this device: cold, hot, in a graph and host-visible, as shares of the measured roof"
+EPILOG = """\
+  chip profile linear m=4096 n=4096 k=4096
+  chip profile attention batch=1 heads=32 kv_heads=8 head_dim=128 q_len=1 kv_len=4096 --impl flash
+  chip profile --suite llm --profile my-gpu.json -o llm.jsonl
+  chip profile --suite gemm --model llama-3.1-8b -o gemm.jsonl
+  chip profile --model qwen2.5-7b --batch 8 --prompt 1024 --phase decode
+  chip profile --suite classic --device cpu --quick
+"""
+SUITE_NAMES = ("llm", "classic", "gemm", "tables")
+SUITE_FILE = "artifacts/profile.jsonl"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("op", metavar="OP", nargs="?", help="an operator (`chip list ops`)")
+    add("axes", metavar="axis=value", nargs="*", help="its axes; `chip show OP` lists them")
+    add(
+        "--suite",
+        default="",
+        help=f"sets of operators instead of one: {', '.join(SUITE_NAMES)}, or several with commas",
+    )
+    add("--model", help="the hotspots of one step of this model; with --suite gemm: its matrix shapes as well")
+    add("--batch", type=int, default=1, help="sequences of the model's step [%(default)s]")
+    add("--prompt", type=int, default=1024, help="tokens of each sequence [%(default)s]")
+    add("--phase", choices=("prefill", "decode"), default="prefill", help="the model's step [%(default)s]")
+    add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
+    add("--dtype", default="", help="bf16, fp16, fp32, tf32, fp8 [bf16; on a CPU fp32]")
+    add("--impl", default="", help="attention: flash, cudnn, efficient, math; conv2d: channels_last [the default]")
+    add("--runs", type=int, default=0, help="samples of each context [100; with --quick 20]")
+    add("--warm-up", type=float, default=-1.0, metavar="SECONDS", help="load before sampling [0.2, before long arithmetic 0.8; with --quick 0.04]")
+    add("--quick", action="store_true", help="fewer samples, shorter warm-up")
+    add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
+    add("-o", "--output", metavar="FILE", default="", help=f"append to this JSON Lines file [suites: {SUITE_FILE}]")
+    add("--force", action="store_true", help="measure although somebody else uses the GPU")
+    add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    _check(args)
+    from chip.measure.device import default_device, open_device, refuse_busy
+
+    device = open_device(args.device or default_device())
+    cases, program = _cases(args, device)
+    if not args.force:
+        refuse_busy(device)
+    roofs = _roofs(args.profile, device)
+    path = args.output or (SUITE_FILE if args.suite else "")
+    measured: list[Measurement] = []
+    interrupted = False
+    try:
+        measured.extend(_measure(cases, device, _settings(args), Path(path) if path else None))
+    except KeyboardInterrupt:
+        interrupted = True
+        kept = f"; {path} is whole and the same command goes on with it" if path else ""
+        print(f"chip profile: interrupted{kept}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(document(measured, device.title, roofs, program), indent=1))
+    elif program and not interrupted:
+        print(render_hotspots(measured, roofs, program))
+    elif args.op and measured:
+        print(render_one(measured, roofs))
+    elif measured:
+        print(render_table(measured, roofs))
+    if interrupted:
+        return 130
+    return 1 if any(m.status == "failed" for m in measured) else 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.op and (args.suite or args.model):
+        raise ChipError("give an operator, --suite or --model, not several")
+    if not args.op and not args.suite and not args.model:
+        raise ChipError("nothing to measure: give an operator with its axes, --suite or --model")
+    for name in suite_list(args.suite):
+        if name not in SUITE_NAMES:
+            raise ChipError(f"no suite {name!r}; choose of {', '.join(SUITE_NAMES)}")
+    if args.model and args.suite and "gemm" not in suite_list(args.suite):
+        raise ChipError(f"--model goes with --suite gemm or alone, not with --suite {args.suite}")
+    if args.runs < 0 or (args.runs and args.runs < 3):
+        raise ChipError(f"--runs must be at least 3, got {args.runs}")
+    for name in ("batch", "prompt"):
+        if not 1 <= getattr(args, name) <= 2**24:
+            raise ChipError(f"--{name} must be between 1 and 2^24, got {getattr(args, name)}")
+
+
+def suite_list(words: str) -> list[str]:
+    return [w.strip() for w in words.split(",")] if words else []
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    from dataclasses import replace
+
+    from chip.measure import profile
+
+    settings = profile.QUICK if args.quick else profile.Settings()
+    if args.suite == "tables":
+        settings = profile.TABLES
+    if args.runs:
+        settings = replace(settings, runs=args.runs)
+    return settings if args.warm_up < 0 else replace(settings, warm_s=args.warm_up, arithmetic_warm_s=args.warm_up)
+
+
+def _roofs(path: str, device: Device) -> Roofs | None:
+    """Roofs of the device: the given profile, the bundled one, a datasheet, or none."""
+    from chip import hardware, roofline
+
+    if path:
+        found = hardware.find(path)
+        if found.profile and found.profile.device != device.title:
+            raise ChipError(f"{path}: is a profile of {found.profile.device}, this is {device.title}")
+        return roofline.roofs_of(found)
+    name = hardware.match_device(device.title) if device.kind == "cuda" else ""
+    return roofline.roofs_of(hardware.find(name)) if name else None
+
+
+def _cases(args: argparse.Namespace, device: Device) -> tuple[list[Case], Any]:
+    """(cases to measure, the model's program where hotspots are asked for)."""
+    from chip import ops
+    from chip.measure import build, profile, suites
+    from chip.models import library
+
+    dtype = args.dtype or ("fp32" if device.kind == "cpu" else "bf16")
+    if args.op:
+        axes = parse_axes(args.axes)
+        if args.dtype and axes.get("dtype", args.dtype) != args.dtype:
+            raise ChipError(f"dtype is given twice: {axes['dtype']} and --dtype {args.dtype}")
+        op = ops.build(args.op, {"dtype": dtype, **axes})
+        if args.impl:
+            build.choose(op, device.kind, args.impl)
+        return profile.name_cases([suites.Case(op, args.impl)], device), None
+    if args.model and not args.suite:
+        program = suites.step_program(library.find(args.model), dtype, args.batch, args.prompt, args.phase)
+        unique = dict.fromkeys(suites.Case(call.op) for block in program.blocks for call in block.calls)
+        return profile.name_cases(list(unique), device), program
+    cases = [c for name in suite_list(args.suite) for c in suites.cases(name, dtype, device.kind == "cpu")]
+    if args.model:
+        cases += suites.matrices(library.find(args.model), dtype)
+    return list(dict.fromkeys(profile.name_cases(cases, device))), None
+
+
+def _measure(cases: Sequence[Case], device: Device, settings: Settings, path: Path | None) -> Iterator[Measurement]:
+    """Every measurement of the cases, those of earlier runs first taken from the file."""
+    from chip import measurements
+    from chip.measure import profile
+    from chip.measure.environment import environment
+    from chip.measure.progress import Progress
+    from chip.roofline import label
+
+    held = (
+        {measurements.key_of(m): m for m in measurements.start(path, device.title, environment(device))} if path else {}
+    )
+    todo = {case: profile.missing(case, device, held, settings.only) for case in cases}
+    left = sum(bool(wanted) for wanted in todo.values())
+    if path:
+        print(f"{path}: {len(cases) - left} of {len(cases)} cases are there already", file=sys.stderr)
+    with Progress(left, "profile") as progress:
+        for case, wanted in todo.items():
+            op = measurements.record(case.op)
+            for context in profile.contexts(device, settings.only):
+                key = measurements.key(op, case.implementation, context)
+                if key in held:
+                    yield held[key]
+            if not wanted:
+                continue
+            progress.step(label(case.op))
+            for m in profile.profile_case(case, device, wanted, settings):
+                if path:
+                    measurements.add(path, m)
+                yield m

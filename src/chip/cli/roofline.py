@@ -1,0 +1,195 @@
+"""Place measured operators under a roofline: how near each is to what the device can do, and what would help.
+
+PROFILE is what `chip calibrate` wrote, MEASUREMENTS what `chip profile -o` wrote; their order does not matter.
+Without a PROFILE the roofs are those of --gpu, or of the bundled GPU that the measurements name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chip import advice, artifact, hardware, measurements, roofline
+from chip.cli.profile_text import point_json, rate
+from chip.cli.text import duration, percent, si, table
+from chip.roofline import Point, Roofs
+from chip.types import ChipError, HardwareProfile, Measurement
+
+HELP = "measured operators under measured roofs: share, bound, verdict, what would help; as text and picture"
+EPILOG = """\
+  chip roofline my-gpu.json llm.jsonl --plot roofline.png
+  chip roofline --gpu h200 llm.jsonl --context cold,hot --op rms_norm,silu_mul --plot norms.svg
+  chip roofline --gpu h100 --plot roofs.png
+  chip roofline my-gpu.json llm.jsonl --json
+"""
+SCHEMA = "chip.roofline/1"
+CONTEXTS = ("cold", "hot", "graph", "host")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("files", metavar="FILE", nargs="*", help="a hardware profile (JSON) and measurements (JSON Lines)")
+    add("--gpu", default="", help="roofs of this GPU (bundled name or file) where no PROFILE is given")
+    add("--context", default="cold", help=f"which times to place, of {', '.join(CONTEXTS)} [%(default)s]")
+    add("--op", default="", help="only these kinds of operator, such as linear,attention")
+    add("--plot", metavar="FILE", default="", help="draw into this .png, .svg or .pdf")
+    add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.files and not args.gpu:
+        raise ChipError("give a hardware profile, measurements, or --gpu NAME")
+    profile, found = _read([Path(f) for f in args.files])
+    roofs = _roofs(profile, args.gpu, found)
+    points, left_out = place_all(_select(found, args.context, args.op), roofs)
+    if found and not points:
+        raise ChipError(f"no measurement to place: none is ok, of context {args.context}, and under a known roof")
+    print(json.dumps(document(points, roofs), indent=1) if args.json else render(points, roofs))
+    for line in left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    if args.plot:
+        from chip.report import roofline_plot
+
+        roofline_plot.save(Path(args.plot), points, roofs)
+        print(f"drawn: {args.plot}", file=sys.stderr)
+    return 0
+
+
+def _read(paths: Sequence[Path]) -> tuple[Path | None, list[Measurement]]:
+    """Tell profile from measurements by what the files say they are."""
+    profile, found = None, []
+    for path in paths:
+        if _is_profile(path):
+            if profile:
+                raise ChipError(f"{path}: a second hardware profile; one roofline has one")
+            profile = path
+        else:
+            found += measurements.read(path)[1]
+    return profile, found
+
+
+def _is_profile(path: Path) -> bool:
+    """By its first line: measurements begin with a whole JSON object on one line."""
+    if not path.is_file():
+        raise ChipError(f"{path}: no such file")
+    try:
+        with open(path, encoding="utf-8") as f:
+            first = json.loads(f.readline())
+    except (ValueError, OSError, RecursionError):
+        if path.suffix in (".jsonl", ".ndjson"):
+            return False
+        raw = artifact.read_json(path)
+        first = raw if isinstance(raw, dict) else {}
+    name = str(first.get("schema", "")) if isinstance(first, dict) else ""
+    return name.startswith((HardwareProfile.SCHEMA.split("/")[0], "chip.hardware_spec"))
+
+
+def _roofs(profile: Path | None, gpu: str, found: Sequence[Measurement]) -> Roofs:
+    devices = sorted({m.device for m in found if m.device})
+    if len(devices) > 1:
+        raise ChipError(f"the measurements are of several devices: {', '.join(devices)}")
+    if profile:
+        chosen = hardware.find(str(profile))
+        if chosen.profile and devices and chosen.profile.device != devices[0]:
+            raise ChipError(f"{profile} is a profile of {chosen.profile.device}, the measurements are of {devices[0]}")
+        return roofline.roofs_of(chosen)
+    name = gpu or (hardware.match_device(devices[0]) if devices else "")
+    if not name:
+        where = devices[0] if devices else "this device"
+        raise ChipError(f"no roofs are known for {where}; give the profile that `chip calibrate` wrote, or --gpu NAME")
+    return roofline.roofs_of(hardware.find(name))
+
+
+def _select(found: Sequence[Measurement], contexts: str, kinds: str) -> list[Measurement]:
+    wanted = [c.strip() for c in contexts.split(",")]
+    for c in wanted:
+        if c not in CONTEXTS:
+            raise ChipError(f"--context {c!r} is not known; choose of {', '.join(CONTEXTS)}")
+    only = [k.strip() for k in kinds.split(",") if k.strip()]
+    have = sorted({str(m.op.get("op")) for m in found})
+    for k in only:
+        if k not in have:
+            raise ChipError(f"--op {k!r}: not among the measured operators ({', '.join(have)})")
+    return [m for m in measurements.ok(found) if m.context in wanted and (not only or m.op.get("op") in only)]
+
+
+def place_all(found: Sequence[Measurement], roofs: Roofs) -> tuple[list[Point], list[str]]:
+    """(points, what could not be placed and why)."""
+    points, left_out = [], []
+    for m in found:
+        try:
+            points.append(roofline.place(m, roofs))
+        except ChipError as e:
+            left_out.append(str(e))
+    kinds, calls = list(dict.fromkeys(p.op.kind for p in points)), list(dict.fromkeys(p.op for p in points))
+    points.sort(key=lambda p: (kinds.index(p.op.kind), calls.index(p.op)))  # variants of one operator side by side
+    return points, sorted(set(left_out))
+
+
+def render(points: Sequence[Point], roofs: Roofs) -> str:
+    out = [roofs.title, "", *_ceilings(roofs)]
+    if points:
+        rows = [
+            {
+                "#": n,
+                "operator": p.label,
+                "impl": p.implementation,
+                "context": p.context,
+                "P50": duration(p.seconds),
+                "bandwidth": si(p.bytes_per_s, "B/s"),
+                "rate": rate(p) if p.bound == "compute" else si(p.flops_per_s, "FLOP/s"),
+                "FLOP/B": f"{p.cost.intensity:.3g}",
+                "of roof": percent(p.share),
+                "bound": p.bound,
+                "level": roofs.memory[p.level].name,
+            }
+            for n, p in enumerate(points, 1)
+        ]
+        right = ("#", "P50", "bandwidth", "rate", "FLOP/B", "of roof")
+        out += ["", table(rows, right, keep=("operator", "P50")), "", "what each means, and what would help:"]
+        out += [f"{n:>3}  {advice.verdict(p)}\n     {advice.help_for(p, roofs)}" for n, p in enumerate(points, 1)]
+    return "\n".join(out)
+
+
+def _ceilings(roofs: Roofs) -> list[str]:
+    rows = []
+    for name, roof in roofs.compute.items():
+        row = {"roof": roof.name, "FLOP/s": si(roof.value, "FLOP/s")}
+        row["settled"] = si(roof.settled, "FLOP/s") if roof.settled else "-"
+        for level, memory in roofs.memory.items():
+            row[f"ridge to {memory.name}"] = f"{roofs.ridge(name, level):.3g} FLOP/B"
+        rows.append(row)
+    levels = ", ".join(f"{m.name} {si(m.value, 'B/s')}" for m in roofs.memory.values())
+    floor = f"; a kernel takes at least {duration(roofs.floor_s)}" if roofs.floor_s else ""
+    return [table(rows, ("FLOP/s", "settled"), keep=("roof", "FLOP/s")), f"memory: {levels}{floor}"]
+
+
+def document(points: Sequence[Point], roofs: Roofs) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "title": roofs.title,
+        "source": roofs.source,
+        "compute": {n: {"flops_per_s": r.value, "settled_flops_per_s": r.settled} for n, r in roofs.compute.items()},
+        "memory": {level: {"name": r.name, "bytes_per_s": r.value} for level, r in roofs.memory.items()},
+        "ridges_flop_per_byte": {n: {level: roofs.ridge(n, level) for level in roofs.memory} for n in roofs.compute},
+        "launch_floor_s": roofs.floor_s or None,
+        "points": [
+            {
+                "label": p.label,
+                "op": measurements.record(p.op),
+                "implementation": p.implementation,
+                "p50_us": p.seconds * 1e6,
+                "mean_us": p.mean_s * 1e6,
+                "p95_us": p.p95_s * 1e6,
+                "flops": p.cost.flops,
+                "bytes": p.cost.bytes,
+                "intensity": p.cost.intensity,
+                **point_json(p, roofs),
+            }
+            for p in points
+        ],
+    }

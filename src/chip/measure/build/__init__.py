@@ -1,0 +1,122 @@
+"""How an operator runs on a device: one file each, found by listing this folder.
+
+A file has `build(op, device, generator, implementation)`, which allocates random inputs (never zeros: values change
+power and so speed) and returns the closure whose body is exactly the timed call, as torch runs it eagerly. Where
+there is more than one way to run it, `implementations(op, device_type)` names them, the default first, and
+`around(op, implementation)` is the setting that must hold while the closure runs and costs it nothing.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from chip.types import ChipError, Op
+
+Closure = Callable[[], object]
+
+DTYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8": torch.float8_e4m3fn,
+}
+CPU_BLOCK = 2**22  # elements drawn on a CPU before the draw is repeated: random enough, and set-up stays short
+
+
+class Unsupported(Exception):
+    """This operator cannot be run here; the text says why. Becomes a record with status `skipped`."""
+
+
+@lru_cache(maxsize=1)
+def names() -> tuple[str, ...]:
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
+
+
+def _module(op: Op) -> ModuleType:
+    if op.kind not in names():
+        raise Unsupported(f"{op.kind} has no builder in chip/measure/build")
+    return import_module(f"chip.measure.build.{op.kind}")
+
+
+def implementations(op: Op, device_type: str) -> tuple[str, ...]:
+    """The ways this operator can be asked for, the default first."""
+    listed = getattr(_module(op), "implementations", None)
+    return tuple(listed(op, device_type)) if listed else ("torch",)
+
+
+def choose(op: Op, device_type: str, wanted: str = "") -> str:
+    known = implementations(op, device_type)
+    if wanted and wanted not in known:
+        raise ChipError(
+            f"{op.kind} has no implementation {wanted!r} on {device_type}; choose one of {', '.join(known)}"
+        )
+    return wanted or known[0]
+
+
+def build(op: Op, device: torch.device, generator: torch.Generator, implementation: str = "") -> Closure:
+    module = _module(op)
+    closure: Closure = module.build(op, device, generator, choose(op, device.type, implementation))
+    return closure
+
+
+@contextmanager
+def around(op: Op, implementation: str) -> Iterator[None]:
+    """Holds while the closure is built, captured and timed: no gradients, the fp32 arithmetic the dtype names, and
+    what the operator's own file asks for."""
+    own: Callable[[Op, str], AbstractContextManager[Any]] | None = getattr(_module(op), "around", None)
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_fp32_arithmetic(tf32=getattr(op, "dtype", "") == "tf32"))
+        if own:
+            stack.enter_context(own(op, implementation))
+        yield
+
+
+@contextmanager
+def _fp32_arithmetic(tf32: bool) -> Iterator[None]:
+    """fp32 means fp32: cuDNN would otherwise take TF32 for convolutions and recurrent layers by default."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = cudnn
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise Unsupported(f"torch has no arithmetic in {name}")
+    return DTYPES[name]
+
+
+def normal(
+    shape: tuple[int, ...], dtype: str, device: torch.device, generator: torch.Generator, scale: float = 1.0
+) -> torch.Tensor:
+    """Standard normal values (times `scale`)."""
+    wanted = torch_dtype(dtype)
+    drawn = wanted if wanted.itemsize > 1 else torch.bfloat16
+    count = 1
+    for n in shape:
+        count *= n
+    if device.type == "cpu" and count > CPU_BLOCK:
+        block = torch.randn(CPU_BLOCK, dtype=drawn, device=device, generator=generator)
+        values = torch.empty(count, dtype=drawn, device=device)
+        for start in range(0, count, CPU_BLOCK):
+            values[start : start + CPU_BLOCK] = block[: count - start]
+        values = values.view(shape)
+    else:
+        values = torch.randn(shape, dtype=drawn, device=device, generator=generator)
+    if scale != 1.0:
+        values *= scale
+    return values if drawn is wanted else values.to(wanted)

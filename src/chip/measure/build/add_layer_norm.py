@@ -1,0 +1,22 @@
+"""Residual addition, then F.layer_norm of the sum: both are results."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from chip.measure.build import Closure, normal
+from chip.ops.add_layer_norm import AddLayerNorm
+
+
+def build(op: AddLayerNorm, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
+    x = normal((op.rows, op.cols), op.dtype, device, generator)
+    y = normal((op.rows, op.cols), op.dtype, device, generator)
+    weight = normal((op.cols,), op.dtype, device, generator)
+    bias = normal((op.cols,), op.dtype, device, generator)
+
+    def call() -> object:
+        total = x + y
+        return total, F.layer_norm(total, (op.cols,), weight, bias)
+
+    return call

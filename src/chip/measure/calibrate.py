@@ -1,0 +1,185 @@
+"""Run every probe, keep a journal, make the two profiles of it: the device's and the host's."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from chip import artifact, codec, hardware
+from chip.measure.bench import Bench, Case, Skip
+from chip.measure.budget import Budget
+from chip.measure.device import Device, cpu_title
+from chip.measure.energy import EnergyProbe, probe_for
+from chip.measure.environment import environment
+from chip.measure.journal import SCHEMA, Entry, Header, Journal, Outcome, merge
+from chip.measure.limits import AboveLimit
+from chip.measure.probes import plan
+from chip.types import ChipError, HardwareProfile, HardwareSpec, HostProfile
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What is said after each case."""
+
+    number: int
+    count: int
+    case: str
+    outcome: Outcome
+    seconds: float
+    left_s: float
+    resumed: bool = False
+
+
+AIM = 0.85  # of the budget: slow down no later than when the plan would not fit in that
+LEAST_PACE = 0.2
+Tell = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    profile: HardwareProfile
+    host: HostProfile
+    spec: HardwareSpec | None
+    seconds: float
+
+
+def slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", title.lower())).strip("-") or "device"
+
+
+def datasheet(device: Device) -> HardwareSpec | None:
+    """The bundled datasheet this device is held against, by the name its driver gives it."""
+    name = hardware.match_device(device.title) if device.kind == "cuda" else ""
+    return hardware.spec(name) if name else None
+
+
+def calibrate(
+    device: Device,
+    budget: Budget,
+    journal_path: Path,
+    tell: Tell = lambda progress: None,
+    restart: bool = False,
+    only: tuple[str, ...] = (),
+    energy: EnergyProbe | None = None,
+) -> Calibration:
+    """Measure what the journal does not hold yet. The journal stays until `save` has written the profile."""
+    header = Header(SCHEMA, device.title, budget.mode, str(torch.__version__))
+    journal = Journal(journal_path, header, restart)
+    spec = datasheet(device)
+    bench = Bench(device, budget, energy or probe_for(device), spec)
+    with torch.inference_mode():
+        outcomes = _run(bench, journal, tell, only)
+    found = merge(outcomes)
+    spent = sum(e.seconds for e in journal.done.values())
+    return Calibration(
+        _profile(device, spec, found), HostProfile(slug(cpu_title()), cpu_title(), found.terms), spec, spent
+    )
+
+
+def _run(bench: Bench, journal: Journal, tell: Tell, only: tuple[str, ...]) -> list[Outcome]:
+    cases = plan(bench, only)
+    spent = sum(e.seconds for e in journal.done.values())
+    outcomes: list[Outcome] = []
+    for number, (key, case) in enumerate(cases, 1):
+        left_s = sum(c.seconds for k, c in cases[number:] if k not in journal.done)
+        room_s = AIM * bench.budget.total_s - spent
+        bench.pace = min(1.0, max(LEAST_PACE, room_s / (case.seconds + left_s + 1e-9)))
+        if key in journal.done:
+            entry = journal.done[key]
+            tell(Progress(number, len(cases), key, entry.outcome, entry.seconds, left_s, resumed=True))
+        else:
+            start = time.monotonic()
+            if spent > bench.budget.total_s:
+                outcome = _missing(case, f"left out: the {bench.budget.total_s:g} s of --{bench.budget.mode} are spent")
+            else:
+                outcome = _measure(bench, case)
+            entry = Entry(key, time.monotonic() - start, outcome)
+            journal.add(entry)
+            spent += entry.seconds
+            tell(Progress(number, len(cases), key, outcome, entry.seconds, left_s))
+        outcomes.append(entry.outcome)
+        bench.found = merge(outcomes)
+        if number < len(cases) and cases[number][0].split("/")[0] != key.split("/")[0]:
+            bench.release()
+    return outcomes
+
+
+def _missing(case: Case, why: str) -> Outcome:
+    return Outcome(missing=dict.fromkeys(case.covers, why))
+
+
+def _measure(bench: Bench, case: Case) -> Outcome:
+    """One case; whatever hinders it becomes its reason, and the next one goes on."""
+    try:
+        return case.measure(bench)
+    except Skip as e:
+        return _missing(case, str(e))
+    except AboveLimit as e:
+        return _missing(case, f"error: {e}")
+    except ChipError as e:
+        return _missing(case, f"failed: {e}")
+    except (MemoryError, torch.OutOfMemoryError):
+        bench.release()
+        return _missing(case, "skipped: out of memory")
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError) as e:
+        text = str(e).strip().splitlines()
+        reason = text[0][:200] if text else type(e).__name__
+        bench.release()
+        _require_alive(bench.device, case, reason)
+        lowered = reason.lower()
+        if "out of memory" in lowered or "can't allocate memory" in lowered or "not enough memory" in lowered:
+            return _missing(case, "skipped: out of memory")
+        return _missing(case, f"failed: {type(e).__name__}: {reason}")
+
+
+def _require_alive(device: Device, case: Case, reason: str) -> None:
+    """A GPU that died under a case fails every later one: stop, so that a new process can resume."""
+    try:
+        device.synchronize()
+    except RuntimeError:
+        raise ChipError(
+            f"{device.name} was lost in {case.name} ({reason}); run the same command again to resume"
+        ) from None
+
+
+def _profile(device: Device, spec: HardwareSpec | None, found: Outcome) -> HardwareProfile:
+    missing = dict(found.missing)
+    if spec is None and device.kind == "cuda":
+        missing["datasheet"] = f"none is bundled for {device.title}"
+    if device.notes:
+        missing["device"] = "; ".join(device.notes)
+    return HardwareProfile(
+        name=spec.name if spec else slug(device.title),
+        device=device.title,
+        kind=device.kind,
+        spec=spec.name if spec else "",
+        units=device.units,
+        memory_bytes=device.memory_bytes,
+        l2_bytes=device.l2_bytes,
+        ceilings=found.ceilings,
+        curves=found.curves,
+        factors=found.factors,
+        power=found.power,
+        missing=missing,
+    )
+
+
+def host_path(path: Path) -> Path:
+    return path.with_suffix(".host.json")
+
+
+def journal_path(path: Path) -> Path:
+    return path.with_name(path.name + ".journal.jsonl")
+
+
+def save(path: Path, device: Device, found: Calibration, budget: Budget) -> None:
+    """Both artifacts, whole or not at all; then the journal has served."""
+    about = environment(device) | {"mode": budget.mode, "seconds": round(found.seconds, 1)}
+    artifact.write(host_path(path), artifact.new(HostProfile.SCHEMA, codec.to_json(found.host), about))
+    artifact.write(path, artifact.new(HardwareProfile.SCHEMA, codec.to_json(found.profile), about))
+    journal_path(path).unlink(missing_ok=True)

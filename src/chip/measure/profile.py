@@ -1,0 +1,280 @@
+"""Measuring operators: the same call cold, hot, in a graph and as the host sees it, side by side.
+
+cold   buffer sets used in turn, together over four times the last cache: weights and activations come from memory
+hot    the same buffers again and again
+graph  the cold rotation inside one CUDA graph
+host   by the host's clock, call by call, dispatch and synchronisation included
+
+Device time is taken between events, behind a blocking kernel where the host would be too slow; kernels shorter than
+SHORT_S are replayed as a graph, so that no launch is timed. Before the first sample of each context the very thing
+that is sampled runs for `warm_s`, so that clocks have settled to what this work leads to.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from chip import measurements, stats
+from chip.measure import build, limits, timing
+from chip.measure.device import Device
+from chip.measure.sampling import is_sustained
+from chip.measure.suites import Case
+from chip.measure.timer import Samples, StopRule, Take, collect
+from chip.roofline import label
+from chip.types import ChipError, Measurement, Op
+
+SHORT_S = 20e-6
+DISTURBED = 0.5  # involuntary switches a sample: above it the median is the scheduler's, not the operator's
+SAMPLE_S = 0.4e-3  # a sample is as many calls as take about this long
+MAX_SETS = 512
+MAX_INNER = 2048
+
+
+@dataclass(frozen=True)
+class Settings:
+    runs: int = 100  # samples of each context, unless the time cap comes first
+    noise: float = 0.005  # up to three times as many are taken until the median is known this well
+    max_s: float = 1.0  # of sampling, for each context
+    warm_s: float = 0.2  # before the first context, a quarter of it before each other
+    cpu_cold_bytes: int = 2**29  # filling more buffers than this would take a CPU longer than measuring
+    arithmetic_warm_s: float = 0.8  # instead, before long arithmetic: its clock takes a while to settle
+    only: tuple[str, ...] = ()  # contexts; empty: all that the device has
+
+    @property
+    def rule(self) -> StopRule:
+        return StopRule(self.noise, self.runs, 3 * self.runs, self.max_s)
+
+
+QUICK = Settings(runs=20, noise=0.02, max_s=0.12, warm_s=0.04, cpu_cold_bytes=2**26, arithmetic_warm_s=0.04)
+
+
+# Many shapes, each known to a per cent or so: estimators are fitted to them, and average over neighbours.
+TABLES = Settings(
+    runs=6, noise=0.01, max_s=0.04, warm_s=0.03, cpu_cold_bytes=2**26, arithmetic_warm_s=0.2, only=("cold",)
+)
+
+
+def contexts(device: Device, only: Collection[str] = ()) -> tuple[str, ...]:
+    found = ("cold", "hot", "graph", "host") if device.kind == "cuda" else ("cold", "hot", "host")
+    return tuple(c for c in found if not only or c in only)
+
+
+def name_cases(cases: Sequence[Case], device: Device) -> list[Case]:
+    """The cases with their implementations named."""
+    return [replace(c, implementation=_implementation(c, device)) for c in cases]
+
+
+def _implementation(case: Case, device: Device) -> str:
+    try:
+        return build.choose(case.op, device.kind, case.implementation)
+    except build.Unsupported:
+        return case.implementation or "torch"
+
+
+def missing(case: Case, device: Device, done: Collection[measurements.Key], only: Collection[str] = ()) -> list[str]:
+    """Contexts of a (named) case that are not measured yet."""
+    op = measurements.record(case.op)
+    return [c for c in contexts(device, only) if measurements.key(op, case.implementation, c) not in done]
+
+
+def profile_case(case: Case, device: Device, wanted: Sequence[str], settings: Settings) -> Iterator[Measurement]:
+    """Measure one (named) case; whatever goes wrong becomes its record. Ends the run only when the device is lost."""
+    blank = Measurement(measurements.record(case.op), case.implementation, "", "failed", device=device.title)
+    left = list(wanted)
+    try:
+        with build.around(case.op, case.implementation):
+            for found in _Bench(case, device, settings, blank).measure(wanted):
+                left.remove(found.context)
+                yield found
+    except build.Unsupported as e:
+        yield from (replace(blank, context=c, status="skipped", reason=str(e)) for c in left)
+    except Exception as e:  # out of memory, a dtype without kernel, a launch that failed: a record each, and on
+        reason = reason_of(e)
+        yield from (replace(blank, context=c, reason=reason) for c in left)
+        _still_there(device)
+    finally:
+        gc.collect()
+        device.empty_cache()
+
+
+def switches() -> int:
+    """How often this process had to leave a CPU to somebody else; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
+
+
+def disturbance(before: int, after: int, samples: int) -> tuple[str, ...]:
+    """A flag where the CPU was shared: threads that wait for one another then lose whole time slices, and the samples
+    are multiples of a slice that agree well with each other and say nothing about the operator."""
+    lost = after - before
+    return (f"CPU shared: {lost} involuntary switches in {samples} samples",) if lost > DISTURBED * samples else ()
+
+
+def reason_of(e: BaseException) -> str:
+    if isinstance(e, torch.OutOfMemoryError):
+        return "out of memory: " + str(e).split(". ")[0]
+    lines = [line.strip() for line in str(e).splitlines() if line.strip()]
+    return f"{type(e).__name__}: {lines[0] if lines else 'no message'}"[:300]
+
+
+def _still_there(device: Device) -> None:
+    try:
+        device.synchronize()
+    except Exception as e:
+        raise ChipError(
+            f"{device.title} no longer answers ({reason_of(e)}); run the same command again to go on"
+        ) from None
+
+
+class _Bench:
+    """One operator's buffer sets and the takes made of them; lives as long as its case."""
+
+    def __init__(self, case: Case, device: Device, settings: Settings, blank: Measurement) -> None:
+        self.op, self.device, self.settings, self.blank = case.op, device, settings, blank
+        self.generator = torch.Generator(device.torch_device).manual_seed(20)
+        self.implementation = case.implementation
+        first = self._build()
+        first()  # what is loaded, chosen or compiled on first use
+        device.synchronize()
+        self.call_s = timing.events(device, [first], 5)() * 1e-9
+        self.calls = [first, *(self._build() for _ in range(self._sets() - 1))]
+        self.warmed, self.capturable = False, True
+
+    def _build(self) -> build.Closure:
+        return build.build(self.op, self.device.torch_device, self.generator, self.implementation)
+
+    def _bytes(self) -> float:
+        cost = self.op.cost()
+        return cost.read_bytes or cost.write_bytes
+
+    def _sets(self) -> int:
+        wanted = timing.cold_copies(self.device, self._bytes())
+        if self.device.kind == "cpu":
+            wanted = min(wanted, int(self.settings.cpu_cold_bytes // self._bytes()) + 2)
+        return max(1, min(wanted, MAX_SETS))
+
+    def measure(self, wanted: Sequence[str]) -> Iterator[Measurement]:
+        made: dict[str, tuple[Samples, str]] = {}
+        for context in wanted:
+            try:
+                if context == "graph" and "cold" in made and self._by_graph:
+                    samples, method = made["cold"]
+                    method += "; the samples of cold"
+                else:
+                    samples, method = self._collect_somehow(context)
+            except build.Unsupported:
+                raise
+            except Exception as e:  # a graph that cannot be captured leaves the other contexts to be measured
+                yield replace(self.blank, context=context, reason=reason_of(e))
+                _still_there(self.device)
+                continue
+            made[context] = (samples, method)
+            yield self._record(context, samples, method)
+
+    def _collect_somehow(self, context: str) -> tuple[Samples, str]:
+        """By graph where the kernel is short, behind a blocking kernel where that graph cannot be captured."""
+        try:
+            return self._collect(context)
+        except RuntimeError:
+            if not self._by_graph or context == "graph":
+                raise
+            self.capturable = False
+            _still_there(self.device)
+            return self._collect(context)
+
+    @property
+    def _by_graph(self) -> bool:
+        return self.device.kind == "cuda" and self.call_s < SHORT_S and self.capturable
+
+    def _collect(self, context: str) -> tuple[Samples, str]:
+        take, method = self._take(context)
+        rest_s = self._warm_s * (0.25 if self.warmed else 1.0)
+        timing.warm_up(self.device, take, rest_s)
+        self.warmed = True
+        # a device's clock is read while it is still at work or has only just stopped
+        read_clock: Callable[[], float | None] | None = self.device.clock_hz if self.device.kind == "cuda" else None
+        before = switches()
+        found = collect(take, self.settings.rule, read_clock_hz=read_clock, boost_hz=self.device.boost_hz)
+        found.require_time(label(self.op))
+        if self.device.kind == "cpu" or context == "host":
+            found = replace(found, flags=(*found.flags, *disturbance(before, switches(), len(found.samples_ns))))
+        return found, f"{method}; warmed up {rest_s:.2g} s with the same work; {self._coldness(context)}"
+
+    @property
+    def _warm_s(self) -> float:
+        return self.settings.arithmetic_warm_s if is_sustained(self.op) else self.settings.warm_s
+
+    def _take(self, context: str) -> tuple[Take, str]:
+        calls = self.calls[:1] if context in ("hot", "host") else self.calls
+        if context == "host":
+            return timing.host(self.device, calls[0]), "host clock around call and synchronisation"
+        inner = max(1, min(MAX_INNER, round(SAMPLE_S / max(self.call_s, 1e-7))))
+        if context == "graph" or self._by_graph:
+            inner = len(calls) * max(1, round(inner / len(calls)))
+            return timing.graph(self.device, calls, inner), f"graph of {inner} calls between events"
+        if self.device.kind == "cpu":
+            return timing.events(self.device, calls, inner), f"host clock around {inner} calls"
+        return timing.events(self.device, calls, inner), f"events around {inner} calls"
+
+    def _coldness(self, context: str) -> str:
+        if context in ("hot", "host"):
+            return "one buffer set"
+        n, total = len(self.calls), len(self.calls) * self._bytes()
+        sets = f"{n} buffer set{'s' if n > 1 else ''} in turn, {total / 2**20:.3g} MiB"
+        return sets + ("" if self._cold_enough else f": under {timing.COLD_FACTOR}x the cache")
+
+    @property
+    def _cold_enough(self) -> bool:
+        return len(self.calls) * self._bytes() >= timing.COLD_FACTOR * self.device.l2_bytes
+
+    def _record(self, context: str, found: Samples, method: str) -> Measurement:
+        seconds = stats.median(found.samples_ns) * 1e-9
+        too_fast = impossible(self.op, seconds, self.device, found.clock_hz)
+        if too_fast:
+            return replace(self.blank, context=context, reason=too_fast, method=method)
+        flags = list(found.flags)
+        if context in ("cold", "graph") and not self._cold_enough:
+            flags.append("buffers fit in cache")
+        if context != "hot" and self.op.cost().bytes / seconds > (self.device.bus_bytes_per_s or float("inf")):
+            flags.append("faster than the memory bus: partly from cache")
+        sensors = self.device.sensors()
+        return replace(
+            self.blank,
+            context=context,
+            status="ok",
+            samples_ns=found.samples_ns,
+            method=method,
+            clock_hz=found.clock_hz,
+            watts=sensors.watts,
+            celsius=sensors.celsius,
+            flags=tuple(flags),
+        )
+
+
+def impossible(op: Op, seconds: float, device: Device, clock_hz: float | None) -> str:
+    """Why a time cannot be true, or nothing: more FLOPs than all units do at the highest clock seen."""
+    if not op.counted_flops:
+        return ""
+    dtype = op.compute.removeprefix("matmul_")
+    clock = max(clock_hz or 0.0, device.boost_hz or 0.0)
+    limit = limits.flop_limit(device.compute_capability, dtype, device.units, clock)
+    rate = op.cost().flops / seconds
+    if limit and rate > limit * limits.TOLERANCE:
+        return (
+            f"{rate / 1e12:.4g} TFLOP/s is above the physical limit of {limit / 1e12:.4g}: a fault of the measurement "
+            "or of the operator's count"
+        )
+    return ""
+
+
+def summary(found: Sequence[Measurement]) -> dict[str, Any]:
+    """How many records of each status."""
+    return {status: sum(m.status == status for m in found) for status in ("ok", "skipped", "failed")}

@@ -1,0 +1,1 @@
+"""Artifacts drawn: what the JSON says, as pictures and pages. Nothing here measures or predicts."""

@@ -1,0 +1,157 @@
+"""The direction of the arrows: who may import whom, what never needs torch, and how large the data may grow."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import chip
+from chip import cli
+
+SRC = Path(chip.__file__).parent
+DEVICE = {"measure", "run", "kernels"}
+ABOVE = DEVICE | {"cli", "report"}
+HEAVY = {"torch", "triton", "pandas", "transformers", "matplotlib", "numpy", "pynvml", "cuda", "vllm", "tqdm"}
+LOW = {"types", "codec", "artifact", "stats", "dtypes"}
+# part of the package -> the parts it may import at module level; a part not named here may import any that is not above
+MAY = {
+    "__init__": set(),
+    "types": set(),
+    "codec": {"types"},
+    "artifact": {"types"},
+    "stats": set(),
+    "dtypes": {"types"},
+    "hardware": {"types", "codec", "artifact"},
+    "ops": {"types", "dtypes"},
+    "models": LOW | {"ops"},
+    "engines": {"types", "ops"},
+    "predict": LOW | {"hardware", "ops", "models", "engines"},
+}
+
+
+def part(path):
+    return path.relative_to(SRC).parts[0].removesuffix(".py")
+
+
+def top_level(node):
+    """Imports that run when the module is imported: not those in functions or under TYPE_CHECKING."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute"
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        else:
+            yield from top_level(child)
+
+
+def arrows():
+    for path in sorted(SRC.rglob("*.py")):
+        for name in top_level(ast.parse(path.read_text(encoding="utf-8"))):
+            yield path, name.split(".")
+
+
+CHIP = [(path, names[1]) for path, names in arrows() if names[0] == "chip" and len(names) > 1]
+OUTSIDE = [(path, names[0]) for path, names in arrows() if names[0] != "chip"]
+
+
+def test_arrows_point_down():
+    assert len(CHIP) > 300
+    for path, target in CHIP:
+        source = part(path)
+        if source in MAY:
+            assert target in MAY[source] | {source}, f"{path} imports chip.{target}"
+        elif source not in ABOVE | {"__main__"}:
+            assert target not in ABOVE, f"{path} imports chip.{target}"
+        elif source in DEVICE:
+            assert target not in {"cli", "report"}, f"{path} imports chip.{target}"
+        elif source in {"cli", "report"}:
+            assert target not in DEVICE, f"{path} imports chip.{target} before it must"
+
+
+def test_measure_never_imports_run():
+    for path in sorted((SRC / "measure").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            assert not any(f"{module}.{n}".lstrip(".").startswith(("chip.run", "chip.cli")) for n in names), path
+
+
+def test_nothing_pure_imports_what_is_heavy():
+    for path, module in OUTSIDE:
+        if part(path) not in DEVICE:
+            assert module not in HEAVY, f"{path} imports {module} at module level"
+            assert module in sys.stdlib_module_names, f"{path} imports {module}: the base install has no dependencies"
+
+
+ENV = {**os.environ, "PYTHONPATH": str(SRC.parent)}
+BLOCKED = """
+import sys
+heavy = {heavy!r}
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in heavy:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+from chip.cli import main
+code = main({words!r})
+assert not heavy & {{name.split(".")[0] for name in sys.modules}}
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["predict", "llama-3.1-8b", "--gpu", "h200"],
+        ["estimate", "linear", "m=8", "n=4096", "k=4096"],
+        ["list", "models"],
+        ["list", "ops"],
+        ["show", "h200"],
+        ["show", "attention"],
+    ],
+    ids=" ".join,
+)
+def test_works_where_nothing_else_is_installed(words):
+    heavy = HEAVY | {"huggingface_hub", "hypothesis", "pytest"}
+    code = BLOCKED.format(heavy=heavy, words=words)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=ENV)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) > 100
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_that_needs_torch_says_so_in_one_line(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}))
+    code = BLOCKED.format(heavy=HEAVY, words=["predict", str(config), "--trace"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=ENV)
+    assert done.returncode == 2
+    assert done.stderr == "chip predict: --trace needs torch: pip install 'chip-inference[measure]'\n"
+
+
+@pytest.mark.parametrize("name", cli.commands())
+def test_every_command_has_help_examples_and_json(name):
+    module = cli.command(name)
+    assert module.__doc__
+    assert module.HELP
+    assert "chip " + name in module.EPILOG
+    assert "--json" in cli.parser(name)._option_string_actions
+
+
+def test_no_module_hides_in_a_name_that_says_nothing():
+    stems = {p.stem for p in SRC.rglob("*.py")}
+    assert not stems & {"utils", "util", "common", "helpers", "core", "base", "misc"}
+
+
+def test_bundled_data_stays_small():
+    assert sum(p.stat().st_size for p in (SRC / "data").rglob("*") if p.is_file()) < 5e6

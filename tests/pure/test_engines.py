@@ -1,0 +1,306 @@
+"""Engines: schedules that compute every token once, and rewrites that keep the work they fuse."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chip import engines, hardware
+from chip.dtypes import precision
+from chip.engines import context, fuse, hf_graph, vllm
+from chip.models import library
+from chip.models.lower import body, head, lower, place
+from chip.ops.add_rms_norm import AddRmsNorm
+from chip.ops.attention import Attention
+from chip.ops.linear import Linear
+from chip.ops.mla import Mla
+from chip.ops.rms_norm import RmsNorm
+from chip.predict.compose import Composer
+from chip.predict.roof import roof_of
+from chip.predict.roofline import Roofline
+from chip.types import ChipError, Program, Scenario, Seq, Step
+
+LARGE, SMALL = 80 * 2**30, 24 * 2**30
+BF16 = precision("bf16")
+
+
+def test_engines_are_found_by_listing():
+    assert engines.names() == ("hf-eager", "hf-graph", "vllm")
+    assert tuple(engines.get(n).NAME for n in engines.names()) == engines.names()
+    assert all(engines.get(n).TITLE for n in engines.names())
+    with pytest.raises(ChipError, match="no engine 'vlm'; did you mean vllm"):
+        engines.get("vlm")
+    with pytest.raises(ChipError, match="no engine 'fuse'"):
+        engines.get("fuse")
+
+
+# --- the growing context
+
+
+@given(st.integers(0, 10_000), st.integers(1, 10_000))
+def test_context_points_stand_for_all_steps(first, steps):
+    points = context.decode_contexts(first, steps)
+    total = 0.0
+    for _, weight in points:
+        total += weight
+    assert total == 1  # exactly, in this order
+    assert all(first <= past < first + steps for past, _ in points)
+    mean = sum(past * weight for past, weight in points)
+    assert mean == pytest.approx(first + (steps - 1) / 2, abs=0.5)
+
+
+@given(st.integers(0, 1000), st.integers(1, 1000))
+def test_context_points_only_move_up(first, steps):
+    def mean(first, steps):
+        return sum(past * weight for past, weight in context.decode_contexts(first, steps))
+
+    assert mean(first + 1, steps) > mean(first, steps)
+    assert mean(first, steps + 1) >= mean(first, steps)
+
+
+# --- HF
+
+
+def test_hf_eager_is_one_prefill_and_growing_decodes():
+    e, s = engines.get("hf-eager"), Scenario(4, 100, 11)
+    assert e.prefill(s, LARGE) == ((Step((Seq(100, 0, 4),)), 1.0),)
+    steps = e.decode(s, LARGE)
+    assert [step.seqs for step, _ in steps] == [(Seq(1, past, 4),) for past in (100, 102, 105, 107, 109)]
+    assert [weight * 12 for _, weight in steps] == pytest.approx([1, 4, 2, 4, 1])
+    assert not any(step.graph for step, _ in steps)
+
+
+@given(st.integers(1, 5000), st.integers(1, 300))
+def test_hf_graph_attends_over_its_whole_cache(prompt, output):
+    e, s = engines.get("hf-graph"), Scenario(3, prompt, output)
+    cache = prompt + max(output, 64)
+    assert hf_graph.cache_tokens(s) == cache
+    (first, _), (step, _) = e.prefill(s, LARGE)[0], e.decode(s, LARGE)[0]
+    assert [q.new + q.past for q in (*first.seqs, *step.seqs)] == [cache, cache]
+    assert first.graph
+    assert step.graph
+
+
+def test_hf_graph_masks_instead_of_leaving_out():
+    program = engines.get("hf-graph").rewrite(body(library.find("mistral-7b-v0.1"), 1, BF16, 1), True)
+    attention = [c.op for b in program.blocks for c in b.calls if isinstance(c.op, Attention)]
+    assert [(op.causal, op.window) for op in attention] == [(False, 0)]
+    assert attention[0].over(Seq(1, 9000)).cost().flops == 2 * 32 * 9001 * 256
+
+
+# --- vLLM: schedule
+
+
+@given(st.integers(1, 400), st.integers(2, 3000), st.integers(400, 5000), st.integers(1, 2))
+def test_every_prompt_token_is_computed_once(batch, prompt, budget, output):
+    """Follow the scheduler's sequences as a KV cache would: no gap, no overlap, no step over its budget."""
+    steps = vllm._chunks(Scenario(batch, prompt, output), budget)
+    half_done, finished = None, 0
+    for number, seqs in enumerate(steps):
+        assert sum(s.new * s.count for s in seqs) <= budget
+        assert all(s.new > 0 and s.count > 0 for s in seqs)
+        if number < len(steps) - 1:
+            assert sum(s.new * s.count for s in seqs) == budget
+        done_before = finished
+        for s in seqs:
+            if s.past == prompt:  # a request that has its first token decodes along
+                assert (s.new, s.count) == (1, done_before)
+            elif s.past:
+                assert (s.past, s.count) == (half_done, 1)
+                half_done = s.past + s.new
+            elif s.new == prompt:
+                finished += s.count
+            else:
+                assert half_done is None
+                half_done = s.new
+            if half_done == prompt:
+                half_done, finished = None, finished + 1
+        decoding = sum(s.count for s in seqs if s.past == prompt)
+        assert decoding == (done_before if output > 1 else 0)
+    assert (half_done, finished) == (None, batch)
+
+
+def tokens(steps, prompt):
+    """(prompt tokens, decode tokens) of a weighted schedule."""
+    seqs = [(s, weight) for step, weight in steps for s in step.seqs]
+    decode = sum(s.count * w for s, w in seqs if s.new == 1 and s.past >= prompt)
+    return sum(s.new * s.count * w for s, w in seqs) - decode, decode
+
+
+@given(st.integers(1, 3000), st.integers(2, 20_000), st.integers(1, 50), st.sampled_from([LARGE, SMALL]))
+def test_a_schedule_of_any_length_computes_its_prompts(batch, prompt, output, memory):
+    s = Scenario(batch, prompt, output)
+    steps = vllm.prefill(s, memory)
+    assert len(steps) < 64
+    assert all(0 < step.tokens <= vllm.step_tokens(memory) for step, _ in steps)
+    assert all(weight > 0 for _, weight in steps)
+    assert tokens(steps, prompt)[0] == pytest.approx(batch * prompt, rel=1e-9)
+
+
+def test_a_prompt_batch_within_the_budget_is_one_step():
+    assert vllm.prefill(Scenario(8, 2048, 10), LARGE) == ((Step((Seq(2048, 0, 8),)), 1.0),)
+    assert vllm.prefill(Scenario(1, 100, 1), LARGE) == ((Step((Seq(100, 0, 1),), 4, True), 1.0),)
+
+
+def test_one_token_over_the_budget_is_a_second_step():
+    steps = [step.seqs for step, _ in vllm.prefill(Scenario(3, 8192, 10), LARGE)]
+    assert steps == [(Seq(8192, 0, 2),), (Seq(1, 8192, 2), Seq(8192, 0, 1))]
+    steps = [step.seqs for step, _ in vllm.prefill(Scenario(3, 8192, 10), SMALL)]
+    assert steps == [
+        (Seq(8192, 0, 1),),
+        (Seq(1, 8192, 1), Seq(8191, 0, 1)),
+        (Seq(1, 8192, 1), Seq(1, 8191, 1), Seq(8190, 0, 1)),
+        (Seq(1, 8192, 2), Seq(2, 8190, 1)),
+    ]
+
+
+def test_requests_beyond_what_runs_at_once_wait_in_waves():
+    """2.5 waves: two whole ones prefill and decode to their end before the last prefills."""
+    steps = vllm.prefill(Scenario(640, 16, 11), SMALL)
+    assert [(step.seqs, weight) for step, weight in (steps[0], steps[-1])] == [
+        ((Seq(16, 0, 256),), 2),
+        ((Seq(16, 0, 128),), 1),
+    ]
+    decodes = [(step.seqs[0], weight) for step, weight in steps[1:-1]]
+    assert {(s.new, s.count) for s, _ in decodes} == {(1, 256)}
+    assert sum(weight for _, weight in decodes) == pytest.approx(2 * 10)
+    assert sum(s.past * weight for s, weight in decodes) / 20 == pytest.approx(16 + 4.5, abs=0.5)
+    assert vllm.decode(Scenario(640, 16, 2), SMALL) == ((Step((Seq(1, 16, 256),), 0, True), 1.0),)
+    assert vllm.decode(Scenario(640, 16, 2), LARGE) == ((Step((Seq(1, 16, 640),)), 1.0),)
+
+
+@given(st.integers(1, 600))
+def test_graphs_pad_to_the_next_size(n):
+    padded = vllm.padded(n)
+    assert padded >= n
+    assert padded == n if n > 512 or n in (1, 2, 4, 8, 248, 256, 272, 512) else padded in vllm.GRAPH_TOKENS
+    assert vllm.padded(n + 1) >= padded
+    assert padded - n < (2 if n <= 4 else 8 if n <= 256 else 16)
+
+
+def test_a_padded_step_has_the_rows_of_its_requests():
+    ((step, _),) = vllm.decode(Scenario(9, 100, 2), LARGE)
+    assert (step.tokens, step.rows, step.graph) == (16, 9, True)
+    ((step, _),) = vllm.decode(Scenario(513, 100, 2), LARGE)
+    assert (step.tokens, step.rows, step.graph) == (513, 513, False)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "prompt", "output"),
+    [
+        ("llama-3.1-8b", 300, 1500, 128),
+        ("llama-3.1-8b", 1000, 600, 128),
+        ("llama-3.1-8b", 1000, 600, 1),
+        ("llama-3.1-8b", 40, 20_000, 128),
+        ("llama-3.1-8b", 6, 100_000, 16),
+        ("llama-3.1-8b", 2, 300_000, 1),
+        ("mistral-7b-v0.1", 30, 30_000, 16),
+        ("mixtral-8x7b", 200, 3000, 16),
+    ],
+)
+def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, output):
+    c = Composer(library.find(model), BF16, 1, "vllm", Roofline(roof_of(hardware.find("a100"))))
+    s = Scenario(batch, prompt, output)
+    budget = vllm.step_tokens(LARGE)
+    assert batch * prompt > vllm.EXACT_STEPS * budget
+    walked = c.phase(tuple((vllm._step(seqs), 1.0) for seqs in vllm._chunks(s, budget)))
+    integrated = c.phase(vllm.prefill(s, LARGE))
+    assert integrated.seconds == pytest.approx(walked.seconds, rel=0.02)
+    assert integrated.matmul_flops == pytest.approx(walked.matmul_flops, rel=0.02)
+
+
+# --- vLLM: rewrite
+
+DENSE = ["llama-3.1-8b", "qwen2.5-7b", "qwen3-8b", "gemma-2-9b", "mixtral-8x7b", "granite-3.1-8b", "opt-125m"]
+
+
+def flat(program):
+    return [(b.repeat, c) for b in program.blocks for c in b.calls]
+
+
+@pytest.mark.parametrize("model", [*DENSE, "olmo-2-7b", "gpt-j-6b", "falcon-40b", "phi-3-mini", "qwen1.5-moe-a2.7b"])
+@pytest.mark.parametrize("decode", [True, False])
+def test_fusing_keeps_the_flops_and_moves_less(model, decode):
+    canonical = lower(library.find(model), Step((Seq(1 if decode else 9, 20, 3),)), BF16)
+    fused = engines.get("vllm").rewrite(canonical, decode)
+    assert fused.counted_flops == canonical.counted_flops
+    assert fused.cost().flops == canonical.cost().flops
+    assert fused.cost().bytes <= canonical.cost().bytes
+
+
+def test_projections_over_one_input_are_merged():
+    calls = {
+        c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(library.find("qwen2.5-7b"), 5, BF16, 1), True))
+    }
+    assert calls["qkv_proj"] == Linear(5, (28 + 2 * 4) * 128, 3584, "bf16", "bf16", True)
+    assert calls["gate_up_proj"] == Linear(5, 2 * 18944, 3584, "bf16", "bf16")
+    assert not {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"} & set(calls)
+
+
+def test_a_rule_that_lacks_a_part_does_nothing():
+    calls = [c for _, c in flat(body(library.find("opt-125m"), 1, BF16, 1))]
+    assert fuse.merge_linears(("gate_proj", "up_proj"), "gate_up_proj")(calls) == calls
+
+
+@pytest.mark.parametrize("model", DENSE)
+def test_each_addition_goes_into_a_norm(model):
+    canonical = body(library.find(model), 4, BF16, 1)
+    fused = engines.get("vllm").rewrite(canonical, True)
+    count = {}
+    for name, program in (("before", canonical), ("after", fused)):
+        for n, c in flat(program):
+            if c.op.kind in ("add", "rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm"):
+                count[name, c.op.kind] = count.get((name, c.op.kind), 0) + n
+    layers = library.find(model).layer_count
+    norms = {k: v for (when, k), v in count.items() if when == "before" and k.endswith("norm")}
+    ((kind, before),) = norms.items()
+    assert count["after", f"add_{kind}"] == 2 * layers
+    assert count.get(("after", kind), 0) == before - 2 * layers
+    assert count.get(("after", "add"), 0) == count["before", "add"] - 2 * layers
+
+
+def test_parallel_layers_have_no_addition_before_a_norm():
+    kinds = [c.op.kind for _, c in flat(engines.get("vllm").rewrite(body(library.find("gpt-j-6b"), 4, BF16, 1), True))]
+    assert "add_layer_norm" not in kinds
+
+
+def test_fused_norm_has_the_shape_of_the_norm():
+    calls = {
+        c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(library.find("llama-3.1-8b"), 5, BF16, 1), True))
+    }
+    assert calls["attn_norm"] == calls["mlp_norm"] == AddRmsNorm(5, 4096)
+    assert calls["final_norm"] == RmsNorm(5, 4096)
+
+
+def test_latent_attention_is_absorbed_in_decode_only():
+    d = library.find("deepseek-v3")  # 128 heads, latent 512, 128 + 64 wide keys, values of 128
+    one = {c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(d, 3, BF16, 1), True))}
+    assert "kv_up" not in one
+    assert one["attention"] == Mla(1, 128, 512, 64, 1, 1)
+    assert one["q_absorb"].cost().flops == 2 * 128 * 3 * 512 * 128
+    assert one["v_absorb"].cost().flops == 2 * 128 * 3 * 128 * 512
+    assert one["kv_append"].cost().write_bytes == 3 * 576 * 2
+    many = {c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(d, 3, BF16, 1), False))}
+    assert isinstance(many["attention"], Attention)
+    assert "kv_up" in many
+
+
+def test_absorbing_reads_the_same_weights():
+    """Absorbed, the up-projection's matrix is read by two batched products instead of one dense layer."""
+    d = library.find("deepseek-v3")
+    up = next(c.op for _, c in flat(body(d, 1, BF16, 1)) if c.role == "kv_up")
+    absorbed = {c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(d, 1, BF16, 1), True))}
+    weights = sum(absorbed[r].batch * absorbed[r].n * absorbed[r].k for r in ("q_absorb", "v_absorb"))
+    assert weights == up.n * up.k
+
+
+@settings(max_examples=20)
+@given(st.sampled_from(library.names()), st.integers(1, 700), st.integers(0, 3000), st.sampled_from(engines.names()))
+def test_composing_is_lowering_and_rewriting_each_step(model, new, past, engine):
+    """The template of one token, grown, is the program of a step lowered and rewritten as a whole."""
+    d, e = library.find(model), engines.get(engine)
+    step = Step((Seq(new, past, 2), Seq(1, 17, 3)), pad_tokens=5)
+    blocks = e.rewrite(body(d, step.tokens, BF16, 1), new == 1).blocks
+    whole = place(Program((*blocks, *e.rewrite(head(d, step.rows, BF16, 1), False).blocks)), step.seqs).cost()
+    phase = Composer(d, BF16, 1, engine, Roofline(roof_of(hardware.find("a100")))).phase(((step, 1.0),))
+    assert sum(n.flops for n in phase.lines) == pytest.approx(whole.flops, rel=1e-12)
+    assert phase.bytes == pytest.approx(whole.bytes, rel=1e-12)

@@ -1,0 +1,330 @@
+"""Operators: each one's cost by hand for one small shape, the laws all costs keep, and what wrong axes are told."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chip import ops
+from chip.ops.all_reduce import AllReduce
+from chip.ops.attention import Attention, visible_keys, visible_pairs
+from chip.ops.linear import Linear
+from chip.ops.mla import Mla
+from chip.ops.moe_experts import MoeExperts
+from chip.types import ChipError, Cost, Seq
+
+# kind -> (axes, FLOPs, bytes read, bytes written); bf16, so 2 bytes an element, unless said otherwise
+BY_HAND = {
+    "linear": ({"m": 2, "n": 3, "k": 4}, 2 * 2 * 3 * 4, 2 * (2 * 4 + 3 * 4), 2 * 2 * 3),
+    "bmm": ({"batch": 5, "m": 2, "n": 3, "k": 4}, 5 * 2 * 2 * 3 * 4, 5 * 2 * (2 * 4 + 4 * 3), 5 * 2 * 2 * 3),
+    # 3 new tokens after 1: they see 2, 3 and 4 keys; each pair is a product of 8 for the score and of 8 for the value
+    "attention": (
+        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 3, "kv_len": 4},
+        2 * 2 * (2 + 3 + 4) * (8 + 8),
+        2 * (3 * 2 * 8 + 4 * 1 * (8 + 8)),
+        2 * 3 * 2 * 8,
+    ),
+    # keys are 6 + 2 wide, values the same 6, read once and shared by both heads
+    "mla": (
+        {"batch": 1, "heads": 2, "latent": 6, "rope_dim": 2, "q_len": 1, "kv_len": 4},
+        2 * 2 * 4 * (8 + 6),
+        2 * (2 * 8 + 4 * 8),
+        2 * 2 * 6,
+    ),
+    # 3 tokens, 2 of 4 experts each: 4 (1 - (1/2)^3) = 3.5 experts are read; 6 token-expert pairs go through
+    # up and gate (5 -> 7 each), activation (7 from both) and down (7 -> 5)
+    "moe_experts": (
+        {"tokens": 3, "hidden": 5, "intermediate": 7, "experts": 4, "top_k": 2},
+        6 * 2 * (5 * 7 * 3),
+        2 * (6 * 5 + 6 * 2 * 7 + 6 * 7) + 3.5 * 2 * (3 * 5 * 7),
+        2 * (6 * 2 * 7 + 6 * 7 + 6 * 5),
+    ),
+    "moe_router": (
+        {"tokens": 3, "hidden": 5, "experts": 4, "top_k": 2},
+        2 * 3 * 4 * 5 + 5 * 3 * 4,
+        2 * (3 * 5 + 4 * 5),
+        3 * 2 * 8,
+    ),
+    "layer_norm": ({"rows": 3, "cols": 5}, 8 * 15, 2 * (15 + 2 * 5), 2 * 15),
+    "rms_norm": ({"rows": 3, "cols": 5}, 4 * 15, 2 * (15 + 5), 2 * 15),
+    "add_layer_norm": ({"rows": 3, "cols": 5}, 9 * 15, 2 * (2 * 15 + 2 * 5), 2 * 2 * 15),
+    "add_rms_norm": ({"rows": 3, "cols": 5}, 5 * 15, 2 * (2 * 15 + 5), 2 * 2 * 15),
+    "layer_norm_gelu": ({"rows": 3, "cols": 5}, 16 * 15, 2 * (15 + 2 * 5), 2 * 15),
+    "row_normalize": ({"rows": 3, "cols": 5}, 6 * 15, 2 * 15, 2 * 15),
+    "softmax": ({"rows": 3, "cols": 5}, 5 * 15, 2 * 15, 2 * 15),
+    "gelu": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 15, 2 * 15),
+    "silu": ({"rows": 3, "cols": 5}, 4 * 15, 2 * 15, 2 * 15),
+    "silu_mul": ({"rows": 3, "cols": 5}, 5 * 15, 2 * 2 * 15, 2 * 15),
+    "relu": ({"rows": 3, "cols": 5}, 15, 2 * 15, 2 * 15),
+    "add": ({"rows": 3, "cols": 5}, 15, 2 * 2 * 15, 2 * 15),
+    "scale": ({"rows": 3, "cols": 5}, 15, 2 * 15, 2 * 15),
+    "softcap": ({"rows": 3, "cols": 5}, 4 * 15, 2 * 15, 2 * 15),
+    "copy": ({"rows": 3, "cols": 5}, 0, 2 * 15, 2 * 15),
+    "fill": ({"rows": 3, "cols": 5}, 0, 0, 2 * 15),
+    "kv_append": ({"rows": 3, "cols": 5}, 0, 2 * 15, 2 * 15),
+    # indices of 8 bytes come in or go out
+    "embedding": ({"rows": 3, "cols": 5}, 0, 2 * 15 + 3 * 8, 2 * 15),
+    "sampling": ({"rows": 3, "cols": 5}, 15, 2 * 15, 3 * 8),
+    # 6 FLOPs turn a pair of values; cosines and sines of a token, 4 values, serve all its heads
+    "rope": ({"rows": 3, "heads": 2, "head_dim": 4}, 6 * 3 * 2 * 2, 2 * (3 * 2 * 4 + 3 * 4), 2 * 3 * 2 * 4),
+    "pointwise": ({"reads": 10, "writes": 4}, 10, 2 * 10, 2 * 4),
+    # each rank adds up its quarter of 15 values from the three others
+    "all_reduce": ({"rows": 3, "cols": 5, "ranks": 4}, 15 * 3 / 4, 2 * 15, 2 * 15),
+    # 6x6 image, padded to 8x8, kernel 3x3 every second: 3x3 outputs, each a product over 2*3*3 taps
+    "conv2d": (
+        {"batch": 1, "in_channels": 2, "height": 6, "width": 6, "out_channels": 4, "stride": 2, "padding": 1},
+        2 * (4 * 3 * 3) * (2 * 3 * 3),
+        2 * (2 * 6 * 6 + 4 * 2 * 3 * 3),
+        2 * 4 * 3 * 3,
+    ),
+    # 2 layers of 4 gates: the first sees 3 inputs, the second the 4 hidden values of the first; 10 steps in all
+    "lstm": (
+        {"batch": 2, "seq": 5, "input_size": 3, "hidden": 4, "layers": 2},
+        10 * 2 * 4 * 4 * ((3 + 4) + (4 + 4)) + 10 * 2 * 4 * 24,
+        2 * (4 * 4 * ((3 + 4) + (4 + 4)) + 2 * 2 * 16 + 10 * (3 + 4) + 2 * 2 * 4 * 2),
+        2 * (10 * 2 * 4 + 2 * 2 * 4 * 2),
+    ),
+}
+
+
+def test_every_operator_is_checked_by_hand():
+    assert set(BY_HAND) == set(ops.names())
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_cost_by_hand(kind):
+    axes, flops, read, written = BY_HAND[kind]
+    assert ops.build(kind, axes).cost() == pytest.approx(Cost(flops, read, written))
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_an_operator_is_a_value(kind):
+    one, same = (ops.build(kind, BY_HAND[kind][0]) for _ in range(2))
+    assert one == same
+    assert len({one, same}) == 1
+    assert one.compute.startswith("matmul_")
+    assert 0 <= one.counted_flops <= 2 * one.cost().flops + 1
+
+
+def test_width_of_what_is_stored():
+    assert Linear(2, 3, 4, "fp32").cost() == Cost(48, 4 * 20, 4 * 6)
+    assert Linear(2, 3, 4, "bf16", "int8").cost() == Cost(48, 2 * 8 + 12, 2 * 6)
+    assert Linear(2, 256, 4, "bf16", "int4").cost().read_bytes == 2 * 8 + 4 * 256 * (1 / 2 + 2 / 128)
+    assert Linear(2, 3, 4, "fp8").cost() == Cost(48, 20, 2 * 6)  # operands of a byte, a result of 16 bits
+    assert Linear(2, 3, 4, bias=True).cost() == Cost(48 + 6, 2 * 20 + 2 * 3, 2 * 6)
+
+
+def test_costs_add():
+    assert Cost(1, 2, 3) + Cost(10, 20, 30) == Cost(11, 22, 33)
+    assert Cost(12, 2, 4).bytes == 6
+    assert Cost(12, 2, 4).intensity == 2
+    assert Cost(0, 0, 0).intensity == 0
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 50))
+def test_columns_of_a_product_add(m, n1, n2):
+    """One wide product does the FLOPs and writes the bytes of two narrow ones; it reads its input once less."""
+    together, apart = Linear(m, n1 + n2, 7).cost(), Linear(m, n1, 7).cost() + Linear(m, n2, 7).cost()
+    assert together.flops == apart.flops
+    assert together.write_bytes == apart.write_bytes
+    assert apart.read_bytes - together.read_bytes == 2 * m * 7
+
+
+NOT_MORE_WORK = {"stride", "kernel_h", "kernel_w"}  # fewer outputs
+GROWING = {
+    kind: [
+        f.name
+        for f in ops.axes(ops.get(kind)).values()
+        if f.type == "int" and f.name not in NOT_MORE_WORK | {"window", "v_head_dim"}
+    ]
+    for kind in BY_HAND
+}
+
+
+@pytest.mark.parametrize(("kind", "axis"), [(k, a) for k, axes in GROWING.items() for a in axes])
+@settings(max_examples=25)
+@given(data=st.data())
+def test_no_axis_grows_for_less_work(kind, axis, data):
+    drawn = {a: data.draw(st.integers(1, 40), a) for a in GROWING[kind]}
+    if kind == "attention":
+        drawn["heads"] = drawn["kv_heads"]  # so that any number of them divides
+    if "kv_len" in drawn:
+        drawn["kv_len"] += drawn["q_len"]
+    if "top_k" in drawn:
+        drawn["experts"] += drawn["top_k"]
+    if kind == "conv2d":
+        drawn["height"], drawn["width"] = drawn["height"] + 3, drawn["width"] + 3
+    more = data.draw(st.integers(1, 30), "more")
+    grown = {**drawn, axis: drawn[axis] + more}
+    if axis == "q_len":  # more new tokens after the same past
+        grown["kv_len"] += more
+    if axis == "top_k":
+        grown["experts"] = drawn["experts"] = drawn["experts"] + more
+    if kind == "attention" and axis == "heads":
+        grown["heads"] = drawn["heads"] * (1 + more)
+    elif kind == "attention" and axis == "kv_heads":
+        drawn["heads"] = grown["heads"] = drawn["kv_heads"] * grown["kv_heads"]
+    small, large = ops.build(kind, drawn).cost(), ops.build(kind, grown).cost()
+    assert all(more >= less * (1 - 1e-12) for more, less in zip(large, small))  # the expected experts are rounded
+
+
+PAIRS = st.tuples(st.integers(0, 60), st.integers(1, 40), st.integers(0, 30))  # past, new, window
+
+
+@given(PAIRS)
+def test_visible_pairs_are_those_of_a_mask(shape):
+    past, new, window = shape
+    kv = past + new
+    mask = [
+        [key <= past + query and (not window or key > past + query - window) for key in range(kv)]
+        for query in range(new)
+    ]
+    assert visible_pairs(new, kv, True, window) == sum(map(sum, mask))
+    assert visible_keys(new, kv, True, window) == sum(map(any, zip(*mask)))
+    assert visible_pairs(new, kv, False, 0) == new * kv
+
+
+@given(PAIRS, st.lists(st.integers(1, 15), max_size=8))
+def test_a_prefill_is_its_decode_steps_and_any_chunks(shape, cuts):
+    past, new, window = shape
+    for whole in (Attention(3, 4, 2, 8, 1, 1, True, window), Attention(3, 4, 4, 8, 1, 1, True, window, 6)):
+
+        def flops(n, before, one=whole):
+            return one.over(Seq(n, before, 3)).cost().flops
+
+        assert flops(new, past) == sum(flops(1, past + i) for i in range(new))
+        chunked, done = 0, 0
+        for size in [*cuts, new]:
+            size = min(size, new - done)
+            if size:
+                chunked += flops(size, past + done)
+                done += size
+        assert flops(new, past) == chunked
+
+
+@given(st.integers(0, 60), st.integers(1, 40))
+def test_latent_attention_is_its_decode_steps(past, new):
+    one = Mla(2, 4, 16, 8, 1, 1)
+    steps = [one.over(Seq(1, past + i, 2)).cost().flops for i in range(new)]
+    assert one.over(Seq(new, past, 2)).cost().flops == sum(steps)
+
+
+def test_fewer_key_heads_read_fewer_bytes_for_the_same_flops():
+    many, grouped, single = (Attention(1, 32, kv, 128, 1, 4096).cost() for kv in (32, 8, 1))
+    assert many.flops == grouped.flops == single.flops == 2 * 32 * 4096 * 256
+    queries = 2 * 32 * 128
+    assert many.read_bytes - queries == 2 * 4096 * 32 * 256
+    assert grouped.read_bytes - queries == 2 * 4096 * 8 * 256
+    assert single.read_bytes - queries == 2 * 4096 * 1 * 256
+
+
+def test_a_window_bounds_what_is_read():
+    at = [Attention(1, 8, 8, 64, 1, kv, True, 100).cost() for kv in (99, 100, 101, 5000)]
+    assert at[0].flops < at[1].flops
+    assert at[1] == at[2] == at[3]
+    assert Attention(1, 8, 8, 64, 10, 5000, True, 100).cost().read_bytes == 2 * 8 * (10 * 64 + 109 * 128)
+
+
+def test_latent_cache_is_shared_by_all_heads():
+    one, many = (Mla(1, heads, 512, 64, 1, 1000).cost() for heads in (1, 128))
+    assert many.flops == 128 * one.flops
+    assert many.read_bytes - one.read_bytes == 2 * 127 * 576  # queries only
+
+
+def test_counted_flops_are_dense():
+    assert Attention(2, 8, 8, 64, 10, 10).counted_flops == 2 * 2 * 8 * 10 * 10 * 128
+    assert Linear(2, 3, 4, bias=True).counted_flops == 48
+    assert AllReduce(2, 3, 4).counted_flops == 0
+
+
+@given(st.integers(1, 64), st.data(), st.integers(1, 300))
+def test_experts_read_lie_between_top_k_and_all(experts, data, tokens):
+    top_k = data.draw(st.integers(1, experts))
+    read = MoeExperts(tokens, 8, 8, experts, top_k).experts_read
+    assert top_k - 1e-9 <= read <= min(experts, tokens * top_k) + 1e-9
+
+
+def test_experts_read_by_one_and_by_many():
+    assert MoeExperts(1, 8, 8, 64, 6).experts_read == pytest.approx(6)
+    assert MoeExperts(2, 8, 8, 4, 2).experts_read == 3  # the second token's two: one new on average
+    assert MoeExperts(10_000, 8, 8, 64, 6).experts_read == pytest.approx(64)
+    assert MoeExperts(7, 8, 8, 4, 4).experts_read == 4
+
+
+def test_a_ring_moves_almost_twice_the_tensor():
+    one = AllReduce(3, 5, 4)
+    assert one.bytes_over_link == 2 * 3 / 4 * 2 * 15
+    assert one.hops == 6
+    assert AllReduce(3, 5, 1).bytes_over_link == 0
+
+
+LINEAR = {"m": 8, "n": 16, "k": 32}
+ATTENTION = {"batch": 1, "heads": 8, "kv_heads": 2, "head_dim": 64, "q_len": 1, "kv_len": 10}
+
+
+@pytest.mark.parametrize(
+    ("kind", "axes", "line"),
+    [
+        ("linaer", {}, "no operator 'linaer'; did you mean linear?"),
+        ("elementwise", {}, "no operator 'elementwise'"),
+        ("__init__", {}, "no operator '__init__'"),
+        ("", {}, "no operator ''; known: add, "),
+        (7, {}, "op must be an operator's name, got '7'"),
+        (["linear"], {}, "op must be an operator's name"),
+        ("x" * 5000, {}, "no operator 'xxx"),
+        ("linear", {"m": 8, "n": 16}, "linear needs axis 'k'; its axes are m, n, k, dtype, weight_dtype, bias"),
+        ("linear", {**LINEAR, "kk": 1}, "linear has no axis 'kk'; did you mean 'k'?"),
+        ("linear", {**LINEAR, "rows": 1}, "linear has no axis 'rows'; its axes are m, n, k"),
+        ("linear", {**LINEAR, "m": 0}, "linear axis 'm' must be a whole number from 1 to 2^40, got '0'"),
+        ("linear", {**LINEAR, "m": -3}, "got '-3'"),
+        ("linear", {**LINEAR, "m": 2**40 + 1}, "got '1099511627777'"),
+        ("linear", {**LINEAR, "m": 10**400}, "got '1000000"),
+        ("linear", {**LINEAR, "m": 2.5}, "got '2.5'"),
+        ("linear", {**LINEAR, "m": float("nan")}, "got 'nan'"),
+        ("linear", {**LINEAR, "m": float("inf")}, "got 'inf'"),
+        ("linear", {**LINEAR, "m": True}, "got 'True'"),
+        ("linear", {**LINEAR, "m": "8"}, "linear axis 'm' must be a whole number"),
+        ("linear", {**LINEAR, "m": None}, "got 'None'"),
+        ("linear", {**LINEAR, "m": [8]}, "got '[8]'"),
+        ("linear", {**LINEAR, "bias": 2}, "linear axis 'bias' must be true or false, got '2'"),
+        ("linear", {**LINEAR, "bias": "yes"}, "must be true or false"),
+        ("linear", {**LINEAR, "dtype": "bf17"}, "linear dtype 'bf17' is not known; choose one of fp32, "),
+        ("linear", {**LINEAR, "dtype": 16}, "linear dtype '16' is not known"),
+        ("linear", {**LINEAR, "dtype": ["bf16"]}, "is not known"),
+        ("linear", {**LINEAR, "weight_dtype": "int3"}, "linear weight_dtype 'int3' is not known"),
+        ("attention", {**ATTENTION, "kv_heads": 3}, "heads 8 is not a multiple of kv_heads 3"),
+        ("attention", {**ATTENTION, "q_len": 11}, "kv_len 10 counts past and new tokens, so it is at least q_len 11"),
+        ("attention", {**ATTENTION, "window": -1}, "axis 'window' must be a whole number from 0"),
+        ("mla", {"batch": 1, "heads": 8, "latent": 8, "rope_dim": 8, "q_len": 2, "kv_len": 1}, "at least q_len 2"),
+        ("moe_experts", {"tokens": 1, "hidden": 8, "intermediate": 8, "experts": 2, "top_k": 3}, "top_k 3 is more"),
+        ("moe_router", {"tokens": 1, "hidden": 8, "experts": 2, "top_k": 3}, "top_k 3 is more than experts 2"),
+        (
+            "conv2d",
+            {"batch": 1, "in_channels": 1, "height": 2, "width": 9, "out_channels": 1},
+            "kernel 3x3 is larger than the padded image 2x9",
+        ),
+    ],
+    ids=str,
+)
+def test_senseless_calls_are_refused_by_name(kind, axes, line):
+    with pytest.raises(ChipError) as told:
+        ops.build(kind, axes)
+    assert line in str(told.value)
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) < 600
+
+
+def test_axes_of_their_own_kind_are_taken():
+    assert ops.build("linear", {**LINEAR, "m": 8.0, "bias": 1}) == Linear(8, 16, 32, bias=True)
+    uncausal = ops.build("attention", {**ATTENTION, "causal": False, "q_len": 20})
+    assert uncausal.cost().flops == 2 * 8 * 20 * 10 * 128
+
+
+@pytest.mark.parametrize("kind", BY_HAND)
+def test_the_largest_axes_stay_finite(kind):
+    axes = {f.name: ops.MAX_AXIS for f in dataclasses.fields(ops.get(kind)) if f.type == "int"}
+    flops, read, written = ops.build(kind, axes).cost()
+    assert 0 <= flops < 1e120
+    assert 0 <= read < 1e120
+    assert 0 < written < 1e120

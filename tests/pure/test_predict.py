@@ -1,0 +1,525 @@
+"""Predictions: the JSON contract, its identities, exact numbers on a round GPU, and laws over random models."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from conftest import round_profile, write_profile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chip import engines, hardware
+from chip.models import describe, library
+from chip.predict import operator, request
+from chip.predict.compose import Composer
+from chip.predict.roof import _reference, roof_of
+from chip.predict.roofline import Roofline
+from chip.types import Ceiling, ChipError, Scenario, Seq
+
+ENGINES = engines.names()
+KEYS = {
+    "schema", "model", "gpu", "engine", "batch", "prompt", "output", "dtype", "tp", "ttft_ms", "tpot_ms", "e2e_ms",
+    "tokens_per_s", "interval", "memory", "breakdown", "bound", "sources", "ridge_flop_per_byte", "notes",
+}  # fmt: skip
+TIMES = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s")
+
+
+def answer(model="llama-3.1-8b", gpu="a100", **asked):
+    return request.answer({"model": model, "gpu": gpu, **asked})
+
+
+def refusal(**asked):
+    with pytest.raises(ChipError) as told:
+        answer(**asked)
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+def numbers(value):
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return [value] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
+    return [n for v in value for n in numbers(v)]
+
+
+# --- the contract
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gemma-2-2b"])
+def test_contract(model, engine):
+    a = answer(model, engine=engine, batch=3, prompt=500, output=20)
+    assert set(a) - {"energy_j_per_token"} == KEYS
+    assert a["schema"] == "chip.prediction/1"
+    assert set(a["interval"]) - {"energy_j_per_token"} == set(TIMES)
+    for name in TIMES:
+        low, high = a["interval"][name]
+        assert 0 < low <= a[name] <= high
+    assert a["e2e_ms"] == pytest.approx(a["ttft_ms"] + 19 * a["tpot_ms"], rel=1e-6)
+    assert a["tokens_per_s"] == pytest.approx(3 * 20 / a["e2e_ms"] * 1e3, rel=1e-6)
+    assert sum(a["sources"].values()) == pytest.approx(1, abs=1e-3)
+    for phase in ("ttft", "tpot"):
+        rows = a["breakdown"][phase]
+        assert sum(r["us"] for r in rows) == pytest.approx(1e3 * a[f"{phase}_ms"], rel=1e-5)
+        assert sum(r["share"] for r in rows) == pytest.approx(1, abs=1e-3)
+        assert [r["us"] for r in rows] == sorted((r["us"] for r in rows), reverse=True)
+        assert len({r["role"] for r in rows}) == len(rows)
+        assert all(r["bound"] in ("compute", "memory", "launch", "host", "link") for r in rows)
+        assert a["bound"][phase] in {r["bound"] for r in rows}
+        assert set(rows[0]) == {"role", "op", "count", "us", "share", "bound", "source", "flops", "bytes"}
+
+
+def test_one_line_and_one_document_say_the_same():
+    asked = {"model": "qwen3-30b-a3b", "gpu": "l40s", "batch": 2, "prompt": 77, "output": 5, "tp": 2}
+    line = request.answer_line(asked)
+    assert "\n" not in line
+    assert json.loads(line) == request.answer(asked)
+
+
+def test_one_output_token_has_no_time_per_token():
+    a = answer(output=1)
+    assert a["tpot_ms"] is None
+    assert a["interval"]["tpot_ms"] is None
+    assert a["bound"]["tpot"] is None
+    assert a["breakdown"]["tpot"] == []
+    assert a["e2e_ms"] == a["ttft_ms"]
+
+
+def test_what_is_not_asked_is_at_its_default():
+    a = request.answer({"model": "gpt2"})
+    assert {k: a[k] for k in request.DEFAULTS} == request.DEFAULTS
+    given = {**request.DEFAULTS, "gpu": "l4", "batch": 7}
+    b = json.loads(request.answer_line({"model": "gpt2", "batch": 2}, given))
+    assert (b["gpu"], b["batch"]) == ("l4", 2)
+
+
+def test_a_rate_too_low_for_decimals_keeps_its_digits():
+    a = answer("llama-3.1-405b", "t4", dtype="fp16", prompt=10_000_000, output=1, engine="hf-eager")
+    assert a["tokens_per_s"] == pytest.approx(1e3 / a["e2e_ms"], rel=1e-6)
+
+
+# --- exact numbers
+
+
+def test_an_operator_by_hand(round_gpu):
+    a = operator.answer({"op": "linear", "gpu": round_gpu, "m": 8, "n": 4096, "k": 4096})
+    moved = 2 * (8 * 4096 + 4096 * 4096 + 8 * 4096)
+    assert a["flops"] == 2 * 8 * 4096 * 4096
+    assert a["bytes"] == moved
+    assert a["us"] == pytest.approx(1 + moved / 1e6)
+    assert a["interval"] == pytest.approx([0.9 + moved / 1.1e6, 1.1 + moved / 0.9e6])
+    assert (a["bound"], a["source"], a["ridge_flop_per_byte"]) == ("memory", "roofline", 100)
+    b = operator.answer({"op": "linear", "gpu": round_gpu, "m": 4096, "n": 4096, "k": 4096})
+    assert b["us"] == pytest.approx(1 + 2 * 4096**3 / 1e8)
+    assert b["bound"] == "compute"
+    c = operator.answer({"op": "add", "gpu": round_gpu, "rows": 1, "cols": 10})
+    assert c["us"] == pytest.approx(1 + 60 / 1e6)
+    assert c["bound"] == "launch"
+
+
+TINY = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "intermediate_size": 16,
+    "num_hidden_layers": 3, "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 32,
+}  # fmt: skip
+
+
+def test_a_tiny_model_by_hand(round_gpu):
+    """One decode step of a model so small that every kernel is its launch and a few bytes."""
+    d = describe(TINY, "tiny", "tiny.json")
+    a = request.predict(d, round_gpu, "hf-eager", Scenario(1, 4, 2)).json()
+    kernels = (
+        1 + 3 * (2 + 3 + 1 + 1 + 1 + 1 + 2 + 1 + 1 + 2) + 1 + 2
+    )  # embed; norms, qkv, rope, append, ...; norm; head
+    assert sum(r["count"] for r in a["breakdown"]["tpot"]) == kernels
+    assert a["tpot_ms"] == pytest.approx(kernels * 1e-3, rel=1e-3)
+    assert a["bound"]["tpot"] == "launch"
+    attention = next(r for r in a["breakdown"]["tpot"] if r["role"] == "attention")
+    assert attention["flops"] == 3 * 2 * 2 * 5 * (4 + 4)  # layers, multiply and add, heads, 5 keys, score and value
+    assert attention["bytes"] == 3 * 2 * (8 + 5 * 1 * (4 + 4) + 8)
+    assert a["memory"]["kv_bytes_per_token"] == 3 * 2 * 4 * 2
+    assert a["memory"]["weights_bytes"] == 2 * d.params()
+
+
+def test_factors_scale_the_ceilings(tmp_path):
+    half = Ceiling(0.5, 0.4, 0.6, "1", "made up")
+    files = {
+        use: write_profile(tmp_path / f"{use}.json", round_profile(factors={use: half}))
+        for use in ("tensor_utilisation", "gemm_memory", "memory_kernel")
+    }
+    plain = write_profile(tmp_path / "plain.json", round_profile())
+    big = {"op": "linear", "m": 4096, "n": 4096, "k": 4096}
+    thin = {"op": "linear", "m": 1, "n": 4096, "k": 4096}
+    wide = {"op": "copy", "rows": 4096, "cols": 4096}
+    for asked, use in ((big, "tensor_utilisation"), (thin, "gemm_memory"), (wide, "memory_kernel")):
+        before = operator.answer({**asked, "gpu": plain})["us"] - 1
+        assert operator.answer({**asked, "gpu": files[use]})["us"] - 1 == pytest.approx(2 * before)
+
+
+def test_the_settled_rate_counts_where_it_was_measured(tmp_path):
+    ceilings = round_profile().ceilings
+    settled = Ceiling(0.8e14, 0.7e14, 0.9e14, "FLOP/s", "made up")
+    gpu = write_profile(tmp_path / "s.json", round_profile(ceilings={**ceilings, "matmul_bf16_settled": settled}))
+    a = operator.answer({"op": "linear", "gpu": gpu, "m": 4096, "n": 4096, "k": 4096})
+    assert a["us"] == pytest.approx(1 + 2 * 4096**3 / 0.8e8)
+    assert a["ridge_flop_per_byte"] == 80
+
+
+def test_energy_where_the_power_model_was_measured(tmp_path, round_gpu):
+    power = {
+        "idle_power": Ceiling(100, 90, 110, "W", "made up"),
+        "joules_per_flop_bf16": Ceiling(1e-12, 0.9e-12, 1.1e-12, "J/FLOP", "made up"),
+        "joules_per_byte_copy": Ceiling(1e-10, 0.9e-10, 1.1e-10, "J/B", "made up"),
+    }
+    gpu = write_profile(tmp_path / "p.json", round_profile(power=power))
+    a = answer(gpu=gpu, batch=4, prompt=128, output=3)
+    low, high = a["interval"]["energy_j_per_token"]
+    assert low < a["energy_j_per_token"] < high
+    rows = [(1, r) for r in a["breakdown"]["ttft"]] + [(2, r) for r in a["breakdown"]["tpot"]]
+    moved = sum(n * r["bytes"] for n, r in rows)
+    flops = sum(n * r["flops"] for n, r in rows if r["op"] in ("linear", "attention"))
+    assert a["energy_j_per_token"] * 12 == pytest.approx(
+        100 * a["e2e_ms"] / 1e3 + 1e-12 * flops + 1e-10 * moved, rel=1e-4
+    )
+    assert "energy_j_per_token" not in answer(gpu=round_gpu)
+
+
+# --- number formats
+
+
+def test_narrow_weights_decode_faster():
+    tpot = {dtype: answer("llama-3.1-8b", "h100", dtype=dtype)["tpot_ms"] for dtype in ("fp32", "bf16", "int8", "int4")}
+    assert tpot["fp32"] > 1.5 * tpot["bf16"]
+    assert tpot["bf16"] > 1.5 * tpot["int8"] > 1.2 * 1.5 * tpot["int4"]
+
+
+def test_weight_only_formats_multiply_in_16_bits():
+    compute = {"batch": 8, "prompt": 2048, "engine": "hf-eager"}
+    ttft = {dtype: answer("llama-3.1-8b", "h100", dtype=dtype, **compute)["ttft_ms"] for dtype in ("bf16", "int4")}
+    assert ttft["int4"] == pytest.approx(ttft["bf16"], rel=0.03)
+    assert answer("llama-3.1-8b", "h100", dtype="fp8", **compute)["ttft_ms"] < 0.7 * ttft["bf16"]
+
+
+def test_a_format_the_gpu_lacks_is_refused():
+    assert refusal(gpu="a100", dtype="fp8").startswith("a100 has no fp8 matrix rate; it has fp32, ")
+    assert refusal(gpu="t4").startswith("t4 has no bf16 matrix rate")
+    assert "dtype 'bf61' is not known; choose one of bf16, fp16" in refusal(dtype="bf61")
+
+
+def test_weight_only_formats_fall_back_to_fp16_on_older_gpus():
+    assert answer("gpt2", "t4", dtype="int8")["tpot_ms"] < answer("gpt2", "t4", dtype="fp16")["tpot_ms"]
+
+
+# --- several GPUs
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-70b", "mixtral-8x7b", "deepseek-v3"])
+def test_tensor_parallel_shares_weights_and_reduces(model):
+    one, four = (answer(model, "h100", tp=tp) for tp in (1, 4))
+    assert one["memory"]["weights_bytes"] / 4.2 < four["memory"]["weights_bytes"] < one["memory"]["weights_bytes"] / 3.8
+    assert four["ttft_ms"] < one["ttft_ms"]
+    assert four["tpot_ms"] < one["tpot_ms"]
+    for phase in ("ttft", "tpot"):
+        reduces = [r for r in four["breakdown"][phase] if r["op"] == "all_reduce"]
+        assert sum(r["count"] for r in reduces) == 2 * library.find(model).layer_count
+        assert {r["bound"] for r in reduces} == {"link"}
+        assert not [r for r in one["breakdown"][phase] if r["op"] == "all_reduce"]
+    assert four["memory"]["kv_bytes"] <= one["memory"]["kv_bytes"]
+
+
+def test_tensor_parallel_that_cannot_be():
+    assert refusal(tp=3) == "--tp 3 does not divide the 32 attention heads of llama-3.1-8b"
+    assert refusal(tp=0) == "tp must be between 1 and 1024, got 0"
+
+
+def test_a_gpu_without_a_known_link(tmp_path):
+    gpu = write_profile(tmp_path / "alone.json", round_profile(spec=""))
+    assert "--tp above 1 cannot be predicted on round: its profile has no datasheet" in refusal(gpu=gpu, tp=2)
+    assert answer(gpu=gpu)["ttft_ms"] > 0
+
+
+# --- memory
+
+
+def test_a_model_that_does_not_fit_says_so():
+    a = answer("llama-3.1-70b", "l4")
+    assert a["memory"]["fits"] is False
+    assert a["memory"]["max_batch"] == 0
+    assert a["notes"][0].startswith("does not fit: needs 13")
+    assert a["ttft_ms"] > 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_largest_batch_is_the_largest_that_fits(engine):
+    most = answer("qwen2.5-7b", engine=engine, prompt=2000, output=100)["memory"]["max_batch"]
+    assert most > 1
+    for batch, fits in ((most - 1, True), (most + 2, False)):
+        assert answer("qwen2.5-7b", engine=engine, prompt=2000, output=100, batch=batch)["memory"]["fits"] is fits
+
+
+def test_memory_of_a_cache():
+    m = answer("llama-3.1-8b", engine="hf-eager", batch=4, prompt=100, output=28)["memory"]
+    assert m["kv_bytes_per_token"] == 131_072
+    assert m["kv_bytes"] == 4 * 128 * 131_072
+    assert m["total_bytes"] == pytest.approx(
+        m["weights_bytes"] + m["kv_bytes"] + m["activation_bytes"] + m["context_bytes"], abs=2
+    )
+    fixed = answer("llama-3.1-8b", engine="hf-graph", batch=4, prompt=100, output=28)["memory"]
+    assert fixed["kv_bytes"] == 4 * (100 + 64) * 131_072  # a static cache has room for 64 tokens at least
+    waiting = answer("llama-3.1-8b", "l40s", batch=1000, prompt=100, output=28)["memory"]
+    assert waiting["kv_bytes"] == 256 * 128 * 131_072  # no more run at once
+
+
+def test_a_context_beyond_the_models_is_noted():
+    assert (
+        "prompt + output exceed the model's context of 1024 tokens" in answer("gpt2", prompt=1000, output=25)["notes"]
+    )
+    assert not [n for n in answer("gpt2", prompt=1000, output=24)["notes"] if "context" in n]
+
+
+# --- where the numbers come from
+
+
+def test_a_gpu_never_measured_says_so():
+    a = answer(gpu="a100")
+    assert a["sources"] == {"datasheet": 1.0}
+    assert [n for n in a["notes"] if n.startswith("a100 was never calibrated: rests on the datasheet of NVIDIA A100")]
+
+
+def test_a_measured_gpu_says_so(round_gpu):
+    a = answer(gpu=round_gpu)
+    assert a["sources"] == {"roofline": 1.0}
+    assert a["notes"] == []
+    assert set(answer(gpu=round_gpu, tp=2)["sources"]) == {"roofline", "datasheet"}  # the link is its datasheet's
+
+
+@pytest.mark.parametrize("name", hardware.spec_names())
+def test_every_gpu_predicts_within_its_own_bounds(name):
+    dtype = "bf16" if "matmul_bf16" in hardware.spec(name).ceilings else "fp16"
+    a = answer("llama-3.2-1b", name, dtype=dtype)
+    assert all(a["interval"][k][0] <= a[k] <= a["interval"][k][1] for k in TIMES)
+    roof = roof_of(hardware.find(name))
+    for r in (*roof.compute.values(), roof.weights, roof.stream):
+        assert 0 < r.low <= r.value <= r.high
+    floor_s = a["memory"]["weights_bytes"] / hardware.spec(name).ceilings["hbm"].value
+    assert a["tpot_ms"] / 1e3 >= 0.9 * floor_s  # every weight is read once a step
+
+
+@pytest.fixture
+def measured_h200(tmp_path, monkeypatch):
+    """A bundled profile of the H200 alone: half its memory rate, four fifths of bf16, more than promised in fp32."""
+    promised = {name: q.value for name, q in hardware.spec("h200").ceilings.items()}
+    kept = {"hbm_read": 0.5 * promised["hbm"], "hbm_copy": 0.4 * promised["hbm"], "launch_graph": 1e-6}
+    kept |= {"matmul_bf16": 0.8 * promised["matmul_bf16"], "matmul_fp32": 1.25 * promised["matmul_fp32"]}
+    ceilings = {name: Ceiling(v, 0.9 * v, 1.1 * v, "?", "made up") for name, v in kept.items()}
+    write_profile(tmp_path / "h200.json", round_profile(name="h200", spec="h200", ceilings=ceilings))
+    monkeypatch.setattr(hardware, "PROFILES", tmp_path)
+    for cached in (hardware.find, _reference):
+        cached.cache_clear()
+    yield
+    for cached in (hardware.find, _reference):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("measured_h200")
+def test_a_datasheet_is_believed_as_far_as_a_measured_one_was():
+    roof = roof_of(hardware.find("a100"))
+    promised = {name: q.value for name, q in hardware.spec("a100").ceilings.items()}
+    hbm = promised["hbm"]
+    assert roof.weights == pytest.approx((0.5 * hbm, 0.25 * hbm, hbm))
+    assert roof.stream == pytest.approx((0.4 * hbm, 0.16 * hbm, hbm))
+    tensor, vector = promised["matmul_bf16"], promised["matmul_fp32"]
+    assert roof.compute["matmul_bf16"] == pytest.approx((0.8 * tensor, 0.64 * tensor, tensor))
+    assert roof.compute["matmul_fp16"] == pytest.approx((0.8 * tensor, 0.64 * tensor, tensor))  # as bf16, not measured
+    assert roof.compute["matmul_fp32"] == pytest.approx((1.25 * vector, 1.25 * vector, 1.25 * vector))
+    assert roof.launch_s == pytest.approx((1e-6, 0.9e-6, 1.1e-6))
+    assert roof.source == "datasheet"
+    assert "times the share of its promise that a measured NVIDIA H200" in roof.basis
+    assert roof.ridge("matmul_bf16") == tensor / hbm
+    assert roof_of(hardware.find("h200")).source == "roofline"
+
+
+def test_by_capability_stands_in_for_the_nearest():
+    a, b = answer(gpu="sm_90:80GB"), answer(gpu="h100")
+    assert a["ttft_ms"] == b["ttft_ms"]
+    assert a["memory"]["capacity_bytes"] == 80 * 2**30
+    assert [n for n in a["notes"] if "datasheet of" in n]
+
+
+# --- the growing context
+
+
+@pytest.mark.parametrize("engine", ["hf-eager", "vllm"])
+@pytest.mark.parametrize(
+    ("model", "batch", "prompt", "output"),
+    [
+        ("llama-3.1-8b", 64, 1, 2000),
+        ("llama-3.1-8b", 1, 1000, 500),
+        ("gpt2", 200, 10, 1000),
+        ("mixtral-8x7b", 32, 500, 1000),
+        ("deepseek-v3", 64, 100, 3000),
+    ],
+)
+def test_a_context_integrated_is_the_one_walked(model, batch, prompt, output, engine, round_gpu):
+    c, roof = request.composer(library.find(model), round_gpu, engine, "bf16", 1)
+    e = engines.get(engine)
+    integrated = c.phase(e.decode(Scenario(batch, prompt, output), roof.memory_bytes))
+    walked = [c.phase(e.decode(Scenario(batch, prompt + i, 2), roof.memory_bytes)).seconds for i in range(output - 1)]
+    assert integrated.seconds == pytest.approx(sum(walked) / len(walked), rel=0.005)
+
+
+@pytest.mark.parametrize("model", ["mistral-7b-v0.1", "gemma-2-9b", "gpt-oss-20b"])
+def test_a_context_that_outgrows_its_window(model, round_gpu):
+    """Three points see the bend of a window's cost only roughly; attention is then a small part."""
+    c, roof = request.composer(library.find(model), round_gpu, "hf-eager", "bf16", 1)
+    e = c.engine
+    integrated = c.phase(e.decode(Scenario(8, 1000, 6000), roof.memory_bytes))
+    walked = [c.phase(e.decode(Scenario(8, 1000 + i, 2), roof.memory_bytes)).seconds for i in range(0, 5999, 20)]
+    assert integrated.seconds == pytest.approx(sum(walked) / len(walked), rel=0.005)
+
+
+# --- laws over random models and scenarios
+
+SIZES = st.sampled_from([1, 2, 3, 4, 7, 8, 16, 32, 64, 100, 128, 512])
+BAD = st.sampled_from([0, -1, 10**12, 10**400, 1.5, float("nan"), "8", None, True, [], {}])
+FAMILIES = {
+    "LlamaForCausalLM": ("llama", {}),
+    "MistralForCausalLM": ("mistral", {"sliding_window": SIZES}),
+    "Qwen2ForCausalLM": ("qwen2", {"use_sliding_window": st.booleans(), "max_window_layers": SIZES}),
+    "Qwen3ForCausalLM": ("qwen3", {"head_dim": SIZES}),
+    "MixtralForCausalLM": ("mixtral", {"num_local_experts": SIZES, "num_experts_per_tok": SIZES}),
+}
+
+
+@st.composite
+def configs(draw, valid):
+    architecture = draw(st.sampled_from(sorted(FAMILIES)))
+    model_type, more = FAMILIES[architecture]
+    kv_heads = draw(st.integers(1, 4))
+    heads = kv_heads * draw(st.integers(1, 4))
+    raw = {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "hidden_size": heads * draw(st.integers(1, 64)),
+        "intermediate_size": draw(SIZES),
+        "num_hidden_layers": draw(st.integers(1, 12)),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": draw(SIZES),
+        "max_position_embeddings": draw(SIZES),
+        **{k: draw(v) for k, v in more.items()},
+    }
+    if "num_local_experts" in raw:
+        raw["num_experts_per_tok"] = min(raw["num_experts_per_tok"], raw["num_local_experts"])
+    if not valid:
+        for field in draw(st.lists(st.sampled_from(sorted(raw)), min_size=1, max_size=3)):
+            raw[field] = draw(BAD | SIZES)
+    return raw
+
+
+def answered(call):
+    """(answer, None), or (None, the one line told instead)."""
+    try:
+        return call(), None
+    except ChipError as e:
+        return None, str(e)
+
+
+SCENARIOS = st.builds(Scenario, st.integers(1, 80), st.integers(1, 5000), st.integers(1, 300))
+
+
+@given(configs(valid=False), SCENARIOS, st.sampled_from(ENGINES))
+def test_any_config_gives_an_answer_or_one_clear_line(round_gpu, raw, s, engine):
+    a, told = answered(lambda: request.predict(describe(raw, "it", "it.json"), round_gpu, engine, s).json())
+    if told:
+        assert told.startswith("it.json: ")
+        assert "\n" not in told
+        assert len(told) < 1200
+    else:
+        assert all(math.isfinite(n) and n >= 0 for n in numbers(a))
+        assert a["ttft_ms"] > 0
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "model": st.sampled_from(["gpt2", "mixtral-8x7b", "nosuch", "", "x.json"]) | BAD,
+            "gpu": st.sampled_from(["h200", "t4", "sm_80:40", "sm_12:40GB", "nosuch", "x.json", ""]) | BAD,
+            "engine": st.sampled_from([*ENGINES, "nosuch"]) | BAD,
+            "batch": st.integers(-2, 10**7) | BAD,
+            "prompt": st.integers(-2, 10**9) | BAD,
+            "output": st.integers(-2, 10**9) | BAD,
+            "dtype": st.sampled_from(["bf16", "fp8", "int4", "nosuch"]) | BAD,
+            "tp": st.integers(-1, 2000) | BAD,
+            "bacth": st.just(1),
+        },
+    )
+)
+def test_any_scenario_gives_an_answer_or_one_clear_line(asked):
+    a, told = answered(lambda: json.loads(request.answer_line(asked)))
+    if told:
+        assert "\n" not in told
+        assert len(told) < 1200
+    else:
+        assert all(math.isfinite(n) and n >= 0 for n in numbers(a))
+        assert a["e2e_ms"] >= a["ttft_ms"] > 0
+
+
+NAMES = [*library.names()]
+
+
+def more_of(s, what, by):
+    return Scenario(**{k: getattr(s, k) + (by if k == what else 0) for k in ("batch", "prompt", "output")})
+
+
+def seconds(decoder, gpu, engine, s):
+    p = request.predict(decoder, gpu, engine, s)
+    decode = p.decode.seconds if p.decode else 0.0
+    return p.prefill.seconds, decode, p.prefill.seconds + (s.output - 1) * decode
+
+
+MODELS = st.sampled_from(NAMES).map(library.find) | configs(valid=True).map(lambda raw: describe(raw, "it", "it.json"))
+
+
+@pytest.mark.parametrize("engine", ["hf-eager", "hf-graph"])
+@given(MODELS, SCENARIOS, st.sampled_from(["batch", "prompt", "output"]), st.integers(1, 2000))
+def test_more_work_never_takes_less_time(round_gpu, engine, decoder, s, what, by):
+    before = seconds(decoder, round_gpu, engine, s)
+    after = seconds(decoder, round_gpu, engine, more_of(s, what, by))
+    assert all(more >= less * (1 - 1e-12) for more, less in zip(after, before))  # but for the rounding of sums
+
+
+@settings(max_examples=200)
+@given(MODELS, SCENARIOS, st.sampled_from(["batch", "prompt", "output"]), st.integers(1, 2000))
+def test_more_work_never_takes_less_time_on_vllm(round_gpu, decoder, s, what, by):
+    """To within 1 %: where prompts are cut into chunks, longer ones move the cuts, and a request that ends a step later
+    decodes along in one step less; and a schedule of many steps is integrated where a shorter one is walked."""
+    before = seconds(decoder, round_gpu, "vllm", s)
+    after = seconds(decoder, round_gpu, "vllm", more_of(s, what, by))
+    assert all(more >= 0.99 * less for more, less in zip(after, before))
+
+
+@given(
+    MODELS, SCENARIOS.filter(lambda s: s.batch * (s.prompt + 1) <= 4096), st.sampled_from(["batch", "prompt", "output"])
+)
+def test_more_work_never_takes_less_time_on_vllm_exactly_within_one_step(round_gpu, decoder, s, what):
+    before = seconds(decoder, round_gpu, "vllm", s)
+    after = seconds(decoder, round_gpu, "vllm", more_of(s, what, 1))
+    assert all(more >= less * (1 - 1e-12) for more, less in zip(after, before))
+
+
+@given(st.sampled_from(NAMES), st.integers(1, 50), st.integers(1, 500))
+def test_a_faster_gpu_is_never_slower(model, batch, prompt):
+    slow = roof_of(hardware.find("a100"))
+    d = library.find(model)
+    fast = replace(slow, compute={k: r.over(0.5) for k, r in slow.compute.items()}, weights=slow.weights.over(0.5))
+    both = [Composer(d, request.precision("bf16"), 1, "vllm", Roofline(r)) for r in (slow, fast)]
+    steps = engines.get("vllm").prefill(Scenario(batch, prompt, 1), slow.memory_bytes)
+    assert both[1].phase(steps).seconds <= both[0].phase(steps).seconds
+
+
+def test_a_sequence_is_a_value():
+    assert Seq(1, 2) == Seq(1, 2, 1)
+    assert Scenario(8, 512, 128).name == "pp512+tg128xb8"
