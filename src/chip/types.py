@@ -200,7 +200,7 @@ class HardwareProfile:
     """What a device really does, measured by `chip calibrate`. The host's share lies in `HostProfile`.
 
     Ceilings: matmul_<dtype> (boost) and matmul_<dtype>_settled, hbm_read, hbm_write, hbm_fill, hbm_copy,
-    hbm_mix_<r>to<w>, l2_read, l2_knee (B), h2d_pinned, d2h_pinned, launch_stream, launch_graph.
+    hbm_mix_<r>to<w>, l2_read, l2_knee (B), h2d_pinned, d2h_pinned, launch_graph (on a CPU launch_stream).
     """
 
     SCHEMA: ClassVar[str] = "chip.hardware_profile/1"
@@ -223,7 +223,8 @@ class HardwareProfile:
 class HostProfile:
     """Dispatch, launch and synchronisation of one host: not the GPU's property, so never inside a GPU's profile.
 
-    Terms: dispatch (one framework operator, seconds), launch (one kernel from the host), sync, alloc, and the rates
+    Terms: dispatch (one framework operator, seconds), launch (one kernel from the host), launch_stream and
+    launch_replay (period of tiny kernels and graphs, fetched from host memory), sync, alloc, and the rates
     h2d_pageable and d2h_pageable (B/s), which its own copies to staging buffers bound.
     """
 

@@ -69,9 +69,7 @@ def test_parameter_count(name):
     transformers = pytest.importorskip("transformers")
     raw = load(name)
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(
-            transformers.AutoConfig.for_model(**raw)
-        )
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**raw))
     assert type(model).__name__ == raw["architectures"][0]
     count = sum(p.numel() for p in model.parameters())
     assert count == pytest.approx(PUBLISHED[name], rel=1e-3)

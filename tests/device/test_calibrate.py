@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,14 +11,14 @@ torch = pytest.importorskip("torch")
 
 from chip import artifact, codec, hardware  # noqa: E402
 from chip.cli import main  # noqa: E402
-from chip.measure import calibrate  # noqa: E402
+from chip.measure import calibrate, timing  # noqa: E402
 from chip.measure.bench import Bench, Case, Skip, ceiling, ratio  # noqa: E402
 from chip.measure.budget import Budget, budget_for  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
 from chip.measure.energy import Energy, NoProbe  # noqa: E402
 from chip.measure.journal import Outcome  # noqa: E402
 from chip.measure.limits import AboveLimit  # noqa: E402
-from chip.measure.probes import ORDER, plan, sustained  # noqa: E402
+from chip.measure.probes import ORDER, plan  # noqa: E402
 from chip.measure.timer import StopRule  # noqa: E402
 from chip.types import Ceiling, ChipError, HardwareProfile, HostProfile  # noqa: E402
 
@@ -239,9 +240,9 @@ def test_batches_of_a_sustained_load_follow_each_other_without_a_gap(monkeypatch
             return other.at_ms - self.at_ms
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    batches = sustained._gpu_batches(lambda: calls.append(1), 3)
-    assert [next(batches) for _ in range(5)] == [10_000_000] * 5
-    assert len(calls) == 3 * (5 + sustained.IN_FLIGHT - 1)
+    take = timing.unbroken(SimpleNamespace(kind="cuda"), lambda: calls.extend([1] * 3), 3)
+    assert [take() for _ in range(5)] == [10_000_000] * 5
+    assert len(calls) == 3 * (5 + timing.IN_FLIGHT - 1)
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ EPILOG = """\
   chip profile --suite classic --device cpu --quick
 """
 SUITE_NAMES = ("llm", "classic", "gemm", "tables")
+CONTEXTS = ("cold", "hot", "graph", "host")
 SUITE_FILE = "artifacts/profile.jsonl"
 
 
@@ -52,8 +53,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
     add("--dtype", default="", help="bf16, fp16, fp32, tf32, fp8 [bf16; on a CPU fp32]")
     add("--impl", default="", help="attention: flash, cudnn, efficient, math; conv2d: channels_last [the default]")
+    add("--context", default="", help="cold, hot, graph, host, or several with commas [all the device has]")
     add("--runs", type=int, default=0, help="samples of each context [100; with --quick 20]")
-    add("--warm-up", type=float, default=-1.0, metavar="SECONDS", help="load before sampling [0.2, before long arithmetic 0.8; with --quick 0.04]")
+    add(
+        "--warm-up",
+        type=float,
+        default=-1.0,
+        metavar="SECONDS",
+        help="load before sampling [0.2, before long arithmetic 0.6; with --quick 0.04]",
+    )
     add("--quick", action="store_true", help="fewer samples, shorter warm-up")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
     add("-o", "--output", metavar="FILE", default="", help=f"append to this JSON Lines file [suites: {SUITE_FILE}]")
@@ -97,11 +105,14 @@ def _check(args: argparse.Namespace) -> None:
         raise ChipError("give an operator, --suite or --model, not several")
     if not args.op and not args.suite and not args.model:
         raise ChipError("nothing to measure: give an operator with its axes, --suite or --model")
-    for name in suite_list(args.suite):
+    for name in words_of(args.suite):
         if name not in SUITE_NAMES:
             raise ChipError(f"no suite {name!r}; choose of {', '.join(SUITE_NAMES)}")
-    if args.model and args.suite and "gemm" not in suite_list(args.suite):
+    if args.model and args.suite and "gemm" not in words_of(args.suite):
         raise ChipError(f"--model goes with --suite gemm or alone, not with --suite {args.suite}")
+    for name in words_of(args.context):
+        if name not in CONTEXTS:
+            raise ChipError(f"no context {name!r}; choose of {', '.join(CONTEXTS)}")
     if args.runs < 0 or (args.runs and args.runs < 3):
         raise ChipError(f"--runs must be at least 3, got {args.runs}")
     for name in ("batch", "prompt"):
@@ -109,7 +120,7 @@ def _check(args: argparse.Namespace) -> None:
             raise ChipError(f"--{name} must be between 1 and 2^24, got {getattr(args, name)}")
 
 
-def suite_list(words: str) -> list[str]:
+def words_of(words: str) -> list[str]:
     return [w.strip() for w in words.split(",")] if words else []
 
 
@@ -121,6 +132,8 @@ def _settings(args: argparse.Namespace) -> Settings:
     settings = profile.QUICK if args.quick else profile.Settings()
     if args.suite == "tables":
         settings = profile.TABLES
+    if args.context:
+        settings = replace(settings, only=tuple(words_of(args.context)))
     if args.runs:
         settings = replace(settings, runs=args.runs)
     return settings if args.warm_up < 0 else replace(settings, warm_s=args.warm_up, arithmetic_warm_s=args.warm_up)
@@ -158,7 +171,7 @@ def _cases(args: argparse.Namespace, device: Device) -> tuple[list[Case], Any]:
         program = suites.step_program(library.find(args.model), dtype, args.batch, args.prompt, args.phase)
         unique = dict.fromkeys(suites.Case(call.op) for block in program.blocks for call in block.calls)
         return profile.name_cases(list(unique), device), program
-    cases = [c for name in suite_list(args.suite) for c in suites.cases(name, dtype, device.kind == "cpu")]
+    cases = [c for name in words_of(args.suite) for c in suites.cases(name, dtype, device.kind == "cpu")]
     if args.model:
         cases += suites.matrices(library.find(args.model), dtype)
     return list(dict.fromkeys(profile.name_cases(cases, device))), None

@@ -18,7 +18,7 @@ def environment(device: Device) -> dict[str, Any]:
     found: dict[str, Any] = {
         "chip": chip.__version__,
         "python": platform.python_version(),
-        "os": f"{platform.system()} {platform.release()}",
+        "os": f"{platform.system()} {platform.release().split('-')[0]}",
         "cpu": cpu_title(),
         "cpu_cores": cores(),
         "torch": str(torch.__version__),

@@ -1,4 +1,4 @@
-"""Where to measure operators so that shapes never measured can be predicted: the cases of `chip profile --suite tables`.
+"""Where to measure operators so that shapes never measured can be predicted: `chip profile --suite tables`.
 
 Points fill each operator's space evenly on logarithmic axes (an additive low-discrepancy sequence: any first part of
 it covers the space too, so a run that was cut short is still of use), with the shapes of real models among them.
@@ -6,7 +6,6 @@ it covers the space too, so a run that was cut short is still of use), with the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from chip import ops

@@ -143,11 +143,9 @@ def _power(p: HardwareProfile) -> Power | None:
 
 
 @lru_cache(maxsize=8)
-def _reference(architecture: str, vendor: str) -> tuple[HardwareSpec, Roof] | None:
+def _reference(architecture: str, vendor: str) -> tuple[HardwareSpec, Roof]:
     """The measured GPU whose kept share stands in: of the same architecture, else vendor, else any."""
     measured = [hardware.find(n) for n in hardware.profile_names()]
-    if not measured:
-        return None
 
     def distance(h: Hardware) -> tuple[bool, bool]:
         assert h.spec
@@ -166,10 +164,7 @@ def _share(effective: Range, promised: float) -> Range:
 
 
 def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:
-    reference = _reference(s.architecture, s.vendor)
-    if reference is None:
-        return _promise(h, s)
-    ref_spec, ref = reference
+    ref_spec, ref = _reference(s.architecture, s.vendor)
     link, why = _link(s)
     shares = {n: _share(r, ref_spec.ceilings[n].value) for n, r in ref.compute.items() if n in ref_spec.ceilings}
     typical = shares["matmul_bf16"]
@@ -191,20 +186,6 @@ def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:
         why,
         None,
     )
-
-
-def _promise(h: Hardware, s: HardwareSpec) -> Roof:
-    """Before any GPU was measured: the promise itself, of which a kernel may keep as little as half."""
-    link, why = _link(s)
-    half = Range(1.0, 0.5, 1.0)
-    ideal = {n: q.value for n, q in s.ceilings.items() if n.startswith("matmul_")}
-    hbm = s.ceilings["hbm"].value
-    memory = Range(hbm, hbm, hbm) * half
-    rates = {n: Range(v, v, v) * half for n, v in ideal.items()}
-    return Roof(
-        h.name, "datasheet", f"the datasheet of {s.title}", rates, {**ideal, "memory": hbm}, memory, memory,
-        Range(0.0, 0.0, 0.0), h.memory_bytes, link, why, None,
-    )  # fmt: skip
 
 
 def check_dtype(roof: Roof, compute: str) -> None:

@@ -1,6 +1,7 @@
 """Launch floors as the device sees them: the period of tiny kernels in a stream, in a graph, and of graphs themselves.
 
-The host is not in these: a spin kernel holds the device until all is enqueued. The host's share is in `host`.
+A spin kernel holds the device until all is enqueued. A node of a graph is then the GPU's own; streams and replays are
+still fetched from the host's memory and differ between hosts, so they go into the host's profile.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import torch
 from chip.measure.bench import Bench, Case, Skip
 from chip.measure.journal import Outcome
 from chip.measure.timing import Call, capture, events, graph
+from chip.types import Ceiling
 
 IN_STREAM = 400  # under the depth of the launch queue, else the host waits
 IN_GRAPH = 2000
@@ -35,7 +37,8 @@ def _stream(bench: Bench) -> Outcome:
     cpu = bench.device.kind == "cpu"
     samples = bench.collect(events(bench.device, [tiny(bench)], IN_STREAM))
     method = f"{IN_STREAM} one-element add_ back to back" + (", host clock" if cpu else " behind a spin kernel, events")
-    return Outcome(ceilings={"launch_stream": bench.seconds(samples, method)})
+    # on a GPU the commands are fetched from the host's memory: 1.68 to 1.85 us on four hosts with the same H200
+    return _of_host("launch_stream", bench.seconds(samples, method), cpu)
 
 
 def _graph(bench: Bench) -> Outcome:
@@ -50,9 +53,11 @@ def _replay(bench: Bench) -> Outcome:
     _require_graphs(bench)
     single = capture(bench.device, [tiny(bench)], 1)
     samples = bench.collect(events(bench.device, [single.replay], GRAPHS))
-    return Outcome(
-        ceilings={"launch_replay": bench.seconds(samples, f"{GRAPHS} graphs of one node back to back, events")}
-    )
+    return _of_host("launch_replay", bench.seconds(samples, f"{GRAPHS} graphs of one node back to back, events"))
+
+
+def _of_host(name: str, found: Ceiling, cpu: bool = False) -> Outcome:
+    return Outcome(ceilings={name: found}) if cpu else Outcome(terms={name: found})
 
 
 def _require_graphs(bench: Bench) -> None:

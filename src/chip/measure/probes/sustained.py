@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,13 +14,12 @@ from chip.measure.energy import Energy, NotAvailable
 from chip.measure.journal import Outcome
 from chip.measure.probes.compute import FORMATS, arithmetic, fits_memory, has_format, product, require_format
 from chip.measure.timer import Samples, flags_of
-from chip.measure.timing import Call, inner_for
+from chip.measure.timing import Call, inner_for, unbroken
 from chip.measure.triton_read import reader
 from chip.stats import median
 from chip.types import Ceiling
 
 BATCH_S = 0.02
-IN_FLIGHT = 3  # batches enqueued ahead, so that the device never waits for the host
 LEAST_SAMPLES = 5
 GPU_SIZE, CPU_SIZE = 8192, 1024
 
@@ -60,15 +57,20 @@ def sustain(bench: Bench, call: Call) -> Load:
     inner = inner_for(bench.device, [call], BATCH_S, limit=200)
     start = time.monotonic()
     tail_at, end = start + bench.budget.settle_s, start + bench.budget.settle_s + bench.budget.tail_s
-    batches = _gpu_batches(call, inner) if bench.device.kind == "cuda" else _cpu_batches(call, inner)
+
+    def batch() -> None:
+        for _ in range(inner):
+            call()
+
+    take = unbroken(bench.device, batch, inner)
     while time.monotonic() < tail_at:
-        next(batches)
+        take()
     samples: list[int] = []
     beside: list[Sensors] = []
     bench.energy.start()
     try:
         while time.monotonic() < end or len(samples) < LEAST_SAMPLES:
-            samples.append(next(batches))
+            samples.append(take())
             beside.append(bench.device.sensors())
     finally:
         energy = bench.energy.stop()
@@ -77,29 +79,6 @@ def sustain(bench: Bench, call: Call) -> Load:
     watts = tuple(s.watts for s in beside if s.watts is not None)
     flags = flags_of(samples, clocks, "time", bench.budget.rule, None)
     return Load(Samples(tuple(samples), clocks, "time", flags), watts, beside[-1].celsius, energy)
-
-
-def _cpu_batches(call: Call, inner: int) -> Iterator[int]:
-    while True:
-        start = time.perf_counter_ns()
-        for _ in range(inner):
-            call()
-        yield round((time.perf_counter_ns() - start) / inner)
-
-
-def _gpu_batches(call: Call, inner: int) -> Iterator[int]:
-    marks: deque[torch.cuda.Event] = deque()
-    while True:
-        while len(marks) <= IN_FLIGHT:
-            if marks:
-                for _ in range(inner):
-                    call()
-            mark = torch.cuda.Event(enable_timing=True)
-            mark.record()
-            marks.append(mark)
-        marks[1].synchronize()
-        yield round(float(marks[0].elapsed_time(marks[1])) * 1e6 / inner)
-        marks.popleft()
 
 
 def _product(bench: Bench, dtype: str) -> Outcome:
