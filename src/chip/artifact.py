@@ -55,7 +55,7 @@ def write_text(path: Path, text: str) -> None:
         raise ChipError(f"{path}: cannot be written ({e.strerror}); the old file, if any, is untouched") from None
 
 
-def write(path: Path, artifact: Artifact) -> None:
+def write(path: Path, artifact: Artifact, indent: int | None = 1) -> None:
     envelope = {
         "schema": artifact.schema,
         "id": artifact.id,
@@ -64,7 +64,7 @@ def write(path: Path, artifact: Artifact) -> None:
         "inputs": list(artifact.inputs),
         "data": artifact.data,
     }
-    write_text(path, json.dumps(envelope, indent=1) + "\n")
+    write_text(path, json.dumps(envelope, indent=indent, separators=None if indent else (",", ":")) + "\n")
 
 
 def read_json(path: Path) -> Any:

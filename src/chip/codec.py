@@ -68,6 +68,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             if len(value) != len(args):
                 raise ChipError(f"{where}: expected {len(args)} items, got {len(value)}")
             return tuple(_decode(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, value)))
+        if args[0] in (int, float) and set(map(type, value)) <= {int, args[0]}:
+            return tuple(value) if origin is tuple else value  # long arrays of numbers, checked at once
         items = [_decode(args[0], v, f"{where}[{i}]") for i, v in enumerate(value)]
         return tuple(items) if origin is tuple else items
     return _decode_scalar(kind, value, where)

@@ -30,6 +30,7 @@ class Hardware:
     name: str
     spec: HardwareSpec | None
     profile: HardwareProfile | None
+    tables: Path | None = None  # operator tables learned on it (`chip fit`), beside the profile
     estimated_from: str = ""  # the GPU whose numbers stand in, where neither describes this one
 
     @property
@@ -54,7 +55,7 @@ def spec_names() -> tuple[str, ...]:
 
 
 def profile_names() -> tuple[str, ...]:
-    return tuple(sorted(p.stem for p in PROFILES.glob("*.json")))
+    return tuple(sorted(p.stem for p in PROFILES.glob("*.json") if "." not in p.stem))
 
 
 @cache
@@ -131,9 +132,21 @@ def is_known(name: str) -> bool:
     return bool(BY_CAPABILITY.fullmatch(name)) or any(name.lower() in spec(n).aliases for n in spec_names())
 
 
+def tables_path(profile: Path) -> Path:
+    """Where the operator tables of a profile lie: my-gpu.json -> my-gpu.tables.json."""
+    return profile.with_suffix(".tables.json")
+
+
+def _beside(profile: Path) -> Path | None:
+    path = tables_path(profile)
+    return path if path.is_file() else None
+
+
 def _bundled(name: str) -> Hardware:
     measured = PROFILES / f"{name}.json"
-    return Hardware(name, spec(name), read_profile(measured) if measured.is_file() else None)
+    if not measured.is_file():
+        return Hardware(name, spec(name), None)
+    return Hardware(name, spec(name), read_profile(measured), _beside(measured))
 
 
 def _from_file(path: Path) -> Hardware:
@@ -142,7 +155,7 @@ def _from_file(path: Path) -> Hardware:
     if isinstance(schema, str) and schema.startswith("chip.hardware_profile/"):
         measured = read_profile(path)
         sheet = spec(measured.spec) if measured.spec in spec_names() else None
-        return Hardware(measured.name, sheet, measured)
+        return Hardware(measured.name, sheet, measured, _beside(path))
     sheet = _spec_from(raw, str(path))
     return Hardware(sheet.name, sheet, None)
 
@@ -160,7 +173,7 @@ def _by_capability(name: str, capability: str, memory_gib: float) -> Hardware:
     nearest = min(same, key=lambda s: abs(s.memory_bytes.value - wanted))
     memory = Quoted(wanted, "given on the command line")
     title = f"GPU of compute capability {dotted} with {memory_gib:g} GiB, estimated from {nearest.title}"
-    return Hardware(name, replace(nearest, name=name, title=title, memory_bytes=memory), None, nearest.name)
+    return Hardware(name, replace(nearest, name=name, title=title, memory_bytes=memory), None, None, nearest.name)
 
 
 def match_device(device: str) -> str:

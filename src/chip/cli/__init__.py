@@ -20,7 +20,7 @@ from chip import __version__
 from chip.types import ChipError
 
 NOT_COMMANDS = ("text", "lines", "profile_text")
-ORDER = ("predict", "estimate", "list", "show", "calibrate", "profile", "roofline")
+ORDER = ("predict", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline")
 ABOUT = """\
 CHIP tells how fast a language model will run on a GPU before it runs, and why it ran as fast as it did after.
 

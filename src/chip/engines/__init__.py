@@ -1,6 +1,7 @@
 """Engines: how a runtime behaves, one file each, found by listing this folder (`hf-eager` lives in hf_eager.py).
 
-Each has NAME, TITLE, LATENT_KV (does its cache hold MLA latents), and the functions
+Each has NAME, TITLE, LATENT_KV (does its cache hold MLA latents), TORCH_OPS (the operators it runs as torch does, whose
+measured tables therefore hold for it), and the functions
 `prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes)` -> steps with how often each stands, and
 `rewrite(program, decode)` -> what it really launches.
 """
@@ -23,6 +24,7 @@ class Engine(Protocol):
     NAME: str
     TITLE: str
     LATENT_KV: bool
+    TORCH_OPS: frozenset[str]
 
     def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
     def decode(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...

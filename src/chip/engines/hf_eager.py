@@ -9,6 +9,7 @@ from chip.types import Program, Scenario, Seq, Step
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
 LATENT_KV = True
+TORCH_OPS = frozenset(("linear", "embedding", "layer_norm", "add", "gelu", "silu"))
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:

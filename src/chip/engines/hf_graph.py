@@ -12,6 +12,7 @@ from chip.types import Block, Call, Program, Scenario, Seq, Step
 NAME = "hf-graph"
 TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
 LATENT_KV = True
+TORCH_OPS = frozenset(("linear", "embedding", "layer_norm", "add", "gelu", "silu"))
 SPARE_TOKENS = 64  # least room after the prompt
 
 

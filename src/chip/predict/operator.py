@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from chip import hardware, ops
-from chip.predict.roof import roof_of
+from chip.predict.estimator import estimator_of
+from chip.predict.learned import Learned
 from chip.predict.roofline import Roofline
 from chip.types import ChipError
 
@@ -17,8 +18,8 @@ SCHEMA = "chip.estimate/1"
 
 
 @lru_cache(maxsize=64)
-def _estimator(gpu: str) -> Roofline:
-    return Roofline(roof_of(hardware.find(gpu)))
+def _estimator(gpu: str) -> Roofline | Learned:
+    return estimator_of(hardware.find(gpu))
 
 
 def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
-from chip import hardware
+from chip import engines, hardware
 from chip.dtypes import precision
 from chip.models import library
 from chip.models.decoder import Decoder
@@ -16,8 +16,8 @@ from chip.models.lower import check_shards
 from chip.predict import memory
 from chip.predict.answer import Prediction
 from chip.predict.compose import Composer
+from chip.predict.estimator import estimator_of
 from chip.predict.roof import Roof, check_dtype, roof_of
-from chip.predict.roofline import Roofline
 from chip.types import ChipError, Scenario
 
 DEFAULTS: dict[str, Any] = {
@@ -82,7 +82,8 @@ def _count(values: Mapping[str, Any], key: str) -> int:
 @lru_cache(maxsize=256)
 def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> tuple[Composer, Roof]:
     """Everything of a prediction that batch and lengths do not change."""
-    roof = roof_of(hardware.find(gpu))
+    h = hardware.find(gpu)
+    roof = roof_of(h)
     p = precision(dtype)
     if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
         p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
@@ -90,7 +91,7 @@ def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> tu
     check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
         check_shards(decoder, tp)
-    return Composer(decoder, p, tp, engine, Roofline(roof)), roof
+    return Composer(decoder, p, tp, engine, estimator_of(h, engines.get(engine).TORCH_OPS)), roof
 
 
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Prediction:

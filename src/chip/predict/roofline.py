@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from chip.ops.all_reduce import AllReduce
-from chip.predict.roof import Roof, check_dtype
+from chip.predict.roof import Range, Roof, check_dtype
 from chip.types import ChipError, Cost, Estimate, Op
 
 
 class Roofline:
     """Estimates under one roof."""
 
-    def __init__(self, roof: Roof) -> None:
+    def __init__(self, roof: Roof, kernel_floor_s: float | None = None) -> None:
+        """`kernel_floor_s`: least time of an elementwise kernel in a graph, where operators were measured; else that
+        of the smallest kernel there is."""
         self.roof = roof
+        launch = roof.launch_s
+        scale = kernel_floor_s / launch.value if kernel_floor_s and launch.value else 1.0
+        self._kernel = Range(*(scale * s for s in launch))
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
         cost = op.cost()
@@ -25,7 +30,7 @@ class Roofline:
         memory = roof.stream if name == "matmul_fp32" else roof.weights
         flops, moved = cost[0], cost[1] + cost[2]
         arithmetic_s, memory_s = flops / compute.value, moved / memory.value
-        launch = roof.launch_s
+        launch = self._kernel if name == "matmul_fp32" else roof.launch_s
         if arithmetic_s >= memory_s:
             work_s, bound = arithmetic_s, "compute"
         else:

@@ -13,11 +13,12 @@ from chip.cli.text import duration, si
 from chip.roofline import Point, Roofs
 from chip.types import ChipError
 
-# Okabe and Ito's palette, told apart by colour-blind readers too; kinds beyond it share colours but not numbers.
+# Okabe and Ito's palette, told apart by colour-blind readers too; kinds beyond it share colours but not marks.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C6D00", "#56B4E9", "#5B4B8A", "#E69F00", "#000000", "#7F7F7F",
 )  # fmt: skip
 MARKS = ("o", "D", "^", "s", "P", "v", "X", "*")  # the first variant of an operator, the second, ...
+NEXT_ROUND = 3  # marks to skip where the colours begin again
 INK, FAINT = "#222222", "#6b7280"
 MEMORY_SHADE, COMPUTE_SHADE = "#dbeafe", "#fdebd3"
 MAX_POINTS = 120
@@ -153,7 +154,8 @@ def _roofs(axes: Any, roofs: Roofs, shown: Sequence[str], bounds: Sequence[float
         start = max(left, low / roof.value)
         end = top / roof.value
         axes.plot([start, end], [roof.value * start, top], color=INK, linewidth=1.6, zorder=3)
-        _slanted(axes, f"{roof.name} {si(roof.value, 'B/s')}", roof.value, (start, end), bounds, marks)
+        crossed = [roofs.compute[n].value for n in shown]
+        _slanted(axes, f"{roof.name} {si(roof.value, 'B/s')}", roof.value, (start, end), bounds, marks, crossed)
     names: list[tuple[float, str, str]] = []
     for value in dict.fromkeys(roofs.compute[n].value for n in shown):
         same = [roofs.compute[n] for n in shown if roofs.compute[n].value == value]
@@ -181,9 +183,10 @@ def _name_ceilings(axes: Any, names: list[tuple[float, str, str]], bounds: Seque
 
 
 def _slanted(
-    axes: Any, text: str, value: float, ends: tuple[float, float], bounds: Sequence[float], marks: Sequence[Mark]
-) -> None:
-    """A bandwidth's name along its line and above it, where the fewest points are."""
+    axes: Any, text: str, value: float, ends: tuple[float, float], bounds: Sequence[float], marks: Sequence[Mark],
+    crossed: Sequence[float],
+) -> None:  # fmt: skip
+    """A bandwidth's name along its line and above it, where the fewest points are and no flat roof crosses it."""
     left, right, low, high = bounds
     box = axes.get_position()
     figure = axes.figure.get_size_inches()
@@ -192,11 +195,15 @@ def _slanted(
     start, length = math.log10(ends[0]), math.log10(ends[1] / ends[0])
 
     def distance(x: float) -> float:
-        """Inches to the nearest point, as far as a name is long; the lower third is preferred among equals."""
-        gaps = [math.hypot(math.log10(m.x / x) * per_x, math.log10(m.y / (value * x)) * per_y) for m in marks]
+        """Inches to the nearest point or flat roof, as far as a name is long; of equals the first is taken."""
+        gaps: list[float] = [abs(math.log10(flat / (value * x))) * per_y for flat in crossed]
+        gaps += [math.hypot(math.log10(m.x / x) * per_x, math.log10(m.y / (value * x)) * per_y) for m in marks]
         return min([1.1, *gaps])
 
-    at = max((10 ** (start + f * length) for f in (0.42, 0.3, 0.55, 0.68, 0.8, 0.2)), key=distance)
+    at = max(
+        (10 ** (start + f * length) for f in (0.42, 0.3, 0.36, 0.48, 0.55, 0.62, 0.68, 0.74, 0.8, 0.2)),
+        key=distance,
+    )
     axes.annotate(
         text, (at, value * at), xytext=(-3, 4), textcoords="offset points",
         rotation=math.degrees(math.atan2(per_y, per_x)), rotation_mode="anchor",
@@ -222,8 +229,9 @@ def _marks(points: Sequence[Point], bounds: Sequence[float]) -> list[Mark]:
         index = among.index((p.implementation, p.context))
         x = p.cost.intensity or bounds[0] * 1.25  # no FLOPs: at the left edge, as high as its bandwidth
         y = p.flops_per_s or p.bytes_per_s * x
-        colour = COLOURS[kinds.index(p.op.kind) % len(COLOURS)]
-        found.append(Mark(number, p, colour, MARKS[index % len(MARKS)], index == 0, len(among) == 1, x, y))
+        again, colour = divmod(kinds.index(p.op.kind), len(COLOURS))
+        mark = MARKS[(index + NEXT_ROUND * again) % len(MARKS)]
+        found.append(Mark(number, p, COLOURS[colour], mark, index == 0, len(among) == 1, x, y))
     return found
 
 

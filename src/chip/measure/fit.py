@@ -1,0 +1,216 @@
+"""Learning operator tables from measurements: what `chip fit` does. Needs numpy, scipy and scikit-learn.
+
+What is learned is the logarithm of measured over base time, so that a fit can only bend the roofline, not replace it.
+Errors and intervals come from cross-validation: each shape is judged by a fit that had not seen it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import RBFInterpolator
+from scipy.optimize import minimize
+from sklearn.ensemble import GradientBoostingRegressor
+from sklearn.model_selection import KFold
+
+from chip import measurements, stats
+from chip.ops.attention import Attention
+from chip.ops.linear import Linear
+from chip.predict.shapes import features
+from chip.predict.tables import Base, Forest, OperatorTable, Spread, Surface, Tables
+from chip.types import ChipError, HardwareProfile, Measurement, Op
+
+CONTEXT = "cold"
+LEAST_POINTS = 20
+FOLDS = 10
+FOREST = {
+    "n_estimators": 80,
+    "max_depth": 4,
+    "learning_rate": 0.15,
+    "subsample": 0.6,
+    "max_features": 0.5,
+    "loss": "huber",
+}
+SMOOTHING = 0.02
+ALIGNED = 8  # elements: odd widths take other kernels, several times slower, and are no neighbours of the rest
+FLASH_SHARE = 0.65  # of the matrix rate: where the base of attention starts from
+FLOORS_S = {"linear": 2.5e-6, "attention": 4e-6}
+SURFACE_FLOOR_S = 1.5e-6
+
+Fit = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
+
+
+def fit(found: Iterable[Measurement], profile: HardwareProfile) -> Tables:
+    """Tables of every operator with enough cold measurements."""
+    groups: dict[tuple[str, str, str], dict[Op, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for m in measurements.ok(found):
+        op = measurements.operator(m.op)
+        if m.context == CONTEXT and _regular(op):
+            kind = (op.kind, m.implementation, getattr(op, "dtype", ""))
+            groups[kind][op].append(stats.median(m.samples_ns) * 1e-9)
+    tables = [
+        _table(kind, implementation, dtype, {op: float(np.median(t)) for op, t in times.items()}, profile)
+        for (kind, implementation, dtype), times in groups.items()
+        if len(times) >= LEAST_POINTS and (kind in FLOORS_S or hasattr(next(iter(times)), "cols"))
+    ]
+    if not tables:
+        raise ChipError(f"no operator has {LEAST_POINTS} cold measurements; run `chip profile --suite tables` first")
+    return Tables(profile.device, profile.units, tuple(tables))
+
+
+def _regular(op: Op) -> bool:
+    if isinstance(op, Linear):
+        return not op.bias and op.n % ALIGNED == 0 and op.k % ALIGNED == 0
+    if isinstance(op, Attention):
+        return not op.window and not op.v_head_dim
+    return True
+
+
+def _rate(profile: HardwareProfile, name: str) -> float:
+    found = profile.ceilings.get(f"{name}_settled") or profile.ceilings[name]
+    return found.value
+
+
+def _table(
+    kind: str, implementation: str, dtype: str, times: dict[Op, float], profile: HardwareProfile
+) -> OperatorTable:
+    ops, measured = list(times), np.array(list(times.values()))
+    base = Base(
+        FLOORS_S.get(kind, SURFACE_FLOOR_S),
+        _rate(profile, ops[0].compute) * (FLASH_SHARE if kind == "attention" else 1.0),
+        _rate(profile, "hbm_read" if kind in FLOORS_S else "hbm_copy"),
+    )
+    if kind in FLOORS_S:
+        x = np.array([features(op, profile.units) for op in ops])
+        fit_one: Fit = _fit_forest
+    else:
+        base = _row_base(base, ops, measured)
+        x = np.log2([[op.rows, op.cols] for op in ops])  # type: ignore[attr-defined]
+        fit_one = _fit_surface
+    expected = np.array([base.seconds(op, op.cost(), profile.units) for op in ops])
+    y = np.log(measured / expected)
+    predicted = expected * np.exp(_unseen(fit_one, x, y))
+    errors = np.abs(predicted / measured - 1)
+    learned = fit_one(x, y)
+    arrays: dict[str, Any] = {"forest": _forest(learned)} if kind in FLOORS_S else {"surface": _surface(learned)}
+    return OperatorTable(
+        kind,
+        implementation,
+        dtype,
+        base,
+        _ranges(ops),
+        _spreads(predicted, measured),
+        len(ops),
+        float(np.median(errors)),
+        float(np.quantile(errors, 0.9)),
+        **arrays,
+    )
+
+
+def _row_base(base: Base, ops: Sequence[Op], measured: np.ndarray) -> Base:
+    """Floor, bandwidth and the three numbers of a row, by least absolute logarithmic error."""
+    rows, cols = (np.array([getattr(op, a) for op in ops], float) for a in ("rows", "cols"))
+    moved = np.array([op.cost().bytes for op in ops])
+
+    def seconds(p: np.ndarray) -> np.ndarray:
+        floor, rate, row, column, at_once = np.exp(p)
+        row_time = np.maximum(1.0, rows / at_once) * (row + column * cols)
+        return np.asarray(floor + ((moved / rate) ** 4 + row_time**4) ** 0.25)
+
+    def error(p: np.ndarray) -> float:
+        return float(np.mean(np.sqrt(np.log(seconds(p) / measured) ** 2 + 1e-4)))
+
+    starts = [
+        np.log([SURFACE_FLOOR_S, 0.9 * base.bytes_per_s, 5e-7, column, at_once])
+        for at_once in (132, 1500, 8000)
+        for column in (1e-9, 1e-10)
+    ]
+    tried = [minimize(error, p, method="Nelder-Mead", options={"maxiter": 3000, "maxfev": 3000}) for p in starts]
+    best = np.exp(np.clip(min(tried, key=lambda t: t.fun).x, -60, 60))
+    floor, rate, row, column, at_once = (float(f"{v:.6g}") for v in best)
+    return Base(floor, base.flop_per_s, rate, row, column, at_once)
+
+
+def _ranges(ops: Sequence[Op]) -> dict[str, tuple[float, float]]:
+    axes = {
+        "linear": ("m", "n", "k"),
+        "attention": ("batch", "heads", "kv_heads", "head_dim", "q_len", "kv_len"),
+    }.get(ops[0].kind, ("rows", "cols"))
+    return {a: (float(min(getattr(o, a) for o in ops)), float(max(getattr(o, a) for o in ops))) for a in axes}
+
+
+def _unseen(fit_one: Fit, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Each point as predicted by a fit to the other folds."""
+    out = np.empty_like(y)
+    for train, test in KFold(FOLDS, shuffle=True, random_state=0).split(x):
+        out[test] = fit_one(x[train], y[train])(x[test])
+    return out
+
+
+def _spreads(predicted: np.ndarray, measured: np.ndarray) -> tuple[Spread, ...]:
+    """The interval of each third of the predictions by length: short kernels are known less well."""
+    ratio = measured / predicted
+    edges = np.quantile(predicted, [1 / 3, 2 / 3, 1.0])
+    edges[-1] = 1e9
+    out, low_edge = [], 0.0
+    for edge in edges:
+        inside = ratio[(predicted > low_edge) & (predicted <= edge)]
+        low, high = np.quantile(inside, [0.05, 0.95])
+        out.append(Spread(float(edge), min(1.0, float(low)), max(1.0, float(high))))
+        low_edge = edge
+    return tuple(out)
+
+
+class _Forest:
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.model = GradientBoostingRegressor(random_state=0, min_samples_leaf=2, **FOREST).fit(x, y)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self.model.predict(x))
+
+
+def _fit_forest(x: np.ndarray, y: np.ndarray) -> _Forest:
+    return _Forest(x, y)
+
+
+def _forest(learned: Any) -> Forest:
+    model: GradientBoostingRegressor = learned.model
+    parts: dict[str, list[Any]] = {name: [] for name in ("feature", "threshold", "left", "right", "value")}
+    roots = []
+    for (tree,) in model.estimators_:
+        t, offset = tree.tree_, len(parts["feature"])
+        roots.append(offset)
+        leaf = t.children_left < 0
+        parts["feature"] += np.where(leaf, 0, t.feature).tolist()
+        parts["threshold"] += [float(f"{v:.9g}") for v in np.where(leaf, 0.0, t.threshold)]
+        parts["left"] += np.where(leaf, -1, t.children_left + offset).tolist()
+        parts["right"] += np.where(leaf, -1, t.children_right + offset).tolist()
+        parts["value"] += [float(f"{v:.5g}") for v in np.where(leaf, model.learning_rate * t.value[:, 0, 0], 0.0)]
+    start = float(np.ravel(model.init_.constant_)[0])
+    return Forest(start, tuple(roots), *(tuple(parts[n]) for n in ("feature", "threshold", "left", "right", "value")))
+
+
+class _Surface:
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.points, at = np.unique(x, axis=0, return_index=True)
+        self.model = RBFInterpolator(self.points, y[at], kernel="linear", smoothing=SMOOTHING, degree=0)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self.model(x))
+
+
+def _fit_surface(x: np.ndarray, y: np.ndarray) -> _Surface:
+    return _Surface(x, y)
+
+
+def _surface(learned: Any) -> Surface:
+    """The interpolator's own coefficients: kernel -r times weight for each point, and a constant."""
+    weights = learned.model._coeffs[:-1, 0]
+    constant = float(learned.model._coeffs[-1, 0])
+    x, y, w = (
+        tuple(float(f"{v:.7g}") for v in part) for part in (learned.points[:, 0], learned.points[:, 1], -weights)
+    )
+    return Surface(x, y, w, constant)

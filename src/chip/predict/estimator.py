@@ -1,0 +1,37 @@
+"""Which estimator answers for a GPU: operator tables where it has them, the roofline for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import lru_cache
+from pathlib import Path
+
+from chip import artifact, codec
+from chip.hardware import Hardware
+from chip.predict.learned import Learned
+from chip.predict.roof import roof_of
+from chip.predict.roofline import Roofline
+from chip.predict.tables import Tables
+from chip.types import ChipError
+
+SIMPLEST = "add"  # the elementwise kernel whose floor stands for those that were not measured
+
+
+@lru_cache(maxsize=16)
+def read_tables(path: Path) -> Tables:
+    found = codec.from_json(Tables, artifact.read(path, Tables.SCHEMA).data, f"{path}: data")
+    for t in found.operators:
+        if (t.forest is None) == (t.surface is None) or not t.spreads:
+            raise ChipError(f"{path}: the table of {t.op} needs spreads and either a forest or a surface")
+    return found
+
+
+def estimator_of(h: Hardware, kinds: Collection[str] | None = None) -> Roofline | Learned:
+    """`kinds`: the operators that run as torch runs them; None for all."""
+    if h.tables is None or h.profile is None:
+        return Roofline(roof_of(h))
+    tables = read_tables(h.tables)
+    if tables.device != h.profile.device:
+        raise ChipError(f"{h.tables}: holds tables of {tables.device}, the profile is of {h.profile.device}")
+    floor_s = next((t.base.floor_s for t in tables.operators if t.op == SIMPLEST), None)
+    return Learned(tables, Roofline(roof_of(h), floor_s), kinds)

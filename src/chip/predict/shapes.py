@@ -1,0 +1,112 @@
+"""What an operator's time depends on beside its roofline: numbers of tiles, waves and splits, on logarithmic axes.
+
+The same functions serve the fit and the prediction. `units` is the number of SMs.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil, log2
+from typing import NamedTuple
+
+from chip.ops.attention import Attention
+from chip.ops.linear import Linear
+from chip.types import ChipError, Op
+
+TILES = ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # rows x columns a GEMM kernel computes at a time
+FLASH_ROWS = 64  # FlashAttention-2 counts its work in blocks of so many queries when it decides on splits
+
+
+def features(op: Op, units: int) -> list[float]:
+    if isinstance(op, Linear):
+        return linear_features(op, units)
+    if isinstance(op, Attention):
+        return attention_features(op, units)
+    raise ChipError(f"{op.kind} has no features to learn from")
+
+
+def linear_features(op: Linear, units: int) -> list[float]:
+    m, n, k = op.m, op.n, op.k
+    moved = m * k + n * k + m * n
+    out = [log2(m), log2(n), log2(k), log2(m * n * k), log2(moved), log2(m * n), log2(m * n * k / moved)]
+    for rows, columns in TILES:
+        down = -(-m // rows)
+        waves = down * -(-n // columns) / units
+        out += (log2(waves), ceil(waves) / waves, down * rows / m)
+    return out
+
+
+@lru_cache(maxsize=4096)
+def flash_splits(blocks: int, key_blocks: int, slots: int) -> int:
+    """Into how many parts FlashAttention-2 cuts the keys so that small batches fill the GPU (its own heuristic: the
+    fewest parts that reach 85 % of the best filling of the last wave)."""
+    if blocks >= 0.8 * slots:
+        return 1
+    filling = {}
+    for parts in range(1, min(128, slots, key_blocks) + 1):
+        if parts == 1 or -(-key_blocks // parts) != -(-key_blocks // (parts - 1)):
+            waves = blocks * parts / slots
+            filling[parts] = waves / ceil(waves)
+    best = max(filling.values())
+    return next(parts for parts, share in filling.items() if share >= 0.85 * best)
+
+
+class Flash(NamedTuple):
+    """How FlashAttention-2 cuts a call into blocks."""
+
+    heads: int
+    queries: int
+    parts: int  # of the keys
+    blocks: int
+    keys_each: int  # that one block goes through
+    row_tile: int
+    row_tiles: int
+    width: int  # head size, padded
+
+
+def flash(op: Attention, units: int) -> Flash:
+    group = op.heads // op.kv_heads
+    # a decode step of grouped heads is turned into one of fewer heads with `group` queries
+    heads, queries = (op.kv_heads, group) if op.q_len == 1 and group > 1 else (op.heads, op.q_len)
+    keys = 256 if op.head_dim <= 64 else 128 if op.head_dim <= 128 else 64
+    key_blocks = -(-op.kv_len // keys)
+    blocks = op.batch * heads * -(-queries // FLASH_ROWS)
+    parts = flash_splits(blocks, key_blocks, 2 * units)
+    row_tile = 128 if op.head_dim <= 128 else 64
+    return Flash(
+        heads,
+        queries,
+        parts,
+        blocks * parts,
+        -(-key_blocks // parts) * keys,
+        row_tile,
+        -(-queries // row_tile),
+        32 * -(-op.head_dim // 32),
+    )
+
+
+def attention_waves_s(op: Attention, units: int, flop_per_s: float, bytes_per_s: float) -> float:
+    """Time of whole waves of blocks: each streams its keys (split or decode), or multiplies its tile (prefill)."""
+    f = flash(op, units)
+    if f.parts > 1 or op.q_len == 1:
+        waves = ceil(f.blocks / (2 * units))
+        alone = 1.0 if f.blocks > units else 0.6  # one block has an SM's bandwidth to itself
+        return waves * alone * 4 * f.keys_each * f.width / (0.85 * bytes_per_s / (2 * units))
+    past = op.kv_len - op.q_len
+    seen = past + (op.q_len / 2 if op.causal else op.q_len) + FLASH_ROWS
+    tile_s = 4 * f.row_tile * f.width * seen / (flop_per_s / units)
+    tiles = op.batch * f.heads * f.row_tiles / units
+    return (0.9 * ceil(tiles) + 0.1 * tiles) * tile_s
+
+
+def attention_features(op: Attention, units: int) -> list[float]:
+    c = op.cost()
+    f = flash(op, units)
+    waves, tile_waves = f.blocks / (2 * units), op.batch * f.heads * f.row_tiles / units
+    return [
+        log2(op.batch * f.heads), log2(op.heads // op.kv_heads), f.width, log2(op.q_len), log2(op.kv_len),
+        log2(c.flops), log2(c.bytes), log2(c.intensity), log2(f.parts), log2(f.blocks / units),
+        ceil(waves) / waves, log2(f.keys_each), log2(ceil(f.blocks / units) * f.keys_each),
+        ceil(tile_waves) / tile_waves, log2(ceil(tile_waves)), log2(f.queries / (f.row_tiles * f.row_tile)),
+        float(op.q_len == 1), log2(op.kv_len - op.q_len + 1), float(f.parts > 1),
+    ]  # fmt: skip

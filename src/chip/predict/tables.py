@@ -1,0 +1,134 @@
+"""What was learned from measured operators, as plain arrays: `chip fit` writes it, the estimator reads it.
+
+time = base x exp(correction). The base is a floor plus the longer of arithmetic and memory time; the correction is a
+forest over the features of `shapes`, or a surface over log rows and log columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import dist, sqrt
+from typing import ClassVar
+
+from chip.ops.attention import Attention
+from chip.ops.elementwise import Elementwise
+from chip.ops.embedding import Embedding
+from chip.predict.shapes import attention_waves_s
+from chip.types import Cost, Op
+
+COMPILE_AFTER = 64  # evaluations: a single prediction walks the trees, a sweep compiles them
+
+
+@dataclass(frozen=True)
+class Base:
+    """Where a correction starts from. Kernels that give each row to one block also have a least time for a row, and
+    only so many rows at once; the two limits blend (4-norm), since neither is sharp."""
+
+    floor_s: float
+    flop_per_s: float
+    bytes_per_s: float
+    row_s: float = 0.0
+    column_s: float = 0.0
+    rows_at_once: float = 1.0
+
+    def seconds(self, op: Op, cost: Cost, units: int) -> float:
+        memory_s = (cost[1] + cost[2]) / self.bytes_per_s
+        if isinstance(op, Attention):
+            return self.floor_s + max(memory_s, attention_waves_s(op, units, self.flop_per_s, self.bytes_per_s))
+        if self.row_s or self.column_s:
+            assert isinstance(op, (Elementwise, Embedding))
+            rows_s = max(1.0, op.rows / self.rows_at_once) * (self.row_s + self.column_s * op.cols)
+            return self.floor_s + sqrt(sqrt(memory_s**4 + rows_s**4))
+        return self.floor_s + max(cost[0] / self.flop_per_s, memory_s)
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Regression trees as arrays: node i goes left when x[feature[i]] <= threshold[i]; a leaf has left -1."""
+
+    start: float
+    roots: tuple[int, ...]
+    feature: tuple[int, ...]
+    threshold: tuple[float, ...]
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    value: tuple[float, ...]
+
+    def walk(self, x: Sequence[float]) -> float:
+        total = self.start
+        feature, threshold, left, right = self.feature, self.threshold, self.left, self.right
+        for i in self.roots:
+            while left[i] >= 0:
+                i = left[i] if x[feature[i]] <= threshold[i] else right[i]
+            total += self.value[i]
+        return total
+
+    @cached_property
+    def compiled(self) -> Callable[[Sequence[float]], float]:
+        """The same trees as one Python expression: ten times faster, after some milliseconds of compiling."""
+        terms = " + ".join(self._text(root) for root in self.roots)
+        used = sorted(set(self.feature))
+        names = ", ".join(f"x{f}" for f in used)
+        source = f"def forest(x):\n    {names}, = [x[f] for f in {used}]\n    return {self.start!r} + {terms}\n"
+        scope: dict[str, Callable[[Sequence[float]], float]] = {}
+        exec(source, scope)  # numbers only: the codec has checked that every array holds nothing else
+        return scope["forest"]
+
+    def _text(self, i: int) -> str:
+        if self.left[i] < 0:
+            return repr(float(self.value[i]))
+        test = f"x{int(self.feature[i])} <= {float(self.threshold[i])!r}"
+        return f"({self._text(self.left[i])} if {test} else {self._text(self.right[i])})"
+
+
+@dataclass(frozen=True)
+class Surface:
+    """A correction over log2 rows and log2 columns: a constant plus weighted distances to the measured points."""
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    weight: tuple[float, ...]
+    constant: float
+
+    def __call__(self, x: float, y: float) -> float:
+        at = (x, y)
+        return self.constant + sum([w * dist(at, p) for p, w in zip(self.points, self.weight)])
+
+    @cached_property
+    def points(self) -> list[tuple[float, float]]:
+        return list(zip(self.x, self.y))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Measured over predicted, 5th and 95th percentile in cross-validation, for predictions up to `upto_s`."""
+
+    upto_s: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class OperatorTable:
+    op: str
+    implementation: str
+    dtype: str
+    base: Base
+    ranges: dict[str, tuple[float, float]]  # axes as measured; outside them the table declines
+    spreads: tuple[Spread, ...]
+    points: int
+    median_error: float  # in cross-validation: shapes the fit had not seen
+    p90_error: float
+    forest: Forest | None = None
+    surface: Surface | None = None
+
+
+@dataclass(frozen=True)
+class Tables:
+    SCHEMA: ClassVar[str] = "chip.operator_tables/1"
+
+    device: str
+    units: int
+    operators: tuple[OperatorTable, ...]
