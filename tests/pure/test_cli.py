@@ -123,7 +123,7 @@ tiny on GPU, hf-eager, bf16: 1 x (4 in, 2 out)
 
               predicted  90 % interval        bound by
 ----------  -----------  -------------------  --------
-TTFT           19.01 us  17.1 us - 20.91 us   launch
+TTFT              19 us  17.1 us - 20.91 us   launch
 TPOT              19 us  17.1 us - 20.9 us    launch
 end to end     38.01 us  34.21 us - 41.81 us
 throughput  52621 tok/s  47837 - 58468

@@ -2,7 +2,8 @@
 
 A ```console block holds a transcript: `$ command` (`> ` goes on with it) and its output. Those that only predict,
 estimate, list or show are run in a shell, in order, in an empty folder of their own; what they print on stdout must
-be what the page says. After a change of output, `python tests/pure/test_docs.py` writes the transcripts anew.
+be what the page says. The errors of `chip fit` are those of the bundled tables. After a change of output,
+`python tests/pure/test_docs.py` writes transcripts and errors anew.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
-from chip import cli  # noqa: E402
+from chip import cli, hardware  # noqa: E402
+from chip.cli.text import percent, table  # noqa: E402
+from chip.predict.estimator import read_tables  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "results").glob("*/*.md")])
 SAFE = ("predict", "estimate", "list", "show")
@@ -32,6 +35,9 @@ FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = re.compile(r"^\$ (.*(?:\n> .*)*)\n?((?:(?!\$ ).*\n?)*)", re.MULTILINE)
 PLACEHOLDER = re.compile(r"<[a-z][a-z -]*>|\.\.\.|…")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")  # of pictures too
+ERRORS = re.compile(
+    r"(?<=^```text\n)operator +implementation +shapes +median error .*?(?=^```$)", re.MULTILINE | re.DOTALL
+)
 TODO = "TODO" + "-H200"
 
 
@@ -162,8 +168,45 @@ def rewrite(page: Path) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         for t, _, output in reversed(list(run_page(page, Path(folder)))):
             text = text[: t.start] + output + text[t.end :]
+    text = ERRORS.sub(lambda _: bundled_errors(), text)
     page.write_text(text, encoding="utf-8")
     return text != old
+
+
+# -- what the bundled tables say of themselves -------------------------------------------------------------------------
+def bundled_tables():
+    path = hardware.find("h200").tables
+    assert path is not None
+    return read_tables(path).operators
+
+
+def bundled_errors() -> str:
+    """What `chip fit` printed when it made the bundled tables."""
+    rows = [
+        {
+            "operator": t.op,
+            "implementation": t.implementation,
+            "dtype": t.dtype,
+            "shapes": t.points,
+            "median error": percent(t.median_error),
+            "p90": percent(t.p90_error),
+        }
+        for t in bundled_tables()
+    ]
+    return table(rows, right=("shapes", "median error", "p90"), keep=("operator",)) + "\n"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/fit.md"])
+def test_errors_are_those_of_the_bundled_tables(page: str) -> None:
+    assert ERRORS.findall((ROOT / page).read_text(encoding="utf-8")) == [bundled_errors()], page
+
+
+@pytest.mark.parametrize("op", ["linear", "attention"])
+def test_status_states_the_errors_of_the_bundled_tables(op: str) -> None:
+    one = next(t for t in bundled_tables() if t.op == op)
+    row = re.search(rf"^\| {op} \|.*", (ROOT / "docs" / "status.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert row is not None
+    assert f"{percent(one.median_error)}, {percent(one.p90_error)}" in row[0]
 
 
 # -- completeness -----------------------------------------------------------------------------------------------------

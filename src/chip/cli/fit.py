@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         from chip.measure.fit import fit
     except ImportError as e:
         raise ChipError(f"fitting needs {e.name}: pip install 'chip-inference[measure]'") from None
-    tables = fit(found, profile)
+    tables, left_out = fit(found, profile)
     made = artifact.new(tables.SCHEMA, codec.to_json(tables), {"device": tables.device}, inputs)
     path = Path(args.output) if args.output else hardware.tables_path(profile_path)
     artifact.write(path, made, indent=None)
@@ -58,9 +58,11 @@ def run(args: argparse.Namespace) -> int:
         for t in tables.operators
     ]
     if args.json:
-        print(json.dumps({"tables": str(path), "id": made.id, "operators": rows}, indent=1))
+        print(json.dumps({"tables": str(path), "id": made.id, "operators": rows, "left_out": left_out}, indent=1))
     else:
         print(table(rows, right=("shapes", "median error", "p90"), keep=("operator",)))
         print("errors are of shapes the fit had not seen (cross-validation)", file=sys.stderr)
+        for kind, why in left_out.items():
+            print(f"no table of {kind}: {why}", file=sys.stderr)
         print(f"wrote {path}", file=sys.stderr)
     return 0

@@ -2,7 +2,8 @@
 
 Each has NAME, TITLE, LATENT_KV (does its cache hold MLA latents), TORCH_OPS (the operators it runs as torch does, whose
 measured tables therefore hold for it), and the functions
-`prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes)` -> steps with how often each stands, and
+`prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes, panels)` -> steps with how often each stands
+(`panels`: how finely the growing context is integrated), and
 `rewrite(program, decode)` -> what it really launches.
 """
 
@@ -27,7 +28,7 @@ class Engine(Protocol):
     TORCH_OPS: frozenset[str]
 
     def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
-    def decode(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
+    def decode(self, scenario: Scenario, memory_bytes: float, panels: int = ...) -> Weighted: ...
     def rewrite(self, program: Program, decode: bool) -> Program: ...
 
 

@@ -20,10 +20,12 @@ WEIGHTS = {panels: _weights(panels) for panels in (1, PANELS)}
 def decode_contexts(first: int, steps: int, panels: int = PANELS) -> tuple[tuple[int, float], ...]:
     """(past tokens, weight) whose weighted mean stands for `steps` steps from `first` past tokens on; weights sum to 1.
 
-    Simpson's rule: exact for a time linear or quadratic in the context. The same rule at every length keeps the mean
-    monotone in both arguments.
+    Simpson's rule, exact for a time linear or quadratic in the context; with no panels the middle, exact for a linear
+    one. The same rule at every length keeps the mean monotone in both arguments.
     """
     if steps <= 1:
         return ((first, 1.0),)
+    if not panels:
+        return ((first + (steps - 1) // 2, 1.0),)
     parts = 2 * panels
     return tuple((first + (i * (steps - 1) + panels) // parts, weight) for i, weight in enumerate(WEIGHTS[panels]))

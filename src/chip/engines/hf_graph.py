@@ -6,13 +6,14 @@ Attention runs over the whole cache under a mask: neither causality nor the unus
 from __future__ import annotations
 
 from chip.engines import Weighted
+from chip.engines.context import PANELS
 from chip.ops.attention import Attention
 from chip.types import Block, Call, Program, Scenario, Seq, Step
 
 NAME = "hf-graph"
 TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
 LATENT_KV = True
-TORCH_OPS = frozenset(("linear", "embedding", "layer_norm", "add", "gelu", "silu"))
+TORCH_OPS = frozenset(("linear", "layer_norm", "add", "gelu", "silu"))
 SPARE_TOKENS = 64  # least room after the prompt
 
 
@@ -25,7 +26,7 @@ def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     return ((Step((Seq(scenario.prompt, past, scenario.batch),), graph=True), 1.0),)
 
 
-def decode(scenario: Scenario, memory_bytes: float) -> Weighted:
+def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS) -> Weighted:
     return ((Step((Seq(1, cache_tokens(scenario) - 1, scenario.batch),), graph=True), 1.0),)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chip.engines import Weighted
-from chip.engines.context import decode_contexts
+from chip.engines.context import PANELS, decode_contexts
 from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
@@ -24,7 +24,7 @@ TITLE = "vLLM, offline LLM class, default settings without prefix caching"
 LATENT_KV = True
 # Norms and activations are kernels of its own. Its decode attention (FlashAttention-3 over pages) is not measured yet:
 # torch's FlashAttention-2 stands in for it, which splits the keys in the same way.
-TORCH_OPS = frozenset(("linear", "embedding", "attention_decode"))
+TORCH_OPS = frozenset(("linear", "attention_decode"))
 MEMORY_SHARE = 0.9  # gpu_memory_utilization
 
 LARGE_GPU_BYTES = 70 * 2**30
@@ -130,9 +130,9 @@ def _filled(prompt: int, room: int) -> list[tuple[tuple[Seq, ...], float]]:
     return [((Seq(prompt, 0, whole), *cut), 1.0)]
 
 
-def decode(scenario: Scenario, memory_bytes: float) -> Weighted:
+def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS) -> Weighted:
     batch = min(scenario.batch, max_seqs(memory_bytes))
-    points = decode_contexts(scenario.prompt, scenario.output - 1)
+    points = decode_contexts(scenario.prompt, scenario.output - 1, panels)
     return tuple((_step((Seq(1, past, batch),)), weight) for past, weight in points)
 
 

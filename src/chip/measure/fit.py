@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,24 +19,25 @@ from sklearn.model_selection import KFold
 
 from chip import measurements, stats
 from chip.ops.attention import Attention
+from chip.ops.elementwise import Elementwise
+from chip.ops.embedding import Embedding
 from chip.ops.linear import Linear
-from chip.predict.shapes import features
-from chip.predict.tables import Base, Forest, OperatorTable, Spread, Surface, Tables
+from chip.predict.shapes import ALIGNED, features
+from chip.predict.tables import AXES, ROW_AXES, Base, Forest, OperatorTable, Spread, Surface, Tables
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
 CONTEXT = "cold"
+DISTURBED = "CPU shared"  # a flag of measurements that somebody else's work spoiled
 LEAST_POINTS = 20
 FOLDS = 10
-FOREST = {
-    "n_estimators": 80,
-    "max_depth": 4,
-    "learning_rate": 0.15,
-    "subsample": 0.6,
-    "max_features": 0.5,
-    "loss": "huber",
+# few and shallow trees: a sweep walks them a dozen times a scenario
+FOREST = {"max_depth": 4, "subsample": 0.6, "max_features": 0.5, "loss": "huber"}
+TREES = {
+    "linear": {"n_estimators": 40, "learning_rate": 0.25},
+    "attention": {"n_estimators": 80, "learning_rate": 0.15},
 }
 SMOOTHING = 0.02
-ALIGNED = 8  # elements: odd widths take other kernels, several times slower, and are no neighbours of the rest
+GRID = 2.0**14  # steps in one of a feature in a fit: no tree may split between values that differ by rounding only
 FLASH_SHARE = 0.65  # of the matrix rate: where the base of attention starts from
 FLOORS_S = {"linear": 2.5e-6, "attention": 4e-6}
 SURFACE_FLOOR_S = 1.5e-6
@@ -43,60 +45,77 @@ SURFACE_FLOOR_S = 1.5e-6
 Fit = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
 
 
-def fit(found: Iterable[Measurement], profile: HardwareProfile) -> Tables:
-    """Tables of every operator with enough cold measurements."""
+def fit(found: Iterable[Measurement], profile: HardwareProfile) -> tuple[Tables, dict[str, str]]:
+    """Tables of every operator with enough cold measurements, and why others have none."""
     groups: dict[tuple[str, str, str], dict[Op, list[float]]] = defaultdict(lambda: defaultdict(list))
     for m in measurements.ok(found):
         op = measurements.operator(m.op)
-        if m.context == CONTEXT and _regular(op):
-            kind = (op.kind, m.implementation, getattr(op, "dtype", ""))
-            groups[kind][op].append(stats.median(m.samples_ns) * 1e-9)
-    tables = [
-        _table(kind, implementation, dtype, {op: float(np.median(t)) for op, t in times.items()}, profile)
-        for (kind, implementation, dtype), times in groups.items()
-        if len(times) >= LEAST_POINTS and (kind in FLOORS_S or hasattr(next(iter(times)), "cols"))
-    ]
+        if m.context == CONTEXT and _regular(op) and not any(f.startswith(DISTURBED) for f in m.flags):
+            group = (op.kind, m.implementation, getattr(op, "dtype", ""))
+            groups[group][op].append(stats.median(m.samples_ns) * 1e-9)
+    tables: list[OperatorTable] = []
+    left_out: dict[str, str] = {}
+    for (kind, implementation, dtype), times in groups.items():
+        name = f"{kind} ({implementation}, {dtype})"
+        if kind not in FLOORS_S and not isinstance(next(iter(times)), (Elementwise, Embedding)):
+            left_out[name] = "has no features to learn from"
+        elif len(times) < LEAST_POINTS:
+            left_out[name] = f"{len(times)} shapes measured, {LEAST_POINTS} needed"
+        else:
+            medians = {op: float(np.median(t)) for op, t in times.items()}
+            table, roofline_error = _table(kind, implementation, dtype, medians, profile)
+            if table.median_error < roofline_error:
+                tables.append(table)
+            else:
+                left_out[name] = (
+                    f"errs by {table.median_error:.0%} on unseen shapes, the roofline by {roofline_error:.0%}"
+                )
     if not tables:
-        raise ChipError(f"no operator has {LEAST_POINTS} cold measurements; run `chip profile --suite tables` first")
-    return Tables(profile.device, profile.units, tuple(tables))
+        why = "; ".join(f"{kind} {reason}" for kind, reason in left_out.items()) or "there are no cold measurements"
+        raise ChipError(f"nothing could be learned ({why}); `chip profile --suite tables` measures what is needed")
+    return Tables(profile.device, profile.units, tuple(tables)), left_out
 
 
 def _regular(op: Op) -> bool:
     if isinstance(op, Linear):
         return not op.bias and op.n % ALIGNED == 0 and op.k % ALIGNED == 0
     if isinstance(op, Attention):
-        return not op.window and not op.v_head_dim
+        return not op.window and not op.v_head_dim and op.q_len <= op.kv_len
     return True
 
 
 def _rate(profile: HardwareProfile, name: str) -> float:
-    found = profile.ceilings.get(f"{name}_settled") or profile.ceilings[name]
+    found = profile.ceilings.get(f"{name}_settled") or profile.ceilings.get(name)
+    if found is None:
+        raise ChipError(f"the profile of {profile.device} has no ceiling {name}; run `chip calibrate` again")
     return found.value
 
 
 def _table(
     kind: str, implementation: str, dtype: str, times: dict[Op, float], profile: HardwareProfile
-) -> OperatorTable:
+) -> tuple[OperatorTable, float]:
+    """The table, and the median error of the roofline it starts from."""
     ops, measured = list(times), np.array(list(times.values()))
     base = Base(
         FLOORS_S.get(kind, SURFACE_FLOOR_S),
         _rate(profile, ops[0].compute) * (FLASH_SHARE if kind == "attention" else 1.0),
         _rate(profile, "hbm_read" if kind in FLOORS_S else "hbm_copy"),
     )
+    roofline = np.array([base.seconds(op, op.cost(), profile.units) for op in ops])
     if kind in FLOORS_S:
-        x = np.array([features(op, profile.units) for op in ops])
-        fit_one: Fit = _fit_forest
+        x = np.array([features(op, op.cost(), profile.units) for op in ops])
+        fit_one: Fit = partial(_Forest, kind)
     else:
         base = _row_base(base, ops, measured)
         x = np.log2([[op.rows, op.cols] for op in ops])  # type: ignore[attr-defined]
-        fit_one = _fit_surface
+        fit_one = _Surface
     expected = np.array([base.seconds(op, op.cost(), profile.units) for op in ops])
     y = np.log(measured / expected)
     predicted = expected * np.exp(_unseen(fit_one, x, y))
     errors = np.abs(predicted / measured - 1)
     learned = fit_one(x, y)
     arrays: dict[str, Any] = {"forest": _forest(learned)} if kind in FLOORS_S else {"surface": _surface(learned)}
-    return OperatorTable(
+    table = OperatorTable(
         kind,
         implementation,
         dtype,
@@ -108,6 +127,7 @@ def _table(
         float(np.quantile(errors, 0.9)),
         **arrays,
     )
+    return table, float(np.median(np.abs(roofline / measured - 1)))
 
 
 def _row_base(base: Base, ops: Sequence[Op], measured: np.ndarray) -> Base:
@@ -135,10 +155,7 @@ def _row_base(base: Base, ops: Sequence[Op], measured: np.ndarray) -> Base:
 
 
 def _ranges(ops: Sequence[Op]) -> dict[str, tuple[float, float]]:
-    axes = {
-        "linear": ("m", "n", "k"),
-        "attention": ("batch", "heads", "kv_heads", "head_dim", "q_len", "kv_len"),
-    }.get(ops[0].kind, ("rows", "cols"))
+    axes = AXES.get(ops[0].kind, ROW_AXES)
     return {a: (float(min(getattr(o, a) for o in ops)), float(max(getattr(o, a) for o in ops))) for a in axes}
 
 
@@ -158,6 +175,8 @@ def _spreads(predicted: np.ndarray, measured: np.ndarray) -> tuple[Spread, ...]:
     out, low_edge = [], 0.0
     for edge in edges:
         inside = ratio[(predicted > low_edge) & (predicted <= edge)]
+        if not inside.size:  # many predictions of one length
+            continue
         low, high = np.quantile(inside, [0.05, 0.95])
         out.append(Spread(float(edge), min(1.0, float(low)), max(1.0, float(high))))
         low_edge = edge
@@ -165,15 +184,13 @@ def _spreads(predicted: np.ndarray, measured: np.ndarray) -> tuple[Spread, ...]:
 
 
 class _Forest:
-    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
-        self.model = GradientBoostingRegressor(random_state=0, min_samples_leaf=2, **FOREST).fit(x, y)
+    def __init__(self, kind: str, x: np.ndarray, y: np.ndarray) -> None:
+        settings: dict[str, Any] = {**FOREST, **TREES[kind]}
+        self.model = GradientBoostingRegressor(random_state=0, min_samples_leaf=2, **settings)
+        self.model.fit(np.round(x * GRID) / GRID, y)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(self.model.predict(x))
-
-
-def _fit_forest(x: np.ndarray, y: np.ndarray) -> _Forest:
-    return _Forest(x, y)
+        return np.asarray(self.model.predict(np.round(x * GRID) / GRID))
 
 
 def _forest(learned: Any) -> Forest:
@@ -188,7 +205,7 @@ def _forest(learned: Any) -> Forest:
         parts["threshold"] += [float(f"{v:.9g}") for v in np.where(leaf, 0.0, t.threshold)]
         parts["left"] += np.where(leaf, -1, t.children_left + offset).tolist()
         parts["right"] += np.where(leaf, -1, t.children_right + offset).tolist()
-        parts["value"] += [float(f"{v:.5g}") for v in np.where(leaf, model.learning_rate * t.value[:, 0, 0], 0.0)]
+        parts["value"] += [float(f"{v:.7g}") for v in np.where(leaf, model.learning_rate * t.value[:, 0, 0], 0.0)]
     start = float(np.ravel(model.init_.constant_)[0])
     return Forest(start, tuple(roots), *(tuple(parts[n]) for n in ("feature", "threshold", "left", "right", "value")))
 
@@ -202,15 +219,11 @@ class _Surface:
         return np.asarray(self.model(x))
 
 
-def _fit_surface(x: np.ndarray, y: np.ndarray) -> _Surface:
-    return _Surface(x, y)
-
-
 def _surface(learned: Any) -> Surface:
     """The interpolator's own coefficients: kernel -r times weight for each point, and a constant."""
     weights = learned.model._coeffs[:-1, 0]
     constant = float(learned.model._coeffs[-1, 0])
     x, y, w = (
-        tuple(float(f"{v:.7g}") for v in part) for part in (learned.points[:, 0], learned.points[:, 1], -weights)
+        tuple(float(f"{v:.9g}") for v in part) for part in (learned.points[:, 0], learned.points[:, 1], -weights)
     )
     return Surface(x, y, w, constant)

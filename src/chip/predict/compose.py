@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from chip import engines
 from chip.dtypes import Precision
+from chip.engines.context import PANELS
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head
 from chip.ops.attention import Attention
 from chip.ops.mla import Mla
-from chip.types import Cost, Estimate, Op, Program
+from chip.types import Cost, Estimate, Op, Program, Scenario
 
 Estimator = Callable[[Op], tuple[Estimate, Cost]]
 
@@ -100,9 +101,18 @@ class Composer:
         self.decode_body = template(self.engine.rewrite(layers, True))
         self.prefill_body = template(self.engine.rewrite(layers, False))
         self.head = template(self.engine.rewrite(head(decoder, 1, precision, tp), False))
+        self.windows = {getattr(op, "window", 0) for _, _, op in self.decode_body.attention} - {0}
         # small: a sweep of any length runs in bounded memory, and decode steps of one batch size recur
         self._body = lru_cache(maxsize=64)(self._evaluate_body)
         self._head = lru_cache(maxsize=64)(self._evaluate_head)
+
+    def panels(self, s: Scenario) -> int:
+        """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
+        bend where that outgrows a sliding window and the stairs of waves and splits: over a short stretch the middle
+        does."""
+        if any(s.prompt < w < s.prompt + s.output for w in self.windows):
+            return PANELS
+        return 1 if 4 * s.output > s.prompt else 0
 
     def phase(self, steps: engines.Weighted) -> Phase:
         """Sum over steps, each times how many it stands for."""

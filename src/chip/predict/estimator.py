@@ -12,6 +12,7 @@ from chip.predict.learned import Learned
 from chip.predict.roof import roof_of
 from chip.predict.roofline import Roofline
 from chip.predict.tables import Tables
+from chip.predict.tables_check import check
 from chip.types import ChipError
 
 SIMPLEST = "add"  # the elementwise kernel whose floor stands for those that were not measured
@@ -20,9 +21,7 @@ SIMPLEST = "add"  # the elementwise kernel whose floor stands for those that wer
 @lru_cache(maxsize=16)
 def read_tables(path: Path) -> Tables:
     found = codec.from_json(Tables, artifact.read(path, Tables.SCHEMA).data, f"{path}: data")
-    for t in found.operators:
-        if (t.forest is None) == (t.surface is None) or not t.spreads:
-            raise ChipError(f"{path}: the table of {t.op} needs spreads and either a forest or a surface")
+    check(found, f"{path}: data")
     return found
 
 

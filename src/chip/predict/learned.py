@@ -10,12 +10,11 @@ from chip.ops.elementwise import Elementwise
 from chip.ops.embedding import Embedding
 from chip.ops.linear import Linear
 from chip.predict.roofline import Roofline
-from chip.predict.shapes import features
+from chip.predict.shapes import ALIGNED, features
 from chip.predict.tables import COMPILE_AFTER, OperatorTable, Tables
 from chip.types import Cost, Estimate, Op
 
 DECODE_ATTENTION = "attention_decode"  # among `kinds`: attention of single tokens only
-SLACK = 1.05  # how far outside its measurements an axis may lie
 
 
 class Learned:
@@ -27,7 +26,7 @@ class Learned:
         self.roof = otherwise.roof
         self._tables = {
             (t.op, t.dtype): t
-            for t in tables.operators
+            for t in sorted(tables.operators, key=lambda t: t.points)  # of two implementations the better measured
             if kinds is None or t.op in kinds or (t.op == "attention" and DECODE_ATTENTION in kinds)
         }
         self._decode_only = kinds is not None and "attention" not in kinds
@@ -37,40 +36,43 @@ class Learned:
         table = self._tables.get((op.kind, getattr(op, "dtype", "")))
         if table is None or not covers(table, op) or (self._decode_only and getattr(op, "q_len", 1) > 1):
             return self.otherwise(op)
-        cost = op.cost()
         self._asked += 1
-        seconds = table.base.seconds(op, cost, self.units) * exp(
-            correction(table, op, self.units, self._asked > COMPILE_AFTER)
-        )
-        spread = next((s for s in table.spreads if seconds <= s.upto_s), table.spreads[-1])
-        estimate = Estimate(
-            seconds, seconds * spread.low, seconds * spread.high, "interpolated", _bound(table, cost, seconds)
-        )
-        return estimate, cost
+        cost = op.cost()
+        seconds = self._seconds(table, op, cost)
+        low, high = table.spread(seconds)
+        bound = self._bound(op, cost, seconds)
+        return Estimate(seconds, seconds * low, seconds * high, "interpolated", bound), cost
+
+    def _seconds(self, table: OperatorTable, op: Op, cost: Cost) -> float:
+        """Base times exp(correction)."""
+        base = table.base.seconds(op, cost, self.units)
+        if table.surface is not None:
+            assert isinstance(op, (Elementwise, Embedding))
+            return base * exp(table.surface(log2(op.rows), log2(op.cols)))
+        forest = table.forest
+        assert forest is not None
+        x = features(op, cost, self.units)
+        return base * exp(forest.compiled(x) if self._asked > COMPILE_AFTER else forest.walk(x))
+
+    def _bound(self, op: Op, cost: Cost, seconds: float) -> str:
+        """The longest part: arithmetic, memory, or everything that is neither. The roof's rates tell, since those of a
+        fitted base may trade places."""
+        roof, name = self.roof, op.compute
+        arithmetic_s = cost[0] / roof.compute[name].value if name in roof.compute else 0.0
+        memory_s = (cost[1] + cost[2]) / (roof.stream if name == "matmul_fp32" else roof.weights).value
+        longer = max(arithmetic_s, memory_s)
+        if seconds > 2 * longer:
+            return "launch"
+        return "compute" if arithmetic_s == longer else "memory"
 
 
 def covers(table: OperatorTable, op: Op) -> bool:
-    if isinstance(op, Linear) and op.weight_dtype not in ("", op.dtype):
+    if isinstance(op, Linear):
+        if (op.weight_dtype and op.weight_dtype != op.dtype) or op.n % ALIGNED or op.k % ALIGNED:
+            return False
+    elif isinstance(op, Attention) and (op.window or op.v_head_dim or op.q_len > op.kv_len):
         return False
-    if isinstance(op, Attention) and (op.window or op.v_head_dim):
-        return False
-    return all(low / SLACK <= getattr(op, axis) <= high * SLACK for axis, (low, high) in table.ranges.items())
-
-
-def correction(table: OperatorTable, op: Op, units: int, often: bool) -> float:
-    """Natural logarithm of measured over base."""
-    if table.surface is not None:
-        assert isinstance(op, (Elementwise, Embedding))
-        return table.surface(log2(op.rows), log2(op.cols))
-    assert table.forest is not None
-    x = features(op, units)
-    return table.forest.compiled(x) if often else table.forest.walk(x)
-
-
-def _bound(table: OperatorTable, cost: Cost, seconds: float) -> str:
-    """The longest part: arithmetic, memory, or everything that is neither."""
-    b = table.base
-    arithmetic_s, memory_s = cost[0] / b.flop_per_s, (cost[1] + cost[2]) / b.bytes_per_s
-    if seconds > 2 * max(arithmetic_s, memory_s):
-        return "launch"
-    return "compute" if arithmetic_s >= memory_s else "memory"
+    for axis, low, high in table.limits:  # noqa: SIM110 (a generator costs three times as much, a dozen times a scenario)
+        if not low <= getattr(op, axis) <= high:
+            return False
+    return True

@@ -97,7 +97,7 @@ def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> tu
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Prediction:
     c, roof = composer(decoder, gpu, engine, s.dtype, s.tp)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes))
-    decode = c.phase(c.engine.decode(s, roof.memory_bytes)) if s.output > 1 else None
+    decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s))) if s.output > 1 else None
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)

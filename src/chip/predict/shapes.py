@@ -11,17 +11,19 @@ from typing import NamedTuple
 
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
-from chip.types import ChipError, Op
+from chip.types import ChipError, Cost, Op
 
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # rows x columns a GEMM kernel computes at a time
+ALIGNED = 8  # elements: odd widths take other kernels, several times slower, and are no neighbours of the rest
+FEATURES = {"linear": 7 + 3 * len(TILES), "attention": 19}  # how many there are
 FLASH_ROWS = 64  # FlashAttention-2 counts its work in blocks of so many queries when it decides on splits
 
 
-def features(op: Op, units: int) -> list[float]:
+def features(op: Op, cost: Cost, units: int) -> list[float]:
     if isinstance(op, Linear):
         return linear_features(op, units)
     if isinstance(op, Attention):
-        return attention_features(op, units)
+        return attention_features(op, cost, units)
     raise ChipError(f"{op.kind} has no features to learn from")
 
 
@@ -64,6 +66,7 @@ class Flash(NamedTuple):
     width: int  # head size, padded
 
 
+@lru_cache(maxsize=8)  # base and features of one operator ask in turn
 def flash(op: Attention, units: int) -> Flash:
     group = op.heads // op.kv_heads
     # a decode step of grouped heads is turned into one of fewer heads with `group` queries
@@ -99,8 +102,7 @@ def attention_waves_s(op: Attention, units: int, flop_per_s: float, bytes_per_s:
     return (0.9 * ceil(tiles) + 0.1 * tiles) * tile_s
 
 
-def attention_features(op: Attention, units: int) -> list[float]:
-    c = op.cost()
+def attention_features(op: Attention, c: Cost, units: int) -> list[float]:
     f = flash(op, units)
     waves, tile_waves = f.blocks / (2 * units), op.batch * f.heads * f.row_tiles / units
     return [

@@ -18,6 +18,12 @@ from chip.ops.embedding import Embedding
 from chip.predict.shapes import attention_waves_s
 from chip.types import Cost, Op
 
+AXES = {  # what a table of a kind has ranges of; the others have rows and columns, and a surface instead of a forest
+    "linear": ("m", "n", "k"),
+    "attention": ("batch", "heads", "kv_heads", "head_dim", "q_len", "kv_len"),
+}
+ROW_AXES = ("rows", "cols")
+SLACK = 1.05  # how far outside its measurements an axis may lie
 COMPILE_AFTER = 64  # evaluations: a single prediction walks the trees, a sweep compiles them
 
 
@@ -123,6 +129,17 @@ class OperatorTable:
     p90_error: float
     forest: Forest | None = None
     surface: Surface | None = None
+
+    @cached_property
+    def limits(self) -> list[tuple[str, float, float]]:
+        """(axis, least, most) that the table answers for."""
+        return [(axis, low / SLACK, high * SLACK) for axis, (low, high) in self.ranges.items()]
+
+    def spread(self, seconds: float) -> tuple[float, float]:
+        for s in self.spreads:
+            if seconds <= s.upto_s:
+                return s.low, s.high
+        return self.spreads[-1].low, self.spreads[-1].high
 
 
 @dataclass(frozen=True)

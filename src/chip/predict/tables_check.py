@@ -1,0 +1,74 @@
+"""What a file of operator tables may say in the right types and yet not mean: told before a prediction stumbles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chip import ops
+from chip.ops.elementwise import Elementwise
+from chip.ops.embedding import Embedding
+from chip.predict.shapes import FEATURES
+from chip.predict.tables import AXES, ROW_AXES, Base, Forest, OperatorTable, Surface, Tables
+from chip.types import ChipError
+
+LARGEST = 1e30  # of any number; what is not a number is not below it either
+
+
+def check(tables: Tables, where: str) -> None:
+    if not 1 <= tables.units < LARGEST:
+        raise ChipError(f"{where}.units must be a positive number, got {str(tables.units)[:40]}")
+    for i, t in enumerate(tables.operators):
+        wrong = _wrong(t)
+        if wrong:
+            raise ChipError(f"{where}.operators[{i}], {t.op[:40]!r}: {wrong}")
+
+
+def _wrong(t: OperatorTable) -> str:
+    if t.op not in ops.names():
+        return "there is no such operator"
+    if (t.forest is None) == (t.surface is None):
+        return "it needs either a forest or a surface"
+    if (t.surface is None) != (t.op in AXES):
+        return f"it needs a {'forest' if t.op in AXES else 'surface'}"
+    if t.surface and not issubclass(ops.get(t.op), (Elementwise, Embedding)):
+        return "it has no surface over rows and columns"
+    axes = AXES.get(t.op, ROW_AXES)
+    if set(t.ranges) != set(axes) or not all(0 < low <= high < LARGEST for low, high in t.ranges.values()):
+        return f"ranges must give 0 < least <= most of {', '.join(axes)}"
+    if not t.spreads or not all(0 < s.low <= 1 <= s.high < LARGEST and 0 < s.upto_s < LARGEST for s in t.spreads):
+        return "spreads must be there, each with 0 < low <= 1 <= high and 0 < upto_s"
+    learnt = _wrong_forest(t.forest, FEATURES[t.op]) if t.forest else _wrong_surface(t.surface)
+    return _wrong_base(t.base, t.op) or learnt
+
+
+def _wrong_base(b: Base, op: str) -> str:
+    rates, times = (b.flop_per_s, b.bytes_per_s, b.rows_at_once), (b.floor_s, b.row_s, b.column_s)
+    if not all(0 < v < LARGEST for v in rates) or not all(0 <= v < LARGEST for v in times):
+        return "its base must have positive rates and times"
+    return "its base has a time of rows, but it has none" if op in AXES and (b.row_s or b.column_s) else ""
+
+
+def _wrong_forest(f: Forest, features: int) -> str:
+    size = len(f.feature)
+    if not f.roots or any(len(a) != size for a in (f.threshold, f.left, f.right, f.value)):
+        return "its forest needs roots, and arrays of one length"
+    if not _finite((f.start, *f.threshold, *f.value)):
+        return "its forest holds NaN or infinity"
+    if not all(0 <= r < size for r in f.roots) or not all(0 <= i < features for i in f.feature):
+        return "its forest has a root or a feature that is not there"
+    # children come after their node, so that no walk goes round in circles
+    inner = [node for node in zip(range(size), f.left, f.right) if node[1] >= 0]
+    if not all(i < left < size and i < right < size for i, left, right in inner):
+        return "its forest has a node whose child is none of the nodes after it"
+    return ""
+
+
+def _wrong_surface(s: Surface | None) -> str:
+    assert s is not None
+    if not s.weight or not len(s.x) == len(s.y) == len(s.weight):
+        return "its surface needs points, and arrays of one length"
+    return "" if _finite((s.constant, *s.x, *s.y, *s.weight)) else "its surface holds NaN or infinity"
+
+
+def _finite(numbers: Sequence[float]) -> bool:
+    return all(-LARGEST < v < LARGEST for v in numbers)

@@ -1,0 +1,509 @@
+"""The estimator that learned: its arithmetic by hand, what it declines, and what it says of a bad file. No numpy."""
+
+import copy
+import json
+import math
+import random
+import shutil
+from dataclasses import dataclass
+
+import pytest
+from conftest import round_profile, write_profile
+
+from chip import artifact, cli, codec, engines, hardware, ops
+from chip.predict import operator
+from chip.predict.estimator import estimator_of, read_tables
+from chip.predict.learned import Learned
+from chip.predict.roof import roof_of
+from chip.predict.roofline import Roofline
+from chip.predict.shapes import FEATURES, TILES, attention_waves_s, features, flash, flash_splits, linear_features
+from chip.predict.tables import Base, Forest, OperatorTable, Spread, Surface, Tables
+from chip.types import ChipError
+
+H200 = hardware.find("h200")
+BUNDLED = read_tables(H200.tables)
+BY_KIND = {t.op: t for t in BUNDLED.operators}
+
+
+# --- forests
+def tree(rng, depth, arrays):
+    """Add a random tree to the arrays, children after their node; -> its root."""
+    at = len(arrays["feature"])
+    leaf = depth == 0 or rng.random() < 0.3
+    for name, value in (
+        ("feature", 0 if leaf else rng.randrange(4)),
+        ("threshold", 0.0 if leaf else float(rng.randint(-3, 3))),
+        ("left", -1),
+        ("right", -1),
+        ("value", rng.gauss(0, 1) if leaf else 0.0),
+    ):
+        arrays[name].append(value)
+    if not leaf:
+        arrays["left"][at] = tree(rng, depth - 1, arrays)
+        arrays["right"][at] = tree(rng, depth - 1, arrays)
+    return at
+
+
+def made_forest(seed, trees=5, depth=4):
+    rng = random.Random(seed)
+    arrays = {name: [] for name in ("feature", "threshold", "left", "right", "value")}
+    roots = tuple(tree(rng, depth, arrays) for _ in range(trees))
+    return Forest(rng.gauss(0, 1), roots, *(tuple(arrays[n]) for n in arrays))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_compiled_forest_says_what_its_trees_say(seed):
+    forest, rng = made_forest(seed, trees=1 + seed % 7), random.Random(seed)
+    for _ in range(100):
+        x = [rng.choice((rng.uniform(-4, 4), float(rng.randint(-3, 3)))) for _ in range(4)]  # often on a threshold
+        assert forest.compiled(x) == forest.walk(x)
+
+
+def test_a_tree_by_hand():
+    forest = Forest(10.0, (0, 3), (1, 0, 0, 0), (0.5, 0.0, 0.0, 0.0), (1, -1, -1, -1), (2, -1, -1, -1), (0, 1, 2, 0.25))
+    for evaluate in (forest.walk, forest.compiled):
+        assert evaluate([9, 0.5]) == 11.25, "on the threshold: left"
+        assert evaluate([9, 0.6]) == 12.25
+
+
+def random_op(rng, kind):
+    """Within the measured ranges, spread over their logarithms."""
+    table = BY_KIND[kind]
+    axes = {a: round(math.exp(rng.uniform(*map(math.log, limits)))) for a, limits in table.ranges.items()}
+    if kind == "linear":
+        axes["n"], axes["k"] = (-(-axes[a] // 8) * 8 for a in ("n", "k"))
+    if kind == "attention":
+        axes["kv_heads"] = 2 ** rng.randint(0, 3)
+        axes["heads"] = axes["kv_heads"] * 8
+        axes["q_len"] = rng.choice((1, min(axes["q_len"], axes["kv_len"])))
+    if kind == "embedding":
+        axes["table"] = 128256
+    known = ops.axes(ops.get(kind))
+    return ops.build(kind, {a: v for a, v in axes.items() if a in known} | {"dtype": table.dtype})
+
+
+@pytest.mark.parametrize("kind", FEATURES)
+def test_bundled_forests_compiled_and_walked(kind):
+    rng, forest = random.Random(kind), BY_KIND[kind].forest
+    edges = {f: [] for f in range(FEATURES[kind])}
+    for left, f, threshold in zip(forest.left, forest.feature, forest.threshold):
+        if left >= 0:
+            edges[f].append(threshold)
+    for i in range(300):
+        op = random_op(rng, kind)
+        x = features(op, op.cost(), BUNDLED.units)
+        assert len(x) == FEATURES[kind]
+        if i % 3 == 0:
+            x = [rng.choice(edges[f] or x[f : f + 1]) for f in range(len(x))]
+        assert forest.compiled(x) == forest.walk(x)
+
+
+# --- surfaces and bases
+def test_a_surface_by_hand():
+    surface = Surface((0.0, 3.0), (0.0, 4.0), (0.5, -2.0), 0.25)
+    assert surface(0.0, 0.0) == 0.25 + 0.5 * 0 - 2.0 * 5
+    assert surface(3.0, 4.0) == 0.25 + 0.5 * 5
+    assert surface(3.0, 0.0) == 0.25 + 0.5 * 3 - 2.0 * 4
+
+
+def test_bases_by_hand():
+    linear = ops.build("linear", {"m": 64, "n": 512, "k": 1024})
+    cost = linear.cost()
+    assert Base(1e-6, 1e14, 1e12).seconds(linear, cost, 100) == pytest.approx(1e-6 + cost.bytes / 1e12)
+    assert Base(1e-6, 1e10, 1e12).seconds(linear, cost, 100) == pytest.approx(1e-6 + cost.flops / 1e10)
+    norm = ops.build("rms_norm", {"rows": 1000, "cols": 256})
+    rows_s, memory_s = 10 * (1e-7 + 256e-9), norm.cost().bytes / 1e12
+    assert Base(1e-6, 1e14, 1e12, 1e-7, 1e-9, 100).seconds(norm, norm.cost(), 100) == pytest.approx(
+        1e-6 + (rows_s**4 + memory_s**4) ** 0.25
+    )
+    one = ops.build("rms_norm", {"rows": 1, "cols": 256})
+    assert Base(0, 1e14, 1e30, 1e-7, 1e-9, 100).seconds(one, one.cost(), 100) == pytest.approx(1e-7 + 256e-9), "no less"
+
+
+def test_linear_features_by_hand():
+    x = linear_features(ops.build("linear", {"m": 256, "n": 1024, "k": 512}), 16)
+    moved = 256 * 512 + 1024 * 512 + 256 * 1024
+    assert x[:7] == pytest.approx([8, 10, 9, 27, math.log2(moved), 18, math.log2(2**27 / moved)])
+    at = 7 + 3 * TILES.index((128, 128))
+    assert x[at : at + 3] == pytest.approx([0, 1, 1]), "2 x 8 tiles of 128 x 128 on 16 units: one full wave"
+    at = 7 + 3 * TILES.index((256, 128))
+    assert x[at : at + 3] == pytest.approx([-1, 2, 1]), "8 tiles: half a wave"
+    ragged = linear_features(ops.build("linear", {"m": 65, "n": 1024, "k": 512}), 16)
+    assert ragged[9] == pytest.approx(128 / 65), "rows of tiles of 64 over rows"
+
+
+# --- FlashAttention-2's splits
+@pytest.mark.parametrize(
+    ("blocks", "key_blocks", "slots", "parts"),
+    [
+        (212, 64, 264, 1),  # at 80 % of the slots nothing is cut
+        (211, 64, 264, 5),  # 1 to 4 parts fill 80 %, 5 fill 1055 of 4 x 264
+        (8, 1, 264, 1),  # one block of keys cannot be cut
+        (8, 4, 264, 4),  # 3 parts would be as long as 2
+        (8, 32, 264, 32),  # 16 fill 48 %, the next that shortens a part is 32
+        (66, 16, 264, 4),  # exactly one wave
+        (30, 64, 100, 3),  # 90 % is near enough to the 100 % of 10 parts
+        (1, 1000, 264, 112),  # of at most 128, 125 fill best; 112 (parts of 9) are the first with 85 % of that
+    ],
+)
+def test_flash_splits(blocks, key_blocks, slots, parts):
+    assert flash_splits(blocks, key_blocks, slots) == parts
+
+
+def attention(**axes):
+    return ops.build(
+        "attention",
+        {"batch": 4, "heads": 32, "kv_heads": 8, "head_dim": 128, "q_len": 1, "kv_len": 1024, "dtype": "bf16", **axes},
+    )
+
+
+def test_flash_blocks_of_a_decode_step():
+    f = flash(attention(), 132)
+    assert (f.heads, f.queries) == (8, 4), "grouped heads become queries"
+    assert (f.parts, f.blocks, f.keys_each) == (8, 256, 128), "32 blocks, 8 parts of 128 keys, 256 of 264 slots"
+    assert (f.row_tile, f.row_tiles, f.width) == (128, 1, 128)
+    assert attention_waves_s(attention(), 132, 1e14, 1e12) == pytest.approx(4 * 128 * 128 / (0.85e12 / 264))
+
+
+def test_flash_blocks_of_a_prefill():
+    op = attention(batch=8, q_len=512, kv_len=512, head_dim=80)
+    f = flash(op, 132)
+    assert (f.heads, f.queries, f.parts, f.blocks) == (32, 512, 1, 8 * 32 * 8)
+    assert (f.keys_each, f.row_tiles, f.width) == (512, 4, 96), "the head is padded to a multiple of 32"
+    tile_s = 4 * 128 * 96 * (256 + 64) / (1e14 / 132)
+    tiles = 8 * 32 * 4 / 132
+    assert attention_waves_s(op, 132, 1e14, 1e12) == pytest.approx((0.9 * 8 + 0.1 * tiles) * tile_s)
+
+
+# --- what it answers and what it declines
+@pytest.fixture(scope="module")
+def h200():
+    return estimator_of(H200)
+
+
+@pytest.mark.parametrize("kind", BY_KIND)
+def test_inside_it_interpolates(h200, kind):
+    rng = random.Random(kind)
+    for _ in range(100):
+        op = random_op(rng, kind)
+        e, cost = h200(op)
+        assert e.source == "interpolated"
+        assert 0 < e.low_s <= e.seconds <= e.high_s
+        assert cost == op.cost()
+        assert e.bound in ("compute", "memory", "launch")
+
+
+@pytest.mark.parametrize("kind", BY_KIND)
+def test_a_sweep_says_what_single_questions_say(kind):
+    """Trees are walked at first and compiled later."""
+    rng = random.Random(kind)
+    asked = [random_op(rng, kind) for _ in range(100)]
+    sweep = estimator_of(H200)
+    assert [sweep(op) for op in asked] == [estimator_of(H200)(op) for op in asked]
+
+
+DECLINED = {
+    "k below": ("linear", {"m": 8, "n": 4096, "k": 64}),
+    "n above": ("linear", {"m": 8, "n": 200_000, "k": 4096}),
+    "m above": ("linear", {"m": 100_000, "n": 4096, "k": 4096}),
+    "other dtype": ("linear", {"m": 8, "n": 4096, "k": 4096, "dtype": "fp16"}),
+    "quantised weights": ("linear", {"m": 8, "n": 4096, "k": 4096, "weight_dtype": "int4"}),
+    "odd n": ("linear", {"m": 2048, "n": 50257, "k": 768}),
+    "odd k": ("linear", {"m": 2048, "n": 4096, "k": 4099}),
+    "window": ("attention", {"q_len": 1, "kv_len": 4096, "window": 1024}),
+    "other values": ("attention", {"q_len": 1, "kv_len": 4096, "v_head_dim": 64}),
+    "long context": ("attention", {"q_len": 1, "kv_len": 200_000}),
+    "more queries than keys": ("attention", {"q_len": 100, "kv_len": 50, "causal": False}),
+    "large head": ("attention", {"q_len": 1, "kv_len": 4096, "head_dim": 512}),
+    "too many rows": ("rms_norm", {"rows": 1_000_000, "cols": 4096}),
+    "too few columns": ("softmax", {"rows": 64, "cols": 16}),
+    "norm of another dtype": ("rms_norm", {"rows": 64, "cols": 4096, "dtype": "fp32"}),
+    "never measured": ("copy", {"rows": 64, "cols": 4096}),
+}
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_outside_it_is_the_roofline(h200, name):
+    kind, axes = DECLINED[name]
+    op = attention(**axes) if kind == "attention" else ops.build(kind, axes)
+    floor_s = BY_KIND["add"].base.floor_s
+    found = h200(op)
+    assert found == Roofline(roof_of(H200), floor_s)(op)
+    assert found[0].source == "roofline"
+
+
+def test_a_little_outside_is_still_inside(h200):
+    most = BY_KIND["linear"].ranges["m"][1]
+    for m, source in ((most * 1.04, "interpolated"), (most * 1.06, "roofline")):
+        assert h200(ops.build("linear", {"m": int(m), "n": 4096, "k": 4096}))[0].source == source
+
+
+def test_weights_of_the_same_dtype_are_no_others(h200):
+    plain, said = (ops.build("linear", {"m": 8, "n": 4096, "k": 4096, **w}) for w in ({}, {"weight_dtype": "bf16"}))
+    assert h200(plain) == h200(said)
+
+
+@pytest.mark.parametrize("kind", ["add", "layer_norm", "silu_mul", "silu", "rms_norm"])
+def test_a_large_elementwise_kernel_is_bound_by_memory(h200, kind):
+    """Whatever rate the fit gave its base: rates and times of rows can stand for each other there."""
+    assert h200(ops.build(kind, {"rows": 16384, "cols": 8192}))[0].bound == "memory"
+    assert h200(ops.build(kind, {"rows": 1, "cols": 256}))[0].bound == "launch"
+
+
+def test_a_large_product_is_bound_by_arithmetic_and_a_thin_one_by_memory(h200):
+    assert h200(ops.build("linear", {"m": 8192, "n": 8192, "k": 8192}))[0].bound == "compute"
+    assert h200(ops.build("linear", {"m": 1, "n": 8192, "k": 8192}))[0].bound == "memory"
+
+
+@pytest.mark.parametrize(
+    ("engine", "decode", "prefill", "linear", "norm"),
+    [
+        ("vllm", "interpolated", "roofline", "interpolated", "roofline"),
+        ("hf-eager", "roofline", "roofline", "interpolated", "roofline"),
+        (None, "interpolated", "interpolated", "interpolated", "interpolated"),
+    ],
+)
+def test_an_engine_leaves_some_operators_to_torch(engine, decode, prefill, linear, norm):
+    estimate = estimator_of(H200, engine and engines.get(engine).TORCH_OPS)
+    asked = (
+        attention(),
+        attention(q_len=512),
+        ops.build("linear", {"m": 8, "n": 4096, "k": 4096}),
+        ops.build("rms_norm", {"rows": 8, "cols": 4096}),
+    )
+    assert [estimate(op)[0].source for op in asked] == [decode, prefill, linear, norm]
+
+
+def test_the_better_measured_of_two_implementations():
+    few, many = (
+        OperatorTable(
+            "add", name, "bf16", Base(floor, 1e14, 1e12), {"rows": (1, 9), "cols": (1, 9)}, (Spread(1, 1, 1),), points,
+            0, 0, surface=Surface((0,), (0,), (0,), 0),
+        )
+        for name, floor, points in (("few", 1e-3, 20), ("many", 1e-6, 30))
+    )  # fmt: skip
+    op = ops.build("add", {"rows": 2, "cols": 2})
+    for order in ((few, many), (many, few)):
+        learned = Learned(Tables("NVIDIA H200", 132, order), Roofline(roof_of(H200)))
+        assert learned(op)[0].seconds == pytest.approx(1e-6, rel=1e-3)
+
+
+# --- files
+SMALL = Tables(
+    "Round GPU",
+    100,
+    (
+        OperatorTable(
+            "linear", "torch", "bf16", Base(2e-6, 1e14, 1e12), {"m": (1, 64), "n": (64, 4096), "k": (64, 4096)},
+            (Spread(1e-5, 0.5, 2.0), Spread(1e9, 0.9, 1.2)), 20, 0.03, 0.1,
+            forest=Forest(0.0, (0,), (0, 0, 0), (3.5, 0.0, 0.0), (1, -1, -1), (2, -1, -1), (0.0, math.log(2), 0.0)),
+        ),
+        OperatorTable(
+            "rms_norm", "torch", "bf16", Base(3e-6, 1e13, 1e12), {"rows": (1, 64), "cols": (64, 4096)},
+            (Spread(1e9, 0.9, 1.1),), 20, 0.03, 0.1, surface=Surface((0.0,), (10.0,), (0.0,), math.log(3)),
+        ),
+    ),
+)  # fmt: skip
+
+
+def document():
+    return copy.deepcopy(codec.to_json(SMALL))
+
+
+def write_tables(path, data=None, text=None):
+    artifact.write(path, artifact.new(Tables.SCHEMA, data or document(), {}), indent=None)
+    if text:
+        path.write_text(text(path.read_text()))
+    return path
+
+
+def ask(gpu, kind="linear", **axes):
+    return operator.answer({"op": kind, "gpu": str(gpu), **(axes or {"m": 8, "n": 1024, "k": 1024})})
+
+
+def test_a_profile_with_tables_beside_it_uses_them(tmp_path):
+    gpu = write_profile(tmp_path / "my.json", round_profile())
+    write_tables(tmp_path / "my.tables.json")
+    base = 2 + 2 * (8 * 1024 * 2 + 1024 * 1024) / 1e6
+    a = ask(gpu)
+    assert a["source"] == "interpolated"
+    assert a["us"] == pytest.approx(2 * base)
+    assert a["interval"] == pytest.approx([base, 4 * base])
+    assert ask(gpu, m=16, n=1024, k=1024)["us"] == pytest.approx(2 + 2 * (16 * 1024 * 2 + 1024 * 1024) / 1e6)
+    norm = ask(gpu, "rms_norm", rows=8, cols=1024)
+    assert norm["us"] == pytest.approx(3 * (3 + 2 * (2 * 8 * 1024 + 1024) / 1e6))
+    assert norm["bound"] == "launch"
+    assert ask(gpu, m=100, n=1024, k=1024)["source"] == "roofline"
+
+
+def test_a_profile_without_tables_is_a_roofline(tmp_path):
+    gpu = write_profile(tmp_path / "my.json", round_profile())
+    write_tables(tmp_path / "other.tables.json")
+    a = ask(gpu)
+    assert (a["source"], a["us"]) == ("roofline", pytest.approx(1 + 2 * (8 * 1024 * 2 + 1024 * 1024) / 1e6))
+
+
+def test_the_command_line_finds_tables_beside_a_profile(tmp_path, capsys):
+    shutil.copy(hardware.PROFILES / "h200.json", tmp_path / "my.json")
+    words = ["estimate", "linear", "m=8", "n=4096", "k=4096", "--json", "--gpu"]
+    assert cli.main([*words, str(tmp_path / "my.json")]) == 0
+    assert json.loads(capsys.readouterr().out)["source"] == "roofline"
+    shutil.copy(hardware.PROFILES / "h200.json", tmp_path / "with.json")
+    shutil.copy(H200.tables, tmp_path / "with.tables.json")
+    assert cli.main([*words, str(tmp_path / "with.json")]) == 0
+    mine = json.loads(capsys.readouterr().out)
+    assert cli.main([*words, "h200"]) == 0
+    bundled = json.loads(capsys.readouterr().out)
+    assert {**mine, "gpu": ""} == {**bundled, "gpu": ""}
+    assert mine["source"] == "interpolated"
+
+
+def test_the_floor_of_kernels_without_a_table(tmp_path):
+    """Where an addition was measured, elementwise kernels that were not start from its floor."""
+    data = document()
+    data["operators"][1]["op"] = "add"
+    gpu = write_profile(tmp_path / "my.json", round_profile())
+    write_tables(tmp_path / "my.tables.json", data)
+    assert ask(gpu, "copy", rows=1, cols=64)["us"] == pytest.approx(3 + 2 * 2 * 64 / 1e6)
+    assert ask(gpu, m=100, n=1024, k=1024)["us"] == pytest.approx(1 + 2 * (100 * 1024 * 2 + 1024 * 1024) / 1e6)
+
+
+def put(path, value):
+    """A change of the document: `operators.0.base.floor_s` -> value; None takes the field away."""
+
+    def change(data):
+        *way, last = [int(p) if p.isdecimal() else p for p in path.split(".")]
+        for step in way:
+            data = data[step]
+        if value is None and isinstance(data, dict) and last not in ("forest", "surface"):
+            del data[last]
+        else:
+            data[last] = value
+
+    return change
+
+
+BAD = {
+    "a typo": (put("operators.0.spread", []), "unknown field 'spread'; did you mean 'spreads'?"),
+    "a missing field": (put("operators.0.base.floor_s", None), "field 'floor_s' is missing"),
+    "an unknown operator": (put("operators.0.op", "linaer"), "there is no such operator"),
+    "neither": (put("operators.0.forest", None), "either a forest or a surface"),
+    "both": (lambda d: d["operators"][0].update(surface=d["operators"][1]["surface"]), "either a forest or a surface"),
+    "the other": (put("operators.1.op", "attention"), "needs a forest"),
+    "a surface for a product": (put("operators.0.op", "add"), "needs a surface"),
+    "an operator of another kind": (put("operators.1.op", "sampling"), "no surface over rows and columns"),
+    "no spreads": (put("operators.0.spreads", []), "spreads"),
+    "a spread without the value": (put("operators.0.spreads.0.low", 1.5), "spreads"),
+    "text among numbers": (put("operators.0.forest.value.1", "1"), "forest.value[1]: expected a number, got str"),
+    "a bool among numbers": (
+        put("operators.0.forest.left.1", True),
+        "forest.left[1]: expected a whole number, got bool",
+    ),
+    "code among numbers": (
+        put("operators.0.forest.threshold.0", "__import__('os')"),
+        "threshold[0]: expected a number",
+    ),
+    "half a node": (put("operators.0.forest.feature.0", 0.5), "forest.feature[0]: expected a whole number, got float"),
+    "a null among numbers": (put("operators.1.surface.weight.0", None), "surface.weight[0]: expected a number"),
+    "NaN in a forest": (put("operators.0.forest.value.1", math.nan), "NaN or infinity"),
+    "infinity in a forest": (put("operators.0.forest.threshold.0", math.inf), "NaN or infinity"),
+    "a start that is none": (put("operators.0.forest.start", -math.inf), "NaN or infinity"),
+    "a huge whole number": (put("operators.0.forest.value.1", 10**400), "NaN or infinity"),
+    "NaN in a surface": (put("operators.1.surface.x.0", math.nan), "NaN or infinity"),
+    "NaN in a base": (put("operators.0.base.floor_s", math.nan), "base"),
+    "no bandwidth": (put("operators.0.base.bytes_per_s", 0), "base"),
+    "rows of a product": (put("operators.0.base.row_s", 1e-6), "base"),
+    "NaN in a range": (put("operators.0.ranges.m", [math.nan, 1]), "ranges"),
+    "half a range": (put("operators.0.ranges.m", [1]), "ranges.m: expected 2 items"),
+    "a range the wrong way": (put("operators.0.ranges.m", [2, 1]), "ranges"),
+    "an unknown axis": (put("operators.0.ranges.rows", [1, 2]), "ranges must give 0 < least <= most of m, n, k"),
+    "a missing axis": (put("operators.0.ranges.m", None), "ranges"),
+    "NaN in a spread": (put("operators.0.spreads.1.high", math.nan), "spreads"),
+    "no units": (put("units", 0), "units"),
+    "arrays cut short": (lambda d: d["operators"][0]["forest"]["value"].pop(), "arrays of one length"),
+    "a surface cut short": (lambda d: d["operators"][1]["surface"]["y"].clear(), "arrays of one length"),
+    "no trees": (put("operators.0.forest.roots", []), "needs roots"),
+    "a root outside": (put("operators.0.forest.roots.0", 3), "root or a feature"),
+    "a feature outside": (put("operators.0.forest.feature.0", 99), "root or a feature"),
+    "a child outside": (put("operators.0.forest.right.0", 7), "child"),
+    "one child": (put("operators.0.forest.right.0", -1), "child"),
+    "a circle": (put("operators.0.forest.left.0", 0), "child"),
+    "another device": (put("device", "Square GPU"), "holds tables of Square GPU, the profile is of Round GPU"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_one_clear_line(tmp_path, name, capsys):
+    change, told = BAD[name]
+    data = document()
+    change(data)
+    gpu = write_profile(tmp_path / "my.json", round_profile())
+    path = write_tables(tmp_path / "my.tables.json", data)
+    assert cli.main(["estimate", "linear", "m=8", "n=1024", "k=1024", "--gpu", gpu]) == 2
+    out, line = capsys.readouterr()
+    assert out == ""
+    assert line.count("\n") == 1
+    assert line.startswith(f"chip estimate: {path}")
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (lambda t: t[: len(t) // 2], "is not JSON or is cut short"),
+        (lambda t: " ", "is not JSON or is cut short"),
+        (lambda t: "[]", "expected an object with a schema"),
+        (lambda t: t.replace("operator_tables/1", "operator_tables/2"), "is newer than this chip reads"),
+        (lambda t: t.replace("chip.operator_tables/1", "chip.hardware_profile/1"), "is a chip.hardware_profile file"),
+    ],
+    ids=("half", "empty", "a list", "newer", "another kind"),
+)
+def test_a_broken_file_is_one_clear_line(tmp_path, text, told):
+    gpu = write_profile(tmp_path / "my.json", round_profile())
+    write_tables(tmp_path / "my.tables.json", text=text)
+    with pytest.raises(ChipError, match=told) as error:
+        ask(gpu)
+    assert "\n" not in str(error.value)
+
+
+def test_the_bundled_tables_are_of_the_bundled_profile():
+    assert BUNDLED.device == H200.profile.device
+    assert BUNDLED.units == H200.profile.units
+    found = artifact.read(H200.tables, Tables.SCHEMA)
+    assert json.loads(H200.tables.read_text())["id"] == found.id, "edited by hand"
+    profile = artifact.read(hardware.PROFILES / "h200.json", H200.profile.SCHEMA)
+    assert found.inputs[0] == profile.id, "fitted to another profile"
+
+
+# --- the codec's fast path
+@dataclass(frozen=True)
+class Arrays:
+    whole: tuple[int, ...] = ()
+    real: tuple[float, ...] = ()
+    listed: list[float] | None = None
+
+
+def test_arrays_of_numbers_are_read_at_once():
+    a = codec.from_json(Arrays, {"whole": [1, 2], "real": [1, 2.5], "listed": [3]}, "it.json")
+    assert a == Arrays((1, 2), (1, 2.5), [3])
+
+
+@pytest.mark.parametrize(
+    ("raw", "line"),
+    [
+        ({"whole": [1, True]}, "it.json.whole[1]: expected a whole number, got bool 'True'"),
+        ({"whole": [1, 2.0]}, "it.json.whole[1]: expected a whole number, got float '2.0'"),
+        ({"whole": ["1"]}, "it.json.whole[0]: expected a whole number, got str '1'"),
+        ({"real": [1.5, False]}, "it.json.real[1]: expected a number, got bool 'False'"),
+        ({"real": [1.5, "2"]}, "it.json.real[1]: expected a number, got str '2'"),
+        ({"real": [1.5, None]}, "it.json.real[1]: expected a number, got NoneType 'None'"),
+        ({"real": [[1.5]]}, "it.json.real[0]: expected a number, got list '[1.5]'"),
+        ({"listed": [1.5, True]}, "it.json.listed[1]: expected a number, got bool 'True'"),
+        ({"real": "12"}, "it.json.real: expected a list, got str '12'"),
+    ],
+    ids=str,
+)
+def test_arrays_hold_nothing_but_numbers(raw, line):
+    with pytest.raises(ChipError) as told:
+        codec.from_json(Arrays, raw, "it.json")
+    assert str(told.value) == line
