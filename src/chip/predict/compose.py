@@ -5,10 +5,9 @@ Intervals of roofline estimates share their cause (the same ceilings and factors
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import fields
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from chip import engines
 from chip.dtypes import Precision
@@ -17,9 +16,16 @@ from chip.models.decoder import Decoder
 from chip.models.lower import body, head
 from chip.ops.attention import Attention
 from chip.ops.mla import Mla
+from chip.predict.along import AlongTokens, Answer, OverSequences, answer
 from chip.types import Cost, Estimate, Op, Program, Scenario
 
-Estimator = Callable[[Op], tuple[Estimate, Cost]]
+
+class Estimator(Protocol):
+    """Answers for one operator, for one that grows with the tokens of a step, and for attention over sequences."""
+
+    def __call__(self, op: Op) -> tuple[Estimate, Cost]: ...
+    def along(self, op: Op) -> AlongTokens: ...
+    def over(self, op: Attention | Mla) -> OverSequences: ...
 
 
 class Line(NamedTuple):
@@ -59,18 +65,17 @@ def _seconds(line: Line) -> float:
 
 
 Use = tuple[str, int]  # role, repeat
-Placeholder = tuple[str, int, Attention | Mla]  # role, repeat, attention to be put over a step's sequences
 
 
 class Template(NamedTuple):
     """A program lowered for one token. Every operator but attention grows with the tokens along one axis, so that a
     step of n tokens needs no lowering of its own."""
 
-    operators: tuple[tuple[type[Op], tuple[object, ...], int, tuple[Use, ...]], ...]  # class, axes, token axis, uses
-    attention: tuple[Placeholder, ...]
+    operators: tuple[tuple[str, AlongTokens, tuple[Use, ...]], ...]  # kind, answers, uses
+    attention: tuple[tuple[str, int, str, OverSequences], ...]  # role, repeat, kind, answers
 
 
-def template(program: Program) -> Template:
+def template(program: Program, estimator: Estimator) -> Template:
     uses: dict[Op, dict[str, int]] = {}
     attention: dict[tuple[str, Attention | Mla], int] = {}
     for block in program.blocks:
@@ -82,12 +87,13 @@ def template(program: Program) -> Template:
                 roles = uses.setdefault(op, {})
                 roles[call.role] = roles.get(call.role, 0) + block.repeat
     return Template(
-        tuple(
-            (type(op), tuple(getattr(op, f.name) for f in fields(op)), op.TOKEN_AXIS, tuple(roles.items()))  # type: ignore[arg-type]
-            for op, roles in uses.items()
-        ),
-        tuple((role, repeat, op) for (role, op), repeat in attention.items()),
+        tuple((op.kind, estimator.along(op), tuple(roles.items())) for op, roles in uses.items()),
+        tuple((role, repeat, op.kind, estimator.over(op)) for (role, op), repeat in attention.items()),
     )
+
+
+def windows(program: Program) -> set[int]:
+    return {getattr(c.op, "window", 0) for b in program.blocks for c in b.calls} - {0}
 
 
 class Composer:
@@ -98,10 +104,10 @@ class Composer:
         self.engine = engines.get(engine)
         self.estimator = estimator
         layers = body(decoder, 1, precision, tp)
-        self.decode_body = template(self.engine.rewrite(layers, True))
-        self.prefill_body = template(self.engine.rewrite(layers, False))
-        self.head = template(self.engine.rewrite(head(decoder, 1, precision, tp), False))
-        self.windows = {getattr(op, "window", 0) for _, _, op in self.decode_body.attention} - {0}
+        self.decode_body = template(self.engine.rewrite(layers, True), estimator)
+        self.prefill_body = template(self.engine.rewrite(layers, False), estimator)
+        self.head = template(self.engine.rewrite(head(decoder, 1, precision, tp), False), estimator)
+        self.windows = windows(self.engine.rewrite(layers, True))
         # small: a sweep of any length runs in bounded memory, and decode steps of one batch size recur
         self._body = lru_cache(maxsize=64)(self._evaluate_body)
         self._head = lru_cache(maxsize=64)(self._evaluate_head)
@@ -127,9 +133,9 @@ class Composer:
                 decode = decode and seq.new == 1
             bodies[tokens, decode] = bodies.get((tokens, decode), 0.0) + weight
             heads[rows] = heads.get(rows, 0.0) + weight
-            for role, repeat, op in (self.decode_body if decode else self.prefill_body).attention:
+            for role, repeat, kind, over in (self.decode_body if decode else self.prefill_body).attention:
                 for seq in step.seqs:
-                    attention.append(line(self.estimator, role, repeat * weight, op.over(seq)))
+                    attention.append(_line(role, kind, repeat * weight, over(seq)))
         merged: dict[str, Line] = {}
         for (tokens, decode), weight in bodies.items():
             _add(merged, self._body(tokens, decode), weight)
@@ -148,23 +154,10 @@ class Composer:
     def _grow(self, one: Template, tokens: int) -> dict[str, Line]:
         """The lines of a template for so many tokens, attention left out."""
         lines: dict[str, Line] = {}
-        estimator = self.estimator
-        for cls, axes, at, uses in one.operators:
-            op = cls(*axes[:at], axes[at] * tokens, *axes[at + 1 :])  # type: ignore[operator, call-arg]
-            (seconds, low_s, high_s, source, bound), (flops, read, written) = estimator(op)
+        for kind, along, uses in one.operators:
+            found = along(tokens)
             for role, n in uses:
-                made = Line(
-                    role,
-                    cls.kind,
-                    n,
-                    seconds * n,
-                    low_s * n,
-                    high_s * n,
-                    bound,
-                    source,
-                    flops * n,
-                    (read + written) * n,
-                )
+                made = _line(role, kind, n, found)
                 if role in lines:
                     merge(lines, made, 1.0)
                 else:
@@ -173,19 +166,12 @@ class Composer:
 
 
 def line(estimator: Estimator, role: str, calls: float, op: Op) -> Line:
-    e, c = estimator(op)
-    return Line(
-        role,
-        op.kind,
-        calls,
-        e.seconds * calls,
-        e.low_s * calls,
-        e.high_s * calls,
-        e.bound,
-        e.source,
-        c.flops * calls,
-        c.bytes * calls,
-    )
+    return _line(role, op.kind, calls, answer(*estimator(op)))
+
+
+def _line(role: str, kind: str, n: float, found: Answer) -> Line:
+    seconds, low_s, high_s, bound, source, flops, moved = found
+    return Line(role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n)
 
 
 def _add(into: dict[str, Line], lines: dict[str, Line], weight: float) -> None:

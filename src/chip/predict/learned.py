@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from math import exp, log2
+from dataclasses import replace
+from math import ceil, exp, log2
 
 from chip.ops.attention import Attention
 from chip.ops.elementwise import Elementwise
 from chip.ops.embedding import Embedding
 from chip.ops.linear import Linear
+from chip.ops.mla import Mla
+from chip.predict.along import AlongTokens, Answer, OverSequences, answer, between, grown
 from chip.predict.roofline import Roofline
 from chip.predict.shapes import ALIGNED, features
 from chip.predict.tables import COMPILE_AFTER, OperatorTable, Tables
-from chip.types import Cost, Estimate, Op
+from chip.types import Cost, Estimate, Op, Seq
 
 DECODE_ATTENTION = "attention_decode"  # among `kinds`: attention of single tokens only
+
+
+MOST_BATCHES = 64  # batch sizes whose attention is remembered, so that a sweep of any length runs in bounded memory
 
 
 class Learned:
@@ -42,6 +48,65 @@ class Learned:
         low, high = table.spread(seconds)
         bound = self._bound(op, cost, seconds)
         return Estimate(seconds, seconds * low, seconds * high, "interpolated", bound), cost
+
+    def along(self, op: Op) -> AlongTokens:
+        """As the roofline's. Dense layers are asked at nodes of m and drawn straight between them."""
+        table = self._tables.get((op.kind, getattr(op, "dtype", "")))
+        if table is None:
+            return self.otherwise.along(op)
+        make, declined = grown(op), self.otherwise.along(op)
+        if not isinstance(op, Linear):
+            return lambda tokens: answer(*self(make(tokens)))
+        known: dict[int, float] = {}
+        once = op.m
+        fits = covers(table, replace(op, m=max(op.m, ceil(table.ranges["m"][0]))))
+        least, most = next((low, high) for axis, low, high in table.limits if axis == "m")
+
+        def ask(m: int) -> float:
+            self._asked += 1
+            dense = replace(op, m=m)
+            return self._seconds(table, dense, dense.cost())
+
+        def at(tokens: int) -> Answer:
+            m = once * tokens
+            if not fits or not least <= m <= most:
+                return declined(tokens)
+            _, _, _, bound, _, flops, moved = declined(tokens)
+            seconds = between(m, known, ask)
+            low, high = table.spread(seconds)
+            return seconds, seconds * low, seconds * high, bound, "interpolated", flops, moved
+
+        return at
+
+    def over(self, op: Attention | Mla) -> OverSequences:
+        """As the roofline's. Decode attention is asked at nodes of the context."""
+        table = self._tables.get((op.kind, op.dtype))
+        declined = self.otherwise.over(op)
+        if table is None or not isinstance(op, Attention) or op.window or op.v_head_dim:
+            return declined
+        known: dict[int, dict[int, float]] = {}
+
+        def at(seq: Seq) -> Answer:
+            placed = op.over(seq)
+            if seq.new > 1:
+                return answer(*self(placed))
+            if not covers(table, placed):
+                return declined(seq)
+
+            def ask(keys: int) -> float:
+                self._asked += 1
+                longer = replace(placed, kv_len=keys)
+                return self._seconds(table, longer, longer.cost())
+
+            if len(known) > MOST_BATCHES:
+                known.clear()
+            seconds = between(placed.kv_len, known.setdefault(seq.count, {}), ask)
+            low, high = table.spread(seconds)
+            cost = placed.cost()
+            bound = self._bound(placed, cost, seconds)
+            return seconds, seconds * low, seconds * high, bound, "interpolated", cost[0], cost[1] + cost[2]
+
+        return at
 
     def _seconds(self, table: OperatorTable, op: Op, cost: Cost) -> float:
         """Base times exp(correction)."""

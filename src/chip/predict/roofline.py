@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chip.ops.all_reduce import AllReduce
+from chip.ops.attention import Attention
+from chip.ops.mla import Mla
+from chip.predict.along import AlongTokens, Answer, OverSequences, answer, grown
 from chip.predict.roof import Range, Roof, check_dtype
 from chip.types import ChipError, Cost, Estimate, Op
 
@@ -17,29 +22,58 @@ class Roofline:
         launch = roof.launch_s
         scale = kernel_floor_s / launch.value if kernel_floor_s and launch.value else 1.0
         self._kernel = Range(*(scale * s for s in launch))
+        self._by_ceiling: dict[str, Callable[[float, float], Answer]] = {}
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
         cost = op.cost()
         if isinstance(op, AllReduce):
             return self._over_link(op), cost
+        seconds, low_s, high_s, bound, source, _, _ = self._under(op.compute)(cost[0], cost[1] + cost[2])
+        return Estimate(seconds, low_s, high_s, source, bound), cost
+
+    def _under(self, name: str) -> Callable[[float, float], Answer]:
+        """The answer for so many FLOPs and bytes under one compute ceiling."""
+        found = self._by_ceiling.get(name)
+        if found is None:
+            found = self._by_ceiling[name] = self._made_for(name)
+        return found
+
+    def _made_for(self, name: str) -> Callable[[float, float], Answer]:
         roof = self.roof
-        name = op.compute
-        if name not in roof.compute:
-            check_dtype(roof, name)
-        compute = roof.compute[name]
-        memory = roof.stream if name == "matmul_fp32" else roof.weights
-        flops, moved = cost[0], cost[1] + cost[2]
-        arithmetic_s, memory_s = flops / compute.value, moved / memory.value
-        launch = self._kernel if name == "matmul_fp32" else roof.launch_s
-        if arithmetic_s >= memory_s:
-            work_s, bound = arithmetic_s, "compute"
-        else:
-            work_s, bound = memory_s, "memory"
-        if launch.value > work_s:
-            bound = "launch"
-        low_s = launch.low + max(flops / compute.high, moved / memory.high)
-        high_s = launch.high + max(flops / compute.low, moved / memory.low)
-        return Estimate(launch.value + work_s, low_s, high_s, roof.source, bound), cost
+        check_dtype(roof, name)
+        rate, rate_low, rate_high = roof.compute[name]
+        moving, moving_low, moving_high = roof.stream if name == "matmul_fp32" else roof.weights
+        launch, launch_low, launch_high = self._kernel if name == "matmul_fp32" else roof.launch_s
+        source = roof.source
+
+        def under(flops: float, moved: float) -> Answer:
+            arithmetic_s, memory_s = flops / rate, moved / moving
+            if arithmetic_s >= memory_s:
+                work_s, bound = arithmetic_s, "compute"
+            else:
+                work_s, bound = memory_s, "memory"
+            if launch > work_s:
+                bound = "launch"
+            low_s = launch_low + max(flops / rate_high, moved / moving_high)
+            high_s = launch_high + max(flops / rate_low, moved / moving_low)
+            return launch + work_s, low_s, high_s, bound, source, flops, moved
+
+        return under
+
+    def along(self, op: Op) -> AlongTokens:
+        """For an operator lowered for one token: its answer for any number of tokens."""
+        make = grown(op)
+        one, two, four = (make(n).cost() for n in (1, 2, 4))
+        (f1, b1), (f2, b2), (f4, b4) = ((c[0], c[1] + c[2]) for c in (one, two, four))
+        if isinstance(op, AllReduce) or (f4 - f2, b4 - b2) != (2 * (f2 - f1), 2 * (b2 - b1)):
+            return lambda tokens: answer(*self(make(tokens)))
+        under, flops, moved = self._under(op.compute), f2 - f1, b2 - b1
+        fixed_flops, fixed_bytes = f1 - flops, b1 - moved
+        return lambda tokens: under(fixed_flops + flops * tokens, fixed_bytes + moved * tokens)
+
+    def over(self, op: Attention | Mla) -> OverSequences:
+        """For attention: its answer for any sequences."""
+        return lambda seq: answer(*self(op.over(seq)))
 
     def _over_link(self, op: AllReduce) -> Estimate:
         link = self.roof.link
