@@ -9,7 +9,7 @@ def describe():
     return {
         "date": datetime.date.today().isoformat(),
         "python": platform.python_version(),
-        "os": f"{platform.system()} {platform.release()}",
+        "os": f"{platform.system()} {platform.release().split('-')[0]}",
         "cpu": _cpu(),
         "cores": os.cpu_count(),
     }

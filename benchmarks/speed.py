@@ -21,7 +21,7 @@ WARM_POINTS = {"chip": 2000, "llm_analysis": 1000, "genz": 10, "aiconfigurator":
 LINES = {"short": 2_000, "long": 20_000}
 
 COLD_SECONDS, WARM_SECONDS, LINES_PER_SECOND = 0.3, 0.0005, 2000
-FLAT_BYTES = 2 << 20  # what peak memory may grow by from the short sweep to the long one
+FLAT_BYTES = 4 * 2**20  # bounded caches fill up; ten times the lines may cost no more than this
 
 
 def find_peers(folder):

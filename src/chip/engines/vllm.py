@@ -31,7 +31,7 @@ LARGE_GPU_BYTES = 70 * 2**30
 STEP_TOKENS_LARGE, STEP_TOKENS_SMALL = 16384, 8192  # max_num_batched_tokens
 SEQS_LARGE, SEQS_SMALL = 1024, 256  # max_num_seqs
 GRAPH_TOKENS = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
-EXACT_STEPS = 24  # schedules longer than this are integrated, not walked
+EXACT_STEPS = 4  # schedules longer than this are integrated, not walked
 
 
 def step_tokens(memory_bytes: float) -> int:

@@ -14,7 +14,8 @@ AlongTokens = Callable[[int], Answer]
 OverSequences = Callable[[Seq], Answer]
 
 EXACT = 128  # shapes up to this are answered one by one, larger ones between nodes
-NODES_LOG2 = 5  # 32 nodes an octave: at most 3 % apart
+TOKEN_NODES_LOG2 = 5  # 32 nodes an octave, at most 3 % apart: a dense layer's time has stairs
+CONTEXT_NODES_LOG2 = 3  # 8 nodes: that of decode attention is nearly straight
 
 
 def answer(estimate: Estimate, cost: Cost) -> Answer:
@@ -30,14 +31,14 @@ def grown(op: Op) -> Callable[[int], Op]:
     return lambda tokens: cls(*before, one * tokens, *after)  # type: ignore[call-arg]
 
 
-def between(value: int, known: dict[int, float], ask: Callable[[int], float]) -> float:
+def between(value: int, known: dict[int, float], ask: Callable[[int], float], nodes_log2: int) -> float:
     """A function of a whole number, asked at nodes and drawn straight between them; what was asked is remembered."""
     if value <= EXACT:
         at = known.get(value)
         if at is None:
             at = known[value] = ask(value)
         return at
-    step = 1 << (value.bit_length() - 1 - NODES_LOG2)
+    step = 1 << (value.bit_length() - 1 - nodes_log2)
     low = value & -step
     first = known.get(low)
     if first is None:

@@ -84,7 +84,7 @@ def _rows_text(phase: Phase) -> str:
         "["
         + ",".join(
             [
-                _NUMBERS % (_names(role, kind, bound, source), calls, s * 1e6, s * to_share, flops, moved)
+                _NUMBERS % (_names(role, kind, bound, source, calls), s * 1e6, s * to_share, flops, moved)
                 for role, kind, calls, s, _, _, bound, source, flops, moved in phase.lines
             ]
         )
@@ -92,12 +92,12 @@ def _rows_text(phase: Phase) -> str:
     )
 
 
-_NUMBERS = '%s,"count":%.6g,"us":%.7g,"share":%.4g,"flops":%d,"bytes":%d}'
+_NUMBERS = '%s,"us":%.7g,"share":%.4g,"flops":%d,"bytes":%d}'
 
 
 @lru_cache(maxsize=1024)
-def _names(role: str, kind: str, bound: str, source: str) -> str:
-    return f'{{"role":"{role}","op":"{kind}","bound":"{bound}","source":"{source}"'
+def _names(role: str, kind: str, bound: str, source: str, calls: float) -> str:
+    return f'{{"role":"{role}","op":"{kind}","count":{calls:.6g},"bound":"{bound}","source":"{source}"'
 
 
 def _energy(p: Prediction, seconds: Range, steps: int) -> Range | None:
@@ -114,17 +114,17 @@ def _energy(p: Prediction, seconds: Range, steps: int) -> Range | None:
 def _bound(phase: Phase) -> str:
     """What most of the time is bound by."""
     time_by: dict[str, float] = {}
-    for line in phase.lines:
-        time_by[line.bound] = time_by.get(line.bound, 0.0) + line.seconds
+    for _, _, _, seconds, _, _, bound, _, _, _ in phase.lines:
+        time_by[bound] = time_by.get(bound, 0.0) + seconds
     return max(time_by, key=time_by.__getitem__)
 
 
 def _sources(prefill: Phase, decode: Phase | None, steps: int) -> str:
     """Share of the end-to-end time by where its numbers come from."""
     time_by: dict[str, float] = {}
-    for line in prefill.lines:
-        time_by[line.source] = time_by.get(line.source, 0.0) + line.seconds
-    for line in decode.lines if decode else ():
-        time_by[line.source] = time_by.get(line.source, 0.0) + steps * line.seconds
+    for _, _, _, seconds, _, _, _, source, _, _ in prefill.lines:
+        time_by[source] = time_by.get(source, 0.0) + seconds
+    for _, _, _, seconds, _, _, _, source, _, _ in decode.lines if decode else ():
+        time_by[source] = time_by.get(source, 0.0) + steps * seconds
     total = sum(time_by.values())
     return "{" + ",".join([f'"{name}":{seconds / total:.4f}' for name, seconds in time_by.items()]) + "}"

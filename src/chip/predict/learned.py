@@ -11,7 +11,16 @@ from chip.ops.elementwise import Elementwise
 from chip.ops.embedding import Embedding
 from chip.ops.linear import Linear
 from chip.ops.mla import Mla
-from chip.predict.along import AlongTokens, Answer, OverSequences, answer, between, grown
+from chip.predict.along import (
+    CONTEXT_NODES_LOG2,
+    TOKEN_NODES_LOG2,
+    AlongTokens,
+    Answer,
+    OverSequences,
+    answer,
+    between,
+    grown,
+)
 from chip.predict.roofline import Roofline
 from chip.predict.shapes import ALIGNED, features
 from chip.predict.tables import COMPILE_AFTER, OperatorTable, Tables
@@ -72,7 +81,7 @@ class Learned:
             if not fits or not least <= m <= most:
                 return declined(tokens)
             _, _, _, bound, _, flops, moved = declined(tokens)
-            seconds = between(m, known, ask)
+            seconds = between(m, known, ask, TOKEN_NODES_LOG2)
             low, high = table.spread(seconds)
             return seconds, seconds * low, seconds * high, bound, "interpolated", flops, moved
 
@@ -82,15 +91,18 @@ class Learned:
         """As the roofline's. Decode attention is asked at nodes of the context."""
         table = self._tables.get((op.kind, op.dtype))
         declined = self.otherwise.over(op)
-        if table is None or not isinstance(op, Attention) or op.window or op.v_head_dim:
+        if table is None or not isinstance(op, Attention) or not covers(table, _inside(table, op)):
             return declined
+        (few, many), (short, long) = (
+            next((low, high) for axis, low, high in table.limits if axis == name) for name in ("batch", "kv_len")
+        )
         known: dict[int, dict[int, float]] = {}
 
         def at(seq: Seq) -> Answer:
             placed = op.over(seq)
             if seq.new > 1:
                 return answer(*self(placed))
-            if not covers(table, placed):
+            if not (few <= seq.count <= many and short <= placed.kv_len <= long):
                 return declined(seq)
 
             def ask(keys: int) -> float:
@@ -100,7 +112,7 @@ class Learned:
 
             if len(known) > MOST_BATCHES:
                 known.clear()
-            seconds = between(placed.kv_len, known.setdefault(seq.count, {}), ask)
+            seconds = between(placed.kv_len, known.setdefault(seq.count, {}), ask, CONTEXT_NODES_LOG2)
             low, high = table.spread(seconds)
             cost = placed.cost()
             bound = self._bound(placed, cost, seconds)
@@ -129,6 +141,12 @@ class Learned:
         if seconds > 2 * longer:
             return "launch"
         return "compute" if arithmetic_s == longer else "memory"
+
+
+def _inside(table: OperatorTable, op: Attention) -> Attention:
+    """The same heads at a batch and lengths that the table surely knows."""
+    batch, keys = (int(table.ranges[name][1]) for name in ("batch", "kv_len"))
+    return replace(op, batch=batch, q_len=1, kv_len=keys)
 
 
 def covers(table: OperatorTable, op: Op) -> bool:
