@@ -1,7 +1,8 @@
 """Engines: how a runtime behaves, one file each, found by listing this folder (`hf-eager` lives in hf_eager.py).
 
 Each has NAME, TITLE, LATENT_KV (does its cache hold MLA latents), TORCH_OPS (the operators it runs as torch does, whose
-measured tables therefore hold for it), and the functions
+measured tables therefore hold for it), CAVEAT (what its predictions leave out, said with each; "" for nothing), and the
+functions
 `prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes, panels)` -> steps with how often each stands
 (`panels`: how finely the growing context is integrated), and
 `rewrite(program, decode)` -> what it really launches.
@@ -26,6 +27,7 @@ class Engine(Protocol):
     TITLE: str
     LATENT_KV: bool
     TORCH_OPS: frozenset[str]
+    CAVEAT: str
 
     def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
     def decode(self, scenario: Scenario, memory_bytes: float, panels: int = ...) -> Weighted: ...

@@ -9,6 +9,10 @@ from chip.types import Program, Scenario, Seq, Step
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
 LATENT_KV = True
+CAVEAT = (
+    "hf-eager: device time only; the host's time to launch each kernel is not modelled yet, and where it is the longer "
+    "(decode, short prompts) a step takes many times this"
+)
 TORCH_OPS = frozenset(("linear", "layer_norm", "add", "gelu", "silu"))
 
 

@@ -13,6 +13,10 @@ from chip.types import Block, Call, Program, Scenario, Seq, Step
 NAME = "hf-graph"
 TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
 LATENT_KV = True
+CAVEAT = (
+    "hf-graph: masked attention over the static cache and HF's unfused norms and rotations are not measured yet; "
+    "steps, decode above all, take longer than this"
+)
 TORCH_OPS = frozenset(("linear", "layer_norm", "add", "gelu", "silu"))
 SPARE_TOKENS = 64  # least room after the prompt
 

@@ -25,6 +25,7 @@ LATENT_KV = True
 # Norms and activations are kernels of its own. Its decode attention (FlashAttention-3 over pages) is not measured yet:
 # torch's FlashAttention-2 stands in for it, which splits the keys in the same way.
 TORCH_OPS = frozenset(("linear", "attention_decode"))
+CAVEAT = ""
 MEMORY_SHARE = 0.9  # gpu_memory_utilization
 
 LARGE_GPU_BYTES = 70 * 2**30

@@ -41,7 +41,7 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     prefill = _phase(model, engine.prefill(s, roof.memory_bytes), estimator)
     decode = _phase(model, engine.decode(s, roof.memory_bytes), estimator) if s.output > 1 else None
     room = _memory(model, s, roof.memory_bytes)
-    notes = request.notes(s, roof, room, 0)
+    notes = request.notes(s, roof, room, 0, engine.CAVEAT)
     notes.append(f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied")
     asked = {"model": title, "gpu": values["gpu"], "engine": engine.NAME}
     return Prediction(asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), roof.power, room, notes).json()

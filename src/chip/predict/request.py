@@ -101,10 +101,12 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Prediction:
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)
-    return Prediction(asked, s, prefill, decode, ridge, roof.power, room, notes(s, roof, room, decoder.max_context))
+    return Prediction(
+        asked, s, prefill, decode, ridge, roof.power, room, notes(s, roof, room, decoder.max_context, c.engine.CAVEAT)
+    )
 
 
-def notes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int) -> list[str]:
+def notes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, caveat: str) -> list[str]:
     """What a reader must know beside the numbers."""
     out = []
     if not room["fits"]:
@@ -116,4 +118,6 @@ def notes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int) ->
         out.append(f"prompt + output exceed the model's context of {max_context} tokens")
     if roof.source == "datasheet":
         out.append(f"{roof.name} was never calibrated: rests on {roof.basis}")
+    if caveat:
+        out.append(caveat)
     return out
