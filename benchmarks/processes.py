@@ -20,13 +20,22 @@ class Failed(Exception):
     """The program exited with an error; the text is the end of what it said."""
 
 
+# Set in some shells and build machines, not in a user's: without bytecode every start compiles the whole package.
+NOT_A_USERS = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+
+
 def run(command, stdin=None, stdout=None, core=None):
     """Run to the end. `stdout` is a file to write to instead of keeping the output; `core` pins the program to it."""
     pin = None if core is None else lambda: os.sched_setaffinity(0, {core})
     with tempfile.TemporaryFile() as kept, tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
         process = subprocess.Popen(
-            command, stdin=stdin or subprocess.DEVNULL, stdout=stdout or kept, stderr=errors, preexec_fn=pin
+            command,
+            stdin=stdin or subprocess.DEVNULL,
+            stdout=stdout or kept,
+            stderr=errors,
+            preexec_fn=pin,
+            env={k: v for k, v in os.environ.items() if k not in NOT_A_USERS},
         )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start

@@ -99,6 +99,8 @@ class Learned:
         known: dict[int, dict[int, float]] = {}
 
         def at(seq: Seq) -> Answer:
+            if seq.new > 1 and self._decode_only:
+                return declined(seq)
             placed = op.over(seq)
             if seq.new > 1:
                 return answer(*self(placed))
