@@ -1,0 +1,150 @@
+"""The file of real inference runs: one artifact, one `Run` for each point of a grid, the configs of their models beside.
+
+It is rewritten whole, atomically, after each point, so that a grid that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from chip import artifact, codec, stats
+from chip.types import ChipError, Scenario
+
+Key = tuple[str, str, str, Scenario]
+COMPARABLE = ("torch", "driver", "cuda", "device")  # a file holds one of each: other versions, other times
+STATUSES = ("ok", "skipped", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Joules of the device for one repeat of the whole batch, idle power subtracted, prefill and decode apart."""
+
+    prefill_j: float
+    decode_j: float
+    idle_w: float
+    method: str
+    counter_j: float | None = None  # prefill and decode by the counter, idle not subtracted ...
+    integrated_j: float | None = None  # ... and by integrating power samples over the same time
+    flags: tuple[str, ...] = ()  # "counter and integrated power differ by 7 %", ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One model, engine and scenario as it really ran. `ok` has samples, anything else has a reason.
+
+    A repeat is a whole request batch: ttft_ns[i], step_ns[i] (output - 1 decode steps) and e2e_ns[i] belong together.
+    """
+
+    SCHEMA: ClassVar[str] = "chip.runs/1"
+
+    model: str  # bundled name, or the name of the config
+    engine: str
+    variant: str  # what else was chosen: an sdpa backend, capture sizes, ...; "" for the engine's defaults
+    scenario: Scenario
+    status: str
+    reason: str = ""
+    ttft_ns: tuple[int, ...] = ()
+    step_ns: tuple[tuple[int, ...], ...] = ()
+    e2e_ns: tuple[int, ...] = ()
+    busy: dict[str, float] = field(default_factory=dict)  # "prefill", "decode": share of the step the device worked
+    waits: tuple[str, ...] = ()  # what the device waited for, where it could be found; the largest first
+    memory: dict[str, int] = field(default_factory=dict)  # allocated_, reserved_, device_ peak bytes, kv_cache_tokens
+    energy: Energy | None = None
+    setup_s: dict[str, float] = field(default_factory=dict)  # load, compile, capture, warm_up: outside every sample
+    weights: str = "random"  # or "files"
+    engine_version: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)  # the engine's resolved configuration
+    text: tuple[str, ...] = ()  # what it said, where real text went in
+    method: str = ""
+    flags: tuple[str, ...] = ()
+    device: str = ""
+
+    @property
+    def ttft_s(self) -> float:
+        return stats.median(self.ttft_ns) * 1e-9
+
+    @property
+    def tpot_s(self) -> float:
+        """Median over repeats of the mean decode step, as a user waits for it."""
+        return stats.median([sum(steps) / len(steps) for steps in self.step_ns if steps]) * 1e-9
+
+    @property
+    def e2e_s(self) -> float:
+        return stats.median(self.e2e_ns) * 1e-9
+
+    @property
+    def decodes(self) -> bool:
+        return any(self.step_ns)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens of the whole batch over the end-to-end time."""
+        return self.scenario.batch * self.scenario.output / self.e2e_s
+
+    @property
+    def joules_per_token(self) -> float | None:
+        if self.energy is None:
+            return None
+        tokens = self.scenario.batch * self.scenario.output
+        return (self.energy.prefill_j + self.energy.decode_j) / tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What a file of runs holds, with where it was measured."""
+
+    runs: tuple[Run, ...]
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)  # model name -> config.json
+
+
+def key_of(run: Run) -> Key:
+    """What makes a run the same one again."""
+    return run.model, run.engine, run.variant, run.scenario
+
+
+def read(path: Path) -> tuple[artifact.Artifact, Runs]:
+    found = artifact.read(path, Run.SCHEMA)
+    runs = codec.from_json(Runs, found.data, str(path))
+    for i, run in enumerate(runs.runs):
+        _check(run, f"{path}: runs[{i}]")
+    return found, runs
+
+
+def write(path: Path, runs: Runs, environment: Mapping[str, Any], inputs: Iterable[str] = ()) -> None:
+    made = artifact.new(Run.SCHEMA, codec.to_json(runs), dict(environment), tuple(inputs))
+    artifact.write(path, made)
+
+
+def resume(path: Path, environment: Mapping[str, Any]) -> Runs:
+    """What a file already holds, empty where there is none; refused when it was measured with something else."""
+    if not path.exists():
+        return Runs(())
+    held, runs = read(path)
+    for name in COMPARABLE:
+        before, now = held.environment.get(name), environment.get(name)
+        if before != now:
+            raise ChipError(f"{path}: was measured with {name} {before}, this is {now}; choose another file with -o")
+    return runs
+
+
+def added(runs: Runs, run: Run, config: Mapping[str, Any] | None = None) -> Runs:
+    """With one more run; the same one again takes the place of the old."""
+    kept = tuple(r for r in runs.runs if key_of(r) != key_of(run))
+    configs = runs.configs if config is None else {**runs.configs, run.model: dict(config)}
+    return replace(runs, runs=(*kept, run), configs=configs)
+
+
+def _check(run: Run, where: str) -> None:
+    if run.status not in STATUSES:
+        raise ChipError(f"{where}: status {run.status!r} is not known; it is one of {', '.join(STATUSES)}")
+    if (run.status == "ok") != bool(run.ttft_ns):
+        raise ChipError(f"{where}: ok means samples, anything else means none; status is {run.status!r}")
+    if len({len(run.ttft_ns), len(run.step_ns), len(run.e2e_ns)}) != 1:
+        raise ChipError(f"{where}: ttft_ns, step_ns and e2e_ns must have one entry for each repeat")
+    if any(len(steps) != run.scenario.output - 1 for steps in run.step_ns):
+        raise ChipError(f"{where}: each entry of step_ns must have output - 1 steps")
+    if any(s <= 0 for s in (*run.ttft_ns, *run.e2e_ns, *(s for steps in run.step_ns for s in steps))):
+        raise ChipError(f"{where}: samples must be positive")
