@@ -1,4 +1,4 @@
-"""The file of real inference runs: one artifact, one `Run` for each point of a grid, the configs of their models beside.
+"""The file of real inference runs: one artifact, one `Run` for each point of a grid, with the configs of their models.
 
 It is rewritten whole, atomically, after each point, so that a grid that was stopped goes on where it was.
 """
