@@ -19,7 +19,7 @@ from typing import NoReturn
 from chip import __version__
 from chip.types import ChipError
 
-NOT_COMMANDS = ("text", "lines", "profile_text")
+NOT_COMMANDS = ("text", "lines", "profile_text", "kernels_text")
 ORDER = ("predict", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline")
 ABOUT = """\
 CHIP tells how fast a language model will run on a GPU before it runs, and why it ran as fast as it did after.

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     cases, program = _cases(args, device)
     if not args.force:
         refuse_busy(device)
-    roofs = _roofs(args.profile, device)
+    roofs = roofs_for(args.profile, device)
     path = args.output or (SUITE_FILE if args.suite else "")
     measured: list[Measurement] = []
     interrupted = False
@@ -139,7 +139,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     return settings if args.warm_up < 0 else replace(settings, warm_s=args.warm_up, arithmetic_warm_s=args.warm_up)
 
 
-def _roofs(path: str, device: Device) -> Roofs | None:
+def roofs_for(path: str, device: Device) -> Roofs | None:
     """Roofs of the device: the given profile, the bundled one, a datasheet, or none."""
     from chip import hardware, roofline
 

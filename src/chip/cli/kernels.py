@@ -1,0 +1,307 @@
+"""Kernels of our own, in Triton and CUDA C++: build them, prove them right, time them beside PyTorch, profile them.
+
+list     what there is, what each needs
+build    compile the CUDA sources now, for this GPU or --arch (a cluster's login node will do)
+check    against float64: error at most twice that of PyTorch's own; without a GPU the Triton ones in its interpreter
+bench    in turn with PyTorch and torch.compile (products: cuBLAS and cublasLt's best algorithm), cold
+tune     try a kernel's configurations and say which is best here
+profile  Nsight Compute's counters of one call, beside our own byte counts
+
+KERNEL is one or more of those that `list` shows without a number; all where none is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chip.cli import kernels_text as text
+from chip.cli.estimate import parse_axes
+from chip.types import ChipError, Op
+
+if TYPE_CHECKING:
+    from chip.kernels.bench import Timed
+    from chip.kernels.subjects import Subject
+    from chip.measure.device import Device
+    from chip.roofline import Roofs
+
+HELP = "kernels of our own: list, build, check, bench, tune, profile"
+EPILOG = """\
+  chip kernels list
+  chip kernels build --arch sm_90a
+  chip kernels check layer_norm hgemm
+  chip kernels check hgemm --variant wgmma --sanitize
+  chip kernels bench layer_norm -o artifacts
+  chip kernels bench hgemm --shape m=4096,n=4096,k=4096
+  chip kernels tune rms_norm
+  chip kernels profile hgemm --variant wgmma --shape m=4096,n=4096,k=4096
+"""
+ACTIONS = ("list", "build", "check", "bench", "tune", "profile")
+MEASURED = "kernels.jsonl"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("action", choices=ACTIONS, help="what to do")
+    add("kernels", metavar="KERNEL", nargs="*", help="which (`chip kernels list`) [all]")
+    add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
+    add("--variant", default="", metavar="WORD", help="only variants whose name holds the word, such as mma")
+    add(
+        "--shape",
+        default="",
+        metavar="AXIS=VALUE,...",
+        help="bench, tune, profile: this call instead of the usual ones",
+    )
+    add("--arch", default="", help="build: for this architecture, such as sm_90a [the GPU's]")
+    add("--debug", action="store_true", help="a build whose waits end with a message instead of hanging")
+    add("--cache", metavar="DIR", default="", help="where compiled kernels are kept [TORCH_EXTENSIONS_DIR]")
+    add("--seed", type=int, default=0, help="check: of shapes and data [a new one, which is printed]")
+    add("--count", type=int, default=12, help="check: random shapes besides the edges [%(default)s]")
+    add("--sanitize", action="store_true", help="check: run under compute-sanitizer, memcheck then racecheck")
+    add("--quick", action="store_true", help="bench, tune: fewer samples, no energy")
+    add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
+    add("-o", "--output", metavar="DIR", default="", help=f"bench, profile: a JSON file a kernel, and {MEASURED}")
+    add("--force", action="store_true", help="measure although somebody else uses the GPU")
+    add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.cache:
+        os.environ["TORCH_EXTENSIONS_DIR"] = args.cache
+    return int({"list": _list, "build": _build, "check": _check, "bench": _bench, "tune": _tune, "profile": _profile}[
+        args.action
+    ](args))  # fmt: skip
+
+
+def _list(args: argparse.Namespace) -> int:
+    from chip.kernels import catalog
+
+    rows = [
+        {"name": e.name, "language": e.language, "needs": e.needs, "what": e.what, "file": e.file}
+        for e in catalog.entries()
+        if not args.kernels or any(e.name == k or e.name.startswith(f"{k}_") for k in args.kernels)
+    ]
+    if not rows:
+        raise ChipError(f"no kernel {args.kernels[0]!r}; see `chip kernels list`")
+    print(json.dumps(rows, indent=1) if args.json else text.catalog(rows))
+    return 0
+
+
+# -- build ------------------------------------------------------------------------------------------------------------
+def _build(args: argparse.Namespace) -> int:
+    from chip.kernels import build, catalog
+    from chip.measure.progress import Progress
+
+    arch = args.arch or _this_arch(args)
+    build.check_arch(arch)
+    stems = [s for s in catalog.cuda_stems() if not args.kernels or any(s.startswith(k) for k in args.kernels)]
+    if not stems:
+        raise ChipError(f"{args.kernels[0]!r} is no CUDA kernel; they are {', '.join(catalog.cuda_stems())}")
+    wanted = [s for s in stems if catalog.runs_on(s, arch)]
+    with Progress(len(wanted), "build") as progress:
+        built = build.compile_all(wanted, arch, args.debug, progress.step)
+    left_out = {s: f"needs {catalog.needs(s)}" for s in stems if s not in wanted}
+    found = [{"source": b.stem, "arch": b.arch, "library": str(b.path), "cached": b.cached} for b in built]
+    print(json.dumps({"built": found, "left_out": left_out}, indent=1) if args.json else text.built(found, left_out))
+    return 0
+
+
+def _this_arch(args: argparse.Namespace) -> str:
+    from chip.kernels import catalog
+    from chip.measure.device import default_device, open_device
+
+    device = open_device(args.device or default_device())
+    if device.kind != "cuda" or not device.compute_capability:
+        raise ChipError(f"no GPU to build for: name one with --arch ({', '.join(catalog.ARCHS)})")
+    return catalog.arch_of(device.compute_capability)
+
+
+# -- check ------------------------------------------------------------------------------------------------------------
+def _check(args: argparse.Namespace) -> int:
+    if args.sanitize:
+        return _sanitize(args)
+    device = _device(args, interpret=True)
+    subjects = _subjects(args, device, configs=True)
+    from chip import codec
+    from chip.kernels import check
+    from chip.measure.progress import Progress
+
+    seed = args.seed or int.from_bytes(os.urandom(2), "big") + 1
+    found = []
+    with Progress(len(subjects), "check") as progress:
+        for s in subjects:
+            progress.step(s.name)
+            found += list(check.check(s, device, seed, args.count))
+    if args.json:
+        print(json.dumps({"device": device.title, "seed": seed, "findings": codec.to_json(found)}, indent=1))
+    else:
+        print(text.findings(found, device.title, seed))
+    return 1 if any(f.status == "failed" for f in found) else 0
+
+
+def _sanitize(args: argparse.Namespace) -> int:
+    device = _device(args)
+    from chip.kernels import sanitize
+
+    sanitize.require()
+    found = [row for s in _subjects(args, device) for row in sanitize.sanitize(s)]
+    print(json.dumps(found, indent=1) if args.json else text.sanitized(found))
+    return 1 if any(row["errors"] for row in found) else 0
+
+
+# -- bench ------------------------------------------------------------------------------------------------------------
+def _bench(args: argparse.Namespace) -> int:
+    device, subjects, roofs = _ready(args)
+    from chip.kernels import bench
+
+    settings = bench.QUICK if args.quick else bench.Settings()
+    calls = [(s, op) for s in subjects for op in _ops(args, s)]
+    found: dict[str, list[Timed]] = {s.name: [] for s in subjects}
+    from chip.measure.progress import Progress
+    from chip.roofline import label
+
+    with Progress(len(calls), "bench") as progress:
+        for s, op in calls:
+            progress.step(f"{s.name}, {label(op)}")
+            found[s.name] += bench.bench(s, op, device, roofs, settings)
+            if args.output:
+                _write(Path(args.output), device, s.name, found[s.name], [])
+    ladder = _ladder(device, found.get("hgemm", []))
+    if ladder and args.output:
+        _write(Path(args.output), device, "hgemm", found["hgemm"], ladder)
+    if args.json:
+        print(json.dumps({"device": device.title, "kernels": _json(found), "ladder": ladder}, indent=1))
+    else:
+        print(text.benched(found, ladder))
+    return 1 if any(t.measurement.status == "failed" for rows in found.values() for t in rows) else 0
+
+
+def _write(folder: Path, device: Device, name: str, rows: list[Timed], ladder: list[dict[str, Any]]) -> None:
+    """The kernel's artifact, anew after each call, and its measurements for `chip roofline`."""
+    from chip import artifact, codec, measurements
+    from chip.kernels.bench import SCHEMA
+    from chip.measure.environment import environment
+
+    data = {"kernel": name, "rows": codec.to_json(rows), "ladder": ladder}
+    artifact.write(folder / f"{name.replace('_', '')}.json", artifact.new(SCHEMA, data, environment(device)))
+    path = folder / MEASURED
+    held = {measurements.key_of(m): m for m in measurements.start(path, device.title, environment(device))}
+    for t in rows:
+        if held.get(measurements.key_of(t.measurement)) != t.measurement:
+            measurements.add(path, t.measurement)
+
+
+def _ladder(device: Device, rows: list[Timed]) -> list[dict[str, Any]]:
+    if not rows or device.kind != "cuda":
+        return []
+    from chip import codec
+    from chip.kernels import ladder
+    from chip.measurements import operator
+    from chip.roofline import label
+
+    by_call: dict[Op, list[Timed]] = {}
+    for t in rows:
+        by_call.setdefault(operator(t.measurement.op), []).append(t)
+    roofs = {dtype: ladder.path_roofs(device, dtype) for dtype in sorted({str(op.dtype) for op in by_call})}  # type: ignore[attr-defined]
+    return [
+        {
+            "call": label(op),
+            "roofs_flops_per_s": roofs[op.dtype],  # type: ignore[attr-defined]
+            "rungs": codec.to_json(ladder.climb(timed, roofs[op.dtype], ladder.paths())),  # type: ignore[attr-defined]
+        }
+        for op, timed in by_call.items()
+    ]
+
+
+def _json(found: dict[str, list[Timed]]) -> Any:
+    from chip import codec
+
+    return codec.to_json(found)
+
+
+# -- tune and profile -------------------------------------------------------------------------------------------------
+def _tune(args: argparse.Namespace) -> int:
+    device, subjects, _ = _ready(args, configs=True)
+    from chip.kernels import tune
+    from chip.measure.progress import Progress
+    from chip.roofline import label
+
+    found: list[dict[str, Any]] = []
+    calls = [(s, op) for s in subjects if tune.tunable(s) for op in _ops(args, s)]
+    if not calls:
+        raise ChipError("nothing to tune: give a kernel over rows of a matrix, or hgemm")
+    for s, _ in calls:
+        if why := next((v.unusable for v in s.variants if v.unusable), ""):
+            raise ChipError(f"{s.name} cannot be tuned here: {why}")
+    with Progress(len(calls), "tune") as progress:
+        for s, op in calls:
+            progress.step(f"{s.name}, {label(op)}")
+            found += [{"kernel": s.name, "call": label(op), **row} for row in tune.tune(s, op, device)]
+    print(json.dumps(found, indent=1) if args.json else text.tuned(found))
+    return 0
+
+
+def _profile(args: argparse.Namespace) -> int:
+    device, subjects, roofs = _ready(args)
+    from chip import artifact
+    from chip.kernels import ncu
+    from chip.measure.environment import environment
+
+    ncu.require()
+    found = [row for s in subjects for op in _ops(args, s)[:1] for row in ncu.profile(s, op, roofs)]
+    if args.output:
+        made = artifact.new(ncu.SCHEMA, found, environment(device))
+        artifact.write(Path(args.output) / "counters.json", made)
+    print(json.dumps(found, indent=1) if args.json else text.counters(found))
+    return 0
+
+
+# -- what they share --------------------------------------------------------------------------------------------------
+def _device(args: argparse.Namespace, interpret: bool = False) -> Device:
+    from chip.kernels import build
+    from chip.measure.device import default_device, open_device
+
+    device = open_device(args.device or default_device())
+    if interpret and device.kind == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
+    build.Settings.debug = args.debug
+    return device
+
+
+def _subjects(args: argparse.Namespace, device: Device, configs: bool = False) -> list[Subject]:
+    from chip.kernels import subjects
+
+    found = [subjects.subject(n, device, args.variant, configs) for n in subjects.names(args.kernels)]
+    if not any(s.variants for s in found):
+        raise ChipError(f"no variant of {', '.join(s.name for s in found)} has {args.variant!r} in its name")
+    found = [s for s in found if s.variants]
+    subjects.compile_for(found, device, lambda what: print(f"compiling {what}", file=sys.stderr, flush=True))
+    return found
+
+
+def _ready(args: argparse.Namespace, configs: bool = False) -> tuple[Device, list[Subject], Roofs | None]:
+    from chip.measure.device import refuse_busy
+
+    device = _device(args)
+    if not args.force:
+        refuse_busy(device)
+    from chip.cli.profile import roofs_for
+
+    return device, _subjects(args, device, configs), roofs_for(args.profile, device)
+
+
+def _ops(args: argparse.Namespace, s: Subject) -> list[Op]:
+    if not args.shape:
+        return s.bench
+    from chip import ops
+
+    axes = parse_axes(args.shape.split(","))
+    if s.kind == "row_normalize":
+        axes.setdefault("dtype", "fp32")
+    if s.kind == "attention":
+        axes.setdefault("q_len", 1)
+    return [ops.build(s.kind, axes)]

@@ -1,0 +1,258 @@
+"""Timing our kernels beside what PyTorch ships: in turn, cold, at the same thermal state.
+
+Every variant of a call has its own inputs, as many sets as keep them out of cache, and is sampled in alternating order
+with the others. Variants more than SLOWER times as slow as the fastest are sampled by themselves: they would starve it.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from chip import measurements, stats
+from chip.kernels.check import distance, together
+from chip.kernels.subjects import Subject
+from chip.kernels.triton.language import FALLBACK
+from chip.measure import timing
+from chip.measure.build import around
+from chip.measure.device import Device
+from chip.measure.energy import Energy, EnergyProbe, probe_for
+from chip.measure.profile import impossible, reason_of
+from chip.measure.sampling import is_sustained
+from chip.measure.timer import Samples, StopRule, Take, collect_interleaved
+from chip.roofline import Roofs, label
+from chip.types import Measurement, Op
+
+SCHEMA = "chip.kernel_bench/1"
+SHORT_S = 20e-6  # below this a call is replayed in a graph, so that no launch is timed
+SAMPLE_S = 0.5e-3
+LONG_SAMPLE_S = 4e-3  # of long arithmetic, whose clock must not wander between samples
+SLOWER = 8
+SLOW_S = 0.1  # a call this long is sampled FEW times
+FEW = 2
+MAX_SETS = 256
+RULE = StopRule(0.003, 20, 100, 0.3)
+TRUTH_BYTES = 2**31  # inputs larger than this in float64 are not compared: the check has done that
+
+
+@dataclass(frozen=True)
+class Settings:
+    rule: StopRule = RULE
+    warm_s: float = 0.15
+    energy_s: float = 0.4  # of load for each variant; 0: no energy
+
+
+QUICK = Settings(StopRule(0.01, 10, 30, 0.1), 0.05, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One variant of one call."""
+
+    measurement: Measurement  # its `implementation` is the variant
+    ours: bool
+    p50_s: float | None = None
+    p95_s: float | None = None
+    bytes_per_s: float | None = None
+    flops_per_s: float | None = None
+    share_of_copy: float | None = None  # of the measured bandwidth at this mix of reads and writes
+    max_error: float | None = None  # against float64
+    joules: float | None = None  # a call, idle power included
+    speedup_p50: float | None = None  # of ours, over the best of the others
+    speedup_p95: float | None = None
+    against: str = ""
+    verdict: str = ""  # faster, slower, unclear
+
+
+class _Variant:
+    """A way to compute a call, with the closures that do."""
+
+    def __init__(self, name: str, ours: bool, call: Callable[..., Any]) -> None:
+        self.name, self.ours, self.call = name, ours, call
+        self.closures: list[Callable[[], Any]] = []
+        self.call_s = 0.0
+        self.failed = ""
+
+
+def bench(s: Subject, op: Op, device: Device, roofs: Roofs | None, settings: Settings) -> list[Timed]:
+    """Every variant of one call."""
+    with around(op, ""):
+        run = _Run(s, op, device, roofs, settings)
+        try:
+            return run.measure()
+        finally:
+            run.close()
+
+
+class _Run:
+    def __init__(self, s: Subject, op: Op, device: Device, roofs: Roofs | None, settings: Settings) -> None:
+        self.s, self.op, self.device, self.roofs, self.settings = s, op, device, roofs, settings
+        self.generator = torch.Generator(device.torch_device).manual_seed(7)
+        read = op.cost().read_bytes
+        count = min(MAX_SETS, timing.cold_copies(device, read)) if device.kind == "cuda" else 2
+        self.sets = [self._inputs() for _ in range(count)]
+        self.variants = self._variants()
+        self.probe: EnergyProbe = probe_for(device)
+
+    def _inputs(self) -> tuple[torch.Tensor, ...]:
+        made: tuple[torch.Tensor, ...] = self.s.module.inputs(self.op, self.device.torch_device, self.generator)
+        return made
+
+    def close(self) -> None:
+        self.sets, self.variants = [], []
+        gc.collect()
+        self.device.empty_cache()
+
+    def _variants(self) -> list[_Variant]:
+        native = self.s.module.native
+        found = [_Variant(self.s.baseline, False, native)]
+        if self.s.compiled and self.device.kind == "cuda":
+            torch._dynamo.reset()  # each call its own program: shapes are constants, as in a model
+            found.append(_Variant("compile", False, torch.compile(native, dynamic=False)))
+        if hasattr(self.s.module, "rivals"):
+            found += [_Variant(name, False, call) for name, call in self.s.module.rivals(*self.sets[0]).items()]
+        out = together(native(*self.sets[0]))
+        usable = [
+            v for v in self.s.variants if (not v.unusable or v.name == FALLBACK) and not v.takes(*self.sets[0], *out)
+        ]
+        found += [_Variant(v.name, v.name != FALLBACK, v.call) for v in usable]
+        return found
+
+    # -- one call ------------------------------------------------------------------------------------------------------
+    def measure(self) -> list[Timed]:
+        errors = self._prepare()
+        alive = [v for v in self.variants if not v.failed]
+        fastest = min(v.call_s for v in alive)
+        level = [v for v in alive if v.call_s <= SLOWER * fastest]
+        samples = self._collect(level)
+        for v in alive:
+            if v not in level:
+                samples.update(self._collect([v]))
+        timed = [self._timed(v, samples.get(v.name), errors.get(v.name)) for v in self.variants]
+        return _compared(timed)
+
+    def _prepare(self) -> dict[str, float]:
+        """Run each once (compiling, loading), see how long it takes and how far from the truth it lands."""
+        truth = None
+        if sum(t.numel() for t in self.sets[0]) * 8 <= TRUTH_BYTES:
+            truth = together(self.s.module.reference(*self.sets[0]))
+        errors = {}
+        for v in self.variants:
+            try:
+                got = together(v.call(*self.sets[0]))
+                self.device.synchronize()
+                if truth is not None:
+                    errors[v.name] = max(distance(g, t) for g, t in zip(got, truth))
+                v.closures = [_bind(v.call, tensors) for tensors in self.sets]
+                v.call_s = self._once(v)
+            except Exception as e:
+                v.failed = reason_of(e)
+                self.device.synchronize()
+        return errors
+
+    def _once(self, v: _Variant) -> float:
+        first = timing.events(self.device, v.closures[:1], 1)() * 1e-9
+        return first if first > SLOW_S else timing.events(self.device, v.closures, 5)() * 1e-9
+
+    def _collect(self, variants: Sequence[_Variant]) -> dict[str, tuple[Samples, str]]:
+        rule = self.settings.rule
+        if any(v.call_s > SLOW_S for v in variants):
+            rule = replace(rule, min_samples=FEW, max_samples=FEW)
+        takes, methods = {}, {}
+        for v in variants:
+            takes[v.name], methods[v.name] = self._take(v)
+        end = time.monotonic() + self.settings.warm_s * len(takes) * (4 if is_sustained(self.op) else 1)
+        for take in itertools.cycle(takes.values()):
+            if time.monotonic() > end or any(v.call_s > SLOW_S for v in variants):
+                break
+            take()
+        found = collect_interleaved(takes, rule, read_clock_hz=self.device.clock_hz, boost_hz=self.device.boost_hz)
+        others = len(takes) - 1
+        shared = f"in turn with {others} other{'s' if others != 1 else ''}" if others else "by itself"
+        return {n: (f.require_time(label(self.op)), f"{methods[n]}, {shared}") for n, f in found.items()}
+
+    def _take(self, v: _Variant) -> tuple[Take, str]:
+        n, wanted = len(v.closures), LONG_SAMPLE_S if is_sustained(self.op) else SAMPLE_S
+        inner = max(1, min(2048, round(wanted / max(v.call_s, 1e-7))))
+        sets = f"{n} buffer set{'s' if n > 1 else ''} in turn"
+        if self.device.kind == "cuda" and v.call_s < SHORT_S:
+            inner = n * max(1, round(inner / n))
+            return timing.graph(self.device, v.closures, inner), f"graph of {inner} calls between events, {sets}"
+        return timing.events(self.device, v.closures, inner), f"events around {inner} calls, {sets}"
+
+    def _joules(self, v: _Variant) -> float | None:
+        """Of one call, from seconds of nothing else; idle power is part of it."""
+        if not self.settings.energy_s or self.device.kind != "cuda" or v.call_s > SLOW_S:
+            return None
+        run = v.closures[0]
+        batch = max(1, round(5e-3 / max(v.call_s, 1e-6)))
+        if v.call_s < SHORT_S:
+            run = timing.capture(self.device, v.closures, batch).replay
+        self.probe.start()
+        count, end = 0, time.monotonic() + self.settings.energy_s
+        while time.monotonic() < end:
+            for _ in range(1 if v.call_s < SHORT_S else batch):
+                run()
+            count += batch
+            self.device.synchronize()
+        used = self.probe.stop()
+        return used.joules / count if isinstance(used, Energy) else None
+
+    def _timed(self, v: _Variant, found: tuple[Samples, str] | None, error: float | None) -> Timed:
+        blank = Measurement(measurements.record(self.op), v.name, "cold", "failed", v.failed, device=self.device.title)
+        if not found:
+            return Timed(blank, v.ours)
+        samples, method = found
+        p50 = stats.median(samples.samples_ns) * 1e-9
+        too_fast = impossible(self.op, p50, self.device, samples.clock_hz)
+        if too_fast:
+            return Timed(replace(blank, reason=too_fast, method=method), v.ours)
+        now = self.device.sensors()
+        m = replace(
+            blank, status="ok", reason="", samples_ns=samples.samples_ns, method=method, clock_hz=samples.clock_hz,
+            watts=now.watts, celsius=now.celsius, flags=samples.flags,
+        )  # fmt: skip
+        cost = self.op.cost()
+        return Timed(
+            m,
+            v.ours,
+            p50,
+            stats.quantile(samples.samples_ns, 0.95) * 1e-9,
+            cost.bytes / p50,
+            cost.flops / p50,
+            cost.bytes / p50 / self.roofs.bandwidth(cost) if self.roofs else None,
+            error,
+            self._joules(v),
+        )
+
+
+def _bind(call: Callable[..., Any], tensors: tuple[torch.Tensor, ...]) -> Callable[[], Any]:
+    return lambda: call(*tensors)
+
+
+def _compared(timed: list[Timed]) -> list[Timed]:
+    """Ours against the best of the others: by the median, and by the 95th percentiles."""
+    others = [t for t in timed if not t.ours and t.p50_s and t.measurement.implementation != FALLBACK]
+    if not others:
+        return timed
+    best = min((t.measurement for t in others), key=lambda m: stats.median(m.samples_ns))
+
+    def compared(t: Timed) -> Timed:
+        if not t.ours or not t.p50_s:
+            return t
+        first, second = best.samples_ns, t.measurement.samples_ns
+        return replace(
+            t,
+            speedup_p50=stats.median(first) / stats.median(second),
+            speedup_p95=stats.quantile(first, 0.95) / stats.quantile(second, 0.95),
+            against=best.implementation,
+            verdict=stats.compare(first, second).verdict,
+        )
+
+    return [compared(t) for t in timed]

@@ -1,0 +1,187 @@
+"""Is a kernel right? Against float64, with an error at most twice that of PyTorch's own result of the same precision.
+
+Shapes are awkward on purpose (tails, one row, one column, no powers of two, rows at odd distances), data is fresh, and
+what a kernel is to write is poisoned with NaN first, margins included: a missed element or one too many shows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from chip import ops
+from chip.kernels import tiles
+from chip.kernels.subjects import Subject, Variant
+from chip.measure.device import Device
+from chip.roofline import label
+from chip.types import ChipError, Op
+
+MARGIN = 64  # poisoned elements on either side
+TIMES = 2.0  # the error of PyTorch's own that is allowed
+FP32_ROUNDINGS = 4
+DIMS = (16, 32, 64, 80, 96, 128)
+EDGES = ((1, 1), (1, 7), (3, 1), (5, 100), (2, 257), (4, 1024), (3, 4097), (2, 33000))
+EDGE_PRODUCTS = ((1, 1, 8), (16, 16, 16), (64, 64, 64), (128, 256, 64), (256, 256, 256), (129, 257, 72), (1, 4096, 512),
+                 (300, 200, 136), (33, 17, 19), (512, 768, 1024))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kernel: str
+    variant: str
+    case: str
+    status: str  # "ok", "failed", "skipped"
+    error: float = 0.0  # largest, against float64
+    native_error: float = 0.0  # PyTorch's own, same precision
+    reason: str = ""
+    picture: tuple[str, ...] = ()  # where it is wrong
+
+
+@dataclass(frozen=True)
+class Case:
+    op: Op
+    pad: int = 0  # elements between one row and the next
+
+
+def cases(kind: str, seed: int, count: int, small: bool) -> list[Case]:
+    """Edges first, then `count` random shapes. `small`: for the interpreter, which rounds to bf16 by cutting off."""
+    draw = random.Random(seed)
+    dtypes = ("fp32", "fp16") if small else ("bf16", "fp16", "fp32")
+
+    def dtype() -> str:
+        return "fp32" if kind == "row_normalize" else draw.choice(dtypes[:2] if kind == "linear" else dtypes)
+
+    def whole(high: int, low: int = 1) -> int:
+        return int(low * (high / low) ** draw.random())
+
+    found: list[Case] = []
+    if kind == "linear":
+        shapes = [*EDGE_PRODUCTS, *((whole(700), whole(700), whole(700)) for _ in range(count))]
+        shapes += [(m, n, -(-k // 8) * 8) for m, n, k in shapes[len(EDGE_PRODUCTS) :]]
+        for m, n, k in shapes:
+            found += [Case(_op(kind, m=m, n=n, k=k, dtype=d), draw.choice((0, 0, 8, 3))) for d in dtypes[:2]]
+    elif kind == "attention":
+        for _ in range(count + 4):
+            kv_heads = draw.choice((1, 2, 4, 8))
+            axes = {"batch": whole(5), "heads": kv_heads * draw.choice((1, 2, 3, 4, 8)), "kv_heads": kv_heads}
+            length = whole(300 if small else 9000)
+            op = _op(kind, **axes, head_dim=draw.choice(DIMS), q_len=1, kv_len=length, dtype=draw.choice(dtypes[:2]))
+            found.append(Case(op, draw.choice((0, 8))))
+    elif kind == "rope":
+        for _ in range(count + 4):
+            op = _op(kind, rows=whole(70), heads=whole(50, 2), head_dim=2 * whole(64), dtype=dtype())
+            found.append(Case(op, draw.choice((0, 1, 8))))
+    else:
+        edges = [(r, max(2, c)) if kind == "row_normalize" else (r, c) for r, c in EDGES]
+        edges = [(r, c) for r, c in edges if not small or c < 5000]
+        shapes2 = [*edges, *((whole(40), whole(3000 if small else 20000, 2)) for _ in range(count))]
+        found = [Case(_op(kind, rows=r, cols=c, dtype=dtype()), draw.choice((0, 0, 1, 3, 8))) for r, c in shapes2]
+    return found
+
+
+def _op(kind: str, **axes: Any) -> Op:
+    return ops.build(kind, axes)
+
+
+def check(s: Subject, device: Device, seed: int, count: int) -> Iterator[Finding]:
+    """Every variant on every case; whatever a kernel raises becomes its finding."""
+    small = device.kind != "cuda"
+    for v in s.variants:
+        if v.unusable:
+            yield Finding(s.name, v.name, "", "skipped", reason=v.unusable)
+    usable = [v for v in s.variants if not v.unusable]
+    if s.kind == "linear" and usable:
+        yield from tiles.check_patterns(s, usable, device)
+    for number, case in enumerate(cases(s.kind, seed, count, small) if usable else []):
+        generator = torch.Generator(device.torch_device).manual_seed(seed * 1000 + number)
+        with torch.no_grad():
+            inputs = s.module.inputs(case.op, device.torch_device, generator, case.pad)
+            truth, own = together(s.module.reference(*inputs)), together(s.module.native(*inputs))
+            for v in usable:
+                yield examine(s, v, case, inputs, truth, own, device)
+
+
+def together(result: Any) -> tuple[torch.Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def examine(
+    s: Subject,
+    v: Variant,
+    case: Case,
+    inputs: tuple[torch.Tensor, ...],
+    truth: tuple[torch.Tensor, ...],
+    own: tuple[torch.Tensor, ...],
+    device: Device,
+) -> Finding:
+    title = label(case.op) + (f", rows {case.pad} apart" if case.pad else "")
+    out_pad = 0 if getattr(s.module, "PACKED", False) else case.pad
+    buffers = [poisoned(t, out_pad) for t in own]
+    outs = [view for _, view in buffers]
+    refused = v.takes(*inputs, *outs)
+    if refused:
+        return Finding(s.name, v.name, title, "skipped", reason=refused)
+    failed = attempt(v, inputs, outs[0] if len(outs) == 1 else tuple(outs), device, title)
+    if failed:
+        return Finding(s.name, v.name, title, "failed", reason=failed)
+    errors, allowed = [], []
+    for got, want, theirs in zip(outs, truth, own):
+        errors.append(distance(got, want))
+        allowed.append(TIMES * distance(theirs, want) + rounding(got.dtype) * float(want.abs().max()))
+    worst = max(range(len(errors)), key=lambda i: errors[i] / allowed[i] if allowed[i] else errors[i])
+    finding = Finding(s.name, v.name, title, "ok", max(errors), max(distance(t, w) for t, w in zip(own, truth)))
+    wrong = [i for i in range(len(errors)) if not errors[i] <= allowed[i]]  # NaN never passes
+    if wrong:
+        picture = tiles.error_map(outs[worst], truth[worst], allowed[worst])
+        reason = f"error {errors[worst]:.3g}, allowed {allowed[worst]:.3g}"
+        return Finding(s.name, v.name, title, "failed", finding.error, finding.native_error, reason, picture)
+    if any(not intact(buffer, view) for buffer, view in buffers):
+        return Finding(s.name, v.name, title, "failed", finding.error, finding.native_error, "wrote outside its result")
+    return finding
+
+
+def attempt(v: Variant, inputs: tuple[torch.Tensor, ...], out: Any, device: Device, title: str) -> str:
+    """Run it; what it raised, or nothing. A fault that took the device with it ends the check."""
+    try:
+        v.call(*inputs, out=out)
+        device.synchronize()
+        return ""
+    except Exception as e:
+        why = str(e).strip().splitlines()[0][:200] if str(e).strip() else type(e).__name__
+    try:
+        device.synchronize()
+    except Exception:
+        raise ChipError(f"{v.name} at {title}: {why}; the device no longer answers, see `check --sanitize`") from None
+    return why
+
+
+def distance(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got.double() - want).abs().max())
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """What no kernel can be blamed for, as a share of the largest value: rounding the result (half a unit in its last
+    place), and a few of the sums that are fp32 whatever the result is."""
+    return float(torch.finfo(dtype).eps) / 2 + FP32_ROUNDINGS * float(torch.finfo(torch.float32).eps)
+
+
+def poisoned(like: torch.Tensor, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(buffer, a view in it of the result's shape): all NaN, with margins, rows `pad` elements further apart."""
+    *outer, last = like.shape
+    strides, step = [1], last + pad
+    for n in reversed(outer):
+        strides.insert(0, step)
+        step *= n
+    buffer = torch.full((2 * MARGIN + step,), float("nan"), dtype=like.dtype, device=like.device)
+    return buffer, buffer.as_strided(like.shape, strides, MARGIN)
+
+
+def intact(buffer: torch.Tensor, view: torch.Tensor) -> bool:
+    """Whether everything around the result is still poison."""
+    outside = torch.ones_like(buffer, dtype=torch.bool)
+    outside.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)
+    return bool(buffer[outside].isnan().all())

@@ -1,0 +1,184 @@
+// Rung 5, wgmma + TMA: what Hopper was built for. Warp-specialised, persistent, in clusters.
+// Needs: sm_90a
+//
+// Adds four things. (1) wgmma reads both operands from shared memory and runs asynchronously: a warpgroup multiplies
+// 64 x 256 x 16 with one instruction, and no fragment passes through registers on the way in. (2) TMA: one thread asks
+// for a whole tile; addresses, bounds and swizzle are the copy engine's work. (3) Roles: one warpgroup only loads and
+// gives its registers away, two only multiply, 64 rows of the tile each; mbarriers hand the stages of a ring to and fro,
+// so nobody waits for a whole block. (4) A block stays on its SM and takes tile after tile: the loads of the next tile
+// run during the last tile's epilogue. Two blocks of a cluster work on tiles one above the other: each loads half of the
+// B tile they share, for both (multicast), which saves a third of the reads from L2.
+// Roof: the wgmma path.
+#include "hopper.cuh"
+
+template <int BM_, int BN_, int STAGES_, int CLUSTER_>
+struct Config {
+  static constexpr int BM = BM_, BN = BN_, STAGES = STAGES_, CLUSTER = CLUSTER_;
+  static constexpr int DEPTH = 64, ROW_BYTES = 128;
+  static constexpr int CONSUMERS = 2, THREADS = 128 * (1 + CONSUMERS);
+  static constexpr int WG_ROWS = BM / CONSUMERS;  // rows of the tile that one warpgroup multiplies
+  static constexpr int STAGE_BYTES = (BM + BN) * ROW_BYTES;
+  static constexpr int PATCH_BYTES = 64 * ROW_BYTES;  // 64 x 64 of C on its way out; two for each warpgroup
+  static constexpr int PATCHES = STAGES * STAGE_BYTES, BARRIERS = PATCHES + 2 * CONSUMERS * PATCH_BYTES;
+  static constexpr int BYTES = BARRIERS + 2 * STAGES * 8 + 1024;  // 1024: to start at a multiple of it
+};
+
+// Which tiles a cluster takes, in which order: the same for its producer and its consumers.
+struct Walk {
+  int tiles_m, tiles_n, group, at, step;
+  __device__ __forceinline__ bool next(int& row, int& col) {
+    if (at >= tiles_m * tiles_n) return false;
+    tile_at(at, tiles_m, tiles_n, group, row, col);
+    at += step;
+    return true;
+  }
+};
+
+// The stage of the ring that is next, and the parity of its phase.
+template <int STAGES>
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+};
+
+template <typename C>
+__device__ __forceinline__ void produce(Walk walk, int tiles_k, int rank, uint32_t base, uint32_t full, uint32_t empty,
+                                        const CUtensorMap& a, const CUtensorMap& b) {
+  constexpr int SLICE = C::BN / C::CLUSTER;  // rows of the B tile that this block loads for all of the cluster
+  Ring<C::STAGES> ring;
+  int row, col;
+  while (walk.next(row, col)) {
+    const int row0 = (row * C::CLUSTER + rank) * C::BM, col0 = col * C::BN;
+    for (int k = 0; k < tiles_k; ++k, ring.advance()) {
+      const uint32_t to = base + ring.stage * C::STAGE_BYTES, landed = full + 8 * ring.stage;
+      barrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);  // all consumers of the cluster are done with it
+      barrier_expect(landed, C::STAGE_BYTES);                  // bytes from this block and from its neighbour
+      tma_load(to, a, landed, k * C::DEPTH, row0);
+      const uint32_t slice = to + (C::BM + rank * SLICE) * C::ROW_BYTES;
+      if constexpr (C::CLUSTER == 1) tma_load(slice, b, landed, k * C::DEPTH, col0);
+      else tma_load_multicast(slice, b, landed, k * C::DEPTH, col0 + rank * SLICE, (1 << C::CLUSTER) - 1);
+    }
+  }
+}
+
+// 64 rows of sums through two swizzled patches of shared memory to C, 64 columns at a time.
+template <typename T, typename C>
+__device__ __forceinline__ void write_out(const float (&sum)[C::BN / 2], uint32_t patches, const CUtensorMap& c, int row,
+                                          int col, int group) {
+  const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+  const int in_row = warp * 16 + lane % 16, in_piece = lane / 16;  // the row stmatrix wants of this lane
+#pragma unroll
+  for (int part = 0; part < C::BN / 64; ++part) {
+    const uint32_t patch = patches + part % 2 * C::PATCH_BYTES;
+    if (thread == 0) tma_wait_read<1>();  // the store from this patch, two back, has read it
+    named_barrier(1 + group, 128);
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      const float* d = &sum[(part * 8 + j) * 4];
+      const uint32_t to = patch + in_row * C::ROW_BYTES + (((j + in_piece) ^ (in_row & 7)) << 4);
+      store_matrices(to, narrow2<T>(d[0], d[1]), narrow2<T>(d[2], d[3]), narrow2<T>(d[4], d[5]), narrow2<T>(d[6], d[7]));
+    }
+    fence_for_tma();
+    named_barrier(1 + group, 128);
+    if (thread == 0) tma_store(c, patch, col + part * 64, row);
+  }
+}
+
+template <typename T, typename C>
+__device__ __forceinline__ void consume(Walk walk, int tiles_k, int rank, int group, uint32_t base, uint32_t full,
+                                        uint32_t empty, const CUtensorMap& c) {
+  const int thread = threadIdx.x % 128;
+  auto release = [&](int stage) {  // tells every producer that writes to this stage
+    if (thread < C::CLUSTER) barrier_arrive_at(empty + 8 * stage, thread);
+  };
+  Ring<C::STAGES> ring;
+  float sum[C::WG_ROWS / 64][C::BN / 2];
+  int row, col;
+  while (walk.next(row, col)) {
+    int last = 0;
+    for (int k = 0; k < tiles_k; ++k, ring.advance()) {
+      const uint32_t a = base + ring.stage * C::STAGE_BYTES + group * C::WG_ROWS * C::ROW_BYTES;
+      const uint64_t y = matrix_descriptor(base + ring.stage * C::STAGE_BYTES + C::BM * C::ROW_BYTES);
+      barrier_wait(full + 8 * ring.stage, ring.parity);
+      wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < C::DEPTH / 16; ++step)
+#pragma unroll
+        for (int i = 0; i < C::WG_ROWS / 64; ++i)
+          wgmma<T>(sum[i], matrix_descriptor(a + i * 64 * C::ROW_BYTES) + step * STEP_16, y + step * STEP_16, k | step);
+      wgmma_commit();
+      wgmma_wait<1>();  // this stage's products are under way; the last stage's are done, and it may be refilled
+      if (k) release(last);
+      last = ring.stage;
+    }
+    wgmma_wait<0>();
+    release(last);
+    const int row0 = (row * C::CLUSTER + rank) * C::BM + group * C::WG_ROWS;
+#pragma unroll
+    for (int i = 0; i < C::WG_ROWS / 64; ++i)
+      write_out<T, C>(sum[i], base + C::PATCHES + group * 2 * C::PATCH_BYTES, c, row0 + i * 64, col * C::BN, group);
+  }
+  if (thread == 0) tma_wait_read<0>();
+}
+
+template <typename T, typename C>
+__global__ void __cluster_dims__(C::CLUSTER, 1, 1) __launch_bounds__(C::THREADS, 1)
+    wgmma_tiles(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                const __grid_constant__ CUtensorMap c, int tiles_m, int tiles_n, int tiles_k, int group) {
+  extern __shared__ unsigned char memory[];
+  const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
+  const uint32_t full = base + C::BARRIERS, empty = full + 8 * C::STAGES;
+  const int rank = blockIdx.x % C::CLUSTER, role = threadIdx.x / 128;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < C::STAGES; ++s) {
+      barrier_init(full + 8 * s, 1);
+      barrier_init(empty + 8 * s, C::CONSUMERS * C::CLUSTER);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+  }
+  cluster_sync();
+  const Walk walk{tiles_m, tiles_n, group, int(blockIdx.x) / C::CLUSTER, int(gridDim.x) / C::CLUSTER};
+  if (role == 0) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    if (threadIdx.x == 0) produce<C>(walk, tiles_k, rank, base, full, empty, a, b);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
+    consume<T, C>(walk, tiles_k, rank, role - 1, base, full, empty, c);
+  }
+  cluster_sync();  // no block leaves while a neighbour may still write to it or arrive at its barriers
+}
+
+template <typename C, typename T>
+const char* launch(Gemm<T> g, int group, cudaStream_t stream) {
+  CUtensorMap a, b, c;
+  if (const char* wrong = describe(a, g.a, g.m, g.k, g.lda, C::BM)) return wrong;
+  if (const char* wrong = describe(b, g.b, g.n, g.k, g.ldb, C::BN / C::CLUSTER)) return wrong;
+  if (const char* wrong = describe<T>(c, g.c, g.m, g.n, g.ldc, 64)) return wrong;
+  auto kernel = wgmma_tiles<T, C>;
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::BYTES) != cudaSuccess)
+    return last_error();
+  int device = 0, sms = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  const int tiles_m = ceil_div(g.m, C::BM * C::CLUSTER), tiles_n = ceil_div(g.n, C::BN);  // of a cluster's height
+  const int clusters = min(sms / C::CLUSTER, tiles_m * tiles_n);
+  kernel<<<clusters * C::CLUSTER, C::THREADS, C::BYTES, stream>>>(a, b, c, tiles_m, tiles_n, ceil_div(g.k, C::DEPTH), group);
+  return last_error();
+}
+
+// config = variant + 10 x (tile rows of a cluster in a band); 0 is the best known
+template <typename T>
+const char* run(Gemm<T> g, int config, cudaStream_t stream) {
+  if (config == 0) config = 81;
+  const int variant = config % 10, group = config / 10;
+  if (variant == 1) return launch<Config<128, 256, 4, 2>>(g, group, stream);
+  if (variant == 2) return launch<Config<128, 256, 4, 1>>(g, group, stream);
+  if (variant == 3) return launch<Config<256, 128, 4, 2>>(g, group, stream);
+  if (variant == 4) return launch<Config<128, 256, 3, 2>>(g, group, stream);
+  return "wgmma rung: no such config";
+}
+
+HGEMM_ENTRY(run)

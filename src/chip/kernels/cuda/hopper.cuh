@@ -1,0 +1,171 @@
+// Hopper's own instructions, one small function each: mbarriers, TMA copies, wgmma. sm_90a only.
+#pragma once
+#include <cuda.h>
+
+#include <cstdio>
+
+#include "hgemm.cuh"
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// -- mbarriers: 64-bit words in shared memory that count arrivals and bytes; a phase ends when both are used up --------
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Waits for the end of the phase of this parity. A fresh barrier counts as past its phase of parity 1.
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 0;
+#ifdef CHIP_DEBUG
+  for (int tries = 0; !done; ++tries) {
+    if (tries == 1 << 20) {
+      printf("block %d thread %d waits for ever: barrier at byte %u, parity %u\n", blockIdx.x, threadIdx.x, barrier, parity);
+      __trap();
+    }
+#else
+  while (!done) {
+#endif
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  }
+}
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes) {  // one arrival, and bytes to come
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, int rank) {  // the same barrier of a block of the cluster
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
+}
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+// -- TMA: one thread asks for a box of a matrix; the copy engine brings it, swizzles it and counts its bytes -----------
+__device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap& map, uint32_t barrier, int col, int row) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];\n" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(col), "r"(row)
+      : "memory");
+}
+// To the same place in every block of `mask`, each of which has its own barrier told.
+__device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMap& map, uint32_t barrier, int col, int row,
+                                                   uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%3, %4}], [%2], %5;\n" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(col), "r"(row), "h"(mask)
+      : "memory");
+}
+__device__ __forceinline__ void tma_store(const CUtensorMap& map, uint32_t from, int col, int row) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];\n" ::"l"(&map),
+               "r"(from), "r"(col), "r"(row)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+template <int PENDING>
+__device__ __forceinline__ void tma_wait_read() {  // until all but PENDING stores have left shared memory
+  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(PENDING) : "memory");
+}
+// What threads wrote to shared memory becomes visible to the copy engine.
+__device__ __forceinline__ void fence_for_tma() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
+// -- wgmma: a warpgroup (128 threads) multiplies 64 x 16 by 16 x N straight from shared memory, asynchronously ---------
+// A tile of 128-byte rows (64 elements along k), swizzled as TMA's SWIZZLE_128B leaves it, its first row at a multiple of
+// 1024 bytes: groups of 8 rows are 1024 bytes apart. A step of 16 along k is 32 bytes on the start address.
+__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address) {
+  return (uint64_t(1) << 62) | (uint64_t(1024 >> 4) << 32) | (uint64_t(1) << 16) | ((address & 0x3FFFF) >> 4);
+}
+constexpr uint64_t STEP_16 = 32 >> 4;  // what to add to a descriptor for the next 16 along k
+
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(PENDING) : "memory");
+}
+
+#define REGS8(d, i)                                                                                                   \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define REGS32(d, i) REGS8(d, i), REGS8(d, i + 8), REGS8(d, i + 16), REGS8(d, i + 24)
+#define NAMES64                                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                     \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "           \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES128                                                                               \
+  NAMES64 ", "                                                                                 \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "           \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define WGMMA(shape, type, names, a, b, flag)                                             \
+  "{\n.reg .pred p;\nsetp.ne.b32 p, " flag ", 0;\n"                                       \
+  "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" names "}, " a ", " b ", p, 1, 1, 0, 0;\n}\n"
+
+// d = a b^T, or += where `add`. Thread t of the warpgroup holds rows 16 (t / 32) + t % 32 / 4 and 8 below it: of each
+// eight columns j the neighbours 2 (t % 4) and + 1, as d[4 j], d[4 j + 1] and, for the lower row, d[4 j + 2], d[4 j + 3].
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, int add) {
+  if constexpr (std::is_same_v<T, bf16>)
+    asm volatile(WGMMA("m64n256k16", "bf16", NAMES128, "%128", "%129", "%130")
+                 : REGS32(d, 0), REGS32(d, 32), REGS32(d, 64), REGS32(d, 96)
+                 : "l"(a), "l"(b), "r"(add));
+  else
+    asm volatile(WGMMA("m64n256k16", "f16", NAMES128, "%128", "%129", "%130")
+                 : REGS32(d, 0), REGS32(d, 32), REGS32(d, 64), REGS32(d, 96)
+                 : "l"(a), "l"(b), "r"(add));
+}
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int add) {
+  if constexpr (std::is_same_v<T, bf16>)
+    asm volatile(WGMMA("m64n128k16", "bf16", NAMES64, "%64", "%65", "%66")
+                 : REGS32(d, 0), REGS32(d, 32)
+                 : "l"(a), "l"(b), "r"(add));
+  else
+    asm volatile(WGMMA("m64n128k16", "f16", NAMES64, "%64", "%65", "%66")
+                 : REGS32(d, 0), REGS32(d, 32)
+                 : "l"(a), "l"(b), "r"(add));
+}
+
+// Four 8 x 8 matrices from registers to shared memory: lanes 0-7 give the rows of the first, 8-15 of the second, ...
+__device__ __forceinline__ void store_matrices(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(r0), "r"(r1),
+               "r"(r2), "r"(r3)
+               : "memory");
+}
+
+// -- host: what TMA has to know of a matrix ------------------------------------------------------------------------------
+// A row-major matrix taken in boxes of box_rows x 64 elements, swizzled; nullptr, or what is wrong with it.
+template <typename T>
+const char* describe(CUtensorMap& map, const T* base, int rows, int cols, int64_t ld, int box_rows) {
+  static decltype(&cuTensorMapEncodeTiled) encode = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult status;
+#if CUDART_VERSION >= 12050
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &status);
+#else
+    cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &status);
+#endif
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+  }();
+  if (!encode) return "wgmma rung: the driver has no cuTensorMapEncodeTiled; it needs CUDA 12";
+  if (ld % 8 || reinterpret_cast<uintptr_t>(base) % 16)
+    return "wgmma rung: rows of A, B and C must start at multiples of 16 bytes (TMA)";
+  const cuuint64_t size[2] = {cuuint64_t(cols), cuuint64_t(rows)}, stride[1] = {cuuint64_t(ld) * sizeof(T)};
+  const cuuint32_t box[2] = {64, cuuint32_t(box_rows)}, step[2] = {1, 1};
+  const auto type = std::is_same_v<T, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUresult e = encode(&map, type, 2, const_cast<T*>(base), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return e == CUDA_SUCCESS ? nullptr : "wgmma rung: cuTensorMapEncodeTiled refused the matrix";
+}

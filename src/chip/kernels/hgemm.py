@@ -1,0 +1,76 @@
+"""The HGEMM ladder from Python: C = A B^T for fp16 or bf16 tensors, by any of its rungs (`cuda/hgemm_*.cu`)."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from chip.kernels import build, catalog
+from chip.measure.build import normal
+from chip.ops.linear import Linear
+from chip.types import ChipError
+
+KIND = "linear"
+COMPILED = False  # torch.compile leaves this call to the same library
+RUNGS = catalog.steps("hgemm")
+PATHS = {"naive": "fma", "shared": "fma", "wmma": "mma", "mma": "mma", "wgmma": "wgmma"}  # the instructions a rung runs
+# What `config` may be, besides 0, which is the rung's own choice; see the end of its file.
+CONFIGS: dict[str, tuple[int, ...]] = {
+    "hgemm_4_mma": (1, 2, 3),
+    "hgemm_5_wgmma": (41, 81, 161, 82, 162, 43, 83, 84),
+}
+ARGUMENTS = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int,) * 3, *(ctypes.c_int64,) * 3, ctypes.c_int, ctypes.c_int)
+SQUARES = (4096, 8192)
+LLM = ((4096, 6144, 4096), (4096, 28672, 4096), (8192, 4096, 14336))  # m, n, k: Llama-3.1-8B's qkv, gate+up, down
+BENCH = [Linear(*s, dtype) for dtype in ("bf16", "fp16") for s in [*((n, n, n) for n in SQUARES), *LLM]]
+
+
+def path_of(rung: str) -> str:
+    return PATHS[rung.rsplit("_", 1)[1]]
+
+
+def run(rung: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, config: int = 0) -> torch.Tensor:
+    """`a` (m x k) times `b` (n x k) transposed, as F.linear(a, b)."""
+    (m, k), n = a.shape, b.shape[0]
+    if a.dtype not in (torch.float16, torch.bfloat16) or b.dtype != a.dtype:
+        raise ChipError(f"hgemm multiplies fp16 by fp16 or bf16 by bf16, not {a.dtype} by {b.dtype}")
+    if b.shape[1] != k or a.stride(1) != 1 or b.stride(1) != 1:
+        raise ChipError(f"hgemm wants m x k and n x k, contiguous along k; got {tuple(a.shape)} and {tuple(b.shape)}")
+    out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
+    build.launch(
+        rung, "hgemm", a.device, ARGUMENTS, a.data_ptr(), b.data_ptr(), out.data_ptr(), m, n, k, a.stride(0),
+        b.stride(0), out.stride(0), a.dtype == torch.bfloat16, config,
+    )  # fmt: skip
+    return out
+
+
+def takes(rung: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> str:
+    """Why a rung refuses such tensors; nothing where it takes them. The rungs say so themselves when called."""
+    rows = {"mma": (a, b), "wgmma": (a, b, out)}.get(rung.rsplit("_", 1)[1], ())
+    if any(t.stride(0) % 8 or t.data_ptr() % 16 for t in rows):
+        return "rows must start at multiples of 16 bytes"
+    return ""
+
+
+def inputs(op: Linear, device: torch.device, generator: torch.Generator, pad: int = 0) -> tuple[torch.Tensor, ...]:
+    return tuple(normal((rows, op.k + pad), op.dtype, device, generator)[:, : op.k] for rows in (op.m, op.n))
+
+
+def native(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.linear(a, b)
+
+
+def reference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.linear(a.double(), b.double())
+
+
+def rivals(a: torch.Tensor, b: torch.Tensor) -> dict[str, Any]:
+    """What else the vendor offers for this product."""
+    if not a.is_cuda or torch.version.cuda is None:
+        return {}
+    from chip.kernels.cublaslt import Product
+
+    return {"cublaslt": Product(a, b)}

@@ -1,0 +1,72 @@
+"""Residual addition and RMSNorm in one pass: reads x and the residual, writes their sum and its norm."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from chip.kernels.triton import rows
+from chip.kernels.triton.language import jit, tl, usable
+from chip.measure.build import normal
+from chip.ops.add_rms_norm import AddRmsNorm
+
+KIND = "add_rms_norm"
+EPS = 1e-6
+BENCH = rows.mebibytes(AddRmsNorm, 128, (2048, 4096, 8192))
+
+
+@jit
+def _add_rms_norm(
+    x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, ROWS: tl.constexpr,
+    COLS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    col = tl.arange(0, COLS)[None, :]
+    for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+        row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        inside = (row < rows) & (col < cols)
+        v = tl.load(x + row * x_step + col, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        v += tl.load(residual + row * r_step + col, mask=inside, other=0.0, eviction_policy="evict_first").to(
+            tl.float32
+        )
+        v = v.to(total.dtype.element_ty)  # the norm is of the sum as it is stored, as PyTorch's two kernels have it
+        tl.store(total + row * t_step + col, v, mask=inside)
+        v = v.to(tl.float32)
+        scale = 1 / tl.sqrt(tl.sum(v * v, 1)[:, None] / cols + eps)
+        w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        tl.store(out + row * out_step + col, v * scale * w, mask=inside)
+
+
+def run(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    plan: rows.Plan | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(x + residual, its norm)."""
+    if not usable(x):
+        return native(x, residual, weight)
+    total, normed = out or (torch.empty_like(x), torch.empty_like(x))
+    flat = [rows.flat(t) for t in (x, residual, total, normed)]
+    count, cols = flat[0].shape
+    p = plan or rows.plan(KIND, cols)
+    steps = [t.stride(0) for t in flat]
+    _add_rms_norm[rows.grid(p, count, x.device)](
+        flat[0], flat[1], weight, flat[2], flat[3], count, cols, *steps, EPS, p.rows, rows.power_of_two(cols), p.stages,
+        num_warps=p.warps,
+    )  # fmt: skip
+    return total, normed
+
+
+def inputs(op: AddRmsNorm, device: torch.device, generator: torch.Generator, pad: int = 0) -> tuple[torch.Tensor, ...]:
+    both = (rows.random_rows(op, device, generator, pad) for _ in range(2))
+    return *both, normal((op.cols,), op.dtype, device, generator)
+
+
+def native(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    total = x + residual
+    return total, F.rms_norm(total, x.shape[-1:], weight, EPS)
+
+
+def reference(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return native(x.double(), residual.double(), weight.double())

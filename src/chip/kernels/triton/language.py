@@ -1,0 +1,42 @@
+"""Triton, where it is installed: without it every kernel's `run` is PyTorch's own answer, and says so."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+try:
+    import triton
+    import triton.language as tl
+
+    jit: Any = triton.jit
+except ImportError:  # optional
+    triton = None
+    tl: Any = None  # type: ignore[no-redef]
+
+    def jit(kernel: Any) -> Any:
+        return kernel
+
+
+__all__ = ["FALLBACK", "OURS", "jit", "label", "missing", "tl", "triton", "usable"]
+OURS, FALLBACK = "triton", "torch (fallback)"
+
+
+def missing(device_type: str) -> str:
+    """Why Triton kernels cannot run on such a device; nothing where they can."""
+    if triton is None:
+        return "Triton is not installed: pip install 'chip-inference[kernels]'"
+    if device_type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return "no GPU: Triton runs on a CPU only in its interpreter (TRITON_INTERPRET=1)"
+    return ""
+
+
+def usable(x: torch.Tensor) -> bool:
+    return not missing(x.device.type)
+
+
+def label(device_type: str) -> str:
+    """What `run` really is there. A fallback is PyTorch against itself: no speed-up is made of it."""
+    return FALLBACK if missing(device_type) else OURS

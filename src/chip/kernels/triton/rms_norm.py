@@ -1,0 +1,82 @@
+"""RMSNorm forward: x / sqrt(mean(x^2) + eps) * weight, each row read once."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from chip.kernels.triton import rows
+from chip.kernels.triton.language import jit, tl, usable
+from chip.measure.build import normal
+from chip.ops.rms_norm import RmsNorm
+
+KIND = "rms_norm"
+EPS = 1e-6
+BENCH = [
+    *rows.mebibytes(RmsNorm, 256, (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)),
+    RmsNorm(4 * 512, 1024),
+]
+
+
+@jit
+def _rms_norm(
+    x, weight, out, rows, cols, x_step, out_step, eps, ROWS: tl.constexpr, COLS: tl.constexpr, STAGES:
+    tl.constexpr,
+):  # fmt: skip
+    col = tl.arange(0, COLS)[None, :]
+    for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+        row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+        inside = (row < rows) & (col < cols)
+        v = tl.load(x + row * x_step + col, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        scale = 1 / tl.sqrt(tl.sum(v * v, 1)[:, None] / cols + eps)
+        w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        tl.store(out + row * out_step + col, v * scale * w, mask=inside, eviction_policy="evict_first")
+
+
+@jit
+def _rms_norm_long(x, weight, out, cols, x_step, out_step, eps, COLS: tl.constexpr, STAGES: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x += row * x_step
+    out += row * out_step
+    squares = tl.zeros((COLS,), tl.float32)
+    for start in tl.range(0, cols, COLS, num_stages=STAGES):
+        col = start + tl.arange(0, COLS)
+        v = tl.load(x + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        squares += v * v
+    scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
+    for start in tl.range(0, cols, COLS, num_stages=STAGES):
+        col = start + tl.arange(0, COLS)
+        v = tl.load(x + col, mask=col < cols, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        tl.store(out + col, v * scale * w, mask=col < cols, eviction_policy="evict_first")
+
+
+def run(
+    x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None, plan: rows.Plan | None = None
+) -> torch.Tensor:
+    if not usable(x):
+        return native(x, weight)
+    out = torch.empty_like(x) if out is None else out
+    flat, to = rows.flat(x), rows.flat(out)
+    count, cols = flat.shape
+    p = plan or rows.plan(KIND, cols)
+    steps = flat.stride(0), to.stride(0)
+    if p.chunk:
+        _rms_norm_long[(count,)](flat, weight, to, cols, *steps, EPS, p.chunk, p.stages, num_warps=p.warps)
+    else:
+        _rms_norm[rows.grid(p, count, x.device)](
+            flat, weight, to, count, cols, *steps, EPS, p.rows, rows.power_of_two(cols), p.stages, num_warps=p.warps
+        )
+    return out
+
+
+def inputs(op: RmsNorm, device: torch.device, generator: torch.Generator, pad: int = 0) -> tuple[torch.Tensor, ...]:
+    return rows.random_rows(op, device, generator, pad), normal((op.cols,), op.dtype, device, generator)
+
+
+def native(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, EPS)
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return native(x.double(), weight.double())
