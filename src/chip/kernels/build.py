@@ -72,10 +72,9 @@ def toolkit() -> tuple[int, int]:
 @cache
 def check_arch(arch: str) -> None:
     """An error where this toolkit cannot compile for it."""
-    catalog.number(arch)
     done = subprocess.run([nvcc(), "--list-gpu-code"], capture_output=True, text=True)
     known = done.stdout.split()
-    if known and arch not in known:
+    if known and f"sm_{catalog.number(arch)}" not in known:  # it lists sm_90 and means sm_90a too
         version = ".".join(map(str, toolkit()))
         raise ChipError(f"nvcc of CUDA {version} cannot compile for {arch}; it knows {', '.join(known)}")
 
