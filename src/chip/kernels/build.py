@@ -16,6 +16,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -113,7 +114,8 @@ def compile_one(stem: str, arch: str, debug: bool = False) -> Built:
             f"{folder()}: cannot be written ({e.strerror}); set TORCH_EXTENSIONS_DIR to a folder that can"
         ) from None
     finally:
-        temp.unlink(missing_ok=True)
+        with suppress(OSError):
+            temp.unlink()  # gone already where all went well
     return Built(stem, arch, path, False)
 
 

@@ -1,0 +1,269 @@
+"""Our kernels really run or compiled: Triton's in its interpreter, CUDA's by nvcc; and that a wrong one is caught."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import chip  # noqa: E402
+from chip import cli, ops  # noqa: E402
+from chip.kernels import bench, build, catalog, check, tiles  # noqa: E402
+from chip.kernels.subjects import Subject, Variant, subject  # noqa: E402
+from chip.kernels.triton import decode_attention, rows, softmax  # noqa: E402
+from chip.measure.device import open_device  # noqa: E402
+from chip.types import ChipError  # noqa: E402
+
+CPU = open_device("cpu")
+needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
+needs_nvcc = pytest.mark.skipif(
+    not shutil.which("nvcc") and not Path("/usr/local/cuda/bin/nvcc").exists(), reason="nvcc is not installed"
+)
+ENV = {**os.environ, "PYTHONPATH": str(Path(chip.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+# -- Triton, in its interpreter ---------------------------------------------------------------------------------------
+@needs_triton
+@pytest.mark.parametrize("seed", [1, 2])
+def test_triton_kernels_are_right_in_the_interpreter(seed):
+    words = [
+        "kernels",
+        "check",
+        *catalog.triton_names(),
+        "--device",
+        "cpu",
+        "--seed",
+        str(seed),
+        "--count",
+        "8",
+        "--json",
+    ]
+    done = subprocess.run([sys.executable, "-m", "chip", *words], capture_output=True, text=True, env=ENV, timeout=300)
+    found = json.loads(done.stdout)["findings"]
+    assert not [f for f in found if f["status"] == "failed"], done.stdout[-2000:]
+    for name in catalog.triton_names():
+        assert sum(f["kernel"] == name and f["status"] == "ok" for f in found) >= 10, name
+    assert done.returncode == 0
+
+
+LONG = """
+import sys, torch
+from chip import ops
+from chip.kernels.triton import layer_norm, rms_norm, softmax
+from chip.kernels.triton.rows import Plan
+for module in (layer_norm, rms_norm, softmax):
+    op = ops.build(module.KIND, {"rows": 3, "cols": 333, "dtype": "fp32"})
+    inputs = module.inputs(op, torch.device("cpu"), torch.Generator().manual_seed(1), 3)
+    truth = module.reference(*inputs)
+    for plan in (Plan(1, 4, 2, 0, 128), Plan(2, 1, 2, 4)):  # in chunks; programs that stay
+        worst = float((module.run(*inputs, plan=plan).double() - truth).abs().max())
+        assert worst < 2e-6, (module.KIND, plan, worst)
+"""
+
+
+@needs_triton
+def test_rows_in_chunks_and_programs_that_stay_give_the_same():
+    env = {**ENV, "TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True, env=env, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_every_plan_covers_its_rows():
+    for cols in (1, 2, 100, 256, 1000, 4096, 32768, 65536, 100000):
+        for p in [rows.plan("layer_norm", cols), *rows.candidates(cols)]:
+            assert p.rows >= 1
+            assert p.rows == rows.power_of_two(p.rows)
+            assert rows.grid(p, 7, torch.device("cpu")) == (-(-7 // p.rows),)
+
+
+def test_columns_that_are_not_neighbours_are_refused():
+    with pytest.raises(ChipError, match="contiguous"):
+        rows.flat(torch.zeros(4, 6).t())
+
+
+@pytest.mark.parametrize(
+    ("pairs", "length", "slots"), [(8, 4096, 264), (512, 1024, 264), (1, 1, 264), (300, 9000, 264)]
+)
+def test_stretches_fill_the_machine(pairs, length, slots):
+    splits = decode_attention.splits_for(pairs, length, slots)
+    blocks = -(-length // decode_attention.BLOCK)
+    assert 1 <= splits <= max(1, blocks // decode_attention.LEAST_BLOCKS)
+    walked = -(-pairs * splits // slots) * -(-blocks // splits)
+    assert walked <= -(-pairs // slots) * blocks
+
+
+# -- a fallback is labelled and makes no claim ------------------------------------------------------------------------
+def test_without_triton_pytorch_answers_and_no_speed_up_is_claimed(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    x = torch.randn(3, 5)
+    assert torch.equal(softmax.run(x), softmax.native(x))
+    words = ["kernels", "bench", "softmax", "--shape", "rows=8,cols=16,dtype=fp32", "--device", "cpu", "--quick"]
+    assert cli.main([*words, "-o", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["kernels"]["softmax"]
+    assert [row["measurement"]["implementation"] for row in found] == ["torch", "torch (fallback)"]
+    assert all(row["speedup_p50"] is None and not row["ours"] for row in found)
+    assert json.loads((tmp_path / "softmax.json").read_text())["schema"] == "chip.kernel_bench/1"
+    assert cli.main(["kernels", "tune", "softmax", "--device", "cpu"]) == 2
+
+
+def test_bench_measurements_are_what_roofline_reads(tmp_path, capsys):
+    words = ["kernels", "bench", "softmax", "--shape", "rows=8,cols=16,dtype=fp32", "--device", "cpu", "--quick"]
+    for _ in range(2):  # the second run measures anew; the file keeps one of each
+        assert cli.main([*words, "-o", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert cli.main(["roofline", "--gpu", "h200", str(tmp_path / "kernels.jsonl"), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["points"]) == 2
+
+
+# -- the check catches what it should ---------------------------------------------------------------------------------
+def broken(call):
+    return Subject("softmax", softmax, (Variant("ours", call),))
+
+
+def right(x, out):
+    out.copy_(softmax.native(x))
+
+
+def misses_one(x, out):
+    out[:, :-1] = softmax.native(x)[:, :-1]
+
+
+def is_far(x, out):
+    out.copy_(softmax.native(x) * 1.05)
+
+
+def writes_beyond(x, out):
+    right(x, out)
+    out.as_strided((1,), (1,), out.storage_offset() + out.stride(0) * out.shape[0]).fill_(1)
+
+
+def raises(x, out):
+    raise ChipError("cannot do this")
+
+
+def statuses(call):
+    return {f.status for f in check.check(broken(call), CPU, 3, 4)}
+
+
+def test_a_right_kernel_passes():
+    assert statuses(right) == {"ok"}
+
+
+@pytest.mark.parametrize("call", [misses_one, is_far, writes_beyond, raises])
+def test_a_wrong_kernel_fails(call):
+    assert "failed" in statuses(call)
+
+
+def test_poison_surrounds_and_fills_the_result():
+    buffer, view = check.poisoned(torch.zeros(3, 5), 2)
+    assert view.stride() == (7, 1)
+    assert bool(buffer.isnan().all())
+    view.fill_(0)
+    assert check.intact(buffer, view)
+    buffer[check.MARGIN - 1] = 0
+    assert not check.intact(buffer, view)
+
+
+def test_the_map_shows_where_a_product_is_wrong():
+    want = torch.zeros(130, 200, dtype=torch.float64)
+    got = want.clone()
+    got[70, 130], got[129, 0] = 5, float("nan")
+    first, *tiles_shown = tiles.error_map(got, want, 0.1)
+    assert first == "2 of 26000 wrong; first at (70, 130): 5, not 0"
+    assert tiles_shown == ["....", "..x.", "n..."]
+
+
+def test_cases_have_tails_one_row_one_column_and_odd_strides():
+    found = check.cases("layer_norm", 1, 10, small=False)
+    shapes = [(c.op.rows, c.op.cols) for c in found]
+    assert any(r == 1 for r, _ in shapes)
+    assert any(c == 1 for _, c in shapes)
+    assert any(c & (c - 1) for _, c in shapes)
+    assert {c.pad % 2 for c in check.cases("layer_norm", 1, 30, small=False)} == {0, 1}
+    assert len({c.op.dtype for c in check.cases("layer_norm", 1, 30, small=False)}) == 3
+    assert all(c.op.cols > 1 for c in check.cases("row_normalize", 1, 10, small=False))  # one column has no deviation
+
+
+# -- bench: who is compared with whom ---------------------------------------------------------------------------------
+def test_ours_is_held_against_the_best_of_the_others():
+    def slow(x, out=None):
+        for _ in range(40):
+            result = softmax.native(x)
+        return result
+
+    s = Subject("softmax", softmax, (Variant("slow", slow),))
+    op = ops.build("softmax", {"rows": 64, "cols": 64, "dtype": "fp32"})
+    native, ours = bench.bench(s, op, CPU, None, bench.QUICK)
+    assert (native.measurement.implementation, ours.measurement.implementation) == ("torch", "slow")
+    assert native.speedup_p50 is None
+    assert ours.against == "torch"
+    assert ours.speedup_p50 < 0.5
+    assert ours.verdict == "slower"
+    assert ours.max_error == native.max_error
+
+
+def test_a_variant_that_fails_is_a_record():
+    s = Subject("softmax", softmax, (Variant("ours", lambda x, out=None: 1 / 0),))
+    op = ops.build("softmax", {"rows": 4, "cols": 4, "dtype": "fp32"})
+    _, ours = bench.bench(s, op, CPU, None, bench.QUICK)
+    assert ours.measurement.status == "failed"
+    assert "ZeroDivisionError" in ours.measurement.reason
+
+
+# -- CUDA -------------------------------------------------------------------------------------------------------------
+def test_cuda_kernels_say_why_they_do_not_run_on_a_cpu():
+    assert all("no NVIDIA GPU" in v.unusable for v in subject("hgemm", CPU).variants)
+    assert build.unusable("hgemm_5_wgmma", "cuda", "8.9") == "needs sm_90a; this GPU is sm_89"
+    assert not build.unusable("hgemm_5_wgmma", "cuda", "9.0")
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", catalog.ARCHS)
+def test_every_source_compiles(arch, tmp_path, monkeypatch, request):
+    if arch not in ("sm_80", "sm_90a") and "slow" not in request.config.option.markexpr:
+        pytest.skip("half a minute of nvcc for each further architecture: asked for with -m slow")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    built = build.compile_all(catalog.cuda_stems(), arch)
+    assert {b.stem for b in built} == {s for s in catalog.cuda_stems() if catalog.runs_on(s, arch)}
+
+
+@needs_nvcc
+def test_the_last_rung_neither_spills_nor_serialises(tmp_path):
+    words = [*build.command("hgemm_5_wgmma", "sm_90a", False, tmp_path / "lib.so"), "-Xptxas", "-v"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"(\d+) bytes spill stores", done.stderr)) == {"0"}
+    assert "C7510" not in done.stderr  # ptxas: wgmma instructions are serialized
+
+
+@needs_nvcc
+@pytest.mark.skipif(torch.cuda.is_available(), reason="shows what happens without a GPU")
+def test_a_library_loads_and_reports_that_there_is_no_gpu(tmp_path, monkeypatch):
+    import ctypes
+
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    call = ctypes.CDLL(str(build.compile_one("row_normalize_1_naive", "sm_80").path)).row_normalize
+    call.restype = ctypes.c_char_p
+    answer = call(None, None, ctypes.c_int64(1), 1, ctypes.c_int64(1), ctypes.c_int64(1), None)
+    assert b"CUDA" in answer
+
+
+# -- on a GPU ---------------------------------------------------------------------------------------------------------
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", catalog.kernels())
+def test_kernels_are_right_on_this_gpu(name):
+    done = subprocess.run(
+        [sys.executable, "-m", "chip", "kernels", "check", name, "--json"], capture_output=True, text=True, env=ENV
+    )
+    found = json.loads(done.stdout)["findings"]
+    assert not [f for f in found if f["status"] == "failed"]
+    assert any(f["status"] == "ok" for f in found)
