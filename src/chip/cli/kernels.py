@@ -62,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="check: of shapes and data [a new one, which is printed]")
     add("--count", type=int, default=12, help="check: random shapes besides the edges [%(default)s]")
     add("--sanitize", action="store_true", help="check: run under compute-sanitizer, memcheck then racecheck")
-    add("--quick", action="store_true", help="bench, tune: fewer samples, no energy")
+    add("--quick", action="store_true", help="bench: fewer samples, no energy")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
     add("-o", "--output", metavar="DIR", default="", help=f"bench, profile: a JSON file a kernel, and {MEASURED}")
     add("--force", action="store_true", help="measure although somebody else uses the GPU")
