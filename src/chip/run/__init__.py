@@ -1,0 +1,88 @@
+"""Engines really run: one file each, found by listing this folder (`hf-eager` lives in hf_eager.py).
+
+Each has NAME, TITLE and `open(job) -> Session`. One session serves every point of a model's grid, because starting an
+engine may take a minute. `Session.measure(scenario, repeats)` gives a `Run` with status ok; what goes wrong at one
+point is a ChipError in one line, which `chip bench` keeps as a failed Run before it goes on. `Lost` says that the
+session is of no more use; the next point then opens a new one. Nothing here imports torch at module level.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache, lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from chip.runs import Run
+from chip.types import ChipError, Scenario
+
+SDPA = ("flash", "cudnn", "efficient", "math")
+NOT_ENGINES = ("model", "steps", "clock", "energy", "busy", "waits", "text", "grid", "vllm_worker", "vllm_protocol")
+
+
+class Lost(ChipError):
+    """The engine is gone (killed, crashed, hung): this session can measure nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a session is opened for. `folder` has weights and tokenizer; without it weights are random."""
+
+    model: str  # the title that goes into the Run
+    config: Mapping[str, Any]  # config.json, as it is written
+    folder: Path | None = None
+    dtype: str = "bf16"  # bf16, fp16, fp32
+    device: str = "cuda:0"  # or cpu
+    max_batch: int = 1  # the largest of the grid, so that room can be made once
+    max_context: int = 2048  # prompt + output of the longest point
+    sdpa: str = ""  # one of SDPA; "" leaves the choice to torch
+    prompt_ids: tuple[int, ...] = ()  # real text, tokenised; empty: random tokens
+    python: str = ""  # interpreter of the engine's own environment; "" is this one
+    settings: Mapping[str, str] = field(default_factory=dict)  # --engine-setting key=value, as given
+    max_seconds: float = 60.0  # cap on the repeats of one point; at least two are made
+    timeout_s: float = 600.0  # for start-up, and for one point
+    trust_remote_code: bool = False
+
+    @property
+    def variant(self) -> str:
+        """What else was chosen, for the Run; "" for the engine's defaults."""
+        chosen = {"sdpa": self.sdpa} if self.sdpa else {}
+        return ",".join(f"{k}={v}" for k, v in sorted({**chosen, **self.settings}.items()))
+
+    @property
+    def weights(self) -> str:
+        return "files" if self.folder else "random"
+
+
+class Session(Protocol):
+    """An engine with its model loaded. Used as a context manager; `close` frees the device."""
+
+    def measure(self, scenario: Scenario, repeats: int) -> Run: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Session: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Engine(Protocol):
+    NAME: str
+    TITLE: str
+
+    def open(self, job: Job) -> Session: ...
+
+
+@lru_cache(maxsize=1)
+def names() -> tuple[str, ...]:
+    return tuple(sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__) if m.name not in NOT_ENGINES))
+
+
+@cache
+def get(name: str) -> Engine:
+    if name not in names():
+        near = get_close_matches(str(name)[:80], names(), 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ChipError(f"no engine {str(name)[:80]!r} to run; {hint}known: {', '.join(names())}")
+    return cast(Engine, import_module(f"chip.run.{name.replace('-', '_')}"))
