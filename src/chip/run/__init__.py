@@ -21,7 +21,11 @@ from chip.runs import Run
 from chip.types import ChipError, Scenario
 
 SDPA = ("flash", "cudnn", "efficient", "math")
-NOT_ENGINES = ("model", "steps", "clock", "energy", "busy", "waits", "text", "grid", "vllm_worker", "vllm_protocol")
+MAX_SECONDS = 60.0
+TIMEOUT_S = 600.0
+ENERGY_S = 2.0
+HF_PARTS = ("model", "steps", "session", "clock", "energy", "busy", "text")
+NOT_ENGINES = (*HF_PARTS, "grid", "vllm_worker", "vllm_protocol")
 
 
 class Lost(ChipError):
@@ -43,8 +47,9 @@ class Job:
     prompt_ids: tuple[int, ...] = ()  # real text, tokenised; empty: random tokens
     python: str = ""  # interpreter of the engine's own environment; "" is this one
     settings: Mapping[str, str] = field(default_factory=dict)  # --engine-setting key=value, as given
-    max_seconds: float = 60.0  # cap on the repeats of one point; at least two are made
-    timeout_s: float = 600.0  # for start-up, and for one point
+    max_seconds: float = MAX_SECONDS  # cap on the repeats of one point; at least two are made
+    timeout_s: float = TIMEOUT_S  # for start-up, and for one point
+    energy_s: float = ENERGY_S  # work for each energy figure; 0: none
     trust_remote_code: bool = False
 
     @property

@@ -1,0 +1,94 @@
+"""Timing whole requests: each step by the host's clock, from one synchronisation to the next, as a user waits."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import FrameType
+from typing import NoReturn
+
+from chip.measure.device import Device
+from chip.run.steps import Steps
+from chip.types import ChipError
+
+WARM_S = 0.3  # of load before anything counts: clocks, caches, lazily loaded code
+WARM_PREFILLS = 2
+WARM_DECODES = 2  # few, so that the first repeat still meets KV lengths that were never seen
+LEAST_REPEATS = 2
+
+
+@dataclass
+class Samples:
+    """Repeats in order: what `Run` holds under the same names."""
+
+    ttft_ns: list[int] = field(default_factory=list)
+    step_ns: list[tuple[int, ...]] = field(default_factory=list)
+    e2e_ns: list[int] = field(default_factory=list)
+    flags: tuple[str, ...] = ()
+
+
+def warm_up(device: Device, steps: Steps, output: int) -> None:
+    end = time.monotonic() + (WARM_S if device.kind == "cuda" else 0)
+    done = 0
+    while done < WARM_PREFILLS or time.monotonic() < end:
+        steps.rewind()
+        steps.prefill()
+        for _ in range(min(WARM_DECODES, output - 1)):
+            steps.decode()
+        device.synchronize()
+        done += 1
+
+
+def request(device: Device, steps: Steps, output: int) -> tuple[int, tuple[int, ...], int]:
+    """Nanoseconds to the first token, of each decode step, and of all: they add up exactly."""
+    steps.rewind()
+    device.synchronize()
+    marks = [time.perf_counter_ns()]
+    steps.prefill()
+    device.synchronize()
+    marks.append(time.perf_counter_ns())
+    for _ in range(output - 1):
+        steps.decode()
+        device.synchronize()
+        marks.append(time.perf_counter_ns())
+    spans = [b - a for a, b in pairwise(marks)]
+    return spans[0], tuple(spans[1:]), marks[-1] - marks[0]
+
+
+def repeated(device: Device, steps: Steps, output: int, repeats: int, max_seconds: float) -> Samples:
+    """`repeats` requests, or as many as `max_seconds` allows, but never fewer than two."""
+    found, began = Samples(), time.monotonic()
+    for done in range(repeats):
+        spent = time.monotonic() - began
+        if done >= LEAST_REPEATS and spent + spent / done > max_seconds:
+            found.flags = (f"{done} of {repeats} repeats in {max_seconds:g} s (--max-seconds)",)
+            break
+        ttft, each, whole = request(device, steps, output)
+        found.ttft_ns.append(ttft)
+        found.step_ns.append(each)
+        found.e2e_ns.append(whole)
+    return found
+
+
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """A ChipError after so long. Only a main thread can be interrupted so, and only between two of its calls."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(signum: int, frame: FrameType | None) -> NoReturn:
+        raise ChipError(f"took longer than {seconds:g} s; give it more with --timeout, or less to do")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,134 @@
+"""The HF model that a session runs: from a config with random weights made on the device, or from files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from chip.models import library
+from chip.run import Job
+from chip.types import ChipError
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+SPREAD = 0.02  # of random weights: never zeros, which draw less power and so run faster
+
+
+def libraries() -> tuple[Any, Any]:
+    """torch and transformers, or how to get them."""
+    try:
+        import torch
+        import transformers
+    except ImportError as e:
+        raise ChipError(f"running a model needs {e.name}: pip install 'chip-inference[measure]'") from None
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    return torch, transformers
+
+
+def build(job: Job) -> Any:
+    """The model of a job on its device, ready for inference."""
+    torch, _ = libraries()
+    if job.dtype not in DTYPES:
+        raise ChipError(f"--dtype {job.dtype}: torch runs {', '.join(DTYPES)} here")
+    dtype = getattr(torch, DTYPES[job.dtype])
+    with _one_line(job, torch):
+        model = from_files(job, dtype) if job.folder else from_config(job.config, dtype, job.device)
+    return model.eval()
+
+
+def from_config(raw: Mapping[str, Any], dtype: Any, device: str) -> Any:
+    """Random weights, drawn on the device: matrices and biases normal, norms one."""
+    torch, transformers = libraries()
+    from transformers.initialization import no_init_weights
+
+    config = _config(transformers, raw)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device), no_init_weights():
+            model = _with_attention(lambda how: transformers.AutoModelForCausalLM.from_config(config, **how))
+    finally:
+        torch.set_default_dtype(before)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.data = p.data.to(dtype)
+            if p.dim() > 1 or name.endswith("bias"):
+                p.normal_(0, SPREAD)
+            else:
+                p.fill_(1.0)
+    return model
+
+
+def from_files(job: Job, dtype: Any) -> Any:
+    """A local folder with safetensors, as its owner saved it."""
+    _, transformers = libraries()
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    fixed = {"dtype": dtype, "local_files_only": True, "trust_remote_code": job.trust_remote_code}
+    model, found = _with_attention(lambda how: load(job.folder, output_loading_info=True, **fixed, **how))
+    if missing := sorted(found["missing_keys"]):
+        raise ChipError(f"{job.folder}: the weights lack {missing[0]} and {len(missing) - 1} more; is a file missing?")
+    return model.to(job.device)
+
+
+def _config(transformers: Any, raw: Mapping[str, Any]) -> Any:
+    plain = {k: v for k, v in raw.items() if k != "quantization_config"}  # a checkpoint's format, not the model
+    if "text_config" in plain:  # a multimodal model: its language part
+        plain = dict(plain["text_config"])
+    if "model_type" not in plain:
+        raise ChipError("config: field 'model_type' is missing")
+    return transformers.AutoConfig.for_model(**plain)
+
+
+def _with_attention(make: Any) -> Any:
+    """sdpa where the family has it, else transformers' own eager attention."""
+    try:
+        return make({"attn_implementation": "sdpa"})
+    except ValueError as e:
+        if "scaled_dot_product_attention" not in str(e):
+            raise
+        return make({"attn_implementation": "eager"})
+
+
+@contextmanager
+def _one_line(job: Job, torch: Any) -> Iterator[None]:
+    where = job.folder or job.model
+    try:
+        yield
+    except (ChipError, KeyboardInterrupt):
+        raise
+    except torch.OutOfMemoryError:
+        raise ChipError(f"{where}: out of memory while loading on {job.device}; choose a smaller model") from None
+    except Exception as e:  # transformers, safetensors and torch fail in many ways
+        raise ChipError(f"{where}: cannot be loaded ({brief(e)})") from None
+
+
+def brief(e: BaseException) -> str:
+    """The first line of an error, its type where that says more."""
+    text = next((line.strip() for line in str(e).splitlines() if line.strip()), "")
+    return f"{type(e).__name__}: {text[:160]}" if text else type(e).__name__
+
+
+def locate(name: str, weights: str) -> tuple[Path, str, Path | None]:
+    """(config file, title, folder of the weights or None) that MODEL stands for. `weights`: random, files or auto."""
+    config, title = library.locate(name)
+    if weights == "random":
+        return config, title, None
+    hub = title == name and "/" in name and not Path(name).exists()
+    folder = _download(name) if hub else config.parent if config.name == "config.json" else None
+    if folder is not None and any(folder.glob("*.safetensors")):
+        return config, title, folder
+    if weights == "files":
+        raise ChipError(f"{name}: no *.safetensors beside its config.json; leave --weights out for random ones")
+    return config, title, None
+
+
+def _download(repo: str) -> Path:
+    """A hub repository's weights and tokenizer; HF_HUB_OFFLINE keeps to what is cached."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repo, allow_patterns=["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]))
+    except Exception as e:  # not found, gated, offline, no network, no space
+        raise ChipError(f"{repo}: weights could not be had from the hub ({brief(e)}); --weights random") from None

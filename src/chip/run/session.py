@@ -1,0 +1,176 @@
+"""A session of HF transformers in this process: one model, any number of points."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from chip.measure.device import open_device
+from chip.measure.energy import NotAvailable, probe_for
+from chip.run import Job, busy, clock, energy, text
+from chip.run.model import brief, build, libraries
+from chip.run.steps import Steps
+from chip.runs import Energy, Run
+from chip.types import ChipError, Scenario
+
+Make = Callable[[Any, torch.Tensor, Scenario, bool, dict[str, float]], Steps]
+METHOD = "host clock from synchronisation to synchronisation, each step apart; warmed up; new cache for each repeat"
+SEED = 0
+
+
+class HfSession:
+    """`make` builds the steps of a point and notes in a dict what that cost (capture, compile)."""
+
+    def __init__(self, name: str, job: Job, make: Make, notes: tuple[str, ...] = (), grad: Any = None) -> None:
+        self.name, self.job, self.make, self.notes = name, job, make, notes
+        self.grad = grad or torch.inference_mode
+        self.device = open_device(job.device)
+        began = time.perf_counter()
+        self.model: Any = build(job)
+        self.device.synchronize()
+        self.load_s = time.perf_counter() - began
+        self.attention = str(self.model.config._attn_implementation)
+        if job.sdpa and self.attention != "sdpa":
+            self.close()
+            raise ChipError(f"{job.model}: transformers has no sdpa attention for it; leave --sdpa out")
+        self.probe = probe_for(self.device)
+        self.idle_w = energy.idle_watts(self.probe) if job.energy_s else NotAvailable("--energy-seconds 0")
+
+    def __enter__(self) -> HfSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.model = None
+        self._free()
+
+    def _free(self) -> None:
+        gc.collect()
+        self.device.empty_cache()
+
+    def measure(self, scenario: Scenario, repeats: int) -> Run:
+        self._free()  # what a failed point left
+        with ExitStack() as stack:
+            stack.enter_context(self._one_line(scenario))
+            stack.enter_context(clock.deadline(self.job.timeout_s))
+            stack.enter_context(self.grad())
+            stack.enter_context(backend(self.job.sdpa))
+            return self._measure(scenario, repeats)
+
+    def _measure(self, s: Scenario, repeats: int) -> Run:
+        job, device = self.job, self.device
+        if device.kind == "cuda":
+            torch.cuda.reset_peak_memory_stats(device.torch_device)
+        setup = {"load": self.load_s}
+        steps = self.make(self.model, self._ids(s), s, bool(job.prompt_ids), setup)
+        began = time.perf_counter()
+        clock.warm_up(device, steps, s.output)
+        setup["warm_up"] = time.perf_counter() - began
+        samples = clock.repeated(device, steps, s.output, repeats, job.max_seconds)
+        memory = self._memory()
+        looks = busy.look(device, steps, s.output)
+        joules, notes = self._energy(steps, s)
+        return Run(
+            model=job.model,
+            engine=self.name,
+            variant=job.variant,
+            scenario=s,
+            status="ok",
+            ttft_ns=tuple(samples.ttft_ns),
+            step_ns=tuple(samples.step_ns),
+            e2e_ns=tuple(samples.e2e_ns),
+            busy=busy.shares(looks, samples),
+            waits=busy.waits(looks, samples),
+            memory=memory,
+            energy=joules,
+            setup_s={k: round(v, 3) for k, v in setup.items()},
+            weights=job.weights,
+            engine_version=f"transformers {libraries()[1].__version__}",
+            settings=self._settings(),
+            text=self._said(steps, s) if job.prompt_ids and job.folder else (),
+            method=METHOD,
+            flags=(*self.notes, *samples.flags, *notes),
+            device=device.title,
+        )
+
+    def _ids(self, s: Scenario) -> torch.Tensor:
+        device = self.device.torch_device
+        if self.job.prompt_ids:
+            return torch.tensor([self.job.prompt_ids] * s.batch, device=device)
+        draw = torch.Generator(device=device).manual_seed(SEED)
+        return torch.randint(0, self.model.config.vocab_size, (s.batch, s.prompt), device=device, generator=draw)
+
+    def _settings(self) -> dict[str, Any]:
+        found = {"attention": self.attention, "sdpa": self.job.sdpa or "torch's choice", **self.job.settings}
+        experts = getattr(self.model.config, "_experts_implementation", None) or "eager"
+        return found if experts == "eager" else {**found, "experts": str(experts)}  # dense models say eager too
+
+    def _memory(self) -> dict[str, int]:
+        if self.device.kind != "cuda":
+            unit = 1 if sys.platform == "darwin" else 1024
+            return {"process_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+        at = self.device.torch_device
+        found = {
+            "allocated_peak_bytes": torch.cuda.max_memory_allocated(at),
+            "reserved_peak_bytes": torch.cuda.max_memory_reserved(at),
+        }
+        used = self.device.gpu.used_bytes() if self.device.gpu else None  # the pool still holds what it took
+        return found if used is None else {**found, "device_peak_bytes": used}
+
+    def _energy(self, steps: Steps, s: Scenario) -> tuple[Energy | None, tuple[str, ...]]:
+        if isinstance(self.idle_w, NotAvailable):
+            return None, (f"no energy: {self.idle_w.reason}",)
+        found = energy.of_request(self.device, self.probe, self.idle_w, steps, s.output, self.job.energy_s)
+        if isinstance(found, NotAvailable):
+            return None, (f"no energy: {found.reason}",)
+        return found, ()
+
+    def _said(self, steps: Steps, s: Scenario) -> tuple[str, ...]:
+        steps.rewind()
+        said = [steps.prefill().tolist()] + [steps.decode().tolist() for _ in range(s.output - 1)]
+        rows = [[step[row][0] for step in said] for row in range(s.batch)]
+        assert self.job.folder is not None
+        return text.decode(self.job.folder, rows, self.job.trust_remote_code)
+
+    @contextmanager
+    def _one_line(self, s: Scenario) -> Iterator[None]:
+        try:
+            yield
+        except ChipError:
+            raise
+        except torch.OutOfMemoryError:
+            room = f"{self.device.memory_bytes / 2**30:.0f} GiB"
+            raise ChipError(f"out of memory: {s.name} does not fit into {room} of {self.device.title}") from None
+        except Exception as e:  # torch and transformers fail in many ways
+            if "No available kernel" in str(e) and self.job.sdpa:
+                raise ChipError(f"--sdpa {self.job.sdpa}: torch has no such kernel for this step") from None
+            raise ChipError(f"failed ({brief(e)})") from None
+
+
+@contextmanager
+def backend(name: str) -> Iterator[None]:
+    """The sdpa backend by its short name; "" leaves the choice to torch."""
+    if not name:
+        yield
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    wanted = "MATH" if name == "math" else f"{name.upper()}_ATTENTION"
+    with sdpa_kernel(getattr(SDPBackend, wanted)):
+        yield
+
+
+def refuse_settings(job: Job, known: tuple[str, ...] = ()) -> None:
+    """An engine setting that would be ignored is an error."""
+    if unknown := sorted(set(job.settings) - set(known)):
+        has = f"it has {', '.join(known)}" if known else "it has none"
+        raise ChipError(f"--engine-setting {unknown[0]}: this engine does not know it; {has}")

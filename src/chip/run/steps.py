@@ -1,0 +1,168 @@
+"""The steps of HF inference as callables: what an engine times, and what capture records.
+
+Each kind has `rewind()` (not part of a step), `prefill()` and `decode()`; a step ends with the argmax of its logits.
+With `feed` each token goes in where the last came out. Without it every sequence repeats a random token of its own:
+random weights would soon say one and the same token in every row, and experts would be chosen as no text chooses them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+WARM_CALLS = 3  # on a side stream before a capture, as torch demands
+
+
+class Steps(Protocol):
+    def rewind(self) -> None: ...
+    def prefill(self) -> torch.Tensor: ...
+    def decode(self) -> torch.Tensor: ...
+
+
+def _last_only(model: Any) -> dict[str, int]:
+    """Logits of the last token alone, where the family can leave out the others."""
+    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+
+
+class Eager:
+    """transformers as it comes: a DynamicCache that grows with each token."""
+
+    def __init__(self, model: Any, ids: torch.Tensor, feed: bool = False) -> None:
+        from transformers import DynamicCache
+
+        self.model, self.ids, self.feed = model, ids, feed
+        self.token = ids[:, :1].contiguous()
+        self._new_cache: Callable[[], Any] = lambda: DynamicCache(config=model.config)
+        self._last = _last_only(model)
+        self.cache: Any = None
+
+    def rewind(self) -> None:
+        self.cache = None
+
+    def prefill(self) -> torch.Tensor:
+        self.cache = self._new_cache()
+        return self._said(self.model(self.ids, use_cache=True, past_key_values=self.cache, **self._last))
+
+    def decode(self) -> torch.Tensor:
+        return self._said(self.model(self.token, use_cache=True, past_key_values=self.cache))
+
+    def _said(self, out: Any) -> torch.Tensor:
+        said: torch.Tensor = out.logits[:, -1:].argmax(-1)
+        if self.feed:
+            self.token = said
+        return said
+
+
+class Static:
+    """The same over a StaticCache of fixed size: every tensor keeps its address, so that a step can be captured."""
+
+    def __init__(self, model: Any, ids: torch.Tensor, cache_tokens: int, feed: bool = False) -> None:
+        from transformers import StaticCache
+
+        self.model, self.ids, self.feed = model, ids, feed
+        self.decoder = model  # what a decode step calls: hf-compile puts a compiled one here
+        batch, self.prompt = ids.shape
+        self.token = ids[:, :1].clone()
+        self.position = torch.full((batch, 1), self.prompt, device=ids.device)
+        self.positions = torch.arange(self.prompt, device=ids.device)[None].expand(batch, self.prompt)
+        self.cache = StaticCache(config=model.config, max_cache_len=cache_tokens)
+        self._last = _last_only(model)
+        self._placed = {"position_ids"} <= set(inspect.signature(model.forward).parameters)
+
+    def rewind(self) -> None:
+        self.at(0)
+
+    def at(self, tokens: int, counted: int | None = None) -> None:
+        """Pretend that the cache holds so many tokens. `counted`: as Python counts, where a capture branches on it."""
+        self.position.fill_(max(tokens, self.prompt))
+        for layer in self.cache.layers:
+            layer.cumulative_length.fill_(tokens)
+            if hasattr(layer, "cumulative_length_int"):
+                layer.cumulative_length_int = tokens if counted is None else counted
+
+    def prefill(self) -> torch.Tensor:
+        return self._said(self._call(self.model, self.ids, self.positions, self._last))
+
+    def decode(self) -> torch.Tensor:
+        said = self._said(self._call(self.decoder, self.token, self.position, {}))
+        self.position.add_(1)
+        return said
+
+    def _call(self, model: Any, ids: torch.Tensor, positions: torch.Tensor, more: dict[str, Any]) -> Any:
+        placed = {"position_ids": positions} if self._placed else {}
+        return model(ids, use_cache=True, past_key_values=self.cache, **placed, **more)
+
+    def _said(self, out: Any) -> torch.Tensor:
+        said: torch.Tensor = out.logits[:, -1:].argmax(-1)
+        if self.feed:
+            self.token.copy_(said)
+        return said
+
+
+class Graph:
+    """Static steps captured once and replayed: one CUDA graph for the prefill, one for a decode step.
+
+    A sliding window changes what a step runs the moment its cache is full: each such state has a graph of its own.
+    """
+
+    def __init__(self, static: Static, output: int) -> None:
+        self.static, self.past = static, 0
+        static.rewind()
+        static.prefill()  # makes the cache's tensors
+        self._windows = [layer for layer in static.cache.layers if hasattr(layer, "cumulative_length_int")]
+        for layer in self._windows:
+            _count_on_device(layer)
+        self._decodes: dict[tuple[bool, ...], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        for past in range(static.prompt, static.prompt + max(1, output - 1)):
+            if self._state(past) not in self._decodes:
+                self._decodes[self._state(past)] = self._capture(static.decode, static.prompt, past)
+        self._prefill = self._capture(static.prefill, 0, 0)
+
+    def rewind(self) -> None:
+        self.static.rewind()
+
+    def prefill(self) -> torch.Tensor:
+        graph, said = self._prefill
+        graph.replay()
+        self.past = self.static.prompt
+        return said
+
+    def decode(self) -> torch.Tensor:
+        graph, said = self._decodes[self._state(self.past)]
+        graph.replay()
+        self.past += 1
+        return said
+
+    def _state(self, past: int) -> tuple[bool, ...]:
+        return tuple({layer.max_cache_len: past >= layer.max_cache_len for layer in self._windows}.values())
+
+    def _capture(self, step: Callable[[], torch.Tensor], tokens: int, counted: int) -> tuple[Any, torch.Tensor]:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_CALLS):
+                self.static.at(tokens, counted)
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        self.static.at(tokens, counted)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            said = step()
+        return graph, said
+
+
+def _count_on_device(layer: Any) -> None:
+    """Let a sliding layer that is not yet full tell its length as a tensor, as the other static layers do.
+
+    transformers gives a Python number, which a capture would freeze into the mask.
+    """
+
+    def length() -> Any:
+        full = layer.cumulative_length_int >= layer.max_cache_len
+        return layer.cumulative_length_int if full else layer.cumulative_length
+
+    layer.get_seq_length = length
