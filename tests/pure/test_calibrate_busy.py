@@ -103,3 +103,22 @@ def test_a_reading_the_driver_refuses_is_none():
 def test_an_unknown_device_names_the_known_ones(name):
     with pytest.raises(ChipError, match=r"use cpu, cuda or cuda:N"):
         open_device(name)
+
+
+class InstantNvml(FakeNvml):
+    NVML_FI_DEV_POWER_INSTANT = 186
+    refused = 0
+
+    def nvmlDeviceGetFieldValues(self, handle, fields):
+        assert fields == [186]
+        return [SimpleNamespace(nvmlReturn=self.refused, value=SimpleNamespace(uiVal=650_000))]
+
+
+def test_watts_are_of_this_moment_where_the_driver_tells():
+    """NVML's plain reading is an average over a second, which smears short work into what was before it."""
+    fake = InstantNvml()
+    found = nvml.open_gpu(0, "1234", fake)
+    assert found.watts() == 650
+    fake.refused = 3
+    assert found.watts() == 700
+    assert nvml.open_gpu(0, "1234", FakeNvml()).watts() == 700

@@ -44,8 +44,17 @@ class Gpu:
         return None if value is None else value * 1e6
 
     def watts(self) -> float | None:
-        value = self._read(lambda: self.nvml.nvmlDeviceGetPowerUsage(self.handle))
+        """At this moment, where the driver tells; else its own reading, which newer GPUs average over a second."""
+        value = self._read(self._instant_milliwatts)
+        if value is None:
+            value = self._read(lambda: self.nvml.nvmlDeviceGetPowerUsage(self.handle))
         return None if value is None else value / 1e3
+
+    def _instant_milliwatts(self) -> int:
+        found = self.nvml.nvmlDeviceGetFieldValues(self.handle, [self.nvml.NVML_FI_DEV_POWER_INSTANT])[0]
+        if found.nvmlReturn != 0:
+            raise self.nvml.NVMLError(found.nvmlReturn)
+        return int(found.value.uiVal)
 
     def power_limit_w(self) -> float | None:
         value = self._read(lambda: self.nvml.nvmlDeviceGetEnforcedPowerLimit(self.handle))
