@@ -33,12 +33,7 @@ def look(device: Device, steps: Steps, output: int) -> dict[str, Look]:
     if device.kind != "cuda":
         return {}
     see = _by_events if isinstance(steps, Graph) else _by_profiler
-
-    def prefill() -> object:
-        return steps.prefill()
-
-    steps.rewind()
-    found = {"prefill": see(device, steps.rewind, prefill, 2)}
+    found = {"prefill": see(device, steps.rewind, steps.prefill, 2)}
     if output > 1:
         steps.rewind()
         steps.prefill()
@@ -78,7 +73,7 @@ def _by_profiler(device: Device, ready: Callable[[], None], step: Callable[[], o
     for _ in range(max(1, count // 2)):
         run(hosts)
     profiled = count - len(hosts) or 1
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as p:
+    with profile(activities=[ProfilerActivity.CUDA]) as p:
         for _ in range(profiled):
             run([])
     events = [e for e in p.events() if e.device_type == torch.autograd.DeviceType.CUDA]
@@ -146,4 +141,5 @@ def _host(seen: Look, wall_s: float, idle_s: float) -> str:
     if seen.host_s > (1 - 2 * IDLE_OVER) * wall_s:
         each = seen.host_s / seen.launches * 1e6
         return f"host dispatch, {seen.launches} launches at {each:.3g} us ({seen.device_s * 1e3:.3g} ms of kernels)"
-    return f"the host, {idle_s * 1e3:.3g} ms, of which its dispatch explains a part ({seen.launches} launches)"
+    done = f"the host was done after {seen.host_s * 1e3:.3g} of {wall_s * 1e3:.3g} ms"
+    return f"gaps between {seen.launches} kernels, {idle_s * 1e3:.3g} ms in all; {done}"

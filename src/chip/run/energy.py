@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from chip.measure.device import Device
-from chip.measure.energy import Energy, EnergyProbe, NotAvailable
+from chip.measure.energy import Energy, EnergyProbe, NoProbe, NotAvailable
 from chip.run.clock import request
 from chip.run.steps import Steps
 from chip.runs import Energy as RunEnergy
@@ -17,6 +17,8 @@ IDLE_S = 1.0
 
 def idle_watts(probe: EnergyProbe, seconds: float = IDLE_S) -> float | NotAvailable:
     """What the device draws with the model loaded and nothing to do."""
+    if isinstance(probe, NoProbe):
+        return NotAvailable(probe.reason)
     probe.start()
     time.sleep(seconds)
     found = probe.stop()

@@ -24,6 +24,7 @@ def libraries() -> tuple[Any, Any]:
     except ImportError as e:
         raise ChipError(f"running a model needs {e.name}: pip install 'chip-inference[measure]'") from None
     logging.getLogger("transformers").setLevel(logging.ERROR)
+    transformers.utils.logging.disable_progress_bar()
     return torch, transformers
 
 

@@ -23,6 +23,7 @@ from chip.types import ChipError, Scenario
 Make = Callable[[Any, torch.Tensor, Scenario, bool, dict[str, float]], Steps]
 METHOD = "host clock from synchronisation to synchronisation, each step apart; warmed up; new cache for each repeat"
 SEED = 0
+NO_KERNEL = ("No available kernel", "No viable backend")  # torch's words, which differ by device
 
 
 class HfSession:
@@ -151,7 +152,7 @@ class HfSession:
             room = f"{self.device.memory_bytes / 2**30:.0f} GiB"
             raise ChipError(f"out of memory: {s.name} does not fit into {room} of {self.device.title}") from None
         except Exception as e:  # torch and transformers fail in many ways
-            if "No available kernel" in str(e) and self.job.sdpa:
+            if self.job.sdpa and any(words in str(e) for words in NO_KERNEL):
                 raise ChipError(f"--sdpa {self.job.sdpa}: torch has no such kernel for this step") from None
             raise ChipError(f"failed ({brief(e)})") from None
 

@@ -1,0 +1,125 @@
+"""Compare two files of runs: faster, slower or unclear, metric by metric, with the evidence.
+
+RUN is a file that `chip bench` wrote, or a part of one: FILE:ENGINE, or FILE:ENGINE/VARIANT. Points of the same model,
+engine, variant and scenario are compared; where an engine stands on one side only, with the one engine of the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chip import codec, runs
+from chip.cli.text import duration, gib, table
+from chip.compare import Line, Pair, pairs
+from chip.runs import Run
+from chip.types import ChipError
+
+HELP = "two files of runs: faster, slower or unclear, with the evidence"
+EPILOG = """\
+  chip compare before.json after.json
+  chip compare before.json after.json --fail-over 5%      # exit code 1 when something got more than 5 % worse
+  chip compare llm.json:hf-eager llm.json:hf-graph
+  chip compare llm.json:hf-eager/ llm.json:hf-eager/sdpa=flash --json
+"""
+SCHEMA = "chip.comparison/1"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("first", metavar="RUN", help="FILE, FILE:ENGINE or FILE:ENGINE/VARIANT")
+    parser.add_argument("second", metavar="RUN", help="what is held against it")
+    parser.add_argument("--fail-over", metavar="PERCENT", default="", help="exit code 1 when worse by more: 5%%")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    limit = _percent(args.fail_over) if args.fail_over else None
+    found, alone = pairs(select(args.first), select(args.second))
+    if not found:
+        raise ChipError(f"{args.first} and {args.second} have no finished point of the same model and scenario")
+    worse = [
+        (p, line) for p in found for line in p.lines if limit is not None and line.worse and line.ratio > 1 + limit
+    ]
+    print(json.dumps(document(found, alone), indent=1) if args.json else render(found))
+    for r in alone:
+        print(f"note: {_name(r)} has no partner", file=sys.stderr)
+    for p, line in worse:
+        print(f"chip compare: {_name(p.second)}: {line.metric} is {line.ratio - 1:+.1%}", file=sys.stderr)
+    return 1 if worse else 0
+
+
+def _percent(word: str) -> float:
+    try:
+        share = float(word.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise ChipError(f"--fail-over must be a percentage such as 5%, got {word!r}")
+    return share
+
+
+def select(word: str) -> list[Run]:
+    """The runs that a RUN argument stands for."""
+    path, colon, part = (word, "", "") if os.path.exists(word) else word.rpartition(":")
+    if not colon:
+        return list(runs.read(Path(part or path))[1].runs)
+    engine, slash, variant = part.partition("/")
+    held = runs.read(Path(path))[1].runs
+    found = [r for r in held if r.engine == engine and (not slash or r.variant == variant)]
+    if not found:
+        there = sorted({f"{r.engine}/{r.variant}" if r.variant else r.engine for r in held})
+        raise ChipError(f"{path}: no run of {part}; it has {', '.join(there) or 'none'}")
+    return found
+
+
+def document(found: Sequence[Pair], alone: Sequence[Run]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "pairs": [
+            {"first": _who(p.first), "second": _who(p.second), "metrics": [codec.to_json(line) for line in p.lines]}
+            for p in found
+        ],
+        "without_partner": [_who(r) for r in alone],
+    }
+
+
+def _who(r: Run) -> dict[str, Any]:
+    return {"model": r.model, "engine": r.engine, "variant": r.variant, "scenario": codec.to_json(r.scenario)}
+
+
+def render(found: Sequence[Pair]) -> str:
+    rows = [_row(p, line) for p in found for line in p.lines]
+    verdicts = [line.verdict for p in found for line in p.lines if line.unit == "s"]
+    summary = ", ".join(f"{verdicts.count(word)} {word}" for word in ("faster", "slower", "unclear"))
+    right = ("first", "second", "change", "at least", "at most")
+    return f"{table(rows, right=right, keep=('metric', 'verdict'))}\n\ntimes of the second: {summary}"
+
+
+def _row(p: Pair, line: Line) -> dict[str, str]:
+    a, b = (f"{r.engine} {r.variant}".strip() for r in (p.first, p.second))
+    return {
+        "model": p.first.model,
+        "engine": a if a == b else f"{a} -> {b}",
+        "point": p.first.scenario.name,
+        "metric": line.metric,
+        "first": _quantity(line.first, line.unit),
+        "second": _quantity(line.second, line.unit),
+        "change": f"{line.ratio - 1:+.1%}",
+        "at least": f"{line.low - 1:+.1%}",
+        "at most": f"{line.high - 1:+.1%}",
+        "verdict": line.verdict,
+        "samples": "{} / {}".format(*line.samples),
+    }
+
+
+def _quantity(value: float, unit: str) -> str:
+    return duration(value) if unit == "s" else gib(value) if unit == "B" else f"{value:.3g} {unit}"
+
+
+def _name(r: Run) -> str:
+    return " ".join(w for w in (r.model, r.engine, r.variant, r.scenario.name) if w)

@@ -1,0 +1,103 @@
+"""Two runs side by side: per metric, is the second better, worse, or can nobody tell?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chip import runs, stats
+from chip.runs import Run
+from chip.types import Scenario
+
+METER = 0.05  # two joule figures closer than this are the same: what counter and integrated power may differ by
+ROOM = 0.01  # the same for two peaks of memory
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One metric. `ratio` is second / first, with the worst the samples allow on either side."""
+
+    metric: str
+    unit: str
+    first: float
+    second: float
+    ratio: float
+    low: float
+    high: float
+    verdict: str  # times: faster, slower, unclear; all else: less, more, unclear
+    samples: tuple[int, int]
+
+    @property
+    def worse(self) -> bool:
+        return self.verdict in ("slower", "more")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    first: Run
+    second: Run
+    lines: tuple[Line, ...]
+
+
+def compare(first: Run, second: Run) -> Pair:
+    """Every metric that both runs have."""
+    lines = [
+        _times("TTFT", first.ttft_ns, second.ttft_ns),
+        _times("TPOT", _means(first), _means(second)) if first.decodes and second.decodes else None,
+        _times("end to end", first.e2e_ns, second.e2e_ns),
+        _single("peak memory", "B", _peak(first), _peak(second), ROOM),
+        _single("J/token", "J", first.joules_per_token, second.joules_per_token, METER),
+    ]
+    return Pair(first, second, tuple(line for line in lines if line))
+
+
+def pairs(first: Sequence[Run], second: Sequence[Run]) -> tuple[list[Pair], list[Run]]:
+    """Runs that belong together, and those without a partner.
+
+    First the same model, engine, variant and scenario; then, where only one is left on either side, the same model and
+    scenario with whatever engine.
+    """
+    by_key = {runs.key_of(r): r for r in second if r.status == "ok"}
+    left = [r for r in first if r.status == "ok"]
+    found = [(r, by_key.pop(runs.key_of(r))) for r in left if runs.key_of(r) in by_key]
+    taken = {id(r) for r, _ in found}
+    left = [r for r in left if id(r) not in taken]
+    here, there = _by_question(left), _by_question(list(by_key.values()))
+    for question, mine in here.items():
+        theirs = there.get(question, [])
+        if len(mine) == len(theirs) == 1:
+            found.append((mine[0], theirs[0]))
+    taken = {id(r) for pair in found for r in pair}
+    alone = [r for r in (*left, *by_key.values()) if id(r) not in taken]
+    return [compare(a, b) for a, b in found], alone
+
+
+def _by_question(some: Sequence[Run]) -> dict[tuple[str, Scenario], list[Run]]:
+    found: dict[tuple[str, Scenario], list[Run]] = {}
+    for r in some:
+        found.setdefault((r.model, r.scenario), []).append(r)
+    return found
+
+
+def _means(run: Run) -> list[float]:
+    return [sum(steps) / len(steps) for steps in run.step_ns]
+
+
+def _peak(run: Run) -> float | None:
+    return next((run.memory[k] for k in ("allocated_peak_bytes", "process_peak_bytes") if k in run.memory), None)
+
+
+def _times(metric: str, first_ns: Sequence[float], second_ns: Sequence[float]) -> Line:
+    v = stats.compare(first_ns, second_ns)
+    a, b = stats.median(first_ns) * 1e-9, stats.median(second_ns) * 1e-9
+    return Line(metric, "s", a, b, v.ratio, v.low, v.high, v.verdict, (len(first_ns), len(second_ns)))
+
+
+def _single(metric: str, unit: str, first: float | None, second: float | None, known_to: float) -> Line | None:
+    """One figure on each side, known to a share of itself."""
+    if not first or not second or first < 0 or second < 0:
+        return None
+    ratio = second / first
+    low, high = ratio / (1 + known_to), ratio * (1 + known_to)
+    word = "less" if high < 1 else "more" if low > 1 else "unclear"
+    return Line(metric, unit, first, second, ratio, low, high, word, (1, 1))

@@ -1,0 +1,231 @@
+"""`chip bench` as people use it: a grid into a file, stopped and gone on with, and what fails told in one line."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny_models import save_config  # noqa: E402
+
+import chip  # noqa: E402
+from chip import cli, run, runs  # noqa: E402
+from chip.run import clock, grid, session  # noqa: E402
+from chip.types import ChipError  # noqa: E402
+
+SRC = Path(chip.__file__).parents[1]
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    return str(save_config(tmp_path / "tiny.json"))
+
+
+def bench(*words):
+    return cli.main(["bench", *words, "--device", "cpu", "--output", "4", "--repeats", "2"])
+
+
+def points(file="artifacts/llm.json"):
+    return [(r.engine, r.scenario.batch, r.scenario.prompt, r.status) for r in runs.read(Path(file))[1].runs]
+
+
+def test_a_grid_in_one_go(tiny, capsys):
+    assert bench(tiny, "--engine", "hf-eager,hf-graph", "--batch", "1,2", "--prompt", "8,16") == 0
+    grid_of = [(e, b, p, "ok") for e in ("hf-eager", "hf-graph") for b in (1, 2) for p in (8, 16)]
+    assert points() == grid_of
+    out, err = capsys.readouterr()
+    assert "bench 8/8" in err
+    assert out.count("hf-graph") == 4
+    assert "all rows: model tiny, dtype fp32, output 4" in out
+    held, found = runs.read(Path("artifacts/llm.json"))
+    assert held.environment["torch"] == str(torch.__version__)
+    assert found.configs["tiny"]["model_type"] == "llama"
+
+
+def test_json_has_every_figure(tiny, capsys):
+    assert bench(tiny, "--engine", "hf-eager", "--points", "1x8,3x5", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["file"]) == ("chip.bench/1", "artifacts/llm.json")
+    first, second = found["runs"]
+    assert (second["batch"], second["prompt"]) == (3, 5)
+    held = runs.read(Path("artifacts/llm.json"))[1].runs[1]
+    assert second["tpot_s"] == held.tpot_s
+    assert second["tokens_per_s"] == pytest.approx(3 * second["tokens_per_s_request"])
+    assert second["step_p50_s"] <= second["step_p95_s"]
+    assert second["setup_s"]["load"] > 0
+    assert first["status"] == "ok"
+
+
+def test_what_is_done_is_not_done_again(tiny, capsys, monkeypatch):
+    assert bench(tiny, "--engine", "hf-eager", "--prompt", "8") == 0
+    before = runs.read(Path("artifacts/llm.json"))[1].runs
+    assert bench(tiny, "--engine", "hf-eager", "--prompt", "8,12") == 0
+    after = runs.read(Path("artifacts/llm.json"))[1].runs
+    assert after[:1] == before
+    assert "bench 1/1: tiny hf-eager pp12+tg4xb1" in capsys.readouterr().err
+    monkeypatch.setattr(session, "HfSession", None)  # nothing left to open
+    assert bench(tiny, "--engine", "hf-eager", "--prompt", "8,12") == 0
+
+
+def test_a_killed_run_goes_on_where_it_was(tiny):
+    """Killed for real, as the kernel does when memory is short: the points that were done are in the file."""
+    words = [
+        tiny,
+        "--engine",
+        "hf-eager",
+        "--batch",
+        ",".join(map(str, range(1, 60))),
+        "--prompt",
+        "8",
+        "--output",
+        "4",
+    ]
+    command = [sys.executable, "-m", "chip", "bench", *words, "--device", "cpu", "--repeats", "2"]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SRC)}, stderr=subprocess.DEVNULL)
+    file, end = Path("artifacts/llm.json"), time.monotonic() + 120
+    while not file.exists():
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = runs.read(file)[1].runs
+    assert 1 <= len(kept) < 59
+    more = ",".join(str(b) for b in range(1, len(kept) + 2))
+    assert bench(tiny, "--engine", "hf-eager", "--batch", more, "--prompt", "8") == 0
+    assert runs.read(file)[1].runs[: len(kept)] == kept
+    assert len(points()) == len(kept) + 1
+
+
+def fails_at(batch, error):
+    real = clock.repeated
+
+    def repeated(device, steps, *rest):
+        if steps.ids.shape[0] == batch:
+            raise error
+        return real(device, steps, *rest)
+
+    return repeated
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate"),
+            "out of memory: pp8+tg4xb2 does not fit into",
+        ),
+        (RuntimeError("CUDA error: an illegal memory access\nmore"), "failed (RuntimeError: CUDA error: an illegal"),
+        (ChipError("took too long"), "took too long"),
+    ],
+)
+def test_one_bad_point_does_not_take_the_others_with_it(tiny, capsys, monkeypatch, error, says):
+    monkeypatch.setattr(clock, "repeated", fails_at(2, error))
+    assert bench(tiny, "--engine", "hf-eager", "--batch", "1,2,3", "--prompt", "8") == 1
+    assert [status for *_, status in points()] == ["ok", "failed", "ok"]
+    out, err = capsys.readouterr()
+    assert f"chip bench: tiny hf-eager pp8+tg4xb2: {says}" in err
+    assert f"failed: tiny hf-eager pp8+tg4xb2: {says}" in out
+    assert "Traceback" not in err
+    monkeypatch.undo()
+    assert cli.main(["bench", tiny, "--engine", "hf-eager", "--batch", "1,2,3", "--prompt", "8", "--output", "4",
+                     "--device", "cpu", "-o", str(Path(tiny).parent / "artifacts" / "llm.json")]) == 0  # fmt: skip
+
+
+def test_a_timeout(tiny, monkeypatch, capsys):
+    monkeypatch.setattr(clock, "warm_up", lambda *_: time.sleep(30))
+    assert bench(tiny, "--engine", "hf-eager", "--prompt", "8", "--timeout", "1") == 1
+    assert "took longer than 1 s; give it more with --timeout" in capsys.readouterr().err
+
+
+def test_no_space_left(tiny, monkeypatch, capsys):
+    assert bench(tiny, "--engine", "hf-eager", "--prompt", "8") == 0
+    kept = Path("artifacts/llm.json").read_text()
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert bench(tiny, "--engine", "hf-eager", "--prompt", "8,9") == 2
+    said = "chip bench: artifacts/llm.json: cannot be written (No space left on device); the old file"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(said)
+    assert Path("artifacts/llm.json").read_text() == kept
+
+
+class Mortal:
+    """An engine that dies at every second point."""
+
+    NAME = TITLE = "mortal"
+    opened = 0
+
+    def open(self, job):
+        self.opened += 1
+        self.left = 1
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def measure(self, scenario, repeats):
+        self.left -= 1
+        if self.left < 0:
+            raise run.Lost("the engine was killed (signal 9)")
+        return runs.Run("tiny", "mortal", "", scenario, "ok", "", (1,), ((1, 1, 1),), (4,))
+
+
+def test_an_engine_that_was_killed_is_started_again(tiny, monkeypatch, capsys):
+    engine = Mortal()
+    monkeypatch.setattr(grid, "get", lambda name: engine)
+    monkeypatch.setattr(run, "get", lambda name: engine)
+    assert bench(tiny, "--engine", "mortal", "--batch", "1,2,3", "--prompt", "8") == 1
+    assert [status for *_, status in points()] == ["ok", "failed", "ok"]
+    assert engine.opened == 2
+    assert "tiny mortal pp8+tg4xb2: the engine was killed (signal 9)" in capsys.readouterr().err
+
+
+def test_repeats_give_way_to_max_seconds(tiny):
+    words = ("--engine", "hf-eager", "--prompt", "8", "--max-seconds", "0")
+    assert cli.main(["bench", tiny, "--device", "cpu", "--output", "4", "--repeats", "9", *words]) == 0
+    (found,) = runs.read(Path("artifacts/llm.json"))[1].runs
+    assert len(found.ttft_ns) == 2
+    assert "2 of 9 repeats in 0 s (--max-seconds)" in found.flags
+
+
+def test_a_request_of_one_token_has_no_decode_step(tiny, capsys):
+    assert cli.main(["bench", tiny, "--device", "cpu", "--output", "1", "--prompt", "8", "--engine", "hf-graph"]) == 0
+    (found,) = runs.read(Path("artifacts/llm.json"))[1].runs
+    assert found.step_ns == ((),) * 5
+    assert "TTFT" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--engine", "hf-egaer"], "no engine 'hf-egaer' to run; did you mean hf-eager?"),
+        (["--engine", "hf-eager", "--batch", "1,x"], "--batch: 'x' is not a whole number"),
+        (["--engine", "hf-eager", "--prompt", "0"], "--prompt: '0' is not a whole number between 1 and 2^24"),
+        (["--engine", "hf-eager", "--points", "8"], "--points must be pairs like 1x128,8x512"),
+        (["--engine", "hf-eager", "--timeout", "0"], "--timeout must be between 1 and 1e6"),
+        (["--engine", "hf-eager", "--engine-setting", "x"], "--engine-setting 'x': must be key=value"),
+        (["--engine", "hf-eager", "--system", "x"], "--system and --raw-prompt go with --prompt-text"),
+    ],
+)
+def test_bad_input_is_one_line(tiny, capsys, words, says):
+    assert cli.main(["bench", tiny, "--device", "cpu", *words]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert err.count("\n") == 1
+    assert not Path("artifacts").exists()

@@ -1,0 +1,89 @@
+"""What only a GPU can show of real runs: graphs say what eager says and are not slower; shares and joules are sane."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny_models import bundled  # noqa: E402
+
+from chip import run  # noqa: E402
+from chip.models import library  # noqa: E402
+from chip.run.model import from_config  # noqa: E402
+from chip.run.steps import Eager, Graph, Static  # noqa: E402
+from chip.stats import median  # noqa: E402
+from chip.types import ChipError, Scenario  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+POINT = Scenario(1, 128, 17, "fp16")
+
+
+def tinyllama(layers=2):
+    from chip import artifact
+
+    return {**artifact.read_json(library.locate("tinyllama-1.1b")[0]), "num_hidden_layers": layers}
+
+
+def measured(engine, **settings):
+    job = run.Job("two-layers", tinyllama(), dtype="fp16", device="cuda:0", energy_s=0.5, **settings)
+    with run.get(engine).open(job) as session:
+        return session.measure(POINT, 3)
+
+
+def check(found):
+    assert found.status == "ok"
+    assert set(found.busy) == {"prefill", "decode"}
+    assert all(0 < share <= 1 for share in found.busy.values())
+    assert found.memory["allocated_peak_bytes"] <= found.memory["reserved_peak_bytes"]
+    assert found.memory["reserved_peak_bytes"] <= found.memory["device_peak_bytes"]
+    assert found.energy is not None
+    assert found.energy.prefill_j > 0
+    assert found.energy.counter_j > found.energy.prefill_j + found.energy.decode_j
+
+
+def test_engines_agree_with_each_other():
+    eager, graph = measured("hf-eager", sdpa="flash"), measured("hf-graph")
+    check(eager)
+    check(graph)
+    steps = {r.engine: median([ns for each in r.step_ns[1:] for ns in each]) for r in (eager, graph)}
+    assert steps["hf-graph"] <= 1.05 * steps["hf-eager"]
+    assert graph.setup_s["capture"] > 0
+    assert graph.busy["decode"] >= eager.busy["decode"]
+
+
+def test_the_default_backend_is_told_apart_where_it_plans_anew():
+    found = measured("hf-eager")
+    first, later = (median([ns for each in some for ns in each[2:]]) for some in (found.step_ns[:1], found.step_ns[1:]))
+    assert any("each new KV length" in w for w in found.waits) == (first > 1.2 * later)
+
+
+@pytest.mark.slow
+def test_compiled():
+    found = measured("hf-compile")
+    check(found)
+    assert found.setup_s["compile"] > 0
+
+
+@pytest.mark.parametrize("name", ["tinyllama-1.1b", "gemma-3-1b", "mistral-7b-v0.1", "qwen3-30b-a3b", "gpt-neox-20b"])
+def test_graphs_say_what_eager_says(name):
+    """Also across the moment when a sliding window of 12 tokens is full."""
+    model = from_config(bundled(name), torch.float32, "cuda:0").eval()
+    ids = torch.randint(3, 256, (2, 8), device="cuda:0", generator=torch.Generator("cuda:0").manual_seed(1))
+    said = {}
+    with torch.inference_mode():
+        for kind, steps in (("eager", Eager(model, ids, True)), ("graph", Graph(Static(model, ids, 72, True), 9))):
+            for _ in range(2):
+                steps.rewind()
+                said[kind] = [steps.prefill().tolist(), *(steps.decode().tolist() for _ in range(8))]
+    assert said["graph"] == said["eager"]
+
+
+def test_out_of_memory_is_one_line_and_the_next_point_runs():
+    job = run.Job("two-layers", tinyllama(), dtype="fp16", device="cuda:0", energy_s=0)
+    with run.get("hf-eager").open(job) as session:
+        with pytest.raises(ChipError, match="out of memory: pp2048\\+tg2xb1048576 does not fit into"):
+            session.measure(Scenario(2**20, 2048, 2, "fp16"), 2)
+        assert session.measure(POINT, 2).status == "ok"

@@ -1,0 +1,106 @@
+"""Every family really runs under the HF engines, and the static cache says what the growing one says."""
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tiny_models import bundled, families  # noqa: E402
+
+from chip import run  # noqa: E402
+from chip.models import architectures  # noqa: E402
+from chip.run.model import from_config  # noqa: E402
+from chip.run.steps import Eager, Static  # noqa: E402
+from chip.types import ChipError, Scenario  # noqa: E402
+
+FAMILIES = families()
+POINT = Scenario(2, 10, 6, "fp32")  # crosses the sliding windows of 12 tokens
+
+
+def job(config, **settings):
+    return run.Job("tiny", config, dtype="fp32", device="cpu", energy_s=0, **settings)
+
+
+def test_every_family_is_run():
+    assert set(FAMILIES) == set(architectures()) - {"Gemma3ForConditionalGeneration"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_static_and_growing_caches_say_the_same(family):
+    torch.set_num_threads(1)
+    model = from_config(FAMILIES[family], torch.float32, "cpu").eval()
+    assert type(model).__name__ == family
+    ids = torch.randint(3, 256, (2, POINT.prompt), generator=torch.Generator().manual_seed(1))
+    said = {}
+    with torch.inference_mode():
+        for kind, steps in {"eager": Eager(model, ids, True), "static": Static(model, ids, 74, True)}.items():
+            for _ in range(2):  # the second time on a cache that was used before
+                steps.rewind()
+                said[kind] = [steps.prefill().tolist(), *(steps.decode().tolist() for _ in range(5))]
+    assert said["static"] == said["eager"]
+
+
+@pytest.mark.parametrize("engine", ["hf-eager", "hf-graph"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family_is_measured(family, engine):
+    torch.set_num_threads(1)
+    with run.get(engine).open(job(FAMILIES[family])) as session:
+        found = session.measure(POINT, 2)
+    assert found.status == "ok"
+    assert (found.engine, found.scenario, found.weights) == (engine, POINT, "random")
+    assert len(found.ttft_ns) == len(found.e2e_ns) == 2
+    for ttft, steps, whole in zip(found.ttft_ns, found.step_ns, found.e2e_ns, strict=True):
+        assert len(steps) == POINT.output - 1
+        assert min(steps) > 0
+        assert ttft + sum(steps) == whole
+    assert found.engine_version.startswith("transformers ")
+    assert found.memory["process_peak_bytes"] > 2**20
+    assert ("a CPU has no graphs" in " ".join(found.flags)) == (engine == "hf-graph")
+
+
+def test_random_weights_are_random_and_norms_are_one():
+    model = from_config(bundled("qwen2.5-0.5b"), torch.bfloat16, "cpu")
+    for name, p in model.named_parameters():
+        assert p.dtype == torch.bfloat16, name
+        if "norm" in name:
+            assert (p == 1).all(), name
+        else:
+            assert p.float().std().item() == pytest.approx(0.02, rel=0.5), name
+            assert math.isfinite(p.float().sum().item())
+
+
+def test_hf_compile_compiles_the_decode_step():
+    """With dynamo alone: inductor on a CPU takes a C++ compiler and half a minute."""
+    with run.get("hf-compile").open(job(bundled("tinyllama-1.1b"), settings={"backend": "eager"})) as session:
+        found = session.measure(POINT, 2)
+    assert found.status == "ok"
+    assert found.setup_s["compile"] > 0
+    assert found.variant == "backend=eager"
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "says"),
+    [
+        ("hf-eager", {"settings": {"depth": "2"}}, "--engine-setting depth: this engine does not know it; it has none"),
+        ("hf-compile", {"settings": {"depth": "2"}}, "it has backend, mode"),
+        ("hf-eager", {"sdpa": "cudnn"}, "--sdpa cudnn: torch has no such kernel for this step"),
+    ],
+)
+def test_what_cannot_be_is_one_line(engine, settings, says):
+    with (
+        pytest.raises(ChipError, match=says),
+        run.get(engine).open(job(bundled("tinyllama-1.1b"), **settings)) as session,
+    ):
+        session.measure(POINT, 2)
+
+
+def test_a_family_without_sdpa_refuses_a_backend():
+    with pytest.raises(ChipError, match="transformers has no sdpa attention for it; leave --sdpa out"):
+        run.get("hf-eager").open(job(bundled("bloom-560m"), sdpa="math"))
+
+
+def test_an_unknown_engine_is_named():
+    with pytest.raises(ChipError, match="no engine 'hf-egaer' to run; did you mean hf-eager"):
+        run.get("hf-egaer")
