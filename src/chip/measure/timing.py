@@ -37,7 +37,7 @@ def events(device: Device, calls: Sequence[Call], inner: int = 1) -> Take:
     enqueue_s, run_s = _enqueue_and_run_s(device, rotation, min(inner, 50))
     # where the device is the slower of the two, one call's head start is enough for the queue never to run dry
     ahead = 1 if run_s > 2 * enqueue_s else inner
-    cycles = _spin_cycles(device, enqueue_s * ahead)
+    cycles = spin_cycles(device, enqueue_s * ahead)
 
     def run() -> None:
         for _ in range(inner):
@@ -53,7 +53,7 @@ def graph(device: Device, calls: Sequence[Call], inner: int = 1) -> Take:
         return _cpu(rotation, inner)
     captured = capture(device, calls, inner)
     launch_s, _ = _enqueue_and_run_s(device, itertools.repeat(captured.replay), 1)
-    return _between_events(device, captured.replay, inner, _spin_cycles(device, launch_s))
+    return _between_events(device, captured.replay, inner, spin_cycles(device, launch_s))
 
 
 def capture(device: Device, calls: Sequence[Call], inner: int) -> torch.cuda.CUDAGraph:
@@ -196,5 +196,6 @@ def _enqueue_and_run_s(device: Device, rotation: Iterator[Call], count: int) -> 
     return (enqueued - start) / count, (time.perf_counter() - start) / count
 
 
-def _spin_cycles(device: Device, seconds: float) -> int:
+def spin_cycles(device: Device, seconds: float) -> int:
+    """For `torch.cuda._sleep`: long enough to enqueue meanwhile what takes the host so many seconds."""
     return int(min(SPIN_LIMIT_S, 1.5 * seconds + 50e-6) * (device.boost_hz or 2e9))

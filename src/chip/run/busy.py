@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from chip.measure.device import Device
+from chip.measure.timing import Call, spin_cycles
 from chip.run.clock import WARM_DECODES, Samples
 from chip.run.steps import Graph, Steps
 from chip.stats import median
 
 IDLE_OVER = 0.05  # of a step: less is not worth a reason
 FIRST_OVER = 1.2  # a first visit slower than later ones by this much is a cost of its own
-LOOKS = 5  # steps looked at
+LOOKS = 6  # decode steps looked at; any cache has room for them
 
 
 @dataclass(frozen=True)
@@ -37,46 +38,50 @@ def look(device: Device, steps: Steps, output: int) -> dict[str, Look]:
     if output > 1:
         steps.rewind()
         steps.prefill()
-        found["decode"] = see(device, lambda: None, steps.decode, min(LOOKS, output - 1))
-    return found
+        found["decode"] = see(device, lambda: None, steps.decode, LOOKS)
+    return {phase: seen for phase, seen in found.items() if seen}
 
 
-def _by_events(device: Device, ready: Callable[[], None], step: Callable[[], object], count: int) -> Look:
-    spans, hosts = [], []
+def _by_events(device: Device, ready: Call, step: Call, count: int) -> Look:
+    """The device first spins while the host launches, so that the launch is not in the span."""
+    spans: list[float] = []
+    hosts: list[float] = []
     for _ in range(count):
         ready()
         device.synchronize()
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        began = time.perf_counter()
+        torch.cuda._sleep(spin_cycles(device, max(hosts, default=1e-3)))
         first.record()
+        began = time.perf_counter()
         step()
-        last.record()
         hosts.append(time.perf_counter() - began)
+        last.record()
         last.synchronize()
         spans.append(first.elapsed_time(last) * 1e-3)
     return Look(median(spans), median(hosts), 0)
 
 
-def _by_profiler(device: Device, ready: Callable[[], None], step: Callable[[], object], count: int) -> Look:
+def _by_profiler(device: Device, ready: Call, step: Call, count: int) -> Look | None:
+    """None where the driver lets nobody profile."""
     from torch.profiler import ProfilerActivity, profile
 
-    hosts: list[float] = []
-
-    def run(times: list[float]) -> None:
+    def run() -> float:
         ready()
         device.synchronize()
         began = time.perf_counter()
         step()
-        times.append(time.perf_counter() - began)
+        returned = time.perf_counter()
         device.synchronize()
+        return returned - began
 
-    for _ in range(max(1, count // 2)):
-        run(hosts)
-    profiled = count - len(hosts) or 1
+    profiled = max(1, count // 2)
+    hosts = [run() for _ in range(count - profiled)]
     with profile(activities=[ProfilerActivity.CUDA]) as p:
         for _ in range(profiled):
-            run([])
+            run()
     events = [e for e in p.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    if not events:
+        return None
     spans = [(e.time_range.start * 1e-6, e.time_range.end * 1e-6) for e in events]
     names = tuple(dict.fromkeys(e.name for e in events))
     return Look(union(spans) / profiled, median(hosts), round(len(events) / profiled), names)

@@ -18,6 +18,7 @@ from chip.types import ChipError
 
 WARM_S = 0.3  # of load before anything counts: clocks, caches, lazily loaded code
 WARM_PREFILLS = 2
+LONG_S = 1.0  # a prefill that takes longer is warm after one
 WARM_DECODES = 2  # few, so that the first repeat still meets KV lengths that were never seen
 LEAST_REPEATS = 2
 
@@ -33,15 +34,15 @@ class Samples:
 
 
 def warm_up(device: Device, steps: Steps, output: int) -> None:
-    end = time.monotonic() + (WARM_S if device.kind == "cuda" else 0)
-    done = 0
-    while done < WARM_PREFILLS or time.monotonic() < end:
+    began, done, spent = time.monotonic(), 0, 0.0
+    least_s = WARM_S if device.kind == "cuda" else 0.0
+    while (done < WARM_PREFILLS or spent < least_s) and spent < LONG_S:
         steps.rewind()
         steps.prefill()
         for _ in range(min(WARM_DECODES, output - 1)):
             steps.decode()
         device.synchronize()
-        done += 1
+        done, spent = done + 1, time.monotonic() - began
 
 
 def request(device: Device, steps: Steps, output: int) -> tuple[int, tuple[int, ...], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from chip.engines.hf_graph import cache_tokens
 from chip.run import Job, Session
@@ -47,11 +47,11 @@ def open(job: Job) -> Session:
     return HfSession(NAME, job, make, () if on_gpu else (NO_GRAPH,))
 
 
-def _explain(e: Exception, family: str, what: str) -> None:
+def _explain(e: Exception, family: str, what: str) -> NoReturn:
     import torch
 
-    from chip.run.model import brief
+    from chip.run.model import brief, no_kernel
 
-    if isinstance(e, torch.OutOfMemoryError):
+    if isinstance(e, torch.OutOfMemoryError) or no_kernel(e):
         raise e
     raise ChipError(f"{family} cannot be {what} ({brief(e)}); use --engine hf-eager") from None

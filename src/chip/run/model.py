@@ -111,6 +111,11 @@ def brief(e: BaseException) -> str:
     return f"{type(e).__name__}: {text[:160]}" if text else type(e).__name__
 
 
+def no_kernel(e: BaseException) -> bool:
+    """Whether an sdpa backend refused; torch's words differ by device."""
+    return any(words in str(e) for words in ("No available kernel", "No viable backend"))
+
+
 def locate(name: str, weights: str) -> tuple[Path, str, Path | None]:
     """(config file, title, folder of the weights or None) that MODEL stands for. `weights`: random, files or auto."""
     config, title = library.locate(name)

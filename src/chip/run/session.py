@@ -15,7 +15,7 @@ import torch
 from chip.measure.device import open_device
 from chip.measure.energy import NotAvailable, probe_for
 from chip.run import Job, busy, clock, energy, text
-from chip.run.model import brief, build, libraries
+from chip.run.model import brief, build, libraries, no_kernel
 from chip.run.steps import Steps
 from chip.runs import Energy, Run
 from chip.types import ChipError, Scenario
@@ -23,7 +23,6 @@ from chip.types import ChipError, Scenario
 Make = Callable[[Any, torch.Tensor, Scenario, bool, dict[str, float]], Steps]
 METHOD = "host clock from synchronisation to synchronisation, each step apart; warmed up; new cache for each repeat"
 SEED = 0
-NO_KERNEL = ("No available kernel", "No viable backend")  # torch's words, which differ by device
 
 
 class HfSession:
@@ -33,6 +32,7 @@ class HfSession:
         self.name, self.job, self.make, self.notes = name, job, make, notes
         self.grad = grad or torch.inference_mode
         self.device = open_device(job.device)
+        self.failed = False  # the last point
         began = time.perf_counter()
         self.model: Any = build(job)
         self.device.synchronize()
@@ -52,20 +52,22 @@ class HfSession:
 
     def close(self) -> None:
         self.model = None
-        self._free()
-
-    def _free(self) -> None:
         gc.collect()
         self.device.empty_cache()
 
     def measure(self, scenario: Scenario, repeats: int) -> Run:
-        self._free()  # what a failed point left
+        if self.failed:
+            gc.collect()  # what the failed point left
+        self.device.empty_cache()
+        self.failed = True
         with ExitStack() as stack:
             stack.enter_context(self._one_line(scenario))
             stack.enter_context(clock.deadline(self.job.timeout_s))
             stack.enter_context(self.grad())
             stack.enter_context(backend(self.job.sdpa))
-            return self._measure(scenario, repeats)
+            found = self._measure(scenario, repeats)
+        self.failed = False
+        return found
 
     def _measure(self, s: Scenario, repeats: int) -> Run:
         job, device = self.job, self.device
@@ -107,8 +109,9 @@ class HfSession:
         device = self.device.torch_device
         if self.job.prompt_ids:
             return torch.tensor([self.job.prompt_ids] * s.batch, device=device)
+        vocab = self.model.config.get_text_config().vocab_size
         draw = torch.Generator(device=device).manual_seed(SEED)
-        return torch.randint(0, self.model.config.vocab_size, (s.batch, s.prompt), device=device, generator=draw)
+        return torch.randint(0, vocab, (s.batch, s.prompt), device=device, generator=draw)
 
     def _settings(self) -> dict[str, Any]:
         found = {"attention": self.attention, "sdpa": self.job.sdpa or "torch's choice", **self.job.settings}
@@ -152,7 +155,7 @@ class HfSession:
             room = f"{self.device.memory_bytes / 2**30:.0f} GiB"
             raise ChipError(f"out of memory: {s.name} does not fit into {room} of {self.device.title}") from None
         except Exception as e:  # torch and transformers fail in many ways
-            if self.job.sdpa and any(words in str(e) for words in NO_KERNEL):
+            if self.job.sdpa and no_kernel(e):
                 raise ChipError(f"--sdpa {self.job.sdpa}: torch has no such kernel for this step") from None
             raise ChipError(f"failed ({brief(e)})") from None
 

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
-WARM_CALLS = 3  # on a side stream before a capture, as torch demands
+WARM_DECODES = 3  # on a side stream before a capture, as torch demands
+LEAST_STEPS = 8  # decode steps that can always be replayed, however short the output
 
 
 class Steps(Protocol):
@@ -110,16 +111,16 @@ class Graph:
 
     def __init__(self, static: Static, output: int) -> None:
         self.static, self.past = static, 0
-        static.rewind()
-        static.prefill()  # makes the cache's tensors
+        if not all(layer.is_initialized for layer in static.cache.layers):
+            static.prefill()  # makes the cache's tensors
         self._windows = [layer for layer in static.cache.layers if hasattr(layer, "cumulative_length_int")]
         for layer in self._windows:
             _count_on_device(layer)
         self._decodes: dict[tuple[bool, ...], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
-        for past in range(static.prompt, static.prompt + max(1, output - 1)):
+        for past in range(static.prompt, static.prompt + max(LEAST_STEPS, output - 1)):
             if self._state(past) not in self._decodes:
-                self._decodes[self._state(past)] = self._capture(static.decode, static.prompt, past)
-        self._prefill = self._capture(static.prefill, 0, 0)
+                self._decodes[self._state(past)] = self._capture(static.decode, static.prompt, past, WARM_DECODES)
+        self._prefill = self._capture(static.prefill, 0, 0, 1)
 
     def rewind(self) -> None:
         self.static.rewind()
@@ -139,11 +140,13 @@ class Graph:
     def _state(self, past: int) -> tuple[bool, ...]:
         return tuple({layer.max_cache_len: past >= layer.max_cache_len for layer in self._windows}.values())
 
-    def _capture(self, step: Callable[[], torch.Tensor], tokens: int, counted: int) -> tuple[Any, torch.Tensor]:
+    def _capture(
+        self, step: Callable[[], torch.Tensor], tokens: int, counted: int, warm_calls: int
+    ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARM_CALLS):
+            for _ in range(warm_calls):
                 self.static.at(tokens, counted)
                 step()
         torch.cuda.current_stream().wait_stream(side)
