@@ -12,7 +12,7 @@ from tiny_models import bundled, families  # noqa: E402
 from chip import run  # noqa: E402
 from chip.models import architectures  # noqa: E402
 from chip.run.model import from_config  # noqa: E402
-from chip.run.steps import Eager, Static  # noqa: E402
+from chip.run.steps import Eager, Static, make_capturable  # noqa: E402
 from chip.types import ChipError, Scenario  # noqa: E402
 
 FAMILIES = families()
@@ -43,6 +43,27 @@ def test_static_and_growing_caches_say_the_same(family):
                 steps.rewind()
                 said[kind] = [steps.prefill().tolist(), *(steps.decode().tolist() for _ in range(5))]
     assert said["static"] == said["eager"]
+
+
+@pytest.mark.parametrize(
+    "family", ["Gemma3ForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM", "GptOssForCausalLM"]
+)
+@pytest.mark.parametrize("prompt", [4, 10, 20])  # the window of 12 never full, filled on the way, full from the start
+def test_what_a_capture_needs_changes_nothing(family, prompt):
+    model = from_config(FAMILIES[family], torch.float32, "cpu").eval()
+    ids = torch.randint(3, 256, (2, prompt), generator=torch.Generator().manual_seed(1))
+    plain, ready = Static(model, ids, prompt + 64, True), Static(model, ids, prompt + 64, True)
+    ready.prefill()
+    windows = [layer for layer in ready.cache.layers if hasattr(layer, "cumulative_length_int")]
+    assert windows
+    for layer in windows:
+        make_capturable(layer)
+    said = []
+    with torch.inference_mode():
+        for steps in (plain, ready):
+            steps.rewind()
+            said.append([steps.prefill().tolist(), *(steps.decode().tolist() for _ in range(6))])
+    assert said[0] == said[1]
 
 
 def _bloom_is_static(model):

@@ -115,7 +115,7 @@ class Graph:
             static.prefill()  # makes the cache's tensors
         self._windows = [layer for layer in static.cache.layers if hasattr(layer, "cumulative_length_int")]
         for layer in self._windows:
-            _count_on_device(layer)
+            make_capturable(layer)
         self._decodes: dict[tuple[bool, ...], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         for past in range(static.prompt, static.prompt + max(LEAST_STEPS, output - 1)):
             if self._state(past) not in self._decodes:
@@ -158,14 +158,28 @@ class Graph:
         return graph, said
 
 
-def _count_on_device(layer: Any) -> None:
-    """Let a sliding layer that is not yet full tell its length as a tensor, as the other static layers do.
+def make_capturable(layer: Any) -> None:
+    """Two things of transformers' sliding layer that a capture cannot bear, done otherwise with the same result.
 
-    transformers gives a Python number, which a capture would freeze into the mask.
+    Its length is a Python number, which a capture would freeze into the mask: until the window is full, it tells the
+    tensor that the other static layers tell. And a full one rolls with an index made on the host, which is a copy.
     """
+    update = layer.update
+
+    def full() -> bool:
+        return bool(layer.cumulative_length_int >= layer.max_cache_len)
 
     def length() -> Any:
-        full = layer.cumulative_length_int >= layer.max_cache_len
-        return layer.cumulative_length_int if full else layer.cumulative_length
+        return layer.cumulative_length_int if full() else layer.cumulative_length
 
-    layer.get_seq_length = length
+    def roll(keys: torch.Tensor, values: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not full() or keys.shape[-2] != 1:
+            return update(keys, values, *args, **kwargs)
+        layer.cumulative_length_int += 1
+        for held, new in ((layer.keys, keys), (layer.values, values)):
+            rolled = held.roll(-1, dims=-2)
+            rolled[:, :, -1:] = new
+            held.copy_(rolled)
+        return layer.keys, layer.values
+
+    layer.get_seq_length, layer.update = length, roll
