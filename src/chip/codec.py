@@ -55,6 +55,9 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return _decode_union(kind, value, where)
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(typing.cast(type, kind), value, where)
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):  # a NamedTuple: one row
+        row = types.GenericAlias(tuple, tuple(typing.get_type_hints(kind).values()))
+        return kind(*_decode(row, value, where))
     if origin is dict:
         if not isinstance(value, dict):
             raise _say(where, "an object", value)

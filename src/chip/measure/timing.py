@@ -51,9 +51,13 @@ def graph(device: Device, calls: Sequence[Call], inner: int = 1) -> Take:
     rotation = itertools.cycle(calls)
     if device.kind == "cpu":
         return _cpu(rotation, inner)
-    captured = capture(device, calls, inner)
-    launch_s, _ = _enqueue_and_run_s(device, itertools.repeat(captured.replay), 1)
-    return _between_events(device, captured.replay, inner, spin_cycles(device, launch_s))
+    return replayed(device, capture(device, calls, inner).replay, inner)
+
+
+def replayed(device: Device, replay: Call, inner: int = 1, before: Call | None = None) -> Take:
+    """The replay of a graph of `inner` calls between two events; what `before` enqueues is not timed."""
+    launch_s, _ = _enqueue_and_run_s(device, itertools.repeat(replay), 1)
+    return _between_events(device, replay, inner, spin_cycles(device, launch_s), before)
 
 
 def capture(device: Device, calls: Sequence[Call], inner: int) -> torch.cuda.CUDAGraph:
@@ -167,12 +171,16 @@ def _cpu(rotation: Iterator[Call], inner: int) -> Take:
     return take
 
 
-def _between_events(device: Device, run: Callable[[], object], inner: int, spin_cycles: int) -> Take:
+def _between_events(
+    device: Device, run: Callable[[], object], inner: int, spin_cycles: int, before: Call | None = None
+) -> Take:
     with torch.cuda.device(device.torch_device):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def take() -> int:
         with torch.cuda.device(device.torch_device):
+            if before is not None:
+                before()
             if spin_cycles:
                 torch.cuda._sleep(spin_cycles)  # the queue fills while the device waits here
             start.record()

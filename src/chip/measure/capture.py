@@ -1,0 +1,183 @@
+"""Recording one step of a model: its operators, the kernels they launch, and the time of the whole.
+
+The step is handed in as a callable. Three looks at it, because none sees everything:
+1. operators, as they are dispatched (`recorder`): shapes, strides, scalars, ranges of integers;
+2. the profiler around the same dispatch, each call annotated: which kernel belongs to which call;
+3. the profiler around the step as it really runs, be it a CUDA graph or eager: what is kept as the trace.
+Kernels of 3 get their owners from 2 by their order. On a CPU an operator stands for its kernels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import record_function
+
+from chip.measure import timing
+from chip.measure.device import Device
+from chip.measure.kineto import PASS, passes, profiled
+from chip.measure.profile import reason_of
+from chip.measure.recorder import Dispatched, Recorder
+from chip.measure.timer import Samples, StopRule, collect
+from chip.replay import owners
+from chip.replay.chrome import DeviceEvent
+from chip.traces import Timing, Trace
+from chip.types import ChipError
+
+CALL = "chip.call#"  # annotation around each operator
+WARM_CALLS = 3
+RULE = StopRule(0.003, 20, 200, 3.0)
+NO_GRID = (0, 0, 0)
+PASSES = 7  # profiled runs; the one with the median sum of kernels is kept
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is recorded. `run` is the step and can be called again and again; `prepare` is called before, untimed."""
+
+    run: Callable[[], object]
+    prepare: Callable[[], object] = lambda: None
+    graph: bool = False  # the step is run as a CUDA graph
+
+
+@dataclass(frozen=True)
+class Settings:
+    rule: StopRule = RULE
+    warm_s: float = 0.3
+    chrome: Path | None = None  # where the profiler's own trace of the kept run goes
+
+
+def capture(subject: Subject, device: Device, blank: Trace, settings: Settings | None = None) -> Trace:
+    """`blank` names what is recorded; it is returned with operators, kernels, events and timings."""
+    chosen = settings or Settings()
+    for _ in range(WARM_CALLS):
+        subject.prepare()
+        subject.run()
+    device.synchronize()
+    if device.kind == "cpu":
+        return _operator_level(subject, device, blank, chosen)
+    recorder = _record(subject, device)
+    known = [(e.name, call) for e, call in _annotated(subject, device)]
+    timings = {"eager": _eager(subject, device, chosen)}
+    missing: dict[str, str] = {}
+    captured = _graph(subject, device, missing)
+    if captured is not None:
+        timings["graph"] = _graph_timing(captured, subject, device, chosen)
+    elif subject.graph:
+        raise ChipError(f"the step cannot be captured as a CUDA graph: {missing['graph']}")
+    run = captured.replay if subject.graph and captured is not None else subject.run
+    kept = _median_pass(passes(run, device, PASSES, subject.prepare, chosen.chrome))
+    calls = owners.aligned([e.name for e in kept], known)
+    if (lost := calls.count(-1)) > sum(call == -1 for _, call in known):
+        missing["owners"] = f"{lost} of {len(kept)} kernels ran in another order than when operators were recorded"
+    operators = dict(enumerate(recorder.calls))
+    table, kernels, events = owners.assemble(kept, calls, operators)
+    return replace(
+        blank,
+        source="graph" if subject.graph else "eager",
+        operators=table,
+        kernels=kernels,
+        events=events,
+        timings=timings,
+        missing={**blank.missing, **missing},
+        l2_bytes=device.l2_bytes,
+    )
+
+
+def _record(subject: Subject, device: Device) -> Recorder:
+    recorder = Recorder(device)
+    subject.prepare()
+    with recorder.mode():
+        subject.run()
+    device.synchronize()
+    return recorder
+
+
+def _annotated(subject: Subject, device: Device) -> list[tuple[DeviceEvent, int]]:
+    def call(number: int, func: Any, args: Any, kwargs: Any) -> Any:
+        with record_function(f"{CALL}{number}"):
+            return func(*args, **kwargs)
+
+    subject.prepare()
+    device.synchronize()
+
+    def work() -> None:
+        with Dispatched(call), record_function(f"{PASS}0"):
+            subject.run()
+            device.synchronize()
+
+    found = profiled(work)
+    within = {id(e) for e in owners.during(found, PASS)[0]}
+    return [(e, number) for e, number in owners.marked(found, CALL) if id(e) in within]
+
+
+def _median_pass(found: Sequence[list[DeviceEvent]]) -> list[DeviceEvent]:
+    return sorted(found, key=lambda events: sum(e.duration_ns for e in events))[len(found) // 2]
+
+
+def _operator_level(subject: Subject, device: Device, blank: Trace, settings: Settings) -> Trace:
+    """A CPU: each operator that touches memory is one event, by the host's clock."""
+    recorders = [_record(subject, device) for _ in range(PASSES)]
+    found = []
+    for recorder in recorders:
+        found.append(
+            [
+                DeviceEvent(f"{c.name}.{c.overload}", "operator", *recorder.times[i], 0, NO_GRID, NO_GRID, 0, i)
+                for i, c in enumerate(recorder.calls)
+                if i not in recorder.views
+            ]
+        )
+    kept = _median_pass(found)
+    table, kernels, events = owners.assemble(kept, [e.correlation for e in kept], dict(enumerate(recorders[-1].calls)))
+    return replace(
+        blank,
+        source="operators",
+        operators=table,
+        kernels=kernels,
+        events=events,
+        timings={"eager": _eager(subject, device, settings)},
+        missing={**blank.missing, "graph": "a CPU has no CUDA graphs"},
+        l2_bytes=device.l2_bytes,
+    )
+
+
+def _eager(subject: Subject, device: Device, settings: Settings) -> Timing:
+    """The step as the host sees it: until the device has done it."""
+    host = timing.host(device, subject.run)
+
+    def take() -> int:
+        subject.prepare()
+        device.synchronize()
+        return host()
+
+    return _timing(take, device, settings, "host clock around the step and a synchronisation")
+
+
+def _graph_timing(captured: torch.cuda.CUDAGraph, subject: Subject, device: Device, settings: Settings) -> Timing:
+    take = timing.replayed(device, captured.replay, 1, subject.prepare)
+    return _timing(take, device, settings, "events around the replay of a CUDA graph")
+
+
+def _timing(take: Callable[[], int], device: Device, settings: Settings, method: str) -> Timing:
+    end = time.monotonic() + settings.warm_s
+    while time.monotonic() < end:
+        take()
+    found: Samples = collect(take, settings.rule, read_clock_hz=device.clock_hz, boost_hz=device.boost_hz)
+    found.require_time("step")
+    now = device.sensors()
+    return Timing(found.samples_ns, method, found.clock_hz, now.watts, now.celsius, None, found.flags)
+
+
+def _graph(subject: Subject, device: Device, missing: dict[str, str]) -> torch.cuda.CUDAGraph | None:
+    subject.prepare()
+    try:
+        return timing.capture(device, [subject.run], 1)
+    except Exception as e:  # whatever a step does that a capture forbids
+        missing["graph"] = reason_of(e)
+        device.synchronize()
+        return None

@@ -1,0 +1,50 @@
+"""The torch profiler as a function: do some work under it, get what ran."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from chip.measure.device import Device
+from chip.replay import chrome, owners
+from chip.replay.chrome import DeviceEvent
+from chip.types import ChipError
+
+PASS = "chip.pass#"  # annotation around each run
+
+
+def profiled(work: Callable[[], object], keep: Path | None = None) -> chrome.Profile:
+    """What ran while `work` did. With `keep` the profiler's own trace stays in that file, with shapes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = keep or Path(folder) / "trace.json"
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=keep is not None) as p:
+            work()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        p.export_chrome_trace(str(path))
+        return chrome.read(path)
+
+
+def passes(
+    run: Callable[[], object],
+    device: Device,
+    count: int,
+    before: Callable[[], object] = lambda: None,
+    keep: Path | None = None,
+) -> list[list[DeviceEvent]]:
+    """Kernels of `count` runs, each apart. One run more goes first: it wakes the profiler."""
+
+    def work() -> None:
+        for number in range(count + 1):
+            before()
+            device.synchronize()
+            with record_function(f"{PASS}{number}"):
+                run()
+                device.synchronize()
+
+    found = owners.during(profiled(work, keep), PASS)[1:]
+    if not any(found):
+        raise ChipError("the torch profiler saw no kernel: is CUPTI installed, and may this user trace the GPU?")
+    return found

@@ -1,0 +1,169 @@
+"""Recording the operators of a step as torch dispatches them: shapes, strides, scalars, and what is still in cache.
+
+Composite operators are taken apart, as torch itself does, down to those that launch kernels.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from chip.measure.device import Device
+from chip.traces import Operator, TensorArg
+
+MARK = "chip#"  # annotations that tie kernels to calls
+LINE = 16  # bytes: the alignment that kernels look at
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+WARM_SHARE = 8  # closer than this part of the cache is simply warm
+
+
+class Dispatched(TorchDispatchMode):  # type: ignore[misc]
+    """Calls `on_call(number, func, args, kwargs, run)` for each operator that is not made of others."""
+
+    def __init__(self, on_call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.on_call, self.count = on_call, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE):
+            with self:
+                return func._op_dk(COMPOSITE, *args, **kwargs)
+        number, self.count = self.count, self.count + 1
+        return self.on_call(number, func, args, kwargs)
+
+
+class Recorder:
+    """Every call of a step, in order. No tensor is held: the allocator must do what it does in the model."""
+
+    def __init__(self, device: Device) -> None:
+        self.kind, self.l2_bytes = device.kind, device.l2_bytes
+        self.calls: list[Operator] = []
+        self.times: list[tuple[int, int]] = []  # (start, duration) of each, by the host's clock
+        self.views: set[int] = set()  # calls that touch no memory
+        self._touched = 0
+        self._last: dict[int, int] = {}  # allocation -> bytes touched in all, when it was last used
+
+    def mode(self) -> Dispatched:
+        return Dispatched(self._call)
+
+    def _call(self, number: int, func: Any, args: Any, kwargs: Any) -> Any:
+        made = _Encoder(self)
+        encoded = tuple(made.encode(a) for a in args), {k: made.encode(v) for k, v in kwargs.items()}
+        start = time.perf_counter_ns()
+        out = func(*args, **kwargs)
+        end = time.perf_counter_ns()
+        name, overload = func.name().partition(".")[0], func._overloadname
+        fresh = [] if func.is_view else [t for t in _tensors(out) if _allocation(t) not in made.allocations]
+        operator = Operator(name, overload, made.tensors(), *encoded, tuple(_bytes_of(t) for t in fresh))
+        if func.is_view or is_bookkeeping(name):
+            self.views.add(number)
+        else:
+            self._touch([*_tensors([*args, *kwargs.values()]), *fresh])
+        self.calls.append(operator)
+        self.times.append((start, end - start))
+        return out
+
+    def reuse_of(self, t: torch.Tensor) -> int | None:
+        """Bytes touched since the tensor's memory was last used, rounded up to a power of two; see `TensorArg`."""
+        last = self._last.get(_allocation(t))
+        if last is None:
+            return None
+        between = self._touched - last
+        if between <= self.l2_bytes // WARM_SHARE:
+            return 0
+        rounded = 1 << math.ceil(math.log2(between))
+        return rounded if rounded <= 4 * self.l2_bytes else None
+
+    def _touch(self, tensors: list[torch.Tensor]) -> None:
+        seen: dict[int, int] = {}
+        for t in tensors:
+            seen[_allocation(t)] = max(seen.get(_allocation(t), 0), _bytes_of(t))
+        self._touched += sum(seen.values())
+        self._last.update(dict.fromkeys(seen, self._touched))
+
+
+class _Encoder:
+    """Arguments of one call as JSON values."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.allocations: dict[int, int] = {}  # allocation -> its number in this call
+        self._found: list[TensorArg] = []
+        self._addresses: list[int] = []
+
+    def encode(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, (list, tuple)):
+            return [self.encode(v) for v in value]
+        if isinstance(value, torch.dtype):
+            return {"dtype": str(value).removeprefix("torch.")}
+        if isinstance(value, torch.device):
+            return {"device": "device" if value.type == self.recorder.kind else "host"}
+        if isinstance(value, (torch.layout, torch.memory_format)):
+            return {type(value).__name__: str(value).removeprefix("torch.")}
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"float": str(value)}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        return {"unknown": type(value).__name__}
+
+    def _tensor(self, t: torch.Tensor) -> dict[str, int]:
+        memory = self.allocations.setdefault(_allocation(t), len(self.allocations))
+        self._addresses.append(t.data_ptr())
+        low, high = _range(t)
+        dtype = str(t.dtype).removeprefix("torch.")
+        reuse = self.recorder.reuse_of(t)
+        host = t.device.type != self.recorder.kind
+        self._found.append(TensorArg(tuple(t.shape), tuple(t.stride()), dtype, memory, 0, reuse, low, high, host))
+        return {"tensor": len(self._found) - 1}
+
+    def tensors(self) -> tuple[TensorArg, ...]:
+        """With offsets from the first byte used of their allocation, its alignment kept."""
+        first: dict[int, int] = {}
+        for t, address in zip(self._found, self._addresses):
+            first[t.memory] = min(first.get(t.memory, address), address)
+        return tuple(
+            replace(t, offset_bytes=address - first[t.memory] // LINE * LINE)
+            for t, address in zip(self._found, self._addresses)
+        )
+
+
+def is_bookkeeping(name: str) -> bool:
+    """Operators that make or describe memory and touch none."""
+    bare = name.removeprefix("aten::")
+    return bare.startswith(
+        ("empty", "new_empty", "sym_", "_unsafe_view", "detach", "lift_fresh", "is_", "set_", "resize")
+    )
+
+
+def _range(t: torch.Tensor) -> tuple[int | None, int | None]:
+    if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or not t.numel():
+        return None, None
+    return int(t.min()), int(t.max())
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _allocation(t: torch.Tensor) -> int:
+    return int(t.untyped_storage().data_ptr())
+
+
+def _bytes_of(t: torch.Tensor) -> int:
+    count = 1
+    for n, s in zip(t.shape, t.stride()):
+        count *= n if s else min(n, 1)
+    return int(count * t.element_size())

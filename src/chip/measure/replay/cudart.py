@@ -1,0 +1,57 @@
+"""Copies and fills of the CUDA runtime, called directly in the library that torch has loaded."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from chip.types import ChipError
+
+DEVICE_TO_DEVICE = 3
+KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": DEVICE_TO_DEVICE}
+
+
+def loaded(stem: str) -> ctypes.CDLL:
+    """The library of that name in this process: the very one that torch calls."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if Path(path).name.startswith(f"{stem}.so"):
+            return ctypes.CDLL(path)
+    raise ChipError(f"{stem} is not loaded: this torch ({torch.__version__}) was built without it")
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    torch.cuda.init()
+    lib = loaded("libcudart")
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    lib.cudaMemcpyAsync.argtypes = [pointer, pointer, size, ctypes.c_int, pointer]
+    lib.cudaMemsetAsync.argtypes = [pointer, ctypes.c_int, size, pointer]
+    return lib
+
+
+def copy(into: torch.Tensor, source: torch.Tensor, size_bytes: int, kind: int) -> Callable[[], None]:
+    lib, to, origin = _library(), into.data_ptr(), source.data_ptr()
+
+    def call() -> None:
+        _check(lib.cudaMemcpyAsync(to, origin, size_bytes, kind, torch.cuda.current_stream().cuda_stream))
+
+    return call
+
+
+def fill(into: torch.Tensor, size_bytes: int) -> Callable[[], None]:
+    lib, to = _library(), into.data_ptr()
+
+    def call() -> None:
+        _check(lib.cudaMemsetAsync(to, 0, size_bytes, torch.cuda.current_stream().cuda_stream))
+
+    return call
+
+
+def _check(status: int) -> None:
+    if status:
+        raise RuntimeError(f"the CUDA runtime answered with error {status}")

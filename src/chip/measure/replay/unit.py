@@ -1,0 +1,298 @@
+"""One unit run alone and timed: its calls rotate over buffers, in a CUDA graph, under the same profiler as the capture.
+
+A kernel's duration comes from the profiler, as in the capture. The period of a call comes from events around the same
+graph without the profiler; what it has above its kernels' durations is the gap that one more launch costs.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from chip import stats
+from chip.measure import timing
+from chip.measure.device import Device
+from chip.measure.kineto import passes
+from chip.measure.replay import cublas, cudart
+from chip.measure.replay.arguments import Buffers
+from chip.measure.timer import StopRule, collect
+from chip.replay.chrome import DeviceEvent
+from chip.replay.results import Replayed
+from chip.replay.rotation import COLD_FACTOR, Rotation, rotation
+from chip.replay.signatures import Unit
+from chip.traces import Operator, TensorArg
+from chip.types import ChipError
+
+ROUND_S = 2e-3  # a round is as many calls as take about this long
+LEAST_CALLS, MOST_CALLS = 8, 128
+BURST_RULE = StopRule(0.003, 8, 30, 0.15)
+LOAD_RULE = StopRule(0.003, 10, 60, 0.15)
+SETTLE_S = 0.1
+METHODS = {1: "CUDA runtime called directly", 2: "cuBLAS called directly", 3: "{} called again"}
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Settings:
+    rule: str = "producer"
+    warmup: int = 10  # calls of a round that are not counted
+    runs: int = 100  # samples of each kernel
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Calls in turn. Each writes what its producer would have written, then runs the kernels of interest."""
+
+    calls: list[Call]
+    touches: int
+    flush: Call | None
+
+
+@dataclass(frozen=True)
+class _Periods:
+    """What one call of a round takes, unprofiled: in short bursts and under unbroken load, each with its clock."""
+
+    burst_ns: float
+    burst_hz: float | None
+    load_ns: float
+    load_hz: float | None
+
+    def added_to(self, kernel: Replayed, alone_ns: Sequence[float], place: int) -> Replayed:
+        """A kernel's share: of the gap an equal one, of what the clock changes one by its length."""
+        busy_ns = sum(alone_ns)
+        return replace(
+            kernel,
+            gap_ns=(self.burst_ns - busy_ns) / len(alone_ns),
+            load_ns=(self.load_ns - self.burst_ns) * alone_ns[place] / busy_ns,
+            burst_hz=self.burst_hz,
+            load_hz=self.load_hz,
+        )
+
+
+def replay_unit(unit: Unit, device: Device, settings: Settings) -> list[Replayed]:
+    """Each member of the unit, timed."""
+    try:
+        with torch.inference_mode():
+            bench = _Bench(unit, device, settings)
+            return bench.on_cpu() if device.kind == "cpu" else bench.on_gpu()
+    finally:
+        gc.collect()
+        device.empty_cache()
+
+
+class _Bench:
+    def __init__(self, unit: Unit, device: Device, settings: Settings) -> None:
+        self.unit, self.device, self.settings = unit, device, settings
+        self.operator = unit.operator or _bare(unit)
+        wanted = settings.warmup + settings.runs
+        self.in_graph = True
+        self.count = max(LEAST_CALLS, min(MOST_CALLS, round(ROUND_S / max(unit.median_s, 1e-7)), wanted))
+
+    # -- a CPU: operators by the host's clock --------------------------------------------------------------------------
+    def on_cpu(self) -> list[Replayed]:
+        samples = self._host_samples(self.settings.rule)
+        cold = samples if self.settings.rule == "cold" else self._host_samples("cold")
+        method = f"{self.operator.name} called again; host clock around each call"
+        first, *_ = self.unit.members
+        return [
+            Replayed(
+                first.key, "ok", name=first.kernel.name, method=method, samples_ns=samples, cold_ns=stats.median(cold)
+            )
+        ]
+
+    def _host_samples(self, rule: str) -> tuple[int, ...]:
+        made = self._round(rule, touch=False)
+        take = timing.events(self.device, made.calls, 1)
+        for _ in range(self.settings.warmup):
+            take()
+        return tuple(max(1, take()) for _ in range(self.settings.runs))
+
+    # -- a GPU: kernels by the profiler, periods by events -------------------------------------------------------------
+    def on_gpu(self) -> list[Replayed]:
+        plain = self._round(self.settings.rule, touch=False)
+        run = self._runner(plain)
+        alone = self._kernels(run, plain)
+        periods = self._periods(run, plain)
+        kernels = alone
+        if (touched := self._round(self.settings.rule, touch=True)).touches:
+            kernels = self._kernels(self._runner(touched), touched)
+        cold = kernels
+        if self.settings.rule == "producer":
+            made = self._round("cold", touch=False)
+            cold = self._kernels(self._runner(made), made)
+        return self._matched(kernels, cold, [_median_ns(launches) for launches in alone], periods)
+
+    def _runner(self, made: _Round) -> Call:
+        """The round as a graph; call by call where the operator cannot be captured."""
+        try:
+            graph = timing.capture(self.device, made.calls, len(made.calls))
+            return lambda: graph.replay()
+        except RuntimeError:
+            self.device.synchronize()
+            self.in_graph = False
+            return _in_turn(made.calls)
+
+    def _periods(self, run: Call, made: _Round) -> _Periods | None:
+        """A call's period in short bursts, and under unbroken load where the round needs no flush."""
+        if not self.in_graph:
+            return None
+        calls, d = len(made.calls), self.device
+        burst = timing.rested(d, timing.replayed(d, run, calls, made.flush), calls)
+        for _ in range(3):
+            burst()
+        short = collect(burst, BURST_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
+        if made.flush is not None:
+            return _Periods(
+                stats.median(short.samples_ns), short.clock_hz, stats.median(short.samples_ns), short.clock_hz
+            )
+        load = timing.unbroken(d, run, calls)
+        timing.warm_up(d, load, SETTLE_S)
+        long = collect(load, LOAD_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
+        return _Periods(stats.median(short.samples_ns), short.clock_hz, stats.median(long.samples_ns), long.clock_hz)
+
+    def _kernels(self, run: Call, made: _Round) -> list[list[DeviceEvent]]:
+        """Launches of each kernel of a call, in the order of the call's kernels, over all rounds."""
+        calls, skip = len(made.calls), min(self.settings.warmup, len(made.calls) // 4)
+        rounds = max(2, -(-self.settings.runs // (calls - skip)))
+        found: list[list[DeviceEvent]] = []
+        for events in passes(run, self.device, rounds, made.flush or (lambda: None)):
+            each, rest = divmod(len(events), calls)
+            if rest or each <= made.touches:
+                raise ChipError(f"{len(events)} kernels in {calls} calls: calls differ, so none can be told apart")
+            found = found or [[] for _ in range(each - made.touches)]
+            for turn in range(skip, calls):
+                for i, launches in enumerate(found):
+                    launches.append(events[turn * each + made.touches + i])
+        return found
+
+    def _matched(
+        self,
+        kernels: Sequence[Sequence[DeviceEvent]],
+        cold: Sequence[Sequence[DeviceEvent]],
+        alone_ns: Sequence[float],
+        periods: _Periods | None,
+    ) -> list[Replayed]:
+        """Members and the kernels that ran, by their names in order, else by position."""
+        places = _places([m.kernel.name for m in self.unit.members], [k[0].name for k in kernels], self._positions())
+        method = METHODS[self.unit.tier].format(self.operator.name)
+        flags = () if self.in_graph else ("not in a graph",)
+        found = []
+        for member, place in zip(self.unit.members, places):
+            if place is None:
+                ran = ", ".join(k[0].name[:60] for k in kernels)
+                found.append(Replayed(member.key, "failed", f"another kernel ran in its place: {ran}", method=method))
+                continue
+            samples = tuple(e.duration_ns for e in kernels[place])[: self.settings.runs]
+            cold_ns = _median_ns(cold[place]) if len(cold) == len(kernels) else None
+            one = Replayed(member.key, "ok", "", kernels[place][0].name, method, samples, cold_ns, flags=flags)
+            found.append(one if periods is None else periods.added_to(one, alone_ns, place))
+        return found
+
+    def _positions(self) -> list[int]:
+        """Where each member stood among the kernels of its call; a direct call has only its own."""
+        if self.unit.tier == 3:
+            return [m.kernel.position for m in self.unit.members]
+        return list(range(len(self.unit.members)))
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+    def _round(self, rule: str, touch: bool) -> _Round:
+        plan = rotation(self.operator, rule, self.device.l2_bytes, self.count)
+        if not touch:
+            plan = replace(plan, touch=())
+        buffers = Buffers(self.operator, self.device.torch_device, plan)
+        calls = self._direct(buffers, plan) if self.unit.tier < 3 and self.device.kind == "cuda" else None
+        if calls is None:
+            calls = [buffers.call(turn) for turn in range(self.count)]
+        if plan.touch:
+            calls = [_in_turn([*(buffers.touch(m, turn) for m in plan.touch), call]) for turn, call in enumerate(calls)]
+        return _Round(calls, len(plan.touch), self._flush if plan.flush else None)
+
+    @cached_property
+    def _flush(self) -> Call:
+        """Reads more than the cache holds: what lies in it afterwards is clean and of no use."""
+        where = self.device.torch_device
+        held = torch.ones(COLD_FACTOR * self.device.l2_bytes // 4, device=where)
+        into = torch.empty((), device=where)
+        return lambda: torch.sum(held, (0,), out=into)
+
+    def _direct(self, buffers: Buffers, plan: Rotation) -> list[Call] | None:
+        """Calls of the CUDA runtime or of cuBLAS, without the framework."""
+        if self.unit.tier == 1:
+            return _runtime_calls(self.unit, self.device, self.operator, plan, buffers, self.count)
+        asked = next((m.gemm for m in self.unit.members if m.gemm), None)
+        if asked is None:
+            return None
+        dtype = getattr(torch, asked.dtype)
+        into = torch.randn(asked.batch * asked.m * asked.n, dtype=dtype, device=self.device.torch_device)
+        used = {asked.a.tensor, asked.b.tensor, asked.bias}
+        calls = []
+        for turn in range(self.count):
+            tensors = [buffers.tensor(i, turn) if i in used else None for i in range(len(self.operator.tensors))]
+            calls.append(cublas.product(asked, tensors, into))
+        return list(calls)
+
+
+def _bare(unit: Unit) -> Operator:
+    """A stand-in for a copy or fill that no operator launched: as many bytes, cold."""
+    size = max(1, unit.members[0].kernel.size_bytes)
+    return Operator("", "", (TensorArg((size,), (1,), "uint8", 0), TensorArg((size,), (1,), "uint8", 1)), ())
+
+
+def _runtime_calls(
+    unit: Unit, device: Device, operator: Operator, plan: Rotation, buffers: Buffers, count: int
+) -> list[Call]:
+    kernel = unit.members[0].kernel
+    size = max(1, kernel.size_bytes)
+    kind = next((number for word, number in cudart.KINDS.items() if word in kernel.name), cudart.DEVICE_TO_DEVICE)
+    copies = min(count, max(plan.copies.values(), default=1))
+    where = ["cpu" if end == "H" else device.torch_device for end in _ends(kernel.name)]
+    source, into = (
+        torch.empty(copies * size, dtype=torch.uint8, device=w, pin_memory=w == "cpu" and "Pinned" in kernel.name)
+        for w in where
+    )
+    source.random_(0, 256) if source.device.type == "cpu" else source.fill_(7)
+    calls: list[Call] = []
+    for turn in range(count):
+        at = slice((turn % copies) * size, (turn % copies + 1) * size)
+        if kernel.kind == "memset":
+            calls.append(cudart.fill(into[at], size))
+        else:
+            calls.append(cudart.copy(into[at], source[at], size, kind))
+    return calls
+
+
+def _ends(name: str) -> tuple[str, str]:
+    """Where a copy comes from and goes to: H or D."""
+    for word in cudart.KINDS:
+        if word in name:
+            return word[0], word[-1]
+    return "D", "D"
+
+
+def _in_turn(calls: Sequence[Call]) -> Call:
+    def call() -> None:
+        for one in calls:
+            one()
+
+    return call
+
+
+def _median_ns(launches: Sequence[DeviceEvent]) -> float:
+    return stats.median([e.duration_ns for e in launches])
+
+
+def _places(wanted: Sequence[str], ran: Sequence[str], positions: Sequence[int]) -> list[int | None]:
+    """Which of the kernels that ran stands for each wanted one."""
+    free = list(range(len(ran)))
+    found: list[int | None] = []
+    for name, position in zip(wanted, positions):
+        same = [i for i in free if ran[i] == name]
+        place = position if position in same else same[0] if same else position if position in free else None
+        if place is not None:
+            free.remove(place)
+        found.append(place)
+    return found

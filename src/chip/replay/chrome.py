@@ -1,0 +1,206 @@
+"""Reading a Chrome trace as the torch profiler writes it, event by event: memory is bounded by what is kept.
+
+Refused in one line: what is not such a trace, is cut short, nested too deeply, or larger than the limits below.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chip.types import ChipError
+
+CHUNK = 2**20
+MAX_EVENT = 2**22  # characters of one event
+MAX_FILE = 4 * 2**30  # characters of a file, unpacked
+MAX_KEPT = 4_000_000
+ARRAY = re.compile(r'"traceEvents"\s*:\s*\[|^\s*\[')
+BETWEEN = re.compile(r"[\s,]*")
+DEVICE = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+LAUNCHES = ("cuda_runtime", "cuda_driver")
+
+
+class DeviceEvent(NamedTuple):
+    name: str
+    kind: str
+    start_ns: int
+    duration_ns: int
+    stream: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    size_bytes: int
+    correlation: int
+
+
+class HostRange(NamedTuple):
+    """An operator or an annotation on a thread of the host."""
+
+    start_ns: int
+    end_ns: int
+    name: str
+    args: dict[str, Any]
+
+
+@dataclass
+class Profile:
+    """What of a trace matters here, in order of time."""
+
+    device: list[DeviceEvent] = field(default_factory=list)
+    launches: dict[int, tuple[Any, int]] = field(default_factory=dict)  # correlation -> (thread, when)
+    operators: dict[Any, list[HostRange]] = field(default_factory=dict)  # by thread
+    annotations: dict[Any, list[HostRange]] = field(default_factory=dict)
+
+    def sort(self) -> Profile:
+        self.device.sort(key=lambda e: e.start_ns)
+        for ranges in (*self.operators.values(), *self.annotations.values()):
+            ranges.sort(key=lambda r: (r.start_ns, -r.end_ns))
+        return self
+
+
+def read(path: Path) -> Profile:
+    found = Profile()
+    kept = 0
+    for number, event in enumerate(events(path)):
+        try:
+            kept += _keep(found, event)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+            raise ChipError(
+                f"{path}: event {number} is not one of the torch profiler ({type(e).__name__}: {e})"
+            ) from None
+        if kept > MAX_KEPT:
+            raise ChipError(f"{path}: has more than {MAX_KEPT} events of interest; record fewer steps")
+    return found.sort()
+
+
+def _keep(found: Profile, event: Any) -> int:
+    if event.get("ph") != "X":
+        return 0
+    category = str(event.get("cat", "")).lower()
+    if category in DEVICE:
+        found.device.append(_device(event, DEVICE[category]))
+    elif category in LAUNCHES:
+        thread = event["pid"], event["tid"]
+        found.launches[int(event["args"].get("correlation", -1))] = thread, _ns(event["ts"])
+    elif category in ("cpu_op", "user_annotation"):
+        start = _ns(event["ts"])
+        made = HostRange(start, start + _ns(event.get("dur", 0)), str(event["name"]), event.get("args") or {})
+        where = found.operators if category == "cpu_op" else found.annotations
+        where.setdefault((event["pid"], event["tid"]), []).append(made)
+    else:
+        return 0
+    return 1
+
+
+def _device(event: dict[str, Any], kind: str) -> DeviceEvent:
+    args = event.get("args") or {}
+    return DeviceEvent(
+        str(event["name"]),
+        kind,
+        _ns(event["ts"]),
+        _ns(event.get("dur", 0)),
+        int(args.get("stream", event.get("tid", 0))),
+        _three(args.get("grid")),
+        _three(args.get("block")),
+        int(args.get("bytes", 0)),
+        int(args.get("correlation", -1)),
+    )
+
+
+def _ns(us: Any) -> int:
+    return round(float(us) * 1000)
+
+
+def _three(value: Any) -> tuple[int, int, int]:
+    if value is None:
+        return (0, 0, 0)
+    x, y, z = value
+    return int(x), int(y), int(z)
+
+
+def inside(ranges: list[HostRange], starts: list[int], when_ns: int, limit: int = 64) -> HostRange | None:
+    """The innermost range around a moment; ranges of a thread nest, so it is the latest begun that has not ended."""
+    at = bisect_right(starts, when_ns) - 1
+    for i in range(at, max(-1, at - limit * 16), -1):
+        if ranges[i].end_ns >= when_ns:
+            return ranges[i]
+    return None
+
+
+def events(path: Path) -> Iterator[Any]:
+    """Every element of traceEvents."""
+    with _open(path) as file:
+        text = _Text(file, path)
+        text.start()
+        decoder = json.JSONDecoder()
+        count = 0
+        while not text.ended():
+            try:
+                value, text.at = decoder.raw_decode(text.buffer, text.at)
+            except json.JSONDecodeError:
+                text.more(f"is not JSON or is cut short after {count} events")
+                continue
+            except RecursionError:
+                raise ChipError(f"{path}: event {count} is too deeply nested") from None
+            if not isinstance(value, dict):
+                raise ChipError(f"{path}: event {count} is no object")
+            count += 1
+            yield value
+
+
+class _Text:
+    """A window on a long text."""
+
+    def __init__(self, file: io.TextIOBase, path: Path) -> None:
+        self.file, self.path = file, path
+        self.buffer, self.at, self.total = "", 0, 0
+
+    def start(self) -> None:
+        """Up to the first event. What stands before it (versions, devices) is short."""
+        while not (found := ARRAY.search(self.buffer)):
+            self.more("has no traceEvents: not a Chrome trace")
+        self.at = found.end()
+
+    def ended(self) -> bool:
+        """True behind the last event; else stands on the next."""
+        while True:
+            found = BETWEEN.match(self.buffer, self.at)
+            self.at = found.end() if found else self.at
+            if self.at < len(self.buffer):
+                return self.buffer[self.at] == "]"
+            self.more("is cut short: traceEvents has no end")
+
+    def more(self, otherwise: str) -> None:
+        """Read on, dropping what was consumed."""
+        if len(self.buffer) - self.at > MAX_EVENT:
+            raise ChipError(f"{self.path}: {otherwise}")
+        try:
+            chunk = self.file.read(CHUNK)
+        except (OSError, EOFError) as e:
+            raise ChipError(f"{self.path}: cannot be read ({e})") from None
+        self.total += len(chunk)
+        if not chunk:
+            raise ChipError(f"{self.path}: {otherwise}")
+        if self.total > MAX_FILE:
+            raise ChipError(f"{self.path}: is larger than {MAX_FILE >> 30} GiB; record fewer steps")
+        self.buffer, self.at = self.buffer[self.at :] + chunk, 0
+
+
+def _open(path: Path) -> io.TextIOBase:
+    try:
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        if not packed and path.stat().st_size > MAX_FILE:
+            raise ChipError(f"{path}: is larger than {MAX_FILE >> 30} GiB; record fewer steps")
+        raw = gzip.open(path, "rb") if packed else open(path, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        raise ChipError(f"{path}: no such file") from None
+    except OSError as e:
+        raise ChipError(f"{path}: cannot be read ({e.strerror})") from None
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="replace")

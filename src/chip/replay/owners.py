@@ -1,0 +1,63 @@
+"""Tying kernels to the operator calls that launched them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+
+from chip.replay.chrome import DeviceEvent, Profile, inside
+from chip.traces import Kernel, KernelEvent, Operator
+
+
+def marked(profile: Profile, mark: str) -> list[tuple[DeviceEvent, int]]:
+    """(kernel, number n of the annotation `mark`n in which it was launched, or -1), in order of time."""
+    ranges = {thread: [r for r in rs if r.name.startswith(mark)] for thread, rs in profile.annotations.items()}
+    starts = {thread: [r.start_ns for r in rs] for thread, rs in ranges.items()}
+    found = []
+    for event in profile.device:
+        thread, when = profile.launches.get(event.correlation, (None, 0))
+        around = inside(ranges[thread], starts[thread], when) if thread in ranges else None
+        found.append((event, int(around.name.removeprefix(mark)) if around else -1))
+    return found
+
+
+def during(profile: Profile, mark: str) -> list[list[DeviceEvent]]:
+    """Kernels that began while an annotation `mark`... was open, for each such annotation in order of time."""
+    ranges = sorted(r for rs in profile.annotations.values() for r in rs if r.name.startswith(mark))
+    return [[e for e in profile.device if r.start_ns <= e.start_ns <= r.end_ns] for r in ranges]
+
+
+def aligned(names: Sequence[str], known: Sequence[tuple[str, int]]) -> list[int]:
+    """Owner of each name in turn, from a second run with the same sequence of kernels; -1 where it had no such one."""
+    if list(names) == [name for name, _ in known]:
+        return [owner for _, owner in known]
+    owners = [-1] * len(names)
+    matcher = SequenceMatcher(None, [name for name, _ in known], list(names), autojunk=False)
+    for block in matcher.get_matching_blocks():
+        for i in range(block.size):
+            owners[block.b + i] = known[block.a + i][1]
+    return owners
+
+
+def assemble(
+    events: Sequence[DeviceEvent], calls: Sequence[int], operators: Mapping[int, Operator]
+) -> tuple[tuple[Operator, ...], tuple[Kernel, ...], tuple[KernelEvent, ...]]:
+    """Unique operators, unique kernels and the launches of a trace; times count from the first launch."""
+    unique: dict[str, int] = {}
+    table: list[Operator] = []
+    kernels: dict[Kernel, int] = {}
+    positions: dict[int, int] = {}
+    found = []
+    first = min((e.start_ns for e in events), default=0)
+    for event, call in zip(events, calls):
+        index = None
+        if call in operators:
+            index = unique.setdefault(repr(operators[call]), len(table))
+            if index == len(table):
+                table.append(operators[call])
+        position = positions.get(call, 0) if call >= 0 else 0
+        positions[call] = position + 1
+        kernel = Kernel(event.name, event.kind, event.grid, event.block, event.size_bytes, index, position)
+        number = kernels.setdefault(kernel, len(kernels))
+        found.append(KernelEvent(number, event.start_ns - first, event.duration_ns, event.stream, call))
+    return tuple(table), tuple(kernels), tuple(found)

@@ -1,0 +1,53 @@
+"""How often each buffer of an operator is there, so that its bytes are as far from the cache as they were in the model.
+
+producer  a buffer comes round again after as many bytes as lay between its uses in the model
+cold      no buffer is in cache when its turn comes
+hot       every call uses the same buffers
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chip.traces import Operator
+
+RULES = ("producer", "cold", "hot")
+COLD_FACTOR = 4  # times the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    copies: Mapping[int, int]  # of each memory of the operator
+    touch: tuple[int, ...] = ()  # memories written just before each call, as their producer did; the last is nearest
+    flush: bool = False  # empty the cache before each round: the copies alone are too few for it
+
+
+def rotation(operator: Operator, rule: str, l2_bytes: int, calls: int) -> Rotation:
+    """For rounds of `calls` calls."""
+    reuse = _reuse(operator, rule)
+    far = COLD_FACTOR * l2_bytes
+    each = max(1, operator.touched_bytes)
+    copies, flush = {}, False
+    for memory, between in reuse.items():
+        wanted = far if between is None else min(between, far)
+        copies[memory] = max(1, min(calls, math.ceil(wanted / each)))
+        flush = flush or (wanted > l2_bytes and copies[memory] * each < wanted)
+    near = {m: between for m, between in reuse.items() if between is not None and between <= l2_bytes}
+    # where one call alone goes through the cache, nothing stays in it from one call to the next
+    touch = sorted(near, key=lambda m: -near[m]) if rule == "producer" and each > l2_bytes // 2 else []
+    return Rotation(copies, tuple(touch), flush)
+
+
+def _reuse(operator: Operator, rule: str) -> dict[int, int | None]:
+    """Bytes between uses of each memory on the device; None: more than any cache holds."""
+    found: dict[int, int | None] = {}
+    for t in operator.tensors:
+        if t.host or rule == "hot":
+            found[t.memory] = 0
+        elif rule == "cold" or t.reuse_bytes is None:
+            found[t.memory] = None
+        elif found.get(t.memory, 0) is not None:
+            found[t.memory] = max(found.get(t.memory) or 0, t.reuse_bytes)
+    return found

@@ -1,0 +1,208 @@
+"""One recorded step: the operators a model called, the kernels they launched, and how long the whole took.
+
+Nothing in it is code or data of the model: names, shapes, strides, scalars and times, so a trace can be given away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from chip import artifact, codec
+from chip.types import ChipError
+
+KINDS = ("kernel", "memcpy", "memset", "operator")
+DTYPE_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+    "uint16": 2, "uint32": 4, "uint64": 8, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArg:
+    """A tensor handed to an operator. Tensors of a call with the same `memory` lie in the same allocation."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    memory: int
+    offset_bytes: int = 0
+    reuse_bytes: int | None = None  # touched between its last use and this; 0: hardly any, None: more than any cache
+    low: int | None = None  # least and greatest value of integers: indices must stay valid
+    high: int | None = None
+    host: bool = False  # in host memory, beside a GPU
+
+    @property
+    def span_bytes(self) -> int:
+        """From its first element to behind its last."""
+        if 0 in self.shape:
+            return 0
+        return (1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride))) * DTYPE_BYTES[self.dtype]
+
+    @property
+    def touched_bytes(self) -> int:
+        """Distinct bytes: an expanded dimension counts once."""
+        count = 1
+        for n, s in zip(self.shape, self.stride):
+            count *= n if s else min(n, 1)
+        return count * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A call of a framework operator. In `args` and `kwargs` a tensor is {"tensor": index into tensors}."""
+
+    name: str  # "aten::addmm"
+    overload: str  # "default"; "" where the recorder does not know
+    tensors: tuple[TensorArg, ...]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    outputs: tuple[int, ...] = ()  # bytes of each tensor it returned that is new memory
+
+    @property
+    def touched_bytes(self) -> int:
+        per_memory: dict[int, int] = {}
+        for t in self.tensors:
+            if not t.host:
+                per_memory[t.memory] = max(per_memory.get(t.memory, 0), t.touched_bytes)
+        return sum(per_memory.values()) + sum(self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What is launched: the same name, grid, block and arguments are the same kernel."""
+
+    name: str
+    kind: str
+    grid: tuple[int, int, int] = (0, 0, 0)
+    block: tuple[int, int, int] = (0, 0, 0)
+    size_bytes: int = 0  # of a copy or fill
+    operator: int | None = None  # which operator launched it, index into the trace's
+    position: int = 0  # among the kernels of that operator's call
+
+
+class KernelEvent(NamedTuple):
+    """One launch as it ran."""
+
+    kernel: int  # index into the trace's kernels
+    start_ns: int
+    duration_ns: int
+    stream: int
+    call: int  # running number of the operator's call; -1 where no operator launched it
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The whole step, again and again, by one clock."""
+
+    samples_ns: tuple[int, ...]
+    method: str
+    clock_hz: float | None = None
+    watts: float | None = None
+    celsius: float | None = None
+    joules: float | None = None  # of one step, idle power subtracted
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    SCHEMA: ClassVar[str] = "chip.trace/1"
+
+    model: str
+    engine: str
+    phase: str
+    batch: int
+    prompt: int
+    dtype: str
+    device: str
+    source: str  # "graph": a replayed CUDA graph, "eager", "operators" (a CPU), "chrome" (a foreign trace)
+    operators: tuple[Operator, ...]
+    kernels: tuple[Kernel, ...]
+    events: tuple[KernelEvent, ...]
+    timings: dict[str, Timing] = field(default_factory=dict)  # "graph", "eager"
+    missing: dict[str, str] = field(default_factory=dict)  # what was not recorded, and why
+    l2_bytes: int = 0
+
+    @property
+    def title(self) -> str:
+        where = f"{self.phase} {self.batch} x {self.prompt}" if self.batch else self.phase
+        return f"{self.model} {self.engine} {where}".strip()
+
+    @property
+    def gpu_ns(self) -> int:
+        """Sum of all kernels."""
+        return sum(e.duration_ns for e in self.events)
+
+    @property
+    def busy_ns(self) -> int:
+        """Time in which at least one kernel ran."""
+        return sum(end - start for start, end in busy_stretches(self.events))
+
+
+def busy_stretches(events: tuple[KernelEvent, ...]) -> Iterator[tuple[int, int]]:
+    """Unions of overlapping kernels, in order."""
+    begin = end = None
+    for e in sorted(events, key=lambda e: e.start_ns):
+        if end is None or e.start_ns > end:
+            if begin is not None and end is not None:
+                yield begin, end
+            begin, end = e.start_ns, e.start_ns + e.duration_ns
+        else:
+            end = max(end, e.start_ns + e.duration_ns)
+    if begin is not None and end is not None:
+        yield begin, end
+
+
+def write(path: Path, trace: Trace, environment: dict[str, Any]) -> str:
+    """Write the trace; its id."""
+    made = artifact.new(Trace.SCHEMA, codec.to_json(trace), environment)
+    artifact.write(path, made, indent=None)
+    return made.id
+
+
+def read(path: Path) -> tuple[artifact.Artifact, Trace]:
+    found = artifact.read(path, Trace.SCHEMA)
+    return found, from_data(found.data, str(path))
+
+
+def from_data(data: Any, where: str) -> Trace:
+    trace = codec.from_json(Trace, data, where)
+    for i, event in enumerate(trace.events):
+        if not 0 <= event.kernel < len(trace.kernels):
+            raise ChipError(f"{where}: events[{i}] is of kernel {event.kernel}, there are {len(trace.kernels)}")
+        if event.duration_ns < 0:
+            raise ChipError(f"{where}: events[{i}] has a negative duration")
+    for i, operator in enumerate(trace.operators):
+        check_operator(operator, f"{where}: operators[{i}]")
+    for i, kernel in enumerate(trace.kernels):
+        check_kernel(kernel, len(trace.operators), f"{where}: kernels[{i}]")
+    return trace
+
+
+def check_kernel(kernel: Kernel, operators: int, where: str) -> None:
+    if kernel.kind not in KINDS:
+        raise ChipError(f"{where}: kind {kernel.kind!r} is not known; it is one of {', '.join(KINDS)}")
+    if kernel.operator is not None and not 0 <= kernel.operator < operators:
+        raise ChipError(f"{where}: is of operator {kernel.operator}, there are {operators}")
+
+
+def check_operator(operator: Operator, where: str) -> None:
+    for j, t in enumerate(operator.tensors):
+        if t.dtype not in DTYPE_BYTES:
+            raise ChipError(f"{where}: tensors[{j}] has dtype {t.dtype!r}, which is not known")
+        if len(t.shape) != len(t.stride) or any(n < 0 for n in (*t.shape, *t.stride)) or t.offset_bytes < 0:
+            raise ChipError(f"{where}: tensors[{j}] needs a stride for each size, none negative")
+    for index in _tensor_indices([*operator.args, *operator.kwargs.values()]):
+        if not isinstance(index, int) or not 0 <= index < len(operator.tensors):
+            raise ChipError(f"{where}: names tensor {index!r}, there are {len(operator.tensors)}")
+
+
+def _tensor_indices(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _tensor_indices(item)
+    elif isinstance(value, dict) and "tensor" in value:
+        yield value["tensor"]
