@@ -139,7 +139,14 @@ class Trace:
     @property
     def busy_ns(self) -> int:
         """Time in which at least one kernel ran."""
-        return sum(end - start for start, end in busy_stretches(self.events))
+        return self.gpu_ns - self.overlap_ns
+
+    @property
+    def overlap_ns(self) -> int:
+        """What kernels of different streams ran at the same time; those of one stream never do."""
+        if len({e.stream for e in self.events}) < 2:
+            return 0
+        return self.gpu_ns - sum(end - start for start, end in busy_stretches(self.events))
 
 
 def busy_stretches(events: tuple[KernelEvent, ...]) -> Iterator[tuple[int, int]]:

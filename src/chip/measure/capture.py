@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
+from chip import stats
 from chip.measure import timing
 from chip.measure.device import Device
-from chip.measure.kineto import PASS, passes, profiled
+from chip.measure.kineto import PASS, Looked, passes, profiled
 from chip.measure.profile import reason_of
 from chip.measure.recorder import Dispatched, Recorder
 from chip.measure.timer import Samples, StopRule, collect
@@ -31,9 +32,9 @@ from chip.types import ChipError
 
 CALL = "chip.call#"  # annotation around each operator
 WARM_CALLS = 3
-RULE = StopRule(0.003, 20, 200, 3.0)
+RULE = StopRule(0.003, 20, 200, 1.5)
 NO_GRID = (0, 0, 0)
-PASSES = 7  # profiled runs; the one with the median sum of kernels is kept
+PASSES = 7  # profiled runs: medians over them are kept
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Settings:
     rule: StopRule = RULE
     warm_s: float = 0.3
     chrome: Path | None = None  # where the profiler's own trace of the kept run goes
+    energy_s: float = 0.0  # of repeating the step for its joules
 
 
 def capture(subject: Subject, device: Device, blank: Trace, settings: Settings | None = None) -> Trace:
@@ -71,7 +73,7 @@ def capture(subject: Subject, device: Device, blank: Trace, settings: Settings |
     elif subject.graph:
         raise ChipError(f"the step cannot be captured as a CUDA graph: {missing['graph']}")
     run = captured.replay if subject.graph and captured is not None else subject.run
-    kept = _median_pass(passes(run, device, PASSES, subject.prepare, chosen.chrome))
+    kept = _merged(passes([Looked(run, PASSES, subject.prepare)], device, chosen.chrome)[0])
     calls = owners.aligned([e.name for e in kept], known)
     if (lost := calls.count(-1)) > sum(call == -1 for _, call in known):
         missing["owners"] = f"{lost} of {len(kept)} kernels ran in another order than when operators were recorded"
@@ -107,7 +109,7 @@ def _annotated(subject: Subject, device: Device) -> list[tuple[DeviceEvent, int]
     device.synchronize()
 
     def work() -> None:
-        with Dispatched(call), record_function(f"{PASS}0"):
+        with record_function(f"{PASS}0"), Dispatched(call, device):
             subject.run()
             device.synchronize()
 
@@ -116,8 +118,16 @@ def _annotated(subject: Subject, device: Device) -> list[tuple[DeviceEvent, int]
     return [(e, number) for e, number in owners.marked(found, CALL) if id(e) in within]
 
 
-def _median_pass(found: Sequence[list[DeviceEvent]]) -> list[DeviceEvent]:
-    return sorted(found, key=lambda events: sum(e.duration_ns for e in events))[len(found) // 2]
+def _merged(found: Sequence[list[DeviceEvent]]) -> list[DeviceEvent]:
+    """Medians of start and duration over all passes; where passes differ, the one with the median sum of kernels."""
+    if len({tuple(e.name for e in events) for events in found}) > 1:
+        return sorted(found, key=lambda events: sum(e.duration_ns for e in events))[len(found) // 2]
+    merged = []
+    for launches in zip(*found):
+        start = stats.median([e.start_ns - events[0].start_ns for e, events in zip(launches, found)])
+        took = stats.median([e.duration_ns for e in launches])
+        merged.append(launches[0]._replace(start_ns=round(start), duration_ns=round(took)))
+    return merged
 
 
 def _operator_level(subject: Subject, device: Device, blank: Trace, settings: Settings) -> Trace:
@@ -132,7 +142,7 @@ def _operator_level(subject: Subject, device: Device, blank: Trace, settings: Se
                 if i not in recorder.views
             ]
         )
-    kept = _median_pass(found)
+    kept = _merged(found)
     table, kernels, events = owners.assemble(kept, [e.correlation for e in kept], dict(enumerate(recorders[-1].calls)))
     return replace(
         blank,
@@ -174,9 +184,8 @@ def _timing(take: Callable[[], int], device: Device, settings: Settings, method:
 
 
 def _graph(subject: Subject, device: Device, missing: dict[str, str]) -> torch.cuda.CUDAGraph | None:
-    subject.prepare()
     try:
-        return timing.capture(device, [subject.run], 1)
+        return timing.capture(device, [subject.run], 1, subject.prepare)
     except Exception as e:  # whatever a step does that a capture forbids
         missing["graph"] = reason_of(e)
         device.synchronize()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -27,24 +28,29 @@ def profiled(work: Callable[[], object], keep: Path | None = None) -> chrome.Pro
         return chrome.read(path)
 
 
-def passes(
-    run: Callable[[], object],
-    device: Device,
-    count: int,
-    before: Callable[[], object] = lambda: None,
-    keep: Path | None = None,
-) -> list[list[DeviceEvent]]:
-    """Kernels of `count` runs, each apart. One run more goes first: it wakes the profiler."""
+@dataclass(frozen=True)
+class Looked:
+    """What is looked at: `run`, so many times; `before` is called ahead of each and is no part of it."""
+
+    run: Callable[[], object]
+    count: int
+    before: Callable[[], object] = lambda: None
+
+
+def passes(looks: Sequence[Looked], device: Device, keep: Path | None = None) -> list[list[list[DeviceEvent]]]:
+    """Kernels of each run of each look. One run more goes first: it wakes the profiler."""
 
     def work() -> None:
-        for number in range(count + 1):
-            before()
-            device.synchronize()
-            with record_function(f"{PASS}{number}"):
-                run()
+        for number, look in enumerate([replace(looks[0], count=1), *looks]):
+            for _ in range(look.count):
+                look.before()
                 device.synchronize()
+                with record_function(f"{PASS}{number}"):
+                    look.run()
+                    device.synchronize()
 
-    found = owners.during(profiled(work, keep), PASS)[1:]
-    if not any(found):
+    runs = iter(owners.during(profiled(work, keep), PASS)[1:])
+    found = [[next(runs) for _ in range(look.count)] for look in looks]
+    if not any(any(one) for one in found):
         raise ChipError("the torch profiler saw no kernel: is CUPTI installed, and may this user trace the GPU?")
     return found

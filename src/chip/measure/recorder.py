@@ -17,22 +17,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from chip.measure.device import Device
 from chip.traces import Operator, TensorArg
 
-MARK = "chip#"  # annotations that tie kernels to calls
 LINE = 16  # bytes: the alignment that kernels look at
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 WARM_SHARE = 8  # closer than this part of the cache is simply warm
 
 
 class Dispatched(TorchDispatchMode):  # type: ignore[misc]
     """Calls `on_call(number, func, args, kwargs, run)` for each operator that is not made of others."""
 
-    def __init__(self, on_call: Callable[..., Any]) -> None:
+    def __init__(self, on_call: Callable[..., Any], device: Device) -> None:
         super().__init__()
         self.on_call, self.count = on_call, 0
+        self.backend = device.kind.upper()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE):
+        if has_kernel(func.name(), COMPOSITE) and not has_kernel(func.name(), self.backend):
             with self:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         number, self.count = self.count, self.count + 1
@@ -43,7 +44,7 @@ class Recorder:
     """Every call of a step, in order. No tensor is held: the allocator must do what it does in the model."""
 
     def __init__(self, device: Device) -> None:
-        self.kind, self.l2_bytes = device.kind, device.l2_bytes
+        self.device, self.kind, self.l2_bytes = device, device.kind, device.l2_bytes
         self.calls: list[Operator] = []
         self.times: list[tuple[int, int]] = []  # (start, duration) of each, by the host's clock
         self.views: set[int] = set()  # calls that touch no memory
@@ -51,7 +52,7 @@ class Recorder:
         self._last: dict[int, int] = {}  # allocation -> bytes touched in all, when it was last used
 
     def mode(self) -> Dispatched:
-        return Dispatched(self._call)
+        return Dispatched(self._call, self.device)
 
     def _call(self, number: int, func: Any, args: Any, kwargs: Any) -> Any:
         made = _Encoder(self)

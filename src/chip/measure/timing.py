@@ -56,18 +56,22 @@ def graph(device: Device, calls: Sequence[Call], inner: int = 1) -> Take:
 
 def replayed(device: Device, replay: Call, inner: int = 1, before: Call | None = None) -> Take:
     """The replay of a graph of `inner` calls between two events; what `before` enqueues is not timed."""
-    launch_s, _ = _enqueue_and_run_s(device, itertools.repeat(replay), 1)
+    again = replay if before is None else lambda: (before(), replay())
+    launch_s, _ = _enqueue_and_run_s(device, itertools.repeat(again), 1)
     return _between_events(device, replay, inner, spin_cycles(device, launch_s), before)
 
 
-def capture(device: Device, calls: Sequence[Call], inner: int) -> torch.cuda.CUDAGraph:
-    """A graph of `inner` calls in turn; each call is warmed up on a side stream first, as capture demands."""
+def capture(device: Device, calls: Sequence[Call], inner: int, before: Call = lambda: None) -> torch.cuda.CUDAGraph:
+    """A graph of `inner` calls in turn; each call is warmed up on a side stream first, as capture demands. `before`
+    is called ahead of each of these and of the capture, and is no part of it."""
     with torch.cuda.device(device.torch_device):
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for call in itertools.islice(itertools.cycle(calls), min(max(3, len(calls)), 64)):
+                before()
                 call()
+            before()
         torch.cuda.current_stream().wait_stream(side)
         device.synchronize()
         captured = torch.cuda.CUDAGraph()

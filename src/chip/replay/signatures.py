@@ -50,6 +50,7 @@ class Unit:
     tier: int
     operator: Operator | None
     members: tuple[Signature, ...]
+    share: float = 0.0  # of all kernels' time
 
     @property
     def key(self) -> str:
@@ -114,6 +115,7 @@ def _signature(kernel: Kernel, operator: Operator | None, durations: list[int]) 
 def units_of(workload: Workload, only: Iterable[int] = ()) -> list[Unit]:
     """Units to run, the longest first; `only` names tiers."""
     wanted = set(only) or set(tiers.TIERS)
+    total_ns = sum(s.total_ns for s in workload.signatures) or 1
     groups: dict[tuple[int, int | None, str], list[Signature]] = {}
     for s in workload.signatures:
         if s.tier in wanted and s.tier is not None:
@@ -124,6 +126,7 @@ def units_of(workload: Workload, only: Iterable[int] = ()) -> list[Unit]:
             tier,
             None if operator is None else workload.operators[operator],
             tuple(sorted(members, key=lambda s: s.kernel.position)),
+            sum(s.total_ns for s in members) / total_ns,
         )
         for (tier, operator, _), members in groups.items()
     ]

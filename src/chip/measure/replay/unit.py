@@ -16,7 +16,7 @@ import torch
 from chip import stats
 from chip.measure import timing
 from chip.measure.device import Device
-from chip.measure.kineto import passes
+from chip.measure.kineto import Looked, passes
 from chip.measure.replay import cublas, cudart
 from chip.measure.replay.arguments import Buffers
 from chip.measure.timer import StopRule, collect
@@ -32,6 +32,7 @@ LEAST_CALLS, MOST_CALLS = 8, 128
 BURST_RULE = StopRule(0.003, 8, 30, 0.15)
 LOAD_RULE = StopRule(0.003, 10, 60, 0.15)
 SETTLE_S = 0.1
+HEAVY = 0.01  # share of the step from which a unit is run under unbroken load too
 METHODS = {1: "CUDA runtime called directly", 2: "cuBLAS called directly", 3: "{} called again"}
 Call = Callable[[], object]
 
@@ -41,6 +42,7 @@ class Settings:
     rule: str = "producer"
     warmup: int = 10  # calls of a round that are not counted
     runs: int = 100  # samples of each kernel
+    energy_s: float = 0.0  # of repeating a unit for its joules
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,12 @@ class _Round:
     """Calls in turn. Each writes what its producer would have written, then runs the kernels of interest."""
 
     calls: list[Call]
-    touches: int
+    plan: Rotation
     flush: Call | None
+
+    def before(self) -> None:
+        if self.flush is not None:
+            self.flush()
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class _Bench:
         ]
 
     def _host_samples(self, rule: str) -> tuple[int, ...]:
-        made = self._round(rule, touch=False)
+        made = self._round(rule)
         take = timing.events(self.device, made.calls, 1)
         for _ in range(self.settings.warmup):
             take()
@@ -113,18 +119,18 @@ class _Bench:
 
     # -- a GPU: kernels by the profiler, periods by events -------------------------------------------------------------
     def on_gpu(self) -> list[Replayed]:
-        plain = self._round(self.settings.rule, touch=False)
-        run = self._runner(plain)
-        alone = self._kernels(run, plain)
-        periods = self._periods(run, plain)
-        kernels = alone
-        if (touched := self._round(self.settings.rule, touch=True)).touches:
-            kernels = self._kernels(self._runner(touched), touched)
-        cold = kernels
-        if self.settings.rule == "producer":
-            made = self._round("cold", touch=False)
-            cold = self._kernels(self._runner(made), made)
-        return self._matched(kernels, cold, [_median_ns(launches) for launches in alone], periods)
+        rule = self.settings.rule
+        plain, touched, cold = self._round(rule), self._round(rule, touch=True), self._round("cold")
+        rounds = [plain, *(made for made in (touched, cold) if made.plan != plain.plan)]
+        runs = [self._runner(made) for made in rounds]
+        looks = [Looked(run, self._times(made), made.before) for run, made in zip(runs, rounds)]
+        found = [self._kernels(made, looked) for made, looked in zip(rounds, passes(looks, self.device))]
+        by_plan = [(made.plan, kernels) for made, kernels in zip(rounds, found)]
+        alone, kernels, unwarmed = (
+            next(k for plan, k in by_plan if plan == made.plan) for made in (plain, touched, cold)
+        )
+        alone_ns = [_median_ns(launches) for launches in alone]
+        return self._matched(kernels, unwarmed, alone_ns, self._periods(runs[0], plain))
 
     def _runner(self, made: _Round) -> Call:
         """The round as a graph; call by call where the operator cannot be captured."""
@@ -145,28 +151,33 @@ class _Bench:
         for _ in range(3):
             burst()
         short = collect(burst, BURST_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
-        if made.flush is not None:
-            return _Periods(
-                stats.median(short.samples_ns), short.clock_hz, stats.median(short.samples_ns), short.clock_hz
-            )
+        if made.flush is not None or self.unit.share < HEAVY:  # too light to move the clock
+            once = stats.median(short.samples_ns), short.clock_hz
+            return _Periods(*once, *once)
         load = timing.unbroken(d, run, calls)
         timing.warm_up(d, load, SETTLE_S)
         long = collect(load, LOAD_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
         return _Periods(stats.median(short.samples_ns), short.clock_hz, stats.median(long.samples_ns), long.clock_hz)
 
-    def _kernels(self, run: Call, made: _Round) -> list[list[DeviceEvent]]:
+    def _times(self, made: _Round) -> int:
+        """Rounds to look at, for as many samples as are asked for."""
+        return max(2, -(-self.settings.runs // (len(made.calls) - self._skipped(made))))
+
+    def _skipped(self, made: _Round) -> int:
+        return min(self.settings.warmup, len(made.calls) // 4)
+
+    def _kernels(self, made: _Round, looked: Sequence[Sequence[DeviceEvent]]) -> list[list[DeviceEvent]]:
         """Launches of each kernel of a call, in the order of the call's kernels, over all rounds."""
-        calls, skip = len(made.calls), min(self.settings.warmup, len(made.calls) // 4)
-        rounds = max(2, -(-self.settings.runs // (calls - skip)))
+        calls, touches = len(made.calls), len(made.plan.touch)
         found: list[list[DeviceEvent]] = []
-        for events in passes(run, self.device, rounds, made.flush or (lambda: None)):
+        for events in looked:
             each, rest = divmod(len(events), calls)
-            if rest or each <= made.touches:
+            if rest or each <= touches:
                 raise ChipError(f"{len(events)} kernels in {calls} calls: calls differ, so none can be told apart")
-            found = found or [[] for _ in range(each - made.touches)]
-            for turn in range(skip, calls):
+            found = found or [[] for _ in range(each - touches)]
+            for turn in range(self._skipped(made), calls):
                 for i, launches in enumerate(found):
-                    launches.append(events[turn * each + made.touches + i])
+                    launches.append(events[turn * each + touches + i])
         return found
 
     def _matched(
@@ -199,7 +210,7 @@ class _Bench:
         return list(range(len(self.unit.members)))
 
     # -- calls ---------------------------------------------------------------------------------------------------------
-    def _round(self, rule: str, touch: bool) -> _Round:
+    def _round(self, rule: str, touch: bool = False) -> _Round:
         plan = rotation(self.operator, rule, self.device.l2_bytes, self.count)
         if not touch:
             plan = replace(plan, touch=())
@@ -209,7 +220,7 @@ class _Bench:
             calls = [buffers.call(turn) for turn in range(self.count)]
         if plan.touch:
             calls = [_in_turn([*(buffers.touch(m, turn) for m in plan.touch), call]) for turn, call in enumerate(calls)]
-        return _Round(calls, len(plan.touch), self._flush if plan.flush else None)
+        return _Round(calls, plan, self._flush if plan.flush and self.device.kind == "cuda" else None)
 
     @cached_property
     def _flush(self) -> Call:

@@ -1,0 +1,172 @@
+"""Explain a step: from the sum of its kernels run alone to the time of the whole, term by term.
+
+TRACE is from `chip capture`, REPLAY from `chip replay`. RUN, from `chip bench`, adds the same step in a whole request.
+Writes comparison_report.json and full_model_timing.json beside the replay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from chip.cli.capture import short
+from chip.cli.text import duration, percent, table
+from chip.types import ChipError
+
+HELP = "the sum of single kernels against the whole step: a signed account of the difference"
+EPILOG = """\
+  chip explain artifacts/replay/trace.json artifacts/replay/replay.json
+  chip explain trace.json replay.json runs.json --plot waterfall.png
+"""
+REPORT, TIMING = "comparison_report.json", "full_model_timing.json"
+BAR = 40  # characters of the longest bar
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("trace", metavar="TRACE", help="from `chip capture`")
+    add("replay", metavar="REPLAY", help="from `chip replay`")
+    add("runs", metavar="RUN", nargs="?", default="", help="from `chip bench`: the same step in a whole request")
+    add("--output-dir", metavar="FOLDER", default="", help="for the two reports [where REPLAY is]")
+    add("--plot", metavar="FILE", default="", help="the account as a waterfall: .png, .svg or .pdf")
+    add("--json", action="store_true", help="the report on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from chip import traces
+    from chip.replay import results
+
+    found, trace = traces.read(Path(args.trace))
+    held, replay = results.read(Path(args.replay))
+    folder = Path(args.output_dir) if args.output_dir else Path(args.replay).parent
+    report = write(trace, replay, found.environment, (found.id, held.id), folder, args.runs)
+    show(report, args.plot, args.json)
+    return 0
+
+
+def write(
+    trace: Any, replay: Any, environment: dict[str, Any], inputs: tuple[str, ...], folder: Path, runs: str
+) -> Any:
+    """The report, written with the timings of the whole beside it."""
+    from chip import artifact, explain
+
+    report = explain.explain(trace, replay, _run_of(runs, trace) if runs else None)
+    for name, data in ((REPORT, report), (TIMING, explain.timing_document(trace))):
+        text = json.dumps({**data, "environment": environment, "inputs": list(inputs)}, indent=1)
+        artifact.write_text(folder / name, text + "\n")
+    print(f"explain: wrote {folder / REPORT} and {folder / TIMING}", file=sys.stderr)
+    return report
+
+
+def _run_of(path: str, trace: Any) -> Any:
+    """The run of the trace's model, engine, batch and prompt."""
+    from chip import runs
+
+    _, held = runs.read(Path(path))
+    for one in held.runs:
+        same = (one.model, one.engine, one.scenario.batch, one.scenario.prompt) == (
+            trace.model, trace.engine, trace.batch, trace.prompt,
+        )  # fmt: skip
+        if same and one.status == "ok" and (trace.phase == "prefill" or one.decodes):
+            return one
+    raise ChipError(f"{path}: holds no run of {trace.title}")
+
+
+def show(report: dict[str, Any], plot: str, as_json: bool) -> None:
+    if plot:
+        from chip.report import waterfall
+
+        waterfall.save(Path(plot), report)
+    print(json.dumps(report, indent=1) if as_json else render(report))
+
+
+def render(report: dict[str, Any]) -> str:
+    covered, kernels = report["coverage"], report["kernels"]
+    lines = [
+        f"{report['title']} on {report['device']} (captured: {report['source']}, cache: {report['cache_rule']})",
+        "",
+        f"whole step ({report['full_model']})    {duration(report['full_model_inference_us'] * 1e-6)}",
+        f"from its kernels      {duration(report['predicted_from_kernels_us'] * 1e-6)}"
+        f", {_signed(report['error_percent'])}"
+        f" (of GPU-busy time {_signed(report['error_percent_gpu_busy'])},"
+        f" of eager wall time {_signed(report['error_percent_eager'])})",
+        f"replayed              {percent(covered['launches'])} of launches, {percent(covered['gpu_time'])} of GPU time",
+    ]
+    if kernels:
+        lines.append(
+            f"kernel by kernel      median error {kernels['median_abs_error_percent']:.1f} %"
+            f" ({kernels['median_abs_error_us']:.2f} us); within 4 % or 0.2 us:"
+            f" {percent(kernels['within_4_percent_or_0.2_us'])} of kernels,"
+            f" {percent(kernels['time_within_4_percent_or_0.2_us'])} of their time"
+        )
+    parts = ["\n".join(lines), waterfall_text(report["breakdown"]), _tier_table(report["tier_breakdown"])]
+    parts.append("worst kernels, by what their error costs the step\n" + _worst_table(report["worst_kernels"]))
+    if report["energy"]:
+        e = report["energy"]
+        parts.append(
+            f"energy: {e['kernels_scaled_j']:.4g} J from kernels ({percent(e['share_of_gpu_time'])} of GPU time),"
+            f" {e['full_model_j']:.4g} J of the whole step: {_signed(e['error_percent'])}"
+        )
+    lost = [f"not replayed: {short(x['kernel'])} x{x['launches']}: {x['reason']}" for x in report["not_replayed"]]
+    notes = lost + [f"note: {n}" for n in report["notes"]]
+    return "\n\n".join(parts) + ("\n\n" + "\n".join(notes) if notes else "")
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f} %"
+
+
+def waterfall_text(rows: list[dict[str, Any]]) -> str:
+    """Each term with a bar from where the sum so far stands to where it leads."""
+    top = max((abs(r["us"]) for r in rows if r.get("total")), default=0.0) or max(abs(r["us"]) for r in rows) or 1.0
+    shown, at = [], 0.0
+    for row in rows:
+        begin, end = (0.0, row["us"]) if row.get("total") else (at, at + row["us"])
+        at = end
+        low, high = (min(max(0, round(BAR * x / top)), 2 * BAR) for x in sorted((begin, end)))
+        mark = "#" if row.get("total") else "+" if end >= begin else "-"
+        shown.append(
+            {
+                "from single kernels to the whole": row["label"],
+                "time": f"{row['us']:.1f} us" if row.get("total") else f"{row['us']:+.1f} us",
+                "share": f"{100 * row['us'] / top:+.1f} %",
+                "": " " * low + mark * max(1, high - low),
+            }
+        )
+    return table(shown, ("time", "share"), tuple(shown[0]))
+
+
+def _tier_table(found: dict[str, Any]) -> str:
+    rows = [
+        {
+            "tier": name,
+            "method": t["method"],
+            "launches": t["launches"],
+            "unique": t["unique_kernels"],
+            "replayed": t["replayed_kernels"],
+            "captured": duration(t["captured_us"] * 1e-6),
+            "alone": duration(t["total_us"] * 1e-6),
+            "same kernel": "-" if t["same_kernel_share"] is None else percent(t["same_kernel_share"]),
+        }
+        for name, t in found.items()
+    ]
+    return table(rows, ("launches", "unique", "replayed", "captured", "alone", "same kernel"), ("tier", "method"))
+
+
+def _worst_table(rows: list[dict[str, Any]]) -> str:
+    shown = [
+        {
+            "kernel": short(r["kernel"], 50),
+            "tier": r["tier"],
+            "launches": r["launches"],
+            "captured": duration(r["captured_us"] * 1e-6),
+            "alone": duration(r["replayed_us"] * 1e-6),
+            "error": _signed(r["error_percent"]),
+            "of the step": f"{r['error_of_step_us']:+.1f} us",
+        }
+        for r in rows
+    ]
+    return table(shown, ("launches", "captured", "alone", "error", "of the step"), ("kernel",))

@@ -1,0 +1,206 @@
+"""Run each unique kernel of a recorded step again, alone, on random data of the recorded shape and stride.
+
+WHAT is a trace or kernel_signatures.json from `chip capture`, a Chrome trace of the torch profiler, or a MODEL, which
+is then recorded first and explained afterwards. Neither the model nor transformers is needed for a file. Each kernel
+runs in a worker process: one that crashes or hangs costs itself only. Run the same command again to go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chip.cli import capture, explain
+from chip.cli.text import duration, table
+from chip.types import ChipError
+
+if TYPE_CHECKING:
+    from chip.replay.results import Replay
+    from chip.replay.signatures import Workload
+    from chip.traces import Trace
+
+HELP = "run a recorded step's kernels again, each alone; with a model: capture, replay and explain in one go"
+EPILOG = """\
+  chip replay tinyllama-1.1b --engine hf-graph --batch 8 --prompt 512 --phase decode
+  chip replay artifacts/trace.json --tier 2 --runs 200
+  chip replay kernel_signatures.json --cache cold -o there.json
+  chip replay my/config.json --device cpu --prompt 16 --output-dir artifacts/tiny
+"""
+RULES = ("producer", "cold", "hot")
+PEEK = 2**16
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("what", metavar="WHAT", help="trace, kernel_signatures.json, Chrome trace, or a model")
+    capture.add_step(parser)
+    add("--tier", default="", help="1 (runtime), 2 (cuBLAS), 3 (framework), or several with commas [all]")
+    add(
+        "--cache",
+        choices=RULES,
+        default="producer",
+        help="inputs as warm as in the model, all cold, or all hot [%(default)s]",
+    )
+    add("--warmup", type=int, default=10, help="calls before the first sample [%(default)s]")
+    add("--runs", type=int, default=100, help="samples of each kernel [%(default)s]")
+    add("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one kernel [%(default)s]")
+    add("--output-dir", metavar="FOLDER", default="artifacts/replay", help="for all that is written [%(default)s]")
+    add("-o", "--output", metavar="FILE", default="", help="the replay [replay.json in the folder]")
+    add("--plot", metavar="FILE", default="", help="with a model: the account as a waterfall")
+    add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    wanted = _check(args)
+    folder = Path(args.output_dir)
+    trace, workload, source, about = _workload(args, folder)
+    path = Path(args.output) if args.output else folder / "replay.json"
+    replay, environment = _replay(args, workload, wanted, source, path)
+    from chip.replay import results
+
+    results.write(path, replay, environment, (source,))
+    print(f"replay: wrote {path}", file=sys.stderr)
+    if trace is not None and trace.timings:
+        held, replay = results.read(path)
+        report = explain.write(trace, replay, about, (source, held.id), folder, "")
+        explain.show(report, args.plot, args.json)
+    else:
+        print(json.dumps(document(workload, replay), indent=1) if args.json else render(workload, replay))
+    return 1 if any(k.status == "failed" for k in replay.kernels) else 0
+
+
+def _check(args: argparse.Namespace) -> tuple[int, ...]:
+    try:
+        wanted = tuple(int(t) for t in args.tier.split(",")) if args.tier else ()
+    except ValueError:
+        wanted = (0,)
+    if any(t not in (1, 2, 3) for t in wanted):
+        raise ChipError(f"--tier {args.tier}: tiers are 1, 2 and 3, or several with commas")
+    if args.runs < 3 or args.warmup < 0 or args.timeout <= 0:
+        raise ChipError("--runs must be at least 3, --warmup at least 0 and --timeout above 0")
+    return wanted
+
+
+def _workload(args: argparse.Namespace, folder: Path) -> tuple[Trace | None, Workload, str, dict[str, Any]]:
+    """(trace where there is one, its kernels, id of what they come from, environment)."""
+    from chip import artifact, codec, traces
+    from chip.replay import foreign, signatures
+
+    path = Path(args.what)
+    kind = kind_of(path)
+    if kind == "signatures":
+        held, workload = signatures.read(path)
+        return None, workload, held.id, held.environment
+    if kind == "trace":
+        held, trace = traces.read(path)
+        return trace, signatures.workload_of(trace), held.id, held.environment
+    if kind == "chrome":
+        trace = foreign.trace_of(path)
+        ident = artifact.new(traces.Trace.SCHEMA, codec.to_json(trace), {}).id
+        return trace, signatures.workload_of(trace), ident, {}
+    begun = folder / "trace.json"
+    if (folder / "replay.json.jsonl").exists() and begun.exists():
+        held, trace = traces.read(begun)
+        asked = (args.engine, args.phase, args.batch, args.prompt)
+        if (trace.engine, trace.phase, trace.batch, trace.prompt) == asked and trace.model in args.what:
+            print(f"replay: going on with {begun}", file=sys.stderr)
+            return trace, signatures.workload_of(trace), held.id, held.environment
+    capture.record(args, args.what, begun)
+    held, trace = traces.read(begun)
+    return trace, signatures.workload_of(trace), held.id, held.environment
+
+
+def kind_of(path: Path) -> str:
+    """trace, signatures, chrome or model, by the first bytes of a file."""
+    if not path.is_file():
+        return "model"
+    with open(path, "rb") as file:
+        head = file.read(PEEK)
+    if head[:2] == b"\x1f\x8b" or b'"traceEvents"' in head or head.lstrip()[:1] == b"[":
+        return "chrome"
+    if b"chip.kernel_signatures/" in head[:200]:
+        return "signatures"
+    if b"chip.trace/" in head[:200]:
+        return "trace"
+    return "model"
+
+
+def _replay(
+    args: argparse.Namespace, workload: Workload, wanted: tuple[int, ...], source: str, path: Path
+) -> tuple[Replay, dict[str, Any]]:
+    from chip.measure.device import default_device, open_device, refuse_busy
+    from chip.measure.environment import environment
+    from chip.measure.replay import pool
+    from chip.measure.replay.unit import Settings
+    from chip.replay import signatures
+    from chip.replay.results import Replay
+
+    device = open_device(args.device or default_device())
+    if (device.kind == "cpu") != (workload.source == "operators"):
+        raise ChipError(
+            f"{args.what}: was recorded on {workload.device or 'a GPU'} as {workload.source}; it cannot be replayed on "
+            f"{device.name}"
+        )
+    if not args.force and kind_of(Path(args.what)) != "model":  # a capture has looked already
+        refuse_busy(device)
+    settings = Settings(args.cache, args.warmup, args.runs, args.energy)
+    units = signatures.units_of(workload, wanted)
+    about = environment(device)
+    journal = path.with_name(path.name + ".jsonl")
+    header = {
+        "source": source, "device": device.title, "torch": about["torch"], "rule": args.cache,
+        "warmup": args.warmup, "runs": args.runs, "tiers": list(wanted), "energy": args.energy,
+    }  # fmt: skip
+    start = pool.command(device.name, settings)
+    found = tuple(pool.replay_all(units, start, journal, header, args.timeout + 3 * args.energy))
+    journal.unlink(missing_ok=True)
+    notes = () if workload.device in ("", device.title) else (f"captured on {workload.device}",)
+    return Replay(workload.title, device.title, args.cache, args.warmup, args.runs, found, notes), about
+
+
+def document(workload: Workload, replay: Replay) -> dict[str, Any]:
+    from chip import codec
+
+    return {"schema": "chip.replay_summary/1", "title": replay.title, "kernels": _rows(workload, replay), **{
+        k: v for k, v in codec.to_json(replay).items() if k != "kernels"
+    }}  # fmt: skip
+
+
+def _rows(workload: Workload, replay: Replay) -> list[dict[str, Any]]:
+    done = {k.key: k for k in replay.kernels}
+    rows = []
+    for s in workload.signatures:
+        k = done.get(s.key)
+        ok = k is not None and k.status == "ok"
+        rows.append(
+            {
+                "kernel": s.kernel.name,
+                "tier": s.tier,
+                "launches": s.launches,
+                "captured_us": s.median_ns / 1e3,
+                "replayed_us": k.median_ns / 1e3 if k is not None and ok else None,
+                "reason": "" if ok else k.reason if k else s.reason or "not asked for",
+            }
+        )
+    return rows
+
+
+def render(workload: Workload, replay: Replay) -> str:
+    rows = _rows(workload, replay)
+    shown = [
+        {
+            "kernel": capture.short(r["kernel"]),
+            "tier": r["tier"] or "-",
+            "launches": r["launches"],
+            "captured": duration(r["captured_us"] * 1e-6),
+            "alone": "-" if r["replayed_us"] is None else duration(r["replayed_us"] * 1e-6),
+            "": r["reason"][:60],
+        }
+        for r in rows
+    ]
+    done = sum(r["replayed_us"] is not None for r in rows)
+    head = f"{replay.title} on {replay.device}: {done} of {len(rows)} kernels replayed"
+    return head + "\n\n" + table(shown, ("launches", "captured", "alone"), ("kernel",))

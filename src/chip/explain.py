@@ -1,0 +1,291 @@
+"""From kernels run alone to the time of the whole model: a signed account, each term measured on its own.
+
+  isolated     every kernel alone, all its inputs cold                          replay, profiler's clock
+  cache        the same with inputs as warm as in the model, less the above     replay
+  missing      captured time of kernels that could not be replayed              capture
+  gaps         what one more launch in a graph costs beyond its kernel          replay, events around graphs
+  clock        longer under unbroken load than in bursts, at the model's clock  replay, events around graphs
+  overlap      kernels that ran at the same time                                capture
+  host         the step launched by the host, less the step as a graph          capture, host clock
+What is left is printed as unexplained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chip import stats
+from chip.replay import signatures, tiers
+from chip.replay.results import Replay, Replayed
+from chip.replay.signatures import Signature
+from chip.runs import Run
+from chip.traces import Trace
+
+SCHEMA = "chip.comparison_report/1"
+WORST = 10
+CLOSE_SHARE, CLOSE_NS = 0.04, 200  # a kernel is met when within either
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A unique kernel, as captured and as replayed."""
+
+    signature: Signature
+    replayed: Replayed | None
+
+    @property
+    def ok(self) -> bool:
+        return self.replayed is not None and self.replayed.status == "ok"
+
+    @property
+    def alone_ns(self) -> float:
+        return self.replayed.median_ns if self.replayed is not None and self.ok else 0.0
+
+    @property
+    def error_ns(self) -> float:
+        return self.alone_ns - self.signature.median_ns
+
+    @property
+    def close(self) -> bool:
+        return abs(self.error_ns) <= max(CLOSE_NS, CLOSE_SHARE * self.signature.median_ns)
+
+    def total_ns(self, each: float | None) -> float:
+        return self.signature.launches * (each or 0.0)
+
+
+def explain(trace: Trace, replay: Replay, run: Run | None = None) -> dict[str, Any]:
+    """The comparison report."""
+    workload = signatures.workload_of(trace)
+    by_key = {k.key: k for k in replay.kernels}
+    pairs = [Pair(s, by_key.get(s.key)) for s in workload.signatures]
+    terms = _terms(trace, pairs)
+    full_ns = _whole_ns(trace, "graph") or _whole_ns(trace, "eager")
+    predicted_ns = sum(terms[name] for name in ("isolated", "cache", "gaps", "clock"))
+    alone_ns = terms["isolated"] + terms["cache"]
+    eager_ns = _whole_ns(trace, "eager")
+    report = {
+        "schema": SCHEMA,
+        "title": trace.title,
+        "device": trace.device,
+        "source": trace.source,
+        "cache_rule": replay.rule,
+        "full_model": "graph" if "graph" in trace.timings else "eager",
+        "full_model_inference_us": _us(full_ns),
+        "predicted_from_kernels_us": _us(predicted_ns),
+        "error_percent": _percent(predicted_ns, full_ns),
+        "error_percent_gpu_busy": _percent(alone_ns, trace.busy_ns),
+        "error_percent_eager": _percent(predicted_ns, eager_ns),
+        "full_model_noise_percent": _noise(trace),
+        "coverage": _coverage(pairs),
+        "tier_breakdown": _tiers(pairs),
+        "kernels": _kernels(pairs),
+        "worst_kernels": _worst(pairs),
+        "breakdown": _breakdown(terms, full_ns, eager_ns, "graph" in trace.timings),
+        "unexplained_percent": round(100 * terms["unexplained"] / full_ns, 3) if full_ns else None,
+        "clock_hz": {name: t.clock_hz for name, t in trace.timings.items()},
+        "energy": _energy(trace, pairs),
+        "not_replayed": [_lost(p) for p in pairs if not p.ok],
+        "notes": [f"{what}: {why}" for what, why in trace.missing.items()] + list(replay.notes),
+    }
+    return report if run is None else {**report, "run": _run(run, trace, predicted_ns)}
+
+
+def _whole_ns(trace: Trace, name: str) -> float:
+    return stats.median(trace.timings[name].samples_ns) if name in trace.timings else 0.0
+
+
+def _terms(trace: Trace, pairs: Sequence[Pair]) -> dict[str, float]:
+    """Nanoseconds of each term; they add up to the whole by definition of `unexplained`."""
+    model_hz = trace.timings["graph"].clock_hz if "graph" in trace.timings else None
+    in_graph = "graph" in trace.timings
+    whole_ns = _whole_ns(trace, "graph") or _whole_ns(trace, "eager")
+    done = [(p, p.replayed) for p in pairs if p.ok and p.replayed is not None]
+    terms = {
+        "isolated": sum(p.total_ns(r.median_ns if r.cold_ns is None else r.cold_ns) for p, r in done),
+        "cache": sum(p.total_ns(r.median_ns - r.cold_ns) for p, r in done if r.cold_ns is not None),
+        "missing": float(sum(p.signature.total_ns for p in pairs if not p.ok)),
+        "gaps": sum(p.total_ns(r.gap_ns) for p, r in done) if in_graph else 0.0,
+        "clock": sum(p.total_ns(at_clock(r, model_hz)) for p, r in done) if in_graph else 0.0,
+        "overlap": -float(trace.overlap_ns),
+        "host": 0.0 if in_graph else max(0.0, whole_ns - trace.busy_ns),
+    }
+    terms["unexplained"] = whole_ns - sum(terms.values())
+    return terms
+
+
+def at_clock(kernel: Replayed, model_hz: float | None) -> float:
+    """What the clock of the model adds to a kernel measured in bursts: between none and what unbroken load added."""
+    extra = kernel.load_ns or 0.0
+    if model_hz is None or kernel.burst_hz is None or kernel.load_hz is None:
+        return extra
+    fell = kernel.burst_hz - kernel.load_hz
+    if fell <= 0.01 * kernel.burst_hz:
+        return extra
+    return extra * min(1.0, max(0.0, (kernel.burst_hz - model_hz) / fell))
+
+
+LABELS = {
+    "isolated": "kernels alone, cold",
+    "cache": "cache state",
+    "missing": "not replayed",
+    "gaps": "gaps between kernels",
+    "clock": "clock under load",
+    "overlap": "overlap of kernels",
+    "host": "host",
+    "unexplained": "unexplained",
+}
+
+
+def _breakdown(terms: dict[str, float], full_ns: float, eager_ns: float, in_graph: bool) -> list[dict[str, Any]]:
+    """Rows from the sum of isolated kernels to the wall time; a total is a row whose value is the sum so far."""
+    rows = [{"term": name, "label": LABELS[name], "us": _us(terms[name])} for name in LABELS if name in terms]
+    if not in_graph:
+        return [*rows, {"term": "full_model", "label": "step, launched by the host", "us": _us(full_ns), "total": True}]
+    rows = [r for r in rows if r["term"] != "host"]
+    rows.append({"term": "full_model", "label": "step as a CUDA graph", "us": _us(full_ns), "total": True})
+    if eager_ns:
+        rows.append({"term": "host", "label": LABELS["host"], "us": _us(eager_ns - full_ns)})
+        rows.append({"term": "eager", "label": "step, launched by the host", "us": _us(eager_ns), "total": True})
+    return rows
+
+
+def _coverage(pairs: Sequence[Pair]) -> dict[str, float]:
+    launches = sum(p.signature.launches for p in pairs) or 1
+    time_ns = sum(p.signature.total_ns for p in pairs) or 1
+    done = [p for p in pairs if p.ok]
+    return {
+        "launches": sum(p.signature.launches for p in done) / launches,
+        "gpu_time": sum(p.signature.total_ns for p in done) / time_ns,
+        "unique_kernels": len(done) / (len(pairs) or 1),
+    }
+
+
+def _tiers(pairs: Sequence[Pair]) -> dict[str, Any]:
+    found = {}
+    for tier, name in tiers.TIERS.items():
+        mine = [p for p in pairs if p.signature.tier == tier]
+        done = [p for p in mine if p.ok and p.replayed is not None]
+        time_ns = sum(p.signature.total_ns for p in done)
+        same_ns = sum(p.signature.total_ns for p in done if p.replayed and p.replayed.name == p.signature.kernel.name)
+        found[name] = {
+            "method": tiers.METHODS[tier],
+            "unique_kernels": len(mine),
+            "launches": sum(p.signature.launches for p in mine),
+            "replayed_kernels": len(done),
+            "total_us": _us(sum(p.total_ns(p.alone_ns) for p in done)),
+            "captured_us": _us(sum(p.signature.total_ns for p in mine)),
+            "same_kernel_share": round(same_ns / time_ns, 4) if time_ns else None,
+        }
+    return found
+
+
+def _kernels(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """How well single kernels agree, by the same timer on both sides."""
+    done = [p for p in pairs if p.ok and p.signature.median_ns]
+    if not done:
+        return {}
+    errors = [abs(p.error_ns) / p.signature.median_ns for p in done]
+    time_ns = sum(p.signature.total_ns for p in done) or 1
+    return {
+        "median_abs_error_percent": round(100 * stats.median(errors), 3),
+        "median_abs_error_us": round(stats.median([abs(p.error_ns) for p in done]) / 1e3, 4),
+        "within_4_percent_or_0.2_us": round(sum(p.close for p in done) / len(done), 4),
+        "time_within_4_percent_or_0.2_us": round(sum(p.signature.total_ns for p in done if p.close) / time_ns, 4),
+    }
+
+
+def _worst(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """Kernels whose error costs the step most."""
+    done = sorted((p for p in pairs if p.ok), key=lambda p: -abs(p.total_ns(p.error_ns)))
+    return [
+        {
+            "kernel": p.signature.kernel.name,
+            "replayed_as": p.replayed.name if p.replayed else "",
+            "tier": p.signature.tier,
+            "launches": p.signature.launches,
+            "captured_us": _us(p.signature.median_ns),
+            "replayed_us": _us(p.alone_ns),
+            "error_percent": _percent(p.alone_ns, p.signature.median_ns),
+            "error_of_step_us": _us(p.total_ns(p.error_ns)),
+        }
+        for p in done[:WORST]
+    ]
+
+
+def _lost(p: Pair) -> dict[str, Any]:
+    reason = p.replayed.reason if p.replayed else p.signature.reason or "not asked for"
+    return {
+        "kernel": p.signature.kernel.name,
+        "launches": p.signature.launches,
+        "captured_us": _us(p.signature.total_ns),
+        "reason": reason,
+    }
+
+
+def _energy(trace: Trace, pairs: Sequence[Pair]) -> dict[str, Any] | None:
+    """Joules of the kernels that were repeated for it, held against the whole step's."""
+    timing = trace.timings.get("graph") or trace.timings.get("eager")
+    done = [(p, p.replayed.joules) for p in pairs if p.replayed is not None and p.replayed.joules is not None]
+    if timing is None or timing.joules is None or not done:
+        return None
+    share = sum(p.signature.total_ns for p, _ in done) / (sum(p.signature.total_ns for p in pairs) or 1)
+    joules = sum(p.signature.launches * each for p, each in done)
+    return {
+        "full_model_j": timing.joules,
+        "kernels_j": joules,
+        "share_of_gpu_time": round(share, 4),
+        "kernels_scaled_j": joules / share,
+        "error_percent": _percent(joules / share, timing.joules),
+    }
+
+
+def _run(run: Run, trace: Trace, predicted_ns: float) -> dict[str, Any]:
+    """The same step in a benchmark of the whole engine."""
+    step_s = run.tpot_s if trace.phase == "decode" and run.decodes else run.ttft_s
+    return {
+        "model": run.model,
+        "engine": run.engine,
+        "scenario": run.scenario.name,
+        "step_us": step_s * 1e6,
+        "error_percent": _percent(predicted_ns, step_s * 1e9),
+    }
+
+
+def _noise(trace: Trace) -> float | None:
+    timing = trace.timings.get("graph") or trace.timings.get("eager")
+    return round(100 * stats.noise(timing.samples_ns), 3) if timing else None
+
+
+def _us(ns: float) -> float:
+    return round(ns / 1e3, 4)
+
+
+def _percent(predicted: float, measured: float) -> float | None:
+    return round(100 * (predicted / measured - 1), 3) if measured else None
+
+
+def timing_document(trace: Trace) -> dict[str, Any]:
+    """full_model_timing.json: the whole step by each clock."""
+    return {
+        "schema": "chip.full_model_timing/1",
+        "title": trace.title,
+        "device": trace.device,
+        "gpu_busy_us": _us(trace.busy_ns),
+        "sum_of_kernels_us": _us(trace.gpu_ns),
+        **{
+            name: {
+                "median_us": _us(stats.median(t.samples_ns)),
+                "interval_us": [_us(v) for v in stats.median_interval(t.samples_ns)],
+                "samples_ns": list(t.samples_ns),
+                "clock_hz": t.clock_hz,
+                "watts": t.watts,
+                "joules": t.joules,
+                "method": t.method,
+                "flags": list(t.flags),
+            }
+            for name, t in trace.timings.items()
+        },
+        "missing": trace.missing,
+    }

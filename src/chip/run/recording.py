@@ -1,0 +1,94 @@
+"""One step of a model, made ready to be recorded: repeatable, and apart from what comes before it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from chip.engines.hf_graph import cache_tokens
+from chip.run import Job
+from chip.run.model import brief, build
+from chip.run.session import SEED, backend
+from chip.run.steps import Eager, Static
+from chip.types import ChipError, Scenario
+
+ENGINES = ("hf-eager", "hf-graph")
+NO_STATIC_CACHE = {"bloom": "its position biases are made on the host for each length: forward without cache"}
+
+
+@dataclass(frozen=True)
+class Recordable:
+    """`run` is the step, the same each time; `prepare` sets the device back before it and is no part of it."""
+
+    run: Callable[[], object]
+    prepare: Callable[[], object]
+    graph: bool
+    note: str = ""
+
+
+@contextmanager
+def recordable(
+    job: Job, engine: str, phase: str, batch: int, prompt: int, no_cache: bool = False
+) -> Iterator[Recordable]:
+    """The step of an engine with its model loaded; inference mode and sdpa backend hold while it is open."""
+    if engine not in ENGINES:
+        raise ChipError(
+            f"--engine {engine}: steps of {' and '.join(ENGINES)} can be recorded; of another, give the Chrome trace "
+            "of its own profiler to `chip replay`"
+        )
+    model = build(job)
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode())
+        stack.enter_context(backend(job.sdpa))
+        draw = torch.Generator(device=job.device).manual_seed(SEED)
+        ids = torch.randint(0, model.config.vocab_size, (batch, prompt), device=job.device, generator=draw)
+        graph = engine == "hf-graph" and job.device != "cpu"
+        note = NO_STATIC_CACHE.get(model.config.model_type, "") if engine == "hf-graph" else ""
+        try:
+            yield _step(model, ids, engine, phase, graph, note, no_cache)
+        except torch.OutOfMemoryError as e:
+            raise ChipError(f"out of memory on {job.device} ({brief(e)}); choose a smaller batch or prompt") from None
+
+
+def _step(model: Any, ids: torch.Tensor, engine: str, phase: str, graph: bool, note: str, no_cache: bool) -> Recordable:
+    if no_cache or note:
+        if phase == "decode":
+            raise ChipError(
+                f"{model.config.model_type}: a forward without cache has no decode step; use --phase prefill"
+            )
+        return Recordable(lambda: model(ids, use_cache=False).logits[:, -1:].argmax(-1), lambda: None, graph, note)
+    if engine == "hf-graph":
+        return _static(model, ids, phase, graph)
+    return _eager(Eager(model, ids), phase)
+
+
+def _eager(steps: Eager, phase: str) -> Recordable:
+    if phase == "prefill":
+        return Recordable(steps.prefill, lambda: None, False)
+    steps.prefill()
+    filled = [copy.copy(layer) for layer in steps.cache.layers]
+
+    def decode() -> object:
+        steps.cache.layers = [copy.copy(layer) for layer in filled]  # the same length again; no tensor is copied
+        return steps.decode()
+
+    return Recordable(decode, lambda: None, False)
+
+
+def _static(model: Any, ids: torch.Tensor, phase: str, graph: bool) -> Recordable:
+    batch, prompt = ids.shape
+    steps = Static(model, ids, cache_tokens(Scenario(batch, prompt, 1)))
+    try:
+        steps.prefill()  # makes the cache's tensors
+    except (RuntimeError, ValueError, TypeError) as e:
+        if isinstance(e, torch.OutOfMemoryError):
+            raise
+        raise ChipError(f"cannot be run over a StaticCache ({brief(e)}); use --no-cache or --engine hf-eager") from None
+    if phase == "prefill":
+        return Recordable(steps.prefill, lambda: steps.at(0), graph)
+    return Recordable(steps.decode, lambda: steps.at(prompt), graph)
