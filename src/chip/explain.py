@@ -6,7 +6,8 @@
   gaps         what one more launch in a graph costs beyond its kernel          replay, events around graphs
   clock        longer under unbroken load than in bursts, at the model's clock  replay, events around graphs
   overlap      kernels that ran at the same time                                capture
-  host         the step launched by the host, less the step as a graph          capture, host clock
+  host         the step launched by the host, less the step as a graph; without  capture, host clock
+               a graph: less the time in which kernels ran
 What is left is printed as unexplained.
 """
 
@@ -62,7 +63,7 @@ def explain(trace: Trace, replay: Replay, run: Run | None = None) -> dict[str, A
     pairs = [Pair(s, by_key.get(s.key)) for s in workload.signatures]
     terms = _terms(trace, pairs)
     full_ns = _whole_ns(trace, "graph") or _whole_ns(trace, "eager")
-    predicted_ns = sum(terms[name] for name in ("isolated", "cache", "gaps", "clock"))
+    predicted_ns = sum(terms.get(name, 0.0) for name in ("isolated", "cache", "gaps", "clock"))
     alone_ns = terms["isolated"] + terms["cache"]
     eager_ns = _whole_ns(trace, "eager")
     report = {
@@ -106,11 +107,14 @@ def _terms(trace: Trace, pairs: Sequence[Pair]) -> dict[str, float]:
         "isolated": sum(p.total_ns(r.median_ns if r.cold_ns is None else r.cold_ns) for p, r in done),
         "cache": sum(p.total_ns(r.median_ns - r.cold_ns) for p, r in done if r.cold_ns is not None),
         "missing": float(sum(p.signature.total_ns for p in pairs if not p.ok)),
-        "gaps": sum(p.total_ns(r.gap_ns) for p, r in done) if in_graph else 0.0,
-        "clock": sum(p.total_ns(at_clock(r, model_hz)) for p, r in done) if in_graph else 0.0,
-        "overlap": -float(trace.overlap_ns),
-        "host": 0.0 if in_graph else max(0.0, whole_ns - trace.busy_ns),
     }
+    if in_graph:
+        terms["gaps"] = sum(p.total_ns(r.gap_ns) for p, r in done)
+        terms["clock"] = sum(p.total_ns(at_clock(r, model_hz)) for p, r in done)
+    if trace.source != "operators":
+        terms["overlap"] = -float(trace.overlap_ns)
+    if not in_graph:
+        terms["host"] = whole_ns - trace.busy_ns
     terms["unexplained"] = whole_ns - sum(terms.values())
     return terms
 
@@ -143,7 +147,6 @@ def _breakdown(terms: dict[str, float], full_ns: float, eager_ns: float, in_grap
     rows = [{"term": name, "label": LABELS[name], "us": _us(terms[name])} for name in LABELS if name in terms]
     if not in_graph:
         return [*rows, {"term": "full_model", "label": "step, launched by the host", "us": _us(full_ns), "total": True}]
-    rows = [r for r in rows if r["term"] != "host"]
     rows.append({"term": "full_model", "label": "step as a CUDA graph", "us": _us(full_ns), "total": True})
     if eager_ns:
         rows.append({"term": "host", "label": LABELS["host"], "us": _us(eager_ns - full_ns)})

@@ -27,7 +27,7 @@ from chip.measure.recorder import Dispatched, Recorder
 from chip.measure.timer import Samples, StopRule, collect
 from chip.replay import owners
 from chip.replay.chrome import DeviceEvent
-from chip.traces import Timing, Trace
+from chip.traces import Operator, Timing, Trace
 from chip.types import ChipError
 
 CALL = "chip.call#"  # annotation around each operator
@@ -132,18 +132,16 @@ def _merged(found: Sequence[list[DeviceEvent]]) -> list[DeviceEvent]:
 
 def _operator_level(subject: Subject, device: Device, blank: Trace, settings: Settings) -> Trace:
     """A CPU: each operator that touches memory is one event, by the host's clock."""
-    recorders = [_record(subject, device) for _ in range(PASSES)]
+    recorder = _record(subject, device)
+    touching = [i for i in range(len(recorder.calls)) if i not in recorder.views]
     found = []
-    for recorder in recorders:
-        found.append(
-            [
-                DeviceEvent(f"{c.name}.{c.overload}", "operator", *recorder.times[i], 0, NO_GRID, NO_GRID, 0, i)
-                for i, c in enumerate(recorder.calls)
-                if i not in recorder.views
-            ]
-        )
+    for _ in range(PASSES):
+        times = _timed_calls(subject, device)
+        if len(times) != len(recorder.calls):
+            raise ChipError("the step calls other operators each time it runs: it cannot be recorded")
+        found.append([_operator_event(recorder.calls[i], i, *times[i]) for i in touching])
     kept = _merged(found)
-    table, kernels, events = owners.assemble(kept, [e.correlation for e in kept], dict(enumerate(recorders[-1].calls)))
+    table, kernels, events = owners.assemble(kept, [e.correlation for e in kept], dict(enumerate(recorder.calls)))
     return replace(
         blank,
         source="operators",
@@ -154,6 +152,27 @@ def _operator_level(subject: Subject, device: Device, blank: Trace, settings: Se
         missing={**blank.missing, "graph": "a CPU has no CUDA graphs"},
         l2_bytes=device.l2_bytes,
     )
+
+
+def _timed_calls(subject: Subject, device: Device) -> list[tuple[int, int]]:
+    """Start and duration of each call, by the host's clock."""
+    times: list[tuple[int, int]] = []
+
+    def call(number: int, func: Any, args: Any, kwargs: Any) -> Any:
+        start = time.perf_counter_ns()
+        out = func(*args, **kwargs)
+        times.append((start, time.perf_counter_ns() - start))
+        return out
+
+    subject.prepare()
+    with Dispatched(call, device):
+        subject.run()
+    return times
+
+
+def _operator_event(operator: Operator, number: int, start_ns: int, duration_ns: int) -> DeviceEvent:
+    name = f"{operator.name}.{operator.overload}"
+    return DeviceEvent(name, "operator", start_ns, duration_ns, 0, NO_GRID, NO_GRID, 0, number)
 
 
 def _eager(subject: Subject, device: Device, settings: Settings) -> Timing:

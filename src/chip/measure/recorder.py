@@ -6,7 +6,6 @@ Composite operators are taken apart, as torch itself does, down to those that la
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -46,7 +45,6 @@ class Recorder:
     def __init__(self, device: Device) -> None:
         self.device, self.kind, self.l2_bytes = device, device.kind, device.l2_bytes
         self.calls: list[Operator] = []
-        self.times: list[tuple[int, int]] = []  # (start, duration) of each, by the host's clock
         self.views: set[int] = set()  # calls that touch no memory
         self._touched = 0
         self._last: dict[int, int] = {}  # allocation -> bytes touched in all, when it was last used
@@ -57,9 +55,7 @@ class Recorder:
     def _call(self, number: int, func: Any, args: Any, kwargs: Any) -> Any:
         made = _Encoder(self)
         encoded = tuple(made.encode(a) for a in args), {k: made.encode(v) for k, v in kwargs.items()}
-        start = time.perf_counter_ns()
         out = func(*args, **kwargs)
-        end = time.perf_counter_ns()
         name, overload = func.name().partition(".")[0], func._overloadname
         fresh = [] if func.is_view else [t for t in _tensors(out) if _allocation(t) not in made.allocations]
         operator = Operator(name, overload, made.tensors(), *encoded, tuple(_bytes_of(t) for t in fresh))
@@ -68,7 +64,6 @@ class Recorder:
         else:
             self._touch([*_tensors([*args, *kwargs.values()]), *fresh])
         self.calls.append(operator)
-        self.times.append((start, end - start))
         return out
 
     def reuse_of(self, t: torch.Tensor) -> int | None:

@@ -52,17 +52,13 @@ def _draw(report: dict[str, Any]) -> Any:
     axes.set_xlabel("us")
     axes.spines[["top", "right"]].set_visible(False)
     error = report["error_percent"]
-    axes.set_title(
-        f"{report['title']} on {report['device']}: kernels alone against the step, {error:+.1f} %"
-        if error is not None
-        else report["title"],
-        loc="left",
-    )
+    summed = f"\nkernels alone, with gaps, against the step: {error:+.1f} %" if error is not None else ""
+    axes.set_title(f"{report['title']} on {report['device']}{summed}", loc="left", fontsize=10)
     return figure
 
 
 def _colour(row: dict[str, Any]) -> str:
-    if row.get("total"):
+    if row.get("total") or row["term"] == "isolated":
         return TOTAL
     if row["term"] == "unexplained":
         return UNKNOWN
