@@ -121,12 +121,12 @@ def _signed(value: float | None) -> str:
 
 def waterfall_text(rows: list[dict[str, Any]]) -> str:
     """Each term with a bar from where the sum so far stands to where it leads."""
-    top = max((abs(r["us"]) for r in rows if r.get("total")), default=0.0) or max(abs(r["us"]) for r in rows) or 1.0
+    top = next((r["us"] for r in rows if r.get("total")), 0.0) or 1.0
     shown, at = [], 0.0
     for row in rows:
         begin, end = (0.0, row["us"]) if row.get("total") else (at, at + row["us"])
         at = end
-        low, high = (min(max(0, round(BAR * x / top)), 2 * BAR) for x in sorted((begin, end)))
+        low, high = (min(max(0, round(BAR * x / top)), BAR + 10) for x in sorted((begin, end)))
         mark = "#" if row.get("total") else "+" if end >= begin else "-"
         shown.append(
             {

@@ -33,6 +33,7 @@ from chip.types import ChipError
 CALL = "chip.call#"  # annotation around each operator
 WARM_CALLS = 3
 RULE = StopRule(0.003, 20, 200, 1.5)
+WARM_S = 0.3
 NO_GRID = (0, 0, 0)
 PASSES = 7  # profiled runs: medians over them are kept
 
@@ -48,8 +49,6 @@ class Subject:
 
 @dataclass(frozen=True)
 class Settings:
-    rule: StopRule = RULE
-    warm_s: float = 0.3
     chrome: Path | None = None  # where the profiler's own trace of the kept run goes
     energy_s: float = 0.0  # of repeating the step for its joules
 
@@ -193,10 +192,10 @@ def _graph_timing(captured: torch.cuda.CUDAGraph, subject: Subject, device: Devi
 
 
 def _timing(take: Callable[[], int], device: Device, settings: Settings, method: str) -> Timing:
-    end = time.monotonic() + settings.warm_s
+    end = time.monotonic() + WARM_S
     while time.monotonic() < end:
         take()
-    found: Samples = collect(take, settings.rule, read_clock_hz=device.clock_hz, boost_hz=device.boost_hz)
+    found: Samples = collect(take, RULE, read_clock_hz=device.clock_hz, boost_hz=device.boost_hz)
     found.require_time("step")
     now = device.sensors()
     return Timing(found.samples_ns, method, found.clock_hz, now.watts, now.celsius, None, found.flags)

@@ -92,7 +92,7 @@ def _with_added(operator: Operator, name: str, made: Gemm, added: int | None) ->
     """addmm and baddbmm: a bias row goes to the epilogue, a full matrix is copied to C first and then beta is used."""
     if added is None:
         return "what is added was not recorded"
-    alpha, beta = (_number(operator, key) for key in ("alpha", "beta"))
+    beta, alpha = (_number(operator, place, key) for place, key in ((3, "beta"), (4, "alpha")))
     bias = operator.tensors[added]
     row = bias.shape == (made.m,) and bias.stride == (1,)
     if name in ("addmm", "_addmm_activation") and row and alpha == beta == 1 and made.k > 1 and made.m > 1:
@@ -102,6 +102,7 @@ def _with_added(operator: Operator, name: str, made: Gemm, added: int | None) ->
     return replace(made, alpha=alpha, beta=beta)
 
 
-def _number(operator: Operator, key: str) -> float:
-    value = operator.kwargs.get(key, 1)
+def _number(operator: Operator, place: int, key: str) -> float:
+    """By name, or by place, as the profiler lists it."""
+    value = operator.kwargs.get(key, operator.args[place] if len(operator.args) > place else 1)
     return float(value) if isinstance(value, (int, float)) else 1.0

@@ -36,7 +36,7 @@ def recordable(
     job: Job, engine: str, phase: str, batch: int, prompt: int, no_cache: bool = False
 ) -> Iterator[Recordable]:
     """The step of an engine with its model loaded; inference mode and sdpa backend hold while it is open."""
-    if engine not in ENGINES:
+    if engine not in ENGINES:  # before a model is loaded
         raise ChipError(
             f"--engine {engine}: steps of {' and '.join(ENGINES)} can be recorded; of another, give the Chrome trace "
             "of its own profiler to `chip replay`"

@@ -52,7 +52,10 @@ class Buffers:
         func = lookup(self.operator)
         args = [self._value(a, turn) for a in self.operator.args]
         kwargs = {k: self._value(v, turn) for k, v in self.operator.kwargs.items()}
-        return lambda: func(*args, **kwargs)
+        named = [a.name for a in func._schema.arguments[: len(args)] if a.kwarg_only]  # the profiler lists them all
+        kwargs |= zip(named, args[len(args) - len(named) :])
+        positional = args[: len(args) - len(named)]
+        return lambda: func(*positional, **kwargs)
 
     def _value(self, value: Any, turn: int) -> Any:
         if isinstance(value, list):
@@ -81,11 +84,22 @@ def lookup(operator: Operator) -> Any:
     if space != "aten" or name in FORBIDDEN or not hasattr(torch.ops.aten, name):
         raise ChipError(f"{operator.name}: torch {torch.__version__} has no such operator to call")
     packet = getattr(torch.ops.aten, name)
-    if not operator.overload:
-        return packet
-    if operator.overload not in packet.overloads():
-        raise ChipError(f"{operator.name}.{operator.overload}: torch {torch.__version__} has no such overload")
-    return getattr(packet, operator.overload)
+    for overload in packet.overloads():
+        func = getattr(packet, overload)
+        if overload == operator.overload or (not operator.overload and _takes(func, operator)):
+            return func
+    raise ChipError(f"{operator.name}.{operator.overload}: torch {torch.__version__} has no such overload")
+
+
+def _takes(func: Any, operator: Operator) -> bool:
+    """Whether an overload fits arguments that were recorded without its name: as many, tensors in the same places."""
+    taken = func._schema.arguments
+    if len(taken) != len(operator.args) or any(a.is_out for a in taken):
+        return False
+    given = [isinstance(a, dict) and "tensor" in a for a in operator.args]
+    return all(("Tensor" in str(a.type)) == g or not g for a, g in zip(taken, given)) and all(
+        g or "Optional" in str(a.type) or str(a.type) != "Tensor" for a, g in zip(taken, given)
+    )
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -1,0 +1,157 @@
+"""The account of a step: every term from its own measurement, and what is left said plainly."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from chip import cli, explain, traces
+from chip.replay import results, signatures
+from chip.replay.results import Replay, Replayed
+from chip.traces import Kernel, KernelEvent, Operator, TensorArg, Timing, Trace
+from chip.types import ChipError
+
+X, W = TensorArg((4, 8), (8, 1), "bfloat16", 0), TensorArg((8, 16), (1, 8), "bfloat16", 1)
+MM = Operator("aten::mm", "default", (X, W), ({"tensor": 0}, {"tensor": 1}))
+KERNELS = (
+    Kernel("nvjet_a", "kernel", (8, 1, 1), (384, 1, 1), 0, 0, 0),
+    Kernel("void at::native::add", "kernel", (1, 1, 1), (128, 1, 1), 0, 0, 1),
+    Kernel("someone_elses", "kernel"),
+)
+# ten products of 10 us, ten additions of 2 us, one stranger of 4 us; 5 us of two streams together
+EVENTS = tuple(
+    [KernelEvent(0, 20_000 * i, 10_000, 7, i) for i in range(10)]
+    + [KernelEvent(1, 20_000 * i + 11_000, 2_000, 7, i) for i in range(10)]
+    + [KernelEvent(2, 5_000, 4_000, 8, -1)]
+)
+TIMINGS = {
+    "graph": Timing((150_000,) * 20, "events", clock_hz=1.5e9),
+    "eager": Timing((900_000,) * 20, "host clock"),
+}
+TRACE = Trace("m", "hf-graph", "decode", 1, 8, "bf16", "GPU", "graph", (MM,), KERNELS, EVENTS, TIMINGS, {}, 2**20)
+
+
+def replay_of(**changes):
+    keys = {s.kernel.name: s.key for s in signatures.workload_of(TRACE).signatures}
+    product = Replayed(
+        keys["nvjet_a"], "ok", "", "nvjet_a", "cuBLAS", (10_100,) * 5, 11_000.0, 800.0, 500.0, 2.0e9, 1.5e9
+    )
+    add = Replayed(
+        keys["void at::native::add"], "ok", "", "void at::native::add", "", (1_900,) * 5, 2_400.0, 700.0, 0.0, 2e9, 2e9
+    )
+    return replace(Replay("m", "GPU", "producer", 1, 5, (product, add)), **changes)
+
+
+def test_terms_add_up_to_the_whole_exactly():
+    report = explain.explain(TRACE, replay_of())
+    rows = {r["term"]: r["us"] for r in report["breakdown"]}
+    assert rows == {
+        "isolated": 134.0,  # 10 x (11 + 2.4)
+        "cache": -14.0,  # to 10.1 and 1.9
+        "missing": 4.0,
+        "gaps": 15.0,  # 10 x (0.8 + 0.7)
+        "clock": 5.0,  # 10 x 0.5: the model ran at the clock of unbroken load
+        "overlap": -4.0,
+        "unexplained": 10.0,
+        "full_model": 150.0,
+        "host": 750.0,
+        "eager": 900.0,
+    }
+    assert list(rows)[-3:] == ["full_model", "host", "eager"]
+    assert report["predicted_from_kernels_us"] == 140.0
+    assert report["error_percent"] == pytest.approx(-6.667)
+    assert report["error_percent_eager"] == pytest.approx(-84.444)
+    assert report["error_percent_gpu_busy"] == 0.0  # 120 of 120 us
+    assert report["unexplained_percent"] == pytest.approx(6.667)
+
+
+def test_a_model_that_runs_at_the_burst_clock_pays_nothing_for_the_load():
+    product = replay_of().kernels[0]
+    assert explain.at_clock(product, 2.0e9) == 0
+    assert explain.at_clock(product, 1.75e9) == 250
+    assert explain.at_clock(product, 1.2e9) == 500  # no further than what was measured
+    assert explain.at_clock(product, None) == 500
+
+
+def test_coverage_tiers_and_single_kernels():
+    report = explain.explain(TRACE, replay_of())
+    assert report["coverage"]["launches"] == pytest.approx(20 / 21)
+    assert report["coverage"]["gpu_time"] == pytest.approx(120 / 124)
+    product, add = (report["tier_breakdown"][t] for t in ("tier2_cublas", "tier3_framework"))
+    assert (product["unique_kernels"], product["total_us"], product["same_kernel_share"]) == (1, 101.0, 1.0)
+    assert (add["total_us"], add["captured_us"]) == (19.0, 20.0)
+    assert report["kernels"]["median_abs_error_percent"] == pytest.approx(3.0)  # 1 % and 5 %
+    assert report["kernels"]["within_4_percent_or_0.2_us"] == 1.0  # 0.1 us of 2
+    assert [w["kernel"] for w in report["worst_kernels"]] == ["nvjet_a", "void at::native::add"]
+    assert report["not_replayed"][0]["kernel"] == "someone_elses"
+    assert "no operator launched it" in report["not_replayed"][0]["reason"]
+
+
+def test_another_kernel_in_its_place_is_not_the_same():
+    product, add = replay_of().kernels
+    report = explain.explain(TRACE, replay_of(kernels=(replace(product, name="nvjet_b"), add)))
+    assert report["tier_breakdown"]["tier2_cublas"]["same_kernel_share"] == 0.0
+
+
+def test_without_a_graph_the_host_is_what_no_kernel_covers():
+    eager = replace(TRACE, timings={"eager": TIMINGS["eager"]}, missing={"graph": "it synchronises"})
+    rows = {r["term"]: r["us"] for r in explain.explain(eager, replay_of())["breakdown"]}
+    assert "gaps" not in rows
+    assert rows["host"] == 780.0  # 900 less 120 busy
+    assert rows["full_model"] == 900.0
+    assert sum(us for term, us in rows.items() if term != "full_model") == pytest.approx(900.0)
+
+
+def test_energy_is_scaled_by_the_share_that_was_measured():
+    product, add = replay_of().kernels
+    timings = {**TIMINGS, "graph": replace(TIMINGS["graph"], joules=0.05)}
+    report = explain.explain(replace(TRACE, timings=timings), replay_of(kernels=(replace(product, joules=0.004), add)))
+    assert report["energy"]["kernels_j"] == pytest.approx(0.04)
+    assert report["energy"]["share_of_gpu_time"] == pytest.approx(100 / 124, abs=1e-4)
+    assert report["energy"]["kernels_scaled_j"] == pytest.approx(0.0496)
+
+
+@pytest.fixture
+def files(tmp_path):
+    traces.write(tmp_path / "trace.json", TRACE, {"torch": "2.11"})
+    results.write(tmp_path / "replay.json", replay_of(), {}, ())
+    return str(tmp_path / "trace.json"), str(tmp_path / "replay.json")
+
+
+def test_explain_prints_the_account_and_writes_it(files, tmp_path, capsys):
+    assert cli.main(["explain", *files]) == 0
+    out = capsys.readouterr().out
+    assert "from its kernels      140 us, -6.67 % (of GPU-busy time +0.00 %, of eager wall time -84.44 %)" in out
+    assert "replayed              95.2 % of launches, 96.8 % of GPU time" in out
+    assert re.search(r"unexplained +\+10\.0 us +\+6\.7 %", out)
+    assert "not replayed: someone_elses x1: no operator launched it" in out
+    report = json.loads((tmp_path / "comparison_report.json").read_text())
+    assert report["error_percent"] == pytest.approx(-6.667)
+    timing = json.loads((tmp_path / "full_model_timing.json").read_text())
+    assert timing["graph"]["median_us"] == 150.0
+    assert timing["gpu_busy_us"] == 120.0
+
+
+def test_explain_draws(files, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert cli.main(["explain", *files, "--plot", str(tmp_path / "w.svg"), "--json"]) == 0
+    assert "gaps between kernels" in (tmp_path / "w.svg").read_text()
+    assert cli.main(["explain", *files, "--plot", str(tmp_path / "w.txt")]) == 2
+
+
+def test_a_run_of_another_model_is_refused(files, tmp_path):
+    from chip import runs
+
+    runs.write(tmp_path / "runs.json", runs.Runs(()), {})
+    with pytest.raises(ChipError, match="holds no run of m hf-graph decode 1 x 8"):
+        cli.command("explain").run(cli.parser("explain").parse_args([*files, str(tmp_path / "runs.json")]))
+
+
+def test_a_replay_that_says_ok_without_samples_is_refused(files, tmp_path, capsys):
+    path = tmp_path / "replay.json"
+    raw = json.loads(path.read_text())
+    raw["data"]["kernels"][0]["samples_ns"] = []
+    path.write_text(json.dumps(raw))
+    assert cli.main(["explain", *files]) == 2
+    assert "kernels[0]: ok means samples" in capsys.readouterr().err
