@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from chip.cli.bench_text import idle_story, render  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
-from chip.measure.energy import Energy, NoProbe, NotAvailable  # noqa: E402
+from chip.measure.energy import Energy, NoProbe, NotAvailable, idle_watts  # noqa: E402
 from chip.run import busy, energy  # noqa: E402
 from chip.run.busy import Look  # noqa: E402
 from chip.run.clock import Samples  # noqa: E402
@@ -117,4 +117,4 @@ def test_energy_is_of_one_request_prefill_and_decode_apart_without_idle():
 
 
 def test_no_meter_says_why():
-    assert energy.idle_watts(NoProbe("nothing to read")) == NotAvailable("nothing to read")
+    assert idle_watts(NoProbe("nothing to read")) == NotAvailable("nothing to read")

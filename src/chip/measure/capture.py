@@ -21,6 +21,7 @@ from torch.profiler import record_function
 from chip import stats
 from chip.measure import timing
 from chip.measure.device import Device
+from chip.measure.energy import NotAvailable, each, idle_watts, probe_for
 from chip.measure.kineto import PASS, Looked, passes, profiled
 from chip.measure.profile import reason_of
 from chip.measure.recorder import Dispatched, Recorder
@@ -64,14 +65,16 @@ def capture(subject: Subject, device: Device, blank: Trace, settings: Settings |
         return _operator_level(subject, device, blank, chosen)
     recorder = _record(subject, device)
     known = [(e.name, call) for e, call in _annotated(subject, device)]
-    timings = {"eager": _eager(subject, device, chosen)}
+    timings = {"eager": _eager(subject, device)}
     missing: dict[str, str] = {}
     captured = _graph(subject, device, missing)
     if captured is not None:
-        timings["graph"] = _graph_timing(captured, subject, device, chosen)
+        timings["graph"] = _graph_timing(captured, subject, device)
     elif subject.graph:
         raise ChipError(f"the step cannot be captured as a CUDA graph: {missing['graph']}")
     run = captured.replay if subject.graph and captured is not None else subject.run
+    kind = "graph" if subject.graph else "eager"
+    timings[kind] = _with_joules(timings[kind], run, subject.prepare, device, chosen.energy_s)
     kept = _merged(passes([Looked(run, PASSES, subject.prepare)], device, chosen.chrome)[0])
     calls = owners.aligned([e.name for e in kept], known)
     if (lost := calls.count(-1)) > sum(call == -1 for _, call in known):
@@ -80,7 +83,7 @@ def capture(subject: Subject, device: Device, blank: Trace, settings: Settings |
     table, kernels, events = owners.assemble(kept, calls, operators)
     return replace(
         blank,
-        source="graph" if subject.graph else "eager",
+        source=kind,
         operators=table,
         kernels=kernels,
         events=events,
@@ -140,6 +143,7 @@ def _operator_level(subject: Subject, device: Device, blank: Trace, settings: Se
             raise ChipError("the step calls other operators each time it runs: it cannot be recorded")
         found.append([_operator_event(recorder.calls[i], i, *times[i]) for i in touching])
     kept = _merged(found)
+    timed = _with_joules(_eager(subject, device), subject.run, subject.prepare, device, settings.energy_s)
     table, kernels, events = owners.assemble(kept, [e.correlation for e in kept], dict(enumerate(recorder.calls)))
     return replace(
         blank,
@@ -147,7 +151,7 @@ def _operator_level(subject: Subject, device: Device, blank: Trace, settings: Se
         operators=table,
         kernels=kernels,
         events=events,
-        timings={"eager": _eager(subject, device, settings)},
+        timings={"eager": timed},
         missing={**blank.missing, "graph": "a CPU has no CUDA graphs"},
         l2_bytes=device.l2_bytes,
     )
@@ -174,7 +178,7 @@ def _operator_event(operator: Operator, number: int, start_ns: int, duration_ns:
     return DeviceEvent(name, "operator", start_ns, duration_ns, 0, NO_GRID, NO_GRID, 0, number)
 
 
-def _eager(subject: Subject, device: Device, settings: Settings) -> Timing:
+def _eager(subject: Subject, device: Device) -> Timing:
     """The step as the host sees it: until the device has done it."""
     host = timing.host(device, subject.run)
 
@@ -183,15 +187,15 @@ def _eager(subject: Subject, device: Device, settings: Settings) -> Timing:
         device.synchronize()
         return host()
 
-    return _timing(take, device, settings, "host clock around the step and a synchronisation")
+    return _timing(take, device, "host clock around the step and a synchronisation")
 
 
-def _graph_timing(captured: torch.cuda.CUDAGraph, subject: Subject, device: Device, settings: Settings) -> Timing:
+def _graph_timing(captured: torch.cuda.CUDAGraph, subject: Subject, device: Device) -> Timing:
     take = timing.replayed(device, captured.replay, 1, subject.prepare)
-    return _timing(take, device, settings, "events around the replay of a CUDA graph")
+    return _timing(take, device, "events around the replay of a CUDA graph")
 
 
-def _timing(take: Callable[[], int], device: Device, settings: Settings, method: str) -> Timing:
+def _timing(take: Callable[[], int], device: Device, method: str) -> Timing:
     end = time.monotonic() + WARM_S
     while time.monotonic() < end:
         take()
@@ -199,6 +203,27 @@ def _timing(take: Callable[[], int], device: Device, settings: Settings, method:
     found.require_time("step")
     now = device.sensors()
     return Timing(found.samples_ns, method, found.clock_hz, now.watts, now.celsius, None, found.flags)
+
+
+def _with_joules(
+    timed: Timing, run: Callable[[], object], prepare: Callable[[], object], device: Device, seconds: float
+) -> Timing:
+    """With the joules of one step, idle power subtracted, from repeating it for so many seconds."""
+    if not seconds:
+        return timed
+
+    def work() -> None:
+        prepare()
+        run()
+        device.synchronize()
+
+    probe = probe_for(device)
+    idle_w = idle_watts(probe)
+    found = idle_w if isinstance(idle_w, NotAvailable) else each(probe, work, seconds)
+    if isinstance(found, NotAvailable) or isinstance(idle_w, NotAvailable):
+        why = found.reason if isinstance(found, NotAvailable) else ""
+        return replace(timed, flags=(*timed.flags, f"no energy: {why}"))
+    return replace(timed, joules=found.joules - idle_w * found.seconds)
 
 
 def _graph(subject: Subject, device: Device, missing: dict[str, str]) -> torch.cuda.CUDAGraph | None:

@@ -13,6 +13,7 @@ from typing import Protocol
 from chip.measure.device import Device
 
 POLL_S = 0.01
+IDLE_S = 1.0
 Read = Callable[[], "float | None"]
 
 
@@ -94,6 +95,31 @@ class SampledProbe:
             value = read() if read else None
             if value is not None:
                 into.append((time.monotonic(), value))
+
+
+def idle_watts(probe: EnergyProbe, seconds: float = IDLE_S) -> float | NotAvailable:
+    """What the device draws with the model loaded and nothing to do."""
+    if isinstance(probe, NoProbe):
+        return NotAvailable(probe.reason)
+    probe.start()
+    time.sleep(seconds)
+    found = probe.stop()
+    return found if isinstance(found, NotAvailable) else found.joules / found.seconds
+
+
+def each(probe: EnergyProbe, work: Callable[[], object], seconds: float) -> Energy | NotAvailable:
+    """Energy and time of one call, out of as many as fill `seconds`."""
+    work()  # the clocks of this work, not of what ran before
+    end, count = time.monotonic() + seconds, 0
+    probe.start()
+    while not count or time.monotonic() < end:
+        work()
+        count += 1
+    found = probe.stop()
+    if isinstance(found, NotAvailable):
+        return found
+    cross = found.cross_check_joules
+    return Energy(found.joules / count, found.seconds / count, found.method, None if cross is None else cross / count)
 
 
 def joules_by_counter(readings: Sequence[tuple[float, float]], seconds: float) -> float | None:

@@ -14,6 +14,8 @@ from chip.replay import gemm, tiers
 from chip.traces import Kernel, Operator, Trace, check_kernel, check_operator
 from chip.types import ChipError
 
+ENERGY_SHARE = 0.9  # of the time: the units whose joules are worth measuring
+
 
 @dataclass(frozen=True, slots=True)
 class Signature:
@@ -51,6 +53,7 @@ class Unit:
     operator: Operator | None
     members: tuple[Signature, ...]
     share: float = 0.0  # of all kernels' time
+    energy: bool = False  # one of those that make ENERGY_SHARE of the time
 
     @property
     def key(self) -> str:
@@ -121,15 +124,15 @@ def units_of(workload: Workload, only: Iterable[int] = ()) -> list[Unit]:
         if s.tier in wanted and s.tier is not None:
             alone = s.key if s.tier == 1 or s.kernel.operator is None else ""
             groups.setdefault((s.tier, s.kernel.operator, alone), []).append(s)
-    return [
-        Unit(
-            tier,
-            None if operator is None else workload.operators[operator],
-            tuple(sorted(members, key=lambda s: s.kernel.position)),
-            sum(s.total_ns for s in members) / total_ns,
-        )
-        for (tier, operator, _), members in groups.items()
-    ]
+    made = []
+    before = 0.0
+    for (tier, operator, _), members in sorted(groups.items(), key=lambda g: -sum(s.total_ns for s in g[1])):
+        share = sum(s.total_ns for s in members) / total_ns
+        in_order = tuple(sorted(members, key=lambda s: s.kernel.position))
+        called = None if operator is None else workload.operators[operator]
+        made.append(Unit(tier, called, in_order, share, before < ENERGY_SHARE))
+        before += share
+    return made
 
 
 def key_of(kernel: Kernel, operator: Operator | None) -> str:

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from chip.measure.device import Device
-from chip.measure.energy import Energy, EnergyProbe, NoProbe, NotAvailable
+from chip.measure.energy import Energy, EnergyProbe, NotAvailable, each
 from chip.run.clock import request
 from chip.run.steps import Steps
 from chip.runs import Energy as RunEnergy
 
 DISAGREE = 0.05  # between the counter and integrated power
-IDLE_S = 1.0
-
-
-def idle_watts(probe: EnergyProbe, seconds: float = IDLE_S) -> float | NotAvailable:
-    """What the device draws with the model loaded and nothing to do."""
-    if isinstance(probe, NoProbe):
-        return NotAvailable(probe.reason)
-    probe.start()
-    time.sleep(seconds)
-    found = probe.stop()
-    return found if isinstance(found, NotAvailable) else found.joules / found.seconds
 
 
 def of_request(
@@ -35,10 +21,10 @@ def of_request(
         steps.prefill()
         device.synchronize()
 
-    first = _each(probe, prefill, seconds)
+    first = each(probe, prefill, seconds)
     if isinstance(first, NotAvailable):
         return first
-    whole = first if output == 1 else _each(probe, lambda: request(device, steps, output), seconds)
+    whole = first if output == 1 else each(probe, lambda: request(device, steps, output), seconds)
     if isinstance(whole, NotAvailable):
         return whole
     prefill_j = first.joules - idle_w * first.seconds
@@ -51,21 +37,6 @@ def of_request(
         integrated_j=whole.cross_check_joules,
         flags=_flags(whole),
     )
-
-
-def _each(probe: EnergyProbe, work: Callable[[], object], seconds: float) -> Energy | NotAvailable:
-    """Energy and time of one call, out of as many as fill `seconds`."""
-    work()  # the clocks of this work, not of what ran before
-    end, count = time.monotonic() + seconds, 0
-    probe.start()
-    while not count or time.monotonic() < end:
-        work()
-        count += 1
-    found = probe.stop()
-    if isinstance(found, NotAvailable):
-        return found
-    cross = found.cross_check_joules
-    return Energy(found.joules / count, found.seconds / count, found.method, None if cross is None else cross / count)
 
 
 def _flags(whole: Energy) -> tuple[str, ...]:

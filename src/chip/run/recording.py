@@ -14,7 +14,7 @@ from chip.engines.hf_graph import cache_tokens
 from chip.run import Job
 from chip.run.model import brief, build
 from chip.run.session import SEED, backend
-from chip.run.steps import Eager, Static
+from chip.run.steps import Eager, Static, make_capturable
 from chip.types import ChipError, Scenario
 
 ENGINES = ("hf-eager", "hf-graph")
@@ -48,6 +48,8 @@ def recordable(
         draw = torch.Generator(device=job.device).manual_seed(SEED)
         ids = torch.randint(0, model.config.vocab_size, (batch, prompt), device=job.device, generator=draw)
         graph = engine == "hf-graph" and job.device != "cpu"
+        if graph:
+            stack.enter_context(scalars_on_device())
         note = NO_STATIC_CACHE.get(model.config.model_type, "") if engine == "hf-graph" else ""
         try:
             yield _step(model, ids, engine, phase, graph, note, no_cache)
@@ -61,7 +63,9 @@ def _step(model: Any, ids: torch.Tensor, engine: str, phase: str, graph: bool, n
             raise ChipError(
                 f"{model.config.model_type}: a forward without cache has no decode step; use --phase prefill"
             )
-        return Recordable(lambda: model(ids, use_cache=False).logits[:, -1:].argmax(-1), lambda: None, graph, note)
+        last = Eager(model, ids).last_only
+        run = lambda: model(ids, use_cache=False, **last).logits[:, -1:].argmax(-1)  # noqa: E731
+        return Recordable(run, lambda: None, graph, note)
     if engine == "hf-graph":
         return _static(model, ids, phase, graph)
     return _eager(Eager(model, ids), phase)
@@ -89,6 +93,31 @@ def _static(model: Any, ids: torch.Tensor, phase: str, graph: bool) -> Recordabl
         if isinstance(e, torch.OutOfMemoryError):
             raise
         raise ChipError(f"cannot be run over a StaticCache ({brief(e)}); use --no-cache or --engine hf-eager") from None
+    if graph:
+        for layer in steps.cache.layers:
+            if hasattr(layer, "cumulative_length_int"):
+                make_capturable(layer)
     if phase == "prefill":
         return Recordable(steps.prefill, lambda: steps.at(0), graph)
     return Recordable(steps.decode, lambda: steps.at(prompt), graph)
+
+
+@contextmanager
+def scalars_on_device() -> Iterator[None]:
+    """`torch.tensor(0.5, device=...)` filled on the device instead of copied from the host, which no capture allows.
+
+    transformers makes such scalars in its masks.
+    """
+    made = torch.tensor
+
+    def tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        where = kwargs.get("device")
+        if isinstance(data, (int, float)) and not args and where is not None and torch.device(where).type != "cpu":
+            return torch.full((), data, **kwargs)
+        return made(data, *args, **kwargs)
+
+    torch.tensor = tensor
+    try:
+        yield
+    finally:
+        torch.tensor = made

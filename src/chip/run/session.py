@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from chip.measure.device import open_device
-from chip.measure.energy import NotAvailable, probe_for
+from chip.measure.energy import NotAvailable, idle_watts, probe_for
 from chip.run import Job, busy, clock, energy, text
 from chip.run.model import brief, build, libraries, no_kernel
 from chip.run.steps import Steps
@@ -42,7 +42,7 @@ class HfSession:
             self.close()
             raise ChipError(f"{job.model}: transformers has no sdpa attention for it; leave --sdpa out")
         self.probe = probe_for(self.device)
-        self.idle_w = energy.idle_watts(self.probe) if job.energy_s else NotAvailable("--energy-seconds 0")
+        self.idle_w = idle_watts(self.probe) if job.energy_s else NotAvailable("--energy-seconds 0")
 
     def __enter__(self) -> HfSession:
         return self

@@ -37,7 +37,7 @@ class Eager:
         self.model, self.ids, self.feed = model, ids, feed
         self.token = ids[:, :1].contiguous()
         self._new_cache: Callable[[], Any] = lambda: DynamicCache(config=model.config)
-        self._last = _last_only(model)
+        self.last_only = _last_only(model)
         self.cache: Any = None
 
     def rewind(self) -> None:
@@ -45,7 +45,7 @@ class Eager:
 
     def prefill(self) -> torch.Tensor:
         self.cache = self._new_cache()
-        return self._said(self.model(self.ids, use_cache=True, past_key_values=self.cache, **self._last))
+        return self._said(self.model(self.ids, use_cache=True, past_key_values=self.cache, **self.last_only))
 
     def decode(self) -> torch.Tensor:
         return self._said(self.model(self.token, use_cache=True, past_key_values=self.cache))

@@ -11,8 +11,7 @@ import torch
 
 from chip.types import ChipError
 
-DEVICE_TO_DEVICE = 3
-KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": DEVICE_TO_DEVICE}
+KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 3}  # cudaMemcpyKind
 
 
 def loaded(stem: str) -> ctypes.CDLL:

@@ -16,15 +16,15 @@ import torch
 from chip import stats
 from chip.measure import timing
 from chip.measure.device import Device
+from chip.measure.energy import NotAvailable, each, idle_watts, probe_for
 from chip.measure.kineto import Looked, passes
-from chip.measure.replay import cublas, cudart
+from chip.measure.replay import direct
 from chip.measure.replay.arguments import Buffers
 from chip.measure.timer import StopRule, collect
 from chip.replay.chrome import DeviceEvent
 from chip.replay.results import Replayed
 from chip.replay.rotation import COLD_FACTOR, Rotation, rotation
 from chip.replay.signatures import Unit
-from chip.traces import Operator, TensorArg
 from chip.types import ChipError
 
 ROUND_S = 2e-3  # a round is as many calls as take about this long
@@ -32,6 +32,7 @@ LEAST_CALLS, MOST_CALLS = 8, 128
 BURST_RULE = StopRule(0.003, 8, 30, 0.15)
 LOAD_RULE = StopRule(0.003, 10, 60, 0.15)
 SETTLE_S = 0.1
+BATCH_S = 0.02  # of work between synchronisations while energy is measured
 HEAVY = 0.01  # share of the step from which a unit is run under unbroken load too
 METHODS = {1: "CUDA runtime called directly", 2: "cuBLAS called directly", 3: "{} called again"}
 Call = Callable[[], object]
@@ -93,7 +94,7 @@ def replay_unit(unit: Unit, device: Device, settings: Settings) -> list[Replayed
 class _Bench:
     def __init__(self, unit: Unit, device: Device, settings: Settings) -> None:
         self.unit, self.device, self.settings = unit, device, settings
-        self.operator = unit.operator or _bare(unit)
+        self.operator = unit.operator or direct.stand_in(unit)
         wanted = settings.warmup + settings.runs
         self.in_graph = True
         self.count = max(LEAST_CALLS, min(MOST_CALLS, round(ROUND_S / max(unit.median_s, 1e-7)), wanted))
@@ -130,7 +131,8 @@ class _Bench:
             next(k for plan, k in by_plan if plan == made.plan) for made in (plain, touched, cold)
         )
         alone_ns = [_median_ns(launches) for launches in alone]
-        return self._matched(kernels, unwarmed, alone_ns, self._periods(runs[0], plain))
+        matched = self._matched(kernels, unwarmed, alone_ns, self._periods(runs[0], plain))
+        return self._with_joules(matched, runs[0], len(plain.calls))
 
     def _runner(self, made: _Round) -> Call:
         """The round as a graph; call by call where the operator cannot be captured."""
@@ -203,6 +205,26 @@ class _Bench:
             found.append(one if periods is None else periods.added_to(one, alone_ns, place))
         return found
 
+    def _with_joules(self, found: list[Replayed], run: Call, calls: int) -> list[Replayed]:
+        """With the joules of one call, idle power subtracted, shared out by length; only where the unit is heavy."""
+        if not self.settings.energy_s or not self.unit.energy:
+            return found
+        probe = probe_for(self.device)
+        idle_w = idle_watts(probe)
+        repeat = max(1, round(BATCH_S / max(self.unit.median_s * calls, 1e-6)))
+
+        def work() -> None:
+            for _ in range(repeat):
+                run()
+            self.device.synchronize()
+
+        measured = idle_w if isinstance(idle_w, NotAvailable) else each(probe, work, self.settings.energy_s)
+        if isinstance(measured, NotAvailable) or isinstance(idle_w, NotAvailable):
+            return found
+        joules = (measured.joules - idle_w * measured.seconds) / (repeat * calls)
+        total_ns = sum(r.median_ns for r in found if r.status == "ok") or 1
+        return [replace(r, joules=joules * r.median_ns / total_ns) if r.status == "ok" else r for r in found]
+
     def _positions(self) -> list[int]:
         """Where each member stood among the kernels of its call; a direct call has only its own."""
         if self.unit.tier == 3:
@@ -215,7 +237,7 @@ class _Bench:
         if not touch:
             plan = replace(plan, touch=())
         buffers = Buffers(self.operator, self.device.torch_device, plan)
-        calls = self._direct(buffers, plan) if self.unit.tier < 3 and self.device.kind == "cuda" else None
+        calls = direct.calls(self.unit, buffers, self.count) if self.device.kind == "cuda" else None
         if calls is None:
             calls = [buffers.call(turn) for turn in range(self.count)]
         if plan.touch:
@@ -229,59 +251,6 @@ class _Bench:
         held = torch.ones(COLD_FACTOR * self.device.l2_bytes // 4, device=where)
         into = torch.empty((), device=where)
         return lambda: torch.sum(held, (0,), out=into)
-
-    def _direct(self, buffers: Buffers, plan: Rotation) -> list[Call] | None:
-        """Calls of the CUDA runtime or of cuBLAS, without the framework."""
-        if self.unit.tier == 1:
-            return _runtime_calls(self.unit, self.device, self.operator, plan, buffers, self.count)
-        asked = next((m.gemm for m in self.unit.members if m.gemm), None)
-        if asked is None:
-            return None
-        dtype = getattr(torch, asked.dtype)
-        into = torch.randn(asked.batch * asked.m * asked.n, dtype=dtype, device=self.device.torch_device)
-        used = {asked.a.tensor, asked.b.tensor, asked.bias}
-        calls = []
-        for turn in range(self.count):
-            tensors = [buffers.tensor(i, turn) if i in used else None for i in range(len(self.operator.tensors))]
-            calls.append(cublas.product(asked, tensors, into))
-        return list(calls)
-
-
-def _bare(unit: Unit) -> Operator:
-    """A stand-in for a copy or fill that no operator launched: as many bytes, cold."""
-    size = max(1, unit.members[0].kernel.size_bytes)
-    return Operator("", "", (TensorArg((size,), (1,), "uint8", 0), TensorArg((size,), (1,), "uint8", 1)), ())
-
-
-def _runtime_calls(
-    unit: Unit, device: Device, operator: Operator, plan: Rotation, buffers: Buffers, count: int
-) -> list[Call]:
-    kernel = unit.members[0].kernel
-    size = max(1, kernel.size_bytes)
-    kind = next((number for word, number in cudart.KINDS.items() if word in kernel.name), cudart.DEVICE_TO_DEVICE)
-    copies = min(count, max(plan.copies.values(), default=1))
-    where = ["cpu" if end == "H" else device.torch_device for end in _ends(kernel.name)]
-    source, into = (
-        torch.empty(copies * size, dtype=torch.uint8, device=w, pin_memory=w == "cpu" and "Pinned" in kernel.name)
-        for w in where
-    )
-    source.random_(0, 256) if source.device.type == "cpu" else source.fill_(7)
-    calls: list[Call] = []
-    for turn in range(count):
-        at = slice((turn % copies) * size, (turn % copies + 1) * size)
-        if kernel.kind == "memset":
-            calls.append(cudart.fill(into[at], size))
-        else:
-            calls.append(cudart.copy(into[at], source[at], size, kind))
-    return calls
-
-
-def _ends(name: str) -> tuple[str, str]:
-    """Where a copy comes from and goes to: H or D."""
-    for word in cudart.KINDS:
-        if word in name:
-            return word[0], word[-1]
-    return "D", "D"
 
 
 def _in_turn(calls: Sequence[Call]) -> Call:

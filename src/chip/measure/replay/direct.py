@@ -1,0 +1,62 @@
+"""Calls of the CUDA runtime and of cuBLAS for a unit, without the framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from chip.measure.replay import cublas, cudart
+from chip.measure.replay.arguments import Buffers
+from chip.replay.gemm import Gemm
+from chip.replay.signatures import Unit
+from chip.traces import Kernel, Operator, TensorArg
+
+Call = Callable[[], object]
+
+
+def calls(unit: Unit, buffers: Buffers, count: int) -> list[Call] | None:
+    """As many calls as asked for, in turn over the buffers; None where only the operator can be called."""
+    if unit.tier == 1:
+        return _runtime(unit.members[0].kernel, buffers, count)
+    asked = next((m.gemm for m in unit.members if m.gemm), None)
+    return _products(asked, buffers, count) if unit.tier == 2 and asked is not None else None
+
+
+def stand_in(unit: Unit) -> Operator:
+    """For a copy or fill that no operator launched: as many bytes, cold."""
+    size = max(1, unit.members[0].kernel.size_bytes)
+    return Operator("", "", (TensorArg((size,), (1,), "uint8", 0), TensorArg((size,), (1,), "uint8", 1)), ())
+
+
+def _products(asked: Gemm, buffers: Buffers, count: int) -> list[Call]:
+    into = torch.randn(asked.batch * asked.m * asked.n, dtype=getattr(torch, asked.dtype), device=buffers.device)
+    used = {asked.a.tensor, asked.b.tensor, asked.bias}
+    made: list[Call] = []
+    for turn in range(count):
+        tensors = [buffers.tensor(i, turn) if i in used else None for i in range(len(buffers.operator.tensors))]
+        made.append(cublas.product(asked, tensors, into))
+    return made
+
+
+def _runtime(kernel: Kernel, buffers: Buffers, count: int) -> list[Call]:
+    """Copies or fills of the recorded size; as many places in turn as the operator's buffers have copies."""
+    size = max(1, kernel.size_bytes)
+    copies = min(count, max(buffers.rotation.copies.values(), default=1))
+    word = next((w for w in cudart.KINDS if w in kernel.name), "DtoD")  # as the profiler names copies
+    source, into = (_bytes(copies * size, end, kernel.name, buffers.device) for end in (word[0], word[-1]))
+    made: list[Call] = []
+    for turn in range(count):
+        at = slice((turn % copies) * size, (turn % copies + 1) * size)
+        if kernel.kind == "memset":
+            made.append(cudart.fill(into[at], size))
+        else:
+            made.append(cudart.copy(into[at], source[at], size, cudart.KINDS[word]))
+    return made
+
+
+def _bytes(size: int, end: str, name: str, device: torch.device) -> torch.Tensor:
+    made = torch.empty(size, dtype=torch.uint8, device="cpu" if end == "H" else device)
+    if end == "H" and "Pinned" in name:
+        made = made.pin_memory()
+    return made.random_(0, 256)
