@@ -34,7 +34,7 @@ def event(name, start, correlation=0, duration=1000, kind="kernel"):
 
 # -- owners -----------------------------------------------------------------------------------------------------------
 def test_a_kernel_belongs_to_the_call_around_its_launch_not_around_its_run():
-    ranges = [HostRange(0, 100, "call#0", {}), HostRange(110, 200, "call#1", {})]
+    ranges = [HostRange(0, 100, "call#0"), HostRange(110, 200, "call#1")]
     profile = Profile(
         [event("a", 150, 1), event("b", 300, 2), event("c", 400, 9)],
         {1: ("t", 50), 2: ("t", 150)},

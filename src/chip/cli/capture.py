@@ -100,6 +100,7 @@ def record(args: argparse.Namespace, model: str, path: Path, chrome: str = "") -
         settings = capture.Settings(chrome=Path(chrome) if chrome else None, energy_s=args.energy)
         print(f"capture: recording {blank.title}", file=sys.stderr)
         trace = capture.capture(capture.Subject(step.run, step.prepare, step.graph), device, blank, settings)
+    del step
     gc.collect()
     device.empty_cache()  # the model is done with: room for the replay
     about = environment(device)

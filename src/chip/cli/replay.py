@@ -157,6 +157,8 @@ def _replay(
     start = pool.command(device.name, settings)
     found = tuple(pool.replay_all(units, start, journal, header, args.timeout + 3 * args.energy))
     journal.unlink(missing_ok=True)
+    if all(k.status == "ok" for k in found):
+        journal.with_suffix(".log").unlink(missing_ok=True)
     notes = () if workload.device in ("", device.title) else (f"captured on {workload.device}",)
     return Replay(workload.title, device.title, args.cache, args.warmup, args.runs, found, notes), about
 

@@ -107,10 +107,11 @@ def _annotated(subject: Subject, device: Device) -> list[tuple[DeviceEvent, int]
         with record_function(f"{CALL}{number}"):
             return func(*args, **kwargs)
 
-    subject.prepare()
-    device.synchronize()
-
     def work() -> None:
+        subject.prepare()
+        subject.run()  # wakes the profiler
+        subject.prepare()
+        device.synchronize()
         with record_function(f"{PASS}0"), Dispatched(call, device):
             subject.run()
             device.synchronize()

@@ -24,6 +24,7 @@ MAX_KEPT = 4_000_000
 ARRAY = re.compile(r'"traceEvents"\s*:\s*\[|^\s*\[')
 BETWEEN = re.compile(r"[\s,]*")
 DEVICE = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
+INPUTS = ("Input Dims", "Input Strides", "Input type", "Concrete Inputs")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 
 
@@ -40,12 +41,21 @@ class DeviceEvent(NamedTuple):
 
 
 class HostRange(NamedTuple):
-    """An operator or an annotation on a thread of the host."""
+    """An operator or an annotation on a thread of the host; `inputs` is one object for all calls with the same."""
 
     start_ns: int
     end_ns: int
     name: str
-    args: dict[str, Any]
+    inputs: Inputs | None = None
+
+
+class Inputs(NamedTuple):
+    """Arguments of an operator as the profiler tells them, each a list or absent."""
+
+    dims: Any
+    strides: Any
+    types: Any
+    values: Any
 
 
 @dataclass
@@ -56,6 +66,11 @@ class Profile:
     launches: dict[int, tuple[Any, int]] = field(default_factory=dict)  # correlation -> (thread, when)
     operators: dict[Any, list[HostRange]] = field(default_factory=dict)  # by thread
     annotations: dict[Any, list[HostRange]] = field(default_factory=dict)
+    _inputs: dict[str, Inputs] = field(default_factory=dict)
+
+    def inputs(self, args: dict[str, Any]) -> Inputs:
+        made = Inputs(*(args.get(key) for key in INPUTS))
+        return self._inputs.setdefault(repr(made), made)
 
     def sort(self) -> Profile:
         self.device.sort(key=lambda e: e.start_ns)
@@ -90,8 +105,10 @@ def _keep(found: Profile, event: Any) -> int:
         found.launches[int(event["args"].get("correlation", -1))] = thread, _ns(event["ts"])
     elif category in ("cpu_op", "user_annotation"):
         start = _ns(event["ts"])
-        made = HostRange(start, start + _ns(event.get("dur", 0)), str(event["name"]), event.get("args") or {})
-        where = found.operators if category == "cpu_op" else found.annotations
+        operator = category == "cpu_op"
+        inputs = found.inputs(event.get("args") or {}) if operator else None
+        made = HostRange(start, start + _ns(event.get("dur", 0)), str(event["name"]), inputs)
+        where = found.operators if operator else found.annotations
         where.setdefault((event["pid"], event["tid"]), []).append(made)
     else:
         return 0

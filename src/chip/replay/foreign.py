@@ -51,6 +51,7 @@ def _calls(profile: Profile, events: Sequence[DeviceEvent]) -> tuple[list[int], 
     starts = {thread: [r.start_ns for r in rs] for thread, rs in profile.operators.items()}
     numbers: dict[int, int] = {}
     operators: dict[int, Operator] = {}
+    known: dict[tuple[str, int], Operator | None] = {}
     calls = []
     for event in events:
         thread, when = profile.launches.get(event.correlation, (None, 0))
@@ -60,18 +61,21 @@ def _calls(profile: Profile, events: Sequence[DeviceEvent]) -> tuple[list[int], 
             continue
         number = numbers.setdefault(id(around), len(numbers))
         calls.append(number)
-        if number not in operators and (made := operator_of(around)) is not None:
+        key = around.name, id(around.inputs)
+        if key not in known:
+            known[key] = operator_of(around)
+        if (made := known[key]) is not None:
             operators[number] = made
     return calls, operators
 
 
 def operator_of(call: HostRange) -> Operator | None:
     """The operator of a cpu_op event; None where it was recorded without shapes."""
-    dims, kinds = call.args.get("Input Dims"), call.args.get("Input type")
+    if call.inputs is None:
+        return None
+    dims, strides, kinds, values = call.inputs
     if not isinstance(dims, list) or not isinstance(kinds, list) or len(dims) != len(kinds):
         return None
-    strides = call.args.get("Input Strides")
-    values = call.args.get("Concrete Inputs")
     tensors: list[TensorArg] = []
     args = []
     for i, (shape, kind) in enumerate(zip(dims, kinds)):

@@ -44,6 +44,7 @@ def assemble(
 ) -> tuple[tuple[Operator, ...], tuple[Kernel, ...], tuple[KernelEvent, ...]]:
     """Unique operators, unique kernels and the launches of a trace; times count from the first launch."""
     unique: dict[str, int] = {}
+    seen: dict[int, int] = {}  # the same object needs no second look
     table: list[Operator] = []
     kernels: dict[Kernel, int] = {}
     positions: dict[int, int] = {}
@@ -52,9 +53,12 @@ def assemble(
     for event, call in zip(events, calls):
         index = None
         if call in operators:
-            index = unique.setdefault(repr(operators[call]), len(table))
+            operator = operators[call]
+            index = seen.get(id(operator))
+            if index is None:
+                index = seen[id(operator)] = unique.setdefault(repr(operator), len(table))
             if index == len(table):
-                table.append(operators[call])
+                table.append(operator)
         position = positions.get(call, 0) if call >= 0 else 0
         positions[call] = position + 1
         kernel = Kernel(event.name, event.kind, event.grid, event.block, event.size_bytes, index, position)

@@ -26,11 +26,12 @@ SCHEMA = "chip.replay_journal/1"
 class Worker:
     """A worker process and its answers."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], log: Path) -> None:
         # -m finds chip as this process did
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self.log = open(log, "ab")  # noqa: SIM115 - what libraries print; closed by stop
         self.process = subprocess.Popen(
-            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=env
         )
         self.answers: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -54,6 +55,7 @@ class Worker:
             line = None
         if line is None:
             code = self.process.wait()
+            self.log.close()
             return {"lost": f"its process ended with {f'signal {-code}' if code < 0 else f'code {code}'}"}
         found: dict[str, Any] = json.loads(line)
         return found
@@ -61,6 +63,7 @@ class Worker:
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.log.close()
 
 
 def command(device: str, settings: Settings) -> list[str]:
@@ -70,8 +73,10 @@ def command(device: str, settings: Settings) -> list[str]:
 def replay_all(
     units: Sequence[Unit], start: Sequence[str], journal: Path, header: dict[str, Any], limit_s: float
 ) -> Iterator[Replayed]:
-    """Results of every unit, those in the journal first; `header` is what must be the same to go on with one."""
+    """Results of every unit, those in the journal first; `header` is what must be the same to go on with one. What the
+    worker prints goes to a .log beside the journal."""
     done = _resume(journal, header)
+    log = journal.with_suffix(".log")
     worker: Worker | None = None
     todo = [u for u in units if u.key not in done]
     for unit in units:
@@ -84,10 +89,10 @@ def replay_all(
                     f"tier {unit.tier} {unit.operator.name if unit.operator else unit.members[0].kernel.name}"
                 )
                 if worker is None:
-                    worker = Worker(start)
+                    worker = Worker(start, log)
                     ready = worker.ask(None, START_S)
                     if "ready" not in ready:
-                        raise ChipError(f"the replay worker did not start: {ready.get('lost', ready)}")
+                        raise ChipError(f"the replay worker did not start: {ready.get('lost', ready)}; see {log}")
                 answer = worker.ask(codec.to_json(unit), limit_s)
                 if "lost" in answer:
                     worker = None
