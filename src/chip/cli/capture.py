@@ -50,13 +50,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     add("--dtype", default="", help="bf16, fp16, fp32 [bf16; on a CPU fp32]")
     add("--sdpa", default="", help="flash, cudnn, efficient, math [torch's choice]")
     add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
-    add(
-        "--energy",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="joules of a step, from so many seconds of it [none]",
-    )
+    add("--energy-seconds", type=float, default=0.0, help="work for each energy figure; 0 for none [%(default)s]")
     add("--force", action="store_true", help="measure although somebody else uses the GPU")
 
 
@@ -97,7 +91,7 @@ def record(args: argparse.Namespace, model: str, path: Path, chrome: str = "") -
             title, args.engine, args.phase, args.batch, args.prompt, dtype, device.title, "", (), (), (),
             missing={"cache": step.note} if step.note else {},
         )  # fmt: skip
-        settings = capture.Settings(chrome=Path(chrome) if chrome else None, energy_s=args.energy)
+        settings = capture.Settings(chrome=Path(chrome) if chrome else None, energy_s=args.energy_seconds)
         print(f"capture: recording {blank.title}", file=sys.stderr)
         trace = capture.capture(capture.Subject(step.run, step.prepare, step.graph), device, blank, settings)
     del step

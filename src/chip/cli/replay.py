@@ -146,16 +146,16 @@ def _replay(
         )
     if not args.force and kind_of(Path(args.what)) != "model":  # a capture has looked already
         refuse_busy(device)
-    settings = Settings(args.cache, args.warmup, args.runs, args.energy)
+    settings = Settings(args.cache, args.warmup, args.runs, args.energy_seconds)
     units = signatures.units_of(workload, wanted)
     about = environment(device)
     journal = path.with_name(path.name + ".jsonl")
     header = {
         "source": source, "device": device.title, "torch": about["torch"], "rule": args.cache,
-        "warmup": args.warmup, "runs": args.runs, "tiers": list(wanted), "energy": args.energy,
+        "warmup": args.warmup, "runs": args.runs, "tiers": list(wanted), "energy": args.energy_seconds,
     }  # fmt: skip
     start = pool.command(device.name, settings)
-    found = tuple(pool.replay_all(units, start, journal, header, args.timeout + 3 * args.energy))
+    found = tuple(pool.replay_all(units, start, journal, header, args.timeout + 3 * args.energy_seconds))
     journal.unlink(missing_ok=True)
     if all(k.status == "ok" for k in found):
         journal.with_suffix(".log").unlink(missing_ok=True)

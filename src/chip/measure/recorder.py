@@ -28,7 +28,7 @@ class Dispatched(TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, on_call: Callable[..., Any], device: Device) -> None:
         super().__init__()
         self.on_call, self.count = on_call, 0
-        self.backend = device.kind.upper()
+        self.backend = getattr(torch._C.DispatchKey, device.kind.upper())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
