@@ -37,6 +37,7 @@ class HfSession:
         self.model: Any = build(job)
         self.device.synchronize()
         self.load_s = time.perf_counter() - began
+        gc.freeze()  # what is loaded stays: every capture collects garbage, and would search all of it
         self.attention = str(self.model.config._attn_implementation)
         if job.sdpa and self.attention != "sdpa":
             self.close()
@@ -52,6 +53,7 @@ class HfSession:
 
     def close(self) -> None:
         self.model = None
+        gc.unfreeze()
         gc.collect()
         self.device.empty_cache()
 
