@@ -10,7 +10,6 @@ from chip.cli.text import duration, gib, number, percent, table
 from chip.runs import Run
 
 SCHEMA = "chip.bench/1"
-IDLE_OVER = 0.05
 FIRST_OVER = 1.2  # a first repeat slower than the median by this much has a column of its own
 MEMORY = ("allocated_peak_bytes", "process_peak_bytes")  # what torch took; on a CPU what the process took
 
@@ -65,20 +64,11 @@ def render(runs: Sequence[Run]) -> str:
     parts = []
     if done:
         title = f"{done[0].device}, {', '.join(dict.fromkeys(r.engine_version for r in done))}"
-        right = (
-            "batch",
-            "prompt",
-            "TTFT",
-            "P95",
-            "TPOT",
-            "step P95",
-            "tok/s",
-            "a request",
-            "memory",
-            "J/token",
-            "idle",
-        )
-        parts += [title, "", table([_row(r) for r in done], right=right, keep=("batch", "prompt", "TTFT", "TPOT"))]
+        rows = [_row(r) for r in done]
+        filled = [k for k in rows[0] if any(row[k] for row in rows)]
+        shown = [{k: row[k] for k in filled} for row in rows]
+        right = [k for k in filled if k not in ("model", "engine")]
+        parts += [title, "", table(shown, right=right, keep=("batch", "prompt", "TTFT", "TPOT"))]
     if story := idle_story(done):
         parts += ["", story]
     parts += [f"failed: {_name(r)}: {r.reason}" for r in runs if r.status != "ok"]
@@ -98,15 +88,16 @@ def _row(r: Run) -> dict[str, str]:
         "prompt": str(s.prompt),
         "output": str(s.output),
         "TTFT": duration(n["ttft_s"]),
-        "P95": duration(n["ttft_p95_s"]),
         "TPOT": duration(n["tpot_s"]) if n["tpot_s"] else "",
         "1st repeat": _first(r),
         "step P95": duration(n["step_p95_s"]) if n["step_p95_s"] else "",
+        "e2e": duration(n["e2e_s"]),
+        "e2e P95": duration(n["e2e_p95_s"]),
         "tok/s": number(n["tokens_per_s"], 4),
         "a request": number(n["tokens_per_s_request"], 4),
         "memory": gib(memory) if memory else "",
         "J/token": number(n["joules_per_token"]) if n["joules_per_token"] is not None else "",
-        "idle": " / ".join(percent(v) for v in n["idle"].values()),
+        "idle in prefill / decode": " / ".join(percent(v) for v in n["idle"].values()),
         "repeats": str(len(r.ttft_ns)),
     }
 
@@ -121,14 +112,12 @@ def _first(r: Run) -> str:
 
 def idle_story(runs: Sequence[Run]) -> str:
     """One line: how long the device sat idle where it did so most, and what for."""
-    told = [(max(_idle(r).values()), r) for r in runs if r.busy]
+    told = sorted((r for r in runs if r.busy), key=lambda r: max(_idle(r).values()))
     if not told:
         return ""
-    idle, worst = max(told, key=lambda pair: pair[0])
-    if idle <= IDLE_OVER:
-        return f"the GPU worked at least {percent(1 - idle)} of every step: device-bound"
+    worst = next((r for r in reversed(told) if r.waits), told[-1])
     shares = ", ".join(f"{percent(v)} of {phase}" for phase, v in _idle(worst).items())
-    return f"GPU idle {shares} ({_name(worst)}): {'; '.join(worst.waits) or 'reason not found'}"
+    return f"GPU idle {shares} ({_name(worst)}): {'; '.join(worst.waits) or 'device-bound'}"
 
 
 def _grouped(flags: Sequence[tuple[str, Run]]) -> list[str]:

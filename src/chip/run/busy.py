@@ -132,10 +132,10 @@ def waits(looks: dict[str, Look], samples: Samples) -> tuple[str, ...]:
 
 def _new_length(extra: float, later: float, names: tuple[str, ...]) -> str:
     cudnn = any("cudnn" in n.lower() for n in names)
-    what = "cuDNN builds an attention plan" if cudnn else "something is built"
+    what = "cuDNN builds an attention plan for each new KV length" if cudnn else "each new KV length costs more"
     cure = "; --sdpa flash does not" if cudnn else ""
     return (
-        f"decode: {what} for each new KV length: a step takes {(extra + later) * 1e3:.3g} ms the first time, "
+        f"decode: {what}: a step takes {(extra + later) * 1e3:.3g} ms the first time, "
         f"{later * 1e3:.3g} ms when the length was seen before{cure}"
     )
 
