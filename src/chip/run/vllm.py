@@ -1,0 +1,258 @@
+"""vLLM's offline `LLM` class, run in a process of its own and, with --python, in an environment of its own.
+
+Everything is vLLM's default but prefix caching, which is off; `--engine-setting key=value` goes to `LLM` as it is. A
+variable CHIP_ENGINE_NAME of the environment becomes NAME for the worker alone (PYTHONPATH, LD_LIBRARY_PATH, ...).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chip import artifact, stats
+from chip.measure import nvml
+from chip.measure.energy import Energy as Measured
+from chip.measure.energy import EnergyProbe, NoProbe, NotAvailable, SampledProbe
+from chip.run import Job
+from chip.run.energy import DISAGREE, idle_watts
+from chip.run.vllm_protocol import Worker
+from chip.runs import Energy, Run
+from chip.types import ChipError, Scenario
+
+NAME = "vllm"
+TITLE = "vLLM, offline LLM class, default settings without prefix caching"
+WORKER = Path(__file__).with_name("vllm_worker.py")
+PREFIX = "CHIP_ENGINE_"
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+PREFILLS = 3  # prefills alone, beside the repeats
+ALIKE = 0.5  # fewer different tokens in a step than this share of its rows: experts are chosen too much alike
+WORTH_SAYING = 0.02  # a wait below this share of its step is not named
+METHOD = (
+    "all requests submitted at once; the engine's steps timed one by one on the host, a step ending when every request "
+    "has one token more"
+)
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """What the worker measured while the meter ran, and what the meter said."""
+
+    answer: dict[str, Any]
+    used: Measured | None
+
+    @property
+    def share(self) -> float:
+        """Of what the meter covers: one run."""
+        return float(self.answer["seconds"] / self.answer["runs"] / self.used.seconds) if self.used else 0.0
+
+    def net_j(self, idle_w: float) -> float:
+        """Joules of one run, idle subtracted."""
+        return (self.used.joules - idle_w * self.used.seconds) * self.share if self.used else 0.0
+
+
+def open(job: Job) -> VllmSession:
+    return VllmSession(job)
+
+
+class VllmSession:
+    """One worker with one model."""
+
+    def __init__(self, job: Job) -> None:
+        if not job.device.startswith("cuda"):
+            raise ChipError(f"vllm runs on a CUDA device, not on {job.device}; the hf engines run on a CPU")
+        if job.sdpa:
+            raise ChipError("--sdpa is for the hf engines; vllm takes --engine-setting attention_backend=...")
+        self.job = job
+        self.worker = Worker([job.python or sys.executable, str(WORKER)], environment(job), "vLLM")
+        try:
+            self.opened = self.worker.ask(
+                "open",
+                time.monotonic() + job.timeout_s,
+                model=str(job.folder or config_folder(job.config)),
+                dtype=DTYPES[job.dtype],
+                random_weights=job.folder is None,
+                settings=arguments(job),
+            )
+            self.meter = _meter(self.opened["uuid"])
+            self.idle_w = _idle_w(self.meter, job.energy_s)
+        except BaseException:
+            self.worker.close()
+            raise
+
+    def __enter__(self) -> VllmSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.worker.close()
+
+    def measure(self, scenario: Scenario, repeats: int) -> Run:
+        until = time.monotonic() + self.job.timeout_s
+        point = {"batch": scenario.batch, "prompt": scenario.prompt, "output": scenario.output}
+        warm = self.worker.ask("prepare", until, **point, prompt_ids=list(self.job.prompt_ids))
+        whole = self._repeat(scenario.output, repeats, until)
+        alone = self._repeat(1, PREFILLS, until) if scenario.output > 1 else whole
+        profile = self.worker.ask("profile", until, kernels=True)
+        walls = {"prefill": stats.median(alone.answer["ttft_ns"])}
+        if scenario.output > 1:
+            walls["decode"] = stats.median([sum(s) / len(s) for s in whole.answer["step_ns"]])
+        kernels = {phase: found["kernels"] for phase, found in profile.items()}
+        return Run(
+            model=self.job.model,
+            engine=NAME,
+            variant=self.job.variant,
+            scenario=scenario,
+            status="ok",
+            ttft_ns=tuple(whole.answer["ttft_ns"]),
+            step_ns=tuple(map(tuple, whole.answer["step_ns"])),
+            e2e_ns=tuple(whole.answer["e2e_ns"]),
+            busy={p: min(1.0, profile[p]["busy_ns"] / wall) for p, wall in walls.items() if p in profile},
+            waits=waits(profile, walls),
+            memory={**whole.answer["memory"], "kv_cache_tokens": self.opened["kv_cache_tokens"]},
+            energy=self._energy(whole, alone),
+            setup_s={k: round(v, 3) for k, v in {**self.opened["setup_s"], "warm_up": warm["warm_up_s"]}.items()},
+            weights=self.job.weights,
+            engine_version=f"vllm {self.opened['version']}",
+            settings={**self.opened["settings"], "torch": self.opened["torch"], "kernels": kernels},
+            text=self._said(whole.answer["tokens"]),
+            method=METHOD,
+            flags=self._flags(scenario, repeats, whole),
+            device=self.opened["device"],
+        )
+
+    def _repeat(self, output: int, count: int, until: float) -> Repeats:
+        """The point `count` times and as long as the meter needs, and the joules of it all."""
+        metered = isinstance(self.idle_w, float)
+        if metered:
+            self.meter.start()
+        try:
+            answer = self.worker.ask(
+                "repeat",
+                until,
+                output=output,
+                count=count,
+                least_seconds=self.job.energy_s if metered else 0.0,
+                most_seconds=self.job.max_seconds,
+            )
+        finally:
+            used = self.meter.stop() if metered else None
+        return Repeats(answer, used if isinstance(used, Measured) else None)
+
+    def _energy(self, whole: Repeats, alone: Repeats) -> Energy | None:
+        """Decode is the whole less a prefill alone: the meter is too slow to see them apart in one run."""
+        if not isinstance(self.idle_w, float) or whole.used is None or alone.used is None:
+            return None
+        flags = []
+        cross = whole.used.cross_check_joules
+        apart = 0.0 if cross is None else abs(cross / whole.used.joules - 1)
+        if apart > DISAGREE:
+            flags.append(f"energy counter and integrated power differ by {apart:.0%}")
+        prefill_j = alone.net_j(self.idle_w)
+        decode_j = whole.net_j(self.idle_w) - prefill_j if alone is not whole else 0.0
+        return Energy(
+            prefill_j=prefill_j,
+            decode_j=decode_j,
+            idle_w=self.idle_w,
+            method=f"{whole.used.method}, loops of {self.job.energy_s:g} s, idle subtracted, "
+            "decode = request - prefill",
+            counter_j=None if cross is None else whole.used.joules * whole.share,
+            integrated_j=None if cross is None else cross * whole.share,
+            flags=tuple(flags),
+        )
+
+    def _said(self, tokens: list[list[int]]) -> tuple[str, ...]:
+        if not self.job.folder or not self.job.prompt_ids:
+            return ()
+        from chip.run.text import decode
+
+        return decode(self.job.folder, tokens, self.job.trust_remote_code)
+
+    def _flags(self, scenario: Scenario, repeats: int, whole: Repeats) -> tuple[str, ...]:
+        flags = []
+        done = len(whole.answer["ttft_ns"])
+        if done < repeats:
+            flags.append(f"{done} of {repeats} repeats in {self.job.max_seconds:g} s (--max-seconds)")
+        if isinstance(self.idle_w, NotAvailable):
+            flags.append(f"no energy: {self.idle_w.reason}")
+        kinds = [len(set(step)) for step in zip(*whole.answer["tokens"])]
+        if self.opened["experts"] and not self.job.folder and stats.median(kinds) < ALIKE * scenario.batch:
+            flags.append(
+                f"{stats.median(kinds):g} different tokens in a step of {scenario.batch}: "
+                "random weights choose fewer experts than text does"
+            )
+        return tuple(flags)
+
+
+def environment(job: Job) -> dict[str, str]:
+    """Ours, with what is meant for the engine alone, and only the device that was asked for."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
+    env.update({k.removeprefix(PREFIX): v for k, v in os.environ.items() if k.startswith(PREFIX)})
+    index = int(job.device.partition(":")[2] or 0)
+    seen = [v for v in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
+    if seen and index >= len(seen):
+        raise ChipError(f"device {job.device}: CUDA_VISIBLE_DEVICES shows only {len(seen)}")
+    if seen or index:
+        env["CUDA_VISIBLE_DEVICES"] = seen[index] if seen else str(index)
+    return env
+
+
+def arguments(job: Job) -> dict[str, Any]:
+    """--engine-setting as arguments of `LLM`: JSON where it is JSON, else text."""
+    found: dict[str, Any] = {}
+    for key, text in job.settings.items():
+        try:
+            found[key] = json.loads(text)
+        except ValueError:
+            found[key] = text
+    if job.trust_remote_code:
+        found["trust_remote_code"] = True
+    return found
+
+
+def config_folder(config: Mapping[str, Any]) -> Path:
+    """A folder with this config.json, the same one every time: its path is part of the key of vLLM's compile cache."""
+    text = json.dumps(config, sort_keys=True, indent=1)
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = root / "chip" / "vllm" / hashlib.sha256(text.encode()).hexdigest()[:12]
+    artifact.write_text(folder / "config.json", text + "\n")
+    return folder
+
+
+def waits(profile: Mapping[str, Mapping[str, float]], walls: Mapping[str, float]) -> tuple[str, ...]:
+    """What the device waited for, the largest share of a step first."""
+    found = []
+    for phase, wall in walls.items():
+        if phase not in profile:
+            continue
+        busy, gaps = profile[phase]["busy_ns"], profile[phase]["gaps_ns"]
+        between = min(gaps, max(0.0, wall - busy))
+        host = max(0.0, wall - busy - between)
+        launched = round(profile[phase]["launched"])
+        found.append((host / wall, f"{phase}: the host, which schedules and launches, {_of(host, wall)}"))
+        found.append((between / wall, f"{phase}: the next kernel, short pauses among {launched}, {_of(between, wall)}"))
+    return tuple(text for share, text in sorted(found, reverse=True) if share >= WORTH_SAYING)
+
+
+def _of(part_ns: float, wall_ns: float) -> str:
+    return f"{part_ns / 1e6:.2f} of {wall_ns / 1e6:.2f} ms"
+
+
+def _meter(uuid: str) -> EnergyProbe:
+    """The device the worker sees, read from here: that disturbs nothing there."""
+    gpu = nvml.open_gpu(0, uuid) if uuid else "the engine sees no GPU"
+    return NoProbe(gpu) if isinstance(gpu, str) else SampledProbe("NVML", gpu.joules, gpu.watts)
+
+
+def _idle_w(meter: EnergyProbe, energy_s: float) -> float | NotAvailable:
+    if isinstance(meter, NoProbe):
+        return NotAvailable(meter.reason)
+    return idle_watts(meter) if energy_s else NotAvailable("--energy-seconds 0")

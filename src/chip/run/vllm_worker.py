@@ -1,0 +1,458 @@
+"""vLLM in a process of its own: one JSON request a line on stdin, one JSON answer a line on what was stdout.
+
+`chip.run.vllm` starts this file with any interpreter that has vLLM; it imports nothing of chip. Whatever vLLM and its
+libraries print goes to stderr, so that nothing can break into the answers.
+
+Requests: `open`, then for each point `prepare`, `repeat` as often as wanted, `profile`; the end of stdin ends it all.
+An answer is {"ok": {...}} or {"error": "one line", "kind": ..., "fatal": true when the engine is of no more use}.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib.util
+import itertools
+import json
+import math
+import os
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from typing import Any
+
+ALWAYS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # the engine in this process, where its steps can be timed
+UNLESS_SET = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+SPREAD = 0.02  # standard deviation of random weights, as models are initialised
+EMBEDDED = 1.0  # ... and of the embeddings of a mixture of experts; see `refill`
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
+FIRST_TOKEN = 3  # prompts leave out the lowest ids, which often mean the end of a text
+MOST_TOKENS = 30000
+PROFILED_STEPS = 4  # decode steps under the profiler
+SHORT_GAP_NS = 10_000  # a pause no longer than this lies between two kernels of one launch; a longer one is the host's
+SETUP = {  # what takes time in a start, and the methods (module, class, name) that do it in one version or another
+    "load": [("vllm.v1.worker.gpu_worker", "Worker", "load_model")],
+    "profile": [("vllm.v1.worker.gpu_worker", "Worker", "determine_available_memory")],
+    "engine_warm_up": [("vllm.v1.worker.gpu_worker", "Worker", "compile_or_warm_up_model")],
+    "capture": [
+        ("vllm.v1.worker.gpu.model_runner", "GPUModelRunner", "capture_model"),
+        ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner", "capture_model"),
+    ],
+}
+NOT_SETTINGS = {  # of vLLM's configuration: the model's own config, and what only the running engine can use
+    *("hf_config", "hf_text_config", "hf_image_processor_config", "encoder_config", "model_arch_config"),
+    *("static_forward_context", "static_all_moe_layers", "traced_files", "bs_to_padded_graph_size"),
+}
+
+
+class Refused(Exception):
+    """A request that cannot be served; the engine is as good as before."""
+
+
+class Tap:
+    """Keeps what the engine core gave in the last step, where `LLM.generate` shows only what is finished."""
+
+    def __init__(self, core: Any) -> None:
+        self.take, self.last = core.get_output, None
+        core.get_output = self
+
+    def __call__(self) -> Any:
+        self.last = self.take()
+        return self.last
+
+
+class Server:
+    """The engine and the point it is at."""
+
+    def __init__(self) -> None:
+        self.llm: Any = None
+        self.tap: Any = None
+        self.prompts: list[dict[str, list[int]]] = []
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+    def open(self, model: str, dtype: str, random_weights: bool, settings: dict[str, Any]) -> dict[str, Any]:
+        setup_s: dict[str, float] = {}
+        began = time.perf_counter()
+        try:
+            vllm = importlib.import_module("vllm")
+        except ImportError as e:
+            if (e.name or "").split(".")[0] != "vllm":
+                raise
+            raise ModuleNotFoundError("vllm") from None
+        setup_s["import"] = time.perf_counter() - began
+        for name, methods in SETUP.items():
+            for method in methods:
+                clock(setup_s, name, *method)
+        arguments = {
+            "model": model,
+            "dtype": dtype,
+            "enable_prefix_caching": False,
+            **({"load_format": "dummy", "skip_tokenizer_init": True} if random_weights else {}),
+            **settings,
+        }
+        began = time.perf_counter()
+        self.llm = vllm.LLM(**arguments)
+        whole_s = time.perf_counter() - began
+        self.tap = Tap(self.llm.llm_engine.engine_core)
+        config = self.llm.llm_engine.vllm_config
+        experts = bool(getattr(config.model_config, "is_moe", False))
+        began = time.perf_counter()
+        if arguments.get("load_format") == "dummy":
+            self.llm.apply_model(lambda model: refill(model, experts))
+            setup_s["refill"] = time.perf_counter() - began
+        split_setup(setup_s, whole_s, float(getattr(config.compilation_config, "compilation_time", 0) or 0))
+        return {
+            "version": vllm.__version__,
+            "setup_s": setup_s,
+            "settings": {"arguments": plain(arguments), **describe(self.llm), "config": plain(config)},
+            "kv_cache_tokens": kv_cache_tokens(config.cache_config),
+            "experts": experts,
+            **device(),
+        }
+
+    def prepare(self, batch: int, prompt: int, output: int, prompt_ids: list[int], seed: int = 0) -> dict[str, Any]:
+        """Make the prompts of a point and run it once, so that nothing is met for the first time later."""
+        config = self.llm.llm_engine.vllm_config.model_config
+        if prompt + output > config.max_model_len:
+            raise Refused(
+                f"prompt + output is {prompt + output} tokens and this engine takes {config.max_model_len}; "
+                "raise max_model_len or shorten them"
+            )
+        rng = random.Random(seed)
+        most = min(int(config.get_vocab_size()), MOST_TOKENS)
+        ids = [prompt_ids or [rng.randrange(FIRST_TOKEN, most) for _ in range(prompt)] for _ in range(batch)]
+        self.prompts = [{"prompt_token_ids": i} for i in ids]
+        began = time.perf_counter()
+        self.once(min(output, 8))
+        if cuda := torch_cuda():
+            cuda.reset_peak_memory_stats()
+        return {"warm_up_s": time.perf_counter() - began}
+
+    def repeat(self, output: int, count: int, least_seconds: float, most_seconds: float) -> dict[str, Any]:
+        """The point again and again: `count` times and at least `least_seconds`, but two once `most_seconds` are over.
+
+        Samples are those of the first `count`; `runs` and `seconds` cover all, for who counts joules meanwhile.
+        """
+        ttft, steps, e2e, runs = [], [], [], 0
+        finished: list[Any] = []
+        began = time.perf_counter()
+        while runs < count or time.perf_counter() - began < least_seconds:
+            if runs >= 2 and time.perf_counter() - began > most_seconds:
+                break
+            at, finished = self.once(output)
+            runs += 1
+            if runs <= count:
+                ttft.append(at[1] - at[0])
+                steps.append([b - a for a, b in itertools.pairwise(at[1:])])
+                e2e.append(at[-1] - at[0])
+        seconds = time.perf_counter() - began
+        return {
+            "ttft_ns": ttft,
+            "step_ns": steps,
+            "e2e_ns": e2e,
+            "runs": runs,
+            "seconds": seconds,
+            "memory": memory(),
+            "tokens": [list(f.outputs[0].token_ids) for f in sorted(finished, key=lambda f: int(f.request_id))],
+        }
+
+    def profile(self, kernels: bool = False) -> dict[str, Any]:
+        """What the device did in one prefill and in a few decode steps; see `on_device`."""
+        if torch_cuda() is None:
+            return {}
+        found = {"prefill": on_device(profiled(lambda: self.once(1)), 1, kernels)}
+        config = self.llm.llm_engine.vllm_config
+        batch, prompt = len(self.prompts), len(self.prompts[0]["prompt_token_ids"])
+        # those served first must still be running when the last prompt is done
+        ahead = 3 + batch * prompt // config.scheduler_config.max_num_batched_tokens
+        steps = min(PROFILED_STEPS, config.model_config.max_model_len - prompt - ahead)
+        if steps > 0 and batch <= config.scheduler_config.max_num_seqs:
+            found["decode"] = on_device(self.profiled_decode(steps, steps + ahead), steps, kernels)
+        return found
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+    def once(self, output: int) -> tuple[list[int], list[Any]]:
+        """All requests at once, as `LLM.generate` runs them: when they were submitted, and when every one of them had
+        its first token, its second, ... (ns); and vLLM's finished requests.
+
+        With asynchronous scheduling a step's tokens come out while the next step already runs on the device: a stamp is
+        taken when the tokens are in the caller's hands, which is when a user could have them.
+        """
+        engine, log, finished, params = self.llm.llm_engine, [], [], greedy(output)
+        began = time.perf_counter_ns()
+        self.llm.enqueue(self.prompts, params, use_tqdm=False)
+        while engine.has_unfinished_requests():
+            finished += engine.step()
+            log.append((time.perf_counter_ns(), self.tap.last))
+        return [began, *stamps(log, len(self.prompts), output)], finished
+
+    def profiled_decode(self, steps: int, output: int) -> list[tuple[str, int, int]]:
+        """Events of so many decode steps: a call of `step` launches one, whatever it waits for."""
+        engine = self.llm.llm_engine
+        first: set[str] = set()
+        self.llm.enqueue(self.prompts, greedy(output), use_tqdm=False)
+        while len(first) < len(self.prompts):
+            engine.step()
+            first |= {o.request_id for o in self.tap.last.outputs if o.new_token_ids}
+        try:
+            return profiled(lambda: [engine.step() for _ in range(steps)])
+        finally:
+            while engine.has_unfinished_requests():
+                engine.step()
+
+
+def greedy(output: int) -> Any:
+    return sys.modules["vllm"].SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True, detokenize=False)
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+def stamps(log: list[tuple[int, Any]], requests: int, output: int) -> list[int]:
+    """When every request had k tokens, for k = 1 ... output.
+
+    Where a prompt is chunked over several steps some requests run ahead; the slowest one counts. So the first stamp is
+    the time to first token of the batch, and the differences of the others add up to the rest of the whole.
+    """
+    tokens: Counter[str] = Counter()
+    have = [0] * (output + 2)  # how many requests have at least k tokens
+    found: list[int] = []
+    for at, outputs in log:
+        for o in outputs.outputs:
+            for _ in o.new_token_ids:
+                tokens[o.request_id] += 1
+                have[tokens[o.request_id]] += 1
+        while len(found) < output and have[len(found) + 1] == requests:
+            if found and found[-1] == at:
+                raise RuntimeError("a step gave several tokens: speculative decoding has no time of a step")
+            found.append(at)
+    if len(found) < output:
+        raise RuntimeError(f"the engine ended after {len(found)} of {output} tokens")
+    return found
+
+
+def clock(into: dict[str, float], name: str, module: str, owner: str, method: str) -> None:
+    """Add up the time a method takes; nothing where this version of vLLM has it elsewhere."""
+    try:
+        cls = getattr(importlib.import_module(module), owner)
+        inner = getattr(cls, method)
+    except (ImportError, AttributeError):
+        return
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            into[name] = into.get(name, 0.0) + time.perf_counter() - began
+
+    setattr(cls, method, timed)
+
+
+def split_setup(setup_s: dict[str, float], whole_s: float, compile_s: float) -> None:
+    """Parts that add up: compiling happens inside the memory profile, capturing inside the warm-up."""
+    inside = (("compile", "profile", compile_s), ("capture", "engine_warm_up", setup_s.get("capture", 0.0)))
+    for inner, outer, seconds in inside:
+        setup_s[inner] = seconds
+        if outer in setup_s:
+            setup_s[outer] = max(0.0, setup_s[outer] - seconds)
+    parts = sum(s for name, s in setup_s.items() if name not in ("import", "refill"))
+    setup_s["other"] = max(0.0, whole_s - parts)
+
+
+# -- device -----------------------------------------------------------------------------------------------------------
+def torch_cuda() -> Any:
+    import torch
+
+    return torch.cuda if torch.cuda.is_available() else None
+
+
+def device() -> dict[str, Any]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return {"device": "", "uuid": "", "torch": torch.__version__}
+    properties = torch.cuda.get_device_properties(0)
+    return {"device": properties.name, "uuid": str(getattr(properties, "uuid", "")), "torch": torch.__version__}
+
+
+def memory() -> dict[str, int]:
+    """Peak bytes of torch since the point began, and what is in use on the device by anybody."""
+    cuda = torch_cuda()
+    if cuda is None:
+        return {}
+    free, total = cuda.mem_get_info()
+    return {
+        "allocated_peak_bytes": cuda.max_memory_allocated(),
+        "reserved_peak_bytes": cuda.max_memory_reserved(),
+        "device_peak_bytes": total - free,
+    }
+
+
+def refill(model: Any, experts: bool) -> None:
+    """Random weights as models have them. vLLM's dummies are tiny and alike in all layers, and values change the power
+    a product draws and so its speed. In place: captured graphs keep their addresses.
+
+    Where there are experts, embeddings are larger: then a token's own direction outlives the layers, rows go on saying
+    different tokens and choose different experts. Else all rows would soon say one token and crowd on its experts.
+    """
+    import torch
+
+    generator = None
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if not p.is_floating_point() or p.element_size() < 2:
+                continue
+            if generator is None:
+                generator = torch.Generator(device=p.device).manual_seed(0)
+            if p.dim() > 1:
+                spread = EMBEDDED if experts and name.endswith(EMBEDDINGS) else SPREAD
+                p.normal_(0.0, spread, generator=generator)
+            else:
+                p.fill_(1.0 if name.endswith("weight") else 0.0)
+    if cuda := torch_cuda():
+        cuda.synchronize()
+
+
+def profiled(work: Any) -> list[tuple[str, int, int]]:
+    """(name, start ns, end ns) of everything the device did for `work`."""
+    import torch
+    from torch.autograd import DeviceType
+
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        work()
+        torch.cuda.synchronize()
+    return [
+        (e.name, round(e.time_range.start * 1e3), round(e.time_range.end * 1e3))
+        for e in profiler.events()
+        if e.device_type == DeviceType.CUDA and not getattr(e, "is_user_annotation", False)
+    ]
+
+
+def on_device(events: list[tuple[str, int, int]], steps: int, kernels: bool) -> dict[str, Any]:
+    """Of one step: ns in which the device worked, ns of short pauses between its kernels, and the kernels."""
+    busy = short = 0
+    end = None
+    for _, start, stop in sorted(events, key=lambda e: e[1]):
+        if end is None or start > end:
+            if end is not None and start - end <= SHORT_GAP_NS:
+                short += start - end
+            busy += stop - start
+            end = stop
+        elif stop > end:
+            busy += stop - end
+            end = stop
+    found: dict[str, Any] = {"busy_ns": busy / steps, "gaps_ns": short / steps, "launched": len(events) / steps}
+    if kernels:
+        count: Counter[str] = Counter()
+        total: Counter[str] = Counter()
+        for name, start, stop in events:
+            count[name] += 1
+            total[name] += stop - start
+        found["kernels"] = [[name, count[name] / steps, ns / steps / 1e3] for name, ns in total.most_common()]
+    return found
+
+
+# -- configuration ----------------------------------------------------------------------------------------------------
+LEFT_OUT = object()
+
+
+def plain(value: Any) -> Any:
+    """A configuration as JSON; what cannot be said in JSON is left out."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, (int, float)):
+        return value if math.isfinite(value) else str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        kept = {str(k): plain(v) for k, v in value.items() if k not in NOT_SETTINGS}
+        return {k: v for k, v in kept.items() if v is not LEFT_OUT}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        kept_items = [i for i in map(plain, value) if i is not LEFT_OUT]
+        return sorted(kept_items, key=str) if isinstance(value, (set, frozenset)) else kept_items
+    if isinstance(value, os.PathLike) or type(value).__module__ == "torch":
+        return str(value)  # paths, dtypes, devices
+    return LEFT_OUT
+
+
+def describe(llm: Any) -> dict[str, Any]:
+    """What the configuration does not say: which runner and which attention it came to."""
+    found: dict[str, Any] = {}
+    try:
+        found["model_runner"] = "v2" if llm.llm_engine.vllm_config.use_v2_model_runner else "v1"
+        runner = llm.llm_engine.model_executor.driver_worker.model_runner
+        groups = [g for gs in runner.attn_groups for g in (gs if isinstance(gs, (list, tuple)) else [gs])]
+        found["attention"] = sorted({g.backend.get_name() for g in groups})
+    except AttributeError:  # another version has them elsewhere
+        pass
+    return found
+
+
+def kv_cache_tokens(cache: Any) -> int:
+    """How many tokens fit into the KV cache."""
+    tokens = getattr(cache, "kv_cache_size_tokens", None)
+    return int(tokens or (cache.num_gpu_blocks or 0) * cache.block_size)
+
+
+# -- process ----------------------------------------------------------------------------------------------------------
+def one_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {'; '.join(lines)}"[:400] if lines else type(error).__name__
+
+
+def kind_of(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and str(error) == "vllm":
+        return "missing"
+    text = f"{type(error).__name__} {error}".lower()
+    return "memory" if "outofmemory" in text or "out of memory" in text else "failed"
+
+
+def serve(requests: Any, answers: Any) -> None:
+    server = Server()
+    for line in requests:
+        request = json.loads(line)
+        try:
+            answer = {"ok": getattr(server, request.pop("do"))(**request)}
+        except Refused as e:
+            answer = {"error": str(e), "kind": "refused", "fatal": False}
+        except Exception as e:
+            traceback.print_exc()
+            answer = {"error": one_line(e), "kind": kind_of(e), "fatal": True}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+        if answer.get("fatal"):
+            return
+
+
+def main() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != here]  # where `vllm` would be chip's own file
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # prints of any library go to the log
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.environ.update(ALWAYS)
+    for name, value in UNLESS_SET.items():
+        os.environ.setdefault(name, value)
+    if importlib.util.find_spec("flashinfer") is None:
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    serve(requests, answers)
+    sys.stderr.flush()
+    os._exit(0)  # taking an engine down by the book takes seconds and can hang
+
+
+if __name__ == "__main__":
+    main()

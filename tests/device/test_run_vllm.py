@@ -1,0 +1,320 @@
+"""vLLM's process: the real worker over a stand-in for vLLM, in another interpreter, and all that can go wrong there."""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+from chip import runs
+from chip.measure.energy import Energy as Measured
+from chip.measure.energy import NotAvailable
+from chip.run import Job, Lost, get, names, vllm, vllm_worker
+from chip.run.vllm_protocol import Worker, ending
+from chip.types import ChipError, Scenario
+
+STAND_IN = Path(__file__).parent / "stand_in"
+CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 512}
+
+
+@pytest.fixture(autouse=True)
+def _stand_in(monkeypatch, tmp_path):
+    monkeypatch.setenv("CHIP_ENGINE_PYTHONPATH", str(STAND_IN))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def job(**changes):
+    return Job(**{"model": "tiny", "config": CONFIG, "max_context": 64, "timeout_s": 60.0, **changes})
+
+
+def logs(tmp_path):
+    return sorted(tmp_path.glob("chip-worker-*.log"))
+
+
+def test_it_is_found_as_an_engine():
+    assert "vllm" in names()
+    assert not {"vllm-worker", "vllm-protocol"} & set(names())
+    assert get("vllm") is vllm
+
+
+def test_runs_of_several_points_are_whole_and_add_up(tmp_path):
+    with vllm.open(job(settings={"max_model_len": "256", "note": "as it is"})) as session:
+        made = [session.measure(Scenario(*point), 3) for point in ((1, 8, 5), (4, 100, 6), (3, 20, 1))]
+    for run in made:
+        assert run.status == "ok"
+        assert len(run.ttft_ns) == 3
+        for ttft, steps, e2e in zip(run.ttft_ns, run.step_ns, run.e2e_ns):
+            assert len(steps) == run.scenario.output - 1
+            assert ttft + sum(steps) == e2e
+            assert min(ttft, e2e, *steps) > 0
+    first = made[0]
+    assert (first.engine, first.engine_version, first.weights) == ("vllm", "vllm 0.26.0+stand.in", "random")
+    assert first.variant == "max_model_len=256,note=as it is"
+    assert first.memory["kv_cache_tokens"] == 1600
+    assert {"import", "load", "compile", "capture", "refill", "warm_up"} - {"load"} <= set(first.setup_s)
+    said = first.settings["arguments"]
+    assert (said["dtype"], said["load_format"], said["max_model_len"]) == ("bfloat16", "dummy", 256)
+    assert said["skip_tokenizer_init"] is True
+    assert said["enable_prefix_caching"] is False
+    config = first.settings["config"]
+    assert config["compilation_config"]["cudagraph_mode"] == "FULL_AND_PIECEWISE"
+    assert config["scheduler_config"]["max_num_batched_tokens"] == 64
+    assert "hf_config" not in config["model_config"]
+    assert "static_forward_context" not in config["compilation_config"]
+    assert json.loads(Path(said["model"], "config.json").read_text()) == CONFIG
+    assert any(f.startswith("no energy") for f in first.flags)
+
+    runs.write(tmp_path / "r.json", runs.Runs(tuple(made), {"tiny": CONFIG}), {"device": "none"})
+    assert runs.read(tmp_path / "r.json")[1].runs == tuple(made)
+    assert logs(tmp_path) == []  # a log of a run that went well is not kept
+
+
+def test_a_refused_point_leaves_the_engine_usable():
+    with vllm.open(job()) as session:
+        with pytest.raises(ChipError, match=r"^vLLM: prompt \+ output is 205 tokens and this engine takes 128") as e:
+            session.measure(Scenario(1, 200, 5), 2)
+        assert not isinstance(e.value, Lost)
+        assert session.measure(Scenario(1, 20, 5), 2).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("killed in a step", r"killed by SIGKILL, often the host's memory is full\): ERROR 11-15 the host ran out"),
+        ("crash in a step", r"exit code 3\): RuntimeError: CUDA error: an illegal memory access"),
+        ("memory in a step", r"^vLLM: out of device memory \(OutOfMemoryError: CUDA out of memory\. Tried"),
+        ("hang in a step", r"gave no answer to 'prepare' for \d+ s and was ended"),
+    ],
+)
+def test_what_ends_a_worker_is_one_line_with_its_log(what, says, monkeypatch, tmp_path):
+    monkeypatch.setenv("CHIP_ENGINE_STAND_IN", what)
+    with vllm.open(job(timeout_s=3.0)) as session:
+        with pytest.raises(Lost, match=says) as e:
+            session.measure(Scenario(2, 8, 4), 2)
+        (log,) = logs(tmp_path)
+        assert str(e.value).endswith(f"log: {log}")
+        assert "\n" not in str(e.value)
+        with pytest.raises(Lost):  # and so does everything that is asked later
+            session.measure(Scenario(1, 8, 4), 2)
+    assert log.exists()
+    monkeypatch.delenv("CHIP_ENGINE_STAND_IN")
+    with vllm.open(job()) as again:
+        assert again.measure(Scenario(2, 8, 4), 2).status == "ok"
+
+
+def test_a_start_that_hangs_or_fails(monkeypatch):
+    monkeypatch.setenv("CHIP_ENGINE_STAND_IN", "hang in open")
+    with pytest.raises(Lost, match="gave no answer to 'open'"):
+        vllm.open(job(timeout_s=1.0))
+    monkeypatch.delenv("CHIP_ENGINE_STAND_IN")
+    with pytest.raises(Lost, match=r"^vLLM: ValueError: prefix caching must be off; log: "):
+        vllm.open(job(settings={"enable_prefix_caching": "true"}))
+
+
+def test_not_installed_says_how_to_get_it(monkeypatch, tmp_path):
+    monkeypatch.delenv("CHIP_ENGINE_PYTHONPATH")
+    if importlib.util.find_spec("vllm"):
+        pytest.skip("vLLM is installed here")
+    with pytest.raises(ChipError, match=r"^vLLM is not installed for \S+: pip install vllm there, or point --python"):
+        vllm.open(job(python=sys.executable))
+    with pytest.raises(ChipError, match=r"cannot be started with /no/python \(No such file or directory\); check --py"):
+        vllm.open(job(python="/no/python"))
+
+
+def test_options_that_make_no_sense_are_refused():
+    with pytest.raises(ChipError, match="runs on a CUDA device, not on cpu"):
+        vllm.open(job(device="cpu"))
+    with pytest.raises(ChipError, match="--sdpa is for the hf engines"):
+        vllm.open(job(sdpa="flash"))
+
+
+def test_the_worker_sees_one_device_and_what_is_meant_for_it(monkeypatch):
+    assert "CUDA_VISIBLE_DEVICES" not in vllm.environment(job())
+    assert vllm.environment(job(device="cuda:2"))["CUDA_VISIBLE_DEVICES"] == "2"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    assert vllm.environment(job(device="cuda:1"))["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+    with pytest.raises(ChipError, match="cuda:2: CUDA_VISIBLE_DEVICES shows only 2"):
+        vllm.environment(job(device="cuda:2"))
+    assert vllm.environment(job())["PYTHONPATH"] == str(STAND_IN)
+    assert not [k for k in vllm.environment(job()) if k.startswith("CHIP_ENGINE_")]
+
+
+def test_a_config_has_one_folder_for_ever(tmp_path):
+    assert vllm.config_folder(CONFIG) == vllm.config_folder(dict(reversed(CONFIG.items())))
+    assert vllm.config_folder({**CONFIG, "vocab_size": 9}) != vllm.config_folder(CONFIG)
+
+
+def test_a_worker_that_speaks_something_else_is_ended():
+    with pytest.raises(Lost, match="answered 'open' with something that is not JSON"):
+        Worker([sys.executable, "-c", "input(); print('hello'); input()"], os.environ, "It").ask(
+            "open", time.monotonic() + 60
+        )
+    assert ending(-11) == "killed by SIGSEGV"
+
+
+# -- inside the worker ------------------------------------------------------------------------------------------------
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.syspath_prepend(str(STAND_IN))
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    made = vllm_worker.Server()
+    spec = importlib.util.spec_from_file_location("vllm", STAND_IN / "vllm" / "__init__.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    spec.loader.exec_module(module)
+    made.open("folder", "bfloat16", True, {})
+    return made
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_stamps_are_those_of_the_slowest_request(server, asynchronous):
+    server.llm.llm_engine.engine_core.config.async_scheduling = asynchronous
+    server.prepare(batch=3, prompt=50, output=4, prompt_ids=[])
+    seen, take = [], server.tap.take
+    server.tap.take = lambda: seen.append(take()) or seen[-1]
+    at, finished = server.once(4)
+    assert len(at) == 5
+    assert len(finished) == 3
+    assert all(b > a for a, b in pairwise(at))
+    given = [[o.request_id for o in outputs.outputs] for outputs in seen]
+    assert max(map(len, given)) < 3 or given[0] != given[-1]  # 64 tokens a step: the third prompt came later
+    counts = {r: sum(g.count(r) for g in given) for r in {i for g in given for i in g}}
+    assert set(counts.values()) == {4}
+
+
+def test_repeats_go_on_for_the_meter_and_stop_for_the_clock(server):
+    server.prepare(batch=1, prompt=8, output=3, prompt_ids=[1, 2, 3])
+    assert server.prompts == [{"prompt_token_ids": [1, 2, 3]}]
+    longer = server.repeat(3, 2, least_seconds=0.1, most_seconds=9)
+    assert len(longer["ttft_ns"]) == 2
+    assert longer["runs"] > 5
+    assert longer["seconds"] >= 0.1
+    shorter = server.repeat(3, 50, least_seconds=0, most_seconds=0)
+    assert len(shorter["ttft_ns"]) == shorter["runs"] == 2
+    assert len(shorter["tokens"][0]) == 3
+
+
+def test_a_profiled_decode_launches_just_its_steps(server, monkeypatch):
+    server.prepare(batch=3, prompt=50, output=4, prompt_ids=[])
+    core = server.llm.llm_engine.engine_core
+    launched = []
+
+    def profiled(work):
+        before = core.launched
+        work()
+        launched.append(core.launched - before)
+        alive = [r for r in core.requests if r.scheduled < r.most]
+        launched.append(len(alive))
+        return [("k", i * 100, i * 100 + 60) for i in range(8)]
+
+    monkeypatch.setattr(vllm_worker, "profiled", profiled)
+    monkeypatch.setattr(vllm_worker, "torch_cuda", lambda: True)
+    found = server.profile(kernels=True)
+    assert launched[0] == 3  # 150 tokens of prompts, 64 a step
+    assert launched[2:] == [vllm_worker.PROFILED_STEPS, 3]
+    assert found["decode"] == {"busy_ns": 120.0, "gaps_ns": 70.0, "launched": 2.0, "kernels": [["k", 2.0, 0.12]]}
+    assert not server.llm.llm_engine.has_unfinished_requests()
+
+
+def test_the_device_is_busy_once_where_kernels_overlap():
+    events = [("a", 0, 100), ("b", 50, 150), ("a", 151, 200), ("c", 20_000, 20_100), ("d", 20_010, 20_020)]
+    found = vllm_worker.on_device(events, 1, True)
+    assert found["busy_ns"] == 150 + 49 + 100
+    assert found["gaps_ns"] == 1  # the long pause is the host's
+    assert found["kernels"][0] == ["a", 2.0, 0.149]
+
+
+def test_waits_are_named_with_the_largest_first():
+    profile = {
+        "prefill": {"busy_ns": 98e6, "gaps_ns": 1e6, "launched": 300},
+        "decode": {"busy_ns": 2e6, "gaps_ns": 0.3e6, "launched": 200.0},
+    }
+    said = vllm.waits(profile, {"prefill": 100e6, "decode": 4e6})
+    assert said == (
+        "decode: the host, which schedules and launches, 1.70 of 4.00 ms",
+        "decode: the next kernel, short pauses among 200, 0.30 of 4.00 ms",
+    )
+
+
+def test_random_weights_are_refilled_in_place():
+    import torch
+
+    model = torch.nn.ModuleDict(
+        {"embed_tokens": torch.nn.Embedding(64, 32), "proj": torch.nn.Linear(32, 64), "norm": torch.nn.LayerNorm(32)}
+    )
+    addresses = [p.data_ptr() for p in model.parameters()]
+    for experts, spread in ((False, 0.02), (True, 1.0)):
+        vllm_worker.refill(model, experts)
+        assert model["embed_tokens"].weight.std().item() == pytest.approx(spread, rel=0.1)
+        assert model["proj"].weight.std().item() == pytest.approx(0.02, rel=0.1)
+        assert model["norm"].weight.tolist() == [1.0] * 32
+        assert model["proj"].bias.tolist() == [0.0] * 64
+    assert [p.data_ptr() for p in model.parameters()] == addresses
+
+
+def test_settings_are_said_in_json():
+    import torch
+
+    value = {"dtype": torch.bfloat16, "sizes": {3, 1}, "inf": float("inf"), "what": object(), "path": Path("/a")}
+    assert vllm_worker.plain(value) == {"dtype": "torch.bfloat16", "sizes": [1, 3], "inf": "inf", "path": "/a"}
+
+
+# -- energy and text --------------------------------------------------------------------------------------------------
+class Meter:
+    """100 W while asked, whatever runs."""
+
+    def start(self):
+        pass
+
+    def stop(self):
+        return Measured(200.0, 2.0, "a meter", 230.0)
+
+
+def session(**changes):
+    made = object.__new__(vllm.VllmSession)
+    made.job, made.meter, made.idle_w = job(**changes), Meter(), 40.0
+    made.opened = {"experts": True}
+    return made
+
+
+def answer(seconds, count, **more):
+    return {"seconds": seconds, "runs": count, "ttft_ns": [1] * count, "tokens": [[7, 8]] * 4, **more}
+
+
+def test_joules_of_prefill_and_decode_add_up():
+    made = session()
+    used = Meter().stop()
+    whole, alone = vllm.Repeats(answer(2.0, 4), used), vllm.Repeats(answer(2.0, 10), used)
+    energy = made._energy(whole, alone)
+    assert energy.prefill_j == pytest.approx(60 * 0.2)
+    assert energy.decode_j == pytest.approx(60 * 0.5 - 60 * 0.2)
+    assert energy.counter_j == pytest.approx(50.0)
+    assert energy.flags == ("energy counter and integrated power differ by 15%",)
+    made.idle_w = NotAvailable("no meter")
+    assert made._energy(whole, alone) is None
+
+
+def test_flags_name_what_a_reader_must_know():
+    flags = session()._flags(Scenario(4, 8, 2), 5, vllm.Repeats(answer(2.0, 4), None))
+    assert flags == (
+        "4 of 5 repeats in 60 s (--max-seconds)",
+        "1 different tokens in a step of 4: random weights choose fewer experts than text does",
+    )
+
+
+def test_real_text_comes_back_as_text(monkeypatch, tmp_path):
+    made = session(folder=tmp_path, prompt_ids=(1, 2))
+    stand_in = SimpleNamespace(decode=lambda folder, rows, trust: tuple(map(str, rows)))
+    monkeypatch.setitem(sys.modules, "chip.run.text", stand_in)
+    assert made._said([[1, 2], [3]]) == ("[1, 2]", "[3]")
+    assert session()._said([[1, 2]]) == ()
