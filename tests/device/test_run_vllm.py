@@ -104,7 +104,7 @@ def test_what_ends_a_worker_is_one_line_with_its_log(what, says, monkeypatch, tm
         (log,) = logs(tmp_path)
         assert str(e.value).endswith(f"log: {log}")
         assert "\n" not in str(e.value)
-        with pytest.raises(Lost):  # and so does everything that is asked later
+        with pytest.raises(Lost, match=says):  # and so does everything that is asked later
             session.measure(Scenario(1, 8, 4), 2)
     assert log.exists()
     monkeypatch.delenv("CHIP_ENGINE_STAND_IN")

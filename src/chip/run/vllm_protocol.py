@@ -34,9 +34,13 @@ class Worker:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], title: str) -> None:
         self.title = title
         self.command = command
+        self.gone = ""  # why it can answer no more
         try:
             handle, name = tempfile.mkstemp(prefix="chip-worker-", suffix=".log")
-            self.log = Path(name)
+        except OSError as e:
+            raise ChipError(f"{title}: its log cannot be written to {tempfile.gettempdir()} ({e.strerror})") from None
+        self.log = Path(name)
+        try:
             with os.fdopen(handle, "wb") as log:
                 self.process = subprocess.Popen(
                     command,
@@ -47,6 +51,7 @@ class Worker:
                     start_new_session=True,  # its own helpers end with it, and Ctrl-C reaches it through us
                 )
         except OSError as e:
+            self.log.unlink(missing_ok=True)
             raise ChipError(f"{title} cannot be started with {command[0]} ({e.strerror}); check --python") from None
         self._answers: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -59,53 +64,53 @@ class Worker:
 
     def ask(self, do: str, until: float, **request: Any) -> dict[str, Any]:
         """The answer to a request, waited for until `until` on the clock of time.monotonic."""
+        if self.gone:
+            raise Lost(self.gone)
+        began = time.monotonic()
         try:
             assert self.process.stdin is not None
             self.process.stdin.write(json.dumps({"do": do, **request}).encode() + b"\n")
             self.process.stdin.flush()
-        except (OSError, ValueError):  # it is dead, or `close` was before
-            raise self._lost(do) from None
-        began = time.monotonic()
-        try:
             line = self._answers.get(timeout=max(0.0, until - began))
         except queue.Empty:
-            self.kill()
             spent = time.monotonic() - began
-            raise Lost(f"{self.title} gave no answer to {do!r} for {spent:.0f} s and was ended{self._tail()}") from None
+            raise self._lost(f"gave no answer to {do!r} for {spent:.0f} s and was ended") from None
+        except (OSError, ValueError):  # nobody reads any more
+            line = None
         if line is None:
-            raise self._lost(do)
+            raise self._lost(f"ended during {do!r} ({ending(self._exit_code())})")
         try:
             answer = json.loads(line)
         except ValueError:
-            self.kill()
-            raise Lost(f"{self.title} answered {do!r} with something that is not JSON{self._tail()}") from None
-        if "error" not in answer:
-            return dict(answer["ok"])
-        raise self._failed(answer)
+            raise self._lost(f"answered {do!r} with something that is not JSON") from None
+        if "error" in answer:
+            raise self._failed(answer)
+        return dict(answer["ok"])
 
     def _failed(self, answer: Mapping[str, Any]) -> ChipError:
         text, kind = answer["error"], answer["kind"]
-        if kind == "missing":
-            self.close()
-            return Lost(f"{self.title} is not installed for {self.command[0]}: {INSTALL}")
         if kind == "memory":
             text = f"out of device memory ({text}); take a smaller batch or model, or free the GPU"
         if not answer["fatal"]:
             return ChipError(f"{self.title}: {text}")
         self.kill()
-        return Lost(f"{self.title}: {text}; log: {self.log}")
+        self.gone = f"{self.title}: {text}; log: {self.log}"
+        if kind == "missing":
+            self.gone = f"{self.title} is not installed for {self.command[0]}: {INSTALL}"
+            self.log.unlink(missing_ok=True)
+        return Lost(self.gone)
 
-    def _lost(self, do: str) -> Lost:
-        try:
-            code = self.process.wait(CLOSE_S)
-        except subprocess.TimeoutExpired:
-            code = None
+    def _lost(self, what: str) -> Lost:
         self.kill()
-        return Lost(f"{self.title} ended during {do!r} ({ending(code)}){self._tail()}")
-
-    def _tail(self) -> str:
         said = last_useful_line(self.log)
-        return f": {said}; log: {self.log}" if said else f"; log: {self.log}"
+        self.gone = f"{self.title} {what}{f': {said}' if said else ''}; log: {self.log}"
+        return Lost(self.gone)
+
+    def _exit_code(self) -> int | None:
+        try:
+            return self.process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            return None
 
     def kill(self) -> None:
         """End it and its helpers; the log stays."""
@@ -117,17 +122,17 @@ class Worker:
         self.process.wait()
 
     def close(self) -> None:
-        """The end of its input is its sign to go. A log nobody was told of goes too."""
-        alive = self.process.poll() is None
-        if alive and self.process.stdin is not None:
-            try:
-                self.process.stdin.close()
-                self.process.wait(CLOSE_S)
-            except (OSError, subprocess.TimeoutExpired):
-                pass
-        self.kill()
-        if alive:
+        """The end of its input is its sign to go. A log that nobody was told of goes too."""
+        if not self.gone:
+            self.gone = f"{self.title} was closed"
             self.log.unlink(missing_ok=True)
+        try:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            self.process.wait(CLOSE_S)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        self.kill()
 
 
 def ending(code: int | None) -> str:

@@ -39,8 +39,11 @@ EMBEDDED = 1.0  # ... and of the embeddings of a mixture of experts; see `refill
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 FIRST_TOKEN = 3  # prompts leave out the lowest ids, which often mean the end of a text
 MOST_TOKENS = 30000
+WARM_S = 0.3  # of load before anything counts: clocks rise, and what is met for the first time is met
+WARM_TOKENS = 8
 PROFILED_STEPS = 4  # decode steps under the profiler
 SHORT_GAP_NS = 10_000  # a pause no longer than this lies between two kernels of one launch; a longer one is the host's
+NAME = 240  # characters of a kernel's name
 SETUP = {  # what takes time in a start, and the methods (module, class, name) that do it in one version or another
     "load": [("vllm.v1.worker.gpu_worker", "Worker", "load_model")],
     "profile": [("vllm.v1.worker.gpu_worker", "Worker", "determine_available_memory")],
@@ -122,7 +125,7 @@ class Server:
         }
 
     def prepare(self, batch: int, prompt: int, output: int, prompt_ids: list[int], seed: int = 0) -> dict[str, Any]:
-        """Make the prompts of a point and run it once, so that nothing is met for the first time later."""
+        """Make the prompts of a point and run them, so that nothing is met for the first time later."""
         config = self.llm.llm_engine.vllm_config.model_config
         if prompt + output > config.max_model_len:
             raise Refused(
@@ -134,7 +137,9 @@ class Server:
         ids = [prompt_ids or [rng.randrange(FIRST_TOKEN, most) for _ in range(prompt)] for _ in range(batch)]
         self.prompts = [{"prompt_token_ids": i} for i in ids]
         began = time.perf_counter()
-        self.once(min(output, 8))
+        self.once(min(output, WARM_TOKENS))
+        while time.perf_counter() - began < WARM_S:
+            self.once(min(output, WARM_TOKENS))
         if cuda := torch_cuda():
             cuda.reset_peak_memory_stats()
         return {"warm_up_s": time.perf_counter() - began}
@@ -359,7 +364,7 @@ def on_device(events: list[tuple[str, int, int]], steps: int, kernels: bool) -> 
         for name, start, stop in events:
             count[name] += 1
             total[name] += stop - start
-        found["kernels"] = [[name, count[name] / steps, ns / steps / 1e3] for name, ns in total.most_common()]
+        found["kernels"] = [[n[:NAME], count[n] / steps, round(ns / steps / 1e3, 3)] for n, ns in total.most_common()]
     return found
 
 
