@@ -14,9 +14,10 @@ import pytest
 pytest.importorskip("torch")
 
 from chip import runs
+from chip.measure.device import open_device
 from chip.measure.energy import Energy as Measured
 from chip.measure.energy import NotAvailable
-from chip.run import Job, Lost, get, names, vllm, vllm_worker
+from chip.run import Job, Lost, get, grid, names, vllm, vllm_worker
 from chip.run.vllm_protocol import Worker, ending
 from chip.types import ChipError, Scenario
 
@@ -110,6 +111,18 @@ def test_what_ends_a_worker_is_one_line_with_its_log(what, says, monkeypatch, tm
     monkeypatch.delenv("CHIP_ENGINE_STAND_IN")
     with vllm.open(job()) as again:
         assert again.measure(Scenario(2, 8, 4), 2).status == "ok"
+
+
+def test_a_killed_worker_costs_one_point_of_a_grid(monkeypatch, tmp_path):
+    monkeypatch.setenv("CHIP_ENGINE_STAND_IN", "killed in a step of 3")
+    ledger = grid.Ledger(tmp_path / "runs.json", open_device("cpu"))
+    plan = grid.Plan("vllm", job(), tuple(Scenario(batch, 8, 3) for batch in (2, 3, 4)))
+    said = []
+    found = grid.measure([plan], ledger, 2, said.append)
+    assert [r.status for r in found] == ["ok", "failed", "ok"]
+    assert "killed by SIGKILL" in found[1].reason
+    assert len(said) == 1
+    assert runs.read(tmp_path / "runs.json")[1].runs == tuple(found)
 
 
 def test_a_start_that_hangs_or_fails(monkeypatch):

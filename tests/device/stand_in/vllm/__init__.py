@@ -135,6 +135,7 @@ class Core:
 
     def get_output(self):
         misbehave("a step")
+        misbehave(f"a step of {len(self.requests)}")
         step = self.schedule()
         if step is not None:
             self.launched += 1
