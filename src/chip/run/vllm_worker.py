@@ -38,7 +38,7 @@ SPREAD = 0.02  # standard deviation of random weights, as models are initialised
 EMBEDDED = 1.0  # ... and of the embeddings of a mixture of experts; see `refill`
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 FIRST_TOKEN = 3  # prompts leave out the lowest ids, which often mean the end of a text
-MOST_TOKENS = 30000
+LAST_TOKEN = 30000  # ... and the highest, where special tokens and unused rows lie
 WARM_S = 0.3  # of load before anything counts: clocks rise, and what is met for the first time is met
 WARM_TOKENS = 8
 PROFILED_STEPS = 4  # decode steps under the profiler
@@ -93,10 +93,10 @@ class Server:
             if (e.name or "").split(".")[0] != "vllm":
                 raise
             raise ModuleNotFoundError("vllm") from None
-        setup_s["import"] = time.perf_counter() - began
         for name, methods in SETUP.items():
             for method in methods:
                 clock(setup_s, name, *method)
+        setup_s["import"] = time.perf_counter() - began
         arguments = {
             "model": model,
             "dtype": dtype,
@@ -133,7 +133,7 @@ class Server:
                 "raise max_model_len or shorten them"
             )
         rng = random.Random(seed)
-        most = min(int(config.get_vocab_size()), MOST_TOKENS)
+        most = min(int(config.get_vocab_size()), LAST_TOKEN)
         ids = [prompt_ids or [rng.randrange(FIRST_TOKEN, most) for _ in range(prompt)] for _ in range(batch)]
         self.prompts = [{"prompt_token_ids": i} for i in ids]
         began = time.perf_counter()
