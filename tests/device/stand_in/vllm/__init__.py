@@ -169,6 +169,8 @@ class LLM:
         misbehave("open")
         if settings.get("enable_prefix_caching"):
             raise ValueError("prefix caching must be off")
+        if settings.get("kv_cache_memory_bytes", 1 << 30) < 1 << 21:
+            raise ValueError("To serve at least one request with the model's max seq len, 2 GiB KV cache is needed")
         os.write(1, b"and so does the C++ of its kernels\n")
         config = VllmConfig()
         config.model_config.max_model_len = settings.get("max_model_len", 128)
