@@ -33,7 +33,8 @@ SHORT_S = 20e-6
 DISTURBED = 0.5  # involuntary switches a sample: above it the median is the scheduler's, not the operator's
 SAMPLE_S = 0.4e-3  # a sample is as many calls as take about this long
 LONG_SAMPLE_S = 4e-3  # under unbroken load
-STARVED_S = 100e-6  # a slow host enqueues calls shorter than this no faster than the device runs them
+STARVED_S = 100e-6  # a slow host enqueues calls shorter than this no faster than the device runs them, ...
+STARVED_SHARE = 0.5  # ... and calls of many kernels where handing them over takes this share of their run
 MAX_SETS = 512
 MAX_INNER = 2048
 
@@ -232,7 +233,7 @@ class _Bench:
     def _unbroken(self, context: str, calls: Sequence[build.Closure]) -> tuple[Take, str]:
         """Long arithmetic is measured under unbroken load: with pauses its clock, and so its time, would wander."""
         inner = max(1, round(LONG_SAMPLE_S / max(self.call_s, 1e-7)))
-        if context == "graph" or self.call_s < STARVED_S:
+        if context == "graph" or self.call_s < STARVED_S or self._enqueue_s() > STARVED_SHARE * self.call_s:
             inner = len(calls) * max(1, round(inner / len(calls)))
             replay = timing.capture(self.device, calls, inner).replay
             return timing.unbroken(self.device, replay, inner), f"graph of {inner} calls, unbroken load"
@@ -243,6 +244,9 @@ class _Bench:
                 next(rotation)()
 
         return timing.unbroken(self.device, run, inner), f"{inner} calls between events, unbroken load"
+
+    def _enqueue_s(self) -> float:
+        return timing.enqueue(self.device, self.calls[0], 3)() * 1e-9
 
     def _coldness(self, context: str) -> str:
         if context in ("hot", "host"):
