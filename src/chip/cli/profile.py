@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=-1.0,
         metavar="SECONDS",
-        help="load before sampling [0.2, before long arithmetic 0.6; with --quick 0.04]",
+        help="load before sampling [0.2, before long arithmetic 1.5; with --quick 0.04]",
     )
     add("--quick", action="store_true", help="fewer samples, shorter warm-up")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")

@@ -32,10 +32,11 @@ from chip.types import ChipError, Measurement, Op
 SHORT_S = 20e-6
 DISTURBED = 0.5  # involuntary switches a sample: above it the median is the scheduler's, not the operator's
 SAMPLE_S = 0.4e-3  # a sample is as many calls as take about this long
-LONG_SAMPLE_S = 4e-3  # under unbroken load
+LONG_SAMPLE_S = 8e-3  # under unbroken load
 STARVED_S = 100e-6  # a slow host enqueues calls shorter than this no faster than the device runs them, ...
 STARVED_SHARE = 0.5  # ... and calls of many kernels where handing them over takes this share of their run
 MAX_SETS = 512
+SPREAD_SETS, SPREAD_BYTES = 8, 8e9  # where a buffer lies changes its speed by a per cent or two: take several places
 MAX_INNER = 2048
 
 
@@ -46,7 +47,7 @@ class Settings:
     max_s: float = 1.0  # of sampling, for each context
     warm_s: float = 0.2  # before the first context, a quarter of it before each other
     cpu_cold_bytes: int = 2**29  # filling more buffers than this would take a CPU longer than measuring
-    arithmetic_warm_s: float = 0.6  # instead, before long arithmetic: its clock takes a while to settle
+    arithmetic_warm_s: float = 1.5  # instead, before long arithmetic: its clock takes a while to settle
     only: tuple[str, ...] = ()  # contexts; empty: all that the device has
 
     @property
@@ -149,6 +150,7 @@ class _Bench:
         first()  # what is loaded, chosen or compiled on first use
         device.synchronize()
         self.call_s = timing.events(device, [first], 5)() * 1e-9
+        self.starved = timing.enqueue(device, first, 3)() * 1e-9 > STARVED_SHARE * self.call_s
         self.calls = [first, *(self._build() for _ in range(self._sets() - 1))]
         self.warmed, self.capturable = False, True
 
@@ -163,6 +165,8 @@ class _Bench:
         wanted = timing.cold_copies(self.device, self._bytes())
         if self.device.kind == "cpu":
             wanted = min(wanted, int(self.settings.cpu_cold_bytes // self._bytes()) + 2)
+        elif SPREAD_SETS * self.op.cost().bytes <= SPREAD_BYTES:
+            wanted = max(wanted, SPREAD_SETS)
         return max(1, min(wanted, MAX_SETS))
 
     def measure(self, wanted: Sequence[str]) -> Iterator[Measurement]:
@@ -196,7 +200,7 @@ class _Bench:
 
     @property
     def _by_graph(self) -> bool:
-        return self.device.kind == "cuda" and self.call_s < SHORT_S and self.capturable
+        return self.device.kind == "cuda" and self.capturable and (self.call_s < SHORT_S or self.starved)
 
     def _collect(self, context: str) -> tuple[Samples, str]:
         take, method = self._take(context)
@@ -233,7 +237,7 @@ class _Bench:
     def _unbroken(self, context: str, calls: Sequence[build.Closure]) -> tuple[Take, str]:
         """Long arithmetic is measured under unbroken load: with pauses its clock, and so its time, would wander."""
         inner = max(1, round(LONG_SAMPLE_S / max(self.call_s, 1e-7)))
-        if context == "graph" or self.call_s < STARVED_S or self._enqueue_s() > STARVED_SHARE * self.call_s:
+        if context == "graph" or self.call_s < STARVED_S or self.starved:
             inner = len(calls) * max(1, round(inner / len(calls)))
             replay = timing.capture(self.device, calls, inner).replay
             return timing.unbroken(self.device, replay, inner), f"graph of {inner} calls, unbroken load"
@@ -244,9 +248,6 @@ class _Bench:
                 next(rotation)()
 
         return timing.unbroken(self.device, run, inner), f"{inner} calls between events, unbroken load"
-
-    def _enqueue_s(self) -> float:
-        return timing.enqueue(self.device, self.calls[0], 3)() * 1e-9
 
     def _coldness(self, context: str) -> str:
         if context in ("hot", "host"):
