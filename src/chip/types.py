@@ -62,6 +62,7 @@ class Op:
     __slots__ = ()
     kind: ClassVar[str]
     TOKEN_AXIS: ClassVar[int] = 0  # which field grows with the tokens of a step
+    KERNELS: ClassVar[int] = 1  # launched for one call
 
     def cost(self) -> Cost:
         raise NotImplementedError

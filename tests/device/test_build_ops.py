@@ -25,16 +25,27 @@ CASES = {
     "embedding": (ROWS, [(5, 24)]),
     "fill": (ROWS, [(5, 24)]),
     "gelu": (ROWS, [(5, 24)]),
+    "growing_attention": (
+        {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 1, "kv_len": 6},
+        [(2, 4, 1, 16)],
+    ),
     "kv_append": (ROWS, [(10, 12), (10, 12)]),
     "layer_norm": (ROWS, [(5, 24)]),
     "layer_norm_gelu": (ROWS, [(5, 24)]),
     "linear": ({"m": 4, "n": 5, "k": 6, "bias": True}, [(4, 5)]),
     "lstm": ({"batch": 2, "seq": 3, "input_size": 4, "hidden": 5, "layers": 2}, [(2, 3, 5), (2, 2, 5), (2, 2, 5)]),
+    "masked_attention": (
+        {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 3, "kv_len": 6},
+        [(2, 4, 3, 16)],
+    ),
     "mla": ({"batch": 2, "heads": 3, "latent": 16, "rope_dim": 8, "q_len": 2, "kv_len": 5}, [(2, 3, 2, 16)]),
     "moe_experts": ({"tokens": 6, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2}, [(12, 32)]),
     "moe_router": ({"tokens": 6, "hidden": 32, "experts": 4, "top_k": 2}, [(6, 2), (6, 2)]),
     "relu": (ROWS, [(5, 24)]),
     "rms_norm": (ROWS, [(5, 24)]),
+    "rms_norm_composed": (ROWS, [(5, 24)]),
+    "rope_composed": ({"rows": 6, "heads": 5, "head_dim": 8}, [(1, 4, 6, 8), (1, 1, 6, 8)]),
+    "rotary_table": (ROWS, [(1, 5, 24), (1, 5, 24)]),
     "rope": ({"rows": 6, "heads": 5, "head_dim": 8}, [(1, 4, 6, 8), (1, 1, 6, 8)]),
     "row_normalize": (ROWS, [(5, 24)]),
     "sampling": (ROWS, [(5,)]),
@@ -44,6 +55,9 @@ CASES = {
     "softcap": (ROWS, [(5, 24)]),
     "softmax": (ROWS, [(5, 24)]),
 }
+
+
+OTHER_ATTENTIONS = ("masked_attention", "growing_attention")
 
 
 def tensors(result):
@@ -81,11 +95,12 @@ def test_runs_with_the_shape_and_values_it_should(kind, dtype):
         assert r.float().abs().sum() > 0
 
 
-@pytest.mark.parametrize("kind", ["linear", "bmm", "attention", "conv2d", "moe_router", "mla"])
+@pytest.mark.parametrize("kind", ["linear", "bmm", "attention", "conv2d", "moe_router", "mla", *OTHER_ATTENTIONS])
 def test_flops_are_those_torch_counts(kind):
     """Attention on its unfused path: the counter does not see into the fused one of the CPU."""
     axes, _ = CASES[kind]
-    op, counted = run(kind, {**axes, "dtype": "fp32"}, "math" if kind == "attention" else "", count=True)
+    unfused = kind in ("attention", *OTHER_ATTENTIONS)
+    op, counted = run(kind, {**axes, "dtype": "fp32"}, "math" if unfused else "", count=True)
     assert counted == op.counted_flops
 
 
@@ -146,6 +161,46 @@ def test_attention_implementations_on_the_cpu(implementation):
     axes, shapes = CASES["attention"]
     _, (out,) = run("attention", {**axes, "dtype": "fp32"}, implementation)
     assert tuple(out.shape) == shapes[0]
+
+
+@pytest.mark.parametrize("kind", ["rms_norm", "add_rms_norm", "silu_mul"])
+def test_compiled_is_the_same_operator(kind):
+    """The formulas that are compiled on a GPU, run here as they stand."""
+    from chip.measure.build import add_rms_norm, rms_norm, silu_mul
+
+    g = torch.Generator().manual_seed(7)
+    x, y, w = torch.randn(5, 24, generator=g), torch.randn(5, 24, generator=g), torch.randn(24, generator=g)
+    if kind == "silu_mul":
+        got, wanted = silu_mul.gated(torch.cat((x, y), -1)), torch.nn.functional.silu(x) * y
+    elif kind == "rms_norm":
+        got, wanted = rms_norm.norm(x, w), torch.nn.functional.rms_norm(x, (24,), w, 1e-6)
+    else:
+        got, wanted = add_rms_norm.add_norm(x, y, w)[0], torch.nn.functional.rms_norm(x + y, (24,), w, 1e-6)
+    assert torch.allclose(got, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["rms_norm_composed"])
+def test_composed_is_the_same_operator(kind):
+    _, (got,) = run(kind, {**ROWS, "dtype": "fp32"})
+    _, (wanted,) = run("rms_norm", {**ROWS, "dtype": "fp32"})
+    assert torch.allclose(got, wanted, atol=1e-5)
+
+
+def test_masked_attention_sees_what_its_mask_shows():
+    axes = {**CASES["masked_attention"][0], "dtype": "fp32"}
+    _, (got,) = run("masked_attention", axes)
+    g = torch.Generator().manual_seed(7)
+    q = torch.randn(2, 3, 4, 16, generator=g).transpose(1, 2)
+    k, v = (torch.randn(2, 2, 6, 16, generator=g).repeat_interleave(2, 1) for _ in range(2))
+    hidden = torch.arange(6)[None, :] > torch.arange(3, 6)[:, None]
+    scores = (q @ k.transpose(-1, -2) / 4).masked_fill(hidden, float("-inf"))
+    assert torch.allclose(got, scores.softmax(-1) @ v, atol=1e-5)
+
+
+def test_fa3_without_vllm_says_so():
+    op = ops.build("attention", CASES["attention"][0])
+    with pytest.raises(build.Unsupported, match="part of vLLM, which is not installed"):
+        build._module(op).build(op, torch.device("cpu"), torch.Generator(), "fa3")
 
 
 def test_channels_last_is_the_same_convolution():

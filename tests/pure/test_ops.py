@@ -25,6 +25,43 @@ BY_HAND = {
         2 * (3 * 2 * 8 + 4 * 1 * (8 + 8)),
         2 * 3 * 2 * 8,
     ),
+    # 3 queries meet all 4 slots; keys and values of 1 head are copied to 2, the mask of 3 x 4 is read as bytes, written
+    # as numbers and read again
+    "masked_attention": (
+        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 3, "kv_len": 4},
+        2 * 2 * (3 * 4) * (8 + 8),
+        2 * (3 * 2 * 8 + 4 * (8 + 8) + 4 * 2 * (8 + 8) + 3 * 4) + 3 * 4,
+        2 * (3 * 2 * 8 + 4 * 2 * (8 + 8) + 3 * 4),
+    ),
+    # attention over 4 keys, all of which were read and written once more before
+    "growing_attention": (
+        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 1, "kv_len": 4},
+        2 * 2 * 4 * (8 + 8),
+        2 * (2 * 8 + 4 * (8 + 8) + 4 * (8 + 8)),
+        2 * (2 * 8 + 4 * (8 + 8)),
+    ),
+    # widen (2 -> 4 bytes), square (4 -> 4), average (4), scale (4 -> 4), narrow (4 -> 2), times weight (2 -> 2)
+    "rms_norm_composed": (
+        {"rows": 3, "cols": 5},
+        4 * 15,
+        (2 + 4 + 4 + 4 + 4 + 2) * 15 + 2 * 5,
+        (4 + 4 + 4 + 2 + 2) * 15,
+    ),
+    # of 24 values: times cos, minus half of them, joined, times sin, added; cosines and sines of a token, 4 each
+    "rope_composed": (
+        {"rows": 3, "heads": 2, "head_dim": 4},
+        6 * 3 * 2 * 2,
+        2 * (24 * (1 + 0.5 + 1 + 1 + 2) + 2 * 3 * 4),
+        2 * 24 * (1 + 0.5 + 1 + 1 + 1),
+    ),
+    # of 12 angles, in fp32: half of them written, read and joined, then each read and written by cosine, sine and two
+    # scalings, read by two casts and written in bf16
+    "rotary_table": (
+        {"rows": 3, "cols": 4},
+        6 * 12,
+        4 * 12 * (0.5 + 1 + 2 + 2 + 2),
+        4 * 12 * (0.5 + 1 + 2 + 2) + 2 * 2 * 12,
+    ),
     # keys are 6 + 2 wide, values the same 6, read once and shared by both heads
     "mla": (
         {"batch": 1, "heads": 2, "latent": 6, "rope_dim": 2, "q_len": 1, "kv_len": 4},
@@ -142,12 +179,15 @@ GROWING = {
 }
 
 
+ATTENTIONS = ("attention", "growing_attention", "masked_attention")
+
+
 @pytest.mark.parametrize(("kind", "axis"), [(k, a) for k, axes in GROWING.items() for a in axes])
 @settings(max_examples=25)
 @given(data=st.data())
 def test_no_axis_grows_for_less_work(kind, axis, data):
     drawn = {a: data.draw(st.integers(1, 40), a) for a in GROWING[kind]}
-    if kind == "attention":
+    if kind in ATTENTIONS:
         drawn["heads"] = drawn["kv_heads"]  # so that any number of them divides
     if "kv_len" in drawn:
         drawn["kv_len"] += drawn["q_len"]
@@ -161,10 +201,10 @@ def test_no_axis_grows_for_less_work(kind, axis, data):
         grown["kv_len"] += more
     if axis == "top_k":
         grown["experts"] = drawn["experts"] = drawn["experts"] + more
-    if kind == "attention" and axis == "heads":
+    if kind in ATTENTIONS and axis == "heads":
         grown["heads"] = drawn["heads"] * (1 + more)
-    elif kind == "attention" and axis == "kv_heads":
-        drawn["heads"] = grown["heads"] = drawn["kv_heads"] * grown["kv_heads"]
+    elif kind in ATTENTIONS and axis == "kv_heads":
+        drawn["heads"] = grown["heads"] = 2 * drawn["kv_heads"] * grown["kv_heads"]
     small, large = ops.build(kind, drawn).cost(), ops.build(kind, grown).cost()
     assert all(more >= less * (1 - 1e-12) for more, less in zip(large, small))  # the expected experts are rounded
 

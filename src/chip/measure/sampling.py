@@ -6,18 +6,31 @@ it covers the space too, so a run that was cut short is still of use), with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from chip import ops
+from chip.engines.hf_graph import SPARE_TOKENS
 from chip.types import Op
 
 MAX_BYTES = 16e9  # of one case's tensors
 MAX_FLOPS = 2e13
 
-LINEAR_POINTS = 640
-ATTENTION_POINTS = 150  # each of prefill, decode and chunks after a past: half of these for the last
+LINEAR_POINTS = 440
+ATTENTION_POINTS = 120  # each of prefill, decode and chunks after a past: half of these for the last
+ENGINE_ATTENTION_POINTS = 64  # each of the ways in which engines call attention
 ROWS_COLS_POINTS = 44  # for each operator over rows and columns
 ROWS_COLS_OPS = ("rms_norm", "layer_norm", "gelu", "silu_mul", "softmax", "add", "embedding", "add_rms_norm", "silu")
+# In a model these find their inputs warm in cache, since the kernel before has just written them.
+WARM_OPS = ("layer_norm", "gelu", "silu_mul", "add", "silu", "rms_norm_composed", "kv_append")
+WARM_POINTS = 36
+VOCABULARIES = (32000, 50304, 65536, 128256, 151936, 256000)
+COMPILED_COLS = {
+    "rms_norm": (1024, 2048, 4096, 8192),
+    "add_rms_norm": (1024, 2048, 4096, 8192),
+    "silu_mul": (4864, 14336, 27648),
+}
+COMPILED_ROWS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384)
 
 # (n, k) of dense layers of models in use, small to large, and a few vocabularies
 MODEL_MATRICES = (
@@ -48,22 +61,41 @@ def _multiple(value: float, of: int) -> int:
     return max(of, round(value / of) * of)
 
 
-def cases(dtype: str) -> list[Op]:
-    """Every case, kinds interleaved so that a run cut short has some of each."""
-    groups = [
-        list(_linear(dtype)),
-        list(_model_linear(dtype)),
-        list(_decode(dtype)),
-        list(_prefill(dtype)),
-        list(_chunk(dtype)),
-    ]
-    groups += [list(_rows_cols(kind, dtype)) for kind in ROWS_COLS_OPS] + [list(_rope(dtype))]
-    found: dict[Op, float] = {}
+class Point(NamedTuple):
+    """A shape to measure: as which implementation ("" for the default), in which context."""
+
+    op: Op
+    implementation: str = ""
+    context: str = "cold"
+
+
+def points(dtype: str) -> list[Point]:
+    """Every point, kinds interleaved so that a run cut short has some of each."""
+    cold = [_linear(dtype), _model_linear(dtype), _decode(dtype), _prefill(dtype), _chunk(dtype)]
+    cold += [_rows_cols(kind, dtype, ROWS_COLS_POINTS) for kind in ROWS_COLS_OPS] + [_rope("rope", dtype)]
+    cold += [_static_decode(dtype), _static_prefill(dtype), _growing(dtype)]
+    warm = [_rows_cols(kind, dtype, WARM_POINTS) for kind in WARM_OPS]
+    warm += [_rope("rope_composed", dtype), _rotary(dtype), _sampling(dtype)]
+    groups = [[Point(op) for op in ops] for ops in cold]
+    groups += [[Point(op, "", "hot") for op in ops] for ops in warm]
+    groups.append([Point(op, "cudnn") for op in _prefill(dtype, ENGINE_ATTENTION_POINTS)])
+    groups.append([Point(op, "fp32", "hot") for op in _sampling(dtype)])
+    groups += [[Point(op, "compiled", "hot") for op in _compiled(kind, dtype)] for kind in (*COMPILED_COLS, "rope")]
+    return _interleaved(groups)
+
+
+def paged_points(dtype: str) -> list[Point]:
+    """Attention over a paged cache by FlashAttention-3, as vLLM calls it."""
+    return _interleaved([[Point(op, "fa3") for op in ops] for ops in (_decode(dtype), _prefill(dtype), _chunk(dtype))])
+
+
+def _interleaved(groups: Iterable[Sequence[Point]]) -> list[Point]:
+    found: dict[Point, float] = {}
     for group in groups:
-        for i, op in enumerate(group):
-            cost = op.cost()
+        for i, point in enumerate(group):
+            cost = point.op.cost()
             if cost.bytes <= MAX_BYTES and cost.flops <= MAX_FLOPS:
-                found.setdefault(op, i / len(group))
+                found.setdefault(point, i / len(group))
     return sorted(found, key=found.__getitem__)
 
 
@@ -94,8 +126,8 @@ def _decode(dtype: str) -> Iterator[Op]:
         yield ops.build("attention", {**_heads(i), "batch": batch, "q_len": 1, "kv_len": kv_len, "dtype": dtype})
 
 
-def _prefill(dtype: str) -> Iterator[Op]:
-    for i, (u, v) in enumerate(spread(ATTENTION_POINTS, 2)):
+def _prefill(dtype: str, count: int = ATTENTION_POINTS) -> Iterator[Op]:
+    for i, (u, v) in enumerate(spread(count, 2)):
         length = round(log_between(v, 32, 16384))
         batch = max(1, round(log_between(u, 1, 65536 / length)))
         yield ops.build("attention", {**_heads(i), "batch": batch, "q_len": length, "kv_len": length, "dtype": dtype})
@@ -109,14 +141,34 @@ def _chunk(dtype: str) -> Iterator[Op]:
         yield ops.build("attention", {**_heads(i), "batch": batch, "q_len": q_len, "kv_len": kv_len, "dtype": dtype})
 
 
-def _rows_cols(kind: str, dtype: str) -> Iterator[Op]:
-    for u, v in spread(ROWS_COLS_POINTS, 2):
+def _static_decode(dtype: str) -> Iterator[Op]:
+    for i, (u, v) in enumerate(spread(ENGINE_ATTENTION_POINTS, 2)):
+        batch, kv_len = round(log_between(u, 1, 128)), round(log_between(v, 96, 8192))
+        yield ops.build("masked_attention", {**_heads(i), "batch": batch, "q_len": 1, "kv_len": kv_len, "dtype": dtype})
+
+
+def _static_prefill(dtype: str) -> Iterator[Op]:
+    for i, (u, v) in enumerate(spread(ENGINE_ATTENTION_POINTS, 2)):
+        length = round(log_between(v, 32, 4096))
+        batch = max(1, round(log_between(u, 1, 65536 / length)))
+        axes = {**_heads(i), "batch": batch, "q_len": length, "kv_len": length + SPARE_TOKENS, "dtype": dtype}
+        yield ops.build("masked_attention", axes)
+
+
+def _growing(dtype: str) -> Iterator[Op]:
+    for i, (u, v) in enumerate(spread(ENGINE_ATTENTION_POINTS, 2)):
+        axes = {"batch": round(log_between(u, 1, 128)), "q_len": 1, "kv_len": round(log_between(v, 64, 8192))}
+        yield ops.build("growing_attention", {**_heads(i), **axes, "dtype": dtype})
+
+
+def _rows_cols(kind: str, dtype: str, count: int) -> Iterator[Op]:
+    for u, v in spread(count, 2):
         cols = _multiple(log_between(v, 128, 32768), 64)
         rows = round(log_between(u, 1, min(262144, 2**28 / cols)))
         yield ops.build(kind, {"rows": rows, "cols": cols, "dtype": dtype})
 
 
-def _rope(dtype: str) -> Iterator[Op]:
+def _rope(kind: str, dtype: str) -> Iterator[Op]:
     for i, (u,) in enumerate(spread(ROWS_COLS_POINTS, 1)):
         heads = _heads(i)
         rows = round(log_between(u, 1, 65536))
@@ -126,7 +178,30 @@ def _rope(dtype: str) -> Iterator[Op]:
             "head_dim": heads["head_dim"],
             "dtype": dtype,
         }
-        yield ops.build("rope", axes)
+        yield ops.build(kind, axes)
+
+
+def _rotary(dtype: str) -> Iterator[Op]:
+    for i, (u,) in enumerate(spread(WARM_POINTS // 2, 1)):
+        axes = {"rows": round(log_between(u, 1, 65536)), "cols": HEAD_DIMS[i % len(HEAD_DIMS)], "dtype": dtype}
+        yield ops.build("rotary_table", axes)
+
+
+def _sampling(dtype: str) -> Iterator[Op]:
+    for i, (u,) in enumerate(spread(WARM_POINTS, 1)):
+        axes = {"rows": round(log_between(u, 1, 512)), "cols": VOCABULARIES[i % len(VOCABULARIES)], "dtype": dtype}
+        yield ops.build("sampling", axes)
+
+
+def _compiled(kind: str, dtype: str) -> Iterator[Op]:
+    """Few widths: each is compiled anew."""
+    for rows in COMPILED_ROWS:
+        if kind == "rope":
+            for heads in (36, 40, 80):
+                yield ops.build("rope", {"rows": rows, "heads": heads, "head_dim": 128, "dtype": dtype})
+        else:
+            for cols in COMPILED_COLS[kind]:
+                yield ops.build(kind, {"rows": rows, "cols": cols, "dtype": dtype})
 
 
 def is_sustained(op: Op) -> bool:

@@ -18,6 +18,7 @@ from chip.types import Op, Program, Seq, Step
 class Case:
     op: Op
     implementation: str = ""  # empty: the operator's default on the device
+    contexts: tuple[str, ...] = ()  # empty: all that are asked for
 
 
 # (n, k) of Llama-3.1-8B: merged q, k and v; o; merged gate and up; down
@@ -120,7 +121,11 @@ def _gemm(dtype: str) -> Iterator[Case]:
 
 
 def _tables(dtype: str) -> Iterator[Case]:
-    return map(Case, sampling.cases(dtype))
+    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.points(dtype))
+
+
+def _paged(dtype: str) -> Iterator[Case]:
+    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.paged_points(dtype))
 
 
 SUITES: dict[str, Callable[[str], Iterator[Case]]] = {
@@ -128,6 +133,7 @@ SUITES: dict[str, Callable[[str], Iterator[Case]]] = {
     "classic": _classic,
     "gemm": _gemm,
     "tables": _tables,
+    "paged": _paged,
 }
 MODEL_TOKENS = (1, 16, 256, 4096)  # rows at which a named model's matrices join the gemm suite
 CPU_SHRINK = 8
@@ -138,7 +144,7 @@ def cases(name: str, dtype: str, on_cpu: bool) -> list[Case]:
     """The cases of a suite; on a CPU every long axis is an eighth, and what then coincides is measured once."""
     found: Iterable[Case] = SUITES[name](dtype)
     if on_cpu:
-        found = (replace(c, op=shrink(c.op)) for c in found if c.implementation not in ("cudnn", "efficient"))
+        found = (replace(c, op=shrink(c.op)) for c in found if c.implementation not in ("cudnn", "efficient", "fa3"))
     return list(dict.fromkeys(found))
 
 

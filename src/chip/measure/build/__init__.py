@@ -94,6 +94,23 @@ def _fp32_arithmetic(tf32: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = cudnn
 
 
+@lru_cache(maxsize=64)
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function by torch.compile, once for all operators that call it; each width compiles anew, the rows do not
+    where `any_rows` has marked them."""
+    import torch._dynamo.config as dynamo
+
+    dynamo.recompile_limit, dynamo.accumulated_recompile_limit = 64, 4096
+    dynamo.fail_on_recompile_limit_hit = True  # rather than running something else under this name
+    made: Callable[..., Any] = torch.compile(function)
+    return made
+
+
+def any_rows(*tensors: torch.Tensor) -> None:
+    for tensor in tensors:
+        torch._dynamo.maybe_mark_dynamic(tensor, 0)
+
+
 def torch_dtype(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise Unsupported(f"torch has no arithmetic in {name}")

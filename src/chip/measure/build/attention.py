@@ -1,4 +1,5 @@
-"""F.scaled_dot_product_attention with the backend named by the implementation (`torch` leaves the choice to torch).
+"""F.scaled_dot_product_attention with the backend named by the implementation (`torch` leaves the choice to torch), or
+`fa3`: FlashAttention-3 over a paged cache, called as vLLM calls it (from an environment that has vLLM).
 
 A causal step whose queries are the last of a longer context takes torch's lower-right causal bias, which the flash
 backend runs without a mask. A sliding window needs a mask; a decode step under a window reads the window only.
@@ -23,14 +24,16 @@ BACKENDS = {
     "math": SDPBackend.MATH,
 }
 FLASH_HEAD_DIM = 256
+PAGE_TOKENS = 16  # vLLM's block size
+GRAPH_TOKENS, GRAPH_SPLITS, GRAPH_CONTEXT = 512, 32, 4096  # steps up to so many tokens run as graphs, laid out so
 
 
 def implementations(op: Attention, device_type: str) -> tuple[str, ...]:
     if device_type == "cpu":
         return ("torch", "flash", "math")
     if _needs_mask(op) or op.v_head_dim not in (0, op.head_dim) or op.head_dim > FLASH_HEAD_DIM or op.dtype == "fp32":
-        return ("efficient", "cudnn", "math", "torch", "flash")
-    return ("flash", "cudnn", "efficient", "math", "torch")
+        return ("efficient", "cudnn", "math", "torch", "flash", "fa3")
+    return ("flash", "cudnn", "efficient", "math", "torch", "fa3")
 
 
 def around(op: Attention, implementation: str) -> AbstractContextManager[object]:
@@ -38,6 +41,8 @@ def around(op: Attention, implementation: str) -> AbstractContextManager[object]
 
 
 def build(op: Attention, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
+    if implementation == "fa3":
+        return _paged(op, device, generator)
     if implementation == "flash" and _needs_mask(op):
         raise Unsupported("torch's flash backend takes no mask, and a sliding window needs one")
     kv_len = min(op.kv_len, op.window) if op.window and op.q_len == 1 and op.causal else op.kv_len
@@ -55,10 +60,46 @@ def build(op: Attention, device: torch.device, generator: torch.Generator, imple
             settings["attn_mask"] = causal_lower_right(op.q_len, op.kv_len)
     groups = op.heads // op.kv_heads
     if groups > 1 and implementation == "efficient":  # that backend wants as many key heads as query heads
-        return lambda: F.scaled_dot_product_attention(q, _repeat(k, groups), _repeat(v, groups), **settings)  # type: ignore[arg-type]
+        return lambda: F.scaled_dot_product_attention(q, repeat(k, groups), repeat(v, groups), **settings)  # type: ignore[arg-type]
     if groups > 1:
         settings["enable_gqa"] = True
     return lambda: F.scaled_dot_product_attention(q, k, v, **settings)  # type: ignore[arg-type]
+
+
+def _paged(op: Attention, device: torch.device, generator: torch.Generator) -> Closure:
+    try:
+        from vllm.vllm_flash_attn import flash_attn_varlen_func, get_scheduler_metadata
+    except ImportError as e:
+        raise Unsupported(f"fa3 is part of vLLM, which is not installed here ({e})") from None
+    if op.v_head_dim not in (0, op.head_dim):
+        raise Unsupported("a paged cache holds keys and values of one size")
+    pages = -(-op.kv_len // PAGE_TOKENS)
+    cache = normal((op.batch * pages, PAGE_TOKENS, op.kv_heads, 2 * op.head_dim), op.dtype, device, generator)
+    k, v = cache[..., : op.head_dim], cache[..., op.head_dim :]
+    q = normal((op.batch * op.q_len, op.heads, op.head_dim), op.dtype, device, generator)
+    out = torch.empty_like(q)
+    order = torch.randperm(op.batch * pages, device=device, generator=generator).to(torch.int32)
+    table = order.view(op.batch, pages)
+    starts = torch.arange(0, op.batch * op.q_len + 1, op.q_len, device=device, dtype=torch.int32)
+    lengths = torch.full((op.batch,), op.kv_len, device=device, dtype=torch.int32)
+    graph = op.batch * op.q_len <= GRAPH_TOKENS
+    # in a graph the longest context that may ever come is what splits are laid out for
+    longest, splits = (max(op.kv_len, GRAPH_CONTEXT), GRAPH_SPLITS) if graph else (op.kv_len, 0)
+    window = (op.window - 1, 0) if op.window else (-1, -1)
+    schedule = get_scheduler_metadata(
+        batch_size=op.batch, max_seqlen_q=op.q_len, max_seqlen_k=longest, num_heads_q=op.heads,
+        num_heads_kv=op.kv_heads, headdim=op.head_dim, cache_seqlens=lengths, qkv_dtype=q.dtype, cu_seqlens_q=starts,
+        page_size=PAGE_TOKENS, causal=op.causal, window_size=window, num_splits=splits,
+    )  # fmt: skip
+
+    def call() -> object:
+        return flash_attn_varlen_func(
+            q=q, k=k, v=v, out=out, cu_seqlens_q=starts, max_seqlen_q=op.q_len, seqused_k=lengths,
+            max_seqlen_k=longest, causal=op.causal, window_size=list(window), block_table=table,
+            scheduler_metadata=schedule, num_splits=splits, fa_version=3,
+        )  # fmt: skip
+
+    return call
 
 
 def _needs_mask(op: Attention) -> bool:
@@ -71,7 +112,7 @@ def _window_mask(op: Attention, device: torch.device) -> torch.Tensor:
     return (key <= query) & (key > query - op.window)
 
 
-def _repeat(x: torch.Tensor, groups: int) -> torch.Tensor:
+def repeat(x: torch.Tensor, groups: int) -> torch.Tensor:
     """HF's repeat_kv: every key head copied for each query head of its group."""
     batch, heads, length, dim = x.shape
     return x[:, :, None].expand(batch, heads, groups, length, dim).reshape(batch, heads * groups, length, dim)

@@ -1,30 +1,31 @@
-"""Rotary positions as HF applies them: q cos + rotate_half(q) sin, then the same for k.
-
-The operator counts query and key heads together; a fifth of them are taken as keys (grouped-query attention, 4 : 1).
-"""
+"""Rotary positions of queries and keys. torch has no such operator: `torch` is HF's formula, ten kernels; `compiled` is
+that of vLLM by torch.compile, over the result of a merged projection and a table of cosines and sines."""
 
 from __future__ import annotations
 
 import torch
 
-from chip.measure.build import Closure, normal
+from chip.measure.build import Closure, any_rows, compiled, normal, rope_composed
 from chip.ops.rope import Rope
 
 
-def rotate_half(x: torch.Tensor) -> torch.Tensor:
-    half = x.shape[-1] // 2
-    return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+def implementations(op: Rope, device_type: str) -> tuple[str, ...]:
+    return ("torch", "compiled")
+
+
+def rotated(both: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    cos, sin = table.index_select(0, positions).unsqueeze(1).chunk(2, -1)
+    first, second = both.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 def build(op: Rope, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
-    keys = op.heads // 5 or op.heads // 2
-    # as a projection leaves them: tokens before heads in memory, heads before tokens in shape
-    q = normal((1, op.rows, op.heads - keys, op.head_dim), op.dtype, device, generator).transpose(1, 2)
-    k = normal((1, op.rows, keys, op.head_dim), op.dtype, device, generator).transpose(1, 2)
-    cos = normal((1, 1, op.rows, op.head_dim), op.dtype, device, generator)
-    sin = normal((1, 1, op.rows, op.head_dim), op.dtype, device, generator)
-
-    def call() -> object:
-        return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
-
-    return call
+    if implementation != "compiled":
+        return rope_composed.build(op, device, generator)
+    rows = max(2, op.rows)
+    both = normal((rows, op.heads, op.head_dim), op.dtype, device, generator)
+    table = normal((8192, op.head_dim), op.dtype, device, generator)
+    positions = torch.randint(0, 8192, (rows,), device=device, generator=generator)
+    any_rows(both, positions)
+    run = compiled(rotated)
+    return lambda: run(both, table, positions)

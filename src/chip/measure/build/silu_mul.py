@@ -1,15 +1,30 @@
-"""F.silu(x) * y, two kernels: what an eager model runs between its gate and down projections."""
+"""F.silu(x) * y, two kernels: what an eager model runs between its gate and down projections. `compiled` is one
+kernel over the result of a merged projection, as vLLM runs it."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 
-from chip.measure.build import Closure, normal
+from chip.measure.build import Closure, any_rows, compiled, normal
 from chip.ops.silu_mul import SiluMul
 
 
+def implementations(op: SiluMul, device_type: str) -> tuple[str, ...]:
+    return ("torch", "compiled")
+
+
+def gated(merged: torch.Tensor) -> torch.Tensor:
+    half = merged.shape[-1] // 2
+    return F.silu(merged[:, :half]) * merged[:, half:]
+
+
 def build(op: SiluMul, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
+    if implementation == "compiled":
+        merged = normal((max(2, op.rows), 2 * op.cols), op.dtype, device, generator)
+        any_rows(merged)
+        run = compiled(gated)
+        return lambda: run(merged)
     x = normal((op.rows, op.cols), op.dtype, device, generator)
     y = normal((op.rows, op.cols), op.dtype, device, generator)
     return lambda: F.silu(x) * y

@@ -1,0 +1,39 @@
+"""Attention over a cache that grows by concatenation (HF DynamicCache).
+
+Before the attention itself, keys and values are copied into new tensors with one token more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.dtypes import BYTES
+from chip.ops.attention import Attention
+from chip.types import Cost, Seq
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingAttention(Attention):
+    kind: ClassVar[str] = "growing_attention"
+    KERNELS: ClassVar[int] = 4
+
+    def over(self, seq: Seq) -> GrowingAttention:
+        return GrowingAttention(
+            seq.count,
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+            seq.new,
+            seq.new + seq.past,
+            self.causal,
+            self.window,
+            self.v_head_dim,
+            self.dtype,
+        )
+
+    def cost(self) -> Cost:
+        flops, read, written = Attention.cost(self)
+        both = self.head_dim + (self.v_head_dim or self.head_dim)
+        copied = self.batch * self.kv_len * self.kv_heads * both * BYTES[self.dtype]
+        return Cost(flops, read + copied, written + copied)

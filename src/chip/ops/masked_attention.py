@@ -1,0 +1,66 @@
+"""Attention under a mask over a cache of fixed size (HF StaticCache).
+
+Key and value heads are copied once for each query head of their group, the mask is turned into numbers that are added
+to the scores, and every query meets every slot of the cache: neither causality nor an unused tail saves work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.dtypes import BYTES
+from chip.types import ChipError, Cost, Op, Seq
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedAttention(Op):
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    q_len: int
+    kv_len: int  # slots of the cache
+    v_head_dim: int = 0  # 0: as head_dim
+    dtype: str = "bf16"
+
+    kind: ClassVar[str] = "masked_attention"
+    KERNELS: ClassVar[int] = 6
+
+    def check(self) -> None:
+        if self.heads % self.kv_heads:
+            raise ChipError(f"masked_attention: heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+
+    def over(self, seq: Seq) -> MaskedAttention:
+        return MaskedAttention(
+            seq.count,
+            self.heads,
+            self.kv_heads,
+            self.head_dim,
+            seq.new,
+            seq.new + seq.past,
+            self.v_head_dim,
+            self.dtype,
+        )
+
+    def cost(self) -> Cost:
+        width = BYTES[self.dtype]
+        both = self.head_dim + (self.v_head_dim or self.head_dim)
+        slots = self.batch * self.kv_len
+        queries = self.batch * self.q_len * self.heads
+        kept, copied = slots * self.kv_heads * both, slots * self.heads * both
+        repeats = self.heads > self.kv_heads
+        mask = self.batch * self.q_len * self.kv_len
+        return Cost(
+            2 * self.batch * self.heads * self.q_len * self.kv_len * both,
+            (queries * self.head_dim + copied + (kept if repeats else 0) + mask) * width + mask,
+            (queries * (both - self.head_dim) + (copied if repeats else 0) + mask) * width,
+        )
+
+    @property
+    def compute(self) -> str:
+        return "matmul_" + self.dtype
+
+    @property
+    def counted_flops(self) -> float:
+        return self.cost().flops
