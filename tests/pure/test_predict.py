@@ -13,7 +13,7 @@ from chip import engines, hardware
 from chip.models import describe, library
 from chip.predict import operator, request
 from chip.predict.compose import Composer
-from chip.predict.roof import _reference, roof_of
+from chip.predict.roof import reference, roof_of
 from chip.predict.roofline import Roofline
 from chip.types import Ceiling, ChipError, Scenario, Seq
 
@@ -315,10 +315,10 @@ def measured_h200(tmp_path, monkeypatch):
     ceilings = {name: Ceiling(v, 0.9 * v, 1.1 * v, "?", "made up") for name, v in kept.items()}
     write_profile(tmp_path / "h200.json", round_profile(name="h200", spec="h200", ceilings=ceilings))
     monkeypatch.setattr(hardware, "PROFILES", tmp_path)
-    for cached in (hardware.find, _reference):
+    for cached in (hardware.find, reference):
         cached.cache_clear()
     yield
-    for cached in (hardware.find, _reference):
+    for cached in (hardware.find, reference):
         cached.cache_clear()
 
 

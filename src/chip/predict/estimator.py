@@ -11,6 +11,7 @@ from chip.hardware import Hardware
 from chip.predict.learned import Learned
 from chip.predict.roof import roof_of
 from chip.predict.roofline import Roofline
+from chip.predict.stages import ALL, Stage
 from chip.predict.tables import Tables
 from chip.predict.tables_check import check
 from chip.types import ChipError
@@ -25,10 +26,10 @@ def read_tables(path: Path) -> Tables:
     return found
 
 
-def estimator_of(h: Hardware, kinds: Collection[str] | None = None) -> Roofline | Learned:
-    """`kinds`: the operators that run as torch runs them; None for all."""
-    if h.tables is None or h.profile is None:
-        return Roofline(roof_of(h))
+def estimator_of(h: Hardware, kinds: Collection[str] | None = None, stage: Stage = ALL) -> Roofline | Learned:
+    """`kinds`: the operators that run as torch runs them; None for all. `stage`: what it may rest on."""
+    if h.tables is None or h.profile is None or stage < Stage.TABLES:
+        return Roofline(roof_of(h, stage))
     tables = read_tables(h.tables)
     if tables.device != h.profile.device:
         raise ChipError(f"{h.tables}: holds tables of {tables.device}, the profile is of {h.profile.device}")

@@ -18,6 +18,7 @@ from chip.predict.answer import Prediction
 from chip.predict.compose import Composer
 from chip.predict.estimator import estimator_of
 from chip.predict.roof import Roof, check_dtype, roof_of
+from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Scenario
 
 DEFAULTS: dict[str, Any] = {
@@ -80,10 +81,10 @@ def _count(values: Mapping[str, Any], key: str) -> int:
 
 
 @lru_cache(maxsize=256)
-def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> tuple[Composer, Roof]:
+def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, stage: Stage = ALL) -> tuple[Composer, Roof]:
     """Everything of a prediction that batch and lengths do not change."""
     h = hardware.find(gpu)
-    roof = roof_of(h)
+    roof = roof_of(h, stage)
     p = precision(dtype)
     if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
         p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
@@ -91,11 +92,11 @@ def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> tu
     check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
         check_shards(decoder, tp)
-    return Composer(decoder, p, tp, engine, estimator_of(h, engines.get(engine).TORCH_OPS)), roof
+    return Composer(decoder, p, tp, engine, estimator_of(h, engines.get(engine).TORCH_OPS, stage)), roof
 
 
-def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Prediction:
-    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp)
+def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, stage: Stage = ALL) -> Prediction:
+    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes))
     decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s))) if s.output > 1 else None
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from chip import hardware
 from chip.hardware import Hardware
+from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, HardwareProfile, HardwareSpec, Link
 
 
@@ -75,9 +76,11 @@ class Roof:
 
 
 @lru_cache(maxsize=64)
-def roof_of(h: Hardware) -> Roof:
+def roof_of(h: Hardware, stage: Stage = ALL) -> Roof:
+    if stage == Stage.DATASHEET:
+        return _promised(h)
     if h.profile:
-        return _measured(h, h.profile)
+        return _measured(h, h.profile, stage >= Stage.FACTORS)
     assert h.spec
     return _from_datasheet(h, h.spec)
 
@@ -110,18 +113,19 @@ def _link(s: HardwareSpec | None) -> tuple[Link | None, str]:
     return None, "its datasheet names no link between GPUs"
 
 
-def _measured(h: Hardware, p: HardwareProfile) -> Roof:
+def _measured(h: Hardware, p: HardwareProfile, factors: bool) -> Roof:
     link, why = _link(h.spec)
+    factor = {use: _factor(p, use) if factors else EXACT for use in FACTOR_OF}
     ideal = {n: compute_ceiling(p, n).value for n in compute_names(p)}
     launch = p.ceilings.get("launch_graph") or p.ceilings.get("launch_stream")
     return Roof(
         h.name,
         "roofline",
-        f"ceilings measured on {p.device}, times calibration factors",
-        {n: compute_ceiling(p, n) * _factor(p, "compute") for n in ideal},
+        f"ceilings measured on {p.device}" + (", times calibration factors" if factors else ""),
+        {n: compute_ceiling(p, n) * factor["compute"] for n in ideal},
         {**ideal, "memory": p.ceilings["hbm_read"].value},
-        _ceiling(p, "hbm_read") * _factor(p, "weights"),
-        _ceiling(p, "hbm_copy") * _factor(p, "stream"),
+        _ceiling(p, "hbm_read") * factor["weights"],
+        _ceiling(p, "hbm_copy") * factor["stream"],
         Range(launch.value, launch.low, launch.high) if launch else Range(0.0, 0.0, 0.0),
         h.memory_bytes,
         link,
@@ -143,7 +147,7 @@ def _power(p: HardwareProfile) -> Power | None:
 
 
 @lru_cache(maxsize=8)
-def _reference(architecture: str, vendor: str) -> tuple[HardwareSpec, Roof]:
+def reference(architecture: str, vendor: str) -> tuple[HardwareSpec, Roof]:
     """The measured GPU whose kept share stands in: of the same architecture, else vendor, else any."""
     measured = [hardware.find(n) for n in hardware.profile_names()]
 
@@ -164,7 +168,7 @@ def _share(effective: Range, promised: float) -> Range:
 
 
 def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:
-    ref_spec, ref = _reference(s.architecture, s.vendor)
+    ref_spec, ref = reference(s.architecture, s.vendor)
     link, why = _link(s)
     shares = {n: _share(r, ref_spec.ceilings[n].value) for n, r in ref.compute.items() if n in ref_spec.ceilings}
     typical = shares["matmul_bf16"]
@@ -181,6 +185,29 @@ def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:
         Range(hbm, hbm, hbm) * _share(ref.weights, promised),
         Range(hbm, hbm, hbm) * _share(ref.stream, promised),
         ref.launch_s,
+        h.memory_bytes,
+        link,
+        why,
+        None,
+    )
+
+
+def _promised(h: Hardware) -> Roof:
+    """The datasheet taken at its word: nothing measured, no least time of a kernel."""
+    if h.spec is None:
+        raise ChipError(f"{h.name} has no datasheet to start from")
+    link, why = _link(h.spec)
+    rates = {n: q.value for n, q in h.spec.ceilings.items() if n.startswith("matmul_")}
+    hbm = h.spec.ceilings["hbm"].value
+    return Roof(
+        h.name,
+        "datasheet",
+        f"the datasheet of {h.spec.title}, as if it were kept in full",
+        {n: Range(v, v, v) for n, v in rates.items()},
+        {**rates, "memory": hbm},
+        Range(hbm, hbm, hbm),
+        Range(hbm, hbm, hbm),
+        Range(0.0, 0.0, 0.0),
         h.memory_bytes,
         link,
         why,
