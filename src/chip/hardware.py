@@ -32,6 +32,7 @@ class Hardware:
     profile: HardwareProfile | None
     tables: Path | None = None  # operator tables learned on it (`chip fit`), beside the profile
     estimated_from: str = ""  # the GPU whose numbers stand in, where neither describes this one
+    measured: Path | None = None  # the file of the profile
 
     @property
     def title(self) -> str:
@@ -146,7 +147,7 @@ def _bundled(name: str) -> Hardware:
     measured = PROFILES / f"{name}.json"
     if not measured.is_file():
         return Hardware(name, spec(name), None)
-    return Hardware(name, spec(name), read_profile(measured), _beside(measured))
+    return Hardware(name, spec(name), read_profile(measured), _beside(measured), measured=measured)
 
 
 def _from_file(path: Path) -> Hardware:
@@ -155,7 +156,7 @@ def _from_file(path: Path) -> Hardware:
     if isinstance(schema, str) and schema.startswith("chip.hardware_profile/"):
         measured = read_profile(path)
         sheet = spec(measured.spec) if measured.spec in spec_names() else None
-        return Hardware(measured.name, sheet, measured, _beside(path))
+        return Hardware(measured.name, sheet, measured, _beside(path), measured=path)
     sheet = _spec_from(raw, str(path))
     return Hardware(sheet.name, sheet, None)
 

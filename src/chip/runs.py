@@ -105,6 +105,12 @@ def key_of(run: Run) -> Key:
     return run.model, run.engine, run.variant, run.scenario
 
 
+def id_of(run: Run) -> str:
+    """Content id of one run: what is fitted on runs names these among its inputs, since a file's id changes as it
+    grows."""
+    return artifact.new(Run.SCHEMA, codec.to_json(run), {}).id
+
+
 def read(path: Path) -> tuple[artifact.Artifact, Runs]:
     found = artifact.read(path, Run.SCHEMA)
     runs = codec.from_json(Runs, found.data, str(path))

@@ -23,6 +23,10 @@ NOT_COMMANDS = ("text", "lines", "profile_text", "kernels_text")
 ORDER = ("predict", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline")
 NOT_COMMANDS = ("text", "lines", "profile_text", "bench_text")
 ORDER = ("predict", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench", "compare")
+NOT_COMMANDS = ("text", "lines", "profile_text", "bench_text", "validate_text")
+ORDER = (
+    "predict", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench", "compare", "validate",
+)  # fmt: skip
 ABOUT = """\
 CHIP tells how fast a language model will run on a GPU before it runs, and why it ran as fast as it did after.
 

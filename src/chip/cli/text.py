@@ -59,6 +59,7 @@ def table(rows: Sequence[Mapping[str, Any]], right: Sequence[str] = (), keep: Se
         return "  ".join(parts).rstrip()
 
     out = [line(cells[0]), "  ".join("-" * w for w in width), *map(line, cells[1:])]
-    if constant:
-        out.append("all rows: " + ", ".join(f"{c} {rows[0][c]}" for c in constant if str(rows[0][c])))
+    same = [f"{c} {rows[0][c]}" for c in constant if str(rows[0][c])]
+    if same:
+        out.append("all rows: " + ", ".join(same))
     return "\n".join(out)

@@ -1,0 +1,80 @@
+"""Hold predictions against real runs: every metric of every run, errors by class, and what they owe to each stage.
+
+RUNS are files that `chip bench` wrote, or folders of them. A run that a prediction was made from is refused: every
+artifact names its inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from chip import artifact, hardware
+from chip.cli.validate_text import render
+from chip.predict.stages import Stage
+from chip.types import ChipError
+from chip.validate import judge, peers
+from chip.validate.document import SCHEMA, document
+from chip.validate.points import Point
+
+HELP = "predictions against real runs: errors by engine, metric and model, with and without each stage"
+EPILOG = """\
+  chip validate llm.json
+  chip validate results/h200/runs --peers benchmarks/peers/answers.json --plot scatter.png
+  chip validate llm.json --gpu my-gpu.json --engine hf-eager --ablate --json
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("runs", metavar="RUNS", nargs="*", help="files of `chip bench`, or folders of them")
+    add("--gpu", default="", help="bundled name, profile or datasheet file [the bundled GPU that the runs name]")
+    add("--engine", default="", help="only runs of this engine: vllm, hf-eager or hf-graph [all]")
+    add("--ablate", action="store_true", help="the same errors stage by stage, from the datasheet to everything")
+    add("--peers", metavar="FILE", default="", help="recorded answers of other predictors, into the same table")
+    add("--plot", metavar="FILE", default="", help="draw predicted against measured into this .png, .svg or .pdf")
+    add("-o", "--output", metavar="FILE", default="", help="also write the JSON document as an artifact")
+    add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.runs:
+        raise ChipError("give files of runs; `chip bench -o llm.json` makes them")
+    sources = judge.read(Path(f) for f in args.runs)
+    gpu = judge.gpu_of(sources, args.gpu)
+    answers = peers.read(Path(args.peers)) if args.peers else None
+    found = judge.judge(sources, gpu, args.engine)
+    if not found.points:
+        raise ChipError(f"no run could be judged; the first: {found.left_out[0]}")
+    theirs = _asked(answers, sources, gpu, args.engine) if answers else []
+    stages = [judge.judge(sources, gpu, args.engine, stage) for stage in Stage] if args.ablate else []
+    made = document(found, theirs, stages)
+    print(json.dumps(made, indent=1) if args.json else render(found, theirs, stages))
+    for line in found.left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    if args.output:
+        _write(Path(args.output), made)
+        print(f"wrote {args.output}", file=sys.stderr)
+    if args.plot:
+        from chip.report import scatter_plot
+
+        scatter_plot.save(Path(args.plot), found.points, f"{found.gpu}: predicted against measured")
+        print(f"drawn: {args.plot}", file=sys.stderr)
+    return 0
+
+
+def _asked(answers: peers.Answers, sources: Sequence[judge.Source], gpu: str, engine: str) -> list[Point]:
+    found = [p for p in peers.judge(answers, sources, hardware.find(gpu).name) if engine in ("", p.engine)]
+    if not found:
+        print("no peer was asked for any of these runs: benchmarks/peers/record.py asks them", file=sys.stderr)
+    return found
+
+
+def _write(path: Path, made: dict[str, Any]) -> None:
+    inputs = [f["id"] for f in made["files"]] + [u["id"] for u in made["rests_on"]]
+    data = {k: v for k, v in made.items() if k != "schema"}
+    artifact.write(path, artifact.new(SCHEMA, data, {}, inputs))

@@ -1,0 +1,180 @@
+"""A validation as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chip.cli.text import duration, gib, number, percent, table
+from chip.validate.classes import (
+    COVERAGE,
+    COVERAGE_POINTS,
+    GPU_BOUND_HALF_WIDTH,
+    groups,
+    host_bound,
+    intervals,
+    judge_classes,
+)
+from chip.validate.document import peer_classes
+from chip.validate.judge import Validation
+from chip.validate.points import METRICS, Point, Summary
+
+NUMBERS = ("predicted", "measured", "error", "median", "p90", "bias", "worst", "inside", "+-", "points", "models")
+MET = {True: "yes", False: "NO", None: "no points"}
+
+
+def value(metric: str, x: float) -> str:
+    unit = METRICS[metric].unit
+    if unit == "s":
+        return duration(x)
+    return gib(x) if unit == "B" else f"{number(x, 4)} {unit}"
+
+
+def signed(error: float) -> str:
+    return f"{100 * error:+.1f} %"
+
+
+def render(v: Validation, theirs: Sequence[Point] = (), stages: Sequence[Validation] = ()) -> str:
+    files = ", ".join(s.path.name for s in v.sources)
+    used = ", ".join(f"{u.path.name} ({u.id})" for u in v.used) or "a datasheet alone"
+    parts = [
+        f"predictions for {v.gpu} against {len({p.run for p in v.points})} runs of {v.sources[0].device} ({files})",
+        f"they rest on {used}; none of these was made from one of the runs",
+        "",
+        points_table(v.points),
+        "",
+        "by engine and metric (GPU-bound: the device worked for 95 % of the time or more)",
+        groups_table(v.points),
+        *_host_bound(v.points),
+        *_intervals(v.points),
+        "",
+        "against what is asked",
+        classes_table(v.points),
+    ]
+    if theirs:
+        parts += ["", "other predictors, over the points that they were asked for", peers_table(v.points, theirs)]
+    if stages:
+        parts += ["", "what each stage buys: median and 90th percentile of error", ablation_table(stages)]
+    return "\n".join(parts)
+
+
+def points_table(points: Sequence[Point]) -> str:
+    rows = [
+        {
+            "engine": p.engine,
+            "variant": p.variant,
+            "metric": p.metric,
+            "model": p.model,
+            "point": p.scenario.name,
+            "predicted": value(p.metric, p.predicted),
+            "90 % interval": "-" if p.low is None or p.high is None else _span(p.metric, p.low, p.high),
+            "measured": value(p.metric, p.measured),
+            "error": signed(p.error),
+            "inside": {True: "yes", False: "no", None: "-"}[p.inside],
+            "bound": p.bound or "?",
+        }
+        for p in sorted(points, key=lambda p: (p.engine, p.variant, list(METRICS).index(p.metric), p.model))
+    ]
+    return table(rows, NUMBERS, keep=("model", "point", "predicted", "measured", "error"))
+
+
+def _span(metric: str, low: float, high: float) -> str:
+    return f"{value(metric, low)} - {value(metric, high)}"
+
+
+def _summary(s: Summary) -> dict[str, str]:
+    return {
+        "points": str(s.points),
+        "models": str(s.models),
+        "median": percent(s.median),
+        "p90": percent(s.p90),
+        "bias": signed(s.bias),
+        "worst": percent(s.worst),
+        "inside": "-" if s.coverage is None else percent(s.coverage),
+        "+-": "-" if s.half_width is None else percent(s.half_width),
+    }
+
+
+def groups_table(points: Sequence[Point]) -> str:
+    rows = [
+        {"engine": g.engine, "variant": g.variant, "metric": g.metric, "bound": g.bound, **_summary(g.found)}
+        for g in groups(points)
+    ]
+    return table(rows, NUMBERS, keep=tuple(rows[0]) if len(rows) == 1 else ("engine", "metric", "points", "median"))
+
+
+def _host_bound(points: Sequence[Point]) -> list[str]:
+    waiting = host_bound(points)
+    if not waiting:
+        return []
+    rows = [
+        {
+            "engine": p.engine,
+            "variant": p.variant,
+            "metric": p.metric,
+            "model": p.model,
+            "point": p.scenario.name,
+            "error": signed(p.error),
+            "predicted bound": p.called or "-",
+        }
+        for p in waiting
+    ]
+    called = sum(p.called == "host" for p in waiting)
+    title = f"host-bound as measured: {len(waiting)}; the prediction says so of {called}"
+    return ["", title, table(rows, NUMBERS, keep=("model", "point", "error", "predicted bound"))]
+
+
+def _intervals(points: Sequence[Point]) -> list[str]:
+    found = intervals(points)
+    if found["coverage"] is None:
+        return []
+    low, high = COVERAGE
+    line = (
+        f"90 % intervals hold {percent(found['coverage'])} of {found['points']} TTFT and TPOT points "
+        f"(asked: {100 * low:g} to {100 * high:g} % of at least {COVERAGE_POINTS})"
+    )
+    if found["gpu_bound_half_width"] is not None:
+        width = percent(found["gpu_bound_half_width"])
+        line += f"; GPU-bound ones are +-{width} wide (asked: {100 * GPU_BOUND_HALF_WIDTH:g} %)"
+    return ["", line]
+
+
+def classes_table(points: Sequence[Point]) -> str:
+    rows = []
+    for j in judge_classes(points):
+        asked = f"{100 * j.wanted.median:g} %" + ("" if j.wanted.p90 is None else f", {100 * j.wanted.p90:g} %")
+        nothing = dict.fromkeys(("points", "models", "median", "p90", "bias", "worst", "inside", "+-"), "-")
+        rows.append(
+            {"class": j.wanted.title, "asked": asked, "met": MET[j.met]}
+            | (_summary(j.found) if j.found else {**nothing, "points": "0"})
+        )
+    return table(rows, NUMBERS, keep=tuple(rows[0]))
+
+
+def peers_table(points: Sequence[Point], theirs: Sequence[Point]) -> str:
+    rows = [
+        {
+            "class": r["class"],
+            "predictor": r["peer"],
+            "points": r["points"],
+            "median": percent(r["median"]),
+            "p90": percent(r["p90"]),
+            "bias": signed(r["bias"]),
+            "chip, same points": f"{percent(r['chip_median'])}, {percent(r['chip_p90'])}",
+        }
+        for r in peer_classes(points, theirs)
+    ]
+    return table(rows, (*NUMBERS, "chip, same points"), keep=tuple(rows[0]) if rows else ())
+
+
+def ablation_table(stages: Sequence[Validation]) -> str:
+    columns = [{j.wanted.title: j for j in judge_classes(s.points)} for s in stages]
+    rows = []
+    for title, last in columns[-1].items():
+        if last.found is None:
+            continue
+        row: dict[str, object] = {"class": title, "points": last.found.points}
+        for s, column in zip(stages, columns):
+            found = column[title].found
+            row[s.stage.title] = f"{percent(found.median)}, {percent(found.p90)}" if found else "-"
+        rows.append(row)
+    return table(rows, ("points", *(s.stage.title for s in stages)), keep=tuple(rows[0]) if rows else ())

@@ -1,0 +1,110 @@
+"""Which errors belong together: the classes that have a target, and every engine, variant and metric there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chip.validate.points import GPU, HOST, METRICS, Point, Summary, summarise
+
+SPEEDS = ("ttft", "tpot", "e2e", "tokens_per_s")
+COVERAGE = (0.85, 0.97)  # of 90 % intervals, over at least COVERAGE_POINTS points
+COVERAGE_POINTS = 100
+GPU_BOUND_HALF_WIDTH = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """Points of one kind, with the largest median and 90th percentile of error that are asked for."""
+
+    title: str
+    metrics: tuple[str, ...]
+    median: float
+    p90: float | None = None
+    engine: str = ""  # "" for any
+    bound: str = ""
+    least_tokens: int = 0  # batch x prompt
+    setting: str = ""  # what the variant must name, such as sdpa=flash
+
+    def has(self, p: Point) -> bool:
+        return (
+            p.metric in self.metrics
+            and self.engine in ("", p.engine)
+            and self.bound in ("", p.bound)
+            and p.tokens >= self.least_tokens
+            and (not self.setting or self.setting in p.variant.split(","))
+        )
+
+
+CLASSES = (
+    Class("vLLM TPOT, GPU-bound", ("tpot",), 0.02, 0.05, "vllm", GPU),
+    Class("vLLM TTFT, >= 4096 tokens", ("ttft",), 0.03, 0.08, "vllm", least_tokens=4096),
+    Class("vLLM TTFT, all", ("ttft",), 0.08, 0.25, "vllm"),
+    Class("hf-graph TPOT and TTFT", ("tpot", "ttft"), 0.04, 0.10, "hf-graph"),
+    Class("hf-eager TTFT, >= 8192 tokens", ("ttft",), 0.04, 0.10, "hf-eager", least_tokens=8192),
+    Class("hf-eager TPOT, flash", ("tpot",), 0.15, 0.30, "hf-eager", setting="sdpa=flash"),
+    Class("energy per token", ("joules_per_token",), 0.10),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A class with what its points came to; `met` is None where there are none."""
+
+    wanted: Class
+    found: Summary | None
+
+    @property
+    def met(self) -> bool | None:
+        if self.found is None:
+            return None
+        return self.found.median <= self.wanted.median and (
+            self.wanted.p90 is None or self.found.p90 <= self.wanted.p90
+        )
+
+
+def judge_classes(points: Sequence[Point]) -> list[Judged]:
+    out = []
+    for wanted in CLASSES:
+        members = [p for p in points if wanted.has(p)]
+        out.append(Judged(wanted, summarise(members) if members else None))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    engine: str
+    variant: str
+    metric: str
+    bound: str  # "all", "gpu" or "host"
+    found: Summary
+
+
+def groups(points: Sequence[Point]) -> list[Group]:
+    """By engine, variant and metric: all, and where the device was watched, GPU-bound and host-bound apart."""
+    out = []
+    for engine, variant in dict.fromkeys((p.engine, p.variant) for p in points):
+        for metric in METRICS:
+            here = [p for p in points if (p.engine, p.variant, p.metric) == (engine, variant, metric)]
+            for bound in ("all", GPU, HOST):
+                members = [p for p in here if bound in ("all", p.bound)]
+                if members and not (bound == GPU and len(members) == len(here)):
+                    out.append(Group(engine, variant, metric, bound, summarise(members)))
+    return out
+
+
+def intervals(points: Sequence[Point]) -> dict[str, float | int | None]:
+    """What intervals are worth over all speeds, and how wide they are where the device sets the pace."""
+    members = [p for p in points if p.metric in ("ttft", "tpot") and p.inside is not None]
+    on_gpu = [p for p in members if p.bound == GPU]
+    return {
+        "points": len(members),
+        "coverage": summarise(members).coverage if members else None,
+        "gpu_bound_points": len(on_gpu),
+        "gpu_bound_half_width": summarise(on_gpu).half_width if on_gpu else None,
+    }
+
+
+def host_bound(points: Sequence[Point]) -> list[Point]:
+    """Steps during which the device waited: whether the prediction calls them host-bound is in `called`."""
+    return [p for p in points if p.bound == HOST and p.metric in ("ttft", "tpot")]

@@ -1,0 +1,102 @@
+"""The validation as JSON: what `chip validate --json` prints, which pages and plots are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from chip.validate.classes import CLASSES, Judged, groups, host_bound, intervals, judge_classes
+from chip.validate.judge import Validation
+from chip.validate.peers import shared
+from chip.validate.points import METRICS, Point, summarise
+
+SCHEMA = "chip.validation/1"
+
+
+def document(v: Validation, theirs: Sequence[Point] = (), stages: Sequence[Validation] = ()) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "gpu": v.gpu,
+        "files": [{"file": s.path.name, "id": s.id, "device": s.device, "runs": len(s.ok)} for s in v.sources],
+        "rests_on": [{"file": u.path.name, "id": u.id, "inputs": list(u.inputs)} for u in v.used],
+        "classes": [class_json(j) for j in judge_classes(v.points)],
+        "groups": [
+            {"engine": g.engine, "variant": g.variant, "metric": g.metric, "bound": g.bound, **asdict(g.found)}
+            for g in groups(v.points)
+        ],
+        "intervals": intervals(v.points),
+        "host_bound": [
+            {"model": p.model, "engine": p.engine, "variant": p.variant, "scenario": p.scenario.name}
+            | {"metric": p.metric, "error": p.error, "called": p.called}
+            for p in host_bound(v.points)
+        ],
+        "left_out": list(v.left_out),
+        "points": [point_json(p) for p in v.points],
+    }
+    if theirs:
+        found["peers"] = {"classes": peer_classes(v.points, theirs), "points": [point_json(p) for p in theirs]}
+    if stages:
+        found["ablation"] = [
+            {
+                "stage": s.stage.name.lower(),
+                "title": s.stage.title,
+                "classes": [class_json(j) for j in judge_classes(s.points)],
+            }
+            for s in stages
+        ]
+    return found
+
+
+def point_json(p: Point) -> dict[str, Any]:
+    s = p.scenario
+    return {
+        "who": p.who,
+        "model": p.model,
+        "engine": p.engine,
+        "variant": p.variant,
+        "batch": s.batch,
+        "prompt": s.prompt,
+        "output": s.output,
+        "dtype": s.dtype,
+        "tp": s.tp,
+        "metric": p.metric,
+        "unit": METRICS[p.metric].unit,
+        "predicted": p.predicted,
+        "low": p.low,
+        "high": p.high,
+        "measured": p.measured,
+        "error": p.error,
+        "inside": p.inside,
+        "bound": p.bound or None,
+        "called": p.called or None,
+        "run": p.run,
+    }
+
+
+def class_json(j: Judged) -> dict[str, Any]:
+    wanted, found = j.wanted, j.found
+    return {
+        "class": wanted.title,
+        "target_median": wanted.median,
+        "target_p90": wanted.p90,
+        "met": j.met,
+        **(asdict(found) if found else {"points": 0}),
+    }
+
+
+def peer_classes(ours: Sequence[Point], theirs: Sequence[Point]) -> list[dict[str, Any]]:
+    """By class and peer, with chip's errors over the same points."""
+    rows = []
+    for wanted in CLASSES:
+        for who in dict.fromkeys(p.who for p in theirs):
+            members = [p for p in theirs if p.who == who and wanted.has(p)]
+            same = [p for p in shared(ours, members) if wanted.has(p)]
+            if members and same:
+                t, c = summarise(members), summarise(same)
+                rows.append(
+                    {"class": wanted.title, "peer": who, "points": t.points}
+                    | {"median": t.median, "p90": t.p90, "bias": t.bias}
+                    | {"chip_median": c.median, "chip_p90": c.p90, "chip_bias": c.bias}
+                )
+    return rows

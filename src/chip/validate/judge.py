@@ -1,0 +1,126 @@
+"""Files of runs against predictions: every metric of every run, refusing what a prediction was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chip import hardware, runs
+from chip.models import describe, library
+from chip.models.decoder import Decoder
+from chip.predict.request import predict
+from chip.predict.stages import ALL, Stage
+from chip.runs import Run, Runs
+from chip.types import ChipError
+from chip.validate.points import Point, compare
+from chip.validate.provenance import Used, leaked, rests_on
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of runs with where it was measured."""
+
+    path: Path
+    id: str
+    device: str
+    held: Runs
+
+    @property
+    def ok(self) -> list[Run]:
+        return [r for r in self.held.runs if r.status == "ok"]
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Points of one stage, with what the predictions rest on and what could not be judged."""
+
+    gpu: str
+    stage: Stage
+    sources: tuple[Source, ...]
+    points: tuple[Point, ...]
+    left_out: tuple[str, ...] = ()
+    used: tuple[Used, ...] = field(default=())
+
+
+def read(paths: Iterable[Path]) -> list[Source]:
+    """Files, and all the .json files of folders."""
+    files: list[Path] = []
+    for path in paths:
+        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not inside:
+            raise ChipError(f"{path}: the folder holds no file of runs (.json)")
+        files += inside
+    found = []
+    for path in files:
+        held, these = runs.read(path)
+        devices = {r.device for r in these.runs if r.device} or {str(held.environment.get("device", ""))}
+        if len(devices) > 1:
+            raise ChipError(f"{path}: holds runs of several devices: {', '.join(sorted(devices))}")
+        found.append(Source(path, held.id, devices.pop(), these))
+    return found
+
+
+def gpu_of(sources: Sequence[Source], given: str) -> str:
+    """The GPU to predict for: the one given if the runs are of it, else the bundled one that the runs name."""
+    devices = sorted({s.device for s in sources})
+    if len(devices) > 1:
+        raise ChipError(f"the runs are of several devices: {', '.join(devices)}; validate them one by one")
+    device = devices[0]
+    name = given or hardware.match_device(device)
+    if not name:
+        raise ChipError(f"no GPU is known for runs of {device or 'a device they do not name'}; give --gpu PROFILE.json")
+    h = hardware.find(name)
+    same = h.profile.device == device if h.profile else h.name == hardware.match_device(device)
+    if device and not same:
+        raise ChipError(f"--gpu {name} is {h.profile.device if h.profile else h.title}, the runs are of {device}")
+    return name
+
+
+def judge(sources: Sequence[Source], gpu: str, engine: str = "", stage: Stage = ALL) -> Validation:
+    """Compare every ok run (of one engine, where given). A leaked run is an error, a run that cannot be predicted is
+    left out by name."""
+    wanted = [(s, r) for s in sources for r in s.ok if engine in ("", r.engine)]
+    if not wanted:
+        raise ChipError(f"no run to judge: none is ok{f' and of engine {engine}' if engine else ''}")
+    used = {name: rests_on(gpu, name) for name in dict.fromkeys(r.engine for _, r in wanted)}
+    points: list[Point] = []
+    left_out = [
+        f"{label(r)}: {r.status} ({r.reason})"
+        for s in sources
+        for r in s.held.runs
+        if r.status != "ok" and engine in ("", r.engine)
+    ]
+    for source, run in wanted:
+        run_id = runs.id_of(run)
+        refuse_leaked(source, run, run_id, used[run.engine])
+        try:
+            answer = predict(_decoder(source, run), gpu, run.engine, run.scenario, stage).json()
+        except ChipError as e:
+            left_out.append(f"{label(run)}: cannot be predicted ({e})")
+            continue
+        points += compare(run, answer, run_id)
+    every = {u.path: u for found in used.values() for u in found}
+    return Validation(gpu, stage, tuple(sources), tuple(points), tuple(left_out), tuple(every.values()))
+
+
+def refuse_leaked(source: Source, run: Run, run_id: str, used: Iterable[Used]) -> None:
+    by = leaked((source.id, run_id), used)
+    if by:
+        raise ChipError(
+            f"{source.path}: {label(run)} is among the inputs of {by.path.name}; a prediction is not judged by what it "
+            "was made from: give runs that it has not seen"
+        )
+
+
+def label(run: Run) -> str:
+    variant = f" ({run.variant})" if run.variant else ""
+    return f"{run.model} {run.engine}{variant} {run.scenario.name}"
+
+
+def _decoder(source: Source, run: Run) -> Decoder:
+    """From the config that really ran, where the file has it."""
+    config = source.held.configs.get(run.model)
+    if config is None:
+        return library.find(run.model)
+    return describe(config, run.model, f"{source.path}: configs.{run.model}")

@@ -1,0 +1,63 @@
+"""What a prediction rests on, by the ids that artifacts give of their inputs. A run among them proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from chip import artifact, hardware
+from chip.hardware import Hardware
+from chip.predict.roof import reference
+
+ENGINES = hardware.DATA / "engines"
+
+
+class Used(NamedTuple):
+    """An artifact that a prediction reads, and the ids of what it was made from."""
+
+    path: Path
+    id: str
+    inputs: tuple[str, ...]
+
+
+def _profile(h: Hardware, engine: str) -> Path | None:
+    """Its own, or that of the GPU whose kept share stands in."""
+    if h.profile is None:
+        assert h.spec
+        return hardware.PROFILES / f"{reference(h.spec.architecture, h.spec.vendor)[0].name}.json"
+    return h.measured
+
+
+def _tables(h: Hardware, engine: str) -> Path | None:
+    return h.tables
+
+
+def _engine_profile(h: Hardware, engine: str) -> Path | None:
+    """Of a bundled GPU data/engines/<gpu>.<engine>.json; of another beside its profile, my-gpu.<engine>.json."""
+    if h.measured is None or h.measured.parent == hardware.PROFILES:
+        return ENGINES / f"{h.name}.{engine}.json"
+    return h.measured.with_suffix(f".{engine}.json")
+
+
+# Whatever else a prediction comes to read has its place here.
+SOURCES: tuple[Callable[[Hardware, str], Path | None], ...] = (_profile, _tables, _engine_profile)
+
+
+def rests_on(gpu: str, engine: str) -> list[Used]:
+    """Every measured or fitted file that a prediction for `gpu` and `engine` reads."""
+    h = hardware.find(gpu)
+    paths = [source(h, engine) for source in SOURCES]
+    return [_used(path) for path in paths if path is not None and path.is_file()]
+
+
+def _used(path: Path) -> Used:
+    raw = artifact.read_json(path)
+    held = artifact.read(path, str(raw.get("schema")) if isinstance(raw, dict) and "schema" in raw else "chip/1")
+    return Used(path, held.id, held.inputs)
+
+
+def leaked(ids: Iterable[str], used: Iterable[Used]) -> Used | None:
+    """The artifact that was made from one of `ids`, if any."""
+    wanted = set(ids)
+    return next((u for u in used if wanted & set(u.inputs)), None)

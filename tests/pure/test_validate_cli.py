@@ -1,0 +1,153 @@
+"""`chip validate`: text, JSON, picture, artifact, and one line for what is wrong. The runs are synthetic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+from test_validate import BUSY, DEVICE, said, synthetic
+
+from chip import artifact, codec, runs
+from chip.cli import main
+from chip.runs import Runs
+from chip.types import Scenario
+from chip.validate import peers
+from chip.validate.document import SCHEMA
+
+HOST_PACED = {"prefill": 1.0, "decode": 0.4}
+
+
+@pytest.fixture(scope="module")
+def made(round_gpu):
+    """Two models on three engines: vLLM 10 % slower than predicted, hf-eager's decode three times, and host-bound."""
+    found = []
+    for model in ("llama-3.2-1b", "qwen2.5-7b"):
+        for s in (Scenario(1, 1024, 5), Scenario(8, 1024, 5)):
+            found.append(synthetic(round_gpu, model, scenario=s, slower=1.1))
+            found.append(synthetic(round_gpu, model, "hf-graph", s))
+            eager = synthetic(round_gpu, model, "hf-eager", s, busy=HOST_PACED, variant="sdpa=flash")
+            slow = tuple(tuple(3 * t for t in steps) for steps in eager.step_ns)
+            found.append(replace(eager, step_ns=slow, e2e_ns=tuple(t + sum(x) for t, x in zip(eager.ttft_ns, slow))))
+    return found
+
+
+@pytest.fixture
+def file(tmp_path, made):
+    path = tmp_path / "llm.json"
+    runs.write(path, Runs(tuple(made)), {"device": DEVICE})
+    return path
+
+
+def run(capsys, *words):
+    code = main(["validate", *map(str, words)])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_text(capsys, file, round_gpu):
+    code, out, err = run(capsys, file, "--gpu", round_gpu)
+    assert code == 0, err
+    assert "against 12 runs of Round GPU (llm.json)" in out
+    assert "they rest on round.json" in out
+    lines = out.splitlines()
+    one = next(x for x in lines if x.startswith("vllm ") and "tpot" in x and "qwen2.5-7b" in x and "xb8" in x)
+    assert "-9.1 %" in one
+    assert "host-bound as measured: 4; the prediction says so of 0" in out
+    graph = next(x for x in lines if x.startswith("hf-graph TPOT and TTFT"))
+    assert graph.split()[:10] == ["hf-graph", "TPOT", "and", "TTFT", "4", "%,", "10", "%", "yes", "8"]
+    assert "NO" in next(x for x in lines if x.startswith("vLLM TPOT, GPU-bound"))
+    assert "NO" in next(x for x in lines if x.startswith("hf-eager TPOT, flash"))
+    assert "no points" in next(x for x in lines if x.startswith("energy per token"))
+    assert not any(x.startswith("all rows:") and not x.removeprefix("all rows:").strip() for x in lines)
+
+
+def test_json_and_artifact(capsys, file, round_gpu, tmp_path):
+    code, out, _ = run(capsys, file, "--gpu", round_gpu, "--json", "-o", tmp_path / "validation.json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["schema"] == SCHEMA
+    assert len(found["points"]) == 12 * 4
+    one = found["points"][0]
+    assert one["error"] == pytest.approx(one["predicted"] / one["measured"] - 1)
+    assert one["low"] < one["predicted"] < one["high"]
+    assert {p["bound"] for p in found["points"]} == {"gpu", "host"}
+    assert [h["error"] for h in found["host_bound"]] == pytest.approx([-2 / 3] * 4, abs=1e-4)
+    assert found["intervals"]["points"] == 24
+    assert found["intervals"]["coverage"] == pytest.approx(20 / 24)  # all but hf-eager's decode
+    held = artifact.read(tmp_path / "validation.json", SCHEMA)
+    assert held.data["classes"] == found["classes"]
+    assert found["files"][0]["id"] in held.inputs
+    assert found["rests_on"][0]["id"] in held.inputs
+
+
+def test_stages(capsys, file, round_gpu):
+    code, out, _ = run(capsys, file, "--gpu", round_gpu, "--ablate")
+    assert code == 0
+    titles = "datasheet roofline", "measured roofline", "x calibration factors", "operator tables", "engine and host"
+    assert all(t in out for t in titles)
+    last = next(x for x in out[out.index("what each stage buys") :].splitlines() if x.startswith("hf-graph"))
+    assert last.endswith("0.0 %, 0.0 %")
+
+
+def test_peers(capsys, file, made, round_gpu, tmp_path):
+    answers = tmp_path / "answers.json"
+    right = next(r for r in made if r.engine == "vllm" and r.model == "llama-3.2-1b")
+    one = said(ttft_ms=right.ttft_s * 1e3, tpot_ms=right.tpot_s * 1e3)
+    data = codec.to_json(peers.Answers({"oracle": "1.0"}, (one,)))
+    artifact.write(answers, artifact.new(peers.Answers.SCHEMA, data, {}))
+    code, out, _ = run(capsys, file, "--gpu", round_gpu, "--peers", answers)
+    assert code == 0
+    rows = [x for x in out[out.index("other predictors") :].splitlines() if "all rows" in x or x.startswith("vLLM")]
+    assert any("0.0 %" in x and "9.1 %" in x for x in rows)
+    code, _, err = run(capsys, file, "--gpu", round_gpu, "--engine", "hf-graph", "--peers", answers, "--json")
+    assert code == 0
+    assert "no peer was asked for any of these runs" in err
+
+
+def test_picture(capsys, file, round_gpu, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "scatter.svg"
+    code, _, err = run(capsys, file, "--gpu", round_gpu, "--plot", path)
+    assert code == 0, err
+    text = path.read_text()
+    words = "predicted", "measured", "vllm", "hf-eager sdpa=flash", "GPU-bound", "host-bound", "time per output token"
+    assert all(w in text for w in words)
+    code, _, _ = run(capsys, file, "--gpu", round_gpu, "--plot", tmp_path / "scatter.png")
+    assert (tmp_path / "scatter.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_matplotlib_missing_is_one_line(capsys, monkeypatch, file, round_gpu, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, err = run(capsys, file, "--gpu", round_gpu, "--plot", tmp_path / "x.png")
+    assert code == 2
+    assert err.strip().endswith("drawing needs matplotlib: pip install 'chip-inference[plot]'")
+
+
+def test_bad_input_is_one_line(capsys, file, made, round_gpu, tmp_path):
+    elsewhere = tmp_path / "h200.json"
+    runs.write(elsewhere, Runs((replace(made[0], device="NVIDIA H200"),)), {"device": "NVIDIA H200"})
+    failed = tmp_path / "failed.json"
+    nothing = {"ttft_ns": (), "step_ns": (), "e2e_ns": (), "busy": BUSY}
+    runs.write(failed, Runs((replace(made[0], status="failed", reason="oom", **nothing),)), {"device": DEVICE})
+    for words, expected in [
+        ([], "give files of runs"),
+        ([tmp_path / "none.json"], "no such file"),
+        ([round_gpu], "is a chip.hardware_profile file; expected chip.runs"),
+        ([file], "no GPU is known for runs of Round GPU; give --gpu PROFILE.json"),
+        ([file, "--gpu", "h200"], "is NVIDIA H200, the runs are of Round GPU"),
+        ([file, elsewhere, "--gpu", round_gpu], "several devices"),
+        ([file, "--gpu", round_gpu, "--engine", "sglang"], "no run to judge"),
+        ([failed, "--gpu", round_gpu], "no run to judge: none is ok"),
+        ([file, "--gpu", round_gpu, "--peers", file], "expected chip.peer_answers"),
+        ([file, "--gpu", round_gpu, "--plot", tmp_path / "x.gif"], "written as .png, .svg or .pdf"),
+        ([file, "--gpu", round_gpu, "--allow-leaked"], "no option or argument '--allow-leaked'"),
+    ]:
+        try:
+            code, _, err = run(capsys, *words)
+        except SystemExit as e:  # argparse's own
+            code, err = e.code, capsys.readouterr().err
+        assert code == 2, (words, err)
+        assert expected in err, (words, err)
+        assert len(err.strip().splitlines()) == 1, err
