@@ -14,7 +14,7 @@ import sys
 import tempfile
 import warnings
 
-from asking import MODELS, serve
+from asking import config_of, serve
 
 sys.path.pop(0)  # this file's own name would shadow the package
 
@@ -38,7 +38,7 @@ def load():
         tables = get_database(system, engine, get_latest_database_version(system, engine))
         with tempfile.TemporaryDirectory() as folder:
             if model not in BUNDLED:
-                pathlib.Path(folder, "config.json").write_text(json.dumps(MODELS[model]))
+                pathlib.Path(folder, "config.json").write_text(json.dumps(config_of(model)))
             path = BUNDLED.get(model, folder)
             built = InferenceSession(get_model(path, ModelConfig(), engine), tables, get_backend(engine))
             _run(built, {"batch": 1, "prompt": 128, "output": 2})  # reads what it needs of the folder

@@ -2,35 +2,39 @@
 
 import argparse
 import json
+import pathlib
 import sys
 import time
 
 QUESTION = {"model": "llama-3.1-8b", "gpu": "h200", "engine": "vllm", "batch": 8, "prompt": 1024, "output": 128}
 
-# The fields of each model's config.json that its speed depends on; all of them run in bf16 here.
-MODELS = {
-    "llama-3.1-8b": {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
-        "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
-        "max_position_embeddings": 131072, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-    },
-    "qwen2.5-7b": {
-        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 3584,
-        "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
-        "max_position_embeddings": 131072, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-    },
-    "tinyllama-1.1b": {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 22, "hidden_size": 2048,
-        "intermediate_size": 5632, "num_attention_heads": 32, "num_key_value_heads": 4, "vocab_size": 32000,
-        "max_position_embeddings": 2048, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-    },
-}  # fmt: skip
+CONFIGS = pathlib.Path(__file__).parents[2] / "src" / "chip" / "data" / "models"
+GATED = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)  # dense, an MLP of 3 matrices
 
 # Data-sheet numbers (SXM, dense bf16), for tools that take a GPU by its numbers.
 GPUS = {
     "h200": {"tflops": 989, "memory_gb": 141, "bandwidth_gb_s": 4800, "nvlink_gb_s": 450},
     "h100": {"tflops": 989, "memory_gb": 80, "bandwidth_gb_s": 3350, "nvlink_gb_s": 450},
 }
+
+
+def config_of(model):
+    """The config.json that CHIP has of a model; all of them run in bf16 here."""
+    return json.loads((CONFIGS / f"{model}.json").read_text())
+
+
+def gated_config_of(model):
+    """The same, for tools that are given sizes instead of a config: refused where these would not describe it."""
+    config = config_of(model)
+    heads = config["num_attention_heads"]
+    if config["architectures"][0] not in GATED or config.get("head_dim") not in (None, config["hidden_size"] // heads):
+        raise ValueError(f"{model} is not of the one shape that this tool is asked about")
+    return {"num_key_value_heads": heads, **config}
 
 
 def serve(load):

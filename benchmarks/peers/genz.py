@@ -5,14 +5,14 @@
   so half of it is given, which makes the step the average one.
 """
 
-from asking import GPUS, MODELS, serve
+from asking import GPUS, gated_config_of, serve
 
 
 def load():
     from GenZ import ModelConfig, decode_moddeling, prefill_moddeling
 
     def model_config(name):
-        m = MODELS[name]
+        m = gated_config_of(name)
         return ModelConfig(
             model=name,
             vocab_size=m["vocab_size"],

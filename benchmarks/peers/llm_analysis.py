@@ -1,5 +1,6 @@
-"""Ask llm-analysis 0.2.2, through its LLMAnalysis class and at its default efficiencies (1.0).
+"""Ask llm-analysis 0.2.2, through its LLMAnalysis class.
 
+- At its default efficiencies (1.0), or at those that a scenario gives (`efficiency`: of FLOPS, of memory).
 - It knows no H200, so the GPU is given by its data-sheet numbers, as its GPUConfig allows.
 - Its MLP has two matrices; a gated one has three, so the width given is 1.5 times the real one,
   which makes the weight bytes right. Its MLP FLOP count assumes a width of 4 x hidden whatever is given.
@@ -7,7 +8,7 @@
 
 import sys
 
-from asking import GPUS, MODELS, serve
+from asking import GPUS, gated_config_of, serve
 
 sys.path.pop(0)  # this file's own name would shadow the package
 
@@ -16,8 +17,8 @@ def load():
     from llm_analysis.analysis import LLMAnalysis
     from llm_analysis.config import GPUConfig, ModelConfig
 
-    def analysis(model, gpu):
-        m, g = MODELS[model], GPUS[gpu]
+    def analysis(model, gpu, flops_efficiency=None, memory_efficiency=None):
+        m, g = gated_config_of(model), GPUS[gpu]
         width = m["intermediate_size"] * 3 // 2
         return LLMAnalysis(
             ModelConfig(
@@ -39,10 +40,12 @@ def load():
                 intra_node_min_message_latency=8e-6,
                 peak_fp16_TFLOPS=g["tflops"],
             ),
+            flops_efficiency=flops_efficiency,
+            hbm_memory_efficiency=memory_efficiency,
         )
 
     def answer(scenario):
-        summary = analysis(scenario["model"], scenario["gpu"]).inference(
+        summary = analysis(scenario["model"], scenario["gpu"], *scenario.get("efficiency", ())).inference(
             batch_size_per_gpu=scenario["batch"],
             seq_len=scenario["prompt"],
             num_tokens_to_generate=scenario["output"],
