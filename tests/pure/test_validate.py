@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from conftest import round_profile, write_profile
 
-from chip import artifact, codec, hardware, runs
+from chip import artifact, codec, hardware, measurements, runs
+from chip.cli.validate_text import unseen_table
 from chip.models import library
+from chip.predict.estimator import read_tables
 from chip.predict.request import predict
 from chip.predict.roof import roof_of
 from chip.predict.stages import ALL, Stage
 from chip.runs import Energy, Run, Runs
 from chip.types import Ceiling, ChipError, Scenario
-from chip.validate import judge, peers
+from chip.validate import judge, peers, unseen
 from chip.validate.classes import CLASSES, groups, host_bound, intervals, judge_classes
 from chip.validate.document import document, peer_classes
 from chip.validate.points import GPU, HOST, UNKNOWN, Point, bound_of, summarise
@@ -350,3 +352,64 @@ def test_answers_without_a_version_are_refused(tmp_path):
     artifact.write(path, artifact.new(peers.Answers.SCHEMA, data, {}))
     with pytest.raises(ChipError, match="gives no version of 'oracle'"):
         peers.read(path)
+
+
+# -- leave one model out ----------------------------------------------------------------------------------------------
+RECORDS = sorted((Path(__file__).parents[2] / "results" / "h200").glob("*.jsonl"))
+
+
+def id_of(path):
+    header, found = measurements.read(path)
+    return artifact.new(header["schema"], [codec.to_json(m) for m in found], {}).id
+
+
+@pytest.fixture(scope="module")
+def fitted_on():
+    inputs = rests_on("h200", "vllm")[1].inputs
+    return [path for path in RECORDS if id_of(path) in inputs]
+
+
+def test_shapes_of_a_model_whatever_its_tokens():
+    found = unseen.shapes(library.find("llama-3.1-8b"), "vllm", "bf16", 1)
+    assert {("linear", 6144, 4096), ("linear", 28672, 4096), ("linear", 128256, 4096)} <= found
+    assert ("attention", 32, 8, 128) in found
+    assert ("embedding", 4096) in found
+    assert ("linear", 4096, 4096) in unseen.shapes(library.find("llama-3.1-8b"), "hf-eager", "bf16", 1)
+
+
+def test_only_what_the_tables_were_fitted_on(round_gpu, fitted_on):
+    assert len(unseen.read(fitted_on, "h200")) > 1000
+    other = next(path for path in RECORDS if path not in fitted_on)
+    with pytest.raises(ChipError, match=rf"{other.name}: the tables h200\.tables\.json were not fitted on it"):
+        unseen.read([other], "h200")
+    with pytest.raises(ChipError, match=r"was also fitted on [0-9a-f]{16}; give these"):
+        unseen.read(fitted_on[:-1], "h200")
+    with pytest.raises(ChipError, match="has no operator tables"):
+        unseen.read(fitted_on, round_gpu)
+
+
+def test_a_model_is_predicted_without_its_shapes(fitted_on):
+    """With a stand-in for the fit that notes what it was given; tests/device has a real one."""
+    found = unseen.read(fitted_on, "h200")
+    runs = [synthetic("h200", model, device="NVIDIA H200") for model in ("llama-3.1-8b", "qwen2.5-7b")]
+    given = []
+
+    def fit(kept):
+        given.append({unseen.shape(measurements.operator(m.op)) for m in kept})
+        whole = read_tables(hardware.find("h200").tables)
+        return replace(whole, operators=tuple(t for t in whole.operators if t.op == "attention"))
+
+    both = list(unseen.leave_one_model_out([source(*runs)], ["llama-3.1-8b", "qwen2.5-7b"], "h200", "vllm", found, fit))
+    assert [u.model for u in both] == ["llama-3.1-8b", "qwen2.5-7b"]
+    llama, qwen = given
+    assert not llama & unseen.shapes(library.find("llama-3.1-8b"), "vllm", "bf16", 1)
+    assert llama != qwen
+    for u in both:
+        assert u.left_out > 0
+        assert {p.model for p in (*u.seen, *u.unseen)} == {u.model}
+        assert u.seen[0].error == pytest.approx(0, abs=1e-5)
+        assert u.unseen[0].predicted != u.seen[0].predicted  # linears fell back to the roofline
+    text = unseen_table(both)
+    assert [line.split()[0] for line in text.splitlines()[2:]] == ["all"] * 2 + ["llama-3.1-8b"] * 2 + [
+        "qwen2.5-7b"
+    ] * 2

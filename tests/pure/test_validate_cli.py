@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from test_architecture import BLOCKED, ENV, HEAVY
 from test_validate import BUSY, DEVICE, said, synthetic
 
 from chip import artifact, codec, runs
@@ -80,6 +82,14 @@ def test_json_and_artifact(capsys, file, round_gpu, tmp_path):
     assert held.data["classes"] == found["classes"]
     assert found["files"][0]["id"] in held.inputs
     assert found["rests_on"][0]["id"] in held.inputs
+
+
+def test_works_where_nothing_else_is_installed(file, round_gpu):
+    words = ["validate", str(file), "--gpu", round_gpu, "--ablate"]
+    code = BLOCKED.format(heavy=HEAVY, words=words)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=ENV)
+    assert done.returncode == 0, done.stderr
+    assert "against what is asked" in done.stdout
 
 
 def test_stages(capsys, file, round_gpu):

@@ -20,13 +20,17 @@ from chip.types import ChipError
 from chip.validate import judge, peers
 from chip.validate.document import SCHEMA, document
 from chip.validate.points import Point
+from chip.validate.unseen import Unseen, leave_one_model_out
+from chip.validate.unseen import read as read_measurements
 
 HELP = "predictions against real runs: errors by engine, metric and model, with and without each stage"
 EPILOG = """\
   chip validate llm.json
   chip validate results/h200/runs --peers benchmarks/peers/answers.json --plot scatter.png
   chip validate llm.json --gpu my-gpu.json --engine hf-eager --ablate --json
+  chip validate llm.json --gpu my-gpu.json --leave-one-model-out tables.jsonl
 """
+LEAVE_OUT = "what the operator tables were fitted on; each model is then also predicted from a fit without its shapes"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--gpu", default="", help="bundled name, profile or datasheet file [the bundled GPU that the runs name]")
     add("--engine", default="", help="only runs of this engine: vllm, hf-eager or hf-graph [all]")
     add("--ablate", action="store_true", help="the same errors stage by stage, from the datasheet to everything")
+    add("--leave-one-model-out", metavar="MEASUREMENTS", action="append", default=[], help=LEAVE_OUT)
     add("--peers", metavar="FILE", default="", help="recorded answers of other predictors, into the same table")
     add("--plot", metavar="FILE", default="", help="draw predicted against measured into this .png, .svg or .pdf")
     add("-o", "--output", metavar="FILE", default="", help="also write the JSON document as an artifact")
@@ -52,8 +57,9 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"no run could be judged; the first: {found.left_out[0]}")
     theirs = _asked(answers, sources, gpu, args.engine) if answers else []
     stages = [judge.judge(sources, gpu, args.engine, stage) for stage in Stage] if args.ablate else []
-    made = document(found, theirs, stages)
-    print(json.dumps(made, indent=1) if args.json else render(found, theirs, stages))
+    unseen = _unseen(args.leave_one_model_out, found, args.engine)
+    made = document(found, theirs, stages, unseen)
+    print(json.dumps(made, indent=1) if args.json else render(found, theirs, stages, unseen))
     for line in found.left_out:
         print(f"left out: {line}", file=sys.stderr)
     if args.output:
@@ -72,6 +78,25 @@ def _asked(answers: peers.Answers, sources: Sequence[judge.Source], gpu: str, en
     if not found:
         print("no peer was asked for any of these runs: benchmarks/peers/record.py asks them", file=sys.stderr)
     return found
+
+
+def _unseen(files: Sequence[str], found: judge.Validation, engine: str) -> list[Unseen]:
+    """Some seconds of fitting for each model."""
+    if not files:
+        return []
+    held = read_measurements((Path(f) for f in files), found.gpu)
+    try:
+        from chip.measure.fit import fit
+    except ImportError as e:
+        raise ChipError(f"--leave-one-model-out needs {e.name}: pip install 'chip-inference[measure]'") from None
+    profile = hardware.find(found.gpu).profile
+    assert profile
+    models = dict.fromkeys(p.model for p in found.points)
+    done = []
+    for one in leave_one_model_out(found.sources, models, found.gpu, engine, held, lambda kept: fit(kept, profile)[0]):
+        print(f"{one.model}: fitted without {one.left_out} of {len(held)} measurements", file=sys.stderr)
+        done.append(one)
+    return done
 
 
 def _write(path: Path, made: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from chip.validate.classes import (
 from chip.validate.document import peer_classes
 from chip.validate.judge import Validation
 from chip.validate.points import METRICS, Point, Summary
+from chip.validate.unseen import Unseen
 
 NUMBERS = ("predicted", "measured", "error", "median", "p90", "bias", "worst", "inside", "+-", "points", "models")
 MET = {True: "yes", False: "NO", None: "no points"}
@@ -33,7 +34,9 @@ def signed(error: float) -> str:
     return f"{100 * error:+.1f} %"
 
 
-def render(v: Validation, theirs: Sequence[Point] = (), stages: Sequence[Validation] = ()) -> str:
+def render(
+    v: Validation, theirs: Sequence[Point] = (), stages: Sequence[Validation] = (), unseen: Sequence[Unseen] = ()
+) -> str:
     files = ", ".join(s.path.name for s in v.sources)
     used = ", ".join(f"{u.path.name} ({u.id})" for u in v.used) or "a datasheet alone"
     parts = [
@@ -54,6 +57,12 @@ def render(v: Validation, theirs: Sequence[Point] = (), stages: Sequence[Validat
         parts += ["", "other predictors, over the points that they were asked for", peers_table(v.points, theirs)]
     if stages:
         parts += ["", "what each stage buys: median and 90th percentile of error", ablation_table(stages)]
+    if unseen:
+        parts += [
+            "",
+            "at the stage of operator tables, each model's shapes in the fit or left out",
+            unseen_table(unseen),
+        ]
     return "\n".join(parts)
 
 
@@ -178,3 +187,28 @@ def ablation_table(stages: Sequence[Validation]) -> str:
             row[s.stage.title] = f"{percent(found.median)}, {percent(found.p90)}" if found else "-"
         rows.append(row)
     return table(rows, ("points", *(s.stage.title for s in stages)), keep=tuple(rows[0]) if rows else ())
+
+
+def unseen_table(unseen: Sequence[Unseen]) -> str:
+    rows = []
+    for name, these in (("all", unseen), *((u.model, [u]) for u in unseen)):
+        seen, left = ({j.wanted.title: j for j in judge_classes(points)} for points in _both(these))
+        for title, j in left.items():
+            with_them = seen[title].found
+            if j.found and with_them:
+                rows.append(
+                    {
+                        "model": name,
+                        "left out": "-" if these is unseen else these[0].left_out,
+                        "class": title,
+                        "points": j.found.points,
+                        "in the fit": f"{percent(with_them.median)}, {percent(with_them.p90)}",
+                        "unseen": f"{percent(j.found.median)}, {percent(j.found.p90)}",
+                    }
+                )
+    right = ("left out", "points", "in the fit", "unseen")
+    return table(rows, right, keep=tuple(rows[0]) if rows else ())
+
+
+def _both(these: Sequence[Unseen]) -> tuple[list[Point], list[Point]]:
+    return [p for u in these for p in u.seen], [p for u in these for p in u.unseen]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from chip.validate.points import GPU, HOST, METRICS, Point, Summary, summarise
 
-SPEEDS = ("ttft", "tpot", "e2e", "tokens_per_s")
 COVERAGE = (0.85, 0.97)  # of 90 % intervals, over at least COVERAGE_POINTS points
 COVERAGE_POINTS = 100
 GPU_BOUND_HALF_WIDTH = 0.10
@@ -94,7 +93,7 @@ def groups(points: Sequence[Point]) -> list[Group]:
 
 
 def intervals(points: Sequence[Point]) -> dict[str, float | int | None]:
-    """What intervals are worth over all speeds, and how wide they are where the device sets the pace."""
+    """What intervals of TTFT and TPOT hold, and how wide they are where the device sets the pace."""
     members = [p for p in points if p.metric in ("ttft", "tpot") and p.inside is not None]
     on_gpu = [p for p in members if p.bound == GPU]
     return {

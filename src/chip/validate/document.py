@@ -10,11 +10,14 @@ from chip.validate.classes import CLASSES, Judged, groups, host_bound, intervals
 from chip.validate.judge import Validation
 from chip.validate.peers import shared
 from chip.validate.points import METRICS, Point, summarise
+from chip.validate.unseen import Unseen
 
 SCHEMA = "chip.validation/1"
 
 
-def document(v: Validation, theirs: Sequence[Point] = (), stages: Sequence[Validation] = ()) -> dict[str, Any]:
+def document(
+    v: Validation, theirs: Sequence[Point] = (), stages: Sequence[Validation] = (), unseen: Sequence[Unseen] = ()
+) -> dict[str, Any]:
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "gpu": v.gpu,
@@ -45,6 +48,13 @@ def document(v: Validation, theirs: Sequence[Point] = (), stages: Sequence[Valid
             }
             for s in stages
         ]
+    if unseen:
+        found["leave_one_model_out"] = {
+            "models": [{"model": u.model, "measurements_left_out": u.left_out} for u in unseen],
+            "seen": [class_json(j) for j in judge_classes([p for u in unseen for p in u.seen])],
+            "unseen": [class_json(j) for j in judge_classes([p for u in unseen for p in u.unseen])],
+            "points": [point_json(p) for u in unseen for p in u.unseen],
+        }
     return found
 
 

@@ -95,7 +95,7 @@ def judge(sources: Sequence[Source], gpu: str, engine: str = "", stage: Stage = 
         run_id = runs.id_of(run)
         refuse_leaked(source, run, run_id, used[run.engine])
         try:
-            answer = predict(_decoder(source, run), gpu, run.engine, run.scenario, stage).json()
+            answer = predict(decoder_of(source, run), gpu, run.engine, run.scenario, stage).json()
         except ChipError as e:
             left_out.append(f"{label(run)}: cannot be predicted ({e})")
             continue
@@ -118,7 +118,7 @@ def label(run: Run) -> str:
     return f"{run.model} {run.engine}{variant} {run.scenario.name}"
 
 
-def _decoder(source: Source, run: Run) -> Decoder:
+def decoder_of(source: Source, run: Run) -> Decoder:
     """From the config that really ran, where the file has it."""
     config = source.held.configs.get(run.model)
     if config is None:

@@ -1,0 +1,110 @@
+"""Leave one model out: predict it from operator tables that were fitted without any of its shapes.
+
+Tables are learned from operators, not from runs, but a model whose widths were among the measured ones is not a model
+never measured. Here each model is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chip import artifact, codec, engines, hardware, measurements
+from chip.dtypes import precision
+from chip.models.decoder import Decoder
+from chip.models.lower import body, head
+from chip.ops.attention import Attention
+from chip.ops.elementwise import Elementwise
+from chip.ops.embedding import Embedding
+from chip.ops.linear import Linear
+from chip.predict.stages import Stage
+from chip.predict.tables import Tables
+from chip.types import ChipError, HardwareProfile, Measurement, Op
+from chip.validate.judge import Source, decoder_of, judge
+from chip.validate.points import Point
+
+Fit = Callable[[Sequence[Measurement]], Tables]
+Shape = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """One model judged twice at the tables stage: with the tables as they are, and fitted without its shapes."""
+
+    model: str
+    left_out: int  # measurements
+    seen: tuple[Point, ...]
+    unseen: tuple[Point, ...]
+
+
+def shape(op: Op) -> Shape | None:
+    """What a model fixes of an operator, whatever the number of tokens; None for operators that no table has."""
+    if isinstance(op, Linear):
+        return op.kind, op.n, op.k
+    if isinstance(op, Attention):
+        return op.kind, op.heads, op.kv_heads, op.head_dim
+    if isinstance(op, (Elementwise, Embedding)):
+        return op.kind, op.cols
+    return None
+
+
+def shapes(decoder: Decoder, engine: str, dtype: str, tp: int) -> set[Shape | None]:
+    e, p = engines.get(engine), precision(dtype)
+    layers, last = body(decoder, 1, p, tp), head(decoder, 1, p, tp)
+    programs = (e.rewrite(layers, True), e.rewrite(layers, False), e.rewrite(last, False))
+    return {shape(c.op) for program in programs for b in program.blocks for c in b.calls}
+
+
+def read(paths: Iterable[Path], gpu: str) -> list[Measurement]:
+    """The measurements that the tables of a GPU were fitted on: these files and no others."""
+    h = hardware.find(gpu)
+    if h.tables is None or h.measured is None:
+        raise ChipError(f"{gpu} has no operator tables, so there is no shape to leave out")
+    held = artifact.read(h.tables, Tables.SCHEMA)
+    wanted = set(held.inputs) - {artifact.read(h.measured, HardwareProfile.SCHEMA).id}
+    found: list[Measurement] = []
+    for path in paths:
+        header, these = measurements.read(path)
+        one = artifact.new(header["schema"], [codec.to_json(m) for m in these], {}).id
+        if one not in wanted:
+            raise ChipError(f"{path}: the tables {h.tables.name} were not fitted on it")
+        wanted.remove(one)
+        found += these
+    if wanted:
+        raise ChipError(f"{h.tables.name} was also fitted on {', '.join(sorted(wanted))}; give these measurements too")
+    return found
+
+
+def leave_one_model_out(
+    sources: Sequence[Source], models: Iterable[str], gpu: str, engine: str, found: Sequence[Measurement], fit: Fit
+) -> Iterable[Unseen]:
+    """Each of `models` in turn."""
+    h = hardware.find(gpu)
+    assert h.measured
+    for model in models:
+        mine = [_only(s, model) for s in sources]
+        own = {
+            one
+            for s in mine
+            for r in s.ok
+            if engine in ("", r.engine)
+            for one in shapes(decoder_of(s, r), r.engine, r.scenario.dtype, r.scenario.tp)
+        }
+        kept = [m for m in found if shape(measurements.operator(m.op)) not in own]
+        with tempfile.TemporaryDirectory() as folder:
+            profile = Path(folder, h.measured.name)
+            shutil.copyfile(h.measured, profile)
+            made = artifact.new(Tables.SCHEMA, codec.to_json(fit(kept)), {})
+            artifact.write(hardware.tables_path(profile), made, indent=None)
+            unseen = judge(mine, str(profile), engine, Stage.TABLES)
+        seen = judge(mine, gpu, engine, Stage.TABLES)
+        yield Unseen(model, len(found) - len(kept), seen.points, unseen.points)
+
+
+def _only(source: Source, model: str) -> Source:
+    held = source.held
+    runs = tuple(r for r in held.runs if r.model == model)
+    return Source(source.path, source.id, source.device, type(held)(runs, held.configs))
