@@ -215,6 +215,7 @@ def test_another_device_is_refused(round_gpu):
     with pytest.raises(ChipError, match="no GPU is known for runs of Round GPU; give --gpu"):
         judge.gpu_of([source()], "")
     assert judge.gpu_of([source(device="NVIDIA H200")], "") == "h200"
+    assert judge.gpu_of([source(device="NVIDIA H200")], "sm_90:141GB") == "sm_90:141GB"  # how good is a stand-in?
     assert judge.gpu_of([source()], round_gpu) == round_gpu
 
 

@@ -61,6 +61,10 @@ def test_text(capsys, file, round_gpu):
     assert graph.split()[:10] == ["hf-graph", "TPOT", "and", "TTFT", "4", "%,", "10", "%", "yes", "8"]
     assert "NO" in next(x for x in lines if x.startswith("vLLM TPOT, GPU-bound"))
     assert "NO" in next(x for x in lines if x.startswith("hf-eager TPOT, flash"))
+    missed = lines[lines.index("missed") + 1 :]
+    assert [x.split(":")[0] for x in missed[:2]] == ["vLLM TPOT, GPU-bound", "vLLM TTFT, >= 4096 tokens"]
+    assert "GPU-bound; predicted as" in missed[0]
+    assert "(roofline)" in missed[0]
     assert "no points" in next(x for x in lines if x.startswith("energy per token"))
     assert not any(x.startswith("all rows:") and not x.removeprefix("all rows:").strip() for x in lines)
 

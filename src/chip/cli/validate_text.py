@@ -16,10 +16,11 @@ from chip.validate.classes import (
 )
 from chip.validate.document import peer_classes
 from chip.validate.judge import Validation
-from chip.validate.points import METRICS, Point, Summary
+from chip.validate.points import GPU, HOST, METRICS, UNKNOWN, Point, Summary
 from chip.validate.unseen import Unseen
 
 NUMBERS = ("predicted", "measured", "error", "median", "p90", "bias", "worst", "inside", "+-", "points", "models")
+PACE = {GPU: "GPU-bound", HOST: "host-bound", UNKNOWN: "device not watched"}
 MET = {True: "yes", False: "NO", None: "no points"}
 
 
@@ -52,6 +53,7 @@ def render(
         "",
         "against what is asked",
         classes_table(v.points),
+        *_missed(v.points),
     ]
     if theirs:
         parts += ["", "other predictors, over the points that they were asked for", peers_table(v.points, theirs)]
@@ -157,6 +159,21 @@ def classes_table(points: Sequence[Point]) -> str:
             | (_summary(j.found) if j.found else {**nothing, "points": "0"})
         )
     return table(rows, NUMBERS, keep=tuple(rows[0]))
+
+
+def _missed(points: Sequence[Point]) -> list[str]:
+    """Where to look: the worst point of each class that is missed, and what its prediction is made of."""
+    out = []
+    for j in judge_classes(points):
+        if j.met is False and j.worst:
+            p = j.worst
+            bound = PACE[p.bound]
+            parts = ", ".join(f"{percent(part.share)} {part.role} ({part.source})" for part in p.parts)
+            made = f"; predicted as {parts}" if parts else ""
+            out.append(
+                f"{j.wanted.title}: worst {p.metric} of {p.model} {p.scenario.name}, {signed(p.error)}, {bound}{made}"
+            )
+    return ["", "missed", *out] if out else []
 
 
 def peers_table(points: Sequence[Point], theirs: Sequence[Point]) -> str:

@@ -48,10 +48,11 @@ CLASSES = (
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A class with what its points came to; `met` is None where there are none."""
+    """A class with what its points came to, and the worst of them; `met` is None where there are none."""
 
     wanted: Class
     found: Summary | None
+    worst: Point | None = None
 
     @property
     def met(self) -> bool | None:
@@ -66,7 +67,8 @@ def judge_classes(points: Sequence[Point]) -> list[Judged]:
     out = []
     for wanted in CLASSES:
         members = [p for p in points if wanted.has(p)]
-        out.append(Judged(wanted, summarise(members) if members else None))
+        worst = max(members, key=lambda p: abs(p.error), default=None)
+        out.append(Judged(wanted, summarise(members) if members else None, worst))
     return out
 
 

@@ -81,6 +81,7 @@ def point_json(p: Point) -> dict[str, Any]:
         "bound": p.bound or None,
         "called": p.called or None,
         "run": p.run,
+        "parts": [part._asdict() for part in p.parts],
     }
 
 
@@ -92,6 +93,7 @@ def class_json(j: Judged) -> dict[str, Any]:
         "target_p90": wanted.p90,
         "met": j.met,
         **(asdict(found) if found else {"points": 0}),
+        "worst_point": point_json(j.worst) if j.worst else None,
     }
 
 

@@ -71,9 +71,12 @@ def gpu_of(sources: Sequence[Source], given: str) -> str:
     if not name:
         raise ChipError(f"no GPU is known for runs of {device or 'a device they do not name'}; give --gpu PROFILE.json")
     h = hardware.find(name)
-    same = h.profile.device == device if h.profile else h.name == hardware.match_device(device)
-    if device and not same:
-        raise ChipError(f"--gpu {name} is {h.profile.device if h.profile else h.title}, the runs are of {device}")
+    is_title = h.profile.device if h.profile else h.title
+    other = (
+        is_title != device if h.profile else h.name in hardware.spec_names() and h.name != hardware.match_device(device)
+    )
+    if device and other:
+        raise ChipError(f"--gpu {name} is {is_title}, the runs are of {device}")
     return name
 
 

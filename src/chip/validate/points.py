@@ -12,6 +12,7 @@ from chip.types import Scenario
 
 GPU_BOUND = 0.95  # share of a step that the device must have worked for the step to count as the device's
 CHIP = "chip"
+MOST_PARTS = 3
 GPU, HOST, UNKNOWN = "gpu", "host", ""
 
 
@@ -19,6 +20,14 @@ class Predicted(NamedTuple):
     value: float
     low: float | None = None
     high: float | None = None
+
+
+class Part(NamedTuple):
+    """A line of a prediction's breakdown."""
+
+    role: str
+    share: float
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,7 @@ class Point:
     bound: str  # as measured: "gpu", "host", or "" where nobody watched the device
     called: str = ""  # what the prediction says that most of the time is bound by
     run: str = ""  # id of the run
+    parts: tuple[Part, ...] = ()  # what most of the prediction is made of, the largest first
 
     @property
     def error(self) -> float:
@@ -130,13 +140,11 @@ def compare(run: Run, answer: Mapping[str, Any], run_id: str, who: str = CHIP) -
         predicted, measured = metric.predicted(answer), metric.measured(run)
         if predicted is None or not measured:
             continue
-        called = answer.get("bound", {}).get(name) or ""
-        bound = bound_of(run, metric.phase)
-        found.append(
-            Point(
-                who, run.model, run.engine, run.variant, run.scenario, name, *predicted, measured, bound, called, run_id
-            )
-        )
+        called, bound = answer["bound"].get(name) or "", bound_of(run, metric.phase)
+        lines = answer["breakdown"].get(name, ())[:MOST_PARTS]
+        parts = tuple(Part(line["role"], line["share"], line["source"]) for line in lines)
+        about = (run.model, run.engine, run.variant, run.scenario, name)
+        found.append(Point(who, *about, *predicted, measured, bound, called, run_id, parts))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from chip import artifact, hardware
 from chip.hardware import Hardware
 from chip.predict.roof import reference
+from chip.types import ChipError
 
 ENGINES = hardware.DATA / "engines"
 
@@ -53,7 +54,10 @@ def rests_on(gpu: str, engine: str) -> list[Used]:
 
 def _used(path: Path) -> Used:
     raw = artifact.read_json(path)
-    held = artifact.read(path, str(raw.get("schema")) if isinstance(raw, dict) and "schema" in raw else "chip/1")
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if not isinstance(schema, str) or "/" not in schema:
+        raise ChipError(f"{path}: has no schema, so it does not tell what it was made from")
+    held = artifact.read(path, schema)
     return Used(path, held.id, held.inputs)
 
 
