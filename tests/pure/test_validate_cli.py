@@ -101,8 +101,18 @@ def test_stages(capsys, file, round_gpu):
     assert code == 0
     titles = "datasheet roofline", "measured roofline", "x calibration factors", "operator tables", "engine and host"
     assert all(t in out for t in titles)
-    last = next(x for x in out[out.index("what each stage buys") :].splitlines() if x.startswith("hf-graph"))
-    assert last.endswith("0.0 %, 0.0 %")
+    rows = out[out.index("what each stage buys") :].splitlines()
+    for row in ("hf-graph TPOT and TTFT", "hf-graph ttft", "hf-eager sdpa=flash ttft"):
+        assert next(x for x in rows if x.startswith(row)).endswith("0.0 %, 0.0 %")
+
+
+def test_runs_without_a_target(capsys, tmp_path, round_gpu):
+    path = tmp_path / "llm.json"
+    runs.write(path, Runs((synthetic(round_gpu, engine="hf-eager"),)), {"device": DEVICE})
+    code, out, _ = run(capsys, path, "--gpu", round_gpu, "--ablate")
+    assert code == 0
+    assert "none of these runs is of a kind that a target is set for" in out
+    assert "hf-eager tpot" in out
 
 
 def test_peers(capsys, file, made, round_gpu, tmp_path):

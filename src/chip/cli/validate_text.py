@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from chip.cli.text import duration, gib, number, percent, table
 from chip.validate.classes import (
+    CLASSES,
     COVERAGE,
     COVERAGE_POINTS,
     GPU_BOUND_HALF_WIDTH,
@@ -50,10 +51,7 @@ def render(
         groups_table(v.points),
         *_host_bound(v.points),
         *_intervals(v.points),
-        "",
-        "against what is asked",
-        classes_table(v.points),
-        *_missed(v.points),
+        *_classes(v.points),
     ]
     if theirs:
         parts += ["", "other predictors, over the points that they were asked for", peers_table(v.points, theirs)]
@@ -149,6 +147,12 @@ def _intervals(points: Sequence[Point]) -> list[str]:
     return ["", line]
 
 
+def _classes(points: Sequence[Point]) -> list[str]:
+    if not any(c.has(p) for c in CLASSES for p in points):
+        return ["", "none of these runs is of a kind that a target is set for"]
+    return ["", "against what is asked", classes_table(points), *_missed(points)]
+
+
 def classes_table(points: Sequence[Point]) -> str:
     rows = []
     for j in judge_classes(points):
@@ -193,39 +197,39 @@ def peers_table(points: Sequence[Point], theirs: Sequence[Point]) -> str:
 
 
 def ablation_table(stages: Sequence[Validation]) -> str:
-    columns = [{j.wanted.title: j for j in judge_classes(s.points)} for s in stages]
+    """A row for each class that has points, then for each engine's TTFT and TPOT."""
+    columns = [_figures(s.points) for s in stages]
     rows = []
     for title, last in columns[-1].items():
-        if last.found is None:
-            continue
-        row: dict[str, object] = {"class": title, "points": last.found.points}
+        row: dict[str, object] = {"class": title, "points": last.points}
         for s, column in zip(stages, columns):
-            found = column[title].found
+            found = column.get(title)
             row[s.stage.title] = f"{percent(found.median)}, {percent(found.p90)}" if found else "-"
         rows.append(row)
-    return table(rows, ("points", *(s.stage.title for s in stages)), keep=tuple(rows[0]) if rows else ())
+    return table(rows, ("points", *(s.stage.title for s in stages)), keep=tuple(rows[0]))
+
+
+def _figures(points: Sequence[Point]) -> dict[str, Summary]:
+    found = {j.wanted.title: j.found for j in judge_classes(points) if j.found}
+    for g in groups(points):
+        if g.bound == "all" and g.metric in ("ttft", "tpot"):
+            found[" ".join(filter(None, (g.engine, g.variant, g.metric)))] = g.found
+    return found
 
 
 def unseen_table(unseen: Sequence[Unseen]) -> str:
     rows = []
     for name, these in (("all", unseen), *((u.model, [u]) for u in unseen)):
-        seen, left = ({j.wanted.title: j for j in judge_classes(points)} for points in _both(these))
-        for title, j in left.items():
-            with_them = seen[title].found
-            if j.found and with_them:
-                rows.append(
-                    {
-                        "model": name,
-                        "left out": "-" if these is unseen else these[0].left_out,
-                        "class": title,
-                        "points": j.found.points,
-                        "in the fit": f"{percent(with_them.median)}, {percent(with_them.p90)}",
-                        "unseen": f"{percent(j.found.median)}, {percent(j.found.p90)}",
-                    }
-                )
-    right = ("left out", "points", "in the fit", "unseen")
-    return table(rows, right, keep=tuple(rows[0]) if rows else ())
-
-
-def _both(these: Sequence[Unseen]) -> tuple[list[Point], list[Point]]:
-    return [p for u in these for p in u.seen], [p for u in these for p in u.unseen]
+        seen = _figures([p for u in these for p in u.seen])
+        for title, left in _figures([p for u in these for p in u.unseen]).items():
+            rows.append(
+                {
+                    "model": name,
+                    "left out": "-" if these is unseen else these[0].left_out,
+                    "class": title,
+                    "points": left.points,
+                    "in the fit": f"{percent(seen[title].median)}, {percent(seen[title].p90)}",
+                    "unseen": f"{percent(left.median)}, {percent(left.p90)}",
+                }
+            )
+    return table(rows, ("left out", "points", "in the fit", "unseen"), keep=tuple(rows[0]))

@@ -24,10 +24,7 @@ def document(
         "files": [{"file": s.path.name, "id": s.id, "device": s.device, "runs": len(s.ok)} for s in v.sources],
         "rests_on": [{"file": u.path.name, "id": u.id, "inputs": list(u.inputs)} for u in v.used],
         "classes": [class_json(j) for j in judge_classes(v.points)],
-        "groups": [
-            {"engine": g.engine, "variant": g.variant, "metric": g.metric, "bound": g.bound, **asdict(g.found)}
-            for g in groups(v.points)
-        ],
+        "groups": groups_json(v.points),
         "intervals": intervals(v.points),
         "host_bound": [
             {"model": p.model, "engine": p.engine, "variant": p.variant, "scenario": p.scenario.name}
@@ -45,6 +42,7 @@ def document(
                 "stage": s.stage.name.lower(),
                 "title": s.stage.title,
                 "classes": [class_json(j) for j in judge_classes(s.points)],
+                "groups": groups_json(s.points),
             }
             for s in stages
         ]
@@ -95,6 +93,13 @@ def class_json(j: Judged) -> dict[str, Any]:
         **(asdict(found) if found else {"points": 0}),
         "worst_point": point_json(j.worst) if j.worst else None,
     }
+
+
+def groups_json(points: Sequence[Point]) -> list[dict[str, Any]]:
+    return [
+        {"engine": g.engine, "variant": g.variant, "metric": g.metric, "bound": g.bound, **asdict(g.found)}
+        for g in groups(points)
+    ]
 
 
 def peer_classes(ours: Sequence[Point], theirs: Sequence[Point]) -> list[dict[str, Any]]:
