@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"no run could be judged; the first: {found.left_out[0]}")
     theirs = _asked(answers, sources, gpu, args.engine) if answers else []
     stages = [judge.judge(sources, gpu, args.engine, stage) for stage in Stage] if args.ablate else []
-    unseen = _unseen(args.leave_one_model_out, found, args.engine)
+    unseen = _unseen(args.leave_one_model_out, found)
     made = document(found, theirs, stages, unseen)
     print(json.dumps(made, indent=1) if args.json else render(found, theirs, stages, unseen))
     for line in found.left_out:
@@ -80,7 +80,7 @@ def _asked(answers: peers.Answers, sources: Sequence[judge.Source], gpu: str, en
     return found
 
 
-def _unseen(files: Sequence[str], found: judge.Validation, engine: str) -> list[Unseen]:
+def _unseen(files: Sequence[str], found: judge.Validation) -> list[Unseen]:
     """Some seconds of fitting for each model."""
     if not files:
         return []
@@ -91,9 +91,8 @@ def _unseen(files: Sequence[str], found: judge.Validation, engine: str) -> list[
         raise ChipError(f"--leave-one-model-out needs {e.name}: pip install 'chip-inference[measure]'") from None
     profile = hardware.find(found.gpu).profile
     assert profile
-    models = dict.fromkeys(p.model for p in found.points)
     done = []
-    for one in leave_one_model_out(found.sources, models, found.gpu, engine, held, lambda kept: fit(kept, profile)[0]):
+    for one in leave_one_model_out(found, held, lambda kept: fit(kept, profile)[0]):
         print(f"{one.model}: fitted without {one.left_out} of {len(held)} measurements", file=sys.stderr)
         done.append(one)
     return done

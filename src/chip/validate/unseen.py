@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chip import artifact, codec, engines, hardware, measurements
@@ -22,8 +22,9 @@ from chip.ops.embedding import Embedding
 from chip.ops.linear import Linear
 from chip.predict.stages import Stage
 from chip.predict.tables import Tables
+from chip.runs import Run, id_of
 from chip.types import ChipError, HardwareProfile, Measurement, Op
-from chip.validate.judge import Source, decoder_of, judge
+from chip.validate.judge import Source, Validation, decoder_of, judge
 from chip.validate.points import Point
 
 Fit = Callable[[Sequence[Measurement]], Tables]
@@ -52,10 +53,11 @@ def shape(op: Op) -> Shape | None:
 
 
 def shapes(decoder: Decoder, engine: str, dtype: str, tp: int) -> set[Shape | None]:
+    """Of every operator that the engine launches."""
     e, p = engines.get(engine), precision(dtype)
     layers, last = body(decoder, 1, p, tp), head(decoder, 1, p, tp)
     programs = (e.rewrite(layers, True), e.rewrite(layers, False), e.rewrite(last, False))
-    return {shape(c.op) for program in programs for b in program.blocks for c in b.calls}
+    return {shape(c.op) for program in programs for b in program.blocks for c in b.calls} - {None}
 
 
 def read(paths: Iterable[Path], gpu: str) -> list[Measurement]:
@@ -78,19 +80,17 @@ def read(paths: Iterable[Path], gpu: str) -> list[Measurement]:
     return found
 
 
-def leave_one_model_out(
-    sources: Sequence[Source], models: Iterable[str], gpu: str, engine: str, found: Sequence[Measurement], fit: Fit
-) -> Iterable[Unseen]:
-    """Each of `models` in turn."""
-    h = hardware.find(gpu)
+def leave_one_model_out(v: Validation, found: Sequence[Measurement], fit: Fit) -> Iterable[Unseen]:
+    """Each model in turn, over the runs that were judged."""
+    h = hardware.find(v.gpu)
     assert h.measured
-    for model in models:
-        mine = [_only(s, model) for s in sources]
+    judged = {p.run for p in v.points}
+    for model in dict.fromkeys(p.model for p in v.points):
+        mine = [_only(s, [r for r in s.ok if r.model == model and id_of(r) in judged]) for s in v.sources]
         own = {
             one
             for s in mine
             for r in s.ok
-            if engine in ("", r.engine)
             for one in shapes(decoder_of(s, r), r.engine, r.scenario.dtype, r.scenario.tp)
         }
         kept = [m for m in found if shape(measurements.operator(m.op)) not in own]
@@ -99,12 +99,10 @@ def leave_one_model_out(
             shutil.copyfile(h.measured, profile)
             made = artifact.new(Tables.SCHEMA, codec.to_json(fit(kept)), {})
             artifact.write(hardware.tables_path(profile), made, indent=None)
-            unseen = judge(mine, str(profile), engine, Stage.TABLES)
-        seen = judge(mine, gpu, engine, Stage.TABLES)
+            unseen = judge(mine, str(profile), stage=Stage.TABLES)
+        seen = judge(mine, v.gpu, stage=Stage.TABLES)
         yield Unseen(model, len(found) - len(kept), seen.points, unseen.points)
 
 
-def _only(source: Source, model: str) -> Source:
-    held = source.held
-    runs = tuple(r for r in held.runs if r.model == model)
-    return Source(source.path, source.id, source.device, type(held)(runs, held.configs))
+def _only(source: Source, runs: Sequence[Run]) -> Source:
+    return replace(source, held=replace(source.held, runs=tuple(runs)))
