@@ -6,7 +6,7 @@ graph  the cold rotation inside one CUDA graph
 host   by the host's clock, call by call, dispatch and synchronisation included
 
 Device time is taken between events, behind a blocking kernel where the host would be too slow; kernels shorter than
-SHORT_S are replayed as a graph, so that no launch is timed. Before the first sample of each context the very thing
+SHORT_S are replayed as a graph, so that no launch is timed, and longer ones run without a pause. Before the first sample of each context the very thing
 that is sampled runs for `warm_s`, so that clocks have settled to what this work leads to.
 """
 
@@ -48,6 +48,7 @@ class Settings:
     warm_s: float = 0.2  # before the first context, a quarter of it before each other
     cpu_cold_bytes: int = 2**29  # filling more buffers than this would take a CPU longer than measuring
     arithmetic_warm_s: float = 1.5  # instead, before long arithmetic: its clock takes a while to settle
+    steady: bool = True  # calls of SHORT_S and more run without a pause between samples, as they do in a model
     only: tuple[str, ...] = ()  # contexts; empty: all that the device has
 
     @property
@@ -60,7 +61,14 @@ QUICK = Settings(runs=20, noise=0.02, max_s=0.12, warm_s=0.04, cpu_cold_bytes=2*
 
 # Many shapes, each known to a per cent or so: estimators are fitted to them, and average over neighbours.
 TABLES = Settings(
-    runs=6, noise=0.01, max_s=0.04, warm_s=0.03, cpu_cold_bytes=2**26, arithmetic_warm_s=0.12, only=("cold", "hot")
+    runs=6,
+    noise=0.01,
+    max_s=0.04,
+    warm_s=0.03,
+    cpu_cold_bytes=2**26,
+    arithmetic_warm_s=0.12,
+    steady=False,
+    only=("cold", "hot"),
 )
 
 
@@ -228,7 +236,8 @@ class _Bench:
         calls = self.calls[:1] if context in ("hot", "host") else self.calls
         if context == "host":
             return timing.host(self.device, calls[0]), "host clock around call and synchronisation"
-        if self.device.kind == "cuda" and is_sustained(self.op):
+        steady = self.settings.steady and self.call_s >= SHORT_S
+        if self.device.kind == "cuda" and (steady or is_sustained(self.op)):
             return self._unbroken(context, calls)
         inner = max(1, min(MAX_INNER, round(SAMPLE_S / max(self.call_s, 1e-7))))
         if context == "graph" or self._by_graph:
@@ -239,7 +248,7 @@ class _Bench:
         return timing.events(self.device, calls, inner), f"events around {inner} calls"
 
     def _unbroken(self, context: str, calls: Sequence[build.Closure]) -> tuple[Take, str]:
-        """Long arithmetic is measured under unbroken load: with pauses its clock, and so its time, would wander."""
+        """Without a pause between samples: with pauses, clocks and so times would wander."""
         inner = max(1, round(LONG_SAMPLE_S / max(self.call_s, 1e-7)))
         if context == "graph" or self.call_s < STARVED_S or self.starved:
             inner = len(calls) * max(1, round(inner / len(calls)))
