@@ -6,8 +6,9 @@ graph  the cold rotation inside one CUDA graph
 host   by the host's clock, call by call, dispatch and synchronisation included
 
 Device time is taken between events, behind a blocking kernel where the host would be too slow; kernels shorter than
-SHORT_S are replayed as a graph, so that no launch is timed, and longer ones run without a pause. Before the first sample of each context the very thing
-that is sampled runs for `warm_s`, so that clocks have settled to what this work leads to.
+SHORT_S are replayed as a graph, so that no launch is timed, and longer ones run without a pause. Before the first
+sample of each context the very thing that is sampled runs for `warm_s`, so that clocks have settled to what this work
+leads to.
 """
 
 from __future__ import annotations
