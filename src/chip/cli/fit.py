@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
             "operator": t.op,
             "implementation": t.implementation,
             "dtype": t.dtype,
+            "context": t.context,
             "shapes": t.points,
             "median error": percent(t.median_error),
             "p90": percent(t.p90_error),

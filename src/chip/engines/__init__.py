@@ -1,8 +1,8 @@
 """Engines: how a runtime behaves, one file each, found by listing this folder (`hf-eager` lives in hf_eager.py).
 
-Each has NAME, TITLE, LATENT_KV (does its cache hold MLA latents), TORCH_OPS (the operators it runs as torch does, whose
-measured tables therefore hold for it), CAVEAT (what its predictions leave out, said with each; "" for nothing), and the
-functions
+Each has NAME, TITLE, LATENT_KV (does its cache hold MLA latents), RUNS_AS (which measured implementation it runs of
+each operator; of attention, `attention_decode` for single tokens), CAVEAT (what its predictions leave out, said with each;
+"" for nothing), and the functions
 `prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes, panels)` -> steps with how often each stands
 (`panels`: how finely the growing context is integrated), and
 `rewrite(program, decode)` -> what it really launches.
@@ -11,7 +11,7 @@ functions
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
@@ -26,7 +26,7 @@ class Engine(Protocol):
     NAME: str
     TITLE: str
     LATENT_KV: bool
-    TORCH_OPS: frozenset[str]
+    RUNS_AS: Mapping[str, str]
     CAVEAT: str
 
     def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
@@ -34,7 +34,7 @@ class Engine(Protocol):
     def rewrite(self, program: Program, decode: bool) -> Program: ...
 
 
-NOT_ENGINES = ("fuse", "context")
+NOT_ENGINES = ("fuse", "context", "hf_ops")
 
 
 @lru_cache(maxsize=1)

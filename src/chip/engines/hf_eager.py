@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from chip.engines import Weighted
+from chip.engines import Weighted, hf_ops
 from chip.engines.context import PANELS, decode_contexts
-from chip.types import Program, Scenario, Seq, Step
+from chip.ops.attention import Attention
+from chip.ops.growing_attention import GrowingAttention
+from chip.types import Op, Program, Scenario, Seq, Step
 
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
@@ -13,7 +15,7 @@ CAVEAT = (
     "hf-eager: device time only; the host's time to launch each kernel is not modelled yet, and where it is the longer "
     "(decode, short prompts) a step takes many times this"
 )
-TORCH_OPS = frozenset(("linear", "layer_norm", "add", "gelu", "silu"))
+RUNS_AS = {**hf_ops.RUNS_AS, "attention": "cudnn"}
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
@@ -26,4 +28,16 @@ def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS) -> Wei
 
 
 def rewrite(program: Program, decode: bool) -> Program:
-    return program
+    return hf_ops.spelled(program, _growing if decode else _as_it_is)
+
+
+def _as_it_is(op: Op) -> Op:
+    return op
+
+
+def _growing(op: Op) -> Op:
+    """A decode step joins the new token to the cache before it attends."""
+    if not isinstance(op, Attention):
+        return op
+    axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.causal, op.window, op.v_head_dim)
+    return GrowingAttention(*axes, op.dtype)

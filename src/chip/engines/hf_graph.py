@@ -5,10 +5,11 @@ Attention runs over the whole cache under a mask: neither causality nor the unus
 
 from __future__ import annotations
 
-from chip.engines import Weighted
+from chip.engines import Weighted, hf_ops
 from chip.engines.context import PANELS
 from chip.ops.attention import Attention
-from chip.types import Block, Call, Program, Scenario, Seq, Step
+from chip.ops.masked_attention import MaskedAttention
+from chip.types import Op, Program, Scenario, Seq, Step
 
 NAME = "hf-graph"
 TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
@@ -17,7 +18,7 @@ CAVEAT = (
     "hf-graph: masked attention over the static cache and HF's unfused norms and rotations are not measured yet; "
     "steps, decode above all, take longer than this"
 )
-TORCH_OPS = frozenset(("linear", "layer_norm", "add", "gelu", "silu"))
+RUNS_AS = hf_ops.RUNS_AS
 SPARE_TOKENS = 64  # least room after the prompt
 
 
@@ -35,14 +36,11 @@ def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS) -> Wei
 
 
 def rewrite(program: Program, decode: bool) -> Program:
-    return Program(tuple(Block(b.repeat, tuple(map(_masked, b.calls))) for b in program.blocks))
+    return hf_ops.spelled(program, _masked)
 
 
-def _masked(call: Call) -> Call:
-    op = call.op
+def _masked(op: Op) -> Op:
     if not isinstance(op, Attention):
-        return call
-    masked = Attention(
-        op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, False, 0, op.v_head_dim, op.dtype
-    )
-    return Call(call.role, masked)
+        return op
+    axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.v_head_dim)
+    return MaskedAttention(*axes, op.dtype)

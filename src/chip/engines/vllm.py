@@ -22,9 +22,15 @@ from chip.types import Call, Program, Scenario, Seq, Step
 NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"
 LATENT_KV = True
-# Norms and activations are kernels of its own. Its decode attention (FlashAttention-3 over pages) is not measured yet:
-# torch's FlashAttention-2 stands in for it, which splits the keys in the same way.
-TORCH_OPS = frozenset(("linear", "attention_decode"))
+# Norms, rotations and activations are what torch.compile makes of them, attention is FlashAttention-3 over pages.
+RUNS_AS = {
+    "linear": "torch",
+    "embedding": "torch",
+    "attention": "fa3",
+    "attention_decode": "fa3",
+    **dict.fromkeys(("rms_norm", "add_rms_norm", "silu_mul", "rope"), "compiled"),
+    "sampling": "fp32",
+}
 CAVEAT = ""
 MEMORY_SHARE = 0.9  # gpu_memory_utilization
 

@@ -19,14 +19,12 @@ from sklearn.model_selection import KFold
 
 from chip import measurements, stats
 from chip.ops.attention import Attention
-from chip.ops.elementwise import Elementwise
-from chip.ops.embedding import Embedding
 from chip.ops.linear import Linear
 from chip.predict.shapes import ALIGNED, features
-from chip.predict.tables import AXES, ROW_AXES, Base, Forest, OperatorTable, Spread, Surface, Tables
+from chip.predict.tables import AXES, ROW_AXES, ROW_OPS, Base, Forest, OperatorTable, Spread, Surface, Tables
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
-CONTEXT = "cold"
+CONTEXTS = ("cold", "hot")
 DISTURBED = "CPU shared"  # a flag of measurements that somebody else's work spoiled
 LEAST_POINTS = 20
 FOLDS = 10
@@ -35,35 +33,38 @@ FOREST = {"max_depth": 4, "subsample": 0.6, "max_features": 0.5, "loss": "huber"
 TREES = {
     "linear": {"n_estimators": 40, "learning_rate": 0.25},
     "attention": {"n_estimators": 80, "learning_rate": 0.15},
+    "masked_attention": {"n_estimators": 80, "learning_rate": 0.15},
+    "growing_attention": {"n_estimators": 80, "learning_rate": 0.15},
 }
 SMOOTHING = 0.02
 GRID = 2.0**14  # steps in one of a feature in a fit: no tree may split between values that differ by rounding only
 FLASH_SHARE = 0.65  # of the matrix rate: where the base of attention starts from
-FLOORS_S = {"linear": 2.5e-6, "attention": 4e-6}
+FLOORS_S = {"linear": 2.5e-6, "attention": 4e-6, "masked_attention": 12e-6, "growing_attention": 10e-6}
+FITTED_BASES = ("masked_attention", "growing_attention")  # of several kernels: no ceiling is theirs
 SURFACE_FLOOR_S = 1.5e-6
 
 Fit = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
 
 
 def fit(found: Iterable[Measurement], profile: HardwareProfile) -> tuple[Tables, dict[str, str]]:
-    """Tables of every operator with enough cold measurements, and why others have none."""
-    groups: dict[tuple[str, str, str], dict[Op, list[float]]] = defaultdict(lambda: defaultdict(list))
+    """Tables of every operator with enough measurements in a context, and why others have none."""
+    groups: dict[tuple[str, str, str, str], dict[Op, list[float]]] = defaultdict(lambda: defaultdict(list))
     for m in measurements.ok(found):
         op = measurements.operator(m.op)
-        if m.context == CONTEXT and _regular(op) and not any(f.startswith(DISTURBED) for f in m.flags):
-            group = (op.kind, m.implementation, getattr(op, "dtype", ""))
+        if m.context in CONTEXTS and _regular(op) and not any(f.startswith(DISTURBED) for f in m.flags):
+            group = (op.kind, m.implementation, getattr(op, "dtype", ""), m.context)
             groups[group][op].append(stats.median(m.samples_ns) * 1e-9)
     tables: list[OperatorTable] = []
     left_out: dict[str, str] = {}
-    for (kind, implementation, dtype), times in groups.items():
-        name = f"{kind} ({implementation}, {dtype})"
-        if kind not in FLOORS_S and not isinstance(next(iter(times)), (Elementwise, Embedding)):
+    for (kind, implementation, dtype, context), times in groups.items():
+        name = f"{kind} ({implementation}, {dtype}, {context})"
+        if kind not in FLOORS_S and not isinstance(next(iter(times)), ROW_OPS):
             left_out[name] = "has no features to learn from"
         elif len(times) < LEAST_POINTS:
             left_out[name] = f"{len(times)} shapes measured, {LEAST_POINTS} needed"
         else:
             medians = {op: float(np.median(t)) for op, t in times.items()}
-            table, roofline_error = _table(kind, implementation, dtype, medians, profile)
+            table, roofline_error = _table(kind, implementation, dtype, context, medians, profile)
             if table.median_error < roofline_error:
                 tables.append(table)
             else:
@@ -71,7 +72,10 @@ def fit(found: Iterable[Measurement], profile: HardwareProfile) -> tuple[Tables,
                     f"errs by {table.median_error:.0%} on unseen shapes, the roofline by {roofline_error:.0%}"
                 )
     if not tables:
-        why = "; ".join(f"{kind} {reason}" for kind, reason in left_out.items()) or "there are no cold measurements"
+        why = (
+            "; ".join(f"{kind} {reason}" for kind, reason in left_out.items())
+            or "there are no cold or hot measurements"
+        )
         raise ChipError(f"nothing could be learned ({why}); `chip profile --suite tables` measures what is needed")
     return Tables(profile.device, profile.units, tuple(tables)), left_out
 
@@ -92,17 +96,19 @@ def _rate(profile: HardwareProfile, name: str) -> float:
 
 
 def _table(
-    kind: str, implementation: str, dtype: str, times: dict[Op, float], profile: HardwareProfile
+    kind: str, implementation: str, dtype: str, context: str, times: dict[Op, float], profile: HardwareProfile
 ) -> tuple[OperatorTable, float]:
     """The table, and the median error of the roofline it starts from."""
     ops, measured = list(times), np.array(list(times.values()))
     base = Base(
         FLOORS_S.get(kind, SURFACE_FLOOR_S),
-        _rate(profile, ops[0].compute) * (FLASH_SHARE if kind == "attention" else 1.0),
+        _rate(profile, ops[0].compute) * (FLASH_SHARE if "attention" in kind else 1.0),
         _rate(profile, "hbm_read" if kind in FLOORS_S else "hbm_copy"),
     )
     roofline = np.array([base.seconds(op, op.cost(), profile.units) for op in ops])
     if kind in FLOORS_S:
+        if kind in FITTED_BASES:
+            base = _dense_base(base, ops, measured, profile.units)
         x = np.array([features(op, op.cost(), profile.units) for op in ops])
         fit_one: Fit = partial(_Forest, kind)
     else:
@@ -125,9 +131,28 @@ def _table(
         len(ops),
         float(np.median(errors)),
         float(np.quantile(errors, 0.9)),
+        context=context,
         **arrays,
     )
     return table, float(np.median(np.abs(roofline / measured - 1)))
+
+
+def _dense_base(base: Base, ops: Sequence[Op], measured: np.ndarray, units: int) -> Base:
+    """Floor and rates, by least absolute logarithmic error."""
+
+    def made(p: np.ndarray) -> Base:
+        floor, flops, rate, copy = (float(f"{v:.6g}") for v in np.exp(np.clip(p, -60, 60)))
+        return Base(floor, flops, rate, copy_bytes_per_s=copy)
+
+    def error(p: np.ndarray) -> float:
+        tried = made(p)
+        seconds = np.array([tried.seconds(op, c, units) for op, c in zip(ops, costs)])
+        return float(np.mean(np.sqrt(np.log(seconds / measured) ** 2 + 1e-4)))
+
+    costs = [op.cost() for op in ops]
+    start = np.log([base.floor_s, 0.6 * base.flop_per_s, 0.7 * base.bytes_per_s, 0.3 * base.bytes_per_s])
+    found = minimize(error, start, method="Nelder-Mead", options={"maxiter": 1000, "maxfev": 1000})
+    return made(found.x)
 
 
 def _row_base(base: Base, ops: Sequence[Op], measured: np.ndarray) -> Base:

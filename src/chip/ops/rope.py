@@ -25,5 +25,9 @@ class Rope(Op):
         return Cost(3 * elements, (elements + self.rows * self.head_dim) * width, elements * width)
 
     @property
+    def cols(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
     def compute(self) -> str:
         return "matmul_fp32"

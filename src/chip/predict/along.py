@@ -14,6 +14,7 @@ AlongTokens = Callable[[int], Answer]
 OverSequences = Callable[[Seq], Answer]
 
 EXACT = 128  # shapes up to this are answered one by one, larger ones between nodes
+ROW_NODES_LOG2 = 3  # that of a norm or an activation has none
 TOKEN_NODES_LOG2 = 5  # 32 nodes an octave, at most 3 % apart: a dense layer's time has stairs
 CONTEXT_NODES_LOG2 = 3  # 8 nodes: that of decode attention is nearly straight
 

@@ -15,8 +15,10 @@ from chip.engines.context import PANELS
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head
 from chip.ops.attention import Attention
+from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.predict.along import AlongTokens, Answer, OverSequences, answer
+from chip.predict.roofline import Attentive
 from chip.types import Cost, Estimate, Op, Program, Scenario
 
 
@@ -25,7 +27,7 @@ class Estimator(Protocol):
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]: ...
     def along(self, op: Op) -> AlongTokens: ...
-    def over(self, op: Attention | Mla) -> OverSequences: ...
+    def over(self, op: Attentive) -> OverSequences: ...
 
 
 class Line(NamedTuple):
@@ -43,7 +45,9 @@ class Line(NamedTuple):
     bytes: float
 
 
-MATMULS = frozenset(("linear", "bmm", "attention", "mla", "moe_experts", "moe_router"))
+MATMULS = frozenset(
+    ("linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "moe_experts", "moe_router")
+)
 
 
 class Phase:
@@ -77,11 +81,11 @@ class Template(NamedTuple):
 
 def template(program: Program, estimator: Estimator) -> Template:
     uses: dict[Op, dict[str, int]] = {}
-    attention: dict[tuple[str, Attention | Mla], int] = {}
+    attention: dict[tuple[str, Attentive], int] = {}
     for block in program.blocks:
         for call in block.calls:
             op = call.op
-            if isinstance(op, (Attention, Mla)):
+            if isinstance(op, (Attention, MaskedAttention, Mla)):
                 attention[call.role, op] = attention.get((call.role, op), 0) + block.repeat
             else:
                 roles = uses.setdefault(op, {})

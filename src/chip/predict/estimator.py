@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,12 +26,12 @@ def read_tables(path: Path) -> Tables:
     return found
 
 
-def estimator_of(h: Hardware, kinds: Collection[str] | None = None, stage: Stage = ALL) -> Roofline | Learned:
-    """`kinds`: the operators that run as torch runs them; None for all. `stage`: what it may rest on."""
+def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Roofline | Learned:
+    """`runs_as`: which implementation an engine runs of each operator. `stage`: what it may rest on."""
     if h.tables is None or h.profile is None or stage < Stage.TABLES:
         return Roofline(roof_of(h, stage))
     tables = read_tables(h.tables)
     if tables.device != h.profile.device:
         raise ChipError(f"{h.tables}: holds tables of {tables.device}, the profile is of {h.profile.device}")
     floor_s = next((t.base.floor_s for t in tables.operators if t.op == SIMPLEST), None)
-    return Learned(tables, Roofline(roof_of(h), floor_s), kinds)
+    return Learned(tables, Roofline(roof_of(h), floor_s), runs_as)

@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil, exp, log2
 
 from chip.ops.attention import Attention
-from chip.ops.elementwise import Elementwise
-from chip.ops.embedding import Embedding
 from chip.ops.linear import Linear
+from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.predict.along import (
     CONTEXT_NODES_LOG2,
+    ROW_NODES_LOG2,
     TOKEN_NODES_LOG2,
     AlongTokens,
     Answer,
     OverSequences,
     answer,
     between,
-    grown,
 )
-from chip.predict.roofline import Roofline
+from chip.predict.roofline import Attentive, Roofline
 from chip.predict.shapes import ALIGNED, features
-from chip.predict.tables import COMPILE_AFTER, OperatorTable, Tables
+from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables
 from chip.types import Cost, Estimate, Op, Seq
-
-DECODE_ATTENTION = "attention_decode"  # among `kinds`: attention of single tokens only
-
 
 MOST_BATCHES = 64  # batch sizes whose attention is remembered, so that a sweep of any length runs in bounded memory
 
 
-class Learned:
-    """Estimates of operators as torch runs them. `kinds` limits it to those that an engine leaves to torch."""
+def slot(op: Op) -> str:
+    """What a table is looked up by: the kind, attention of single tokens apart."""
+    return DECODE_ATTENTION if isinstance(op, Attention) and op.q_len == 1 and op.kind == "attention" else op.kind
 
-    def __init__(self, tables: Tables, otherwise: Roofline, kinds: Collection[str] | None = None) -> None:
+
+DECODE_ATTENTION = "attention_decode"
+
+
+class Learned:
+    """Estimates from measured operators. `runs_as` says which implementation an engine runs of each operator (of
+    attention, `attention_decode` for single tokens); what it does not name is left to the roofline. Without it each
+    operator is taken as it was measured most, with nothing warm in cache."""
+
+    def __init__(self, tables: Tables, otherwise: Roofline, runs_as: Mapping[str, str] | None = None) -> None:
         self.units = tables.units
         self.otherwise = otherwise
         self.roof = otherwise.roof
-        self._tables = {
-            (t.op, t.dtype): t
-            for t in sorted(tables.operators, key=lambda t: t.points)  # of two implementations the better measured
-            if kinds is None or t.op in kinds or (t.op == "attention" and DECODE_ATTENTION in kinds)
-        }
-        self._decode_only = kinds is not None and "attention" not in kinds
+        self._tables: dict[tuple[str, str], OperatorTable] = {}
+        for t in sorted(tables.operators, key=lambda t: (t.context == "hot", t.points)):  # the last stays
+            for name in (t.op, DECODE_ATTENTION) if t.op == "attention" else (t.op,):
+                wanted = t.context == "cold" if runs_as is None else runs_as.get(name) == t.implementation
+                if wanted:
+                    self._tables[name, t.dtype] = t
         self._asked = 0
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
-        table = self._tables.get((op.kind, getattr(op, "dtype", "")))
-        if table is None or not covers(table, op) or (self._decode_only and getattr(op, "q_len", 1) > 1):
+        table = self._tables.get((slot(op), getattr(op, "dtype", "")))
+        if table is None or not covers(table, op):
             return self.otherwise(op)
         self._asked += 1
         cost = op.cost()
@@ -59,48 +65,48 @@ class Learned:
         return Estimate(seconds, seconds * low, seconds * high, "interpolated", bound), cost
 
     def along(self, op: Op) -> AlongTokens:
-        """As the roofline's. Dense layers are asked at nodes of m and drawn straight between them."""
-        table = self._tables.get((op.kind, getattr(op, "dtype", "")))
+        """As the roofline's. Operators are asked at nodes of their rows and drawn straight between them."""
+        table = self._tables.get((slot(op), getattr(op, "dtype", "")))
         if table is None:
             return self.otherwise.along(op)
-        make, declined = grown(op), self.otherwise.along(op)
-        if not isinstance(op, Linear):
-            return lambda tokens: answer(*self(make(tokens)))
+        declined = self.otherwise.along(op)
+        axis = "m" if isinstance(op, Linear) else "rows"
+        once = getattr(op, axis)
         known: dict[int, float] = {}
-        once = op.m
-        fits = covers(table, replace(op, m=max(op.m, ceil(table.ranges["m"][0]))))
-        least, most = next((low, high) for axis, low, high in table.limits if axis == "m")
+        least, most = next((low, high) for name, low, high in table.limits if name == axis)
+        fits = covers(table, replace(op, **{axis: max(once, ceil(table.ranges[axis][0]))}))  # type: ignore[type-var]
+        nodes_log2 = TOKEN_NODES_LOG2 if isinstance(op, Linear) else ROW_NODES_LOG2
 
         def ask(m: int) -> float:
             self._asked += 1
-            dense = replace(op, m=m)
-            return self._seconds(table, dense, dense.cost())
+            larger = replace(op, **{axis: m})  # type: ignore[type-var]
+            return self._seconds(table, larger, larger.cost())
 
         def at(tokens: int) -> Answer:
             m = once * tokens
             if not fits or not least <= m <= most:
                 return declined(tokens)
             _, _, _, bound, _, flops, moved = declined(tokens)
-            seconds = between(m, known, ask, TOKEN_NODES_LOG2)
+            seconds = between(m, known, ask, nodes_log2)
             low, high = table.spread(seconds)
             return seconds, seconds * low, seconds * high, bound, "interpolated", flops, moved
 
         return at
 
-    def over(self, op: Attention | Mla) -> OverSequences:
+    def over(self, op: Attentive) -> OverSequences:
         """As the roofline's. Decode attention is asked at nodes of the context."""
-        table = self._tables.get((op.kind, op.dtype))
         declined = self.otherwise.over(op)
-        if table is None or not isinstance(op, Attention) or not covers(table, _inside(table, op)):
+        if isinstance(op, Mla):
             return declined
+        table = self._tables.get((slot(replace(op, q_len=1)), op.dtype))
+        if table is None or not covers(table, _inside(table, op)):
+            return lambda seq: declined(seq) if seq.new == 1 else answer(*self(op.over(seq)))
         (few, many), (short, long) = (
             next((low, high) for axis, low, high in table.limits if axis == name) for name in ("batch", "kv_len")
         )
         known: dict[int, dict[int, float]] = {}
 
         def at(seq: Seq) -> Answer:
-            if seq.new > 1 and self._decode_only:
-                return declined(seq)
             placed = op.over(seq)
             if seq.new > 1:
                 return answer(*self(placed))
@@ -126,7 +132,7 @@ class Learned:
         """Base times exp(correction)."""
         base = table.base.seconds(op, cost, self.units)
         if table.surface is not None:
-            assert isinstance(op, (Elementwise, Embedding))
+            assert isinstance(op, ROW_OPS)
             return base * exp(table.surface(log2(op.rows), log2(op.cols)))
         forest = table.forest
         assert forest is not None
@@ -145,7 +151,7 @@ class Learned:
         return "compute" if arithmetic_s == longer else "memory"
 
 
-def _inside(table: OperatorTable, op: Attention) -> Attention:
+def _inside(table: OperatorTable, op: Attention | MaskedAttention) -> Attention | MaskedAttention:
     """The same heads at a batch and lengths that the table surely knows."""
     batch, keys = (int(table.ranges[name][1]) for name in ("batch", "kv_len"))
     return replace(op, batch=batch, q_len=1, kv_len=keys)
@@ -155,7 +161,9 @@ def covers(table: OperatorTable, op: Op) -> bool:
     if isinstance(op, Linear):
         if (op.weight_dtype and op.weight_dtype != op.dtype) or op.n % ALIGNED or op.k % ALIGNED:
             return False
-    elif isinstance(op, Attention) and (op.window or op.v_head_dim or op.q_len > op.kv_len):
+    elif (isinstance(op, Attention) and (op.window or op.v_head_dim or op.q_len > op.kv_len)) or (
+        isinstance(op, MaskedAttention) and op.v_head_dim
+    ):
         return False
     for axis, low, high in table.limits:  # noqa: SIM110 (a generator costs three times as much, a dozen times a scenario)
         if not low <= getattr(op, axis) <= high:

@@ -92,7 +92,7 @@ def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, stage
     check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
         check_shards(decoder, tp)
-    return Composer(decoder, p, tp, engine, estimator_of(h, engines.get(engine).TORCH_OPS, stage)), roof
+    return Composer(decoder, p, tp, engine, estimator_of(h, engines.get(engine).RUNS_AS, stage)), roof
 
 
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, stage: Stage = ALL) -> Prediction:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention
+from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.predict.along import AlongTokens, Answer, OverSequences, answer, grown
 from chip.predict.roof import Range, Roof, check_dtype
 from chip.types import ChipError, Cost, Estimate, Op
+
+Attentive = Attention | MaskedAttention | Mla  # what depends on the sequences of a step, not on its tokens alone
 
 
 class Roofline:
@@ -22,28 +25,29 @@ class Roofline:
         launch = roof.launch_s
         scale = kernel_floor_s / launch.value if kernel_floor_s and launch.value else 1.0
         self._kernel = Range(*(scale * s for s in launch))
-        self._by_ceiling: dict[str, Callable[[float, float], Answer]] = {}
+        self._by_ceiling: dict[tuple[str, int], Callable[[float, float], Answer]] = {}
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
         cost = op.cost()
         if isinstance(op, AllReduce):
             return self._over_link(op), cost
-        seconds, low_s, high_s, bound, source, _, _ = self._under(op.compute)(cost[0], cost[1] + cost[2])
+        seconds, low_s, high_s, bound, source, _, _ = self._under(op.compute, op.KERNELS)(cost[0], cost[1] + cost[2])
         return Estimate(seconds, low_s, high_s, source, bound), cost
 
-    def _under(self, name: str) -> Callable[[float, float], Answer]:
-        """The answer for so many FLOPs and bytes under one compute ceiling."""
-        found = self._by_ceiling.get(name)
+    def _under(self, name: str, kernels: int) -> Callable[[float, float], Answer]:
+        """The answer for so many FLOPs and bytes in so many kernels under one compute ceiling."""
+        found = self._by_ceiling.get((name, kernels))
         if found is None:
-            found = self._by_ceiling[name] = self._made_for(name)
+            found = self._by_ceiling[name, kernels] = self._made_for(name, kernels)
         return found
 
-    def _made_for(self, name: str) -> Callable[[float, float], Answer]:
+    def _made_for(self, name: str, kernels: int) -> Callable[[float, float], Answer]:
         roof = self.roof
         check_dtype(roof, name)
         rate, rate_low, rate_high = roof.compute[name]
         moving, moving_low, moving_high = roof.stream if name == "matmul_fp32" else roof.weights
-        launch, launch_low, launch_high = self._kernel if name == "matmul_fp32" else roof.launch_s
+        each = self._kernel if name == "matmul_fp32" else roof.launch_s
+        launch, launch_low, launch_high = (kernels * s for s in each)
         source = roof.source
 
         def under(flops: float, moved: float) -> Answer:
@@ -67,11 +71,11 @@ class Roofline:
         (f1, b1), (f2, b2), (f4, b4) = ((c[0], c[1] + c[2]) for c in (one, two, four))
         if isinstance(op, AllReduce) or (f4 - f2, b4 - b2) != (2 * (f2 - f1), 2 * (b2 - b1)):
             return lambda tokens: answer(*self(make(tokens)))
-        under, flops, moved = self._under(op.compute), f2 - f1, b2 - b1
+        under, flops, moved = self._under(op.compute, op.KERNELS), f2 - f1, b2 - b1
         fixed_flops, fixed_bytes = f1 - flops, b1 - moved
         return lambda tokens: under(fixed_flops + flops * tokens, fixed_bytes + moved * tokens)
 
-    def over(self, op: Attention | Mla) -> OverSequences:
+    def over(self, op: Attentive) -> OverSequences:
         """For attention: its answer for any sequences."""
         return lambda seq: answer(*self(op.over(seq)))
 

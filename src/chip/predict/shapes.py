@@ -9,20 +9,26 @@ from functools import lru_cache
 from math import ceil, log2
 from typing import NamedTuple
 
+from chip.dtypes import BYTES
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
+from chip.ops.masked_attention import MaskedAttention
 from chip.types import ChipError, Cost, Op
 
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # rows x columns a GEMM kernel computes at a time
 ALIGNED = 8  # elements: odd widths take other kernels, several times slower, and are no neighbours of the rest
-FEATURES = {"linear": 7 + 3 * len(TILES), "attention": 19}  # how many there are
+FEATURES = {  # how many there are
+    "linear": 7 + 3 * len(TILES),
+    **dict.fromkeys(("attention", "masked_attention", "growing_attention"), 19),
+}
+MASKED_TILE = 128  # queries and keys that cuDNN's kernels take at a time
 FLASH_ROWS = 64  # FlashAttention-2 counts its work in blocks of so many queries when it decides on splits
 
 
 def features(op: Op, cost: Cost, units: int) -> list[float]:
     if isinstance(op, Linear):
         return linear_features(op, units)
-    if isinstance(op, Attention):
+    if isinstance(op, (Attention, MaskedAttention)):
         return attention_features(op, cost, units)
     raise ChipError(f"{op.kind} has no features to learn from")
 
@@ -67,7 +73,7 @@ class Flash(NamedTuple):
 
 
 @lru_cache(maxsize=8)  # base and features of one operator ask in turn
-def flash(op: Attention, units: int) -> Flash:
+def flash(op: Attention | MaskedAttention, units: int) -> Flash:
     group = op.heads // op.kv_heads
     # a decode step of grouped heads is turned into one of fewer heads with `group` queries
     heads, queries = (op.kv_heads, group) if op.q_len == 1 and group > 1 else (op.heads, op.q_len)
@@ -102,7 +108,22 @@ def attention_waves_s(op: Attention, units: int, flop_per_s: float, bytes_per_s:
     return (0.9 * ceil(tiles) + 0.1 * tiles) * tile_s
 
 
-def attention_features(op: Attention, c: Cost, units: int) -> list[float]:
+def masked_attention_s(
+    op: MaskedAttention, units: int, flop_per_s: float, bytes_per_s: float, copy_bytes_per_s: float
+) -> float:
+    """Heads copied for each query of a group, then the longer of whole waves of tiles and of reading every key."""
+    width = BYTES[op.dtype]
+    kept, copied = (2 * op.batch * heads * op.kv_len * op.head_dim * width for heads in (op.kv_heads, op.heads))
+    read_s = (copied + 2 * op.batch * op.heads * op.q_len * op.head_dim * width) / bytes_per_s
+    waves = ceil(-(-op.q_len // MASKED_TILE) * op.batch * op.heads / units)
+    padded = 64 if op.head_dim <= 64 else 128 if op.head_dim <= 128 else 256
+    tile_flops = 4 * MASKED_TILE * padded * (-(-op.kv_len // MASKED_TILE) * MASKED_TILE)
+    products_s = waves * units * tile_flops / flop_per_s if op.q_len > 1 else 0.0
+    copies_s = (kept + copied) / copy_bytes_per_s if op.heads > op.kv_heads else 0.0
+    return copies_s + max(read_s, products_s)
+
+
+def attention_features(op: Attention | MaskedAttention, c: Cost, units: int) -> list[float]:
     f = flash(op, units)
     waves, tile_waves = f.blocks / (2 * units), op.batch * f.heads * f.row_tiles / units
     return [

@@ -15,14 +15,21 @@ from typing import ClassVar
 from chip.ops.attention import Attention
 from chip.ops.elementwise import Elementwise
 from chip.ops.embedding import Embedding
-from chip.predict.shapes import attention_waves_s
+from chip.ops.masked_attention import MaskedAttention
+from chip.ops.rope import Rope
+from chip.ops.sampling import Sampling
+from chip.predict.shapes import attention_waves_s, masked_attention_s
 from chip.types import Cost, Op
 
 AXES = {  # what a table of a kind has ranges of; the others have rows and columns, and a surface instead of a forest
     "linear": ("m", "n", "k"),
-    "attention": ("batch", "heads", "kv_heads", "head_dim", "q_len", "kv_len"),
+    **dict.fromkeys(
+        ("attention", "masked_attention", "growing_attention"),
+        ("batch", "heads", "kv_heads", "head_dim", "q_len", "kv_len"),
+    ),
 }
 ROW_AXES = ("rows", "cols")
+ROW_OPS = (Elementwise, Embedding, Sampling, Rope)
 SLACK = 1.05  # how far outside its measurements an axis may lie
 COMPILE_AFTER = 64  # evaluations: a single prediction walks the trees, a sweep compiles them
 
@@ -38,13 +45,17 @@ class Base:
     row_s: float = 0.0
     column_s: float = 0.0
     rows_at_once: float = 1.0
+    copy_bytes_per_s: float = 1.0  # of heads copied for each query of their group
 
     def seconds(self, op: Op, cost: Cost, units: int) -> float:
         memory_s = (cost[1] + cost[2]) / self.bytes_per_s
+        if isinstance(op, MaskedAttention):
+            rates = (self.flop_per_s, self.bytes_per_s, self.copy_bytes_per_s)
+            return self.floor_s + masked_attention_s(op, units, *rates)
         if isinstance(op, Attention):
             return self.floor_s + max(memory_s, attention_waves_s(op, units, self.flop_per_s, self.bytes_per_s))
         if self.row_s or self.column_s:
-            assert isinstance(op, (Elementwise, Embedding))
+            assert isinstance(op, ROW_OPS)
             rows_s = max(1.0, op.rows / self.rows_at_once) * (self.row_s + self.column_s * op.cols)
             return self.floor_s + sqrt(sqrt(memory_s**4 + rows_s**4))
         return self.floor_s + max(cost[0] / self.flop_per_s, memory_s)
@@ -129,6 +140,7 @@ class OperatorTable:
     p90_error: float
     forest: Forest | None = None
     surface: Surface | None = None
+    context: str = "cold"  # or "hot": inputs warm in cache
 
     @cached_property
     def limits(self) -> list[tuple[str, float, float]]:

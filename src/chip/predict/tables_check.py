@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chip import ops
-from chip.ops.elementwise import Elementwise
-from chip.ops.embedding import Embedding
 from chip.predict.shapes import FEATURES
-from chip.predict.tables import AXES, ROW_AXES, Base, Forest, OperatorTable, Surface, Tables
+from chip.predict.tables import AXES, ROW_AXES, ROW_OPS, Base, Forest, OperatorTable, Surface, Tables
 from chip.types import ChipError
 
 LARGEST = 1e30  # of any number; what is not a number is not below it either
@@ -30,7 +28,7 @@ def _wrong(t: OperatorTable) -> str:
         return "it needs either a forest or a surface"
     if (t.surface is None) != (t.op in AXES):
         return f"it needs a {'forest' if t.op in AXES else 'surface'}"
-    if t.surface and not issubclass(ops.get(t.op), (Elementwise, Embedding)):
+    if t.surface and not issubclass(ops.get(t.op), ROW_OPS):
         return "it has no surface over rows and columns"
     axes = AXES.get(t.op, ROW_AXES)
     if set(t.ranges) != set(axes) or not all(0 < low <= high < LARGEST for low, high in t.ranges.values()):
@@ -42,7 +40,8 @@ def _wrong(t: OperatorTable) -> str:
 
 
 def _wrong_base(b: Base, op: str) -> str:
-    rates, times = (b.flop_per_s, b.bytes_per_s, b.rows_at_once), (b.floor_s, b.row_s, b.column_s)
+    rates = (b.flop_per_s, b.bytes_per_s, b.rows_at_once, b.copy_bytes_per_s)
+    times = (b.floor_s, b.row_s, b.column_s)
     if not all(0 < v < LARGEST for v in rates) or not all(0 <= v < LARGEST for v in times):
         return "its base must have positive rates and times"
     return "its base has a time of rows, but it has none" if op in AXES and (b.row_s or b.column_s) else ""

@@ -1,0 +1,43 @@
+"""What HF's modules launch for an operator: norms and rotations as many kernels of torch, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chip.ops.rms_norm import RmsNorm
+from chip.ops.rms_norm_composed import RmsNormComposed
+from chip.ops.rope import Rope
+from chip.ops.rope_composed import RopeComposed
+from chip.ops.rotary_table import RotaryTable
+from chip.types import Block, Call, Op, Program
+
+# Which measurements stand for what it runs. Attention is each engine's own.
+RUNS_AS = {
+    **dict.fromkeys(
+        (
+            "linear", "layer_norm", "add", "gelu", "silu", "silu_mul", "softmax", "embedding", "kv_append", "sampling",
+            "rms_norm_composed", "rope_composed", "rotary_table", "masked_attention",
+        ),
+        "torch",
+    ),
+    "growing_attention": "flash",
+}  # fmt: skip
+
+
+def spelled(program: Program, attention: Callable[[Op], Op]) -> Program:
+    """The program with HF's spelling of norms and rotations, and the engine's of attention."""
+    blocks = [Block(b.repeat, tuple(Call(c.role, attention(_spelled(c.op))) for c in b.calls)) for b in program.blocks]
+    rope = next((c.op for b in program.blocks for c in b.calls if isinstance(c.op, Rope)), None)
+    if rope is not None:  # angles are computed once a step, after the embedding
+        first, *rest = blocks
+        table = Call("rotary", RotaryTable(rope.rows, rope.head_dim, rope.dtype))
+        blocks = [Block(first.repeat, (*first.calls, table)), *rest]
+    return Program(tuple(blocks))
+
+
+def _spelled(op: Op) -> Op:
+    if isinstance(op, RmsNorm):
+        return RmsNormComposed(op.rows, op.cols, op.dtype)
+    if isinstance(op, Rope):
+        return RopeComposed(op.rows, op.heads, op.head_dim, op.dtype)
+    return op
