@@ -19,13 +19,10 @@ from typing import NoReturn
 from chip import __version__
 from chip.types import ChipError
 
-NOT_COMMANDS = ("text", "lines", "profile_text", "kernels_text")
-ORDER = ("predict", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline")
-NOT_COMMANDS = ("text", "lines", "profile_text", "bench_text")
-ORDER = ("predict", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench", "compare")
-NOT_COMMANDS = ("text", "lines", "profile_text", "bench_text", "validate_text")
+NOT_COMMANDS = ("text", "lines")  # and what ends in _text: how a command's answer is laid out
 ORDER = (
     "predict", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench", "compare", "validate",
+    "capture", "replay", "explain", "kernels", "report", "serve", "lab",
 )  # fmt: skip
 ABOUT = """\
 CHIP tells how fast a language model will run on a GPU before it runs, and why it ran as fast as it did after.
@@ -50,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def commands() -> list[str]:
-    found = {m.name for m in pkgutil.iter_modules(__path__)} - set(NOT_COMMANDS)
+    found = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.endswith("_text")} - set(NOT_COMMANDS)
     return [n for n in ORDER if n in found] + sorted(found - set(ORDER))
 
 

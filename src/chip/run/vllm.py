@@ -19,9 +19,9 @@ from typing import Any
 from chip import artifact, stats
 from chip.measure import nvml
 from chip.measure.energy import Energy as Measured
-from chip.measure.energy import EnergyProbe, NoProbe, NotAvailable, SampledProbe
+from chip.measure.energy import EnergyProbe, NoProbe, NotAvailable, SampledProbe, idle_watts
 from chip.run import Job
-from chip.run.energy import DISAGREE, idle_watts
+from chip.run.energy import DISAGREE
 from chip.run.vllm_protocol import Worker
 from chip.runs import Energy, Run
 from chip.types import ChipError, Scenario

@@ -11,7 +11,7 @@ import torch
 from chip.kernels.triton.language import jit, tl, usable
 from chip.kernels.triton.rows import power_of_two
 from chip.measure.build import normal
-from chip.measure.build.rope import rotate_half
+from chip.measure.build.rope_composed import rotate_half
 from chip.ops.rope import Rope
 
 KIND = "rope"
