@@ -18,6 +18,7 @@ from tiny_models import save_config  # noqa: E402
 
 import chip  # noqa: E402
 from chip import cli, run, runs  # noqa: E402
+from chip.measure.device import Device  # noqa: E402
 from chip.run import clock, grid, session  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
@@ -140,6 +141,47 @@ def test_one_bad_point_does_not_take_the_others_with_it(tiny, capsys, monkeypatc
     monkeypatch.undo()
     assert cli.main(["bench", tiny, "--engine", "hf-eager", "--batch", "1,2,3", "--prompt", "8", "--output", "4",
                      "--device", "cpu", "-o", str(Path(tiny).parent / "artifacts" / "llm.json")]) == 0  # fmt: skip
+
+
+def test_a_lost_context_ends_the_command_and_the_next_one_goes_on(tiny, capsys, monkeypatch):
+    """CUDA answers every call after a device-side assert with that error: later points must not be told failed."""
+    words = ("--engine", "hf-eager,hf-graph", "--batch", "1,2,3", "--prompt", "8")
+    lost = []
+
+    def assertion(device, steps, *rest):
+        if steps.ids.shape[0] == 2:
+            lost.append(True)
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return real(device, steps, *rest)
+
+    real = clock.repeated
+    monkeypatch.setattr(clock, "repeated", assertion)
+    monkeypatch.setattr(Device, "is_lost", lambda self: bool(lost))
+    monkeypatch.setattr(Device, "empty_cache", lambda self: 1 / 0 if lost else None)
+    assert bench(tiny, *words) == 1
+    assert points() == [("hf-eager", 1, 8, "ok"), ("hf-eager", 2, 8, "failed")]
+    said = "chip bench: the CUDA context is lost and nothing more can run in this process; the same command goes on"
+    out, err = capsys.readouterr()
+    assert said in err.splitlines()
+    assert "failed: tiny hf-eager pp8+tg4xb2: failed (RuntimeError: CUDA error: device-side assert triggered)" in out
+    lost.clear()  # a new process
+    assert bench(tiny, *words) == 1  # what was never tried comes before what failed
+    assert points()[2:] == [("hf-eager", 3, 8, "ok"), ("hf-graph", 1, 8, "ok"), ("hf-graph", 2, 8, "failed")]
+    lost.clear()
+    monkeypatch.setattr(clock, "repeated", real)
+    assert bench(tiny, *words) == 0
+    assert len(points()) == 6
+
+
+def test_a_context_lost_in_loading_is_told_of_that_model_alone(tiny, monkeypatch, tmp_path):
+    def assertion(job):
+        raise ChipError("tiny: cannot be loaded (AcceleratorError: CUDA error: device-side assert triggered)")
+
+    other = str(save_config(tmp_path / "other.json"))
+    monkeypatch.setattr(session, "build", assertion)
+    monkeypatch.setattr(Device, "is_lost", lambda self: True)
+    assert bench(tiny, other, "--engine", "hf-eager", "--prompt", "8") == 1
+    assert points() == [("hf-eager", 1, 8, "failed")]
 
 
 def test_a_timeout(tiny, monkeypatch, capsys):

@@ -67,7 +67,9 @@ def test_compiled():
     assert found.setup_s["compile"] > 0
 
 
-@pytest.mark.parametrize("name", ["tinyllama-1.1b", "gemma-3-1b", "mistral-7b-v0.1", "qwen3-30b-a3b", "gpt-neox-20b"])
+@pytest.mark.parametrize(
+    "name", ["tinyllama-1.1b", "gemma-3-1b", "mistral-7b-v0.1", "qwen3-30b-a3b", "gpt-neox-20b", "opt-125m"]
+)
 def test_graphs_say_what_eager_says(name):
     """Also across the moment when a sliding window of 12 tokens is full."""
     model = from_config(bundled(name), torch.float32, "cuda:0").eval()

@@ -12,7 +12,7 @@ from tiny_models import bundled, families  # noqa: E402
 from chip import run  # noqa: E402
 from chip.models import architectures  # noqa: E402
 from chip.run.model import from_config  # noqa: E402
-from chip.run.steps import Eager, Static, make_capturable  # noqa: E402
+from chip.run.steps import MAKE_A_MASK, Eager, Static, make_capturable  # noqa: E402
 from chip.types import ChipError, Scenario  # noqa: E402
 
 FAMILIES = families()
@@ -64,6 +64,52 @@ def test_what_a_capture_needs_changes_nothing(family, prompt):
             steps.rewind()
             said.append([steps.prefill().tolist(), *(steps.decode().tolist() for _ in range(6))])
     assert said[0] == said[1]
+
+
+class NoReads(torch.utils._python_dispatch.TorchDispatchMode):
+    """A number read from the device: what ends a capture."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        reads = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+        assert func not in reads, "a tensor was read on the host"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"BloomForCausalLM"}))
+def test_no_step_reads_from_the_device(family, monkeypatch):
+    monkeypatch.setattr("transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True)
+    model = from_config(FAMILIES[family], torch.float32, "cpu").eval()
+    static = Static(model, torch.randint(3, 256, (2, 10)), 74)
+    with torch.inference_mode():
+        static.prefill()
+        for layer in static.cache.layers:
+            if hasattr(layer, "cumulative_length_int"):
+                make_capturable(layer)
+        with NoReads():
+            static.prefill()
+            static.decode()
+        if model.config.model_type in MAKE_A_MASK:
+            static._mask = {}
+            with NoReads(), pytest.raises(AssertionError, match="read on the host"):
+                static.decode()
+
+
+@pytest.mark.parametrize("engine", ["hf-eager", "hf-graph", "hf-compile"])
+def test_a_point_beyond_the_positions_is_refused(engine):
+    with run.get(engine).open(job(bundled("opt-125m"))) as session:
+        with pytest.raises(
+            ChipError, match=r"^prompt \+ output is 257 tokens and the model has 256 positions; shorten"
+        ):
+            session.measure(Scenario(1, 240, 17, "fp32"), 2)
+        with pytest.raises(ChipError, match=r"has 256 positions, and 8 decode steps are always run; shorten them$"):
+            session.measure(Scenario(1, 250, 2, "fp32"), 2)
+
+
+def test_without_a_table_of_positions_the_last_one_can_be_used():
+    with run.get("hf-eager").open(job(bundled("tinyllama-1.1b"))) as session:
+        assert session.measure(Scenario(1, 254, 2, "fp32"), 2).status == "ok"
+        with pytest.raises(ChipError, match=r"is 257 tokens and the model has 256 positions"):
+            session.measure(Scenario(1, 254, 3, "fp32"), 2)
 
 
 def _bloom_is_static(model):

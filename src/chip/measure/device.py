@@ -47,6 +47,15 @@ class Device:
         if self.kind == "cuda":
             _torch().cuda.synchronize(self.torch_device)
 
+    def is_lost(self) -> bool:
+        """Whether an error (a device-side assert, an illegal address) left the context useless: CUDA then answers every
+        call with that error until the process ends."""
+        try:
+            self.synchronize()
+        except RuntimeError:
+            return True
+        return False
+
     def empty_cache(self) -> None:
         if self.kind == "cuda":
             _torch().cuda.empty_cache()

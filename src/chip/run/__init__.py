@@ -3,7 +3,8 @@
 Each has NAME, TITLE and `open(job) -> Session`. One session serves every point of a model's grid, because starting an
 engine may take a minute. `Session.measure(scenario, repeats)` gives a `Run` with status ok; what goes wrong at one
 point is a ChipError in one line, which `chip bench` keeps as a failed Run before it goes on. `Lost` says that the
-session is of no more use; the next point then opens a new one. Nothing here imports torch at module level.
+session is of no more use; the next point then opens a new one. `ContextLost` ends the grid. Nothing here imports torch
+at module level.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ NOT_ENGINES = (*HF_PARTS, "grid", "vllm_worker", "vllm_protocol")
 
 class Lost(ChipError):
     """The engine is gone (killed, crashed, hung): this session can measure nothing more."""
+
+
+class ContextLost(Lost):
+    """The device's context in this process is gone: no session can measure anything more before a new process does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from chip import runs
 from chip.measure.device import Device
 from chip.measure.environment import environment
 from chip.measure.progress import Progress
-from chip.run import Job, Lost, Session, get
+from chip.run import ContextLost, Job, Lost, Session, get
 from chip.runs import Run, Runs
 from chip.types import ChipError, Scenario
 
@@ -43,10 +43,13 @@ class Ledger:
         self.environment: dict[str, Any] = environment(device)
         self.runs: Runs = runs.resume(path, self.environment)
 
-    def missing(self, plan: Plan) -> deque[Scenario]:
-        """Points without a finished run: a failed one is tried again, and real text is always read anew."""
-        done = {runs.key_of(r) for r in self.runs.runs if r.status == "ok" and r.weights == plan.job.weights}
-        return deque(s for s in plan.scenarios if plan.job.prompt_ids or plan.key(s) not in done)
+    def missing(self, plan: Plan) -> tuple[deque[Scenario], deque[Scenario]]:
+        """Points without a finished run: those never tried, and those that failed. Real text is always read anew."""
+        if plan.job.prompt_ids:
+            return deque(plan.scenarios), deque()
+        held = {runs.key_of(r): r.status for r in self.runs.runs if r.weights == plan.job.weights}
+        status = {s: held.get(plan.key(s)) for s in plan.scenarios}
+        return deque(s for s in status if status[s] is None), deque(s for s in status if status[s] not in (None, "ok"))
 
     def add(self, run: Run, job: Job) -> None:
         self.runs = runs.added(self.runs, run, job.config)
@@ -55,16 +58,20 @@ class Ledger:
 
 def measure(plans: Sequence[Plan], ledger: Ledger, repeats: int, tell: Tell) -> list[Run]:
     """Every point's run: those the file already had, those measured now, and those that failed with their reason."""
-    with Progress(sum(len(ledger.missing(p)) for p in plans), "bench") as progress:
-        for plan in plans:
-            _measure(plan, ledger, repeats, progress, tell)
+    untried = [(plan, ledger.missing(plan)[0]) for plan in plans]
+    failed = [(plan, ledger.missing(plan)[1]) for plan in plans]
+    with Progress(sum(len(left) for _, left in (*untried, *failed)), "bench") as progress:
+        try:
+            for plan, left in (*untried, *failed):  # what failed comes last, because it may end the process's context
+                _measure(plan, left, ledger, repeats, progress, tell)
+        except ContextLost:
+            tell("the CUDA context is lost and nothing more can run in this process; the same command goes on")
     order = {plan.key(s): i for i, (plan, s) in enumerate((p, s) for p in plans for s in p.scenarios)}
     return sorted((r for r in ledger.runs.runs if runs.key_of(r) in order), key=lambda r: order[runs.key_of(r)])
 
 
-def _measure(plan: Plan, ledger: Ledger, repeats: int, progress: Progress, tell: Tell) -> None:
+def _measure(plan: Plan, left: deque[Scenario], ledger: Ledger, repeats: int, progress: Progress, tell: Tell) -> None:
     """One session for all points; a new one when it was lost."""
-    left = ledger.missing(plan)
     while left:
         progress.step(plan.title(left[0]))
         try:
@@ -73,25 +80,29 @@ def _measure(plan: Plan, ledger: Ledger, repeats: int, progress: Progress, tell:
             tell(f"{plan.title()}: {e}")
             for scenario in left:
                 ledger.add(_failed(plan, scenario, str(e)), plan.job)
+            if isinstance(e, ContextLost):
+                raise
             return
         with session:
             while left:
-                run, lost = _point(plan, session, left.popleft(), repeats)
+                run, error = _point(plan, session, left.popleft(), repeats)
                 ledger.add(run, plan.job)
                 if run.reason:
                     tell(f"{plan.title(run.scenario)}: {run.reason}")
-                if lost:
+                if isinstance(error, ContextLost):
+                    raise error
+                if isinstance(error, Lost):
                     break
                 if left:
                     progress.step(plan.title(left[0]))
 
 
-def _point(plan: Plan, session: Session, scenario: Scenario, repeats: int) -> tuple[Run, bool]:
-    """The run, and whether the session was lost over it."""
+def _point(plan: Plan, session: Session, scenario: Scenario, repeats: int) -> tuple[Run, ChipError | None]:
+    """The run, and the error where it failed."""
     try:
-        return session.measure(scenario, repeats), False
+        return session.measure(scenario, repeats), None
     except ChipError as e:
-        return _failed(plan, scenario, str(e)), isinstance(e, Lost)
+        return _failed(plan, scenario, str(e)), e
 
 
 def _failed(plan: Plan, scenario: Scenario, why: str) -> Run:

@@ -14,15 +14,16 @@ import torch
 
 from chip.measure.device import open_device
 from chip.measure.energy import NotAvailable, idle_watts, probe_for
-from chip.run import Job, busy, clock, energy, text
+from chip.run import ContextLost, Job, busy, clock, energy, text
 from chip.run.model import brief, build, libraries, no_kernel
-from chip.run.steps import Steps
+from chip.run.steps import LEAST_STEPS, Steps
 from chip.runs import Energy, Run
 from chip.types import ChipError, Scenario
 
 Make = Callable[[Any, torch.Tensor, Scenario, bool, dict[str, float]], Steps]
 METHOD = "host clock from synchronisation to synchronisation, each step apart; warmed up; new cache for each repeat"
 SEED = 0
+POSITION_TABLES = ("embed_positions", "wpe")  # as the families with learned positions call them
 
 
 class HfSession:
@@ -34,8 +35,8 @@ class HfSession:
         self.device = open_device(job.device)
         self.failed = False  # the last point
         began = time.perf_counter()
-        self.model: Any = build(job)
-        self.device.synchronize()
+        with self._context():
+            self.model: Any = build(job)
         self.load_s = time.perf_counter() - began
         gc.freeze()  # what is loaded stays: every capture collects garbage, and would search all of it
         self.attention = str(self.model.config._attn_implementation)
@@ -55,14 +56,17 @@ class HfSession:
         self.model = None
         gc.unfreeze()
         gc.collect()
-        self.device.empty_cache()
+        if not self.device.is_lost():
+            self.device.empty_cache()
 
     def measure(self, scenario: Scenario, repeats: int) -> Run:
+        refuse_too_long(self.model, scenario)
         if self.failed:
             gc.collect()  # what the failed point left
         self.device.empty_cache()
         self.failed = True
         with ExitStack() as stack:
+            stack.enter_context(self._context())
             stack.enter_context(self._one_line(scenario))
             stack.enter_context(clock.deadline(self.job.timeout_s))
             stack.enter_context(self.grad())
@@ -148,6 +152,17 @@ class HfSession:
         return text.decode(self.job.folder, rows, self.job.trust_remote_code)
 
     @contextmanager
+    def _context(self) -> Iterator[None]:
+        """What goes wrong inside may have taken the device's context with it: then nothing else can run here."""
+        try:
+            yield
+            self.device.synchronize()
+        except (ChipError, RuntimeError) as e:
+            if self.device.is_lost():
+                raise ContextLost(str(e) if isinstance(e, ChipError) else f"failed ({brief(e)})") from None
+            raise
+
+    @contextmanager
     def _one_line(self, s: Scenario) -> Iterator[None]:
         try:
             yield
@@ -173,6 +188,21 @@ def backend(name: str) -> Iterator[None]:
     wanted = "MATH" if name == "math" else f"{name.upper()}_ATTENTION"
     with sdpa_kernel(getattr(SDPBackend, wanted)):
         yield
+
+
+def refuse_too_long(model: Any, s: Scenario) -> None:
+    """A position beyond a learned table is an assertion on the device, which ends the process's CUDA context."""
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(positions, int):
+        return
+    table = any(name.rpartition(".")[2] in POSITION_TABLES for name, _ in model.named_modules())
+    looked_at = 1 + LEAST_STEPS if table else 1
+    if s.prompt + max(s.output, looked_at) <= positions:
+        return
+    least = f", and {LEAST_STEPS} decode steps are always run" if s.output < looked_at else ""
+    raise ChipError(
+        f"prompt + output is {s.prompt + s.output} tokens and the model has {positions} positions{least}; shorten them"
+    )
 
 
 def refuse_settings(job: Job, known: tuple[str, ...] = ()) -> None:

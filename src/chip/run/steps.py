@@ -15,6 +15,9 @@ import torch
 
 WARM_DECODES = 3  # on a side stream before a capture, as torch demands
 LEAST_STEPS = 8  # decode steps that can always be replayed, however short the output
+# Families that, given no mask, make one of `tokens so far + new ones`: a number that is read from the device, which no
+# capture allows. With a mask over the whole cache they read nothing, and their causal mask still hides what is empty.
+MAKE_A_MASK = ("opt",)
 
 
 class Steps(Protocol):
@@ -71,6 +74,8 @@ class Static:
         self.positions = torch.arange(self.prompt, device=ids.device)[None].expand(batch, self.prompt)
         self.cache = StaticCache(config=model.config, max_cache_len=cache_tokens)
         self._last = _last_only(model)
+        masked = model.config.model_type in MAKE_A_MASK
+        self._mask = {"attention_mask": torch.ones(batch, cache_tokens, device=ids.device)} if masked else {}
         self._placed = {"position_ids"} <= set(inspect.signature(model.forward).parameters)
 
     def rewind(self) -> None:
@@ -94,7 +99,7 @@ class Static:
 
     def _call(self, model: Any, ids: torch.Tensor, positions: torch.Tensor, more: dict[str, Any]) -> Any:
         placed = {"position_ids": positions} if self._placed else {}
-        return model(ids, use_cache=True, past_key_values=self.cache, **placed, **more)
+        return model(ids, use_cache=True, past_key_values=self.cache, **placed, **self._mask, **more)
 
     def _said(self, out: Any) -> torch.Tensor:
         said: torch.Tensor = out.logits[:, -1:].argmax(-1)
