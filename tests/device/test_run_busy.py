@@ -1,5 +1,7 @@
 """What is said of a step is what was seen: idle shares, reasons, energy, from made-up sights of a device."""
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -80,7 +82,12 @@ class Meter:
     """100 W while a prefill runs, 60 W in a decode step, each taking a second; the power sensor reads 10 % high."""
 
     def __init__(self):
-        self.joules = self.seconds = 0.0
+        self.joules = self.seconds = self.clock = 0.0
+
+    def spend(self, joules):
+        self.joules += joules
+        self.seconds += 1
+        self.clock += 1
 
     def start(self):
         self.joules = self.seconds = 0.0
@@ -97,16 +104,15 @@ class Metered:
         pass
 
     def prefill(self):
-        self.meter.joules += 100
-        self.meter.seconds += 1
+        self.meter.spend(100)
 
     def decode(self):
-        self.meter.joules += 60
-        self.meter.seconds += 1
+        self.meter.spend(60)
 
 
-def test_energy_is_of_one_request_prefill_and_decode_apart_without_idle():
+def test_energy_is_of_one_request_prefill_and_decode_apart_without_idle(monkeypatch):
     meter = Meter()
+    monkeypatch.setattr("chip.measure.energy.time", SimpleNamespace(monotonic=lambda: meter.clock))
     found = energy.of_request(open_device("cpu"), meter, 20.0, Metered(meter), 4, 0.001)
     assert found.prefill_j == pytest.approx(80)
     assert found.decode_j == pytest.approx(3 * 40)

@@ -319,13 +319,13 @@ def answer(seconds, count, **more):
 
 def test_joules_of_prefill_and_decode_add_up():
     made = session()
-    used = Meter().stop()
-    whole, alone = vllm.Repeats(answer(2.0, 4), used), vllm.Repeats(answer(2.0, 10), used)
+    made.worker = SimpleNamespace(ask=lambda what, until, output, **_: answer(1.5, 4 if output > 1 else 10))
+    whole, alone = made._repeat(9, 4, 0.0), made._repeat(1, 10, 0.0)  # 1.5 s of work and 0.5 s of idling
     energy = made._energy(whole, alone)
-    assert energy.prefill_j == pytest.approx(60 * 0.2)
-    assert energy.decode_j == pytest.approx(60 * 0.5 - 60 * 0.2)
-    assert energy.counter_j == pytest.approx(50.0)
-    assert energy.flags == ("energy counter and integrated power differ by 15%",)
+    assert energy.prefill_j == pytest.approx((200 - 40 * 2.0) / 10)
+    assert energy.decode_j == pytest.approx((200 - 40 * 2.0) / 4 - energy.prefill_j)
+    assert energy.counter_j == pytest.approx((200 - 40 * 0.5) / 4)
+    assert energy.flags == ("energy counter and integrated power differ by 17%",)
     made.idle_w = NotAvailable("no meter")
     assert made._energy(whole, alone) is None
 

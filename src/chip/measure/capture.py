@@ -220,7 +220,7 @@ def _with_joules(
 
     probe = probe_for(device)
     idle_w = idle_watts(probe)
-    found = idle_w if isinstance(idle_w, NotAvailable) else each(probe, work, seconds)
+    found = idle_w if isinstance(idle_w, NotAvailable) else each(probe, work, seconds, idle_w)
     if isinstance(found, NotAvailable) or isinstance(idle_w, NotAvailable):
         why = found.reason if isinstance(found, NotAvailable) else ""
         return replace(timed, flags=(*timed.flags, f"no energy: {why}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +14,9 @@ from chip.measure.device import Device
 
 POLL_S = 0.01
 IDLE_S = 1.0
+TICK_S = 0.5  # a counter that does not move for so long has stopped
+TICKS_AFTER = 2  # a counter tells with its first move what was drawn before; with its second nothing of it is missing
+CHECKED_S = 1.0  # of work: power readings move ten times a second too, and fewer of them prove nothing
 Read = Callable[[], "float | None"]
 
 
@@ -23,6 +26,7 @@ class Energy:
     seconds: float
     method: str
     cross_check_joules: float | None = None  # the same by integrated power, where there are both
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,11 @@ class NoProbe:
 
 
 class SampledProbe:
-    """Reads a running total of joules, or watts, or both, in a thread; either may be missing."""
+    """Reads a running total of joules, or watts, or both, in a thread; either may be missing.
+
+    By itself it tells what a steady load draws: the rate between two ticks of the counter. With `start(whole=True)` the
+    stretch begins and ends on ticks, the device idle at both, and its joules are exact whatever ran in between.
+    """
 
     def __init__(self, name: str, joules: Read | None, watts: Read | None, poll_s: float = POLL_S) -> None:
         self.name = name
@@ -63,10 +71,15 @@ class SampledProbe:
         self._joules: list[tuple[float, float]] = []
         self._watts: list[tuple[float, float]] = []
         self._started = 0.0
+        self._whole = False
 
-    def start(self) -> None:
+    def start(self, whole: bool = False) -> None:
+        self._whole = whole
         self._stop.clear()
         self._joules, self._watts = [], []
+        if whole:
+            self._wait_for_ticks(1)
+            self._joules, self._watts = self._joules[-1:], []
         self._started = time.monotonic()
         self._poll()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -77,14 +90,28 @@ class SampledProbe:
         if self._thread is not None:
             self._thread.join()
         self._poll()
+        if self._whole:
+            self._wait_for_ticks(TICKS_AFTER)
         seconds = time.monotonic() - self._started
-        counted = joules_by_counter(self._joules, seconds)
+        counted = joules_between(self._joules) if self._whole else joules_by_counter(self._joules, seconds)
         integrated = joules_by_power(self._watts, seconds)
         if counted is not None:
             return Energy(counted, seconds, f"{self.name} energy counter", integrated)
         if integrated is not None:
             return Energy(integrated, seconds, f"{self.name} power, integrated over {len(self._watts)} readings")
         return NotAvailable(f"{self.name} gives neither an energy counter nor watts")
+
+    def _wait_for_ticks(self, count: int) -> None:
+        """Until the counter has moved so often; no longer than it may take, and not at all where there is none."""
+        self._poll()
+        while self._joules and count:
+            before, end = self._joules[-1][1], time.monotonic() + TICK_S
+            while self._joules[-1][1] == before:
+                if time.monotonic() > end:
+                    return
+                time.sleep(self._poll_s)
+                self._poll()
+            count -= 1
 
     def _run(self) -> None:
         while not self._stop.wait(self._poll_s):
@@ -107,19 +134,40 @@ def idle_watts(probe: EnergyProbe, seconds: float = IDLE_S) -> float | NotAvaila
     return found if isinstance(found, NotAvailable) else found.joules / found.seconds
 
 
-def each(probe: EnergyProbe, work: Callable[[], object], seconds: float) -> Energy | NotAvailable:
-    """Energy and time of one call, out of as many as fill `seconds`."""
+def each(probe: EnergyProbe, work: Callable[[], object], seconds: float, idle_w: float) -> Energy | NotAvailable:
+    """Energy and time of one call, idle power included, out of as many as fill `seconds`."""
     work()  # the clocks of this work, not of what ran before
-    end, count = time.monotonic() + seconds, 0
-    probe.start()
-    while not count or time.monotonic() < end:
+    start_whole(probe)
+    began, count = time.monotonic(), 0
+    while not count or time.monotonic() - began < seconds:
         work()
         count += 1
+    worked_s = time.monotonic() - began
     found = probe.stop()
-    if isinstance(found, NotAvailable):
-        return found
-    cross = found.cross_check_joules
-    return Energy(found.joules / count, found.seconds / count, found.method, None if cross is None else cross / count)
+    return found if isinstance(found, NotAvailable) else of_work(found, worked_s, idle_w, count)
+
+
+def start_whole(probe: EnergyProbe) -> None:
+    """Start for a stretch of work that ends before `stop`, on the meter's ticks where it has any."""
+    if isinstance(probe, SampledProbe):
+        probe.start(whole=True)
+    else:
+        probe.start()
+
+
+def of_work(found: Energy, worked_s: float, idle_w: float, count: int = 1) -> Energy:
+    """One of `count` calls that worked so long in a stretch that else was idle; not checked where that is short."""
+    idle_j = idle_w * (found.seconds - worked_s)
+    cross, flags = found.cross_check_joules, found.flags
+    if cross is not None and worked_s < CHECKED_S:
+        cross, flags = None, (*flags, f"energy counter not checked: {worked_s:.1f} s have too few power readings")
+    return replace(
+        found,
+        joules=(found.joules - idle_j) / count,
+        seconds=worked_s / count,
+        cross_check_joules=None if cross is None else (cross - idle_j) / count,
+        flags=flags,
+    )
 
 
 def joules_by_counter(readings: Sequence[tuple[float, float]], seconds: float) -> float | None:
@@ -129,6 +177,12 @@ def joules_by_counter(readings: Sequence[tuple[float, float]], seconds: float) -
         (t0, j0), (t1, j1) = ticks[0], ticks[-1]
         return (j1 - j0) / (t1 - t0) * seconds
     return readings[-1][1] - readings[0][1] if ticks else None
+
+
+def joules_between(readings: Sequence[tuple[float, float]]) -> float | None:
+    """Joules of a stretch from tick to tick: what the counter moved by; None where it did not."""
+    moved = readings[-1][1] - readings[0][1] if readings else 0.0
+    return moved or None
 
 
 def joules_by_power(readings: Sequence[tuple[float, float]], seconds: float) -> float | None:

@@ -1,4 +1,7 @@
-"""Joules of a request: prefills alone, then whole requests, each long enough for a counter that moves every 100 ms."""
+"""Joules of a request: prefills alone, then whole requests, from tick to tick of a counter that moves every 100 ms.
+
+Below a second the counter alone is to be had: power readings move no faster, and cannot check so little.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,10 @@ def of_request(
         steps.prefill()
         device.synchronize()
 
-    first = each(probe, prefill, seconds)
+    first = each(probe, prefill, seconds, idle_w)
     if isinstance(first, NotAvailable):
         return first
-    whole = first if output == 1 else each(probe, lambda: request(device, steps, output), seconds)
+    whole = first if output == 1 else each(probe, lambda: request(device, steps, output), seconds, idle_w)
     if isinstance(whole, NotAvailable):
         return whole
     prefill_j = first.joules - idle_w * first.seconds
@@ -35,12 +38,13 @@ def of_request(
         method=f"{whole.method}, loops of {seconds:g} s, idle subtracted, decode = request - prefill",
         counter_j=whole.joules if whole.cross_check_joules is not None else None,
         integrated_j=whole.cross_check_joules,
-        flags=_flags(whole),
+        flags=disagreement(whole),
     )
 
 
-def _flags(whole: Energy) -> tuple[str, ...]:
+def disagreement(whole: Energy) -> tuple[str, ...]:
     if whole.cross_check_joules is None or not whole.joules:
-        return ()
+        return whole.flags
     apart = abs(whole.cross_check_joules / whole.joules - 1)
-    return (f"energy counter and integrated power differ by {apart:.0%}",) if apart > DISAGREE else ()
+    differ = (f"energy counter and integrated power differ by {apart:.0%}",) if apart > DISAGREE else ()
+    return (*whole.flags, *differ)

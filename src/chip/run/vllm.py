@@ -19,9 +19,9 @@ from typing import Any
 from chip import artifact, stats
 from chip.measure import nvml
 from chip.measure.energy import Energy as Measured
-from chip.measure.energy import EnergyProbe, NoProbe, NotAvailable, SampledProbe, idle_watts
+from chip.measure.energy import EnergyProbe, NoProbe, NotAvailable, SampledProbe, idle_watts, of_work, start_whole
 from chip.run import Job
-from chip.run.energy import DISAGREE
+from chip.run.energy import disagreement
 from chip.run.vllm_protocol import Worker
 from chip.runs import Energy, Run
 from chip.types import ChipError, Scenario
@@ -42,19 +42,10 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Repeats:
-    """What the worker measured while the meter ran, and what the meter said."""
+    """What the worker measured while the meter ran, and what one run of it took by the meter."""
 
     answer: dict[str, Any]
     used: Measured | None
-
-    @property
-    def share(self) -> float:
-        """Of what the meter covers: one run."""
-        return float(self.answer["seconds"] / self.answer["runs"] / self.used.seconds) if self.used else 0.0
-
-    def net_j(self, idle_w: float) -> float:
-        """Joules of one run, idle subtracted."""
-        return (self.used.joules - idle_w * self.used.seconds) * self.share if self.used else 0.0
 
 
 def open(job: Job) -> VllmSession:
@@ -133,7 +124,7 @@ class VllmSession:
         """The point `count` times and as long as the meter needs, and the joules of it all."""
         metered = isinstance(self.idle_w, float)
         if metered:
-            self.meter.start()
+            start_whole(self.meter)
         try:
             answer = self.worker.ask(
                 "repeat",
@@ -145,28 +136,26 @@ class VllmSession:
             )
         finally:
             used = self.meter.stop() if metered else None
-        return Repeats(answer, used if isinstance(used, Measured) else None)
+        if not isinstance(used, Measured) or not isinstance(self.idle_w, float):
+            return Repeats(answer, None)
+        return Repeats(answer, of_work(used, answer["seconds"], self.idle_w, answer["runs"]))
 
     def _energy(self, whole: Repeats, alone: Repeats) -> Energy | None:
         """Decode is the whole less a prefill alone: the meter is too slow to see them apart in one run."""
         if not isinstance(self.idle_w, float) or whole.used is None or alone.used is None:
             return None
-        flags = []
         cross = whole.used.cross_check_joules
-        apart = 0.0 if cross is None else abs(cross / whole.used.joules - 1)
-        if apart > DISAGREE:
-            flags.append(f"energy counter and integrated power differ by {apart:.0%}")
-        prefill_j = alone.net_j(self.idle_w)
-        decode_j = whole.net_j(self.idle_w) - prefill_j if alone is not whole else 0.0
+        prefill_j, whole_j = (r.joules - self.idle_w * r.seconds for r in (alone.used, whole.used))
+        decode_j = whole_j - prefill_j if alone is not whole else 0.0
         return Energy(
             prefill_j=prefill_j,
             decode_j=decode_j,
             idle_w=self.idle_w,
             method=f"{whole.used.method}, loops of {self.job.energy_s:g} s, idle subtracted, "
             "decode = request - prefill",
-            counter_j=None if cross is None else whole.used.joules * whole.share,
-            integrated_j=None if cross is None else cross * whole.share,
-            flags=tuple(flags),
+            counter_j=None if cross is None else whole.used.joules,
+            integrated_j=cross,
+            flags=disagreement(whole.used),
         )
 
     def _said(self, tokens: list[list[int]]) -> tuple[str, ...]:

@@ -218,7 +218,7 @@ class _Bench:
                 run()
             self.device.synchronize()
 
-        measured = idle_w if isinstance(idle_w, NotAvailable) else each(probe, work, self.settings.energy_s)
+        measured = idle_w if isinstance(idle_w, NotAvailable) else each(probe, work, self.settings.energy_s, idle_w)
         if isinstance(measured, NotAvailable) or isinstance(idle_w, NotAvailable):
             return found
         joules = (measured.joules - idle_w * measured.seconds) / (repeat * calls)
