@@ -18,9 +18,9 @@ from tiny_models import save_config  # noqa: E402
 
 import chip  # noqa: E402
 from chip import cli, run, runs  # noqa: E402
-from chip.measure.device import Device  # noqa: E402
+from chip.measure.device import Device, open_device  # noqa: E402
 from chip.run import clock, grid, session  # noqa: E402
-from chip.types import ChipError  # noqa: E402
+from chip.types import ChipError, Scenario  # noqa: E402
 
 SRC = Path(chip.__file__).parents[1]
 
@@ -271,3 +271,16 @@ def test_bad_input_is_one_line(tiny, capsys, words, says):
     assert says in err
     assert err.count("\n") == 1
     assert not Path("artifacts").exists()
+
+
+def test_records_name_no_home(tiny, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", "/home/ann")
+    ledger = grid.Ledger(tmp_path / "runs.json", open_device("cpu"))
+    job = run.Job("tiny", {})
+    settings = {"config": {"cache_dir": "/home/ann/.cache/vllm", "dirs": ["/home/ann", "/home/anna"], "seqs": 4}}
+    point = Scenario(1, 8, 4)
+    ledger.add(runs.Run("tiny", "vllm", "", point, "failed", "log: /home/ann/x.log", settings=settings), job)
+    assert "/home/ann/" not in (tmp_path / "runs.json").read_text()
+    (found,) = runs.read(tmp_path / "runs.json")[1].runs
+    assert found.settings == {"config": {"cache_dir": "~/.cache/vllm", "dirs": ["~", "/home/anna"], "seqs": 4}}
+    assert found.reason == "log: ~/x.log"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ class Ledger:
         return deque(s for s in status if status[s] is None), deque(s for s in status if status[s] not in (None, "ok"))
 
     def add(self, run: Run, job: Job) -> None:
+        run = replace(run, settings=without_home(run.settings), reason=without_home(run.reason))
         self.runs = runs.added(self.runs, run, job.config)
         runs.write(self.path, self.runs, self.environment)
 
@@ -103,6 +105,18 @@ def _point(plan: Plan, session: Session, scenario: Scenario, repeats: int) -> tu
         return session.measure(scenario, repeats), None
     except ChipError as e:
         return _failed(plan, scenario, str(e)), e
+
+
+def without_home(value: Any) -> Any:
+    """The same with `~` for the user's home folder: records are shared, and engines tell where their caches lie."""
+    if isinstance(value, str):
+        home = str(Path.home())
+        return re.sub(rf"{re.escape(home)}(?=/|$)", "~", value) if len(home) > 1 else value
+    if isinstance(value, dict):
+        return {without_home(k): without_home(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_home(v) for v in value]
+    return value
 
 
 def _failed(plan: Plan, scenario: Scenario, why: str) -> Run:
