@@ -151,6 +151,13 @@ def test_random_weights_are_random_and_norms_are_one():
             assert math.isfinite(p.float().sum().item())
 
 
+@pytest.mark.parametrize("name", ["qwen2.5-0.5b", "opt-125m", "llama-3.1-8b"])
+def test_weights_are_tied_where_the_model_ties_them(name):
+    model = from_config(bundled(name), torch.bfloat16, "cpu")
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert tied == bundled(name).get("tie_word_embeddings", name == "opt-125m")
+
+
 def test_hf_compile_compiles_the_decode_step():
     """With dynamo alone: inductor on a CPU takes a C++ compiler and half a minute."""
     with run.get("hf-compile").open(job(bundled("tinyllama-1.1b"), settings={"backend": "eager"})) as session:

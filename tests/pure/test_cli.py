@@ -130,8 +130,8 @@ TPOT              19 us  17.1 us - 20.9 us    launch
 end to end     38.01 us  34.21 us - 41.81 us
 throughput  52621 tok/s  47837 - 58468
 
-memory a GPU: weights 2.2 KiB + KV 0.1 KiB (0.01562 KiB/token) + activations 0.5 KiB = 476.8 MiB of 64.0 GiB: fits, \
-largest batch 112203083
+memory a GPU: weights 2.2 KiB + KV 0.1 KiB (0.01562 KiB/token) + activations 32.0 MiB = 508.8 MiB of 64.0 GiB: fits, \
+largest batch 92643913
 sources: 100.0 % roofline; ridge point 100 FLOP/B
 
 where the time goes: to the first token

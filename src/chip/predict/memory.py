@@ -6,16 +6,23 @@ from functools import lru_cache
 
 from chip import engines
 from chip.dtypes import BYTES, Precision
-from chip.engines import hf_graph, vllm
+from chip.engines import hf_eager, hf_graph, vllm
 from chip.models.decoder import Attn, Decoder, Mlp
 from chip.types import Scenario
 
 # What the driver, the framework's context and its kernels take before the first tensor is made.
 CONTEXT_BYTES = 0.5e9
+# cuBLAS's workspace as torch sets it up on Hopper and newer (8 MiB before), one for each stream: eager inference has
+# one stream; a captured one also that of the warm-up and that of the capture.
+WORKSPACE_BYTES = 32 * 2**20
+WORKSPACES = {hf_eager.NAME: 1, hf_graph.NAME: 3}
+# Of the residual stream's width, alive in an HF layer beside its operators: the embeddings and the layer's input, which
+# the frames above hold on to, and the residual itself. A compiled graph holds the residual alone.
+HF_STREAMS = 3
 
 
 @lru_cache(maxsize=256)
-def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int) -> float:
+def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int, streams: int = 1) -> float:
     """Peak of the tensors alive at once in one step: the residual stream beside the widest operator's input and output,
     or the logits (16-bit and their fp32 copy) at the end."""
     width = BYTES[p.activation]
@@ -32,7 +39,7 @@ def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int) 
             one = (3 if layer.mlp.gated else 2) * layer.mlp.intermediate / tp
             mlp = d.hidden + layer.mlp.top_k * (one + d.hidden)
         widest = max(widest, attention, mlp)
-    in_layers = tokens * (d.hidden + widest) * width
+    in_layers = tokens * (streams * d.hidden + widest) * width
     logits = rows * d.vocab / tp * (width + BYTES["fp32"]) + tokens * d.hidden * width
     return max(in_layers, logits)
 
@@ -54,8 +61,10 @@ def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: fl
         share = vllm.MEMORY_SHARE
         batch = min(batch, vllm.max_seqs(capacity_bytes))  # the others wait
         prompt_tokens = vllm.step_tokens(capacity_bytes)  # the engine sets aside room for its largest step
-    activations = activation_bytes(d, prompt_tokens, batch, p, s.tp)
-    free = capacity_bytes * share - weights - CONTEXT_BYTES
+    streams = 1 if engine == vllm.NAME else HF_STREAMS
+    workspaces = WORKSPACES.get(engine, 0) * WORKSPACE_BYTES
+    activations = activation_bytes(d, prompt_tokens, batch, p, s.tp, streams) + workspaces
+    free = capacity_bytes * share - weights - CONTEXT_BYTES - workspaces
     total = weights + batch * kv_sequence + activations + CONTEXT_BYTES
     out: dict[str, object] = {
         "weights_bytes": round(weights),
@@ -79,5 +88,5 @@ def _max_batch(
     """Largest batch of this prompt and output that fits."""
     if engine == vllm.NAME:
         return max(0, int((free - activations) // kv_sequence))
-    per_sequence = kv_sequence + activation_bytes(d, s.prompt, 1, p, s.tp)
+    per_sequence = kv_sequence + activation_bytes(d, s.prompt, 1, p, s.tp, HF_STREAMS)
     return max(0, int(free // per_sequence))

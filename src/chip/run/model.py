@@ -52,6 +52,7 @@ def from_config(raw: Mapping[str, Any], dtype: Any, device: str) -> Any:
             model = _with_attention(lambda how: transformers.AutoModelForCausalLM.from_config(config, **how))
     finally:
         torch.set_default_dtype(before)
+    model.tie_weights()  # which `no_init_weights` leaves out too: a head of its own would take memory for nothing
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.data = p.data.to(dtype)

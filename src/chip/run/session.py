@@ -33,7 +33,6 @@ class HfSession:
         self.name, self.job, self.make, self.notes = name, job, make, notes
         self.grad = grad or torch.inference_mode
         self.device = open_device(job.device)
-        self.failed = False  # the last point
         began = time.perf_counter()
         with self._context():
             self.model: Any = build(job)
@@ -61,19 +60,22 @@ class HfSession:
 
     def measure(self, scenario: Scenario, repeats: int) -> Run:
         refuse_too_long(self.model, scenario)
-        if self.failed:
-            gc.collect()  # what the failed point left
-        self.device.empty_cache()
-        self.failed = True
+        self._forget()
         with ExitStack() as stack:
             stack.enter_context(self._context())
             stack.enter_context(self._one_line(scenario))
             stack.enter_context(clock.deadline(self.job.timeout_s))
             stack.enter_context(self.grad())
             stack.enter_context(backend(self.job.sdpa))
-            found = self._measure(scenario, repeats)
-        self.failed = False
-        return found
+            return self._measure(scenario, repeats)
+
+    def _forget(self) -> None:
+        """What the point before left: caches held in cycles, torch's pool, and the workspace that cuBLAS keeps for each
+        stream it was ever used on."""
+        gc.collect()
+        if self.device.kind == "cuda":
+            torch._C._cuda_clearCublasWorkspaces()
+        self.device.empty_cache()
 
     def _measure(self, s: Scenario, repeats: int) -> Run:
         job, device = self.job, self.device

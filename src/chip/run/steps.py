@@ -116,6 +116,7 @@ class Graph:
 
     def __init__(self, static: Static, output: int) -> None:
         self.static, self.past = static, 0
+        self._side = torch.cuda.Stream()  # one for all, since cuBLAS keeps a workspace for each
         if not all(layer.is_initialized for layer in static.cache.layers):
             static.prefill()  # makes the cache's tensors
         self._windows = [layer for layer in static.cache.layers if hasattr(layer, "cumulative_length_int")]
@@ -148,13 +149,12 @@ class Graph:
     def _capture(
         self, step: Callable[[], torch.Tensor], tokens: int, counted: int, warm_calls: int
     ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
             for _ in range(warm_calls):
                 self.static.at(tokens, counted)
                 step()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self._side)
         self.static.at(tokens, counted)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
