@@ -91,6 +91,13 @@ class Run:
         tokens = self.scenario.batch * self.scenario.output
         return (self.energy.prefill_j + self.energy.decode_j) / tokens
 
+    @property
+    def joules_per_token_with_idle(self) -> float | None:
+        """With what the device draws anyway while the request lasts: a GPU that waits for its host is not free."""
+        if self.energy is None or self.joules_per_token is None:
+            return None
+        return self.joules_per_token + self.energy.idle_w * self.e2e_s / (self.scenario.batch * self.scenario.output)
+
 
 @dataclass(frozen=True, slots=True)
 class Runs:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from chip import hardware, runs
+from chip import cli, hardware, runs
 from chip.dtypes import precision
 from chip.engines import vllm
 from chip.models import library
 from chip.predict.memory import needs
 
-RECORDS = Path(__file__).resolve().parents[2] / "results" / "h200"
+ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "results" / "h200"
 FILES = ("runs/hf-1.json", "runs/tinyllama-fp16.json", "runs/vllm-1.json", "engines/hf.json", "engines/vllm.json")
 CAPACITY = hardware.find("h200").memory_bytes
 TARGET = 0.05
@@ -77,6 +78,31 @@ def test_defaults_of_vllm_are_those_it_ran_with(recorded):
         assert config["scheduler_config"]["max_num_batched_tokens"] == vllm.step_tokens(CAPACITY)
         assert config["scheduler_config"]["max_num_seqs"] == vllm.max_seqs(CAPACITY)
         assert tuple(config["compilation_config"]["cudagraph_capture_sizes"]) == vllm.GRAPH_TOKENS
+
+
+def test_a_file_of_runs_can_be_shown_again(capsys):
+    file = str(RECORDS / "runs" / "tinyllama-fp16.json")
+    assert cli.main(["show", file]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("NVIDIA H200, transformers 5.17.0\n")
+    assert "GPU idle 81.0 % of prefill, 84.1 % of decode" in shown
+    assert cli.main(["show", file, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [r["engine"] for r in found["runs"]] == ["hf-graph", "hf-eager", "hf-eager"]
+    for r in found["runs"]:
+        assert r["joules_per_token_with_idle"] > 2 * r["joules_per_token"]
+    assert cli.main(["show", file, "--markdown"]) == 0
+    table = capsys.readouterr().out
+    assert table in (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
+    head, rule, *rows = table.splitlines()
+    assert head.startswith("| engine | tokens/s | latency P50 | P95 | peak VRAM | J/token | with idle |")
+    assert rule.count("---:") == head.count("|") - 2
+    assert [row.split(" | ")[0] for row in rows] == ["| `hf-graph`", "| `hf-eager`", "| `hf-eager` `sdpa=flash`"]
+
+
+def test_markdown_is_for_runs(capsys):
+    assert cli.main(["show", "h200", "--markdown"]) == 2
+    assert "--markdown is for a file of runs, and 'h200' is none" in capsys.readouterr().err
 
 
 def test_no_record_names_a_home():

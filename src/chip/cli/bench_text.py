@@ -28,6 +28,7 @@ def numbers(run: Run) -> dict[str, Any]:
         "tokens_per_s": run.tokens_per_s,
         "tokens_per_s_request": run.tokens_per_s / run.scenario.batch,
         "joules_per_token": run.joules_per_token,
+        "joules_per_token_with_idle": run.joules_per_token_with_idle,
         "idle": _idle(run),
     }
 
@@ -96,10 +97,42 @@ def _row(r: Run) -> dict[str, str]:
         "tok/s": number(n["tokens_per_s"], 4),
         "a request": number(n["tokens_per_s_request"], 4),
         "memory": gib(memory) if memory else "",
-        "J/token": number(n["joules_per_token"]) if n["joules_per_token"] is not None else "",
+        "J/token": _joules(n["joules_per_token"]),
+        "with idle": _joules(n["joules_per_token_with_idle"]),
         "idle in prefill / decode": " / ".join(percent(v) for v in n["idle"].values()),
         "repeats": str(len(r.ttft_ns)),
     }
+
+
+def _joules(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def markdown(runs: Sequence[Run]) -> str:
+    """A table for a README: what a request takes under each engine, end to end."""
+    rows = []
+    for r in (r for r in runs if r.status == "ok"):
+        n, memory = numbers(r), next((r.memory[key] for key in MEMORY if key in r.memory), None)
+        rows.append(
+            {
+                "model": r.model,
+                "engine": f"`{r.engine}`" + (f" `{r.variant}`" if r.variant else ""),
+                "point": r.scenario.name,
+                "tokens/s": number(n["tokens_per_s"], 4),
+                "latency P50": duration(n["e2e_s"]),
+                "P95": duration(n["e2e_p95_s"]),
+                "peak VRAM": gib(memory) if memory else "",
+                "J/token": _joules(n["joules_per_token"]),
+                "with idle": _joules(n["joules_per_token_with_idle"]),
+                "GPU idle in decode": percent(n["idle"]["decode"]) if "decode" in n["idle"] else "",
+            }
+        )
+    if not rows:
+        return "(nothing)"
+    alike = [c for c in ("model", "point") if len({row[c] for row in rows}) == 1]
+    shown = [c for c in rows[0] if c not in alike and any(row[c] for row in rows)]
+    lines = [shown, ["---" if c in ("model", "engine", "point") else "---:" for c in shown]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [*lines, *([row[c] for c in shown] for row in rows)])
 
 
 def _first(r: Run) -> str:

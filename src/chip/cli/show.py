@@ -1,4 +1,4 @@
-"""Show one thing whole: a model, a GPU, an operator or an engine, by its name."""
+"""Show one thing whole: a model, a GPU, an operator or an engine by its name, or a file of runs as `chip bench` did."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, codec, engines, hardware, ops
+from chip import artifact, codec, engines, hardware, ops, runs
+from chip.cli import bench_text
 from chip.cli.list import import_doc
 from chip.cli.text import duration, gib, si, table
 from chip.dtypes import precision
@@ -18,24 +19,40 @@ from chip.models import library
 from chip.models.decoder import Moe
 from chip.types import Ceiling, ChipError
 
-HELP = "one model, GPU, operator or engine in full"
+HELP = "one model, GPU, operator or engine in full, or a file of runs"
 EPILOG = """\
   chip show llama-3.1-8b
   chip show h200
   chip show h200 --json > my-gpu.json     # a datasheet to edit and pass as --gpu my-gpu.json
   chip show attention
+  chip show my-runs.json                  # what `chip bench` showed; --markdown for a README
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="anything that `chip list` names, or a file")
+    parser.add_argument("--markdown", action="store_true", help="a file of runs as a table for a README")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
+    if _is_runs(args.name):
+        found = runs.read(Path(args.name))[1].runs
+        shown = bench_text.markdown(found) if args.markdown else bench_text.render(found)
+        print(json.dumps(bench_text.document(found, args.name), indent=1) if args.json else shown)
+        return 0
+    if args.markdown:
+        raise ChipError(f"--markdown is for a file of runs, and {args.name!r} is none")
     data, text = _find(args.name)
     print(json.dumps(data, indent=1) if args.json else text)
     return 0
+
+
+def _is_runs(name: str) -> bool:
+    if not name.endswith(".json") or not os.path.isfile(name):
+        return False
+    raw = artifact.read_json(Path(name))
+    return isinstance(raw, dict) and str(raw.get("schema", "")).startswith("chip.runs/")
 
 
 def _find(name: str) -> tuple[Any, str]:
