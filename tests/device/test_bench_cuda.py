@@ -1,5 +1,10 @@
 """What only a GPU can show of real runs: graphs say what eager says and are not slower; shares and joules are sane."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -89,3 +94,40 @@ def test_out_of_memory_is_one_line_and_the_next_point_runs():
         with pytest.raises(ChipError, match="out of memory: pp2048\\+tg2xb1048576 does not fit into"):
             session.measure(Scenario(2**20, 2048, 2, "fp16"), 2)
         assert session.measure(POINT, 2).status == "ok"
+
+
+LOSES_ITS_CONTEXT = """
+from tiny_models import bundled
+from chip import run
+from chip.run import session
+from chip.types import Scenario
+session.refuse_too_long = lambda *_: None
+job = run.Job("opt", bundled("opt-125m"), dtype="fp16", device="cuda:0", energy_s=0)
+with run.get("hf-eager").open(job) as opened:
+    assert opened.measure(Scenario(1, 32, 2, "fp16"), 2).status == "ok"
+    try:
+        opened.measure(Scenario(1, 300, 2, "fp16"), 2)  # 256 positions
+    except run.ContextLost as e:
+        print("lost:", e)
+"""
+
+
+def test_a_lost_context_is_told_apart():
+    """In a process of its own, since nothing can run in it afterwards."""
+    path = os.pathsep.join([str(Path(run.__file__).parents[2]), str(Path(__file__).parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", LOSES_ITS_CONTEXT],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert "lost: failed (" in done.stdout, done.stderr[-2000:]
+    assert "device-side assert" in done.stdout
+
+
+def test_points_leave_nothing_to_the_next():
+    """Peak memory of a point, first and after others: sliding caches, graphs and workspaces are gone in between."""
+    job = run.Job("tiny", bundled("mistral-7b-v0.1"), dtype="fp16", device="cuda:0", energy_s=0)
+    with run.get("hf-graph").open(job) as session:
+        peaks = [session.measure(Scenario(batch, 64, 4, "fp16"), 2).memory for batch in (2, 64, 2)]
+    assert peaks[2]["allocated_peak_bytes"] == pytest.approx(peaks[0]["allocated_peak_bytes"], rel=0.01)

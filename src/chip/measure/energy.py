@@ -15,7 +15,7 @@ from chip.measure.device import Device
 POLL_S = 0.01
 IDLE_S = 1.0
 TICK_S = 0.5  # a counter that does not move for so long has stopped
-TICKS_AFTER = 2  # a counter tells with its first move what was drawn before; with its second nothing of it is missing
+TICKS = 2  # of an idle device: a counter may tell late what was drawn before its first move, but not before its second
 CHECKED_S = 1.0  # of work: power readings move ten times a second too, and fewer of them prove nothing
 Read = Callable[[], "float | None"]
 
@@ -78,7 +78,7 @@ class SampledProbe:
         self._stop.clear()
         self._joules, self._watts = [], []
         if whole:
-            self._wait_for_ticks(1)
+            self._wait_for_ticks()
             self._joules, self._watts = self._joules[-1:], []
         self._started = time.monotonic()
         self._poll()
@@ -91,7 +91,7 @@ class SampledProbe:
             self._thread.join()
         self._poll()
         if self._whole:
-            self._wait_for_ticks(TICKS_AFTER)
+            self._wait_for_ticks()
         seconds = time.monotonic() - self._started
         counted = joules_between(self._joules) if self._whole else joules_by_counter(self._joules, seconds)
         integrated = joules_by_power(self._watts, seconds)
@@ -101,17 +101,16 @@ class SampledProbe:
             return Energy(integrated, seconds, f"{self.name} power, integrated over {len(self._watts)} readings")
         return NotAvailable(f"{self.name} gives neither an energy counter nor watts")
 
-    def _wait_for_ticks(self, count: int) -> None:
-        """Until the counter has moved so often; no longer than it may take, and not at all where there is none."""
+    def _wait_for_ticks(self) -> None:
+        """Until the counter has moved, and moved again; not at all where there is none."""
         self._poll()
-        while self._joules and count:
+        for _ in range(TICKS if self._joules else 0):
             before, end = self._joules[-1][1], time.monotonic() + TICK_S
             while self._joules[-1][1] == before:
                 if time.monotonic() > end:
                     return
                 time.sleep(self._poll_s)
                 self._poll()
-            count -= 1
 
     def _run(self) -> None:
         while not self._stop.wait(self._poll_s):
@@ -160,7 +159,7 @@ def of_work(found: Energy, worked_s: float, idle_w: float, count: int = 1) -> En
     idle_j = idle_w * (found.seconds - worked_s)
     cross, flags = found.cross_check_joules, found.flags
     if cross is not None and worked_s < CHECKED_S:
-        cross, flags = None, (*flags, f"energy counter not checked: {worked_s:.1f} s have too few power readings")
+        cross, flags = None, (*flags, f"energy counter not checked by power: under {CHECKED_S:g} s of work")
     return replace(
         found,
         joules=(found.joules - idle_j) / count,
