@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 # A bare `torch` pulls gigabytes of CUDA packages: the constraints pin the CPU-sized set used for development and CI.
 PIP := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint check clean
+.PHONY: demo test browser lint check clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,8 +19,14 @@ $(VENV)/dev: $(VENV)/base
 demo: $(VENV)/base
 	$(VENV)/bin/chip predict llama-3.1-8b --gpu h200 --engine vllm --batch 8 --prompt 1024 --output 128
 
-test: $(VENV)/dev lint
+test: $(VENV)/dev lint browser
 	$(PY) -m pytest
+
+# Debian's Chromium where we may install it, else Playwright's own. Where neither comes the last lines of the tests say so.
+browser: $(VENV)/dev
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	{ test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } || \
+	$(PY) -m playwright install chromium || echo "no Chromium could be installed: browser tests will be skipped"
 
 lint: $(VENV)/dev
 	$(VENV)/bin/ruff check src tests benchmarks

@@ -111,15 +111,14 @@ def find(name: str) -> Hardware:
     lowered = name.lower()
     if lowered in spec_names():
         return _bundled(lowered)
-    path = Path(name)
-    if name.endswith(".json") or os.path.isfile(name):
-        return _from_file(path)
     by_capability = BY_CAPABILITY.fullmatch(name)
     if by_capability:
         return _by_capability(name, by_capability[1], float(by_capability[2]))
     for other in spec_names():
         if lowered in spec(other).aliases:
             return _bundled(other)
+    if name.endswith(".json") or os.path.isfile(name):
+        return _from_file(Path(name))
     near = get_close_matches(lowered[:80], spec_names(), 3, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`chip list gpus` shows the known ones."
     raise ChipError(
@@ -129,8 +128,13 @@ def find(name: str) -> Hardware:
 
 
 def is_known(name: str) -> bool:
-    """Whether `name` is an alias or gives a compute capability."""
-    return bool(BY_CAPABILITY.fullmatch(name)) or any(name.lower() in spec(n).aliases for n in spec_names())
+    """Whether `name` stands for a GPU without a look at any file of the user: bundled, alias, or compute capability."""
+    lowered = name.lower()
+    return (
+        lowered in spec_names()
+        or bool(BY_CAPABILITY.fullmatch(name))
+        or any(lowered in spec(n).aliases for n in spec_names())
+    )
 
 
 def tables_path(profile: Path) -> Path:

@@ -139,6 +139,18 @@ def from_spec(s: HardwareSpec) -> Roofs:
     return Roofs(title, "datasheet", compute, memory, ((0.5, hbm),), 0.0, s.l2_bytes.value, int(s.units.value), "cuda")
 
 
+def describe(roofs: Roofs) -> dict[str, Any]:
+    """The roofs as JSON: what `chip roofline` and the pages draw."""
+    return {
+        "title": roofs.title,
+        "source": roofs.source,
+        "compute": {n: {"flops_per_s": r.value, "settled_flops_per_s": r.settled} for n, r in roofs.compute.items()},
+        "memory": {level: {"name": r.name, "bytes_per_s": r.value} for level, r in roofs.memory.items()},
+        "ridges_flop_per_byte": {n: {level: roofs.ridge(n, level) for level in roofs.memory} for n in roofs.compute},
+        "launch_floor_s": roofs.floor_s or None,
+    }
+
+
 def _short(name: str) -> str:
     return name.removeprefix(MATMUL).replace("_", " ")
 

@@ -171,12 +171,7 @@ def _ceilings(roofs: Roofs) -> list[str]:
 def document(points: Sequence[Point], roofs: Roofs) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "title": roofs.title,
-        "source": roofs.source,
-        "compute": {n: {"flops_per_s": r.value, "settled_flops_per_s": r.settled} for n, r in roofs.compute.items()},
-        "memory": {level: {"name": r.name, "bytes_per_s": r.value} for level, r in roofs.memory.items()},
-        "ridges_flop_per_byte": {n: {level: roofs.ridge(n, level) for level in roofs.memory} for n in roofs.compute},
-        "launch_floor_s": roofs.floor_s or None,
+        **roofline.describe(roofs),
         "points": [
             {
                 "label": p.label,

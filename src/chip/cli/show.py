@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from chip import artifact, codec, engines, hardware, ops, runs
+from chip.catalog import doc_of
 from chip.cli import bench_text
-from chip.cli.list import import_doc
 from chip.cli.text import duration, gib, si, table
 from chip.dtypes import precision
 from chip.models import library
@@ -165,9 +165,9 @@ def _op(name: str) -> tuple[Any, str]:
         f.name: {"type": str(f.type), **({} if f.default is dataclasses.MISSING else {"default": f.default})}
         for f in ops.axes(cls).values()
     }
-    data = {"name": name, "what": import_doc(name), "axes": axes}
+    data = {"name": name, "what": doc_of(name), "axes": axes}
     rows = [{"axis": k, "type": v["type"], "default": v.get("default", "(required)")} for k, v in axes.items()]
-    return data, f"{name}\n{import_doc(name)}\n\n{table(rows, keep=('type',))}"
+    return data, f"{name}\n{doc_of(name)}\n\n{table(rows, keep=('type',))}"
 
 
 def _engine(name: str) -> tuple[Any, str]:

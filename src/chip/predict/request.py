@@ -48,6 +48,12 @@ def answer_line(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAUL
 def _understand(
     request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
 ) -> tuple[Decoder, str, str, Scenario]:
+    values = values_of(request, defaults)
+    return library.find(values["model"]), values["gpu"], values["engine"], scenario_of(values)
+
+
+def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS) -> dict[str, Any]:
+    """All keys of a request, the defaults for those it leaves out; texts are texts."""
     if not isinstance(request, Mapping):
         raise ChipError(f"a scenario is a JSON object, got {type(request).__name__}")
     for key in request:
@@ -63,7 +69,7 @@ def _understand(
     for key in TEXTS:
         if not isinstance(values[key], str):
             raise ChipError(f"{key} must be text, got {str(values[key])[:40]!r}")
-    return library.find(values["model"]), values["gpu"], values["engine"], scenario_of(values)
+    return values
 
 
 def scenario_of(values: Mapping[str, Any]) -> Scenario:

@@ -1,0 +1,74 @@
+"""What CHIP knows, as rows: models, GPUs, operators and engines. `chip list` prints them, `chip serve` answers them."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib import import_module
+from typing import Any
+
+from chip import engines as runtimes
+from chip import hardware
+from chip import ops as operators
+from chip.models import library
+
+
+def models() -> list[dict[str, Any]]:
+    rows = []
+    for name in library.names():
+        d = library.find(name)
+        rows.append(
+            {
+                "name": name,
+                "architecture": d.architecture,
+                "parameters": d.params(),
+                "active": d.active_params(),
+                "layers": d.layer_count,
+                "hidden": d.hidden,
+            }
+        )
+    return rows
+
+
+def gpus() -> list[dict[str, Any]]:
+    measured = hardware.profile_names()
+    rows = []
+    for name in hardware.spec_names():
+        s = hardware.spec(name)
+        best = s.ceilings.get("matmul_bf16") or s.ceilings["matmul_fp16"]
+        rows.append(
+            {
+                "name": name,
+                "title": s.title,
+                "memory_bytes": s.memory_bytes.value,
+                "hbm_bytes_per_s": s.ceilings["hbm"].value,
+                "matmul_16bit_flop_per_s": best.value,
+                "measured": name in measured,
+            }
+        )
+    return rows
+
+
+def ops() -> list[dict[str, Any]]:
+    rows = []
+    for name in operators.names():
+        axes = operators.axes(operators.get(name))
+        rows.append(
+            {
+                "name": name,
+                "axes": " ".join(axes),
+                "required": " ".join(n for n, f in axes.items() if f.default is dataclasses.MISSING),
+                "what": " ".join(doc_of(name).split("\n\n")[0].split()),
+            }
+        )
+    return rows
+
+
+def doc_of(kind: str) -> str:
+    return (import_module(f"chip.ops.{kind}").__doc__ or "").strip()
+
+
+def engines() -> list[dict[str, Any]]:
+    return [{"name": n, "what": runtimes.get(n).TITLE} for n in runtimes.names()]
+
+
+ROWS = {"models": models, "gpus": gpus, "ops": ops, "engines": engines}

@@ -1,0 +1,59 @@
+"""Serve the explorer: a page and a JSON API that answer what `chip predict` and `chip estimate` answer.
+
+It listens on this machine only, unless --host says otherwise. No file of this machine can be read through it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+from contextlib import suppress
+
+from chip.types import ChipError
+
+HELP = "explore predictions in a browser; the same JSON over HTTP"
+EPILOG = """\
+  chip serve                                  # then open the address it prints
+  chip serve --port 0 --json                  # any free port; where it listens, as JSON
+  curl -s localhost:8471/api/predict -H 'Content-Type: application/json' -d '{"model": "qwen3-8b", "gpu": "l40s"}'
+"""
+LOOPBACK = "127.0.0.1"
+SCHEMA = "chip.serve/1"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on; 0.0.0.0 is everyone [%(default)s]")
+    parser.add_argument("--port", type=int, default=8471, help="port to listen on; 0 takes a free one [%(default)s]")
+    parser.add_argument(
+        "--time-limit", metavar="S", type=float, default=5.0, help="seconds a request may take [%(default)s]"
+    )
+    parser.add_argument("--json", action="store_true", help="where it listens, as one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not 0 <= args.port < 65536:
+        raise ChipError(f"--port must be between 0 and 65535, got {args.port}")
+    if not 0.01 <= args.time_limit <= 3600:
+        raise ChipError(f"--time-limit must be between 0.01 and 3600 seconds, got {args.time_limit:g}")
+
+    from chip.serve import api
+    from chip.serve.server import Server
+
+    try:
+        server = Server((args.host, args.port), args.time_limit)
+    except (OSError, OverflowError) as e:
+        why = getattr(e, "strerror", None) or e
+        raise ChipError(f"cannot listen on {args.host}:{args.port} ({why}); choose another --port") from None
+    api.warm_up()
+    gc.freeze()  # what is loaded stays: no collection looks at it again
+    gc.set_threshold(50_000)  # answers make no cycles
+    where = {"schema": SCHEMA, "url": server.url, "openapi": f"{server.url}openapi.json"}
+    print(json.dumps(where) if args.json else f"explorer: {server.url}", flush=True)
+    if args.host != LOOPBACK:
+        print(f"note: {args.host} can be reached from outside this machine; there is no password", file=sys.stderr)
+    print("Ctrl-C ends it", file=sys.stderr)
+    with server, suppress(KeyboardInterrupt):
+        server.serve_forever()
+    return 0

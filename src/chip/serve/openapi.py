@@ -1,0 +1,184 @@
+"""The OpenAPI description of the API, made of the same limits and names the answers are."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from chip import __version__, engines, hardware, ops
+from chip.dtypes import PRECISIONS
+from chip.models import library
+from chip.predict import operator, request
+from chip.serve import api
+
+Schema = dict[str, Any]
+NUMBER: Schema = {"type": "number"}
+TEXT: Schema = {"type": "string"}
+SPAN: Schema = {"type": ["array", "null"], "items": NUMBER, "minItems": 2, "maxItems": 2}
+OBJECT: Schema = {"type": "object"}
+MEANINGS = {
+    "batch": "requests, all submitted at once",
+    "prompt": "tokens of each prompt",
+    "output": "tokens generated for each",
+    "tp": "GPUs that share each layer",
+}
+
+
+@cache
+def document() -> dict[str, Any]:
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "CHIP",
+            "version": __version__,
+            "description": "How fast a language model runs on a GPU: the JSON of `chip predict` and `chip estimate`.",
+        },
+        "paths": {
+            "/api/predict": {"post": _asked("Predict a model on a GPU", "Scenario", "Prediction")},
+            "/api/estimate": {"post": _asked("Estimate one operator", "Operator", "Estimate")},
+            **{path: {"get": _listed(f"chip list {what} --json")} for path, what in api.LISTED.items()},
+            api.ROOFS + "{gpu}": {"get": _roofs()},
+            api.DEFAULTS: {"get": _get("What a scenario may leave out, its limits, the dtypes", OBJECT)},
+        },
+        "components": {"schemas": _schemas()},
+    }
+
+
+def _json(schema: Schema) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _refusals(**why: str) -> dict[str, Any]:
+    return {status.strip("_"): {"description": text, **_json(_ref("Error"))} for status, text in why.items()}
+
+
+ALWAYS = _refusals(
+    _400="the request or its body is not well formed",
+    _411="the body came in chunks: send it whole",
+    _413="the body is too large",
+    _503="too many connections, or it took too long",
+)
+
+
+def _get(summary: str, schema: Schema) -> dict[str, Any]:
+    return {"summary": summary, "responses": {"200": {"description": "found", **_json(schema)}, **ALWAYS}}
+
+
+def _listed(command: str) -> dict[str, Any]:
+    rows = {"type": "array", "items": {"type": "object", "required": ["name"], "properties": {"name": TEXT}}}
+    return _get(f"The rows of `{command}`", rows)
+
+
+def _roofs() -> dict[str, Any]:
+    found = _get("The roofs of a GPU, as `chip roofline --gpu NAME --json`", _ref("Roofs"))
+    found["parameters"] = [
+        {"name": "gpu", "in": "path", "required": True, "schema": {**TEXT, "minLength": 1}, "example": "h200"}
+    ]
+    found["responses"] |= _refusals(_404="no such GPU")
+    return found
+
+
+def _asked(summary: str, question: str, answer: str) -> dict[str, Any]:
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, **_json(_ref(question))},
+        "responses": {
+            "200": {"description": "the answer", **_json(_ref(answer))},
+            **ALWAYS,
+            **_refusals(_415="the body is not application/json", _422="the question has no answer; error says why"),
+        },
+    }
+
+
+def _schemas() -> dict[str, Schema]:
+    return {
+        "Error": {"type": "object", "required": ["error"], "properties": {"error": TEXT}},
+        "Scenario": _scenario(),
+        "Operator": _operator(),
+        "Prediction": _prediction(),
+        "Estimate": _estimate(),
+        "Roofs": {"type": "object", "required": ["schema", "title", "source", "compute", "memory"]},
+    }
+
+
+def _scenario() -> Schema:
+    d = request.DEFAULTS
+    sizes = {
+        key: {"type": "integer", "minimum": 1, "maximum": most, "default": d[key], "description": MEANINGS[key]}
+        for key, most in request.LIMITS.items()
+    }
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "anyOf": [{"required": ["model"]}, {"required": ["config"]}],
+        "properties": {
+            "model": {
+                **TEXT,
+                "description": "a bundled model, or a name for `config`",
+                "examples": library.names()[:3],
+            },
+            "config": {"type": "object", "description": "a config.json of the hub, in place of a bundled model"},
+            "gpu": _gpu(d["gpu"]),
+            "engine": {"enum": list(engines.names()), "default": d["engine"]},
+            "dtype": {"enum": list(PRECISIONS), "default": d["dtype"]},
+            **sizes,
+        },
+    }
+
+
+def _gpu(default: str) -> Schema:
+    return {
+        **TEXT,
+        "default": default,
+        "description": "a bundled GPU, or a compute capability with memory such as sm_90:80GB; never a file",
+        "examples": hardware.spec_names()[:3],
+    }
+
+
+def _operator() -> Schema:
+    return {
+        "type": "object",
+        "required": ["op"],
+        "properties": {"op": {"enum": list(ops.names())}, "gpu": _gpu(operator.DEFAULT_GPU)},
+        "additionalProperties": {"type": ["integer", "boolean", "string"], "description": "an axis of the operator"},
+    }
+
+
+def _prediction() -> Schema:
+    texts = ("schema", "model", "gpu", "engine", "dtype")
+    numbers = ("ttft_ms", "e2e_ms", "tokens_per_s", "ridge_flop_per_byte")
+    counts = ("batch", "prompt", "output", "tp")
+    parts = ("interval", "bound", "sources", "memory", "breakdown")
+    return {
+        "type": "object",
+        "required": [*texts, *numbers, *counts, *parts, "tpot_ms", "notes"],
+        "properties": {
+            **dict.fromkeys(texts, TEXT),
+            **dict.fromkeys(numbers, NUMBER),
+            **{key: {"type": "integer"} for key in counts},
+            **dict.fromkeys(parts, OBJECT),
+            "tpot_ms": {"type": ["number", "null"]},
+            "energy_j_per_token": NUMBER,
+            "interval": {"type": "object", "additionalProperties": SPAN},
+            "notes": {"type": "array", "items": TEXT},
+        },
+    }
+
+
+def _estimate() -> Schema:
+    texts = ("schema", "op", "gpu", "bound", "source")
+    numbers = ("us", "flops", "bytes", "intensity", "ridge_flop_per_byte")
+    return {
+        "type": "object",
+        "required": [*texts, *numbers, "axes", "interval"],
+        "properties": {
+            **dict.fromkeys(texts, TEXT),
+            **dict.fromkeys(numbers, NUMBER),
+            "axes": OBJECT,
+            "interval": SPAN,
+        },
+    }

@@ -1,0 +1,214 @@
+"""The HTTP server: bounded requests, bounded connections, a time limit, and nothing but answers and the page.
+
+One thread a connection, kept open between requests. An error is one line: `{"error": "..."}` with a 4xx status.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socket import socket
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
+
+from chip import __version__
+from chip.serve import api
+from chip.serve.limit import Overrun, Watchdog
+from chip.serve.openapi import document
+from chip.types import ChipError
+
+STATIC = Path(__file__).parent.parent / "report" / "static"
+PAGES = {
+    "/": ("explorer.html", "text/html; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
+    "/explorer.js": ("explorer.js", "text/javascript; charset=utf-8"),
+}
+LARGEST_BODY = 1 << 20  # bytes; a config.json has some thousand
+MOST_CONNECTIONS = 128
+IDLE_S = 30.0  # a connection that says nothing for so long is closed
+JSON = "application/json"
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Refused(Exception):
+    """A request that gets `status` and one line."""
+
+    def __init__(self, status: int, why: str, **headers: str) -> None:
+        super().__init__(why)
+        self.status, self.headers = status, headers
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], time_limit_s: float) -> None:
+        self.watchdog = Watchdog(time_limit_s)
+        self.turn = threading.Lock()  # threads that share one interpreter answer sooner one after another
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__(address, Handler)
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        name = host.decode() if isinstance(host, bytes | bytearray) else str(host)
+        return f"http://{f'[{name}]' if ':' in name else name}:{port}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            _turn_away(request)
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news; anything else is, in one line."""
+        error = sys.exception()
+        if not isinstance(error, (ConnectionError, TimeoutError)):
+            print(f"chip serve: connection ended by {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _turn_away(connection: socket) -> None:
+    body = json.dumps({"error": f"all {MOST_CONNECTIONS} connections are taken; try again"})
+    head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {JSON}\r\nContent-Length: {len(body)}\r\n"
+    connection.sendall(f"{head}Retry-After: 1\r\nConnection: close\r\n\r\n{body}".encode())
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = f"chip/{__version__}"
+    sys_version = ""
+    timeout = IDLE_S
+    disable_nagle_algorithm = True
+    wbufsize = -1  # headers and body leave in one packet
+    server: Server
+
+    def do_GET(self) -> None:
+        self._answer(self._get)
+
+    def do_HEAD(self) -> None:
+        self._answer(self._get)
+
+    def do_POST(self) -> None:
+        self._answer(self._post)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):  # any other method: refused by the same rules, not with a page of HTML
+            return lambda: self._answer(self._other)
+        raise AttributeError(name)
+
+    def _answer(self, find: Callable[[bytes], tuple[str, bytes]]) -> None:
+        headers: dict[str, str] = {}
+        try:
+            body = self._body()
+            with self.server.turn, self.server.watchdog.limit():
+                kind, content = find(body)
+            status = 200
+        except Refused as e:
+            status, kind, content, headers = e.status, JSON, _error(str(e)), e.headers
+        except ChipError as e:
+            status, kind, content = 422, JSON, _error(str(e))
+        except Overrun:
+            why = f"stopped after {self.server.watchdog.seconds:g} s; ask for something smaller"
+            status, kind, content = 503, JSON, _error(why)
+        except Exception as e:
+            print(f"chip serve: {self.command} {self.path[:200]!r}: {type(e).__name__}: {e}", file=sys.stderr)
+            status, kind, content = 500, JSON, _error("a fault of chip's own; the server's log has it")
+        self._send(status, kind, content, headers)
+
+    def _send(self, status: int, kind: str, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _body(self) -> bytes:
+        """The whole body, read whatever the method, so that the next request on this connection starts at its head."""
+        if self.headers.get("Transfer-Encoding"):
+            self.close_connection = True
+            raise Refused(411, "send the body whole, with its Content-Length")
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdecimal() or len(length) > 18:
+            self.close_connection = True
+            raise Refused(400, "Content-Length must be a whole number")
+        if int(length) > LARGEST_BODY:
+            self.close_connection = True
+            raise Refused(413, f"the body has {length} bytes; at most {LARGEST_BODY} are taken")
+        return self.rfile.read(int(length))
+
+    def _get(self, _: bytes) -> tuple[str, bytes]:
+        path = urlsplit(self.path).path
+        if path in PAGES:
+            name, kind = PAGES[path]
+            return kind, (STATIC / name).read_bytes()
+        if path == "/openapi.json":
+            return JSON, json.dumps(document()).encode()
+        if path == api.DEFAULTS:
+            return JSON, api.defaults().encode()
+        if path in api.LISTED:
+            return JSON, api.listing(api.LISTED[path]).encode()
+        if path.startswith(api.ROOFS):
+            return JSON, self._roofs(unquote(path.removeprefix(api.ROOFS)))
+        self._other(b"")
+
+    def _roofs(self, gpu: str) -> bytes:
+        try:
+            return api.roofs(gpu).encode()
+        except ChipError as e:
+            raise Refused(404, str(e)) from None
+
+    def _post(self, body: bytes) -> tuple[str, bytes]:
+        path = urlsplit(self.path).path
+        if path not in api.ASKED:
+            self._other(body)
+        if self.headers.get_content_type() != JSON:
+            raise Refused(415, f"the body must be {JSON}")
+        try:
+            question = json.loads(body)
+        except (ValueError, RecursionError):
+            raise Refused(400, "the body is not JSON") from None
+        return JSON, api.ASKED[path](question).encode()
+
+    def _other(self, _: bytes) -> NoReturn:
+        """Not a path there is, or not with this method."""
+        path = urlsplit(self.path).path
+        if path in api.ASKED:
+            raise Refused(405, f"{path} is asked with POST", Allow="POST")
+        if path in PAGES or path in api.LISTED or path.startswith(api.ROOFS) or path in ("/openapi.json", api.DEFAULTS):
+            raise Refused(405, f"{path} is asked with GET", Allow="GET, HEAD")
+        raise Refused(404, "no such path; /openapi.json lists those there are")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What http.server itself refuses (a broken request line, too many headers), in the form of all errors."""
+        self.close_connection = True
+        if not hasattr(self, "command") or self.command is None:
+            self.command = ""
+        self._send(code, JSON, _error(message or "bad request"), {})
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Silent: stderr says where the server is and what went wrong."""
+
+
+def _error(why: str) -> bytes:
+    return json.dumps({"error": why}).encode()
