@@ -23,6 +23,7 @@ const Chip = (() => {
   const digits = (v, n) => String(Number(v.toPrecision(n)));
   function scaled(v, unit, scales, n) {
     if (!known(v)) return NONE;
+    if (v === 0) return `0 ${unit}`.trim();
     const [scale, prefix] = scales.find(([least]) => Math.abs(v) >= least) || scales[scales.length - 1];
     return `${digits(v / scale, n)} ${prefix}${unit}`;
   }
@@ -53,6 +54,12 @@ const Chip = (() => {
     return `${number(v)} ${unit}`;
   }
 
+  /** "171.6 ms", "–", "218.9 ms" -> "171.6 – 218.9 ms": one unit where both have the same. */
+  function shared(first, word, second) {
+    const [a, unit] = first.split(" ");
+    return unit === second.split(" ")[1] ? `${a} ${word} ${second}` : `${first} ${word} ${second}`;
+  }
+
   // -- theme -------------------------------------------------------------------------------------------------------
   function themeButton() {
     const root = document.documentElement;
@@ -74,11 +81,12 @@ const Chip = (() => {
   }
 
   // -- scales ------------------------------------------------------------------------------------------------------
-  function logScale(low, high, from, to) {
+  function logScale(low, high, from, to, binary) {
+    if (binary) return binaryScale(low, high, from, to);
     const a = Math.log10(low), b = Math.log10(high);
     const at = (v) => from + ((Math.log10(v) - a) / (b - a || 1)) * (to - from);
     const ticks = [];
-    const every = Math.max(1, Math.ceil((b - a) / 7));
+    const every = Math.max(1, Math.ceil((b - a) / Math.max(2, Math.min(7, Math.abs(to - from) / 60))));
     for (let e = Math.ceil(a - 1e-9); e <= b + 1e-9; e += every) ticks.push(10 ** e);
     if (ticks.length < 3) for (const m of [2, 5]) for (let e = Math.floor(a); e <= b; e++) {
       const v = m * 10 ** e;
@@ -86,10 +94,16 @@ const Chip = (() => {
     }
     return { at, ticks: ticks.sort((x, y) => x - y), low, high };
   }
+  /** For bytes: 64 KiB, 1 MiB, 16 MiB ... */
+  function binaryScale(low, high, from, to) {
+    const a = Math.log2(low), b = Math.log2(high), every = Math.max(1, Math.ceil((b - a) / Math.max(2, Math.min(6, Math.abs(to - from) / 70)))), ticks = [];
+    for (let e = Math.ceil(a / every) * every; e <= b; e += every) ticks.push(2 ** e);
+    return { at: (v) => from + ((Math.log2(v) - a) / (b - a || 1)) * (to - from), ticks, low, high };
+  }
   function linearScale(low, high, from, to) {
     const span = high - low || 1;
     const step = 10 ** Math.floor(Math.log10(span / 4));
-    const nice = [1, 2, 5, 10].map((m) => m * step).find((d) => span / d <= 6) || step;
+    const nice = [1, 2, 5, 10].map((m) => m * step).find((d) => span / d <= Math.max(2, Math.min(6, Math.abs(to - from) / 50))) || 10 * step;
     const ticks = [];
     for (let v = Math.ceil(low / nice) * nice; v <= high + nice * 1e-6; v += nice) ticks.push(Math.abs(v) < nice * 1e-6 ? 0 : v);
     return { at: (v) => from + ((v - low) / span) * (to - from), ticks, low, high };
@@ -108,9 +122,10 @@ const Chip = (() => {
    *  spec: {title, x: {label, format, log, range}, y, lines: [{points, color, dash, label}],
    *         series: [{name, color, hollow, points: [{x, y, r, tell: () => [[name, text]], title}]}], pairs: [[p, q]]} */
   function plot(spec) {
-    const W = spec.width || 720, H = spec.height || 400, L = 74, R = 18, T = 14, B = 50;
+    const W = Math.min(spec.width, Math.max(320, innerWidth - 60)); // a phone gets a smaller picture, not smaller letters
+    const H = Math.min(spec.height, Math.max(260, 0.85 * W)), L = 74, R = 18, T = 14, B = 50;
     const id = `plot${++plots}`;
-    const scale = (axis, from, to) => (axis.log === false ? linearScale : logScale)(axis.range[0], axis.range[1], from, to);
+    const scale = (axis, from, to) => (axis.log === false ? linearScale : logScale)(axis.range[0], axis.range[1], from, to, axis.binary);
     const x = scale(spec.x, L, W - R), y = scale(spec.y, H - B, T);
     const svg = s("svg", {
       viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: "0", "aria-label": spec.title, class: "plot",
@@ -130,14 +145,18 @@ const Chip = (() => {
     }, spec.y.label));
     const inside = s("g", { "clip-path": `url(#${id})` });
     svg.append(inside);
+    const taken = []; // heights at the right edge where a label stands
     for (const line of spec.lines || []) {
       const d = line.points.map(([px, py], i) => `${i ? "L" : "M"}${x.at(px).toFixed(1)} ${y.at(py).toFixed(1)}`).join("");
       inside.append(s("path", { d, class: "line", stroke: line.color, "stroke-dasharray": line.dash, "stroke-width": line.width }));
       if (line.label) {
         const [px, py] = line.points[line.labelAt === "start" ? 0 : line.points.length - 1];
         const start = line.labelAt === "start";
+        let height = Math.max(y.at(py), T + 6) - 5;
+        if (!start && taken.some((t) => Math.abs(t - height) < 13)) height += 17; // below its own line
+        if (!start) taken.push(height);
         inside.append(s("text", {
-          x: Math.min(Math.max(x.at(px), L) + (start ? 6 : 0), W - R - (start ? 0 : 4)), y: Math.max(y.at(py), T + 6) - 5,
+          x: Math.min(Math.max(x.at(px), L) + (start ? 6 : 0), W - R - (start ? 0 : 4)), y: height,
           "text-anchor": start ? "start" : "end", class: "roof", fill: line.color, transform: line.rotate ? rotated(line, x, y) : null,
         }, line.label));
       }
@@ -157,7 +176,7 @@ const Chip = (() => {
         }));
       } else if (shown.length) {
         const d = shown.map((p) => `M${x.at(p.x).toFixed(1)} ${y.at(p.y).toFixed(1)}h0`).join("");
-        inside.append(s("path", { d, class: "dots", stroke: series.color, "stroke-width": shown.length > 2000 ? 4 : 6.5 }));
+        inside.append(s("path", { d, class: "dots", stroke: series.color, "stroke-width": shown.length > 2000 || W < 500 ? 4 : 6.5 }));
       }
     }
     const ring = s("circle", { r: 8, class: "ring", visibility: "hidden" });
@@ -239,5 +258,5 @@ const Chip = (() => {
     return lines;
   }
 
-  return { h, s, known, si, duration, bytes, percent, number, quantity, themeButton, plot, legend, reach, roofLines, NONE };
+  return { h, s, known, shared, si, duration, bytes, percent, number, quantity, themeButton, plot, legend, reach, roofLines, NONE };
 })();

@@ -1,7 +1,7 @@
 "use strict";
 // The explorer: a form, the answers of /api/predict for one or two GPUs, and the command that gives the same numbers.
 (() => {
-  const { h, s, si, duration, bytes, percent, number, plot, legend, reach, roofLines } = Chip;
+  const { h, s, shared, si, duration, bytes, percent, number, plot, legend, reach, roofLines } = Chip;
   const SIZES = ["batch", "prompt", "output"];
   const STEPS = { batch: [0, 10], prompt: [0, 17], output: [0, 13] }; // powers of two, and what lies halfway between
   const METRICS = [
@@ -188,15 +188,10 @@
         who(a, i, answers.length > 1, a.gpu),
         h("div", { class: "value", "data-value": a[key] }, value, " ", h("small", {}, unit)),
         strip(low, a[key], up, high),
-        h("div", { class: "span" }, between(format(low), format(up))),
+        h("div", { class: "span" }, shared(format(low), "–", format(up))),
         limit ? h("div", { class: "span" }, `${limit}-bound`) : "",
       ];
     }));
-  }
-  /** "171.6 ms", "218.9 ms" -> "171.6 – 218.9 ms" */
-  function between(low, high) {
-    const [a, unit] = low.split(" ");
-    return unit === high.split(" ")[1] ? `${a} – ${high}` : `${low} – ${high}`;
   }
   /** Low to high as a band, the value as a mark; both GPUs on one scale from zero. */
   function strip(low, value, high, most) {
@@ -318,7 +313,7 @@
       const line = `chip estimate ${a.op} ${axes.map(([k, v]) => quoted(`${k}=${v}`).replace(/^'(\w+=[\w.]+)'$/, "$1")).join(" ")} --gpu ${quoted(a.gpu)}`;
       const seconds = a.us / 1e6;
       const facts = [
-        ["90 % interval", between(duration(a.interval[0] / 1e6), duration(a.interval[1] / 1e6))], ["bound by", a.bound], ["source", a.source],
+        ["90 % interval", shared(duration(a.interval[0] / 1e6), "–", duration(a.interval[1] / 1e6))], ["bound by", a.bound], ["source", a.source],
         ["work", `${si(a.flops, "FLOP")}, ${si(a.bytes, "B")}`], ["intensity", `${number(a.intensity)} FLOP/B, ridge at ${number(a.ridge_flop_per_byte)}`],
         ["achieves", seconds ? `${si(a.flops / seconds, "FLOP/s")}, ${si(a.bytes / seconds, "B/s")}` : Chip.NONE],
       ];

@@ -1,0 +1,60 @@
+"""Real inference runs of `chip bench`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chip import runs, stats
+from chip.report.sources import Opened
+from chip.report.summary import Summary
+from chip.runs import Run
+
+SCHEMAS = ("chip.runs",)
+ORDER = 2
+MEMORY = ("device_peak_bytes", "allocated_peak_bytes", "process_peak_bytes")  # the first that was read
+
+
+def collect(opened: Opened, out: Summary) -> int:
+    _, held = runs.read(opened.path)
+    for run in held.runs:
+        s = run.scenario
+        out.add(
+            "runs",
+            model=run.model,
+            gpu=run.device or opened.environment.get("device"),
+            engine=run.engine,
+            variant=run.variant,
+            dtype=s.dtype,
+            batch=s.batch,
+            prompt=s.prompt,
+            output=s.output,
+            tp=s.tp,
+            status=run.status,
+            reason=run.reason,
+            weights=run.weights,
+            engine_version=run.engine_version,
+            flags=", ".join(run.flags),
+            source=opened.name,
+            **(_numbers(run) if run.status == "ok" else {}),
+        )
+    out.runs += [(opened.name, run) for run in held.runs if run.status == "ok"]
+    return len(held.runs)
+
+
+def _numbers(run: Run) -> dict[str, Any]:
+    steps = [ns for each in run.step_ns for ns in each]
+    return {
+        "repeats": len(run.ttft_ns),
+        "tokens_per_s": run.tokens_per_s,
+        "latency_p50_ms": run.e2e_s * 1e3,
+        "latency_p95_ms": stats.quantile(run.e2e_ns, 0.95) / 1e6,
+        "ttft_p50_ms": run.ttft_s * 1e3,
+        "ttft_p95_ms": stats.quantile(run.ttft_ns, 0.95) / 1e6,
+        "tpot_p50_ms": run.tpot_s * 1e3 if steps else None,
+        "tpot_p95_ms": stats.quantile(steps, 0.95) / 1e6 if steps else None,
+        "vram_bytes": next((run.memory[k] for k in MEMORY if k in run.memory), None),
+        "joules_per_token": run.joules_per_token,
+        "busy_prefill": run.busy.get("prefill"),
+        "busy_decode": run.busy.get("decode"),
+        "waits": ", ".join(run.waits),
+    }

@@ -1,0 +1,125 @@
+"""The cards at the top: at most one from each part, each a value of another table of the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from chip.report.summary import Summary
+
+Row = dict[str, Any]
+
+
+def add(out: Summary) -> None:
+    for find in (_accuracy, _operators, _fastest, _frugal, _bandwidth, _compute, _kernel, _replay):
+        find(out)
+
+
+def _number(row: Row, key: str) -> bool:
+    return isinstance(row[key], int | float) and not isinstance(row[key], bool)
+
+
+def _best(rows: Iterable[Row], key: str, pick: Callable[..., Row] = max) -> Row | None:
+    usable = [row for row in rows if _number(row, key)]
+    return pick(usable, key=lambda row: row[key]) if usable else None
+
+
+def _accuracy(out: Summary) -> None:
+    """The class with the most points."""
+    row = _best(out.rows("accuracy", kind="class"), "points")
+    if row and _number(row, "median_percent"):
+        out.add(
+            "headlines",
+            name="Error of predictions, median",
+            value=row["median_percent"],
+            unit="%",
+            detail=f"{row['name']}, {row['points']} points",
+            section="accuracy",
+            source=row["source"],
+        )
+
+
+def _operators(out: Summary) -> None:
+    row = next((r for r in out.rows("accuracy", kind="operator") if str(r["name"]).startswith("linear ")), None)
+    if row:
+        out.add(
+            "headlines",
+            name="Error of a matrix product, median",
+            value=row["median_percent"],
+            unit="%",
+            detail=f"{row['points']} shapes, each predicted by a fit that had not seen it",
+            section="accuracy",
+            source=row["source"],
+        )
+
+
+def _where(row: Row) -> str:
+    return f"{row['model']} on {row['gpu']}, {row['engine']}, {row['dtype']}, batch {row['batch']}"
+
+
+def _fastest(out: Summary) -> None:
+    row = _best(out.rows("runs", status="ok"), "tokens_per_s")
+    if row:
+        value = row["tokens_per_s"]
+        same = {"unit": "tok/s", "section": "runs", "source": row["source"]}
+        out.add("headlines", name="Highest throughput", value=value, detail=_where(row), **same)
+
+
+def _frugal(out: Summary) -> None:
+    row = _best(out.rows("runs", status="ok"), "joules_per_token", min)
+    if row:
+        value = row["joules_per_token"]
+        same = {"unit": "J/tok", "section": "runs", "source": row["source"]}
+        out.add("headlines", name="Least energy a token", value=value, detail=_where(row), **same)
+
+
+def _ceiling(out: Summary, name: str, title: str) -> None:
+    row = next(out.rows("ceilings", group="ceiling", name=name), None)
+    if row:
+        share = row["share_of_datasheet"]
+        promised = f", {100 * float(share):.0f} % of the datasheet" if isinstance(share, float) else ""
+        out.add(
+            "headlines",
+            name=title,
+            value=row["value"],
+            unit=row["unit"],
+            detail=f"{row['device']}{promised}",
+            section="calibration",
+            source=row["source"],
+        )
+
+
+def _bandwidth(out: Summary) -> None:
+    _ceiling(out, "hbm_copy", "Memory bandwidth, copy")
+
+
+def _compute(out: Summary) -> None:
+    _ceiling(out, "matmul_bf16_settled", "bf16 products, settled clocks")
+
+
+def _kernel(out: Summary) -> None:
+    row = _best(out.rows("kernels"), "speedup_p50")
+    if row:
+        out.add(
+            "headlines",
+            name="Best kernel of our own",
+            value=row["speedup_p50"],
+            unit="x",
+            detail=f"{row['kernel']} {row['shape']} against {row['baseline']}",
+            section="kernels",
+            source=row["source"],
+        )
+
+
+def _replay(out: Summary) -> None:
+    row = _best(out.rows("replays"), "error_percent", lambda rows, key: min(rows, key=lambda r: abs(key(r))))
+    if row:
+        out.add(
+            "headlines",
+            name="Sum of kernels against the whole",
+            value=row["error_percent"],
+            unit="%",
+            detail=row["title"],
+            section="replay",
+            source=row["source"],
+        )

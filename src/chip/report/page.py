@@ -1,0 +1,53 @@
+"""The page: one HTML file with its style, its script and its data inside, that opens from disk and asks nobody.
+
+Data is text to the page, whatever it holds: it lies in a block that no browser runs, with every `<` escaped, and the
+script makes text nodes of it, never markup. The policy names the hashes of the one style and the one script.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+from pathlib import Path
+
+from chip import artifact
+from chip.report.summary import Summary
+
+STATIC = Path(__file__).parent / "static"
+SCRIPTS = ("charts.js", "tables.js", "report.js")
+ESCAPES = {
+    ord(k): v
+    for k, v in {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}.items()
+}
+
+
+def render(summary: Summary) -> str:
+    style = (STATIC / "style.css").read_text(encoding="utf-8")
+    script = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    data = summary.json().translate(ESCAPES)
+    parts = {"policy": policy, "title": html.escape(summary.title), "style": style, "script": script, "data": data}
+    # each placeholder by itself, in the order of the page: what is put in is never searched for the next
+    out, rest = "", (STATIC / "report.html").read_text(encoding="utf-8")
+    while rest:
+        before, at, after = rest.partition("@")
+        name, end, tail = after.partition("@")
+        out, rest = (out + before + parts[name], tail) if at and end and name in parts else (out + before + at, after)
+    return out
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def write(folder: Path, summary: Summary) -> Path:
+    """`index.html`, `summary.json` and `summary.csv`; the page last, so that it never stands beside older figures."""
+    artifact.write_text(folder / "summary.json", summary.json())
+    artifact.write_text(folder / "summary.csv", summary.csv())
+    index = folder / "index.html"
+    artifact.write_text(index, render(summary))
+    return index

@@ -1,0 +1,177 @@
+"""Reading results: each file is told by its `schema` and handed to the collector of that schema.
+
+A file that nobody understands, or that is broken, is listed with its reason: nothing is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from chip import artifact
+from chip.report import collect, headlines, pairs
+from chip.report.summary import Summary
+from chip.types import ChipError
+
+LARGEST_FILE = 64 << 20  # bytes
+SUFFIXES = (".json", ".jsonl", ".ndjson")
+NOT_SHOWN = {  # of use to other commands, whose results are shown
+    "chip.trace": "`chip explain` reads it",
+    "chip.kernel_signatures": "`chip replay` reads it",
+    "chip.replay": "`chip explain` reads it",
+    "chip.full_model_timing": "comparison_report.json has the same step",
+    "chip.peer_answers": "`chip validate` reads it",
+    "chip.hardware_spec": "a datasheet: profiles are shown beside theirs",
+}
+KINDS = ("class", "group", "peer", "stage", "unseen", "operator")  # of accuracy, in the order they are shown
+OUR_OWN = ("index.html", "summary.json", "summary.csv")
+
+
+@dataclass
+class Opened:
+    """A results file whose schema is known; `data` is what the collector is to read."""
+
+    path: Path
+    name: str  # as shown
+    schema: str
+    data: Any  # the JSON document, its "data" where it is an artifact; of JSON Lines nothing
+    envelope: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        found = self.envelope.get("environment")
+        return found if isinstance(found, dict) else {}
+
+
+@cache
+def collectors() -> dict[str, ModuleType]:
+    """Schema without its version -> the module of `collect` that reads it, in the order they must run."""
+    modules = [import_module(f"{collect.__name__}.{m.name}") for m in pkgutil.iter_modules(collect.__path__)]
+    modules.sort(key=lambda m: m.ORDER)
+    return {schema: m for m in modules for schema in m.SCHEMAS}
+
+
+def find(paths: Iterable[Path]) -> list[tuple[Path, str]]:
+    """(file, name to show) of all results; folders are searched, and a file given twice counts once."""
+    found: dict[Path, tuple[Path, str]] = {}
+    for given in paths:
+        if given.is_dir():
+            inside = sorted(
+                p for p in given.rglob("*") if p.suffix in SUFFIXES and p.is_file() and p.name not in OUR_OWN
+            )
+            for p in inside:
+                found.setdefault(p.resolve(), (p, p.relative_to(given).as_posix()))
+        elif given.is_file():
+            found.setdefault(given.resolve(), (given, given.name))
+        else:
+            raise ChipError(f"{given}: no such file or folder")
+    return list(found.values())
+
+
+def gather(paths: Iterable[Path], title: str = "") -> Summary:
+    """The summary of all results under `paths`."""
+    out = Summary(title)
+    files = find(paths)
+    understood = [opened for path, name in files if (opened := _open(path, name, out)) is not None]
+    order = list(collectors())
+    understood.sort(key=lambda o: order.index(_family(o.schema)))  # profiles first: operators stand under their roofs
+    seen: dict[str, str] = {}  # id -> file
+    for opened in understood:
+        content = opened.envelope.get("id")
+        if isinstance(content, str) and content in seen:
+            same = {"file": opened.name, "schema": opened.schema, "id": content, "status": "repeated"}
+            out.add("sources", reason=f"the same as {seen[content]}", **same)
+        else:
+            _collect(opened, out)
+            seen[str(content)] = opened.name
+    out.tables["accuracy"].sort(key=lambda row: KINDS.index(str(row["kind"])))
+    pairs.add(out)
+    headlines.add(out)
+    return out
+
+
+def _family(schema: str) -> str:
+    return schema.rsplit("/", 1)[0]
+
+
+def _open(path: Path, name: str, out: Summary) -> Opened | None:
+    """The file, if somebody understands it; else its row says why not."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ChipError(f"has {path.stat().st_size >> 20} MiB; files up to {LARGEST_FILE >> 20} MiB are read")
+        raw = _head(path)
+    except (ChipError, OSError) as e:
+        out.add("sources", file=name, status="refused", reason=str(e).removeprefix(f"{path}: "))
+        return None
+    schema = raw.get("schema") if isinstance(raw, dict) else None
+    if not isinstance(schema, str):
+        out.add("sources", file=name, status="not understood", reason="has no schema")
+        return None
+    if _family(schema) in NOT_SHOWN:
+        out.add("sources", file=name, schema=schema, status="not shown", reason=NOT_SHOWN[_family(schema)])
+        return None
+    if _family(schema) not in collectors():
+        out.add("sources", file=name, schema=schema, status="not understood", reason="no section shows this schema")
+        return None
+    is_artifact = {"data", "environment", "inputs"} <= set(raw)
+    return Opened(path, name, schema, raw["data"] if is_artifact else raw, raw)
+
+
+def _head(path: Path) -> Any:
+    """The whole document, or the header line of JSON Lines."""
+    with open(path, "rb") as f:
+        first = f.readline(1 << 20)
+    if path.suffix != ".json":
+        try:
+            return json.loads(first)
+        except (ValueError, RecursionError):
+            raise ChipError("its first line is not JSON") from None
+    return artifact.read_json(path)
+
+
+def _collect(opened: Opened, out: Summary) -> None:
+    before = {name: len(rows) for name, rows in out.tables.items()}
+    module = collectors()[_family(opened.schema)]
+    status, reason, records = "read", "", 0
+    try:
+        records = module.collect(opened, out)
+    except ChipError as e:
+        status, reason = "refused", str(e).removeprefix(f"{opened.path}: ")
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as e:
+        status, reason = "refused", f"is not a whole {opened.schema} ({type(e).__name__}: {str(e)[:80]})"
+    if status == "refused":
+        for name, rows in out.tables.items():  # half a file is worse than none
+            del rows[before[name] :]
+    environment = opened.environment
+    out.add(
+        "sources",
+        file=opened.name,
+        schema=opened.schema,
+        id=opened.envelope.get("id"),
+        made=opened.envelope.get("made"),
+        status=status,
+        reason=reason,
+        records=records,
+        device=opened.envelope.get("device") or environment.get("device"),
+        inputs=" ".join(map(str, _list(opened.envelope.get("inputs")))),
+        environment=dict(environment),
+        **{key: environment.get(key) for key in ("chip", "torch", "cuda", "driver", "python", "cpu")},
+    )
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def troubles(out: Summary) -> Iterator[str]:
+    """One line for each file that is not in the report."""
+    for row in out.tables["sources"]:
+        if row["status"] in ("not understood", "refused"):
+            yield f"{row['status']}: {row['file']}: {row['reason']}"

@@ -1,0 +1,86 @@
+"""A summary: the tables of `columns`, filled from artifacts. Every figure on the page is one of its values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from chip import __version__
+from chip.report.columns import SCHEMA, TABLES, all_columns
+from chip.runs import Run
+from chip.types import HardwareProfile
+
+LONGEST_TEXT = 600
+WHOLE = 2**53  # beyond it a browser cannot hold every whole number
+Value = str | int | float | bool | None
+
+
+@dataclass
+class Summary:
+    title: str = ""
+    tables: dict[str, list[dict[str, Value]]] = field(default_factory=lambda: {name: [] for name in TABLES})
+    profiles: dict[str, HardwareProfile] = field(default_factory=dict)  # the first of each device, not written
+    runs: list[tuple[str, Run]] = field(default_factory=list)  # (file, run), to compare; not written
+
+    def add(self, table: str, **values: Any) -> None:
+        """One row; columns left out are empty."""
+        known = [c.name for c in TABLES[table]]
+        unknown = set(values) - set(known)
+        assert not unknown, f"{table} has no column {unknown}"
+        self.tables[table].append({name: _plain(values.get(name)) for name in known})
+
+    def rows(self, table: str, **equal: Any) -> Iterator[dict[str, Value]]:
+        for row in self.tables[table]:
+            if all(row[k] == v for k, v in equal.items()):
+                yield row
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "chip": __version__,
+            "title": self.title,
+            "tables": {
+                name: {
+                    "columns": [c.name for c in columns],
+                    "units": [c.unit for c in columns],
+                    "rows": [list(row.values()) for row in self.tables[name]],
+                }
+                for name, columns in TABLES.items()
+            },
+        }
+
+    def json(self) -> str:
+        return json.dumps(self.document(), separators=(",", ":"), allow_nan=False) + "\n"
+
+    def csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.DictWriter(out, all_columns(), lineterminator="\n")
+        writer.writeheader()
+        for name, rows in self.tables.items():
+            writer.writerows({"table": name, **{k: _cell(v) for k, v in row.items()}} for row in rows)
+        return out.getvalue()
+
+
+def _plain(value: Any) -> Value:
+    """Text, a number a browser can hold, true, false or nothing. What is neither is told as text."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) <= WHOLE else _plain(float(value)) if value.bit_length() < 1000 else "a huge number"
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    text = text.encode("utf-8", "replace").decode()  # lone halves of surrogate pairs are no text
+    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " …"
+
+
+def _cell(value: Value) -> Value:
+    """A spreadsheet runs a cell that begins like a formula: such text gets an apostrophe in front."""
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return "'" + value
+    return value

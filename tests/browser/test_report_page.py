@@ -1,0 +1,175 @@
+"""The report in a real browser, opened from disk: sections, sorting, filters, deep links, keyboard, themes, print."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "pure"))
+
+import samples  # noqa: E402
+
+from chip import hardware  # noqa: E402
+from chip.report import page as report_page  # noqa: E402
+from chip.report import sources  # noqa: E402
+
+pytest_plugins = ["browsing"]
+H200 = ROOT / "results" / "h200"
+SECTIONS = ["overview", "accuracy", "roofline", "calibration", "operators", "kernels", "replay", "runs", "compared",
+            "provenance"]  # fmt: skip
+
+
+def written(folder, *results, title="Report"):
+    return report_page.write(folder, sources.gather(results, title)).as_uri()
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("bundled"), H200, hardware.PROFILES)
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("full")
+    return written(folder / "site", H200, hardware.PROFILES, samples.write_all(folder / "results"))
+
+
+def cells(page, section, column):
+    at = [h.get_attribute("data-column") for h in page.locator(f"#{section} th[data-column]").all()].index(column)
+    return page.locator(f"#{section} tbody td:nth-child({at + 1})").all_text_contents()
+
+
+def test_every_section_renders_with_the_bundled_results(visit, bundled):
+    page = visit(bundled)
+    assert [s.get_attribute("id") for s in page.locator("main > section").all()] == SECTIONS
+    for name in ("overview", "roofline", "calibration", "operators", "provenance"):
+        assert page.locator(f"#{name} .empty").count() == 0, name
+    makers = {"kernels": "chip kernels", "replay": "chip capture", "runs": "chip bench", "accuracy": "chip validate"}
+    for name, command in makers.items():
+        assert command in page.locator(f"#{name} .empty").inner_text()
+    assert page.locator("#calibration svg.plot").count() == 8
+    assert "4.25 of 4.8 TB/s" in page.locator("#calibration").inner_text()
+
+
+def test_every_section_has_its_data(visit, full):
+    page = visit(full)
+    assert page.locator(".empty").count() == 0
+    assert page.locator("#accuracy svg.plot").count() == 1
+    assert "From kernels to wall time" in page.locator("#replay").inner_text()
+    assert "unclear" in page.locator("#compared").inner_text()
+    assert "5_wgmma" in page.locator("#kernels").inner_text()
+    page.locator("#runs").get_by_role("button", name="All columns").click()
+    assert "out of memory" in page.locator("#runs").inner_text()
+
+
+def test_sorting(visit, bundled):
+    page = visit(bundled)
+    heading = page.locator("#operators th[data-column=p50_us]")
+    heading.get_by_role("button").click()
+    assert heading.get_attribute("aria-sort") == "descending"
+    slow = cells(page, "operators", "p50_us")[0]
+    assert slow.endswith(" ms")
+    heading.get_by_role("button").press("Enter")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert cells(page, "operators", "p50_us")[0].endswith("µs")
+    assert "sort=p50_us" in page.url
+
+
+def test_filters_pages_and_deep_links(visit, bundled):
+    page = visit(bundled)
+    operators = page.locator("#operators")
+    operators.get_by_label("op of operators").select_option("attention")
+    operators.get_by_label("context of operators").select_option("graph")
+    assert all(c.startswith("attention ") for c in cells(page, "operators", "label"))
+    assert set(cells(page, "operators", "context")) == {"graph"}
+    operators.get_by_label("Filter operators").fill("q1 kv8192")
+    assert all("q1" in c and "kv8192" in c for c in cells(page, "operators", "label"))
+    shown, address = cells(page, "operators", "label"), page.url
+    assert shown
+    again = visit(address)
+    assert cells(again, "operators", "label") == shown
+    operators.get_by_label("Filter operators").fill("nothing is called so")
+    assert "No row is left" in operators.inner_text()
+    third = visit(bundled + "#operators?op=linear&page=3&sort=-flops")
+    assert "51\u201375 of" in third.locator("#operators .pager").inner_text()
+    third.locator("#operators").get_by_role("button", name="Next").click()
+    assert "page=4" in third.url
+
+
+def test_roofline_filter_toggle_and_keyboard(visit, full):
+    page = visit(full)
+    roofline = page.locator("#roofline")
+    before = roofline.locator("path.dots").count()
+    roofline.get_by_role("button", name="linear", exact=True).click()
+    assert roofline.locator("path.dots").count() == before - 1
+    assert "off=linear" in page.url
+    roofline.get_by_role("button", name="fp8").click()
+    assert "fp8 1.53" not in roofline.locator("svg").text_content()
+    assert roofline.locator("line.pair").count() == 5, "baseline and ours are joined"
+    roofline.get_by_label("Filter the roofline").fill("attention")
+    plot = roofline.locator("svg.plot")
+    plot.focus()
+    plot.press("ArrowRight")
+    assert roofline.locator(".tip").inner_text().startswith("attention ")
+    assert "of its roof" in roofline.locator(".tip").inner_text()
+    plot.press("Enter")
+    assert "#operators?q=attention" in page.url
+
+
+def test_hovering_tells_the_numbers(visit, full):
+    page = visit(full)
+    plot = page.locator("#accuracy svg.plot")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    for step in range(60):
+        page.mouse.move(box["x"] + box["width"] * step / 60, box["y"] + box["height"] * (1 - step / 60))
+        if page.locator("#accuracy .tip").is_visible():
+            break
+    assert "measured" in page.locator("#accuracy .tip").inner_text()
+
+
+def test_themes_phone_and_print(visit, full):
+    page = visit(full, color_scheme="dark", viewport={"width": 360, "height": 740})
+
+    def ground():
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    dark = ground()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.emulate_media(media="print")
+    assert ground() == "rgb(255, 255, 255)", "paper is white"
+    assert page.locator("#operators input").first.is_hidden()
+    page.emulate_media(media="screen")
+    page.get_by_role("button", name="Switch to the light theme").click()
+    assert ground() != dark
+
+
+def test_ten_thousand_operators(visit, tmp_path):
+    (tmp_path / "many.jsonl").write_text(samples.measurement_lines(10_000))
+    page = visit(written(tmp_path / "site", tmp_path / "many.jsonl"))
+    assert "of 10\u202f000" in page.locator("#operators .pager").inner_text()
+    assert page.locator("*").count() < 3000, "rows that are not seen are not made"
+    page.locator("#operators").get_by_label("Filter operators").fill("rms_norm")
+    assert "10\u202f000 in all" in page.locator("#operators .pager").inner_text()
+
+
+def test_hostile_names_stay_text(visit, tmp_path):
+    evil = (
+        "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\u2028&lt;b&gt;"
+    )
+    samples.write_runs(
+        tmp_path / "runs.json", samples.a_run(model=evil, engine=evil, device=evil), samples.a_run(model=evil)
+    )
+    lines = samples.measurement_lines(5, implementation=evil, status="ok")
+    (tmp_path / "ops.jsonl").write_text(lines)
+    page = visit(written(tmp_path / "site", tmp_path, title=evil))
+    assert page.title().replace("\u2028", "").startswith("</script><script>")
+    assert page.locator("main img").count() == 0
+    assert evil in page.locator("#runs tbody").text_content()
+    assert evil in page.locator("#operators tbody").text_content()
+    plot = page.locator("#roofline svg.plot")
+    plot.focus()
+    plot.press("ArrowRight")
+    assert page.locator("#roofline .tip img").count() == 0
+    assert "owned" not in page.title().replace(evil, "")
