@@ -28,6 +28,7 @@ NOT_SHOWN = {  # of use to other commands, whose results are shown
     "chip.replay": "`chip explain` reads it",
     "chip.full_model_timing": "comparison_report.json has the same step",
     "chip.peer_answers": "`chip validate` reads it",
+    "chip.lab": "`chip lab` keeps its steps in it",
     "chip.hardware_spec": "a datasheet: profiles are shown beside theirs",
 }
 KINDS = ("class", "group", "peer", "stage", "unseen", "operator")  # of accuracy, in the order they are shown

@@ -6,7 +6,7 @@
   const STEPS = { batch: [0, 10], prompt: [0, 17], output: [0, 13] }; // powers of two, and what lies halfway between
   const METRICS = [
     ["ttft_ms", "First token (TTFT)", (v) => duration(v / 1e3), "ttft"],
-    ["tpot_ms", "Next tokens (TPOT)", (v) => duration(v / 1e3), "tpot"],
+    ["tpot_ms", "Per token (TPOT)", (v) => duration(v / 1e3), "tpot"],
     ["tokens_per_s", "Throughput", (v) => `${number(v)} tok/s`],
     ["e2e_ms", "End to end", (v) => duration(v / 1e3)],
     ["energy_j_per_token", "Energy", (v) => `${number(v, 3)} J/tok`],

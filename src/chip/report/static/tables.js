@@ -114,7 +114,7 @@ const Grid = (() => {
   const SPOKEN = { p50: "P50", p95: "P95", p90: "p90", vram: "VRAM", ttft: "TTFT", tpot: "TPOT", gpu: "GPU", dtype: "dtype", tp: "TP", us: "", ms: "", hz: "", bytes: "bytes", percent: "", flops: "FLOP", id: "id", cuda: "CUDA", cpu: "CPU", who: "predictor" };
   /** A column's name as a heading; units stand in the cells. */
   function spoken(column) {
-    const words = column.replace("_per_s", "/s").replace("joules_per_token", "J/token").split("_").map((w) => SPOKEN[w] ?? w).filter(Boolean);
+    const words = column.replace("flops_per_s", "FLOP/s").replace("bytes_per_s", "B/s").replace("_per_s", "/s").replace("joules_per_token", "J/token").split("_").map((w) => SPOKEN[w] ?? w).filter(Boolean);
     const text = words.join(" ");
     return text.charAt(0).toUpperCase() + text.slice(1);
   }

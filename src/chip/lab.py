@@ -1,0 +1,159 @@
+"""The whole chain on one machine: which commands in which order, what is left out and why, and where a stopped run was.
+
+Each step is a command of `chip` in a process of its own, so that one cannot take memory or clocks from the next. A
+journal in the folder says which are done; a step that was interrupted resumes by its own means.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from chip import artifact, codec
+from chip.types import ChipError
+
+SCHEMA = "chip.lab/1"
+NAMES = ("calibrate", "profile", "bench", "kernels", "replay", "validate", "report")
+GRID = {"cuda": ("1,8,32", "128,1024", "128"), "cpu": ("1", "16", "4")}  # batch, prompt, output of bench
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to do it with."""
+
+    folder: Path
+    device: str  # cuda:N or cpu
+    models: tuple[str, ...]
+    engines: tuple[str, ...] = ()  # () for those that this machine has
+    full: bool = False
+    more: Mapping[str, Sequence[str]] = field(default_factory=dict)  # step -> words to add to its command
+
+    @property
+    def kind(self) -> str:
+        return "cpu" if self.device == "cpu" else "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    name: str
+    words: tuple[str, ...]  # of the command line, after `chip`
+    needs: tuple[Path, ...] = ()  # files that earlier steps make
+    left_out: str = ""  # why it is not done here
+
+    @property
+    def command(self) -> str:
+        return " ".join(("chip", *self.words))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A step with what became of it: done, done before, failed, or left out."""
+
+    step: Step
+    result: str
+    seconds: float = 0.0
+    why: str = ""
+
+
+def plan(w: Wanted, commands: Collection[str]) -> list[Step]:
+    """All steps; those that this machine or this version of chip cannot do say why."""
+    profile, runs = w.folder / "profile.json", w.folder / "runs.json"
+    validation, site = w.folder / "validation.json", w.folder / "site"
+    on = ("--device", w.device)
+    engines = w.engines or _engines(w.kind)
+    batch, prompt, output = GRID[w.kind]
+    steps = [_step(w, "calibrate", *on, "--full" if w.full else "--quick", "-o", profile)]
+    common = (*on, "--profile", profile, "-o", w.folder / "operators.jsonl")
+    if w.full:
+        steps.append(_step(w, "profile", "--suite", "llm,classic,gemm", *common, needs=(profile,)))
+    for model in w.models:
+        size = ("--prompt", prompt.split(",")[-1])
+        quick = () if w.full else ("--quick",)
+        steps.append(_step(w, "profile", "--model", model, *size, *common, *quick, needs=(profile,)))
+    grid = ("--batch", batch, "--prompt", prompt, "--output", output)
+    steps.append(_step(w, "bench", *w.models, "--engine", ",".join(engines), *on, *grid, "-o", runs))
+    quick = () if w.full else ("--quick",)
+    kernels = _step(
+        w, "kernels", "bench", *on, "--profile", profile, "-o", w.folder / "kernels", *quick, needs=(profile,)
+    )
+    steps.append(kernels if w.kind == "cuda" else Step("kernels", kernels.words, left_out="needs an NVIDIA GPU"))
+    for model in w.models:
+        engine = "hf-graph" if w.kind == "cuda" else "hf-eager"
+        where = w.folder / "replay" / Path(model).name
+        step = ("--engine", engine, "--batch", "1", "--prompt", prompt.split(",")[0])
+        steps.append(_step(w, "replay", model, *step, *on, "--output-dir", where))
+    steps.append(_step(w, "validate", runs, "--gpu", profile, "-o", validation, needs=(profile, runs)))
+    steps.append(_step(w, "report", w.folder, "-o", site))
+    return [s if s.words[0] in commands else _absent(s) for s in steps]
+
+
+def _step(w: Wanted, name: str, *words: str | Path, needs: tuple[Path, ...] = ()) -> Step:
+    return Step(name, (name, *map(str, words), *w.more.get(name, ())), needs)
+
+
+def _absent(step: Step) -> Step:
+    return Step(step.name, step.words, left_out=f"this version of chip has no `chip {step.words[0]}`")
+
+
+def _engines(kind: str) -> tuple[str, ...]:
+    if kind == "cpu":
+        return ("hf-eager",)
+    return ("hf-eager", "hf-graph", "vllm") if find_spec("vllm") else ("hf-eager", "hf-graph")
+
+
+def run(steps: Sequence[Step], folder: Path, restart: bool, say: Callable[[str], None]) -> list[Done]:
+    """Do what is not done yet, in order. A failed step costs those that need its files, no more."""
+    journal = folder / "lab.json"
+    held = {} if restart else _read(journal)
+    found = []
+    for number, step in enumerate(steps, 1):
+        title = f"[{number}/{len(steps)}] {step.command}"
+        missing = [path.name for path in step.needs if not path.exists()]
+        if step.left_out or missing:
+            why = step.left_out or f"needs {' and '.join(missing)}, which is not there"
+            found.append(Done(step, "left out", why=why))
+        elif step.command in held and step.name != "report":  # the report is of all there is, so it is always anew
+            found.append(Done(step, "done before", held[step.command]))
+        else:
+            say(title)
+            found.append(_do(step, folder / "logs" / f"{number:02}-{step.name}.txt"))
+            if found[-1].result == "done":
+                held[step.command] = found[-1].seconds
+                artifact.write(journal, artifact.new(SCHEMA, {"done": held}, {}))
+            continue
+        say(f"{title}: {found[-1].result}{f' ({found[-1].why})' if found[-1].why else ''}")
+    return found
+
+
+def _read(journal: Path) -> dict[str, float]:
+    """Command -> seconds, of the steps that are done."""
+    if not journal.exists():
+        return {}
+    data = artifact.read(journal, SCHEMA).data
+    if not isinstance(data, dict):
+        raise ChipError(f"{journal}: data must be an object; --restart forgets it")
+    return codec.from_json(dict[str, float], data.get("done"), f"{journal}: data.done")
+
+
+def _do(step: Step, log: Path) -> Done:
+    """stdout goes to the log, stderr to whoever watches."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    here = str(Path(__file__).parents[1])  # this very chip, installed or not
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
+    with open(log, "w", encoding="utf-8") as out:
+        code = subprocess.run([sys.executable, "-m", "chip", *step.words], stdout=out, env=environment).returncode
+    seconds = time.monotonic() - start
+    if code in (INTERRUPTED, -2):
+        raise KeyboardInterrupt
+    if code == 0:
+        return Done(step, "done", seconds)
+    why = f"some of it failed, see {log}" if code == 1 else f"exit code {code}"
+    return Done(step, "failed", seconds, why)

@@ -1,0 +1,219 @@
+"""Tables of a Markdown page, written from a summary: `python -m chip.report.readme README.md`.
+
+A table stands between two comments, the first of which says what it shows and of which results:
+
+    <!-- summary: ceilings of results/h200 -->
+    <!-- end of summary -->
+
+Paths are relative to the folder the command is run in. With --check nothing is written, and the exit code is 1 when a
+table is stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from chip import artifact
+from chip.cli.text import duration, gib, number, percent, si
+from chip.report import columns, sources
+from chip.report.summary import Summary
+from chip.types import ChipError
+
+MARKED = re.compile(
+    r"(?P<head><!-- summary: (?P<view>[\w-]+) of (?P<results>[^\n]*?) -->\n)(?P<table>.*?)(?=<!-- end of summary -->)",
+    re.DOTALL,
+)
+Row = Mapping[str, Any]
+View = tuple[str, Callable[[Row], bool], Mapping[str, str | Callable[[Row], str]]]
+
+
+def quantity(value: Any, unit: str) -> str:
+    """A value in its unit, as people read it."""
+    if value is None or value == "":
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "**no**"
+    if not isinstance(value, int | float):
+        return str(value).replace("|", "\\|")
+    seconds = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+    if unit in seconds:
+        return duration(value * seconds[unit])
+    if unit == "B":
+        return gib(value)
+    if unit == "%":
+        return f"{value:.1f} %"
+    if unit == "share":
+        return percent(value)
+    if unit in ("FLOP/s", "B/s", "Hz", "W"):
+        return si(value, unit)
+    if unit == "x":
+        return f"{value:.2f}x"
+    shown = f"{value:.2g}" if isinstance(value, float) and 0 < abs(value) < 1e-3 else number(value, 4)
+    return f"{shown} {unit}" if unit not in ("", "1", "count") else shown
+
+
+def _own(column: str) -> Callable[[Row], str]:
+    """A value in the unit that its row names."""
+    return lambda row: quantity(row[column], str(row["unit"]))
+
+
+def _span(row: Row) -> str:
+    return f"{quantity(row['low'], row['unit'])} - {quantity(row['high'], row['unit'])}"
+
+
+VIEWS: dict[str, View] = {
+    "ceilings": (
+        "ceilings",
+        lambda r: r["group"] == "ceiling" and r["datasheet"] is not None,
+        {"ceiling": "name", "measured": _own("value"), "datasheet": _own("datasheet"), "share": "share_of_datasheet"},
+    ),
+    "factors": (
+        "ceilings",
+        lambda r: r["group"] == "factor",
+        {"factor": "name", "value": _own("value"), "interval": _span},
+    ),
+    "accuracy": (
+        "accuracy",
+        lambda r: r["kind"] == "class",
+        {
+            "what": "name",
+            "points": "points",
+            "median": "median_percent",
+            "p90": "p90_percent",
+            "target median": "target_median_percent",
+            "target p90": "target_p90_percent",
+            "met": "met",
+        },
+    ),
+    "peers": (
+        "accuracy",
+        lambda r: r["kind"] == "peer",
+        {
+            "what": "name",
+            "predictor": "who",
+            "points": "points",
+            "median": "median_percent",
+            "p90": "p90_percent",
+            "CHIP, same points: median": "chip_median_percent",
+            "p90 ": "chip_p90_percent",
+        },
+    ),
+    "stages": (
+        "accuracy",
+        lambda r: r["kind"] == "stage",
+        {"stage": "name", "points": "points", "median": "median_percent", "p90": "p90_percent"},
+    ),
+    "operators": (
+        "accuracy",
+        lambda r: r["kind"] == "operator",
+        {"operator": "name", "shapes": "points", "median error": "median_percent", "p90": "p90_percent"},
+    ),
+    "runs": (
+        "runs",
+        lambda r: r["status"] == "ok",
+        {
+            "model": "model",
+            "engine": "engine",
+            "batch": "batch",
+            "prompt": "prompt",
+            "output": "output",
+            "tokens/s": lambda r: quantity(r["tokens_per_s"], ""),
+            "TTFT P50": "ttft_p50_ms",
+            "P95": "ttft_p95_ms",
+            "TPOT P50": "tpot_p50_ms",
+            "P95 ": "tpot_p95_ms",
+            "memory": "vram_bytes",
+            "J/token": lambda r: quantity(r["joules_per_token"], ""),
+        },
+    ),
+    "kernels": (
+        "kernels",
+        lambda r: True,
+        {
+            "kernel": lambda r: " ".join(w for w in (r["kernel"], r["step"]) if w),
+            "shape": "shape",
+            "dtype": "dtype",
+            "P50": "optimised_p50_us",
+            "against": "baseline",
+            "its P50": "baseline_p50_us",
+            "speedup P50": "speedup_p50",
+            "P95": "speedup_p95",
+            "max abs error": "max_abs_error",
+        },
+    ),
+    "replay": (
+        "replays",
+        lambda r: True,
+        {
+            "step": "title",
+            "whole": "full_model_us",
+            "sum of kernels": "from_kernels_us",
+            "error": "error_percent",
+            "unexplained": "unexplained_percent",
+            "launches replayed": "launches_covered",
+            "GPU time replayed": "time_covered",
+        },
+    ),
+}
+
+
+def table(summary: Summary, view: str) -> str:
+    """A view as a Markdown table; where several files have the same rows, of the first."""
+    if view not in VIEWS:
+        raise ChipError(f"no table {view!r} for a page; there are {', '.join(VIEWS)}")
+    name, wanted, shown = VIEWS[view]
+    rows = [r for r in summary.tables[name] if wanted(r)]
+    if view in ("ceilings", "factors") and rows:
+        rows = [r for r in rows if r["source"] == rows[0]["source"]]
+    if not rows:
+        raise ChipError(f"the results have nothing for the table {view!r}")
+    units = {c.name: c.unit for c in columns.TABLES[name]}
+
+    def cell(row: Row, how: str | Callable[[Row], str]) -> str:
+        return quantity(row[how], units[how]) if isinstance(how, str) else how(row)
+
+    lines = [[*shown], ["---"] * len(shown), *([cell(r, how) for how in shown.values()] for r in rows)]
+    return "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
+
+
+@cache
+def _summary(results: str, root: Path) -> Summary:
+    return sources.gather([root / word for word in results.split()])
+
+
+def filled(text: str, root: Path) -> str:
+    """The page with every marked table made anew."""
+    return MARKED.sub(lambda m: m["head"] + table(_summary(m["results"], root), m["view"]), text)
+
+
+def main(words: Iterable[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m chip.report.readme", description="Write the tables of Markdown pages."
+    )
+    parser.add_argument("pages", metavar="PAGE", nargs="+", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 when a table is stale")
+    args = parser.parse_args([*words])
+    stale = 0
+    for page in args.pages:
+        try:
+            old = page.read_text(encoding="utf-8")
+            new = filled(old, Path())
+            if new != old and not args.check:
+                artifact.write_text(page, new)
+        except (ChipError, OSError) as e:
+            print(f"{page}: {e}", file=sys.stderr)
+            return 2
+        if new != old:
+            stale += 1
+            print(f"{page}: {'stale' if args.check else 'written'}")
+    return 1 if stale and args.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,117 @@
+"""`chip lab`: the plan, resuming and leaving out, with commands that only pretend; tests/device runs it for real."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from chip import cli, lab
+from chip.lab import Step, Wanted
+
+
+def wanted(folder="lab", device="cuda:0", **changes):
+    return Wanted(Path(folder), device, **{"models": ("llama-3.1-8b",), **changes})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("full", [False, True])
+def test_every_planned_command_line_parses(device, full):
+    for step in lab.plan(wanted(device=device, full=full), cli.commands()):
+        if step.words[0] in cli.commands():
+            cli.parser(step.words[0]).parse_args(step.words[1:])
+
+
+def test_plan_is_the_chain_in_order():
+    names = [s.name for s in lab.plan(wanted(), lab.NAMES)]
+    assert tuple(dict.fromkeys(names)) == lab.NAMES
+
+
+def test_what_cannot_be_done_says_why():
+    steps = {s.name: s for s in lab.plan(wanted(device="cpu"), {"calibrate", "profile", "kernels", "report"})}
+    assert steps["kernels"].left_out == "needs an NVIDIA GPU"
+    assert steps["bench"].left_out == "this version of chip has no `chip bench`"
+    assert not steps["calibrate"].left_out
+
+
+@pytest.fixture
+def pretend(monkeypatch):
+    """Commands that write what they are told to and end as they are told to."""
+    seen = []
+
+    def do(step, log):
+        seen.append(step.name)
+        code = int(step.words[1])
+        if code == lab.INTERRUPTED:
+            raise KeyboardInterrupt
+        for path in step.words[2:]:
+            Path(path).write_text("{}")
+        return lab.Done(step, "failed" if code else "done", 1.0, f"exit code {code}" if code else "")
+
+    monkeypatch.setattr(lab, "_do", do)
+    return seen
+
+
+def results(steps, folder, **options):
+    return [d.result for d in lab.run(steps, folder, options.get("restart", False), lambda text: None)]
+
+
+def test_a_stopped_run_goes_on_where_it_was(tmp_path, pretend):
+    steps = [Step("calibrate", ("calibrate", "0")), Step("bench", ("bench", "130")), Step("report", ("report", "0"))]
+    with pytest.raises(KeyboardInterrupt):
+        results(steps, tmp_path)
+    steps[1] = Step("bench", ("bench", "0"))
+    assert results(steps, tmp_path) == ["done before", "done", "done"]
+    assert results(steps, tmp_path) == ["done before", "done before", "done"], "the report is always anew"
+    assert results(steps, tmp_path, restart=True) == ["done"] * 3
+    assert pretend == ["calibrate", "bench", "bench", "report", "report", "calibrate", "bench", "report"]
+
+
+def test_a_failed_step_costs_those_that_need_it(tmp_path, pretend):
+    profile = tmp_path / "profile.json"
+    steps = [
+        Step("calibrate", ("calibrate", "2")),
+        Step("profile", ("profile", "0"), (profile,)),
+        Step("bench", ("bench", "0")),
+    ]
+    found = lab.run(steps, tmp_path, False, lambda text: None)
+    assert [d.result for d in found] == ["failed", "left out", "done"]
+    assert found[1].why == "needs profile.json, which is not there"
+    steps[0] = Step("calibrate", ("calibrate", "0", str(profile)))
+    assert results(steps, tmp_path) == ["done", "done", "done before"], "what failed is tried again"
+
+
+def test_other_options_are_another_step(tmp_path, pretend):
+    assert results([Step("bench", ("bench", "0"))], tmp_path) == ["done"]
+    assert results([Step("bench", ("bench", "00"))], tmp_path) == ["done"]
+
+
+def test_a_broken_journal_is_named(tmp_path, capsys):
+    (tmp_path / "lab.json").write_text('{"schema": "chip.lab/1", "environment": {}, "inputs": [], "data": {"done": 3}}')
+    assert cli.main(["lab", "--device", "cpu", "-o", str(tmp_path), "--only", "report"]) == 2
+    assert "lab.json: data.done" in capsys.readouterr().err
+
+
+def test_plan_of_the_command(capsys):
+    assert cli.main(["lab", "--device", "cpu", "--plan", "--json", "--with", "calibrate=--only memory"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["page"] is None
+    assert shlex.split(found["steps"][0]["command"])[-2:] == ["--only", "memory"]
+    assert cli.main(["lab", "--device", "cpu", "--plan"]) == 0
+    assert "needs an NVIDIA GPU" in capsys.readouterr().out or "kernels" not in cli.commands()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--only", "bnch"], "no step 'bnch'; steps: calibrate, profile"),
+        (["--with", "bench"], "--with takes STEP=OPTIONS"),
+        (["--with", "bench='x"], "--with bench: No closing quotation"),
+        (["--only", "report", "--skip", "report"], "nothing is left to do"),
+    ],
+)
+def test_bad_input_is_one_line(capsys, words, error):
+    assert cli.main(["lab", "--device", "cpu", *words]) == 2
+    found = capsys.readouterr().err
+    assert found.startswith(f"chip lab: {error}")
+    assert found.count("\n") == 1

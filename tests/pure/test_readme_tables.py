@@ -1,0 +1,58 @@
+"""Tables on the pages that come from results are those of the results."""
+
+import re
+from pathlib import Path
+
+import pytest
+import samples
+
+from chip.report import readme, sources
+from chip.types import ChipError
+
+ROOT = Path(__file__).parents[2]
+PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if readme.MARKED.search(p.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_tables_are_not_stale(page):
+    text = page.read_text(encoding="utf-8")
+    name = page.relative_to(ROOT).as_posix()
+    assert readme.filled(text, ROOT) == text, f"{name} is stale: python -m chip.report.readme {name}"
+
+
+def test_every_view_has_a_table(tmp_path):
+    folder = samples.write_all(tmp_path)
+    found = sources.gather([folder, ROOT / "results" / "h200", ROOT / "src" / "chip" / "data" / "profiles"])
+    for view in readme.VIEWS:
+        lines = readme.table(found, view).splitlines()
+        assert len(lines) > 2, view
+        assert len({line.count("|") for line in lines}) == 1
+    row = next(line for line in readme.table(found, "ceilings").splitlines() if "hbm_copy |" in line)
+    assert row == "| hbm_copy | 4.25 TB/s | 4.8 TB/s | 88.5 % |"
+    assert readme.table(found, "ceilings").count("| hbm_copy |") == 1, "of one calibration"
+    run = readme.table(found, "runs").splitlines()[2]
+    assert re.match(r"\| tinyllama-1.1b \| hf-graph \| 1 \| 128 \| 5 \| [\d.]+ \| [\d.]+ ms \|", run)
+
+
+def test_a_page_is_filled_and_found_stale(tmp_path, monkeypatch, capsys):
+    samples.write_all(tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- summary: replay of results -->\n| old |\n<!-- end of summary -->\nafter\n")
+    assert readme.main(["page.md", "--check"]) == 1
+    assert readme.main(["page.md"]) == 0
+    text = page.read_text()
+    assert text.startswith("before\n<!-- summary: replay of results -->\n| step | whole |")
+    assert text.endswith("|\n<!-- end of summary -->\nafter\n")
+    assert "old" not in text
+    assert readme.main(["page.md", "--check"]) == 0
+    assert capsys.readouterr().out == "page.md: stale\npage.md: written\n"
+    page.write_text("<!-- summary: nothing of results -->\n<!-- end of summary -->\n")
+    assert readme.main(["page.md"]) == 2
+    assert "no table 'nothing' for a page; there are ceilings" in capsys.readouterr().err
+
+
+def test_a_table_without_rows_is_an_error(tmp_path):
+    samples.write_runs(tmp_path / "runs.json", samples.a_run())
+    with pytest.raises(ChipError, match="nothing for the table 'kernels'"):
+        readme.table(sources.gather([tmp_path]), "kernels")
