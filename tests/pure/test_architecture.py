@@ -118,15 +118,18 @@ sys.exit(code)
         ["list", "ops"],
         ["show", "h200"],
         ["show", "attention"],
+        ["report", str(SRC / "data" / "profiles"), "-o", "{tmp}"],
+        ["lab", "--device", "cpu", "--plan"],
     ],
     ids=" ".join,
 )
-def test_works_where_nothing_else_is_installed(words):
+def test_works_where_nothing_else_is_installed(words, tmp_path):
+    words = [w.format(tmp=tmp_path) for w in words]
     heavy = HEAVY | {"huggingface_hub", "hypothesis", "pytest"}
     code = BLOCKED.format(heavy=heavy, words=words)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=ENV)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout) > 100
+    assert len(done.stdout) > 50
     assert "Traceback" not in done.stderr
 
 

@@ -133,7 +133,9 @@ def test_columns_are_documented_and_stable():
 def test_page_is_small_whole_and_keeps_to_itself(everything):
     html = page.render(everything)
     assert len(html) - len(everything.json()) < 1_500_000
-    assert embedded(html) == json.loads(everything.json())
+    data = embedded(html)
+    assert all(table.pop("left_out") == 0 for table in data["tables"].values())
+    assert data == json.loads(everything.json())
     assert not re.findall(r"""(?:src|href)=["'](?!summary\.|data:|#)[^"']*""", html.split('id="data"')[0])
     assert "http://" not in html.replace("http://www.w3.org/2000/svg", "")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)[1]
@@ -141,6 +143,29 @@ def test_page_is_small_whole_and_keeps_to_itself(everything):
     assert "unsafe" not in policy
     assert "innerHTML" not in html
     assert "@" not in re.sub(r"@media|@page", "", html.split("<script")[0].replace(page.STATIC.name, ""))
+
+
+def test_a_page_of_too_many_rows_says_what_it_leaves_out(everything, monkeypatch):
+    monkeypatch.setattr(page, "MOST_ROWS", 10)
+    found = embedded(page.render(everything))["tables"]["operators"]
+    assert len(found["rows"]) == 10
+    assert found["left_out"] == len(everything.tables["operators"]) - 10
+
+
+@pytest.mark.parametrize("name", sorted(p.name for p in page.STATIC.iterdir()))
+def test_nothing_makes_markup_of_data_or_asks_elsewhere(name):
+    text = (page.STATIC / name).read_text(encoding="utf-8")
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "DOMParser",
+    ):
+        assert word not in text, word
+    assert re.findall(r"https?://[\w./-]*", text) in ([], ["http://www.w3.org/2000/svg"])
 
 
 # -- what is hostile --------------------------------------------------------------------------------------------------
@@ -207,7 +232,7 @@ def test_what_is_broken_is_refused_by_name_and_the_rest_is_shown(tmp_path, capsy
     for name in BROKEN:
         assert sum(f": {name}: " in line for line in lines) == 1, name
     assert "not understood: foreign.json: no section shows this schema" in lines
-    assert out.startswith("1 files: 1 runs")
+    assert out.startswith("1 file: 1 runs")
     data = embedded((tmp_path / "site" / "index.html").read_text())
     assert len(data["tables"]["sources"]["rows"]) == len(BROKEN) + 2
 

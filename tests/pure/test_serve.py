@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -319,6 +320,14 @@ def test_command_listens_on_loopback_until_interrupted():
         _, talk = process.communicate(timeout=20)
     assert process.returncode == 0
     assert talk == "Ctrl-C ends it\n"
+
+
+def test_other_addresses():
+    try:
+        with server.Server(("::1", 0), 5.0) as made:
+            assert re.fullmatch(r"http://\[::1\]:\d+/", made.url)
+    except OSError:
+        pytest.skip("no IPv6 here")
 
 
 def test_command_says_what_it_cannot_do(capsys):

@@ -47,5 +47,6 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"schema": SCHEMA, "page": str(index), "files": len(read), "rows": rows}, indent=1))
     else:
         filled = ", ".join(f"{n} {name}" for name, n in rows.items() if n and name not in ("headlines", "sources"))
-        print(f"{len(read)} files: {filled}\nreport: {index}")
+        files = "1 file" if len(read) == 1 else f"{len(read)} files"
+        print(f"{files}: {filled}\nreport: {index}")
     return 1 if any(row["status"] == "refused" for row in summary.tables["sources"]) else 0

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     gc.set_threshold(50_000)  # answers make no cycles
     where = {"schema": SCHEMA, "url": server.url, "openapi": f"{server.url}openapi.json"}
     print(json.dumps(where) if args.json else f"explorer: {server.url}", flush=True)
-    if args.host != LOOPBACK:
+    if args.host not in (LOOPBACK, "localhost", "::1"):
         print(f"note: {args.host} can be reached from outside this machine; there is no password", file=sys.stderr)
     print("Ctrl-C ends it", file=sys.stderr)
     with server, suppress(KeyboardInterrupt):

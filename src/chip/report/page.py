@@ -9,12 +9,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 from pathlib import Path
+from typing import Any
 
 from chip import artifact
 from chip.report.summary import Summary
 
 STATIC = Path(__file__).parent / "static"
+MOST_ROWS = 50_000  # of one table
 SCRIPTS = ("charts.js", "tables.js", "report.js")
 ESCAPES = {
     ord(k): v
@@ -29,7 +32,7 @@ def render(summary: Summary) -> str:
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-    data = summary.json().translate(ESCAPES)
+    data = json.dumps(_shown(summary), separators=(",", ":"), allow_nan=False).translate(ESCAPES)
     parts = {"policy": policy, "title": html.escape(summary.title), "style": style, "script": script, "data": data}
     # each placeholder by itself, in the order of the page: what is put in is never searched for the next
     out, rest = "", (STATIC / "report.html").read_text(encoding="utf-8")
@@ -38,6 +41,15 @@ def render(summary: Summary) -> str:
         name, end, tail = after.partition("@")
         out, rest = (out + before + parts[name], tail) if at and end and name in parts else (out + before + at, after)
     return out
+
+
+def _shown(summary: Summary) -> dict[str, Any]:
+    """The summary, less the rows of a table that would make the page too slow; it says how many."""
+    found = summary.document()
+    for table in found["tables"].values():
+        table["left_out"] = max(0, len(table["rows"]) - MOST_ROWS)
+        del table["rows"][MOST_ROWS:]
+    return found
 
 
 def _hash(text: str) -> str:

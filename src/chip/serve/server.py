@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import socket
+from socket import AF_INET, AF_INET6, socket
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
@@ -57,6 +57,7 @@ class Server(ThreadingHTTPServer):
         self.watchdog = Watchdog(time_limit_s)
         self.turn = threading.Lock()  # threads that share one interpreter answer sooner one after another
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         super().__init__(address, Handler)
 
     @property

@@ -12,6 +12,7 @@ const Grid = (() => {
       this.columns = found.columns;
       this.units = found.units;
       this.rows = found.rows;
+      this.leftOut = found.left_out;
       this.at = Object.fromEntries(found.columns.map((c, i) => [c, i]));
     }
     get(row, column) { return row[this.at[column]]; }
@@ -102,7 +103,7 @@ const Grid = (() => {
       body.replaceChildren(...rows.map((row) => h("tr", {}, shown().map((c) => cell(table.text(row, c), numeric(c))))));
       if (!rows.length) body.append(h("tr", {}, h("td", { colspan: shown().length, class: "muted" }, "No row is left: change the filter.")));
       const many = (n) => n.toLocaleString("en").replaceAll(",", "\u202f");
-      count.textContent = `${found.length ? `${many(from + 1)}–${many(from + rows.length)} of ` : ""}${many(found.length)}${found.length < table.rows.length ? ` (${many(table.rows.length)} in all)` : ""}`;
+      count.textContent = `${found.length ? `${many(from + 1)}–${many(from + rows.length)} of ` : ""}${many(found.length)}${found.length < table.rows.length ? ` (${many(table.rows.length)} in all)` : ""}${table.leftOut ? `; ${many(table.leftOut)} more are in summary.csv` : ""}`;
       back.disabled = state.page <= 1;
       on.disabled = state.page >= pages;
       if (!quiet && options.changed) options.changed(Object.fromEntries(Object.entries(state).filter(([k, v]) => v !== "" && !(k === "page" && v === 1) && !(k === "sort" && v === (options.sort || "")))));
