@@ -1,5 +1,6 @@
 """The report in a real browser, opened from disk: sections, sorting, filters, deep links, keyboard, themes, print."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -152,6 +153,30 @@ def test_ten_thousand_operators(visit, tmp_path):
     assert page.locator("*").count() < 3000, "rows that are not seen are not made"
     page.locator("#operators").get_by_label("Filter operators").fill("rms_norm")
     assert "10\u202f000 in all" in page.locator("#operators .pager").inner_text()
+
+
+def test_numbers_of_any_size_are_drawn_or_told(visit, tmp_path):
+    document = samples.validation(12)
+    sizes = (5e-324, 1e308, 1e-300, 1e300, 0, -1)
+    for p, size in zip(document["points"], sizes):
+        p |= {"predicted": size, "measured": 1 / size if size else 0, "error": size, "metric": "tpot"}
+    document["points"][7]["measured"] = float("nan")
+    (tmp_path / "v.json").write_text(json.dumps(document))
+    profile = json.loads((H200 / "calibration-1.json").read_text())
+    profile["data"]["curves"]["staircase"]["y"][:3] = [1e308, -1e308, 5e-324]
+    (tmp_path / "p.json").write_text(json.dumps(profile))
+    (tmp_path / "ops.jsonl").write_text(samples.measurement_lines(6, samples_ns=[10**30] * 3))
+    page = visit(written(tmp_path / "site", tmp_path))
+    assert page.locator("text=could not be drawn").count() == 0
+    assert "1e+308 s" in page.locator("#accuracy").inner_text()
+    assert "nan" in page.locator("#accuracy tbody").last.inner_text()
+    assert page.locator("#calibration svg.plot").count() == 8
+
+
+def test_deep_link_to_the_errors(visit, full):
+    page = visit(full + "#errors?kind=peer")
+    assert page.locator("#accuracy-table tbody tr").count() == 1
+    assert "peer 1.0" in page.locator("#accuracy-table tbody").inner_text()
 
 
 def test_hostile_names_stay_text(visit, tmp_path):

@@ -108,10 +108,12 @@ const Chip = (() => {
     for (let v = Math.ceil(low / nice) * nice; v <= high + nice * 1e-6; v += nice) ticks.push(Math.abs(v) < nice * 1e-6 ? 0 : v);
     return { at: (v) => from + ((v - low) / span) * (to - from), ticks, low, high };
   }
+  /** Whether a number can be drawn at all; results may hold any. */
+  const drawable = (v) => known(v) && Math.abs(v) < 1e200 && (v === 0 || Math.abs(v) > 1e-200);
   /** Least and greatest of the positive numbers, widened to stand clear of the frame. */
   function reach(values, room = 1.6) {
     let low = Infinity, high = 0;
-    for (const v of values) if (known(v) && v > 0) { if (v < low) low = v; if (v > high) high = v; }
+    for (const v of values) if (drawable(v) && v > 0) { if (v < low) low = v; if (v > high) high = v; }
     return low <= high ? [low / room, high * room] : [1, 10];
   }
 
@@ -162,11 +164,12 @@ const Chip = (() => {
       }
     }
     for (const [p, q] of spec.pairs || []) {
+      if (![p.x, p.y, q.x, q.y].every((v) => drawable(v) && v > 0)) continue;
       inside.append(s("line", { x1: x.at(p.x), y1: y.at(p.y), x2: x.at(q.x), y2: y.at(q.y), class: "pair" }));
     }
     const dots = [];
     for (const series of spec.series) {
-      const shown = series.points.filter((p) => known(p.x) && known(p.y) && (spec.x.log === false || p.x > 0) && (spec.y.log === false || p.y > 0));
+      const shown = series.points.filter((p) => drawable(p.x) && drawable(p.y) && (spec.x.log === false || p.x > 0) && (spec.y.log === false || p.y > 0));
       for (const p of shown) dots.push({ at: [x.at(p.x), y.at(p.y)], p, series });
       const sized = shown.length && shown[0].r;
       if (sized) for (const p of shown) {
@@ -258,5 +261,5 @@ const Chip = (() => {
     return lines;
   }
 
-  return { h, s, known, shared, si, duration, bytes, percent, number, quantity, themeButton, plot, legend, reach, roofLines, NONE };
+  return { h, s, known, drawable, shared, si, duration, bytes, percent, number, quantity, themeButton, plot, legend, reach, roofLines, NONE };
 })();

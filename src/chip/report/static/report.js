@@ -1,7 +1,7 @@
 "use strict";
 // The report: every section is drawn from the tables of the summary, and says how to make them where they are empty.
 (() => {
-  const { h, s, known, shared, si, duration, percent, number, quantity, plot, legend, reach, roofLines } = Chip;
+  const { h, s, known, drawable, shared, si, duration, percent, number, quantity, plot, legend, reach, roofLines } = Chip;
   const { Table, grid, choices } = Grid;
   const COLORS = ["var(--blue)", "var(--red)", "var(--green)", "var(--purple)", "var(--orange)", "var(--sky)"];
   const OTHER = "var(--muted)";
@@ -190,18 +190,20 @@
       s("rect", { x: at(low), y: 3, width: Math.max(1.5, at(high) - at(low)), height: 8, class: "band", rx: 2 }),
       s("rect", { x: at(value) - 1.25, y: 0, width: 2.5, height: 14, class: "mark" }));
   }
-  function curve(name, points) {
-    const { x_name: xName, x_unit: xUnit, y_name: yName, y_unit: yUnit } = points[0];
+  function curve(name, all) {
+    const { x_name: xName, x_unit: xUnit, y_name: yName, y_unit: yUnit } = all[0];
+    const points = all.filter((p) => drawable(p.x) && drawable(p.y));
     const xs = points.map((p) => p.x), ys = points.map((p) => p.y);
-    const wide = Math.max(...xs) / Math.min(...xs) > 20 && name !== "staircase";
+    const most = (values) => values.reduce((a, b) => Math.max(a, b), 1e-12), least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
+    const wide = most(xs) / least(xs) > 20 && name !== "staircase";
     const plain = (u) => u === "1" || u === "FLOP/B";
     const format = (u) => (v) => (plain(u) ? number(v) : quantity(v, u));
     const label = (name_, u) => (u === "FLOP/B" ? `${name_}, FLOP/B` : name_);
     const sorted = [...points].sort((a, b) => a.x - b.x), single = sorted.every((p, i) => !i || p.x > sorted[i - 1].x * 1.01);
     return h("div", {}, h("h4", {}, name.replaceAll("_", " ")), plot({
       title: `${name}: ${yName} over ${xName}`, width: 560, height: 300,
-      x: { label: label(xName, xUnit), format: format(xUnit), range: wide ? reach(xs, 1.3) : [0, Math.max(...xs) * 1.03], log: wide, binary: xUnit === "B" },
-      y: { label: label(yName, yUnit), format: format(yUnit), range: [0, Math.max(...ys) * 1.08], log: false },
+      x: { label: label(xName, xUnit), format: format(xUnit), range: wide ? reach(xs, 1.3) : [0, most(xs) * 1.03], log: wide, binary: xUnit === "B" },
+      y: { label: label(yName, yUnit), format: format(yUnit), range: [0, most(ys) * 1.08], log: false },
       lines: single ? [{ points: sorted.map((p) => [p.x, p.y]), color: "var(--blue)", width: 1.2 }] : [],
       series: [{ name, color: "var(--blue)", points: points.map((p) => ({ x: p.x, y: p.y, tell: () => [[label(xName, xUnit), format(xUnit)(p.x)], [label(yName, yUnit), format(yUnit)(p.y)]] })) }],
     }));
@@ -296,13 +298,17 @@
     ["provenance", "Provenance", "Provenance", "Every file behind this page, and where it was measured.", provenance],
   ];
 
+  /** What cannot be drawn costs its own section only. */
+  function drawn(make) {
+    try { return make(); } catch (error) { return h("p", { class: "note bad" }, `This section could not be drawn: ${error.message}. Its figures are in summary.csv.`); }
+  }
   function draw() {
     readLink();
     const main = document.getElementById("report"), nav = document.querySelector(".top nav");
     nav.replaceChildren(...SECTIONS.map(([id, short]) => h("a", { href: `#${id}` }, short)));
-    main.replaceChildren(...SECTIONS.map(([id, , title, lead, make]) => h("section", { class: "panel", id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), lead ? h("p", { class: "lead" }, lead) : "", make())),
+    main.replaceChildren(...SECTIONS.map(([id, , title, lead, make]) => h("section", { class: "panel", id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), lead ? h("p", { class: "lead" }, lead) : "", drawn(make))),
       h("footer", { class: "muted" }, `Made by chip ${data.chip}. All figures are in `, h("a", { href: "summary.json" }, "summary.json"), " and ", h("a", { href: "summary.csv" }, "summary.csv"), "."));
-    const wanted = link.section && document.getElementById(link.section === "errors" ? "errors-table" : link.section);
+    const wanted = link.section && document.getElementById(link.section === "errors" ? "accuracy-table" : link.section);
     if (wanted) wanted.scrollIntoView();
   }
   document.querySelector(".top > div").append(Chip.themeButton());
