@@ -49,6 +49,7 @@ def test_numbers_are_the_command_lines(visit, explorer, answer):
     assert (found[0]["batch"], found[0]["prompt"], found[0]["output"]) == (5, 333, 21)
     for metric in ("ttft_ms", "tpot_ms", "tokens_per_s", "e2e_ms"):
         assert values(page, metric) == [f[metric] for f in found]
+    assert "TTFT" in page.locator("#said").text_content(), "told to those who do not look"
     shown = page.locator("#metric-tokens_per_s .value").first.inner_text().replace("\u202f", "")
     assert float(shown.split()[0]) == pytest.approx(found[0]["tokens_per_s"], rel=1e-3)
 

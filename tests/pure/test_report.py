@@ -196,7 +196,7 @@ def test_numbers_no_browser_holds_are_told_as_text():
         out.add("headlines", value=value)
     values = [r["value"] for r in out.tables["headlines"]]
     assert values[:5] == ["nan", "-inf", "a huge number", float(2**60), True]
-    assert len(values[5]) < 700
+    assert len(values[5]) < 2100
     assert values[6:] == ['{"a": [1]}', "?"]
     json.loads(out.json())
     out.csv()

@@ -15,7 +15,7 @@ from chip.report.columns import SCHEMA, TABLES, all_columns
 from chip.runs import Run
 from chip.types import HardwareProfile
 
-LONGEST_TEXT = 600
+LONGEST_TEXT = 2000
 WHOLE = 2**53  # beyond it a browser cannot hold every whole number
 Value = str | int | float | bool | None
 

@@ -161,6 +161,7 @@
 
   // -- the answer --------------------------------------------------------------------------------------------------------
   function show(answers) {
+    byId("said").textContent = answers.map((a) => `${title(a.gpu)}: ${METRICS.slice(0, 3).filter(([key]) => Chip.known(a[key])).map(([key, name, format]) => `${name} ${format(a[key])}`).join(", ")}`).join("; ");
     byId("answer").replaceChildren(headline(answers), memory(answers), breakdown(answers), rooflines(answers), commands(answers));
   }
   const who = (a, i, many, name) => (many ? h("div", { class: "who" }, h("b", { class: "side" }, SIDES[i]), name || title(a.gpu)) : "");

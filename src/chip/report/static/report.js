@@ -88,7 +88,7 @@
         plot({
           title: `Predicted against measured ${metric}; on the line they are equal`, width: 1180, height: 560,
           x: { label: `measured ${metric}`, format: (v) => quantity(v, unit), range }, y: { label: `predicted ${metric}`, format: (v) => quantity(v, unit), range },
-          lines: [{ points: [[range[0], range[0]], [range[1], range[1]]], color: "var(--ink)", width: 1.2 }],
+          lines: [1, 0.9, 1.1].map((k) => ({ points: [[range[0], k * range[0]], [range[1], k * range[1]]], color: k === 1 ? "var(--ink)" : "var(--muted)", width: 1.2, dash: k === 1 ? null : "4 4" })),
           series: series.filter((one) => !one.off),
         }));
     };
@@ -287,7 +287,7 @@
   // [id, name in the bar, title, lead, what draws it]
   const SECTIONS = [
     ["overview", "Overview", "Overview", about(), overview],
-    ["accuracy", "Accuracy", "Predicted and measured", "Predictions against real runs. On the line they are equal; above it the prediction was too slow.", accuracy],
+    ["accuracy", "Accuracy", "Predicted and measured", "Predictions against real runs. On the line they are equal, above it the prediction was too slow; the dashed lines are 10 % off.", accuracy],
     ["roofline", "Roofline", "Roofline", "Measured operators under the device's measured roofs. Hide and show series and roofs with their buttons; arrow keys walk through the dots.", roofline],
     ["calibration", "Calibration", "Calibration", "What the device really does, beside what its datasheet promises.", calibration],
     ["operators", "Operators", "Operators", "Every measured operator, with what bounds it.", operators],
