@@ -18,7 +18,10 @@ from chip.report.summary import Summary
 
 STATIC = Path(__file__).parent / "static"
 MOST_ROWS = 50_000  # of one table
-SCRIPTS = ("charts.js", "tables.js", "report.js")
+SCRIPTS = (
+    "elements.js", "plots.js", "bars.js", "tables.js", "pieces.js",
+    "accuracy.js", "roofline.js", "calibration.js", "results.js", "report.js",
+)  # fmt: skip
 ESCAPES = {
     ord(k): v
     for k, v in {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}.items()

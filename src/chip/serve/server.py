@@ -22,11 +22,11 @@ from chip.serve.openapi import document
 from chip.types import ChipError
 
 STATIC = Path(__file__).parent.parent / "report" / "static"
+SCRIPTS = ("elements.js", "plots.js", "bars.js", "question.js", "answer.js", "operator.js", "explorer.js")
 PAGES = {
     "/": ("explorer.html", "text/html; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/charts.js": ("charts.js", "text/javascript; charset=utf-8"),
-    "/explorer.js": ("explorer.js", "text/javascript; charset=utf-8"),
+    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in SCRIPTS},
 }
 LARGEST_BODY = 1 << 20  # bytes; a config.json has some thousand
 MOST_CONNECTIONS = 128

@@ -1,0 +1,121 @@
+"use strict";
+// Predicted against measured: the scatter, the errors, every prediction.
+const Accuracy = (() => {
+  const { h, known, quantity } = Chip;
+  const { plot, legend, reach } = Plots;
+  const { tables, empty, tableOf, words, select, unique, hasValues, COLORS, OTHER } = Report;
+
+  function accuracy() {
+    const out = [],
+      table = tables.predictions;
+    if (table.rows.length) out.push(scatter());
+    else
+      out.push(
+        empty(
+          "No prediction was held against a real run yet. On a machine with the model's engine:",
+          "chip bench llama-3.1-8b --engine hf-graph -o runs.json",
+          "chip validate runs.json --json > validation.json",
+        ),
+      );
+    if (tables.accuracy.rows.length) {
+      out.push(
+        h("h3", {}, "Errors"),
+        tableOf(
+          "accuracy",
+          "errors",
+          words(
+            "kind who name points median_percent p90_percent bias_percent coverage target_median_percent target_p90_percent met",
+          ).filter(hasValues(tables.accuracy)),
+          words("kind who"),
+          "",
+        ),
+      );
+    }
+    if (table.rows.length)
+      out.push(
+        h("h3", {}, "Every prediction"),
+        tableOf(
+          "predictions",
+          "accuracy",
+          words("who model engine batch prompt output metric predicted measured error_percent inside bound"),
+          words("who engine metric model"),
+          "",
+        ),
+      );
+    return out;
+  }
+  function scatter() {
+    const box = h("div"),
+      all = tables.predictions
+        .objects()
+        .filter((p) => known(p.predicted) && known(p.measured) && p.predicted > 0 && p.measured > 0);
+    const metrics = unique(all.map((p) => p.metric));
+    let metric = metrics.includes("tpot") ? "tpot" : metrics[0];
+    const off = new Set();
+    const draw = () => {
+      const here = all.filter((p) => p.metric === metric);
+      const series = unique(here.map((p) => (p.who === "chip" ? p.engine : p.who))).map((name, i) => ({
+        name,
+        color: COLORS[i] || OTHER,
+        off: off.has(name),
+        points: here
+          .filter((p) => (p.who === "chip" ? p.engine : p.who) === name)
+          .map((p) => ({
+            x: p.measured,
+            y: p.predicted,
+            title: `${p.model}, ${p.engine}`,
+            tell: () => [
+              ["point", `${p.batch} × (${p.prompt} in, ${p.output} out)`],
+              ["predictor", p.who],
+              ["predicted", quantity(p.predicted, p.unit)],
+              ["90 % interval", known(p.low) ? `${quantity(p.low, p.unit)} – ${quantity(p.high, p.unit)}` : Chip.NONE],
+              ["measured", quantity(p.measured, p.unit)],
+              ["error", quantity(p.error_percent, "%")],
+              ["bound", p.bound || Chip.NONE],
+            ],
+          })),
+      }));
+      const range = reach(
+          here.flatMap((p) => [p.predicted, p.measured]),
+          1.5,
+        ),
+        unit = here[0]?.unit || "";
+      box.replaceChildren(
+        h(
+          "div",
+          { class: "tools screen" },
+          select("Metric", metrics, metric, (v) => {
+            metric = v;
+            draw();
+          }),
+        ),
+        legend(series, (item) => {
+          if (off.has(item.name)) off.delete(item.name);
+          else off.add(item.name);
+          draw();
+        }),
+        plot({
+          title: `Predicted against measured ${metric}; on the line they are equal`,
+          width: 1180,
+          height: 560,
+          x: { label: `measured ${metric}`, format: (v) => quantity(v, unit), range },
+          y: { label: `predicted ${metric}`, format: (v) => quantity(v, unit), range },
+          lines: [1, 0.9, 1.1].map((k) => ({
+            points: [
+              [range[0], k * range[0]],
+              [range[1], k * range[1]],
+            ],
+            color: k === 1 ? "var(--ink)" : "var(--muted)",
+            width: 1.2,
+            dash: k === 1 ? null : "4 4",
+          })),
+          series: series.filter((one) => !one.off),
+        }),
+      );
+    };
+    draw();
+    return box;
+  }
+
+  return { accuracy };
+})();

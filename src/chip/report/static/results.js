@@ -1,0 +1,252 @@
+"use strict";
+// Overview, operators, kernels, replay, runs, comparisons and provenance.
+const Results = (() => {
+  const { h, known, si, duration, percent, number, quantity } = Chip;
+  const { legend } = Plots;
+  const { bars, waterfall } = Bars;
+  const { tables, empty, tableOf, words, unique, hasValues, COLORS, OTHER } = Report;
+
+  const MOST_BARS = 12;
+
+  function about() {
+    const read = tables.sources.objects().filter((f) => f.status === "read");
+    const devices = unique(read.map((f) => f.device)),
+      days = unique(read.map((f) => f.made && String(f.made).slice(0, 10))).sort();
+    const when = days.length > 1 ? `, ${days[0]} to ${days[days.length - 1]}` : days.length ? `, ${days[0]}` : "";
+    return `${read.length} ${read.length === 1 ? "file" : "files"} of results${devices.length ? `, measured on ${devices.join(", ")}` : ""}${when}.`;
+  }
+  function overview() {
+    const cards = tables.headlines.objects();
+    if (!cards.length) return empty("None of the files has a figure for a card.");
+    return h(
+      "div",
+      { class: "metrics wide" },
+      cards.map((c) => {
+        const [value, ...unit] = quantity(c.value, c.unit).split(" ");
+        return h(
+          "a",
+          { class: "metric", href: `#${c.section}` },
+          h("h3", {}, c.name),
+          h("div", { class: "value" }, value, " ", h("small", {}, unit.join(" "))),
+          h("div", { class: "span" }, c.detail),
+        );
+      }),
+    );
+  }
+
+  function operators() {
+    if (!tables.operators.rows.length)
+      return empty(
+        "No measured operators are among the results. On the device:",
+        "chip profile --suite llm -o operators.jsonl",
+      );
+    return tableOf(
+      "operators",
+      "operators",
+      words("label implementation context p50_us p95_us flops_per_s bytes_per_s share_of_roof bound verdict"),
+      words("op context dtype bound status source"),
+      "",
+    );
+  }
+
+  function kernels() {
+    const table = tables.kernels;
+    if (!table.rows.length)
+      return empty(
+        "No kernels of our own were measured yet. On an NVIDIA GPU with nvcc and Triton:",
+        "chip kernels bench -o artifacts",
+      );
+    const ladder = table.objects().filter((k) => k.step && known(k.flops_per_s));
+    const groups = unique(ladder.map((k) => `${k.kernel}, ${k.shape} ${k.dtype || ""}`));
+    return [
+      h(
+        "div",
+        { class: "sides" },
+        groups.slice(0, 8).map((name) => {
+          const steps = ladder.filter((k) => `${k.kernel}, ${k.shape} ${k.dtype || ""}` === name);
+          const memory = steps.every((k) => known(k.bytes_per_s) && k.intensity < 20);
+          const value = (k) => (memory ? k.bytes_per_s : k.flops_per_s);
+          return h(
+            "div",
+            {},
+            h("h3", {}, name),
+            bars(
+              steps.map((k) => ({
+                name: k.step,
+                value: value(k),
+                text: `${si(value(k), memory ? "B/s" : "FLOP/s")} · ${known(k.speedup_p50) ? `${number(k.speedup_p50, 3)} x ${k.baseline}` : ""}`,
+              })),
+            ),
+          );
+        }),
+      ),
+      tableOf(
+        "kernels",
+        "kernels",
+        words(
+          "kernel step shape dtype baseline baseline_p50_us optimised_p50_us speedup_p50 speedup_p95 verdict max_abs_error share_of_roof",
+        ),
+        words("kernel dtype baseline"),
+        "",
+      ),
+    ];
+  }
+
+  function replay() {
+    const found = tables.replays.objects();
+    if (!found.length)
+      return empty(
+        "No step was captured and replayed yet. On the device:",
+        "chip capture bloom-560m --batch 1 --prompt 5 -o trace.json",
+        "chip replay trace.json",
+        "chip explain trace.json replay.json",
+      );
+    return found.map((r) => {
+      const own = (name) => tables[name].objects().filter((t) => t.title === r.title && t.source === r.source);
+      const tiers = own("replay_tiers"),
+        worst = own("replay_kernels").slice(0, 10);
+      return h(
+        "div",
+        {},
+        h("h3", {}, r.title),
+        h(
+          "p",
+          { class: "lead" },
+          `whole step ${duration(r.full_model_us / 1e6)}, sum of its kernels ${duration(r.from_kernels_us / 1e6)}: ${quantity(r.error_percent, "%")}. Unexplained: ${quantity(r.unexplained_percent, "%")}. Replayed: ${percent(r.launches_covered)} of launches, ${percent(r.time_covered)} of GPU time.`,
+        ),
+        h(
+          "div",
+          { class: "sides" },
+          h(
+            "div",
+            {},
+            h("h4", {}, "Tiers"),
+            bars(
+              tiers.map((t, i) => ({
+                name: t.tier,
+                value: t.total_us,
+                color: COLORS[i] || OTHER,
+                title: t.method,
+                text: `${duration(t.total_us / 1e6)} · ${number(t.unique_kernels)} unique`,
+              })),
+            ),
+          ),
+          h(
+            "div",
+            {},
+            h("h4", {}, "From kernels to wall time"),
+            waterfall(own("replay_terms").sort((a, b) => a.order - b.order)),
+          ),
+        ),
+        worst.length
+          ? [
+              h("h4", {}, "Kernels that replay worst"),
+              h(
+                "div",
+                { class: "scroll" },
+                h(
+                  "table",
+                  {},
+                  h(
+                    "thead",
+                    {},
+                    h(
+                      "tr",
+                      {},
+                      ["kernel", "tier", "launches", "captured", "replayed", "error"].map((c, i) =>
+                        h("th", { scope: "col", class: i > 1 ? "num" : null }, c),
+                      ),
+                    ),
+                  ),
+                  h(
+                    "tbody",
+                    {},
+                    worst.map((k) =>
+                      h(
+                        "tr",
+                        {},
+                        h("td", {}, k.kernel),
+                        h("td", {}, k.tier),
+                        h("td", { class: "num" }, number(k.launches)),
+                        h("td", { class: "num" }, quantity(k.captured_us, "us")),
+                        h("td", { class: "num" }, quantity(k.replayed_us, "us")),
+                        h("td", { class: "num" }, quantity(k.error_percent, "%")),
+                      ),
+                    ),
+                  ),
+                ),
+              ),
+            ]
+          : "",
+      );
+    });
+  }
+  function runs() {
+    const table = tables.runs;
+    if (!table.rows.length)
+      return empty(
+        "No model was run for real yet. On a machine with the engine:",
+        "chip bench llama-3.1-8b --engine hf-graph -o runs.json",
+      );
+    const ok = table.objects().filter((r) => r.status === "ok");
+    const engines = unique(ok.map((r) => r.engine));
+    const top = [...ok].sort((a, b) => b.tokens_per_s - a.tokens_per_s).slice(0, MOST_BARS);
+    return [
+      top.length
+        ? [
+            h(
+              "h3",
+              {},
+              top.length < ok.length ? `Throughput: the ${top.length} fastest of ${ok.length} runs` : "Throughput",
+            ),
+            legend(engines.map((name, i) => ({ name, color: COLORS[i] || OTHER }))),
+            bars(
+              top.map((r) => ({
+                name: `${r.model}, ${r.batch} × (${r.prompt} + ${r.output})`,
+                value: r.tokens_per_s,
+                color: COLORS[engines.indexOf(r.engine)] || OTHER,
+                text: `${number(r.tokens_per_s)} tok/s`,
+                title: `${r.engine} ${r.variant}`,
+              })),
+            ),
+          ]
+        : "",
+      tableOf(
+        "runs",
+        "runs",
+        words(
+          "model gpu engine variant batch prompt output tokens_per_s ttft_p50_ms ttft_p95_ms tpot_p50_ms tpot_p95_ms latency_p50_ms latency_p95_ms vram_bytes joules_per_token status",
+        ).filter((c) => c !== "variant" || hasValues(table)(c)),
+        words("model engine dtype gpu status source"),
+        "",
+      ),
+    ];
+  }
+
+  function comparisons() {
+    if (!tables.comparisons.rows.length)
+      return empty(
+        "There are no two runs of the same model and scenario. Run it again, or with another engine:",
+        "chip bench llama-3.1-8b --engine hf-eager -o other.json",
+      );
+    return tableOf(
+      "comparisons",
+      "compared",
+      words("model point first second metric first_value second_value ratio low high verdict"),
+      words("model metric verdict"),
+      "",
+    );
+  }
+
+  function provenance() {
+    return tableOf(
+      "sources",
+      "provenance",
+      words("file schema status reason records made device torch cuda driver id"),
+      words("status schema"),
+      "",
+    );
+  }
+
+  return { about, overview, operators, kernels, replay, runs, comparisons, provenance };
+})();
