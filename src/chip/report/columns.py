@@ -71,14 +71,14 @@ TABLES: dict[str, tuple[Column, ...]] = {
         point | | scenario of both runs
         first | | engine, variant and file of the one
         second | | of the other
-        metric | | ttft, tpot, e2e ...
+        metric | | TTFT, TPOT, end to end, peak memory, J/token
         unit | | of the two values
         first_value | | P50 of the first
         second_value | | P50 of the second
         ratio | 1 | second over first
         low | 1 | least ratio that the samples allow
         high | 1 | greatest ratio that the samples allow
-        verdict | | the second is faster, slower or unclear
+        verdict | | of the second: faster, slower, less, more or unclear
         {_SOURCE}
     """),
     "predictions": _columns(f"""
