@@ -76,6 +76,16 @@ def test_runs_have_their_percentiles(everything):
     assert (failed["reason"], failed["tokens_per_s"]) == ("out of memory", None)
 
 
+def test_models_that_were_cut_down_take_no_headline(tmp_path):
+    fast = samples.a_run(model="tinyllama-2-layers", slow=0.01)
+    samples.write_runs(tmp_path / "runs.json", fast, samples.a_run())
+    found = sources.gather([tmp_path])
+    assert [r["bundled"] for r in found.rows("runs")] == [True, False]
+    assert next(found.rows("headlines", name="Highest throughput"))["value"] == samples.a_run().tokens_per_s
+    samples.write_runs(tmp_path / "runs.json", fast)
+    assert next(sources.gather([tmp_path]).rows("headlines", unit="tok/s"))["value"] == fast.tokens_per_s
+
+
 def test_runs_of_one_scenario_are_compared(everything):
     found = list(everything.rows("comparisons", point="pp128+tg5xb4", metric="end to end"))
     verdicts = {(r["first"], r["second"]): r["verdict"] for r in found}

@@ -42,6 +42,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     """),
     "runs": _columns(f"""
         model | | bundled name, or the name of the config
+        bundled | | whether it is a model as published, of those bundled with chip
         gpu | | device as its driver names it
         engine | | engine that ran it
         variant | | what else was chosen

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from chip.models import library
 from chip.report.summary import Summary
 
 Row = dict[str, Any]
@@ -26,9 +25,9 @@ def _best(rows: Iterable[Row], key: str, pick: Callable[..., Row] = max) -> Row 
 
 
 def _accuracy(out: Summary) -> None:
-    """The class with the most points."""
-    row = _best(out.rows("accuracy", kind="class"), "points")
-    if row and _number(row, "median_percent"):
+    """The first class that has points: they come in the order of their weight."""
+    row = next((r for r in out.rows("accuracy", kind="class") if _number(r, "median_percent")), None)
+    if row:
         out.add(
             "headlines",
             name="Error of predictions, median",
@@ -61,7 +60,7 @@ def _where(row: Row) -> str:
 def _runs(out: Summary) -> list[Row]:
     """Of models as they are; those that were cut down to calibrate an engine only where there are no others."""
     done = list(out.rows("runs", status="ok"))
-    return [row for row in done if row["model"] in library.names()] or done
+    return [row for row in done if row["bundled"]] or done
 
 
 def _fastest(out: Summary) -> None:

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from chip import artifact
+from chip.models import library
 from chip.report import collect, headlines, pairs
 from chip.report.summary import Summary
 from chip.types import ChipError
@@ -93,6 +94,8 @@ def gather(paths: Iterable[Path], title: str = "") -> Summary:
             _collect(opened, out)
             seen[str(content)] = opened.name
     out.tables["accuracy"].sort(key=lambda row: KINDS.index(str(row["kind"])))
+    out.tables["runs"].sort(key=lambda row: not row["bundled"])  # models cut down to calibrate an engine come last
+    out.runs.sort(key=lambda held: held[1].model not in library.names())
     pairs.add(out)
     headlines.add(out)
     return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chip import runs, stats
+from chip.models import library
 from chip.report.sources import Opened
 from chip.report.summary import Summary
 from chip.runs import Run
@@ -21,6 +22,7 @@ def collect(opened: Opened, out: Summary) -> int:
         out.add(
             "runs",
             model=run.model,
+            bundled=run.model in library.names(),
             gpu=run.device or opened.environment.get("device"),
             engine=run.engine,
             variant=run.variant,

@@ -181,10 +181,11 @@ const Results = (() => {
       );
     });
   }
-  /** The fastest run of each model and engine, models in alphabetical order. */
+  /** The fastest run of each model and engine, models in alphabetical order; cut-down ones only where there are no others. */
   function best(ok) {
     const found = new Map();
-    for (const r of ok) {
+    const whole = ok.filter((r) => r.bundled);
+    for (const r of whole.length ? whole : ok) {
       const key = `${r.model} ${r.engine}`;
       if (!found.has(key) || found.get(key).tokens_per_s < r.tokens_per_s) found.set(key, r);
     }
