@@ -12,9 +12,9 @@ const Accuracy = (() => {
     else
       out.push(
         empty(
-          "No prediction was held against a real run yet. On a machine with the model's engine:",
-          "chip bench llama-3.1-8b --engine hf-graph -o runs.json",
-          "chip validate runs.json --json > validation.json",
+          "No validation is among the results: predictions held against real runs.",
+          ...(tables.runs.rows.length ? [] : ["chip bench llama-3.1-8b --engine hf-graph -o runs.json"]),
+          "chip validate runs.json -o validation.json",
         ),
       );
     if (tables.accuracy.rows.length) {
