@@ -19,6 +19,7 @@ from chip import cli
 from chip.models import library
 from chip.serve import api, server
 from chip.serve.limit import Overrun, Watchdog
+from chip.serve.turn import Turn
 
 SRC = Path(server.__file__).parents[2]
 JSON = {"Content-Type": "application/json"}
@@ -260,6 +261,26 @@ def test_watchdog_leaves_later_code_alone():
         pass
     end = time.monotonic() + 0.2
     while time.monotonic() < end:
+        pass
+
+
+def test_turns_are_had_in_the_order_they_were_asked_for():
+    turn, had = Turn(), []
+
+    def wait(number):
+        with turn:
+            had.append(number)
+
+    threads = [threading.Thread(target=wait, args=(i,)) for i in range(8)]
+    with turn:
+        for i, thread in enumerate(threads):
+            thread.start()
+            while len(turn._waiting) <= i:
+                time.sleep(0.001)
+    for thread in threads:
+        thread.join(10)
+    assert had == list(range(8))
+    with turn:
         pass
 
 

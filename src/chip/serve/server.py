@@ -19,6 +19,7 @@ from chip import __version__
 from chip.serve import api
 from chip.serve.limit import Overrun, Watchdog
 from chip.serve.openapi import document
+from chip.serve.turn import Turn
 from chip.types import ChipError
 
 STATIC = Path(__file__).parent.parent / "report" / "static"
@@ -55,7 +56,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], time_limit_s: float) -> None:
         self.watchdog = Watchdog(time_limit_s)
-        self.turn = threading.Lock()  # threads that share one interpreter answer sooner one after another
+        self.turn = Turn()
         self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         super().__init__(address, Handler)
