@@ -6,22 +6,26 @@ Errors and intervals come from cross-validation: each shape is judged by a fit t
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy.interpolate import RBFInterpolator
 from scipy.optimize import minimize
 from sklearn.ensemble import GradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 from sklearn.model_selection import KFold
+from sklearn.preprocessing import StandardScaler
 
 from chip import measurements, stats
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
-from chip.predict.shapes import ALIGNED, features
+from chip.predict.shapes import ALIGNED
 from chip.predict.tables import AXES, ROW_AXES, ROW_OPS, Base, Forest, OperatorTable, Spread, Surface, Tables
+from chip.predict.tiled import Tiled
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
 CONTEXTS = ("cold", "hot")
@@ -30,18 +34,16 @@ LEAST_POINTS = 20
 FOLDS = 10
 # few and shallow trees: a sweep walks them a dozen times a scenario
 FOREST = {"max_depth": 4, "subsample": 0.6, "max_features": 0.5, "loss": "huber"}
-TREES = {
-    "linear": {"n_estimators": 40, "learning_rate": 0.25},
-    "attention": {"n_estimators": 80, "learning_rate": 0.15},
-    "masked_attention": {"n_estimators": 80, "learning_rate": 0.15},
-    "growing_attention": {"n_estimators": 80, "learning_rate": 0.15},
-}
+TREES = {"n_estimators": 40, "learning_rate": 0.25}
 SMOOTHING = 0.02
 GRID = 2.0**14  # steps in one of a feature in a fit: no tree may split between values that differ by rounding only
 FLASH_SHARE = 0.65  # of the matrix rate: where the base of attention starts from
 FLOORS_S = {"linear": 2.5e-6, "attention": 4e-6, "masked_attention": 12e-6, "growing_attention": 10e-6}
 FITTED_BASES = ("masked_attention", "growing_attention")  # of several kernels: no ceiling is theirs
+TILED = ("fa3", "cudnn")  # implementations of attention whose base is `Tiled`
 SURFACE_FLOOR_S = 1.5e-6
+MIXES = 6000  # points between measured ones at which a forest learns what a smooth fit says
+SMOOTH_FOREST = {"n_estimators": 100, "learning_rate": 0.15, "max_depth": 5, "min_samples_leaf": 5}
 
 Fit = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
 
@@ -107,10 +109,13 @@ def _table(
     )
     roofline = np.array([base.seconds(op, op.cost(), profile.units) for op in ops])
     if kind in FLOORS_S:
-        if kind in FITTED_BASES:
+        if implementation in TILED:
+            base = _tiled_base(base, ops, measured, profile.units)
+        elif kind in FITTED_BASES:
             base = _dense_base(base, ops, measured, profile.units)
-        x = np.array([features(op, op.cost(), profile.units) for op in ops])
-        fit_one: Fit = partial(_Forest, kind)
+        times_s = [base.seconds(op, op.cost(), profile.units) for op in ops]
+        x = np.array([base.features(op, op.cost(), profile.units, s) for op, s in zip(ops, times_s)])
+        fit_one: Fit = _Forest if kind == "linear" else _Smooth(x, np.log(measured / times_s))
     else:
         base = _row_base(base, ops, measured)
         x = np.log2([[op.rows, op.cols] for op in ops])  # type: ignore[attr-defined]
@@ -153,6 +158,26 @@ def _dense_base(base: Base, ops: Sequence[Op], measured: np.ndarray, units: int)
     start = np.log([base.floor_s, 0.6 * base.flop_per_s, 0.7 * base.bytes_per_s, 0.3 * base.bytes_per_s])
     found = minimize(error, start, method="Nelder-Mead", options={"maxiter": 1000, "maxfev": 1000})
     return made(found.x)
+
+
+def _tiled_base(base: Base, ops: Sequence[Op], measured: np.ndarray, units: int) -> Base:
+    """Floor, rates and the numbers of `Tiled`, by least absolute logarithmic error."""
+
+    def made(p: np.ndarray) -> Base:
+        floor, flops, rate, *rest = (float(f"{v:.6g}") for v in np.exp(np.clip(p, -60, 60)))
+        return Base(floor, flops, rate, tiled=Tiled(*rest))
+
+    costs = [op.cost() for op in ops]
+
+    def error(p: np.ndarray) -> float:
+        tried = made(p)
+        seconds = np.array([tried.seconds(op, c, units) for op, c in zip(ops, costs)])
+        return float(np.mean(np.sqrt(np.log(seconds / measured) ** 2 + 1e-4)))
+
+    p = np.log([2 * base.floor_s, 1.2 * base.flop_per_s, base.bytes_per_s, 3e-6, 1.5, 0.8, 0.7, 200])
+    for _ in range(2):
+        p = minimize(error, p, method="Nelder-Mead", options={"maxiter": 1500, "maxfev": 1500}).x
+    return made(p)
 
 
 def _row_base(base: Base, ops: Sequence[Op], measured: np.ndarray) -> Base:
@@ -209,9 +234,43 @@ def _spreads(predicted: np.ndarray, measured: np.ndarray) -> tuple[Spread, ...]:
 
 
 class _Forest:
-    def __init__(self, kind: str, x: np.ndarray, y: np.ndarray) -> None:
-        settings: dict[str, Any] = {**FOREST, **TREES[kind]}
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        settings: dict[str, Any] = {**FOREST, **TREES}
         self.model = GradientBoostingRegressor(random_state=0, min_samples_leaf=2, **settings)
+        self.model.fit(np.round(x * GRID) / GRID, y)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self.model.predict(np.round(x * GRID) / GRID))
+
+
+class _Smooth:
+    """A Gaussian process, shipped as a forest that learned what it says between the measured points: few measurements
+    of a smooth function are better told by their neighbours than by steps. Length scales are of all points; each fold
+    keeps them."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.scaler = StandardScaler().fit(x)
+        kernel = ConstantKernel(1.0) * Matern(np.full(x.shape[1], 3.0), (0.3, 100.0), nu=1.5) + WhiteKernel(
+            0.003, (1e-4, 0.1)
+        )
+        with warnings.catch_warnings():  # a scale at its bound is an axis that does not matter
+            warnings.simplefilter("ignore")
+            whole = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+            self.kernel = whole.fit(self.scaler.transform(x), y).kernel_
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> _Distilled:
+        process = GaussianProcessRegressor(self.kernel, optimizer=None, normalize_y=True)
+        process.fit(self.scaler.transform(x), y)
+        drawn = np.random.default_rng(0)
+        first, second = drawn.integers(0, len(x), (2, MIXES))
+        share = 0.6 * drawn.random((MIXES, 1))
+        mixes = np.vstack([x[first] * (1 - share) + x[second] * share, np.repeat(x, 3, 0)])
+        return _Distilled(mixes, process.predict(self.scaler.transform(mixes)))
+
+
+class _Distilled:
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.model = GradientBoostingRegressor(random_state=0, subsample=0.5, max_features=0.5, **SMOOTH_FOREST)
         self.model.fit(np.round(x * GRID) / GRID, y)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from chip.predict.along import (
     between,
 )
 from chip.predict.roofline import Attentive, Roofline
-from chip.predict.shapes import ALIGNED, features
+from chip.predict.shapes import ALIGNED
 from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables
 from chip.types import Cost, Estimate, Op, Seq
 
@@ -136,7 +136,7 @@ class Learned:
             return base * exp(table.surface(log2(op.rows), log2(op.cols)))
         forest = table.forest
         assert forest is not None
-        x = features(op, cost, self.units)
+        x = table.base.features(op, cost, self.units, base)
         return base * exp(forest.compiled(x) if self._asked > COMPILE_AFTER else forest.walk(x))
 
     def _bound(self, op: Op, cost: Cost, seconds: float) -> str:
@@ -157,11 +157,16 @@ def _inside(table: OperatorTable, op: Attention | MaskedAttention) -> Attention 
     return replace(op, batch=batch, q_len=1, kv_len=keys)
 
 
+def _windowed(op: Attention) -> bool:
+    """A window that hides something from a step of several tokens; a single token just sees fewer keys."""
+    return bool(op.window and op.q_len > 1 and op.kv_len > op.window)
+
+
 def covers(table: OperatorTable, op: Op) -> bool:
     if isinstance(op, Linear):
         if (op.weight_dtype and op.weight_dtype != op.dtype) or op.n % ALIGNED or op.k % ALIGNED:
             return False
-    elif (isinstance(op, Attention) and (op.window or op.v_head_dim or op.q_len > op.kv_len)) or (
+    elif (isinstance(op, Attention) and (_windowed(op) or op.v_head_dim or op.q_len > op.kv_len)) or (
         isinstance(op, MaskedAttention) and op.v_head_dim
     ):
         return False

@@ -18,7 +18,8 @@ from chip.ops.embedding import Embedding
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.rope import Rope
 from chip.ops.sampling import Sampling
-from chip.predict.shapes import attention_waves_s, masked_attention_s
+from chip.predict import tiled
+from chip.predict.shapes import attention_waves_s, features, masked_attention_s
 from chip.types import Cost, Op
 
 AXES = {  # what a table of a kind has ranges of; the others have rows and columns, and a surface instead of a forest
@@ -46,12 +47,15 @@ class Base:
     column_s: float = 0.0
     rows_at_once: float = 1.0
     copy_bytes_per_s: float = 1.0  # of heads copied for each query of their group
+    tiled: tiled.Tiled | None = None  # of attention whose kernels work so
 
     def seconds(self, op: Op, cost: Cost, units: int) -> float:
         memory_s = (cost[1] + cost[2]) / self.bytes_per_s
         if isinstance(op, MaskedAttention):
             rates = (self.flop_per_s, self.bytes_per_s, self.copy_bytes_per_s)
             return self.floor_s + masked_attention_s(op, units, *rates)
+        if isinstance(op, Attention) and self.tiled is not None:
+            return self.floor_s + tiled.seconds(op, units, self.tiled, self.flop_per_s, self.bytes_per_s)
         if isinstance(op, Attention):
             return self.floor_s + max(memory_s, attention_waves_s(op, units, self.flop_per_s, self.bytes_per_s))
         if self.row_s or self.column_s:
@@ -59,6 +63,12 @@ class Base:
             rows_s = max(1.0, op.rows / self.rows_at_once) * (self.row_s + self.column_s * op.cols)
             return self.floor_s + sqrt(sqrt(memory_s**4 + rows_s**4))
         return self.floor_s + max(cost[0] / self.flop_per_s, memory_s)
+
+    def features(self, op: Op, cost: Cost, units: int, base_s: float) -> list[float]:
+        """What a forest's correction of this base depends on."""
+        if self.tiled is not None and isinstance(op, Attention):
+            return tiled.features(op, base_s)
+        return features(op, cost, units)
 
 
 @dataclass(frozen=True)

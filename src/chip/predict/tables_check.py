@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from chip import ops
+from chip.predict import tiled
 from chip.predict.shapes import FEATURES
 from chip.predict.tables import AXES, ROW_AXES, ROW_OPS, Base, Forest, OperatorTable, Surface, Tables
 from chip.types import ChipError
@@ -35,12 +36,18 @@ def _wrong(t: OperatorTable) -> str:
         return f"ranges must give 0 < least <= most of {', '.join(axes)}"
     if not t.spreads or not all(0 < s.low <= 1 <= s.high < LARGEST and 0 < s.upto_s < LARGEST for s in t.spreads):
         return "spreads must be there, each with 0 < low <= 1 <= high and 0 < upto_s"
-    learnt = _wrong_forest(t.forest, FEATURES[t.op]) if t.forest else _wrong_surface(t.surface)
+    learnt = (
+        _wrong_forest(t.forest, tiled.FEATURES if t.base.tiled else FEATURES[t.op])
+        if t.forest
+        else _wrong_surface(t.surface)
+    )
     return _wrong_base(t.base, t.op) or learnt
 
 
 def _wrong_base(b: Base, op: str) -> str:
-    rates = (b.flop_per_s, b.bytes_per_s, b.rows_at_once, b.copy_bytes_per_s)
+    rates: tuple[float, ...] = (b.flop_per_s, b.bytes_per_s, b.rows_at_once, b.copy_bytes_per_s)
+    if b.tiled is not None:
+        rates += (b.tiled.tile_s, b.tiled.odd_heads, b.tiled.small_heads, b.tiled.imbalance, b.tiled.split_keys)
     times = (b.floor_s, b.row_s, b.column_s)
     if not all(0 < v < LARGEST for v in rates) or not all(0 <= v < LARGEST for v in times):
         return "its base must have positive rates and times"
