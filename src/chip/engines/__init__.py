@@ -1,7 +1,8 @@
 """Engines: how a runtime behaves, one file each, found by listing this folder (`hf-eager` lives in hf_eager.py).
 
 Each has NAME, TITLE, LATENT_KV (does its cache hold MLA latents), RUNS_AS (which measured implementation it runs of
-each operator; of attention, `attention_decode` for single tokens), CAVEAT (what its predictions leave out, said with
+each operator; of attention, `attention_decode` for single tokens), KERNELS (how many it launches of an operator, where
+that differs from the operator's own count), CAVEAT (what its predictions leave out, said with
 each; "" for nothing), and the functions
 `prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes, panels)` -> steps with how often each stands
 (`panels`: how finely the growing context is integrated), and
@@ -27,6 +28,7 @@ class Engine(Protocol):
     TITLE: str
     LATENT_KV: bool
     RUNS_AS: Mapping[str, str]
+    KERNELS: Mapping[str, int]
     CAVEAT: str
 
     def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...

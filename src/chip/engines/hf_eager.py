@@ -15,6 +15,7 @@ CAVEAT = (
     "hf-eager: device time only; the host's time to launch each kernel is not modelled yet, and where it is the longer "
     "(decode, short prompts) a step takes many times this"
 )
+KERNELS = hf_ops.KERNELS
 RUNS_AS = {**hf_ops.RUNS_AS, "attention": "cudnn"}
 
 

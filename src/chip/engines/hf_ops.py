@@ -24,6 +24,9 @@ RUNS_AS = {
 }  # fmt: skip
 
 
+KERNELS = {"silu_mul": 2, "kv_append": 2}
+
+
 def spelled(program: Program, attention: Callable[[Op], Op]) -> Program:
     """The program with HF's spelling of norms and rotations, and the engine's of attention."""
     blocks = [Block(b.repeat, tuple(Call(c.role, attention(_spelled(c.op))) for c in b.calls)) for b in program.blocks]

@@ -5,7 +5,7 @@ Intervals of roofline estimates share their cause (the same ceilings and factors
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -18,6 +18,8 @@ from chip.ops.attention import Attention
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.predict.along import AlongTokens, Answer, OverSequences, answer
+from chip.predict.overheads import SOURCE, Extra, Overheads, Work
+from chip.predict.roof import Range
 from chip.predict.roofline import Attentive
 from chip.types import Cost, Estimate, Op, Program, Scenario
 
@@ -77,9 +79,10 @@ class Template(NamedTuple):
 
     operators: tuple[tuple[str, AlongTokens, tuple[Use, ...]], ...]  # kind, answers, uses
     attention: tuple[tuple[str, int, str, OverSequences], ...]  # role, repeat, kind, answers
+    kernels: int  # that it launches
 
 
-def template(program: Program, estimator: Estimator) -> Template:
+def template(program: Program, estimator: Estimator, kernels: Mapping[str, int]) -> Template:
     uses: dict[Op, dict[str, int]] = {}
     attention: dict[tuple[str, Attentive], int] = {}
     for block in program.blocks:
@@ -93,6 +96,7 @@ def template(program: Program, estimator: Estimator) -> Template:
     return Template(
         tuple((op.kind, estimator.along(op), tuple(roles.items())) for op, roles in uses.items()),
         tuple((role, repeat, op.kind, estimator.over(op)) for (role, op), repeat in attention.items()),
+        sum(b.repeat * kernels.get(c.op.kind, c.op.KERNELS) for b in program.blocks for c in b.calls),
     )
 
 
@@ -103,14 +107,24 @@ def windows(program: Program) -> set[int]:
 class Composer:
     """Predicts the steps of one model on one engine, under one estimator."""
 
-    def __init__(self, decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        precision: Precision,
+        tp: int,
+        engine: str,
+        estimator: Estimator,
+        overheads: Overheads | None = None,
+    ) -> None:
         self.decoder, self.precision, self.tp = decoder, precision, tp
         self.engine = engines.get(engine)
         self.estimator = estimator
-        layers = body(decoder, 1, precision, tp)
-        self.decode_body = template(self.engine.rewrite(layers, True), estimator)
-        self.prefill_body = template(self.engine.rewrite(layers, False), estimator)
-        self.head = template(self.engine.rewrite(head(decoder, 1, precision, tp), False), estimator)
+        self.overheads = overheads or Overheads({})
+        self.layers = sum(n for n, _ in decoder.layers)
+        layers, kernels = body(decoder, 1, precision, tp), self.engine.KERNELS
+        self.decode_body = template(self.engine.rewrite(layers, True), estimator, kernels)
+        self.prefill_body = template(self.engine.rewrite(layers, False), estimator, kernels)
+        self.head = template(self.engine.rewrite(head(decoder, 1, precision, tp), False), estimator, kernels)
         self.windows = windows(self.engine.rewrite(layers, True))
         # small: a sweep of any length runs in bounded memory, and decode steps of one batch size recur
         self._body = lru_cache(maxsize=64)(self._evaluate_body)
@@ -124,8 +138,8 @@ class Composer:
             return PANELS
         return 1 if 4 * s.output > s.prompt else 0
 
-    def phase(self, steps: engines.Weighted) -> Phase:
-        """Sum over steps, each times how many it stands for."""
+    def phase(self, steps: engines.Weighted, asked: Scenario | None = None) -> Phase:
+        """Sum over steps, each times how many it stands for; `asked` where they end with the first tokens."""
         attention: list[Line] = []
         bodies: dict[tuple[int, bool], float] = {}
         heads: dict[int, float] = {}
@@ -147,7 +161,29 @@ class Composer:
             _add(merged, self._head(rows), weight)
         for one in attention:
             merge(merged, one, 1.0)
-        return Phase(merged.values())
+        found = Phase(merged.values())
+        if not self.overheads:
+            return found
+        device = Range(found.seconds, found.low_s, found.high_s)
+        extras = self.overheads.extras(self.work(steps, asked), device)
+        return Phase([*found.lines, *map(_extra, extras)])
+
+    def work(self, steps: engines.Weighted, asked: Scenario | None) -> Work:
+        """What the steps ask of the engine besides their operators."""
+        count = kernels = seqs = eager_layers = eager_kernels = graph_layers = 0.0
+        for step, weight in steps:
+            decode = all(seq.new == 1 for seq in step.seqs)
+            launched = (self.decode_body if decode else self.prefill_body).kernels + self.head.kernels
+            count += weight
+            kernels += weight * launched
+            seqs += weight * step.rows
+            if not step.graph:
+                eager_layers += weight * self.layers
+                eager_kernels += weight * launched
+            elif asked is not None:
+                graph_layers += weight * self.layers
+        requests, tokens = (asked.batch, asked.batch * asked.prompt) if asked is not None else (0, 0)
+        return Work(count, kernels, seqs, eager_layers, eager_kernels, graph_layers, requests, tokens)
 
     def _evaluate_body(self, tokens: int, decode: bool) -> dict[str, Line]:
         return self._grow(self.decode_body if decode else self.prefill_body, tokens)
@@ -176,6 +212,11 @@ def line(estimator: Estimator, role: str, calls: float, op: Op) -> Line:
 def _line(role: str, kind: str, n: float, found: Answer) -> Line:
     seconds, low_s, high_s, bound, source, flops, moved = found
     return Line(role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n)
+
+
+def _extra(extra: Extra) -> Line:
+    seconds, low_s, high_s = extra.seconds
+    return Line(extra.role, SOURCE, extra.calls, seconds, low_s, high_s, extra.bound, SOURCE, 0.0, 0.0)
 
 
 def _add(into: dict[str, Line], lines: dict[str, Line], weight: float) -> None:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
-from chip import engines, hardware
+from chip import engine_profile, engines, hardware
 from chip.dtypes import precision
 from chip.models import library
 from chip.models.decoder import Decoder
@@ -17,6 +17,7 @@ from chip.predict import memory
 from chip.predict.answer import Prediction
 from chip.predict.compose import Composer
 from chip.predict.estimator import estimator_of
+from chip.predict.overheads import Overheads
 from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Scenario
@@ -98,12 +99,14 @@ def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, stage
     check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
         check_shards(decoder, tp)
-    return Composer(decoder, p, tp, engine, estimator_of(h, engines.get(engine).RUNS_AS, stage)), roof
+    terms = engine_profile.find(h, engine) if stage >= Stage.ENGINE else None
+    estimator = estimator_of(h, engines.get(engine).RUNS_AS, stage)
+    return Composer(decoder, p, tp, engine, estimator, Overheads(terms.terms) if terms else None), roof
 
 
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, stage: Stage = ALL) -> Prediction:
     c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage)
-    prefill = c.phase(c.engine.prefill(s, roof.memory_bytes))
+    prefill = c.phase(c.engine.prefill(s, roof.memory_bytes), s)
     decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s))) if s.output > 1 else None
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}

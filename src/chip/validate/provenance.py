@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from chip import artifact, hardware
+from chip import artifact, engine_profile, hardware
 from chip.hardware import Hardware
 from chip.predict.roof import reference
 from chip.types import ChipError
-
-ENGINES = hardware.DATA / "engines"
 
 
 class Used(NamedTuple):
@@ -34,15 +32,8 @@ def _tables(h: Hardware, engine: str) -> Path | None:
     return h.tables
 
 
-def _engine_profile(h: Hardware, engine: str) -> Path | None:
-    """Of a bundled GPU data/engines/<gpu>.<engine>.json; of another beside its profile, my-gpu.<engine>.json."""
-    if h.measured is None or h.measured.parent == hardware.PROFILES:
-        return ENGINES / f"{h.name}.{engine}.json"
-    return h.measured.with_suffix(f".{engine}.json")
-
-
 # Whatever else a prediction comes to read has its place here.
-SOURCES: tuple[Callable[[Hardware, str], Path | None], ...] = (_profile, _tables, _engine_profile)
+SOURCES: tuple[Callable[[Hardware, str], Path | None], ...] = (_profile, _tables, engine_profile.path_for)
 
 
 def rests_on(gpu: str, engine: str) -> list[Used]:

@@ -1,0 +1,67 @@
+"""What an engine adds to its operators on one host: measured on small models that are named in it, never on those that
+predictions are judged by.
+
+Terms, in seconds, each nothing where it is missing:
+
+kernel_s            more than alone, for each kernel of a step: others came between it and its like
+step_s              device time of a step that belongs to no operator: small kernels around the model, pauses
+first_s, request_s, token_s
+                    before the first step: once, for each request, for each token of the prompts
+host_step_s, host_seq_s, host_layer_s, host_layer_graph_s, host_kernel_s
+                    the host's share of a step: once, for each sequence, for each layer launched by the host (or as
+                    pieces of graphs), for each kernel it launches. It overlaps the device's: the longer of the two
+                    counts
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+from chip import artifact, codec, hardware
+from chip.hardware import Hardware
+from chip.types import Ceiling, ChipError
+
+ENGINES = hardware.DATA / "engines"
+TERMS = (
+    "kernel_s", "step_s", "first_s", "request_s", "token_s",
+    "host_step_s", "host_seq_s", "host_layer_s", "host_layer_graph_s", "host_kernel_s",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProfile:
+    SCHEMA: ClassVar[str] = "chip.engine_profile/1"
+
+    engine: str
+    engine_version: str
+    device: str
+    cpu: str  # of the host it was measured on
+    models: tuple[str, ...]  # that it was measured on
+    terms: dict[str, Ceiling]
+
+
+def path_for(h: Hardware, engine: str) -> Path:
+    """Of a bundled GPU data/engines/<gpu>.<engine>.json; of another beside its profile, my-gpu.<engine>.json."""
+    if h.measured is None or h.measured.parent == hardware.PROFILES:
+        return ENGINES / f"{h.name}.{engine}.json"
+    return h.measured.with_suffix(f".{engine}.json")
+
+
+def find(h: Hardware, engine: str) -> EngineProfile | None:
+    """The one that goes with a GPU, if there is one."""
+    path = path_for(h, engine)
+    return read(path) if h.profile is not None and path.is_file() else None
+
+
+@lru_cache(maxsize=32)
+def read(path: Path) -> EngineProfile:
+    found = codec.from_json(EngineProfile, artifact.read(path, EngineProfile.SCHEMA).data, f"{path}: data")
+    for name, term in found.terms.items():
+        if name not in TERMS:
+            raise ChipError(f"{path}: unknown term {name!r}; known: {', '.join(TERMS)}")
+        if not 0 <= term.low <= term.value <= term.high < 1e6:
+            raise ChipError(f"{path}: term {name!r} must have 0 <= low <= value <= high, in seconds")
+    return found

@@ -1,0 +1,180 @@
+"""From runs of two small models that differ only in their layers to an engine's terms.
+
+What grows with the layers and what does not are told apart by the two depths; what the operators take is predicted from
+tables. Nothing is negative. An interval is the spread of single points around the fit, since a busy host is the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import linprog
+
+from chip import runs, stats
+from chip.engine_profile import EngineProfile
+from chip.models import describe
+from chip.predict.request import composer, predict
+from chip.predict.stages import Stage
+from chip.runs import Run, Runs
+from chip.types import Ceiling, ChipError, Scenario
+
+HOST_BOUND = 0.7  # of the step the device worked: below it the host sets the pace
+DEVICE_BOUND = 0.9
+
+
+class Point(NamedTuple):
+    run: Run
+    layers: int
+    device_s: dict[str, float]  # "prefill", "decode": what the operators alone should take
+    kernels: dict[str, float]
+
+    @property
+    def measured_s(self) -> dict[str, float]:
+        return {"prefill": self.run.ttft_s, "decode": self.run.tpot_s}
+
+    def kernel_time_s(self, phase: str) -> float | None:
+        """What its kernels took under the profiler, where the run tells."""
+        table = self.run.settings.get("kernels", {}).get(phase)
+        return sum(row[2] for row in table) * 1e-6 if table else None
+
+    @property
+    def graph(self) -> bool:
+        """Whether its prefill ran as (pieces of) graphs."""
+        return bool(self.kernels["graphed"])
+
+
+def fit(found: Runs, gpu: str, engine: str, cpu: str) -> tuple[EngineProfile, list[str]]:
+    """The profile, and the ids of the runs it was made from."""
+    judged = [r for r in found.runs if r.status == "ok" and r.engine == engine and r.decodes]
+    points = [_point(r, found.configs, gpu) for r in judged]
+    depths = {p.layers for p in points}
+    if len(depths) < 2:
+        raise ChipError(f"the terms of {engine} need runs of two depths of one model, found {len(depths)}")
+    terms: dict[str, Ceiling] = {}
+    terms |= _device_terms(points)
+    terms |= _host_terms(points)
+    version = points[0].run.engine_version
+    models = tuple(dict.fromkeys(p.run.model for p in points))
+    profile = EngineProfile(engine, version, points[0].run.device, cpu, models, terms)
+    return profile, [runs.id_of(p.run) for p in points]
+
+
+def _point(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str) -> Point:
+    decoder = describe(dict(configs[run.model]), run.model, run.model)
+    s = run.scenario
+    made = predict(decoder, gpu, run.engine, s, Stage.TABLES)
+    assert made.decode is not None
+    c, roof = composer(decoder, gpu, run.engine, s.dtype, s.tp, Stage.TABLES)
+    first = c.work(c.engine.prefill(s, roof.memory_bytes), s)
+    step = c.work(c.engine.decode(s, roof.memory_bytes), None)
+    return Point(
+        run,
+        c.layers,
+        {"prefill": made.prefill.seconds, "decode": made.decode.seconds},
+        {"prefill": first.kernels, "decode": step.kernels / step.steps, "graphed": first.graph_layers},
+    )
+
+
+def _pairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
+    """(shallow, deep) of one scenario and variant."""
+    by: dict[tuple[Scenario, str], list[Point]] = {}
+    for p in sorted(points, key=lambda p: p.layers):
+        by.setdefault((p.run.scenario, p.run.variant), []).append(p)
+    return [(same[0], same[-1]) for same in by.values() if same[0].layers < same[-1].layers]
+
+
+def _device_terms(points: Sequence[Point]) -> dict[str, Ceiling]:
+    """Gaps from what a layer takes beyond its operators, and what a step has around the model."""
+    gaps, around = [], []
+    for shallow, deep in _pairs(points):
+        times = [_device_time_s(p) for p in (shallow, deep)]
+        if times[0] is None or times[1] is None:
+            continue
+        kernels = deep.kernels["decode"] - shallow.kernels["decode"]
+        beyond = (times[1] - times[0]) - (deep.device_s["decode"] - shallow.device_s["decode"])
+        gaps.append(max(0.0, beyond / kernels))
+    if not gaps:
+        return {}
+    gap = stats.median(gaps)
+    for p in points:
+        took = _device_time_s(p)
+        if took is not None:
+            around.append(max(0.0, took - p.device_s["decode"] - gap * p.kernels["decode"]))
+    return {
+        "kernel_s": _term(gaps, "decode of two depths beyond the operators of the added layers, for each kernel"),
+        "step_s": _term(around, "decode step beyond its operators and gaps"),
+    }
+
+
+def _device_time_s(p: Point) -> float | None:
+    """Device time of a decode step: the step where the device never waited, else its kernels under the profiler."""
+    if p.run.busy.get("decode", 0.0) >= DEVICE_BOUND:
+        return p.measured_s["decode"]
+    return p.kernel_time_s("decode")
+
+
+def _host_terms(points: Sequence[Point]) -> dict[str, Ceiling]:
+    waiting = [p for p in points if p.run.busy.get("decode", 1.0) < HOST_BOUND]
+    if not waiting:
+        return {}
+    if waiting[0].run.engine == "vllm":
+        return _serving(waiting)
+    rows: dict[str, Callable[[Point], float]] = {
+        "host_step_s": lambda p: 1.0,
+        "host_kernel_s": lambda p: p.kernels["decode"],
+    }
+    return _regress(waiting, [p.measured_s["decode"] for p in waiting], rows, "eager decode steps, host-bound")
+
+
+def _serving(points: Sequence[Point]) -> dict[str, Ceiling]:
+    """vLLM: a decode step is scheduled and launched as one graph; a prefill is also submitted, and launched layer by
+    layer."""
+    decode: dict[str, Callable[[Point], float]] = {
+        "host_step_s": lambda p: 1.0,
+        "host_seq_s": lambda p: float(p.run.scenario.batch),
+    }
+    steps = _regress(points, [p.measured_s["decode"] for p in points], decode, "decode steps, host-bound")
+    prefill: dict[str, Callable[[Point], float]] = {
+        "first_s": lambda p: 1.0,
+        "request_s": lambda p: float(p.run.scenario.batch),
+        "token_s": lambda p: float(p.run.scenario.batch * p.run.scenario.prompt),
+        "host_layer_s": lambda p: 0.0 if p.graph else float(p.layers),
+        "host_layer_graph_s": lambda p: float(p.layers) if p.graph else 0.0,
+    }
+    early = [p for p in points if p.run.busy.get("prefill", 1.0) < HOST_BOUND]
+    # the step that ends with the first token is scheduled like any other
+    left = [max(1e-6, p.measured_s["prefill"] - _scheduled(steps, p)) for p in early]
+    return {**steps, **_regress(early, left, prefill, "prompts until the first token, host-bound")}
+
+
+def _scheduled(steps: Mapping[str, Ceiling], p: Point) -> float:
+    return steps["host_step_s"].value + steps["host_seq_s"].value * p.run.scenario.batch
+
+
+def _regress(
+    points: Sequence[Point], seconds: Sequence[float], rows: Mapping[str, Callable[[Point], float]], method: str
+) -> dict[str, Ceiling]:
+    """Non-negative terms with the least sum of relative errors (not squares: a busy host gives outliers); the points'
+    own spread around it is every term's interval."""
+    y = np.array(seconds)
+    a = np.array([[row(p) for row in rows.values()] for p in points])
+    count, width = a.shape
+    scaled, slack = a / y[:, None], np.eye(count)
+    least = linprog(
+        np.concatenate([np.zeros(width), np.ones(count)]),
+        A_ub=np.block([[scaled, -slack], [-scaled, -slack]]),
+        b_ub=np.concatenate([np.ones(count), -np.ones(count)]),
+    )
+    found = least.x[:width]
+    ratio = y / np.maximum(a @ found, 1e-9)
+    low, high = (float(np.quantile(ratio, q)) for q in (0.05, 0.95))
+    low, high = min(1.0, low), max(1.0, high)
+    text = f"{len(points)} {method}; interval: spread of single points"
+    return {name: Ceiling(float(v), float(v) * low, float(v) * high, "s", text) for name, v in zip(rows, found)}
+
+
+def _term(values: Sequence[float], method: str) -> Ceiling:
+    middle = stats.median(values)
+    return Ceiling(middle, min(values), max(values), "s", f"{len(values)} points, median, least and most: {method}")
