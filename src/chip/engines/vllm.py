@@ -22,20 +22,28 @@ from chip.types import Call, Program, Scenario, Seq, Step
 NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"
 LATENT_KV = True
-# Norms, rotations and activations are what torch.compile makes of them, attention is FlashAttention-3 over pages.
+# Norms, rotations and activations are what torch.compile makes of them: one pass over their bytes. Attention is
+# FlashAttention-3 over pages.
 RUNS_AS = {
     "linear": "torch",
     "embedding": "torch",
     "attention": "fa3",
     "attention_decode": "fa3",
-    **dict.fromkeys(("rms_norm", "add_rms_norm", "silu_mul", "rope"), "compiled"),
+    **dict.fromkeys(
+        ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "silu", "relu", "rope"),
+        "one_pass",
+    ),
     "sampling": "fp32",
 }
 CAVEAT = ""
 <<<<<<< HEAD
+<<<<<<< HEAD
 MEMORY_SHARE = 0.92  # gpu_memory_utilization, vLLM 0.26's default: in the configuration of every recorded run
 =======
 KERNELS = {"rope": 2}  # queries and keys apart
+=======
+KERNELS = {"rope": 2, "attention": 2}  # queries and keys apart; splits are combined
+>>>>>>> 07d9eea (Follow the clock from boost to settled, and take vLLM's compiled kernels as one pass over their bytes)
 MEMORY_SHARE = 0.9  # gpu_memory_utilization
 >>>>>>> 412c1c0 (Add what engines and hosts cost to predictions, measured on two small models of two depths)
 

@@ -7,12 +7,13 @@ tables. Nothing is negative. An interval is the spread of single points around t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import linprog
 
-from chip import runs, stats
+from chip import engine_profile, hardware, runs, stats
 from chip.engine_profile import EngineProfile
 from chip.models import describe
 from chip.predict.request import composer, predict
@@ -22,6 +23,7 @@ from chip.types import Ceiling, ChipError, Scenario
 
 HOST_BOUND = 0.7  # of the step the device worked: below it the host sets the pace
 DEVICE_BOUND = 0.9
+GRAPHS = "hf-graph"  # whose gaps stand in where none could be measured
 
 
 class Point(NamedTuple):
@@ -52,9 +54,7 @@ def fit(found: Runs, gpu: str, engine: str, cpu: str) -> tuple[EngineProfile, li
     depths = {p.layers for p in points}
     if len(depths) < 2:
         raise ChipError(f"the terms of {engine} need runs of two depths of one model, found {len(depths)}")
-    terms: dict[str, Ceiling] = {}
-    terms |= _device_terms(points)
-    terms |= _host_terms(points)
+    terms = {**_device_terms(points, gpu), **_host_terms(points)}
     version = points[0].run.engine_version
     models = tuple(dict.fromkeys(p.run.model for p in points))
     profile = EngineProfile(engine, version, points[0].run.device, cpu, models, terms)
@@ -85,34 +85,36 @@ def _pairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
     return [(same[0], same[-1]) for same in by.values() if same[0].layers < same[-1].layers]
 
 
-def _device_terms(points: Sequence[Point]) -> dict[str, Ceiling]:
-    """Gaps from what a layer takes beyond its operators, and what a step has around the model."""
-    gaps, around = [], []
-    for shallow, deep in _pairs(points):
-        times = [_device_time_s(p) for p in (shallow, deep)]
-        if times[0] is None or times[1] is None:
-            continue
-        kernels = deep.kernels["decode"] - shallow.kernels["decode"]
-        beyond = (times[1] - times[0]) - (deep.device_s["decode"] - shallow.device_s["decode"])
-        gaps.append(max(0.0, beyond / kernels))
-    if not gaps:
+def _device_terms(points: Sequence[Point], gpu: str) -> dict[str, Ceiling]:
+    """Gaps from what a layer takes beyond its operators, and what a step has around the model.
+
+    Where the host was too slow for the device ever to be the longer, gaps cannot be told from waiting: those of the same
+    GPU's graphs stand in, measured with hf-graph, and the kernels under the profiler tell the rest.
+    """
+    busy = [p for p in points if p.run.busy.get("decode", 0.0) >= DEVICE_BOUND]
+    if busy:
+        gap = _term(_gaps(busy), "decode of two depths beyond the operators of the added layers, for each kernel")
+        beyond = [p.measured_s["decode"] - p.device_s["decode"] - gap.value * p.kernels["decode"] for p in busy]
+    else:
+        graphs = engine_profile.find(hardware.find(gpu), GRAPHS)
+        gap = graphs.terms["kernel_s"] if graphs else Ceiling(0.0, 0.0, 0.0, "s", "not measured")
+        gap = replace(gap, method=f"of {GRAPHS}: {gap.method}")
+        told = [(p, p.kernel_time_s("decode")) for p in points]
+        beyond = [seconds - p.device_s["decode"] for p, seconds in told if seconds is not None]
+    if not beyond:
         return {}
-    gap = stats.median(gaps)
-    for p in points:
-        took = _device_time_s(p)
-        if took is not None:
-            around.append(max(0.0, took - p.device_s["decode"] - gap * p.kernels["decode"]))
-    return {
-        "kernel_s": _term(gaps, "decode of two depths beyond the operators of the added layers, for each kernel"),
-        "step_s": _term(around, "decode step beyond its operators and gaps"),
-    }
+    around = _term([max(0.0, s) for s in beyond], "decode step beyond its operators and gaps")
+    return {"kernel_s": gap, "step_s": around}
 
 
-def _device_time_s(p: Point) -> float | None:
-    """Device time of a decode step: the step where the device never waited, else its kernels under the profiler."""
-    if p.run.busy.get("decode", 0.0) >= DEVICE_BOUND:
-        return p.measured_s["decode"]
-    return p.kernel_time_s("decode")
+def _gaps(points: Sequence[Point]) -> list[float]:
+    out = []
+    for shallow, deep in _pairs(points):
+        beyond = (deep.measured_s["decode"] - deep.device_s["decode"]) - (
+            shallow.measured_s["decode"] - shallow.device_s["decode"]
+        )
+        out.append(max(0.0, beyond / (deep.kernels["decode"] - shallow.kernels["decode"])))
+    return out or [0.0]
 
 
 def _host_terms(points: Sequence[Point]) -> dict[str, Ceiling]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,10 @@ from sklearn.model_selection import KFold
 from sklearn.preprocessing import StandardScaler
 
 from chip import measurements, stats
+from chip.measure.profile import LONG_SAMPLE_S, TABLES
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
+from chip.predict.settling import Settling
 from chip.predict.shapes import ALIGNED
 from chip.predict.tables import AXES, ROW_AXES, ROW_OPS, Base, Forest, OperatorTable, Spread, Surface, Tables
 from chip.predict.tiled import Tiled
@@ -45,12 +47,14 @@ SURFACE_FLOOR_S = 1.5e-6
 MIXES = 6000  # points between measured ones at which a forest learns what a smooth fit says
 SMOOTH_FOREST = {"n_estimators": 100, "learning_rate": 0.15, "max_depth": 5, "min_samples_leaf": 5}
 
+Group = tuple[str, str, str, str]  # kind, implementation, dtype, context
+LARGE_FLOPS, LARGE_AXIS, LEAST_LARGE = 1e12, 2048, 5  # products whose rate is the clock's, and how many are enough
 Fit = Callable[[np.ndarray, np.ndarray], Callable[[np.ndarray], np.ndarray]]
 
 
 def fit(found: Iterable[Measurement], profile: HardwareProfile) -> tuple[Tables, dict[str, str]]:
     """Tables of every operator with enough measurements in a context, and why others have none."""
-    groups: dict[tuple[str, str, str, str], dict[Op, list[float]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[Group, dict[Op, list[float]]] = defaultdict(lambda: defaultdict(list))
     for m in measurements.ok(found):
         op = measurements.operator(m.op)
         if m.context in CONTEXTS and _regular(op) and not any(f.startswith(DISTURBED) for f in m.flags):
@@ -79,7 +83,32 @@ def fit(found: Iterable[Measurement], profile: HardwareProfile) -> tuple[Tables,
             or "there are no cold or hot measurements"
         )
         raise ChipError(f"nothing could be learned ({why}); `chip profile --suite tables` measures what is needed")
-    return Tables(profile.device, profile.units, tuple(tables)), left_out
+    return Tables(profile.device, profile.units, tuple(tables), _settling(groups, profile)), left_out
+
+
+def _settling(groups: Mapping[Group, Mapping[Op, list[float]]], profile: HardwareProfile) -> Settling | None:
+    """Boost and settled rates are the profile's; where the tables stand between them is told by large products, which
+    reach either; and when they were measured, by how the tables are measured."""
+    boost, settled = (profile.ceilings.get(name) for name in ("matmul_bf16", "matmul_bf16_settled"))
+    large = [
+        op.cost().flops / float(np.median(times))
+        for (kind, _, dtype, _), by_op in groups.items()
+        for op, times in by_op.items()
+        if kind == "linear" and dtype == "bf16" and isinstance(op, Linear)
+        if op.cost().flops > LARGE_FLOPS and min(op.m, op.n, op.k) >= LARGE_AXIS
+    ]
+    if boost is None or settled is None or len(large) < LEAST_LARGE or boost.value <= settled.value:
+        return None
+    gained, held = 1 - settled.value / boost.value, settled.value / float(np.median(large))
+    if not 0 < 1 - held < gained:
+        return None
+    age_s = TABLES.arithmetic_warm_s + TABLES.runs * LONG_SAMPLE_S / 2
+    time_s = age_s / float(np.log(gained / (1 - held)))
+    return Settling(_short(gained), _short(held), _short(time_s), _short(settled.value))
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _regular(op: Op) -> bool:

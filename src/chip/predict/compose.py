@@ -21,11 +21,16 @@ from chip.predict.along import AlongTokens, Answer, OverSequences, answer
 from chip.predict.overheads import SOURCE, Extra, Overheads, Work
 from chip.predict.roof import Range
 from chip.predict.roofline import Attentive
+from chip.predict.settling import Settling
 from chip.types import Cost, Estimate, Op, Program, Scenario
+
+LEARNED = "interpolated"  # the source of what tables answer
 
 
 class Estimator(Protocol):
     """Answers for one operator, for one that grows with the tokens of a step, and for attention over sequences."""
+
+    settling: Settling | None
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]: ...
     def along(self, op: Op) -> AlongTokens: ...
@@ -161,12 +166,25 @@ class Composer:
             _add(merged, self._head(rows), weight)
         for one in attention:
             merge(merged, one, 1.0)
-        found = Phase(merged.values())
+        found = self._settled(Phase(merged.values()), asked)
         if not self.overheads:
             return found
         device = Range(found.seconds, found.low_s, found.high_s)
         extras = self.overheads.extras(self.work(steps, asked), device)
         return Phase([*found.lines, *map(_extra, extras)])
+
+    def _settled(self, phase: Phase, asked: Scenario | None) -> Phase:
+        """With arithmetic at the clock it runs at: a prefill finds a rested GPU, decode steps one that has settled."""
+        settling = self.estimator.settling
+        if settling is None:
+            return phase
+        factor = settling.factor(phase.seconds) if asked is not None else settling.settled
+        return Phase(
+            [
+                _times(n, factor) if n.source == LEARNED and settling.limits(n.flops / n.seconds) else n
+                for n in phase.lines
+            ]
+        )
 
     def work(self, steps: engines.Weighted, asked: Scenario | None) -> Work:
         """What the steps ask of the engine besides their operators."""
@@ -212,6 +230,10 @@ def line(estimator: Estimator, role: str, calls: float, op: Op) -> Line:
 def _line(role: str, kind: str, n: float, found: Answer) -> Line:
     seconds, low_s, high_s, bound, source, flops, moved = found
     return Line(role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n)
+
+
+def _times(line: Line, factor: float) -> Line:
+    return line._replace(seconds=line.seconds * factor, low_s=line.low_s * factor, high_s=line.high_s * factor)
 
 
 def _extra(extra: Extra) -> Line:

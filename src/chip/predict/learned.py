@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil, exp, log2
 
+from chip.dtypes import BYTES
+from chip.ops.add import Add
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
@@ -19,12 +21,14 @@ from chip.predict.along import (
     OverSequences,
     answer,
     between,
+    grown,
 )
 from chip.predict.roofline import Attentive, Roofline
 from chip.predict.shapes import ALIGNED
 from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables
 from chip.types import Cost, Estimate, Op, Seq
 
+ONE_PASS = "one_pass"  # an implementation: one kernel that touches each of its bytes once
 MOST_BATCHES = 64  # batch sizes whose attention is remembered, so that a sweep of any length runs in bounded memory
 
 
@@ -43,6 +47,7 @@ class Learned:
 
     def __init__(self, tables: Tables, otherwise: Roofline, runs_as: Mapping[str, str] | None = None) -> None:
         self.units = tables.units
+        self.settling = tables.settling
         self.otherwise = otherwise
         self.roof = otherwise.roof
         self._tables: dict[tuple[str, str], OperatorTable] = {}
@@ -51,9 +56,15 @@ class Learned:
                 wanted = t.context == "cold" if runs_as is None else runs_as.get(name) == t.implementation
                 if wanted:
                     self._tables[name, t.dtype] = t
+        self._one_pass = frozenset(kind for kind, how in (runs_as or {}).items() if how == ONE_PASS)
+        self._additions = {
+            t.dtype: t for t in sorted(tables.operators, key=lambda t: t.context == "hot") if t.op == Add.kind
+        }
         self._asked = 0
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
+        if op.kind in self._one_pass:
+            return self._passing(op)
         table = self._tables.get((slot(op), getattr(op, "dtype", "")))
         if table is None or not covers(table, op):
             return self.otherwise(op)
@@ -64,8 +75,23 @@ class Learned:
         bound = self._bound(op, cost, seconds)
         return Estimate(seconds, seconds * low, seconds * high, "interpolated", bound), cost
 
+    def _passing(self, op: Op) -> tuple[Estimate, Cost]:
+        """As an addition that moves the same bytes, since such a kernel does little else."""
+        cost = op.cost()
+        assert isinstance(op, ROW_OPS)
+        like = Add(op.rows, round((cost[1] + cost[2]) / (op.rows * 3 * BYTES[op.dtype])), op.dtype)
+        table = self._additions.get(op.dtype)
+        if table is None or not covers(table, like):
+            return self.otherwise(op)
+        self._asked += 1
+        seconds = self._seconds(table, like, like.cost())
+        low, high = table.spread(seconds)
+        return Estimate(seconds, seconds * low, seconds * high, "interpolated", self._bound(op, cost, seconds)), cost
+
     def along(self, op: Op) -> AlongTokens:
         """As the roofline's. Operators are asked at nodes of their rows and drawn straight between them."""
+        if op.kind in self._one_pass:
+            return self._passing_along(op)
         table = self._tables.get((slot(op), getattr(op, "dtype", "")))
         if table is None:
             return self.otherwise.along(op)
@@ -90,6 +116,20 @@ class Learned:
             seconds = between(m, known, ask, nodes_log2)
             low, high = table.spread(seconds)
             return seconds, seconds * low, seconds * high, bound, "interpolated", flops, moved
+
+        return at
+
+    def _passing_along(self, op: Op) -> AlongTokens:
+        make = grown(op)
+        known: dict[int, Answer] = {}
+
+        def at(tokens: int) -> Answer:
+            if len(known) > MOST_BATCHES:
+                known.clear()
+            found = known.get(tokens)
+            if found is None:
+                found = known[tokens] = answer(*self._passing(make(tokens)))
+            return found
 
         return at
 

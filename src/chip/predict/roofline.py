@@ -10,6 +10,7 @@ from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.predict.along import AlongTokens, Answer, OverSequences, answer, grown
 from chip.predict.roof import Range, Roof, check_dtype
+from chip.predict.settling import Settling
 from chip.types import ChipError, Cost, Estimate, Op
 
 Attentive = Attention | MaskedAttention | Mla  # what depends on the sequences of a step, not on its tokens alone
@@ -22,6 +23,7 @@ class Roofline:
         """`kernel_floor_s`: least time of an elementwise kernel in a graph, where operators were measured; else that
         of the smallest kernel there is."""
         self.roof = roof
+        self.settling: Settling | None = None  # its rates are settled ones
         launch = roof.launch_s
         scale = kernel_floor_s / launch.value if kernel_floor_s and launch.value else 1.0
         self._kernel = Range(*(scale * s for s in launch))

@@ -19,6 +19,7 @@ from chip.ops.masked_attention import MaskedAttention
 from chip.ops.rope import Rope
 from chip.ops.sampling import Sampling
 from chip.predict import tiled
+from chip.predict.settling import Settling
 from chip.predict.shapes import attention_waves_s, features, masked_attention_s
 from chip.types import Cost, Op
 
@@ -171,3 +172,4 @@ class Tables:
     device: str
     units: int
     operators: tuple[OperatorTable, ...]
+    settling: Settling | None = None  # of arithmetic, where the profile tells boost from settled

@@ -16,6 +16,11 @@ LARGEST = 1e30  # of any number; what is not a number is not below it either
 def check(tables: Tables, where: str) -> None:
     if not 1 <= tables.units < LARGEST:
         raise ChipError(f"{where}.units must be a positive number, got {str(tables.units)[:40]}")
+    s = tables.settling
+    if s is not None and not (
+        0 <= s.boost < 1 and 0.5 <= s.measured <= 1.5 and 0 < s.time_s < LARGEST and s.flop_per_s > 0
+    ):
+        raise ChipError(f"{where}.settling must have 0 <= boost < 1, measured near 1, and time and rate above 0")
     for i, t in enumerate(tables.operators):
         wrong = _wrong(t)
         if wrong:

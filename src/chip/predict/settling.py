@@ -1,0 +1,33 @@
+"""How a GPU slows down under load: arithmetic starts at the boost clock and settles, within a fraction of a second, at
+the clock that the power limit allows. Tables were measured somewhere in between; a short prefill runs before that, a
+long one after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp
+
+NEAR_LIMIT = 0.9  # memory and idle power come on top of the arithmetic's
+
+
+@dataclass(frozen=True)
+class Settling:
+    boost: float  # how much less time than settled arithmetic takes at first
+    measured: float  # time over settled time while the tables were measured
+    time_s: float  # in which the difference falls to 1/e
+    flop_per_s: float  # settled: what draws all the power there is
+
+    def limits(self, flop_per_s: float) -> bool:
+        """Whether arithmetic at this rate meets the power limit; what is slower keeps its clock."""
+        return flop_per_s > NEAR_LIMIT * self.flop_per_s
+
+    def factor(self, load_s: float) -> float:
+        """Mean time over that of the tables, for arithmetic that keeps a rested GPU busy for so long."""
+        gone = load_s / self.time_s
+        early = (1 - exp(-gone)) / gone if gone > 1e-9 else 1.0
+        return (1 - self.boost * early) / self.measured
+
+    @property
+    def settled(self) -> float:
+        """The same after a long time."""
+        return 1 / self.measured
