@@ -88,8 +88,8 @@ def _pairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
 def _device_terms(points: Sequence[Point], gpu: str) -> dict[str, Ceiling]:
     """Gaps from what a layer takes beyond its operators, and what a step has around the model.
 
-    Where the host was too slow for the device ever to be the longer, gaps cannot be told from waiting: those of the same
-    GPU's graphs stand in, measured with hf-graph, and the kernels under the profiler tell the rest.
+    Where the host was too slow for the device ever to be the longer, gaps cannot be told from waiting: those of the
+    same GPU's graphs stand in, measured with hf-graph, and the kernels under the profiler tell the rest.
     """
     busy = [p for p in points if p.run.busy.get("decode", 0.0) >= DEVICE_BOUND]
     if busy:
