@@ -36,16 +36,8 @@ RUNS_AS = {
     "sampling": "fp32",
 }
 CAVEAT = ""
-<<<<<<< HEAD
-<<<<<<< HEAD
-MEMORY_SHARE = 0.92  # gpu_memory_utilization, vLLM 0.26's default: in the configuration of every recorded run
-=======
-KERNELS = {"rope": 2}  # queries and keys apart
-=======
 KERNELS = {"rope": 2, "attention": 2}  # queries and keys apart; splits are combined
->>>>>>> 07d9eea (Follow the clock from boost to settled, and take vLLM's compiled kernels as one pass over their bytes)
-MEMORY_SHARE = 0.9  # gpu_memory_utilization
->>>>>>> 412c1c0 (Add what engines and hosts cost to predictions, measured on two small models of two depths)
+MEMORY_SHARE = 0.92  # gpu_memory_utilization, vLLM 0.26's default: in the configuration of every recorded run
 
 LARGE_GPU_BYTES = 70 * 2**30
 STEP_TOKENS_LARGE, STEP_TOKENS_SMALL = 16384, 8192  # max_num_batched_tokens
