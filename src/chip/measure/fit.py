@@ -45,7 +45,7 @@ FITTED_BASES = ("masked_attention", "growing_attention")  # of several kernels: 
 TILED = ("fa3", "cudnn")  # implementations of attention whose base is `Tiled`
 SURFACE_FLOOR_S = 1.5e-6
 MIXES = 6000  # points between measured ones at which a forest learns what a smooth fit says
-SMOOTH_FOREST = {"n_estimators": 100, "learning_rate": 0.15, "max_depth": 5, "min_samples_leaf": 5}
+SMOOTH_FOREST = {"n_estimators": 60, "learning_rate": 0.2, "max_depth": 4, "min_samples_leaf": 5}
 
 Group = tuple[str, str, str, str]  # kind, implementation, dtype, context
 LARGE_FLOPS, LARGE_AXIS, LEAST_LARGE = 1e12, 2048, 5  # products whose rate is the clock's, and how many are enough

@@ -166,25 +166,20 @@ class Composer:
             _add(merged, self._head(rows), weight)
         for one in attention:
             merge(merged, one, 1.0)
-        found = self._settled(Phase(merged.values()), asked)
-        if not self.overheads:
-            return found
-        device = Range(found.seconds, found.low_s, found.high_s)
-        extras = self.overheads.extras(self.work(steps, asked), device)
-        return Phase([*found.lines, *map(_extra, extras)])
+        lines = self._settled(list(merged.values()), asked)
+        if self.overheads:
+            device = Range(sum([n.seconds for n in lines]), sum([n.low_s for n in lines]), sum([n.high_s for n in lines]))
+            lines += map(_extra, self.overheads.extras(self.work(steps, asked), device))
+        return Phase(lines)
 
-    def _settled(self, phase: Phase, asked: Scenario | None) -> Phase:
+    def _settled(self, lines: list[Line], asked: Scenario | None) -> list[Line]:
         """With arithmetic at the clock it runs at: a prefill finds a rested GPU, decode steps one that has settled."""
         settling = self.estimator.settling
         if settling is None:
-            return phase
-        factor = settling.factor(phase.seconds) if asked is not None else settling.settled
-        return Phase(
-            [
-                _times(n, factor) if n.source == LEARNED and settling.limits(n.flops / n.seconds) else n
-                for n in phase.lines
-            ]
-        )
+            return lines
+        factor = settling.settled if asked is None else settling.factor(sum([n.seconds for n in lines]))
+        most = settling.unlimited
+        return [_times(n, factor) if n.flops > most * n.seconds and n.source == LEARNED else n for n in lines]
 
     def work(self, steps: engines.Weighted, asked: Scenario | None) -> Work:
         """What the steps ask of the engine besides their operators."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from chip.engine_profile import TERMS
 from chip.predict.roof import Range
 from chip.types import Ceiling
 
-NONE = Range(0.0, 0.0, 0.0)
 SOURCE = "engine"
 
 
@@ -39,33 +39,32 @@ class Overheads:
     """The terms of one engine on one host."""
 
     def __init__(self, terms: Mapping[str, Ceiling]) -> None:
-        self._terms = {name: Range(c.value, c.low, c.high) for name, c in terms.items()}
+        # value, low and high apart: a sweep does this arithmetic twice a scenario
+        self._parts = [
+            tuple(getattr(terms[name], part) if name in terms else 0.0 for name in TERMS)
+            for part in ("value", "low", "high")
+        ]
+        self._any = bool(terms)
 
     def __bool__(self) -> bool:
-        return bool(self._terms)
-
-    def _sum(self, **counts: float) -> Range:
-        found = [(self._terms.get(name, NONE), n) for name, n in counts.items()]
-        return Range(*(sum([term[i] * n for term, n in found]) for i in range(3)))
+        return self._any
 
     def extras(self, work: Work, device: Range) -> list[Extra]:
         """Rows to add to a phase whose operators take `device` alone."""
-        gaps = self._sum(kernel_s=work.kernels)
-        around = self._sum(step_s=work.steps)
-        busy = Range(*(a + b + c for a, b, c in zip(device, gaps, around)))
-        host = self._sum(
-            host_step_s=work.steps,
-            host_seq_s=work.seqs,
-            host_layer_s=work.eager_layers,
-            host_kernel_s=work.eager_kernels,
-            host_layer_graph_s=work.graph_layers,
-        )
-        longer = Range(*(max(0.0, h - b) for h, b in zip(host, busy)))
-        before = self._sum(first_s=bool(work.requests), request_s=work.requests, token_s=work.tokens)
+        steps, kernels, seqs, eager_layers, eager_kernels, graph_layers, requests, tokens = work
+        first = 1.0 if requests else 0.0
+        gaps, around, longer, before = [], [], [], []
+        for part, device_s in zip(self._parts, device):
+            gap, step, once, request, token, host, seq, layer, graph_layer, kernel = part
+            gaps.append(gap * kernels)
+            around.append(step * steps)
+            host_s = host * steps + seq * seqs + layer * eager_layers + graph_layer * graph_layers
+            longer.append(max(0.0, host_s + kernel * eager_kernels - device_s - gaps[-1] - around[-1]))
+            before.append(once * first + request * requests + token * tokens)
         rows = [
-            Extra("gaps", work.kernels, gaps, "launch"),
-            Extra("around_the_model", work.steps, around, "launch"),
-            Extra("waiting_for_host", work.steps, longer, "host"),
-            Extra("before_first_step", work.requests, before, "host"),
+            Extra("gaps", kernels, Range(*gaps), "launch"),
+            Extra("around_the_model", steps, Range(*around), "launch"),
+            Extra("waiting_for_host", steps, Range(*longer), "host"),
+            Extra("before_first_step", requests, Range(*before), "host"),
         ]
-        return [row for row in rows if row.seconds.high > 0]
+        return [row for row in rows if row.seconds[2] > 0]

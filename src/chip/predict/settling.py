@@ -17,9 +17,10 @@ class Settling:
     time_s: float  # in which the difference falls to 1/e
     flop_per_s: float  # settled: what draws all the power there is
 
-    def limits(self, flop_per_s: float) -> bool:
-        """Whether arithmetic at this rate meets the power limit; what is slower keeps its clock."""
-        return flop_per_s > NEAR_LIMIT * self.flop_per_s
+    @property
+    def unlimited(self) -> float:
+        """Rate up to which arithmetic keeps its clock: it does not draw all the power there is."""
+        return NEAR_LIMIT * self.flop_per_s
 
     def factor(self, load_s: float) -> float:
         """Mean time over that of the tables, for arithmetic that keeps a rested GPU busy for so long."""
