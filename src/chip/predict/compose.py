@@ -168,7 +168,8 @@ class Composer:
             merge(merged, one, 1.0)
         lines = self._settled(list(merged.values()), asked)
         if self.overheads:
-            device = Range(sum([n.seconds for n in lines]), sum([n.low_s for n in lines]), sum([n.high_s for n in lines]))
+            low_s, high_s = sum([n.low_s for n in lines]), sum([n.high_s for n in lines])
+            device = Range(sum([n.seconds for n in lines]), low_s, high_s)
             lines += map(_extra, self.overheads.extras(self.work(steps, asked), device))
         return Phase(lines)
 
