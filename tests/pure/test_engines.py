@@ -1,10 +1,12 @@
 """Engines: schedules that compute every token once, and rewrites that keep the work they fuse."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip import engines, hardware
+from chip import engines, hardware, ops
 from chip.dtypes import precision
 from chip.engines import context, fuse, hf_graph, vllm
 from chip.models import library
@@ -12,6 +14,7 @@ from chip.models.lower import body, head, lower, place
 from chip.ops.add_rms_norm import AddRmsNorm
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
+from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.ops.rms_norm import RmsNorm
 from chip.predict.compose import Composer
@@ -82,9 +85,53 @@ def test_hf_graph_attends_over_its_whole_cache(prompt, output):
 
 def test_hf_graph_masks_instead_of_leaving_out():
     program = engines.get("hf-graph").rewrite(body(library.find("mistral-7b-v0.1"), 1, BF16, 1), True)
-    attention = [c.op for b in program.blocks for c in b.calls if isinstance(c.op, Attention)]
-    assert [(op.causal, op.window) for op in attention] == [(False, 0)]
-    assert attention[0].over(Seq(1, 9000)).cost().flops == 2 * 32 * 9001 * 256
+    attention = [c.op for b in program.blocks for c in b.calls if isinstance(c.op, (Attention, MaskedAttention))]
+    assert [type(op) for op in attention] == [MaskedAttention]
+    cost = attention[0].over(Seq(1, 9000)).cost()
+    assert cost.flops == 2 * 32 * 9001 * 256, "no window, no causality"
+    assert cost.write_bytes > 2 * 9001 * 32 * 256, "8 heads of the cache are copied for 32 of the queries"
+
+
+@given(st.integers(1, 3000), st.integers(0, 3000))
+def test_hf_eager_joins_each_new_token_to_its_cache(new, past):
+    """Only in a decode step; a prompt attends as it is."""
+    one = body(library.find("llama-3.1-8b"), 1, BF16, 1)
+    found = {}
+    for decode in (True, False):
+        program = engines.get("hf-eager").rewrite(one, decode)
+        found[decode] = next(c.op for b in program.blocks for c in b.calls if isinstance(c.op, Attention))
+    assert [found[d].kind for d in (True, False)] == ["growing_attention", "attention"]
+    grown, plain = (found[d].over(Seq(new, past, 3)).cost() for d in (True, False))
+    copied = 3 * (new + past) * 8 * 2 * 128 * 2
+    assert grown == (plain.flops, plain.read_bytes + copied, plain.write_bytes + copied)
+
+
+@pytest.mark.parametrize("engine", ["hf-eager", "hf-graph"])
+def test_hf_spells_norms_and_rotations_out(engine):
+    """As many calls of each as before, in HF's kernels; the angles once a step."""
+    before = body(library.find("llama-3.1-8b"), 7, BF16, 1)
+    after = engines.get(engine).rewrite(before, False)
+
+    def counts(program):
+        return Counter(c.op.kind for b in program.blocks for c in b.calls for _ in range(b.repeat))
+
+    old, new = counts(before), counts(after)
+    assert new["rms_norm_composed"] == old["rms_norm"] == 65
+    assert new["rope_composed"] == old["rope"] == 32
+    assert new["rotary_table"] == 1
+    assert not {"rms_norm", "rope"} & set(new)
+    table = next(c.op for b in after.blocks for c in b.calls if c.op.kind == "rotary_table")
+    assert (table.rows, table.cols) == (7, 128)
+    unrotated = engines.get(engine).rewrite(body(library.find("bloom-560m"), 7, BF16, 1), False)
+    assert "rotary_table" not in counts(unrotated)
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_what_an_engine_runs_is_an_operator(engine):
+    e = engines.get(engine)
+    assert set(e.RUNS_AS) - {"attention_decode"} <= set(ops.names())
+    assert set(e.KERNELS) <= set(ops.names())
+    assert all(n >= 1 for n in e.KERNELS.values())
 
 
 # --- vLLM: schedule

@@ -16,7 +16,7 @@ from chip.types import HostProfile
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results" / "h200"
 BUNDLED = ROOT / "src" / "chip" / "data" / "profiles" / "h200.json"
-OPERATORS = ("operators-1", "operators-2", "operators-contexts", "tables")
+OPERATORS = ("operators-1", "operators-2", "operators-contexts", "tables", "paged")
 FLOP_A_CLOCK = {"fp32": 256, "tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192}  # of one SM, dense
 UNITS, BOOST_HZ = 132, 1.98e9
 
@@ -122,19 +122,15 @@ def repeated(compute_bound):
     return found
 
 
-STARVED_S = 26e-6  # the host could not enqueue products this short as fast as they ran; since mended, not yet repeated
-
-
 @pytest.mark.parametrize(
     ("compute_bound", "bar", "count", "within", "median", "most"),
-    [(False, 0.015, 18, 11, 0.010, 0.040), (True, 0.03, 20, 15, 0.023, 0.036)],
+    [(False, 0.015, 49, 44, 0.0016, 0.0285), (True, 0.03, 40, 40, 0.0023, 0.0235)],
     ids=("memory-bound", "compute-bound"),
 )
 def test_operators_repeat_no_worse_than_they_did(compute_bound, bar, count, within, median, most):
     """Meant: all within the bar. Measured: `within` of `count`; see docs/status.md."""
-    found = repeated(compute_bound)
+    found = [d for _, d in repeated(compute_bound)]
     assert len(found) >= count
-    assert sum(d <= bar for _, d in found) / len(found) >= within / count
-    assert stats.median([d for _, d in found]) <= median
-    assert max(d for seconds, d in found if seconds >= STARVED_S) <= most
-    assert max(d for _, d in found) <= 0.33
+    assert sum(d <= bar for d in found) / len(found) >= within / count
+    assert stats.median(found) <= median
+    assert max(found) <= most

@@ -5,24 +5,26 @@ import json
 import math
 import random
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from conftest import round_profile, write_profile
 
 from chip import artifact, cli, codec, engines, hardware, ops
-from chip.predict import operator
+from chip.predict import operator, tiled
 from chip.predict.estimator import estimator_of, read_tables
-from chip.predict.learned import Learned
+from chip.predict.learned import DECODE_ATTENTION, Learned
 from chip.predict.roof import roof_of
 from chip.predict.roofline import Roofline
-from chip.predict.shapes import FEATURES, TILES, attention_waves_s, features, flash, flash_splits, linear_features
+from chip.predict.shapes import FEATURES, TILES, attention_waves_s, flash, flash_splits, linear_features
 from chip.predict.tables import Base, Forest, OperatorTable, Spread, Surface, Tables
 from chip.types import ChipError
 
 H200 = hardware.find("h200")
 BUNDLED = read_tables(H200.tables)
-BY_KIND = {t.op: t for t in BUNDLED.operators}
+BY_NAME = {f"{t.op}-{t.implementation}-{t.context}": t for t in BUNDLED.operators}
+COLD = {t.op: t for t in sorted(BUNDLED.operators, key=lambda t: t.points) if t.context == "cold"}  # asked alone
+FORESTS = [name for name, t in BY_NAME.items() if t.forest]
 
 
 # --- forests
@@ -66,33 +68,49 @@ def test_a_tree_by_hand():
         assert evaluate([9, 0.6]) == 12.25
 
 
-def random_op(rng, kind):
+def random_op(rng, table):
     """Within the measured ranges, spread over their logarithms."""
-    table = BY_KIND[kind]
+    kind = table.op
     axes = {a: round(math.exp(rng.uniform(*map(math.log, limits)))) for a, limits in table.ranges.items()}
     if kind == "linear":
         axes["n"], axes["k"] = (-(-axes[a] // 8) * 8 for a in ("n", "k"))
-    if kind == "attention":
+    if "attention" in kind:
         axes["kv_heads"] = 2 ** rng.randint(0, 3)
         axes["heads"] = axes["kv_heads"] * 8
-        axes["q_len"] = rng.choice((1, min(axes["q_len"], axes["kv_len"])))
-    if kind == "embedding":
-        axes["table"] = 128256
+        least = table.ranges["q_len"][0]
+        axes["q_len"] = rng.choice((round(least), min(axes["q_len"], axes["kv_len"])))
+    if kind in ("rope", "rope_composed"):
+        axes["head_dim"] = 64
+        axes["heads"] = -(-axes["cols"] // 64)
     known = ops.axes(ops.get(kind))
     return ops.build(kind, {a: v for a, v in axes.items() if a in known} | {"dtype": table.dtype})
 
 
-@pytest.mark.parametrize("kind", FEATURES)
-def test_bundled_forests_compiled_and_walked(kind):
-    rng, forest = random.Random(kind), BY_KIND[kind].forest
-    edges = {f: [] for f in range(FEATURES[kind])}
+def learned_as(table):
+    """The estimator of an engine that runs every operator as this one was measured; a hot table wins there."""
+    names = (table.op, DECODE_ATTENTION) if table.op == "attention" else (table.op,)
+    return estimator_of(H200, dict.fromkeys(names, table.implementation))
+
+
+def test_every_kind_of_table_is_bundled():
+    """What the tests below are about: forests of both bases, surfaces, cold and hot."""
+    assert {t.op for t in BUNDLED.operators if t.forest} == set(FEATURES)
+    assert {t.implementation for t in BUNDLED.operators if t.base.tiled} == {"fa3", "cudnn"}
+    assert {t.context for t in BUNDLED.operators if t.surface} == {"cold", "hot"}
+
+
+@pytest.mark.parametrize("name", FORESTS)
+def test_bundled_forests_compiled_and_walked(name):
+    table, rng = BY_NAME[name], random.Random(name)
+    forest, width = table.forest, tiled.FEATURES if table.base.tiled else FEATURES[table.op]
+    edges = {f: [] for f in range(width)}
     for left, f, threshold in zip(forest.left, forest.feature, forest.threshold):
         if left >= 0:
             edges[f].append(threshold)
     for i in range(300):
-        op = random_op(rng, kind)
-        x = features(op, op.cost(), BUNDLED.units)
-        assert len(x) == FEATURES[kind]
+        op = random_op(rng, table)
+        x = table.base.features(op, op.cost(), BUNDLED.units, table.base.seconds(op, op.cost(), BUNDLED.units))
+        assert len(x) == width
         if i % 3 == 0:
             x = [rng.choice(edges[f] or x[f : f + 1]) for f in range(len(x))]
         assert forest.compiled(x) == forest.walk(x)
@@ -181,25 +199,39 @@ def h200():
     return estimator_of(H200)
 
 
-@pytest.mark.parametrize("kind", BY_KIND)
-def test_inside_it_interpolates(h200, kind):
-    rng = random.Random(kind)
+@pytest.mark.parametrize("name", BY_NAME)
+def test_inside_it_interpolates(name):
+    rng, estimate = random.Random(name), learned_as(BY_NAME[name])
     for _ in range(100):
-        op = random_op(rng, kind)
-        e, cost = h200(op)
+        op = random_op(rng, BY_NAME[name])
+        e, cost = estimate(op)
         assert e.source == "interpolated"
         assert 0 < e.low_s <= e.seconds <= e.high_s
         assert cost == op.cost()
         assert e.bound in ("compute", "memory", "launch")
 
 
-@pytest.mark.parametrize("kind", BY_KIND)
-def test_a_sweep_says_what_single_questions_say(kind):
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_sweep_says_what_single_questions_say(name):
     """Trees are walked at first and compiled later."""
+    rng, table = random.Random(name), BY_NAME[name]
+    asked = [random_op(rng, table) for _ in range(100)]
+    sweep = learned_as(table)
+    assert [sweep(op) for op in asked] == [learned_as(table)(op) for op in asked]
+
+
+@pytest.mark.parametrize("kind", COLD)
+def test_asked_alone_it_is_the_best_measured_cold_table(h200, kind):
     rng = random.Random(kind)
-    asked = [random_op(rng, kind) for _ in range(100)]
-    sweep = estimator_of(H200)
-    assert [sweep(op) for op in asked] == [estimator_of(H200)(op) for op in asked]
+    for op in [random_op(rng, COLD[kind]) for _ in range(20)]:
+        assert h200(op) == Learned(Tables("", BUNDLED.units, (COLD[kind],)), h200.otherwise)(op)
+
+
+def test_what_was_measured_hot_only_is_asked_of_engines_only(h200):
+    op = ops.build("kv_append", {"rows": 64, "cols": 2048})
+    assert h200(op)[0].source == "roofline"
+    assert estimator_of(H200, {"kv_append": "torch"})(op)[0].source == "interpolated"
+    assert estimator_of(H200, {"kv_append": "another"})(op)[0].source == "roofline"
 
 
 DECLINED = {
@@ -210,7 +242,7 @@ DECLINED = {
     "quantised weights": ("linear", {"m": 8, "n": 4096, "k": 4096, "weight_dtype": "int4"}),
     "odd n": ("linear", {"m": 2048, "n": 50257, "k": 768}),
     "odd k": ("linear", {"m": 2048, "n": 4096, "k": 4099}),
-    "window": ("attention", {"q_len": 1, "kv_len": 4096, "window": 1024}),
+    "window": ("attention", {"q_len": 512, "kv_len": 4096, "window": 1024}),
     "other values": ("attention", {"q_len": 1, "kv_len": 4096, "v_head_dim": 64}),
     "long context": ("attention", {"q_len": 1, "kv_len": 200_000}),
     "more queries than keys": ("attention", {"q_len": 100, "kv_len": 50, "causal": False}),
@@ -226,14 +258,14 @@ DECLINED = {
 def test_outside_it_is_the_roofline(h200, name):
     kind, axes = DECLINED[name]
     op = attention(**axes) if kind == "attention" else ops.build(kind, axes)
-    floor_s = BY_KIND["add"].base.floor_s
+    floor_s = COLD["add"].base.floor_s
     found = h200(op)
     assert found == Roofline(roof_of(H200), floor_s)(op)
     assert found[0].source == "roofline"
 
 
 def test_a_little_outside_is_still_inside(h200):
-    most = BY_KIND["linear"].ranges["m"][1]
+    most = COLD["linear"].ranges["m"][1]
     for m, source in ((most * 1.04, "interpolated"), (most * 1.06, "roofline")):
         assert h200(ops.build("linear", {"m": int(m), "n": 4096, "k": 4096}))[0].source == source
 
@@ -256,22 +288,30 @@ def test_a_large_product_is_bound_by_arithmetic_and_a_thin_one_by_memory(h200):
 
 
 @pytest.mark.parametrize(
-    ("engine", "decode", "prefill", "linear", "norm"),
+    ("engine", "decode", "prefill", "norm", "act"),
     [
-        ("vllm", "interpolated", "roofline", "interpolated", "roofline"),
-        ("hf-eager", "roofline", "roofline", "interpolated", "roofline"),
-        (None, "interpolated", "interpolated", "interpolated", "interpolated"),
+        ("vllm", "attention-fa3-cold", "attention-fa3-cold", "rms_norm-compiled-hot", "silu_mul-compiled-hot"),
+        ("hf-eager", "", "attention-cudnn-cold", "", "silu_mul-torch-hot"),
+        ("hf-graph", "", "", "", "silu_mul-torch-hot"),
+        (None, "attention-fa3-cold", "attention-fa3-cold", "rms_norm-torch-cold", "silu_mul-torch-cold"),
     ],
 )
-def test_an_engine_leaves_some_operators_to_torch(engine, decode, prefill, linear, norm):
-    estimate = estimator_of(H200, engine and engines.get(engine).TORCH_OPS)
-    asked = (
-        attention(),
-        attention(q_len=512),
-        ops.build("linear", {"m": 8, "n": 4096, "k": 4096}),
-        ops.build("rms_norm", {"rows": 8, "cols": 4096}),
-    )
-    assert [estimate(op)[0].source for op in asked] == [decode, prefill, linear, norm]
+def test_an_engine_is_answered_for_by_what_it_runs(engine, decode, prefill, norm, act):
+    """Hot measurements before cold ones; what it does not run is left to the roofline."""
+    estimate = estimator_of(H200, engine and engines.get(engine).RUNS_AS)
+    asked = {
+        attention(): decode,
+        attention(q_len=512): prefill,
+        ops.build("linear", {"m": 8, "n": 4096, "k": 4096}): "linear-torch-cold",
+        ops.build("rms_norm", {"rows": 8, "cols": 4096}): norm,
+        ops.build("silu_mul", {"rows": 8, "cols": 14336}): act,
+    }
+    for op, name in asked.items():
+        e, cost = estimate(op)
+        assert e.source == ("interpolated" if name else "roofline"), op
+        if name:
+            alone = replace(BY_NAME[name], context="cold")
+            assert (e, cost) == Learned(Tables("", BUNDLED.units, (alone,)), estimate.otherwise)(op)
 
 
 def test_the_better_measured_of_two_implementations():
@@ -391,7 +431,13 @@ BAD = {
     "both": (lambda d: d["operators"][0].update(surface=d["operators"][1]["surface"]), "either a forest or a surface"),
     "the other": (put("operators.1.op", "attention"), "needs a forest"),
     "a surface for a product": (put("operators.0.op", "add"), "needs a surface"),
-    "an operator of another kind": (put("operators.1.op", "sampling"), "no surface over rows and columns"),
+    "an operator of another kind": (put("operators.1.op", "conv2d"), "no surface over rows and columns"),
+    "no splits": (
+        put("operators.0.base.tiled", {"tile_s": 1e-6, "odd_heads": 1, "small_heads": 1, "imbalance": 1, "split_keys": 0}),
+        "base must have positive rates and times",
+    ),
+    "half a tiling": (put("operators.0.base.tiled", {"tile_s": 1e-6}), "field 'odd_heads' is missing"),
+    "no copies": (put("operators.0.base.copy_bytes_per_s", -1), "base must have positive rates and times"),
     "no spreads": (put("operators.0.spreads", []), "spreads"),
     "a spread without the value": (put("operators.0.spreads.0.low", 1.5), "spreads"),
     "text among numbers": (put("operators.0.forest.value.1", "1"), "forest.value[1]: expected a number, got str"),

@@ -18,6 +18,7 @@ from chip.ops.gelu import Gelu
 from chip.ops.kv_append import KvAppend
 from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
+from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.ops.moe_experts import MoeExperts
 from chip.ops.moe_router import MoeRouter
@@ -31,6 +32,7 @@ from chip.ops.silu_mul import SiluMul
 from chip.ops.softcap import Softcap
 from chip.types import Block, Call, ChipError, Op, Program, Seq, Step
 
+PLACEHOLDERS = (Attention, MaskedAttention, Mla)
 NORMS: dict[str, type[LayerNorm] | type[RmsNorm]] = {"layer_norm": LayerNorm, "rms_norm": RmsNorm}
 ACTIVATIONS: dict[str, type[Gelu] | type[Relu] | type[Silu]] = {"gelu": Gelu, "relu": Relu, "silu": Silu}
 
@@ -53,12 +55,12 @@ def place(program: Program, seqs: tuple[Seq, ...]) -> Program:
 
 
 def is_placeholder(op: Op) -> bool:
-    return op.kind in ("attention", "mla")
+    return isinstance(op, PLACEHOLDERS)
 
 
 def attend(call: Call, seqs: tuple[Seq, ...]) -> tuple[Call, ...]:
     op = call.op
-    assert isinstance(op, (Attention, Mla))
+    assert isinstance(op, PLACEHOLDERS)
     return tuple(Call(call.role, op.over(s)) for s in seqs)
 
 

@@ -17,11 +17,10 @@ from chip.dtypes import precision
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head
 from chip.ops.attention import Attention
-from chip.ops.elementwise import Elementwise
-from chip.ops.embedding import Embedding
 from chip.ops.linear import Linear
+from chip.ops.masked_attention import MaskedAttention
 from chip.predict.stages import Stage
-from chip.predict.tables import Tables
+from chip.predict.tables import ROW_OPS, Tables
 from chip.runs import Run, id_of
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 from chip.validate.judge import Source, Validation, decoder_of, judge
@@ -45,9 +44,9 @@ def shape(op: Op) -> Shape | None:
     """What a model fixes of an operator, whatever the number of tokens; None for operators that no table has."""
     if isinstance(op, Linear):
         return op.kind, op.n, op.k
-    if isinstance(op, Attention):
+    if isinstance(op, (Attention, MaskedAttention)):
         return op.kind, op.heads, op.kv_heads, op.head_dim
-    if isinstance(op, (Elementwise, Embedding)):
+    if isinstance(op, ROW_OPS):
         return op.kind, op.cols
     return None
 
