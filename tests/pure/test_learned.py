@@ -18,7 +18,7 @@ from chip.predict.roof import roof_of
 from chip.predict.roofline import Roofline
 from chip.predict.shapes import FEATURES, TILES, attention_waves_s, flash, flash_splits, linear_features
 from chip.predict.tables import Base, Forest, OperatorTable, Spread, Surface, Tables
-from chip.types import ChipError
+from chip.types import ChipError, Seq
 
 H200 = hardware.find("h200")
 BUNDLED = read_tables(H200.tables)
@@ -262,6 +262,23 @@ def test_outside_it_is_the_roofline(h200, name):
     found = h200(op)
     assert found == Roofline(roof_of(H200), floor_s)(op)
     assert found[0].source == "roofline"
+
+
+@pytest.mark.parametrize("kind", ["attention", "growing_attention"])
+def test_a_single_token_under_a_window_sees_fewer_keys(kind):
+    estimate = estimator_of(H200, {DECODE_ATTENTION: "fa3", "growing_attention": "flash"})
+
+    def asked(kv_len, window):
+        axes = {"batch": 8, "heads": 32, "kv_heads": 8, "head_dim": 128, "q_len": 1}
+        op = ops.build(kind, {**axes, "kv_len": kv_len, "window": window})
+        over = estimate.over(replace(op, batch=1, kv_len=1))(Seq(1, kv_len - 1, 8))
+        assert over[0] == pytest.approx(estimate(op)[0].seconds, rel=0.02)
+        return estimate(op), over
+
+    for kv_len in (1024, 1500, 4096, 100_000):
+        assert asked(kv_len, 1024) == asked(1024, 0)
+    assert asked(512, 1024) == asked(512, 0)
+    assert asked(4096, 0)[0][0].seconds > 1.5 * asked(4096, 1024)[0][0].seconds
 
 
 def test_a_little_outside_is_still_inside(h200):

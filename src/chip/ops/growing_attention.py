@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.attention import Attention
+from chip.ops.attention import Attention, visible_keys
 from chip.types import Cost, Seq
 
 
@@ -35,5 +35,6 @@ class GrowingAttention(Attention):
     def cost(self) -> Cost:
         flops, read, written = Attention.cost(self)
         both = self.head_dim + (self.v_head_dim or self.head_dim)
-        copied = self.batch * self.kv_len * self.kv_heads * both * BYTES[self.dtype]
+        kept = visible_keys(self.q_len, self.kv_len, self.causal, self.window)  # a window's cache drops what is past it
+        copied = self.batch * kept * self.kv_heads * both * BYTES[self.dtype]
         return Cost(flops, read + copied, written + copied)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil, exp, log2
+from typing import TypeVar
 
 from chip.dtypes import BYTES
 from chip.ops.add import Add
@@ -28,7 +29,11 @@ from chip.predict.shapes import ALIGNED
 from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables
 from chip.types import Cost, Estimate, Op, Seq
 
+<<<<<<< HEAD
 ONE_PASS = "one_pass"  # an implementation: one kernel that touches each of its bytes once
+=======
+AnyOp = TypeVar("AnyOp", bound=Op)
+>>>>>>> 2a40f0f (Ask a table for the keys that a single token sees under a window, not for all of its context)
 MOST_BATCHES = 64  # batch sizes whose attention is remembered, so that a sweep of any length runs in bounded memory
 
 
@@ -66,11 +71,12 @@ class Learned:
         if op.kind in self._one_pass:
             return self._passing(op)
         table = self._tables.get((slot(op), getattr(op, "dtype", "")))
-        if table is None or not covers(table, op):
+        seen = visible(op)
+        if table is None or not covers(table, seen):
             return self.otherwise(op)
         self._asked += 1
         cost = op.cost()
-        seconds = self._seconds(table, op, cost)
+        seconds = self._seconds(table, seen, cost)
         low, high = table.spread(seconds)
         bound = self._bound(op, cost, seconds)
         return Estimate(seconds, seconds * low, seconds * high, "interpolated", bound), cost
@@ -151,7 +157,7 @@ class Learned:
         known: dict[int, dict[int, float]] = {}
 
         def at(seq: Seq) -> Answer:
-            placed = op.over(seq)
+            placed = visible(op.over(seq))
             if seq.new > 1:
                 return answer(*self(placed))
             if not (few <= seq.count <= many and short <= placed.kv_len <= long):
@@ -201,8 +207,15 @@ def _inside(table: OperatorTable, op: Attention | MaskedAttention) -> Attention 
     return replace(op, batch=batch, q_len=1, kv_len=keys)
 
 
+def visible(op: AnyOp) -> AnyOp:
+    """A single token under a window just sees fewer keys: the same attention over those."""
+    if isinstance(op, Attention) and op.q_len == 1 and 0 < op.window < op.kv_len:
+        return replace(op, kv_len=op.window)
+    return op
+
+
 def _windowed(op: Attention) -> bool:
-    """A window that hides something from a step of several tokens; a single token just sees fewer keys."""
+    """A window that hides something from a step of several tokens."""
     return bool(op.window and op.q_len > 1 and op.kv_len > op.window)
 
 
