@@ -53,7 +53,14 @@ def path_for(h: Hardware, engine: str) -> Path:
 def find(h: Hardware, engine: str) -> EngineProfile | None:
     """The one that goes with a GPU, if there is one."""
     path = path_for(h, engine)
-    return read(path) if h.profile is not None and path.is_file() else None
+    if h.profile is None or not path.is_file():
+        return None
+    found = read(path)
+    if (found.engine, found.device) != (engine, h.profile.device):
+        raise ChipError(
+            f"{path}: holds terms of {found.engine} on {found.device}, not of {engine} on {h.profile.device}"
+        )
+    return found
 
 
 @lru_cache(maxsize=32)

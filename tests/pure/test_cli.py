@@ -125,10 +125,10 @@ tiny on GPU, hf-eager, bf16: 1 x (4 in, 2 out)
 
               predicted  90 % interval        bound by
 ----------  -----------  -------------------  --------
-TTFT              19 us  17.1 us - 20.91 us   launch
-TPOT              19 us  17.1 us - 20.9 us    launch
-end to end     38.01 us  34.21 us - 41.81 us
-throughput  52621 tok/s  47837 - 58468
+TTFT           59.01 us  53.11 us - 64.91 us  launch
+TPOT              62 us  55.8 us - 68.2 us    launch
+end to end       121 us  108.9 us - 133.1 us
+throughput  16527 tok/s  15025 - 18363
 
 memory a GPU: weights 2.2 KiB + KV 0.1 KiB (0.01562 KiB/token) + activations 32.0 MiB = 508.8 MiB of 64.0 GiB: fits, \
 largest batch 92643913

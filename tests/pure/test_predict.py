@@ -129,15 +129,15 @@ def test_a_tiny_model_by_hand(round_gpu):
     """One decode step of a model so small that every kernel is its launch and a few bytes."""
     d = describe(TINY, "tiny", "tiny.json")
     a = request.predict(d, round_gpu, "hf-eager", Scenario(1, 4, 2)).json()
-    kernels = (
-        1 + 3 * (2 + 3 + 1 + 1 + 1 + 1 + 2 + 1 + 1 + 2) + 1 + 2
-    )  # embed; norms, qkv, rope, append, ...; norm; head
-    assert sum(r["count"] for r in a["breakdown"]["tpot"]) == kernels
+    calls = 2 + 3 * (2 + 3 + 1 + 1 + 1 + 1 + 2 + 1 + 1 + 2) + 1 + 2  # embed, angles; norms, qkv, rope, ...; norm; head
+    assert sum(r["count"] for r in a["breakdown"]["tpot"]) == calls
+    norm, angles, rope, attention = 8, 10, 10, 4  # kernels of one call, in HF's spelling
+    kernels = 1 + angles + 3 * (2 * norm + 3 + rope + 1 + attention + 1 + 2 + 1 + 1 + 2) + norm + 2
     assert a["tpot_ms"] == pytest.approx(kernels * 1e-3, rel=1e-3)
     assert a["bound"]["tpot"] == "launch"
     attention = next(r for r in a["breakdown"]["tpot"] if r["role"] == "attention")
     assert attention["flops"] == 3 * 2 * 2 * 5 * (4 + 4)  # layers, multiply and add, heads, 5 keys, score and value
-    assert attention["bytes"] == 3 * 2 * (8 + 5 * 1 * (4 + 4) + 8)
+    assert attention["bytes"] == 3 * 2 * (8 + 3 * 5 * 1 * (4 + 4) + 8)  # keys and values: copied, and read
     assert a["memory"]["kv_bytes_per_token"] == 3 * 2 * 4 * 2
     assert a["memory"]["weights_bytes"] == 2 * d.params()
 
@@ -486,6 +486,8 @@ MODELS = st.sampled_from(NAMES).map(library.find) | configs(valid=True).map(lamb
 @pytest.mark.parametrize("engine", ["hf-eager", "hf-graph"])
 @given(MODELS, SCENARIOS, st.sampled_from(["batch", "prompt", "output"]), st.integers(1, 2000))
 def test_more_work_never_takes_less_time(round_gpu, engine, decoder, s, what, by):
+    """Prompts of one token apart: hf-eager runs them as decode steps, which launch more kernels."""
+    s = replace(s, prompt=s.prompt + 1)
     before = seconds(decoder, round_gpu, engine, s)
     after = seconds(decoder, round_gpu, engine, more_of(s, what, by))
     assert all(more >= less * (1 - 1e-12) for more, less in zip(after, before))  # but for the rounding of sums

@@ -1,0 +1,131 @@
+"""What an engine adds, as a file: where it is looked for, what it may hold, and what is said of a bad one."""
+
+import copy
+import math
+
+import pytest
+from conftest import round_profile, write_profile
+
+from chip import artifact, cli, codec, engine_profile, engines, hardware
+from chip.engine_profile import ENGINES, TERMS, EngineProfile
+from chip.types import Ceiling, ChipError
+
+TERM = {"value": 2e-6, "low": 1e-6, "high": 3e-6, "unit": "s", "method": "made up for tests"}
+BUNDLED = sorted(ENGINES.glob("*.json"))
+
+
+def document(**changes):
+    data = {
+        "engine": "vllm", "engine_version": "vllm 1", "device": "Round GPU", "cpu": "a CPU", "models": ["tiny"],
+        "terms": {"kernel_s": dict(TERM), "host_step_s": dict(TERM)},
+    }  # fmt: skip
+    return {**copy.deepcopy(data), **changes}
+
+
+def write(path, data, schema=EngineProfile.SCHEMA):
+    artifact.write(path, artifact.new(schema, data, {}))
+    return path
+
+
+# --- where
+def test_of_a_bundled_gpu_in_the_data_of_another_beside_its_profile(tmp_path):
+    assert engine_profile.path_for(hardware.find("h200"), "vllm") == ENGINES / "h200.vllm.json"
+    assert engine_profile.path_for(hardware.find("h100"), "hf-eager") == ENGINES / "h100.hf-eager.json"
+    mine = hardware.find(write_profile(tmp_path / "my.gpu.json", round_profile()))
+    assert engine_profile.path_for(mine, "hf-graph") == tmp_path / "my.gpu.hf-graph.json"
+
+
+def test_it_is_found_only_where_it_is(tmp_path):
+    mine = hardware.find(write_profile(tmp_path / "my.json", round_profile()))
+    assert engine_profile.find(mine, "vllm") is None
+    write(tmp_path / "my.vllm.json", document())
+    found = engine_profile.find(mine, "vllm")
+    assert found.terms["kernel_s"] == Ceiling(2e-6, 1e-6, 3e-6, "s", "made up for tests")
+    assert engine_profile.find(mine, "hf-eager") is None
+    assert engine_profile.find(hardware.find("h100"), "vllm") is None, "a datasheet has no host"
+
+
+def test_that_of_another_engine_or_gpu_is_refused(tmp_path):
+    mine = hardware.find(write_profile(tmp_path / "my.json", round_profile()))
+    write(tmp_path / "my.vllm.json", document(engine="hf-eager"))
+    with pytest.raises(ChipError, match="holds terms of hf-eager on Round GPU, not of vllm on Round GPU"):
+        engine_profile.find(mine, "vllm")
+    write(tmp_path / "my.hf-graph.json", document(engine="hf-graph", device="Square GPU"))
+    with pytest.raises(ChipError, match="holds terms of hf-graph on Square GPU, not of hf-graph on Round GPU"):
+        engine_profile.find(mine, "hf-graph")
+
+
+@pytest.mark.parametrize("path", BUNDLED, ids=lambda p: p.stem)
+def test_bundled_ones_are_whole(path):
+    gpu, engine = path.stem.split(".")
+    found = engine_profile.find(hardware.find(gpu), engine)
+    assert engine in engines.names()
+    assert found.terms
+    assert found.cpu
+    assert len(found.models) == 2, "of two depths"
+    assert all(t.unit == "s" for t in found.terms.values())
+    held = artifact.read(path, EngineProfile.SCHEMA)
+    assert f'"id": "{held.id}"' in path.read_text(), "edited by hand"
+    assert held.inputs, "it names the runs that it was made from"
+
+
+def test_every_engine_of_the_h200_has_one():
+    assert [p.stem for p in BUNDLED] == [f"h200.{engine}" for engine in engines.names()]
+
+
+# --- bad files
+def term(name="kernel_s", **changes):
+    return document(terms={name: {**TERM, **changes}})
+
+
+BAD = {
+    "an unknown term": (term("kernels_s"), "unknown term 'kernels_s'; known: kernel_s, step_s"),
+    "a negative one": (term(value=-1e-6, low=-2e-6), "term 'kernel_s' must have 0 <= low <= value <= high"),
+    "a negative low": (term(low=-1e-9), "must have 0 <= low <= value <= high"),
+    "low above": (term(low=5e-6), "must have 0 <= low <= value <= high"),
+    "high below": (term(high=1e-6), "must have 0 <= low <= value <= high"),
+    "NaN": (term(value=math.nan), "must have 0 <= low <= value <= high"),
+    "no end": (term(high=math.inf), "must have 0 <= low <= value <= high"),
+    "text": (term(value="2e-6"), "data.terms.kernel_s.value: expected a number, got str"),
+    "a typo": (term(hihg=1), "unknown field 'hihg'; did you mean 'high'?"),
+    "a missing field": ({k: v for k, v in document().items() if k != "cpu"}, "field 'cpu' is missing"),
+    "a list": ([], "data"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_one_clear_line(tmp_path, capsys, name):
+    data, told = BAD[name]
+    gpu = write_profile(tmp_path / "my.json", round_profile())
+    path = write(tmp_path / "my.vllm.json", data)
+    assert cli.main(["predict", "qwen3-0.6b", "--gpu", gpu, "--engine", "vllm"]) == 2
+    out, line = capsys.readouterr()
+    assert (out, line.count("\n")) == ("", 1)
+    assert line.startswith(f"chip predict: {path}")
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda text: text[: len(text) // 2], "is not JSON or is cut short"),
+        (lambda text: "", "is not JSON or is cut short"),
+        (lambda text: text.replace("engine_profile/1", "engine_profile/2"), "is newer than this chip reads"),
+        (lambda text: text.replace("chip.engine_profile/1", "chip.runs/1"), "is a chip.runs file"),
+    ],
+    ids=("half", "empty", "newer", "another kind"),
+)
+def test_a_broken_file_is_one_clear_line(tmp_path, change, told):
+    path = write(tmp_path / "my.vllm.json", document())
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ChipError, match=told) as error:
+        engine_profile.read(path)
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_every_term_may_be_there(tmp_path):
+    path = write(tmp_path / "all.json", document(terms={name: TERM for name in TERMS}))
+    assert tuple(engine_profile.read(path).terms) == TERMS
+    profile = engine_profile.read(path)
+    assert codec.from_json(EngineProfile, codec.to_json(profile), "it") == profile
