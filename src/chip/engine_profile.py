@@ -1,16 +1,8 @@
 """What an engine adds to its operators on one host: measured on small models that are named in it, never on those that
 predictions are judged by.
 
-Terms, in seconds, each nothing where it is missing:
-
-kernel_s            more than alone, for each kernel of a step: others came between it and its like
-step_s              device time of a step that belongs to no operator: small kernels around the model, pauses
-first_s, request_s, token_s
-                    before the first step: once, for each request, for each token of the prompts
-host_step_s, host_seq_s, host_layer_s, host_layer_graph_s, host_kernel_s
-                    the host's share of a step: once, for each sequence, for each layer launched by the host (or as
-                    pieces of graphs), for each kernel it launches. It overlaps the device's: the longer of the two
-                    counts
+Terms are in seconds, each nothing where it is missing. The host's share of a step overlaps the device's: the longer of
+the two counts.
 """
 
 from __future__ import annotations
@@ -25,10 +17,18 @@ from chip.hardware import Hardware
 from chip.types import Ceiling, ChipError
 
 ENGINES = hardware.DATA / "engines"
-TERMS = (
-    "kernel_s", "step_s", "first_s", "request_s", "token_s",
-    "host_step_s", "host_seq_s", "host_layer_s", "host_layer_graph_s", "host_kernel_s",
-)  # fmt: skip
+TERMS = {
+    "kernel_s": "device, each kernel of a step: more than alone, since others came between it and its like",
+    "step_s": "device, each step: small kernels around the model, pauses",
+    "first_s": "before the first step, once",
+    "request_s": "before the first step, each request",
+    "token_s": "before the first step, each token of the prompts",
+    "host_step_s": "host, each step",
+    "host_seq_s": "host, each sequence of a step",
+    "host_layer_s": "host, each layer of a prefill that it launches kernel by kernel",
+    "host_layer_graph_s": "host, each layer of a prefill that it launches as pieces of graphs",
+    "host_kernel_s": "host, each kernel that it launches",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,15 @@ class EngineProfile:
 
 def path_for(h: Hardware, engine: str) -> Path:
     """Of a bundled GPU data/engines/<gpu>.<engine>.json; of another beside its profile, my-gpu.<engine>.json."""
-    if h.measured is None or h.measured.parent == hardware.PROFILES:
+    if is_bundled(h):
         return ENGINES / f"{h.name}.{engine}.json"
+    assert h.measured
     return h.measured.with_suffix(f".{engine}.json")
+
+
+def is_bundled(h: Hardware) -> bool:
+    """Whether its terms are those of the host that the bundled ones were measured on."""
+    return h.measured is None or h.measured.parent == hardware.PROFILES
 
 
 def find(h: Hardware, engine: str) -> EngineProfile | None:
@@ -60,6 +66,16 @@ def find(h: Hardware, engine: str) -> EngineProfile | None:
         raise ChipError(
             f"{path}: holds terms of {found.engine} on {found.device}, not of {engine} on {h.profile.device}"
         )
+    return found
+
+
+def given(path: Path, h: Hardware, engine: str) -> EngineProfile:
+    """One that was asked for by its file: it must be of that GPU and that engine."""
+    found = read(path)
+    if found.engine != engine:
+        raise ChipError(f"{path}: holds terms of {found.engine}, asked for is {engine}")
+    if h.profile is None or h.profile.device != found.device:
+        raise ChipError(f"{path}: was measured on {found.device or 'an unnamed device'}, {h.name} is {h.title}")
     return found
 
 

@@ -125,7 +125,7 @@ def test_a_broken_file_is_one_clear_line(tmp_path, change, told):
 
 
 def test_every_term_may_be_there(tmp_path):
-    path = write(tmp_path / "all.json", document(terms={name: TERM for name in TERMS}))
+    path = write(tmp_path / "all.json", document(terms=dict.fromkeys(TERMS, TERM)))
     assert tuple(engine_profile.read(path).terms) == TERMS
     profile = engine_profile.read(path)
     assert codec.from_json(EngineProfile, codec.to_json(profile), "it") == profile

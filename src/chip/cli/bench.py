@@ -115,7 +115,7 @@ def whole(word: str, option: str) -> int:
     return int(word)
 
 
-def _settings(words: list[str]) -> dict[str, str]:
+def settings(words: list[str]) -> dict[str, str]:
     pairs = [word.partition("=") for word in words]
     for key, equals, _ in pairs:
         if not key or not equals:
@@ -155,7 +155,7 @@ def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], de
         sdpa=args.sdpa,
         prompt_ids=ids,
         python=args.python,
-        settings=_settings(args.engine_setting),
+        settings=settings(args.engine_setting),
         max_seconds=args.max_seconds,
         timeout_s=args.timeout,
         energy_s=args.energy_seconds,

@@ -1,4 +1,8 @@
-"""Measure what a device really does: compute, memory and launch ceilings, power, and calibration factors."""
+"""Measure what a device really does: compute, memory and launch ceilings, power, and calibration factors.
+
+With --engine: measure what an engine and this host add to the operators of a model, on two small models with random
+weights. The terms lie beside the profile (my-gpu.json -> my-gpu.vllm.json), where `--gpu my-gpu.json` finds them.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,8 @@ EPILOG = """\
   chip calibrate --device cuda:1 --full -o my-gpu.json
   chip calibrate --device cpu --json > cpu.json
   chip predict llama-3.1-8b --gpu my-gpu.json
+  chip calibrate --engine hf-graph --gpu my-gpu.json
+  chip calibrate --engine vllm --gpu my-gpu.json --python /opt/vllm/bin/python
 """
 
 
@@ -29,15 +35,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
     mode.add_argument("--full", dest="mode", action="store_const", const="full", help="within five minutes")
     parser.set_defaults(mode="quick")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="profile to write (default: DEVICE.profile.json)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="profile to write (default: DEVICE.profile.json; of an engine: beside the GPU's)",
     )
     parser.add_argument("--force", action="store_true", help="measure a GPU that others are using")
     parser.add_argument("--restart", action="store_true", help="forget what an interrupted run left")
     parser.add_argument("--only", metavar="PROBE", action="append", default=[], help="run one probe (repeatable)")
     parser.add_argument("--json", action="store_true", help="print the profile's JSON on stdout instead of the table")
+    engine = parser.add_argument_group("an engine and its host")
+    engine.add_argument("--engine", default="", help="vllm, hf-eager or hf-graph")
+    engine.add_argument("--gpu", default="", help="the device's profile (default: the bundled one of its name)")
+    engine.add_argument("--runs", metavar="FILE", type=Path, help="fit these recorded runs, measure nothing")
+    engine.add_argument("--python", metavar="FILE", default="", help="interpreter of the engine's own environment")
+    engine.add_argument(
+        "--engine-setting", metavar="KEY=VALUE", action="append", default=[], help="for the engine; may be repeated"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    from chip.cli import calibrate_engine_text as engine
+
+    if engine.asked(args):
+        return engine.run(args)
     from chip.measure.device import default_device, open_device, refuse_busy
 
     device = open_device(args.device or default_device())

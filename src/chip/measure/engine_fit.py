@@ -6,14 +6,17 @@ tables. Nothing is negative. An interval is the spread of single points around t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import linprog
 
-from chip import engine_profile, hardware, runs, stats
+from chip import artifact, codec, engine_profile, hardware, runs, stats
+from chip.artifact import Artifact
 from chip.engine_profile import EngineProfile
 from chip.models import describe
 from chip.predict.request import composer, predict
@@ -24,6 +27,7 @@ from chip.types import Ceiling, ChipError, Scenario
 HOST_BOUND = 0.7  # of the step the device worked: below it the host sets the pace
 DEVICE_BOUND = 0.9
 GRAPHS = "hf-graph"  # whose gaps stand in where none could be measured
+ONE_QUEUE = {"prefill": 1.0, "decode": 1.0}  # a CPU is host and device at once: it never waits for itself
 
 
 class Point(NamedTuple):
@@ -31,6 +35,7 @@ class Point(NamedTuple):
     layers: int
     device_s: dict[str, float]  # "prefill", "decode": what the operators alone should take
     kernels: dict[str, float]
+    busy: Mapping[str, float]  # share of each phase that the device worked, where it is known
 
     @property
     def measured_s(self) -> dict[str, float]:
@@ -47,18 +52,38 @@ class Point(NamedTuple):
         return bool(self.kernels["graphed"])
 
 
+def from_file(path: Path, gpu: str, engine: str) -> tuple[EngineProfile, Artifact]:
+    """What a file of runs tells, and the artifact of it: it names every run it was made from."""
+    held, found = runs.read(path)
+    h, device = hardware.find(gpu), held.environment.get("device")
+    if h.profile is None or h.profile.device != device:
+        raise ChipError(f"{path}: was measured on {device}, {gpu} is {h.title}; say its profile with --gpu")
+    profile, ids = fit(found, gpu, engine, str(held.environment.get("cpu", "")))
+    return profile, artifact.new(EngineProfile.SCHEMA, codec.to_json(profile), held.environment, ids)
+
+
 def fit(found: Runs, gpu: str, engine: str, cpu: str) -> tuple[EngineProfile, list[str]]:
     """The profile, and the ids of the runs it was made from."""
     judged = [r for r in found.runs if r.status == "ok" and r.engine == engine and r.decodes]
+    if unknown := {r.model for r in judged} - set(found.configs):
+        raise ChipError(f"the runs do not have the config of {min(unknown)}")
     points = [_point(r, found.configs, gpu) for r in judged]
     depths = {p.layers for p in points}
     if len(depths) < 2:
         raise ChipError(f"the terms of {engine} need runs of two depths of one model, found {len(depths)}")
+    if len({_but_depth(found.configs[p.run.model]) for p in points}) > 1:
+        raise ChipError(f"the terms of {engine} need runs of one model, its depth alone may differ")
     terms = {**_device_terms(points, gpu), **_host_terms(points)}
+    if not terms:
+        raise ChipError(f"the runs of {engine} do not tell how long the device worked: may the profiler be used here?")
     version = points[0].run.engine_version
     models = tuple(dict.fromkeys(p.run.model for p in points))
     profile = EngineProfile(engine, version, points[0].run.device, cpu, models, terms)
     return profile, [runs.id_of(p.run) for p in points]
+
+
+def _but_depth(config: Mapping[str, Any]) -> str:
+    return json.dumps({k: v for k, v in config.items() if k != "num_hidden_layers"}, sort_keys=True)
 
 
 def _point(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str) -> Point:
@@ -74,7 +99,13 @@ def _point(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str) -> Poin
         c.layers,
         {"prefill": made.prefill.seconds, "decode": made.decode.seconds},
         {"prefill": first.kernels, "decode": step.kernels / step.steps, "graphed": first.graph_layers},
+        ONE_QUEUE if _is_cpu(gpu) else run.busy,
     )
+
+
+def _is_cpu(gpu: str) -> bool:
+    profile = hardware.find(gpu).profile
+    return profile is not None and profile.kind == "cpu"
 
 
 def _pairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
@@ -91,7 +122,7 @@ def _device_terms(points: Sequence[Point], gpu: str) -> dict[str, Ceiling]:
     Where the host was too slow for the device ever to be the longer, gaps cannot be told from waiting: those of the
     same GPU's graphs stand in, measured with hf-graph, and the kernels under the profiler tell the rest.
     """
-    busy = [p for p in points if p.run.busy.get("decode", 0.0) >= DEVICE_BOUND]
+    busy = [p for p in points if p.busy.get("decode", 0.0) >= DEVICE_BOUND]
     if busy:
         gap = _term(_gaps(busy), "decode of two depths beyond the operators of the added layers, for each kernel")
         beyond = [p.measured_s["decode"] - p.device_s["decode"] - gap.value * p.kernels["decode"] for p in busy]
@@ -118,7 +149,7 @@ def _gaps(points: Sequence[Point]) -> list[float]:
 
 
 def _host_terms(points: Sequence[Point]) -> dict[str, Ceiling]:
-    waiting = [p for p in points if p.run.busy.get("decode", 1.0) < HOST_BOUND]
+    waiting = [p for p in points if p.busy.get("decode", 1.0) < HOST_BOUND]
     if not waiting:
         return {}
     if waiting[0].run.engine == "vllm":
@@ -145,7 +176,7 @@ def _serving(points: Sequence[Point]) -> dict[str, Ceiling]:
         "host_layer_s": lambda p: 0.0 if p.graph else float(p.layers),
         "host_layer_graph_s": lambda p: float(p.layers) if p.graph else 0.0,
     }
-    early = [p for p in points if p.run.busy.get("prefill", 1.0) < HOST_BOUND]
+    early = [p for p in points if p.busy.get("prefill", 1.0) < HOST_BOUND]
     # the step that ends with the first token is scheduled like any other
     left = [max(1e-6, p.measured_s["prefill"] - _scheduled(steps, p)) for p in early]
     return {**steps, **_regress(early, left, prefill, "prompts until the first token, host-bound")}
@@ -160,6 +191,8 @@ def _regress(
 ) -> dict[str, Ceiling]:
     """Non-negative terms with the least sum of relative errors (not squares: a busy host gives outliers); the points'
     own spread around it is every term's interval."""
+    if not points:
+        return {}
     y = np.array(seconds)
     a = np.array([[row(p) for row in rows.values()] for p in points])
     count, width = a.shape

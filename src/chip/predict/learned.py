@@ -29,11 +29,8 @@ from chip.predict.shapes import ALIGNED
 from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables
 from chip.types import Cost, Estimate, Op, Seq
 
-<<<<<<< HEAD
 ONE_PASS = "one_pass"  # an implementation: one kernel that touches each of its bytes once
-=======
 AnyOp = TypeVar("AnyOp", bound=Op)
->>>>>>> 2a40f0f (Ask a table for the keys that a single token sees under a window, not for all of its context)
 MOST_BATCHES = 64  # batch sizes whose attention is remembered, so that a sweep of any length runs in bounded memory
 
 

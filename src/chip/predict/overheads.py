@@ -11,6 +11,7 @@ from chip.predict.roof import Range
 from chip.types import Ceiling
 
 SOURCE = "engine"
+WAITING = "waiting_for_host"
 
 
 class Work(NamedTuple):
@@ -36,9 +37,10 @@ class Extra(NamedTuple):
 
 
 class Overheads:
-    """The terms of one engine on one host."""
+    """The terms of one engine on one host; `reference` names a host that stands in for the asker's own."""
 
-    def __init__(self, terms: Mapping[str, Ceiling]) -> None:
+    def __init__(self, terms: Mapping[str, Ceiling], reference: str = "") -> None:
+        self.reference = reference
         # value, low and high apart: a sweep does this arithmetic twice a scenario
         self._parts = [
             tuple(getattr(terms[name], part) if name in terms else 0.0 for name in TERMS)
@@ -64,7 +66,7 @@ class Overheads:
         rows = [
             Extra("gaps", kernels, Range(*gaps), "launch"),
             Extra("around_the_model", steps, Range(*around), "launch"),
-            Extra("waiting_for_host", steps, Range(*longer), "host"),
+            Extra(WAITING, steps, Range(*longer), "host"),
             Extra("before_first_step", requests, Range(*before), "host"),
         ]
         return [row for row in rows if row.seconds[2] > 0]

@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from chip import engine_profile, engines, hardware
 from chip.dtypes import precision
+from chip.hardware import Hardware
 from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_shards
 from chip.predict import memory
 from chip.predict.answer import Prediction
-from chip.predict.compose import Composer
+from chip.predict.compose import Composer, Phase
 from chip.predict.estimator import estimator_of
-from chip.predict.overheads import Overheads
+from chip.predict.overheads import WAITING, Overheads
 from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Scenario
@@ -33,17 +35,19 @@ DEFAULTS: dict[str, Any] = {
 }
 TEXTS = ("model", "gpu", "engine", "dtype")
 KEYS = ("model", *DEFAULTS)
+HOST_SHARE = 0.05  # of a phase: a device that waits for less sets the pace itself
 LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024}
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Predict one scenario given as plain values; a ChipError says what is wrong with it."""
-    return predict(*_understand(request)).json()
+def answer(request: Mapping[str, Any], engine_file: str = "") -> dict[str, Any]:
+    """Predict one scenario given as plain values; a ChipError says what is wrong with it. `engine_file`: terms of the
+    engine on the asker's own host, instead of those that come with the GPU."""
+    return predict(*_understand(request), engine_file=engine_file).json()
 
 
-def answer_line(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS) -> str:
+def answer_line(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, engine_file: str = "") -> str:
     """The same as one line of JSON; `defaults` stand in for the keys a request leaves out."""
-    return predict(*_understand(request, defaults)).line()
+    return predict(*_understand(request, defaults), engine_file=engine_file).line()
 
 
 def _understand(
@@ -88,7 +92,9 @@ def _count(values: Mapping[str, Any], key: str) -> int:
 
 
 @lru_cache(maxsize=256)
-def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, stage: Stage = ALL) -> tuple[Composer, Roof]:
+def composer(
+    decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, stage: Stage = ALL, engine_file: str = ""
+) -> tuple[Composer, Roof]:
     """Everything of a prediction that batch and lengths do not change."""
     h = hardware.find(gpu)
     roof = roof_of(h, stage)
@@ -99,21 +105,41 @@ def composer(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, stage
     check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
         check_shards(decoder, tp)
-    terms = engine_profile.find(h, engine) if stage >= Stage.ENGINE else None
+    overheads = _overheads(h, engine, engine_file) if stage >= Stage.ENGINE else None
     estimator = estimator_of(h, engines.get(engine).RUNS_AS, stage)
-    return Composer(decoder, p, tp, engine, estimator, Overheads(terms.terms) if terms else None), roof
+    return Composer(decoder, p, tp, engine, estimator, overheads), roof
 
 
-def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, stage: Stage = ALL) -> Prediction:
-    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage)
+def _overheads(h: Hardware, engine: str, engine_file: str) -> Overheads | None:
+    if engine_file:
+        return Overheads(engine_profile.given(Path(engine_file), h, engine).terms)
+    found = engine_profile.find(h, engine)
+    if found is None:
+        return None
+    return Overheads(found.terms, found.cpu if engine_profile.is_bundled(h) else "")
+
+
+def predict(
+    decoder: Decoder, gpu: str, engine: str, s: Scenario, stage: Stage = ALL, engine_file: str = ""
+) -> Prediction:
+    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes), s)
     decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s))) if s.output > 1 else None
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)
-    return Prediction(
-        asked, s, prefill, decode, ridge, roof.power, room, notes(s, roof, room, decoder.max_context, c.engine.CAVEAT)
-    )
+    said = notes(s, roof, room, decoder.max_context, "" if c.overheads else c.engine.CAVEAT)
+    if c.overheads.reference and (_waits(prefill) or (decode and _waits(decode))):
+        said.append(
+            f"the host sets the pace, and its terms are of the reference host ({c.overheads.reference}); "
+            f"`chip calibrate --engine {engine}` measures yours"
+        )
+    return Prediction(asked, s, prefill, decode, ridge, roof.power, room, said)
+
+
+def _waits(phase: Phase) -> bool:
+    """Whether its device waits for the host, and for more than it may where the device is called busy."""
+    return any(line.role == WAITING and line.seconds > HOST_SHARE * phase.seconds for line in phase.lines)
 
 
 def notes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, caveat: str) -> list[str]:

@@ -1,0 +1,129 @@
+"""`chip calibrate --engine`: run the small models or read recorded runs, fit, and lay the terms out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chip import artifact, engine_profile, hardware
+from chip.cli.bench import settings
+from chip.cli.text import duration, table
+from chip.engine_profile import TERMS, EngineProfile
+from chip.hardware import Hardware
+from chip.runs import Run
+from chip.types import ChipError
+
+if TYPE_CHECKING:
+    from chip.measure.device import Device
+
+WITH_ENGINE = ("gpu", "runs", "python", "engine_setting")
+WITHOUT = ("only",)
+MAKE = "make a profile with `chip calibrate -o my-gpu.json` and name it: --gpu my-gpu.json"
+
+
+def asked(args: argparse.Namespace) -> bool:
+    """Whether an engine is to be measured; an option of the other kind is refused, never ignored."""
+    strays = [name for name in (WITHOUT if args.engine else WITH_ENGINE) if getattr(args, name)]
+    if args.engine and args.mode == "full":
+        strays.append("full")
+    if strays:
+        option = "--" + strays[0].replace("_", "-")
+        raise ChipError(f"{option} does not go with --engine" if args.engine else f"{option} goes with --engine")
+    return bool(args.engine)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        from chip.measure import engine_fit
+        from chip.run import dummies
+    except ImportError as e:
+        raise ChipError(f"--engine needs {e.name}: pip install 'chip-inference[measure]'") from None
+    dummies.check(args.engine)
+    failed = 0
+    if args.runs:
+        gpu = args.gpu or _bundled(str(artifact.read(args.runs, Run.SCHEMA).environment.get("device")))
+        path, source = _path(args, gpu), args.runs
+    else:
+        from chip.measure.device import default_device, open_device
+
+        device = open_device(args.device or default_device())
+        gpu = args.gpu or _bundled(device.title)
+        path = _path(args, gpu)
+        source = path.with_suffix(".runs.json")
+        failed = _measure(args, device, gpu, source)
+    profile, made = engine_fit.from_file(source, gpu, args.engine)
+    artifact.write(path, made)
+    print(path.read_text(encoding="utf-8").rstrip() if args.json else render(profile))
+    _say(f"wrote {path}; {_use(path, gpu, args.engine)}")
+    return 1 if failed else 0
+
+
+def _measure(args: argparse.Namespace, device: Device, gpu: str, into: Path) -> int:
+    """How many points failed."""
+    from chip.measure.device import refuse_busy
+    from chip.run import dummies
+
+    profile = _measured(gpu).profile
+    assert profile is not None
+    if profile.device != device.title:
+        raise ChipError(f"--gpu {gpu} is of {profile.device}, {device.name} is {device.title}")
+    if not args.force:
+        refuse_busy(device)
+    if args.restart:
+        into.unlink(missing_ok=True)
+    dtype = next((d for d in ("bf16", "fp16") if device.kind != "cpu" and f"matmul_{d}" in profile.ceilings), "fp32")
+    plans = dummies.plans(args.engine, device, dtype, args.python, settings(args.engine_setting))
+    _say(f"{args.engine} on {device.title}: {', '.join(p.job.model for p in plans)}, into {into}")
+    return sum(r.status == "failed" for r in dummies.run(plans, device, into, _say))
+
+
+def _say(text: str) -> None:
+    print(f"chip calibrate: {text}", file=sys.stderr, flush=True)
+
+
+def _bundled(device: str) -> str:
+    """The bundled GPU of a device's name, if it was calibrated."""
+    name = hardware.match_device(device)
+    if name not in hardware.profile_names():
+        raise ChipError(f"no bundled profile of {device}; {MAKE}")
+    return name
+
+
+def _measured(gpu: str) -> Hardware:
+    h = hardware.find(gpu)
+    if h.profile is None:
+        raise ChipError(f"{gpu} was never calibrated; {MAKE}")
+    return h
+
+
+def _path(args: argparse.Namespace, gpu: str) -> Path:
+    """Where predictions for that GPU find it; what is bundled stays as it is."""
+    h = _measured(gpu)
+    if args.output:
+        return Path(args.output)
+    found = engine_profile.path_for(h, args.engine)
+    return Path(found.name) if engine_profile.is_bundled(h) else found
+
+
+def _use(path: Path, gpu: str, engine: str) -> str:
+    words = f"chip predict MODEL --gpu {gpu} --engine {engine}"
+    if path == engine_profile.path_for(hardware.find(gpu), engine):
+        return f"`{words}` uses it"
+    return f"use it with `{words} --engine-profile {path}`"
+
+
+def render(p: EngineProfile) -> str:
+    rows = [
+        {
+            "term": name,
+            "value": duration(c.value),
+            "low": duration(c.low),
+            "high": duration(c.high),
+            "of": TERMS[name],
+        }
+        for name, c in p.terms.items()
+    ]
+    title = f"{p.engine} ({p.engine_version}) on {p.device}, host {p.cpu}; measured on {', '.join(p.models)}"
+    return f"{title}\n{table(rows, right=('value', 'low', 'high'), keep=tuple(rows[0]))}"
