@@ -14,10 +14,7 @@ from chip.types import Op, Program, Scenario, Seq, Step
 NAME = "hf-graph"
 TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
 LATENT_KV = True
-CAVEAT = (
-    "hf-graph: masked attention over the static cache and HF's unfused norms and rotations are not measured yet; "
-    "steps, decode above all, take longer than this"
-)
+CAVEAT = ""
 RUNS_AS = hf_ops.RUNS_AS
 KERNELS = {**hf_ops.KERNELS, "kv_append": 5}  # three of them count positions
 SPARE_TOKENS = 64  # least room after the prompt
