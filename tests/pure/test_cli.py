@@ -139,9 +139,10 @@ where the time goes: to the first token
         + out.split("to the first token\n")[1]
     )
     rows = out.split("a decode step (mean)\n")[1].splitlines()
-    assert rows[0].split() == ["role", "op", "time", "bound", "FLOP/B", "x", "ridge", "work", "moved"]
-    assert rows[2] == "lm_head     linear     1.001 us  launch   0.865  0.00865  512 FLOP  592 B"
-    assert rows[-1] == "all rows: calls 1, share 5.3 %, source roofline"
+    assert rows[0].split() == ["role", "op", "time", "share", "bound", "FLOP/B", "x", "ridge", "work", "moved"]
+    assert rows[2].startswith("rope        rope_composed         10 us  16.1 %  launch")
+    assert "lm_head     linear             1.001 us   1.6 %  launch   0.865  0.00865  512 FLOP  592 B" in rows
+    assert rows[-1] == "all rows: calls 1, source roofline"
 
 
 def test_predict_json_is_one_document(run, round_gpu):

@@ -450,7 +450,10 @@ BAD = {
     "a surface for a product": (put("operators.0.op", "add"), "needs a surface"),
     "an operator of another kind": (put("operators.1.op", "conv2d"), "no surface over rows and columns"),
     "no splits": (
-        put("operators.0.base.tiled", {"tile_s": 1e-6, "odd_heads": 1, "small_heads": 1, "imbalance": 1, "split_keys": 0}),
+        put(
+            "operators.0.base.tiled",
+            {"tile_s": 1e-6, "odd_heads": 1, "small_heads": 1, "imbalance": 1, "split_keys": 0},
+        ),
         "base must have positive rates and times",
     ),
     "half a tiling": (put("operators.0.base.tiled", {"tile_s": 1e-6}), "field 'odd_heads' is missing"),

@@ -2,10 +2,10 @@
 
 import pytest
 from conftest import round_profile, write_profile
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip import artifact, codec, engines, hardware
+from chip import artifact, codec, engines
 from chip.engine_profile import TERMS, EngineProfile
 from chip.models import library
 from chip.predict.overheads import SOURCE, Overheads, Work
@@ -101,7 +101,8 @@ def test_what_the_host_launches(tmp_path):
     """hf-eager launches kernel by kernel; vLLM layer by layer while a prefill has no graph; hf-graph nothing."""
     d = library.find("qwen3-0.6b")
     values = {"host_kernel_s": 1e-3, "host_layer_s": 1.0, "host_layer_graph_s": 0.1}
-    for engine, kernels, layers, pieces in (("hf-eager", True, 28, 0), ("vllm", True, 28, 0), ("hf-graph", False, 0, 28)):
+    expected = {"hf-eager": (True, 28, 0), "vllm": (True, 28, 0), "hf-graph": (False, 0, 28)}
+    for engine, (kernels, layers, pieces) in expected.items():
         (tmp_path / engine).mkdir()
         c, roof = composer(d, gpu_with(tmp_path / engine, engine, **values), engine, "bf16", 1)
         s = Scenario(1, 1024, 8)
@@ -146,7 +147,7 @@ def test_a_gpu_without_engine_profiles_has_none(round_gpu):
         assert whole.json() == bare.json()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     st.sampled_from(library.names()),
     st.sampled_from(engines.names()),
@@ -170,4 +171,3 @@ def test_terms_are_all_used():
     work = Work(1, 1, 1, 1, 1, 1, 1, 1)
     for name in TERMS:
         assert rows(work, Range(0, 0, 0), **{name: 1.0}), name
-    assert hardware.find("h200").profile

@@ -1,0 +1,138 @@
+"""An engine's terms from runs: runs made from known terms give them back."""
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("scipy")
+pytest.importorskip("sklearn")
+
+from test_fit import DEVICE, write_profile
+
+from chip import artifact, codec, runs
+from chip.engine_profile import EngineProfile
+from chip.measure import engine_fit
+from chip.models import describe
+from chip.predict.request import predict
+from chip.runs import Run, Runs
+from chip.types import Ceiling, ChipError, Scenario
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 8192, "max_position_embeddings": 40960,
+    "hidden_act": "silu",
+}  # fmt: skip
+CONFIGS = {f"tiny-{n}-layers": {**CONFIG, "num_hidden_layers": n} for n in (4, 12)}
+HOST_BOUND = tuple(Scenario(b, p, 9) for b, p in ((1, 64), (1, 400), (4, 64), (1, 1024), (2, 700), (16, 30), (8, 128)))
+GPU_BOUND = (Scenario(64, 8192, 9), Scenario(64, 12000, 9))
+VLLM = {
+    "kernel_s": 0.5e-6, "step_s": 30e-6, "host_step_s": 3e-3, "host_seq_s": 20e-6, "first_s": 2e-3,
+    "request_s": 150e-6, "token_s": 1e-6, "host_layer_s": 400e-6, "host_layer_graph_s": 150e-6,
+}  # fmt: skip
+HF_GRAPH = {"kernel_s": 0.4e-6, "step_s": 15e-6}
+HF_EAGER = {"host_step_s": 700e-6, "host_kernel_s": 16e-6}
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Runs as they would be on a GPU and host with these terms."""
+
+    def make(engine, terms, scenarios, configs=CONFIGS):
+        known = write_profile(tmp_path / f"known-{engine}.json")
+        held = {name: Ceiling(v, v, v, "s", "made up for tests") for name, v in terms.items()}
+        profile = EngineProfile(engine, "1", DEVICE, "a CPU", tuple(configs), held)
+        path = known.with_suffix(f".{engine}.json")
+        artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(profile), {}))
+        found = [run_of(name, config, str(known), engine, s) for name, config in configs.items() for s in scenarios]
+        return Runs(tuple(found), dict(configs))
+
+    return make
+
+
+def run_of(name, config, gpu, engine, s):
+    p = predict(describe(dict(config), name, name), gpu, engine, s)
+    ttft, step = (round(phase.seconds * 1e9) for phase in (p.prefill, p.decode))
+    busy = {
+        phase: sum(n.seconds for n in found.lines if n.bound != "host") / found.seconds
+        for phase, found in (("prefill", p.prefill), ("decode", p.decode))
+    }
+    steps = (step,) * (s.output - 1)
+    return Run(
+        name, engine, "", s, "ok", ttft_ns=(ttft,), step_ns=(steps,), e2e_ns=(ttft + sum(steps),), busy=busy,
+        engine_version="1", device=DEVICE,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def gpu(tmp_path):
+    """The same GPU, its engines not measured yet."""
+    return str(write_profile(tmp_path / "round.json"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "terms", "scenarios"),
+    [
+        ("vllm", VLLM, HOST_BOUND + GPU_BOUND),
+        ("hf-graph", HF_GRAPH, HOST_BOUND),
+        ("hf-eager", HF_EAGER, HOST_BOUND),
+    ],
+    ids=("vllm", "hf-graph", "hf-eager"),
+)
+def test_known_terms_are_found_again(made, gpu, engine, terms, scenarios):
+    found = made(engine, terms, scenarios)
+    profile, inputs = engine_fit.fit(found, gpu, engine, "a CPU")
+    assert {name: profile.terms[name].value for name in terms} == pytest.approx(terms, rel=0.03)
+    assert set(profile.terms) == set(terms)
+    assert inputs == [runs.id_of(r) for r in found.runs]
+    assert (profile.engine, profile.engine_version, profile.device, profile.cpu) == (engine, "1", DEVICE, "a CPU")
+    assert profile.models == tuple(CONFIGS)
+    for term in profile.terms.values():
+        assert 0 <= term.low <= term.value <= term.high
+        assert term.unit == "s"
+
+
+def test_a_busy_host_gives_outliers_not_another_term(made, gpu):
+    """One run in ten took three times as long: terms are as before, to a few per cent."""
+    found = made("vllm", VLLM, HOST_BOUND + GPU_BOUND)
+    slow = replace(
+        found.runs[2],
+        ttft_ns=(3 * found.runs[2].ttft_ns[0],),
+        step_ns=(tuple(3 * s for s in found.runs[2].step_ns[0]),),
+    )
+    spoiled = replace(found, runs=(*found.runs[:2], slow, *found.runs[3:]))
+    clean, _ = engine_fit.fit(found, gpu, "vllm", "a CPU")
+    profile, _ = engine_fit.fit(spoiled, gpu, "vllm", "a CPU")
+    for name in ("host_step_s", "host_seq_s", "first_s", "host_layer_graph_s", "host_layer_s"):
+        assert profile.terms[name].value == pytest.approx(clean.terms[name].value, rel=0.05), name
+    assert profile.terms["host_step_s"].high > 1.5 * profile.terms["host_step_s"].value, "the interval tells"
+
+
+def test_what_is_read_back_predicts_the_runs(made, gpu, tmp_path):
+    """From runs to a file to predictions of those very runs."""
+    found = made("vllm", VLLM, HOST_BOUND)
+    profile, inputs = engine_fit.fit(found, gpu, "vllm", "a CPU")
+    path = tmp_path / "round.vllm.json"
+    artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(profile), {}, inputs))
+    for run in found.runs:
+        p = predict(describe(dict(CONFIGS[run.model]), run.model, run.model), gpu, "vllm", run.scenario)
+        assert p.prefill.seconds == pytest.approx(run.ttft_s, rel=0.05)
+        assert p.decode.seconds == pytest.approx(run.tpot_s, rel=0.05)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "hf-eager"])
+def test_one_depth_is_refused_in_one_line(made, gpu, engine):
+    name = next(iter(CONFIGS))
+    found = made(engine, {}, HOST_BOUND[:2], {name: CONFIGS[name]})
+    with pytest.raises(ChipError, match=f"the terms of {engine} need runs of two depths of one model, found 1") as told:
+        engine_fit.fit(found, gpu, engine, "a CPU")
+    assert "\n" not in str(told.value)
+
+
+def test_runs_of_other_engines_and_failed_ones_do_not_count(made, gpu):
+    found = made("hf-graph", HF_GRAPH, HOST_BOUND[:2])
+    with pytest.raises(ChipError, match="found 0"):
+        engine_fit.fit(found, gpu, "vllm", "a CPU")
+    deep = [replace(r, status="failed", reason="it fell") if "12" in r.model else r for r in found.runs]
+    with pytest.raises(ChipError, match="found 1"):
+        engine_fit.fit(replace(found, runs=tuple(deep)), gpu, "hf-graph", "a CPU")
