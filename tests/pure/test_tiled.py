@@ -1,6 +1,7 @@
 """The base of FlashAttention-3 and cuDNN attention: by hand, what more work may never do, and where stairs are left."""
 
 from dataclasses import replace
+from itertools import pairwise
 from math import ceil
 
 import pytest
@@ -146,8 +147,8 @@ def test_bundled_bases_rise(implementation):
                 table.base.seconds(op, op.cost(), units)
                 for op in (attention(q_len=q_len, kv_len=q_len + n, batch=batch, kv_heads=kv_heads) for n in lengths)
             ]
-            assert all(b >= (1 - STAIR) * a for a, b in zip(times, times[1:]))
+            assert all(b >= (1 - STAIR) * a for a, b in pairwise(times))
             assert times[long:] == sorted(times[long:]), "no more splits there"
         ops_of = [attention(q_len=q_len, kv_len=q_len + 1000, batch=b) for b in range(1, 200)]
         times = [table.base.seconds(op, op.cost(), units) for op in ops_of]
-        assert all(b >= 0.995 * a for a, b in zip(times, times[1:]))
+        assert all(b >= 0.995 * a for a, b in pairwise(times))

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from conftest import round_profile, write_profile
 
-from chip import artifact, codec, hardware, measurements, runs
+from chip import artifact, codec, engines, hardware, measurements, runs
 from chip.cli.validate_text import unseen_table
+from chip.dtypes import precision
 from chip.models import library
+from chip.models.lower import body
 from chip.predict.estimator import read_tables
 from chip.predict.request import predict
 from chip.predict.roof import roof_of
@@ -376,6 +378,19 @@ def test_shapes_of_a_model_whatever_its_tokens():
     assert ("attention", 32, 8, 128) in found
     assert ("embedding", 4096) in found
     assert ("linear", 4096, 4096) in unseen.shapes(library.find("llama-3.1-8b"), "hf-eager", "bf16", 1)
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_every_operator_with_a_table_is_left_out(engine):
+    """Else a model would still be predicted from its own shapes."""
+    known = {t.op for t in read_tables(hardware.find("h200").tables).operators}
+    d = library.find("llama-3.1-8b")
+    for decode in (True, False):
+        program = engines.get(engine).rewrite(body(d, 1, precision("bf16"), 1), decode)
+        kinds = {c.op.kind for b in program.blocks for c in b.calls}
+        left_out = {one[0] for one in unseen.shapes(d, engine, "bf16", 1)}
+        assert kinds & known <= left_out
+    assert ("sampling", 128256) in unseen.shapes(d, engine, "bf16", 1)
 
 
 def test_only_what_the_tables_were_fitted_on(round_gpu, fitted_on):
