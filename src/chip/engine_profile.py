@@ -59,23 +59,14 @@ def is_bundled(h: Hardware) -> bool:
 def find(h: Hardware, engine: str) -> EngineProfile | None:
     """The one that goes with a GPU, if there is one."""
     path = path_for(h, engine)
-    if h.profile is None or not path.is_file():
-        return None
-    found = read(path)
-    if (found.engine, found.device) != (engine, h.profile.device):
-        raise ChipError(
-            f"{path}: holds terms of {found.engine} on {found.device}, not of {engine} on {h.profile.device}"
-        )
-    return found
+    return given(path, h, engine) if h.profile is not None and path.is_file() else None
 
 
 def given(path: Path, h: Hardware, engine: str) -> EngineProfile:
-    """One that was asked for by its file: it must be of that GPU and that engine."""
-    found = read(path)
-    if found.engine != engine:
-        raise ChipError(f"{path}: holds terms of {found.engine}, asked for is {engine}")
-    if h.profile is None or h.profile.device != found.device:
-        raise ChipError(f"{path}: was measured on {found.device or 'an unnamed device'}, {h.name} is {h.title}")
+    """That of a file, which must be of that GPU and that engine."""
+    found, device = read(path), h.profile.device if h.profile else h.title
+    if found.engine != engine or found.device != device or h.profile is None:
+        raise ChipError(f"{path}: holds terms of {found.engine} on {found.device}, not of {engine} on {device}")
     return found
 
 

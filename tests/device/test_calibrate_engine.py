@@ -185,6 +185,13 @@ def test_runs_that_tell_nothing_are_refused():
         engine_fit.fit(replace(held, configs=other), "h200", "hf-eager", "")
     with pytest.raises(ChipError, match="do not have the config of tinyllama-2-layers"):
         engine_fit.fit(replace(held, configs={}), "h200", "hf-eager", "")
+    for change, says in (
+        ({"variant": "a=b"}, "several settings, 'a=b' and 'sdpa=flash'"),
+        ({"engine_version": "5"}, "several versions"),
+    ):
+        mixed = (*held.runs[:-1], replace(held.runs[-1], **change))
+        with pytest.raises(ChipError, match=says):
+            engine_fit.fit(replace(held, runs=mixed), "h200", "hf-eager", "")
     blind = tuple(replace(r, busy={}, settings={}) for r in held.runs)
     with pytest.raises(ChipError, match="do not tell how long the device worked"):
         engine_fit.fit(replace(held, runs=blind), "h200", "hf-eager", "")

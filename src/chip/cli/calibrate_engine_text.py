@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
 def _measure(args: argparse.Namespace, device: Device, gpu: str, into: Path) -> int:
     """How many points failed."""
     from chip.measure.device import refuse_busy
+    from chip.measure.engine_fit import GRAPHS
     from chip.run import dummies
 
     profile = _measured(gpu).profile
@@ -71,6 +72,8 @@ def _measure(args: argparse.Namespace, device: Device, gpu: str, into: Path) -> 
         raise ChipError(f"--gpu {gpu} is of {profile.device}, {device.name} is {device.title}")
     if not args.force:
         refuse_busy(device)
+    if args.engine == "vllm" and engine_profile.find(_measured(gpu), GRAPHS) is None:
+        _say(f"`chip calibrate --engine {GRAPHS}` first would tell the gaps between kernels, should the host hide them")
     if args.restart:
         into.unlink(missing_ok=True)
     dtype = next((d for d in ("bf16", "fp16") if device.kind != "cpu" and f"matmul_{d}" in profile.ceilings), "fp32")

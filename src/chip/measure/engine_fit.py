@@ -6,7 +6,6 @@ tables. Nothing is negative. An interval is the spread of single points around t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,25 +64,33 @@ def from_file(path: Path, gpu: str, engine: str) -> tuple[EngineProfile, Artifac
 def fit(found: Runs, gpu: str, engine: str, cpu: str) -> tuple[EngineProfile, list[str]]:
     """The profile, and the ids of the runs it was made from."""
     judged = [r for r in found.runs if r.status == "ok" and r.engine == engine and r.decodes]
-    if unknown := {r.model for r in judged} - set(found.configs):
-        raise ChipError(f"the runs do not have the config of {min(unknown)}")
+    _check(judged, found.configs, engine)
     points = [_point(r, found.configs, gpu) for r in judged]
     depths = {p.layers for p in points}
     if len(depths) < 2:
         raise ChipError(f"the terms of {engine} need runs of two depths of one model, found {len(depths)}")
-    if len({_but_depth(found.configs[p.run.model]) for p in points}) > 1:
-        raise ChipError(f"the terms of {engine} need runs of one model, its depth alone may differ")
     terms = {**_device_terms(points, gpu), **_host_terms(points)}
     if not terms:
         raise ChipError(f"the runs of {engine} do not tell how long the device worked: may the profiler be used here?")
     version = points[0].run.engine_version
     models = tuple(dict.fromkeys(p.run.model for p in points))
-    profile = EngineProfile(engine, version, points[0].run.device, cpu, models, terms)
+    measured = hardware.find(gpu).profile
+    assert measured is not None
+    profile = EngineProfile(engine, version, measured.device, cpu, models, terms)
     return profile, [runs.id_of(p.run) for p in points]
 
 
-def _but_depth(config: Mapping[str, Any]) -> str:
-    return json.dumps({k: v for k, v in config.items() if k != "num_hidden_layers"}, sort_keys=True)
+def _check(judged: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engine: str) -> None:
+    """One model at some depths, one version, one setting: else terms would be told apart by what they are not."""
+    if unknown := {r.model for r in judged} - set(configs):
+        raise ChipError(f"the runs do not have the config of {min(unknown)}")
+    but_depth = [{k: v for k, v in configs[r.model].items() if k != "num_hidden_layers"} for r in judged]
+    if any(config != but_depth[0] for config in but_depth):
+        raise ChipError(f"the terms of {engine} need runs of one model, its depth alone may differ")
+    for what, seen in (("versions", {r.engine_version for r in judged}), ("settings", {r.variant for r in judged})):
+        if len(seen) > 1:
+            each = " and ".join(sorted(repr(s) for s in seen))
+            raise ChipError(f"the runs of {engine} are of several {what}, {each}: keep them apart with -o")
 
 
 def _point(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str) -> Point:
