@@ -280,7 +280,7 @@ def write_all(folder):
         a_run(batch=64, status="failed", reason="out of memory", ttft_ns=(), step_ns=(), e2e_ns=()),
     )
     write_runs(folder / "runs-2.json", a_run(slow=1.001))
-    (folder / "validation.json").write_text(json.dumps(validation()))
+    (folder / "sample-validation.json").write_text(json.dumps(validation()))
     (folder / "comparison.json").write_text(json.dumps(comparison()))
     artifact.write(folder / "hgemm.json", artifact.new("chip.kernel_bench/1", kernel_bench(), ENVIRONMENT))
     (folder / "comparison_report.json").write_text(json.dumps(comparison_report()))

@@ -116,7 +116,7 @@ LLAMA = {
 def test_predict_table(run, tiny, round_gpu):
     code, out, err = run("predict", tiny, "--gpu", round_gpu, "--engine", "hf-eager", "--prompt", 4, "--output", 2)
     assert code == 0
-    assert err.startswith("note: hf-eager: device time only")
+    assert err.startswith("note: hf-eager: decode with the flash backend")
     assert err.count("\n") == 1
     assert (
         out.replace(round_gpu, "GPU")

@@ -29,6 +29,7 @@ from chip.predict.shapes import ALIGNED
 from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables
 from chip.types import Cost, Estimate, Op, Seq
 
+TORCH = ("torch", "flash")  # implementations that torch chooses itself
 ONE_PASS = "one_pass"  # an implementation: one kernel that touches each of its bytes once
 AnyOp = TypeVar("AnyOp", bound=Op)
 MOST_BATCHES = 64  # batch sizes whose attention is remembered, so that a sweep of any length runs in bounded memory
@@ -42,10 +43,14 @@ def slot(op: Op) -> str:
 DECODE_ATTENTION = "attention_decode"
 
 
+def _preference(t: OperatorTable) -> tuple[bool, bool, int]:
+    return t.context == "hot", t.implementation in TORCH, t.points
+
+
 class Learned:
     """Estimates from measured operators. `runs_as` says which implementation an engine runs of each operator (of
     attention, `attention_decode` for single tokens); what it does not name is left to the roofline. Without it each
-    operator is taken as it was measured most, with nothing warm in cache."""
+    operator is taken as torch runs it, else as it was measured most, with nothing warm in cache."""
 
     def __init__(self, tables: Tables, otherwise: Roofline, runs_as: Mapping[str, str] | None = None) -> None:
         self.units = tables.units
@@ -53,7 +58,7 @@ class Learned:
         self.otherwise = otherwise
         self.roof = otherwise.roof
         self._tables: dict[tuple[str, str], OperatorTable] = {}
-        for t in sorted(tables.operators, key=lambda t: (t.context == "hot", t.points)):  # the last stays
+        for t in sorted(tables.operators, key=_preference):  # the last stays
             for name in (t.op, DECODE_ATTENTION) if t.op == "attention" else (t.op,):
                 wanted = t.context == "cold" if runs_as is None else runs_as.get(name) == t.implementation
                 if wanted:
