@@ -111,7 +111,7 @@ def test_a_real_calibration_on_this_cpu(engine, cpu, capsys, monkeypatch):
     assert cli.main([*question]) == 0
     with_terms = json.loads(capsys.readouterr().out)
     assert with_terms["sources"]["engine"] > 0
-    assert with_terms["notes"] == []  # the terms are this host's
+    assert "reference host" not in "".join(with_terms["notes"])  # the terms are this one's
     bare = shutil.copy(cpu, Path(cpu).with_name("bare.json"))  # the profile alone, its terms named by their file
     terms = Path(cpu).with_name(f"mine.{engine}.json")
     question = [str(bare) if w == cpu else w for w in question]

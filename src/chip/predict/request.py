@@ -128,7 +128,7 @@ def predict(
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)
-    said = notes(s, roof, room, decoder.max_context, "" if c.overheads else c.engine.CAVEAT)
+    said = notes(s, roof, room, decoder.max_context, c.engine.CAVEAT)
     if c.overheads.reference and (_waits(prefill) or (decode and _waits(decode))):
         said.append(
             f"the host sets the pace, and its terms are of the reference host ({c.overheads.reference}); "
