@@ -6,7 +6,8 @@ from chip.engines import Weighted, hf_ops
 from chip.engines.context import PANELS, decode_contexts
 from chip.ops.attention import Attention
 from chip.ops.growing_attention import GrowingAttention
-from chip.types import Op, Program, Scenario, Seq, Step
+from chip.ops.kv_append import KvAppend
+from chip.types import Block, Op, Program, Scenario, Seq, Step
 
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
@@ -29,7 +30,12 @@ def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS) -> Wei
 
 
 def rewrite(program: Program, decode: bool) -> Program:
-    return hf_ops.spelled(program, _growing if decode else _as_it_is)
+    if not decode:
+        return hf_ops.spelled(program, _as_it_is)
+    grown = hf_ops.spelled(program, _growing)  # whose copies have the new token in them already
+    return Program(
+        tuple(Block(b.repeat, tuple(c for c in b.calls if not isinstance(c.op, KvAppend))) for b in grown.blocks)
+    )
 
 
 def _as_it_is(op: Op) -> Op:

@@ -77,7 +77,19 @@ def fit(found: Runs, gpu: str, engine: str, cpu: str) -> tuple[EngineProfile, li
     measured = hardware.find(gpu).profile
     assert measured is not None
     profile = EngineProfile(engine, version, measured.device, cpu, models, terms)
-    return profile, [runs.id_of(p.run) for p in points]
+    return profile, [*(runs.id_of(p.run) for p in points), *_borrowed(points, gpu)]
+
+
+def _borrowed(points: Sequence[Point], gpu: str) -> tuple[str, ...]:
+    """Ids of the runs behind gaps that stand in for those of `points`."""
+    path = engine_profile.path_for(hardware.find(gpu), GRAPHS)
+    if _device_bound(points) or not path.is_file():
+        return ()
+    return artifact.read(path, EngineProfile.SCHEMA).inputs
+
+
+def _device_bound(points: Sequence[Point]) -> list[Point]:
+    return [p for p in points if p.busy.get("decode", 0.0) >= DEVICE_BOUND]
 
 
 def _check(judged: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engine: str) -> None:
@@ -129,7 +141,7 @@ def _device_terms(points: Sequence[Point], gpu: str) -> dict[str, Ceiling]:
     Where the host was too slow for the device ever to be the longer, gaps cannot be told from waiting: those of the
     same GPU's graphs stand in, measured with hf-graph, and the kernels under the profiler tell the rest.
     """
-    busy = [p for p in points if p.busy.get("decode", 0.0) >= DEVICE_BOUND]
+    busy = _device_bound(points)
     if busy:
         gap = _term(_gaps(busy), "decode of two depths beyond the operators of the added layers, for each kernel")
         beyond = [p.measured_s["decode"] - p.device_s["decode"] - gap.value * p.kernels["decode"] for p in busy]

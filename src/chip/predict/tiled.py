@@ -35,12 +35,12 @@ def seconds(op: Attention, units: int, t: Tiled, flop_per_s: float, bytes_per_s:
     rows = PACKED_QUERIES if packed else 2 * PACKED_QUERIES
     tiles = op.batch * (op.kv_heads if packed else op.heads * ceil(op.q_len / rows))
     keys = min(op.kv_len, op.kv_len - op.q_len + (op.q_len / 2 if op.causal else op.q_len) + PACKED_QUERIES)
-    splits = min(max(1, units // tiles), max(1, ceil(keys / t.split_keys)), MOST_SPLITS)
+    splits = min(max(1, units // tiles), max(1.0, keys / t.split_keys), MOST_SPLITS)
     slower = 1.0 if op.head_dim in WHOLE_HEADS else t.odd_heads
     rate = flop_per_s * (t.small_heads if op.head_dim <= WHOLE_HEADS[0] else 1.0) / units
     through = max(4 * rows * op.head_dim * keys / rate, width * op.head_dim * keys / (bytes_per_s / units)) * slower
     waves = max(1.0, tiles * splits / units)
-    waves += t.imbalance * (ceil(waves) - waves)
+    waves += min(1.0, t.imbalance) * (ceil(waves) - waves)
     moved = width * op.head_dim * op.batch * (op.kv_len * op.kv_heads + op.q_len * op.heads)
     return float(
         ((waves * (t.tile_s + through / splits)) ** SHARP + (moved / bytes_per_s * slower) ** SHARP) ** (1 / SHARP)
