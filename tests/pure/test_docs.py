@@ -36,7 +36,7 @@ PROMPT = re.compile(r"^\$ (.*(?:\n> .*)*)\n?((?:(?!\$ ).*\n?)*)", re.MULTILINE)
 PLACEHOLDER = re.compile(r"<[a-z][a-z -]*>|\.\.\.|…")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")  # of pictures too
 ERRORS = re.compile(
-    r"(?<=^```text\n)operator +implementation +shapes +median error .*?(?=^```$)", re.MULTILINE | re.DOTALL
+    r"(?<=^```text\n)operator +implementation +context +shapes +median error .*?(?=^```$)", re.MULTILINE | re.DOTALL
 )
 TODO = "TODO" + "-H200"
 
@@ -187,6 +187,7 @@ def bundled_errors() -> str:
             "operator": t.op,
             "implementation": t.implementation,
             "dtype": t.dtype,
+            "context": t.context,
             "shapes": t.points,
             "median error": percent(t.median_error),
             "p90": percent(t.p90_error),

@@ -18,12 +18,12 @@ FOLDER = Path(__file__).parents[2] / "results" / "h200" / "runs"
 FILES = sorted(FOLDER.glob("*.json"))
 
 BUDGETS: dict[str, tuple[float | None, float | None]] = {  # class: median, 90th percentile
-    "vLLM TPOT, GPU-bound": (0.042, 0.074),
+    "vLLM TPOT, GPU-bound": (0.039, 0.077),
     "vLLM TTFT, >= 4096 tokens": (0.014, 0.28),
     "vLLM TTFT, all": (0.025, 0.46),
     "hf-graph TPOT and TTFT": (0.022, 0.104),
-    "hf-eager TTFT, >= 8192 tokens": (0.072, 0.125),
-    "hf-eager TPOT, flash": (0.191, 0.455),
+    "hf-eager TTFT, >= 8192 tokens": (0.071, 0.126),
+    "hf-eager TPOT, flash": (0.191, 0.456),
     "energy per token": (0.095, 0.205),
 }
 INTERVALS_HELD = False  # True once coverage and width are what is asked

@@ -129,10 +129,10 @@ def test_a_tiny_model_by_hand(round_gpu):
     """One decode step of a model so small that every kernel is its launch and a few bytes."""
     d = describe(TINY, "tiny", "tiny.json")
     a = request.predict(d, round_gpu, "hf-eager", Scenario(1, 4, 2)).json()
-    calls = 2 + 3 * (2 + 3 + 1 + 1 + 1 + 1 + 2 + 1 + 1 + 2) + 1 + 2  # embed, angles; norms, qkv, rope, ...; norm; head
+    calls = 2 + 3 * (2 + 3 + 1 + 1 + 1 + 2 + 1 + 1 + 2) + 1 + 2  # embed, angles; norms, qkv, rope, ...; norm; head
     assert sum(r["count"] for r in a["breakdown"]["tpot"]) == calls
     norm, angles, rope, attention = 8, 10, 10, 4  # kernels of one call, in HF's spelling
-    kernels = 1 + angles + 3 * (2 * norm + 3 + rope + 1 + attention + 1 + 2 + 1 + 1 + 2) + norm + 2
+    kernels = 1 + angles + 3 * (2 * norm + 3 + rope + attention + 1 + 2 + 1 + 1 + 2) + norm + 2
     assert a["tpot_ms"] == pytest.approx(kernels * 1e-3, rel=1e-3)
     assert a["bound"]["tpot"] == "launch"
     attention = next(r for r in a["breakdown"]["tpot"] if r["role"] == "attention")

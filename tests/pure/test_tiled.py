@@ -73,7 +73,7 @@ def test_heads_of_other_sizes_are_padded_and_small_ones_slower():
     ("axes", "split_keys", "splits"),
     [
         ({"batch": 1}, 128, 8),  # 1024 keys in parts of 128
-        ({"batch": 1}, 100, 11),
+        ({"batch": 1}, 100, 10.24),  # no steps: kernels differ in where theirs are
         ({"batch": 1, "kv_len": 100_000}, 10, 12),  # 8 tiles: 12 of each fill 100 units
         ({"batch": 1, "kv_heads": 1, "kv_len": 100_000}, 10, MOST_SPLITS),
         ({"batch": 13}, 10, 1),  # 104 tiles
