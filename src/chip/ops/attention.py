@@ -7,7 +7,7 @@ FLOPs, so a prefill of n tokens costs exactly what its n decode steps cost.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from chip.dtypes import BYTES
 from chip.types import ChipError, Cost, Op, Seq
@@ -54,9 +54,9 @@ class Attention(Op):
                 f"attention: kv_len {self.kv_len} counts past and new tokens, so it is at least q_len {self.q_len}"
             )
 
-    def over(self, seq: Seq) -> Attention:
+    def over(self, seq: Seq) -> Self:
         """The same attention for other sequences."""
-        return Attention(
+        return type(self)(
             seq.count,
             self.heads,
             self.kv_heads,

@@ -10,27 +10,13 @@ from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.attention import Attention, visible_keys
-from chip.types import Cost, Seq
+from chip.types import Cost
 
 
 @dataclass(frozen=True, slots=True)
 class GrowingAttention(Attention):
     kind: ClassVar[str] = "growing_attention"
     KERNELS: ClassVar[int] = 4
-
-    def over(self, seq: Seq) -> GrowingAttention:
-        return GrowingAttention(
-            seq.count,
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-            seq.new,
-            seq.new + seq.past,
-            self.causal,
-            self.window,
-            self.v_head_dim,
-            self.dtype,
-        )
 
     def cost(self) -> Cost:
         flops, read, written = Attention.cost(self)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chip.cli.text import duration, si
+from chip.report import figure_file
 from chip.roofline import Point, Roofs
 from chip.types import ChipError
 
@@ -40,25 +41,12 @@ class Mark:
 
 def save(path: Path, points: Sequence[Point], roofs: Roofs) -> None:
     """Draw into a .png or .svg (or .pdf) file."""
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise ChipError(f"{path}: a plot is written as .png, .svg or .pdf")
+    figure_file.check(path)
     if len(points) > MAX_POINTS:
         raise ChipError(
             f"{len(points)} points are more than a picture holds ({MAX_POINTS}); choose with --op or --context"
         )
-    try:
-        import matplotlib
-    except ImportError:
-        raise ChipError("drawing needs matplotlib: pip install 'chip-inference[plot]'") from None
-    matplotlib.use("Agg")
-    settings = {"font.family": "DejaVu Sans", "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "chip"}
-    with matplotlib.rc_context(settings):
-        figure = _draw(points, roofs)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=150, facecolor="white", metadata={"Date": None} if path.suffix == ".svg" else None)
-        except OSError as e:
-            raise ChipError(f"{path}: cannot be written ({e.strerror})") from None
+    figure_file.save(path, lambda: _draw(points, roofs))
 
 
 def _draw(points: Sequence[Point], roofs: Roofs) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chip.cli.text import duration, percent, si
-from chip.types import ChipError
+from chip.report import figure_file
 from chip.validate.points import GPU, HOST, METRICS, UNKNOWN, Point, summarise
 
 # Okabe and Ito's palette, told apart by colour-blind readers too.
@@ -31,21 +31,7 @@ PANEL, GAP = 4.2, 1.05  # inches
 
 def save(path: Path, points: Sequence[Point], title: str) -> None:
     """Draw into a .png or .svg (or .pdf) file."""
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise ChipError(f"{path}: a plot is written as .png, .svg or .pdf")
-    try:
-        import matplotlib
-    except ImportError:
-        raise ChipError("drawing needs matplotlib: pip install 'chip-inference[plot]'") from None
-    matplotlib.use("Agg")
-    settings = {"font.family": "DejaVu Sans", "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "chip"}
-    with matplotlib.rc_context(settings):
-        figure = _draw(points, title)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=150, facecolor="white", metadata={"Date": None} if path.suffix == ".svg" else None)
-        except OSError as e:
-            raise ChipError(f"{path}: cannot be written ({e.strerror})") from None
+    figure_file.save(path, lambda: _draw(points, title))
 
 
 def _draw(points: Sequence[Point], title: str) -> Any:

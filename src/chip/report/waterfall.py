@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from chip.types import ChipError
+from chip.report import figure_file
 
 TOTAL, MORE, LESS, UNKNOWN = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
 INK = "#222222"
@@ -13,21 +13,7 @@ INK = "#222222"
 
 def save(path: Path, report: dict[str, Any]) -> None:
     """Draw into a .png, .svg or .pdf file."""
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise ChipError(f"{path}: a plot is written as .png, .svg or .pdf")
-    try:
-        import matplotlib
-    except ImportError:
-        raise ChipError("drawing needs matplotlib: pip install 'chip-inference[plot]'") from None
-    matplotlib.use("Agg")
-    settings = {"font.family": "DejaVu Sans", "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "chip"}
-    with matplotlib.rc_context(settings):
-        figure = _draw(report)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=150, facecolor="white", metadata={"Date": None} if path.suffix == ".svg" else None)
-        except OSError as e:
-            raise ChipError(f"{path}: cannot be written ({e.strerror})") from None
+    figure_file.save(path, lambda: _draw(report))
 
 
 def _draw(report: dict[str, Any]) -> Any:
