@@ -107,7 +107,7 @@ VIEWS: dict[str, View] = {
     "stages": (
         "accuracy",
         lambda r: r["kind"] == "stage",
-        {"stage": "name", "points": "points", "median": "median_percent", "p90": "p90_percent"},
+        {"stage": "name", "points": "points", "median, p90": lambda r: _errors(r)},
     ),
     "operators": (
         "accuracy",
@@ -130,6 +130,21 @@ VIEWS: dict[str, View] = {
             "P95 ": "tpot_p95_ms",
             "memory": "vram_bytes",
             "J/token": lambda r: quantity(r["joules_per_token"], ""),
+        },
+    ),
+    "latency": (
+        "runs",
+        lambda r: r["status"] == "ok",
+        {
+            "engine": lambda r: f"`{' '.join(w for w in (r['engine'], r['variant']) if w)}`",
+            "tokens/s": lambda r: quantity(r["tokens_per_s"], ""),
+            "latency P50": "latency_p50_ms",
+            "P95": "latency_p95_ms",
+            "TTFT P50": "ttft_p50_ms",
+            "TPOT P50": "tpot_p50_ms",
+            "VRAM": "vram_bytes",
+            "J/token": lambda r: quantity(r["joules_per_token"], ""),
+            "GPU busy in decode": "busy_decode",
         },
     ),
     "kernels": (
@@ -163,6 +178,21 @@ VIEWS: dict[str, View] = {
 }
 
 
+def _errors(row: Row) -> str:
+    return f"{quantity(row['median_percent'], '%')}, {quantity(row['p90_percent'], '%')}".strip(", ")
+
+
+def _stages(rows: Iterable[Row]) -> list[list[str]]:
+    """A row for each class, a column for each stage."""
+    by: dict[str, dict[str, str]] = {}
+    for row in rows:
+        stage, what = str(row["name"]).split(": ", 1)
+        by.setdefault(what, {})[stage] = _errors(row)
+    stages = list(dict.fromkeys(stage for found in by.values() for stage in found))
+    lines = [[what, *(found.get(stage, "") for stage in stages)] for what, found in by.items()]
+    return [["median, p90 of the error", *stages], ["---"] * (1 + len(stages)), *lines]
+
+
 def table(summary: Summary, view: str) -> str:
     """A view as a Markdown table; where several files have the same rows, of the first."""
     if view not in VIEWS:
@@ -179,6 +209,8 @@ def table(summary: Summary, view: str) -> str:
         return quantity(row[how], units[how]) if isinstance(how, str) else how(row)
 
     lines = [[*shown], ["---"] * len(shown), *([cell(r, how) for how in shown.values()] for r in rows)]
+    if view == "stages":
+        lines = _stages(rows)
     return "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
 
 
