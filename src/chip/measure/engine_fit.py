@@ -77,7 +77,8 @@ def fit(found: Runs, gpu: str, engine: str, cpu: str) -> tuple[EngineProfile, li
     measured = hardware.find(gpu).profile
     assert measured is not None
     profile = EngineProfile(engine, version, measured.device, cpu, models, terms)
-    return profile, [*(runs.id_of(p.run) for p in points), *_borrowed(points, gpu)]
+    borrowed = _borrowed(points, gpu) if "kernel_s" in terms else ()
+    return profile, [*(runs.id_of(p.run) for p in points), *borrowed]
 
 
 def _borrowed(points: Sequence[Point], gpu: str) -> tuple[str, ...]:
