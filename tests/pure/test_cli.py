@@ -126,9 +126,9 @@ tiny on GPU, hf-eager, bf16: 1 x (4 in, 2 out)
               predicted  90 % interval        bound by
 ----------  -----------  -------------------  --------
 TTFT           59.01 us  53.11 us - 64.91 us  launch
-TPOT              62 us  55.8 us - 68.2 us    launch
-end to end       121 us  108.9 us - 133.1 us
-throughput  16527 tok/s  15025 - 18363
+TPOT              61 us  54.9 us - 67.1 us    launch
+end to end       120 us  108 us - 132 us
+throughput  16665 tok/s  15150 - 18516
 
 memory a GPU: weights 2.2 KiB + KV 0.1 KiB (0.01562 KiB/token) + activations 32.0 MiB = 508.8 MiB of 64.0 GiB: fits, \
 largest batch 92643913
@@ -140,7 +140,7 @@ where the time goes: to the first token
     )
     rows = out.split("a decode step (mean)\n")[1].splitlines()
     assert rows[0].split() == ["role", "op", "time", "share", "bound", "FLOP/B", "x", "ridge", "work", "moved"]
-    assert rows[2].startswith("rope        rope_composed         10 us  16.1 %  launch")
+    assert rows[2].startswith("rope        rope_composed         10 us  16.4 %  launch")
     assert "lm_head     linear             1.001 us   1.6 %  launch   0.865  0.00865  512 FLOP  592 B" in rows
     assert rows[-1] == "all rows: calls 1, source roofline"
 
