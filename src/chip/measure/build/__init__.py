@@ -9,7 +9,7 @@ there is more than one way to run it, `implementations(op, device_type)` names t
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import lru_cache
 from importlib import import_module
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from chip.engines.vllm import STEP_TOKENS_LARGE
 from chip.types import ChipError, Op
 
 Closure = Callable[[], object]
@@ -29,6 +30,7 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp8": torch.float8_e4m3fn,
 }
+LAYOUT_BYTES = 2**30  # of the inputs that a kernel is compiled with: wide rows are shown fewer
 CPU_BLOCK = 2**22  # elements drawn on a CPU before the draw is repeated: random enough, and set-up stays short
 
 
@@ -94,21 +96,52 @@ def _fp32_arithmetic(tf32: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = cudnn
 
 
+def compiled(
+    function: Callable[..., object], by_rows: Sequence[torch.Tensor], shared: Sequence[torch.Tensor] = ()
+) -> Closure:
+    """`function(*by_rows, *shared)` by torch.compile. Each width is compiled once, for any number of rows.
+
+    torch.compile lays a kernel out for the rows it sees first. vLLM shows it its largest step, so that is shown here
+    before anything else: the same kernel then serves a row as well."""
+    run = _compile(function)
+    _lay_out(run, by_rows, shared)
+    _any_rows(by_rows, shared)
+    return lambda: run(*by_rows, *shared)
+
+
 @lru_cache(maxsize=64)
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function by torch.compile, once for all operators that call it; each width compiles anew, the rows do not
-    where `any_rows` has marked them."""
+def _compile(function: Callable[..., object]) -> Callable[..., object]:
     import torch._dynamo.config as dynamo
 
     dynamo.recompile_limit, dynamo.accumulated_recompile_limit = 64, 4096
     dynamo.fail_on_recompile_limit_hit = True  # rather than running something else under this name
-    made: Callable[..., Any] = torch.compile(function)
+    made: Callable[..., object] = torch.compile(function)
     return made
 
 
-def any_rows(*tensors: torch.Tensor) -> None:
-    for tensor in tensors:
+def _lay_out(run: Callable[..., object], by_rows: Sequence[torch.Tensor], shared: Sequence[torch.Tensor]) -> None:
+    """Have it compiled for the rows of vLLM's largest step, unless it was: once a width, dtype and device."""
+    made = (run, *((t.shape[1:], t.dtype, t.device) for t in by_rows))
+    if made in _laid_out:
+        return
+    row_bytes = sum(t[0].nbytes for t in by_rows)
+    rows = max(2, min(STEP_TOKENS_LARGE, LAYOUT_BYTES // row_bytes))
+    large = [t.new_zeros(rows, *t.shape[1:]) for t in by_rows]
+    _any_rows(large, shared)
+    run(*large, *shared)
+    _laid_out.add(made)
+
+
+_laid_out: set[tuple[object, ...]] = set()
+
+
+def _any_rows(by_rows: Iterable[torch.Tensor], shared: Iterable[torch.Tensor]) -> None:
+    """Rows may be any; every other size is a constant of the kernel, or it would be a variable from the second on."""
+    for tensor in by_rows:
         torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        torch._dynamo.mark_static(tensor, list(range(1, tensor.dim())))
+    for tensor in shared:
+        torch._dynamo.mark_static(tensor)
 
 
 def torch_dtype(name: str) -> torch.dtype:

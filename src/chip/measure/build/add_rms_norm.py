@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from chip.measure.build import Closure, any_rows, compiled, normal
+from chip.measure.build import Closure, compiled, normal
 from chip.ops.add_rms_norm import AddRmsNorm
 
 
@@ -25,9 +25,7 @@ def build(op: AddRmsNorm, device: torch.device, generator: torch.Generator, impl
     y = normal((rows, op.cols), op.dtype, device, generator)
     weight = normal((op.cols,), op.dtype, device, generator)
     if implementation == "compiled":
-        any_rows(x, y)
-        run = compiled(add_norm)
-        return lambda: run(x, y, weight)
+        return compiled(add_norm, (x, y), (weight,))
 
     def call() -> object:
         total = x + y

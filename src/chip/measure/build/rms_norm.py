@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from chip.measure.build import Closure, any_rows, compiled, normal
+from chip.measure.build import Closure, compiled, normal
 from chip.ops.rms_norm import RmsNorm
 
 
@@ -26,7 +26,5 @@ def build(op: RmsNorm, device: torch.device, generator: torch.Generator, impleme
     x = normal((rows, op.cols), op.dtype, device, generator)
     weight = normal((op.cols,), op.dtype, device, generator)
     if implementation == "compiled":
-        any_rows(x)
-        run = compiled(norm)
-        return lambda: run(x, weight)
+        return compiled(norm, (x,), (weight,))
     return lambda: F.rms_norm(x, (op.cols,), weight, 1e-6)

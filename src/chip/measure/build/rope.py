@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from chip.measure.build import Closure, any_rows, compiled, normal, rope_composed
+from chip.measure.build import Closure, compiled, normal, rope_composed
 from chip.ops.rope import Rope
 
 
@@ -13,7 +13,7 @@ def implementations(op: Rope, device_type: str) -> tuple[str, ...]:
     return ("torch", "compiled")
 
 
-def rotated(both: torch.Tensor, table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def rotated(both: torch.Tensor, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     cos, sin = table.index_select(0, positions).unsqueeze(1).chunk(2, -1)
     first, second = both.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
@@ -26,6 +26,4 @@ def build(op: Rope, device: torch.device, generator: torch.Generator, implementa
     both = normal((rows, op.heads, op.head_dim), op.dtype, device, generator)
     table = normal((8192, op.head_dim), op.dtype, device, generator)
     positions = torch.randint(0, 8192, (rows,), device=device, generator=generator)
-    any_rows(both, positions)
-    run = compiled(rotated)
-    return lambda: run(both, table, positions)
+    return compiled(rotated, (both, positions), (table,))
