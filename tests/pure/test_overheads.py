@@ -56,6 +56,11 @@ def test_the_host_counts_where_it_is_the_longer(name, count):
     assert rows(**{name: 1e-3 / count}) == {}, "never the longer"
 
 
+def test_a_device_of_a_wide_interval_does_not_hide_the_host():
+    waits = rows(device=Range(10e-3, 9e-3, 50e-3), host_step_s=10e-3)["waiting_for_host"]
+    assert waits.seconds == pytest.approx((10e-3, 1e-3, 0.0)), "20 ms in all, though the most of the device is longer"
+
+
 def test_gaps_hide_the_host_too():
     found = rows(kernel_s=50e-6, step_s=2.5e-3, host_step_s=11e-3)
     busy = 10e-3 + 5e-3 + 5e-3
