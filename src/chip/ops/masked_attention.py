@@ -30,6 +30,10 @@ class MaskedAttention(Op):
     def check(self) -> None:
         if self.heads % self.kv_heads:
             raise ChipError(f"masked_attention: heads {self.heads} is not a multiple of kv_heads {self.kv_heads}")
+        if self.q_len > self.kv_len:
+            raise ChipError(
+                f"masked_attention: kv_len {self.kv_len} counts every slot, so it is at least q_len {self.q_len}"
+            )
 
     def over(self, seq: Seq) -> MaskedAttention:
         return MaskedAttention(
