@@ -265,6 +265,16 @@ def test_outside_it_is_the_roofline(h200, name):
     assert found[0].source == "roofline"
 
 
+def test_one_pass_outside_the_additions_is_the_roofline_in_name_too():
+    """A norm of heads: columns fewer than any addition that was measured has, whatever the tokens."""
+    estimate = estimator_of(H200, engines.get("vllm").RUNS_AS)
+    narrow, wide = (estimate.along(ops.build("rms_norm", {"rows": 8, "cols": cols})) for cols in (64, 4096))
+    for tokens in (1, 100, 1000, 3001):
+        assert narrow(tokens) == estimate.otherwise.along(ops.build("rms_norm", {"rows": 8, "cols": 64}))(tokens)
+        assert (narrow(tokens)[4], wide(tokens)[4]) == ("roofline", "interpolated")
+    assert wide(10_000)[4] == "roofline", "80000 rows are more than were measured"
+
+
 @pytest.mark.parametrize("kind", ["attention", "growing_attention"])
 def test_a_single_token_under_a_window_sees_fewer_keys(kind):
     estimate = estimator_of(H200, {DECODE_ATTENTION: "fa3", "growing_attention": "flash"})

@@ -30,6 +30,7 @@ from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables
 from chip.types import Cost, Estimate, Op, Seq
 
 TORCH = ("torch", "flash")  # implementations that torch chooses itself
+DECODE_ATTENTION = "attention_decode"
 ONE_PASS = "one_pass"  # an implementation: one kernel that touches each of its bytes once
 AnyOp = TypeVar("AnyOp", bound=Op)
 MOST_BATCHES = 64  # batch sizes whose attention is remembered, so that a sweep of any length runs in bounded memory
@@ -38,9 +39,6 @@ MOST_BATCHES = 64  # batch sizes whose attention is remembered, so that a sweep 
 def slot(op: Op) -> str:
     """What a table is looked up by: the kind, attention of single tokens apart."""
     return DECODE_ATTENTION if isinstance(op, Attention) and op.q_len == 1 and op.kind == "attention" else op.kind
-
-
-DECODE_ATTENTION = "attention_decode"
 
 
 def _preference(t: OperatorTable) -> tuple[bool, bool, int]:
@@ -85,10 +83,9 @@ class Learned:
 
     def _passing(self, op: Op) -> tuple[Estimate, Cost]:
         """As an addition that moves the same bytes, since such a kernel does little else."""
-        cost = op.cost()
         assert isinstance(op, ROW_OPS)
-        like = Add(op.rows, round((cost[1] + cost[2]) / (op.rows * 3 * BYTES[op.dtype])), op.dtype)
-        table = self._additions.get(op.dtype)
+        cost = op.cost()
+        like, table = _addition(op.rows, cost[1] + cost[2], op.dtype), self._additions.get(op.dtype)
         if table is None or not covers(table, like):
             return self.otherwise(op)
         self._asked += 1
@@ -129,21 +126,29 @@ class Learned:
 
     def _passing_along(self, op: Op) -> AlongTokens:
         """As `along`: asked at nodes, straight between them."""
-        make, declined = grown(op), self.otherwise.along(op)
+        assert isinstance(op, ROW_OPS)
+        make, declined, table = grown(op), self.otherwise.along(op), self._additions.get(op.dtype)
+        if table is None:
+            return declined
+        once, dtype = op.rows, op.dtype
         known: dict[int, float] = {}
 
         def ask(tokens: int) -> float:
-            return self._passing(make(tokens))[0].seconds
-
-        table = self._additions.get(getattr(op, "dtype", ""))
+            self._asked += 1
+            cost = make(tokens).cost()
+            like = _addition(once * tokens, cost[1] + cost[2], dtype)
+            return self._seconds(table, like, like.cost())
 
         def at(tokens: int) -> Answer:
-            _, _, _, bound, _, flops, moved = declined(tokens)
+            found = declined(tokens)
+            _, _, _, bound, _, flops, moved = found
+            if not covers(table, _addition(once * tokens, moved, dtype)):
+                return found
             seconds = between(tokens, known, ask, ROW_NODES_LOG2)
-            low, high = table.spread(seconds) if table else (1.0, 1.0)
+            low, high = table.spread(seconds)
             return seconds, seconds * low, seconds * high, bound, "interpolated", flops, moved
 
-        return at if table else declined
+        return at
 
     def over(self, op: Attentive) -> OverSequences:
         """As the roofline's. Decode attention is asked at nodes of the context."""
@@ -201,6 +206,11 @@ class Learned:
         if seconds > 2 * longer:
             return "launch"
         return "compute" if arithmetic_s == longer else "memory"
+
+
+def _addition(rows: int, moved: float, dtype: str) -> Add:
+    """One of so many rows that moves so many bytes."""
+    return Add(rows, round(moved / (rows * 3 * BYTES[dtype])), dtype)
 
 
 def _inside(table: OperatorTable, op: Attention | MaskedAttention) -> Attention | MaskedAttention:
