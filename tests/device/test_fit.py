@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -14,12 +15,14 @@ pytest.importorskip("sklearn")
 
 from chip import artifact, cli, codec, hardware, measurements, ops, stats  # noqa: E402
 from chip.measure import fit as fitting  # noqa: E402
+from chip.measure import sampling  # noqa: E402
 from chip.predict.estimator import estimator_of, read_tables  # noqa: E402
 from chip.predict.learned import Learned  # noqa: E402
 from chip.predict.roof import roof_of  # noqa: E402
 from chip.predict.roofline import Roofline  # noqa: E402
 from chip.predict.shapes import features  # noqa: E402
 from chip.predict.tables import Base  # noqa: E402
+from chip.predict.tables_check import check  # noqa: E402
 from chip.predict.tiled import Tiled  # noqa: E402
 from chip.types import Ceiling, ChipError, HardwareProfile, Measurement  # noqa: E402
 
@@ -201,6 +204,28 @@ def test_a_tiled_law_is_found_again(implementation):
     table = table_of(tables, "attention")
     assert table.base.tiled is not None
     assert table.median_error < 0.05
+
+
+def test_masked_attention_by_a_backend_of_tiles_keeps_its_own_base(tmp_path):
+    """It is no `Attention`: the numbers of tiles would neither predict it nor fit its features."""
+    rng = random.Random(0)
+    truth = Base(15e-6, 0.5 * FLOPS, 0.6 * BYTES, copy_bytes_per_s=0.3 * BYTES)
+    found = []
+    for _ in range(30):
+        q = rng.choice((1, int(2 ** rng.uniform(5, 11))))
+        axes = {"batch": int(2 ** rng.uniform(0, 5)), "heads": 32, "kv_heads": 8, "head_dim": rng.choice((64, 128))}
+        op = ops.build("masked_attention", {**axes, "q_len": q, "kv_len": q + int(2 ** rng.uniform(5, 12))})
+        found.append(measured(op, truth.seconds(op, op.cost(), UNITS), "cudnn"))
+    tables, _ = fitting.fit(found, profile())
+    check(tables, "made")
+    table = table_of(tables, "masked_attention")
+    assert table.base.tiled is None
+    assert table.median_error < 0.05
+
+
+def test_what_the_tables_suite_measures_is_enough_to_learn_from():
+    points = Counter((p.op.kind, p.implementation, p.context) for p in sampling.points("bf16"))
+    assert min(points.values()) >= fitting.LEAST_POINTS
 
 
 def test_predictions_of_one_length_have_one_interval():

@@ -42,7 +42,7 @@ GRID = 2.0**14  # steps in one of a feature in a fit: no tree may split between 
 FLASH_SHARE = 0.65  # of the matrix rate: where the base of attention starts from
 FLOORS_S = {"linear": 2.5e-6, "attention": 4e-6, "masked_attention": 12e-6, "growing_attention": 10e-6}
 FITTED_BASES = ("masked_attention", "growing_attention")  # of several kernels: no ceiling is theirs
-TILED = ("fa3", "cudnn")  # implementations of attention whose base is `Tiled`
+TILED = ("fa3", "cudnn")  # implementations of plain attention whose base is `Tiled`
 SURFACE_FLOOR_S = 1.5e-6
 MIXES = 6000  # points between measured ones at which a forest learns what a smooth fit says
 SMOOTH_FOREST = {"n_estimators": 60, "learning_rate": 0.2, "max_depth": 4, "min_samples_leaf": 5}
@@ -138,7 +138,7 @@ def _table(
     )
     roofline = np.array([base.seconds(op, op.cost(), profile.units) for op in ops])
     if kind in FLOORS_S:
-        if implementation in TILED:
+        if kind == "attention" and implementation in TILED:
             base = _tiled_base(base, ops, measured, profile.units)
         elif kind in FITTED_BASES:
             base = _dense_base(base, ops, measured, profile.units)

@@ -24,6 +24,7 @@ ROWS_COLS_OPS = ("rms_norm", "layer_norm", "gelu", "silu_mul", "softmax", "add",
 # In a model these find their inputs warm in cache, since the kernel before has just written them.
 WARM_OPS = ("layer_norm", "gelu", "silu_mul", "add", "silu", "rms_norm_composed", "kv_append")
 WARM_POINTS = 36
+ROTARY_POINTS = 24
 VOCABULARIES = (32000, 50304, 65536, 128256, 151936, 256000)
 COMPILED_COLS = {
     "rms_norm": (1024, 2048, 4096, 8192),
@@ -182,7 +183,7 @@ def _rope(kind: str, dtype: str) -> Iterator[Op]:
 
 
 def _rotary(dtype: str) -> Iterator[Op]:
-    for i, (u,) in enumerate(spread(WARM_POINTS // 2, 1)):
+    for i, (u,) in enumerate(spread(ROTARY_POINTS, 1)):
         axes = {"rows": round(log_between(u, 1, 65536)), "cols": HEAD_DIMS[i % len(HEAD_DIMS)], "dtype": dtype}
         yield ops.build("rotary_table", axes)
 
