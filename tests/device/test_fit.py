@@ -14,8 +14,8 @@ pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 
 from chip import artifact, cli, codec, hardware, measurements, ops, stats  # noqa: E402
+from chip.measure import bases, sampling  # noqa: E402
 from chip.measure import fit as fitting  # noqa: E402
-from chip.measure import sampling  # noqa: E402
 from chip.predict.estimator import estimator_of, read_tables  # noqa: E402
 from chip.predict.learned import Learned  # noqa: E402
 from chip.predict.roof import roof_of  # noqa: E402
@@ -168,7 +168,7 @@ def test_what_cannot_be_learned_is_named_with_the_reason():
     found += [measured(op, row_law(op)) for op in norms(5)]
     found += [measured(ops.build("bmm", {"batch": r, "m": 8, "n": 8, "k": 8}), 1e-5) for r in range(1, 30)]
     adds = [ops.build("add", {"rows": rng.randint(1, 9999), "cols": 64 * rng.randint(1, 99)}) for _ in range(40)]
-    found += [measured(op, fitting.SURFACE_FLOOR_S + op.cost().bytes / BYTES) for op in adds]
+    found += [measured(op, bases.SURFACE_FLOOR_S + op.cost().bytes / BYTES) for op in adds]
     tables, left_out = fitting.fit(found, profile())
     assert [t.op for t in tables.operators] == ["linear"]
     assert left_out["bmm (torch, bf16, cold)"] == "has no features to learn from"
@@ -270,7 +270,7 @@ def test_the_fitted_base_of_rows_is_the_one_that_predicts():
     """The same formula in numpy and in `Base`."""
     found = norms(30)
     times = np.array([row_law(op) for op in found])
-    base = fitting._row_base(Base(1e-6, FLOPS, BYTES), found, times)
+    base = bases.row_base(Base(1e-6, FLOPS, BYTES), found, times)
     said = np.array([base.seconds(op, op.cost(), UNITS) for op in found])
     assert np.median(np.abs(said / times - 1)) < 0.02
 

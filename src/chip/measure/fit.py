@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from scipy.interpolate import RBFInterpolator
-from scipy.optimize import minimize
 from sklearn.ensemble import GradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -21,13 +20,13 @@ from sklearn.model_selection import KFold
 from sklearn.preprocessing import StandardScaler
 
 from chip import measurements, stats
+from chip.measure import bases
 from chip.measure.profile import LONG_SAMPLE_S, TABLES
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
 from chip.predict.settling import Settling
 from chip.predict.shapes import ALIGNED
 from chip.predict.tables import AXES, ROW_AXES, ROW_OPS, Base, Forest, OperatorTable, Spread, Surface, Tables
-from chip.predict.tiled import Tiled
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
 CONTEXTS = ("cold", "hot")
@@ -43,7 +42,6 @@ FLASH_SHARE = 0.65  # of the matrix rate: where the base of attention starts fro
 FLOORS_S = {"linear": 2.5e-6, "attention": 4e-6, "masked_attention": 12e-6, "growing_attention": 10e-6}
 FITTED_BASES = ("masked_attention", "growing_attention")  # of several kernels: no ceiling is theirs
 TILED = ("fa3", "cudnn")  # implementations of plain attention whose base is `Tiled`
-SURFACE_FLOOR_S = 1.5e-6
 MIXES = 6000  # points between measured ones at which a forest learns what a smooth fit says
 SMOOTH_FOREST = {"n_estimators": 60, "learning_rate": 0.2, "max_depth": 4, "min_samples_leaf": 5}
 
@@ -132,21 +130,21 @@ def _table(
     """The table, and the median error of the roofline it starts from."""
     ops, measured = list(times), np.array(list(times.values()))
     base = Base(
-        FLOORS_S.get(kind, SURFACE_FLOOR_S),
+        FLOORS_S.get(kind, bases.SURFACE_FLOOR_S),
         _rate(profile, ops[0].compute) * (FLASH_SHARE if "attention" in kind else 1.0),
         _rate(profile, "hbm_read" if kind in FLOORS_S else "hbm_copy"),
     )
     roofline = np.array([base.seconds(op, op.cost(), profile.units) for op in ops])
     if kind in FLOORS_S:
         if kind == "attention" and implementation in TILED:
-            base = _tiled_base(base, ops, measured, profile.units)
+            base = bases.tiled_base(base, ops, measured, profile.units)
         elif kind in FITTED_BASES:
-            base = _dense_base(base, ops, measured, profile.units)
+            base = bases.dense_base(base, ops, measured, profile.units)
         times_s = [base.seconds(op, op.cost(), profile.units) for op in ops]
         x = np.array([base.features(op, op.cost(), profile.units, s) for op, s in zip(ops, times_s)])
         fit_one: Fit = _Forest if kind == "linear" else _Smooth(x, np.log(measured / times_s))
     else:
-        base = _row_base(base, ops, measured)
+        base = bases.row_base(base, ops, measured)
         x = np.log2([[op.rows, op.cols] for op in ops])  # type: ignore[attr-defined]
         fit_one = _Surface
     expected = np.array([base.seconds(op, op.cost(), profile.units) for op in ops])
@@ -169,68 +167,6 @@ def _table(
         **arrays,
     )
     return table, float(np.median(np.abs(roofline / measured - 1)))
-
-
-def _dense_base(base: Base, ops: Sequence[Op], measured: np.ndarray, units: int) -> Base:
-    """Floor and rates, by least absolute logarithmic error."""
-
-    def made(p: np.ndarray) -> Base:
-        floor, flops, rate, copy = (float(f"{v:.6g}") for v in np.exp(np.clip(p, -60, 60)))
-        return Base(floor, flops, rate, copy_bytes_per_s=copy)
-
-    def error(p: np.ndarray) -> float:
-        tried = made(p)
-        seconds = np.array([tried.seconds(op, c, units) for op, c in zip(ops, costs)])
-        return float(np.mean(np.sqrt(np.log(seconds / measured) ** 2 + 1e-4)))
-
-    costs = [op.cost() for op in ops]
-    start = np.log([base.floor_s, 0.6 * base.flop_per_s, 0.7 * base.bytes_per_s, 0.3 * base.bytes_per_s])
-    found = minimize(error, start, method="Nelder-Mead", options={"maxiter": 1000, "maxfev": 1000})
-    return made(found.x)
-
-
-def _tiled_base(base: Base, ops: Sequence[Op], measured: np.ndarray, units: int) -> Base:
-    """Floor, rates and the numbers of `Tiled`, by least absolute logarithmic error."""
-
-    def made(p: np.ndarray) -> Base:
-        floor, flops, rate, *rest = (float(f"{v:.6g}") for v in np.exp(np.clip(p, -60, 60)))
-        return Base(floor, flops, rate, tiled=Tiled(*rest))
-
-    costs = [op.cost() for op in ops]
-
-    def error(p: np.ndarray) -> float:
-        tried = made(p)
-        seconds = np.array([tried.seconds(op, c, units) for op, c in zip(ops, costs)])
-        return float(np.mean(np.sqrt(np.log(seconds / measured) ** 2 + 1e-4)))
-
-    p = np.log([2 * base.floor_s, 1.2 * base.flop_per_s, base.bytes_per_s, 3e-6, 1.5, 0.8, 0.7, 200])
-    for _ in range(2):
-        p = minimize(error, p, method="Nelder-Mead", options={"maxiter": 1500, "maxfev": 1500}).x
-    return made(p)
-
-
-def _row_base(base: Base, ops: Sequence[Op], measured: np.ndarray) -> Base:
-    """Floor, bandwidth and the three numbers of a row, by least absolute logarithmic error."""
-    rows, cols = (np.array([getattr(op, a) for op in ops], float) for a in ("rows", "cols"))
-    moved = np.array([op.cost().bytes for op in ops])
-
-    def seconds(p: np.ndarray) -> np.ndarray:
-        floor, rate, row, column, at_once = np.exp(p)
-        row_time = np.maximum(1.0, rows / at_once) * (row + column * cols)
-        return np.asarray(floor + ((moved / rate) ** 4 + row_time**4) ** 0.25)
-
-    def error(p: np.ndarray) -> float:
-        return float(np.mean(np.sqrt(np.log(seconds(p) / measured) ** 2 + 1e-4)))
-
-    starts = [
-        np.log([SURFACE_FLOOR_S, 0.9 * base.bytes_per_s, 5e-7, column, at_once])
-        for at_once in (132, 1500, 8000)
-        for column in (1e-9, 1e-10)
-    ]
-    tried = [minimize(error, p, method="Nelder-Mead", options={"maxiter": 3000, "maxfev": 3000}) for p in starts]
-    best = np.exp(np.clip(min(tried, key=lambda t: t.fun).x, -60, 60))
-    floor, rate, row, column, at_once = (float(f"{v:.6g}") for v in best)
-    return Base(floor, base.flop_per_s, rate, row, column, at_once)
 
 
 def _ranges(ops: Sequence[Op]) -> dict[str, tuple[float, float]]:
