@@ -14,6 +14,7 @@ from chip import artifact, cli, codec, engines, hardware, ops
 from chip.predict import operator, tiled
 from chip.predict.estimator import estimator_of, read_tables
 from chip.predict.learned import DECODE_ATTENTION, Learned
+from chip.predict.request import answer
 from chip.predict.roof import roof_of
 from chip.predict.roofline import Roofline
 from chip.predict.shapes import FEATURES, TILES, attention_waves_s, flash, flash_splits, linear_features
@@ -589,3 +590,11 @@ def test_arrays_hold_nothing_but_numbers(raw, line):
     with pytest.raises(ChipError) as told:
         codec.from_json(Arrays, raw, "it.json")
     assert str(told.value) == line
+
+
+def test_a_dtype_that_nothing_was_measured_in_is_noted():
+    def said(dtype):
+        return [n for n in answer({"model": "llama-3.1-8b", "dtype": dtype})["notes"] if "was measured in" in n]
+
+    assert said("fp16") == ["no operator was measured in fp16 on h200: all are the calibrated roofline's"]
+    assert said("bf16") == said("int4") == []

@@ -67,6 +67,10 @@ class Learned:
         }
         self._asked = 0
 
+    def knows(self, dtype: str) -> bool:
+        """Whether it learned from any operator in this dtype."""
+        return any(known == dtype for _, known in self._tables)
+
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
         if op.kind in self._one_pass:
             return self._passing(op)

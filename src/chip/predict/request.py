@@ -19,6 +19,7 @@ from chip.predict import memory
 from chip.predict.answer import Prediction
 from chip.predict.compose import Composer, Phase
 from chip.predict.estimator import estimator_of
+from chip.predict.learned import Learned
 from chip.predict.overheads import WAITING, Overheads
 from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
@@ -129,6 +130,10 @@ def predict(
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)
     said = notes(s, roof, room, decoder.max_context, c.engine.CAVEAT)
+    if isinstance(c.estimator, Learned) and not c.estimator.knows(c.precision.activation):
+        said.append(
+            f"no operator was measured in {c.precision.activation} on {roof.name}: all are the calibrated roofline's"
+        )
     if c.overheads.reference and (_waits(prefill) or (decode and _waits(decode))):
         said.append(
             f"the host sets the pace, and its terms are of the reference host ({c.overheads.reference}); "
