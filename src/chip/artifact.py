@@ -67,6 +67,12 @@ def write(path: Path, artifact: Artifact, indent: int | None = 1) -> None:
     write_text(path, json.dumps(envelope, indent=indent, separators=None if indent else (",", ":")) + "\n")
 
 
+def refuse_folder(path: Path) -> None:
+    """Said before long work goes into a file, not after."""
+    if path.is_dir():
+        raise ChipError(f"{path}: is a folder, a file was expected")
+
+
 def read_json(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
@@ -153,6 +159,7 @@ def read_lines(path: Path) -> list[Any]:
     """Every whole line; a last line without newline was cut by a kill and does not count."""
     if not path.exists():
         return []
+    refuse_folder(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

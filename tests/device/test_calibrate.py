@@ -216,6 +216,8 @@ def test_json_goes_to_stdout_and_talk_to_stderr(cpu, tiny_cli, tmp_path, capsys)
 def test_an_unknown_probe_and_a_missing_gpu_are_one_line(cpu, tmp_path, capsys, monkeypatch):
     assert main(["calibrate", "--device", "cpu", "--only", "compot", "-o", str(tmp_path / "x.json")]) == 2
     assert "no probe 'compot'; probes: idle, compute" in capsys.readouterr().err
+    assert main(["calibrate", "--device", "cpu", "-o", str(tmp_path)]) == 2  # before a minute of measuring
+    assert capsys.readouterr().err == f"chip calibrate: {tmp_path}: is a folder, a file was expected\n"
     monkeypatch.undo()
     if not torch.cuda.is_available():
         assert main(["calibrate", "--device", "cuda:0"]) == 2

@@ -174,4 +174,4 @@ def test_lines_of_a_file_that_is_not_there_or_not_ours(tmp_path):
     assert refusal(artifact.read_lines, tmp_path / "it") == f"{tmp_path / 'it'}: line 2 is not JSON"
     (tmp_path / "it").write_bytes(b"\xff\xfe\n")
     assert "cannot be read as text" in refusal(artifact.read_lines, tmp_path / "it")
-    assert "cannot be read" in refusal(artifact.read_lines, tmp_path)
+    assert refusal(artifact.read_lines, tmp_path) == f"{tmp_path}: is a folder, a file was expected"

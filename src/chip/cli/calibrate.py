@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chip import artifact
 from chip.cli.text import duration, gib, si, table
 from chip.types import Ceiling, HardwareProfile, HardwareSpec, HostProfile
 
@@ -75,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"no probe {unknown.pop()!r}; probes: {', '.join(ORDER)}")
     budget = budget_for(device, args.mode)
     path = args.output or Path(f"{calibrate.slug(device.title)}.profile.json")
+    artifact.refuse_folder(path)
     talk = Talk()
     talk.say(f"{device.title}, {device.units} units, {gib(device.memory_bytes)}: --{args.mode}, into {path}")
     try:

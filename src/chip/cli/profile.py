@@ -54,11 +54,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--dtype", default="", help="bf16, fp16, fp32, tf32, fp8 [bf16; on a CPU fp32]")
     add("--impl", default="", help="attention: flash, cudnn, efficient, math; conv2d: channels_last [the default]")
     add("--context", default="", help="cold, hot, graph, host, or several with commas [all the device has]")
-    add("--runs", type=int, default=0, help="samples of each context [100; with --quick 20]")
+    add("--runs", type=int, help="samples of each context [100; with --quick 20]")
     add(
         "--warm-up",
         type=float,
-        default=-1.0,
         metavar="SECONDS",
         help="load before sampling [0.2, before long arithmetic 1.5; with --quick 0.04]",
     )
@@ -113,8 +112,10 @@ def _check(args: argparse.Namespace) -> None:
     for name in words_of(args.context):
         if name not in CONTEXTS:
             raise ChipError(f"no context {name!r}; choose of {', '.join(CONTEXTS)}")
-    if args.runs < 0 or (args.runs and args.runs < 3):
+    if args.runs is not None and args.runs < 3:
         raise ChipError(f"--runs must be at least 3, got {args.runs}")
+    if args.warm_up is not None and not 0 <= args.warm_up <= 3600:
+        raise ChipError(f"--warm-up must be between 0 and 3600 seconds, got {args.warm_up:g}")
     for name in ("batch", "prompt"):
         if not 1 <= getattr(args, name) <= 2**24:
             raise ChipError(f"--{name} must be between 1 and 2^24, got {getattr(args, name)}")
@@ -136,7 +137,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         settings = replace(settings, only=tuple(words_of(args.context)))
     if args.runs:
         settings = replace(settings, runs=args.runs)
-    return settings if args.warm_up < 0 else replace(settings, warm_s=args.warm_up, arithmetic_warm_s=args.warm_up)
+    return settings if args.warm_up is None else replace(settings, warm_s=args.warm_up, arithmetic_warm_s=args.warm_up)
 
 
 def roofs_for(path: str, device: Device) -> Roofs | None:

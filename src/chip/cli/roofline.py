@@ -74,6 +74,7 @@ def _read(paths: Sequence[Path]) -> tuple[Path | None, list[Measurement]]:
 
 def _is_profile(path: Path) -> bool:
     """By its first line: measurements begin with a whole JSON object on one line."""
+    artifact.refuse_folder(path)
     if not path.is_file():
         raise ChipError(f"{path}: no such file")
     try:
