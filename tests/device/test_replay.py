@@ -300,6 +300,10 @@ def test_model_to_report_in_one_go_and_a_file_without_transformers(tmp_path, cap
     [
         (["capture", "tinyllama-1.1b", "--engine", "vllm"], "steps of hf-eager and hf-graph can be recorded"),
         (["capture", "tinyllama-1.1b", "--batch", "0"], "--batch must be between 1 and 2^20, got 0"),
+        (["capture", "tinyllama-1.1b", "--energy-seconds", "-1"], "--energy-seconds must be between 0 and 3600"),
+        (["capture", "tinyllama-1.1b", "-o", "."], ".: is a folder, a file was expected"),
+        (["replay", "trace.json", "--energy-seconds", "nan"], "--energy-seconds must be between 0 and 3600, got nan"),
+        (["replay", "trace.json", "--timeout", "nan"], "--timeout above 0"),
         (["capture", "tinyllama-1.1b", "--sdpa", "fast"], "--sdpa fast is not known"),
         (["replay", "tinyllama-1.1b", "--tier", "4"], "tiers are 1, 2 and 3"),
         (["replay", "tinyllama-1.1b", "--runs", "1"], "--runs must be at least 3"),

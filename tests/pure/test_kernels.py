@@ -150,6 +150,7 @@ def test_list_as_json_and_of_one_ladder(capsys):
     ("words", "says"),
     [
         (["list", "nothing"], "no kernel 'nothing'"),
+        (["check", "layer_norm", "--count", "-1"], "--count and --seed must be at least 0, got -1"),
         (["build", "--arch", "sm_9"], "choose of sm_80, sm_86, sm_89, sm_90a, sm_120"),
         (["build", "softmax", "--arch", "sm_80"], "'softmax' is no CUDA kernel"),
     ],

@@ -54,6 +54,14 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="measure although somebody else uses the GPU")
 
 
+def check_step(args: argparse.Namespace) -> None:
+    for name in ("batch", "prompt"):
+        if not 1 <= getattr(args, name) <= 2**20:
+            raise ChipError(f"--{name} must be between 1 and 2^20, got {getattr(args, name)}")
+    if not 0 <= args.energy_seconds <= 3600:
+        raise ChipError(f"--energy-seconds must be between 0 and 3600, got {args.energy_seconds:g}")
+
+
 def run(args: argparse.Namespace) -> int:
     trace, workload = record(args, args.model, Path(args.output), args.chrome)
     if args.json:
@@ -74,9 +82,8 @@ def record(args: argparse.Namespace, model: str, path: Path, chrome: str = "") -
     from chip.run.model import locate
     from chip.run.recording import recordable
 
-    for name in ("batch", "prompt"):
-        if not 1 <= getattr(args, name) <= 2**20:
-            raise ChipError(f"--{name} must be between 1 and 2^20, got {getattr(args, name)}")
+    check_step(args)
+    artifact.refuse_folder(path)
     if args.sdpa and args.sdpa not in SDPA:
         raise ChipError(f"--sdpa {args.sdpa} is not known; choose of {', '.join(SDPA)}")
     config, title, _ = locate(model, "random")

@@ -122,6 +122,8 @@ def _this_arch(args: argparse.Namespace) -> str:
 
 # -- check ------------------------------------------------------------------------------------------------------------
 def _check(args: argparse.Namespace) -> int:
+    if args.count < 0 or args.seed < 0:
+        raise ChipError(f"--count and --seed must be at least 0, got {min(args.count, args.seed)}")
     if args.sanitize:
         return _sanitize(args)
     device = _device(args, interpret=True)

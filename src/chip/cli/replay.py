@@ -79,7 +79,8 @@ def _check(args: argparse.Namespace) -> tuple[int, ...]:
         wanted = (0,)
     if any(t not in (1, 2, 3) for t in wanted):
         raise ChipError(f"--tier {args.tier}: tiers are 1, 2 and 3, or several with commas")
-    if args.runs < 3 or args.warmup < 0 or args.timeout <= 0:
+    capture.check_step(args)
+    if args.runs < 3 or args.warmup < 0 or not args.timeout > 0:  # which a NaN is not
         raise ChipError("--runs must be at least 3, --warmup at least 0 and --timeout above 0")
     return wanted
 
