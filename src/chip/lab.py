@@ -144,7 +144,7 @@ def _read(journal: Path) -> dict[str, float]:
 
 def _do(step: Step, log: Path) -> Done:
     """stdout goes to the log, stderr to whoever watches."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    artifact.write_text(log, "")  # a folder that cannot be written is said before the step, not after
     start = time.monotonic()
     here = str(Path(__file__).parents[1])  # this very chip, installed or not
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}

@@ -295,6 +295,17 @@ def test_model_to_report_in_one_go_and_a_file_without_transformers(tmp_path, cap
     assert row["replayed_us"] > 0
 
 
+def test_a_prompt_beyond_the_positions_is_one_line(tmp_path, capsys):
+    learned = {
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2,
+        "n_positions": 16, "vocab_size": 64,
+    }  # fmt: skip
+    words = ["capture", config(tmp_path, learned), "--device", "cpu", "-o", str(tmp_path / "trace.json")]
+    assert cli.main([*words, "--prompt", "17"]) == 2
+    assert "--prompt 17: the model has 16 positions; shorten it" in capsys.readouterr().err.splitlines()[-1]
+    assert cli.main([*words, "--prompt", "16"]) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -305,6 +316,8 @@ def test_model_to_report_in_one_go_and_a_file_without_transformers(tmp_path, cap
         (["replay", "trace.json", "--energy-seconds", "nan"], "--energy-seconds must be between 0 and 3600, got nan"),
         (["replay", "trace.json", "--timeout", "nan"], "--timeout above 0"),
         (["capture", "tinyllama-1.1b", "--sdpa", "fast"], "--sdpa fast is not known"),
+        (["capture", "tinyllama-1.1b", "--chrome", "c.json"], "there is no such trace of a CPU"),
+        (["replay", "trace.json", "-o", "."], ".: is a folder, a file was expected"),
         (["replay", "tinyllama-1.1b", "--tier", "4"], "tiers are 1, 2 and 3"),
         (["replay", "tinyllama-1.1b", "--runs", "1"], "--runs must be at least 3"),
         (["replay", "no-such-file.json"], "no-such-file.json: no such file"),

@@ -92,6 +92,12 @@ def test_a_broken_journal_is_named(tmp_path, capsys):
     assert "lab.json: data.done" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["lab", "--device", "cpu", "-o", str(tmp_path / "file"), "--only", "report"]) == 2
+    assert "cannot be written" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_plan_of_the_command(capsys):
     assert cli.main(["lab", "--device", "cpu", "--plan", "--json", "--with", "calibrate=--only memory"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -105,6 +111,8 @@ def test_plan_of_the_command(capsys):
     ("words", "error"),
     [
         (["--only", "bnch"], "no step 'bnch'; steps: calibrate, profile"),
+        (["--plan", "--engine", "hf-eagr"], "no engine 'hf-eagr' to run; did you mean hf-eager?"),
+        (["--plan", "no-such-model"], "no model 'no-such-model'"),
         (["--with", "bench"], "--with takes STEP=OPTIONS"),
         (["--with", "bench='x"], "--with bench: No closing quotation"),
         (["--only", "report", "--skip", "report"], "nothing is left to do"),

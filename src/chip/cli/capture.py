@@ -88,6 +88,8 @@ def record(args: argparse.Namespace, model: str, path: Path, chrome: str = "") -
         raise ChipError(f"--sdpa {args.sdpa} is not known; choose of {', '.join(SDPA)}")
     config, title, _ = locate(model, "random")
     device = open_device(args.device or default_device())
+    if chrome and device.kind == "cpu":
+        raise ChipError("--chrome: the profiler is asked on a GPU only, there is no such trace of a CPU")
     if not args.force:
         refuse_busy(device)
     dtype = args.dtype or ("fp32" if device.kind == "cpu" else "bf16")

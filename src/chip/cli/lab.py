@@ -14,6 +14,7 @@ from pathlib import Path
 
 from chip import cli, lab
 from chip.cli.text import duration, table
+from chip.models import library
 from chip.types import ChipError
 
 HELP = "everything on this machine, from calibration to the report, in one resumable command"
@@ -64,6 +65,8 @@ def _check(name: str) -> None:
 
 
 def _wanted(args: argparse.Namespace) -> lab.Wanted:
+    from chip.run import check as check_engine
+
     device = args.device
     if not device:
         from chip.measure.device import default_device
@@ -81,6 +84,10 @@ def _wanted(args: argparse.Namespace) -> lab.Wanted:
             raise ChipError(f"--with {name}: {e}") from None
     kind = "cpu" if device == "cpu" else "cuda"
     engines = tuple(e.strip() for e in args.engine.split(",") if e.strip())
+    for name in engines:
+        check_engine(name)
+    for name in args.models:
+        library.locate(name)
     return lab.Wanted(args.output, device, tuple(args.models) or MODELS[kind], engines, args.full, more)
 
 

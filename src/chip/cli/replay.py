@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chip import artifact
 from chip.cli import capture, explain
 from chip.cli.text import duration, table
 from chip.types import ChipError
@@ -56,8 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     wanted = _check(args)
     folder = Path(args.output_dir)
-    trace, workload, source, about = _workload(args, folder)
     path = Path(args.output) if args.output else folder / "replay.json"
+    artifact.refuse_folder(path)
+    trace, workload, source, about = _workload(args, folder)
     replay, environment = _replay(args, workload, wanted, source, path)
     from chip.replay import results
 
@@ -87,7 +89,7 @@ def _check(args: argparse.Namespace) -> tuple[int, ...]:
 
 def _workload(args: argparse.Namespace, folder: Path) -> tuple[Trace | None, Workload, str, dict[str, Any]]:
     """(trace where there is one, its kernels, id of what they come from, environment)."""
-    from chip import artifact, codec, traces
+    from chip import codec, traces
     from chip.replay import foreign, signatures
 
     path = Path(args.what)

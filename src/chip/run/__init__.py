@@ -89,10 +89,14 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__) if m.name not in NOT_ENGINES))
 
 
-@cache
-def get(name: str) -> Engine:
+def check(name: str) -> None:
     if name not in names():
         near = get_close_matches(str(name)[:80], names(), 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ChipError(f"no engine {str(name)[:80]!r} to run; {hint}known: {', '.join(names())}")
+
+
+@cache
+def get(name: str) -> Engine:
+    check(name)
     return cast(Engine, import_module(f"chip.run.{name.replace('-', '_')}"))

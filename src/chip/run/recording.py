@@ -42,6 +42,9 @@ def recordable(
             "of its own profiler to `chip replay`"
         )
     model = build(job)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if isinstance(positions, int) and prompt + (phase == "decode") > positions:
+        raise ChipError(f"--prompt {prompt}: the model has {positions} positions; shorten it")
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
         stack.enter_context(backend(job.sdpa))
