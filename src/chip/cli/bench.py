@@ -150,7 +150,6 @@ def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], de
         folder=folder,
         dtype=args.dtype or ("fp32" if device.kind == "cpu" else "bf16"),
         device=device.name,
-        max_batch=max(batch for batch, _ in points),
         max_context=longest + args.output,
         sdpa=args.sdpa,
         prompt_ids=ids,

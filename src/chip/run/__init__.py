@@ -46,7 +46,6 @@ class Job:
     folder: Path | None = None
     dtype: str = "bf16"  # bf16, fp16, fp32
     device: str = "cuda:0"  # or cpu
-    max_batch: int = 1  # the largest of the grid, so that room can be made once
     max_context: int = 2048  # prompt + output of the longest point
     sdpa: str = ""  # one of SDPA; "" leaves the choice to torch
     prompt_ids: tuple[int, ...] = ()  # real text, tokenised; empty: random tokens

@@ -60,7 +60,6 @@ def plans(
             config={**made, "num_hidden_layers": layers},
             dtype=dtype,
             device=device.name,
-            max_batch=max(batch for batch, _ in asked),
             max_context=max(prompt for _, prompt in asked) + OUTPUT,
             sdpa=SDPA.get(engine, ""),
             python=python,
