@@ -123,14 +123,12 @@ def repeated(compute_bound):
 
 
 @pytest.mark.parametrize(
-    ("compute_bound", "bar", "count", "within", "median", "most"),
-    [(False, 0.015, 49, 44, 0.0016, 0.0285), (True, 0.03, 40, 40, 0.0023, 0.0235)],
+    ("compute_bound", "bar", "count", "median"),
+    [(False, 0.015, 49, 0.001), (True, 0.03, 40, 0.0023)],
     ids=("memory-bound", "compute-bound"),
 )
-def test_operators_repeat_no_worse_than_they_did(compute_bound, bar, count, within, median, most):
-    """Meant: all within the bar. Measured: `within` of `count`; see docs/status.md."""
+def test_operators_repeat(compute_bound, bar, count, median):
     found = [d for _, d in repeated(compute_bound)]
     assert len(found) >= count
-    assert sum(d <= bar for d in found) / len(found) >= within / count
+    assert max(found) <= bar
     assert stats.median(found) <= median
-    assert max(found) <= most

@@ -36,10 +36,12 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes) {  // one arrival, and bytes to come
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, int rank) {  // the same barrier of a block of the cluster
+// At the same barrier of a block of the cluster. No scope wider than the block is asked for: what is handed over was read
+// by wgmma, which has finished; `.release.cluster` would put a fence of the whole GPU before every arrival.
+__device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, int rank) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }
