@@ -7,7 +7,8 @@ the two counts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
@@ -29,6 +30,18 @@ TERMS = {
     "host_layer_graph_s": "host, each layer of a prefill that it launches as pieces of graphs",
     "host_kernel_s": "host, each kernel that it launches",
 }
+ON_THE_HOST = tuple(name for name in TERMS if name not in ("kernel_s", "step_s"))
+# How far hosts of one kind are apart: the largest ratio, over what handing work to a GPU takes,
+# between the two that `chip calibrate` measured in results/h200.
+BETWEEN_HOSTS = 1.64
+
+
+def elsewhere(terms: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
+    """The terms as they may be on another host: the host's own may be off by as much as hosts are apart."""
+    return {
+        name: replace(t, low=t.low / BETWEEN_HOSTS, high=t.high * BETWEEN_HOSTS) if name in ON_THE_HOST else t
+        for name, t in terms.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
 """An engine's terms in a prediction: by hand, and what they may never do."""
 
+from pathlib import Path
+
 import pytest
 from conftest import round_profile, write_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip import artifact, codec, engines
+from chip import artifact, codec, engine_profile, engines
 from chip.engine_profile import TERMS, EngineProfile
 from chip.models import library
 from chip.predict.overheads import SOURCE, Overheads, Work
@@ -15,6 +17,7 @@ from chip.predict.stages import Stage
 from chip.types import Ceiling, Scenario
 
 WORK = Work(steps=2, kernels=100, seqs=8, eager_layers=12, eager_kernels=60, graph_layers=6, requests=4, tokens=64)
+RESULTS = Path(__file__).parents[2] / "results" / "h200"
 DEVICE = Range(10e-3, 9e-3, 11e-3)
 EXTRA = ("gaps", "around_the_model", "waiting_for_host", "before_first_step")
 
@@ -176,3 +179,23 @@ def test_terms_are_all_used():
     work = Work(1, 1, 1, 1, 1, 1, 1, 1)
     for name in TERMS:
         assert rows(work, Range(0, 0, 0), **{name: 1.0}), name
+
+
+def test_hosts_differ_by_as_much_as_the_two_calibrated_ones():
+    """The terms of a bundled engine profile are of one host; on another they may be this much off."""
+    first, second = (
+        artifact.read(RESULTS / f"calibration-{i}.host.json", "chip.host_profile/1").data["terms"] for i in (1, 2)
+    )
+    handed_over = ("dispatch", "dispatch_linear", "launch", "graph_replay", "sync")
+    ratios = [first[name]["value"] / second[name]["value"] for name in handed_over]
+    apart = max(max(r, 1 / r) for r in ratios)
+    assert apart == pytest.approx(engine_profile.BETWEEN_HOSTS, abs=0.005)
+
+
+def test_another_host_widens_the_terms_of_the_host_alone():
+    made = {name: Ceiling(1.0, 0.9, 1.2, "s", "made up") for name in engine_profile.TERMS}
+    wider = engine_profile.elsewhere(made)
+    for name, t in wider.items():
+        assert t.value == 1.0
+        on_host = name not in ("kernel_s", "step_s")
+        assert (t.low, t.high) == (pytest.approx((0.9 / 1.64, 1.2 * 1.64)) if on_host else (0.9, 1.2))

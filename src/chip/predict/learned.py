@@ -29,6 +29,7 @@ from chip.predict.shapes import ALIGNED
 from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables
 from chip.types import Cost, Estimate, Op, Seq
 
+SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
 TORCH = ("torch", "flash")  # implementations that torch chooses itself
 DECODE_ATTENTION = "attention_decode"
 ONE_PASS = "one_pass"  # an implementation: one kernel that touches each of its bytes once
@@ -65,11 +66,17 @@ class Learned:
         self._additions = {
             t.dtype: t for t in sorted(tables.operators, key=lambda t: t.context == "hot") if t.op == Add.kind
         }
+        for dtype, like in SAME_KERNELS.items():
+            for (name, known), t in list(self._tables.items()):
+                if known == like:
+                    self._tables.setdefault((name, dtype), t)
+            if like in self._additions:
+                self._additions.setdefault(dtype, self._additions[like])
         self._asked = 0
 
-    def knows(self, dtype: str) -> bool:
-        """Whether it learned from any operator in this dtype."""
-        return any(known == dtype for _, known in self._tables)
+    def learned_in(self, dtype: str) -> str:
+        """The dtype of the measurements that answer for this one; nothing where there are none."""
+        return next((t.dtype for (_, known), t in self._tables.items() if known == dtype), "")
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
         if op.kind in self._one_pass:

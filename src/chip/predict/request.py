@@ -117,7 +117,9 @@ def _overheads(h: Hardware, engine: str, engine_file: str) -> Overheads | None:
     found = engine_profile.find(h, engine)
     if found is None:
         return None
-    return Overheads(found.terms, found.cpu if engine_profile.is_bundled(h) else "")
+    if engine_profile.is_bundled(h):
+        return Overheads(engine_profile.elsewhere(found.terms), found.cpu)
+    return Overheads(found.terms)
 
 
 def predict(
@@ -130,16 +132,20 @@ def predict(
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)
     said = notes(s, roof, room, decoder.max_context, c.engine.CAVEAT)
-    if isinstance(c.estimator, Learned) and not c.estimator.knows(c.precision.activation):
-        said.append(
-            f"no operator was measured in {c.precision.activation} on {roof.name}: all are the calibrated roofline's"
-        )
+    if isinstance(c.estimator, Learned):
+        said += _said_of_dtype(c.precision.activation, c.estimator.learned_in(c.precision.activation), roof.name)
     if c.overheads.reference and (_waits(prefill) or (decode and _waits(decode))):
         said.append(
             f"the host sets the pace, and its terms are of the reference host ({c.overheads.reference}); "
             f"`chip calibrate --engine {engine}` measures yours"
         )
     return Prediction(asked, s, prefill, decode, ridge, roof.power, room, said)
+
+
+def _said_of_dtype(asked: str, measured: str, gpu: str) -> list[str]:
+    if not measured:
+        return [f"no operator was measured in {asked} on {gpu}: all are the calibrated roofline's"]
+    return [] if measured == asked else [f"operators were measured in {measured} on {gpu}; those answer for {asked}"]
 
 
 def _waits(phase: Phase) -> bool:
