@@ -68,7 +68,6 @@ TABLES = Settings(
     warm_s=0.03,
     cpu_cold_bytes=2**26,
     arithmetic_warm_s=0.12,
-    steady=False,
     only=("cold", "hot"),
 )
 

@@ -19,12 +19,13 @@ MAX_FLOPS = 2e13
 LINEAR_POINTS = 440
 ATTENTION_POINTS = 120  # each of prefill, decode and chunks after a past: half of these for the last
 ENGINE_ATTENTION_POINTS = 64  # each of the ways in which engines call attention
-ROWS_COLS_POINTS = 44  # for each operator over rows and columns
+ROWS_COLS_POINTS = 88  # for each operator over rows and columns
 ROWS_COLS_OPS = ("rms_norm", "layer_norm", "gelu", "silu_mul", "softmax", "add", "embedding", "add_rms_norm", "silu")
 # In a model these find their inputs warm in cache, since the kernel before has just written them.
 WARM_OPS = ("layer_norm", "gelu", "silu_mul", "add", "silu", "rms_norm_composed", "kv_append")
 WARM_POINTS = 36
 ROTARY_POINTS = 24
+ROPE_POINTS = 60
 VOCABULARIES = (32000, 50304, 65536, 128256, 151936, 256000)
 COMPILED_COLS = {
     "rms_norm": (1024, 2048, 4096, 8192),
@@ -170,7 +171,7 @@ def _rows_cols(kind: str, dtype: str, count: int) -> Iterator[Op]:
 
 
 def _rope(kind: str, dtype: str) -> Iterator[Op]:
-    for i, (u,) in enumerate(spread(ROWS_COLS_POINTS, 1)):
+    for i, (u,) in enumerate(spread(ROPE_POINTS, 1)):
         heads = _heads(i)
         rows = round(log_between(u, 1, 65536))
         axes = {
