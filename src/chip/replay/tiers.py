@@ -23,7 +23,7 @@ PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"))
 CUBLAS = re.compile(
     r"^nvjet|^sm\d+_xmma|xmma_gemm|cutlass_\d+_|cutlass::Kernel|gemvx|gemv|gemm|splitKreduce|cublasLt|dot_kernel", re.I
 )
-NATIVE = re.compile(r"at::native|at_cuda_detail|at::cuda|c10::")
+NATIVE = re.compile(r"at::native|at_cuda_detail|at::cuda|c10::|softmax_warp_")
 ATTENTION = re.compile(r"flash_fwd|flash::|fmha|cudnn|attention|mem_eff", re.I)
 TRITON = re.compile(r"^triton_|_kernel_\d+d\d+d|^_\w+_kernel(_\d+)?$")
 

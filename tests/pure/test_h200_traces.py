@@ -1,0 +1,88 @@
+"""Steps recorded on an H200: what is read from them exactly, and that it is what the model's config demands."""
+
+import gzip
+import re
+from collections import Counter
+
+import pytest
+import trace_fixture
+
+from chip import artifact, codec, traces
+from chip.models import library
+from chip.replay import signatures
+
+NAMES = trace_fixture.names()
+
+
+@pytest.fixture(params=NAMES)
+def recorded(request, tmp_path):
+    return request.param, traces.read(trace_fixture.unpack(request.param, tmp_path))[1]
+
+
+def test_there_are_recorded_steps():
+    assert "bloom-560m-prefill-1x5" in NAMES
+
+
+def test_what_is_read_is_what_was_reviewed(recorded):
+    name, trace = recorded
+    assert trace_fixture.table(trace) == trace_fixture.expected(name)
+
+
+def linears(config, rows, last):
+    """(m, n, k) of every product with a weight, and how often a step computes it. `last`: rows that get logits."""
+    h = config.get("hidden_size") or config["n_embed"]
+    layers = config.get("num_hidden_layers") or config["n_layer"]
+    heads = config["num_attention_heads"]
+    found = Counter({(config["vocab_size"], last, h): 1})
+    if config["model_type"] == "bloom":
+        shapes = [(3 * h, h), (h, h), (4 * h, h), (h, 4 * h)]
+    else:
+        width = config.get("head_dim") or h // heads
+        q, kv, inner = heads * width, config["num_key_value_heads"] * width, config["intermediate_size"]
+        shapes = [(q, h), (kv, h), (kv, h), (h, q), (inner, h), (inner, h), (h, inner)]
+    for out, inside in shapes:
+        found[out, rows, inside] += layers
+    return found
+
+
+def test_products_with_weights_are_those_of_the_config(recorded):
+    _, trace = recorded
+    config = artifact.read_json(library.locate(trace.model)[0])
+    calls = {}  # a product split along k is several kernels of one call
+    for s in signatures.workload_of(trace).signatures:
+        g = s.gemm
+        if g is not None and (g.batch == 1 or not g.a.batch_stride):  # the same weight for every sequence
+            shape = g.m, g.n * g.batch, g.k
+            calls[s.kernel.operator] = shape, max(s.launches, calls.get(s.kernel.operator, (shape, 0))[1])
+    found = Counter()
+    for shape, launches in calls.values():
+        found[shape] += launches
+    rows = trace.batch * (trace.prompt if trace.phase == "prefill" else 1)
+    assert found == linears(config, rows, trace.batch)
+
+
+def test_every_launch_has_an_operator_and_a_tier(recorded):
+    _, trace = recorded
+    workload = signatures.workload_of(trace)
+    assert sum(s.launches for s in workload.signatures) == len(trace.events)
+    assert sum(s.total_ns for s in workload.signatures) == trace.gpu_ns
+    assert all(e.call >= 0 for e in trace.events)
+    in_units = [m.key for unit in signatures.units_of(workload) for m in unit.members]
+    assert sorted(in_units) == sorted(s.key for s in workload.signatures if s.tier)
+    assert len(set(in_units)) == len(in_units)
+
+
+def test_signatures_survive_their_file(recorded, tmp_path):
+    _, trace = recorded
+    workload = signatures.workload_of(trace)
+    signatures.write(tmp_path / "k.json", workload, {}, ())
+    again = signatures.read(tmp_path / "k.json")[1]
+    assert codec.to_json(again) == codec.to_json(workload)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fixtures_are_small_and_name_nobody(name):
+    packed = (trace_fixture.FOLDER / f"{name}.trace.json.gz").read_bytes()
+    assert len(packed) < trace_fixture.LARGEST
+    text = gzip.decompress(packed).decode()
+    assert not re.search(r'"/\w|/home/|/root|/tmp|host_?name', text)
