@@ -66,6 +66,31 @@ def test_terms_add_up_to_the_whole_exactly():
     assert report["unexplained_percent"] == pytest.approx(6.667)
 
 
+def test_what_other_kernels_in_between_cost_is_a_term_of_its_own():
+    product, add = replay_of().kernels
+    report = explain.explain(TRACE, replay_of(kernels=(replace(product, again_ns=9_800.0), add)))
+    rows = {r["term"]: r["us"] for r in report["breakdown"]}
+    assert rows["cache"] == -17.0  # 10 x (9.8 - 11 + 1.9 - 2.4)
+    assert rows["switch"] == 3.0  # 10 x (10.1 - 9.8)
+    assert report["predicted_from_kernels_us"] == 140.0
+    assert rows["unexplained"] == 10.0
+
+
+def test_a_clock_that_stays_costs_nothing():
+    product = replay_of().kernels[0]
+    assert explain.at_clock(replace(product, load_hz=1.99e9, load_ns=-170.0), 2.0e9) == 0
+
+
+def test_the_median_error_of_kernels_is_met_in_percent_or_in_us():
+    kernels = explain.explain(TRACE, replay_of())["kernels"]
+    assert kernels["median_abs_error_percent"] == 3.0  # of 1 and 5
+    assert kernels["median_within_4_percent_or_0.2_us"] is True
+    far = [replace(k, samples_ns=tuple(2 * n for n in k.samples_ns)) for k in replay_of().kernels]
+    assert (
+        explain.explain(TRACE, replay_of(kernels=tuple(far)))["kernels"]["median_within_4_percent_or_0.2_us"] is False
+    )
+
+
 def test_a_model_that_runs_at_the_burst_clock_pays_nothing_for_the_load():
     product = replay_of().kernels[0]
     assert explain.at_clock(product, 2.0e9) == 0

@@ -1,6 +1,7 @@
 """Owners, unique kernels, tiers, matrix products and buffers: all that is known of a kernel before it runs again."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,7 @@ from chip import artifact
 from chip.replay import gemm, owners, signatures, tiers
 from chip.replay.chrome import DeviceEvent, HostRange, Profile
 from chip.replay.gemm import Gemm, Matrix
-from chip.replay.rotation import Rotation, rotation
+from chip.replay.rotation import Rotation, near, rotation
 from chip.traces import Kernel, KernelEvent, Operator, TensorArg, Trace
 from chip.types import ChipError
 
@@ -211,6 +212,35 @@ def test_units_are_an_operators_kernels_of_one_tier():
         (1, ["Memset (Device)"]),
     ]
     assert [u.tier for u in signatures.units_of(signatures.workload_of(made()), (3,))] == [3]
+
+
+def test_a_unit_knows_what_ran_since_its_last_launch():
+    product, add, fill = signatures.units_of(signatures.workload_of(made()))
+    assert [u.members[0].kernel.name for u in product.before] == ["void at::native::add"]
+    assert [u.members[0].kernel.name for u in add.before] == ["nvjet_a"]  # one call of two kernels is run once
+    assert [u.tier for u in fill.before] == [2, 3, 2, 3]
+    assert not any(u.before for u in product.before)
+    product, *_ = signatures.workload_of(made()).signatures
+    step_bytes = sum(o.touched_bytes * n for o, n in ((MM, 5), (ADD, 2)))
+    assert product.apart_bytes == step_bytes // 2
+
+
+def test_a_long_kernel_has_no_neighbours_and_is_none():
+    trace = made()
+    events = tuple(e._replace(duration_ns=30_000) if e.kernel == 0 else e for e in trace.events)
+    product, add, fill = signatures.units_of(signatures.workload_of(replace(trace, events=events)))
+    assert product.before == ()
+    assert add.before == ()
+    assert [u.tier for u in fill.before] == [3]
+
+
+def test_what_the_model_had_in_cache_is_near():
+    warm = tensor((4, 8), reuse_bytes=0)
+    farther = tensor((8, 16), (1, 8), 1, reuse_bytes=32 * MIB)
+    host = tensor((1,), memory=2, host=True)
+    cold = tensor((4,), memory=3)
+    assert near(operator("x", warm, farther, host, cold), 60 * MIB) == (1, 0)
+    assert near(operator("x", warm, farther, host, cold), 16 * MIB) == (0,)
 
 
 def test_an_edited_file_is_read_and_a_broken_one_refused(tmp_path):

@@ -22,13 +22,14 @@ class Replayed:
     name: str = ""  # of the kernel that really ran
     method: str = ""
     samples_ns: tuple[int, ...] = ()  # of the kernel itself, by the timer that captured it
-    cold_ns: float | None = None  # median with all inputs cold
-    gap_ns: float | None = None  # a call's period in a graph, unprofiled, less its kernels: what one more launch costs
+    cold_ns: float | None = None  # median with all inputs cold, launched again and again
+    gap_ns: float | None = None  # what one more launch adds to a graph, unprofiled, less the kernel itself
     load_ns: float | None = None  # what it takes longer under unbroken load than in short bursts
     burst_hz: float | None = None  # clock in bursts ...
     load_hz: float | None = None  # ... and under load
     joules: float | None = None  # of one run, idle power subtracted
     flags: tuple[str, ...] = ()
+    again_ns: float | None = None  # median launched again and again, its code at hand; samples_ns are after others then
 
     @property
     def median_ns(self) -> float:

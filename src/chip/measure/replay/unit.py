@@ -1,7 +1,8 @@
 """One unit run alone and timed: its calls rotate over buffers, in a CUDA graph, under the same profiler as the capture.
 
-A kernel's duration comes from the profiler, as in the capture. The period of a call comes from events around the same
-graph without the profiler; what it has above its kernels' durations is the gap that one more launch costs.
+A kernel's duration comes from the profiler, as in the capture; by the rule `producer` that of a short kernel is taken
+among its neighbours of the model (`among`). The period of a call comes from events around graphs without the profiler;
+what it has above its kernels' durations is the gap that one more launch costs.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from chip.measure.device import Device
 from chip.measure.energy import NotAvailable, each, idle_watts, probe_for
 from chip.measure.kineto import Looked, passes
 from chip.measure.replay import direct
+from chip.measure.replay.among import CALLS, Among, among, in_turn
 from chip.measure.replay.arguments import Buffers
 from chip.measure.timer import StopRule, collect
 from chip.replay.chrome import DeviceEvent
 from chip.replay.results import Replayed
-from chip.replay.rotation import COLD_FACTOR, Rotation, rotation
+from chip.replay.rotation import COLD_FACTOR, Rotation, near, rotation
 from chip.replay.signatures import Unit
 from chip.types import ChipError
 
@@ -36,6 +38,7 @@ BATCH_S = 0.02  # of work between synchronisations while energy is measured
 HEAVY = 0.01  # share of the step from which a unit is run under unbroken load too
 METHODS = {1: "CUDA runtime called directly", 2: "cuBLAS called directly", 3: "{} called again"}
 Call = Callable[[], object]
+Launches = list[list[DeviceEvent]]  # of each kernel of a call
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class _Round:
 
     calls: list[Call]
     plan: Rotation
+    buffers: Buffers
     flush: Call | None
 
     def before(self) -> None:
@@ -67,14 +71,14 @@ class _Periods:
     burst_hz: float | None
     load_ns: float
     load_hz: float | None
+    gap_ns: float  # of each of its kernels
 
-    def added_to(self, kernel: Replayed, alone_ns: Sequence[float], place: int) -> Replayed:
-        """A kernel's share: of the gap an equal one, of what the clock changes one by its length."""
-        busy_ns = sum(alone_ns)
+    def added_to(self, kernel: Replayed, share: float) -> Replayed:
+        """`share`: the kernel's part of the call's time, and so of what the clock changes."""
         return replace(
             kernel,
-            gap_ns=(self.burst_ns - busy_ns) / len(alone_ns),
-            load_ns=(self.load_ns - self.burst_ns) * alone_ns[place] / busy_ns,
+            gap_ns=self.gap_ns,
+            load_ns=(self.load_ns - self.burst_ns) * share,
             burst_hz=self.burst_hz,
             load_hz=self.load_hz,
         )
@@ -97,6 +101,7 @@ class _Bench:
         self.operator = unit.operator or direct.stand_in(unit)
         wanted = settings.warmup + settings.runs
         self.in_graph = True
+        self.flags: list[str] = []
         self.count = max(LEAST_CALLS, min(MOST_CALLS, round(ROUND_S / max(unit.median_s, 1e-7)), wanted))
 
     # -- a CPU: operators by the host's clock --------------------------------------------------------------------------
@@ -124,15 +129,35 @@ class _Bench:
         plain, touched, cold = self._round(rule), self._round(rule, touch=True), self._round("cold")
         rounds = [plain, *(made for made in (touched, cold) if made.plan != plain.plan)]
         runs = [self._runner(made) for made in rounds]
-        looks = [Looked(run, self._times(made), made.before) for run, made in zip(runs, rounds)]
-        found = [self._kernels(made, looked) for made, looked in zip(rounds, passes(looks, self.device))]
+        looks = [Looked(run, self._times(len(made.calls)), made.before) for run, made in zip(runs, rounds)]
+        neighbours = self._among()
+        if neighbours is not None:
+            looks.append(Looked(neighbours.run, self._times(CALLS), neighbours.before))
+        looked = passes(looks, self.device)
+        found = [self._kernels(len(made.calls), one, len(made.plan.touch)) for made, one in zip(rounds, looked)]
         by_plan = [(made.plan, kernels) for made, kernels in zip(rounds, found)]
-        alone, kernels, unwarmed = (
+        alone, again, unwarmed = (
             next(k for plan, k in by_plan if plan == made.plan) for made in (plain, touched, cold)
         )
-        alone_ns = [_median_ns(launches) for launches in alone]
-        matched = self._matched(kernels, unwarmed, alone_ns, self._periods(runs[0], plain))
+        kernels = again
+        if neighbours is not None:
+            kernels = self._kernels(CALLS, looked[-1], -len(alone))
+        periods = self._periods(runs[0], plain, alone, kernels, neighbours)
+        matched = self._matched(kernels, again, unwarmed, periods)
         return self._with_joules(matched, runs[0], len(plain.calls))
+
+    def _among(self) -> Among | None:
+        """The unit behind its neighbours, where the model's order is asked for and known."""
+        if self.settings.rule != "producer" or not self.unit.before or not self.in_graph:
+            return None
+        made = self._round("producer", calls=CALLS)
+        warm = near(self.operator, self.device.l2_bytes)
+        touches = [in_turn([made.buffers.touch(m, turn) for m in warm]) for turn in range(CALLS)]
+        found = among(self.unit, self.device, made.calls, touches, self._flush, made.before)
+        if isinstance(found, str):
+            self.flags.append(found)
+            return None
+        return found
 
     def _runner(self, made: _Round) -> Call:
         """The round as a graph; call by call where the operator cannot be captured."""
@@ -142,57 +167,60 @@ class _Bench:
         except RuntimeError:
             self.device.synchronize()
             self.in_graph = False
-            return _in_turn(made.calls)
+            self.flags.append("not in a graph")
+            return in_turn(made.calls)
 
-    def _periods(self, run: Call, made: _Round) -> _Periods | None:
+    def _periods(
+        self, run: Call, made: _Round, alone: Launches, kernels: Launches, neighbours: Among | None
+    ) -> _Periods | None:
         """A call's period in short bursts, and under unbroken load where the round needs no flush."""
         if not self.in_graph:
             return None
         calls, d = len(made.calls), self.device
+        light = made.flush is not None or self.unit.share < HEAVY  # too light to move the clock
+        added_ns = None if neighbours is None else neighbours.added_ns(d)
+        if light and added_ns is not None:
+            return _Periods(added_ns, None, added_ns, None, _gap_ns(added_ns, kernels))
         burst = timing.rested(d, timing.replayed(d, run, calls, made.flush), calls)
         for _ in range(3):
             burst()
         short = collect(burst, BURST_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
-        if made.flush is not None or self.unit.share < HEAVY:  # too light to move the clock
-            once = stats.median(short.samples_ns), short.clock_hz
-            return _Periods(*once, *once)
+        burst_ns = stats.median(short.samples_ns)
+        gap_ns = _gap_ns(burst_ns, alone) if added_ns is None else _gap_ns(added_ns, kernels)
+        if light:
+            return _Periods(burst_ns, short.clock_hz, burst_ns, short.clock_hz, gap_ns)
         load = timing.unbroken(d, run, calls)
         timing.warm_up(d, load, SETTLE_S)
         long = collect(load, LOAD_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
-        return _Periods(stats.median(short.samples_ns), short.clock_hz, stats.median(long.samples_ns), long.clock_hz)
+        return _Periods(burst_ns, short.clock_hz, stats.median(long.samples_ns), long.clock_hz, gap_ns)
 
-    def _times(self, made: _Round) -> int:
-        """Rounds to look at, for as many samples as are asked for."""
-        return max(2, -(-self.settings.runs // (len(made.calls) - self._skipped(made))))
+    def _times(self, calls: int) -> int:
+        """Rounds of so many calls to look at, for as many samples as are asked for."""
+        return max(2, -(-self.settings.runs // (calls - self._skipped(calls))))
 
-    def _skipped(self, made: _Round) -> int:
-        return min(self.settings.warmup, len(made.calls) // 4)
+    def _skipped(self, calls: int) -> int:
+        return min(self.settings.warmup, calls // 4)
 
-    def _kernels(self, made: _Round, looked: Sequence[Sequence[DeviceEvent]]) -> list[list[DeviceEvent]]:
-        """Launches of each kernel of a call, in the order of the call's kernels, over all rounds."""
-        calls, touches = len(made.calls), len(made.plan.touch)
-        found: list[list[DeviceEvent]] = []
+    def _kernels(self, calls: int, looked: Sequence[Sequence[DeviceEvent]], ahead: int) -> Launches:
+        """Launches of each kernel of a call, in the order of the call's kernels, over all rounds. What comes ahead of
+        them in each call is left out: so many kernels or, if negative, all but so many."""
+        found: Launches = []
         for events in looked:
             each, rest = divmod(len(events), calls)
-            if rest or each <= touches:
+            first = ahead if ahead >= 0 else each + ahead
+            if rest or not 0 <= first < each:
                 raise ChipError(f"{len(events)} kernels in {calls} calls: calls differ, so none can be told apart")
-            found = found or [[] for _ in range(each - touches)]
-            for turn in range(self._skipped(made), calls):
+            found = found or [[] for _ in range(each - first)]
+            for turn in range(self._skipped(calls), calls):
                 for i, launches in enumerate(found):
-                    launches.append(events[turn * each + touches + i])
+                    launches.append(events[turn * each + first + i])
         return found
 
-    def _matched(
-        self,
-        kernels: Sequence[Sequence[DeviceEvent]],
-        cold: Sequence[Sequence[DeviceEvent]],
-        alone_ns: Sequence[float],
-        periods: _Periods | None,
-    ) -> list[Replayed]:
+    def _matched(self, kernels: Launches, again: Launches, cold: Launches, periods: _Periods | None) -> list[Replayed]:
         """Members and the kernels that ran, by their names in order, else by position."""
         places = _places([m.kernel.name for m in self.unit.members], [k[0].name for k in kernels], self._positions())
         method = METHODS[self.unit.tier].format(self.operator.name)
-        flags = () if self.in_graph else ("not in a graph",)
+        medians = [_median_ns(launches) for launches in kernels]
         found = []
         for member, place in zip(self.unit.members, places):
             if place is None:
@@ -201,8 +229,10 @@ class _Bench:
                 continue
             samples = tuple(e.duration_ns for e in kernels[place])[: self.settings.runs]
             cold_ns = _median_ns(cold[place]) if len(cold) == len(kernels) else None
-            one = Replayed(member.key, "ok", "", kernels[place][0].name, method, samples, cold_ns, flags=flags)
-            found.append(one if periods is None else periods.added_to(one, alone_ns, place))
+            again_ns = None if kernels is again else _median_ns(again[place])
+            one = Replayed(member.key, "ok", "", kernels[place][0].name, method, samples, cold_ns)
+            one = replace(one, again_ns=again_ns, flags=tuple(self.flags))
+            found.append(one if periods is None else periods.added_to(one, medians[place] / sum(medians)))
         return found
 
     def _with_joules(self, found: list[Replayed], run: Call, calls: int) -> list[Replayed]:
@@ -232,17 +262,18 @@ class _Bench:
         return list(range(len(self.unit.members)))
 
     # -- calls ---------------------------------------------------------------------------------------------------------
-    def _round(self, rule: str, touch: bool = False) -> _Round:
-        plan = rotation(self.operator, rule, self.device.l2_bytes, self.count)
+    def _round(self, rule: str, touch: bool = False, calls: int = 0) -> _Round:
+        count = calls or self.count
+        plan = rotation(self.operator, rule, self.device.l2_bytes, count)
         if not touch:
             plan = replace(plan, touch=())
         buffers = Buffers(self.operator, self.device.torch_device, plan)
-        calls = direct.calls(self.unit, buffers, self.count) if self.device.kind == "cuda" else None
-        if calls is None:
-            calls = [buffers.call(turn) for turn in range(self.count)]
+        made = direct.calls(self.unit, buffers, count) if self.device.kind == "cuda" else None
+        if made is None:
+            made = [buffers.call(turn) for turn in range(count)]
         if plan.touch:
-            calls = [_in_turn([*(buffers.touch(m, turn) for m in plan.touch), call]) for turn, call in enumerate(calls)]
-        return _Round(calls, plan, self._flush if plan.flush and self.device.kind == "cuda" else None)
+            made = [in_turn([*(buffers.touch(m, turn) for m in plan.touch), call]) for turn, call in enumerate(made)]
+        return _Round(made, plan, buffers, self._flush if plan.flush and self.device.kind == "cuda" else None)
 
     @cached_property
     def _flush(self) -> Call:
@@ -253,16 +284,13 @@ class _Bench:
         return lambda: torch.sum(held, (0,), out=into)
 
 
-def _in_turn(calls: Sequence[Call]) -> Call:
-    def call() -> None:
-        for one in calls:
-            one()
-
-    return call
-
-
 def _median_ns(launches: Sequence[DeviceEvent]) -> float:
     return stats.median([e.duration_ns for e in launches])
+
+
+def _gap_ns(period_ns: float, kernels: Launches) -> float:
+    """What a call's period has above its kernels, for each of them."""
+    return (period_ns - sum(_median_ns(launches) for launches in kernels)) / len(kernels)
 
 
 def _places(wanted: Sequence[str], ran: Sequence[str], positions: Sequence[int]) -> list[int | None]:
