@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from chip import artifact, codec
 from chip.types import ChipError
 
+FULL_CLOCK = 0.99  # of the boost clock
 KINDS = ("kernel", "memcpy", "memset", "operator")
 DTYPE_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -147,6 +148,11 @@ class Trace:
         if len({e.stream for e in self.events}) < 2:
             return 0
         return self.gpu_ns - sum(end - start for start, end in busy_stretches(self.events))
+
+    def at_full_clock(self, boost_hz: float) -> bool:
+        """Whether the step as a graph ran as fast as the device can: then no load slowed its clock."""
+        ran = self.timings["graph"].clock_hz if "graph" in self.timings else None
+        return ran is not None and ran >= FULL_CLOCK * boost_hz
 
 
 def busy_stretches(events: tuple[KernelEvent, ...]) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,13 @@ def test_busy_time_counts_what_ran_together_once():
     assert TRACE.gpu_ns == 1900
     assert TRACE.overlap_ns == 200  # 1800 to 2000 on two streams
     assert TRACE.busy_ns == 1700
+
+
+def test_a_step_at_the_boost_clock_was_slowed_by_no_load():
+    graph = Timing((3000,), "events", clock_hz=1.97e9)
+    assert replace(TRACE, timings={"graph": graph}).at_full_clock(1.98e9)
+    assert not replace(TRACE, timings={"graph": graph}).at_full_clock(2.1e9)
+    assert not TRACE.at_full_clock(1.98e9)  # nobody knows
 
 
 def test_sizes_of_tensors():

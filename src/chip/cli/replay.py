@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.output) if args.output else folder / "replay.json"
     artifact.refuse_folder(path)
     trace, workload, source, about = _workload(args, folder)
-    replay, environment = _replay(args, workload, wanted, source, path)
+    replay, environment = _replay(args, trace, workload, wanted, source, path)
     from chip.replay import results
 
     results.write(path, replay, environment, (source,))
@@ -132,7 +132,12 @@ def kind_of(path: Path) -> str:
 
 
 def _replay(
-    args: argparse.Namespace, workload: Workload, wanted: tuple[int, ...], source: str, path: Path
+    args: argparse.Namespace,
+    trace: Trace | None,
+    workload: Workload,
+    wanted: tuple[int, ...],
+    source: str,
+    path: Path,
 ) -> tuple[Replay, dict[str, Any]]:
     from chip.measure.device import default_device, open_device, refuse_busy
     from chip.measure.environment import environment
@@ -149,7 +154,8 @@ def _replay(
         )
     if not args.force and kind_of(Path(args.what)) != "model":  # a capture has looked already
         refuse_busy(device)
-    settings = Settings(args.cache, args.warmup, args.runs, args.energy_seconds)
+    load = not (trace and device.boost_hz and trace.at_full_clock(device.boost_hz))
+    settings = Settings(args.cache, args.warmup, args.runs, args.energy_seconds, load)
     units = signatures.units_of(workload, wanted)
     about = environment(device)
     journal = path.with_name(path.name + ".jsonl")

@@ -17,7 +17,7 @@ import torch
 from chip import stats
 from chip.measure import timing
 from chip.measure.device import Device
-from chip.measure.energy import NotAvailable, each, idle_watts, probe_for
+from chip.measure.energy import EnergyProbe, NotAvailable, each, idle_watts, probe_for
 from chip.measure.kineto import Looked, passes
 from chip.measure.replay import direct
 from chip.measure.replay.among import CALLS, Among, among, in_turn
@@ -35,7 +35,7 @@ BURST_RULE = StopRule(0.003, 8, 30, 0.15)
 LOAD_RULE = StopRule(0.003, 10, 60, 0.15)
 SETTLE_S = 0.1
 BATCH_S = 0.02  # of work between synchronisations while energy is measured
-HEAVY = 0.01  # share of the step from which a unit is run under unbroken load too
+HEAVY = 0.01  # share of the step from which a unit is run under unbroken load too; less does not move the clock
 METHODS = {1: "CUDA runtime called directly", 2: "cuBLAS called directly", 3: "{} called again"}
 Call = Callable[[], object]
 Launches = list[list[DeviceEvent]]  # of each kernel of a call
@@ -47,6 +47,7 @@ class Settings:
     warmup: int = 10  # calls of a round that are not counted
     runs: int = 100  # samples of each kernel
     energy_s: float = 0.0  # of repeating a unit for its joules
+    load: bool = True  # look at unbroken load too: not where the model ran at the full clock
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class _Bench:
         if not self.in_graph:
             return None
         calls, d = len(made.calls), self.device
-        light = made.flush is not None or self.unit.share < HEAVY  # too light to move the clock
+        light = not self.settings.load or made.flush is not None or self.unit.share < HEAVY
         added_ns = None if neighbours is None else neighbours.added_ns(d)
         if light and added_ns is not None:
             return _Periods(added_ns, None, added_ns, None, _gap_ns(added_ns, kernels))
@@ -240,7 +241,7 @@ class _Bench:
         if not self.settings.energy_s or not self.unit.energy:
             return found
         probe = probe_for(self.device)
-        idle_w = idle_watts(probe)
+        idle_w = _idle_watts(self.device.name, probe)
         repeat = max(1, round(BATCH_S / max(self.unit.median_s * calls, 1e-6)))
 
         def work() -> None:
@@ -282,6 +283,16 @@ class _Bench:
         held = torch.ones(COLD_FACTOR * self.device.l2_bytes // 4, device=where)
         into = torch.empty((), device=where)
         return lambda: torch.sum(held, (0,), out=into)
+
+
+_idle: dict[str, float | NotAvailable] = {}
+
+
+def _idle_watts(name: str, probe: EnergyProbe) -> float | NotAvailable:
+    """Once for all units of a worker."""
+    if name not in _idle:
+        _idle[name] = idle_watts(probe)
+    return _idle[name]
 
 
 def _median_ns(launches: Sequence[DeviceEvent]) -> float:
