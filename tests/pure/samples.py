@@ -220,6 +220,7 @@ def comparison_report():
         "predicted_from_kernels_us": 1005.0,
         "error_percent": 0.5,
         "unexplained_percent": -0.5,
+        "kernels": {"median_abs_error_percent": 2.5, "median_abs_error_us": 0.05},
         "coverage": {"launches": 0.99, "gpu_time": 0.995, "unique_kernels": 0.9},
         "tier_breakdown": {
             "tier1_cuda_runtime": {

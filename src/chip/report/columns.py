@@ -221,6 +221,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         unexplained_percent | % | of the whole that no measured term explains
         launches_covered | share | of launches that were replayed
         time_covered | share | of GPU time that was replayed
+        kernel_error_percent | % | median over unique kernels of replayed against captured, without sign
+        kernel_error_us | us | the same as a time: met when within 4 % or 0.2 us
+        same_kernel | share | of the matrix products' time, replayed by the very kernel that was captured
         {_SOURCE}
     """),
     "replay_tiers": _columns(f"""

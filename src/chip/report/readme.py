@@ -168,11 +168,16 @@ VIEWS: dict[str, View] = {
         {
             "step": "title",
             "whole": "full_model_us",
-            "sum of kernels": "from_kernels_us",
+            "from its kernels": "from_kernels_us",
             "error": "error_percent",
             "unexplained": "unexplained_percent",
-            "launches replayed": "launches_covered",
-            "GPU time replayed": "time_covered",
+            "launches, GPU time replayed": lambda r: (
+                f"{quantity(r['launches_covered'], 'share')}, {quantity(r['time_covered'], 'share')}"
+            ),
+            "median kernel": lambda r: (
+                f"{quantity(r['kernel_error_percent'], '%')}, {quantity(r['kernel_error_us'], 'us')}".strip(", ")
+            ),
+            "same GEMM kernel": "same_kernel",
         },
     ),
 }

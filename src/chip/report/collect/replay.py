@@ -13,6 +13,7 @@ KERNEL = ("kernel", "tier", "launches", "captured_us", "replayed_us", "error_per
 
 def collect(opened: Opened, out: Summary) -> int:
     data = opened.data
+    kernels = data.get("kernels") or {}
     same = {"title": data["title"], "source": opened.name}
     out.add(
         "replays",
@@ -24,6 +25,9 @@ def collect(opened: Opened, out: Summary) -> int:
         unexplained_percent=data["unexplained_percent"],
         launches_covered=data["coverage"]["launches"],
         time_covered=data["coverage"]["gpu_time"],
+        kernel_error_percent=kernels.get("median_abs_error_percent"),
+        kernel_error_us=kernels.get("median_abs_error_us"),
+        same_kernel=data["tier_breakdown"]["tier2_cublas"].get("same_kernel_share"),
         **same,
     )
     for name, tier in data["tier_breakdown"].items():
