@@ -83,15 +83,17 @@ def test_a_step_is_recorded_and_every_kernel_replayed(graph):
             assert found.status == "ok", found.reason
             assert found.name == member.kernel.name
             assert found.gap_ns is not None
-            assert found.again_ns is not None, found.flags
+            assert (found.again_ns is not None) == bool(unit.before), found.flags
             captured = [e.duration_ns for e in trace.events if trace.kernels[e.kernel] == member.kernel]
             rows.append((unit.operator.name, member.kernel.name[:60], member.kernel.grid, captured, found))
     said = "\n".join(
-        f"{op} {name} {grid}: captured {captured}, after others {f.median_ns:.0f}, again {f.again_ns:.0f}, "
+        f"{op} {name} {grid}: captured {captured}, after others {f.median_ns:.0f}, again {f.again_ns}, "
         f"cold {f.cold_ns:.0f}, gap {f.gap_ns:.0f}"
         for op, name, grid, captured, f in rows
     )
     for *_, captured, found in rows:
+        if len(captured) == 1:
+            continue  # of the first layer: the device was at rest before, and its code far away
         assert found.median_ns == pytest.approx(stats.median(captured), rel=0.3, abs=1000), said
 
 

@@ -99,9 +99,9 @@ def render(report: dict[str, Any]) -> str:
         met = "within" if kernels["median_within_4_percent_or_0.2_us"] else "beyond"
         lines.append(
             f"kernel by kernel      median error {kernels['median_abs_error_percent']:.1f} %"
-            f" ({kernels['median_abs_error_us']:.2f} us), {met} 4 % or 0.2 us; of kernels themselves"
-            f" {percent(kernels['within_4_percent_or_0.2_us'])} are,"
-            f" with {percent(kernels['time_within_4_percent_or_0.2_us'])} of their time"
+            f" ({kernels['median_abs_error_us']:.2f} us), {met} 4 % or 0.2 us; one by one within it:"
+            f" {percent(kernels['within_4_percent_or_0.2_us'])} of kernels,"
+            f" {percent(kernels['time_within_4_percent_or_0.2_us'])} of their time"
         )
     parts = ["\n".join(lines), waterfall_text(report["breakdown"]), _tier_table(report["tier_breakdown"])]
     parts.append("worst kernels, by what their error costs the step\n" + _worst_table(report["worst_kernels"]))

@@ -35,16 +35,16 @@ def rotation(operator: Operator, rule: str, l2_bytes: int, calls: int) -> Rotati
         copies[memory] = max(1, min(calls, math.ceil(wanted / each)))
         flush = flush or (wanted > l2_bytes and copies[memory] * each < wanted)
     # where one call alone goes through the cache, nothing stays in it from one call to the next
-    touch = near(operator, l2_bytes) if rule == "producer" and each > l2_bytes // 2 else ()
+    touch = tuple(near(operator, l2_bytes)) if rule == "producer" and each > l2_bytes // 2 else ()
     return Rotation(copies, touch, flush)
 
 
-def near(operator: Operator, l2_bytes: int) -> tuple[int, ...]:
-    """Memories that were in cache when the model called, the nearest last."""
+def near(operator: Operator, l2_bytes: int) -> dict[int, int]:
+    """Memories that were in cache when the model called, the nearest last, with the bytes since their last use."""
     hosts = {t.memory for t in operator.tensors if t.host}
     reuse = _reuse(operator, "producer").items()
     found = {m: between for m, between in reuse if between is not None and between <= l2_bytes and m not in hosts}
-    return tuple(sorted(found, key=lambda m: -found[m]))
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _reuse(operator: Operator, rule: str) -> dict[int, int | None]:

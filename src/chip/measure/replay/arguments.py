@@ -40,12 +40,12 @@ class Buffers:
         start = (turn % self.rotation.copies[t.memory]) * self._pitch[t.memory] + t.offset_bytes
         return torch.as_strided(flat, t.shape, t.stride, start // flat.element_size())
 
-    def touch(self, memory: int, turn: int) -> Callable[[], object]:
-        """Writes one copy of a memory without changing it."""
+    def touch(self, memory: int, turn: int, write: bool = True) -> Callable[[], object]:
+        """Writes one copy of a memory without changing it, or only reads it."""
         pitch = self._pitch[memory]
         start = (turn % self.rotation.copies[memory]) * pitch
         part = self._flat[memory][start : start + pitch].view(torch.int32)
-        return lambda: part.add_(0)
+        return (lambda: part.add_(0)) if write else (lambda: torch.sum(part))
 
     def call(self, turn: int) -> Callable[[], object]:
         """The operator with the copies of that turn."""

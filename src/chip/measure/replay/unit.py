@@ -152,8 +152,8 @@ class _Bench:
         if self.settings.rule != "producer" or not self.unit.before or not self.in_graph:
             return None
         made = self._round("producer", calls=CALLS)
-        warm = near(self.operator, self.device.l2_bytes)
-        touches = [in_turn([made.buffers.touch(m, turn) for m in warm]) for turn in range(CALLS)]
+        warm = near(self.operator, self.device.l2_bytes)  # what was just produced is written, the rest only read
+        touches = [in_turn([made.buffers.touch(m, turn, not b) for m, b in warm.items()]) for turn in range(CALLS)]
         found = among(self.unit, self.device, made.calls, touches, self._flush, made.before)
         if isinstance(found, str):
             self.flags.append(found)
