@@ -1,6 +1,7 @@
 """Steps recorded on an H200: what is read from them exactly, and that it is what the model's config demands."""
 
 import gzip
+import json
 import re
 from collections import Counter
 
@@ -9,7 +10,7 @@ import trace_fixture
 
 from chip import artifact, codec, traces
 from chip.models import library
-from chip.replay import signatures
+from chip.replay import chrome, foreign, signatures
 
 NAMES = trace_fixture.names()
 
@@ -26,6 +27,38 @@ def test_there_are_recorded_steps():
 def test_what_is_read_is_what_was_reviewed(recorded):
     name, trace = recorded
     assert trace_fixture.table(trace) == trace_fixture.expected(name)
+
+
+@pytest.mark.parametrize("name", trace_fixture.chrome_names())
+def test_the_profilers_own_trace_is_read_as_a_foreign_one(name):
+    trace = foreign.trace_of(trace_fixture.FOLDER / f"{name}.chrome.json.gz")
+    assert trace_fixture.table(trace) == trace_fixture.expected(f"{name}.chrome")
+
+
+def test_a_chrome_trace_is_cut_to_its_last_pass(tmp_path):
+    def event(cat, name, ts, dur, tid=1, **args):
+        return {"ph": "X", "cat": cat, "name": name, "pid": 77, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+    shapes = dict(zip(chrome.INPUTS, ([[2, 4], [4, 8]], [[4, 1], [1, 4]], ["float", "float"], ["", ""])))
+    written = []
+    for number, at in enumerate((1000.0, 2000.0)):
+        written += [
+            event("user_annotation", f"chip.pass#{number}", at, 500.0),
+            event("cpu_op", "aten::mm", at + 10, 20.0, **shapes, **{"Record function id": 5}),
+            event("cuda_runtime", "cudaLaunchKernel", at + 15, 5.0, correlation=number + 1),
+            event("kernel", "nvjet_a", at + 40, 3.5, 7, correlation=number + 1, stream=7, grid=[1, 1, 1], device=0),
+        ]
+    path = tmp_path / "chrome.json"
+    path.write_text(json.dumps({"hostName": "somebody", "traceEvents": written}))
+    cut = tmp_path / "m.chrome.json.gz"
+    name, _ = trace_fixture.write(cut, {"traceEvents": trace_fixture.last_pass(path)}, lambda: foreign.trace_of(cut))
+    assert name == "m.chrome"
+    trace = foreign.trace_of(cut)
+    assert [(k.name, trace.operators[k.operator].name) for k in trace.kernels] == [("nvjet_a", "aten::mm")]
+    assert [e.duration_ns for e in trace.events] == [3500]
+    text = gzip.decompress(cut.read_bytes()).decode()
+    assert "somebody" not in text
+    assert "77" not in text
 
 
 def linears(config, rows, last):
@@ -80,9 +113,9 @@ def test_signatures_survive_their_file(recorded, tmp_path):
     assert codec.to_json(again) == codec.to_json(workload)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_fixtures_are_small_and_name_nobody(name):
-    packed = (trace_fixture.FOLDER / f"{name}.trace.json.gz").read_bytes()
+@pytest.mark.parametrize("path", sorted(trace_fixture.FOLDER.glob("*.gz")), ids=lambda p: p.name)
+def test_fixtures_are_small_and_name_nobody(path):
+    packed = path.read_bytes()
     assert len(packed) < trace_fixture.LARGEST
     text = gzip.decompress(packed).decode()
     assert not re.search(r'"/\w|/home/|/root|/tmp|host_?name', text)

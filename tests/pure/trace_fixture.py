@@ -3,6 +3,9 @@
 From folders that `chip replay MODEL --output-dir FOLDER` wrote, with the tables printed for review:
 
   PYTHONPATH=src python tests/pure/trace_fixture.py FOLDER ...
+
+Where a folder has a chrome.json (`chip capture --chrome`), its last pass becomes NAME.chrome.json.gz, read as a foreign
+trace, with NAME.chrome.expected.json.
 """
 
 import gzip
@@ -11,15 +14,22 @@ import sys
 from pathlib import Path
 
 from chip import artifact, traces
-from chip.replay import signatures
+from chip.replay import chrome, foreign, signatures
 
 FOLDER = Path(__file__).parent / "h200_traces"
 KEPT = ("chip", "torch", "cuda", "driver", "device", "versions")  # of the environment
 LARGEST = 200_000  # bytes, compressed
+PASS = "chip.pass#"  # annotation around each profiled run of the step
+EVENT = ("ph", "cat", "name", "pid", "tid", "ts", "dur")
+ARGS = ("correlation", "stream", "grid", "block", "bytes", *chrome.INPUTS)
 
 
 def names():
     return sorted(p.name.removesuffix(".trace.json.gz") for p in FOLDER.glob("*.trace.json.gz"))
+
+
+def chrome_names():
+    return sorted(p.name.removesuffix(".chrome.json.gz") for p in FOLDER.glob("*.chrome.json.gz"))
 
 
 def unpack(name, folder):
@@ -66,22 +76,50 @@ def _kernel(s, operators):
     return f"{called}[{s.kernel.position}] tier {s.tier} {s.family} grid {s.kernel.grid} {s.key}: {s.launches}"
 
 
+def last_pass(path):
+    """The events of a Chrome trace that belong to its last annotated pass, with what of them matters."""
+    every = [e for e in chrome.events(path) if e.get("ph") == "X"]
+    begun = max((e for e in every if e["name"].startswith(PASS)), key=lambda e: e["ts"])
+    end = begun["ts"] + begun["dur"]
+    device = [e for e in every if e.get("cat") in chrome.DEVICE and begun["ts"] <= e["ts"] <= end]
+    host = [e for e in every if e.get("cat") == "cpu_op" and begun["ts"] <= e["ts"] <= end]
+    wanted = {e["args"]["correlation"] for e in device}
+    launches = [e for e in every if e.get("cat") in chrome.LAUNCHES and e["args"].get("correlation") in wanted]
+    return [_trimmed(e, begun["ts"]) for e in (*host, *launches, *device)]
+
+
+def _trimmed(event, since):
+    args = {k: v for k, v in event["args"].items() if k in ARGS}
+    kept = {k: v for k, v in event.items() if k in EVENT}
+    return {**kept, "ts": round(event["ts"] - since, 3), "pid": 1, "tid": str(event["tid"])[-4:], "args": args}
+
+
 def make(run):
-    """Write the fixture of a run folder; its table."""
+    """Write the fixtures of a run folder; their names and sizes."""
     found, trace = traces.read(run / "trace.json")
     kept = {k: v for k, v in found.environment.items() if k in KEPT}
     made = {**json.loads((run / "trace.json").read_text()), "environment": kept}
     name = f"{trace.model}-{trace.phase}-{trace.batch}x{trace.prompt}"
-    packed = gzip.compress(json.dumps(made, separators=(",", ":")).encode(), 9, mtime=0)
+    if (run / "chrome.json").exists():
+        name = f"{name}-{trace.engine.removeprefix('hf-')}"
+        path = FOLDER / f"{name}.chrome.json.gz"
+        yield write(path, {"traceEvents": last_pass(run / "chrome.json")}, lambda: foreign.trace_of(path))
+    yield write(FOLDER / f"{name}.trace.json.gz", made, lambda: trace)
+
+
+def write(path, document, read):
+    """The fixture and what is read from it."""
+    packed = gzip.compress(json.dumps(document, separators=(",", ":")).encode(), 9, mtime=0)
     if len(packed) > LARGEST:
-        raise SystemExit(f"{run}: {len(packed)} bytes compressed, more than {LARGEST}")
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{name}.trace.json.gz").write_bytes(packed)
-    artifact.write_text(FOLDER / f"{name}.expected.json", json.dumps(table(trace), indent=1) + "\n")
+        raise SystemExit(f"{path.name}: {len(packed)} bytes compressed, more than {LARGEST}")
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(packed)
+    name = path.name.removesuffix(".json.gz").removesuffix(".trace")
+    artifact.write_text(path.parent / f"{name}.expected.json", json.dumps(table(read()), indent=1) + "\n")
     return name, len(packed)
 
 
 if __name__ == "__main__":
     for word in sys.argv[1:]:
-        name, size = make(Path(word))
-        print(f"{name}: {size} bytes\n{(FOLDER / f'{name}.expected.json').read_text()}")
+        for name, size in make(Path(word)):
+            print(f"{name}: {size} bytes\n{(FOLDER / f'{name}.expected.json').read_text()}")
