@@ -17,12 +17,12 @@ import torch
 from chip import stats
 from chip.measure import timing
 from chip.measure.device import Device
-from chip.measure.energy import EnergyProbe, NotAvailable, each, idle_watts, probe_for
 from chip.measure.kineto import Looked, passes
 from chip.measure.replay import direct
 from chip.measure.replay.among import CALLS, Among, among, in_turn
 from chip.measure.replay.arguments import Buffers
-from chip.measure.timer import StopRule, collect
+from chip.measure.replay.joules import with_joules
+from chip.measure.timer import StopRule, collect, collect_interleaved
 from chip.replay.chrome import DeviceEvent
 from chip.replay.results import Replayed
 from chip.replay.rotation import COLD_FACTOR, Rotation, near, rotation
@@ -34,7 +34,6 @@ LEAST_CALLS, MOST_CALLS = 8, 128
 BURST_RULE = StopRule(0.003, 8, 30, 0.15)
 LOAD_RULE = StopRule(0.003, 10, 60, 0.15)
 SETTLE_S = 0.1
-BATCH_S = 0.02  # of work between synchronisations while energy is measured
 HEAVY = 0.01  # share of the step from which a unit is run under unbroken load too; less does not move the clock
 METHODS = {1: "CUDA runtime called directly", 2: "cuBLAS called directly", 3: "{} called again"}
 Call = Callable[[], object]
@@ -145,7 +144,10 @@ class _Bench:
             kernels = self._kernels(CALLS, looked[-1], -len(alone))
         periods = self._periods(runs[0], plain, alone, kernels, neighbours)
         matched = self._matched(kernels, again, unwarmed, periods)
-        return self._with_joules(matched, runs[0], len(plain.calls))
+        if not self.settings.energy_s or not self.unit.energy:
+            return matched
+        round_s = self.unit.median_s * len(plain.calls)
+        return with_joules(matched, self.device, runs[0], round_s, len(plain.calls), self.settings.energy_s)
 
     def _among(self) -> Among | None:
         """The unit behind its neighbours, where the model's order is asked for and known."""
@@ -182,18 +184,27 @@ class _Bench:
         added_ns = None if neighbours is None else neighbours.added_ns(d)
         if light and added_ns is not None:
             return _Periods(added_ns, None, added_ns, None, _gap_ns(added_ns, kernels))
-        burst = timing.rested(d, timing.replayed(d, run, calls, made.flush), calls)
-        for _ in range(3):
-            burst()
-        short = collect(burst, BURST_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
-        burst_ns = stats.median(short.samples_ns)
+        burst_ns, burst_hz = self._burst(run, made)
         gap_ns = _gap_ns(burst_ns, alone) if added_ns is None else _gap_ns(added_ns, kernels)
         if light:
-            return _Periods(burst_ns, short.clock_hz, burst_ns, short.clock_hz, gap_ns)
+            return _Periods(burst_ns, burst_hz, burst_ns, burst_hz, gap_ns)
         load = timing.unbroken(d, run, calls)
         timing.warm_up(d, load, SETTLE_S)
         long = collect(load, LOAD_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
-        return _Periods(burst_ns, short.clock_hz, stats.median(long.samples_ns), long.clock_hz, gap_ns)
+        return _Periods(burst_ns, burst_hz, stats.median(long.samples_ns), long.clock_hz, gap_ns)
+
+    def _burst(self, run: Call, made: _Round) -> tuple[float, float | None]:
+        """A call's period in short bursts, and the clock: two runs less one, so that the start of a graph cancels. A
+        round that needs a flush is run once: a second would find its inputs in cache."""
+        calls, d = len(made.calls), self.device
+        bursts = {"once": run} if made.flush else {"once": run, "twice": in_turn([run, run])}
+        takes = {n: timing.rested(d, timing.replayed(d, r, calls, made.flush), calls) for n, r in bursts.items()}
+        for take in takes.values():
+            take()
+        found = collect_interleaved(takes, BURST_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
+        once_ns = stats.median(found["once"].samples_ns)
+        burst_ns = stats.median(found["twice"].samples_ns) - once_ns if "twice" in found else once_ns
+        return burst_ns, found["once"].clock_hz
 
     def _times(self, calls: int) -> int:
         """Rounds of so many calls to look at, for as many samples as are asked for."""
@@ -236,26 +247,6 @@ class _Bench:
             found.append(one if periods is None else periods.added_to(one, medians[place] / sum(medians)))
         return found
 
-    def _with_joules(self, found: list[Replayed], run: Call, calls: int) -> list[Replayed]:
-        """With the joules of one call, idle power subtracted, shared out by length; only where the unit is heavy."""
-        if not self.settings.energy_s or not self.unit.energy:
-            return found
-        probe = probe_for(self.device)
-        idle_w = _idle_watts(self.device.name, probe)
-        repeat = max(1, round(BATCH_S / max(self.unit.median_s * calls, 1e-6)))
-
-        def work() -> None:
-            for _ in range(repeat):
-                run()
-            self.device.synchronize()
-
-        measured = idle_w if isinstance(idle_w, NotAvailable) else each(probe, work, self.settings.energy_s, idle_w)
-        if isinstance(measured, NotAvailable) or isinstance(idle_w, NotAvailable):
-            return found
-        joules = (measured.joules - idle_w * measured.seconds) / (repeat * calls)
-        total_ns = sum(r.median_ns for r in found if r.status == "ok") or 1
-        return [replace(r, joules=joules * r.median_ns / total_ns) if r.status == "ok" else r for r in found]
-
     def _positions(self) -> list[int]:
         """Where each member stood among the kernels of its call; a direct call has only its own."""
         if self.unit.tier == 3:
@@ -283,16 +274,6 @@ class _Bench:
         held = torch.ones(COLD_FACTOR * self.device.l2_bytes // 4, device=where)
         into = torch.empty((), device=where)
         return lambda: torch.sum(held, (0,), out=into)
-
-
-_idle: dict[str, float | NotAvailable] = {}
-
-
-def _idle_watts(name: str, probe: EnergyProbe) -> float | NotAvailable:
-    """Once for all units of a worker."""
-    if name not in _idle:
-        _idle[name] = idle_watts(probe)
-    return _idle[name]
 
 
 def _median_ns(launches: Sequence[DeviceEvent]) -> float:
