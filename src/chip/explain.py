@@ -4,6 +4,7 @@
   cache        the same with inputs as warm as in the model, less the above     replay
   switch       the same after the kernels that ran before it in the model,      replay
                whose code has replaced its own, less the above
+  spread       all launches of a kernel, less as many times their median        capture
   missing      captured time of kernels that could not be replayed              capture
   gaps         what one more launch in a graph costs beyond its kernel          replay, events around graphs
   clock        longer under unbroken load than in bursts, at the model's clock  replay, events around graphs
@@ -108,6 +109,7 @@ def _terms(trace: Trace, pairs: Sequence[Pair]) -> dict[str, float]:
     terms = {
         "isolated": sum(p.total_ns(_again_ns(r) if r.cold_ns is None else r.cold_ns) for p, r in done),
         "cache": sum(p.total_ns(_again_ns(r) - r.cold_ns) for p, r in done if r.cold_ns is not None),
+        "spread": sum(p.signature.total_ns - p.total_ns(p.signature.median_ns) for p, _ in done),
         "missing": float(sum(p.signature.total_ns for p in pairs if not p.ok)),
     }
     if any(r.again_ns is not None for _, r in done):
@@ -143,6 +145,7 @@ LABELS = {
     "isolated": "kernels alone, cold",
     "cache": "cache state",
     "switch": "after other kernels",
+    "spread": "launches unlike their median",
     "missing": "not replayed",
     "gaps": "gaps between kernels",
     "clock": "clock under load",

@@ -49,6 +49,7 @@ def test_terms_add_up_to_the_whole_exactly():
     assert rows == {
         "isolated": 134.0,  # 10 x (11 + 2.4)
         "cache": -14.0,  # to 10.1 and 1.9
+        "spread": 0.0,
         "missing": 4.0,
         "gaps": 15.0,  # 10 x (0.8 + 0.7)
         "clock": 5.0,  # 10 x 0.5: the model ran at the clock of unbroken load
@@ -74,6 +75,13 @@ def test_what_other_kernels_in_between_cost_is_a_term_of_its_own():
     assert rows["switch"] == 3.0  # 10 x (10.1 - 9.8)
     assert report["predicted_from_kernels_us"] == 140.0
     assert rows["unexplained"] == 10.0
+
+
+def test_a_kernel_that_takes_two_times_in_turn_is_seen():
+    events = tuple(e._replace(duration_ns=15_000) if e.kernel == 0 and e.call >= 6 else e for e in TRACE.events)
+    rows = {r["term"]: r["us"] for r in explain.explain(replace(TRACE, events=events), replay_of())["breakdown"]}
+    assert rows["spread"] == 20.0  # four of ten products take 5 us longer than the median
+    assert sum(rows[term] for term in list(rows)[: list(rows).index("full_model")]) == pytest.approx(150.0)
 
 
 def test_a_clock_that_stays_costs_nothing():
