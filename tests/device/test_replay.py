@@ -21,7 +21,7 @@ from chip.measure.replay.arguments import Buffers, lookup  # noqa: E402
 from chip.measure.timer import StopRule  # noqa: E402
 from chip.replay import gemm, results, signatures  # noqa: E402
 from chip.replay.rotation import Rotation  # noqa: E402
-from chip.traces import Operator, TensorArg  # noqa: E402
+from chip.traces import Kernel, Operator, TensorArg  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 TINY = {
@@ -328,3 +328,24 @@ def test_bad_input_is_one_line(words, message, capsys):
     err = capsys.readouterr().err
     assert message in err.splitlines()[-1]
     assert "Traceback" not in err
+
+
+def test_a_worker_that_lost_its_device_is_replaced(tmp_path):
+    """The unit that broke it has its reason; the next one finds a new worker."""
+    fake = tmp_path / "worker.py"
+    fake.write_text(
+        "import json, sys\n"
+        "print(json.dumps({'ready': 'fake'}), flush=True)\n"
+        "for line in sys.stdin:\n"
+        "    broken = json.loads(line)['tier'] == 2\n"
+        "    print(json.dumps({'error': 'the device is lost'} if broken else {'kernels': []}), flush=True)\n"
+        "    if broken: break\n"
+    )
+    operator = Operator("aten::relu", "", (), (), {})
+    kernel = Kernel("k", "kernel", operator=0)
+    units = [
+        signatures.Unit(tier, operator, (signatures.Signature(f"k{i}", kernel, tier, "native", 1, 1.0, 1),), 0.5)
+        for i, tier in enumerate((3, 2, 3, 2))
+    ]
+    found = list(pool.replay_all(units, [sys.executable, str(fake)], tmp_path / "journal.jsonl", {}, 20.0))
+    assert [r.reason for r in found] == ["the device is lost"] * 2

@@ -60,6 +60,14 @@ class Worker:
         found: dict[str, Any] = json.loads(line)
         return found
 
+    @property
+    def ended(self) -> bool:
+        """After an answer that said why."""
+        try:
+            return self.process.wait(0.05) is not None
+        except subprocess.TimeoutExpired:
+            return False
+
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -88,6 +96,8 @@ def replay_all(
                 progress.step(
                     f"tier {unit.tier} {unit.operator.name if unit.operator else unit.members[0].kernel.name}"
                 )
+                if worker is not None and worker.ended:
+                    worker = None
                 if worker is None:
                     worker = Worker(start, log)
                     ready = worker.ask(None, START_S)

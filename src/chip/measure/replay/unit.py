@@ -1,8 +1,8 @@
 """One unit run alone and timed: its calls rotate over buffers, in a CUDA graph, under the same profiler as the capture.
 
 A kernel's duration comes from the profiler, as in the capture; by the rule `producer` that of a short kernel is taken
-among its neighbours of the model (`among`). The period of a call comes from events around graphs without the profiler;
-what it has above its kernels' durations is the gap that one more launch costs.
+among its neighbours of the model (`among`). Events around the same graph without the profiler tell how long all of it
+takes; what that has above the kernels' durations, over their number, is the gap between two of them.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ HEAVY = 0.01  # share of the step from which a unit is run under unbroken load t
 METHODS = {1: "CUDA runtime called directly", 2: "cuBLAS called directly", 3: "{} called again"}
 Call = Callable[[], object]
 Launches = list[list[DeviceEvent]]  # of each kernel of a call
+Looks = Sequence[Sequence[DeviceEvent]]  # all kernels of a round, round by round
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class _Bench:
         kernels = again
         if neighbours is not None:
             kernels = self._kernels(CALLS, looked[-1], -len(alone))
-        periods = self._periods(runs[0], plain, alone, kernels, neighbours)
+        periods = self._periods(runs[0], plain, alone, neighbours, looked[-1])
         matched = self._matched(kernels, again, unwarmed, periods)
         if not self.settings.energy_s or not self.unit.energy:
             return matched
@@ -174,24 +175,31 @@ class _Bench:
             return in_turn(made.calls)
 
     def _periods(
-        self, run: Call, made: _Round, alone: Launches, kernels: Launches, neighbours: Among | None
+        self, run: Call, made: _Round, alone: Launches, neighbours: Among | None, among_them: Looks
     ) -> _Periods | None:
         """A call's period in short bursts, and under unbroken load where the round needs no flush."""
         if not self.in_graph:
             return None
         calls, d = len(made.calls), self.device
         light = not self.settings.load or made.flush is not None or self.unit.share < HEAVY
-        added_ns = None if neighbours is None else neighbours.added_ns(d)
-        if light and added_ns is not None:
-            return _Periods(added_ns, None, added_ns, None, _gap_ns(added_ns, kernels))
+        gap_ns = None if neighbours is None else self._gap_ns(neighbours, among_them)
+        if light and gap_ns is not None:
+            return _Periods(0.0, None, 0.0, None, gap_ns)
         burst_ns, burst_hz = self._burst(run, made)
-        gap_ns = _gap_ns(burst_ns, alone) if added_ns is None else _gap_ns(added_ns, kernels)
+        if gap_ns is None:
+            gap_ns = (burst_ns - sum(_median_ns(launches) for launches in alone)) / len(alone)
         if light:
             return _Periods(burst_ns, burst_hz, burst_ns, burst_hz, gap_ns)
         load = timing.unbroken(d, run, calls)
         timing.warm_up(d, load, SETTLE_S)
         long = collect(load, LOAD_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
         return _Periods(burst_ns, burst_hz, stats.median(long.samples_ns), long.clock_hz, gap_ns)
+
+    def _gap_ns(self, neighbours: Among, looked: Looks) -> float:
+        """Between two kernels, on average over the whole graph of neighbours."""
+        whole = collect(timing.replayed(self.device, neighbours.run, 1, neighbours.before), BURST_RULE)
+        kernels_ns = stats.median([sum(e.duration_ns for e in events) for events in looked])
+        return (stats.median(whole.samples_ns) - kernels_ns) / len(looked[0])
 
     def _burst(self, run: Call, made: _Round) -> tuple[float, float | None]:
         """A call's period in short bursts, and the clock: two runs less one, so that the start of a graph cancels. A
@@ -213,7 +221,7 @@ class _Bench:
     def _skipped(self, calls: int) -> int:
         return min(self.settings.warmup, calls // 4)
 
-    def _kernels(self, calls: int, looked: Sequence[Sequence[DeviceEvent]], ahead: int) -> Launches:
+    def _kernels(self, calls: int, looked: Looks, ahead: int) -> Launches:
         """Launches of each kernel of a call, in the order of the call's kernels, over all rounds. What comes ahead of
         them in each call is left out: so many kernels or, if negative, all but so many."""
         found: Launches = []
@@ -278,11 +286,6 @@ class _Bench:
 
 def _median_ns(launches: Sequence[DeviceEvent]) -> float:
     return stats.median([e.duration_ns for e in launches])
-
-
-def _gap_ns(period_ns: float, kernels: Launches) -> float:
-    """What a call's period has above its kernels, for each of them."""
-    return (period_ns - sum(_median_ns(launches) for launches in kernels)) / len(kernels)
 
 
 def _places(wanted: Sequence[str], ran: Sequence[str], positions: Sequence[int]) -> list[int | None]:

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from chip import codec
-from chip.measure.device import open_device
+from chip.measure.device import Device, open_device
 from chip.measure.profile import reason_of
 from chip.measure.replay.unit import Settings, replay_unit
 from chip.replay.signatures import Unit
@@ -32,6 +32,16 @@ def main() -> None:
         except Exception as e:  # out of memory, an operator that refuses: a record of this unit, and on
             answer = {"error": str(e) if isinstance(e, ChipError) else reason_of(e)}
         print(json.dumps(answer), file=answers, flush=True)
+        if "error" in answer and not _answers(device):
+            return  # and is started anew for the next unit
+
+
+def _answers(device: Device) -> bool:
+    try:
+        device.synchronize()
+    except Exception:
+        return False
+    return True
 
 
 if __name__ == "__main__":
