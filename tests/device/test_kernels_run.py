@@ -53,34 +53,72 @@ def test_triton_kernels_are_right_in_the_interpreter(seed):
     assert done.returncode == 0
 
 
-LONG = """
-import sys, torch
+FORMS = """
+import torch
 from chip import ops
-from chip.kernels.triton import layer_norm, rms_norm, softmax
+from chip.kernels import check
+from chip.kernels.triton import add_rms_norm, layer_norm, rms_norm, softmax
 from chip.kernels.triton.rows import Plan
-for module in (layer_norm, rms_norm, softmax):
-    op = ops.build(module.KIND, {"rows": 3, "cols": 333, "dtype": "fp32"})
-    inputs = module.inputs(op, torch.device("cpu"), torch.Generator().manual_seed(1), 3)
-    truth = module.reference(*inputs)
-    for plan in (Plan(1, 4, 2, 0, 128), Plan(2, 1, 2, 4)):  # in chunks; programs that stay
-        worst = float((module.run(*inputs, plan=plan).double() - truth).abs().max())
-        assert worst < 2e-6, (module.KIND, plan, worst)
+PLANS = (
+    Plan(2, 1, 2, 4), Plan(1, 4, 2, 1, 128), Plan(1, 4, 2, 2, 512),  # programs that stay; in chunks; in one
+    Plan(1, 4, chunk=128, held=True), Plan(1, 4, 2, 2, 64, held=True, registers=64), Plan(1, 4, chunk=512, held=True),
+)
+for module in (layer_norm, rms_norm, softmax, add_rms_norm):
+    for rows, cols, dtype in ((5, 333, "fp32"), (3, 384, "fp16"), (1, 130, "fp16"), (3, 333, "bf16")):
+        op = ops.build(module.KIND, {"rows": rows, "cols": cols, "dtype": dtype})
+        times = 4 if dtype == "bf16" else 2  # the interpreter cuts off instead of rounding
+        inputs = module.inputs(op, torch.device("cpu"), torch.Generator().manual_seed(1), 3)
+        truth, own = check.together(module.reference(*inputs)), check.together(module.native(*inputs))
+        for plan in PLANS:
+            for got, want, theirs in zip(check.together(module.run(*inputs, plan=plan)), truth, own):
+                allowed = times * check.distance(theirs, want) + check.rounding(got.dtype) * float(want.abs().max())
+                worst = check.distance(got, want)
+                assert worst <= allowed, (module.KIND, op, plan, worst, allowed)
+
+x = torch.randn(2, 1000, generator=torch.Generator().manual_seed(2)) + 100  # far from zero, one element far from all
+x[:, 0] = 3e4
+weight = torch.ones(1000)
+want = layer_norm.reference(x, weight, weight)
+for plan in PLANS[1:5]:
+    assert check.distance(layer_norm.run(x, weight, weight, plan=plan), want) < 4e-6 * float(want.abs().max()), plan
+assert softmax.run(x.half(), plan=PLANS[3]).isfinite().all()
+x[0, 7] = float("nan")
+for plan in PLANS:
+    for got in (softmax.run(x, plan=plan), layer_norm.run(x.half(), weight.half(), weight.half(), plan=plan)):
+        assert got[0].isnan().all(), plan
+        assert got[1].isfinite().all(), plan
 """
 
 
 @needs_triton
-def test_rows_in_chunks_and_programs_that_stay_give_the_same():
+def test_every_form_of_a_kernel_gives_the_same():
     env = {**ENV, "TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", LONG], capture_output=True, text=True, env=env, timeout=120)
+    done = subprocess.run([sys.executable, "-c", FORMS], capture_output=True, text=True, env=env, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_every_plan_covers_its_rows():
     for cols in (1, 2, 100, 256, 1000, 4096, 32768, 65536, 100000):
-        for p in [rows.plan("layer_norm", cols), *rows.candidates(cols)]:
+        for p in [rows.plan("rms_norm", cols, 2), rows.plan("layer_norm", cols, 4), *rows.candidates(cols)]:
             assert p.rows >= 1
             assert p.rows == rows.power_of_two(p.rows)
-            assert rows.grid(p, 7, torch.device("cpu")) == (-(-7 // p.rows),)
+            blocks = -(-7 // p.rows)
+            assert rows.grid(p, 7, torch.device("cpu")) == (min(blocks, p.per_unit or blocks),)
+            sizes = rows.launch(p, cols)
+            assert (
+                not p.chunk
+                or not p.held
+                or sizes["COLS"] * sizes["PARTS"] >= cols > sizes["COLS"] * (sizes["PARTS"] - 1)
+            )
+
+
+@pytest.mark.parametrize(("cols", "element_bytes", "form"), [(8192, 2, "short"), (9000, 2, "held"), (65536, 2, "held"),
+    (65537, 2, "twice"), (32768, 4, "held"), (33000, 4, "twice")])  # fmt: skip
+def test_the_longer_a_row_the_less_of_it_is_kept(cols, element_bytes, form):
+    p = rows.plan("softmax", cols, element_bytes)
+    assert rows.choose(p, "short", "held", "twice") == form
+    if form == "held":  # what a thread keeps fits its 64 registers
+        assert rows.launch(p, cols)["PARTS"] * p.chunk * element_bytes <= 32 * p.warps * rows.THREAD_BYTES
 
 
 def test_columns_that_are_not_neighbours_are_refused():

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
+from chip.kernels.triton.rows import again, inside
 from chip.measure.build import normal
 from chip.ops.add_rms_norm import AddRmsNorm
 
@@ -36,6 +37,59 @@ def _add_rms_norm(
         tl.store(out + row * out_step + col, v * scale * w, mask=inside)
 
 
+@jit
+def _add_rms_norm_held(
+    x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, COLS: tl.constexpr,
+    PARTS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """A long row: its sum is held in parts of COLS columns, as it is stored."""
+    lane = tl.arange(0, COLS)
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
+        held = ()
+        squares = tl.zeros((COLS,), tl.float32)
+        for i in tl.static_range(PARTS):
+            here = inside(lane, cols, i, PARTS, COLS)
+            col = i * COLS + lane
+            v = tl.load(x + row * x_step + col, mask=here, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            v += tl.load(residual + row * r_step + col, mask=here, other=0.0, eviction_policy="evict_first").to(
+                tl.float32
+            )
+            held += (v.to(total.dtype.element_ty),)  # type: ignore
+            v = held[i].to(tl.float32)
+            squares += v * v
+        scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
+        for i in tl.static_range(PARTS):
+            here = inside(lane, cols, i, PARTS, COLS)
+            col = i * COLS + lane
+            w = tl.load(weight + col, mask=here, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            tl.store(total + row * t_step + col, held[i], mask=here)
+            tl.store(out + row * out_step + col, again(held[i], scale) * scale * w, mask=here)
+
+
+@jit
+def _add_rms_norm_twice(
+    x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, COLS: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """A row too long for registers, in chunks: the sum is read again for the result."""
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
+        squares = tl.zeros((COLS,), tl.float32)
+        for start in tl.range(0, cols, COLS, num_stages=STAGES):
+            col = start + tl.arange(0, COLS)
+            v = tl.load(x + row * x_step + col, mask=col < cols, other=0.0, eviction_policy="evict_first")
+            r = tl.load(residual + row * r_step + col, mask=col < cols, other=0.0, eviction_policy="evict_first")
+            v = (v.to(tl.float32) + r.to(tl.float32)).to(total.dtype.element_ty)
+            tl.store(total + row * t_step + col, v, mask=col < cols)
+            squares += v.to(tl.float32) * v.to(tl.float32)
+        scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
+        tl.debug_barrier()  # what one thread stored another may load
+        for start in tl.range(0, cols, COLS, num_stages=STAGES):
+            col = start + tl.arange(0, COLS)
+            v = tl.load(total + row * t_step + col, mask=col < cols, other=0.0).to(tl.float32)
+            w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            tl.store(out + row * out_step + col, v * scale * w, mask=col < cols)
+
+
 def run(
     x: torch.Tensor,
     residual: torch.Tensor,
@@ -49,12 +103,12 @@ def run(
     total, normed = out or (torch.empty_like(x), torch.empty_like(x))
     flat = [rows.flat(t) for t in (x, residual, total, normed)]
     count, cols = flat[0].shape
-    p = plan or rows.plan(KIND, cols)
+    p = plan or rows.plan(KIND, cols, x.element_size())
+    kernel = rows.choose(p, _add_rms_norm, _add_rms_norm_held, _add_rms_norm_twice)
     steps = [t.stride(0) for t in flat]
-    _add_rms_norm[rows.grid(p, count, x.device)](
-        flat[0], flat[1], weight, flat[2], flat[3], count, cols, *steps, EPS, p.rows, rows.power_of_two(cols), p.stages,
-        num_warps=p.warps,
-    )  # fmt: skip
+    kernel[rows.grid(p, count, x.device)](
+        flat[0], flat[1], weight, flat[2], flat[3], count, cols, *steps, EPS, **rows.launch(p, cols)
+    )
     return total, normed
 
 

@@ -10,17 +10,26 @@ import torch
 try:
     import triton
     import triton.language as tl
+    from triton.language.extra import libdevice
 
     jit: Any = triton.jit
+
+    @triton.jit
+    def _exp(x: Any) -> Any:
+        return tl.exp(x)
+
+    # results under 1e-38 become zero: tl.exp takes twice the instructions to keep them (the interpreter has no other)
+    exp: Any = _exp if os.environ.get("TRITON_INTERPRET") == "1" else libdevice.fast_expf
 except ImportError:  # optional
     triton = None
     tl: Any = None  # type: ignore[no-redef]
+    exp = None
 
     def jit(kernel: Any) -> Any:
         return kernel
 
 
-__all__ = ["FALLBACK", "OURS", "jit", "label", "missing", "tl", "triton", "usable"]
+__all__ = ["FALLBACK", "OURS", "exp", "jit", "label", "missing", "tl", "triton", "usable"]
 OURS, FALLBACK = "triton", "torch (fallback)"
 
 

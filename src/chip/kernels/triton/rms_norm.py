@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
+from chip.kernels.triton.rows import again, inside, load_parts
 from chip.measure.build import normal
 from chip.ops.rms_norm import RmsNorm
 
@@ -34,21 +35,43 @@ def _rms_norm(
 
 
 @jit
-def _rms_norm_long(x, weight, out, cols, x_step, out_step, eps, COLS: tl.constexpr, STAGES: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    x += row * x_step
-    out += row * out_step
-    squares = tl.zeros((COLS,), tl.float32)
-    for start in tl.range(0, cols, COLS, num_stages=STAGES):
-        col = start + tl.arange(0, COLS)
-        v = tl.load(x + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        squares += v * v
-    scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
-    for start in tl.range(0, cols, COLS, num_stages=STAGES):
-        col = start + tl.arange(0, COLS)
-        v = tl.load(x + col, mask=col < cols, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        tl.store(out + col, v * scale * w, mask=col < cols, eviction_policy="evict_first")
+def _rms_norm_held(
+    x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr
+):
+    """A long row, held in parts of COLS columns as they came from memory."""
+    lane = tl.arange(0, COLS)
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
+        held = load_parts(x + row * x_step, cols, 0.0, PARTS, COLS)
+        squares = tl.zeros((COLS,), tl.float32)
+        for i in tl.static_range(PARTS):
+            v = held[i].to(tl.float32)
+            squares += v * v
+        scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
+        for i in tl.static_range(PARTS):
+            here = inside(lane, cols, i, PARTS, COLS)
+            col = i * COLS + lane
+            w = tl.load(weight + col, mask=here, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            y = again(held[i], scale) * scale * w
+            tl.store(out + row * out_step + col, y, mask=here, eviction_policy="evict_first")
+
+
+@jit
+def _rms_norm_twice(x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, STAGES: tl.constexpr):
+    """A row too long for registers, in chunks, read again for the result."""
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
+        squares = tl.zeros((COLS,), tl.float32)
+        for start in tl.range(0, cols, COLS, num_stages=STAGES):
+            col = start + tl.arange(0, COLS)
+            v = tl.load(x + row * x_step + col, mask=col < cols, other=0.0, eviction_policy="evict_last")
+            v = v.to(tl.float32)
+            squares += v * v
+        scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
+        for start in tl.range(0, cols, COLS, num_stages=STAGES):
+            col = start + tl.arange(0, COLS)
+            v = tl.load(x + row * x_step + col, mask=col < cols, other=0.0, eviction_policy="evict_first")
+            w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            y = v.to(tl.float32) * scale * w
+            tl.store(out + row * out_step + col, y, mask=col < cols, eviction_policy="evict_first")
 
 
 def run(
@@ -59,14 +82,11 @@ def run(
     out = torch.empty_like(x) if out is None else out
     flat, to = rows.flat(x), rows.flat(out)
     count, cols = flat.shape
-    p = plan or rows.plan(KIND, cols)
-    steps = flat.stride(0), to.stride(0)
-    if p.chunk:
-        _rms_norm_long[(count,)](flat, weight, to, cols, *steps, EPS, p.chunk, p.stages, num_warps=p.warps)
-    else:
-        _rms_norm[rows.grid(p, count, x.device)](
-            flat, weight, to, count, cols, *steps, EPS, p.rows, rows.power_of_two(cols), p.stages, num_warps=p.warps
-        )
+    p = plan or rows.plan(KIND, cols, x.element_size())
+    kernel = rows.choose(p, _rms_norm, _rms_norm_held, _rms_norm_twice)
+    kernel[rows.grid(p, count, x.device)](
+        flat, weight, to, count, cols, flat.stride(0), to.stride(0), EPS, **rows.launch(p, cols)
+    )
     return out
 
 

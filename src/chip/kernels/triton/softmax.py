@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from chip.kernels.triton import rows
-from chip.kernels.triton.language import jit, tl, usable
+from chip.kernels.triton.language import exp, jit, tl, usable
+from chip.kernels.triton.rows import again, inside, load_parts
 from chip.ops.softmax import Softmax
 
 KIND = "softmax"
@@ -22,30 +23,52 @@ def _softmax(x, out, rows, cols, x_step, out_step, ROWS: tl.constexpr, COLS: tl.
             tl.float32
         )
         v = tl.where(row < rows, v, 0.0)  # rows past the end must not make -inf - -inf
-        v = tl.exp(v - tl.max(v, 1)[:, None])
+        v = exp(v - tl.max(v, 1)[:, None])
         scale = 1 / tl.sum(v, 1)[:, None]
         tl.store(out + row * out_step + col, v * scale, mask=inside, eviction_policy="evict_first")
 
 
 @jit
-def _softmax_long(x, out, cols, x_step, out_step, COLS: tl.constexpr, STAGES: tl.constexpr):
-    """In chunks: the sum so far is rescaled whenever a larger maximum turns up."""
-    row = tl.program_id(0).to(tl.int64)
-    x += row * x_step
-    out += row * out_step
-    top = -float("inf")
-    total = 0.0
-    for start in tl.range(0, cols, COLS, num_stages=STAGES):
-        col = start + tl.arange(0, COLS)
-        v = tl.load(x + col, mask=col < cols, other=-float("inf"), eviction_policy="evict_last").to(tl.float32)
-        higher = tl.maximum(top, tl.max(v, 0))
-        total = total * tl.exp(top - higher) + tl.sum(tl.exp(v - higher), 0)
-        top = higher
-    scale = 1 / total
-    for start in tl.range(0, cols, COLS, num_stages=STAGES):
-        col = start + tl.arange(0, COLS)
-        v = tl.load(x + col, mask=col < cols, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        tl.store(out + col, tl.exp(v - top) * scale, mask=col < cols, eviction_policy="evict_first")
+def _softmax_held(x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr):
+    """A long row, held in parts of COLS columns as they came from memory. Exponentials are taken twice, for the sum and
+    for the result: in fp32 they would not fit."""
+    lane = tl.arange(0, COLS)
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
+        held = load_parts(x + row * x_step, cols, -float("inf"), PARTS, COLS)
+        highest = held[0].to(tl.float32)
+        for i in tl.static_range(1, PARTS):
+            highest = tl.maximum(highest, held[i].to(tl.float32))
+        top = tl.max(highest, 0)
+        sums = tl.zeros((COLS,), tl.float32)
+        for i in tl.static_range(PARTS):
+            sums += exp(again(held[i], top) - top)
+        scale = 1 / tl.sum(sums, 0)
+        for i in tl.static_range(PARTS):
+            here = inside(lane, cols, i, PARTS, COLS)
+            col = i * COLS + lane
+            y = exp(again(held[i], scale) - top) * scale
+            tl.store(out + row * out_step + col, y, mask=here, eviction_policy="evict_first")
+
+
+@jit
+def _softmax_twice(x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, STAGES: tl.constexpr):
+    """A row too long for registers, in chunks: the sum so far is rescaled whenever a larger maximum turns up."""
+    for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
+        top = -float("inf")
+        total = 0.0
+        for start in tl.range(0, cols, COLS, num_stages=STAGES):
+            col = start + tl.arange(0, COLS)
+            v = tl.load(x + row * x_step + col, mask=col < cols, other=-float("inf"), eviction_policy="evict_last")
+            v = v.to(tl.float32)
+            higher = tl.maximum(top, tl.max(v, 0))
+            total = total * exp(top - higher) + tl.sum(exp(v - higher), 0)
+            top = higher
+        scale = 1 / total
+        for start in tl.range(0, cols, COLS, num_stages=STAGES):
+            col = start + tl.arange(0, COLS)
+            v = tl.load(x + row * x_step + col, mask=col < cols, other=0.0, eviction_policy="evict_first")
+            y = exp(v.to(tl.float32) - top) * scale
+            tl.store(out + row * out_step + col, y, mask=col < cols, eviction_policy="evict_first")
 
 
 def run(x: torch.Tensor, out: torch.Tensor | None = None, plan: rows.Plan | None = None) -> torch.Tensor:
@@ -54,14 +77,9 @@ def run(x: torch.Tensor, out: torch.Tensor | None = None, plan: rows.Plan | None
     out = torch.empty_like(x) if out is None else out
     flat, to = rows.flat(x), rows.flat(out)
     count, cols = flat.shape
-    p = plan or rows.plan(KIND, cols)
-    steps = flat.stride(0), to.stride(0)
-    if p.chunk:
-        _softmax_long[(count,)](flat, to, cols, *steps, p.chunk, p.stages, num_warps=p.warps)
-    else:
-        _softmax[rows.grid(p, count, x.device)](
-            flat, to, count, cols, *steps, p.rows, rows.power_of_two(cols), p.stages, num_warps=p.warps
-        )
+    p = plan or rows.plan(KIND, cols, x.element_size())
+    kernel = rows.choose(p, _softmax, _softmax_held, _softmax_twice)
+    kernel[rows.grid(p, count, x.device)](flat, to, count, cols, flat.stride(0), to.stride(0), **rows.launch(p, cols))
     return out
 
 
