@@ -5,6 +5,7 @@
 // deviations travel together as (count, mean, M2) and merge exactly (Chan's form of Welford), so that one reduction does
 // what took two, without the cancellation of E[x^2] - E[x]^2. (3) Shuffles within a warp; only rows over 1024 elements
 // need a barrier at all, one. (4) A row of up to 1024 elements is one warp's, four rows a block: short rows fill the SM.
+// Longer rows get more warps, not more a thread: 128 bytes each, which is eight loads in flight.
 // Rows too long for registers are read a second time, which by then comes from L2.
 #include "row_normalize.cuh"
 
@@ -29,7 +30,7 @@ __device__ __forceinline__ void store(float* p, const Pack<WIDTH>& value) {
 struct Moments {
   float count, mean, m2;
   __device__ __forceinline__ void merge(float n, float other_mean, float other_m2) {
-    const float total = count + n, share = total > 0 ? n / total : 0, delta = other_mean - mean;
+    const float total = count + n, share = total > 0 ? __fdividef(n, total) : 0, delta = other_mean - mean;
     m2 += other_m2 + delta * delta * count * share;
     mean += delta * share;
     count = total;
@@ -131,9 +132,9 @@ const char* launch(Rows r, cudaStream_t stream) {
   else if (packs <= 64) in_registers<WIDTH, 1, 4, 2><<<fours, 128, 0, stream>>>(r, packs);
   else if (packs <= 128) in_registers<WIDTH, 1, 4, 4><<<fours, 128, 0, stream>>>(r, packs);
   else if (packs <= 256) in_registers<WIDTH, 1, 4, 8><<<fours, 128, 0, stream>>>(r, packs);
-  else if (packs <= 512) in_registers<WIDTH, 4, 1, 4><<<rows, 128, 0, stream>>>(r, packs);
-  else if (packs <= 1024) in_registers<WIDTH, 8, 1, 4><<<rows, 256, 0, stream>>>(r, packs);
-  else if (packs <= 2048) in_registers<WIDTH, 16, 1, 4><<<rows, 512, 0, stream>>>(r, packs);
+  else if (packs <= 512) in_registers<WIDTH, 2, 1, 8><<<rows, 64, 0, stream>>>(r, packs);
+  else if (packs <= 1024) in_registers<WIDTH, 4, 1, 8><<<rows, 128, 0, stream>>>(r, packs);
+  else if (packs <= 2048) in_registers<WIDTH, 8, 1, 8><<<rows, 256, 0, stream>>>(r, packs);
   else if (packs <= 4096) in_registers<WIDTH, 16, 1, 8><<<rows, 512, 0, stream>>>(r, packs);
   else if (packs <= 8192) in_registers<WIDTH, 32, 1, 8><<<rows, 1024, 0, stream>>>(r, packs);
   else read_twice<WIDTH><<<rows, 1024, 0, stream>>>(r, packs);
