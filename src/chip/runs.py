@@ -20,10 +20,13 @@ STATUSES = ("ok", "skipped", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Joules of the device for one repeat of the whole batch, idle power subtracted, prefill and decode apart."""
+    """Joules of the device for one repeat of the whole batch, idle power subtracted, prefill and decode apart.
 
-    prefill_j: float
-    decode_j: float
+    A part is None where nothing was left of it above idle: then a flag says so.
+    """
+
+    prefill_j: float | None
+    decode_j: float | None
     idle_w: float
     method: str
     counter_j: float | None = None  # prefill and decode by the counter, idle not subtracted ...
@@ -86,7 +89,7 @@ class Run:
 
     @property
     def joules_per_token(self) -> float | None:
-        if self.energy is None:
+        if self.energy is None or self.energy.prefill_j is None or self.energy.decode_j is None:
             return None
         tokens = self.scenario.batch * self.scenario.output
         return (self.energy.prefill_j + self.energy.decode_j) / tokens

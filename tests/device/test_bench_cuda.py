@@ -13,6 +13,7 @@ pytest.importorskip("transformers")
 from tiny_models import bundled  # noqa: E402
 
 from chip import run  # noqa: E402
+from chip.measure.energy import CHECKED_S  # noqa: E402
 from chip.models import library  # noqa: E402
 from chip.run.model import from_config  # noqa: E402
 from chip.run.steps import Eager, Graph, Static  # noqa: E402
@@ -33,7 +34,7 @@ def tinyllama(layers=2):
 
 
 def measured(engine, **settings):
-    job = run.Job("two-layers", tinyllama(), dtype="fp16", device="cuda:0", energy_s=0.5, **settings)
+    job = run.Job("two-layers", tinyllama(), dtype="fp16", device="cuda:0", energy_s=CHECKED_S, **settings)
     with run.get(engine).open(job) as session:
         return session.measure(POINT, 3)
 
@@ -45,8 +46,13 @@ def check(found):
     assert found.memory["allocated_peak_bytes"] <= found.memory["reserved_peak_bytes"]
     assert found.memory["reserved_peak_bytes"] <= found.memory["device_peak_bytes"]
     assert found.energy is not None
-    assert found.energy.prefill_j > 0
-    assert found.energy.counter_j > found.energy.prefill_j + found.energy.decode_j
+    assert found.energy.counter_j > 0
+    parts = (found.energy.prefill_j, found.energy.decode_j)
+    if None in parts:  # where the device is not ours alone
+        assert any(f.endswith("W idle") for f in found.energy.flags)
+    else:
+        assert min(parts) > 0
+        assert found.energy.counter_j > sum(parts)
 
 
 def test_engines_agree_with_each_other():
@@ -73,7 +79,7 @@ def test_compiled():
 
 
 @pytest.mark.parametrize(
-    "name", ["tinyllama-1.1b", "gemma-3-1b", "mistral-7b-v0.1", "qwen3-30b-a3b", "gpt-neox-20b", "opt-125m"]
+    "name", ["tinyllama-1.1b", "gemma-3-1b", "mistral-7b-v0.1", "phi-3-mini", "gpt-neox-20b", "opt-125m"]
 )
 def test_graphs_say_what_eager_says(name):
     """Also across the moment when a sliding window of 12 tokens is full."""
@@ -88,11 +94,35 @@ def test_graphs_say_what_eager_says(name):
     assert said["graph"] == said["eager"]
 
 
+def test_experts_are_captured_in_bf16_alone():
+    """torch's grouped product reads its offsets on the host in any other dtype. The same kernels run one by one say the
+    same; over a DynamicCache others do, and bf16 rounds otherwise."""
+    config = bundled("qwen3-30b-a3b")
+    model = from_config(config, torch.bfloat16, "cuda:0").eval()
+    ids = torch.randint(3, 256, (2, 8), device="cuda:0", generator=torch.Generator("cuda:0").manual_seed(1))
+    said = {}
+    with torch.inference_mode():
+        for kind, steps in (
+            ("one by one", Static(model, ids, 72, True)),
+            ("graph", Graph(Static(model, ids, 72, True), 9)),
+        ):
+            for _ in range(2):
+                steps.rewind()
+                said[kind] = [steps.prefill().tolist(), *(steps.decode().tolist() for _ in range(8))]
+    assert said["graph"] == said["one by one"]
+    job = run.Job("tiny", config, dtype="fp16", device="cuda:0", energy_s=0)
+    with (
+        run.get("hf-graph").open(job) as session,
+        pytest.raises(ChipError, match="use --dtype bf16 or --engine hf-eager"),
+    ):
+        session.measure(Scenario(2, 8, 4, "fp16"), 2)
+
+
 def test_out_of_memory_is_one_line_and_the_next_point_runs():
     job = run.Job("two-layers", tinyllama(), dtype="fp16", device="cuda:0", energy_s=0)
     with run.get("hf-eager").open(job) as session:
-        with pytest.raises(ChipError, match="out of memory: pp2048\\+tg2xb1048576 does not fit into"):
-            session.measure(Scenario(2**20, 2048, 2, "fp16"), 2)
+        with pytest.raises(ChipError, match="out of memory: pp1024\\+tg2xb1048576 does not fit into"):
+            session.measure(Scenario(2**20, 1024, 2, "fp16"), 2)
         assert session.measure(POINT, 2).status == "ok"
 
 
@@ -122,7 +152,7 @@ def test_a_lost_context_is_told_apart():
         text=True,
     )
     assert "lost: failed (" in done.stdout, done.stderr[-2000:]
-    assert "device-side assert" in done.stdout
+    assert "the context is lost: CUDA error: device-side assert" in done.stdout
 
 
 def test_points_leave_nothing_to_the_next():

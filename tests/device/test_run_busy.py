@@ -122,5 +122,15 @@ def test_energy_is_of_one_request_prefill_and_decode_apart_without_idle(monkeypa
     assert energy.of_request(open_device("cpu"), meter, 20.0, Metered(meter), 1, 0.001).decode_j == 0
 
 
+def test_energy_that_is_not_above_idle_is_none_at_all(monkeypatch):
+    meter = Meter()
+    monkeypatch.setattr("chip.measure.energy.time", SimpleNamespace(monotonic=lambda: meter.clock))
+    found = energy.of_request(open_device("cpu"), meter, 80.0, Metered(meter), 4, 0.001)
+    assert (found.prefill_j, found.decode_j) == (20, None)
+    assert found.flags[-1] == "no decode energy: -60 J left of it above 80 W idle"
+    found = energy.of_request(open_device("cpu"), meter, 150.0, Metered(meter), 1, 0.001)
+    assert (found.prefill_j, found.decode_j) == (None, 0)
+
+
 def test_no_meter_says_why():
     assert idle_watts(NoProbe("nothing to read")) == NotAvailable("nothing to read")

@@ -24,6 +24,9 @@ def test_what_a_run_says_of_itself() -> None:
     assert RUN.tpot_s == pytest.approx(0.0035)
     assert RUN.tokens_per_s == pytest.approx(2 * 3 / 0.017)
     assert RUN.joules_per_token == pytest.approx(0.5)
+    unknown = replace(RUN, energy=runs.Energy(None, 2.0, 70.0, "made up"))
+    assert unknown.joules_per_token is None
+    assert unknown.joules_per_token_with_idle is None
 
 
 def test_a_file_comes_back_as_it_was_written_and_goes_on(tmp_path: Path) -> None:

@@ -47,14 +47,14 @@ class Device:
         if self.kind == "cuda":
             _torch().cuda.synchronize(self.torch_device)
 
-    def is_lost(self) -> bool:
-        """Whether an error (a device-side assert, an illegal address) left the context useless: CUDA then answers every
-        call with that error until the process ends."""
+    def lost(self) -> str:
+        """The error (a device-side assert, an illegal address) that left the context useless, "" where none did: CUDA
+        answers every call with it until the process ends, whatever a library made of it when it happened."""
         try:
             self.synchronize()
-        except RuntimeError:
-            return True
-        return False
+        except RuntimeError as e:
+            return str(e).partition("\n")[0] or type(e).__name__
+        return ""
 
     def empty_cache(self) -> None:
         if self.kind == "cuda":

@@ -30,15 +30,28 @@ def of_request(
     whole = first if output == 1 else each(probe, lambda: request(device, steps, output), seconds, idle_w)
     if isinstance(whole, NotAvailable):
         return whole
-    prefill_j = first.joules - idle_w * first.seconds
+    return above_idle(first, whole, idle_w, seconds)
+
+
+def above_idle(first: Energy, whole: Energy, idle_w: float, seconds: float) -> RunEnergy:
+    """From a prefill and a whole request (the same one where there is no decode). What is not above idle is no energy:
+    the work was too short or the device was not idle when its idle power was read."""
+    prefill_j, whole_j = (e.joules - idle_w * e.seconds for e in (first, whole))
+    parts = {"prefill": prefill_j, **({"decode": whole_j - prefill_j} if whole is not first else {})}
+    lost = tuple(
+        f"no {part} energy: {joules:.2g} J left of it above {idle_w:.0f} W idle"
+        for part, joules in parts.items()
+        if joules <= 0
+    )
+    told = {part: joules if joules > 0 else None for part, joules in parts.items()}
     return RunEnergy(
-        prefill_j=prefill_j,
-        decode_j=whole.joules - idle_w * whole.seconds - prefill_j if output > 1 else 0.0,
+        prefill_j=told["prefill"],
+        decode_j=told.get("decode", 0.0),
         idle_w=idle_w,
         method=f"{whole.method}, loops of {seconds:g} s, idle subtracted, decode = request - prefill",
         counter_j=whole.joules if whole.cross_check_joules is not None else None,
         integrated_j=whole.cross_check_joules,
-        flags=disagreement(whole),
+        flags=(*disagreement(whole), *lost),
     )
 
 

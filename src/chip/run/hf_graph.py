@@ -31,7 +31,7 @@ def open(job: Job) -> Session:
         try:
             graph = Graph(static, scenario.output)
         except (RuntimeError, NotImplementedError) as e:
-            _explain(e, type(model).__name__, "captured as a CUDA graph")
+            _explain(e, model, "captured as a CUDA graph", job.dtype)
         setup["capture"] = time.perf_counter() - began
         return graph
 
@@ -40,18 +40,23 @@ def open(job: Job) -> Session:
         try:
             static.prefill()
         except (RuntimeError, ValueError, TypeError) as e:
-            _explain(e, type(model).__name__, "run over a StaticCache")
+            _explain(e, model, "run over a StaticCache", job.dtype)
         return static
 
     refuse_settings(job)
     return HfSession(NAME, job, make, () if on_gpu else (NO_GRAPH,))
 
 
-def _explain(e: Exception, family: str, what: str) -> NoReturn:
+def _explain(e: Exception, model: Any, what: str, dtype: str) -> NoReturn:
     import torch
 
     from chip.run.model import brief, no_kernel
 
+    if isinstance(e.__context__, RuntimeError):  # what went wrong in a capture, not the error of ending it
+        e = e.__context__
     if isinstance(e, torch.OutOfMemoryError) or no_kernel(e):
         raise e
-    raise ChipError(f"{family} cannot be {what} ({brief(e)}); use --engine hf-eager") from None
+    # torch's grouped product of experts has a kernel of its own for bf16; else it reads its offsets on the host
+    grouped = getattr(model.config, "_experts_implementation", None) == "grouped_mm"
+    remedy = "--dtype bf16 or --engine hf-eager" if grouped and dtype != "bf16" else "--engine hf-eager"
+    raise ChipError(f"{type(model).__name__} cannot be {what} ({brief(e)}); use {remedy}") from None

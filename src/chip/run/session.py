@@ -55,7 +55,7 @@ class HfSession:
         self.model = None
         gc.unfreeze()
         gc.collect()
-        if not self.device.is_lost():
+        if not self.device.lost():
             self.device.empty_cache()
 
     def measure(self, scenario: Scenario, repeats: int) -> Run:
@@ -160,8 +160,9 @@ class HfSession:
             yield
             self.device.synchronize()
         except (ChipError, RuntimeError) as e:
-            if self.device.is_lost():
-                raise ContextLost(str(e) if isinstance(e, ChipError) else f"failed ({brief(e)})") from None
+            if lost := self.device.lost():
+                why = str(e) if isinstance(e, ChipError) else f"failed ({brief(e)})"
+                raise ContextLost(f"{why}; the context is lost: {lost}") from None
             raise
 
     @contextmanager

@@ -21,7 +21,7 @@ from chip.measure import nvml
 from chip.measure.energy import Energy as Measured
 from chip.measure.energy import EnergyProbe, NoProbe, NotAvailable, SampledProbe, idle_watts, of_work, start_whole
 from chip.run import Job
-from chip.run.energy import disagreement
+from chip.run.energy import above_idle
 from chip.run.vllm_protocol import Worker
 from chip.runs import Energy, Run
 from chip.types import ChipError, Scenario
@@ -144,19 +144,7 @@ class VllmSession:
         """Decode is the whole less a prefill alone: the meter is too slow to see them apart in one run."""
         if not isinstance(self.idle_w, float) or whole.used is None or alone.used is None:
             return None
-        cross = whole.used.cross_check_joules
-        prefill_j, whole_j = (r.joules - self.idle_w * r.seconds for r in (alone.used, whole.used))
-        decode_j = whole_j - prefill_j if alone is not whole else 0.0
-        return Energy(
-            prefill_j=prefill_j,
-            decode_j=decode_j,
-            idle_w=self.idle_w,
-            method=f"{whole.used.method}, loops of {self.job.energy_s:g} s, idle subtracted, "
-            "decode = request - prefill",
-            counter_j=None if cross is None else whole.used.joules,
-            integrated_j=cross,
-            flags=disagreement(whole.used),
-        )
+        return above_idle(alone.used, whole.used, self.idle_w, self.job.energy_s)
 
     def _said(self, tokens: list[list[int]]) -> tuple[str, ...]:
         if not self.job.folder or not self.job.prompt_ids:
