@@ -36,6 +36,7 @@ class Seq:
     new: int
     past: int
     count: int = 1
+    slots: int = 0  # places of a cache of fixed size; 0: as many as tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ CASES = {
         [(2, 4, 1, 16)],
     ),
     "kv_append": (ROWS, [(10, 12), (10, 12)]),
+    "kv_roll": (ROWS, [(5, 12), (5, 12)]),
     "layer_norm": (ROWS, [(5, 24)]),
     "layer_norm_gelu": (ROWS, [(5, 24)]),
     "linear": ({"m": 4, "n": 5, "k": 6, "bias": True}, [(4, 5)]),

@@ -1,6 +1,7 @@
 """Every family really runs under the HF engines, and the static cache says what the growing one says."""
 
 import math
+from collections import Counter
 
 import pytest
 
@@ -8,12 +9,18 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tiny_models import bundled, families  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
 
 from chip import run  # noqa: E402
-from chip.models import architectures  # noqa: E402
+from chip.dtypes import precision  # noqa: E402
+from chip.engines import hf_graph  # noqa: E402
+from chip.models import architectures, describe  # noqa: E402
+from chip.models.lower import body, place  # noqa: E402
+from chip.ops.kv_roll import KvRoll  # noqa: E402
+from chip.ops.masked_attention import MaskedAttention  # noqa: E402
 from chip.run.model import from_config  # noqa: E402
 from chip.run.steps import MAKE_A_MASK, Eager, Static, make_capturable  # noqa: E402
-from chip.types import ChipError, Scenario  # noqa: E402
+from chip.types import ChipError, Scenario, Seq  # noqa: E402
 
 FAMILIES = families()
 POINT = Scenario(2, 10, 6, "fp32")  # crosses the sliding windows of 12 tokens
@@ -43,6 +50,43 @@ def test_static_and_growing_caches_say_the_same(family):
                 steps.rewind()
                 said[kind] = [steps.prefill().tolist(), *(steps.decode().tolist() for _ in range(5))]
     assert said["static"] == said["eager"]
+
+
+@pytest.mark.parametrize("family", ["Gemma3ForCausalLM", "MistralForCausalLM", "Phi3ForCausalLM"])
+@pytest.mark.parametrize("prompt", [4, 10, 20])  # the window of 12 never full, filled on the way, full from the start
+def test_attention_meets_as_many_slots_as_predicted(family, prompt, monkeypatch):
+    s, config = Scenario(2, prompt, 6, "fp32"), {**FAMILIES[family], "sliding_window": 12}
+    model, decoder = from_config(config, torch.float32, "cpu").eval(), describe(config, "tiny", "here")
+    met, rolled = [], []
+    for owner, name, into, which in ((F, "scaled_dot_product_attention", met, 1), (torch.Tensor, "roll", rolled, 0)):
+        monkeypatch.setattr(owner, name, _telling(getattr(owner, name), into, which))
+    slots = hf_graph.cache_tokens(s)
+    steps = Static(model, torch.full((2, prompt), 3), slots)
+    with torch.inference_mode():
+        steps.prefill()  # makes the cache's tensors
+        for layer in steps.cache.layers:
+            if hasattr(layer, "cumulative_length_int"):
+                make_capturable(layer)
+        steps.rewind()
+        for step in (Seq(prompt, 0, 2, slots), *(Seq(1, prompt + i, 2, slots) for i in range(5))):
+            met.clear()
+            rolled.clear()
+            (steps.prefill if step.past == 0 else steps.decode)()
+            program = hf_graph.rewrite(body(decoder, 1, precision("fp32"), 1), step.past > 0)
+            placed = [c.op for b in place(program, (step,)).blocks for c in b.calls * b.repeat]
+            assert Counter(k[-2] for k in met) == Counter(op.kv_len for op in placed if isinstance(op, MaskedAttention))
+            moved = sum(op.rows * op.cols for op in placed if isinstance(op, KvRoll))
+            assert sum(shape.numel() for shape in rolled) == moved
+
+
+def _telling(function, into, which):
+    """The same function, which notes the shape of one of its arguments."""
+
+    def wrapped(*args, **kwargs):
+        into.append(args[which].shape)
+        return function(*args, **kwargs)
+
+    return wrapped
 
 
 @pytest.mark.parametrize(

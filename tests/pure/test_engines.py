@@ -13,8 +13,10 @@ from chip.models import library
 from chip.models.lower import body, head, lower, place
 from chip.ops.add_rms_norm import AddRmsNorm
 from chip.ops.attention import Attention
+from chip.ops.kv_append import KvAppend
+from chip.ops.kv_roll import KvRoll, SlidingAppend
 from chip.ops.linear import Linear
-from chip.ops.masked_attention import MaskedAttention
+from chip.ops.masked_attention import MaskedAttention, SlidingAttention
 from chip.ops.mla import Mla
 from chip.ops.rms_norm import RmsNorm
 from chip.predict.compose import Composer
@@ -78,7 +80,8 @@ def test_hf_graph_attends_over_its_whole_cache(prompt, output):
     cache = prompt + max(output, 64)
     assert hf_graph.cache_tokens(s) == cache
     (first, _), (step, _) = e.prefill(s, LARGE)[0], e.decode(s, LARGE)[0]
-    assert [q.new + q.past for q in (*first.seqs, *step.seqs)] == [cache, cache]
+    attention = MaskedAttention(1, 4, 2, 16, 1, 1)
+    assert [attention.over(q).kv_len for q in (*first.seqs, *step.seqs)] == [cache, cache]
     assert first.graph
     assert step.graph
 
@@ -86,10 +89,33 @@ def test_hf_graph_attends_over_its_whole_cache(prompt, output):
 def test_hf_graph_masks_instead_of_leaving_out():
     program = engines.get("hf-graph").rewrite(body(library.find("mistral-7b-v0.1"), 1, BF16, 1), True)
     attention = [c.op for b in program.blocks for c in b.calls if isinstance(c.op, (Attention, MaskedAttention))]
-    assert [type(op) for op in attention] == [MaskedAttention]
-    cost = attention[0].over(Seq(1, 9000)).cost()
-    assert cost.flops == 2 * 32 * 9001 * 256, "no window, no causality"
-    assert cost.write_bytes > 2 * 9001 * 32 * 256, "8 heads of the cache are copied for 32 of the queries"
+    assert [type(op) for op in attention] == [SlidingAttention]
+    cost = attention[0].over(Seq(1, 2000, 1, 3000)).cost()
+    assert cost.flops == 2 * 32 * 3000 * 256, "no causality: empty slots too"
+    assert cost.write_bytes > 2 * 3000 * 32 * 256, "8 heads of the cache are copied for 32 of the queries"
+    assert attention[0].over(Seq(1, 9000, 1, 9064)).kv_len == 4096, "a sliding cache has no more slots than its window"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "shares"),
+    [
+        (100, 9, {"kv_append": 1.0}),
+        (4090, 9, {"kv_append": 6 / 8, "kv_roll": 2 / 8}),
+        (4095, 2, {"kv_append": 1.0}),
+        (4096, 2, {"kv_roll": 1.0}),
+        (5000, 9, {"kv_roll": 1.0}),
+    ],
+)
+def test_hf_graph_rolls_a_window_that_is_full(prompt, output, shares):
+    e, s = engines.get("hf-graph"), Scenario(3, prompt, output)
+    program = e.rewrite(body(library.find("mistral-7b-v0.1"), 1, BF16, 1), True)
+    update = next(c.op for b in program.blocks for c in b.calls if isinstance(c.op, SlidingAppend))
+    found = Counter()
+    for step, weight in e.decode(s, LARGE, windows={4096}):
+        found[update.over(step.seqs[0]).kind] += weight
+    assert found == pytest.approx(shares)
+    assert update.over(Seq(1, 4096, 3)) == KvRoll(3 * 4096, 2 * 8 * 128)
+    assert update.over(Seq(5000, 0, 3)) == KvAppend(3 * 4096, 2 * 8 * 128), "of a prompt the window is kept"
 
 
 @given(st.integers(1, 3000), st.integers(0, 3000))

@@ -100,6 +100,7 @@ BY_HAND = {
     "copy": ({"rows": 3, "cols": 5}, 0, 2 * 15, 2 * 15),
     "fill": ({"rows": 3, "cols": 5}, 0, 0, 2 * 15),
     "kv_append": ({"rows": 3, "cols": 5}, 0, 2 * 15, 2 * 15),
+    "kv_roll": ({"rows": 3, "cols": 5}, 0, 2 * 2 * 15, 2 * 2 * 15),
     # indices of 8 bytes come in or go out
     "embedding": ({"rows": 3, "cols": 5}, 0, 2 * 15 + 3 * 8, 2 * 15),
     "sampling": ({"rows": 3, "cols": 5}, 15, 2 * 15, 3 * 8),

@@ -4,15 +4,15 @@ Each has NAME, TITLE, LATENT_KV (does its cache hold MLA latents), RUNS_AS (whic
 each operator; of attention, `attention_decode` for single tokens), KERNELS (how many it launches of an operator, where
 that differs from the operator's own count), CAVEAT (what its predictions leave out, said with
 each; "" for nothing), and the functions
-`prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes, panels)` -> steps with how often each stands
-(`panels`: how finely the growing context is integrated), and
+`prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes, panels, windows)` -> steps with how often each
+stands (`panels`: how finely the growing context is integrated; `windows`: the model's sliding ones), and
 `rewrite(program, decode)` -> what it really launches.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
@@ -32,7 +32,9 @@ class Engine(Protocol):
     CAVEAT: str
 
     def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
-    def decode(self, scenario: Scenario, memory_bytes: float, panels: int = ...) -> Weighted: ...
+    def decode(
+        self, scenario: Scenario, memory_bytes: float, panels: int = ..., windows: Collection[int] = ...
+    ) -> Weighted: ...
     def rewrite(self, program: Program, decode: bool) -> Program: ...
 
 

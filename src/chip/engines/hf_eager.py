@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from chip.engines import Weighted, hf_ops
 from chip.engines.context import PANELS, decode_contexts
 from chip.ops.attention import Attention
@@ -24,7 +26,7 @@ def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     return ((Step((Seq(scenario.prompt, 0, scenario.batch),)), 1.0),)
 
 
-def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS) -> Weighted:
+def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
     points = decode_contexts(scenario.prompt, scenario.output - 1, panels)
     return tuple((Step((Seq(1, past, scenario.batch),)), weight) for past, weight in points)
 

@@ -1,21 +1,28 @@
 """HF transformers with a cache of fixed size (StaticCache) and each step replayed as one CUDA graph.
 
-Attention runs over the whole cache under a mask: neither causality nor the unused tail saves work.
+Attention runs over the whole cache under a mask: neither causality nor the unused tail saves work. A layer with a
+sliding window has a cache of no more slots than that; once they are full, each step moves all of them by one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import pairwise
+
 from chip.engines import Weighted, hf_ops
 from chip.engines.context import PANELS
+from chip.engines.fuse import apply
 from chip.ops.attention import Attention
-from chip.ops.masked_attention import MaskedAttention
-from chip.types import Op, Program, Scenario, Seq, Step
+from chip.ops.kv_append import KvAppend
+from chip.ops.kv_roll import SlidingAppend
+from chip.ops.masked_attention import MaskedAttention, SlidingAttention
+from chip.types import Call, Op, Program, Scenario, Seq, Step
 
 NAME = "hf-graph"
 TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
 LATENT_KV = True
 CAVEAT = ""
-RUNS_AS = hf_ops.RUNS_AS
+RUNS_AS = {**hf_ops.RUNS_AS, "kv_roll": "torch"}
 KERNELS = {**hf_ops.KERNELS, "kv_append": 5}  # three of them count positions
 SPARE_TOKENS = 64  # least room after the prompt
 
@@ -25,20 +32,36 @@ def cache_tokens(scenario: Scenario) -> int:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    past = cache_tokens(scenario) - scenario.prompt
-    return ((Step((Seq(scenario.prompt, past, scenario.batch),), graph=True), 1.0),)
+    return ((Step((Seq(scenario.prompt, 0, scenario.batch, cache_tokens(scenario)),), graph=True), 1.0),)
 
 
-def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS) -> Weighted:
-    return ((Step((Seq(1, cache_tokens(scenario) - 1, scenario.batch),), graph=True), 1.0),)
+def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
+    """Steps are alike but where a window fills: one for each stretch between."""
+    first, steps = scenario.prompt, max(1, scenario.output - 1)
+    edges = (first, *sorted(w for w in windows if first < w < first + steps), first + steps)
+    slots = cache_tokens(scenario)
+    return tuple(
+        (Step((Seq(1, past, scenario.batch, slots),), graph=True), (end - past) / steps)
+        for past, end in pairwise(edges)
+    )
 
 
 def rewrite(program: Program, decode: bool) -> Program:
-    return hf_ops.spelled(program, _masked)
+    return hf_ops.spelled(apply(program, _sliding), _masked)
+
+
+def _sliding(calls: list[Call]) -> list[Call]:
+    window = next((c.op.window for c in calls if isinstance(c.op, Attention)), 0)
+    if not window:
+        return calls
+    return [
+        Call(c.role, SlidingAppend(c.op.rows, c.op.cols, c.op.dtype, window)) if isinstance(c.op, KvAppend) else c
+        for c in calls
+    ]
 
 
 def _masked(op: Op) -> Op:
     if not isinstance(op, Attention):
         return op
     axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.v_head_dim)
-    return MaskedAttention(*axes, op.dtype)
+    return SlidingAttention(*axes, op.dtype, op.window) if op.window else MaskedAttention(*axes, op.dtype)

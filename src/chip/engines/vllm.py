@@ -7,6 +7,7 @@ every 16 to 512 tokens.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from chip.engines import Weighted
@@ -142,7 +143,7 @@ def _filled(prompt: int, room: int) -> list[tuple[tuple[Seq, ...], float]]:
     return [((Seq(prompt, 0, whole), *cut), 1.0)]
 
 
-def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS) -> Weighted:
+def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
     batch = min(scenario.batch, max_seqs(memory_bytes))
     points = decode_contexts(scenario.prompt, scenario.output - 1, panels)
     return tuple((_step((Seq(1, past, batch),)), weight) for past, weight in points)

@@ -26,6 +26,7 @@ WARM_OPS = ("layer_norm", "gelu", "silu_mul", "add", "silu", "rms_norm_composed"
 WARM_POINTS = 36
 ROTARY_POINTS = 24
 ROPE_POINTS = 60
+ROLL_POINTS = 28
 VOCABULARIES = (32000, 50304, 65536, 128256, 151936, 256000)
 COMPILED_COLS = {
     "rms_norm": (1024, 2048, 4096, 8192),
@@ -75,7 +76,7 @@ def points(dtype: str) -> list[Point]:
     """Every point, kinds interleaved so that a run cut short has some of each."""
     cold = [_linear(dtype), _model_linear(dtype), _decode(dtype), _prefill(dtype), _chunk(dtype)]
     cold += [_rows_cols(kind, dtype, ROWS_COLS_POINTS) for kind in ROWS_COLS_OPS] + [_rope("rope", dtype)]
-    cold += [_static_decode(dtype), _static_prefill(dtype), _growing(dtype)]
+    cold += [_static_decode(dtype), _static_prefill(dtype), _growing(dtype), _rows_cols("kv_roll", dtype, ROLL_POINTS)]
     warm = [_rows_cols(kind, dtype, WARM_POINTS) for kind in WARM_OPS]
     warm += [_rope("rope_composed", dtype), _rotary(dtype), _sampling(dtype)]
     groups = [[Point(op) for op in ops] for ops in cold]

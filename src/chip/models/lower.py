@@ -16,6 +16,7 @@ from chip.ops.attention import Attention
 from chip.ops.embedding import Embedding
 from chip.ops.gelu import Gelu
 from chip.ops.kv_append import KvAppend
+from chip.ops.kv_roll import SlidingAppend
 from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
@@ -32,7 +33,7 @@ from chip.ops.silu_mul import SiluMul
 from chip.ops.softcap import Softcap
 from chip.types import Block, Call, ChipError, Op, Program, Seq, Step
 
-PLACEHOLDERS = (Attention, MaskedAttention, Mla)
+PLACEHOLDERS = (Attention, MaskedAttention, Mla, SlidingAppend)
 NORMS: dict[str, type[LayerNorm] | type[RmsNorm]] = {"layer_norm": LayerNorm, "rms_norm": RmsNorm}
 ACTIVATIONS: dict[str, type[Gelu] | type[Relu] | type[Silu]] = {"gelu": Gelu, "relu": Relu, "silu": Silu}
 

@@ -36,15 +36,12 @@ class MaskedAttention(Op):
             )
 
     def over(self, seq: Seq) -> MaskedAttention:
+        return self._meeting(seq, seq.slots or seq.new + seq.past)
+
+    def _meeting(self, seq: Seq, keys: int) -> MaskedAttention:
+        """The same attention for other sequences, each over so many keys."""
         return MaskedAttention(
-            seq.count,
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-            seq.new,
-            seq.new + seq.past,
-            self.v_head_dim,
-            self.dtype,
+            seq.count, self.heads, self.kv_heads, self.head_dim, seq.new, keys, self.v_head_dim, self.dtype
         )
 
     def cost(self) -> Cost:
@@ -68,3 +65,15 @@ class MaskedAttention(Op):
     @property
     def counted_flops(self) -> float:
         return self.cost().flops
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingAttention(MaskedAttention):
+    """As it stands in a program whose sequences are not placed yet: over a cache of no more slots than its window."""
+
+    window: int = 1
+
+    def over(self, seq: Seq) -> MaskedAttention:
+        """Tokens beyond the window are met beside what the cache still has of it."""
+        slots = min(seq.slots or seq.new + seq.past, self.window)
+        return self._meeting(seq, slots if seq.new + seq.past <= slots else min(seq.past, slots - 1) + seq.new)

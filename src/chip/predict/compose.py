@@ -15,6 +15,7 @@ from chip.engines.context import PANELS
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head
 from chip.ops.attention import Attention
+from chip.ops.kv_roll import SlidingAppend
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.predict.along import AlongTokens, Answer, OverSequences, answer
@@ -93,7 +94,7 @@ def template(program: Program, estimator: Estimator, kernels: Mapping[str, int])
     for block in program.blocks:
         for call in block.calls:
             op = call.op
-            if isinstance(op, (Attention, MaskedAttention, Mla)):
+            if isinstance(op, (Attention, MaskedAttention, Mla, SlidingAppend)):
                 attention[call.role, op] = attention.get((call.role, op), 0) + block.repeat
             else:
                 roles = uses.setdefault(op, {})

@@ -10,6 +10,7 @@ from typing import TypeVar
 from chip.dtypes import BYTES
 from chip.ops.add import Add
 from chip.ops.attention import Attention
+from chip.ops.kv_roll import SlidingAppend
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
@@ -166,6 +167,8 @@ class Learned:
         declined = self.otherwise.over(op)
         if isinstance(op, Mla):
             return declined
+        if isinstance(op, SlidingAppend):
+            return lambda seq: answer(*self(op.over(seq)))
         table = self._tables.get((slot(replace(op, q_len=1)), op.dtype))
         if table is None or not covers(table, _inside(table, op)):
             return lambda seq: declined(seq) if seq.new == 1 else answer(*self(op.over(seq)))

@@ -127,7 +127,7 @@ def predict(
 ) -> Prediction:
     c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes), s)
-    decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s))) if s.output > 1 else None
+    decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s), c.windows)) if s.output > 1 else None
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention
+from chip.ops.kv_roll import SlidingAppend
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.predict.along import AlongTokens, Answer, OverSequences, answer, grown
@@ -13,7 +14,8 @@ from chip.predict.roof import Range, Roof, check_dtype
 from chip.predict.settling import Settling
 from chip.types import ChipError, Cost, Estimate, Op
 
-Attentive = Attention | MaskedAttention | Mla  # what depends on the sequences of a step, not on its tokens alone
+# what depends on the sequences of a step, not on its tokens alone
+Attentive = Attention | MaskedAttention | Mla | SlidingAppend
 
 
 class Roofline:

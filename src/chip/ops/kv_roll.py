@@ -1,0 +1,36 @@
+"""A new token's keys and values into a full sliding window of fixed size (HF StaticCache): keys and values are each
+rolled by a token into a new tensor, the last slot is written, and all of it is copied back to where it was.
+
+`rows` are the slots of all sequences, `cols` the values of a slot (key and value, all heads).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.elementwise import Elementwise
+from chip.ops.kv_append import KvAppend
+from chip.types import Seq
+
+
+@dataclass(frozen=True, slots=True)
+class KvRoll(Elementwise):
+    kind: ClassVar[str] = "kv_roll"
+    FLOPS: ClassVar[int] = 0
+    READS: ClassVar[int] = 2
+    WRITES: ClassVar[int] = 2
+    KERNELS: ClassVar[int] = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingAppend(KvRoll):
+    """As it stands in a program whose sequences are not placed yet: a window with room is appended to."""
+
+    window: int = 1
+
+    def over(self, seq: Seq) -> KvAppend | KvRoll:
+        if seq.new == 1 and seq.past >= self.window:
+            return KvRoll(seq.count * self.window, self.cols, self.dtype)
+        kept = min(seq.new, self.window)  # of a prompt longer than the window, its end
+        return KvAppend(seq.count * kept, self.cols, self.dtype)
