@@ -60,6 +60,15 @@ def test_memory_under_hf(recorded):
     assert missed == {who: pytest.approx(error, abs=0.002) for who, error in MISSED.items()}
 
 
+def test_what_lies_beside_the_pool(recorded):
+    beside = [
+        (run.memory["device_peak_bytes"] - run.memory["reserved_peak_bytes"], room["context_bytes"])
+        for run, room in recorded
+        if run.engine != "vllm"
+    ]
+    assert all(held == pytest.approx(said, abs=0.1e9) for held, said in beside)
+
+
 def test_kv_cache_under_vllm(recorded):
     seen = {}
     for run, room in recorded:

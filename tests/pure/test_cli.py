@@ -130,8 +130,8 @@ TPOT              61 us  54.9 us - 67.1 us    launch
 end to end       120 us  108 us - 132 us
 throughput  16665 tok/s  15150 - 18516
 
-memory a GPU: weights 2.2 KiB + KV 0.1 KiB (0.01562 KiB/token) + activations 32.0 MiB = 508.8 MiB of 64.0 GiB: fits, \
-largest batch 92643913
+memory a GPU: weights 2.2 KiB + KV 0.1 KiB (0.01562 KiB/token) + activations 32.0 MiB = 1.3 GiB of 64.0 GiB: fits, \
+largest batch 91461847
 sources: 100.0 % roofline; ridge point 100 FLOP/B
 
 where the time goes: to the first token

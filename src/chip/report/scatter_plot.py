@@ -23,6 +23,7 @@ TITLES = {
     "tokens_per_s": "output tokens per second",
     "joules_per_token": "joules per output token",
     "memory": "peak memory",
+    "device_memory": "memory of the whole device",
     "kv_cache_tokens": "tokens in the KV pool",
 }
 BOUNDS = {GPU: "GPU-bound", HOST: "host-bound", UNKNOWN: "device not watched"}

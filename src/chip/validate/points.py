@@ -91,6 +91,12 @@ def _allocated(answer: Mapping[str, Any]) -> Predicted | None:
     return None if "kv_capacity_tokens" in m else Predicted(m["total_bytes"] - m["context_bytes"])
 
 
+def _held(answer: Mapping[str, Any]) -> Predicted | None:
+    """All that the device holds: the context too, but not what the allocator's blocks round up."""
+    m = answer["memory"]
+    return None if "kv_capacity_tokens" in m else Predicted(m["total_bytes"])
+
+
 def _kv_pool(answer: Mapping[str, Any]) -> Predicted | None:
     tokens = answer["memory"].get("kv_capacity_tokens")
     return Predicted(tokens) if tokens else None
@@ -111,6 +117,7 @@ METRICS: dict[str, Metric] = {
     "tokens_per_s": Metric("tok/s", _timed("tokens_per_s", 1.0), lambda r: r.tokens_per_s, "whole"),
     "joules_per_token": Metric("J/tok", _timed("energy_j_per_token", 1.0), _joules_per_token, "whole"),
     "memory": Metric("B", _allocated, lambda r: r.memory.get("allocated_peak_bytes"), ""),
+    "device_memory": Metric("B", _held, lambda r: r.memory.get("device_peak_bytes"), ""),
     "kv_cache_tokens": Metric("tok", _kv_pool, lambda r: r.memory.get("kv_cache_tokens"), ""),
 }
 
