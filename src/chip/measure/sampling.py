@@ -26,7 +26,7 @@ WARM_OPS = ("layer_norm", "gelu", "silu_mul", "add", "silu", "rms_norm_composed"
 WARM_POINTS = 36
 ROTARY_POINTS = 24
 ROPE_POINTS = 60
-ROLL_POINTS = 28
+ROLL_POINTS = 28  # windows of 512 tokens to 64 of 2048
 VOCABULARIES = (32000, 50304, 65536, 128256, 151936, 256000)
 COMPILED_COLS = {
     "rms_norm": (1024, 2048, 4096, 8192),
@@ -76,7 +76,7 @@ def points(dtype: str) -> list[Point]:
     """Every point, kinds interleaved so that a run cut short has some of each."""
     cold = [_linear(dtype), _model_linear(dtype), _decode(dtype), _prefill(dtype), _chunk(dtype)]
     cold += [_rows_cols(kind, dtype, ROWS_COLS_POINTS) for kind in ROWS_COLS_OPS] + [_rope("rope", dtype)]
-    cold += [_static_decode(dtype), _static_prefill(dtype), _growing(dtype), _rows_cols("kv_roll", dtype, ROLL_POINTS)]
+    cold += [_static_decode(dtype), _static_prefill(dtype), _growing(dtype), _rolls(dtype)]
     warm = [_rows_cols(kind, dtype, WARM_POINTS) for kind in WARM_OPS]
     warm += [_rope("rope_composed", dtype), _rotary(dtype), _sampling(dtype)]
     groups = [[Point(op) for op in ops] for ops in cold]
@@ -90,6 +90,11 @@ def points(dtype: str) -> list[Point]:
 def paged_points(dtype: str) -> list[Point]:
     """Attention over a paged cache by FlashAttention-3, as vLLM calls it."""
     return _interleaved([[Point(op, "fa3") for op in ops] for ops in (_decode(dtype), _prefill(dtype), _chunk(dtype))])
+
+
+def window_points(dtype: str) -> list[Point]:
+    """What a full sliding window of a static cache adds: part of the tables, for who has the rest."""
+    return _interleaved([[Point(op) for op in _rolls(dtype)]])
 
 
 def _interleaved(groups: Iterable[Sequence[Point]]) -> list[Point]:
@@ -169,6 +174,12 @@ def _rows_cols(kind: str, dtype: str, count: int) -> Iterator[Op]:
         cols = _multiple(log_between(v, 128, 32768), 64)
         rows = round(log_between(u, 1, min(262144, 2**28 / cols)))
         yield ops.build(kind, {"rows": rows, "cols": cols, "dtype": dtype})
+
+
+def _rolls(dtype: str) -> Iterator[Op]:
+    for u, v in spread(ROLL_POINTS, 2):
+        rows, cols = round(log_between(u, 512, 131072)), _multiple(log_between(v, 256, 8192), 64)
+        yield ops.build("kv_roll", {"rows": rows, "cols": cols, "dtype": dtype})
 
 
 def _rope(kind: str, dtype: str) -> Iterator[Op]:

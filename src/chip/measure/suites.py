@@ -128,12 +128,17 @@ def _paged(dtype: str) -> Iterator[Case]:
     return (Case(p.op, p.implementation, (p.context,)) for p in sampling.paged_points(dtype))
 
 
+def _windows(dtype: str) -> Iterator[Case]:
+    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.window_points(dtype))
+
+
 SUITES: dict[str, Callable[[str], Iterator[Case]]] = {
     "llm": _llm,
     "classic": _classic,
     "gemm": _gemm,
     "tables": _tables,
     "paged": _paged,
+    "windows": _windows,
 }
 MODEL_TOKENS = (1, 16, 256, 4096)  # rows at which a named model's matrices join the gemm suite
 CPU_SHRINK = 8
