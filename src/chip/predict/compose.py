@@ -26,6 +26,7 @@ from chip.predict.settling import Settling
 from chip.types import Cost, Estimate, Op, Program, Scenario
 
 LEARNED = "interpolated"  # the source of what tables answer
+REMEMBERED = 64  # sizes of steps, sequences of an attention: few, so that a sweep of any length runs in bounded memory
 
 
 class Estimator(Protocol):
@@ -101,7 +102,11 @@ def template(program: Program, estimator: Estimator, kernels: Mapping[str, int])
                 roles[call.role] = roles.get(call.role, 0) + block.repeat
     return Template(
         tuple((op.kind, estimator.along(op), tuple(roles.items())) for op, roles in uses.items()),
-        tuple((role, repeat, op.kind, estimator.over(op)) for (role, op), repeat in attention.items()),
+        tuple(
+            # the steps of a long prefill are full of the same sequences, whatever the batch
+            (role, repeat, op.kind, lru_cache(maxsize=REMEMBERED)(estimator.over(op)))
+            for (role, op), repeat in attention.items()
+        ),
         sum(b.repeat * kernels.get(c.op.kind, c.op.KERNELS) for b in program.blocks for c in b.calls),
     )
 
@@ -132,9 +137,9 @@ class Composer:
         self.prefill_body = template(self.engine.rewrite(layers, False), estimator, kernels)
         self.head = template(self.engine.rewrite(head(decoder, 1, precision, tp), False), estimator, kernels)
         self.windows = windows(self.engine.rewrite(layers, True))
-        # small: a sweep of any length runs in bounded memory, and decode steps of one batch size recur
-        self._body = lru_cache(maxsize=64)(self._evaluate_body)
-        self._head = lru_cache(maxsize=64)(self._evaluate_head)
+        # decode steps of one batch size recur, and so do full steps of a prefill
+        self._body = lru_cache(maxsize=REMEMBERED)(self._evaluate_body)
+        self._head = lru_cache(maxsize=REMEMBERED)(self._evaluate_head)
 
     def panels(self, s: Scenario) -> int:
         """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
