@@ -42,7 +42,21 @@ class Plan:
 # Where `chip kernels tune` found another plan than `plan`'s rule best on an H200: 16-bit elements, by kernel and
 # columns (the power of two they are padded to).
 TUNED: dict[str, dict[int, Plan]] = {
-    "rms_norm": {16384: Plan(1, 16)},
+    "layer_norm": {
+        16384: Plan(rows=1, warps=8, stages=1, per_unit=0, chunk=2048, held=True, registers=64),
+        32768: Plan(rows=1, warps=16, stages=1, per_unit=0, chunk=8192, held=True, registers=64),
+        65536: Plan(rows=1, warps=32, stages=1, per_unit=0, chunk=16384, held=True, registers=64),
+    },
+    "rms_norm": {
+        16384: Plan(rows=1, warps=16, stages=1, per_unit=0, chunk=4096, held=True, registers=40),
+        32768: Plan(rows=1, warps=16, stages=1, per_unit=0, chunk=4096, held=True, registers=64),
+        65536: Plan(rows=1, warps=32, stages=1, per_unit=0, chunk=16384, held=True, registers=64),
+    },
+    "softmax": {
+        16384: Plan(rows=1, warps=16, stages=1, per_unit=0, chunk=4096, held=True, registers=40),
+        32768: Plan(rows=1, warps=8, stages=1, per_unit=0, chunk=2048, held=True, registers=128),
+        65536: Plan(rows=1, warps=16, stages=1, per_unit=0, chunk=4096, held=True, registers=128),
+    },
 }
 
 
