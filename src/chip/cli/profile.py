@@ -32,7 +32,7 @@ EPILOG = """\
   chip profile --model qwen2.5-7b --batch 8 --prompt 1024 --phase decode
   chip profile --suite classic --device cpu --quick
 """
-SUITE_NAMES = ("llm", "classic", "gemm", "tables", "paged", "windows")
+SUITE_NAMES = ("llm", "classic", "gemm", "tables", "families", "paged", "windows")
 CONTEXTS = ("cold", "hot", "graph", "host")
 SUITE_FILE = "artifacts/profile.jsonl"
 
@@ -131,7 +131,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     from chip.measure import profile
 
     settings = profile.QUICK if args.quick else profile.Settings()
-    if args.suite in ("tables", "paged", "windows"):
+    if args.suite in ("tables", "families", "paged", "windows"):
         settings = profile.TABLES
     if args.context:
         settings = replace(settings, only=tuple(words_of(args.context)))

@@ -6,7 +6,8 @@ that differs from the operator's own count), CAVEAT (what its predictions leave 
 each; "" for nothing), and the functions
 `prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes, panels, windows)` -> steps with how often each
 stands (`panels`: how finely the growing context is integrated; `windows`: the model's sliding ones), and
-`rewrite(program, decode)` -> what it really launches.
+`rewrite(program, decode, architecture)` -> what it really launches, of a model of no family in particular without the
+last.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class Engine(Protocol):
     def decode(
         self, scenario: Scenario, memory_bytes: float, panels: int = ..., windows: Collection[int] = ...
     ) -> Weighted: ...
-    def rewrite(self, program: Program, decode: bool) -> Program: ...
+    def rewrite(self, program: Program, decode: bool, architecture: str = ...) -> Program: ...
 
 
-NOT_ENGINES = ("fuse", "context", "hf_ops")
+NOT_ENGINES = ("fuse", "context", "hf_families", "hf_ops")
 
 
 @lru_cache(maxsize=1)

@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 from chip.ops.add_layer_norm import AddLayerNorm
 from chip.ops.add_rms_norm import AddRmsNorm
+from chip.ops.gelu import Gelu
+from chip.ops.gelu_fast import GeluFast
+from chip.ops.gelu_new import GeluNew
 from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
 from chip.ops.rms_norm import RmsNorm
@@ -65,3 +68,11 @@ def fuse_residual_norms(calls: list[Call]) -> list[Call]:
             c = Call(c.role, AddLayerNorm(c.op.rows, c.op.cols, c.op.dtype))
         out.append(c)
     return out
+
+
+def fuse_gelu(calls: list[Call]) -> list[Call]:
+    """A GELU that HF spells out as one kernel."""
+    return [
+        Call(c.role, Gelu(c.op.rows, c.op.cols, c.op.dtype)) if isinstance(c.op, (GeluFast, GeluNew)) else c
+        for c in calls
+    ]

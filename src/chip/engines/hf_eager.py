@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from chip.engines import Weighted, hf_ops
+from chip.engines import Weighted, hf_families, hf_ops
 from chip.engines.context import PANELS, decode_contexts
 from chip.ops.attention import Attention
 from chip.ops.growing_attention import GrowingAttention
-from chip.ops.kv_append import KvAppend
-from chip.types import Block, Op, Program, Scenario, Seq, Step
+from chip.types import Op, Program, Scenario, Seq, Step
 
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
@@ -31,13 +30,10 @@ def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, window
     return tuple((Step((Seq(1, past, scenario.batch),)), weight) for past, weight in points)
 
 
-def rewrite(program: Program, decode: bool) -> Program:
+def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     if not decode:
-        return hf_ops.spelled(program, _as_it_is)
-    grown = hf_ops.spelled(program, _growing)  # whose copies have the new token in them already
-    return Program(
-        tuple(Block(b.repeat, tuple(c for c in b.calls if not isinstance(c.op, KvAppend))) for b in grown.blocks)
-    )
+        return hf_ops.spelled(program, _as_it_is, architecture)
+    return hf_families.grown(hf_ops.spelled(program, _growing, architecture))
 
 
 def _as_it_is(op: Op) -> Op:

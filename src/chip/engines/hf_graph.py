@@ -46,8 +46,8 @@ def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, window
     )
 
 
-def rewrite(program: Program, decode: bool) -> Program:
-    return hf_ops.spelled(apply(program, _sliding), _masked)
+def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
+    return hf_ops.spelled(apply(program, _sliding), _masked, architecture)
 
 
 def _sliding(calls: list[Call]) -> list[Call]:

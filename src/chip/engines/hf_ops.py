@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from chip.engines import hf_families
+from chip.ops.composed import Composed
 from chip.ops.rms_norm import RmsNorm
 from chip.ops.rms_norm_composed import RmsNormComposed
 from chip.ops.rope import Rope
@@ -16,7 +18,7 @@ RUNS_AS = {
     **dict.fromkeys(
         (
             "linear", "layer_norm", "add", "gelu", "silu", "silu_mul", "softmax", "embedding", "kv_append", "sampling",
-            "rms_norm_composed", "rope_composed", "rotary_table", "masked_attention",
+            "rms_norm_composed", "rope_composed", "rotary_table", "masked_attention", *hf_families.SPELLED,
         ),
         "torch",
     ),
@@ -27,9 +29,10 @@ RUNS_AS = {
 KERNELS = {"silu_mul": 2, "kv_append": 2}
 
 
-def spelled(program: Program, attention: Callable[[Op], Op]) -> Program:
-    """The program with HF's spelling of norms and rotations, and the engine's of attention."""
-    blocks = [Block(b.repeat, tuple(Call(c.role, attention(_spelled(c.op))) for c in b.calls)) for b in program.blocks]
+def spelled(program: Program, attention: Callable[[Op], Op], architecture: str) -> Program:
+    """The program with HF's spelling of norms and rotations, the engine's of attention, and the family's own."""
+    own = hf_families.own(program, architecture)
+    blocks = [Block(b.repeat, tuple(Call(c.role, _spelled(c.op, attention)) for c in b.calls)) for b in own.blocks]
     rope = next((c.op for b in program.blocks for c in b.calls if isinstance(c.op, Rope)), None)
     if rope is not None:  # angles are computed once a step, after the embedding
         first, *rest = blocks
@@ -38,9 +41,9 @@ def spelled(program: Program, attention: Callable[[Op], Op]) -> Program:
     return Program(tuple(blocks))
 
 
-def _spelled(op: Op) -> Op:
+def _spelled(op: Op, attention: Callable[[Op], Op]) -> Op:
     if isinstance(op, RmsNorm):
         return RmsNormComposed(op.rows, op.cols, op.dtype)
     if isinstance(op, Rope):
         return RopeComposed(op.rows, op.heads, op.head_dim, op.dtype)
-    return op
+    return op if isinstance(op, Composed) else attention(op)

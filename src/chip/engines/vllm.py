@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from chip.engines import Weighted
 from chip.engines.context import PANELS, decode_contexts
-from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
+from chip.engines.fuse import apply, fuse_gelu, fuse_residual_norms, merge_linears
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
@@ -154,10 +154,11 @@ RULES = (
     merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
     merge_linears(("shared_gate_proj", "shared_up_proj"), "shared_gate_up_proj"),
     fuse_residual_norms,
+    fuse_gelu,
 )
 
 
-def rewrite(program: Program, decode: bool) -> Program:
+def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     return apply(program, *RULES, _absorb) if decode else apply(program, *RULES)
 
 

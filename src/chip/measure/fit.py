@@ -23,6 +23,7 @@ from chip import measurements, stats
 from chip.measure import bases
 from chip.measure.profile import LONG_SAMPLE_S, TABLES
 from chip.ops.attention import Attention
+from chip.ops.composed import KINDS
 from chip.ops.linear import Linear
 from chip.predict.settling import Settling
 from chip.predict.shapes import ALIGNED
@@ -39,8 +40,11 @@ TREES = {"n_estimators": 40, "learning_rate": 0.25}
 SMOOTHING = 0.02
 GRID = 2.0**14  # steps in one of a feature in a fit: no tree may split between values that differ by rounding only
 FLASH_SHARE = 0.65  # of the matrix rate: where the base of attention starts from
-FLOORS_S = {"linear": 2.5e-6, "attention": 4e-6, "masked_attention": 12e-6, "growing_attention": 10e-6}
-FITTED_BASES = ("masked_attention", "growing_attention")  # of several kernels: no ceiling is theirs
+FLOORS_S = {
+    "linear": 2.5e-6, "attention": 4e-6, "masked_attention": 12e-6, "growing_attention": 10e-6,
+    **dict.fromkeys(KINDS, 16e-6),
+}  # fmt: skip
+FITTED_BASES = ("masked_attention", "growing_attention", *KINDS)  # of several kernels: no ceiling is theirs
 TILED = ("fa3", "cudnn")  # implementations of plain attention whose base is `Tiled`
 MIXES = 6000  # points between measured ones at which a forest learns what a smooth fit says
 SMOOTH_FOREST = {"n_estimators": 60, "learning_rate": 0.2, "max_depth": 4, "min_samples_leaf": 5}

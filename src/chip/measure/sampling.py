@@ -23,6 +23,7 @@ ROWS_COLS_POINTS = 88  # for each operator over rows and columns
 ROWS_COLS_OPS = ("rms_norm", "layer_norm", "gelu", "silu_mul", "softmax", "add", "embedding", "add_rms_norm", "silu")
 # In a model these find their inputs warm in cache, since the kernel before has just written them.
 WARM_OPS = ("layer_norm", "gelu", "silu_mul", "add", "silu", "rms_norm_composed", "kv_append")
+FAMILY_OPS = ("silu_mul_halves", "rope_join", "gelu_fast", "gelu_new")  # of families that spell them so under HF
 WARM_POINTS = 36
 ROTARY_POINTS = 24
 ROPE_POINTS = 60
@@ -45,6 +46,14 @@ MODEL_MATRICES = (
 MODEL_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384)
 HEADS = ((32, 8), (32, 32), (28, 4), (40, 8), (64, 8), (16, 16), (32, 4), (16, 8), (14, 2), (8, 1), (12, 12), (24, 8))
 HEAD_DIMS = (128, 64, 128, 96, 128, 80, 256)
+# Attention that a family spells out: heads, key heads and head size of its models. Prefills, then single tokens.
+COMPOSED_HEADS = {
+    "alibi_attention": ((16, 16, 64), (32, 32, 128), (16, 16, 96), (32, 32, 80)),
+    "float_attention": ((16, 16, 256), (32, 32, 128)),
+    "sink_attention": ((64, 8, 64), (32, 4, 64)),
+}
+COMPOSED_POINTS = (24, 16)
+MOST_SCORES = 4e8  # of one case: several copies of them are in memory at once
 
 
 def spread(count: int, axes: int, offset: float = 0.5) -> Iterator[tuple[float, ...]]:
@@ -84,7 +93,17 @@ def points(dtype: str) -> list[Point]:
     groups.append([Point(op, "cudnn") for op in _prefill(dtype, ENGINE_ATTENTION_POINTS)])
     groups.append([Point(op, "fp32", "hot") for op in _sampling(dtype)])
     groups += [[Point(op, "compiled", "hot") for op in _compiled(kind, dtype)] for kind in (*COMPILED_COLS, "rope")]
-    return _interleaved(groups)
+    return _interleaved([*groups, *_families(dtype)])
+
+
+def family_points(dtype: str) -> list[Point]:
+    """Of the same, the operators that only single families launch under HF transformers."""
+    return _interleaved(_families(dtype))
+
+
+def _families(dtype: str) -> list[list[Point]]:
+    groups = [[Point(op) for op in _composed(kind, dtype)] for kind in COMPOSED_HEADS]
+    return groups + [[Point(op, "", "hot") for op in _rows_cols(kind, dtype, WARM_POINTS)] for kind in FAMILY_OPS]
 
 
 def paged_points(dtype: str) -> list[Point]:
@@ -167,6 +186,24 @@ def _growing(dtype: str) -> Iterator[Op]:
     for i, (u, v) in enumerate(spread(ENGINE_ATTENTION_POINTS, 2)):
         axes = {"batch": round(log_between(u, 1, 128)), "q_len": 1, "kv_len": round(log_between(v, 64, 8192))}
         yield ops.build("growing_attention", {**_heads(i), **axes, "dtype": dtype})
+
+
+def _composed(kind: str, dtype: str) -> Iterator[Op]:
+    """Prompts are mostly of even lengths, and products take other kernels where they are not."""
+    sizes = COMPOSED_HEADS[kind]
+    prefills, singles = COMPOSED_POINTS
+    for i, (u, v) in enumerate(spread(prefills, 2)):
+        heads, kv_heads, dim = sizes[i % len(sizes)]
+        length = round(log_between(v, 32, 6600))
+        length = length | 1 if i % 5 == 3 else _multiple(length, 8)
+        batch = max(1, round(log_between(u, 1, max(1.0, min(384, MOST_SCORES / (heads * length**2))))))
+        axes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "batch": batch, "dtype": dtype}
+        yield ops.build(kind, {**axes, "q_len": length, "kv_len": length})
+    for i, (u, v) in enumerate(spread(singles, 2)):
+        heads, kv_heads, dim = sizes[i % len(sizes)]
+        axes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "q_len": 1, "dtype": dtype}
+        batch, kv_len = round(log_between(u, 1, 384)), round(log_between(v, 33, 8192))
+        yield ops.build(kind, {**axes, "batch": batch, "kv_len": kv_len})
 
 
 def _rows_cols(kind: str, dtype: str, count: int) -> Iterator[Op]:

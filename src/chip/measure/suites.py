@@ -124,6 +124,10 @@ def _tables(dtype: str) -> Iterator[Case]:
     return (Case(p.op, p.implementation, (p.context,)) for p in sampling.points(dtype))
 
 
+def _families(dtype: str) -> Iterator[Case]:
+    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.family_points(dtype))
+
+
 def _paged(dtype: str) -> Iterator[Case]:
     return (Case(p.op, p.implementation, (p.context,)) for p in sampling.paged_points(dtype))
 
@@ -137,6 +141,7 @@ SUITES: dict[str, Callable[[str], Iterator[Case]]] = {
     "classic": _classic,
     "gemm": _gemm,
     "tables": _tables,
+    "families": _families,
     "paged": _paged,
     "windows": _windows,
 }

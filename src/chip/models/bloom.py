@@ -15,7 +15,7 @@ def decoder(c: Config, name: str, architecture: str) -> Decoder:
     c.divides("n_head", heads, "hidden_size", hidden)
     layer = Layer(
         attn=Attn(heads, heads, hidden // heads, qkv_bias=True, out_bias=True, fused_qkv=True),
-        mlp=Mlp(4 * hidden, False, "gelu", bias=True),
+        mlp=Mlp(4 * hidden, False, "gelu_fast", bias=True),
         norm="layer_norm",
         norm_vectors=2,
     )

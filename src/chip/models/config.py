@@ -9,7 +9,10 @@ from chip.types import ChipError
 
 MAX_SIZE = 10_000_000  # ten times the largest vocabulary in use; anything above is a typing error
 MAX_LAYERS = 10_000
-ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
+ACTIVATIONS = {
+    "gelu": "gelu", "gelu_fast": "gelu_fast", "gelu_new": "gelu_new", "quick_gelu": "gelu",
+    "relu": "relu", "silu": "silu", "swish": "silu",
+}  # fmt: skip
 
 
 class Config:
@@ -125,7 +128,7 @@ class Config:
         return [window if kind == "sliding_attention" else 0 for kind in kinds]
 
     def activation(self, name: str, default: str) -> str:
-        """The operator of an activation function, whichever way it is approximated."""
+        """The operator of an activation function: a kernel of torch, or several where HF spells it out."""
         value = self.text(name, default)
         known = ACTIVATIONS.get(value) or ("gelu" if value.startswith("gelu") else None)
         if known is None:

@@ -13,12 +13,12 @@ def decoder(c: Config, name: str, architecture: str) -> Decoder:
     hidden = c.size("n_embd", "hidden_size")
     heads = c.size("n_head", "num_attention_heads")
     c.divides("n_head", heads, "n_embd", hidden)
-    one = architecture == "GPTBigCodeForCausalLM" and c.flag("multi_query", True)
+    code = architecture == "GPTBigCodeForCausalLM"
+    one = code and c.flag("multi_query", True)
+    activation = c.activation("activation_function", "gelu_pytorch_tanh" if code else "gelu_new")
     layer = Layer(
         attn=Attn(heads, 1 if one else heads, hidden // heads, qkv_bias=True, out_bias=True, fused_qkv=True),
-        mlp=Mlp(
-            c.size("n_inner", default=4 * hidden), False, c.activation("activation_function", "gelu_new"), bias=True
-        ),
+        mlp=Mlp(c.size("n_inner", default=4 * hidden), False, activation, bias=True),
         norm="layer_norm",
         norm_vectors=2,
     )

@@ -13,8 +13,11 @@ from chip.models.decoder import Attn, Decoder, LatentAttn, Layer, Mlp, Moe
 from chip.ops.add import Add
 from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention
+from chip.ops.elementwise import Elementwise
 from chip.ops.embedding import Embedding
 from chip.ops.gelu import Gelu
+from chip.ops.gelu_fast import GeluFast
+from chip.ops.gelu_new import GeluNew
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_roll import SlidingAppend
 from chip.ops.layer_norm import LayerNorm
@@ -35,7 +38,9 @@ from chip.types import Block, Call, ChipError, Op, Program, Seq, Step
 
 PLACEHOLDERS = (Attention, MaskedAttention, Mla, SlidingAppend)
 NORMS: dict[str, type[LayerNorm] | type[RmsNorm]] = {"layer_norm": LayerNorm, "rms_norm": RmsNorm}
-ACTIVATIONS: dict[str, type[Gelu] | type[Relu] | type[Silu]] = {"gelu": Gelu, "relu": Relu, "silu": Silu}
+ACTIVATIONS: dict[str, type[Elementwise]] = {
+    "gelu": Gelu, "gelu_fast": GeluFast, "gelu_new": GeluNew, "relu": Relu, "silu": Silu
+}  # fmt: skip
 
 
 def lower(d: Decoder, step: Step, p: Precision, tp: int = 1, all_logits: bool = False) -> Program:

@@ -18,13 +18,14 @@ from typing import Any
 from chip.dtypes import BYTES
 from chip.types import ChipError, Op
 
+NOT_OPERATORS = ("composed", "elementwise")  # what operators share
 MAX_AXIS = 2**40  # larger than any tensor axis; keeps arithmetic in a range where errors are honest
 
 
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
     found = sorted(m.name for m in pkgutil.iter_modules(__path__))
-    return tuple(n for n in found if n != "elementwise")
+    return tuple(n for n in found if n not in NOT_OPERATORS)
 
 
 @cache

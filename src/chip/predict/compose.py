@@ -14,6 +14,7 @@ from chip.dtypes import Precision
 from chip.engines.context import PANELS
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head
+from chip.ops import composed
 from chip.ops.attention import Attention
 from chip.ops.kv_roll import SlidingAppend
 from chip.ops.masked_attention import MaskedAttention
@@ -54,9 +55,9 @@ class Line(NamedTuple):
     bytes: float
 
 
-MATMULS = frozenset(
-    ("linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "moe_experts", "moe_router")
-)
+MATMULS = frozenset(composed.KINDS) | {
+    "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "moe_experts", "moe_router"
+}  # fmt: skip
 
 
 class Phase:
@@ -133,10 +134,12 @@ class Composer:
         self.overheads = overheads or Overheads({})
         self.layers = sum(n for n, _ in decoder.layers)
         layers, kernels = body(decoder, 1, precision, tp), self.engine.KERNELS
-        self.decode_body = template(self.engine.rewrite(layers, True), estimator, kernels)
-        self.prefill_body = template(self.engine.rewrite(layers, False), estimator, kernels)
-        self.head = template(self.engine.rewrite(head(decoder, 1, precision, tp), False), estimator, kernels)
-        self.windows = windows(self.engine.rewrite(layers, True))
+        one_token = self.engine.rewrite(layers, True, decoder.architecture)
+        self.decode_body = template(one_token, estimator, kernels)
+        self.prefill_body = template(self.engine.rewrite(layers, False, decoder.architecture), estimator, kernels)
+        last = self.engine.rewrite(head(decoder, 1, precision, tp), False, decoder.architecture)
+        self.head = template(last, estimator, kernels)
+        self.windows = windows(one_token)
         # decode steps of one batch size recur, and so do full steps of a prefill
         self._body = lru_cache(maxsize=REMEMBERED)(self._evaluate_body)
         self._head = lru_cache(maxsize=REMEMBERED)(self._evaluate_head)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from chip.dtypes import BYTES
 from chip.ops.add import Add
 from chip.ops.attention import Attention
+from chip.ops.composed import Composed
 from chip.ops.kv_roll import SlidingAppend
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
@@ -25,6 +26,7 @@ from chip.predict.along import (
     between,
     grown,
 )
+from chip.predict.parts import summed
 from chip.predict.roofline import Attentive, Roofline
 from chip.predict.shapes import ALIGNED
 from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables
@@ -85,7 +87,7 @@ class Learned:
         table = self._tables.get((slot(op), getattr(op, "dtype", "")))
         seen = visible(op)
         if table is None or not covers(table, seen):
-            return self.otherwise(op)
+            return summed(op, self) if isinstance(op, Composed) else self.otherwise(op)
         self._asked += 1
         cost = op.cost()
         seconds = self._seconds(table, seen, cost)
@@ -169,6 +171,12 @@ class Learned:
             return declined
         if isinstance(op, SlidingAppend):
             return lambda seq: answer(*self(op.over(seq)))
+        if isinstance(op, Composed):
+            composed = op
+
+            def declined(seq: Seq) -> Answer:
+                return answer(*summed(composed.over(seq), self))
+
         table = self._tables.get((slot(replace(op, q_len=1)), op.dtype))
         if table is None or not covers(table, _inside(table, op)):
             return lambda seq: declined(seq) if seq.new == 1 else answer(*self(op.over(seq)))
@@ -242,7 +250,7 @@ def visible(op: AnyOp) -> AnyOp:
 
 def _windowed(op: Attention) -> bool:
     """A window that hides something from a step of several tokens."""
-    return bool(op.window and op.q_len > 1 and op.kv_len > op.window)
+    return bool(op.window and op.q_len > 1 and op.kv_len > op.window and not isinstance(op, Composed))
 
 
 def covers(table: OperatorTable, op: Op) -> bool:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention
+from chip.ops.composed import Composed
 from chip.ops.kv_roll import SlidingAppend
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.predict.along import AlongTokens, Answer, OverSequences, answer, grown
+from chip.predict.parts import summed
 from chip.predict.roof import Range, Roof, check_dtype
 from chip.predict.settling import Settling
 from chip.types import ChipError, Cost, Estimate, Op
@@ -32,6 +34,8 @@ class Roofline:
         self._by_ceiling: dict[tuple[str, int], Callable[[float, float], Answer]] = {}
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
+        if isinstance(op, Composed):
+            return summed(op, self)
         cost = op.cost()
         if isinstance(op, AllReduce):
             return self._over_link(op), cost

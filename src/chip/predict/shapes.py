@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from chip.dtypes import BYTES
 from chip.ops.attention import Attention
+from chip.ops.composed import KINDS, Composed
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
 from chip.types import ChipError, Cost, Op
@@ -20,6 +21,7 @@ ALIGNED = 8  # elements: odd widths take other kernels, several times slower, an
 FEATURES = {  # how many there are
     "linear": 7 + 3 * len(TILES),
     **dict.fromkeys(("attention", "masked_attention", "growing_attention"), 19),
+    **dict.fromkeys(KINDS, 9),
 }
 MASKED_TILE = 128  # queries and keys that cuDNN's kernels take at a time
 FLASH_ROWS = 64  # FlashAttention-2 counts its work in blocks of so many queries when it decides on splits
@@ -28,6 +30,8 @@ FLASH_ROWS = 64  # FlashAttention-2 counts its work in blocks of so many queries
 def features(op: Op, cost: Cost, units: int) -> list[float]:
     if isinstance(op, Linear):
         return linear_features(op, units)
+    if isinstance(op, Composed):
+        return composed_features(op, cost)
     if isinstance(op, (Attention, MaskedAttention)):
         return attention_features(op, cost, units)
     raise ChipError(f"{op.kind} has no features to learn from")
@@ -132,4 +136,12 @@ def attention_features(op: Attention | MaskedAttention, c: Cost, units: int) -> 
         ceil(waves) / waves, log2(f.keys_each), log2(ceil(f.blocks / units) * f.keys_each),
         ceil(tile_waves) / tile_waves, log2(ceil(tile_waves)), log2(f.queries / (f.row_tiles * f.row_tile)),
         float(op.q_len == 1), log2(op.kv_len - op.q_len + 1), float(f.parts > 1),
+    ]  # fmt: skip
+
+
+def composed_features(op: Composed, c: Cost) -> list[float]:
+    aligned = op.q_len > 1 and op.keys % ALIGNED == 0  # single tokens meet every length in turn
+    return [
+        log2(op.batch * op.heads), log2(op.heads // op.kv_heads), op.head_dim, log2(op.q_len), log2(op.keys),
+        log2(c.flops), log2(c.bytes), float(op.q_len == 1), float(aligned),
     ]  # fmt: skip

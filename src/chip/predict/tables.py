@@ -13,6 +13,7 @@ from math import dist, sqrt
 from typing import ClassVar
 
 from chip.ops.attention import Attention
+from chip.ops.composed import KINDS, Composed
 from chip.ops.elementwise import Elementwise
 from chip.ops.embedding import Embedding
 from chip.ops.masked_attention import MaskedAttention
@@ -26,7 +27,7 @@ from chip.types import Cost, Op
 AXES = {  # what a table of a kind has ranges of; the others have rows and columns, and a surface instead of a forest
     "linear": ("m", "n", "k"),
     **dict.fromkeys(
-        ("attention", "masked_attention", "growing_attention"),
+        ("attention", "masked_attention", "growing_attention", *KINDS),
         ("batch", "heads", "kv_heads", "head_dim", "q_len", "kv_len"),
     ),
 }
@@ -55,6 +56,8 @@ class Base:
         if isinstance(op, MaskedAttention):
             rates = (self.flop_per_s, self.bytes_per_s, self.copy_bytes_per_s)
             return self.floor_s + masked_attention_s(op, units, *rates)
+        if isinstance(op, Composed):  # products and passes over the scores are kernels of their own
+            return self.floor_s + cost[0] / self.flop_per_s + memory_s
         if isinstance(op, Attention) and self.tiled is not None:
             return self.floor_s + tiled.seconds(op, units, self.tiled, self.flop_per_s, self.bytes_per_s)
         if isinstance(op, Attention):

@@ -55,7 +55,7 @@ def shapes(decoder: Decoder, engine: str, dtype: str, tp: int) -> set[Shape | No
     """Of every operator that the engine launches."""
     e, p = engines.get(engine), precision(dtype)
     layers, last = body(decoder, 1, p, tp), head(decoder, 1, p, tp)
-    programs = (e.rewrite(layers, True), e.rewrite(layers, False), e.rewrite(last, False))
+    programs = [e.rewrite(*of, decoder.architecture) for of in ((layers, True), (layers, False), (last, False))]
     return {shape(c.op) for program in programs for b in program.blocks for c in b.calls} - {None}
 
 

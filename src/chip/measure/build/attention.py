@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from chip.measure.build import Closure, Unsupported, normal
+from chip.measure.build import Closure, Unsupported, normal, torch_dtype
 from chip.ops.attention import Attention
+from chip.ops.composed import Composed
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -116,3 +117,12 @@ def repeat(x: torch.Tensor, groups: int) -> torch.Tensor:
     """HF's repeat_kv: every key head copied for each query head of its group."""
     batch, heads, length, dim = x.shape
     return x[:, :, None].expand(batch, heads, groups, length, dim).reshape(batch, heads * groups, length, dim)
+
+
+def additive_mask(op: Composed, device: torch.device) -> torch.Tensor:
+    """HF's mask for attention that is spelled out: 0 where a query sees a key, the least number elsewhere."""
+    dtype = torch_dtype(op.dtype)
+    last = torch.arange(op.keys - op.q_len, op.keys, device=device)[:, None]
+    hidden = torch.arange(op.keys, device=device)[None, :] > last
+    mask = torch.zeros((op.q_len, op.keys), dtype=dtype, device=device).masked_fill(hidden, torch.finfo(dtype).min)
+    return mask.expand(op.batch, 1, op.q_len, op.keys).contiguous()

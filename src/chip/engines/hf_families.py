@@ -1,0 +1,84 @@
+"""What single families launch under HF transformers where it is not what the others do, as read in their modules.
+
+`tests/device/test_launches_against_hf.py` holds it against what torch is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chip.ops import composed
+from chip.ops.alibi_attention import AlibiAttention
+from chip.ops.attention import Attention
+from chip.ops.composed import Composed
+from chip.ops.float_attention import FloatAttention
+from chip.ops.kv_append import KvAppend
+from chip.ops.kv_join import KvJoin
+from chip.ops.linear import Linear
+from chip.ops.rope import Rope
+from chip.ops.rope_join import RopeJoin
+from chip.ops.scale import Scale
+from chip.ops.silu_mul import SiluMul
+from chip.ops.silu_mul_halves import SiluMulHalves
+from chip.ops.sink_attention import SinkAttention
+from chip.types import Block, Call, Program
+
+# Operators that this file brings in, and those of models that spell out their activation.
+SPELLED = (*composed.KINDS, "rope_join", "silu_mul_halves", "gelu_fast", "gelu_new")
+# Architectures that have no sdpa: each spells out an attention of its own.
+WITHOUT_SDPA: dict[str, type[Composed]] = {
+    "BloomForCausalLM": AlibiAttention,
+    "GPTJForCausalLM": FloatAttention,
+    "GptOssForCausalLM": SinkAttention,
+}
+# Architectures that join the rotated part of each head with the rest of it.
+JOINED = (
+    "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM",
+    "Phi3ForCausalLM", "PhiForCausalLM", "StableLmForCausalLM",
+)  # fmt: skip
+SCALED = ("OPTForCausalLM",)  # that multiply their queries before they attend
+
+
+def own(program: Program, architecture: str) -> Program:
+    """The program with the family's own spelling of attention, rotations, queries and merged gates."""
+    return Program(
+        tuple(Block(b.repeat, tuple(new for c in b.calls for new in _own(c, b, architecture))) for b in program.blocks)
+    )
+
+
+def grown(program: Program) -> Program:
+    """A decode step over a cache that grows: joining the new token to the cache is part of the attention operator, but
+    stands apart where the family spells out its attention."""
+    return Program(tuple(Block(b.repeat, tuple(_grown(b))) for b in program.blocks))
+
+
+def _own(call: Call, block: Block, architecture: str) -> Iterator[Call]:
+    op = call.op
+    if isinstance(op, Attention) and architecture in WITHOUT_SDPA:
+        yield Call(call.role, _as(WITHOUT_SDPA[architecture], op))
+    elif isinstance(op, SiluMul) and any(c.role == _merged(call.role) for c in block.calls):
+        yield Call(call.role, SiluMulHalves(op.rows, op.cols, op.dtype))
+    else:
+        yield call
+    if isinstance(op, Rope) and architecture in JOINED:
+        head_dim = next(c.op.head_dim for c in block.calls if isinstance(c.op, Attention))
+        yield Call("rope_join", RopeJoin(op.rows, op.heads * head_dim, op.dtype))
+    if isinstance(op, Linear) and call.role == "q_proj" and architecture in SCALED:
+        yield Call("q_scale", Scale(op.m, op.n, op.dtype))
+
+
+def _merged(role: str) -> str:
+    """The role of the merged projection before an activation."""
+    return role.removesuffix("act") + "gate_up_proj"
+
+
+def _grown(block: Block) -> list[Call]:
+    join = next((_as(KvJoin, c.op) for c in block.calls if isinstance(c.op, Composed)), None)
+    if join is None:
+        return [c for c in block.calls if not isinstance(c.op, KvAppend)]
+    return [Call(c.role, join) if isinstance(c.op, KvAppend) else c for c in block.calls]
+
+
+def _as(cls: type[Composed], op: Attention) -> Composed:
+    axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.causal, op.window, op.v_head_dim)
+    return cls(*axes, op.dtype)

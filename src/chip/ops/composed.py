@@ -1,0 +1,75 @@
+"""What attention operators of several kernels share: their cost is that of their parts, one kernel each.
+
+The scores of every query with every key are written to memory and passed over again and again: neither causality nor
+a window saves work, but keys that have left a sliding cache are not there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from chip.dtypes import BYTES
+from chip.ops.attention import Attention, visible_keys
+from chip.ops.bmm import Bmm
+from chip.ops.pointwise import Pointwise
+from chip.types import Cost, Op, Seq
+
+KINDS = ("alibi_attention", "float_attention", "sink_attention")  # that are measured as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Composed(Attention):
+    def parts(self) -> tuple[Op, ...]:
+        """The kernels it launches, in order."""
+        raise NotImplementedError
+
+    def over(self, seq: Seq) -> Self:
+        """As attention under a mask: over all slots of a cache of fixed size, or those of a window and the prompt."""
+        total = seq.new + seq.past
+        keys = seq.slots or total
+        if seq.slots and self.window:
+            slots = min(seq.slots, self.window)
+            keys = slots if total <= slots else min(seq.past, slots - 1) + seq.new
+        axes = (seq.count, self.heads, self.kv_heads, self.head_dim, seq.new, keys)
+        return type(self)(*axes, self.causal, self.window, self.v_head_dim, self.dtype)
+
+    def cost(self) -> Cost:
+        """FLOPs are those of the products, as of any attention."""
+        parts = self.parts()
+        costs = [part.cost() for part in parts]
+        return Cost(
+            sum(part.counted_flops for part in parts),
+            sum(c.read_bytes for c in costs),
+            sum(c.write_bytes for c in costs),
+        )
+
+    @property
+    def keys(self) -> int:
+        return visible_keys(self.q_len, self.kv_len, self.causal, self.window)
+
+    @property
+    def score_rows(self) -> int:
+        return self.batch * self.heads * self.q_len
+
+    @property
+    def scores(self) -> int:
+        return self.score_rows * self.keys
+
+    @property
+    def wide(self) -> int:
+        """Elements of its dtype in one of fp32."""
+        return int(BYTES["fp32"] / BYTES[self.dtype])
+
+    def product(self, dtype: str) -> Bmm:
+        """Queries with keys."""
+        return Bmm(self.batch * self.heads, self.q_len, self.keys, self.head_dim, dtype)
+
+    def weighted(self) -> Bmm:
+        """Scores with values."""
+        return Bmm(self.batch * self.heads, self.q_len, self.v_head_dim or self.head_dim, self.keys, self.dtype)
+
+    def merged(self) -> Pointwise:
+        """The result copied from heads before tokens to tokens before heads."""
+        values = self.score_rows * (self.v_head_dim or self.head_dim)
+        return Pointwise(values, values, self.dtype)

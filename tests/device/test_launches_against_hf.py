@@ -1,0 +1,113 @@
+"""What a layer launches, family by family, against what transformers asks of torch when it runs on the meta device:
+every operator that is not a view is a kernel, and a product that adds to broadcast values spreads them first."""
+
+import logging
+
+import pytest
+
+from chip import engines
+from chip.dtypes import precision
+from chip.engines.hf_families import WITHOUT_SDPA
+from chip.models import architectures, describe
+from chip.models.lower import body
+from chip.ops.attention import Attention
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+from test_families_against_hf import CASES  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+VIEWS = {
+    "_unsafe_view", "alias", "as_strided", "detach", "empty", "expand", "new_empty", "permute", "select", "slice",
+    "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view",
+}  # fmt: skip
+KERNELS = {"baddbmm": 2}
+EAGER = engines.get("hf-eager")
+BEYOND = {  # kernels that are not predicted
+    "gpt-j": 8,  # positions looked up and repeated in each layer
+    "glm": 2,  # angles repeated in each layer
+    "glm4": 2,
+    "falcon-7b": 2,  # keys and values taken out of the merged projection by index
+    "gemma": 4,  # one added to the weight of each norm, in fp32
+}
+JUDGED = (
+    "llama", "mistral", "granite", "qwen2", "qwen3", "smollm3", "seed-oss", "starcoder2", "stablelm", "opt", "gpt2",
+    "gpt-bigcode", "gpt-bigcode-many-heads", "phi", "phi3", "phi3-grouped", "gpt-neox", "gpt-neox-in-turn", "bloom",
+    *BEYOND,
+)  # fmt: skip
+LATER = {"Gemma2ForCausalLM"}  # have lost their sdpa since transformers 5.17
+
+
+class Launches(TorchDispatchMode):
+    """Operators asked for while it is on. Attention by sdpa counts as one."""
+
+    def __init__(self):
+        super().__init__()
+        self.on, self.names = False, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        if self.on and name not in VIEWS:
+            self.names += [name] * KERNELS.get(name, 1)
+        return function(*args, **(kwargs or {}))
+
+
+class Sdpa(TorchFunctionMode):
+    def __init__(self, launches):
+        super().__init__()
+        self.launches = launches
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is not torch.nn.functional.scaled_dot_product_attention:
+            return function(*args, **(kwargs or {}))
+        if self.launches.on:
+            self.launches.names.append("sdpa")
+        query, _, value = args
+        batch, heads, queries, _ = query.shape
+        return query.new_empty((batch, queries, heads, value.shape[-1])).transpose(1, 2)
+
+
+def build(raw):
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    config = transformers.AutoConfig.for_model(**raw)
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+
+def launched(model, tokens):
+    """By the last layer, in a prefill of one prompt."""
+    count = model.config.num_hidden_layers
+    last = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count)[-1]
+    launches = Launches()
+    last.register_forward_pre_hook(lambda *_: setattr(launches, "on", True))
+    last.register_forward_hook(lambda *_: setattr(launches, "on", False))
+    with torch.no_grad(), torch.device("meta"), Sdpa(launches), launches:
+        model(torch.zeros((1, tokens), dtype=torch.long), use_cache=True)
+    return launches.names
+
+
+def predicted(d):
+    """By a layer of the last kind."""
+    program = EAGER.rewrite(body(d, 1, precision("bf16"), 1), False, d.architecture)
+    block = [b for b in program.blocks if any(isinstance(c.op, Attention) for c in b.calls)][-1]
+    return sum(EAGER.KERNELS.get(c.op.kind, c.op.KERNELS) for c in block.calls)
+
+
+@pytest.mark.parametrize("case", JUDGED)
+def test_a_layer_launches_what_is_predicted(case):
+    d = describe(CASES[case], case, f"{case}.json")
+    try:
+        names = launched(build(CASES[case]), 24)
+    except RuntimeError as e:
+        if "meta tensors" not in str(e):
+            raise
+        pytest.skip(f"transformers {transformers.__version__} looks at values, which meta tensors have none of")
+    assert len(names) == predicted(d) + BEYOND.get(case, 0), names
+    assert ("sdpa" in names) == (d.architecture not in WITHOUT_SDPA)
+
+
+@pytest.mark.parametrize("architecture", sorted(architectures()))
+def test_families_without_sdpa_are_those_of_transformers(architecture):
+    has = getattr(transformers, architecture)._supports_sdpa
+    assert has == (architecture not in WITHOUT_SDPA) or (architecture in LATER and not has)
