@@ -1,5 +1,8 @@
 """Every operator really runs on the CPU, gives finite values of the right shape, and does the FLOPs it claims."""
 
+import sys
+import types
+
 import pytest
 
 from chip import ops
@@ -315,3 +318,30 @@ def test_large_cpu_inputs_are_random_throughout():
     assert abs(float(x.mean())) < 0.01
     assert abs(float(x.std()) - 1) < 0.01
     assert float(x[2].abs().min()) < float(x[2].abs().max())
+
+
+def test_paged_writes_are_called_as_vllm_calls_them(monkeypatch):
+    """By a stand-in for vLLM's kernel that writes as it does: every token to its own slot, keys and values apart."""
+
+    def write(key, value, key_cache, value_cache, slots, kind, k_scale, v_scale):
+        assert kind == "auto"
+        for cache, new in ((key_cache, key), (value_cache, value)):
+            pages, offsets = slots // cache.shape[1], slots % cache.shape[1]
+            cache[pages, offsets] = new
+        seen.append((key.clone(), key_cache, slots))
+
+    seen = []
+    monkeypatch.setitem(sys.modules, "vllm", types.ModuleType("vllm"))
+    monkeypatch.setitem(sys.modules, "vllm._custom_ops", types.SimpleNamespace(reshape_and_cache_flash=write))
+    op = ops.build("kv_append", {"rows": 24, "cols": 2048, "dtype": "fp32"})
+    build._module(op).build(op, torch.device("cpu"), torch.Generator(), "paged")()
+    (key, cache, slots), *_ = seen
+    assert key.shape == (24, 8, 128)
+    assert len(set(slots.tolist())) == 24
+    assert torch.equal(cache.reshape(-1, 8, 128)[slots], key)
+
+
+def test_paged_writes_without_vllm_or_heads_say_so():
+    op = ops.build("kv_append", {"rows": 24, "cols": 2048, "dtype": "fp32"})
+    with pytest.raises(build.Unsupported, match="part of vLLM"):
+        build._module(op).build(op, torch.device("cpu"), torch.Generator(), "paged")

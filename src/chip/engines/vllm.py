@@ -34,6 +34,7 @@ RUNS_AS = {
         ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "silu", "relu", "rope"),
         "one_pass",
     ),
+    "kv_append": "paged",
     "sampling": "fp32",
 }
 CAVEAT = ""

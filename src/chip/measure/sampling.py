@@ -27,6 +27,7 @@ FAMILY_OPS = ("silu_mul_halves", "rope_join", "gelu_fast", "gelu_new")  # of fam
 WARM_POINTS = 36
 ROTARY_POINTS = 24
 ROPE_POINTS = 60
+PAGE_WRITE_POINTS = 30
 ROLL_POINTS = 28  # windows of 512 tokens to 64 of 2048
 VOCABULARIES = (32000, 50304, 65536, 128256, 151936, 256000)
 COMPILED_COLS = {
@@ -107,8 +108,9 @@ def _families(dtype: str) -> list[list[Point]]:
 
 
 def paged_points(dtype: str) -> list[Point]:
-    """Attention over a paged cache by FlashAttention-3, as vLLM calls it."""
-    return _interleaved([[Point(op, "fa3") for op in ops] for ops in (_decode(dtype), _prefill(dtype), _chunk(dtype))])
+    """Attention over a paged cache by FlashAttention-3, and writes into its pages, as vLLM calls them."""
+    groups = [[Point(op, "fa3") for op in ops] for ops in (_decode(dtype), _prefill(dtype), _chunk(dtype))]
+    return _interleaved([*groups, [Point(op, "paged", "hot") for op in _page_writes(dtype)]])
 
 
 def window_points(dtype: str) -> list[Point]:
@@ -217,6 +219,12 @@ def _rolls(dtype: str) -> Iterator[Op]:
     for u, v in spread(ROLL_POINTS, 2):
         rows, cols = round(log_between(u, 512, 131072)), _multiple(log_between(v, 256, 8192), 64)
         yield ops.build("kv_roll", {"rows": rows, "cols": cols, "dtype": dtype})
+
+
+def _page_writes(dtype: str) -> Iterator[Op]:
+    for u, v in spread(PAGE_WRITE_POINTS, 2):
+        rows, heads = round(log_between(u, 1, 16384)), round(log_between(v, 1, 40))
+        yield ops.build("kv_append", {"rows": rows, "cols": 256 * heads, "dtype": dtype})
 
 
 def _rope(kind: str, dtype: str) -> Iterator[Op]:
