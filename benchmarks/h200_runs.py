@@ -5,7 +5,8 @@
     python benchmarks/h200_runs.py OUT graph --energy-seconds 1
 
 Files of runs and tables land in OUT. Those that lie in results/h200 are gone on with, and so is a step that was
-stopped: run it again. `--dry` prints the commands instead.
+stopped: run it again. `--dry` prints the commands instead. Everything is timed first and looked at under the profiler
+afterwards, since a process that has used it launches more slowly.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LARGEST = "1x128,1x512,1x1024,8x128,8x256,32x64"  # 32B
 GRAPH = "--engine hf-graph --output 9 --repeats 3"
 EAGER = "--engine hf-eager --output 5 --repeats 2 --energy-seconds 0"
 FLASH = f"{EAGER} --sdpa flash"
+BENCH = "bench "
 FP16 = "--dtype fp16 --points 1x128 --output 128 --repeats 5"
 
 STEPS: dict[str, tuple[tuple[str, str], ...]] = {  # (file, command)
@@ -73,18 +75,21 @@ def main() -> int:
     if unknown := set(args.steps) - set(STEPS):
         parser.error(f"no step {sorted(unknown)[0]}; there are {', '.join(STEPS)}")
     worst, forced = 0, list[str]()
-    for name in args.steps or [s for s in STEPS if s != "more"]:
-        for file, words in STEPS[name]:
-            energy = f" --energy-seconds {args.energy_seconds}" if GRAPH in words else ""
-            command = [*shlex.split(words + energy), "-o", str(args.out / file), *forced]
-            if args.dry:
-                print("chip", shlex.join(command))
-                continue
-            go_on(args.out / file)
-            began = time.monotonic()
-            code = cli.main(command)
-            print(f"{name}: exit {code} after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-            worst, forced = max(worst, code), ["--force"]  # from now on this process itself is on the GPU
+    names = args.steps or [s for s in STEPS if s != "more"]
+    asked = [(name, file, words) for name in names for file, words in STEPS[name]]
+    timed = [(name, file, f"{words} --no-profile" if BENCH in words else words) for name, file, words in asked]
+    looked = [(name, file, words) for name, file, words in asked if BENCH in words]
+    for name, file, words in [*timed, *looked]:
+        energy = f" --energy-seconds {args.energy_seconds}" if GRAPH in words else ""
+        command = [*shlex.split(words + energy), "-o", str(args.out / file), *forced]
+        if args.dry:
+            print("chip", shlex.join(command))
+            continue
+        go_on(args.out / file)
+        began = time.monotonic()
+        code = cli.main(command)
+        print(f"{name}: exit {code} after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        worst, forced = max(worst, code), ["--force"]  # from now on this process itself is on the GPU
     return worst
 
 

@@ -148,9 +148,9 @@ def resume(path: Path, environment: Mapping[str, Any]) -> Runs:
 
 def added(runs: Runs, run: Run, config: Mapping[str, Any] | None = None) -> Runs:
     """With one more run; the same one again takes the place of the old."""
-    kept = tuple(r for r in runs.runs if key_of(r) != key_of(run))
+    held = {key_of(r): r for r in runs.runs}
     configs = runs.configs if config is None else {**runs.configs, run.model: dict(config)}
-    return replace(runs, runs=(*kept, run), configs=configs)
+    return replace(runs, runs=tuple({**held, key_of(run): run}.values()), configs=configs)
 
 
 def _check(run: Run, where: str) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,7 @@ class Mortal:
     """An engine that dies at every second point."""
 
     NAME = TITLE = "mortal"
+    OWN_PROCESS = True
     opened = 0
 
     def open(self, job):
@@ -228,6 +230,9 @@ class Mortal:
             raise run.Lost("the engine was killed (signal 9)")
         return runs.Run("tiny", "mortal", "", scenario, "ok", "", (1,), ((1, 1, 1),), (4,))
 
+    def look(self, found):
+        return replace(found, busy={"decode": 0.5})
+
 
 def test_an_engine_that_was_killed_is_started_again(tiny, monkeypatch, capsys):
     engine = Mortal()
@@ -236,7 +241,50 @@ def test_an_engine_that_was_killed_is_started_again(tiny, monkeypatch, capsys):
     assert bench(tiny, "--engine", "mortal", "--batch", "1,2,3", "--prompt", "8") == 1
     assert [status for *_, status in points()] == ["ok", "failed", "ok"]
     assert engine.opened == 2
+    assert [r.busy for r in runs.read(Path("artifacts/llm.json"))[1].runs] == [{"decode": 0.5}, {}, {"decode": 0.5}]
     assert "tiny mortal pp8+tg4xb2: the engine was killed (signal 9)" in capsys.readouterr().err
+
+
+class Watched:
+    """Two engines in this process that note what is asked of them, in which order."""
+
+    NAME = TITLE = "watched"
+    OWN_PROCESS = False
+
+    def __init__(self):
+        self.asked = []
+
+    def open(self, job):
+        self.job = job
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def measure(self, scenario, repeats):
+        self.asked.append(("time", self.job.model, scenario.batch))
+        return runs.Run(self.job.model, "watched", "", scenario, "ok", "", (1,), ((1, 1, 1),), (4,))
+
+    def look(self, found):
+        self.asked.append(("look", found.model, found.scenario.batch))
+        return replace(found, busy={"decode": 0.5})
+
+
+def test_nothing_is_profiled_before_everything_is_timed(monkeypatch, tmp_path):
+    """A process that has used the profiler launches more slowly ever after."""
+    engine = Watched()
+    monkeypatch.setattr(grid, "get", lambda name: engine)
+    points = tuple(Scenario(batch, 8, 4) for batch in (1, 2))
+    plans = [grid.Plan("watched", run.Job(model, {}), points) for model in ("a", "b")]
+    ledger = grid.Ledger(tmp_path / "runs.json", open_device("cpu"))
+    grid.measure(plans, ledger, 1, print, look=False)
+    assert [what for what, *_ in engine.asked] == ["time"] * 4
+    grid.measure(plans, ledger, 1, print)
+    assert engine.asked[4:] == [("look", model, batch) for model in "ab" for batch in (1, 2)]
+    assert all(r.busy for r in runs.read(tmp_path / "runs.json")[1].runs)
 
 
 def test_repeats_give_way_to_max_seconds(tiny):

@@ -78,6 +78,7 @@ def test_steps_agree_with_generate_and_profiling_leaves_no_trace(monkeypatch, tm
                 assert median(again.ttft_ns) == pytest.approx(one, rel=WITHIN)
             assert again.tpot_s * 1e9 == pytest.approx((whole - one) / (point.output - 1), rel=WITHIN)
             assert again.tpot_s == pytest.approx(first.tpot_s, rel=WITHIN)
+            again = session.look(again)
             assert set(again.busy) == {"prefill", "decode"}
             assert again.busy["decode"] > 0.8
             assert again.energy is not None

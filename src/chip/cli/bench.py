@@ -61,6 +61,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=run.ENERGY_S,
         help="work for each energy figure, 0 for none [%(default)g]",
     )
+    add(
+        "--no-profile",
+        action="store_true",
+        help="only time; without it the same command looks under the profiler afterwards, for the GPU's idle share",
+    )
     add("--sdpa", choices=run.SDPA, default="", help="attention backend of the HF engines [torch's choice]")
     add("--weights", choices=("auto", "random", "files"), default="auto", help="[files where there are any]")
     add("--prompt-text", metavar="TEXT", default="", help="real text instead of random tokens; needs weights")
@@ -84,7 +89,11 @@ def run(args: argparse.Namespace) -> int:
     if not args.force:
         refuse_busy(device)
     ledger = grid.Ledger(args.file, device)
-    found = grid.measure(plans, ledger, args.repeats, lambda text: print(f"chip bench: {text}", file=sys.stderr))
+
+    def tell(text: str) -> None:
+        print(f"chip bench: {text}", file=sys.stderr)
+
+    found = grid.measure(plans, ledger, args.repeats, tell, look=not args.no_profile)
     print(json.dumps(document(found, str(args.file)), indent=1) if args.json else render(found))
     print(f"wrote {args.file}", file=sys.stderr)
     return 1 if any(r.status == "failed" for r in found) else 0

@@ -5,6 +5,10 @@ engine may take a minute. `Session.measure(scenario, repeats)` gives a `Run` wit
 point is a ChipError in one line, which `chip bench` keeps as a failed Run before it goes on. `Lost` says that the
 session is of no more use; the next point then opens a new one. `ContextLost` ends the grid. Nothing here imports torch
 at module level.
+
+A process that has once used the profiler launches more slowly ever after: each launch, and each kernel of a graph, by
+some tenths of a microsecond. So nothing is profiled before everything is timed: `Session.look(run)` then gives the Run
+with what the profiler saw.
 """
 
 from __future__ import annotations
@@ -71,6 +75,7 @@ class Session(Protocol):
     """An engine with its model loaded. Used as a context manager; `close` frees the device."""
 
     def measure(self, scenario: Scenario, repeats: int) -> Run: ...
+    def look(self, run: Run) -> Run: ...
     def close(self) -> None: ...
     def __enter__(self) -> Session: ...
     def __exit__(self, *_: object) -> None: ...
@@ -79,6 +84,7 @@ class Session(Protocol):
 class Engine(Protocol):
     NAME: str
     TITLE: str
+    OWN_PROCESS: bool  # profiling slows nothing but its session
 
     def open(self, job: Job) -> Session: ...
 

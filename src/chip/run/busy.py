@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from chip.measure.device import Device
+from chip.measure.kineto import Used
 from chip.measure.timing import Call, spin_cycles
 from chip.run.clock import WARM_DECODES, Samples
 from chip.run.steps import Graph, Steps
@@ -29,11 +30,16 @@ class Look:
     names: tuple[str, ...] = ()
 
 
+def by_events(steps: Steps) -> bool:
+    """Whether no profiler is needed to see them: nothing in a graph waits for the host."""
+    return isinstance(steps, Graph)
+
+
 def look(device: Device, steps: Steps, output: int) -> dict[str, Look]:
-    """Prefill and decode as the profiler sees them; a graph's by events, since nothing in it waits for the host."""
+    """Prefill and decode, by events where they tell, else as the profiler sees them."""
     if device.kind != "cuda":
         return {}
-    see = _by_events if isinstance(steps, Graph) else _by_profiler
+    see = _by_events if by_events(steps) else _by_profiler
     found = {"prefill": see(device, steps.rewind, steps.prefill, 2)}
     if output > 1:
         steps.rewind()
@@ -74,6 +80,7 @@ def _by_profiler(device: Device, ready: Call, step: Call, count: int) -> Look | 
         device.synchronize()
         return returned - began
 
+    Used.before = True
     profiled = max(1, count // 2)
     hosts = [run() for _ in range(count - profiled)]
     with profile(activities=[ProfilerActivity.CUDA]) as p:

@@ -57,22 +57,32 @@ class Ledger:
         self.runs = runs.added(self.runs, run, job.config)
         runs.write(self.path, self.runs, self.environment)
 
+    def unseen(self, plan: Plan) -> list[Run]:
+        """Finished runs of a plan that nobody has looked at under the profiler."""
+        wanted = {plan.key(s) for s in plan.scenarios}
+        return [r for r in self.runs.runs if runs.key_of(r) in wanted and r.status == "ok" and not r.busy]
 
-def measure(plans: Sequence[Plan], ledger: Ledger, repeats: int, tell: Tell) -> list[Run]:
+
+def measure(plans: Sequence[Plan], ledger: Ledger, repeats: int, tell: Tell, look: bool = True) -> list[Run]:
     """Every point's run: those the file already had, those measured now, and those that failed with their reason."""
     untried = [(plan, ledger.missing(plan)[0]) for plan in plans]
     failed = [(plan, ledger.missing(plan)[1]) for plan in plans]
     with Progress(sum(len(left) for _, left in (*untried, *failed)), "bench") as progress:
         try:
             for plan, left in (*untried, *failed):  # what failed comes last, because it may end the process's context
-                _measure(plan, left, ledger, repeats, progress, tell)
+                _measure(plan, left, ledger, repeats, progress, tell, look)
+            for plan in plans if look else ():
+                if plan.job.device != "cpu" and not get(plan.engine).OWN_PROCESS and (unseen := ledger.unseen(plan)):
+                    _look_again(plan, unseen, ledger, tell)
         except ContextLost:
             tell("the CUDA context is lost and nothing more can run in this process; the same command goes on")
     order = {plan.key(s): i for i, (plan, s) in enumerate((p, s) for p in plans for s in p.scenarios)}
     return sorted((r for r in ledger.runs.runs if runs.key_of(r) in order), key=lambda r: order[runs.key_of(r)])
 
 
-def _measure(plan: Plan, left: deque[Scenario], ledger: Ledger, repeats: int, progress: Progress, tell: Tell) -> None:
+def _measure(
+    plan: Plan, left: deque[Scenario], ledger: Ledger, repeats: int, progress: Progress, tell: Tell, look: bool
+) -> None:
     """One session for all points; a new one when it was lost."""
     while left:
         progress.step(plan.title(left[0]))
@@ -97,6 +107,29 @@ def _measure(plan: Plan, left: deque[Scenario], ledger: Ledger, repeats: int, pr
                     break
                 if left:
                     progress.step(plan.title(left[0]))
+            else:
+                if look and get(plan.engine).OWN_PROCESS:
+                    _look(plan, session, ledger.unseen(plan), ledger, tell)
+
+
+def _look_again(plan: Plan, unseen: Sequence[Run], ledger: Ledger, tell: Tell) -> None:
+    try:
+        session = get(plan.engine).open(plan.job)
+    except ChipError as e:
+        tell(f"{plan.title()}: not looked at under the profiler: {e}")
+        return
+    with session:
+        _look(plan, session, unseen, ledger, tell)
+
+
+def _look(plan: Plan, session: Session, unseen: Sequence[Run], ledger: Ledger, tell: Tell) -> None:
+    for run in unseen:
+        try:
+            ledger.add(session.look(run), plan.job)
+        except ChipError as e:  # its times stand
+            tell(f"{plan.title(run.scenario)}: not looked at under the profiler: {e}")
+            if isinstance(e, Lost):
+                return
 
 
 def _point(plan: Plan, session: Session, scenario: Scenario, repeats: int) -> tuple[Run, ChipError | None]:

@@ -11,6 +11,7 @@ from chip.types import Scenario
 
 NAME = "hf-compile"
 TITLE = "HF transformers, StaticCache, decode step by torch.compile (reduce-overhead)"
+OWN_PROCESS = False
 DEFAULTS = {"backend": "inductor", "mode": "reduce-overhead"}
 WARM_CALLS = 6  # compile, once more where a sliding window counts in Python, record, replay; any cache has room for it
 

@@ -9,6 +9,7 @@ from chip.types import Scenario
 
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
+OWN_PROCESS = False
 
 
 def open(job: Job) -> Session:

@@ -11,6 +11,7 @@ from chip.types import ChipError, Scenario
 
 NAME = "hf-graph"
 TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
+OWN_PROCESS = False
 NO_GRAPH = "a CPU has no graphs: the same steps over the static cache, launched one by one"
 
 

@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from chip.measure.device import open_device
 from chip.measure.energy import NotAvailable, idle_watts, probe_for
+from chip.measure.kineto import Used
 from chip.run import ContextLost, Job, busy, clock, energy, text
 from chip.run.model import brief, build, libraries, no_kernel
 from chip.run.steps import LEAST_STEPS, Steps
@@ -60,6 +62,17 @@ class HfSession:
 
     def measure(self, scenario: Scenario, repeats: int) -> Run:
         refuse_too_long(self.model, scenario)
+        with self._point(scenario):
+            return self._measure(scenario, repeats)
+
+    def look(self, run: Run) -> Run:
+        with self._point(run.scenario):
+            steps = self.make(self.model, self._ids(run.scenario), run.scenario, bool(self.job.prompt_ids), {})
+            clock.warm_up(self.device, steps, run.scenario.output)
+            return _seen(run, busy.look(self.device, steps, run.scenario.output))
+
+    @contextmanager
+    def _point(self, scenario: Scenario) -> Iterator[None]:
         self._forget()
         with ExitStack() as stack:
             stack.enter_context(self._context())
@@ -67,7 +80,7 @@ class HfSession:
             stack.enter_context(clock.deadline(self.job.timeout_s))
             stack.enter_context(self.grad())
             stack.enter_context(backend(self.job.sdpa))
-            return self._measure(scenario, repeats)
+            yield
 
     def _forget(self) -> None:
         """What the point before left: caches held in cycles, torch's pool, and the workspace that cuBLAS keeps for each
@@ -86,11 +99,11 @@ class HfSession:
         began = time.perf_counter()
         clock.warm_up(device, steps, s.output)
         setup["warm_up"] = time.perf_counter() - began
+        slowed = (Used.FLAG,) if device.kind == "cuda" and Used.before else ()
         samples = clock.repeated(device, steps, s.output, repeats, job.max_seconds)
         memory = self._memory()
-        looks = busy.look(device, steps, s.output)
         joules, notes = self._energy(steps, s)
-        return Run(
+        run = Run(
             model=job.model,
             engine=self.name,
             variant=job.variant,
@@ -99,8 +112,6 @@ class HfSession:
             ttft_ns=tuple(samples.ttft_ns),
             step_ns=tuple(samples.step_ns),
             e2e_ns=tuple(samples.e2e_ns),
-            busy=busy.shares(looks, samples),
-            waits=busy.waits(looks, samples),
             memory=memory,
             energy=joules,
             setup_s={k: round(v, 3) for k, v in setup.items()},
@@ -109,9 +120,10 @@ class HfSession:
             settings=self._settings(),
             text=self._said(steps, s) if job.prompt_ids and job.folder else (),
             method=METHOD,
-            flags=(*self.notes, *samples.flags, *notes),
+            flags=(*self.notes, *samples.flags, *notes, *slowed),
             device=device.title,
         )
+        return _seen(run, busy.look(device, steps, s.output)) if busy.by_events(steps) else run
 
     def _ids(self, s: Scenario) -> torch.Tensor:
         device = self.device.torch_device
@@ -178,6 +190,11 @@ class HfSession:
             if self.job.sdpa and no_kernel(e):
                 raise ChipError(f"--sdpa {self.job.sdpa}: torch has no such kernel for this step") from None
             raise ChipError(f"failed ({brief(e)})") from None
+
+
+def _seen(run: Run, looks: dict[str, busy.Look]) -> Run:
+    samples = clock.Samples(list(run.ttft_ns), list(run.step_ns), list(run.e2e_ns))
+    return replace(run, busy=busy.shares(looks, samples), waits=busy.waits(looks, samples))
 
 
 @contextmanager

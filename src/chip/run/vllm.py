@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from chip.types import ChipError, Scenario
 
 NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"
+OWN_PROCESS = True
 WORKER = Path(__file__).with_name("vllm_worker.py")
 PREFIX = "CHIP_ENGINE_"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -92,11 +93,6 @@ class VllmSession:
         warm = self.worker.ask("prepare", until, **point, prompt_ids=list(self.job.prompt_ids))
         whole = self._repeat(scenario.output, repeats, until)
         alone = self._repeat(1, PREFILLS, until) if scenario.output > 1 else whole
-        profile = self.worker.ask("profile", until, kernels=True)
-        walls = {"prefill": stats.median(alone.answer["ttft_ns"])}
-        if scenario.output > 1:
-            walls["decode"] = stats.median([sum(s) / len(s) for s in whole.answer["step_ns"]])
-        kernels = {phase: found["kernels"] for phase, found in profile.items()}
         return Run(
             model=self.job.model,
             engine=NAME,
@@ -106,18 +102,31 @@ class VllmSession:
             ttft_ns=tuple(whole.answer["ttft_ns"]),
             step_ns=tuple(map(tuple, whole.answer["step_ns"])),
             e2e_ns=tuple(whole.answer["e2e_ns"]),
-            busy={p: min(1.0, profile[p]["busy_ns"] / wall) for p, wall in walls.items() if p in profile},
-            waits=waits(profile, walls),
             memory={**whole.answer["memory"], "kv_cache_tokens": self.opened["kv_cache_tokens"]},
             energy=self._energy(whole, alone),
             setup_s={k: round(v, 3) for k, v in {**self.opened["setup_s"], "warm_up": warm["warm_up_s"]}.items()},
             weights=self.job.weights,
             engine_version=f"vllm {self.opened['version']}",
-            settings={**self.opened["settings"], "torch": self.opened["torch"], "kernels": kernels},
+            settings={**self.opened["settings"], "torch": self.opened["torch"]},
             text=self._said(whole.answer["tokens"]),
             method=METHOD,
             flags=self._flags(scenario, repeats, whole),
             device=self.opened["device"],
+        )
+
+    def look(self, run: Run) -> Run:
+        s, until = run.scenario, time.monotonic() + self.job.timeout_s
+        point = {"batch": s.batch, "prompt": s.prompt, "output": s.output}
+        self.worker.ask("prepare", until, **point, prompt_ids=list(self.job.prompt_ids))
+        profile = self.worker.ask("profile", until, kernels=True)
+        walls = {"prefill": stats.median(run.ttft_ns)}
+        if s.output > 1:
+            walls["decode"] = stats.median([sum(each) / len(each) for each in run.step_ns])
+        return replace(
+            run,
+            busy={p: min(1.0, profile[p]["busy_ns"] / wall) for p, wall in walls.items() if p in profile},
+            waits=waits(profile, walls),
+            settings={**run.settings, "kernels": {phase: found["kernels"] for phase, found in profile.items()}},
         )
 
     def _repeat(self, output: int, count: int, until: float) -> Repeats:
