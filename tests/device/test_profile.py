@@ -281,3 +281,14 @@ def test_a_lost_device_ends_the_run(cpu, monkeypatch):
 
     with pytest.raises(ChipError, match="no longer answers"):
         profile._still_there(Gone())
+
+
+def test_a_span_takes_more_buffers(cpu):
+    """Address translation misses once buffers lie far apart, as the weights of a large model do."""
+    op = ops.build("add", {"rows": 64, "cols": 1024, "dtype": "fp32"})
+    few, many = (
+        next(profile.profile_case(suites.Case(op, "torch"), cpu, ["cold"], replace(SETTINGS, span_bytes=span)))
+        for span in (0.0, 200 * op.cost().bytes)
+    )
+    sets = [int(m.method.split(" buffer set")[0].rpartition(" ")[2]) for m in (few, many)]
+    assert sets[1] == 200 > sets[0]

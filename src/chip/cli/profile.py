@@ -61,6 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="load before sampling [0.2, before long arithmetic 1.5; with --quick 0.04]",
     )
+    add("--span", type=float, metavar="GB", help="cold buffers together take at least this much memory [0]")
     add("--quick", action="store_true", help="fewer samples, shorter warm-up")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
     add("-o", "--output", metavar="FILE", default="", help=f"append to this JSON Lines file [suites: {SUITE_FILE}]")
@@ -116,6 +117,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ChipError(f"--runs must be at least 3, got {args.runs}")
     if args.warm_up is not None and not 0 <= args.warm_up <= 3600:
         raise ChipError(f"--warm-up must be between 0 and 3600 seconds, got {args.warm_up:g}")
+    if args.span is not None and not 0 <= args.span <= 1e4:
+        raise ChipError(f"--span must be between 0 and 10000 GB, got {args.span:g}")
     for name in ("batch", "prompt"):
         if not 1 <= getattr(args, name) <= 2**24:
             raise ChipError(f"--{name} must be between 1 and 2^24, got {getattr(args, name)}")
@@ -137,6 +140,8 @@ def _settings(args: argparse.Namespace) -> Settings:
         settings = replace(settings, only=tuple(words_of(args.context)))
     if args.runs:
         settings = replace(settings, runs=args.runs)
+    if args.span:
+        settings = replace(settings, span_bytes=args.span * 1e9)
     return settings if args.warm_up is None else replace(settings, warm_s=args.warm_up, arithmetic_warm_s=args.warm_up)
 
 

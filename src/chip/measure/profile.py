@@ -39,6 +39,7 @@ STARVED_SHARE = 0.5  # ... and calls of many kernels where handing them over tak
 MAX_SETS = 512
 SPREAD_SETS, SPREAD_BYTES = 8, 8e9  # where a buffer lies changes its speed by a per cent or two: take several places
 MAX_INNER = 2048
+SPAN_SHARE = 0.7  # of the device's memory
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Settings:
     cpu_cold_bytes: int = 2**29  # filling more buffers than this would take a CPU longer than measuring
     arithmetic_warm_s: float = 1.5  # instead, before long arithmetic: its clock takes a while to settle
     steady: bool = True  # calls of SHORT_S and more run without a pause between samples, as they do in a model
+    span_bytes: float = 0.0  # cold buffers together take at least this: in a model addresses lie far apart
     only: tuple[str, ...] = ()  # contexts; empty: all that the device has
 
     @property
@@ -179,7 +181,8 @@ class _Bench:
             wanted = min(wanted, int(self.settings.cpu_cold_bytes // self._bytes()) + 2)
         elif SPREAD_SETS * self.op.cost().bytes <= SPREAD_BYTES:
             wanted = max(wanted, SPREAD_SETS)
-        return max(1, min(wanted, MAX_SETS))
+        span = min(self.settings.span_bytes, SPAN_SHARE * self.device.memory_bytes)
+        return max(1, min(max(wanted, int(span // self.op.cost().bytes)), MAX_SETS))
 
     def measure(self, wanted: Sequence[str]) -> Iterator[Measurement]:
         made: dict[str, tuple[Samples, str]] = {}
