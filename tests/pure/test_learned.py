@@ -601,3 +601,20 @@ def test_a_dtype_that_nothing_was_measured_in_is_noted():
     assert said("fp32") == ["no operator was measured in fp32 on h200: all are the calibrated roofline's"]
     assert said("fp16") == ["operators were measured in bf16 on h200; those answer for fp16"]
     assert said("bf16") == said("int4") == []
+
+
+def test_an_edge_keeps_kernels_apart():
+    """Two points on either side of an edge: what is asked stands by the one on its own side."""
+    smooth = Surface((0.0, 0.0), (3.9, 4.1), (-1.0, 1.0), 0.0)
+    apart = replace(smooth, edges=((1, 4.0),))
+    assert abs(smooth(0.0, 3.99) - smooth(0.0, 4.01)) < 0.05
+    assert apart(0.0, 4.01) - apart(0.0, 3.99) < -10  # nearer to the second, further from the first
+
+
+def test_the_kernels_that_torch_changes_are_told_apart():
+    embedding, softmax = (next(t for t in BUNDLED.operators if t.op == kind) for kind in ("embedding", "softmax"))
+    assert [round(2**at) for _, at in embedding.surface.edges] == [16]
+    assert [round(2**at) for _, at in softmax.surface.edges] == [2048, 9216, 24511]
+    e = estimator_of(H200)
+    few, more = (e(ops.build("embedding", {"rows": rows, "cols": 4096}))[0].seconds for rows in (16, 17))
+    assert few > 2 * more  # sixteen rows are gathered one after another

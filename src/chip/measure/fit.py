@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ from chip.ops.attention import Attention
 from chip.ops.composed import KINDS
 from chip.ops.linear import Linear
 from chip.predict.settling import Settling
-from chip.predict.shapes import ALIGNED
-from chip.predict.tables import AXES, ROW_AXES, ROW_OPS, Base, Forest, OperatorTable, Spread, Surface, Tables
+from chip.predict.shapes import ALIGNED, JUMPS
+from chip.predict.tables import AXES, ROW_AXES, ROW_OPS, Base, Forest, OperatorTable, Spread, Surface, Tables, place
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
 CONTEXTS = ("cold", "hot")
@@ -150,7 +151,8 @@ def _table(
     else:
         base = bases.row_base(base, ops, measured)
         x = np.log2([[op.rows, op.cols] for op in ops])  # type: ignore[attr-defined]
-        fit_one = _Surface
+        edges = JUMPS.get(kind, ()) if implementation == "torch" else ()
+        fit_one = partial(_Surface, edges=tuple((ROW_AXES.index(axis), float(np.log2(last))) for axis, last in edges))
     expected = np.array([base.seconds(op, op.cost(), profile.units) for op in ops])
     y = np.log(measured / expected)
     predicted = expected * np.exp(_unseen(fit_one, x, y))
@@ -264,12 +266,16 @@ def _forest(learned: Any) -> Forest:
 
 
 class _Surface:
-    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+    def __init__(self, x: np.ndarray, y: np.ndarray, edges: tuple[tuple[int, float], ...] = ()) -> None:
+        self.edges = edges
         self.points, at = np.unique(x, axis=0, return_index=True)
-        self.model = RBFInterpolator(self.points, y[at], kernel="linear", smoothing=SMOOTHING, degree=0)
+        self.model = RBFInterpolator(self._placed(self.points), y[at], kernel="linear", smoothing=SMOOTHING, degree=0)
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(self.model(x))
+        return np.asarray(self.model(self._placed(x)))
+
+    def _placed(self, x: np.ndarray) -> np.ndarray:
+        return np.array([place((float(r), float(c)), self.edges) for r, c in x])
 
 
 def _surface(learned: Any) -> Surface:
@@ -279,4 +285,4 @@ def _surface(learned: Any) -> Surface:
     x, y, w = (
         tuple(float(f"{v:.9g}") for v in part) for part in (learned.points[:, 0], learned.points[:, 1], -weights)
     )
-    return Surface(x, y, w, constant)
+    return Surface(x, y, w, constant, learned.edges)

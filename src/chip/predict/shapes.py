@@ -23,6 +23,12 @@ FEATURES = {  # how many there are
     **dict.fromkeys(("attention", "masked_attention", "growing_attention"), 19),
     **dict.fromkeys(KINDS, 9),
 }
+# Where torch takes another kernel for an operator over rows and columns: the last size of the one before. Softmax: a
+# warp a row, the row in registers, the row in shared memory. A few rows are gathered by a kernel that walks over them.
+JUMPS: dict[str, tuple[tuple[str, int], ...]] = {
+    "softmax": (("cols", 2048), ("cols", 9216), ("cols", 24511)),
+    "embedding": (("rows", 16),),
+}
 MASKED_TILE = 128  # queries and keys that cuDNN's kernels take at a time
 FLASH_ROWS = 64  # FlashAttention-2 counts its work in blocks of so many queries when it decides on splits
 

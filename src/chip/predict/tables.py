@@ -24,6 +24,7 @@ from chip.predict.settling import Settling
 from chip.predict.shapes import attention_waves_s, features, masked_attention_s
 from chip.types import Cost, Op
 
+STEP = 6.0  # octaves
 AXES = {  # what a table of a kind has ranges of; the others have rows and columns, and a surface instead of a forest
     "linear": ("m", "n", "k"),
     **dict.fromkeys(
@@ -114,22 +115,29 @@ class Forest:
         return f"({self._text(self.left[i])} if {test} else {self._text(self.right[i])})"
 
 
+def place(at: tuple[float, float], edges: Sequence[tuple[int, float]]) -> tuple[float, ...]:
+    """Coordinates in which points on different sides of an edge are no neighbours."""
+    return (*at, *[STEP if at[axis] > edge else 0.0 for axis, edge in edges]) if edges else at
+
+
 @dataclass(frozen=True)
 class Surface:
-    """A correction over log2 rows and log2 columns: a constant plus weighted distances to the measured points."""
+    """A correction over log2 rows and log2 columns: a constant plus weighted distances to the measured points. At each
+    of its `edges` (of rows, 0, or columns, 1) another kernel takes over: what lies beyond is STEP further away."""
 
     x: tuple[float, ...]
     y: tuple[float, ...]
     weight: tuple[float, ...]
     constant: float
+    edges: tuple[tuple[int, float], ...] = ()
 
     def __call__(self, x: float, y: float) -> float:
-        at = (x, y)
+        at = place((x, y), self.edges)
         return self.constant + sum([w * dist(at, p) for p, w in zip(self.points, self.weight)])
 
     @cached_property
-    def points(self) -> list[tuple[float, float]]:
-        return list(zip(self.x, self.y))
+    def points(self) -> list[tuple[float, ...]]:
+        return [place(p, self.edges) for p in zip(self.x, self.y)]
 
 
 @dataclass(frozen=True)

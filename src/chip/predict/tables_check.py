@@ -78,7 +78,10 @@ def _wrong_surface(s: Surface | None) -> str:
     assert s is not None
     if not s.weight or not len(s.x) == len(s.y) == len(s.weight):
         return "its surface needs points, and arrays of one length"
-    return "" if _finite((s.constant, *s.x, *s.y, *s.weight)) else "its surface holds NaN or infinity"
+    if any(axis not in (0, 1) for axis, _ in s.edges):
+        return "an edge of its surface must be of rows, 0, or columns, 1"
+    finite = _finite((s.constant, *s.x, *s.y, *s.weight, *(at for _, at in s.edges)))
+    return "" if finite else "its surface holds NaN or infinity"
 
 
 def _finite(numbers: Sequence[float]) -> bool:
