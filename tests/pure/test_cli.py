@@ -125,10 +125,10 @@ tiny on GPU, hf-eager, bf16: 1 x (4 in, 2 out)
 
               predicted  90 % interval        bound by
 ----------  -----------  -------------------  --------
-TTFT           59.01 us  53.11 us - 64.91 us  launch
-TPOT              61 us  54.9 us - 67.1 us    launch
-end to end       120 us  108 us - 132 us
-throughput  16665 tok/s  15150 - 18516
+TTFT           59.01 us  52.76 us - 65.26 us  launch
+TPOT              61 us  54.54 us - 67.47 us  launch
+end to end       120 us  107.3 us - 132.7 us
+throughput  16665 tok/s  15068 - 18640
 
 memory a GPU: weights 2.2 KiB + KV 0.1 KiB (0.01562 KiB/token) + activations 32.0 MiB = 1.3 GiB of 64.0 GiB: fits, \
 largest batch 91461847

@@ -3,20 +3,22 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from conftest import round_profile, write_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip import engines, hardware
+from chip import artifact, engines, hardware
 from chip.models import describe, library
 from chip.predict import operator, request
-from chip.predict.compose import Composer
+from chip.predict.compose import BETWEEN_CARDS, Composer, Line, Phase
 from chip.predict.roof import reference, roof_of
 from chip.predict.roofline import Roofline
 from chip.types import Ceiling, ChipError, Scenario, Seq
 
+RECORDS = Path(__file__).parents[2] / "results" / "h200"
 ENGINES = engines.names()
 KEYS = {
     "schema", "model", "gpu", "engine", "batch", "prompt", "output", "dtype", "tp", "ttft_ms", "tpot_ms", "e2e_ms",
@@ -525,3 +527,31 @@ def test_a_faster_gpu_is_never_slower(model, batch, prompt):
 def test_a_sequence_is_a_value():
     assert Seq(1, 2) == Seq(1, 2, 1)
     assert Scenario(8, 512, 128).name == "pp512+tg128xb8"
+
+
+def made_up(role, seconds, below, above, source):
+    return Line(role, "linear", 1, seconds, seconds - below, seconds + above, "memory", source, 0.0, 0.0)
+
+
+def test_what_errs_on_its_own_adds_as_squares():
+    card = 10 * (BETWEEN_CARDS - 1)
+    apart = Phase([made_up("a", 6, 3, 3, "interpolated"), made_up("b", 4, 4, 4, "interpolated")])
+    assert apart.high_s - 10 == pytest.approx(math.hypot(3, 4, card))
+    assert 10 - apart.low_s == pytest.approx(math.hypot(3, 4, card))
+    together = Phase([made_up("a", 6, 3, 3, "roofline"), made_up("b", 4, 4, 4, "roofline")])
+    assert together.high_s - 10 == pytest.approx(math.hypot(7, card))
+    mixed = Phase([made_up("a", 6, 1, 3, "interpolated"), made_up("b", 4, 2, 4, "engine")])
+    assert mixed.high_s - 10 == pytest.approx(math.hypot(3, 4, card))
+    assert 10 - mixed.low_s == pytest.approx(math.hypot(1, 2, card))
+
+
+def test_an_interval_ends_at_nothing():
+    assert Phase([made_up("a", 1, 5, 5, "engine")]).low_s == 0
+
+
+def test_cards_are_as_far_apart_as_the_two_that_were_calibrated():
+    first, second = (
+        artifact.read(RECORDS / f"calibration-{i}.json", "chip.hardware_profile/1").data["ceilings"] for i in (1, 2)
+    )
+    ratios = [first[n]["value"] / second[n]["value"] for n in first if n.startswith(("matmul", "hbm"))]
+    assert max(max(r, 1 / r) for r in ratios) == pytest.approx(BETWEEN_CARDS, abs=0.002)

@@ -1,12 +1,14 @@
 """From operators to a step, from steps to a request. Operators of a step run one after another: their times add.
 
-Intervals of roofline estimates share their cause (the same ceilings and factors), so they add linearly too.
+Intervals of roofline estimates share their cause (the same ceilings and factors), so they add linearly; learned
+operators err each on its own, so theirs add as squares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from math import sqrt
 from typing import NamedTuple, Protocol
 
 from chip import engines
@@ -60,18 +62,40 @@ MATMULS = frozenset(composed.KINDS) | {
 }  # fmt: skip
 
 
+# Largest ratio between the ceilings of the two H200s in results/h200: a card differs from the next by so much.
+BETWEEN_CARDS = 1.035
+
+
 class Phase:
-    """Prefill (until the last first token) or the mean decode step: its lines, longest first, and their sums."""
+    """Prefill (until the last first token) or the mean decode step: its lines, longest first, and their sums.
+
+    In its interval what rests on one roof, or on one host, errs together; cards differ, and then in everything."""
 
     __slots__ = ("bytes", "high_s", "lines", "low_s", "matmul_flops", "seconds")
 
     def __init__(self, lines: Iterable[Line]) -> None:
         self.lines = sorted(lines, key=_seconds, reverse=True)
         self.seconds = sum([n.seconds for n in self.lines])
-        self.low_s = sum([n.low_s for n in self.lines])
-        self.high_s = sum([n.high_s for n in self.lines])
+        self.low_s, self.high_s = _interval(self.lines, self.seconds)
         self.bytes = sum([n.bytes for n in self.lines])
         self.matmul_flops = sum([n.flops for n in self.lines if n.kind in MATMULS])
+
+
+def _interval(lines: Sequence[Line], seconds: float) -> tuple[float, float]:
+    below = above = (seconds * (BETWEEN_CARDS - 1)) ** 2
+    together: dict[str, tuple[float, float]] = {}
+    for n in lines:
+        low, high = n.seconds - n.low_s, n.high_s - n.seconds
+        if n.source == LEARNED:
+            below += low * low
+            above += high * high
+        else:
+            less, more = together.get(n.source, (0.0, 0.0))
+            together[n.source] = (less + low, more + high)
+    for low, high in together.values():
+        below += low * low
+        above += high * high
+    return max(0.0, seconds - sqrt(below)), seconds + sqrt(above)
 
 
 def _seconds(line: Line) -> float:
