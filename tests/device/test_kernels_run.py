@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import chip  # noqa: E402
 from chip import cli, ops  # noqa: E402
-from chip.kernels import bench, build, catalog, check, tiles  # noqa: E402
+from chip.kernels import bench, build, catalog, check, plans, tiles, tune  # noqa: E402
 from chip.kernels.subjects import Subject, Variant, subject  # noqa: E402
 from chip.kernels.triton import decode_attention, rows, softmax  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
@@ -58,10 +58,11 @@ import torch
 from chip import ops
 from chip.kernels import check
 from chip.kernels.triton import add_rms_norm, layer_norm, rms_norm, softmax
-from chip.kernels.triton.rows import Plan
+from chip.kernels.plans import Plan
 PLANS = (
     Plan(2, 1, 2, 4), Plan(1, 4, 2, 1, 128), Plan(1, 4, 2, 2, 512),  # programs that stay; in chunks; in one
     Plan(1, 4, chunk=128, held=True), Plan(1, 4, 2, 2, 64, held=True, registers=64), Plan(1, 4, chunk=512, held=True),
+    Plan(1, 4, chunk=64, held=True, evict="", cache=".cg", fetched=2), Plan(2, 1, evict="", cache=".cg"),
 )
 for module in (layer_norm, rms_norm, softmax, add_rms_norm):
     for rows, cols, dtype in ((5, 333, "fp32"), (3, 384, "fp16"), (1, 130, "fp16"), (3, 333, "bf16")):
@@ -79,7 +80,7 @@ x = torch.randn(2, 1000, generator=torch.Generator().manual_seed(2)) + 100  # fa
 x[:, 0] = 3e4
 weight = torch.ones(1000)
 want = layer_norm.reference(x, weight, weight)
-for plan in PLANS[1:5]:
+for plan in PLANS[1:7]:
     assert check.distance(layer_norm.run(x, weight, weight, plan=plan), want) < 4e-6 * float(want.abs().max()), plan
 assert softmax.run(x.half(), plan=PLANS[3]).isfinite().all()
 x[0, 7] = float("nan")
@@ -98,27 +99,55 @@ def test_every_form_of_a_kernel_gives_the_same():
 
 
 def test_every_plan_covers_its_rows():
+    cpu = torch.device("cpu")
     for cols in (1, 2, 100, 256, 1000, 4096, 32768, 65536, 100000):
-        for p in [rows.plan("rms_norm", cols, 2), rows.plan("layer_norm", cols, 4), *rows.candidates(cols)]:
+        chosen = [plans.plan("rms_norm", cols, 2), plans.plan("layer_norm", cols, 4)]
+        for p in [*chosen, *plans.candidates("rms_norm", cols), *plans.candidates("softmax", cols)]:
             assert p.rows >= 1
-            assert p.rows == rows.power_of_two(p.rows)
+            assert p.rows == plans.power_of_two(p.rows)
             blocks = -(-7 // p.rows)
-            assert rows.grid(p, 7, torch.device("cpu")) == (min(blocks, p.per_unit or blocks),)
-            sizes = rows.launch(p, cols)
-            assert (
-                not p.chunk
-                or not p.held
-                or sizes["COLS"] * sizes["PARTS"] >= cols > sizes["COLS"] * (sizes["PARTS"] - 1)
-            )
+            assert rows.grid(p, 7, cpu) == (min(blocks, p.per_unit or blocks),)
+            sizes = rows.launch(p, cols, cpu)
+            if p.held:
+                assert sizes["COLS"] * sizes["PARTS"] >= cols > sizes["COLS"] * (sizes["PARTS"] - 1)
 
 
-@pytest.mark.parametrize(("cols", "element_bytes", "form"), [(8192, 2, "short"), (9000, 2, "held"), (65536, 2, "held"),
-    (65537, 2, "twice"), (32768, 4, "held"), (33000, 4, "twice")])  # fmt: skip
+def test_candidates_are_few_and_different():
+    for kernel in ("layer_norm", "softmax"):
+        for cols in (256, 1024, 4096, 8192, 16384, 32768, 65536, 131072):
+            found = plans.candidates(kernel, cols)
+            assert 5 <= len(found) == len(set(map(str, found))) <= 18, (kernel, cols, len(found))
+
+
+@pytest.mark.parametrize(("cols", "element_bytes", "form"), [(8192, 4, "held"), (9000, 2, "held"), (65536, 2, "held"),
+    (65537, 2, "twice"), (32768, 4, "held"), (33000, 4, "twice"), (1000, 4, "short")])  # fmt: skip
 def test_the_longer_a_row_the_less_of_it_is_kept(cols, element_bytes, form):
-    p = rows.plan("softmax", cols, element_bytes)
+    p = plans.plan("layer_norm", cols, element_bytes)
     assert rows.choose(p, "short", "held", "twice") == form
     if form == "held":  # what a thread keeps fits its 64 registers
-        assert rows.launch(p, cols)["PARTS"] * p.chunk * element_bytes <= 32 * p.warps * rows.THREAD_BYTES
+        parts = rows.launch(p, cols, torch.device("cpu"))["PARTS"]
+        assert parts * p.chunk * element_bytes <= 32 * p.warps * max(2 * p.registers, plans.THREAD_BYTES)
+
+
+def test_what_tuning_finds_is_kept_for_every_later_call(tmp_path, monkeypatch):
+    monkeypatch.setattr(plans, "TUNED", tmp_path / "plans.json")
+    (tmp_path / "plans.json").write_text("{}")
+    plans._kept.cache_clear()
+    rule, best = plans.plan("softmax", 4000, 2), plans.Plan(1, 16, chunk=512, held=True, evict="", ahead=2)
+    s, op = subject("softmax", CPU), ops.build("softmax", {"rows": 8, "cols": 4000, "dtype": "bf16"})
+    monkeypatch.setattr(plans, "candidates", lambda kernel, cols: [rule, best])
+    tune.keep(s, op, [{"config": "broken", "reason": "why"}, {"config": str(best), "p50_s": 1e-3}])
+    assert plans.plan("softmax", 4096, 2) == best
+    assert plans.plan("softmax", 4096, 4) != best  # found with 16-bit elements
+    assert plans.plan("rms_norm", 4096, 2) == rule
+    product = ops.build("linear", {"m": 64, "n": 32, "k": 16, "dtype": "bf16"})
+    rows_ = [{"config": "hgemm_5_wgmma:81", "p50_s": 1.0}, {"config": "hgemm_4_mma", "p50_s": 2.0},
+             {"config": "hgemm_5_wgmma", "p50_s": 3.0}]  # fmt: skip
+    monkeypatch.setattr(tune, "ways", lambda s, op: {"hgemm_5_wgmma:81": (None, 81), "hgemm_4_mma": (None, 0)})
+    tune.keep(subject("hgemm", CPU), product, rows_)
+    assert plans.tuned("hgemm_5_wgmma", "64x32x16") == 81
+    assert plans.tuned("hgemm_4_mma", "64x32x16") == 0
+    plans._kept.cache_clear()
 
 
 def test_columns_that_are_not_neighbours_are_refused():
@@ -274,8 +303,9 @@ def test_every_source_compiles(arch, tmp_path, monkeypatch, request):
 
 
 @needs_nvcc
-def test_the_last_rung_neither_spills_nor_serialises(tmp_path):
-    words = [*build.command("hgemm_5_wgmma", "sm_90a", False, tmp_path / "lib.so"), "-Xptxas", "-v"]
+@pytest.mark.parametrize("rung", ["hgemm_4_mma", "hgemm_5_wgmma"])
+def test_the_fast_rungs_neither_spill_nor_serialise(rung, tmp_path):
+    words = [*build.command(rung, "sm_90a", False, tmp_path / "lib.so"), "-Xptxas", "-v"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert set(re.findall(r"(\d+) bytes spill stores", done.stderr)) == {"0"}

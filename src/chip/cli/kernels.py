@@ -37,7 +37,7 @@ EPILOG = """\
   chip kernels check hgemm --variant wgmma --sanitize
   chip kernels bench layer_norm -o artifacts
   chip kernels bench hgemm --shape m=4096,n=4096,k=4096
-  chip kernels tune rms_norm
+  chip kernels tune rms_norm --shape rows=16384,cols=8192 --keep
   chip kernels profile hgemm --variant wgmma --shape m=4096,n=4096,k=4096
 """
 ACTIONS = ("list", "build", "check", "bench", "tune", "profile")
@@ -62,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="check: of shapes and data [a new one, which is printed]")
     add("--count", type=int, default=12, help="check: random shapes besides the edges [%(default)s]")
     add("--sanitize", action="store_true", help="check: run under compute-sanitizer, memcheck then racecheck")
+    add("--keep", action="store_true", help="tune: use the best from now on (16-bit rows of that length, that product)")
     add("--quick", action="store_true", help="bench: fewer samples, no energy")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
     add("-o", "--output", metavar="DIR", default="", help=f"bench, profile: a JSON file a kernel, and {MEASURED}")
@@ -242,7 +243,10 @@ def _tune(args: argparse.Namespace) -> int:
     with Progress(len(calls), "tune") as progress:
         for s, op in calls:
             progress.step(f"{s.name}, {label(op)}")
-            found += [{"kernel": s.name, "call": label(op), **row} for row in tune.tune(s, op, device)]
+            timed = tune.tune(s, op, device)
+            found += [{"kernel": s.name, "call": label(op), **row} for row in timed]
+            if args.keep:
+                tune.keep(s, op, timed)
     print(json.dumps(found, indent=1) if args.json else text.tuned(found))
     return 0
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from chip.kernels import build, catalog
+from chip.kernels import build, catalog, plans
 from chip.measure.build import normal
 from chip.ops.linear import Linear
 from chip.types import ChipError
@@ -19,8 +19,8 @@ RUNGS = catalog.steps("hgemm")
 PATHS = {"naive": "fma", "shared": "fma", "wmma": "mma", "mma": "mma", "wgmma": "wgmma"}  # the instructions a rung runs
 # What `config` may be, besides 0, which is the rung's own choice; see the end of its file.
 CONFIGS: dict[str, tuple[int, ...]] = {
-    "hgemm_4_mma": (1, 2, 3),
-    "hgemm_5_wgmma": (41, 81, 161, 82, 162, 43, 83, 84),
+    "hgemm_4_mma": (1, 81, 321, 2, 3, 43, 163),
+    "hgemm_5_wgmma": (41, 61, 81, 161, 321, 43, 83, 163),
 }
 ARGUMENTS = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int,) * 3, *(ctypes.c_int64,) * 3, ctypes.c_int, ctypes.c_int)
 SQUARES = (4096, 8192)
@@ -42,7 +42,7 @@ def run(rung: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = 
     out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
     build.launch(
         rung, "hgemm", a.device, ARGUMENTS, a.data_ptr(), b.data_ptr(), out.data_ptr(), m, n, k, a.stride(0),
-        b.stride(0), out.stride(0), a.dtype == torch.bfloat16, config,
+        b.stride(0), out.stride(0), a.dtype == torch.bfloat16, config or plans.tuned(rung, plans.product(m, n, k)) or 0,
     )  # fmt: skip
     return out
 

@@ -1,16 +1,17 @@
-"""Which configuration of a kernel is fastest here: every candidate in turn, cold, on one call."""
+"""Which configuration of a kernel is fastest here: every candidate in turn, cold, on one call. The best can be kept."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from chip import stats
+from chip.kernels import plans
 from chip.kernels.subjects import Subject
-from chip.kernels.triton import rows
 from chip.measure import timing
 from chip.measure.device import Device
 from chip.measure.profile import reason_of
@@ -24,16 +25,30 @@ def tunable(s: Subject) -> bool:
     return hasattr(s.module, "CONFIGS") or "plan" in inspect.signature(s.module.run).parameters
 
 
-def ways(s: Subject, op: Op) -> dict[str, Callable[..., Any]]:
-    """Name -> how to call it."""
+def ways(s: Subject, op: Op) -> dict[str, tuple[Callable[..., Any], plans.Plan | int]]:
+    """Name -> how to call it, and what is kept where it is the best."""
     if hasattr(s.module, "CONFIGS"):
-        return {v.name: v.call for v in s.variants if v.name.split(":")[0] in s.module.CONFIGS and not v.unusable}
-    plans = rows.candidates(op.cols)  # type: ignore[attr-defined]
-    return {str(p): _planned(s.module.run, p) for p in plans}
+        found = [v for v in s.variants if v.name.split(":")[0] in s.module.CONFIGS and not v.unusable]
+        return {v.name: (v.call, int(v.name.partition(":")[2] or 0)) for v in found}
+    tried = getattr(s.module, "CANDIDATES", None) or plans.candidates(s.kind, op.cols)  # type: ignore[attr-defined]
+    return {str(p): (partial(s.module.run, plan=p), p) for p in tried}
 
 
-def _planned(run: Callable[..., Any], plan: rows.Plan) -> Callable[..., Any]:
-    return lambda *tensors: run(*tensors, plan=plan)
+def keep(s: Subject, op: Op, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The best found for this call, for every later one like it: of each rung, or for rows of this length."""
+    choices = {name: choice for name, (_, choice) in ways(s, op).items()}
+    best: dict[str, str] = {}
+    for row in rows:  # fastest first
+        if "p50_s" in row:
+            best.setdefault(row["config"].partition(":")[0] if hasattr(s.module, "CONFIGS") else s.name, row["config"])
+    for kernel, config in best.items():
+        plans.keep(kernel, key_of(s, op), choices[config])
+
+
+def key_of(s: Subject, op: Op) -> str | int:
+    if hasattr(s.module, "CONFIGS"):
+        return plans.product(op.m, op.n, op.k)  # type: ignore[attr-defined]
+    return plans.ANY if hasattr(s.module, "CANDIDATES") else plans.power_of_two(op.cols)  # type: ignore[attr-defined]
 
 
 def tune(s: Subject, op: Op, device: Device) -> list[dict[str, Any]]:
@@ -43,7 +58,7 @@ def tune(s: Subject, op: Op, device: Device) -> list[dict[str, Any]]:
     sets = [s.module.inputs(op, device.torch_device, generator) for _ in range(count)]
     takes, failed = {}, []
     with torch.no_grad():
-        for name, call in ways(s, op).items():
+        for name, (call, _) in ways(s, op).items():
             closures = [(lambda c=call, t=tensors: c(*t)) for tensors in sets]
             try:
                 closures[0]()

@@ -1,16 +1,18 @@
 // Rung 4, mma.sync: the tensor cores by PTX, fed by ldmatrix from swizzled tiles that cp.async keeps filling.
 // Needs: sm_80 or later
 //
-// Adds three things. (1) cp.async copies global memory to shared memory without passing through registers, STAGES tiles
+// Adds four things. (1) cp.async copies global memory to shared memory without passing through registers, STAGES tiles
 // deep, so loads run while the tensor cores do. (2) A row of a tile is 64 elements = 128 bytes = all 32 banks; its eight
 // 16-byte pieces are stored at (piece XOR row % 8), so that ldmatrix, which reads one piece from each of eight rows,
 // meets eight different bank groups. (3) Fragments are double-buffered in registers: the next ones are on their way
-// while mma.sync works on the last, across the barrier between two tiles too.
+// while mma.sync works on the last, across the barrier between two tiles too. (4) A block stays on its SM and takes tile
+// after tile of C: the first loads of the next one run during the last products and the epilogue of this one.
 // Each warp owns 64 x 64 of C: 128 sums a thread, and 32 mma for 8 ldmatrix.x4.
 // Roof: the mma.sync path, on Hopper about six tenths of what wgmma can do.
 #include "hgemm.cuh"
 
-constexpr int DEPTH = 64, ROW_BYTES = 128;
+constexpr int DEPTH = 64, ROW_BYTES = 128, STEPS = DEPTH / 16;
+constexpr int BAND_ROWS = 2048, PATCH_ROWS = 32, PATCH_BYTES = PATCH_ROWS * ROW_BYTES;
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -47,28 +49,62 @@ __device__ __forceinline__ void multiply(float (&d)[4], const uint32_t (&a)[4], 
 #undef MMA
 }
 
-// One matrix's tiles of ROWS x 64 on their way to shared memory, the same pieces of it by the same thread each time.
+// A warp's 64 x 64 sums become rows of 128 bytes in its own patch of shared memory, 32 of them at a time, which are then
+// written whole.
+template <typename T>
+__device__ __forceinline__ void write_out(const Gemm<T>& g, const float (&sum)[4][8][4], unsigned char* patch, int row0,
+                                          int col, int lane) {
+  const bool wide = g.ldc % 8 == 0 && reinterpret_cast<uintptr_t>(g.c) % 16 == 0;
+  col += lane % 8 * 8;
+#pragma unroll
+  for (int top = 0; top < 64; top += PATCH_ROWS) {
+#pragma unroll
+    for (int i = 0; i < PATCH_ROWS / 16; ++i)
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          *reinterpret_cast<uint32_t*>(patch + swizzled(16 * i + 8 * half + lane / 4, j) + lane % 4 * 4) =
+              narrow2<T>(sum[top / 16 + i][j][2 * half], sum[top / 16 + i][j][2 * half + 1]);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < PATCH_ROWS / 4; ++i) {
+      const int r = 4 * i + lane / 8, row = row0 + top + r;
+      const T* source = reinterpret_cast<const T*>(patch + swizzled(r, lane % 8));
+      if (row >= g.m) continue;
+      T* target = g.c + row * g.ldc + col;
+      if (wide && col + 8 <= g.n) {
+        *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
+      } else {
+        for (int j = 0; j < 8 && col + j < g.n; ++j) target[j] = source[j];
+      }
+    }
+    __syncwarp();
+  }
+}
+
+// One matrix's tiles of ROWS x 64 on their way to shared memory, the same pieces of it by the same thread each time, in
+// STEPS portions: copies are issued between products, not in one burst.
 template <typename T, int ROWS, int THREADS>
 struct Source {
-  const T* next;  // this thread's first piece of the next tile
-  int64_t step;   // elements from one of its rows to the next
+  static constexpr int PASS = THREADS / 8, PORTION = ROWS / PASS / STEPS;  // rows of one pass, passes of a portion
+  const T* next;   // this thread's first piece of the next tile
   int rows, left;  // how many of its rows lie inside the matrix, counted from its first; elements left along k
-  uint32_t to;    // of its first piece within a stage
 
-  __device__ __forceinline__ Source(const T* from, int64_t ld, int row0, int all_rows, int k, int offset) {
+  __device__ __forceinline__ void aim(const T* from, int64_t ld, int row0, int all_rows, int k) {
     const int piece = threadIdx.x % 8, row = threadIdx.x / 8;
     next = from + (row0 + row) * ld + piece * 8;
-    step = ld * (THREADS / 8);
     rows = all_rows - row0 - row;
     left = k - piece * 8;
-    to = offset + swizzled(row, piece);
   }
-  __device__ __forceinline__ void bring(uint32_t stage) {
+  __device__ __forceinline__ void bring(uint32_t stage, int64_t ld, int portion) {
     const int bytes = min(16, max(0, left * 2));
-    const T* from = next;
+    const uint32_t to = stage + swizzled(threadIdx.x / 8, threadIdx.x % 8);
 #pragma unroll
-    for (int i = 0; i < ROWS; i += THREADS / 8, from += step)
-      copy_async(stage + to + i * ROW_BYTES, from, i < rows ? bytes : 0);  // nothing is read where bytes is 0
+    for (int i = portion * PORTION; i < (portion + 1) * PORTION; ++i)  // nothing is read where bytes is 0
+      copy_async(to + i * PASS * ROW_BYTES, next + i * PASS * ld, i * PASS < rows ? bytes : 0);
+  }
+  __device__ __forceinline__ void advance() {
     next += DEPTH;
     left -= DEPTH;
   }
@@ -76,27 +112,44 @@ struct Source {
 
 template <typename T, int BM, int BN, int STAGES>
 __global__ void __launch_bounds__(BM / 64 * BN / 64 * 32) mma_tiles(Gemm<T> g, int group) {
-  constexpr int THREADS = BM / 64 * BN / 64 * 32, STAGE_BYTES = (BM + BN) * ROW_BYTES, STEPS = DEPTH / 16;
+  constexpr int THREADS = BM / 64 * BN / 64 * 32, STAGE_BYTES = (BM + BN) * ROW_BYTES;
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t base = shared_address(memory), end = base + STAGES * STAGE_BYTES;
-  int tile_row, tile_col;
-  tile_at(blockIdx.x, ceil_div(g.m, BM), ceil_div(g.n, BN), group, tile_row, tile_col);
-  const int row0 = tile_row * BM, col0 = tile_col * BN;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warp_row = warp / (BN / 64) * 64, warp_col = warp % (BN / 64) * 64;
-  const int tiles = ceil_div(g.k, DEPTH);
+  const int tiles_m = ceil_div(g.m, BM), tiles_n = ceil_div(g.n, BN), tiles_k = ceil_div(g.k, DEPTH);
+  auto corner = [&](int tile, int& row0, int& col0) {
+    tile_at(tile, tiles_m, tiles_n, group, row0, col0);
+    row0 *= BM, col0 *= BN;
+  };
 
-  Source<T, BM, THREADS> a(g.a, g.lda, row0, g.m, g.k, 0);
-  Source<T, BN, THREADS> b(g.b, g.ldb, col0, g.n, g.k, BM * ROW_BYTES);
+  // what is loaded runs STAGES - 1 steps along k ahead of what is multiplied, from one tile of C into the next
+  Source<T, BM, THREADS> a;
+  Source<T, BN, THREADS> b;
+  int loading = blockIdx.x, loading_k = 0;
   uint32_t filling = base, reading = base;  // stages
   auto after = [&](uint32_t stage) { return stage + STAGE_BYTES == end ? base : stage + STAGE_BYTES; };
-  auto fill = [&](int tile) {  // an empty group past the end keeps the count of groups uniform
-    if (tile < tiles) {
-      a.bring(filling);
-      b.bring(filling);
-      filling = after(filling);
+  auto aim = [&] {
+    int row0, col0;
+    corner(loading, row0, col0);
+    a.aim(g.a, g.lda, row0, g.m, g.k);
+    b.aim(g.b, g.ldb, col0, g.n, g.k);
+  };
+  auto fill = [&](int portion) {  // an empty group past the end keeps the count of groups uniform
+    if (loading < tiles_m * tiles_n) {
+      a.bring(filling, g.lda, portion);
+      b.bring(filling + BM * ROW_BYTES, g.ldb, portion);
     }
+    if (portion < STEPS - 1) return;
     commit();
+    filling = after(filling);
+    a.advance();
+    b.advance();
+    if (++loading_k == tiles_k) {
+      loading_k = 0;
+      loading += gridDim.x;
+      if (loading < tiles_m * tiles_n) aim();
+    }
   };
   // ldmatrix.x4 takes its row addresses from the lanes, eight for each of four 8 x 8 matrices:
   // of A rows 0-7 and 8-15 at k, then at k + 8; of B rows 0-7 at k and k + 8, then rows 8-15
@@ -111,82 +164,73 @@ __global__ void __launch_bounds__(BM / 64 * BN / 64 * 32) mma_tiles(Gemm<T> g, i
       load_matrices(y[into][i], reading + BM * ROW_BYTES + swizzled(b_row + 16 * i, 2 * step + b_piece));
   };
 
-  float sum[4][8][4] = {};
-  for (int s = 0; s < STAGES - 1; ++s) fill(s);
+  aim();
+  for (int s = 0; s < STAGES - 1; ++s)
+#pragma unroll
+    for (int portion = 0; portion < STEPS; ++portion) fill(portion);
   wait_copies<STAGES - 2>();
   __syncthreads();
   load(0, 0);
-  for (int tile = 0; tile < tiles; ++tile) {
+  for (int tile = blockIdx.x; tile < tiles_m * tiles_n; tile += gridDim.x) {
+    float sum[4][8][4] = {};
+    for (int k = 0; k < tiles_k; ++k) {
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      if (step == STEPS - 1) {  // the last fragments of this tile are in registers: its stage may be refilled
-        wait_copies<STAGES - 2>();
-        __syncthreads();
-        reading = after(reading);  // past the last tile: stale data that nothing multiplies
+      for (int step = 0; step < STEPS; ++step) {
+        if (step == STEPS - 1) {  // the last fragments of this tile are in registers: its stage may be refilled
+          fill(step);
+          wait_copies<STAGES - 2>();
+          __syncthreads();
+          reading = after(reading);  // past the last tile: stale data that nothing multiplies
+        }
+        load((step + 1) % 2, (step + 1) % STEPS);
+        if (step < STEPS - 1) fill(step);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int j = 0; j < 8; ++j)
+            multiply<T>(sum[i][j], x[step % 2][i], y[step % 2][j / 2][j % 2 * 2], y[step % 2][j / 2][j % 2 * 2 + 1]);
       }
-      load((step + 1) % 2, (step + 1) % STEPS);
-      if (step == 0) fill(tile + STAGES - 1);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int j = 0; j < 8; ++j)
-          multiply<T>(sum[i][j], x[step % 2][i], y[step % 2][j / 2][j % 2 * 2], y[step % 2][j / 2][j % 2 * 2 + 1]);
     }
+    int row0, col0;
+    corner(tile, row0, col0);
+    const uint32_t free = (reading == base ? end : reading) - STAGE_BYTES;  // the stage that is filled next, but not yet
+    write_out<T>(g, sum, memory + (free - base) + warp * PATCH_BYTES, row0 + warp_row, col0 + warp_col, lane);
+    __syncthreads();
   }
   wait_copies<0>();
-  __syncthreads();
-
-  // each warp turns its 64 x 64 sums into rows of 128 bytes in its own 8 KiB, then writes whole rows
-  unsigned char* patch = memory + warp * 64 * ROW_BYTES;
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        *reinterpret_cast<uint32_t*>(patch + swizzled(16 * i + 8 * half + lane / 4, j) + lane % 4 * 4) =
-            narrow2<T>(sum[i][j][2 * half], sum[i][j][2 * half + 1]);
-  __syncwarp();
-  const bool wide = g.ldc % 8 == 0 && reinterpret_cast<uintptr_t>(g.c) % 16 == 0;
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const int r = 4 * i + lane / 8, row = row0 + warp_row + r, col = col0 + warp_col + lane % 8 * 8;
-    const T* source = reinterpret_cast<const T*>(patch + swizzled(r, lane % 8));
-    if (row >= g.m) continue;
-    T* target = g.c + row * g.ldc + col;
-    if (wide && col + 8 <= g.n) {
-      *reinterpret_cast<uint4*>(target) = *reinterpret_cast<const uint4*>(source);
-    } else {
-      for (int j = 0; j < 8 && col + j < g.n; ++j) target[j] = source[j];
-    }
-  }
 }
 
 template <int BM, int BN, int STAGES, typename T>
-const char* launch(Gemm<T> g, cudaStream_t stream) {
-  constexpr int BYTES = STAGES * (BM + BN) * ROW_BYTES, BAND_ROWS = 2048;
+const char* launch(Gemm<T> g, int group, cudaStream_t stream) {
+  constexpr int THREADS = BM / 64 * BN / 64 * 32, BYTES = STAGES * (BM + BN) * ROW_BYTES;
+  static_assert(THREADS / 32 * PATCH_BYTES <= (BM + BN) * ROW_BYTES, "the patches lie in one stage");
   auto kernel = mma_tiles<T, BM, BN, STAGES>;
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES) != cudaSuccess) return last_error();
-  const int blocks = ceil_div(g.m, BM) * ceil_div(g.n, BN);
-  kernel<<<blocks, BM / 64 * BN / 64 * 32, BYTES, stream>>>(g, BAND_ROWS / BM);
+  int device = 0, sms = 0, resident = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, THREADS, BYTES);
+  const int blocks = min(ceil_div(g.m, BM) * ceil_div(g.n, BN), sms * max(1, resident));
+  kernel<<<blocks, THREADS, BYTES, stream>>>(g, group ? group : BAND_ROWS / BM);
   return last_error();
 }
 
-// config 0: the largest that fits; 1: 128 x 256, 4 stages (193 KiB of shared memory); 2: 128 x 128, 3 stages (96 KiB:
-// two blocks on an SM of Hopper); 3: 256 x 128, 4 stages
+// config = variant + 10 x (tile rows in a band; 0: 2048 rows of A). Variant 1: 128 x 256, 4 stages (192 KiB of shared
+// memory); 2: 128 x 128, 3 stages (96 KiB: two blocks on an SM of Hopper); 3: 256 x 128, 4 stages; 0: the largest that fits
 template <typename T>
 const char* run(Gemm<T> g, int config, cudaStream_t stream) {
   if (g.lda % 8 || g.ldb % 8 || (uintptr_t)g.a % 16 || (uintptr_t)g.b % 16)
     return "mma.sync rung: rows of A and B must start at multiples of 16 bytes (cp.async)";
-  if (config == 0) {
+  int variant = config % 10;
+  if (variant == 0) {
     int device = 0, most = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    config = most >= 4 * (128 + 256) * ROW_BYTES ? 1 : 2;
+    variant = most >= 4 * (128 + 256) * ROW_BYTES ? 1 : 2;
   }
-  if (config == 1) return launch<128, 256, 4>(g, stream);
-  if (config == 2) return launch<128, 128, 3>(g, stream);
-  if (config == 3) return launch<256, 128, 4>(g, stream);
+  if (variant == 1) return launch<128, 256, 4>(g, config / 10, stream);
+  if (variant == 2) return launch<128, 128, 3>(g, config / 10, stream);
+  if (variant == 3) return launch<256, 128, 4>(g, config / 10, stream);
   return "mma.sync rung: no such config";
 }
 

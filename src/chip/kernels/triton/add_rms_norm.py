@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from chip.kernels import plans
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
-from chip.kernels.triton.rows import again, inside
+from chip.kernels.triton.rows import again, ask_ahead, grouped, inside, with_part
 from chip.measure.build import normal
 from chip.ops.add_rms_norm import AddRmsNorm
 
@@ -19,51 +20,60 @@ BENCH = rows.mebibytes(AddRmsNorm, 128, (2048, 4096, 8192))
 @jit
 def _add_rms_norm(
     x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, ROWS: tl.constexpr,
-    COLS: tl.constexpr, STAGES: tl.constexpr,
+    COLS: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     col = tl.arange(0, COLS)[None, :]
     for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
         inside = (row < rows) & (col < cols)
-        v = tl.load(x + row * x_step + col, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-        v += tl.load(residual + row * r_step + col, mask=inside, other=0.0, eviction_policy="evict_first").to(
-            tl.float32
-        )
-        v = v.to(total.dtype.element_ty)  # the norm is of the sum as it is stored, as PyTorch's two kernels have it
-        tl.store(total + row * t_step + col, v, mask=inside)
+        v = tl.load(x + row * x_step + col, mask=inside, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE)
+        r = tl.load(residual + row * r_step + col, mask=inside, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE)
+        v = (v.to(tl.float32) + r.to(tl.float32)).to(
+            total.dtype.element_ty
+        )  # the norm is of this, as PyTorch's two kernels have it
+        tl.store(total + row * t_step + col, v, mask=inside, eviction_policy=EVICT, cache_modifier=CACHE)
         v = v.to(tl.float32)
         scale = 1 / tl.sqrt(tl.sum(v * v, 1)[:, None] / cols + eps)
         w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        tl.store(out + row * out_step + col, v * scale * w, mask=inside)
+        to = out + row * out_step + col
+        tl.store(to, v * scale * w, mask=inside, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
 def _add_rms_norm_held(
     x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, COLS: tl.constexpr,
-    PARTS: tl.constexpr, STAGES: tl.constexpr,
+    PARTS: tl.constexpr, FETCHED: tl.constexpr, AHEAD: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """A long row: its sum is held in parts of COLS columns, as it is stored."""
+    GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     lane = tl.arange(0, COLS)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
+        ask_ahead(x, row, rows, x_step, cols, PARTS, COLS, AHEAD)
+        ask_ahead(residual, row, rows, r_step, cols, PARTS, COLS, AHEAD)
         held = ()
-        squares = tl.zeros((COLS,), tl.float32)
+        squares = tl.zeros((COLS // GROUP,), tl.float32)
         for i in tl.static_range(PARTS):
             here = inside(lane, cols, i, PARTS, COLS)
             col = i * COLS + lane
-            v = tl.load(x + row * x_step + col, mask=here, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            v += tl.load(residual + row * r_step + col, mask=here, other=0.0, eviction_policy="evict_first").to(
-                tl.float32
+            v = tl.load(x + row * x_step + col, mask=here, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE)
+            r = tl.load(
+                residual + row * r_step + col, mask=here, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE
             )
-            held += (v.to(total.dtype.element_ty),)  # type: ignore
-            v = held[i].to(tl.float32)
-            squares += v * v
+            held += ((v.to(tl.float32) + r.to(tl.float32)).to(total.dtype.element_ty),)  # type: ignore
+            v = grouped(held[i], GROUP).to(tl.float32)
+            squares += tl.sum(v * v, 1)
+        w = ()
+        for i in tl.static_range(FETCHED):
+            w = with_part(w, weight, cols, i, PARTS, COLS, "evict_last")
         scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
         for i in tl.static_range(PARTS):
             here = inside(lane, cols, i, PARTS, COLS)
             col = i * COLS + lane
-            w = tl.load(weight + col, mask=here, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            tl.store(total + row * t_step + col, held[i], mask=here)
-            tl.store(out + row * out_step + col, again(held[i], scale) * scale * w, mask=here)
+            w = with_part(w, weight, cols, i + FETCHED, PARTS, COLS, "evict_last")
+            y = again(held[i], scale) * scale * w[i].to(tl.float32)
+            tl.store(total + row * t_step + col, held[i], mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
+            tl.store(out + row * out_step + col, y, mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
@@ -95,7 +105,7 @@ def run(
     residual: torch.Tensor,
     weight: torch.Tensor,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
-    plan: rows.Plan | None = None,
+    plan: plans.Plan | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(x + residual, its norm)."""
     if not usable(x):
@@ -103,11 +113,11 @@ def run(
     total, normed = out or (torch.empty_like(x), torch.empty_like(x))
     flat = [rows.flat(t) for t in (x, residual, total, normed)]
     count, cols = flat[0].shape
-    p = plan or rows.plan(KIND, cols, x.element_size())
+    p = plan or plans.plan(KIND, cols, x.element_size())
     kernel = rows.choose(p, _add_rms_norm, _add_rms_norm_held, _add_rms_norm_twice)
     steps = [t.stride(0) for t in flat]
     kernel[rows.grid(p, count, x.device)](
-        flat[0], flat[1], weight, flat[2], flat[3], count, cols, *steps, EPS, **rows.launch(p, cols)
+        flat[0], flat[1], weight, flat[2], flat[3], count, cols, *steps, EPS, **rows.launch(p, cols, x.device)
     )
     return total, normed
 

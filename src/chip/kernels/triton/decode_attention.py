@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from chip.kernels.plans import power_of_two
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
 from chip.measure.build import normal
@@ -124,18 +125,16 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor | N
     splits = splits_for(batch * kv_heads, length, slots)
     per_split = ceil_div(ceil_div(length, BLOCK), splits) * BLOCK
     splits = ceil_div(length, per_split)  # rounding up may have left the last with nothing
-    group, padded = heads // kv_heads, rows.power_of_two(max(16, dim))
+    group, padded = heads // kv_heads, power_of_two(max(16, dim))
     tops = torch.empty((2, batch * heads * splits), dtype=torch.float32, device=q.device)
     parts = out if splits == 1 else torch.empty((batch * heads, splits, dim), dtype=torch.float32, device=q.device)
     scale = math.log2(math.e) / math.sqrt(dim)  # exponentials are powers of two: one instruction each
     _stretch[(batch * kv_heads, splits)](
         q, k, v, parts, tops[0], tops[1], group, kv_heads, dim, length, per_split, splits, scale, *q.stride()[:2],
-        *k.stride()[:3], *v.stride()[:3], max(16, rows.power_of_two(group)), padded, BLOCK, STAGES, num_warps=WARPS,
+        *k.stride()[:3], *v.stride()[:3], max(16, power_of_two(group)), padded, BLOCK, STAGES, num_warps=WARPS,
     )  # fmt: skip
     if splits > 1:
-        _join[(batch * heads,)](
-            parts, tops[0], tops[1], out, dim, splits, rows.power_of_two(splits), padded, num_warps=4
-        )
+        _join[(batch * heads,)](parts, tops[0], tops[1], out, dim, splits, power_of_two(splits), padded, num_warps=4)
     return out
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from chip.kernels import plans
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
-from chip.kernels.triton.rows import again, inside, load_parts
+from chip.kernels.triton.rows import again, ask_ahead, grouped, inside, load_parts, with_part
 from chip.measure.build import normal
 from chip.ops.layer_norm import LayerNorm
 
 KIND = "layer_norm"
 EPS = 1e-5
+L1_COLS = tl.constexpr(32768) if tl else 32768  # weight and bias of longer rows exceed L1 together: the weight stays
 BENCH = [
     *rows.mebibytes(LayerNorm, 256, (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)),
     LayerNorm(4 * 512, 1024),
@@ -21,49 +23,70 @@ BENCH = [
 
 @jit
 def _layer_norm(
-    x, weight, bias, out, rows, cols, x_step, out_step, eps, ROWS: tl.constexpr, COLS: tl.constexpr, STAGES:
-    tl.constexpr,
+    x, weight, bias, out, rows, cols, x_step, out_step, eps, ROWS: tl.constexpr, COLS: tl.constexpr,
+    EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     col = tl.arange(0, COLS)[None, :]
     for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
         inside = (row < rows) & (col < cols)
-        v = tl.load(x + row * x_step + col, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        at = x + row * x_step + col
+        v = tl.load(at, mask=inside, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE).to(tl.float32)
         mean = tl.sum(v, 1)[:, None] / cols
         v = tl.where(col < cols, v - mean, 0.0)  # what pads the row must not count
         scale = 1 / tl.sqrt(tl.sum(v * v, 1)[:, None] / cols + eps)
         w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
         b = tl.load(bias + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        tl.store(out + row * out_step + col, v * scale * w + b, mask=inside, eviction_policy="evict_first")
+        to = out + row * out_step + col
+        tl.store(to, v * scale * w + b, mask=inside, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
 def _layer_norm_held(
-    x, weight, bias, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, PARTS: tl.constexpr, STAGES:
-    tl.constexpr,
+    x, weight, bias, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, PARTS: tl.constexpr,
+    FETCHED: tl.constexpr, AHEAD: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """A long row, held in parts of COLS columns as they came from memory. Sums are relative to the mean of its first
-    part, which comes early and is near enough to the row's that nothing cancels."""
+    """A long row, held in parts of COLS columns as they came from memory. Each 16 bytes of a thread have a mean and
+    squares of their own, into which those of the next part merge (Welford's moments in Chan's form): parts are summed
+    as they arrive, and nothing cancels."""
     lane = tl.arange(0, COLS)
+    GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
+    KEEP: tl.constexpr = "evict_last" if PARTS * COLS <= L1_COLS else "evict_first"
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
-        held = load_parts(x + row * x_step, cols, 0.0, PARTS, COLS)
-        near = tl.sum(held[0].to(tl.float32), 0) / tl.minimum(cols, COLS)
-        sums = tl.zeros((COLS,), tl.float32)
-        squares = tl.zeros((COLS,), tl.float32)
+        ask_ahead(x, row, rows, x_step, cols, PARTS, COLS, AHEAD)
+        held = load_parts(x + row * x_step, cols, 0.0, PARTS, COLS, EVICT, CACHE)
+        mean = tl.zeros((COLS // GROUP,), tl.float32)
+        squares = tl.zeros((COLS // GROUP,), tl.float32)
         for i in tl.static_range(PARTS):
-            v = tl.where(inside(lane, cols, i, PARTS, COLS), again(held[i], near) - near, 0.0)
-            sums += v
-            squares += v * v
-        shift = tl.sum(sums, 0) / cols
-        scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols - shift * shift + eps)
-        mean = near + shift
+            v = grouped(held[i], GROUP).to(tl.float32)
+            if i < PARTS - 1:
+                own = tl.sum(v, 1) * (1 / GROUP)
+                v -= own[:, None]
+                share = 1 / (i + 1)
+            else:
+                here = grouped(inside(lane, cols, i, PARTS, COLS), GROUP)
+                count = tl.sum(here.to(tl.float32), 1)
+                own = tl.sum(v, 1) / tl.maximum(count, 1)
+                v = tl.where(here, v - own[:, None], 0.0)
+                count += i * GROUP
+                share = 1 - i * GROUP / tl.maximum(count, 1)
+            step = own - mean
+            mean += step * share
+            squares += tl.sum(v * v, 1) + step * step * (i * GROUP * share)
+        w, b = (), ()
+        for i in tl.static_range(FETCHED):
+            w = with_part(w, weight, cols, i, PARTS, COLS, "evict_last")
+            b = with_part(b, bias, cols, i, PARTS, COLS, KEEP)
+        middle = tl.sum(count * mean, 0) / cols
+        off = mean - middle
+        scale = 1 / tl.sqrt(tl.sum(squares + count * off * off, 0) / cols + eps)
         for i in tl.static_range(PARTS):
             here = inside(lane, cols, i, PARTS, COLS)
             col = i * COLS + lane
-            w = tl.load(weight + col, mask=here, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            b = tl.load(bias + col, mask=here, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            y = (again(held[i], scale) - mean) * scale * w + b
-            tl.store(out + row * out_step + col, y, mask=here, eviction_policy="evict_first")
+            w = with_part(w, weight, cols, i + FETCHED, PARTS, COLS, "evict_last")
+            b = with_part(b, bias, cols, i + FETCHED, PARTS, COLS, KEEP)
+            y = (again(held[i], scale) - middle) * scale * w[i].to(tl.float32) + b[i].to(tl.float32)
+            tl.store(out + row * out_step + col, y, mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
@@ -100,17 +123,17 @@ def run(
     weight: torch.Tensor,
     bias: torch.Tensor,
     out: torch.Tensor | None = None,
-    plan: rows.Plan | None = None,
+    plan: plans.Plan | None = None,
 ) -> torch.Tensor:
     if not usable(x):
         return native(x, weight, bias)
     out = torch.empty_like(x) if out is None else out
     flat, to = rows.flat(x), rows.flat(out)
     count, cols = flat.shape
-    p = plan or rows.plan(KIND, cols, x.element_size())
+    p = plan or plans.plan(KIND, cols, x.element_size())
     kernel = rows.choose(p, _layer_norm, _layer_norm_held, _layer_norm_twice)
     kernel[rows.grid(p, count, x.device)](
-        flat, weight, bias, to, count, cols, flat.stride(0), to.stride(0), EPS, **rows.launch(p, cols)
+        flat, weight, bias, to, count, cols, flat.stride(0), to.stride(0), EPS, **rows.launch(p, cols, x.device)
     )
     return out
 

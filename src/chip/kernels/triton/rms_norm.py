@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from chip.kernels import plans
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
-from chip.kernels.triton.rows import again, inside, load_parts
+from chip.kernels.triton.rows import again, ask_ahead, grouped, inside, load_parts, with_part
 from chip.measure.build import normal
 from chip.ops.rms_norm import RmsNorm
 
@@ -21,38 +22,46 @@ BENCH = [
 
 @jit
 def _rms_norm(
-    x, weight, out, rows, cols, x_step, out_step, eps, ROWS: tl.constexpr, COLS: tl.constexpr, STAGES:
-    tl.constexpr,
+    x, weight, out, rows, cols, x_step, out_step, eps, ROWS: tl.constexpr, COLS: tl.constexpr, EVICT: tl.constexpr,
+    CACHE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     col = tl.arange(0, COLS)[None, :]
     for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
         inside = (row < rows) & (col < cols)
-        v = tl.load(x + row * x_step + col, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        at = x + row * x_step + col
+        v = tl.load(at, mask=inside, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE).to(tl.float32)
         scale = 1 / tl.sqrt(tl.sum(v * v, 1)[:, None] / cols + eps)
         w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        tl.store(out + row * out_step + col, v * scale * w, mask=inside, eviction_policy="evict_first")
+        to = out + row * out_step + col
+        tl.store(to, v * scale * w, mask=inside, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
 def _rms_norm_held(
-    x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, PARTS: tl.constexpr, STAGES: tl.constexpr
-):
+    x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, PARTS: tl.constexpr, FETCHED: tl.constexpr,
+    AHEAD: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """A long row, held in parts of COLS columns as they came from memory."""
+    GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     lane = tl.arange(0, COLS)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
-        held = load_parts(x + row * x_step, cols, 0.0, PARTS, COLS)
-        squares = tl.zeros((COLS,), tl.float32)
+        ask_ahead(x, row, rows, x_step, cols, PARTS, COLS, AHEAD)
+        held = load_parts(x + row * x_step, cols, 0.0, PARTS, COLS, EVICT, CACHE)
+        squares = tl.zeros((COLS // GROUP,), tl.float32)
         for i in tl.static_range(PARTS):
-            v = held[i].to(tl.float32)
-            squares += v * v
+            v = grouped(held[i], GROUP).to(tl.float32)
+            squares += tl.sum(v * v, 1)
+        w = ()
+        for i in tl.static_range(FETCHED):
+            w = with_part(w, weight, cols, i, PARTS, COLS, "evict_last")
         scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
         for i in tl.static_range(PARTS):
             here = inside(lane, cols, i, PARTS, COLS)
             col = i * COLS + lane
-            w = tl.load(weight + col, mask=here, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            y = again(held[i], scale) * scale * w
-            tl.store(out + row * out_step + col, y, mask=here, eviction_policy="evict_first")
+            w = with_part(w, weight, cols, i + FETCHED, PARTS, COLS, "evict_last")
+            y = again(held[i], scale) * scale * w[i].to(tl.float32)
+            tl.store(out + row * out_step + col, y, mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
@@ -75,17 +84,17 @@ def _rms_norm_twice(x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.
 
 
 def run(
-    x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None, plan: rows.Plan | None = None
+    x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None, plan: plans.Plan | None = None
 ) -> torch.Tensor:
     if not usable(x):
         return native(x, weight)
     out = torch.empty_like(x) if out is None else out
     flat, to = rows.flat(x), rows.flat(out)
     count, cols = flat.shape
-    p = plan or rows.plan(KIND, cols, x.element_size())
+    p = plan or plans.plan(KIND, cols, x.element_size())
     kernel = rows.choose(p, _rms_norm, _rms_norm_held, _rms_norm_twice)
     kernel[rows.grid(p, count, x.device)](
-        flat, weight, to, count, cols, flat.stride(0), to.stride(0), EPS, **rows.launch(p, cols)
+        flat, weight, to, count, cols, flat.stride(0), to.stride(0), EPS, **rows.launch(p, cols, x.device)
     )
     return out
 

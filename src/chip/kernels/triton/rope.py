@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from chip.kernels.plans import power_of_two
 from chip.kernels.triton.language import jit, tl, usable
-from chip.kernels.triton.rows import power_of_two
 from chip.measure.build import normal
 from chip.measure.build.rope_composed import rotate_half
 from chip.ops.rope import Rope

@@ -7,111 +7,22 @@ they came from memory and made fp32 anew for each use, which takes half the regi
 few enough programs that the second reading finds them in L2.
 
 `per_unit` 0 starts a program for each block of rows; otherwise that many per SM stay and walk over the blocks, the
-loads of what comes next under way (STAGES) while this is computed.
+loads of what comes next under way (STAGES) while this is computed. A held row can also be asked for ahead of time:
+each program has L2 bring the row that AHEAD programs later reads, so that memory is busy while this one is written.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 
+from chip.kernels.plans import Plan, power_of_two
 from chip.kernels.triton.language import jit, tl
 from chip.measure.build import normal
 from chip.ops.elementwise import Elementwise
 from chip.types import ChipError
-
-THREAD_BYTES = 128  # of a row in each thread: eight 16-byte loads under way
-LONG_BYTES = 32 << 10  # rows from here on are held
-HELD_BYTES = 128 << 10  # what 1024 threads can hold
-
-
-@dataclass(frozen=True)
-class Plan:
-    rows: int = 1
-    warps: int = 4
-    stages: int = 1
-    per_unit: int = 0
-    chunk: int = 0  # columns at a time; 0: the whole row at once
-    held: bool = False  # the chunks of a row stay in registers; otherwise they are read twice
-    registers: int = 0  # at most, a thread; 0: as many as the compiler likes
-
-
-# Where `chip kernels tune` found another plan than `plan`'s rule best on an H200: 16-bit elements, by kernel and
-# columns (the power of two they are padded to).
-TUNED: dict[str, dict[int, Plan]] = {
-    "layer_norm": {
-        16384: Plan(rows=1, warps=8, stages=1, per_unit=0, chunk=2048, held=True, registers=64),
-        32768: Plan(rows=1, warps=16, stages=1, per_unit=0, chunk=8192, held=True, registers=64),
-        65536: Plan(rows=1, warps=32, stages=1, per_unit=0, chunk=16384, held=True, registers=64),
-    },
-    "rms_norm": {
-        16384: Plan(rows=1, warps=16, stages=1, per_unit=0, chunk=4096, held=True, registers=40),
-        32768: Plan(rows=1, warps=16, stages=1, per_unit=0, chunk=4096, held=True, registers=64),
-        65536: Plan(rows=1, warps=32, stages=1, per_unit=0, chunk=16384, held=True, registers=64),
-    },
-    "softmax": {
-        16384: Plan(rows=1, warps=16, stages=1, per_unit=0, chunk=4096, held=True, registers=40),
-        32768: Plan(rows=1, warps=8, stages=1, per_unit=0, chunk=2048, held=True, registers=128),
-        65536: Plan(rows=1, warps=16, stages=1, per_unit=0, chunk=4096, held=True, registers=128),
-    },
-}
-
-
-def plan(kernel: str, cols: int, element_bytes: int) -> Plan:
-    """128 bytes of a row a thread, at least 2 KiB of rows a warp."""
-    padded = power_of_two(cols)
-    found = TUNED.get(kernel, {}).get(padded)
-    if found and element_bytes == 2:
-        return found
-    if cols * element_bytes > HELD_BYTES:
-        return Plan(1, 16, 2, 1, 8192)
-    row_bytes = padded * element_bytes
-    warps = max(1, row_bytes // (32 * THREAD_BYTES))
-    if row_bytes >= LONG_BYTES:
-        return hold(warps, element_bytes)
-    return Plan(max(1, 2048 // row_bytes), warps)
-
-
-def candidates(cols: int) -> list[Plan]:
-    """Plans worth trying for such rows of 16-bit elements."""
-    padded = power_of_two(cols)
-    if 2 * padded >= LONG_BYTES:
-        return LONG.get(padded, TWICE)
-    dealt = set()  # 8 to 64 elements a thread, each with programs that come and go or that stay
-    for warps in (1, 2, 4, 8, 16, 32):
-        alone = padded // (32 * warps)
-        if 8 <= alone <= 64:
-            dealt.add((1, warps))
-        if alone < 32 and warps <= 4:
-            dealt.add((1024 * warps // padded, warps))
-    found = [Plan(rows, warps) for rows, warps in sorted(dealt) if rows]
-    return found + [
-        replace(p, stages=2, per_unit=max(1, 32 // p.warps)) for p in found if padded * p.rows <= 1024 * p.warps
-    ]
-
-
-def hold(warps: int, element_bytes: int = 2, loads: int = 1, registers: int = 64) -> Plan:
-    """Parts of so many 16-byte loads a thread. With 64 registers a thread, 1024 threads fill an SM."""
-    return Plan(1, warps, chunk=32 * warps * loads * 16 // element_bytes, held=True, registers=registers)
-
-
-TWICE = [Plan(1, 16, 3, 1, 8192), Plan(1, 32, 3, 1, 8192), Plan(1, 32, 2, 1, 16384), Plan(1, 16, 3, 2, 8192),
-         Plan(1, 8, 4, 2, 4096)]  # fmt: skip
-LONG = {
-    16384: [Plan(1, 8), Plan(1, 16), hold(8), hold(8, loads=2), hold(8, registers=80), hold(16), hold(16, registers=40),
-            hold(4, registers=128)],
-    32768: [hold(16), hold(16, loads=2), hold(32), hold(8, registers=128), Plan(1, 32, 2, 1),
-            replace(hold(16, registers=128), stages=2, per_unit=1), replace(hold(32), stages=2, per_unit=1),
-            Plan(1, 16, 3, 2, 8192), Plan(1, 8, 3, 3, 4096)],
-    65536: [hold(32), hold(32, loads=2), hold(16, registers=128), replace(hold(32), stages=2, per_unit=1), *TWICE],
-}  # fmt: skip
-
-
-def power_of_two(n: int) -> int:
-    return 1 << max(0, n - 1).bit_length()
 
 
 def choose(p: Plan, short: Any, held: Any, twice: Any) -> Any:
@@ -119,12 +30,16 @@ def choose(p: Plan, short: Any, held: Any, twice: Any) -> Any:
     return short if not p.chunk else held if p.held else twice
 
 
-def launch(p: Plan, cols: int) -> dict[str, Any]:
+def launch(p: Plan, cols: int, device: torch.device) -> dict[str, Any]:
     """What a plan says to the kernel and to the compiler."""
+    sizes: dict[str, Any] = {"COLS": p.chunk or power_of_two(cols)}
     if not p.chunk:
-        sizes = {"ROWS": p.rows, "COLS": power_of_two(cols)}
-    else:
-        sizes = {"COLS": p.chunk} | ({"PARTS": -(-cols // p.chunk)} if p.held else {})
+        sizes["ROWS"] = p.rows
+    elif p.held:
+        ahead = p.ahead * units(device.index or 0) if device.type == "cuda" else 0  # the interpreter knows no prefetch
+        sizes |= {"PARTS": -(-cols // p.chunk), "FETCHED": p.fetched, "AHEAD": ahead}
+    if p.held or not p.chunk:
+        sizes |= {"EVICT": p.evict, "CACHE": p.cache}
     return {**sizes, "STAGES": p.stages, "num_warps": p.warps, "maxnreg": p.registers or None}
 
 
@@ -135,13 +50,65 @@ def inside(lane, cols, part, PARTS: tl.constexpr, COLS: tl.constexpr):
 
 
 @jit
-def load_parts(row, cols, other: tl.constexpr, PARTS: tl.constexpr, COLS: tl.constexpr):
+def load_parts(
+    row, cols, other: tl.constexpr, PARTS: tl.constexpr, COLS: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr
+):
     lane = tl.arange(0, COLS)
     held = ()
     for i in tl.static_range(PARTS):
         here = inside(lane, cols, i, PARTS, COLS)
-        held += (tl.load(row + i * COLS + lane, mask=here, other=other, eviction_policy="evict_first"),)  # type: ignore
+        at = row + i * COLS + lane
+        held += (tl.load(at, mask=here, other=other, eviction_policy=EVICT, cache_modifier=CACHE),)  # type: ignore
     return held
+
+
+@jit
+def with_part(vectors, vector, cols, part: tl.constexpr, PARTS: tl.constexpr, COLS: tl.constexpr, KEEP: tl.constexpr):
+    """`vectors`, parts of a weight that every row needs, and one more of them, asked for before an earlier part of the
+    result is stored: no load overtakes a store that it might depend on, and each would cost its full latency."""
+    if part < PARTS:
+        lane = tl.arange(0, COLS)
+        here = inside(lane, cols, part, PARTS, COLS)
+        vectors += (tl.load(vector + part * COLS + lane, mask=here, other=0.0, eviction_policy=KEEP),)
+    return vectors
+
+
+@jit
+def ask_ahead(x, row, rows, step, cols, PARTS: tl.constexpr, COLS: tl.constexpr, AHEAD: tl.constexpr):
+    """Have L2 bring row + AHEAD: one request for each 32 bytes, without an answer. On an H200 a program that has its SM
+    to itself would otherwise leave memory idle while it reduces and writes."""
+    if AHEAD > 0:
+        later = row + AHEAD
+        if later < rows:
+            sector: tl.constexpr = 256 // x.dtype.element_ty.primitive_bitwidth
+            for i in tl.static_range(PARTS):
+                col = i * COLS + tl.arange(0, COLS // sector) * sector
+                col = col if i < PARTS - 1 else tl.minimum(col, cols - 1)
+                tl.inline_asm_elementwise(
+                    "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+                    "=r,l",
+                    [x + later * step + col],
+                    dtype=tl.int32,
+                    is_pure=False,
+                    pack=1,
+                )
+
+
+@jit
+def grouped(part, GROUP: tl.constexpr):
+    """By 16 bytes: what a thread has in one piece, so that sums over such a group stay within it."""
+    return tl.reshape(part, (part.shape[0] // GROUP, GROUP))
+
+
+@jit
+def first_of(groups, GROUP: tl.constexpr):
+    """The first column of each group, which costs nothing where a group is one thread's."""
+    if GROUP == 8:
+        groups, _ = tl.split(tl.reshape(groups, (groups.shape[0], 4, 2)))
+    if GROUP >= 4:
+        groups, _ = tl.split(tl.reshape(groups, (groups.shape[0], 2, 2)))
+    groups, _ = tl.split(groups)
+    return groups
 
 
 @jit

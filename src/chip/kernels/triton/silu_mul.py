@@ -2,39 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
+from chip.kernels import plans
 from chip.kernels.triton import rows
-from chip.kernels.triton.language import jit, tl, usable
+from chip.kernels.triton.language import exp, jit, tl, usable
 from chip.ops.silu_mul import SiluMul
 
 KIND = "silu_mul"
 BENCH = [SiluMul(4096, 11008), SiluMul(4096, 14336), SiluMul(16384, 5632)]
-BLOCK, WARPS = 4096, 4  # elements a program: four 16-byte loads a thread of each input
+ONE_LOAD = plans.Plan(warps=4, chunk=1024, evict="")  # 16 bytes of each input a thread: 64 warps an SM hide the latency
+CANDIDATES = [
+    ONE_LOAD,
+    replace(ONE_LOAD, warps=8, chunk=2048),
+    replace(ONE_LOAD, warps=2, chunk=512),
+    replace(ONE_LOAD, chunk=2048),
+    replace(ONE_LOAD, warps=8, chunk=4096),
+    replace(ONE_LOAD, chunk=4096),
+    replace(ONE_LOAD, evict="evict_first"),
+    replace(ONE_LOAD, cache=".cg"),
+]
+FLAT_ELEMENTS = 2**31 - 2**16  # below this 32 bits number every element
 
 
 @jit
-def _silu_mul(gate, up, out, cols, gate_step, up_step, out_step, blocks, BLOCK: tl.constexpr):
-    row = (tl.program_id(0) // blocks).to(tl.int64)
-    col = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    g = tl.load(gate + row * gate_step + col, mask=col < cols, eviction_policy="evict_first").to(tl.float32)
-    u = tl.load(up + row * up_step + col, mask=col < cols, eviction_policy="evict_first").to(tl.float32)
-    tl.store(out + row * out_step + col, g / (1 + tl.exp(-g)) * u, mask=col < cols)
+def _silu_mul(
+    gate, up, out, cols, gate_step, up_step, out_step, blocks, FLAT: tl.constexpr, BLOCK: tl.constexpr,
+    EVICT: tl.constexpr, CACHE: tl.constexpr,
+):  # fmt: skip
+    block = tl.program_id(0)
+    if not FLAT:
+        row = (block // blocks).to(tl.int64)
+        block %= blocks
+        gate += row * gate_step
+        up += row * up_step
+        out += row * out_step
+    col = block * BLOCK + tl.arange(0, BLOCK)
+    g = tl.load(gate + col, mask=col < cols, eviction_policy=EVICT, cache_modifier=CACHE).to(tl.float32)
+    u = tl.load(up + col, mask=col < cols, eviction_policy=EVICT, cache_modifier=CACHE).to(tl.float32)
+    tl.store(out + col, g / (1 + exp(-g)) * u, mask=col < cols, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
-def run(gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+def run(
+    gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None, plan: plans.Plan | None = None
+) -> torch.Tensor:
     if not usable(gate):
         return native(gate, up)
     out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device) if out is None else out
-    if gate.is_contiguous() and up.is_contiguous() and out.is_contiguous():  # then rows do not matter
-        flat = [t.view(1, -1) for t in (gate, up, out)]
-    else:
-        flat = [rows.flat(t) for t in (gate, up, out)]
-    count, cols = flat[0].shape
-    blocks = -(-cols // BLOCK)
-    steps = [t.stride(0) for t in flat]
-    _silu_mul[(count * blocks,)](*flat, cols, *steps, blocks, BLOCK, num_warps=WARPS)
+    contiguous = gate.is_contiguous() and up.is_contiguous() and out.is_contiguous()
+    flat = contiguous and gate.numel() <= FLAT_ELEMENTS  # then rows do not matter
+    tensors = [t.view(1, -1) if flat else rows.flat(t) for t in (gate, up, out)]
+    count, cols = tensors[0].shape
+    p = plan or plans.tuned(KIND, plans.ANY) or ONE_LOAD
+    blocks = -(-cols // p.chunk)
+    steps = [t.stride(0) for t in tensors]
+    _silu_mul[(count * blocks,)](*tensors, cols, *steps, blocks, flat, p.chunk, p.evict, p.cache, num_warps=p.warps)
     return out
 
 

@@ -1,0 +1,143 @@
+"""How a kernel over rows is launched: the rule, what tuning found better, and what is worth trying.
+
+`chip kernels tune --keep` writes what it finds into TUNED, a JSON file; every later call reads it there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from chip import artifact
+
+TUNED = Path(__file__).parents[1] / "data" / "kernels" / "plans.json"
+THREAD_BYTES = 128  # of a row in each thread: eight 16-byte loads under way
+LONG_BYTES = 32 << 10  # rows from here on are held
+HELD_BYTES = 128 << 10  # what 1024 threads can hold
+ANY = 0  # columns of a plan that holds for all
+
+
+@dataclass(frozen=True)
+class Plan:
+    rows: int = 1
+    warps: int = 4
+    stages: int = 1
+    per_unit: int = 0
+    chunk: int = 0  # columns at a time; 0: the whole row at once
+    held: bool = False  # the chunks of a row stay in registers; otherwise they are read twice
+    registers: int = 0  # at most, a thread; 0: as many as the compiler likes
+    evict: str = "evict_first"  # what caches are told of data that is touched once
+    cache: str = ""  # ".cg": it passes by L1, which is then left to weights
+    fetched: int = 1  # parts of a weight that are loaded before they are needed
+    ahead: int = 0  # programs an SM holds, if each asks L2 for the row that its successor there will read
+
+    def __str__(self) -> str:
+        changed = (f for f in fields(self) if getattr(self, f.name) != f.default)
+        return ", ".join(f"{f.name}={getattr(self, f.name)}" for f in changed) or "the defaults"
+
+
+def plan(kernel: str, cols: int, element_bytes: int) -> Plan:
+    """What tuning found for 16-bit rows of this length; otherwise 128 bytes of a row a thread, at least 2 KiB of rows a
+    warp."""
+    padded = power_of_two(cols)
+    found: Plan | None = tuned(kernel, padded) if element_bytes == 2 else None
+    if found:
+        return found
+    if cols * element_bytes > HELD_BYTES:
+        return Plan(1, 16, 2, 1, 8192)
+    row_bytes = padded * element_bytes
+    warps = max(1, row_bytes // (32 * THREAD_BYTES))
+    if row_bytes >= LONG_BYTES:
+        return hold(warps, element_bytes)
+    return Plan(max(1, 2048 // row_bytes), warps)
+
+
+def hold(warps: int, element_bytes: int = 2, loads: int = 1, registers: int = 64) -> Plan:
+    """Parts of so many 16-byte loads a thread. With 64 registers a thread, 1024 threads fill an SM."""
+    return Plan(
+        1, warps, chunk=32 * warps * loads * 16 // element_bytes, held=True, registers=registers, fetched=2 // loads
+    )
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length()
+
+
+# -- candidates -------------------------------------------------------------------------------------------------------
+def candidates(kernel: str, cols: int) -> list[Plan]:
+    """Plans worth trying for such rows of 16-bit elements."""
+    padded = power_of_two(cols)
+    if 2 * padded > HELD_BYTES:
+        return TWICE
+    if 2 * padded >= LONG_BYTES:
+        bases = LONG[padded]
+        more = [replace(p, fetched=1 if p.registers <= 64 else 4) for p in bases]  # softmax has no weight to fetch
+        bases = [p for p in bases + more if kernel != "softmax" or p.fetched == 2]
+        found = [p for base in bases for p in (base, _past_l1(base), _ahead(base))]
+        return found + TWICE if kernel == "softmax" else found
+    found = [Plan(rows, warps) for rows, warps in _dealt(padded)]
+    if padded >= 4096:
+        found += [hold(padded // 2048), hold(padded // 1024)]
+    return [p for base in found for p in (base, replace(base, evict=""), _past_l1(base))]
+
+
+def _dealt(padded: int) -> list[tuple[int, int]]:
+    """(rows, warps) with 16 to 64 elements a thread."""
+    alone = {(1, w) for w in (1, 2, 4, 8) if 16 <= padded // (32 * w) <= 64}
+    return sorted(alone | {(1024 * w // padded, w) for w in (1, 2, 4) if padded < 1024 * w})
+
+
+def _past_l1(p: Plan) -> Plan:
+    return replace(p, evict="", cache=".cg")
+
+
+def _ahead(p: Plan) -> Plan:
+    return replace(_past_l1(p), ahead=max(1, 65536 // (32 * p.warps * max(64, p.registers))))
+
+
+TWICE = [Plan(1, 16, 1, 2, 16384), Plan(1, 16, 1, 3, 8192), Plan(1, 8, 1, 3, 8192), Plan(1, 16, 3, 2, 8192),
+         Plan(1, 16, 3, 1, 8192), Plan(1, 32, 1, 2, 8192, registers=32)]  # fmt: skip
+LONG = {
+    16384: [hold(8), hold(16, registers=40), hold(4, registers=128)],
+    32768: [hold(16), hold(32), hold(8, registers=128)],
+    65536: [hold(32), hold(16, registers=128)],
+}
+
+
+# -- what tuning found ------------------------------------------------------------------------------------------------
+def tuned(kernel: str, key: int | str) -> Any:
+    """The plan of a kernel over rows, the config of an HGEMM rung; None where nothing was kept."""
+    return _kept().get(kernel, {}).get(str(key))
+
+
+def product(m: int, n: int, k: int) -> str:
+    return f"{m}x{n}x{k}"
+
+
+def keep(kernel: str, key: int | str, found: Plan | int) -> None:
+    """For every later call, here and in other processes. A plan is stored as what differs from the defaults."""
+    data = _read()
+    data.setdefault(kernel, {})[str(key)] = found if isinstance(found, int) else _changed(found)
+    artifact.write_text(TUNED, json.dumps(data, indent=1, sort_keys=True) + "\n")
+    _kept.cache_clear()
+
+
+def _changed(p: Plan) -> dict[str, Any]:
+    default = asdict(Plan())
+    return {k: v for k, v in asdict(p).items() if v != default[k]}
+
+
+def _read() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = artifact.read_json(TUNED)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _kept() -> dict[str, dict[str, Plan | int]]:
+    return {
+        kernel: {key: p if isinstance(p, int) else Plan(**p) for key, p in by_key.items()}
+        for kernel, by_key in _read().items()
+    }
