@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Build, check, tune and time every kernel of ours on this machine's GPU; all that comes out lands in the folder given.
-#   benchmarks/kernels.sh OUT            all steps
-#   benchmarks/kernels.sh OUT build check-wgmma tune-hgemm
-# Each step has its own time limit, so that a kernel that hangs costs its step and no more.
+# Build, tune, check and time every kernel of ours on this machine's GPU; all that comes out lands in the folder given.
+#   benchmarks/kernels.sh OUT            all steps, some 5 minutes on an H200
+#   benchmarks/kernels.sh OUT build tune check
+# Tuning keeps the best plans, which the steps after it use (OUT/plans.json). Each step has its own time limit, so that a
+# kernel that hangs costs its step and no more; what a bench has measured by then is in OUT. The last step packs OUT.
 set -u
 out=${1:?usage: benchmarks/kernels.sh OUT [STEP...]}
 shift
-steps=${*:-build check-wgmma check-cuda check-triton tune-hgemm tune-rows bench-rows bench-others bench-hgemm sanitize counters roofline}
+steps=${*:-build tune check bench-rows bench-others bench-hgemm counters roofline pack}
 mkdir -p "$out"
 chip() { "${PYTHON:-python}" -m chip "$@"; }
 export -f chip
 failed=0
+here=$(cd "$(dirname "$0")/.." && pwd)
 
 run() { # name, seconds, command...
   local name=$1 limit=$2 start=$SECONDS code
@@ -25,26 +27,50 @@ run() { # name, seconds, command...
   fi
 }
 
+tune() { # name, kernel, shape
+  run "tune-$1" 60 kernels tune "$2" --keep --shape "$3"
+}
+
 rows="layer_norm rms_norm softmax"
 others="add_rms_norm silu_mul rope decode_attention row_normalize"
 for step in $steps; do
   case $step in
-    build) run build 200 kernels build ;;
-    # the waits of a debug build end with a message; the plain build is checked with the others
-    check-wgmma) run check-wgmma 120 kernels check hgemm --variant wgmma --debug --count 4 ;;
-    check-cuda) run check-cuda 150 kernels check row_normalize hgemm ;;
-    check-triton) run check-triton 300 kernels check $rows add_rms_norm silu_mul rope decode_attention ;;
-    tune-hgemm)
-      run tune-4096 60 kernels tune hgemm --shape m=4096,n=4096,k=4096
-      run tune-8192 60 kernels tune hgemm --shape m=8192,n=8192,k=8192
+    build) run build 200 kernels build ;; # 25 s
+    tune)                                 # 75 s, most of it compiling
+      tune silu silu_mul rows=4096,cols=11008
+      tune add-2048 add_rms_norm rows=32768,cols=2048
+      tune add-4096 add_rms_norm rows=16384,cols=4096
+      tune add-8192 add_rms_norm rows=8192,cols=8192
+      tune rms-8192 rms_norm rows=16384,cols=8192
+      tune rms-32768 rms_norm rows=4096,cols=32768
+      tune layer-32768 layer_norm rows=4096,cols=32768
+      tune layer-65536 layer_norm rows=2048,cols=65536
+      tune softmax-32768 softmax rows=4096,cols=32768
+      tune softmax-65536 softmax rows=2048,cols=65536
+      tune hgemm-wide hgemm m=4096,n=28672,k=4096
+      tune hgemm-qkv hgemm m=4096,n=6144,k=4096
+      cp "$here/src/chip/data/kernels/plans.json" "$out/plans.json"
       ;;
-    tune-rows) run tune-rows 400 kernels tune $rows ;;
-    bench-rows) run bench-rows 400 kernels bench $rows -o "$out" ;;
-    bench-others) run bench-others 300 kernels bench $others -o "$out" ;;
-    bench-hgemm) run bench-hgemm 300 kernels bench hgemm -o "$out" ;;
-    sanitize) run sanitize 500 kernels check row_normalize hgemm --sanitize ;;
-    counters) run counters 300 kernels profile layer_norm row_normalize -o "$out" ;;
-    roofline) run roofline 60 roofline "$out/kernels.jsonl" --plot "$out/roofline.svg" ;;
+    # the sanitizer beside the check, 60 s; neither is timed. The waits of a debug build end with a message
+    check)
+      run check-wgmma 60 kernels check hgemm --variant wgmma --debug --count 4
+      run sanitize 120 kernels check row_normalize hgemm --sanitize &
+      run check 150 kernels check
+      wait
+      ;;
+    bench-rows) run bench-rows 150 kernels bench $rows -o "$out" ;;       # 65 s
+    bench-others) run bench-others 120 kernels bench $others -o "$out" ;; # 35 s
+    bench-hgemm) run bench-hgemm 120 kernels bench hgemm -o "$out" ;;     # 45 s
+    counters)                                                             # 45 s
+      run counters-layer-norm 60 kernels profile layer_norm --shape rows=32768,cols=4096 -o "$out/layer_norm"
+      run counters-row-normalize 90 kernels profile row_normalize --shape rows=65536,cols=4096 -o "$out/row_normalize"
+      ;;
+    roofline) # one call of each kernel: all of them would hide each other
+      calls="32768x4096,16384x4096,4096x11008,rows16384 heads40 head_dim128,65536x4096 fp32,4096x4096x4096"
+      calls="$calls,b16 h32/8 d128 q1 kv16384"
+      run roofline 60 roofline "$out/kernels.jsonl" --call "$calls" --plot "$out/roofline.svg"
+      ;;
+    pack) tar -czf "$out.tar.gz" -C "$(dirname "$out")" "$(basename "$out")" && echo "packed: $out.tar.gz" ;;
     *) echo "no step $step" && failed=1 ;;
   esac
 done

@@ -284,6 +284,13 @@ def test_a_variant_that_fails_is_a_record():
     assert "ZeroDivisionError" in ours.measurement.reason
 
 
+def test_the_slowest_rungs_are_timed_at_one_size():
+    s = subject("hgemm", CPU)
+    first, *others = s.bench
+    assert len(s.timed(first).variants) == len(s.variants) == 5
+    assert all([v.name[6] for v in s.timed(op).variants] == ["3", "4", "5"] for op in others)
+
+
 # -- CUDA -------------------------------------------------------------------------------------------------------------
 def test_cuda_kernels_say_why_they_do_not_run_on_a_cpu():
     assert all("no NVIDIA GPU" in v.unusable for v in subject("hgemm", CPU).variants)

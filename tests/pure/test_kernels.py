@@ -222,3 +222,19 @@ def test_what_the_sanitizer_says():
     assert sanitize.verdict(bad, 1) == {"errors": 2, "first": "Invalid __global__ write of size 4 bytes"}
     assert sanitize.verdict(race, 0)["errors"] == 1
     assert sanitize.verdict("Killed", 137) == {"errors": 1, "first": "Killed"}
+
+
+def test_an_error_belongs_to_the_variant_that_ran():
+    said = "========= COMPUTE-SANITIZER\nchip runs a\nchip runs b\n========= Invalid __global__ read of size 2 bytes\n"
+    rows = sanitize.report("memcheck", said + "========= ERROR SUMMARY: 1 error\n", 1)
+    assert [(r["variant"], r["errors"]) for r in rows] == [("a", 0), ("b", 1)]
+    assert rows[1]["first"] == "Invalid __global__ read of size 2 bytes"
+    clean = sanitize.report("racecheck", "chip runs a\n========= RACECHECK SUMMARY: 0 hazards displayed\n", 0)
+    assert clean == [{"variant": "a", "tool": "racecheck", "errors": 0, "first": ""}]
+    cut = sanitize.report("racecheck", "chip runs a\n", 137)  # no summary: it did not end by itself
+    assert [(r["variant"], r["errors"]) for r in cut] == [("a", 0), ("a", 1)]
+
+
+def test_a_ladder_without_its_first_rung_is_not_measured_from_there():
+    found = ladder.climb([timed("b", 30.0), timed("c", 60.0)], {}, {"a": "fma", "b": "fma", "c": "mma"})
+    assert [(r.over_last, r.over_first) for r in found] == [(None, None), (2, None)]

@@ -147,6 +147,7 @@ def test_bad_input_is_one_line(capsys, tmp_path, profile, thirty):
         ([thirty], "no roofs are known for Test GPU"),
         ([profile, thirty, "--context", "warm"], "'warm' is not known"),
         ([profile, thirty, "--op", "conv2d"], "not among the measured operators"),
+        ([profile, thirty, "--call", "7x7"], "no measured call ends so"),
         ([profile, thirty, "--context", "hot"], "no measurement to place"),
         ([profile, thirty, "--plot", tmp_path / "x.gif"], "written as .png, .svg or .pdf"),
         ([profile, profile, thirty], "second hardware profile"),

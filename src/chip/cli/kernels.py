@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--cache", metavar="DIR", default="", help="where compiled kernels are kept [TORCH_EXTENSIONS_DIR]")
     add("--seed", type=int, default=0, help="check: of shapes and data [a new one, which is printed]")
     add("--count", type=int, default=12, help="check: random shapes besides the edges [%(default)s]")
-    add("--sanitize", action="store_true", help="check: run under compute-sanitizer, memcheck then racecheck")
+    add("--sanitize", action="store_true", help="check: run under compute-sanitizer, memcheck and racecheck")
     add("--keep", action="store_true", help="tune: use the best from now on (16-bit rows of that length, that product)")
     add("--quick", action="store_true", help="bench: fewer samples, no energy")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
@@ -151,7 +151,7 @@ def _sanitize(args: argparse.Namespace) -> int:
     from chip.kernels import sanitize
 
     sanitize.require()
-    found = [row for s in _subjects(args, device) for row in sanitize.sanitize(s)]
+    found = sanitize.sanitize(_subjects(args, device), lambda what: print(what, file=sys.stderr, flush=True))
     print(json.dumps(found, indent=1) if args.json else text.sanitized(found))
     return 1 if any(row["errors"] for row in found) else 0
 
@@ -164,18 +164,19 @@ def _bench(args: argparse.Namespace) -> int:
     settings = bench.QUICK if args.quick else bench.Settings()
     calls = [(s, op) for s in subjects for op in _ops(args, s)]
     found: dict[str, list[Timed]] = {s.name: [] for s in subjects}
+    ladder: list[dict[str, Any]] = []
+    paths: dict[str, dict[str, float]] = {}
     from chip.measure.progress import Progress
     from chip.roofline import label
 
     with Progress(len(calls), "bench") as progress:
         for s, op in calls:
             progress.step(f"{s.name}, {label(op)}")
-            found[s.name] += bench.bench(s, op, device, roofs, settings)
+            found[s.name] += bench.bench(s if args.shape else s.timed(op), op, device, roofs, settings)
+            if s.name == "hgemm":
+                ladder = _ladder(device, found["hgemm"], paths)
             if args.output:
-                _write(Path(args.output), device, s.name, found[s.name], [])
-    ladder = _ladder(device, found.get("hgemm", []))
-    if ladder and args.output:
-        _write(Path(args.output), device, "hgemm", found["hgemm"], ladder)
+                _write(Path(args.output), device, s.name, found[s.name], ladder if s.name == "hgemm" else [])
     if args.json:
         print(json.dumps({"device": device.title, "kernels": _json(found), "ladder": ladder}, indent=1))
     else:
@@ -198,7 +199,8 @@ def _write(folder: Path, device: Device, name: str, rows: list[Timed], ladder: l
             measurements.add(path, t.measurement)
 
 
-def _ladder(device: Device, rows: list[Timed]) -> list[dict[str, Any]]:
+def _ladder(device: Device, rows: list[Timed], paths: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+    """`paths`: the roofs measured so far, by dtype."""
     if not rows or device.kind != "cuda":
         return []
     from chip import codec
@@ -209,12 +211,13 @@ def _ladder(device: Device, rows: list[Timed]) -> list[dict[str, Any]]:
     by_call: dict[Op, list[Timed]] = {}
     for t in rows:
         by_call.setdefault(operator(t.measurement.op), []).append(t)
-    roofs = {dtype: ladder.path_roofs(device, dtype) for dtype in sorted({str(op.dtype) for op in by_call})}  # type: ignore[attr-defined]
+    for dtype in sorted({str(op.dtype) for op in by_call} - set(paths)):  # type: ignore[attr-defined]
+        paths[dtype] = ladder.path_roofs(device, dtype)
     return [
         {
             "call": label(op),
-            "roofs_flops_per_s": roofs[op.dtype],  # type: ignore[attr-defined]
-            "rungs": codec.to_json(ladder.climb(timed, roofs[op.dtype], ladder.paths())),  # type: ignore[attr-defined]
+            "roofs_flops_per_s": paths[op.dtype],  # type: ignore[attr-defined]
+            "rungs": codec.to_json(ladder.climb(timed, paths[op.dtype], ladder.paths())),  # type: ignore[attr-defined]
         }
         for op, timed in by_call.items()
     ]

@@ -63,6 +63,8 @@ def findings(found: Sequence[Finding], device: str, seed: int) -> str:
 def benched(found: Mapping[str, Sequence[Timed]], ladder: Sequence[Mapping[str, Any]]) -> str:
     parts = [table([_row(t) for t in rows], RIGHT, keep=KEEP) for rows in found.values() if rows]
     parts += [climbed(one) for one in ladder]
+    if len(ladder) > 1:
+        parts.append("The first two rungs take up to a second a call: they are timed at the first of these alone.")
     failed = [t for rows in found.values() for t in rows if t.measurement.status == "failed"]
     parts += [f"failed: {_call(t)}, {t.measurement.implementation}: {t.measurement.reason}" for t in failed]
     return "\n\n".join(parts)

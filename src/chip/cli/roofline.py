@@ -36,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--gpu", default="", help="roofs of this GPU (bundled name or file) where no PROFILE is given")
     add("--context", default="cold", help=f"which times to place, of {', '.join(CONTEXTS)} [%(default)s]")
     add("--op", default="", help="only these kinds of operator, such as linear,attention")
+    add("--call", default="", help="only calls whose name, as listed, ends so, such as 32768x4096,4096x4096x4096")
     add("--plot", metavar="FILE", default="", help="draw into this .png, .svg or .pdf")
     add("--json", action="store_true", help="one JSON document on stdout")
 
@@ -46,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     profile, found = _read([Path(f) for f in args.files])
     roofs = _roofs(profile, args.gpu, found)
     points, left_out = place_all(_select(found, args.context, args.op), roofs)
+    points = _called(points, args.call)
     if found and not points:
         raise ChipError(f"no measurement to place: none is ok, of context {args.context}, and under a known roof")
     print(json.dumps(document(points, roofs), indent=1) if args.json else render(points, roofs))
@@ -116,6 +118,14 @@ def _select(found: Sequence[Measurement], contexts: str, kinds: str) -> list[Mea
         if k not in have:
             raise ChipError(f"--op {k!r}: not among the measured operators ({', '.join(have)})")
     return [m for m in measurements.ok(found) if m.context in wanted and (not only or m.op.get("op") in only)]
+
+
+def _called(points: list[Point], endings: str) -> list[Point]:
+    wanted = [w.strip() for w in endings.split(",") if w.strip()]
+    for w in wanted:
+        if not any(p.label.endswith(f" {w}") for p in points):
+            raise ChipError(f"--call {w!r}: no measured call ends so; without --call all are listed")
+    return [p for p in points if not wanted or any(p.label.endswith(f" {w}") for w in wanted)]
 
 
 def place_all(found: Sequence[Measurement], roofs: Roofs) -> tuple[list[Point], list[str]]:

@@ -50,7 +50,7 @@ def climb(timed: Sequence[Timed], roofs: dict[str, float], paths: dict[str, str]
                 rate / theirs if theirs else None,
                 rate / roof if roof else None,
                 rate / found[-1].flops_per_s if found else None,
-                rate / found[0].flops_per_s if found else None,
+                rate / found[0].flops_per_s if found and found[0].rung == next(iter(paths)) else None,
             )
         )
     return found

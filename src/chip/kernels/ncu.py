@@ -47,7 +47,7 @@ def profile(s: Subject, op: Op, roofs: Roofs | None) -> list[dict[str, Any]]:
 
 def _counted(s: Subject, variant: str, op: Op, roofs: Roofs | None) -> dict[str, Any]:
     words = [require(), "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw",
-             "--metrics", ",".join(METRICS.values()), *once.command(s.name, variant, [op])]  # fmt: skip
+             "--metrics", ",".join(METRICS.values()), *once.command([(s.name, variant, [op])])]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
     found = read(done.stdout, done.stderr)
     cost = op.cost()

@@ -1,21 +1,27 @@
-"""Run one kernel once, alone in a process, for the tools that watch processes: `python -m chip.kernels.once JSON`.
+"""Run kernels once, alone in a process, for the tools that watch processes: `python -m chip.kernels.once JSON`.
 
-Between cudaProfilerStart and -Stop there is exactly the call; before it one to warm up.
+Between cudaProfilerStart and -Stop there is exactly the call; before it one to warm up. Inputs are made on the host, so
+that no kernel but the one in question runs.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from chip.types import Op
 
+MARK = "chip runs "  # before a variant's calls, on stdout
 
-def command(kernel: str, variant: str, ops: list[Op]) -> list[str]:
+
+def command(runs: Sequence[tuple[str, str, Sequence[Op]]]) -> list[str]:
+    """`runs`: kernel, variant and the calls of each."""
     from chip.measurements import record
 
-    return [sys.executable, "-m", "chip.kernels.once", json.dumps([kernel, variant, [record(op) for op in ops]])]
+    words = [[kernel, variant, [record(op) for op in ops]] for kernel, variant, ops in runs]
+    return [sys.executable, "-m", "chip.kernels.once", json.dumps(words)]
 
 
 def main(words: list[str]) -> int:
@@ -25,21 +31,23 @@ def main(words: list[str]) -> int:
     from chip.measure.device import open_device
     from chip.measurements import operator
 
-    kernel, variant, records = json.loads(words[0])
     device = open_device("cuda")
-    s = subject(kernel, device, variant, configs=":" in variant)
-    generator = torch.Generator(device.torch_device).manual_seed(3)
+    generator = torch.Generator().manual_seed(3)
     runtime: Any = torch.cuda.cudart()
-    with torch.no_grad():
-        for record in records:
-            inputs = s.module.inputs(operator(record), device.torch_device, generator)
-            call = s.module.native if variant == s.baseline else next(v.call for v in s.variants if v.name == variant)
-            call(*inputs)
-            device.synchronize()
-            runtime.cudaProfilerStart()
-            call(*inputs)
-            device.synchronize()
-            runtime.cudaProfilerStop()
+    for kernel, variant, records in json.loads(words[0]):
+        print(MARK + variant, flush=True)
+        s = subject(kernel, device, variant, configs=":" in variant)
+        call = s.module.native if variant == s.baseline else next(v.call for v in s.variants if v.name == variant)
+        with torch.no_grad():
+            for record in records:
+                made = s.module.inputs(operator(record), torch.device("cpu"), generator)
+                inputs = [t.to(device.torch_device) for t in made]
+                call(*inputs)
+                device.synchronize()
+                runtime.cudaProfilerStart()
+                call(*inputs)
+                device.synchronize()
+                runtime.cudaProfilerStop()
     return 0
 
 

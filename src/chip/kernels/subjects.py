@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -42,6 +42,11 @@ class Subject:
     @property
     def compiled(self) -> bool:
         return bool(getattr(self.module, "COMPILED", True))
+
+    def timed(self, op: Op) -> Subject:
+        """With the variants that are worth timing on one of its own calls: the slowest have just one (SLOW)."""
+        only = getattr(self.module, "SLOW", {})
+        return replace(self, variants=tuple(v for v in self.variants if only.get(v.name, op) == op))
 
     @property
     def bench(self) -> list[Op]:

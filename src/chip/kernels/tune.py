@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -51,18 +53,34 @@ def key_of(s: Subject, op: Op) -> str | int:
     return plans.ANY if hasattr(s.module, "CANDIDATES") else plans.power_of_two(op.cols)  # type: ignore[attr-defined]
 
 
+def compiled(calls: Mapping[str, Callable[..., Any]], tensors: Any, device: Device) -> dict[str, Exception]:
+    """Run each once, several at a time: most of tuning is waiting for compilers. What went wrong, by name."""
+
+    def first(call: Callable[..., Any]) -> None:
+        if device.kind == "cuda":
+            torch.cuda.set_device(device.torch_device)  # which is each thread's own
+        call(*tensors)
+        device.synchronize()
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        futures = {name: pool.submit(first, call) for name, call in calls.items()}
+    return {name: e for name, f in futures.items() if isinstance(e := f.exception(), Exception)}
+
+
 def tune(s: Subject, op: Op, device: Device) -> list[dict[str, Any]]:
     """Rows of (config, seconds), fastest first; a candidate that does not run has a reason instead."""
     generator = torch.Generator(device.torch_device).manual_seed(11)
     count = min(64, timing.cold_copies(device, op.cost().read_bytes)) if device.kind == "cuda" else 1
     sets = [s.module.inputs(op, device.torch_device, generator) for _ in range(count)]
+    calls = {name: call for name, (call, _) in ways(s, op).items()}
     takes, failed = {}, []
     with torch.no_grad():
-        for name, (call, _) in ways(s, op).items():
+        broken = compiled(calls, sets[0], device)
+        for name, call in calls.items():
             closures = [(lambda c=call, t=tensors: c(*t)) for tensors in sets]
             try:
-                closures[0]()
-                device.synchronize()
+                if name in broken:
+                    raise broken[name]
                 takes[name] = timing.events(device, closures, timing.inner_for(device, closures, 1e-3))
             except Exception as e:  # more registers or shared memory than there are
                 failed.append({"config": name, "reason": reason_of(e)})

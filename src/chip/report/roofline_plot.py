@@ -306,7 +306,8 @@ def _list_row(axes: Any, m: Mark, y: float, contexts: bool) -> None:
         MARK, y, m.mark, markersize=5, color=m.colour, markeredgewidth=1.1,
         markerfacecolor="white" if hollow else m.colour, markeredgecolor=m.colour, clip_on=False,
     )  # fmt: skip
-    variant = f"{p.implementation} {p.context}" if contexts else p.implementation
+    step = p.implementation.removeprefix(f"{p.op.kind}_")  # a step of a ladder is named after it
+    variant = f"{step} {p.context}" if contexts else step
     room = 52 - len(variant)
     axes.text(NAME, y, p.label if len(p.label) <= room else p.label[: room - 1] + "…", **cell)
     axes.text(VARIANT, y, variant, ha="right", **{**cell, "color": FAINT})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -101,6 +102,7 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+@lru_cache
 def splits_for(pairs: int, length: int, slots: int) -> int:
     """Stretches for each (sequence, key head), so that the last wave of programs is as full as the others: the fewest
     within a twentieth of the shortest time, counted in blocks of keys that a slot walks through."""
