@@ -141,12 +141,14 @@ def test_what_tuning_finds_is_kept_for_every_later_call(tmp_path, monkeypatch):
     assert plans.plan("softmax", 4096, 4) != best  # found with 16-bit elements
     assert plans.plan("rms_norm", 4096, 2) == rule
     product = ops.build("linear", {"m": 64, "n": 32, "k": 16, "dtype": "bf16"})
-    rows_ = [{"config": "hgemm_5_wgmma:81", "p50_s": 1.0}, {"config": "hgemm_4_mma", "p50_s": 2.0},
-             {"config": "hgemm_5_wgmma", "p50_s": 3.0}]  # fmt: skip
-    monkeypatch.setattr(tune, "ways", lambda s, op: {"hgemm_5_wgmma:81": (None, 81), "hgemm_4_mma": (None, 0)})
+    rows_ = [{"config": "hgemm_5_wgmma:81", "p50_s": 1.0}, {"config": "hgemm_4_mma:2", "p50_s": 2.0},
+             {"config": "hgemm_5_wgmma:41", "p50_s": 3.0}]  # fmt: skip
+    monkeypatch.setattr(tune, "ways", lambda s, op: {"hgemm_5_wgmma:81": (None, 81), "hgemm_4_mma:2": (None, 2)})
     tune.keep(subject("hgemm", CPU), product, rows_)
     assert plans.tuned("hgemm_5_wgmma", "64x32x16") == 81
-    assert plans.tuned("hgemm_4_mma", "64x32x16") == 0
+    assert plans.tuned("hgemm_4_mma", "64x32x16") == 2
+    with pytest.raises(ChipError, match="bf16 and fp16"):
+        tune.keep(s, ops.build("softmax", {"rows": 8, "cols": 64, "dtype": "fp32"}), [])
     plans._kept.cache_clear()
 
 

@@ -18,7 +18,7 @@ from chip.measure import timing
 from chip.measure.device import Device
 from chip.measure.profile import reason_of
 from chip.measure.timer import StopRule, collect_interleaved
-from chip.types import Op
+from chip.types import ChipError, Op
 
 RULE = StopRule(0.005, 10, 40, 0.1)
 
@@ -30,14 +30,16 @@ def tunable(s: Subject) -> bool:
 def ways(s: Subject, op: Op) -> dict[str, tuple[Callable[..., Any], plans.Plan | int]]:
     """Name -> how to call it, and what is kept where it is the best."""
     if hasattr(s.module, "CONFIGS"):
-        found = [v for v in s.variants if v.name.split(":")[0] in s.module.CONFIGS and not v.unusable]
-        return {v.name: (v.call, int(v.name.partition(":")[2] or 0)) for v in found}
+        found = [v for v in s.variants if ":" in v.name and not v.unusable]  # without one: whatever is kept
+        return {v.name: (v.call, int(v.name.partition(":")[2])) for v in found}
     tried = getattr(s.module, "CANDIDATES", None) or plans.candidates(s.kind, op.cols)  # type: ignore[attr-defined]
     return {str(p): (partial(s.module.run, plan=p), p) for p in tried}
 
 
 def keep(s: Subject, op: Op, rows: Sequence[Mapping[str, Any]]) -> None:
     """The best found for this call, for every later one like it: of each rung, or for rows of this length."""
+    if op.dtype not in ("bf16", "fp16"):  # type: ignore[attr-defined]
+        raise ChipError(f"--keep: plans are kept for bf16 and fp16, this call is {op.dtype}")  # type: ignore[attr-defined]
     choices = {name: choice for name, (_, choice) in ways(s, op).items()}
     best: dict[str, str] = {}
     for row in rows:  # fastest first
@@ -62,7 +64,8 @@ def compiled(calls: Mapping[str, Callable[..., Any]], tensors: Any, device: Devi
         call(*tensors)
         device.synchronize()
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    workers = min(8, os.cpu_count() or 1) if device.kind == "cuda" else 1  # the interpreter is not for threads
+    with ThreadPoolExecutor(workers) as pool:
         futures = {name: pool.submit(first, call) for name, call in calls.items()}
     return {name: e for name, f in futures.items() if isinstance(e := f.exception(), Exception)}
 
