@@ -25,6 +25,7 @@ run() { # name, seconds, command...
     tail -n 15 "$out/$name.txt"
     tail -n 5 "$out/$name.log"
   fi
+  return "$code"
 }
 
 tune() { # name, kernel, shape
@@ -56,7 +57,7 @@ for step in $steps; do
       run check-wgmma 60 kernels check hgemm --variant wgmma --debug --count 4
       run sanitize 120 kernels check row_normalize hgemm --sanitize &
       run check 150 kernels check
-      wait
+      wait $! || failed=1
       ;;
     bench-rows) run bench-rows 150 kernels bench $rows -o "$out" ;;       # 65 s
     bench-others) run bench-others 120 kernels bench $others -o "$out" ;; # 35 s
