@@ -21,7 +21,7 @@ from chip.measure.replay.arguments import Buffers, lookup  # noqa: E402
 from chip.measure.timer import StopRule  # noqa: E402
 from chip.replay import gemm, results, signatures  # noqa: E402
 from chip.replay.rotation import Rotation  # noqa: E402
-from chip.traces import Kernel, Operator, TensorArg  # noqa: E402
+from chip.traces import Kernel, Operator, TensorArg, Trace  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 TINY = {
@@ -92,6 +92,20 @@ def test_indices_keep_their_range():
     table, ids = torch.randn(50, 8), torch.tensor([3, 41, 7])
     (found,) = recorded(lambda: torch.nn.functional.embedding(ids, table))
     assert (found.tensors[1].low, found.tensors[1].high) == (3, 41)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_step_that_asks_whether_it_is_captured_is_recorded_as_the_graph_runs_it(graph, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)  # without a GPU it raises
+    x = torch.randn(8)
+
+    def step():
+        return torch.neg(x) if torch.cuda.is_current_stream_capturing() else torch.abs(x)
+
+    blank = Trace("m", "", "forward", 0, 0, "fp32", "", "", (), (), ())
+    trace = capture.capture(capture.Subject(step, graph=graph), open_device("cpu"), blank)
+    assert [o.name for o in trace.operators] == ["aten::neg" if graph else "aten::abs"]
+    assert not torch.cuda.is_current_stream_capturing()
 
 
 # -- matrix products: what is asked of cuBLAS is what the operator computed ------------------------------------------

@@ -10,10 +10,12 @@ Kernels of 3 get their owners from 2 by their order. On a CPU an operator stands
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.profiler import record_function
@@ -61,10 +63,11 @@ def capture(subject: Subject, device: Device, blank: Trace, settings: Settings |
         subject.prepare()
         subject.run()
     device.synchronize()
-    if device.kind == "cpu":
-        return _operator_level(subject, device, blank, chosen)
-    recorder = _record(subject, device)
-    known = [(e.name, call) for e, call in _annotated(subject, device)]
+    with as_if_capturing() if subject.graph else nullcontext():
+        if device.kind == "cpu":
+            return _operator_level(subject, device, blank, chosen)
+        recorder = _record(subject, device)
+        known = [(e.name, call) for e, call in _annotated(subject, device)]
     timings = {"eager": _eager(subject, device)}
     missing: dict[str, str] = {}
     captured = _graph(subject, device, missing)
@@ -91,6 +94,14 @@ def capture(subject: Subject, device: Device, blank: Trace, settings: Settings |
         missing={**blank.missing, **missing},
         l2_bytes=device.l2_bytes,
     )
+
+
+@contextmanager
+def as_if_capturing() -> Iterator[None]:
+    """A step that asks whether its stream is being captured is told so: transformers builds other masks then, and its
+    attention gets other arguments. Recorded without, the operators would not be those of the graph."""
+    with mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True):
+        yield
 
 
 def _record(subject: Subject, device: Device) -> Recorder:
