@@ -2,16 +2,16 @@
 
   isolated     every kernel alone, all its inputs cold                          replay, profiler's clock
   cache        the same with inputs as warm as in the model, less the above     replay
-  switch       the same after the kernels that ran before it in the model,      replay
-               whose code has replaced its own, less the above
+  switch       in its place in the sequence of the step, less the above and     replay
+               less the clock: other code and other data in the caches
   spread       all launches of a kernel, less as many times their median        capture
   missing      captured time of kernels that could not be replayed              capture
-  gaps         what one more launch in a graph costs beyond its kernel          replay, events around graphs
+  gaps         what the graph of the sequence takes beyond its kernels          replay, events around graphs
   clock        longer under unbroken load than in bursts, at the model's clock  replay, events around graphs
   overlap      kernels that ran at the same time                                capture
   host         the step launched by the host, less the step as a graph; without  capture, host clock
                a graph: less the time in which kernels ran
-What is left is printed as unexplained.
+What is left is printed as unexplained. Without a sequence there is no switch, and gaps are those of bursts of a kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from chip import stats
 from chip.replay import signatures, tiers
-from chip.replay.results import Replay, Replayed
+from chip.replay.results import Replay, Replayed, Sequenced
 from chip.replay.signatures import Signature
 from chip.runs import Run
 from chip.traces import Trace
@@ -48,8 +48,13 @@ class Pair:
         return self.replayed.median_ns if self.replayed is not None and self.ok else 0.0
 
     @property
+    def model_ns(self) -> float:
+        """As the model runs it: in its place where that is known, else alone."""
+        return self.replayed.model_ns if self.replayed is not None and self.ok else 0.0
+
+    @property
     def error_ns(self) -> float:
-        return self.alone_ns - self.signature.median_ns
+        return self.model_ns - self.signature.median_ns
 
     @property
     def close(self) -> bool:
@@ -64,10 +69,10 @@ def explain(trace: Trace, replay: Replay, run: Run | None = None) -> dict[str, A
     workload = signatures.workload_of(trace)
     by_key = {k.key: k for k in replay.kernels}
     pairs = [Pair(s, by_key.get(s.key)) for s in workload.signatures]
-    terms = _terms(trace, pairs)
+    terms = _terms(trace, pairs, replay.sequence)
     full_ns = _whole_ns(trace, "graph") or _whole_ns(trace, "eager")
     predicted_ns = sum(terms.get(name, 0.0) for name in ("isolated", "cache", "switch", "gaps", "clock"))
-    alone_ns = sum(terms.get(name, 0.0) for name in ("isolated", "cache", "switch"))
+    kernels_ns = sum(p.total_ns(p.model_ns) for p in pairs)
     eager_ns = _whole_ns(trace, "eager")
     report = {
         "schema": SCHEMA,
@@ -75,11 +80,12 @@ def explain(trace: Trace, replay: Replay, run: Run | None = None) -> dict[str, A
         "device": trace.device,
         "source": trace.source,
         "cache_rule": replay.rule,
+        "sequence": _sequence(replay.sequence),
         "full_model": "graph" if "graph" in trace.timings else "eager",
         "full_model_inference_us": _us(full_ns),
         "predicted_from_kernels_us": _us(predicted_ns),
         "error_percent": _percent(predicted_ns, full_ns),
-        "error_percent_gpu_busy": _percent(alone_ns, trace.busy_ns),
+        "error_percent_gpu_busy": _percent(kernels_ns, trace.busy_ns),
         "error_percent_eager": _percent(predicted_ns, eager_ns),
         "full_model_noise_percent": _noise(trace),
         "coverage": _coverage(pairs),
@@ -100,34 +106,31 @@ def _whole_ns(trace: Trace, name: str) -> float:
     return stats.median(trace.timings[name].samples_ns) if name in trace.timings else 0.0
 
 
-def _terms(trace: Trace, pairs: Sequence[Pair]) -> dict[str, float]:
+def _terms(trace: Trace, pairs: Sequence[Pair], sequence: Sequenced | None) -> dict[str, float]:
     """Nanoseconds of each term; they add up to the whole by definition of `unexplained`."""
-    model_hz = trace.timings["graph"].clock_hz if "graph" in trace.timings else None
     in_graph = "graph" in trace.timings
+    model_hz = trace.timings["graph"].clock_hz if in_graph else None
     whole_ns = _whole_ns(trace, "graph") or _whole_ns(trace, "eager")
     done = [(p, p.replayed) for p in pairs if p.ok and p.replayed is not None]
+    clock_ns = {p.signature.key: at_clock(r, model_hz) if in_graph else 0.0 for p, r in done}
     terms = {
-        "isolated": sum(p.total_ns(_again_ns(r) if r.cold_ns is None else r.cold_ns) for p, r in done),
-        "cache": sum(p.total_ns(_again_ns(r) - r.cold_ns) for p, r in done if r.cold_ns is not None),
+        "isolated": sum(p.total_ns(p.alone_ns if r.cold_ns is None else r.cold_ns) for p, r in done),
+        "cache": sum(p.total_ns(p.alone_ns - r.cold_ns) for p, r in done if r.cold_ns is not None),
         "spread": sum(p.signature.total_ns - p.total_ns(p.signature.median_ns) for p, _ in done),
         "missing": float(sum(p.signature.total_ns for p in pairs if not p.ok)),
     }
-    if any(r.again_ns is not None for _, r in done):
-        terms["switch"] = sum(p.total_ns(r.median_ns - _again_ns(r)) for p, r in done)
+    if sequence is not None:  # which runs at the model's clock: what that costs is a term of its own
+        placed = [p for p, r in done if r.placed_ns is not None]
+        terms["switch"] = sum(p.total_ns(p.model_ns - p.alone_ns - clock_ns[p.signature.key]) for p in placed)
     if in_graph:
-        terms["gaps"] = sum(p.total_ns(r.gap_ns) for p, r in done)
-        terms["clock"] = sum(p.total_ns(at_clock(r, model_hz)) for p, r in done)
+        terms["gaps"] = sum(p.total_ns(r.gap_ns if sequence is None else sequence.gap_ns) for p, r in done)
+        terms["clock"] = sum(p.total_ns(clock_ns[p.signature.key]) for p, _ in done)
     if trace.source != "operators":
         terms["overlap"] = -float(trace.overlap_ns)
     if not in_graph:
         terms["host"] = whole_ns - trace.busy_ns
     terms["unexplained"] = whole_ns - sum(terms.values())
     return terms
-
-
-def _again_ns(kernel: Replayed) -> float:
-    """Launched again and again, by the cache rule."""
-    return kernel.median_ns if kernel.again_ns is None else kernel.again_ns
 
 
 def at_clock(kernel: Replayed, model_hz: float | None) -> float:
@@ -167,6 +170,19 @@ def _breakdown(terms: dict[str, float], full_ns: float, eager_ns: float, in_grap
     return rows
 
 
+def _sequence(sequence: Sequenced | None) -> dict[str, Any] | None:
+    """The step without the model: all calls in order as one graph."""
+    if sequence is None:
+        return None
+    return {
+        "us": _us(stats.median(sequence.timing.samples_ns)),
+        "kernels_us": _us(sequence.kernels_ns),
+        "launches": sequence.launches,
+        "gap_us": _us(sequence.gap_ns),
+        "clock_hz": sequence.timing.clock_hz,
+    }
+
+
 def _coverage(pairs: Sequence[Pair]) -> dict[str, float]:
     launches = sum(p.signature.launches for p in pairs) or 1
     time_ns = sum(p.signature.total_ns for p in pairs) or 1
@@ -190,7 +206,8 @@ def _tiers(pairs: Sequence[Pair]) -> dict[str, Any]:
             "unique_kernels": len(mine),
             "launches": sum(p.signature.launches for p in mine),
             "replayed_kernels": len(done),
-            "total_us": _us(sum(p.total_ns(p.alone_ns) for p in done)),
+            "total_us": _us(sum(p.total_ns(p.model_ns) for p in done)),
+            "alone_us": _us(sum(p.total_ns(p.alone_ns) for p in done)),
             "captured_us": _us(sum(p.signature.total_ns for p in mine)),
             "same_kernel_share": round(same_ns / time_ns, 4) if time_ns else None,
         }
@@ -224,8 +241,9 @@ def _worst(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
             "tier": p.signature.tier,
             "launches": p.signature.launches,
             "captured_us": _us(p.signature.median_ns),
-            "replayed_us": _us(p.alone_ns),
-            "error_percent": _percent(p.alone_ns, p.signature.median_ns),
+            "replayed_us": _us(p.model_ns),
+            "alone_us": _us(p.alone_ns),
+            "error_percent": _percent(p.model_ns, p.signature.median_ns),
             "error_of_step_us": _us(p.total_ns(p.error_ns)),
         }
         for p in done[:WORST]

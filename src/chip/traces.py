@@ -95,6 +95,21 @@ class KernelEvent(NamedTuple):
     call: int  # running number of the operator's call; -1 where no operator launched it
 
 
+class Place(NamedTuple):
+    """Where the tensors of a call's memory begin, in the memory of the whole step."""
+
+    memory: int
+    offset_bytes: int
+
+
+class Flow(NamedTuple):
+    """Which memories of the step a call of an operator used: what one call made, a later one reads."""
+
+    call: int
+    inputs: tuple[Place, ...]  # by the operator's own numbering of its memories
+    outputs: tuple[int, ...]  # those it made
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """The whole step, again and again, by one clock."""
@@ -126,6 +141,7 @@ class Trace:
     timings: dict[str, Timing] = field(default_factory=dict)  # "graph", "eager"
     missing: dict[str, str] = field(default_factory=dict)  # what was not recorded, and why
     l2_bytes: int = 0
+    flow: tuple[Flow, ...] = ()  # of the calls that launched kernels, in order
 
     @property
     def title(self) -> str:
@@ -192,7 +208,18 @@ def from_data(data: Any, where: str) -> Trace:
         check_operator(operator, f"{where}: operators[{i}]")
     for i, kernel in enumerate(trace.kernels):
         check_kernel(kernel, len(trace.operators), f"{where}: kernels[{i}]")
+    _check_flow(trace, where)
     return trace
+
+
+def _check_flow(trace: Trace, where: str) -> None:
+    """Every call has a place for each memory of its operator."""
+    called = {e.call: trace.kernels[e.kernel].operator for e in trace.events}
+    for i, flow in enumerate(trace.flow):
+        index = called.get(flow.call)
+        memories = {t.memory for t in trace.operators[index].tensors} if index is not None else set()
+        if any(not 0 <= m < len(flow.inputs) for m in memories) or any(p.offset_bytes < 0 for p in flow.inputs):
+            raise ChipError(f"{where}: flow[{i}] needs a place, not negative, for each memory of its operator")
 
 
 def check_kernel(kernel: Kernel, operators: int, where: str) -> None:

@@ -17,7 +17,8 @@ from chip.measure import capture  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
 from chip.measure.recorder import Recorder  # noqa: E402
 from chip.measure.replay import pool  # noqa: E402
-from chip.measure.replay.arguments import Buffers, lookup  # noqa: E402
+from chip.measure.replay.arguments import PITCH, lookup, rotating  # noqa: E402
+from chip.measure.replay.unit import Settings  # noqa: E402
 from chip.measure.timer import StopRule  # noqa: E402
 from chip.replay import gemm, results, signatures  # noqa: E402
 from chip.replay.rotation import Rotation  # noqa: E402
@@ -148,21 +149,29 @@ def test_recovered_product_computes_the_same(case):
 def test_buffers_have_the_shape_stride_sharing_and_range_that_were_recorded():
     base, ids = torch.randn(8, 64), torch.tensor([[3, 9]])
     (mul,) = recorded(lambda: torch.mul(base[:, 32:], base[:, :32]))
-    held = Buffers(mul, torch.device("cpu"), Rotation({0: 3}))
+    held = rotating(mul, torch.device("cpu"), Rotation({0: 3}))
     first, second = held.tensor(0, 0), held.tensor(1, 0)
     assert first.stride() == (64, 1)
     assert first.data_ptr() - second.data_ptr() == 128
     assert held.tensor(0, 1).data_ptr() != first.data_ptr()
     assert held.tensor(0, 3).data_ptr() == first.data_ptr()
+    assert (held.tensor(0, 1).data_ptr() - first.data_ptr()) // PITCH % 2 == 1
     assert torch.equal(held.call(0)(), first * second)
     (embedding,) = recorded(lambda: torch.nn.functional.embedding(ids, base.reshape(64, 8)))
-    again = Buffers(embedding, torch.device("cpu"), Rotation({0: 1, 1: 1})).tensor(1, 0)
+    again = rotating(embedding, torch.device("cpu"), Rotation({0: 1, 1: 1})).tensor(1, 0)
     assert 3 <= int(again.min()) <= int(again.max()) <= 9
+
+
+def test_copies_begin_at_different_places_modulo_powers_of_two():
+    """Of 2 MiB each, an even pitch would put all of them at the same one."""
+    x = TensorArg((512, 1024), (1024, 1), "float32", 0)
+    held = rotating(Operator("aten::neg", "default", (x,), ({"tensor": 0},)), torch.device("cpu"), Rotation({0: 16}))
+    assert len({held.tensor(0, turn).data_ptr() % 2**21 for turn in range(16)}) == 16
 
 
 def test_touching_changes_nothing():
     (found,) = recorded(lambda: torch.randn(10).neg())[1:]
-    held = Buffers(found, torch.device("cpu"), Rotation({0: 1}))
+    held = rotating(found, torch.device("cpu"), Rotation({0: 1}))
     before = held.tensor(0, 0).clone()
     held.touch(0, 0)()
     assert torch.equal(held.tensor(0, 0), before)
@@ -186,13 +195,13 @@ def test_text_arguments_are_only_those_that_operators_know():
     x = TensorArg((4,), (1,), "float32", 0)
     bad = Operator("aten::gelu", "default", (x,), ({"tensor": 0},), {"approximate": "/etc/passwd"})
     with pytest.raises(ChipError, match="text argument"):
-        Buffers(bad, torch.device("cpu"), Rotation({0: 1})).call(0)
+        rotating(bad, torch.device("cpu"), Rotation({0: 1})).call(0)
 
 
 def test_arguments_listed_by_the_profiler_find_their_overload():
     a, b, c = (TensorArg((4, 4), (4, 1), "float32", i) for i in range(3))
     found = Operator("aten::addmm", "", (a, b, c), ({"tensor": 0}, {"tensor": 1}, {"tensor": 2}, 1, 2))
-    held = Buffers(found, torch.device("cpu"), Rotation({0: 1, 1: 1, 2: 1}))
+    held = rotating(found, torch.device("cpu"), Rotation({0: 1, 1: 1, 2: 1}))
     x, y, z = (held.tensor(i, 0) for i in range(3))
     torch.testing.assert_close(held.call(0)(), torch.addmm(x, y, z, alpha=2))
 
@@ -202,16 +211,17 @@ FRAGILE = textwrap.dedent("""
     import json, os, sys, time
     print(json.dumps({"ready": "fake"}), flush=True)
     for line in sys.stdin:
-        key = json.loads(line)["members"][0]["key"]
-        if key == "crash":
-            os.kill(os.getpid(), 11)
-        if key == "hang":
-            time.sleep(60)
-        if key == "refuse":
-            print(json.dumps({"error": "no such kernel"}), flush=True)
-            continue
-        kernel = {"key": key, "status": "ok", "samples_ns": [5, 6, 7]}
-        print(json.dumps({"kernels": [kernel]}), flush=True)
+        found = []
+        for unit in json.loads(line)["units"]:
+            key = unit["members"][0]["key"]
+            if key == "crash":
+                os.kill(os.getpid(), 11)
+            if key == "hang":
+                time.sleep(60)
+            found.append([{"key": key, "status": "ok", "samples_ns": [5, 6, 7]}])
+            if key == "refuse" or (key == "large" and len(found) > 1):
+                found[-1] = "no such kernel"
+        print(json.dumps({"units": found}), flush=True)
 """)
 
 
@@ -222,26 +232,46 @@ def unit(key):
     return signatures.Unit(3, None, (signatures.Signature(key, kernel, 3, "native", 1, 5.0, 5),))
 
 
-def test_a_crash_or_a_hang_costs_one_kernel_and_the_run_resumes(tmp_path):
+def replay_all(units, command, journal, header, limit_s=1.0):
+    workers = pool.Pool(command, journal.with_suffix(".log"))
+    try:
+        return pool.replay_units(units, workers, pool.Journal(journal, header), Settings(), limit_s)
+    finally:
+        workers.stop()
+
+
+def test_a_crash_or_a_hang_costs_one_kernel_and_the_run_resumes(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "TOGETHER", 3)
     start, journal = [sys.executable, "-c", FRAGILE], tmp_path / "replay.jsonl"
-    units = [unit(k) for k in ("one", "crash", "two", "hang", "refuse", "three")]
-    found = {k.key: k for k in pool.replay_all(units, start, journal, {"source": "x"}, 1.0)}
+    units = [unit(k) for k in ("one", "crash", "two", "hang", "refuse", "three", "four", "large")]
+    found = {k.key: k for k in replay_all(units, start, journal, {"source": "x"})}
     assert {k: v.status for k, v in found.items()} == {
         "one": "ok", "crash": "failed", "two": "ok", "hang": "failed", "refuse": "failed", "three": "ok",
+        "four": "ok", "large": "ok",  # not in company, but alone
     }  # fmt: skip
     assert found["crash"].reason == "its process ended with signal 11"
     assert found["hang"].reason == "did not end within 1 s and was stopped"
     assert found["refuse"].reason == "no such kernel"
-    again = list(pool.replay_all([*units, unit("four")], start, journal, {"source": "x"}, 1.0))
-    assert len(again) == 7
-    assert len(artifact.read_lines(journal)) == 8  # a header and each unit once
+    again = replay_all([*units, unit("five")], start, journal, {"source": "x"})
+    assert [k.key for k in again] == [*found, "five"]
+    assert len(artifact.read_lines(journal)) == 10  # a header and each unit once
     with pytest.raises(ChipError, match="was begun for another replay"):
-        list(pool.replay_all(units, start, journal, {"source": "y"}, 1.0))
+        replay_all(units, start, journal, {"source": "y"})
+
+
+def test_a_worker_started_ahead_is_waited_for_when_it_is_needed(tmp_path):
+    workers = pool.Pool([sys.executable, "-c", FRAGILE], tmp_path / "there" / "log")
+    begun = workers.start()
+    assert workers.wait() is begun
+    assert workers.ask({"units": []}, 10.0) == {"units": []}
+    workers.stop()
+    assert begun.process.poll() is not None
+    workers.stop()  # once more does nothing
 
 
 def test_a_worker_that_does_not_start_is_one_clear_line(tmp_path):
     with pytest.raises(ChipError, match="the replay worker did not start: its process ended with code 3"):
-        list(pool.replay_all([unit("a")], [sys.executable, "-c", "exit(3)"], tmp_path / "j", {}, 1.0))
+        replay_all([unit("a")], [sys.executable, "-c", "exit(3)"], tmp_path / "j", {})
 
 
 # -- the whole way ---------------------------------------------------------------------------------------------------
@@ -306,7 +336,8 @@ def test_model_to_report_in_one_go_and_a_file_without_transformers(tmp_path, cap
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["kernels"]
     assert row["kernel"] == "aten::mm.default"
-    assert row["replayed_us"] > 0
+    assert row["alone_us"] > 0
+    assert row["placed_us"] is None
 
 
 def test_a_prompt_beyond_the_positions_is_one_line(tmp_path, capsys):
@@ -344,15 +375,16 @@ def test_bad_input_is_one_line(words, message, capsys):
     assert "Traceback" not in err
 
 
-def test_a_worker_that_lost_its_device_is_replaced(tmp_path):
+def test_a_worker_that_lost_its_device_is_replaced(tmp_path, monkeypatch):
     """The unit that broke it has its reason; the next one finds a new worker."""
+    monkeypatch.setattr(pool, "TOGETHER", 1)
     fake = tmp_path / "worker.py"
     fake.write_text(
         "import json, sys\n"
         "print(json.dumps({'ready': 'fake'}), flush=True)\n"
         "for line in sys.stdin:\n"
-        "    broken = json.loads(line)['tier'] == 2\n"
-        "    print(json.dumps({'error': 'the device is lost'} if broken else {'kernels': []}), flush=True)\n"
+        "    broken = json.loads(line)['units'][0]['tier'] == 2\n"
+        "    print(json.dumps({'error': 'the device is lost'} if broken else {'units': [[]]}), flush=True)\n"
         "    if broken: break\n"
     )
     operator = Operator("aten::relu", "", (), (), {})
@@ -361,5 +393,5 @@ def test_a_worker_that_lost_its_device_is_replaced(tmp_path):
         signatures.Unit(tier, operator, (signatures.Signature(f"k{i}", kernel, tier, "native", 1, 1.0, 1),), 0.5)
         for i, tier in enumerate((3, 2, 3, 2))
     ]
-    found = list(pool.replay_all(units, [sys.executable, str(fake)], tmp_path / "journal.jsonl", {}, 20.0))
+    found = replay_all(units, [sys.executable, str(fake)], tmp_path / "journal.jsonl", {}, 20.0)
     assert [r.reason for r in found] == ["the device is lost"] * 2

@@ -12,8 +12,10 @@ from chip.measure.device import open_device  # noqa: E402
 from chip.measure.kineto import Looked, passes  # noqa: E402
 from chip.measure.recorder import Recorder  # noqa: E402
 from chip.measure.replay import cublas, cudart  # noqa: E402
-from chip.measure.replay.unit import Settings, replay_unit  # noqa: E402
+from chip.measure.replay.sequence import replay_sequence  # noqa: E402
+from chip.measure.replay.unit import Settings, replay_units  # noqa: E402
 from chip.replay import gemm, signatures  # noqa: E402
+from chip.replay.sequence import sequence_of  # noqa: E402
 from chip.traces import Trace  # noqa: E402
 
 pytestmark = [
@@ -78,24 +80,23 @@ def test_a_step_is_recorded_and_every_kernel_replayed(graph):
     assert len(trace.events) >= 32
     assert all(s.tier for s in workload.signatures)
     assert {s.tier for s in workload.signatures} >= {2, 3}
-    rows = []
-    for unit in signatures.units_of(workload):
-        for found, member in zip(replay_unit(unit, device, Settings(runs=20)), unit.members):
-            assert found.status == "ok", found.reason
-            assert found.name == member.kernel.name
-            assert found.gap_ns is not None
-            assert (found.again_ns is not None) == bool(unit.before), found.flags
-            captured = [e.duration_ns for e in trace.events if trace.kernels[e.kernel] == member.kernel]
-            rows.append((unit.operator.name, member.kernel.name[:60], member.kernel.grid, captured, found))
+    units = signatures.units_of(workload)
+    alone = [kernel for kernels in replay_units(units, device, Settings(runs=20)) for kernel in kernels]
+    for found, member in zip(alone, (m for unit in units for m in unit.members)):
+        assert found.status == "ok", found.reason
+        assert found.name == member.kernel.name
+        assert found.gap_ns is not None
+    whole, placed = replay_sequence(sequence_of(trace, alone), device)
+    assert whole.launches == len(trace.events)
     said = "\n".join(
-        f"{op} {name} {grid}: captured {captured}, after others {f.median_ns:.0f}, again {f.again_ns}, "
-        f"cold {f.cold_ns:.0f}, gap {f.gap_ns:.0f}"
-        for op, name, grid, captured, f in rows
+        f"{s.kernel.name[:60]} {s.kernel.grid} x{s.launches}: captured {s.median_ns}, in place {placed.get(s.key)}"
+        for s in workload.signatures
     )
-    for *_, captured, found in rows:
-        if len(captured) == 1:
-            continue  # of the first layer: the device was at rest before, and its code far away
-        assert found.median_ns == pytest.approx(stats.median(captured), rel=0.3, abs=1000), said
+    for s in workload.signatures:
+        assert placed[s.key] == pytest.approx(s.median_ns, rel=0.15, abs=500), said
+    assert stats.median(whole.timing.samples_ns) == pytest.approx(
+        stats.median(trace.timings["graph"].samples_ns), rel=0.1
+    ), said
 
 
 def test_a_model_from_capture_to_report(tmp_path):
@@ -110,5 +111,7 @@ def test_a_model_from_capture_to_report(tmp_path):
     report = json.loads((tmp_path / "out" / "comparison_report.json").read_text())
     assert report["coverage"]["launches"] > 0.98
     assert report["full_model"] == "graph"
+    assert report["sequence"] is not None, report["notes"]
+    assert not report["notes"]
     _, trace = traces.read(tmp_path / "out" / "trace.json")
     assert not trace.missing

@@ -8,7 +8,7 @@ import pytest
 
 from chip import cli, explain, traces
 from chip.replay import results, signatures
-from chip.replay.results import Replay, Replayed
+from chip.replay.results import Replay, Replayed, Sequenced
 from chip.traces import Kernel, KernelEvent, Operator, TensorArg, Timing, Trace
 from chip.types import ChipError
 
@@ -67,14 +67,58 @@ def test_terms_add_up_to_the_whole_exactly():
     assert report["unexplained_percent"] == pytest.approx(6.667)
 
 
-def test_what_other_kernels_in_between_cost_is_a_term_of_its_own():
+def in_places(product_ns=10_400.0, add_ns=2_050.0):
+    """With a sequence of 20 launches: 124.5 us in kernels, 131.5 us as a whole, so 0.35 us between two."""
     product, add = replay_of().kernels
-    report = explain.explain(TRACE, replay_of(kernels=(replace(product, again_ns=9_800.0), add)))
+    placed = {product.key: product_ns, add.key: add_ns}
+    return replay_of().placed(Sequenced(Timing((131_500,) * 5, "events", 1.5e9), 124_500.0, 20), placed)
+
+
+def test_in_their_places_kernels_are_what_the_model_ran_and_the_clock_is_taken_out_of_it():
+    report = explain.explain(TRACE, in_places())
     rows = {r["term"]: r["us"] for r in report["breakdown"]}
-    assert rows["cache"] == -17.0  # 10 x (9.8 - 11 + 1.9 - 2.4)
-    assert rows["switch"] == 3.0  # 10 x (10.1 - 9.8)
-    assert report["predicted_from_kernels_us"] == 140.0
-    assert rows["unexplained"] == 10.0
+    assert rows == {
+        "isolated": 134.0,
+        "cache": -14.0,  # to 10.1 and 1.9, alone
+        "switch": -0.5,  # 10 x (10.4 - 10.1 + 2.05 - 1.9), less the clock
+        "spread": 0.0,
+        "missing": 4.0,
+        "gaps": 7.0,  # 20 x 0.35
+        "clock": 5.0,
+        "overlap": -4.0,
+        "unexplained": 18.5,
+        "full_model": 150.0,
+        "host": 750.0,
+        "eager": 900.0,
+    }
+    assert report["predicted_from_kernels_us"] == 131.5  # 10 x (10.4 + 2.05) and the gaps: the sequence itself
+    assert report["error_percent_gpu_busy"] == pytest.approx(3.75)  # 124.5 of 120 us
+    assert report["sequence"] == {
+        "us": 131.5, "kernels_us": 124.5, "launches": 20, "gap_us": 0.35, "clock_hz": 1.5e9,
+    }  # fmt: skip
+    worst = report["worst_kernels"][0]
+    assert (worst["captured_us"], worst["replayed_us"], worst["alone_us"]) == (10.0, 10.4, 10.1)
+    assert report["kernels"]["median_abs_error_percent"] == pytest.approx(3.25)  # of 4 and 2.5
+    tier = report["tier_breakdown"]["tier2_cublas"]
+    assert (tier["total_us"], tier["alone_us"]) == (104.0, 101.0)
+
+
+def test_a_kernel_without_a_place_is_taken_alone():
+    whole = in_places()
+    product, add = whole.kernels
+    report = explain.explain(TRACE, replace(whole, kernels=(product, replace(add, placed_ns=None))))
+    rows = {r["term"]: r["us"] for r in report["breakdown"]}
+    assert rows["switch"] == -2.0  # 10 x (10.4 - 10.1), less the clock
+    assert report["predicted_from_kernels_us"] == 130.0  # 10 x (10.4 + 1.9 + 0.7)
+    assert sum(rows[term] for term in list(rows)[: list(rows).index("full_model")]) == pytest.approx(150.0)
+
+
+def test_without_a_graph_of_the_model_a_place_still_counts():
+    eager = replace(TRACE, timings={"eager": TIMINGS["eager"]})
+    rows = {r["term"]: r["us"] for r in explain.explain(eager, in_places())["breakdown"]}
+    assert rows["switch"] == 4.5
+    assert "clock" not in rows
+    assert sum(us for term, us in rows.items() if term != "full_model") == pytest.approx(900.0)
 
 
 def test_a_kernel_that_takes_two_times_in_turn_is_seen():
@@ -179,6 +223,17 @@ def test_a_run_of_another_model_is_refused(files, tmp_path):
     runs.write(tmp_path / "runs.json", runs.Runs(()), {})
     with pytest.raises(ChipError, match="holds no run of m hf-graph decode 1 x 8"):
         cli.command("explain").run(cli.parser("explain").parse_args([*files, str(tmp_path / "runs.json")]))
+
+
+def test_a_sequence_without_launches_is_refused(files, tmp_path, capsys):
+    results.write(tmp_path / "replay.json", in_places(), {}, ())
+    assert cli.main(["explain", *files]) == 0
+    assert "in the model's order  131.5 us for 20 launches as one graph, 0.35 us between two" in capsys.readouterr().out
+    raw = json.loads((tmp_path / "replay.json").read_text())
+    raw["data"]["sequence"]["launches"] = 0
+    (tmp_path / "replay.json").write_text(json.dumps(raw))
+    assert cli.main(["explain", *files]) == 2
+    assert "sequence needs launches and samples" in capsys.readouterr().err
 
 
 def test_a_replay_that_says_ok_without_samples_is_refused(files, tmp_path, capsys):

@@ -1,7 +1,6 @@
 """Owners, unique kernels, tiers, matrix products and buffers: all that is known of a kernel before it runs again."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -212,26 +211,6 @@ def test_units_are_an_operators_kernels_of_one_tier():
         (1, ["Memset (Device)"]),
     ]
     assert [u.tier for u in signatures.units_of(signatures.workload_of(made()), (3,))] == [3]
-
-
-def test_a_unit_knows_what_ran_since_its_last_launch():
-    product, add, fill = signatures.units_of(signatures.workload_of(made()))
-    assert [u.members[0].kernel.name for u in product.before] == ["void at::native::add"]
-    assert [u.members[0].kernel.name for u in add.before] == ["nvjet_a"]  # one call of two kernels is run once
-    assert [u.tier for u in fill.before] == [2, 3, 2, 3]
-    assert not any(u.before for u in product.before)
-    product, *_ = signatures.workload_of(made()).signatures
-    step_bytes = sum(o.touched_bytes * n for o, n in ((MM, 5), (ADD, 2)))
-    assert product.apart_bytes == step_bytes // 2
-
-
-def test_a_long_kernel_has_no_neighbours_and_is_none():
-    trace = made()
-    events = tuple(e._replace(duration_ns=30_000) if e.kernel == 0 else e for e in trace.events)
-    product, add, fill = signatures.units_of(signatures.workload_of(replace(trace, events=events)))
-    assert product.before == ()
-    assert add.before == ()
-    assert [u.tier for u in fill.before] == [3]
 
 
 def test_what_the_model_had_in_cache_is_near():

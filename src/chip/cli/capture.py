@@ -17,6 +17,7 @@ from chip.cli.text import duration, percent, table
 from chip.types import ChipError
 
 if TYPE_CHECKING:
+    from chip.measure.replay.pool import Pool
     from chip.replay.signatures import Workload
     from chip.traces import Trace
 
@@ -71,8 +72,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def record(args: argparse.Namespace, model: str, path: Path, chrome: str = "") -> tuple[Trace, Workload]:
-    """Record, write the trace and its signatures."""
+def record(
+    args: argparse.Namespace, model: str, path: Path, chrome: str = "", others: Pool | None = None
+) -> tuple[Trace, Workload]:
+    """Record, write the trace and its signatures. `others`: processes that start while the model is loaded."""
     from chip import artifact, traces
     from chip.measure import capture
     from chip.measure.device import default_device, open_device, refuse_busy
@@ -92,6 +95,8 @@ def record(args: argparse.Namespace, model: str, path: Path, chrome: str = "") -
         raise ChipError("--chrome: the profiler is asked on a GPU only, there is no such trace of a CPU")
     if not args.force:
         refuse_busy(device)
+    if others is not None:
+        others.start()
     dtype = args.dtype or ("fp32" if device.kind == "cpu" else "bf16")
     job = Job(title, artifact.read_json(config), dtype=dtype, device=device.name, sdpa=args.sdpa)
     print(f"capture: loading {title} with random weights", file=sys.stderr)
@@ -100,6 +105,8 @@ def record(args: argparse.Namespace, model: str, path: Path, chrome: str = "") -
             title, args.engine, args.phase, args.batch, args.prompt, dtype, device.title, "", (), (), (),
             missing={"cache": step.note} if step.note else {},
         )  # fmt: skip
+        if others is not None:
+            others.wait()  # nobody else may begin on the device while a step is timed
         settings = capture.Settings(chrome=Path(chrome) if chrome else None, energy_s=args.energy_seconds)
         print(f"capture: recording {blank.title}", file=sys.stderr)
         trace = capture.capture(capture.Subject(step.run, step.prepare, step.graph), device, blank, settings)

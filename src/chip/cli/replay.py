@@ -1,4 +1,5 @@
-"""Run each unique kernel of a recorded step again, alone, on random data of the recorded shape and stride.
+"""Run each unique kernel of a recorded step again, on random data of the recorded shape and stride: first alone, then
+in its place, all of them in the model's order as one CUDA graph.
 
 WHAT is a trace or kernel_signatures.json from `chip capture`, a Chrome trace of the torch profiler, or a MODEL, which
 is then recorded first and explained afterwards. Neither the model nor transformers is needed for a file. Each kernel
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from chip.cli.text import duration, table
 from chip.types import ChipError
 
 if TYPE_CHECKING:
+    from chip.measure.replay.pool import Journal, Pool
     from chip.replay.results import Replay
     from chip.replay.signatures import Workload
     from chip.traces import Trace
@@ -59,9 +62,17 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.output_dir)
     path = Path(args.output) if args.output else folder / "replay.json"
     artifact.refuse_folder(path)
-    trace, workload, source, about = _workload(args, folder)
-    replay, environment = _replay(args, trace, workload, wanted, source, path)
+    from chip.measure.device import default_device
+    from chip.measure.replay import pool
     from chip.replay import results
+
+    args.device = args.device or default_device()
+    workers = pool.Pool(pool.command(args.device), path.with_name(path.name + ".log"))
+    try:
+        trace, workload, source, about = _workload(args, folder, workers)
+        replay, environment = _replay(args, trace, workload, wanted, source, path, workers)
+    finally:
+        workers.stop()
 
     results.write(path, replay, environment, (source,))
     print(f"replay: wrote {path}", file=sys.stderr)
@@ -87,7 +98,9 @@ def _check(args: argparse.Namespace) -> tuple[int, ...]:
     return wanted
 
 
-def _workload(args: argparse.Namespace, folder: Path) -> tuple[Trace | None, Workload, str, dict[str, Any]]:
+def _workload(
+    args: argparse.Namespace, folder: Path, workers: Pool
+) -> tuple[Trace | None, Workload, str, dict[str, Any]]:
     """(trace where there is one, its kernels, id of what they come from, environment)."""
     from chip import codec, traces
     from chip.replay import foreign, signatures
@@ -111,7 +124,7 @@ def _workload(args: argparse.Namespace, folder: Path) -> tuple[Trace | None, Wor
         if (trace.engine, trace.phase, trace.batch, trace.prompt) == asked and trace.model in args.what:
             print(f"replay: going on with {begun}", file=sys.stderr)
             return trace, signatures.workload_of(trace), held.id, held.environment
-    capture.record(args, args.what, begun)
+    capture.record(args, args.what, begun, others=workers)
     held, trace = traces.read(begun)
     return trace, signatures.workload_of(trace), held.id, held.environment
 
@@ -138,15 +151,16 @@ def _replay(
     wanted: tuple[int, ...],
     source: str,
     path: Path,
+    workers: Pool,
 ) -> tuple[Replay, dict[str, Any]]:
-    from chip.measure.device import default_device, open_device, refuse_busy
+    from chip.measure.device import open_device, refuse_busy
     from chip.measure.environment import environment
     from chip.measure.replay import pool
     from chip.measure.replay.unit import Settings
     from chip.replay import signatures
     from chip.replay.results import Replay
 
-    device = open_device(args.device or default_device())
+    device = open_device(args.device)
     if (device.kind == "cpu") != (workload.source == "operators"):
         raise ChipError(
             f"{args.what}: was recorded on {workload.device or 'a GPU'} as {workload.source}; it cannot be replayed on "
@@ -158,18 +172,35 @@ def _replay(
     settings = Settings(args.cache, args.warmup, args.runs, args.energy_seconds, load)
     units = signatures.units_of(workload, wanted)
     about = environment(device)
-    journal = path.with_name(path.name + ".jsonl")
     header = {
         "source": source, "device": device.title, "torch": about["torch"], "rule": args.cache,
         "warmup": args.warmup, "runs": args.runs, "tiers": list(wanted), "energy": args.energy_seconds,
     }  # fmt: skip
-    start = pool.command(device.name, settings)
-    found = tuple(pool.replay_all(units, start, journal, header, args.timeout + 3 * args.energy_seconds))
-    journal.unlink(missing_ok=True)
-    if all(k.status == "ok" for k in found):
-        journal.with_suffix(".log").unlink(missing_ok=True)
+    journal = pool.Journal(path.with_name(path.name + ".jsonl"), header)
+    found = pool.replay_units(units, workers, journal, settings, args.timeout)
     notes = () if workload.device in ("", device.title) else (f"captured on {workload.device}",)
-    return Replay(workload.title, device.title, args.cache, args.warmup, args.runs, found, notes), about
+    replay = Replay(workload.title, device.title, args.cache, args.warmup, args.runs, found, notes)
+    if trace is not None and trace.timings and device.kind == "cuda" and args.cache == "producer" and not wanted:
+        replay = _in_places(trace, replay, workers, journal)
+    journal.path.unlink(missing_ok=True)
+    if all(k.status == "ok" for k in found) and not replay.notes:
+        workers.log.unlink(missing_ok=True)
+    return replay, about
+
+
+def _in_places(trace: Trace, replay: Replay, workers: Pool, journal: Journal) -> Replay:
+    """With each kernel in its place in the sequence of the step, or a note why not."""
+    from chip.measure.replay import pool
+    from chip.replay.sequence import sequence_of
+
+    made = sequence_of(trace, replay.kernels)
+    ran = made if isinstance(made, str) else pool.replay_sequence(made, workers, journal)
+    if isinstance(ran, str):
+        return replace(replay, notes=(*replay.notes, f"no sequence, so kernels alone and gaps of bursts: {ran}"))
+    placed = replay.placed(*ran)
+    lost = sum(k.status == "ok" and k.placed_ns is None for k in placed.kernels)
+    note = f"sequence: {lost} of {len(placed.kernels)} kernels were not seen in their places and are taken alone"
+    return replace(placed, notes=(*placed.notes, note)) if lost else placed
 
 
 def document(workload: Workload, replay: Replay) -> dict[str, Any]:
@@ -192,7 +223,8 @@ def _rows(workload: Workload, replay: Replay) -> list[dict[str, Any]]:
                 "tier": s.tier,
                 "launches": s.launches,
                 "captured_us": s.median_ns / 1e3,
-                "replayed_us": k.median_ns / 1e3 if k is not None and ok else None,
+                "alone_us": k.median_ns / 1e3 if k is not None and ok else None,
+                "placed_us": k.placed_ns / 1e3 if k is not None and ok and k.placed_ns is not None else None,
                 "reason": "" if ok else k.reason if k else s.reason or "not asked for",
             }
         )
@@ -207,11 +239,11 @@ def render(workload: Workload, replay: Replay) -> str:
             "tier": r["tier"] or "-",
             "launches": r["launches"],
             "captured": duration(r["captured_us"] * 1e-6),
-            "alone": "-" if r["replayed_us"] is None else duration(r["replayed_us"] * 1e-6),
+            "alone": "-" if r["alone_us"] is None else duration(r["alone_us"] * 1e-6),
             "": r["reason"][:60],
         }
         for r in rows
     ]
-    done = sum(r["replayed_us"] is not None for r in rows)
+    done = sum(r["alone_us"] is not None for r in rows)
     head = f"{replay.title} on {replay.device}: {done} of {len(rows)} kernels replayed"
     return head + "\n\n" + table(shown, ("launches", "captured", "alone"), ("kernel",))

@@ -30,7 +30,7 @@ from chip.measure.recorder import Dispatched, Recorder
 from chip.measure.timer import Samples, StopRule, collect
 from chip.replay import owners
 from chip.replay.chrome import DeviceEvent
-from chip.traces import Operator, Timing, Trace
+from chip.traces import Flow, KernelEvent, Operator, Timing, Trace
 from chip.types import ChipError
 
 CALL = "chip.call#"  # annotation around each operator
@@ -72,7 +72,7 @@ def capture(subject: Subject, device: Device, blank: Trace, settings: Settings |
     missing: dict[str, str] = {}
     captured = _graph(subject, device, missing)
     if captured is not None:
-        timings["graph"] = _graph_timing(captured, subject, device)
+        timings["graph"] = graph_timing(captured.replay, subject.prepare, device)
     elif subject.graph:
         raise ChipError(f"the step cannot be captured as a CUDA graph: {missing['graph']}")
     run = captured.replay if subject.graph and captured is not None else subject.run
@@ -93,6 +93,7 @@ def capture(subject: Subject, device: Device, blank: Trace, settings: Settings |
         timings=timings,
         missing={**blank.missing, **missing},
         l2_bytes=device.l2_bytes,
+        flow=_flow(recorder, events),
     )
 
 
@@ -132,6 +133,12 @@ def _annotated(subject: Subject, device: Device) -> list[tuple[DeviceEvent, int]
     return [(e, number) for e, number in owners.marked(found, CALL) if id(e) in within]
 
 
+def _flow(recorder: Recorder, events: Sequence[KernelEvent]) -> tuple[Flow, ...]:
+    """Of the calls that launched kernels."""
+    launched = {e.call for e in events}
+    return tuple(flow for flow in recorder.flow if flow.call in launched)
+
+
 def _merged(found: Sequence[list[DeviceEvent]]) -> list[DeviceEvent]:
     """Medians of start and duration over all passes; where passes differ, the one with the median sum of kernels."""
     if len({tuple(e.name for e in events) for events in found}) > 1:
@@ -166,6 +173,7 @@ def _operator_level(subject: Subject, device: Device, blank: Trace, settings: Se
         timings={"eager": timed},
         missing={**blank.missing, "graph": "a CPU has no CUDA graphs"},
         l2_bytes=device.l2_bytes,
+        flow=_flow(recorder, events),
     )
 
 
@@ -199,15 +207,15 @@ def _eager(subject: Subject, device: Device) -> Timing:
         device.synchronize()
         return host()
 
-    return _timing(take, device, "host clock around the step and a synchronisation")
+    return timed(take, device, "host clock around the step and a synchronisation")
 
 
-def _graph_timing(captured: torch.cuda.CUDAGraph, subject: Subject, device: Device) -> Timing:
-    take = timing.replayed(device, captured.replay, 1, subject.prepare)
-    return _timing(take, device, "events around the replay of a CUDA graph")
+def graph_timing(replay: Callable[[], object], prepare: Callable[[], object], device: Device) -> Timing:
+    return timed(timing.replayed(device, replay, 1, prepare), device, "events around the replay of a CUDA graph")
 
 
-def _timing(take: Callable[[], int], device: Device, method: str) -> Timing:
+def timed(take: Callable[[], int], device: Device, method: str) -> Timing:
+    """After a while of it, so that clock and power are those of the step run again and again."""
     end = time.monotonic() + WARM_S
     while time.monotonic() < end:
         take()

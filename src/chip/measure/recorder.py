@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chip.measure.device import Device
-from chip.traces import Operator, TensorArg
+from chip.traces import Flow, Operator, Place, TensorArg
 
 LINE = 16  # bytes: the alignment that kernels look at
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -45,9 +45,12 @@ class Recorder:
     def __init__(self, device: Device) -> None:
         self.device, self.kind, self.l2_bytes = device, device.kind, device.l2_bytes
         self.calls: list[Operator] = []
+        self.flow: list[Flow] = []  # of every call
         self.views: set[int] = set()  # calls that touch no memory
         self._touched = 0
         self._last: dict[int, int] = {}  # allocation -> bytes touched in all, when it was last used
+        self._memories: dict[int, int] = {}  # allocation -> its number in the step; made anew, it is another memory
+        self._count = 0
 
     def mode(self) -> Dispatched:
         return Dispatched(self._call, self.device)
@@ -55,20 +58,30 @@ class Recorder:
     def _call(self, number: int, func: Any, args: Any, kwargs: Any) -> Any:
         made = _Encoder(self)
         encoded = tuple(made.encode(a) for a in args), {k: made.encode(v) for k, v in kwargs.items()}
+        inputs = tuple(Place(self._memory(a), first - a) for a, first in made.first().items())
         out = func(*args, **kwargs)
         name, overload = func.name().partition(".")[0], func._overloadname
-        fresh = [] if func.is_view else [t for t in _tensors(out) if _allocation(t) not in made.allocations]
+        fresh = [] if func.is_view else [t for t in tensors_in(out) if allocation(t) not in made.allocations]
         operator = Operator(name, overload, made.tensors(), *encoded, tuple(_bytes_of(t) for t in fresh))
+        outputs = tuple(self._memory(a, anew=True) for a in dict.fromkeys(allocation(t) for t in fresh))
+        self.flow.append(Flow(number, inputs, outputs))
         if func.is_view or is_bookkeeping(name):
             self.views.add(number)
         else:
-            self._touch([*_tensors([*args, *kwargs.values()]), *fresh])
+            self._touch([*tensors_in([*args, *kwargs.values()]), *fresh])
         self.calls.append(operator)
         return out
 
+    def _memory(self, allocated: int, anew: bool = False) -> int:
+        """Its number. The allocator gives the same address again: what an operator makes there is another memory."""
+        if anew or allocated not in self._memories:
+            self._memories[allocated] = self._count
+            self._count += 1
+        return self._memories[allocated]
+
     def reuse_of(self, t: torch.Tensor) -> int | None:
         """Bytes touched since the tensor's memory was last used, rounded up to a power of two; see `TensorArg`."""
-        last = self._last.get(_allocation(t))
+        last = self._last.get(allocation(t))
         if last is None:
             return None
         between = self._touched - last
@@ -80,7 +93,7 @@ class Recorder:
     def _touch(self, tensors: list[torch.Tensor]) -> None:
         seen: dict[int, int] = {}
         for t in tensors:
-            seen[_allocation(t)] = max(seen.get(_allocation(t), 0), _bytes_of(t))
+            seen[allocation(t)] = max(seen.get(allocation(t), 0), _bytes_of(t))
         self._touched += sum(seen.values())
         self._last.update(dict.fromkeys(seen, self._touched))
 
@@ -112,7 +125,7 @@ class _Encoder:
         return {"unknown": type(value).__name__}
 
     def _tensor(self, t: torch.Tensor) -> dict[str, int]:
-        memory = self.allocations.setdefault(_allocation(t), len(self.allocations))
+        memory = self.allocations.setdefault(allocation(t), len(self.allocations))
         self._addresses.append(t.data_ptr())
         low, high = _range(t)
         dtype = str(t.dtype).removeprefix("torch.")
@@ -121,14 +134,18 @@ class _Encoder:
         self._found.append(TensorArg(tuple(t.shape), tuple(t.stride()), dtype, memory, 0, reuse, low, high, host))
         return {"tensor": len(self._found) - 1}
 
-    def tensors(self) -> tuple[TensorArg, ...]:
-        """With offsets from the first byte used of their allocation, its alignment kept."""
-        first: dict[int, int] = {}
+    def first(self) -> dict[int, int]:
+        """Of each allocation the first byte used, down to a line: alignment is kept."""
+        found: dict[int, int] = {}
         for t, address in zip(self._found, self._addresses):
-            first[t.memory] = min(first.get(t.memory, address), address)
+            found[t.memory] = min(found.get(t.memory, address), address)
+        return {a: max(a, found[memory] // LINE * LINE) for a, memory in self.allocations.items()}
+
+    def tensors(self) -> tuple[TensorArg, ...]:
+        """With offsets from there."""
+        first = list(self.first().values())
         return tuple(
-            replace(t, offset_bytes=address - first[t.memory] // LINE * LINE)
-            for t, address in zip(self._found, self._addresses)
+            replace(t, offset_bytes=address - first[t.memory]) for t, address in zip(self._found, self._addresses)
         )
 
 
@@ -146,15 +163,15 @@ def _range(t: torch.Tensor) -> tuple[int | None, int | None]:
     return int(t.min()), int(t.max())
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
 
 
-def _allocation(t: torch.Tensor) -> int:
+def allocation(t: torch.Tensor) -> int:
     return int(t.untyped_storage().data_ptr())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 
@@ -24,7 +25,8 @@ def marked(profile: Profile, mark: str) -> list[tuple[DeviceEvent, int]]:
 def during(profile: Profile, mark: str) -> list[list[DeviceEvent]]:
     """Kernels that began while an annotation `mark`... was open, for each such annotation in order of time."""
     ranges = sorted(r for rs in profile.annotations.values() for r in rs if r.name.startswith(mark))
-    return [[e for e in profile.device if r.start_ns <= e.start_ns <= r.end_ns] for r in ranges]
+    starts = [e.start_ns for e in profile.device]
+    return [profile.device[bisect_left(starts, r.start_ns) : bisect_right(starts, r.end_ns)] for r in ranges]
 
 
 def aligned(names: Sequence[str], known: Sequence[tuple[str, int]]) -> list[int]:

@@ -1,12 +1,14 @@
-"""What replaying gave: for each unique kernel its time alone, or why there is none."""
+"""What replaying gave: for each unique kernel its time alone and in its place in the step, or why there is none."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from chip import artifact, codec, stats
+from chip.traces import Timing
 from chip.types import ChipError
 
 STATUSES = ("ok", "failed", "skipped")
@@ -14,26 +16,46 @@ STATUSES = ("ok", "failed", "skipped")
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One unique kernel, run alone. `ok` has samples, anything else has a reason."""
+    """One unique kernel, run again. `ok` has samples, anything else has a reason."""
 
     key: str  # of its signature
     status: str
     reason: str = ""
     name: str = ""  # of the kernel that really ran
     method: str = ""
-    samples_ns: tuple[int, ...] = ()  # of the kernel itself, by the timer that captured it
-    cold_ns: float | None = None  # median with all inputs cold, launched again and again
+    samples_ns: tuple[int, ...] = ()  # alone, launched again and again, by the timer that captured it
+    cold_ns: float | None = None  # median of the same with all inputs cold
     gap_ns: float | None = None  # what one more launch adds to a graph, unprofiled, less the kernel itself
     load_ns: float | None = None  # what it takes longer under unbroken load than in short bursts
     burst_hz: float | None = None  # clock in bursts ...
     load_hz: float | None = None  # ... and under load
     joules: float | None = None  # of one run, idle power subtracted
     flags: tuple[str, ...] = ()
-    again_ns: float | None = None  # median launched again and again, its code at hand; samples_ns are after others then
+    placed_ns: float | None = None  # median in its places in the sequence of the step, by the same timer
 
     @property
     def median_ns(self) -> float:
+        """Alone."""
         return stats.median(self.samples_ns)
+
+    @property
+    def model_ns(self) -> float:
+        """As the model runs it: in its place where that is known, else alone."""
+        return self.median_ns if self.placed_ns is None else self.placed_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Sequenced:
+    """All calls of the step in the model's order, as one graph."""
+
+    timing: Timing  # of the whole, without the profiler
+    kernels_ns: float  # sum of its kernels, by the profiler
+    launches: int
+
+    @property
+    def gap_ns(self) -> float:
+        """Between two kernels, on average."""
+        return (stats.median(self.timing.samples_ns) - self.kernels_ns) / self.launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +69,12 @@ class Replay:
     runs: int
     kernels: tuple[Replayed, ...]
     notes: tuple[str, ...] = ()
+    sequence: Sequenced | None = None
+
+    def placed(self, sequence: Sequenced, placed_ns: Mapping[str, float]) -> Replay:
+        """With what the sequence gave, by the keys of kernels."""
+        kernels = tuple(replace(k, placed_ns=placed_ns.get(k.key)) for k in self.kernels)
+        return replace(self, kernels=kernels, sequence=sequence)
 
 
 def write(path: Path, replay: Replay, environment: dict[str, Any], inputs: tuple[str, ...]) -> None:
@@ -58,6 +86,8 @@ def read(path: Path) -> tuple[artifact.Artifact, Replay]:
     replay = codec.from_json(Replay, found.data, str(path))
     for i, kernel in enumerate(replay.kernels):
         check(kernel, f"{path}: kernels[{i}]")
+    if replay.sequence is not None and not (replay.sequence.launches > 0 and replay.sequence.timing.samples_ns):
+        raise ChipError(f"{path}: sequence needs launches and samples")
     return found, replay
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,8 +15,6 @@ from chip.traces import Kernel, Operator, Trace, check_kernel, check_operator
 from chip.types import ChipError
 
 ENERGY_SHARE = 0.9  # of the time: the units whose joules are worth measuring
-MOST_BEFORE = 24  # launches: about a layer of a model
-SHORT_S = 20e-6  # a kernel longer than this does not feel whose code ran before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +30,6 @@ class Signature:
     total_ns: int
     gemm: gemm.Gemm | None = None
     reason: str = ""
-    before: tuple[str, ...] = ()  # keys of what was launched since its last launch, the latest of them
-    apart_bytes: int = 0  # touched in the step for each of its launches: how far away its code is
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +54,6 @@ class Unit:
     members: tuple[Signature, ...]
     share: float = 0.0  # of all kernels' time
     energy: bool = False  # one of those that make ENERGY_SHARE of the time
-    before: tuple[Unit, ...] = ()  # what the model ran before it, in order; only for short ones, and of these
 
     @property
     def key(self) -> str:
@@ -68,10 +63,6 @@ class Unit:
     def median_s(self) -> float:
         """As captured."""
         return sum(s.median_ns for s in self.members) * 1e-9
-
-    @property
-    def apart_bytes(self) -> int:
-        return max(s.apart_bytes for s in self.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,35 +79,18 @@ class Share:
 
 def workload_of(trace: Trace) -> Workload:
     """Group the launches of a trace."""
-    launches: dict[int, list[int]] = defaultdict(list)  # of each kernel: places among the events
-    for place, event in enumerate(trace.events):
-        launches[event.kernel].append(place)
-    found = {}
+    durations: dict[int, list[int]] = defaultdict(list)
+    for event in trace.events:
+        durations[event.kernel].append(event.duration_ns)
+    found = []
     for index, kernel in enumerate(trace.kernels):
-        if launches[index]:
+        if durations[index]:
             operator = None if kernel.operator is None else trace.operators[kernel.operator]
-            found[index] = _signature(kernel, operator, [trace.events[i].duration_ns for i in launches[index]])
-    touched_bytes = _touched_bytes(trace)
-    for index, s in found.items():
-        before = tuple(found[i].key for i in _before(trace, launches[index]))
-        found[index] = replace(s, before=before, apart_bytes=touched_bytes // s.launches)
-    ordered = sorted(found.values(), key=lambda s: -s.total_ns)
+            found.append(_signature(kernel, operator, durations[index]))
+    found.sort(key=lambda s: -s.total_ns)
     return Workload(
-        trace.title, trace.device, trace.source, trace.operators, tuple(ordered), trace.l2_bytes, tuple(trace.missing)
+        trace.title, trace.device, trace.source, trace.operators, tuple(found), trace.l2_bytes, tuple(trace.missing)
     )
-
-
-def _before(trace: Trace, launches: Sequence[int]) -> list[int]:
-    """Kernels launched between the middle one of a kernel's launches and the one before it, the latest of them."""
-    middle = len(launches) // 2
-    since = launches[middle - 1] + 1 if middle else 0
-    return [e.kernel for e in trace.events[max(since, launches[middle] - MOST_BEFORE) : launches[middle]]]
-
-
-def _touched_bytes(trace: Trace) -> int:
-    """By all operators of the step, each call once."""
-    called = {e.call: trace.kernels[e.kernel].operator for e in trace.events}
-    return sum(trace.operators[i].touched_bytes for i in called.values() if i is not None)
 
 
 def _signature(kernel: Kernel, operator: Operator | None, durations: list[int]) -> Signature:
@@ -144,21 +118,6 @@ def _signature(kernel: Kernel, operator: Operator | None, durations: list[int]) 
 def units_of(workload: Workload, only: Iterable[int] = ()) -> list[Unit]:
     """Units to run, the longest first; `only` names tiers."""
     wanted = set(only) or set(tiers.TIERS)
-    every = _units(workload)
-    short = {s.key: unit for unit in every if unit.median_s <= SHORT_S for s in unit.members}
-    return [replace(u, before=_neighbours(u, short)) for u in every if u.tier in wanted]
-
-
-def _neighbours(unit: Unit, short: Mapping[str, Unit]) -> tuple[Unit, ...]:
-    """Units that ran before a short one. Several kernels of one call are one unit, which runs all of them."""
-    first = unit.members[0]
-    if first.key not in short:
-        return ()
-    ran = [short[key] for key in first.before if key in short]
-    return tuple(u for u, last in zip(ran, [None, *ran]) if u is not last and u is not unit)
-
-
-def _units(workload: Workload) -> list[Unit]:
     total_ns = sum(s.total_ns for s in workload.signatures) or 1
     groups: dict[tuple[int, int | None, str], list[Signature]] = {}
     for s in workload.signatures:
@@ -173,7 +132,7 @@ def _units(workload: Workload) -> list[Unit]:
         called = None if operator is None else workload.operators[operator]
         made.append(Unit(tier, called, in_order, share, before < ENERGY_SHARE))
         before += share
-    return made
+    return [unit for unit in made if unit.tier in wanted]
 
 
 def key_of(kernel: Kernel, operator: Operator | None) -> str:

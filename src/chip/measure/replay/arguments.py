@@ -2,50 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from chip.replay.rotation import Rotation
-from chip.traces import Operator
+from chip.traces import Operator, TensorArg
 from chip.types import ChipError
 
 PITCH = 512  # bytes: what torch's allocator aligns to
+SKEW = 37  # pitches between two copies, at least
 FORBIDDEN = ("from_file",)  # reaches beyond its tensors
 WORDS = ("none", "tanh", "mean", "sum", "floor", "trunc")  # texts that operators take
 
 
 class Buffers:
-    """The memories of one operator, each in as many copies as its rotation says."""
+    """The memories of one operator, as bytes, each in one or more copies that are used in turn."""
 
-    def __init__(self, operator: Operator, device: torch.device, rotation: Rotation, seed: int = 6) -> None:
-        self.operator, self.device, self.rotation = operator, device, rotation
-        self._pitch: dict[int, int] = {}
-        self._flat: dict[int, torch.Tensor] = {}
-        generators: dict[str, torch.Generator] = {}
-        for t in operator.tensors:
-            end = t.offset_bytes + t.span_bytes
-            self._pitch[t.memory] = max(self._pitch.get(t.memory, PITCH), -(-end // PITCH) * PITCH)
-        for t in operator.tensors:
-            if t.memory not in self._flat:
-                where = torch.device("cpu") if t.host else device
-                generator = generators.setdefault(where.type, torch.Generator(where).manual_seed(seed))
-                size = self._pitch[t.memory] * rotation.copies[t.memory]
-                self._flat[t.memory] = _random(size, t.dtype, t.low, t.high, generator)
+    def __init__(self, operator: Operator, device: torch.device, held: Mapping[int, Sequence[torch.Tensor]]) -> None:
+        self.operator, self.device, self.held = operator, device, held
 
     def tensor(self, index: int, turn: int) -> torch.Tensor:
         t = self.operator.tensors[index]
-        flat = self._flat[t.memory].view(_dtype(t.dtype))
-        start = (turn % self.rotation.copies[t.memory]) * self._pitch[t.memory] + t.offset_bytes
-        return torch.as_strided(flat, t.shape, t.stride, start // flat.element_size())
+        flat = self._copy(t.memory, turn).view(_dtype(t.dtype))
+        start = flat.storage_offset() + t.offset_bytes // flat.element_size()
+        return torch.as_strided(flat, t.shape, t.stride, start)
 
-    def touch(self, memory: int, turn: int, write: bool = True) -> Callable[[], object]:
-        """Writes one copy of a memory without changing it, or only reads it."""
-        pitch = self._pitch[memory]
-        start = (turn % self.rotation.copies[memory]) * pitch
-        part = self._flat[memory][start : start + pitch].view(torch.int32)
-        return (lambda: part.add_(0)) if write else (lambda: torch.sum(part))
+    def touch(self, memory: int, turn: int) -> Callable[[], object]:
+        """Writes one copy of a memory without changing it."""
+        part = self._copy(memory, turn).view(torch.int32)
+        return lambda: part.add_(0)
+
+    def _copy(self, memory: int, turn: int) -> torch.Tensor:
+        copies = self.held[memory]
+        return copies[turn % len(copies)]
 
     def call(self, turn: int) -> Callable[[], object]:
         """The operator with the copies of that turn."""
@@ -76,6 +67,38 @@ class Buffers:
         if kind in ("layout", "memory_format") and isinstance(getattr(torch, str(what), None), getattr(torch, kind)):
             return getattr(torch, what)
         raise ChipError(f"{self.operator.name}: an argument of type {kind} {what!r} was not recorded")
+
+
+def rotating(operator: Operator, device: torch.device, rotation: Rotation, seed: int = 6) -> Buffers:
+    """Random data, each memory in as many copies as its rotation says, cut out of one allocation.
+
+    Copies are an odd number of pitches apart, so that they do not begin at the same place modulo powers of two."""
+    draw = Draw(device, seed)
+    held = {}
+    for memory, (size, like) in memories(operator).items():
+        used, copies = max(1, -(-size // PITCH)), rotation.copies[memory]
+        apart = used + SKEW | 1
+        flat = draw.random(apart * copies * PITCH, like)
+        held[memory] = [flat[i * PITCH : (i + used) * PITCH] for i in range(0, apart * copies, apart)]
+    return Buffers(operator, device, held)
+
+
+def memories(operator: Operator) -> dict[int, tuple[int, TensorArg]]:
+    """Of each memory of an operator the bytes used and the first of its tensors."""
+    found: dict[int, tuple[int, TensorArg]] = {}
+    for t in operator.tensors:
+        size, first = found.get(t.memory, (0, t))
+        found[t.memory] = max(size, t.offset_bytes + t.span_bytes), first
+    return found
+
+
+def written(operator: Operator) -> set[int]:
+    """Memories that the operator changes in place."""
+    taken = lookup(operator)._schema.arguments
+    given = [*zip(taken, operator.args), *((a, operator.kwargs[a.name]) for a in taken if a.name in operator.kwargs)]
+    values = [value for a, value in given if a.alias_info is not None and a.alias_info.is_write]
+    flat = [v for value in values for v in (value if isinstance(value, list) else [value])]
+    return {operator.tensors[v["tensor"]].memory for v in flat if isinstance(v, dict) and "tensor" in v}
 
 
 def lookup(operator: Operator) -> Any:
@@ -109,19 +132,31 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
-def _random(size_bytes: int, dtype: str, low: int | None, high: int | None, generator: torch.Generator) -> torch.Tensor:
-    """Flat bytes that read as normal numbers, as whole numbers in range, or as true."""
-    kind = _dtype(dtype)
-    made = torch.empty(size_bytes, dtype=torch.uint8, device=generator.device)
-    if kind == torch.bool:
-        return made.fill_(1)
-    view = made.view(kind)
-    if kind.is_floating_point and kind.itemsize > 1:
-        view.normal_(generator=generator)
-    elif kind.is_floating_point:
-        made.random_(0, 100, generator=generator)  # finite in either 8-bit format
-    elif kind.is_complex:
-        view.zero_()
-    else:
-        view.random_(low or 0, max((high if high is not None else 1) + 1, (low or 0) + 1), generator=generator)
-    return made
+class Draw:
+    """Random bytes, the same ones for the same seed."""
+
+    def __init__(self, device: torch.device, seed: int = 6, std: float = 1.0) -> None:
+        self.device, self.seed, self.std = device, seed, std
+        self._generators: dict[str, torch.Generator] = {}
+
+    def random(self, size_bytes: int, like: TensorArg) -> torch.Tensor:
+        """Flat bytes that read as normal numbers, as whole numbers in range, or as true."""
+        where = torch.device("cpu") if like.host else self.device
+        if where.type not in self._generators:
+            self._generators[where.type] = torch.Generator(where).manual_seed(self.seed)
+        generator = self._generators[where.type]
+        kind = _dtype(like.dtype)
+        made = torch.empty(size_bytes, dtype=torch.uint8, device=where)
+        if kind == torch.bool:
+            return made.fill_(1)
+        view = made.view(kind)
+        if kind.is_floating_point and kind.itemsize > 1:
+            view.normal_(0, self.std, generator=generator)
+        elif kind.is_floating_point:
+            made.random_(0, 100, generator=generator)  # finite in either 8-bit format
+        elif kind.is_complex:
+            view.zero_()
+        else:
+            low, high = like.low or 0, 1 if like.high is None else like.high
+            view.random_(low, max(low, high) + 1, generator=generator)
+        return made

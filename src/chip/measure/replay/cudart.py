@@ -34,19 +34,20 @@ def _library() -> ctypes.CDLL:
 
 
 def copy(into: torch.Tensor, source: torch.Tensor, size_bytes: int, kind: int) -> Callable[[], None]:
-    lib, to, origin = _library(), into.data_ptr(), source.data_ptr()
+    lib = _library()
 
-    def call() -> None:
-        _check(lib.cudaMemcpyAsync(to, origin, size_bytes, kind, torch.cuda.current_stream().cuda_stream))
+    def call() -> None:  # holds both tensors: a graph of it does not
+        stream = torch.cuda.current_stream().cuda_stream
+        _check(lib.cudaMemcpyAsync(into.data_ptr(), source.data_ptr(), size_bytes, kind, stream))
 
     return call
 
 
 def fill(into: torch.Tensor, size_bytes: int) -> Callable[[], None]:
-    lib, to = _library(), into.data_ptr()
+    lib = _library()
 
     def call() -> None:
-        _check(lib.cudaMemsetAsync(to, 0, size_bytes, torch.cuda.current_stream().cuda_stream))
+        _check(lib.cudaMemsetAsync(into.data_ptr(), 0, size_bytes, torch.cuda.current_stream().cuda_stream))
 
     return call
 

@@ -29,20 +29,31 @@ def stand_in(unit: Unit) -> Operator:
     return Operator("", "", (TensorArg((size,), (1,), "uint8", 0), TensorArg((size,), (1,), "uint8", 1)), ())
 
 
+def product(asked: Gemm, buffers: Buffers) -> torch.Tensor:
+    """Asked of cuBLAS now, into memory made for it."""
+    into = torch.empty(_elements(asked), dtype=getattr(torch, asked.dtype), device=buffers.device)
+    cublas.product(asked, _operands(asked, buffers, 0), into)()
+    return into
+
+
 def _products(asked: Gemm, buffers: Buffers, count: int) -> list[Call]:
-    into = torch.randn(asked.batch * asked.m * asked.n, dtype=getattr(torch, asked.dtype), device=buffers.device)
+    into = torch.randn(_elements(asked), dtype=getattr(torch, asked.dtype), device=buffers.device)
+    return [cublas.product(asked, _operands(asked, buffers, turn), into) for turn in range(count)]
+
+
+def _operands(asked: Gemm, buffers: Buffers, turn: int) -> list[torch.Tensor | None]:
     used = {asked.a.tensor, asked.b.tensor, asked.bias}
-    made: list[Call] = []
-    for turn in range(count):
-        tensors = [buffers.tensor(i, turn) if i in used else None for i in range(len(buffers.operator.tensors))]
-        made.append(cublas.product(asked, tensors, into))
-    return made
+    return [buffers.tensor(i, turn) if i in used else None for i in range(len(buffers.operator.tensors))]
+
+
+def _elements(asked: Gemm) -> int:
+    return asked.batch * asked.m * asked.n
 
 
 def _runtime(kernel: Kernel, buffers: Buffers, count: int) -> list[Call]:
     """Copies or fills of the recorded size; as many places in turn as the operator's buffers have copies."""
     size = max(1, kernel.size_bytes)
-    copies = min(count, max(buffers.rotation.copies.values(), default=1))
+    copies = min(count, max(map(len, buffers.held.values()), default=1))
     word = next((w for w in cudart.KINDS if w in kernel.name), "DtoD")  # as the profiler names copies
     source, into = (_bytes(copies * size, end, kernel.name, buffers.device) for end in (word[0], word[-1]))
     made: list[Call] = []

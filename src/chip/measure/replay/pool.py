@@ -1,4 +1,7 @@
-"""Units replayed one after another in a worker process; what breaks or hangs costs its unit and a new worker."""
+"""Units and the sequence replayed in a worker process; what breaks or hangs costs itself and a new worker.
+
+Units go to it a few at a time. What failed in company is tried again alone.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,22 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from chip import artifact, codec
 from chip.measure.progress import Progress
 from chip.measure.replay.unit import Settings
-from chip.replay.results import Replayed
+from chip.replay.results import Replayed, Sequenced
+from chip.replay.sequence import Sequence as Step
 from chip.replay.signatures import Unit
 from chip.types import ChipError
 
 START_S = 180.0  # for importing torch and opening the device
-SCHEMA = "chip.replay_journal/1"
+SEQUENCE_S = 120.0  # for the sequence
+TOGETHER = 8  # units in a request
+SCHEMA = "chip.replay_journal/2"
 
 
 class Worker:
@@ -74,63 +80,117 @@ class Worker:
         self.log.close()
 
 
-def command(device: str, settings: Settings) -> list[str]:
-    return [sys.executable, "-m", "chip.measure.replay.worker", device, json.dumps(codec.to_json(settings))]
+class Pool:
+    """The worker of the day: started ahead if one likes, anew when it was lost."""
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        self.command, self.log = command, log
+        self.worker: Worker | None = None
+        self.ready = False
+
+    def start(self) -> Worker:
+        """Without waiting for it: importing torch and opening the device takes seconds."""
+        if self.worker is None:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            self.worker, self.ready = Worker(self.command, self.log), False
+        return self.worker
+
+    def wait(self) -> Worker:
+        """The worker, when it can work."""
+        if self.worker is not None and self.ready and self.worker.ended:
+            self.worker = None
+        worker = self.start()
+        if not self.ready:
+            said = worker.ask(None, START_S)
+            if "ready" not in said:
+                self.worker = None
+                raise ChipError(f"the replay worker did not start: {said.get('lost', said)}; see {self.log}")
+            self.ready = True
+        return worker
+
+    def ask(self, request: Any, limit_s: float) -> dict[str, Any]:
+        answer = self.wait().ask(request, limit_s)
+        if "lost" in answer:
+            self.worker = None
+        return answer
+
+    def stop(self) -> None:
+        if self.worker is not None:
+            self.worker.stop()
+            self.worker = None
 
 
-def replay_all(
-    units: Sequence[Unit], start: Sequence[str], journal: Path, header: dict[str, Any], limit_s: float
-) -> Iterator[Replayed]:
-    """Results of every unit, those in the journal first; `header` is what must be the same to go on with one. What the
-    worker prints goes to a .log beside the journal."""
-    done = _resume(journal, header)
-    log = journal.with_suffix(".log")
-    worker: Worker | None = None
-    todo = [u for u in units if u.key not in done]
-    for unit in units:
-        if unit.key in done:
-            yield from done[unit.key]
-    try:
-        with Progress(len(todo), "replay") as progress:
-            for unit in todo:
-                progress.step(
-                    f"tier {unit.tier} {unit.operator.name if unit.operator else unit.members[0].kernel.name}"
-                )
-                if worker is not None and worker.ended:
-                    worker = None
-                if worker is None:
-                    worker = Worker(start, log)
-                    ready = worker.ask(None, START_S)
-                    if "ready" not in ready:
-                        raise ChipError(f"the replay worker did not start: {ready.get('lost', ready)}; see {log}")
-                answer = worker.ask(codec.to_json(unit), limit_s)
-                if "lost" in answer:
-                    worker = None
-                found = _results(unit, answer)
-                artifact.append(journal, {"unit": unit.key, "kernels": codec.to_json(found)})
-                yield from found
-    finally:
-        if worker is not None:
-            worker.stop()
+def command(device: str) -> list[str]:
+    return [sys.executable, "-m", "chip.measure.replay.worker", device]
 
 
-def _results(unit: Unit, answer: dict[str, Any]) -> list[Replayed]:
-    if "kernels" in answer:
-        return codec.from_json(list[Replayed], answer["kernels"], "worker")
-    reason = str(answer.get("lost") or answer.get("error"))
-    return [Replayed(member.key, "failed", reason) for member in unit.members]
+class Journal:
+    """What was found so far; `header` is what must be the same to go on with it."""
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self.path = path
+        lines = artifact.read_lines(path)
+        wanted = {"schema": SCHEMA, **header}
+        if not lines:
+            artifact.append(path, wanted)
+        elif lines[0] != wanted:
+            raise ChipError(f"{path}: was begun for another replay; remove it, or choose another --output-dir")
+        self.units: dict[str, list[Replayed]] = {}
+        self.sequence: dict[str, Any] | None = None  # the worker's answer
+        for line in lines[1:]:
+            if isinstance(line, dict) and "unit" in line:
+                self.units[str(line["unit"])] = codec.from_json(list[Replayed], line["kernels"], str(path))
+            elif isinstance(line, dict) and isinstance(line.get("sequence"), dict):
+                self.sequence = line["sequence"]
+
+    def add_unit(self, unit: Unit, found: list[Replayed]) -> None:
+        self.units[unit.key] = found
+        artifact.append(self.path, {"unit": unit.key, "kernels": codec.to_json(found)})
+
+    def add_sequence(self, answer: dict[str, Any]) -> None:
+        self.sequence = answer
+        artifact.append(self.path, {"sequence": answer})
 
 
-def _resume(journal: Path, header: dict[str, Any]) -> dict[str, list[Replayed]]:
-    lines = artifact.read_lines(journal)
-    wanted = {"schema": SCHEMA, **header}
-    if not lines:
-        artifact.append(journal, wanted)
-        return {}
-    if lines[0] != wanted:
-        raise ChipError(f"{journal}: was begun for another replay; remove it, or choose another --output-dir")
-    return {
-        str(line["unit"]): codec.from_json(list[Replayed], line["kernels"], str(journal))
-        for line in lines[1:]
-        if isinstance(line, dict) and "unit" in line
-    }
+def replay_units(
+    units: Sequence[Unit], pool: Pool, journal: Journal, settings: Settings, limit_s: float
+) -> tuple[Replayed, ...]:
+    """Results of every unit, those that are in the journal already from there."""
+    todo = [u for u in units if u.key not in journal.units]
+    with Progress(len(todo), "replay") as progress:
+        for i in range(0, len(todo), TOGETHER):
+            some = todo[i : i + TOGETHER]
+            for unit in some:
+                called = unit.operator.name if unit.operator else unit.members[0].kernel.name
+                progress.step(f"tier {unit.tier} {called}")
+            for unit, found in zip(some, _ask(some, pool, settings, limit_s)):
+                again = isinstance(found, str) and len(some) > 1
+                journal.add_unit(unit, _results(unit, _ask([unit], pool, settings, limit_s)[0] if again else found))
+    return tuple(r for unit in units for r in journal.units[unit.key])
+
+
+def _ask(units: Sequence[Unit], pool: Pool, settings: Settings, limit_s: float) -> list[Any]:
+    """Of each unit the worker's answer, or why there is none."""
+    request = {"settings": codec.to_json(settings), "units": codec.to_json(list(units))}
+    answer = pool.ask(request, limit_s + 3 * settings.energy_s * len(units))
+    if "units" in answer:
+        return list(answer["units"])
+    return [str(answer.get("lost") or answer.get("error"))] * len(units)
+
+
+def _results(unit: Unit, found: Any) -> list[Replayed]:
+    if isinstance(found, str):
+        return [Replayed(member.key, "failed", found) for member in unit.members]
+    return codec.from_json(list[Replayed], found, "worker")
+
+
+def replay_sequence(step: Step, pool: Pool, journal: Journal) -> tuple[Sequenced, dict[str, float]] | str:
+    """The whole and each kernel in its places, or why not."""
+    if journal.sequence is None:
+        print("replay: all of them in the model's order", file=sys.stderr)
+        journal.add_sequence(pool.ask({"sequence": codec.to_json(step)}, SEQUENCE_S))
+    answer = journal.sequence or {}
+    if "sequence" not in answer:
+        return str(answer.get("lost") or answer.get("error"))
+    whole = codec.from_json(Sequenced, answer["sequence"], "worker")
+    return whole, codec.from_json(dict[str, float], answer["placed_ns"], "worker")

@@ -1,4 +1,4 @@
-"""The process in which kernels are replayed: a unit as a JSON line on stdin, its results as one on stdout.
+"""The process in which kernels are replayed: requests as JSON lines on stdin, an answer to each as one on stdout.
 
 A crash, a hang or a lost device ends this process, not the run.
 """
@@ -11,9 +11,11 @@ import sys
 from typing import Any
 
 from chip import codec
-from chip.measure.device import Device, open_device
+from chip.measure.device import open_device
 from chip.measure.profile import reason_of
-from chip.measure.replay.unit import Settings, replay_unit
+from chip.measure.replay.sequence import replay_sequence
+from chip.measure.replay.unit import Settings, replay_units
+from chip.replay.sequence import Sequence
 from chip.replay.signatures import Unit
 from chip.types import ChipError
 
@@ -22,26 +24,25 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not reach the answers
     device = open_device(sys.argv[1])
-    settings = codec.from_json(Settings, json.loads(sys.argv[2]), "settings")
+    device.synchronize()  # makes its context now
     print(json.dumps({"ready": device.title}), file=answers, flush=True)
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        if "sequence" in request:
+            whole, placed_ns = replay_sequence(codec.from_json(Sequence, request["sequence"], "sequence"), device)
+            return {"sequence": codec.to_json(whole), "placed_ns": placed_ns}
+        settings = codec.from_json(Settings, request["settings"], "settings")
+        units = codec.from_json(list[Unit], request["units"], "units")
+        return {"units": codec.to_json(replay_units(units, device, settings))}
+
     for line in sys.stdin:
-        unit = codec.from_json(Unit, json.loads(line), "unit")
-        answer: dict[str, Any]
         try:
-            answer = {"kernels": codec.to_json(replay_unit(unit, device, settings))}
-        except Exception as e:  # out of memory, an operator that refuses: a record of this unit, and on
-            answer = {"error": str(e) if isinstance(e, ChipError) else reason_of(e)}
-        print(json.dumps(answer), file=answers, flush=True)
-        if "error" in answer and not _answers(device):
-            return  # and is started anew for the next unit
-
-
-def _answers(device: Device) -> bool:
-    try:
-        device.synchronize()
-    except Exception:
-        return False
-    return True
+            found = answer(json.loads(line))
+        except Exception as e:  # out of memory, an operator that refuses: said, and on
+            found = {"error": str(e) if isinstance(e, ChipError) else reason_of(e)}
+        print(json.dumps(found), file=answers, flush=True)
+        if device.lost():
+            return  # and is started anew for the next
 
 
 if __name__ == "__main__":
