@@ -191,7 +191,7 @@ class _Bench:
     def _burst(self, run: Call, made: _Round, light: bool) -> tuple[float, float | None]:
         """A call's period in short bursts, and the clock: two runs less one, so that the start of a graph cancels. A
         round that needs a flush is run once: a second would find its inputs in cache. What does not move the clock
-        needs no rest in between."""
+        needs neither a rest in between nor a look at it."""
         calls, d = len(made.calls), self.device
         bursts = {"once": run} if made.flush else {"once": run, "twice": in_turn([run, run])}
         takes = {n: timing.replayed(d, r, calls, made.flush) for n, r in bursts.items()}
@@ -199,8 +199,8 @@ class _Bench:
             takes = {n: timing.rested(d, take, calls) for n, take in takes.items()}
         for take in takes.values():
             take()
-        rule = GAP_RULE if light else BURST_RULE
-        found = collect_interleaved(takes, rule, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
+        rule, read_clock_hz = (GAP_RULE, None) if light else (BURST_RULE, d.clock_hz)
+        found = collect_interleaved(takes, rule, read_clock_hz=read_clock_hz, boost_hz=d.boost_hz)
         once_ns = stats.median(found["once"].samples_ns)
         burst_ns = stats.median(found["twice"].samples_ns) - once_ns if "twice" in found else once_ns
         return burst_ns, found["once"].clock_hz
