@@ -4,7 +4,8 @@
   cache        the same with inputs as warm as in the model, less the above     replay
   switch       in its place in the sequence of the step, less the above and     replay
                less the clock: other code and other data in the caches
-  spread       all launches of a kernel, less as many times their median        capture
+  spread       all launches of a kernel in the sequence, less as many times     replay; capture where a kernel has
+               their median                                                     no place in the sequence
   missing      captured time of kernels that could not be replayed              capture
   gaps         what the graph of the sequence takes beyond its kernels          replay, events around graphs
   clock        longer under unbroken load than in bursts, at the model's clock  replay, events around graphs
@@ -53,6 +54,11 @@ class Pair:
         return self.replayed.model_ns if self.replayed is not None and self.ok else 0.0
 
     @property
+    def spread_ns(self) -> float:
+        """Of each launch in the sequence above their median, on average."""
+        return self.replayed.spread_ns if self.replayed is not None and self.ok else 0.0
+
+    @property
     def error_ns(self) -> float:
         return self.model_ns - self.signature.median_ns
 
@@ -72,7 +78,8 @@ def explain(trace: Trace, replay: Replay, run: Run | None = None) -> dict[str, A
     terms = _terms(trace, pairs, replay.sequence)
     full_ns = _whole_ns(trace, "graph") or _whole_ns(trace, "eager")
     predicted_ns = sum(terms.get(name, 0.0) for name in ("isolated", "cache", "switch", "gaps", "clock"))
-    kernels_ns = sum(p.total_ns(p.model_ns) for p in pairs)
+    predicted_ns += sum(p.total_ns(p.spread_ns) for p in pairs)
+    kernels_ns = sum(p.total_ns(p.model_ns + p.spread_ns) for p in pairs)
     eager_ns = _whole_ns(trace, "eager")
     report = {
         "schema": SCHEMA,
@@ -116,7 +123,7 @@ def _terms(trace: Trace, pairs: Sequence[Pair], sequence: Sequenced | None) -> d
     terms = {
         "isolated": sum(p.total_ns(p.alone_ns if r.cold_ns is None else r.cold_ns) for p, r in done),
         "cache": sum(p.total_ns(p.alone_ns - r.cold_ns) for p, r in done if r.cold_ns is not None),
-        "spread": sum(p.signature.total_ns - p.total_ns(p.signature.median_ns) for p, _ in done),
+        "spread": sum(_spread_ns(p, r) for p, r in done),
         "missing": float(sum(p.signature.total_ns for p in pairs if not p.ok)),
     }
     if sequence is not None:  # which runs at the model's clock: what that costs is a term of its own
@@ -131,6 +138,13 @@ def _terms(trace: Trace, pairs: Sequence[Pair], sequence: Sequenced | None) -> d
         terms["host"] = whole_ns - trace.busy_ns
     terms["unexplained"] = whole_ns - sum(terms.values())
     return terms
+
+
+def _spread_ns(p: Pair, kernel: Replayed) -> float:
+    """All launches above as many times their median, in the sequence or else as captured."""
+    if kernel.placed_ns is not None:
+        return p.total_ns(kernel.spread_ns)
+    return p.signature.total_ns - p.total_ns(p.signature.median_ns)
 
 
 def at_clock(kernel: Replayed, model_hz: float | None) -> float:
@@ -206,7 +220,7 @@ def _tiers(pairs: Sequence[Pair]) -> dict[str, Any]:
             "unique_kernels": len(mine),
             "launches": sum(p.signature.launches for p in mine),
             "replayed_kernels": len(done),
-            "total_us": _us(sum(p.total_ns(p.model_ns) for p in done)),
+            "total_us": _us(sum(p.total_ns(p.model_ns + p.spread_ns) for p in done)),
             "alone_us": _us(sum(p.total_ns(p.alone_ns) for p in done)),
             "captured_us": _us(sum(p.signature.total_ns for p in mine)),
             "same_kernel_share": round(same_ns / time_ns, 4) if time_ns else None,

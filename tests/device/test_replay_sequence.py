@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from chip import cli, stats, traces  # noqa: E402
+from chip import cli, codec, stats, traces  # noqa: E402
 from chip.measure import capture, timing  # noqa: E402
 from chip.measure.device import Device, open_device  # noqa: E402
 from chip.measure.recorder import Recorder, is_bookkeeping  # noqa: E402
@@ -25,7 +25,7 @@ from chip.measure.timer import StopRule  # noqa: E402
 from chip.replay import results, signatures  # noqa: E402
 from chip.replay.chrome import DeviceEvent  # noqa: E402
 from chip.replay.results import Replayed  # noqa: E402
-from chip.replay.sequence import sequence_of  # noqa: E402
+from chip.replay.sequence import Sequence, sequence_of  # noqa: E402
 from chip.traces import Kernel, KernelEvent, Timing, Trace  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
@@ -196,7 +196,7 @@ def test_in_the_sequence_each_kernel_follows_those_of_the_model():
     made = sequence_of(trace, alone(trace))
     whole, placed = replay_sequence(made, DEVICE)
     assert len(placed) == 4
-    assert set(placed.values()) == {AFTER_OTHERS_NS}
+    assert set(placed.values()) == {(AFTER_OTHERS_NS, AFTER_OTHERS_NS)}
     assert whole.launches == 10
     assert whole.kernels_ns == 10 * AFTER_OTHERS_NS
     assert whole.gap_ns == GAP_NS
@@ -283,7 +283,37 @@ def test_another_kernel_in_between_does_not_shift_the_others():
     ]
     strange = events[0]._replace(name="memset", duration_ns=9)
     seen = [events, [*events[:4], strange, *events[4:]], events[:-1]]  # one more, and one that got lost
-    assert sequence.placed_ns(made, seen) == {n.key: 100 + k for k, n in enumerate(made.kernels)}
+    assert sequence.places(made, seen) == {n.key: (100 + k, 100 + k) for k, n in enumerate(made.kernels)}
+
+
+def test_launches_that_differ_have_a_median_and_a_mean():
+    made = sequence_of(trace := step_of_layers(), all_ok(trace))
+    launches = [k for call in made.calls for k in call.kernels]
+
+    def run(noise):
+        took = [1000 + 60 * (i == 0) + noise for i in range(len(launches))]  # the first add is slower
+        return [
+            DeviceEvent(made.kernels[k].name, "kernel", i, took[i], 7, DIMS, DIMS, 0, 0) for i, k in enumerate(launches)
+        ]
+
+    found = sequence.places(made, [run(-5), run(0), run(50)])
+    assert found[made.kernels[launches[0]].key] == (1000, 1020)
+    assert found[made.kernels[launches[1]].key] == (1000, 1000)
+
+
+def test_what_no_graph_can_hold_is_left_out():
+    trace = step_of_layers()
+    done = [replace(k, flags=(results.NO_GRAPH,)) if "neg" in k.name else k for k in all_ok(trace)]
+    assert len(sequence_of(trace, done).calls) == 7
+    done = [replace(k, name="Memcpy DtoH (Device -> Pageable)") if "exp" in k.name else k for k in all_ok(trace)]
+    assert len(sequence_of(trace, done).calls) == 9
+
+
+def test_a_sequence_survives_the_way_to_the_worker():
+    made = sequence_of(trace := step_of_layers(), all_ok(trace))
+    again = codec.from_json(Sequence, json.loads(json.dumps(codec.to_json(made))), "worker")
+    assert (again.calls, again.kernels) == (made.calls, made.kernels)
+    assert replay_sequence(again, DEVICE) == replay_sequence(made, DEVICE)
 
 
 def test_a_trace_that_knows_no_flow_has_no_sequence():
@@ -332,9 +362,10 @@ def in_places(tmp_path, answer):
 def test_places_are_kept_and_a_run_goes_on_after_them(tmp_path):
     first = all_ok(step_of_layers())[0]
     whole = {"timing": {"samples_ns": [2000, 2000, 2000], "method": "events"}, "kernels_ns": 1500, "launches": 10}
-    found = in_places(tmp_path, {"sequence": whole, "placed_ns": {first.key: 1300.0}})
+    found = in_places(tmp_path, {"sequence": whole, "places": {first.key: [1300.0, 1310.0]}})
     assert [k.placed_ns for k in found.kernels] == [1300.0, None, None, None]
     assert [k.model_ns for k in found.kernels] == [1300.0, 5, 5, 5]
+    assert [k.spread_ns for k in found.kernels] == [10, 0, 0, 0]
     assert found.sequence.gap_ns == 50
     assert found.notes == ("sequence: 3 of 4 kernels were not seen in their places and are taken alone",)
     results.write(tmp_path / "replay.json", found, {}, ())

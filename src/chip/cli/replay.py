@@ -197,7 +197,7 @@ def _in_places(trace: Trace, replay: Replay, workers: Pool, journal: Journal) ->
     ran = made if isinstance(made, str) else pool.replay_sequence(made, workers, journal)
     if isinstance(ran, str):
         return replace(replay, notes=(*replay.notes, f"no sequence, so kernels alone and gaps of bursts: {ran}"))
-    placed = replay.placed(*ran)
+    placed = replay.with_places(*ran)
     lost = sum(k.status == "ok" and k.placed_ns is None for k in placed.kernels)
     note = f"sequence: {lost} of {len(placed.kernels)} kernels were not seen in their places and are taken alone"
     return replace(placed, notes=(*placed.notes, note)) if lost else placed

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from chip import artifact, codec, stats
 from chip.traces import Timing
 from chip.types import ChipError
 
 STATUSES = ("ok", "failed", "skipped")
+NO_GRAPH = "not in a graph"  # flag of a kernel whose operator cannot be captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Replayed:
     load_hz: float | None = None  # ... and under load
     joules: float | None = None  # of one run, idle power subtracted
     flags: tuple[str, ...] = ()
-    placed_ns: float | None = None  # median in its places in the sequence of the step, by the same timer
+    placed_ns: float | None = None  # median over its places in the sequence of the step, by the same timer ...
+    placed_mean_ns: float | None = None  # ... and mean: where memory lies may make some of them slower
 
     @property
     def median_ns(self) -> float:
@@ -42,6 +44,18 @@ class Replayed:
     def model_ns(self) -> float:
         """As the model runs it: in its place where that is known, else alone."""
         return self.median_ns if self.placed_ns is None else self.placed_ns
+
+    @property
+    def spread_ns(self) -> float:
+        """What the launches in the sequence take above their median, on average."""
+        return 0.0 if self.placed_ns is None or self.placed_mean_ns is None else self.placed_mean_ns - self.placed_ns
+
+
+class Placed(NamedTuple):
+    """A kernel over its places in the sequence."""
+
+    median_ns: float
+    mean_ns: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +85,13 @@ class Replay:
     notes: tuple[str, ...] = ()
     sequence: Sequenced | None = None
 
-    def placed(self, sequence: Sequenced, placed_ns: Mapping[str, float]) -> Replay:
+    def with_places(self, sequence: Sequenced, places: Mapping[str, Placed]) -> Replay:
         """With what the sequence gave, by the keys of kernels."""
-        kernels = tuple(replace(k, placed_ns=placed_ns.get(k.key)) for k in self.kernels)
+        kernels = tuple(
+            replace(k, placed_ns=places[k.key].median_ns, placed_mean_ns=places[k.key].mean_ns)
+            if k.key in places else k
+            for k in self.kernels
+        )  # fmt: skip
         return replace(self, kernels=kernels, sequence=sequence)
 
 

@@ -1,7 +1,7 @@
 """A step as it is run again without its model: every call in the model's order, on memories that flow as they did.
 
 What a call makes, later calls read, so that caches are in the state the model leaves them in. What no call makes, the
-weights among it, is random. Calls whose kernels could not be run alone are left out.
+weights among it, is random. Calls whose kernels could not be run alone, and those that no graph can hold, are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from chip.replay import gemm, signatures
-from chip.replay.results import Replayed
+from chip.replay.results import NO_GRAPH, Replayed
 from chip.replay.signatures import Signature
 from chip.traces import Operator, Place, Trace
 
@@ -41,7 +41,7 @@ def sequence_of(trace: Trace, replayed: Iterable[Replayed]) -> Sequence | str:
     if not trace.flow:
         return "the trace does not tell which memory each call used; capture the step again"
     known = {s.key: s for s in signatures.workload_of(trace).signatures}
-    ran = {r.key: r.name for r in replayed if r.status == "ok"}
+    ran = {r.key: r.name for r in replayed if r.status == "ok" and NO_GRAPH not in r.flags and not _waits(r.name)}
     keys = [signatures.key_of(k, None if k.operator is None else trace.operators[k.operator]) for k in trace.kernels]
     named = [Named(key, ran.get(key, "")) for key in keys]
     launched: dict[int, list[int]] = {}  # by each call, the first launched first
@@ -56,6 +56,11 @@ def sequence_of(trace: Trace, replayed: Iterable[Replayed]) -> Sequence | str:
             direct = _direct([known[keys[k]] for k in kernels])
             calls.append(Call(operator, direct, met, flow[number].inputs, flow[number].outputs))
     return Sequence(trace.operators, tuple(named), tuple(calls)) if calls else "no call of it could be run alone"
+
+
+def _waits(name: str) -> bool:
+    """A copy from or to the host: its operator waits for it, which no graph can hold."""
+    return "HtoD" in name or "DtoH" in name
 
 
 def _direct(launched: list[Signature]) -> bool:

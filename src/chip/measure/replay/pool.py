@@ -18,7 +18,7 @@ from typing import Any
 from chip import artifact, codec
 from chip.measure.progress import Progress
 from chip.measure.replay.unit import Settings
-from chip.replay.results import Replayed, Sequenced
+from chip.replay.results import Placed, Replayed, Sequenced
 from chip.replay.sequence import Sequence as Step
 from chip.replay.signatures import Unit
 from chip.types import ChipError
@@ -184,7 +184,7 @@ def _results(unit: Unit, found: Any) -> list[Replayed]:
     return codec.from_json(list[Replayed], found, "worker")
 
 
-def replay_sequence(step: Step, pool: Pool, journal: Journal) -> tuple[Sequenced, dict[str, float]] | str:
+def replay_sequence(step: Step, pool: Pool, journal: Journal) -> tuple[Sequenced, dict[str, Placed]] | str:
     """The whole and each kernel in its places, or why not."""
     if journal.sequence is None:
         print("replay: all of them in the model's order", file=sys.stderr)
@@ -193,4 +193,4 @@ def replay_sequence(step: Step, pool: Pool, journal: Journal) -> tuple[Sequenced
     if "sequence" not in answer:
         return str(answer.get("lost") or answer.get("error"))
     whole = codec.from_json(Sequenced, answer["sequence"], "worker")
-    return whole, codec.from_json(dict[str, float], answer["placed_ns"], "worker")
+    return whole, codec.from_json(dict[str, Placed], answer["places"], "worker")

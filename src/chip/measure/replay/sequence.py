@@ -22,7 +22,7 @@ from chip.measure.replay import direct
 from chip.measure.replay.arguments import PITCH, Buffers, Draw, memories, written
 from chip.replay import gemm, owners
 from chip.replay.chrome import DeviceEvent
-from chip.replay.results import Sequenced
+from chip.replay.results import Placed, Sequenced
 from chip.replay.sequence import Call, Sequence
 from chip.stats import median
 from chip.traces import Place, TensorArg
@@ -30,8 +30,8 @@ from chip.traces import Place, TensorArg
 STD = 0.02  # of random numbers, as transformers initialises weights: sums stay in range from layer to layer
 
 
-def replay_sequence(sequence: Sequence, device: Device) -> tuple[Sequenced, dict[str, float]]:
-    """The whole, and by key of each kernel its median duration in its places."""
+def replay_sequence(sequence: Sequence, device: Device) -> tuple[Sequenced, dict[str, Placed]]:
+    """The whole, and by key of each kernel how long it takes in its places."""
     gc.collect()
     device.empty_cache()
     with torch.inference_mode():
@@ -40,12 +40,12 @@ def replay_sequence(sequence: Sequence, device: Device) -> tuple[Sequenced, dict
         looked = passes([Looked(graph.replay, PASSES, step.restore)], device)[0]
         whole = graph_timing(graph.replay, step.restore, device)
     sums = [sum(e.duration_ns for e in events) for events in looked]
-    return Sequenced(whole, median(sums), len(looked[0])), placed_ns(sequence, looked)
+    return Sequenced(whole, median(sums), max(map(len, looked))), places(sequence, looked)
 
 
-def placed_ns(sequence: Sequence, looked: list[list[DeviceEvent]]) -> dict[str, float]:
-    """Durations of the launches whose kernels ran in the expected order: of each the median over all passes, then over
-    all launches of a kernel, as a capture takes them."""
+def places(sequence: Sequence, looked: list[list[DeviceEvent]]) -> dict[str, Placed]:
+    """Durations of the launches whose kernels ran in the expected order: each its median over all passes, as a capture
+    takes it, then median and mean over all launches of a kernel."""
     launches = [k for call in sequence.calls for k in call.kernels]
     known = [(sequence.kernels[k].name, place) for place, k in enumerate(launches)]
     found: dict[int, list[int]] = {}
@@ -56,7 +56,7 @@ def placed_ns(sequence: Sequence, looked: list[list[DeviceEvent]]) -> dict[str, 
     by_key: dict[str, list[float]] = {}
     for place, durations in found.items():
         by_key.setdefault(sequence.kernels[launches[place]].key, []).append(median(durations))
-    return {key: median(durations) for key, durations in by_key.items()}
+    return {key: Placed(median(each), sum(each) / len(each)) for key, each in by_key.items()}
 
 
 class Step:

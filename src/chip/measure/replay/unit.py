@@ -24,7 +24,7 @@ from chip.measure.replay.arguments import rotating
 from chip.measure.replay.joules import with_joules
 from chip.measure.timer import StopRule, collect, collect_interleaved
 from chip.replay.chrome import DeviceEvent
-from chip.replay.results import Replayed
+from chip.replay.results import NO_GRAPH, Replayed
 from chip.replay.rotation import COLD_FACTOR, Rotation, rotation
 from chip.replay.signatures import Unit
 from chip.types import ChipError
@@ -34,7 +34,7 @@ LEAST_CALLS, MOST_CALLS = 8, 128
 GAP_RULE = StopRule(0.01, 5, 10, 0.05)
 BURST_RULE = StopRule(0.003, 8, 30, 0.15)
 LOAD_RULE = StopRule(0.003, 10, 60, 0.15)
-SETTLE_S = 0.1
+SETTLE_S = 0.2  # until clock and power have settled, and the driver's reading of the clock with them
 HEAVY = 0.01  # share of the step from which a unit is run under unbroken load too; less does not move the clock
 METHODS = {1: "CUDA runtime called directly", 2: "cuBLAS called directly", 3: "{} called again"}
 Call = Callable[[], object]
@@ -170,7 +170,7 @@ class _Bench:
         except RuntimeError:
             self.device.synchronize()
             self.in_graph = False
-            self.flags.append("not in a graph")
+            self.flags.append(NO_GRAPH)
             return in_turn(made.calls)
 
     def _periods(self, plain: Launches) -> _Periods | None:
@@ -186,7 +186,8 @@ class _Bench:
         load = timing.unbroken(d, run, len(made.calls))
         timing.warm_up(d, load, SETTLE_S)
         long = collect(load, LOAD_RULE, read_clock_hz=d.clock_hz, boost_hz=d.boost_hz)
-        return _Periods(burst_ns, burst_hz, stats.median(long.samples_ns), long.clock_hz, gap_ns)
+        load_hz = long.clocks_hz[-1] if long.clocks_hz else None  # readings lag behind
+        return _Periods(burst_ns, burst_hz, stats.median(long.samples_ns), load_hz, gap_ns)
 
     def _burst(self, run: Call, made: _Round, light: bool) -> tuple[float, float | None]:
         """A call's period in short bursts, and the clock: two runs less one, so that the start of a graph cancels. A

@@ -29,8 +29,8 @@ def main() -> None:
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         if "sequence" in request:
-            whole, placed_ns = replay_sequence(codec.from_json(Sequence, request["sequence"], "sequence"), device)
-            return {"sequence": codec.to_json(whole), "placed_ns": placed_ns}
+            whole, places = replay_sequence(codec.from_json(Sequence, request["sequence"], "sequence"), device)
+            return {"sequence": codec.to_json(whole), "places": codec.to_json(places)}
         settings = codec.from_json(Settings, request["settings"], "settings")
         units = codec.from_json(list[Unit], request["units"], "units")
         return {"units": codec.to_json(replay_units(units, device, settings))}
