@@ -267,6 +267,7 @@ def test_a_worker_started_ahead_is_waited_for_when_it_is_needed(tmp_path):
     workers.stop()
     assert begun.process.poll() is not None
     workers.stop()  # once more does nothing
+    assert not workers.log.exists()  # nothing was printed
 
 
 def test_a_worker_that_does_not_start_is_one_clear_line(tmp_path):

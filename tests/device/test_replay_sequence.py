@@ -256,7 +256,7 @@ def test_what_a_step_changes_in_place_is_set_back():
     assert [written(o) for o in made.operators] == [{0}, {0}]
     with torch.inference_mode():
         step = Step(made, DEVICE)
-        assert len(step.before) == 2
+        assert len(step.saved) == 2
         for _ in range(6):
             step.restore()
             step.run()
@@ -398,11 +398,11 @@ def test_a_models_step_runs_again_without_the_model(tmp_path, phase):
     assert sum(len(c.kernels) for c in made.calls) == len(trace.events)
     with torch.inference_mode():
         step = Watched(made, open_device("cpu"))
-        weights = {m: g.numel() for m, g in step.given.items() if m not in step.before}
+        weights = {m: g.numel() for m, g in step.given.items() if m not in step.saved}
         for _ in range(2):
             step.restore()
             step.run()
-        assert len(step.given) == len(weights) + len(step.before)  # all that was needed was known ahead
+        assert len(step.given) == len(weights) + len(step.saved)  # all that was needed was known ahead
         *_, (logits,) = (found for found in step.seen if found and found[0].numel() == 2 * 256 * 4)
         assert bool(torch.isfinite(logits.view(torch.float32)).all())
     products = [c for c in made.calls if made.operators[c.operator].name in ("aten::mm", "aten::bmm")]

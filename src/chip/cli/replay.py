@@ -73,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
         replay, environment = _replay(args, trace, workload, wanted, source, path, workers)
     finally:
         workers.stop()
-
     results.write(path, replay, environment, (source,))
     print(f"replay: wrote {path}", file=sys.stderr)
     if trace is not None and trace.timings:

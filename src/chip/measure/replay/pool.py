@@ -118,6 +118,8 @@ class Pool:
         if self.worker is not None:
             self.worker.stop()
             self.worker = None
+        if self.log.exists() and not self.log.stat().st_size:
+            self.log.unlink()
 
 
 def command(device: str) -> list[str]:

@@ -48,9 +48,10 @@ def places(sequence: Sequence, looked: list[list[DeviceEvent]]) -> dict[str, Pla
     takes it, then median and mean over all launches of a kernel."""
     launches = [k for call in sequence.calls for k in call.kernels]
     known = [(sequence.kernels[k].name, place) for place, k in enumerate(launches)]
+    aligned = {names: owners.aligned(names, known) for names in {tuple(e.name for e in events) for events in looked}}
     found: dict[int, list[int]] = {}
     for events in looked:
-        for event, place in zip(events, owners.aligned([e.name for e in events], known)):
+        for event, place in zip(events, aligned[tuple(e.name for e in events)]):
             if place >= 0:
                 found.setdefault(place, []).append(event.duration_ns)
     by_key: dict[str, list[float]] = {}
@@ -71,7 +72,7 @@ class Step:
         needed = _given(sequence)
         for memory in sorted(needed, key=lambda m: m in changed):  # weights first, then caches
             self._give(memory, *needed[memory])
-        self.before = {memory: self.given[memory].clone() for memory in needed if memory in changed}
+        self.saved = {memory: self.given[memory].clone() for memory in needed if memory in changed}
 
     def _give(self, memory: int, size: int, like: TensorArg) -> torch.Tensor:
         self.given[memory] = self.draw.random(-(-max(size, 1) // PITCH) * PITCH, like)
@@ -79,7 +80,7 @@ class Step:
 
     def restore(self) -> None:
         """What the step changes in place is as it was: positions do not run away, sums do not grow."""
-        for memory, was in self.before.items():
+        for memory, was in self.saved.items():
             self.given[memory].copy_(was)
 
     def run(self) -> None:

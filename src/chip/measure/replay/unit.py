@@ -90,18 +90,16 @@ class _Periods:
 def replay_units(units: Sequence[Unit], device: Device, settings: Settings) -> list[list[Replayed] | str]:
     """The members of each unit, timed, or why not. One session of the profiler looks at all: it takes longer to start
     than most units run."""
-    try:
-        with torch.inference_mode():
-            benches = [_attempt(_Bench, unit, device, settings) for unit in units]
-            if device.kind == "cpu":
-                return [b if isinstance(b, str) else _attempt(b.on_cpu) for b in benches]
-            looks = [[] if isinstance(b, str) else b.looks for b in benches]
-            seen = iter(passes([look for mine in looks for look in mine], device) if any(looks) else [])
-            looked = [[next(seen) for _ in mine] for mine in looks]
-            return [b if isinstance(b, str) else _attempt(b.on_gpu, mine) for b, mine in zip(benches, looked)]
-    finally:
-        gc.collect()
-        device.empty_cache()
+    gc.collect()
+    device.empty_cache()  # what others left
+    with torch.inference_mode():
+        benches = [_attempt(_Bench, unit, device, settings) for unit in units]
+        if device.kind == "cpu":
+            return [b if isinstance(b, str) else _attempt(b.on_cpu) for b in benches]
+        looks = [[] if isinstance(b, str) else b.looks for b in benches]
+        seen = iter(passes([look for mine in looks for look in mine], device) if any(looks) else [])
+        looked = [[next(seen) for _ in mine] for mine in looks]
+        return [b if isinstance(b, str) else _attempt(b.on_gpu, mine) for b, mine in zip(benches, looked)]
 
 
 def _attempt(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | str:
@@ -169,8 +167,7 @@ class _Bench:
             return lambda: graph.replay()
         except RuntimeError:
             self.device.synchronize()
-            self.in_graph = False
-            self.flags.append(NO_GRAPH)
+            self.in_graph, self.flags = False, [NO_GRAPH]
             return in_turn(made.calls)
 
     def _periods(self, plain: Launches) -> _Periods | None:
