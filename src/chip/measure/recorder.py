@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chip.measure.device import Device
@@ -49,7 +50,7 @@ class Recorder:
         self.views: set[int] = set()  # calls that touch no memory
         self._touched = 0
         self._last: dict[int, int] = {}  # allocation -> bytes touched in all, when it was last used
-        self._memories: dict[int, int] = {}  # allocation -> its number in the step; made anew, it is another memory
+        self._memories: dict[int, tuple[int, StorageWeakRef]] = {}  # allocation -> its number in the step
         self._count = 0
 
     def mode(self) -> Dispatched:
@@ -58,13 +59,13 @@ class Recorder:
     def _call(self, number: int, func: Any, args: Any, kwargs: Any) -> Any:
         made = _Encoder(self)
         encoded = tuple(made.encode(a) for a in args), {k: made.encode(v) for k, v in kwargs.items()}
-        inputs = tuple(Place(self._memory(a), first - a) for a, first in made.first().items())
+        numbers = {allocation(t): self._memory(t) for t in tensors_in([*args, *kwargs.values()])}
+        inputs = tuple(Place(numbers[a], first - a) for a, first in made.first().items())
         out = func(*args, **kwargs)
         name, overload = func.name().partition(".")[0], func._overloadname
         fresh = [] if func.is_view else [t for t in tensors_in(out) if allocation(t) not in made.allocations]
         operator = Operator(name, overload, made.tensors(), *encoded, tuple(_bytes_of(t) for t in fresh))
-        outputs = tuple(self._memory(a, anew=True) for a in dict.fromkeys(allocation(t) for t in fresh))
-        self.flow.append(Flow(number, inputs, outputs))
+        self.flow.append(Flow(number, inputs, tuple(dict.fromkeys(self._memory(t) for t in fresh))))
         if func.is_view or is_bookkeeping(name):
             self.views.add(number)
         else:
@@ -72,12 +73,13 @@ class Recorder:
         self.calls.append(operator)
         return out
 
-    def _memory(self, allocated: int, anew: bool = False) -> int:
-        """Its number. The allocator gives the same address again: what an operator makes there is another memory."""
-        if anew or allocated not in self._memories:
-            self._memories[allocated] = self._count
+    def _memory(self, t: torch.Tensor) -> int:
+        """The number of a tensor's memory. The allocator gives an address again: that is another memory."""
+        known = self._memories.get(allocation(t))
+        if known is None or known[1].expired():
+            known = self._memories[allocation(t)] = self._count, StorageWeakRef(t.untyped_storage())
             self._count += 1
-        return self._memories[allocated]
+        return known[0]
 
     def reuse_of(self, t: torch.Tensor) -> int | None:
         """Bytes touched since the tensor's memory was last used, rounded up to a power of two; see `TensorArg`."""
@@ -126,7 +128,7 @@ class _Encoder:
 
     def _tensor(self, t: torch.Tensor) -> dict[str, int]:
         memory = self.allocations.setdefault(allocation(t), len(self.allocations))
-        self._addresses.append(t.data_ptr())
+        self._addresses.append(t.data_ptr() or allocation(t))  # an empty one has no address
         low, high = _range(t)
         dtype = str(t.dtype).removeprefix("torch.")
         reuse = self.recorder.reuse_of(t)
