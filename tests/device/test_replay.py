@@ -270,6 +270,20 @@ def test_a_worker_started_ahead_is_waited_for_when_it_is_needed(tmp_path):
     assert not workers.log.exists()  # nothing was printed
 
 
+def test_the_sequence_gets_a_process_that_has_not_profiled(tmp_path):
+    workers = pool.Pool([sys.executable, "-c", FRAGILE], tmp_path / "log", spare=True)
+    first = workers.wait()
+    spare = workers.spare
+    assert spare is not None
+    assert spare in workers.ready  # nothing starts while something is timed
+    workers.fresh()
+    assert first.process.poll() is not None
+    assert workers.wait() is spare
+    workers.fresh()  # there is no other spare: a new one
+    assert workers.wait() not in (first, spare)
+    workers.stop()
+
+
 def test_a_worker_that_does_not_start_is_one_clear_line(tmp_path):
     with pytest.raises(ChipError, match="the replay worker did not start: its process ended with code 3"):
         replay_all([unit("a")], [sys.executable, "-c", "exit(3)"], tmp_path / "j", {})

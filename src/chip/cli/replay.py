@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     from chip.replay import results
 
     args.device = args.device or default_device()
-    workers = pool.Pool(pool.command(args.device), path.with_name(path.name + ".log"))
+    spare = args.device != "cpu" and args.cache == "producer" and not wanted
+    workers = pool.Pool(pool.command(args.device), path.with_name(path.name + ".log"), spare)
     try:
         trace, workload, source, about = _workload(args, folder, workers)
         replay, environment = _replay(args, trace, workload, wanted, source, path, workers)

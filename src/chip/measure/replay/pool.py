@@ -81,32 +81,44 @@ class Worker:
 
 
 class Pool:
-    """The worker of the day: started ahead if one likes, anew when it was lost."""
+    """The worker of the day: started ahead if one likes, anew when it was lost. A spare one waits for work that must
+    not be done where the profiler was used."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, spare: bool = False) -> None:
         self.command, self.log = command, log
         self.worker: Worker | None = None
-        self.ready = False
+        self.spare: Worker | None = None
+        self.wants_spare = spare
+        self.ready: set[Worker] = set()
 
     def start(self) -> Worker:
         """Without waiting for it: importing torch and opening the device takes seconds."""
         if self.worker is None:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            self.worker, self.ready = Worker(self.command, self.log), False
+            self.worker = Worker(self.command, self.log)
+            if self.wants_spare:
+                self.spare, self.wants_spare = Worker(self.command, self.log), False
         return self.worker
 
     def wait(self) -> Worker:
-        """The worker, when it can work."""
-        if self.worker is not None and self.ready and self.worker.ended:
+        """The worker, when it can work. The spare is waited for too: its start would disturb what is timed."""
+        if self.worker is not None and self.worker in self.ready and self.worker.ended:
             self.worker = None
         worker = self.start()
-        if not self.ready:
-            said = worker.ask(None, START_S)
-            if "ready" not in said:
-                self.worker = None
-                raise ChipError(f"the replay worker did not start: {said.get('lost', said)}; see {self.log}")
-            self.ready = True
+        for one in (worker, self.spare):
+            if one is not None and one not in self.ready:
+                said = one.ask(None, START_S)
+                if "ready" not in said:
+                    self.worker = self.spare = None
+                    raise ChipError(f"the replay worker did not start: {said.get('lost', said)}; see {self.log}")
+                self.ready.add(one)
         return worker
+
+    def fresh(self) -> None:
+        """The spare takes over, or a new one."""
+        if self.worker is not None:
+            self.worker.stop()
+        self.worker, self.spare = self.spare, None
 
     def ask(self, request: Any, limit_s: float) -> dict[str, Any]:
         answer = self.wait().ask(request, limit_s)
@@ -115,9 +127,10 @@ class Pool:
         return answer
 
     def stop(self) -> None:
-        if self.worker is not None:
-            self.worker.stop()
-            self.worker = None
+        for one in (self.worker, self.spare):
+            if one is not None:
+                one.stop()
+        self.worker = self.spare = None
         if self.log.exists() and not self.log.stat().st_size:
             self.log.unlink()
 
@@ -190,6 +203,7 @@ def replay_sequence(step: Step, pool: Pool, journal: Journal) -> tuple[Sequenced
     """The whole and each kernel in its places, or why not."""
     if journal.sequence is None:
         print("replay: all of them in the model's order", file=sys.stderr)
+        pool.fresh()  # the profiler slows every graph of its process, and the capture's was timed before it
         journal.add_sequence(pool.ask({"sequence": codec.to_json(step)}, SEQUENCE_S))
     answer = journal.sequence or {}
     if "sequence" not in answer:
