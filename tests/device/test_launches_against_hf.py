@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from chip import engines
+from chip import engines, ops
 from chip.dtypes import precision
 from chip.engines.hf_families import WITHOUT_SDPA
 from chip.models import architectures, describe
@@ -18,9 +18,11 @@ from test_families_against_hf import CASES  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from chip.measure import build as measured  # noqa: E402
+
 VIEWS = {
-    "_unsafe_view", "alias", "as_strided", "detach", "empty", "expand", "new_empty", "permute", "select", "slice",
-    "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view",
+    "_unsafe_view", "alias", "as_strided", "detach", "empty", "empty_like", "expand", "new_empty", "permute", "select",
+    "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unsqueeze", "view",
 }  # fmt: skip
 KERNELS = {"baddbmm": 2}
 EAGER = engines.get("hf-eager")
@@ -30,12 +32,17 @@ BEYOND = {  # kernels that are not predicted
     "glm4": 2,
     "falcon-7b": 2,  # keys and values taken out of the merged projection by index
     "gemma": 4,  # one added to the weight of each norm, in fp32
+    "qwen2-moe": -2,  # weights of experts are not normalised
+    "olmoe": -2,
+    "glm4-moe": 13,  # a router in fp32 that chooses among groups
 }
 JUDGED = (
     "llama", "mistral", "granite", "qwen2", "qwen3", "smollm3", "seed-oss", "starcoder2", "stablelm", "opt", "gpt2",
     "gpt-bigcode", "gpt-bigcode-many-heads", "phi", "phi3", "phi3-grouped", "gpt-neox", "gpt-neox-in-turn", "bloom",
-    *BEYOND,
+    "mixtral", "qwen3-moe", *BEYOND,
 )  # fmt: skip
+EXPERTS = ("mixtral", "qwen3-moe", "qwen2-moe", "olmoe", "glm4-moe")
+MASKS = 5  # of the pairs of experts elsewhere: transformers 5.17 has them always, later ones where there are such
 LATER = {"Gemma2ForCausalLM"}  # have lost their sdpa since transformers 5.17
 
 
@@ -96,15 +103,31 @@ def predicted(d):
 
 @pytest.mark.parametrize("case", JUDGED)
 def test_a_layer_launches_what_is_predicted(case):
-    d = describe(CASES[case], case, f"{case}.json")
+    raw = {**CASES[case], "mlp_only_layers": []} if case == "qwen3-moe" else CASES[case]
+    d = describe(raw, case, f"{case}.json")
     try:
-        names = launched(build(CASES[case]), 24)
+        names = launched(build(raw), 24)
     except RuntimeError as e:
         if "meta tensors" not in str(e):
             raise
         pytest.skip(f"transformers {transformers.__version__} looks at values, which meta tensors have none of")
-    assert len(names) == predicted(d) + BEYOND.get(case, 0), names
+    beyond = BEYOND.get(case, 0)
+    if case in EXPERTS and "ge" not in names:
+        beyond -= MASKS
+    assert len(names) == predicted(d) + beyond, names
     assert ("sdpa" in names) == (d.architecture not in WITHOUT_SDPA)
+
+
+@pytest.mark.parametrize("kind", ["moe_experts_composed", "moe_router_composed"])
+def test_experts_are_measured_in_as_many_kernels(kind):
+    axes = {"tokens": 6, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2}
+    op = ops.build(kind, {a: v for a, v in axes.items() if a in ops.axes(ops.get(kind))})
+    call = measured.build(op, torch.device("cpu"), torch.Generator())
+    launches = Launches()
+    launches.on = True
+    with torch.no_grad(), launches:
+        call()
+    assert len(launches.names) == op.KERNELS, launches.names
 
 
 @pytest.mark.parametrize("architecture", sorted(architectures()))

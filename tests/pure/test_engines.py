@@ -152,6 +152,32 @@ def test_hf_spells_norms_and_rotations_out(engine):
     assert "rotary_table" not in counts(unrotated)
 
 
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite"])
+def test_experts_are_what_each_engine_launches(model):
+    """HF sorts, gathers and restores beside the same products; vLLM's kernels are fewer than that, more than one."""
+    hf, vllm = engines.get("hf-eager"), engines.get("vllm")
+    for decode in (True, False):
+        spelled, fused = (calls_of(model, e.NAME, decode) for e in (hf, vllm))
+        assert (spelled["experts"].kind, spelled["router"].kind) == ("moe_experts_composed", "moe_router_composed")
+        assert (fused["experts"].kind, fused["router"].kind) == ("moe_experts", "moe_router")
+        assert spelled["experts"].counted_flops == fused["experts"].counted_flops
+        assert spelled["experts"].cost().bytes > fused["experts"].cost().bytes
+        for role in ("experts", "router"):
+            kinds = fused[role].kind, spelled[role].kind
+            assert vllm.RUNS_AS[kinds[0]] == "vllm"
+            assert hf.RUNS_AS[kinds[1]] == "torch"
+            assert 1 < vllm.KERNELS[kinds[0]] < spelled[role].KERNELS
+
+
+def test_a_gated_shared_expert_is_weighed():
+    calls = calls_of("qwen1.5-moe-a2.7b", "hf-eager", False)
+    roles = list(calls)
+    weighed = ["shared_down_proj", "shared_gate", "shared_sigmoid", "shared_scale", "shared_add"]
+    assert [r for r in roles if r in weighed] == weighed
+    assert (calls["shared_sigmoid"].cols, calls["shared_scale"].cols) == (1, 2048)
+    assert "shared_scale" not in calls_of("deepseek-v2-lite", "hf-eager", False)
+
+
 def calls_of(model, engine, decode):
     d = library.find(model)
     return {

@@ -1,4 +1,5 @@
-"""What HF's modules launch for an operator: norms and rotations as many kernels of torch, one after another."""
+"""What HF's modules launch for an operator: norms, rotations, routers and experts as many kernels of torch, one after
+another."""
 
 from __future__ import annotations
 
@@ -6,6 +7,10 @@ from collections.abc import Callable
 
 from chip.engines import hf_families
 from chip.ops.composed import Composed
+from chip.ops.moe_experts import MoeExperts
+from chip.ops.moe_experts_composed import MoeExpertsComposed
+from chip.ops.moe_router import MoeRouter
+from chip.ops.moe_router_composed import MoeRouterComposed
 from chip.ops.rms_norm import RmsNorm
 from chip.ops.rms_norm_composed import RmsNormComposed
 from chip.ops.rope import Rope
@@ -18,7 +23,8 @@ RUNS_AS = {
     **dict.fromkeys(
         (
             "linear", "layer_norm", "add", "gelu", "silu", "silu_mul", "softmax", "embedding", "kv_append", "sampling",
-            "rms_norm_composed", "rope_composed", "rotary_table", "masked_attention", *hf_families.SPELLED,
+            "rms_norm_composed", "rope_composed", "rotary_table", "masked_attention", "moe_experts_composed",
+            "moe_router_composed", *hf_families.SPELLED,
         ),
         "torch",
     ),
@@ -30,7 +36,7 @@ KERNELS = {"silu_mul": 2, "kv_append": 2}
 
 
 def spelled(program: Program, attention: Callable[[Op], Op], architecture: str) -> Program:
-    """The program with HF's spelling of norms and rotations, the engine's of attention, and the family's own."""
+    """The program with HF's spelling of norms, rotations and experts, the engine's of attention, the family's own."""
     own = hf_families.own(program, architecture)
     blocks = [Block(b.repeat, tuple(Call(c.role, _spelled(c.op, attention)) for c in b.calls)) for b in own.blocks]
     rope = next((c.op for b in program.blocks for c in b.calls if isinstance(c.op, Rope)), None)
@@ -46,4 +52,9 @@ def _spelled(op: Op, attention: Callable[[Op], Op]) -> Op:
         return RmsNormComposed(op.rows, op.cols, op.dtype)
     if isinstance(op, Rope):
         return RopeComposed(op.rows, op.heads, op.head_dim, op.dtype)
+    if isinstance(op, MoeRouter):
+        return MoeRouterComposed(op.tokens, op.hidden, op.experts, op.top_k, op.dtype)
+    if isinstance(op, MoeExperts):
+        sizes = (op.tokens, op.hidden, op.intermediate, op.experts, op.top_k)
+        return MoeExpertsComposed(*sizes, op.gated, op.dtype, op.weight_dtype)
     return op if isinstance(op, Composed) else attention(op)

@@ -24,7 +24,7 @@ NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"
 LATENT_KV = True
 # Norms, rotations and activations are what torch.compile makes of them: one pass over their bytes. Attention is
-# FlashAttention-3 over pages.
+# FlashAttention-3 over pages; experts are its Triton kernels, which it prefers on Hopper.
 RUNS_AS = {
     "linear": "torch",
     "embedding": "torch",
@@ -35,10 +35,14 @@ RUNS_AS = {
         "one_pass",
     ),
     "kv_append": "paged",
+    "moe_experts": "vllm",
+    "moe_router": "vllm",
     "sampling": "fp32",
 }
 CAVEAT = ""
-KERNELS = {"rope": 2, "attention": 2}  # queries and keys apart; splits are combined
+# Rope: queries and keys apart. Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum.
+# Router: product, choice.
+KERNELS = {"rope": 2, "attention": 2, "moe_experts": 6, "moe_router": 2}
 MEMORY_SHARE = 0.92  # gpu_memory_utilization, vLLM 0.26's default: in the configuration of every recorded run
 
 LARGE_GPU_BYTES = 70 * 2**30

@@ -239,4 +239,6 @@ def _moe(m: Moe, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Ca
         yield from _mlp(m.shared, hidden, tokens, p, tp, prefix="shared_")
         if m.shared_gate:
             yield Call("shared_gate", Linear(tokens, 1, hidden, act))
+            yield Call("shared_sigmoid", Scale(tokens, 1, act))
+            yield Call("shared_scale", Scale(tokens, hidden, act))
         yield Call("shared_add", Add(tokens, hidden, act))

@@ -34,20 +34,33 @@ class MoeExperts(Op):
     def experts_read(self) -> float:
         return self.experts * (1 - (1 - self.top_k / self.experts) ** self.tokens)
 
+    @property
+    def pairs(self) -> int:
+        return self.tokens * self.top_k
+
     def cost(self) -> Cost:
-        pairs = self.tokens * self.top_k
+        """The products, and the activation between them."""
+        inner = self.pairs * self.intermediate * OUT_BYTES[self.dtype]
+        return self.products() + Cost(0, (2 if self.gated else 1) * inner, inner)
+
+    def products(self) -> Cost:
+        """Of up (and gate) and down alone, each with its inputs, outputs and the experts that are read."""
         matrices = 3 if self.gated else 2
         weight = matrices * self.hidden * self.intermediate
         width, out = BYTES[self.dtype], OUT_BYTES[self.dtype]
-        inner = pairs * self.intermediate
-        # up's input and output, activation's input and output, down's input and output
-        read = pairs * self.hidden * width + (matrices - 1) * inner * out + inner * width
-        write = (matrices - 1) * inner * out + inner * out + pairs * self.hidden * out
+        wide, inner = self.pairs * self.hidden, self.pairs * self.intermediate
         return Cost(
-            2 * pairs * weight,
-            read + self.experts_read * weight * BYTES[self.weight_dtype or self.dtype],
-            write,
+            2 * self.pairs * weight,
+            (wide + inner) * width + self.experts_read * weight * BYTES[self.weight_dtype or self.dtype],
+            ((matrices - 1) * inner + wide) * out,
         )
+
+    def passes(self) -> Cost:
+        """What runs beside the two products where they are kernels of their own: the activation, and each token's
+        experts added up."""
+        inner, wide, width = self.pairs * self.intermediate, self.pairs * self.hidden, OUT_BYTES[self.dtype]
+        read = (2 if self.gated else 1) * inner + wide
+        return Cost(0, read * width, (inner + self.tokens * self.hidden) * width)
 
     @property
     def compute(self) -> str:

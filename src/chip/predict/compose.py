@@ -22,6 +22,7 @@ from chip.ops.kv_roll import SlidingAppend
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.predict.along import AlongTokens, Answer, OverSequences, answer
+from chip.predict.experts import EXPERT_KINDS, ROUTER_KINDS
 from chip.predict.overheads import SOURCE, Extra, Overheads, Work
 from chip.predict.roof import Range
 from chip.predict.roofline import Attentive
@@ -57,8 +58,8 @@ class Line(NamedTuple):
     bytes: float
 
 
-MATMULS = frozenset(composed.KINDS) | {
-    "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "moe_experts", "moe_router"
+MATMULS = frozenset((*composed.KINDS, *EXPERT_KINDS, *ROUTER_KINDS)) | {
+    "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla"
 }  # fmt: skip
 
 
