@@ -32,7 +32,8 @@ EPILOG = """\
   chip profile --model qwen2.5-7b --batch 8 --prompt 1024 --phase decode
   chip profile --suite classic --device cpu --quick
 """
-SUITE_NAMES = ("llm", "classic", "gemm", "tables", "families", "paged", "windows")
+SUITE_NAMES = ("llm", "classic", "gemm", "tables", "families", "paged", "windows", "experts", "experts-vllm")
+TABLE_SUITES = SUITE_NAMES[3:]  # of many shapes, each measured briefly
 CONTEXTS = ("cold", "hot", "graph", "host")
 SUITE_FILE = "artifacts/profile.jsonl"
 
@@ -134,7 +135,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     from chip.measure import profile
 
     settings = profile.QUICK if args.quick else profile.Settings()
-    if args.suite in ("tables", "families", "paged", "windows"):
+    if args.suite in TABLE_SUITES:
         settings = profile.TABLES
     if args.context:
         settings = replace(settings, only=tuple(words_of(args.context)))
@@ -178,6 +179,8 @@ def _cases(args: argparse.Namespace, device: Device) -> tuple[list[Case], Any]:
         unique = dict.fromkeys(suites.Case(call.op) for block in program.blocks for call in block.calls)
         return profile.name_cases(list(unique), device), program
     cases = [c for name in words_of(args.suite) for c in suites.cases(name, dtype, device.kind == "cpu")]
+    if not cases:
+        raise ChipError(f"--suite {args.suite} is of implementations that a CPU does not have; measure it on a GPU")
     if args.model:
         cases += suites.matrices(library.find(args.model), dtype)
     return list(dict.fromkeys(profile.name_cases(cases, device))), None

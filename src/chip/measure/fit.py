@@ -26,6 +26,8 @@ from chip.measure.profile import LONG_SAMPLE_S, TABLES
 from chip.ops.attention import Attention
 from chip.ops.composed import KINDS
 from chip.ops.linear import Linear
+from chip.ops.moe_experts import MoeExperts
+from chip.predict.experts import EXPERT_KINDS, ROUTER_KINDS
 from chip.predict.settling import Settling
 from chip.predict.shapes import ALIGNED, JUMPS
 from chip.predict.tables import AXES, ROW_AXES, ROW_OPS, Base, Forest, OperatorTable, Spread, Surface, Tables, place
@@ -43,9 +45,11 @@ GRID = 2.0**14  # steps in one of a feature in a fit: no tree may split between 
 FLASH_SHARE = 0.65  # of the matrix rate: where the base of attention starts from
 FLOORS_S = {
     "linear": 2.5e-6, "attention": 4e-6, "masked_attention": 12e-6, "growing_attention": 10e-6,
-    **dict.fromkeys(KINDS, 16e-6),
+    **dict.fromkeys(KINDS, 16e-6), "moe_experts": 12e-6, "moe_experts_composed": 40e-6, "moe_router": 5e-6,
+    "moe_router_composed": 14e-6,
 }  # fmt: skip
-FITTED_BASES = ("masked_attention", "growing_attention", *KINDS)  # of several kernels: no ceiling is theirs
+# of several kernels: no ceiling is theirs
+FITTED_BASES = ("masked_attention", "growing_attention", *KINDS, *EXPERT_KINDS, *ROUTER_KINDS)
 TILED = ("fa3", "cudnn")  # implementations of plain attention whose base is `Tiled`
 MIXES = 6000  # points between measured ones at which a forest learns what a smooth fit says
 SMOOTH_FOREST = {"n_estimators": 60, "learning_rate": 0.2, "max_depth": 4, "min_samples_leaf": 5}
@@ -119,6 +123,8 @@ def _regular(op: Op) -> bool:
         return not op.bias and op.n % ALIGNED == 0 and op.k % ALIGNED == 0
     if isinstance(op, Attention):
         return not op.window and not op.v_head_dim and op.q_len <= op.kv_len
+    if isinstance(op, MoeExperts):
+        return op.gated and op.weight_dtype in ("", op.dtype)
     return True
 
 

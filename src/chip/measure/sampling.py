@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from chip import ops
 from chip.engines.hf_graph import SPARE_TOKENS
+from chip.engines.vllm import padded
 from chip.types import Op
 
 MAX_BYTES = 16e9  # of one case's tensors
@@ -28,6 +29,9 @@ WARM_POINTS = 36
 ROTARY_POINTS = 24
 ROPE_POINTS = 60
 PAGE_WRITE_POINTS = 30
+MODEL_EXPERT_POINTS, OTHER_EXPERT_POINTS = 46, 16
+MOST_TOKENS = 16384  # of a step
+EXPERT_BYTES = 5e9  # of all experts, of which a case holds several sets at once
 ROLL_POINTS = 28  # windows of 512 tokens to 64 of 2048
 VOCABULARIES = (32000, 50304, 65536, 128256, 151936, 256000)
 COMPILED_COLS = {
@@ -54,6 +58,12 @@ COMPOSED_HEADS = {
     "sink_attention": ((64, 8, 64), (32, 4, 64)),
 }
 COMPOSED_POINTS = (24, 16)
+# (experts, top_k, hidden, intermediate) of Mixtral, Qwen3-30B-A3B, Qwen1.5-MoE, DeepSeek-V2-Lite, gpt-oss-20b, OLMoE,
+# Qwen3-235B-A22B and Phi-3.5-MoE
+MODEL_EXPERTS = (
+    (8, 2, 4096, 14336), (128, 8, 2048, 768), (60, 4, 2048, 1408), (64, 6, 2048, 1408), (32, 4, 2880, 2880),
+    (64, 8, 2048, 1024), (128, 8, 4096, 1536), (16, 2, 4096, 6400),
+)  # fmt: skip
 MOST_SCORES = 4e8  # of one case: several copies of them are in memory at once
 
 
@@ -93,6 +103,7 @@ def points(dtype: str) -> list[Point]:
     groups += [[Point(op, "", "hot") for op in ops] for ops in warm]
     groups.append([Point(op, "cudnn") for op in _prefill(dtype, ENGINE_ATTENTION_POINTS)])
     groups.append([Point(op, "fp32", "hot") for op in _sampling(dtype)])
+    groups += _experts("_composed", dtype)
     groups += [[Point(op, "compiled", "hot") for op in _compiled(kind, dtype)] for kind in (*COMPILED_COLS, "rope")]
     return _interleaved([*groups, *_families(dtype)])
 
@@ -108,9 +119,19 @@ def _families(dtype: str) -> list[list[Point]]:
 
 
 def paged_points(dtype: str) -> list[Point]:
-    """Attention over a paged cache by FlashAttention-3, and writes into its pages, as vLLM calls them."""
+    """Attention over a paged cache by FlashAttention-3, writes into its pages, and experts, as vLLM calls them."""
     groups = [[Point(op, "fa3") for op in ops] for ops in (_decode(dtype), _prefill(dtype), _chunk(dtype))]
-    return _interleaved([*groups, [Point(op, "paged", "hot") for op in _page_writes(dtype)]])
+    return _interleaved([*groups, [Point(op, "paged", "hot") for op in _page_writes(dtype)], *_vllm_experts(dtype)])
+
+
+def expert_points(dtype: str) -> list[Point]:
+    """Experts and routers as HF transformers runs them: part of the tables, for who has the rest."""
+    return _interleaved(_experts("_composed", dtype))
+
+
+def vllm_expert_points(dtype: str) -> list[Point]:
+    """The same as vLLM runs them: part of what is paged."""
+    return _interleaved(_vllm_experts(dtype))
 
 
 def window_points(dtype: str) -> list[Point]:
@@ -225,6 +246,33 @@ def _page_writes(dtype: str) -> Iterator[Op]:
     for u, v in spread(PAGE_WRITE_POINTS, 2):
         rows, heads = round(log_between(u, 1, 16384)), round(log_between(v, 1, 40))
         yield ops.build("kv_append", {"rows": rows, "cols": 256 * heads, "dtype": dtype})
+
+
+def _experts(spelling: str, dtype: str, implementation: str = "") -> list[list[Point]]:
+    """Expert layers and routers of models, and others."""
+    models = [(u, MODEL_EXPERTS[int(v * len(MODEL_EXPERTS))]) for u, v in spread(MODEL_EXPERT_POINTS, 2)]
+    others = [(u, _any_experts(v, w, x)) for u, v, w, x in spread(OTHER_EXPERT_POINTS, 4)]
+    groups: list[list[Point]] = []
+    for found in (models, others):
+        layers, routers = [], []
+        for u, (experts, top_k, hidden, inner) in found:
+            tokens = min(MOST_TOKENS, max(1, round(log_between(u, 0.7, 2 * MOST_TOKENS))))
+            axes = {"tokens": padded(tokens), "hidden": hidden, "experts": experts, "top_k": top_k, "dtype": dtype}
+            layers.append(Point(ops.build("moe_experts" + spelling, {**axes, "intermediate": inner}), implementation))
+            routers.append(Point(ops.build("moe_router" + spelling, axes), implementation))
+        groups += [layers, routers]
+    return groups
+
+
+def _any_experts(u: float, v: float, w: float) -> tuple[int, int, int, int]:
+    """As MODEL_EXPERTS, within EXPERT_BYTES; many experts are narrow ones."""
+    experts, top_k, hidden = 2 ** round(3 + 4 * u), 2 ** round(3 * v), _multiple(log_between(w, 1024, 7168), 256)
+    widest = min(14336, EXPERT_BYTES / (6 * experts * hidden))
+    return experts, top_k, hidden, _multiple(log_between(1 - u, 512, widest), 128)
+
+
+def _vllm_experts(dtype: str) -> list[list[Point]]:
+    return _experts("", dtype, "vllm")
 
 
 def _rope(kind: str, dtype: str) -> Iterator[Op]:

@@ -136,6 +136,14 @@ def _windows(dtype: str) -> Iterator[Case]:
     return (Case(p.op, p.implementation, (p.context,)) for p in sampling.window_points(dtype))
 
 
+def _experts(dtype: str) -> Iterator[Case]:
+    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.expert_points(dtype))
+
+
+def _vllm_experts(dtype: str) -> Iterator[Case]:
+    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.vllm_expert_points(dtype))
+
+
 SUITES: dict[str, Callable[[str], Iterator[Case]]] = {
     "llm": _llm,
     "classic": _classic,
@@ -144,17 +152,23 @@ SUITES: dict[str, Callable[[str], Iterator[Case]]] = {
     "families": _families,
     "paged": _paged,
     "windows": _windows,
+    "experts": _experts,
+    "experts-vllm": _vllm_experts,
 }
 MODEL_TOKENS = (1, 16, 256, 4096)  # rows at which a named model's matrices join the gemm suite
 CPU_SHRINK = 8
-CPU_AXES = ("m", "n", "k", "rows", "cols", "q_len", "kv_len", "height", "width", "seq", "hidden", "input_size")
+GPU_ONLY = ("cudnn", "efficient", "fa3", "paged", "vllm")  # implementations
+CPU_AXES = (
+    "m", "n", "k", "rows", "cols", "q_len", "kv_len", "height", "width", "seq", "hidden", "input_size", "tokens",
+    "intermediate",
+)  # fmt: skip
 
 
 def cases(name: str, dtype: str, on_cpu: bool) -> list[Case]:
     """The cases of a suite; on a CPU every long axis is an eighth, and what then coincides is measured once."""
     found: Iterable[Case] = SUITES[name](dtype)
     if on_cpu:
-        found = (replace(c, op=shrink(c.op)) for c in found if c.implementation not in ("cudnn", "efficient", "fa3"))
+        found = (replace(c, op=shrink(c.op)) for c in found if c.implementation not in GPU_ONLY)
     return list(dict.fromkeys(found))
 
 

@@ -15,6 +15,8 @@ from chip.ops.kv_roll import SlidingAppend
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
+from chip.ops.moe_experts import MoeExperts
+from chip.ops.moe_router import MoeRouter
 from chip.predict.along import (
     CONTEXT_NODES_LOG2,
     ROW_NODES_LOG2,
@@ -115,12 +117,12 @@ class Learned:
         if table is None:
             return self.otherwise.along(op)
         declined = self.otherwise.along(op)
-        axis = "m" if isinstance(op, Linear) else "rows"
+        axis = "m" if isinstance(op, Linear) else "tokens" if isinstance(op, (MoeExperts, MoeRouter)) else "rows"
         once = getattr(op, axis)
         known: dict[int, float] = {}
         least, most = next((low, high) for name, low, high in table.limits if name == axis)
         fits = covers(table, replace(op, **{axis: max(once, ceil(table.ranges[axis][0]))}))  # type: ignore[type-var]
-        nodes_log2 = TOKEN_NODES_LOG2 if isinstance(op, Linear) else ROW_NODES_LOG2
+        nodes_log2 = TOKEN_NODES_LOG2 if isinstance(op, (Linear, MoeExperts)) else ROW_NODES_LOG2
 
         def ask(m: int) -> float:
             self._asked += 1
@@ -256,6 +258,9 @@ def _windowed(op: Attention) -> bool:
 def covers(table: OperatorTable, op: Op) -> bool:
     if isinstance(op, Linear):
         if (op.weight_dtype and op.weight_dtype != op.dtype) or op.n % ALIGNED or op.k % ALIGNED:
+            return False
+    elif isinstance(op, MoeExperts):
+        if op.weight_dtype not in ("", op.dtype) or not op.gated:
             return False
     elif (isinstance(op, Attention) and (_windowed(op) or op.v_head_dim or op.q_len > op.kv_len)) or (
         isinstance(op, MaskedAttention) and op.v_head_dim

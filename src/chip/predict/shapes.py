@@ -14,6 +14,9 @@ from chip.ops.attention import Attention
 from chip.ops.composed import KINDS, Composed
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
+from chip.ops.moe_experts import MoeExperts
+from chip.ops.moe_router import MoeRouter
+from chip.predict import experts
 from chip.types import ChipError, Cost, Op
 
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # rows x columns a GEMM kernel computes at a time
@@ -22,6 +25,8 @@ FEATURES = {  # how many there are
     "linear": 7 + 3 * len(TILES),
     **dict.fromkeys(("attention", "masked_attention", "growing_attention"), 19),
     **dict.fromkeys(KINDS, 9),
+    **dict.fromkeys(experts.EXPERT_KINDS, experts.EXPERT_FEATURES),
+    **dict.fromkeys(experts.ROUTER_KINDS, experts.ROUTER_FEATURES),
 }
 # Where torch takes another kernel for an operator over rows and columns: the last size of the one before. Softmax: a
 # warp a row, the row in registers, the row in shared memory. A few rows are gathered by a kernel that walks over them.
@@ -40,6 +45,10 @@ def features(op: Op, cost: Cost, units: int) -> list[float]:
         return composed_features(op, cost)
     if isinstance(op, (Attention, MaskedAttention)):
         return attention_features(op, cost, units)
+    if isinstance(op, MoeExperts):
+        return experts.expert_features(op, cost, units)
+    if isinstance(op, MoeRouter):
+        return experts.router_features(op, cost)
     raise ChipError(f"{op.kind} has no features to learn from")
 
 

@@ -17,9 +17,10 @@ from chip.ops.composed import KINDS, Composed
 from chip.ops.elementwise import Elementwise
 from chip.ops.embedding import Embedding
 from chip.ops.masked_attention import MaskedAttention
+from chip.ops.moe_experts import MoeExperts
 from chip.ops.rope import Rope
 from chip.ops.sampling import Sampling
-from chip.predict import tiled
+from chip.predict import experts, tiled
 from chip.predict.settling import Settling
 from chip.predict.shapes import attention_waves_s, features, masked_attention_s
 from chip.types import Cost, Op
@@ -31,6 +32,8 @@ AXES = {  # what a table of a kind has ranges of; the others have rows and colum
         ("attention", "masked_attention", "growing_attention", *KINDS),
         ("batch", "heads", "kv_heads", "head_dim", "q_len", "kv_len"),
     ),
+    **dict.fromkeys(experts.EXPERT_KINDS, ("tokens", "hidden", "intermediate", "experts", "top_k")),
+    **dict.fromkeys(experts.ROUTER_KINDS, ("tokens", "hidden", "experts", "top_k")),
 }
 ROW_AXES = ("rows", "cols")
 ROW_OPS = (Elementwise, Embedding, Sampling, Rope)
@@ -49,7 +52,7 @@ class Base:
     row_s: float = 0.0
     column_s: float = 0.0
     rows_at_once: float = 1.0
-    copy_bytes_per_s: float = 1.0  # of heads copied for each query of their group
+    copy_bytes_per_s: float = 1.0  # of heads copied for each query of their group; of passes beside experts' products
     tiled: tiled.Tiled | None = None  # of attention whose kernels work so
 
     def seconds(self, op: Op, cost: Cost, units: int) -> float:
@@ -63,6 +66,8 @@ class Base:
             return self.floor_s + tiled.seconds(op, units, self.tiled, self.flop_per_s, self.bytes_per_s)
         if isinstance(op, Attention):
             return self.floor_s + max(memory_s, attention_waves_s(op, units, self.flop_per_s, self.bytes_per_s))
+        if isinstance(op, MoeExperts):
+            return self.floor_s + experts.seconds(op, self.flop_per_s, self.bytes_per_s, self.copy_bytes_per_s)
         if self.row_s or self.column_s:
             assert isinstance(op, ROW_OPS)
             rows_s = max(1.0, op.rows / self.rows_at_once) * (self.row_s + self.column_s * op.cols)
