@@ -24,7 +24,7 @@ from chip import stats
 from chip.measure import timing
 from chip.measure.device import Device
 from chip.measure.energy import NotAvailable, each, idle_watts, probe_for
-from chip.measure.kineto import PASS, Looked, passes, profiled
+from chip.measure.kineto import PASS, Looked, Used, passes, profiled
 from chip.measure.profile import reason_of
 from chip.measure.recorder import Dispatched, Recorder
 from chip.measure.timer import Samples, StopRule, collect
@@ -68,8 +68,8 @@ def capture(subject: Subject, device: Device, blank: Trace, settings: Settings |
             return _operator_level(subject, device, blank, chosen)
         recorder = _record(subject, device)
     # all times come first: a process that has used the profiler launches more slowly ever after
+    missing = {"times": Used.FLAG} if Used.before else {}
     timings = {"eager": _eager(subject, device)}
-    missing: dict[str, str] = {}
     captured = _graph(subject, device, missing)
     if captured is not None:
         timings["graph"] = graph_timing(captured.replay, subject.prepare, device)
