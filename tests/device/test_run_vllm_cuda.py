@@ -67,6 +67,7 @@ def test_steps_agree_with_generate_and_profiling_leaves_no_trace(monkeypatch, tm
     config = json.loads((CONFIGS / f"{MODEL}.json").read_text())
     with vllm.open(Job(MODEL, config, python=PYTHON, settings=SETTINGS)) as session:
         assert session.opened["kv_cache_tokens"] > 10_000
+        seen = []
         for point in POINTS:
             first, again = session.measure(point, 8), session.measure(point, 8)
             one, whole = (
@@ -78,7 +79,8 @@ def test_steps_agree_with_generate_and_profiling_leaves_no_trace(monkeypatch, tm
                 assert median(again.ttft_ns) == pytest.approx(one, rel=WITHIN)
             assert again.tpot_s * 1e9 == pytest.approx((whole - one) / (point.output - 1), rel=WITHIN)
             assert again.tpot_s == pytest.approx(first.tpot_s, rel=WITHIN)
-            again = session.look(again)
+            seen.append(again)
+        for again in map(session.look, seen):  # not before all is timed: the profiler slows what comes after it
             assert set(again.busy) == {"prefill", "decode"}
             assert again.busy["decode"] > 0.8
             assert again.energy is not None
