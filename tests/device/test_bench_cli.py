@@ -206,7 +206,15 @@ def test_no_space_left(tiny, monkeypatch, capsys):
     assert Path("artifacts/llm.json").read_text() == kept
 
 
-class Mortal:
+class Session:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+
+class Mortal(Session):
     """An engine that dies at every second point."""
 
     NAME = TITLE = "mortal"
@@ -217,12 +225,6 @@ class Mortal:
         self.opened += 1
         self.left = 1
         return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
     def measure(self, scenario, repeats):
         self.left -= 1
@@ -245,7 +247,7 @@ def test_an_engine_that_was_killed_is_started_again(tiny, monkeypatch, capsys):
     assert "tiny mortal pp8+tg4xb2: the engine was killed (signal 9)" in capsys.readouterr().err
 
 
-class Watched:
+class Watched(Session):
     """Two engines in this process that note what is asked of them, in which order."""
 
     NAME = TITLE = "watched"
@@ -257,12 +259,6 @@ class Watched:
     def open(self, job):
         self.job = job
         return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
     def measure(self, scenario, repeats):
         self.asked.append(("time", self.job.model, scenario.batch))
