@@ -107,7 +107,7 @@ def test_every_plan_covers_its_rows():
             assert p.rows == plans.power_of_two(p.rows)
             blocks = -(-7 // p.rows)
             assert rows.grid(p, 7, cpu) == (min(blocks, p.per_unit or blocks),)
-            sizes = rows.launch(p, cols, cpu)
+            sizes = rows.launch(p, cols)
             if p.held:
                 assert sizes["COLS"] * sizes["PARTS"] >= cols > sizes["COLS"] * (sizes["PARTS"] - 1)
 
@@ -116,7 +116,7 @@ def test_candidates_are_few_and_different():
     for kernel in ("layer_norm", "softmax"):
         for cols in (256, 1024, 4096, 8192, 16384, 32768, 65536, 131072):
             found = plans.candidates(kernel, cols)
-            assert 5 <= len(found) == len(set(map(str, found))) <= 18, (kernel, cols, len(found))
+            assert 5 <= len(found) == len(set(map(str, found))) <= 30, (kernel, cols, len(found))
 
 
 @pytest.mark.parametrize(("cols", "element_bytes", "form"), [(8192, 4, "held"), (9000, 2, "held"), (65536, 2, "held"),
@@ -125,7 +125,7 @@ def test_the_longer_a_row_the_less_of_it_is_kept(cols, element_bytes, form):
     p = plans.plan("layer_norm", cols, element_bytes)
     assert rows.choose(p, "short", "held", "twice") == form
     if form == "held":  # what a thread keeps fits its 64 registers
-        parts = rows.launch(p, cols, torch.device("cpu"))["PARTS"]
+        parts = rows.launch(p, cols)["PARTS"]
         assert parts * p.chunk * element_bytes <= 32 * p.warps * max(2 * p.registers, plans.THREAD_BYTES)
 
 
@@ -133,7 +133,7 @@ def test_what_tuning_finds_is_kept_for_every_later_call(tmp_path, monkeypatch):
     monkeypatch.setattr(plans, "TUNED", tmp_path / "plans.json")
     (tmp_path / "plans.json").write_text("{}")
     plans._kept.cache_clear()
-    rule, best = plans.plan("softmax", 4000, 2), plans.Plan(1, 16, chunk=512, held=True, evict="", ahead=2)
+    rule, best = plans.plan("softmax", 4000, 2), plans.Plan(1, 16, chunk=512, held=True, evict="")
     s, op = subject("softmax", CPU), ops.build("softmax", {"rows": 8, "cols": 4000, "dtype": "bf16"})
     monkeypatch.setattr(plans, "candidates", lambda kernel, cols: [rule, best])
     tune.keep(s, op, [{"config": "broken", "reason": "why"}, {"config": str(best), "p50_s": 1e-3}])

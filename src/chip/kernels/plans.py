@@ -32,7 +32,8 @@ class Plan:
     evict: str = "evict_first"  # what caches are told of data that is touched once
     cache: str = ""  # ".cg": it passes by L1, which is then left to weights
     fetched: int = 1  # parts of a weight that are loaded before they are needed
-    ahead: int = 0  # programs an SM holds, if each asks L2 for the row that its successor there will read
+    kept: int = 65536  # columns of weights that L1 is asked to keep for the next row; the others pass by it
+    back: bool = False  # what is read twice is read backwards the second time, the last chunk first
 
     def __str__(self) -> str:
         changed = (f for f in fields(self) if getattr(self, f.name) != f.default)
@@ -74,14 +75,21 @@ def candidates(kernel: str, cols: int) -> list[Plan]:
         return TWICE
     if 2 * padded >= LONG_BYTES:
         bases = LONG[padded]
-        more = [replace(p, fetched=1 if p.registers <= 64 else 4) for p in bases]  # softmax has no weight to fetch
-        bases = [p for p in bases + more if kernel != "softmax" or p.fetched == 2]
-        found = [p for base in bases for p in (base, _past_l1(base), _ahead(base))]
-        return found + TWICE if kernel == "softmax" else found
+        if kernel != "softmax":  # which has no weight to fetch
+            few = [replace(p, fetched=1) for p in bases if p.fetched > 1 and p.registers <= 64]
+            bases = bases + few + [replace(p, fetched=4) for p in bases if p.registers > 64]
+            if kernel == "layer_norm" and padded > 32768:  # weight and bias exceed L1 together
+                bases = [replace(p, kept=kept) for p in bases for kept in (65536, 98304, 114688)]
+                return [_past_l1(p) for p in bases]
+        if padded == 16384:
+            bases = [*bases, Plan(warps=16), Plan(warps=16, registers=40), Plan(warps=32, registers=32)]
+        twice = [replace(p, back=back) for p in TWICE for back in (False, True)] if kernel == "softmax" else []
+        return [p for base in bases for p in (base, _past_l1(base))] + twice
     found = [Plan(rows, warps) for rows, warps in _dealt(padded)]
     if padded >= 4096:
         found += [hold(padded // 2048), hold(padded // 1024)]
-    return [p for base in found for p in (base, replace(base, evict=""), _past_l1(base))]
+    found = [p for base in found for p in (base, replace(base, evict=""), _past_l1(base))]
+    return found + NEAR if kernel == "softmax" and padded >= 4096 else found
 
 
 def _dealt(padded: int) -> list[tuple[int, int]]:
@@ -94,16 +102,24 @@ def _past_l1(p: Plan) -> Plan:
     return replace(p, evict="", cache=".cg")
 
 
-def _ahead(p: Plan) -> Plan:
-    return replace(_past_l1(p), ahead=max(1, 65536 // (32 * p.warps * max(64, p.registers))))
-
-
-TWICE = [Plan(1, 16, 1, 2, 16384), Plan(1, 16, 1, 3, 8192), Plan(1, 8, 1, 3, 8192), Plan(1, 16, 3, 2, 8192),
-         Plan(1, 16, 3, 1, 8192), Plan(1, 32, 1, 2, 8192, registers=32)]  # fmt: skip
+NEAR = [Plan(1, warps, chunk=chunk) for warps, chunk in ((4, 2048), (8, 2048), (8, 4096), (16, 4096))]  # read twice
+TWICE = [
+    Plan(1, warps, 1, per_unit, chunk)
+    for warps, per_unit, chunk in (
+        (8, 0, 4096),
+        (16, 0, 8192),
+        (8, 0, 8192),
+        (16, 2, 16384),
+        (16, 3, 8192),
+        (16, 2, 8192),
+        (8, 4, 4096),
+    )
+]
+TWICE += [Plan(1, 32, 1, 2, 8192, registers=32)]  # fmt: skip
 LONG = {
-    16384: [hold(8), hold(16, registers=40), hold(4, registers=128)],
-    32768: [hold(16), hold(32), hold(8, registers=128)],
-    65536: [hold(32), hold(16, registers=128)],
+    16384: [hold(8), hold(16, registers=40), hold(4, registers=128), hold(8, loads=2)],
+    32768: [hold(16), hold(8, registers=128), hold(16, loads=2)],
+    65536: [hold(32), hold(16, registers=128), hold(32, loads=2), hold(16, loads=2, registers=128)],
 }
 
 

@@ -52,6 +52,8 @@ def keep(s: Subject, op: Op, rows: Sequence[Mapping[str, Any]]) -> None:
 def key_of(s: Subject, op: Op) -> str | int:
     if hasattr(s.module, "CONFIGS"):
         return plans.product(op.m, op.n, op.k)  # type: ignore[attr-defined]
+    if hasattr(s.module, "key"):
+        return int(s.module.key(op))
     return plans.ANY if hasattr(s.module, "CANDIDATES") else plans.power_of_two(op.cols)  # type: ignore[attr-defined]
 
 

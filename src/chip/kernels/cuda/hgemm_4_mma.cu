@@ -4,11 +4,13 @@
 // Adds four things. (1) cp.async copies global memory to shared memory without passing through registers, STAGES tiles
 // deep, so loads run while the tensor cores do. (2) A row of a tile is 64 elements = 128 bytes = all 32 banks; its eight
 // 16-byte pieces are stored at (piece XOR row % 8), so that ldmatrix, which reads one piece from each of eight rows,
-// meets eight different bank groups. (3) Fragments are double-buffered in registers: the next ones are on their way
-// while mma.sync works on the last, across the barrier between two tiles too. (4) A block stays on its SM and takes tile
+// meets eight different bank groups. (3) Fragments are double-buffered in registers: the next ones are fetched a few at a
+// time between the products of the last, across the barrier between two tiles too. (4) A block stays on its SM and takes tile
 // after tile of C: the first loads of the next one run during the last products and the epilogue of this one.
 // Each warp owns 64 x 64 of C: 128 sums a thread, and 32 mma for 8 ldmatrix.x4.
 // Roof: the mma.sync path, on Hopper about six tenths of what wgmma can do.
+#include <climits>
+
 #include "hgemm.cuh"
 
 constexpr int DEPTH = 64, ROW_BYTES = 128, STEPS = DEPTH / 16;
@@ -23,6 +25,11 @@ __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 
 
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int bytes) {  // the rest of 16 becomes zero
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_or_zero(uint32_t to, const void* from, bool zero) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, p; }\n" ::"r"(to),
+               "l"(from), "r"((int)zero)
+               : "memory");
 }
 __device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 template <int PENDING>
@@ -84,8 +91,9 @@ __device__ __forceinline__ void write_out(const Gemm<T>& g, const float (&sum)[4
 }
 
 // One matrix's tiles of ROWS x 64 on their way to shared memory, the same pieces of it by the same thread each time, in
-// STEPS portions: copies are issued between products, not in one burst.
-template <typename T, int ROWS, int THREADS>
+// STEPS portions: copies are issued between products, not in one burst. WHOLE: k is a multiple of 8, so that a piece is
+// inside or outside, which takes a third of the instructions that a part of one does.
+template <typename T, int ROWS, int THREADS, bool WHOLE>
 struct Source {
   static constexpr int PASS = THREADS / 8, PORTION = ROWS / PASS / STEPS;  // rows of one pass, passes of a portion
   const T* next;   // this thread's first piece of the next tile
@@ -97,12 +105,15 @@ struct Source {
     rows = all_rows - row0 - row;
     left = k - piece * 8;
   }
-  __device__ __forceinline__ void bring(uint32_t stage, int64_t ld, int portion) {
-    const int bytes = min(16, max(0, left * 2));
+  __device__ __forceinline__ void bring(uint32_t stage, int step, int portion) {  // step: elements from pass to pass
     const uint32_t to = stage + swizzled(threadIdx.x / 8, threadIdx.x % 8);
+    const int bytes = min(16, max(0, left * 2)), inside = left > 0 ? rows : 0;
 #pragma unroll
-    for (int i = portion * PORTION; i < (portion + 1) * PORTION; ++i)  // nothing is read where bytes is 0
-      copy_async(to + i * PASS * ROW_BYTES, next + i * PASS * ld, i * PASS < rows ? bytes : 0);
+    for (int i = portion * PORTION; i < (portion + 1) * PORTION; ++i) {  // nothing is read outside
+      const T* from = next + static_cast<int64_t>(i) * step;
+      if constexpr (WHOLE) copy_or_zero(to + i * PASS * ROW_BYTES, from, i * PASS >= inside);
+      else copy_async(to + i * PASS * ROW_BYTES, from, i * PASS < rows ? bytes : 0);
+    }
   }
   __device__ __forceinline__ void advance() {
     next += DEPTH;
@@ -110,7 +121,7 @@ struct Source {
   }
 };
 
-template <typename T, int BM, int BN, int STAGES>
+template <typename T, int BM, int BN, int STAGES, bool WHOLE>
 __global__ void __launch_bounds__(BM / 64 * BN / 64 * 32) mma_tiles(Gemm<T> g, int group) {
   constexpr int THREADS = BM / 64 * BN / 64 * 32, STAGE_BYTES = (BM + BN) * ROW_BYTES;
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -124,8 +135,9 @@ __global__ void __launch_bounds__(BM / 64 * BN / 64 * 32) mma_tiles(Gemm<T> g, i
   };
 
   // what is loaded runs STAGES - 1 steps along k ahead of what is multiplied, from one tile of C into the next
-  Source<T, BM, THREADS> a;
-  Source<T, BN, THREADS> b;
+  Source<T, BM, THREADS, WHOLE> a;
+  Source<T, BN, THREADS, WHOLE> b;
+  const int a_step = a.PASS * g.lda, b_step = b.PASS * g.ldb;
   int loading = blockIdx.x, loading_k = 0;
   uint32_t filling = base, reading = base;  // stages
   auto after = [&](uint32_t stage) { return stage + STAGE_BYTES == end ? base : stage + STAGE_BYTES; };
@@ -137,8 +149,8 @@ __global__ void __launch_bounds__(BM / 64 * BN / 64 * 32) mma_tiles(Gemm<T> g, i
   };
   auto fill = [&](int portion) {  // an empty group past the end keeps the count of groups uniform
     if (loading < tiles_m * tiles_n) {
-      a.bring(filling, g.lda, portion);
-      b.bring(filling + BM * ROW_BYTES, g.ldb, portion);
+      a.bring(filling, a_step, portion);
+      b.bring(filling + BM * ROW_BYTES, b_step, portion);
     }
     if (portion < STEPS - 1) return;
     commit();
@@ -156,12 +168,9 @@ __global__ void __launch_bounds__(BM / 64 * BN / 64 * 32) mma_tiles(Gemm<T> g, i
   const int a_row = warp_row + lane % 16, a_piece = lane / 16;
   const int b_row = warp_col + lane % 8 + lane / 16 * 8, b_piece = lane / 8 % 2;
   uint32_t x[2][4][4], y[2][4][4];
-  auto load = [&](int into, int step) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) load_matrices(x[into][i], reading + swizzled(a_row + 16 * i, 2 * step + a_piece));
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      load_matrices(y[into][i], reading + BM * ROW_BYTES + swizzled(b_row + 16 * i, 2 * step + b_piece));
+  auto load = [&](int into, int step, int i) {  // a quarter of the fragments of 16 elements along k
+    load_matrices(x[into][i], reading + swizzled(a_row + 16 * i, 2 * step + a_piece));
+    load_matrices(y[into][i], reading + BM * ROW_BYTES + swizzled(b_row + 16 * i, 2 * step + b_piece));
   };
 
   aim();
@@ -170,7 +179,8 @@ __global__ void __launch_bounds__(BM / 64 * BN / 64 * 32) mma_tiles(Gemm<T> g, i
     for (int portion = 0; portion < STEPS; ++portion) fill(portion);
   wait_copies<STAGES - 2>();
   __syncthreads();
-  load(0, 0);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) load(0, 0, i);
   for (int tile = blockIdx.x; tile < tiles_m * tiles_n; tile += gridDim.x) {
     float sum[4][8][4] = {};
     for (int k = 0; k < tiles_k; ++k) {
@@ -182,13 +192,16 @@ __global__ void __launch_bounds__(BM / 64 * BN / 64 * 32) mma_tiles(Gemm<T> g, i
           __syncthreads();
           reading = after(reading);  // past the last tile: stale data that nothing multiplies
         }
-        load((step + 1) % 2, (step + 1) % STEPS);
-        if (step < STEPS - 1) fill(step);
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
+        for (int i = 0; i < 4; ++i) {
+          load((step + 1) % 2, (step + 1) % STEPS, i);
+          if (step < STEPS - 1 && i == 1) fill(step);
 #pragma unroll
-          for (int j = 0; j < 8; ++j)
-            multiply<T>(sum[i][j], x[step % 2][i], y[step % 2][j / 2][j % 2 * 2], y[step % 2][j / 2][j % 2 * 2 + 1]);
+          for (int j = 0; j < 8; ++j) {
+            const int n = i % 2 ? 7 - j : j;  // there and back again: one operand stays from each product to the next
+            multiply<T>(sum[i][n], x[step % 2][i], y[step % 2][n / 2][n % 2 * 2], y[step % 2][n / 2][n % 2 * 2 + 1]);
+          }
+        }
       }
     }
     int row0, col0;
@@ -200,11 +213,11 @@ __global__ void __launch_bounds__(BM / 64 * BN / 64 * 32) mma_tiles(Gemm<T> g, i
   wait_copies<0>();
 }
 
-template <int BM, int BN, int STAGES, typename T>
+template <int BM, int BN, int STAGES, bool WHOLE, typename T>
 const char* launch(Gemm<T> g, int group, cudaStream_t stream) {
   constexpr int THREADS = BM / 64 * BN / 64 * 32, BYTES = STAGES * (BM + BN) * ROW_BYTES;
   static_assert(THREADS / 32 * PATCH_BYTES <= (BM + BN) * ROW_BYTES, "the patches lie in one stage");
-  auto kernel = mma_tiles<T, BM, BN, STAGES>;
+  auto kernel = mma_tiles<T, BM, BN, STAGES, WHOLE>;
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES) != cudaSuccess) return last_error();
   int device = 0, sms = 0, resident = 0;
   cudaGetDevice(&device);
@@ -216,21 +229,24 @@ const char* launch(Gemm<T> g, int group, cudaStream_t stream) {
 }
 
 // config = variant + 10 x (tile rows in a band; 0: 2048 rows of A). Variant 1: 128 x 256, 4 stages (192 KiB of shared
-// memory); 2: 128 x 128, 3 stages (96 KiB: two blocks on an SM of Hopper); 3: 256 x 128, 4 stages; 0: the largest that fits
+// memory); 2: 128 x 128, 3 stages (96 KiB: two blocks on an SM of Hopper); 3: 256 x 128, 4 stages; 0: the fastest that
+// fits. A k that is no multiple of 8 is left to 128 x 128.
 template <typename T>
 const char* run(Gemm<T> g, int config, cudaStream_t stream) {
   if (g.lda % 8 || g.ldb % 8 || (uintptr_t)g.a % 16 || (uintptr_t)g.b % 16)
     return "mma.sync rung: rows of A and B must start at multiples of 16 bytes (cp.async)";
+  if (max(g.lda, g.ldb) > INT_MAX / 64) return "mma.sync rung: rows of A and B lie too far apart";
   int variant = config % 10;
   if (variant == 0) {
     int device = 0, most = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    variant = most >= 4 * (128 + 256) * ROW_BYTES ? 1 : 2;
+    variant = most >= 4 * (128 + 256) * ROW_BYTES ? 3 : 2;
   }
-  if (variant == 1) return launch<128, 256, 4>(g, config / 10, stream);
-  if (variant == 2) return launch<128, 128, 3>(g, config / 10, stream);
-  if (variant == 3) return launch<256, 128, 4>(g, config / 10, stream);
+  if (g.k % 8) return launch<128, 128, 3, false>(g, config / 10, stream);
+  if (variant == 1) return launch<128, 256, 4, true>(g, config / 10, stream);
+  if (variant == 2) return launch<128, 128, 3, true>(g, config / 10, stream);
+  if (variant == 3) return launch<256, 128, 4, true>(g, config / 10, stream);
   return "mma.sync rung: no such config";
 }
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from chip.kernels import plans
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
-from chip.kernels.triton.rows import again, ask_ahead, grouped, inside, with_part
+from chip.kernels.triton.rows import again, grouped, inside, with_part
 from chip.measure.build import normal
 from chip.ops.add_rms_norm import AddRmsNorm
 
@@ -42,15 +42,13 @@ def _add_rms_norm(
 @jit
 def _add_rms_norm_held(
     x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, COLS: tl.constexpr,
-    PARTS: tl.constexpr, FETCHED: tl.constexpr, AHEAD: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr,
+    PARTS: tl.constexpr, FETCHED: tl.constexpr, KEPT: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """A long row: its sum is held in parts of COLS columns, as it is stored."""
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     lane = tl.arange(0, COLS)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
-        ask_ahead(x, row, rows, x_step, cols, PARTS, COLS, AHEAD)
-        ask_ahead(residual, row, rows, r_step, cols, PARTS, COLS, AHEAD)
         held = ()
         squares = tl.zeros((COLS // GROUP,), tl.float32)
         for i in tl.static_range(PARTS):
@@ -65,12 +63,12 @@ def _add_rms_norm_held(
             squares += tl.sum(v * v, 1)
         w = ()
         for i in tl.static_range(FETCHED):
-            w = with_part(w, weight, cols, i, PARTS, COLS, "evict_last")
+            w = with_part(w, weight, cols, i, 0, PARTS, COLS, KEPT)
         scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
         for i in tl.static_range(PARTS):
             here = inside(lane, cols, i, PARTS, COLS)
             col = i * COLS + lane
-            w = with_part(w, weight, cols, i + FETCHED, PARTS, COLS, "evict_last")
+            w = with_part(w, weight, cols, i + FETCHED, 0, PARTS, COLS, KEPT)
             y = again(held[i], scale) * scale * w[i].to(tl.float32)
             tl.store(total + row * t_step + col, held[i], mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
             tl.store(out + row * out_step + col, y, mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
@@ -79,7 +77,7 @@ def _add_rms_norm_held(
 @jit
 def _add_rms_norm_twice(
     x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, COLS: tl.constexpr,
-    STAGES: tl.constexpr,
+    BACK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A row too long for registers, in chunks: the sum is read again for the result."""
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
@@ -117,7 +115,7 @@ def run(
     kernel = rows.choose(p, _add_rms_norm, _add_rms_norm_held, _add_rms_norm_twice)
     steps = [t.stride(0) for t in flat]
     kernel[rows.grid(p, count, x.device)](
-        flat[0], flat[1], weight, flat[2], flat[3], count, cols, *steps, EPS, **rows.launch(p, cols, x.device)
+        flat[0], flat[1], weight, flat[2], flat[3], count, cols, *steps, EPS, **rows.launch(p, cols)
     )
     return total, normed
 

@@ -18,18 +18,30 @@ try:
     def _exp(x: Any) -> Any:
         return tl.exp(x)
 
+    @triton.jit
+    def _exp2(x: Any) -> Any:
+        return tl.exp2(x)
+
+    @triton.jit
+    def _fast_exp2(x):
+        return tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+
     # results under 1e-38 become zero: tl.exp takes twice the instructions to keep them (the interpreter has no other)
-    exp: Any = _exp if os.environ.get("TRITON_INTERPRET") == "1" else libdevice.fast_expf
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    exp: Any = _exp if interpreted else libdevice.fast_expf
+    exp2: Any = _exp2 if interpreted else _fast_exp2
 except ImportError:  # optional
     triton = None
     tl: Any = None  # type: ignore[no-redef]
-    exp = None
+    exp = exp2 = None
 
     def jit(kernel: Any) -> Any:
         return kernel
 
 
-__all__ = ["FALLBACK", "OURS", "exp", "jit", "label", "missing", "tl", "triton", "usable"]
+__all__ = ["FALLBACK", "OURS", "exp", "exp2", "jit", "label", "missing", "tl", "triton", "usable"]
 OURS, FALLBACK = "triton", "torch (fallback)"
 
 

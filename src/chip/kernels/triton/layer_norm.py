@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from chip.kernels import plans
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
-from chip.kernels.triton.rows import again, ask_ahead, grouped, inside, load_parts, with_part
+from chip.kernels.triton.rows import added, again, again_at, grouped, inside, load_parts, with_part
 from chip.measure.build import normal
 from chip.ops.layer_norm import LayerNorm
 
 KIND = "layer_norm"
 EPS = 1e-5
-L1_COLS = tl.constexpr(32768) if tl else 32768  # weight and bias of longer rows exceed L1 together: the weight stays
+NEAR = tl.constexpr(32) if tl else 32  # columns whose mean is near the row's: one a lane, the same in every warp
 BENCH = [
     *rows.mebibytes(LayerNorm, 256, (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)),
     LayerNorm(4 * 512, 1024),
@@ -44,16 +44,18 @@ def _layer_norm(
 @jit
 def _layer_norm_held(
     x, weight, bias, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, PARTS: tl.constexpr,
-    FETCHED: tl.constexpr, AHEAD: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
+    FETCHED: tl.constexpr, KEPT: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A long row, held in parts of COLS columns as they came from memory. Each 16 bytes of a thread have a mean and
     squares of their own, into which those of the next part merge (Welford's moments in Chan's form): parts are summed
-    as they arrive, and nothing cancels."""
+    as they arrive, and nothing cancels. Of 16-bit rows the threads' moments are then joined about the mean of the first
+    columns, so that one reduction does for both sums: however those columns lie, at most cols / NEAR of what fp32
+    resolves is lost, far less than the result can show."""
     lane = tl.arange(0, COLS)
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
-    KEEP: tl.constexpr = "evict_last" if PARTS * COLS <= L1_COLS else "evict_first"
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
-        ask_ahead(x, row, rows, x_step, cols, PARTS, COLS, AHEAD)
+        if GROUP == 8:
+            begin = tl.load(x + row * x_step + tl.minimum(tl.arange(0, NEAR), cols - 1)).to(tl.float32)
         held = load_parts(x + row * x_step, cols, 0.0, PARTS, COLS, EVICT, CACHE)
         mean = tl.zeros((COLS // GROUP,), tl.float32)
         squares = tl.zeros((COLS // GROUP,), tl.float32)
@@ -75,24 +77,33 @@ def _layer_norm_held(
             squares += tl.sum(v * v, 1) + step * step * (i * GROUP * share)
         w, b = (), ()
         for i in tl.static_range(FETCHED):
-            w = with_part(w, weight, cols, i, PARTS, COLS, "evict_last")
-            b = with_part(b, bias, cols, i, PARTS, COLS, KEEP)
-        middle = tl.sum(count * mean, 0) / cols
-        off = mean - middle
-        scale = 1 / tl.sqrt(tl.sum(squares + count * off * off, 0) / cols + eps)
+            w = with_part(w, weight, cols, i, 0, PARTS, COLS, KEPT)
+            b = with_part(b, bias, cols, i, PARTS * COLS, PARTS, COLS, KEPT)
+        if GROUP == 8:
+            near = tl.sum(begin, 0) / NEAR
+            off = mean - near
+            first, second = tl.reduce((count * off, squares + count * off * off), 0, added)
+            first /= cols
+            middle = near + first
+            scale = 1 / tl.sqrt(tl.maximum(second / cols - first * first, 0.0) + eps)
+        else:
+            middle = tl.sum(count * mean, 0) / cols
+            off = mean - middle
+            scale = 1 / tl.sqrt(tl.sum(squares + count * off * off, 0) / cols + eps)
         for i in tl.static_range(PARTS):
             here = inside(lane, cols, i, PARTS, COLS)
             col = i * COLS + lane
-            w = with_part(w, weight, cols, i + FETCHED, PARTS, COLS, "evict_last")
-            b = with_part(b, bias, cols, i + FETCHED, PARTS, COLS, KEEP)
+            w = with_part(w, weight, cols, i + FETCHED, 0, PARTS, COLS, KEPT)
+            b = with_part(b, bias, cols, i + FETCHED, PARTS * COLS, PARTS, COLS, KEPT)
             y = (again(held[i], scale) - middle) * scale * w[i].to(tl.float32) + b[i].to(tl.float32)
             tl.store(out + row * out_step + col, y, mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
 def _layer_norm_twice(
-    x, weight, bias, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, STAGES: tl.constexpr
-):
+    x, weight, bias, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, BACK: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
     """A row too long for registers, in chunks, read again for the result."""
     lane = tl.arange(0, COLS)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
@@ -110,7 +121,7 @@ def _layer_norm_twice(
         scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols - shift * shift + eps)
         mean = near + shift
         for start in tl.range(0, cols, COLS, num_stages=STAGES):
-            col = start + lane
+            col = again_at(start, cols, COLS, BACK) + lane
             v = tl.load(x + row * x_step + col, mask=col < cols, other=0.0, eviction_policy="evict_first")
             w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
             b = tl.load(bias + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
@@ -133,7 +144,7 @@ def run(
     p = plan or plans.plan(KIND, cols, x.element_size())
     kernel = rows.choose(p, _layer_norm, _layer_norm_held, _layer_norm_twice)
     kernel[rows.grid(p, count, x.device)](
-        flat, weight, bias, to, count, cols, flat.stride(0), to.stride(0), EPS, **rows.launch(p, cols, x.device)
+        flat, weight, bias, to, count, cols, flat.stride(0), to.stride(0), EPS, **rows.launch(p, cols)
     )
     return out
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from chip.kernels import plans
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
-from chip.kernels.triton.rows import again, ask_ahead, grouped, inside, load_parts, with_part
+from chip.kernels.triton.rows import again, again_at, grouped, inside, load_parts, with_part
 from chip.measure.build import normal
 from chip.ops.rms_norm import RmsNorm
 
@@ -40,13 +40,12 @@ def _rms_norm(
 @jit
 def _rms_norm_held(
     x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, PARTS: tl.constexpr, FETCHED: tl.constexpr,
-    AHEAD: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
+    KEPT: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A long row, held in parts of COLS columns as they came from memory."""
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     lane = tl.arange(0, COLS)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
-        ask_ahead(x, row, rows, x_step, cols, PARTS, COLS, AHEAD)
         held = load_parts(x + row * x_step, cols, 0.0, PARTS, COLS, EVICT, CACHE)
         squares = tl.zeros((COLS // GROUP,), tl.float32)
         for i in tl.static_range(PARTS):
@@ -54,18 +53,20 @@ def _rms_norm_held(
             squares += tl.sum(v * v, 1)
         w = ()
         for i in tl.static_range(FETCHED):
-            w = with_part(w, weight, cols, i, PARTS, COLS, "evict_last")
+            w = with_part(w, weight, cols, i, 0, PARTS, COLS, KEPT)
         scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
         for i in tl.static_range(PARTS):
             here = inside(lane, cols, i, PARTS, COLS)
             col = i * COLS + lane
-            w = with_part(w, weight, cols, i + FETCHED, PARTS, COLS, "evict_last")
+            w = with_part(w, weight, cols, i + FETCHED, 0, PARTS, COLS, KEPT)
             y = again(held[i], scale) * scale * w[i].to(tl.float32)
             tl.store(out + row * out_step + col, y, mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
-def _rms_norm_twice(x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, STAGES: tl.constexpr):
+def _rms_norm_twice(
+    x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, BACK: tl.constexpr, STAGES: tl.constexpr
+):
     """A row too long for registers, in chunks, read again for the result."""
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
         squares = tl.zeros((COLS,), tl.float32)
@@ -76,7 +77,7 @@ def _rms_norm_twice(x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.
             squares += v * v
         scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
         for start in tl.range(0, cols, COLS, num_stages=STAGES):
-            col = start + tl.arange(0, COLS)
+            col = again_at(start, cols, COLS, BACK) + tl.arange(0, COLS)
             v = tl.load(x + row * x_step + col, mask=col < cols, other=0.0, eviction_policy="evict_first")
             w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
             y = v.to(tl.float32) * scale * w
@@ -94,7 +95,7 @@ def run(
     p = plan or plans.plan(KIND, cols, x.element_size())
     kernel = rows.choose(p, _rms_norm, _rms_norm_held, _rms_norm_twice)
     kernel[rows.grid(p, count, x.device)](
-        flat, weight, to, count, cols, flat.stride(0), to.stride(0), EPS, **rows.launch(p, cols, x.device)
+        flat, weight, to, count, cols, flat.stride(0), to.stride(0), EPS, **rows.launch(p, cols)
     )
     return out
 

@@ -6,8 +6,11 @@ one token: its halves (a, b) become (a cos - b sin, b cos + a sin), as HF's rota
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
+from chip.kernels import plans
 from chip.kernels.plans import power_of_two
 from chip.kernels.triton.language import jit, tl, usable
 from chip.measure.build import normal
@@ -16,44 +19,80 @@ from chip.ops.rope import Rope
 
 KIND = "rope"
 BENCH = [Rope(4096, 40, 128), Rope(16384, 40, 128), Rope(16384, 36, 64)]
-WARPS = 4
+RULE = plans.Plan()
+CANDIDATES = [
+    replace(RULE, warps=warps, evict=evict, cache=cache)
+    for warps in (1, 2, 4, 8)
+    for evict, cache in (("evict_first", ""), ("", ""), ("", ".cg"))
+]
 
 
 @jit
-def _rotate(
-    x, out, heads, half, x_head, out_head, low_cos, high_cos, low_sin, high_sin, HEADS: tl.constexpr, HALF:
-    tl.constexpr,
+def _halves(x, heads, half, step, HEADS: tl.constexpr, HALF: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr):
+    head = tl.arange(0, HEADS)[:, None]
+    col = tl.arange(0, HALF)[None, :]
+    inside = (head < heads) & (col < half)
+    at = x + head * step + col
+    low = tl.load(at, mask=inside, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE)
+    high = tl.load(at + half, mask=inside, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE)
+    return low.to(tl.float32), high.to(tl.float32)
+
+
+@jit
+def _store(
+    out, low, high, heads, half, step, low_cos, high_cos, low_sin, high_sin, HEADS: tl.constexpr, HALF: tl.constexpr,
+    EVICT: tl.constexpr, CACHE: tl.constexpr,
 ):  # fmt: skip
     head = tl.arange(0, HEADS)[:, None]
     col = tl.arange(0, HALF)[None, :]
     inside = (head < heads) & (col < half)
-    at = x + head * x_head + col
-    low = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    high = tl.load(at + half, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
-    to = out + head * out_head + col
-    tl.store(to, low * low_cos - high * low_sin, mask=inside)
-    tl.store(to + half, high * high_cos + low * high_sin, mask=inside)
+    to = out + head * step + col
+    y = low * low_cos - high * low_sin
+    z = high * high_cos + low * high_sin
+    tl.store(to, y, mask=inside, eviction_policy=EVICT, cache_modifier=CACHE)
+    tl.store(to + half, z, mask=inside, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
 def _rope(
     q, k, cos, sin, q_out, k_out, half, q_heads, k_heads, q_token, q_head, k_token, k_head, qo_token, qo_head,
     ko_token, ko_head, cos_token, sin_token, Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, HALF: tl.constexpr,
+    EVICT: tl.constexpr, CACHE: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     col = tl.arange(0, HALF)[None, :]
     c = cos + token * cos_token + col
     s = sin + token * sin_token + col
+    # all that is read is asked for before anything is written: no load overtakes a store that it might depend on
+    q_low, q_high = _halves(q + token * q_token, q_heads, half, q_head, Q_HEADS, HALF, EVICT, CACHE)
+    k_low, k_high = _halves(k + token * k_token, k_heads, half, k_head, K_HEADS, HALF, EVICT, CACHE)
     low_cos = tl.load(c, mask=col < half, other=0.0).to(tl.float32)
     high_cos = tl.load(c + half, mask=col < half, other=0.0).to(tl.float32)
     low_sin = tl.load(s, mask=col < half, other=0.0).to(tl.float32)
     high_sin = tl.load(s + half, mask=col < half, other=0.0).to(tl.float32)
-    q += token * q_token
-    k += token * k_token
-    q_out += token * qo_token
-    k_out += token * ko_token
-    _rotate(q, q_out, q_heads, half, q_head, qo_head, low_cos, high_cos, low_sin, high_sin, Q_HEADS, HALF)
-    _rotate(k, k_out, k_heads, half, k_head, ko_head, low_cos, high_cos, low_sin, high_sin, K_HEADS, HALF)
+    _store(
+        q_out + token * qo_token,
+        q_low,
+        q_high,
+        q_heads,
+        half,
+        qo_head,
+        low_cos,
+        high_cos,
+        low_sin,
+        high_sin,
+        Q_HEADS,
+        HALF,
+        EVICT,
+        CACHE,
+    )
+    _store(k_out + token * ko_token, k_low, k_high, k_heads, half, ko_head, low_cos, high_cos, low_sin, high_sin,
+           K_HEADS, HALF, EVICT, CACHE)  # fmt: skip
+
+
+def key(op: Rope) -> int:
+    """What a plan of `tune` holds for."""
+    return op.head_dim
 
 
 def run(
@@ -62,6 +101,7 @@ def run(
     cos: torch.Tensor,
     sin: torch.Tensor,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    plan: plans.Plan | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if not usable(q):
         return native(q, k, cos, sin)
@@ -69,9 +109,10 @@ def run(
     tokens, q_heads, dim = q.shape
     steps = [s for t in (q, k, q_out, k_out) for s in t.stride()[:2]]
     shape = power_of_two(q_heads), power_of_two(k.shape[1]), power_of_two(dim // 2)
+    p = plan or plans.tuned(KIND, dim) or RULE
     _rope[(tokens,)](
         q, k, cos, sin, q_out, k_out, dim // 2, q_heads, k.shape[1], *steps, cos.stride(0), sin.stride(0), *shape,
-        num_warps=WARPS,
+        p.evict, p.cache, num_warps=p.warps,
     )  # fmt: skip
     return q_out, k_out
 

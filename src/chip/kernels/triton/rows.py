@@ -4,11 +4,10 @@ Each comes in three forms (`choose`). Short rows: a program takes ROWS of them a
 power of two), as fp32 in registers. Long rows are *held*: one row a program, in PARTS parts of COLS columns, kept as
 they came from memory and made fp32 anew for each use, which takes half the registers, so that an SM always holds
 128 KiB of rows, be it one of them or four. Rows too long even for that are read *twice*, in chunks of COLS columns, by
-few enough programs that the second reading finds them in L2.
+few enough programs that the second reading finds them in L1 and L2.
 
 `per_unit` 0 starts a program for each block of rows; otherwise that many per SM stay and walk over the blocks, the
-loads of what comes next under way (STAGES) while this is computed. A held row can also be asked for ahead of time:
-each program has L2 bring the row that AHEAD programs later reads, so that memory is busy while this one is written.
+loads of what comes next under way (STAGES) while this is computed.
 """
 
 from __future__ import annotations
@@ -30,14 +29,15 @@ def choose(p: Plan, short: Any, held: Any, twice: Any) -> Any:
     return short if not p.chunk else held if p.held else twice
 
 
-def launch(p: Plan, cols: int, device: torch.device) -> dict[str, Any]:
+def launch(p: Plan, cols: int) -> dict[str, Any]:
     """What a plan says to the kernel and to the compiler."""
     sizes: dict[str, Any] = {"COLS": p.chunk or power_of_two(cols)}
     if not p.chunk:
         sizes["ROWS"] = p.rows
     elif p.held:
-        ahead = p.ahead * units(device.index or 0) if device.type == "cuda" else 0  # the interpreter knows no prefetch
-        sizes |= {"PARTS": -(-cols // p.chunk), "FETCHED": p.fetched, "AHEAD": ahead}
+        sizes |= {"PARTS": -(-cols // p.chunk), "FETCHED": p.fetched, "KEPT": p.kept}
+    else:
+        sizes["BACK"] = p.back
     if p.held or not p.chunk:
         sizes |= {"EVICT": p.evict, "CACHE": p.cache}
     return {**sizes, "STAGES": p.stages, "num_warps": p.warps, "maxnreg": p.registers or None}
@@ -63,35 +63,34 @@ def load_parts(
 
 
 @jit
-def with_part(vectors, vector, cols, part: tl.constexpr, PARTS: tl.constexpr, COLS: tl.constexpr, KEEP: tl.constexpr):
+def with_part(
+    vectors, vector, cols, part: tl.constexpr, before: tl.constexpr, PARTS: tl.constexpr, COLS: tl.constexpr, KEPT:
+    tl.constexpr,
+):  # fmt: skip
     """`vectors`, parts of a weight that every row needs, and one more of them, asked for before an earlier part of the
-    result is stored: no load overtakes a store that it might depend on, and each would cost its full latency."""
+    result is stored: no load overtakes a store that it might depend on, and each would cost its full latency. L1 is to
+    keep KEPT columns of weights, of which `before` are another's."""
     if part < PARTS:
         lane = tl.arange(0, COLS)
         here = inside(lane, cols, part, PARTS, COLS)
-        vectors += (tl.load(vector + part * COLS + lane, mask=here, other=0.0, eviction_policy=KEEP),)
+        stays: tl.constexpr = before + (part + 1) * COLS <= KEPT
+        EVICT: tl.constexpr = "evict_last" if stays else ""
+        CACHE: tl.constexpr = "" if stays else ".cg"
+        at = vector + part * COLS + lane
+        vectors += (tl.load(at, mask=here, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE),)
     return vectors
 
 
 @jit
-def ask_ahead(x, row, rows, step, cols, PARTS: tl.constexpr, COLS: tl.constexpr, AHEAD: tl.constexpr):
-    """Have L2 bring row + AHEAD: one request for each 32 bytes, without an answer. On an H200 a program that has its SM
-    to itself would otherwise leave memory idle while it reduces and writes."""
-    if AHEAD > 0:
-        later = row + AHEAD
-        if later < rows:
-            sector: tl.constexpr = 256 // x.dtype.element_ty.primitive_bitwidth
-            for i in tl.static_range(PARTS):
-                col = i * COLS + tl.arange(0, COLS // sector) * sector
-                col = col if i < PARTS - 1 else tl.minimum(col, cols - 1)
-                tl.inline_asm_elementwise(
-                    "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
-                    "=r,l",
-                    [x + later * step + col],
-                    dtype=tl.int32,
-                    is_pure=False,
-                    pack=1,
-                )
+def again_at(start, cols, COLS: tl.constexpr, BACK: tl.constexpr):
+    """Where the second reading is when the first was at `start`; backwards, what was read last is read again first."""
+    return (tl.cdiv(cols, COLS) - 1) * COLS - start if BACK else start
+
+
+@jit
+def added(a, b, c, d):
+    """Two sums at once, in one reduction."""
+    return a + c, b + d
 
 
 @jit

@@ -1,4 +1,8 @@
-"""Softmax over each row: maximum, exponentials and their sum from registers, one read and one write."""
+"""Softmax over each row: maximum, exponentials and their sum from registers, one read and one write.
+
+Maxima are kept as powers of two (times LOG2E): then an exponential is one multiply-add and one instruction of the
+special function unit, which long rows are short of.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,12 @@ import torch
 
 from chip.kernels import plans
 from chip.kernels.triton import rows
-from chip.kernels.triton.language import exp, jit, tl, usable
-from chip.kernels.triton.rows import again, ask_ahead, first_of, grouped, inside, load_parts
+from chip.kernels.triton.language import exp2, jit, tl, usable
+from chip.kernels.triton.rows import again, again_at, first_of, grouped, inside, load_parts
 from chip.ops.softmax import Softmax
 
 KIND = "softmax"
+LOG2E = tl.constexpr(1.4426950408889634) if tl else 0.0
 LOWEST = tl.constexpr(-3.4028234e38) if tl else 0.0  # a maximum to start from: -inf less -inf would be NaN
 BENCH = [*rows.mebibytes(Softmax, 256, (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)), Softmax(4 * 512, 1024)]
 
@@ -27,7 +32,7 @@ def _softmax(
         at = x + row * x_step + col
         v = tl.load(at, mask=inside, other=-float("inf"), eviction_policy=EVICT, cache_modifier=CACHE).to(tl.float32)
         v = tl.where(row < rows, v, 0.0)  # rows past the end must not make -inf - -inf
-        v = exp(v - tl.max(v, 1)[:, None])
+        v = exp2(v * LOG2E - tl.max(v, 1)[:, None] * LOG2E)
         scale = 1 / tl.sum(v, 1)[:, None]
         to = out + row * out_step + col
         tl.store(to, v * scale, mask=inside, eviction_policy=EVICT, cache_modifier=CACHE)
@@ -36,14 +41,14 @@ def _softmax(
 @jit
 def joined(v, tops, sums):
     """Maximum and sum of each group with more of its elements: the sum so far is rescaled to the new maximum."""
-    higher = tl.maximum(tops, tl.max(v, 1))
-    return higher, sums * exp(tops - higher) + tl.sum(exp(v - higher[:, None]), 1)
+    higher = tl.maximum(tops, tl.max(v, 1) * LOG2E)
+    return higher, sums * exp2(tops - higher) + tl.sum(exp2(v * LOG2E - higher[:, None]), 1)
 
 
 @jit
 def _softmax_held(
     x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, PARTS: tl.constexpr, FETCHED: tl.constexpr,
-    AHEAD: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
+    KEPT: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A long row, held in parts of COLS columns as they came from memory. Each 16 bytes of a thread have a maximum and
     a sum of their own, so that a part is summed when it arrives and not when all have. Exponentials are taken a second
@@ -52,7 +57,6 @@ def _softmax_held(
     lane = tl.arange(0, COLS)
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
-        ask_ahead(x, row, rows, x_step, cols, PARTS, COLS, AHEAD)
         held = load_parts(x + row * x_step, cols, -float("inf"), PARTS, COLS, EVICT, CACHE)
         tops = tl.full((COLS // GROUP,), LOWEST, tl.float32)
         sums = tl.zeros((COLS // GROUP,), tl.float32)
@@ -60,19 +64,19 @@ def _softmax_held(
             v = again(grouped(held[i], GROUP), sums[:, None])  # one part after the other
             tops, sums = joined(v, tops, sums)
         top = tl.max(tops, 0)
-        scale = 1 / tl.sum(sums * exp(tops - top), 0)
+        scale = 1 / tl.sum(sums * exp2(tops - top), 0)
         done = tl.zeros((COLS // GROUP,), tl.float32) + scale
         for i in tl.static_range(PARTS):
             here = inside(lane, cols, i, PARTS, COLS)
             col = i * COLS + lane
-            y = exp(again(grouped(held[i], GROUP), done[:, None]) - top) * scale
+            y = exp2(again(grouped(held[i], GROUP), done[:, None]) * LOG2E - top) * scale
             done = first_of(y, GROUP)
             y = tl.reshape(y, (COLS,))
             tl.store(out + row * out_step + col, y, mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
-def _softmax_twice(x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, STAGES: tl.constexpr):
+def _softmax_twice(x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, BACK: tl.constexpr, STAGES: tl.constexpr):
     """A row too long for registers, in chunks, summed as above and read again for the result."""
     lane = tl.arange(0, COLS)
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
@@ -84,11 +88,11 @@ def _softmax_twice(x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, STA
             v = tl.load(x + row * x_step + col, mask=col < cols, other=-float("inf"), eviction_policy="evict_last")
             tops, sums = joined(grouped(v, GROUP).to(tl.float32), tops, sums)
         top = tl.max(tops, 0)
-        scale = 1 / tl.sum(sums * exp(tops - top), 0)
+        scale = 1 / tl.sum(sums * exp2(tops - top), 0)
         for start in tl.range(0, cols, COLS, num_stages=STAGES):
-            col = start + lane
+            col = again_at(start, cols, COLS, BACK) + lane
             v = tl.load(x + row * x_step + col, mask=col < cols, other=0.0, eviction_policy="evict_first")
-            y = exp(v.to(tl.float32) - top) * scale
+            y = exp2(v.to(tl.float32) * LOG2E - top) * scale
             tl.store(out + row * out_step + col, y, mask=col < cols, eviction_policy="evict_first")
 
 
@@ -100,9 +104,7 @@ def run(x: torch.Tensor, out: torch.Tensor | None = None, plan: plans.Plan | Non
     count, cols = flat.shape
     p = plan or plans.plan(KIND, cols, x.element_size())
     kernel = rows.choose(p, _softmax, _softmax_held, _softmax_twice)
-    kernel[rows.grid(p, count, x.device)](
-        flat, to, count, cols, flat.stride(0), to.stride(0), **rows.launch(p, cols, x.device)
-    )
+    kernel[rows.grid(p, count, x.device)](flat, to, count, cols, flat.stride(0), to.stride(0), **rows.launch(p, cols))
     return out
 
 
