@@ -39,6 +39,7 @@ METHOD = (
     "all requests submitted at once; the engine's steps timed one by one on the host, a step ending when every request "
     "has one token more"
 )
+FORKED = "; the worker was forked from a process that had imported vLLM, hence no import in setup_s"
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class VllmSession:
             engine_version=f"vllm {self.opened['version']}",
             settings={**self.opened["settings"], "torch": self.opened["torch"]},
             text=self._said(whole.answer["tokens"]),
-            method=METHOD,
+            method=METHOD + (FORKED if self.opened["imported"] else ""),
             flags=self._flags(scenario, repeats, whole),
             device=self.opened["device"],
         )

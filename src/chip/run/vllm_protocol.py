@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from chip.run import Lost
 from chip.types import ChipError
@@ -28,8 +28,20 @@ CLOSE_S = 5.0
 INSTALL = "pip install vllm there, or point --python at the interpreter of an environment that has it"
 
 
+class Process(Protocol):
+    """What of a `Popen` a worker needs; it leads a session of its own."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
 class Worker:
-    """Started at once; `ask` it, and `close` it."""
+    """Started at once; `ask` it, and `close` it. A subclass may `start` it in another way."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], title: str) -> None:
         self.title = title
@@ -42,19 +54,22 @@ class Worker:
         self.log = Path(name)
         try:
             with os.fdopen(handle, "wb") as log:
-                self.process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=dict(environment),
-                    start_new_session=True,  # its own helpers end with it, and Ctrl-C reaches it through us
-                )
+                self.process = self.start(environment, log)
         except OSError as e:
             self.log.unlink(missing_ok=True)
             raise ChipError(f"{title} cannot be started with {command[0]} ({e.strerror}); check --python") from None
         self._answers: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
+
+    def start(self, environment: Mapping[str, str], log: IO[bytes]) -> Process:
+        return subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=dict(environment),
+            start_new_session=True,  # its own helpers end with it, and Ctrl-C reaches it through us
+        )
 
     def _read(self) -> None:
         assert self.process.stdout is not None

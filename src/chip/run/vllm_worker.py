@@ -9,6 +9,7 @@ An answer is {"ok": {...}} or {"error": "one line", "kind": ..., "fatal": true w
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import importlib.util
@@ -86,17 +87,14 @@ class Server:
     # -- requests -----------------------------------------------------------------------------------------------------
     def open(self, model: str, dtype: str, random_weights: bool, settings: dict[str, Any]) -> dict[str, Any]:
         setup_s: dict[str, float] = {}
+        imported = "vllm" in sys.modules
         began = time.perf_counter()
-        try:
-            vllm = importlib.import_module("vllm")
-        except ImportError as e:
-            if (e.name or "").split(".")[0] != "vllm":
-                raise
-            raise ModuleNotFoundError("vllm") from None
+        vllm = load()
         for name, methods in SETUP.items():
             for method in methods:
                 clock(setup_s, name, *method)
-        setup_s["import"] = time.perf_counter() - began
+        if not imported:
+            setup_s["import"] = time.perf_counter() - began
         arguments = {
             "model": model,
             "dtype": dtype,
@@ -117,6 +115,7 @@ class Server:
         split_setup(setup_s, whole_s, float(getattr(config.compilation_config, "compilation_time", 0) or 0))
         return {
             "version": vllm.__version__,
+            "imported": imported,
             "setup_s": setup_s,
             "settings": {"arguments": plain(arguments), **describe(self.llm), "config": plain(config)},
             "kv_cache_tokens": kv_cache_tokens(config.cache_config),
@@ -413,6 +412,30 @@ def kv_cache_tokens(cache: Any) -> int:
 
 
 # -- process ----------------------------------------------------------------------------------------------------------
+def set_environment() -> None:
+    """What vLLM is to find when it is imported."""
+    os.environ.update(ALWAYS)
+    for name, value in UNLESS_SET.items():
+        os.environ.setdefault(name, value)
+    if importlib.util.find_spec("flashinfer") is None:
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+
+
+def load() -> Any:
+    """vLLM with all that an engine is made of: by itself it imports little before it is used."""
+    try:
+        vllm = importlib.import_module("vllm")
+    except ImportError as e:
+        if (e.name or "").split(".")[0] != "vllm":
+            raise
+        raise ModuleNotFoundError("vllm") from None
+    for module in dict.fromkeys(module for methods in SETUP.values() for module, _, _ in methods):
+        with contextlib.suppress(ImportError):  # this version has it elsewhere
+            importlib.import_module(module)
+    _ = vllm.LLM  # found on demand
+    return vllm
+
+
 def one_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {'; '.join(lines)}"[:400] if lines else type(error).__name__
@@ -449,11 +472,7 @@ def main() -> None:
     os.dup2(2, 1)  # prints of any library go to the log
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.environ.update(ALWAYS)
-    for name, value in UNLESS_SET.items():
-        os.environ.setdefault(name, value)
-    if importlib.util.find_spec("flashinfer") is None:
-        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    set_environment()
     serve(requests, answers)
     sys.stderr.flush()
     os._exit(0)  # taking an engine down by the book takes seconds and can hang
