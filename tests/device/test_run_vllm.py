@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -174,18 +173,6 @@ def test_a_worker_that_speaks_something_else_is_ended():
             "open", time.monotonic() + 60
         )
     assert ending(-11) == "killed by SIGSEGV"
-
-
-def test_several_models_are_compiled_at_once(tmp_path):
-    script = Path(__file__).parents[2] / "benchmarks" / "warm_vllm.py"
-    env = {**os.environ, "PYTHONPATH": str(Path(vllm.__file__).parents[2])}
-    command = [sys.executable, str(script), "smollm2-135m", "qwen3-0.6b"]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=True)
-    assert [line.split()[::3] for line in done.stdout.splitlines()] == [["smollm2-135m", "ok"], ["qwen3-0.6b", "ok"]]
-    bad = [*command, "--engine-setting", "enable_prefix_caching=true"]
-    done = subprocess.run(bad, capture_output=True, text=True, env=env, timeout=60, check=False)
-    assert done.returncode == 1
-    assert done.stdout.count("prefix caching must be off") == 2
 
 
 # -- inside the worker ------------------------------------------------------------------------------------------------

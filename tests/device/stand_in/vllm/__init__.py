@@ -3,6 +3,7 @@
 Nothing is computed; a step takes 0.2 ms. STAND_IN in the environment says what shall go wrong, and when.
 """
 
+import json
 import os
 import signal
 import sys
@@ -10,10 +11,16 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 __version__ = "0.26.0+stand.in"
+CACHE = os.environ.get("VLLM_CACHE_ROOT")
 STEP_S = 0.0002
 print("vLLM prints to stdout while it is imported")
+if os.environ.get("STAND_IN") == "CUDA in the import":
+    import torch
+
+    torch.cuda._is_in_bad_fork = lambda: True
 
 
 def misbehave(when):
@@ -164,16 +171,21 @@ class Engine:
         return [Out(r.id, token_ids=r.tokens) for r in done]
 
 
+def positions(model):
+    file = Path(model, "config.json")
+    return json.loads(file.read_text()).get("max_position_embeddings", 128) if file.exists() else 128
+
+
 class LLM:
     def __init__(self, model, dtype, load_format="auto", **settings):
         misbehave("open")
         if settings.get("enable_prefix_caching"):
             raise ValueError("prefix caching must be off")
-        if settings.get("kv_cache_memory_bytes", 1 << 30) < 1 << 21:
-            raise ValueError("To serve at least one request with the model's max seq len, 2 GiB KV cache is needed")
         os.write(1, b"and so does the C++ of its kernels\n")
+        if CACHE:
+            Path(CACHE, Path(model).name).mkdir(parents=True, exist_ok=True)
         config = VllmConfig()
-        config.model_config.max_model_len = settings.get("max_model_len", 128)
+        config.model_config.max_model_len = settings.get("max_model_len") or positions(model)
         config.model_config.is_moe = settings.get("is_moe", False)
         self.arguments = {"model": model, "dtype": dtype, "load_format": load_format, **settings}
         self.llm_engine, self.count = Engine(config), 0

@@ -1,0 +1,235 @@
+"""Run models under vLLM on this machine's GPU, with little time spent on anything but measuring: vLLM is imported once,
+and every model's worker is a fork of the process that did (benchmarks/forked.py).
+
+    python benchmarks/vllm_runs.py OUT                     every step but `again`
+    python benchmarks/vllm_runs.py OUT warm runs --models llama-3.1-8b,opt-1.3b
+    python benchmarks/vllm_runs.py OUT again --caches DIR  on another host, with what the first one compiled
+
+This python must be able to import vLLM: PYTHONPATH and LD_LIBRARY_PATH say where it lies, the CHIP_ENGINE_ variables
+come too late here. Steps:
+
+    warm      start all models of the other steps at once, with a small KV cache: what vLLM compiles, it then finds
+    runs      `chip bench` of eight models, six points each, with energy and under the profiler
+    again     three of them, timed only: for a second, freshly started host
+    readme    the README's first table
+    dummies   `chip calibrate --engine vllm`
+
+Files land in OUT, each complete after every point; those that lie in results/h200/runs are gone on with, and so is a
+step that was stopped: run it again. A model that fails costs itself only. `--dry` prints the commands instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forked import ForkedWorker, Nursery
+from h200_runs import go_on
+
+from chip import artifact, cli
+from chip.models import describe
+from chip.models.library import locate
+from chip.run import Job, vllm
+from chip.types import ChipError
+
+if TYPE_CHECKING:
+    from chip.measure.device import Device
+
+USUAL = "1x128,1x1024,1x4096,8x512,8x2048,32x512"
+POINTS = {
+    "phi-3-mini": "1x128,1x1024,8x512,8x2048,32x256,32x512",  # 4096 positions
+    "opt-1.3b": "1x128,1x1024,8x512,8x1024,32x256,32x512",  # 2048 positions
+    "tinyllama-1.1b": "1x128",
+}
+THREE = ("llama-3.1-8b", "qwen2.5-0.5b", "phi-3-mini")
+EIGHT = (*THREE, "qwen3-14b", "opt-1.3b", "gemma-3-1b", "qwen3-30b-a3b", "qwen2.5-32b")
+TIMED = "--output 17 --repeats 4"
+TERMS = "vllm.json"  # of the engine and its host; the runs they come from lie beside it, in vllm.runs.json
+CACHES = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+# No part of the keys of vLLM's caches: a length of -1 is the model's own until a cache is made, and then what fits it.
+ROOM = {"max_model_len": "-1", "kv_cache_memory_bytes": str(2**30), "gpu_memory_utilization": "0.01"}
+INTERRUPTED = 130  # exit code of `chip` after Ctrl-C
+BESIDE_WEIGHTS = 8 * 2**30  # bytes of a start: that cache, activations, graphs and the context
+
+
+@dataclass(frozen=True)
+class Bench:
+    file: str
+    models: tuple[str, ...]
+    words: str
+    dtype: str = "bf16"
+
+
+BENCHES = {
+    "runs": Bench("vllm-2.json", EIGHT, f"{TIMED} --energy-seconds 0.5"),
+    "again": Bench("vllm-3.json", THREE, f"{TIMED} --energy-seconds 0 --no-profile"),
+    "readme": Bench("tinyllama-fp16.json", ("tinyllama-1.1b",), "--output 128 --repeats 5", "fp16"),
+}
+STEPS = ("warm", *BENCHES, "dummies")
+USUALLY = [s for s in STEPS if s != "again"]
+
+
+def main() -> int:
+    args = arguments()
+    to_warm = [s for s in args.steps if s != "warm"] or USUALLY
+    if args.dry:
+        for step in args.steps:
+            lines = [f"chip {shlex.join(c)}" for c in commands(step, args)]
+            print(*lines or [f"at once: what {', '.join(to_warm)} will start"], sep="\n")
+        return 0
+    try:
+        device = prepare(args.caches, args.force)
+        worst = 0
+        for step in args.steps:
+            if step == "warm":
+                worst = max(worst, warm([job for s in to_warm for job in jobs(s, args.models, device)], device))
+            for command in commands(step, args):
+                worst = max(worst, run(step, command))
+    except ChipError as e:
+        print(f"vllm_runs: {e}", file=sys.stderr)
+        return 2
+    return worst
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"{', '.join(STEPS)} [all but again]")
+    parser.add_argument("--models", default="", help="instead of a step's own, with commas; not for readme and dummies")
+    parser.add_argument("--points", default="", help="instead of each model's own: 1x128,8x512; not for dummies")
+    parser.add_argument("--caches", type=Path, help="folder for what is compiled; a copy of it serves another host")
+    parser.add_argument("--force", action="store_true", help="measure although somebody else uses the GPU")
+    parser.add_argument("--dry", action="store_true", help="print the commands")
+    args = parser.parse_args()
+    if unknown := set(args.steps) - set(STEPS):
+        parser.error(f"no step {sorted(unknown)[0]}; there are {', '.join(STEPS)}")
+    args.steps = args.steps or USUALLY
+    return args
+
+
+def models(step: str, instead: str) -> Sequence[str]:
+    return instead.split(",") if instead and step != "readme" else BENCHES[step].models
+
+
+def commands(step: str, args: argparse.Namespace) -> list[list[str]]:
+    """Arguments of `chip`."""
+    if step == "dummies":
+        return [["calibrate", "--engine", "vllm", "-o", str(args.out / TERMS)]]
+    if step == "warm":
+        return []
+    bench = BENCHES[step]
+    made = []
+    for model in models(step, args.models):
+        points = args.points or POINTS.get(model, USUAL)
+        words = f"--engine vllm --dtype {bench.dtype} --points {points} {bench.words}"
+        made.append(["bench", model, *words.split(), "-o", str(args.out / bench.file)])
+    return made
+
+
+def jobs(step: str, instead: str, device: Device) -> list[Job]:
+    """What a step starts."""
+    if step == "dummies":
+        from chip.run import dummies
+
+        return [plan.job for plan in dummies.plans("vllm", device, "bf16")]
+    found = [locate(model) for model in models(step, instead)]
+    return [Job(title, artifact.read_json(path), dtype=BENCHES[step].dtype, energy_s=0) for path, title in found]
+
+
+def prepare(caches: Path | None, force: bool) -> Device:
+    """vLLM imported, and the device opened meanwhile."""
+    if caches:
+        os.environ.update({name: str(caches.resolve() / folder) for name, folder in CACHES.items()})
+    ForkedWorker.nursery = nursery = Nursery()  # before CUDA is started here
+    vllm.Worker = ForkedWorker
+
+    from chip.measure.device import default_device, open_device, refuse_busy
+
+    device = open_device(default_device())
+    if not force:
+        refuse_busy(device)
+    found = nursery.ready()
+    say(f"vLLM {found['version']}: imported in {found['seconds']:.0f} s, once for all")
+    return device
+
+
+def run(step: str, command: list[str]) -> int:
+    """The exit code; and a line that tells where the time went."""
+    go_on(Path(command[-1]))
+    ForkedWorker.asked_s.clear()
+    ForkedWorker.setup_s.clear()
+    began = time.monotonic()
+    try:
+        code = cli.main([*command, "--force"])  # this process is on the GPU, and what just ended seems to be
+    except Exception:  # the next one may do better
+        traceback.print_exc()
+        code = 1
+    whole = time.monotonic() - began
+    asked = dict(ForkedWorker.asked_s)
+    start, points = asked.pop("open", 0.0), sum(asked.values())
+    title = f"{step} {command[1]}" if command[0] == "bench" else step
+    say(
+        f"{title}: exit {code} after {whole:.0f} s: start {start:.1f} ({split(ForkedWorker.setup_s)}), "
+        f"points {points:.1f} ({split(asked)}), meter, file and end {whole - start - points:.1f}"
+    )
+    if code == INTERRUPTED:
+        raise SystemExit(code)
+    return code
+
+
+def split(seconds: dict[str, float]) -> str:
+    return ", ".join(f"{name} {s:.1f}" for name, s in sorted(seconds.items(), key=lambda i: -i[1])) or "none"
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# -- warm -------------------------------------------------------------------------------------------------------------
+def warm(asked: list[Job], device: Device) -> int:
+    """Start them all, as many at once as fit."""
+    worst = 0
+    for group in groups(asked, device.free_bytes()):
+        with ThreadPoolExecutor(len(group)) as pool:
+            for job, (seconds, error) in zip(group, pool.map(start, group)):
+                say(f"warm {job.model} {job.dtype}: {error or 'ok'} after {seconds:.0f} s")
+                worst |= bool(error)
+    return worst
+
+
+def groups(asked: list[Job], room: int) -> list[list[Job]]:
+    """Those that fit on the device together; each once."""
+    found: list[list[Job]] = []
+    for job in {(j.model, j.dtype): j for j in asked}.values():
+        fitting = [g for g in found if sum(map(bytes_of, [*g, job])) <= room]
+        if not fitting:
+            fitting = [[]]
+            found += fitting
+        fitting[0].append(job)
+    return found
+
+
+def bytes_of(job: Job) -> int:
+    return 2 * describe(job.config, job.model, job.model).params() + BESIDE_WEIGHTS
+
+
+def start(job: Job) -> tuple[float, str]:
+    began, error = time.monotonic(), ""
+    try:
+        vllm.open(replace(job, settings=ROOM)).close()
+    except ChipError as e:
+        error = str(e)
+    return time.monotonic() - began, error
+
+
+if __name__ == "__main__":
+    sys.exit(main())
