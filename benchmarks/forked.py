@@ -8,6 +8,7 @@ off before: it imports vLLM, leaves the device alone and forks a worker for each
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -132,6 +133,8 @@ def serve(line: socket.socket) -> None:
     os.dup2(2, 1)  # what vLLM prints
     line.send(json.dumps(imported()).encode())
     sys.stdout.flush()  # here, or every fork would
+    gc.collect()
+    gc.freeze()  # every start collects garbage several times and would search all modules; vLLM does this at its end
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for `watch`
     while True:
         message, fds, _, _ = socket.recv_fds(line, MESSAGE, 4)
