@@ -8,6 +8,7 @@ off before: it imports vLLM, leaves the device alone and forks a worker for each
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -27,6 +28,7 @@ from chip.types import ChipError
 
 MESSAGE = 65536  # bytes, at most
 NUMBER = 8  # bytes of a process id or an exit code
+PR_SET_PDEATHSIG = 1  # of Linux
 
 
 class Nursery:
@@ -34,7 +36,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        fork(lambda: (self.line.close(), serve(theirs)))
+        self.pid = fork(lambda: (self.line.close(), serve(theirs)))
         theirs.close()
 
     def ready(self) -> dict[str, Any]:
@@ -65,17 +67,14 @@ class Forked:
     def __init__(self, stdin: IO[bytes], stdout: IO[bytes], status: int) -> None:
         self.stdin, self.stdout, self.status = stdin, stdout, status
         self.code: int | None = None
-        self.pid = self._number()
-        if not self.pid:
+        if not (told := os.read(status, NUMBER)):
             raise OSError(0, "the process that forks it is gone")
-
-    def _number(self) -> int:
-        """The process id first, then the exit code; 0 where nobody is left to tell."""
-        return int.from_bytes(os.read(self.status, NUMBER), "little", signed=True)
+        self.pid = number(told)
 
     def poll(self) -> int | None:
         if self.code is None and select.select([self.status], [], [], 0)[0]:
-            self.code = self._number()
+            told = os.read(self.status, NUMBER)
+            self.code = number(told) if told else -signal.SIGKILL  # with the process that should have told
             os.close(self.status)
         return self.code
 
@@ -110,6 +109,10 @@ class ForkedWorker(Worker):
         for part, seconds in answer.get("setup_s", {}).items():
             self.setup_s[part] = self.setup_s.get(part, 0.0) + seconds
         return answer
+
+
+def number(told: bytes) -> int:
+    return int.from_bytes(told, "little", signed=True)
 
 
 def fork(work: Callable[[], object]) -> int:
@@ -167,6 +170,7 @@ def cuda_is_up() -> bool:
 
 def watch(environment: Mapping[str, str], stdin: int, stdout: int, log: int, ending: int) -> None:
     """Fork the worker, tell its process id, and how it ended."""
+    end_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = fork(lambda: become_worker(environment, stdin, stdout, log, ending))
     for fd in (stdin, stdout, log):
@@ -177,11 +181,17 @@ def watch(environment: Mapping[str, str], stdin: int, stdout: int, log: int, end
         tell(ending, code)
 
 
+def end_with_parent() -> None:
+    """So that no worker keeps the GPU when whoever asked for it is killed: the nursery then ends, and all with it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def tell(ending: int, number: int) -> None:
     os.write(ending, number.to_bytes(NUMBER, "little", signed=True))
 
 
 def become_worker(environment: Mapping[str, str], stdin: int, stdout: int, log: int, ending: int) -> None:
+    end_with_parent()
     os.close(ending)
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -41,8 +42,7 @@ def benchmarks():
     sys.path.remove(str(ROOT / "benchmarks"))
 
 
-@pytest.fixture(scope="module")
-def nursery(benchmarks):
+def new_nursery():
     from forked import Nursery
 
     sys.path.insert(0, str(STAND_IN))
@@ -50,8 +50,15 @@ def nursery(benchmarks):
         made = Nursery()
     sys.path.remove(str(STAND_IN))
     assert made.ready()["version"] == "0.26.0+stand.in"
+    return made
+
+
+@pytest.fixture(scope="module")
+def nursery(benchmarks):
+    made = new_nursery()
     yield made
     made.line.close()
+    os.waitpid(made.pid, 0)
 
 
 @pytest.fixture
@@ -105,6 +112,21 @@ def test_how_a_fork_ended_is_known(what, says, forks, monkeypatch, tmp_path):
     monkeypatch.delenv("CHIP_ENGINE_STAND_IN")
     with vllm.open(job()) as again:
         assert again.measure(Scenario(2, 8, 4), 2).status == "ok"
+
+
+def test_no_fork_outlives_the_nursery(benchmarks, tmp_path):
+    made = new_nursery()
+    with open(tmp_path / "log", "wb") as log:
+        process = made.start({"STAND_IN": "hang in open"}, log)
+    process.stdin.write(b'{"do": "open", "model": "", "dtype": "", "random_weights": true, "settings": {}}\n')
+    process.stdin.flush()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    made.line.close()  # as it is when the process at this end is killed
+    assert process.wait(10) == -signal.SIGKILL
+    os.waitpid(made.pid, 0)
+    with pytest.raises(BrokenPipeError):
+        process.stdin.write(b"\n" * 10**6)
 
 
 # -- the script -------------------------------------------------------------------------------------------------------
