@@ -103,19 +103,9 @@ def _past_l1(p: Plan) -> Plan:
 
 
 NEAR = [Plan(1, warps, chunk=chunk) for warps, chunk in ((4, 2048), (8, 2048), (8, 4096), (16, 4096))]  # read twice
-TWICE = [
-    Plan(1, warps, 1, per_unit, chunk)
-    for warps, per_unit, chunk in (
-        (8, 0, 4096),
-        (16, 0, 8192),
-        (8, 0, 8192),
-        (16, 2, 16384),
-        (16, 3, 8192),
-        (16, 2, 8192),
-        (8, 4, 4096),
-    )
-]
-TWICE += [Plan(1, 32, 1, 2, 8192, registers=32)]  # fmt: skip
+DEALT = ((8, 0, 4096), (16, 0, 8192), (16, 0, 16384), (16, 2, 16384), (16, 3, 8192), (16, 2, 8192), (8, 4, 4096))
+TWICE = [Plan(1, warps, 1, per_unit, chunk) for warps, per_unit, chunk in DEALT]
+TWICE += [Plan(1, 32, 1, per_unit, 8192, registers=32) for per_unit in (0, 2)]
 LONG = {
     16384: [hold(8), hold(16, registers=40), hold(4, registers=128), hold(8, loads=2)],
     32768: [hold(16), hold(8, registers=128), hold(16, loads=2)],
