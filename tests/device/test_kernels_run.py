@@ -116,7 +116,7 @@ def test_candidates_are_few_and_different():
     for kernel in ("layer_norm", "softmax"):
         for cols in (256, 1024, 4096, 8192, 16384, 32768, 65536, 131072):
             found = plans.candidates(kernel, cols)
-            assert 5 <= len(found) == len(set(map(str, found))) <= 30, (kernel, cols, len(found))
+            assert 5 <= len(found) == len(set(map(str, found))) <= 32, (kernel, cols, len(found))
 
 
 @pytest.mark.parametrize(("cols", "element_bytes", "form"), [(8192, 4, "held"), (9000, 2, "held"), (65536, 2, "held"),
