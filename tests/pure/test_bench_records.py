@@ -18,7 +18,10 @@ from chip.predict.memory import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "results" / "h200"
-FILES = ("runs/hf-1.json", "runs/tinyllama-fp16.json", "runs/vllm-1.json", "engines/hf.json", "engines/vllm.json")
+FILES = (
+    *("runs/hf-1.json", "runs/tinyllama-fp16.json", "runs/vllm-1.json", "runs/vllm-2.json"),
+    *("engines/hf.json", "engines/vllm-1.json", "engines/vllm-2.json"),
+)
 CAPACITY = hardware.find("h200").memory_bytes
 TARGET = 0.05
 # Missed, with the worst point. These were recorded while `chip bench` still kept from point to point the workspaces of

@@ -49,7 +49,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("an engine and its host")
     engine.add_argument("--engine", default="", help="vllm, hf-eager or hf-graph")
     engine.add_argument("--gpu", default="", help="the device's profile (default: the bundled one of its name)")
-    engine.add_argument("--runs", metavar="FILE", type=Path, help="fit these recorded runs, measure nothing")
+    engine.add_argument(
+        "--runs", metavar="FILE", type=Path, nargs="+", help="fit these recorded runs, of one host or several"
+    )
     engine.add_argument("--python", metavar="FILE", default="", help="interpreter of the engine's own environment")
     engine.add_argument(
         "--engine-setting", metavar="KEY=VALUE", action="append", default=[], help="for the engine; may be repeated"

@@ -43,17 +43,17 @@ def run(args: argparse.Namespace) -> int:
     dummies.check(args.engine)
     failed = 0
     if args.runs:
-        gpu = args.gpu or _bundled(str(artifact.read(args.runs, Run.SCHEMA).environment.get("device")))
-        path, source = _path(args, gpu), args.runs
+        gpu = args.gpu or _bundled(str(artifact.read(args.runs[0], Run.SCHEMA).environment.get("device")))
+        path, sources = _path(args, gpu), args.runs
     else:
         from chip.measure.device import default_device, open_device
 
         device = open_device(args.device or default_device())
         gpu = args.gpu or _bundled(device.title)
         path = _path(args, gpu)
-        source = path.with_suffix(".runs.json")
-        failed = _measure(args, device, gpu, source)
-    profile, made = engine_fit.from_file(source, gpu, args.engine)
+        sources = [path.with_suffix(".runs.json")]
+        failed = _measure(args, device, gpu, sources[0])
+    profile, made = engine_fit.from_files(sources, gpu, args.engine)
     artifact.write(path, made)
     print(path.read_text(encoding="utf-8").rstrip() if args.json else render(profile))
     _say(f"wrote {path}; {_use(path, gpu, args.engine)}")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, hardware
+from chip import artifact, engine_profile, hardware
 from chip.cli.validate_text import render
 from chip.predict.stages import Stage
 from chip.types import ChipError
@@ -29,7 +29,9 @@ EPILOG = """\
   chip validate results/h200/runs --peers benchmarks/peers/answers.json --plot scatter.png
   chip validate llm.json --gpu my-gpu.json --engine hf-eager --ablate --json
   chip validate llm.json --gpu my-gpu.json --leave-one-model-out tables.jsonl
+  chip validate llm.json --engine-profile h200.vllm.json
 """
+TERMS = "terms of `chip calibrate --engine` on the host of the runs [those of the GPU]; may be repeated"
 LEAVE_OUT = "what the operator tables were fitted on; each model is then also predicted from a fit without its shapes"
 
 
@@ -38,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("runs", metavar="RUNS", nargs="*", help="files of `chip bench`, or folders of them")
     add("--gpu", default="", help="bundled name, profile or datasheet file [the bundled GPU that the runs name]")
     add("--engine", default="", help="only runs of this engine: vllm, hf-eager or hf-graph [all]")
+    add("--engine-profile", metavar="FILE", action="append", default=[], help=TERMS)
     add("--ablate", action="store_true", help="the same errors stage by stage, from the datasheet to everything")
     add("--leave-one-model-out", metavar="MEASUREMENTS", action="append", default=[], help=LEAVE_OUT)
     add("--peers", metavar="FILE", default="", help="recorded answers of other predictors, into the same table")
@@ -52,11 +55,12 @@ def run(args: argparse.Namespace) -> int:
     sources = judge.read(Path(f) for f in args.runs)
     gpu = judge.gpu_of(sources, args.gpu)
     answers = peers.read(Path(args.peers)) if args.peers else None
-    found = judge.judge(sources, gpu, args.engine)
+    terms = {engine_profile.read(Path(f)).engine: f for f in args.engine_profile}
+    found = judge.judge(sources, gpu, args.engine, terms=terms)
     if not found.points:
         raise ChipError(f"no run could be judged; the first: {found.left_out[0]}")
     theirs = _asked(answers, sources, gpu, args.engine) if answers else []
-    stages = [judge.judge(sources, gpu, args.engine, stage) for stage in Stage] if args.ablate else []
+    stages = [judge.judge(sources, gpu, args.engine, stage, terms) for stage in Stage] if args.ablate else []
     unseen = _unseen(args.leave_one_model_out, found)
     made = document(found, theirs, stages, unseen)
     print(json.dumps(made, indent=1) if args.json else render(found, theirs, stages, unseen))

@@ -7,8 +7,9 @@ every 16 to 512 tokens.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from math import ceil
 
 from chip.engines import Weighted
 from chip.engines.context import PANELS, decode_contexts
@@ -49,6 +50,9 @@ LARGE_GPU_BYTES = 70 * 2**30
 STEP_TOKENS_LARGE, STEP_TOKENS_SMALL = 16384, 8192  # max_num_batched_tokens
 SEQS_LARGE, SEQS_SMALL = 1024, 256  # max_num_seqs
 GRAPH_TOKENS = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+BLOCK_TOKENS = 16  # of the KV cache
+STEPS_IN_FLIGHT = 2  # one runs while the next is scheduled
+ALIKE_GROUPS = 1.25  # kinds of layers up to so much apart in number share a size of groups
 EXACT_STEPS = 4  # schedules longer than this are integrated, not walked
 
 
@@ -59,6 +63,28 @@ def step_tokens(memory_bytes: float) -> int:
 def max_seqs(memory_bytes: float) -> int:
     """Requests that run at once; the others wait."""
     return SEQS_LARGE if memory_bytes >= LARGE_GPU_BYTES else SEQS_SMALL
+
+
+def cache_tokens(
+    layers: Mapping[int, int], longest: int, token_bytes: float, room_bytes: float, memory_bytes: float
+) -> int:
+    """How many tokens vLLM says its cache holds: as many as requests of the longest context that fit have together.
+
+    `layers`: how many have a window of so many tokens, or none (0). Where there are both, layers are dealt to groups of
+    one size, each with blocks of its own. A group with a window keeps, beside the window, what two steps can bring, and
+    one block more. `token_bytes`: of all layers.
+    """
+    if len(layers) < 2 or not longest:
+        return max(0, int(room_bytes // token_bytes))
+    few, many = min(layers.values()), max(layers.values())
+    size = many if many < ALIKE_GROUPS * few else few
+    in_flight = STEPS_IN_FLIGHT * step_tokens(memory_bytes)
+    blocks = 0
+    for window, count in layers.items():
+        kept = ceil(min(window - 1 + in_flight, longest) / BLOCK_TOKENS) + 1 if window else ceil(longest / BLOCK_TOKENS)
+        blocks += ceil(count / size) * kept
+    block_bytes = token_bytes / sum(layers.values()) * size * BLOCK_TOKENS
+    return max(0, int(room_bytes // block_bytes / blocks * longest))
 
 
 def padded(tokens: int) -> int:

@@ -1,4 +1,4 @@
-"""From runs of two small models that differ only in their layers to an engine's terms.
+"""From runs of small models, two that differ only in their layers or several such pairs, to an engine's terms.
 
 What grows with the layers and what does not are told apart by the two depths; what the operators take is predicted from
 tables. Nothing is negative. An interval is the spread of single points around the fit, since a busy host is the noise.
@@ -6,6 +6,7 @@ tables. Nothing is negative. An interval is the spread of single points around t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ ONE_QUEUE = {"prefill": 1.0, "decode": 1.0}  # a CPU is host and device at once:
 
 class Point(NamedTuple):
     run: Run
+    base: str  # its model but for the depth
     layers: int
     device_s: dict[str, float]  # "prefill", "decode": what the operators alone should take
     kernels: dict[str, float]
@@ -51,24 +53,30 @@ class Point(NamedTuple):
         return bool(self.kernels["graphed"])
 
 
-def from_file(path: Path, gpu: str, engine: str) -> tuple[EngineProfile, Artifact]:
-    """What a file of runs tells, and the artifact of it: it names every run it was made from."""
-    held, found = runs.read(path)
-    h, device = hardware.find(gpu), held.environment.get("device")
-    if h.profile is None or h.profile.device != device:
-        raise ChipError(f"{path}: was measured on {device}, {gpu} is {h.title}; say its profile with --gpu")
-    profile, ids = fit(found, gpu, engine, str(held.environment.get("cpu", "")))
-    return profile, artifact.new(EngineProfile.SCHEMA, codec.to_json(profile), held.environment, ids)
+def from_files(paths: Sequence[Path], gpu: str, engine: str) -> tuple[EngineProfile, Artifact]:
+    """What files of runs tell together, and the artifact of it: it names every run it was made from. Several are of
+    several hosts; the terms are then of a middling one, and their intervals of all."""
+    h, read = hardware.find(gpu), [runs.read(path) for path in paths]
+    for path, (held, _) in zip(paths, read):
+        device = held.environment.get("device")
+        if h.profile is None or h.profile.device != device:
+            raise ChipError(f"{path}: was measured on {device}, {gpu} is {h.title}; say its profile with --gpu")
+    environment = read[0][0].environment
+    found = replace(
+        read[0][1],
+        runs=tuple(r for _, each in read for r in each.runs),
+        configs={name: config for _, each in read for name, config in each.configs.items()},
+    )
+    profile, ids = fit(found, gpu, engine, str(environment.get("cpu", "")))
+    return profile, artifact.new(EngineProfile.SCHEMA, codec.to_json(profile), environment, ids)
 
 
 def fit(found: Runs, gpu: str, engine: str, cpu: str) -> tuple[EngineProfile, list[str]]:
     """The profile, and the ids of the runs it was made from."""
-    judged = [r for r in found.runs if r.status == "ok" and r.engine == engine and r.decodes]
-    _check(judged, found.configs, engine)
+    judged = _of_two_depths(
+        [r for r in found.runs if r.status == "ok" and r.engine == engine and r.decodes], found.configs, engine
+    )
     points = [_point(r, found.configs, gpu) for r in judged]
-    depths = {p.layers for p in points}
-    if len(depths) < 2:
-        raise ChipError(f"the terms of {engine} need runs of two depths of one model, found {len(depths)}")
     terms = {**_device_terms(points, gpu), **_host_terms(points)}
     if not terms:
         raise ChipError(f"the runs of {engine} do not tell how long the device worked: may the profiler be used here?")
@@ -93,17 +101,29 @@ def _device_bound(points: Sequence[Point]) -> list[Point]:
     return [p for p in points if p.busy.get("decode", 0.0) >= DEVICE_BOUND]
 
 
-def _check(judged: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engine: str) -> None:
-    """One model at some depths, one version, one setting: else terms would be told apart by what they are not."""
+def _of_two_depths(judged: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engine: str) -> list[Run]:
+    """The runs of models that ran at two depths, which must be of one version and one setting: else terms would be told
+    apart by what they are not."""
     if unknown := {r.model for r in judged} - set(configs):
         raise ChipError(f"the runs do not have the config of {min(unknown)}")
-    but_depth = [{k: v for k, v in configs[r.model].items() if k != "num_hidden_layers"} for r in judged]
-    if any(config != but_depth[0] for config in but_depth):
-        raise ChipError(f"the terms of {engine} need runs of one model, its depth alone may differ")
-    for what, seen in (("versions", {r.engine_version for r in judged}), ("settings", {r.variant for r in judged})):
+    depths: dict[str, set[int]] = {}
+    for r in judged:
+        depths.setdefault(_base(configs[r.model]), set()).add(configs[r.model]["num_hidden_layers"])
+    kept = [r for r in judged if len(depths[_base(configs[r.model])]) > 1]
+    if not kept and len(depths) > 1:
+        raise ChipError(f"the terms of {engine} need two runs of one model, its depth alone may differ")
+    if not kept:
+        found = sum(map(len, depths.values()))
+        raise ChipError(f"the terms of {engine} need runs of two depths of one model, found {found}")
+    for what, seen in (("versions", {r.engine_version for r in kept}), ("settings", {r.variant for r in kept})):
         if len(seen) > 1:
             each = " and ".join(sorted(repr(s) for s in seen))
             raise ChipError(f"the runs of {engine} are of several {what}, {each}: keep them apart with -o")
+    return kept
+
+
+def _base(config: Mapping[str, Any]) -> str:
+    return json.dumps({k: v for k, v in config.items() if k != "num_hidden_layers"}, sort_keys=True)
 
 
 def _point(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str) -> Point:
@@ -116,6 +136,7 @@ def _point(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str) -> Poin
     step = c.work(c.engine.decode(s, roof.memory_bytes), None)
     return Point(
         run,
+        _base(configs[run.model]),
         c.layers,
         {"prefill": made.prefill.seconds, "decode": made.decode.seconds},
         {"prefill": first.kernels, "decode": step.kernels / step.steps, "graphed": first.graph_layers},
@@ -129,10 +150,10 @@ def _is_cpu(gpu: str) -> bool:
 
 
 def _pairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
-    """(shallow, deep) of one scenario and variant."""
+    """(shallow, deep) of one model and scenario."""
     by: dict[tuple[Scenario, str], list[Point]] = {}
     for p in sorted(points, key=lambda p: p.layers):
-        by.setdefault((p.run.scenario, p.run.variant), []).append(p)
+        by.setdefault((p.run.scenario, p.base), []).append(p)
     return [(same[0], same[-1]) for same in by.values() if same[0].layers < same[-1].layers]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 
 from chip import engines
@@ -81,7 +82,13 @@ def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: fl
         "max_batch": _max_batch(d, s, engine, p, free, kv_sequence, activations),
     }
     if engine == vllm.NAME:
-        out["kv_capacity_tokens"] = max(0, int((free - activations) // (kv_sequence / context)))
+        layers = Counter[int]()
+        for n, layer in d.layers:
+            layers[getattr(layer.attn, "window", 0)] += n
+        token_bytes = d.kv_bytes(1, p, latent, s.tp)
+        out["kv_capacity_tokens"] = vllm.cache_tokens(
+            layers, d.max_context, token_bytes, free - activations, capacity_bytes
+        )
     return out
 
 

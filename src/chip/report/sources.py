@@ -26,6 +26,7 @@ SUFFIXES = (".json", ".jsonl", ".ndjson")
 NOT_SHOWN = {  # of use to other commands, whose results are shown
     "chip.trace": "`chip explain` reads it",
     "chip.kernel_signatures": "`chip replay` reads it",
+    "chip.engine_profile": "`chip predict --engine-profile` reads it",
     "chip.replay": "`chip explain` reads it",
     "chip.full_model_timing": "comparison_report.json has the same step",
     "chip.peer_answers": "`chip validate` reads it",

@@ -1,12 +1,15 @@
 """The small models that an engine and its host are measured on, and the points they are run at.
 
 Two depths of one model tell what grows with the layers from what does not. They are small, so that in most steps the
-host sets the pace, and no model that predictions are judged by.
+host sets the pace, and no model that predictions are judged by. Of vLLM, whose host is slow and whose steps are graphs,
+two more are wide and deep enough that the device sets it: they tell what its kernels take in the engine beyond what
+they take alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +21,41 @@ from chip.run.grid import Ledger, Plan, Tell, measure
 from chip.runs import Run
 from chip.types import ChipError, Scenario
 
-BASE = "tinyllama-1.1b"
-CONTEXT = 8192  # tokens: room for prompts longer than the base model takes
-DEPTHS = (2, 6)
+CONTEXT = 8192  # tokens: room for prompts longer than a base model takes
 OUTPUT = 17
 REPEATS = 5
-HF = ((1, 128), (8, 512))
-POINTS: dict[str, tuple[tuple[int, int], ...]] = {  # engine -> (batch, prompt)
-    "vllm": ((1, 16), (1, 128), (1, 512), (1, 1024), (1, 2048), (8, 16), (32, 16), (32, 128), (128, 16)),
-    "hf-graph": HF,
-    "hf-eager": HF,
+
+
+@dataclass(frozen=True)
+class Dummy:
+    base: str
+    depths: tuple[int, int]
+    points: tuple[tuple[int, int], ...]  # (batch, prompt)
+
+    def config(self) -> dict[str, Any]:
+        config, _ = library.locate(self.base)
+        return {**artifact.read_json(config), "max_position_embeddings": CONTEXT}
+
+
+HF = Dummy("tinyllama-1.1b", (2, 6), ((1, 128), (8, 512)))
+NARROW = (
+    *((1, prompt) for prompt in (16, 128, 512, 1024, 2048)),
+    *((8, 16), (32, 16), (32, 128), (32, 512), (128, 16)),
+)
+DUMMIES: dict[str, tuple[Dummy, ...]] = {
+    "vllm": (
+        Dummy("tinyllama-1.1b", (2, 6), NARROW),
+        Dummy("mistral-7b", (16, 28), ((1, 128), (1, 1024), (8, 512), (32, 512))),
+    ),
+    "hf-graph": (HF,),
+    "hf-eager": (HF,),
 }
 SDPA = {"hf-eager": "flash"}  # cuDNN would build a plan for each new KV length, and that is not the host's steady pace
 
 
 def check(engine: str) -> None:
-    if engine not in POINTS:
-        raise ChipError(f"--engine {engine[:80]}: terms are measured for {', '.join(POINTS)}")
-
-
-def base() -> dict[str, Any]:
-    config, _ = library.locate(BASE)
-    return {**artifact.read_json(config), "max_position_embeddings": CONTEXT}
+    if engine not in DUMMIES:
+        raise ChipError(f"--engine {engine[:80]}: terms are measured for {', '.join(DUMMIES)}")
 
 
 def plans(
@@ -48,28 +64,27 @@ def plans(
     dtype: str,
     python: str = "",
     settings: Mapping[str, str] | None = None,
-    config: Mapping[str, Any] | None = None,
-    points: Sequence[tuple[int, int]] = (),
+    instead: Sequence[Dummy] = (),
 ) -> list[Plan]:
-    """One for each depth. `config` and `points` stand in for the usual ones."""
+    """One for each model and depth. `instead`: other models than the usual ones."""
     check(engine)
-    made, asked = config or base(), points or POINTS[engine]
-    jobs = [
-        Job(
-            model=f"{BASE.split('-')[0]}-{layers}-layers" if config is None else f"dummy-{layers}-layers",
-            config={**made, "num_hidden_layers": layers},
-            dtype=dtype,
-            device=device.name,
-            max_context=max(prompt for _, prompt in asked) + OUTPUT,
-            sdpa=SDPA.get(engine, ""),
-            python=python,
-            settings=settings or {},
-            energy_s=0.0,
-        )
-        for layers in DEPTHS
-    ]
-    scenarios = tuple(Scenario(batch, prompt, OUTPUT, dtype) for batch, prompt in asked)
-    return [Plan(engine, job, scenarios) for job in jobs]
+    made = []
+    for dummy in instead or DUMMIES[engine]:
+        scenarios = tuple(Scenario(batch, prompt, OUTPUT, dtype) for batch, prompt in dummy.points)
+        for layers in dummy.depths:
+            job = Job(
+                model=f"{dummy.base.split('-')[0]}-{layers}-layers",
+                config={**dummy.config(), "num_hidden_layers": layers},
+                dtype=dtype,
+                device=device.name,
+                max_context=max(prompt for _, prompt in dummy.points) + OUTPUT,
+                sdpa=SDPA.get(engine, ""),
+                python=python,
+                settings=settings or {},
+                energy_s=0.0,
+            )
+            made.append(Plan(engine, job, scenarios))
+    return made
 
 
 def run(asked: Sequence[Plan], device: Device, path: Path, tell: Tell) -> list[Run]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,13 +80,16 @@ def gpu_of(sources: Sequence[Source], given: str) -> str:
     return name
 
 
-def judge(sources: Sequence[Source], gpu: str, engine: str = "", stage: Stage = ALL) -> Validation:
+def judge(
+    sources: Sequence[Source], gpu: str, engine: str = "", stage: Stage = ALL, terms: Mapping[str, str] | None = None
+) -> Validation:
     """Compare every ok run (of one engine, where given). A leaked run is an error, a run that cannot be predicted is
-    left out by name."""
+    left out by name. `terms`: files of engines' terms, by engine, instead of those of the GPU."""
+    terms = terms or {}
     wanted = [(s, r) for s in sources for r in s.ok if engine in ("", r.engine)]
     if not wanted:
         raise ChipError(f"no run to judge: none is ok{f' and of engine {engine}' if engine else ''}")
-    used = {name: rests_on(gpu, name) for name in dict.fromkeys(r.engine for _, r in wanted)}
+    used = {name: rests_on(gpu, name, terms.get(name, "")) for name in dict.fromkeys(r.engine for _, r in wanted)}
     points: list[Point] = []
     left_out = [
         f"{label(r)}: {r.status} ({r.reason})"
@@ -98,7 +101,8 @@ def judge(sources: Sequence[Source], gpu: str, engine: str = "", stage: Stage = 
         run_id = runs.id_of(run)
         refuse_leaked(source, run, run_id, used[run.engine])
         try:
-            answer = predict(decoder_of(source, run), gpu, run.engine, run.scenario, stage).json()
+            file = terms.get(run.engine, "")
+            answer = predict(decoder_of(source, run), gpu, run.engine, run.scenario, stage, file).json()
         except ChipError as e:
             left_out.append(f"{label(run)}: cannot be predicted ({e})")
             continue

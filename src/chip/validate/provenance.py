@@ -36,10 +36,13 @@ def _tables(h: Hardware, engine: str) -> Path | None:
 SOURCES: tuple[Callable[[Hardware, str], Path | None], ...] = (_profile, _tables, engine_profile.path_for)
 
 
-def rests_on(gpu: str, engine: str) -> list[Used]:
-    """Every measured or fitted file that a prediction for `gpu` and `engine` reads."""
+def rests_on(gpu: str, engine: str, engine_file: str = "") -> list[Used]:
+    """Every measured or fitted file that a prediction for `gpu` and `engine` reads; `engine_file`: instead of the terms
+    that lie beside the GPU's profile."""
     h = hardware.find(gpu)
     paths = [source(h, engine) for source in SOURCES]
+    if engine_file:
+        paths = [Path(engine_file) if p == engine_profile.path_for(h, engine) else p for p in paths]
     return [_used(path) for path in paths if path is not None and path.is_file()]
 
 
