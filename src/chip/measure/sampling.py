@@ -47,10 +47,16 @@ MODEL_MATRICES = (
     (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (4608, 3584), (37888, 3584), (3584, 18944),
     (7168, 5120), (5120, 5120), (27648, 5120), (5120, 13824), (10240, 8192), (57344, 8192), (8192, 28672),
     (128256, 4096), (152064, 3584), (32000, 2048), (50304, 1024), (3072, 1024), (4096, 1024), (1024, 4096),
+    (262144, 1152), (256000, 2304), (151936, 5120),
 )  # fmt: skip
 MODEL_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096, 8192, 16384)
 HEADS = ((32, 8), (32, 32), (28, 4), (40, 8), (64, 8), (16, 16), (32, 4), (16, 8), (14, 2), (8, 1), (12, 12), (24, 8))
 HEAD_DIMS = (128, 64, 128, 96, 128, 80, 256)
+SERVED_HEADS = (
+    (32, 8, 128), (28, 4, 128), (40, 8, 128), (32, 32, 96), (64, 8, 128), (32, 32, 128), (14, 2, 64), (32, 32, 64),
+    (4, 1, 256), (24, 8, 128), (16, 8, 128), (8, 4, 256), (32, 8, 64), (32, 4, 128), (12, 2, 128),
+)  # fmt: skip
+SERVED_POINTS = 150
 # Attention that a family spells out: heads, key heads and head size of its models. Prefills, then single tokens.
 COMPOSED_HEADS = {
     "alibi_attention": ((16, 16, 64), (32, 32, 128), (16, 16, 96), (32, 32, 80)),
@@ -120,7 +126,8 @@ def _families(dtype: str) -> list[list[Point]]:
 
 def paged_points(dtype: str) -> list[Point]:
     """Attention over a paged cache by FlashAttention-3, writes into its pages, and experts, as vLLM calls them."""
-    groups = [[Point(op, "fa3") for op in ops] for ops in (_decode(dtype), _prefill(dtype), _chunk(dtype))]
+    attention = (_decode(dtype), _served_decode(dtype), _prefill(dtype), _chunk(dtype))
+    groups = [[Point(op, "fa3") for op in ops] for ops in attention]
     return _interleaved([*groups, [Point(op, "paged", "hot") for op in _page_writes(dtype)], *_vllm_experts(dtype)])
 
 
@@ -174,6 +181,15 @@ def _decode(dtype: str) -> Iterator[Op]:
     for i, (u, v) in enumerate(spread(ATTENTION_POINTS, 2)):
         batch, kv_len = round(log_between(u, 1, 256)), round(log_between(v, 64, 32768))
         yield ops.build("attention", {**_heads(i), "batch": batch, "q_len": 1, "kv_len": kv_len, "dtype": dtype})
+
+
+def _served_decode(dtype: str) -> Iterator[Op]:
+    """Steps as a server has them: heads of models in use, batches and contexts where most of its time goes."""
+    for i, (u, v) in enumerate(spread(SERVED_POINTS, 2)):
+        heads, kv_heads, head_dim = SERVED_HEADS[i % len(SERVED_HEADS)]
+        axes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "q_len": 1, "dtype": dtype}
+        batch, kv_len = round(log_between(u, 1, 128)), round(log_between(v, 96, 8192))
+        yield ops.build("attention", {**axes, "batch": batch, "kv_len": kv_len})
 
 
 def _prefill(dtype: str, count: int = ATTENTION_POINTS) -> Iterator[Op]:
