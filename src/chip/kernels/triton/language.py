@@ -28,20 +28,35 @@ try:
             "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )
 
+    @triton.jit
+    def _larger(a, b):
+        return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+    @triton.jit
+    def _packed_larger(a, b):
+        if a.dtype == tl.bfloat16:
+            m = tl.inline_asm_elementwise("max.NaN.bf16x2 $0, $1, $2;", "=r,r,r", [a, b], tl.bfloat16, True, 2)
+        elif a.dtype == tl.float16:
+            m = tl.inline_asm_elementwise("max.NaN.f16x2 $0, $1, $2;", "=r,r,r", [a, b], tl.float16, True, 2)
+        else:
+            m = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+        return m
+
     # results under 1e-38 become zero: tl.exp takes twice the instructions to keep them (the interpreter has no other)
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     exp: Any = _exp if interpreted else libdevice.fast_expf
     exp2: Any = _exp2 if interpreted else _fast_exp2
+    larger: Any = _larger if interpreted else _packed_larger  # two 16-bit numbers at a time
 except ImportError:  # optional
     triton = None
     tl: Any = None  # type: ignore[no-redef]
-    exp = exp2 = None
+    exp = exp2 = larger = None
 
     def jit(kernel: Any) -> Any:
         return kernel
 
 
-__all__ = ["FALLBACK", "OURS", "exp", "exp2", "jit", "label", "missing", "tl", "triton", "usable"]
+__all__ = ["FALLBACK", "OURS", "exp", "exp2", "jit", "label", "larger", "missing", "tl", "triton", "usable"]
 OURS, FALLBACK = "triton", "torch (fallback)"
 
 

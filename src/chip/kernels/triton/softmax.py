@@ -10,7 +10,7 @@ import torch
 
 from chip.kernels import plans
 from chip.kernels.triton import rows
-from chip.kernels.triton.language import exp2, jit, tl, usable
+from chip.kernels.triton.language import exp2, jit, larger, tl, usable
 from chip.kernels.triton.rows import again, again_at, first_of, grouped, inside, load_parts
 from chip.ops.softmax import Softmax
 
@@ -50,29 +50,32 @@ def _softmax_held(
     x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, PARTS: tl.constexpr, FETCHED: tl.constexpr,
     KEPT: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """A long row, held in parts of COLS columns as they came from memory. Each 16 bytes of a thread have a maximum and
-    a sum of their own, so that a part is summed when it arrives and not when all have. Exponentials are taken a second
-    time for the result, since in fp32 they would not fit; one part waits for the other, or the compiler would take all
-    of them before it stores any."""
+    """A long row, held in parts of COLS columns as they came from memory. Their maximum is taken two numbers at a time.
+    Exponentials take the place of what they were made from, rounded to its type: in fp32 they would not fit, and taken
+    twice they would cost more than the second rounding, which leaves the result within a unit of its last place. Their
+    sum is of the unrounded ones. One part waits for the other, or the compiler would have them all in fp32 at once."""
     lane = tl.arange(0, COLS)
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
         held = load_parts(x + row * x_step, cols, -float("inf"), PARTS, COLS, EVICT, CACHE)
-        tops = tl.full((COLS // GROUP,), LOWEST, tl.float32)
+        most = held[0]
+        for i in tl.static_range(1, PARTS):
+            most = larger(most, held[i])
+        top = tl.max(most.to(tl.float32), 0) * LOG2E
         sums = tl.zeros((COLS // GROUP,), tl.float32)
+        kept = ()
         for i in tl.static_range(PARTS):
-            v = again(grouped(held[i], GROUP), sums[:, None])  # one part after the other
-            tops, sums = joined(v, tops, sums)
-        top = tl.max(tops, 0)
-        scale = 1 / tl.sum(sums * exp2(tops - top), 0)
+            e = exp2(again(grouped(held[i], GROUP), sums[:, None]) * LOG2E - top)
+            sums += tl.sum(e, 1)
+            kept += (e.to(x.dtype.element_ty),)
+        scale = 1 / tl.sum(sums, 0)
         done = tl.zeros((COLS // GROUP,), tl.float32) + scale
         for i in tl.static_range(PARTS):
             here = inside(lane, cols, i, PARTS, COLS)
-            col = i * COLS + lane
-            y = exp2(again(grouped(held[i], GROUP), done[:, None]) * LOG2E - top) * scale
+            to = out + row * out_step + i * COLS + lane
+            y = again(kept[i], done[:, None]) * scale
             done = first_of(y, GROUP)
-            y = tl.reshape(y, (COLS,))
-            tl.store(out + row * out_step + col, y, mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
+            tl.store(to, tl.reshape(y, (COLS,)), mask=here, eviction_policy=EVICT, cache_modifier=CACHE)
 
 
 @jit
