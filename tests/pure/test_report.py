@@ -100,7 +100,7 @@ def test_validation_kernels_and_replay(everything):
     assert 2.7 in [pytest.approx(r["median_percent"]) for r in everything.rows("accuracy", kind="class")]
     peer = next(everything.rows("accuracy", kind="peer", who="peer 1.0"))
     assert peer["chip_median_percent"] == pytest.approx(2.0)
-    rung = next(everything.rows("kernels", step="5_wgmma"))
+    rung = next(everything.rows("kernels", step="5_wgmma", source="hgemm.json"))
     assert rung["baseline_p50_us"] == pytest.approx(200)
     assert rung["speedup_p50"] == pytest.approx(200 / 205)
     assert rung["share_of_roof"] == 0.4
