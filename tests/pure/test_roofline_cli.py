@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from test_roofline import PROFILE, measured
@@ -103,6 +104,27 @@ def test_numbers_do_not_cover_each_other():
     ]
     closest = min(hypot(a[0] - b[0], a[1] - b[1]) for i, a in enumerate(at) for b in at[:i])
     assert closest > 6  # points: numbers are 7.5 high
+
+
+def test_a_crowd_is_drawn_apart(monkeypatch, capsys, tmp_path):
+    """Variants of operators of one intensity have their numbers in a view of their own, and only there."""
+    pytest.importorskip("matplotlib")
+    from chip.report import figure_file
+
+    drawn = []
+    monkeypatch.setattr(figure_file, "save", lambda path, draw: drawn.append(draw()))
+    recorded = Path(__file__).parents[2] / "results" / "h200" / "kernels" / "kernels.jsonl"
+    for calls in ("32768x4096,16384x4096,4096x11008,65536x4096 fp32,4096x4096x4096", "4096x4096x4096"):
+        code, _, err = run(capsys, recorded, "--call", calls, "--plot", tmp_path / "x.png")
+        assert code == 0, err
+    main_axes = drawn[0].axes[0]
+    (apart,) = main_axes.child_axes
+    numbers, inside = ([t.get_text() for t in axes.texts if t.get_text().isdigit()] for axes in (main_axes, apart))
+    assert sorted(numbers + inside, key=int) == [str(n) for n in range(1, 28)]
+    assert len(numbers) == 7, "the ladder's, which stand alone"
+    names = [label.get_text().strip() for label in apart.get_xticklabels()]
+    assert names == ["layer_norm", "rms_norm", "softmax", "add_rms_norm", "silu_mul", "row_normalize"]
+    assert not drawn[1].axes[0].child_axes, "one operator has room"
 
 
 def test_roofs_alone(capsys, tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chip.cli.text import duration, si
-from chip.report import figure_file
+from chip.report import figure_file, roofline_inset
 from chip.roofline import Point, Roofs
 from chip.types import ChipError
 
@@ -65,7 +65,10 @@ def _draw(points: Sequence[Point], roofs: Roofs) -> Any:
     _shade(axes, roofs, shown, bounds)
     marks = _marks(points, bounds)
     _roofs(axes, roofs, shown, bounds, marks)
-    _points(axes, marks, bounds)
+    crowd = roofline_inset.crowd(marks, bounds)
+    _points(axes, marks, bounds, crowd)
+    if crowd:
+        roofline_inset.draw(axes, crowd)
     figure.text(0.85 / width, 1 - 0.38 / height, roofs.title, fontsize=12.5, weight="bold", color=INK)
     figure.text(0.85 / width, 1 - 0.62 / height, _subtitle(points), fontsize=9, color=FAINT)
     for column in range(columns):
@@ -223,7 +226,8 @@ def _marks(points: Sequence[Point], bounds: Sequence[float]) -> list[Mark]:
     return found
 
 
-def _points(axes: Any, marks: Sequence[Mark], bounds: Sequence[float]) -> None:
+def _points(axes: Any, marks: Sequence[Mark], bounds: Sequence[float], crowd: Sequence[Mark]) -> None:
+    """Marks, those of one operator joined, and their numbers; a crowd has its numbers in a view of its own."""
     for op in dict.fromkeys(m.point.op for m in marks):
         same = [m for m in marks if m.point.op == op]
         if len(same) > 1:
@@ -236,7 +240,8 @@ def _points(axes: Any, marks: Sequence[Mark], bounds: Sequence[float]) -> None:
             m.x, m.y, m.mark, markersize=6, alpha=0.92, zorder=5, color=m.colour, markeredgewidth=1.3,
             markerfacecolor="white" if hollow else m.colour, markeredgecolor=m.colour if hollow else "white",
         )  # fmt: skip
-    for m, (dx, dy) in zip(marks, _offsets(axes, marks, bounds)):
+    numbered = [m for m in marks if m not in crowd]
+    for m, (dx, dy) in zip(numbered, _offsets(axes, numbered, bounds)):
         leader = {"arrowstyle": "-", "color": m.colour, "linewidth": 0.6, "shrinkA": 4, "shrinkB": 3}
         axes.annotate(
             str(m.number), (m.x, m.y), xytext=(dx, dy), textcoords="offset points", ha="center", va="center",
