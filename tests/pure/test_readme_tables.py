@@ -34,6 +34,24 @@ def test_every_view_has_a_table(tmp_path):
     assert re.match(r"\| tinyllama-1.1b \| hf-graph \| 1 \| 128 \| 5 \| [\d.]+ \| [\d.]+ ms \|", run)
 
 
+def test_a_ladder_is_climbed(tmp_path):
+    found = sources.gather([samples.write_all(tmp_path)])
+    first, *_, last = readme.table(found, "hgemm-ladder").splitlines()[2:]
+    assert first == "| 1_naive | 6,872 | 1.0 % | 40.0 % | - | - |"
+    assert last == "| 5_wgmma | 670,434 | 97.6 % | 40.0 % | 1.46x | 97.56x |"
+    (product,) = readme.table(found, "hgemm-products").splitlines()[2:]
+    assert product.startswith("| 4096x4096x4096 | fp16 | 687 TFLOP/s | 6.87 TFLOP/s, 1.0 % |")
+    assert product.endswith("| 670 TFLOP/s, 97.6 % | 0.976x |")
+
+
+def test_kernels_are_told_by_length(tmp_path):
+    table = readme.table(sources.gather([ROOT / "results" / "h200" / "kernels"]), "kernel-lengths").splitlines()
+    shapes = [line.split(" | ")[0].removeprefix("| ") for line in table[2:]]
+    assert shapes == [*(f"{(256 << 20) // (2 * n)}x{n}" for n in (256 << i for i in range(9))), "2048x1024"]
+    assert {line.count(" us, ") for line in table[2:]} == {3}
+    assert any(line.endswith("x, unclear |") for line in table), "what is not clearly faster says so"
+
+
 def test_a_page_is_filled_and_found_stale(tmp_path, monkeypatch, capsys):
     samples.write_all(tmp_path / "results")
     monkeypatch.chdir(tmp_path)

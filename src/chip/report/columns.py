@@ -209,6 +209,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
         bytes_per_s | B/s | achieved by ours
         share_of_roof | share | of its own roof: a rung's instructions, else the copy bandwidth
         joules_per_call | J | energy of one call, idle included
+        pytorch_p50_us | us | of PyTorch's own call: composed operators, flash attention, cuBLAS
+        over_pytorch | x | that over ours
         {_SOURCE}
     """),
     "replays": _columns(f"""

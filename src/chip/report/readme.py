@@ -21,7 +21,7 @@ from typing import Any
 
 from chip import artifact
 from chip.cli.text import duration, gib, number, percent, si
-from chip.report import columns, sources
+from chip.report import columns, kernel_tables, sources
 from chip.report.summary import Summary
 from chip.types import ChipError
 
@@ -67,6 +67,21 @@ def _span(row: Row) -> str:
     return f"{quantity(row['low'], row['unit'])} - {quantity(row['high'], row['unit'])}"
 
 
+KERNEL: Mapping[str, str | Callable[[Row], str]] = {
+    "kernel": lambda r: " ".join(w for w in (r["kernel"], r["step"]) if w),
+    "shape": "shape",
+    "dtype": "dtype",
+    "P50": "optimised_p50_us",
+    "against": "baseline",
+    "its P50": "baseline_p50_us",
+    "speedup P50": "speedup_p50",
+    "P95": "speedup_p95",
+    "ours is": "verdict",
+    "of roof": "share_of_roof",
+    "max abs error": "max_abs_error",
+}
+SMALL = "2048x1024"  # bound by its launch
+LENGTHS = ("layer_norm", "rms_norm", "softmax")  # timed at the same shapes
 VIEWS: dict[str, View] = {
     "ceilings": (
         "ceilings",
@@ -147,21 +162,12 @@ VIEWS: dict[str, View] = {
             "GPU busy in decode": "busy_decode",
         },
     ),
-    "kernels": (
-        "kernels",
-        lambda r: True,
-        {
-            "kernel": lambda r: " ".join(w for w in (r["kernel"], r["step"]) if w),
-            "shape": "shape",
-            "dtype": "dtype",
-            "P50": "optimised_p50_us",
-            "against": "baseline",
-            "its P50": "baseline_p50_us",
-            "speedup P50": "speedup_p50",
-            "P95": "speedup_p95",
-            "max abs error": "max_abs_error",
-        },
-    ),
+    "kernels": ("kernels", lambda r: True, KERNEL),
+    "kernel-small": ("kernels", lambda r: r["shape"] == SMALL, KERNEL),
+    "kernel-lengths": ("kernels", lambda r: r["kernel"] in LENGTHS, {}),
+    "kernel-steps": ("kernels", lambda r: r["kernel"] == "row_normalize", {}),
+    "hgemm-ladder": ("kernels", lambda r: r["kernel"] == "hgemm", {}),
+    "hgemm-products": ("kernels", lambda r: r["kernel"] == "hgemm", {}),
     "replay": (
         "replays",
         lambda r: True,
@@ -195,7 +201,16 @@ def _stages(rows: Iterable[Row]) -> list[list[str]]:
         by.setdefault(what, {})[stage] = _errors(row)
     stages = list(dict.fromkeys(stage for found in by.values() for stage in found))
     lines = [[what, *(found.get(stage, "") for stage in stages)] for what, found in by.items()]
-    return [["median, p90 of the error", *stages], ["---"] * (1 + len(stages)), *lines]
+    return [["median, p90 of the error", *stages], *lines]
+
+
+PIVOTS: dict[str, Callable[[Iterable[Row]], list[list[str]]]] = {  # views whose columns come from the rows
+    "stages": _stages,
+    "kernel-lengths": kernel_tables.lengths,
+    "kernel-steps": kernel_tables.steps,
+    "hgemm-ladder": kernel_tables.ladder,
+    "hgemm-products": kernel_tables.products,
+}
 
 
 def table(summary: Summary, view: str) -> str:
@@ -213,9 +228,10 @@ def table(summary: Summary, view: str) -> str:
     def cell(row: Row, how: str | Callable[[Row], str]) -> str:
         return quantity(row[how], units[how]) if isinstance(how, str) else how(row)
 
-    lines = [[*shown], ["---"] * len(shown), *([cell(r, how) for how in shown.values()] for r in rows)]
-    if view == "stages":
-        lines = _stages(rows)
+    lines = (
+        PIVOTS[view](rows) if view in PIVOTS else [[*shown], *([cell(r, how) for how in shown.values()] for r in rows)]
+    )
+    lines.insert(1, ["---"] * len(lines[0]))
     return "".join(f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in lines)
 
 
