@@ -67,7 +67,7 @@ def _softmax_held(
         for i in tl.static_range(PARTS):
             e = exp2(again(grouped(held[i], GROUP), sums[:, None]) * LOG2E - top)
             sums += tl.sum(e, 1)
-            kept += (e.to(x.dtype.element_ty),)
+            kept += (e.to(x.dtype.element_ty),)  # type: ignore
         scale = 1 / tl.sum(sums, 0)
         done = tl.zeros((COLS // GROUP,), tl.float32) + scale
         for i in tl.static_range(PARTS):
