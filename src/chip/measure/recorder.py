@@ -19,6 +19,7 @@ from chip.traces import Flow, Operator, Place, TensorArg
 
 LINE = 16  # bytes: the alignment that kernels look at
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+VIEWS = torch._C.DispatchKey.ADInplaceOrView
 has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 WARM_SHARE = 8  # closer than this part of the cache is simply warm
 
@@ -34,7 +35,9 @@ class Dispatched(TorchDispatchMode):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if has_kernel(func.name(), COMPOSITE) and not has_kernel(func.name(), self.backend):
-            with self:
+            # A mode runs below torch's own tracking of views. Without it a view of a weight requires no grad, and
+            # torch.matmul asks that of a weight before it makes one matrix of a batch: bmm would be seen for mm.
+            with torch._C._SetExcludeDispatchKeyGuard(VIEWS, False), self:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         number, self.count = self.count, self.count + 1
         return self.on_call(number, func, args, kwargs)
