@@ -45,6 +45,11 @@ class Pair:
         return self.replayed is not None and self.replayed.status == "ok"
 
     @property
+    def same_name(self) -> bool:
+        """Whether the kernel that was captured ran again."""
+        return self.replayed is not None and tiers.plain(self.replayed.name) == tiers.plain(self.signature.kernel.name)
+
+    @property
     def alone_ns(self) -> float:
         return self.replayed.median_ns if self.replayed is not None and self.ok else 0.0
 
@@ -214,7 +219,7 @@ def _tiers(pairs: Sequence[Pair]) -> dict[str, Any]:
         mine = [p for p in pairs if p.signature.tier == tier]
         done = [p for p in mine if p.ok and p.replayed is not None]
         time_ns = sum(p.signature.total_ns for p in done)
-        same_ns = sum(p.signature.total_ns for p in done if p.replayed and p.replayed.name == p.signature.kernel.name)
+        same_ns = sum(p.signature.total_ns for p in done if p.same_name)
         found[name] = {
             "method": tiers.METHODS[tier],
             "unique_kernels": len(mine),

@@ -172,6 +172,15 @@ def test_another_kernel_in_its_place_is_not_the_same():
     assert report["tier_breakdown"]["tier2_cublas"]["same_kernel_share"] == 0.0
 
 
+def test_a_fill_is_the_same_whether_or_not_the_profiler_knew_its_memory():
+    product, add = replay_of().kernels
+    fill = Kernel("Memset (Device)", "memset", size_bytes=4, operator=0)
+    trace = replace(TRACE, kernels=(fill, *KERNELS[1:]))
+    key = signatures.workload_of(trace).signatures[0].key
+    again = replay_of(kernels=(replace(product, key=key, name="Memset (Unknown)"), add))
+    assert explain.explain(trace, again)["tier_breakdown"]["tier1_cuda_runtime"]["same_kernel_share"] == 1.0
+
+
 def test_without_a_graph_the_host_is_what_no_kernel_covers():
     eager = replace(TRACE, timings={"eager": TIMINGS["eager"]}, missing={"graph": "it synchronises"})
     rows = {r["term"]: r["us"] for r in explain.explain(eager, replay_of())["breakdown"]}

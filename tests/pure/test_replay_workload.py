@@ -49,6 +49,7 @@ def test_owners_follow_the_order_of_names_where_runs_differ():
     assert owners.aligned(["a", "b", "c", "b"], known) == [0, 1, 2, 3]
     assert owners.aligned(["a", "x", "b", "c", "b"], known) == [0, -1, 1, 2, 3]
     assert owners.aligned(["b", "c", "b"], known) == [1, 2, 3]
+    assert owners.aligned(["Memset (Unknown)", "a"], [("Memset (Device)", 5), ("a", 6)]) == [5, 6]
 
 
 def test_launches_with_the_same_arguments_are_one_kernel():

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 
+from chip.replay import tiers
 from chip.replay.chrome import DeviceEvent, Profile, inside
 from chip.traces import Kernel, KernelEvent, Operator
 
@@ -31,10 +32,11 @@ def during(profile: Profile, mark: str) -> list[list[DeviceEvent]]:
 
 def aligned(names: Sequence[str], known: Sequence[tuple[str, int]]) -> list[int]:
     """Owner of each name in turn, from a second run with the same sequence of kernels; -1 where it had no such one."""
-    if list(names) == [name for name, _ in known]:
+    ran, before = [tiers.plain(name) for name in names], [tiers.plain(name) for name, _ in known]
+    if ran == before:
         return [owner for _, owner in known]
     owners = [-1] * len(names)
-    matcher = SequenceMatcher(None, [name for name, _ in known], list(names), autojunk=False)
+    matcher = SequenceMatcher(None, before, ran, autojunk=False)
     for block in matcher.get_matching_blocks():
         for i in range(block.size):
             owners[block.b + i] = known[block.a + i][1]

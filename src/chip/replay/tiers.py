@@ -28,6 +28,12 @@ ATTENTION = re.compile(r"flash_fwd|flash::|fmha|cudnn|attention|mem_eff", re.I)
 TRITON = re.compile(r"^triton_|_kernel_\d+d\d+d|^_\w+_kernel(_\d+)?$")
 
 
+def plain(name: str) -> str:
+    """A kernel's name as it is compared. Of the runtime's copies and fills the profiler says which memory they touch,
+    but not always: one fill is `Memset (Device)`, and the same run again `Memset (Unknown)`."""
+    return name.replace("Unknown", "Device") if name.startswith(("Memset ", "Memcpy ")) else name
+
+
 def tier_of(kernel: Kernel, operator: Operator | None) -> int | None:
     """1, 2 or 3; None where nothing here can run it again."""
     if kernel.kind in ("memcpy", "memset"):

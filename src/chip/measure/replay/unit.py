@@ -27,6 +27,7 @@ from chip.replay.chrome import DeviceEvent
 from chip.replay.results import NO_GRAPH, Replayed
 from chip.replay.rotation import COLD_FACTOR, Rotation, rotation
 from chip.replay.signatures import Unit
+from chip.replay.tiers import plain
 from chip.types import ChipError
 
 ROUND_S = 2e-3  # a round is as many calls as take about this long
@@ -287,7 +288,7 @@ def _places(wanted: Sequence[str], ran: Sequence[str], positions: Sequence[int])
     free = list(range(len(ran)))
     found: list[int | None] = []
     for name, position in zip(wanted, positions):
-        same = [i for i in free if ran[i] == name]
+        same = [i for i in free if plain(ran[i]) == plain(name)]
         place = position if position in same else same[0] if same else position if position in free else None
         if place is not None:
             free.remove(place)
