@@ -3,7 +3,7 @@
   isolated     every kernel alone, all its inputs cold                          replay, profiler's clock
   cache        the same with inputs as warm as in the model, less the above     replay
   switch       in its place in the sequence of the step, less the above and     replay
-               less the clock: other code and other data in the caches
+               less the sequence's clock: other code and data in the caches
   spread       all launches of a kernel in the sequence, less as many times     replay; capture where a kernel has
                their median                                                     no place in the sequence
   missing      captured time of kernels that could not be replayed              capture
@@ -84,7 +84,6 @@ def explain(trace: Trace, replay: Replay, run: Run | None = None) -> dict[str, A
     full_ns = _whole_ns(trace, "graph") or _whole_ns(trace, "eager")
     predicted_ns = sum(terms.get(name, 0.0) for name in ("isolated", "cache", "switch", "gaps", "clock"))
     predicted_ns += sum(p.total_ns(p.spread_ns) for p in pairs)
-    kernels_ns = sum(p.total_ns(p.model_ns + p.spread_ns) for p in pairs)
     eager_ns = _whole_ns(trace, "eager")
     report = {
         "schema": SCHEMA,
@@ -97,7 +96,7 @@ def explain(trace: Trace, replay: Replay, run: Run | None = None) -> dict[str, A
         "full_model_inference_us": _us(full_ns),
         "predicted_from_kernels_us": _us(predicted_ns),
         "error_percent": _percent(predicted_ns, full_ns),
-        "error_percent_gpu_busy": _percent(kernels_ns, trace.busy_ns),
+        "error_percent_gpu_busy": _percent(predicted_ns - terms.get("gaps", 0.0), trace.busy_ns),
         "error_percent_eager": _percent(predicted_ns, eager_ns),
         "full_model_noise_percent": _noise(trace),
         "coverage": _coverage(pairs),
@@ -124,19 +123,19 @@ def _terms(trace: Trace, pairs: Sequence[Pair], sequence: Sequenced | None) -> d
     model_hz = trace.timings["graph"].clock_hz if in_graph else None
     whole_ns = _whole_ns(trace, "graph") or _whole_ns(trace, "eager")
     done = [(p, p.replayed) for p in pairs if p.ok and p.replayed is not None]
-    clock_ns = {p.signature.key: at_clock(r, model_hz) if in_graph else 0.0 for p, r in done}
     terms = {
         "isolated": sum(p.total_ns(p.alone_ns if r.cold_ns is None else r.cold_ns) for p, r in done),
         "cache": sum(p.total_ns(p.alone_ns - r.cold_ns) for p, r in done if r.cold_ns is not None),
         "spread": sum(_spread_ns(p, r) for p, r in done),
         "missing": float(sum(p.signature.total_ns for p in pairs if not p.ok)),
     }
-    if sequence is not None:  # which runs at the model's clock: what that costs is a term of its own
-        placed = [p for p, r in done if r.placed_ns is not None]
-        terms["switch"] = sum(p.total_ns(p.model_ns - p.alone_ns - clock_ns[p.signature.key]) for p in placed)
+    if sequence is not None:  # what its clock costs is a term of its own
+        hz = sequence.timing.clock_hz or model_hz
+        placed = [(p, at_clock(r, hz) if in_graph else 0.0) for p, r in done if r.placed_ns is not None]
+        terms["switch"] = sum(p.total_ns(p.model_ns - p.alone_ns - clock_ns) for p, clock_ns in placed)
     if in_graph:
         terms["gaps"] = sum(p.total_ns(r.gap_ns if sequence is None else sequence.gap_ns) for p, r in done)
-        terms["clock"] = sum(p.total_ns(clock_ns[p.signature.key]) for p, _ in done)
+        terms["clock"] = sum(p.total_ns(at_clock(r, model_hz)) for p, r in done)
     if trace.source != "operators":
         terms["overlap"] = -float(trace.overlap_ns)
     if not in_graph:
@@ -152,15 +151,15 @@ def _spread_ns(p: Pair, kernel: Replayed) -> float:
     return p.signature.total_ns - p.total_ns(p.signature.median_ns)
 
 
-def at_clock(kernel: Replayed, model_hz: float | None) -> float:
-    """What the clock of the model adds to a kernel measured in bursts: between none and what unbroken load added."""
+def at_clock(kernel: Replayed, hz: float | None) -> float:
+    """What a clock adds to a kernel measured in bursts: between none and what unbroken load added."""
     extra = kernel.load_ns or 0.0
-    if model_hz is None or kernel.burst_hz is None or kernel.load_hz is None:
+    if hz is None or kernel.burst_hz is None or kernel.load_hz is None:
         return extra
     fell = kernel.burst_hz - kernel.load_hz
     if fell <= 0.01 * kernel.burst_hz:
         return 0.0  # the clock stayed: what differs is noise
-    return extra * min(1.0, max(0.0, (kernel.burst_hz - model_hz) / fell))
+    return extra * min(1.0, max(0.0, (kernel.burst_hz - hz) / fell))
 
 
 LABELS = {

@@ -63,7 +63,7 @@ def test_terms_add_up_to_the_whole_exactly():
     assert report["predicted_from_kernels_us"] == 140.0
     assert report["error_percent"] == pytest.approx(-6.667)
     assert report["error_percent_eager"] == pytest.approx(-84.444)
-    assert report["error_percent_gpu_busy"] == 0.0  # 120 of 120 us
+    assert report["error_percent_gpu_busy"] == pytest.approx(4.167)  # 120 us and the clock's 5, of 120
     assert report["unexplained_percent"] == pytest.approx(6.667)
 
 
@@ -102,6 +102,18 @@ def test_in_their_places_kernels_are_what_the_model_ran_and_the_clock_is_taken_o
     assert report["kernels"]["median_abs_error_percent"] == pytest.approx(3.25)  # of 4 and 2.5
     tier = report["tier_breakdown"]["tier2_cublas"]
     assert (tier["total_us"], tier["alone_us"]) == (107.0, 101.0)
+
+
+def test_a_sequence_that_ran_at_a_higher_clock_is_taken_to_the_models():
+    """At 1.75 GHz the load costs a product 0.25 us, at the model's 1.5 GHz 0.5: ten of them 2.5 us more."""
+    whole = in_places()
+    faster = replace(whole.sequence, timing=replace(whole.sequence.timing, clock_hz=1.75e9))
+    report = explain.explain(TRACE, replace(whole, sequence=faster))
+    rows = {r["term"]: r["us"] for r in report["breakdown"]}
+    assert (rows["switch"], rows["clock"]) == (2.0, 5.0)
+    assert report["predicted_from_kernels_us"] == 137.0
+    assert report["error_percent_gpu_busy"] == pytest.approx(8.333)  # 130 of 120 us
+    assert sum(rows[term] for term in list(rows)[: list(rows).index("full_model")]) == pytest.approx(150.0)
 
 
 def test_a_kernel_without_a_place_is_taken_alone():
@@ -209,7 +221,7 @@ def files(tmp_path):
 def test_explain_prints_the_account_and_writes_it(files, tmp_path, capsys):
     assert cli.main(["explain", *files]) == 0
     out = capsys.readouterr().out
-    assert "from its kernels      140 us, -6.67 % (of GPU-busy time +0.00 %, of eager wall time -84.44 %)" in out
+    assert "from its kernels      140 us, -6.67 % (of GPU-busy time +4.17 %, of eager wall time -84.44 %)" in out
     assert "replayed              95.2 % of launches, 96.8 % of GPU time" in out
     assert re.search(r"unexplained +\+10\.0 us +\+6\.7 %", out)
     assert "not replayed: someone_elses x1: no operator launched it" in out
