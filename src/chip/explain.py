@@ -137,7 +137,7 @@ def _terms(trace: Trace, pairs: Sequence[Pair], sequence: Sequenced | None) -> d
         terms["gaps"] = sum(p.total_ns(r.gap_ns if sequence is None else sequence.gap_ns) for p, r in done)
         terms["clock"] = sum(p.total_ns(at_clock(r, model_hz)) for p, r in done)
     if trace.source != "operators":
-        terms["overlap"] = -float(trace.overlap_ns)
+        terms["overlap"] = 0.0 - trace.overlap_ns  # and no -0.0
     if not in_graph:
         terms["host"] = whole_ns - trace.busy_ns
     terms["unexplained"] = whole_ns - sum(terms.values())
@@ -279,7 +279,8 @@ def _lost(p: Pair) -> dict[str, Any]:
 
 
 def _energy(trace: Trace, pairs: Sequence[Pair]) -> dict[str, Any] | None:
-    """Joules of the kernels that were repeated for it, held against the whole step's."""
+    """Joules of the kernels that were repeated for it, held against the whole step's. The others are smaller and draw
+    less, but how much was not measured."""
     timing = trace.timings.get("graph") or trace.timings.get("eager")
     done = [(p, p.replayed.joules) for p in pairs if p.replayed is not None and p.replayed.joules is not None]
     if timing is None or timing.joules is None or not done:
@@ -289,8 +290,9 @@ def _energy(trace: Trace, pairs: Sequence[Pair]) -> dict[str, Any] | None:
     return {
         "full_model_j": timing.joules,
         "kernels_j": joules,
+        "kernels_error_percent": _percent(joules, timing.joules),  # as if the rest drew nothing
         "share_of_gpu_time": round(share, 4),
-        "kernels_scaled_j": joules / share,
+        "kernels_scaled_j": joules / share,  # as if it drew what these draw
         "error_percent": _percent(joules / share, timing.joules),
     }
 

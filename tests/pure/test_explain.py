@@ -209,6 +209,11 @@ def test_energy_is_scaled_by_the_share_that_was_measured():
     assert report["energy"]["kernels_j"] == pytest.approx(0.04)
     assert report["energy"]["share_of_gpu_time"] == pytest.approx(100 / 124, abs=1e-4)
     assert report["energy"]["kernels_scaled_j"] == pytest.approx(0.0496)
+    assert report["energy"]["kernels_error_percent"] == pytest.approx(-20.0)  # had the rest drawn nothing
+    assert report["energy"]["error_percent"] == pytest.approx(-0.8)
+    said = cli.command("explain").render(report)
+    assert "energy: 0.04 J in kernels of 80.7 % of GPU time, 0.0496 J if the rest draws as much" in said
+    assert "0.05 J in the whole step: -20.00 % to -0.80 %" in said
 
 
 @pytest.fixture

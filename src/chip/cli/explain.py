@@ -114,8 +114,9 @@ def render(report: dict[str, Any]) -> str:
     if report["energy"]:
         e = report["energy"]
         parts.append(
-            f"energy: {e['kernels_scaled_j']:.4g} J from kernels ({percent(e['share_of_gpu_time'])} of GPU time),"
-            f" {e['full_model_j']:.4g} J of the whole step: {_signed(e['error_percent'])}"
+            f"energy: {e['kernels_j']:.4g} J in kernels of {percent(e['share_of_gpu_time'])} of GPU time,"
+            f" {e['kernels_scaled_j']:.4g} J if the rest draws as much; {e['full_model_j']:.4g} J in the whole step:"
+            f" {_signed(e['kernels_error_percent'])} to {_signed(e['error_percent'])}"
         )
     lost = [f"not replayed: {short(x['kernel'])} x{x['launches']}: {x['reason']}" for x in report["not_replayed"]]
     notes = lost + [f"note: {n}" for n in report["notes"]]
@@ -134,7 +135,7 @@ def waterfall_text(rows: list[dict[str, Any]]) -> str:
         begin, end = (0.0, row["us"]) if row.get("total") else (at, at + row["us"])
         at = end
         low, high = (min(max(0, round(BAR * x / top)), BAR + 10) for x in sorted((begin, end)))
-        mark = "#" if row.get("total") else "+" if end >= begin else "-"
+        mark = "#" if row.get("total") else "+" if end > begin else "-" if end < begin else ""
         shown.append(
             {
                 "from single kernels to the whole": row["label"],
