@@ -183,6 +183,17 @@ def test_alone_each_kernel_follows_itself_and_all_share_a_session_of_the_profile
         assert kernel.flags == ()
 
 
+@pytest.mark.parametrize(("share", "load", "rested"), [(0.5, True, True), (0.5, False, False), (0.001, True, False)])
+def test_what_is_heavy_rests_before_it_is_looked_at(share, load, rested, monkeypatch):
+    """Unless the model ran at its full clock: then no load lowers it."""
+    rests = []
+    monkeypatch.setattr(timing, "rest", rests.append)
+    first, *_ = signatures.units_of(signatures.workload_of(step_of_layers()))
+    ((found,),) = replay_units([replace(first, share=share)], DEVICE, Settings(runs=20, load=load))
+    assert found.status == "ok"
+    assert bool(rests) is rested
+
+
 def test_a_unit_that_cannot_run_says_why_and_costs_no_other():
     good, bad, *_ = signatures.units_of(signatures.workload_of(step_of_layers()))
     bad = replace(bad, operator=replace(bad.operator, name="aten::no_such"))

@@ -18,6 +18,7 @@ from chip.measure.timer import Take
 Call = Callable[[], object]
 SPIN_LIMIT_S = 0.05
 IN_FLIGHT = 3  # runs enqueued ahead of an unbroken load
+REST_SHARE, LONGEST_REST_S = 5.0, 0.03  # of the work before it
 COLD_FACTOR = 4  # times the L2 cache
 
 
@@ -142,14 +143,19 @@ def unbroken(device: Device, run: Callable[[], object], calls: int) -> Take:
     return take
 
 
-def rested(device: Device, take: Take, inner: int, share: float = 5.0, longest_s: float = 0.03) -> Take:
-    """The same with a rest of `share` times its length after each sample, so that a GPU stays at its boost clock."""
+def rest(busy_s: float) -> None:
+    """Long enough after so much work that a GPU stays at its boost clock."""
+    time.sleep(min(LONGEST_REST_S, REST_SHARE * busy_s))
+
+
+def rested(device: Device, take: Take, inner: int) -> Take:
+    """The same with a rest after each sample."""
     if device.kind == "cpu":
         return take
 
     def sample() -> int:
         ns = take()
-        time.sleep(min(longest_s, share * ns * inner * 1e-9))
+        rest(ns * inner * 1e-9)
         return ns
 
     return sample

@@ -36,7 +36,7 @@ GAP_RULE = StopRule(0.01, 5, 10, 0.05)
 BURST_RULE = StopRule(0.003, 8, 30, 0.15)
 LOAD_RULE = StopRule(0.003, 10, 60, 0.15)
 SETTLE_S = 0.2  # until clock and power have settled, and the driver's reading of the clock with them
-HEAVY = 0.01  # share of the step from which a unit is run under unbroken load too; less does not move the clock
+HEAVY = 0.01  # share of the step from which a unit rests and is run under unbroken load too; less moves no clock
 METHODS = {1: "CUDA runtime called directly", 2: "cuBLAS called directly", 3: "{} called again"}
 Call = Callable[[], object]
 P = ParamSpec("P")
@@ -117,6 +117,7 @@ class _Bench:
         self.operator = unit.operator or direct.stand_in(unit)
         wanted = settings.warmup + settings.runs
         self.in_graph = True
+        self.heavy = settings.load and unit.share >= HEAVY
         self.flags: list[str] = []
         self.count = max(LEAST_CALLS, min(MOST_CALLS, round(ROUND_S / max(unit.median_s, 1e-7)), wanted))
         if device.kind == "cuda":
@@ -125,7 +126,8 @@ class _Bench:
             self.rounds = [self._round(p) for i, p in enumerate(self.plans) if p not in self.plans[:i]]
             self.runs = [self._runner(made) for made in self.rounds]
             self.looks = [
-                Looked(run, self._times(len(made.calls)), made.before) for run, made in zip(self.runs, self.rounds)
+                Looked(run, self._times(len(made.calls)), self._before(made))
+                for run, made in zip(self.runs, self.rounds)
             ]
 
     # -- a CPU: operators by the host's clock --------------------------------------------------------------------------
@@ -161,6 +163,13 @@ class _Bench:
         round_s = self.unit.median_s * self.count
         return with_joules(matched, self.device, self.runs[0], round_s, self.count, self.settings.energy_s)
 
+    def _before(self, made: _Round) -> Call:
+        """Ahead of a round that is looked at. What is heavy rests, as in bursts: without a pause it would lower the
+        clock, its own and that of the units looked at next."""
+        if not self.heavy:
+            return made.before
+        return in_turn([lambda: timing.rest(self.unit.median_s * len(made.calls)), made.before])
+
     def _runner(self, made: _Round) -> Call:
         """The round as a graph; call by call where the operator cannot be captured."""
         try:
@@ -176,7 +185,7 @@ class _Bench:
         if not self.in_graph:
             return None
         run, made, d = self.runs[0], self.rounds[0], self.device
-        light = not self.settings.load or made.flush is not None or self.unit.share < HEAVY
+        light = not self.heavy or made.flush is not None
         burst_ns, burst_hz = self._burst(run, made, light)
         gap_ns = (burst_ns - sum(_median_ns(launches) for launches in plain)) / len(plain)
         if light:
