@@ -79,7 +79,8 @@ def _kernel(s, operators):
 def last_pass(path):
     """The events of a Chrome trace that belong to its last annotated pass, with what of them matters."""
     every = [e for e in chrome.events(path) if e.get("ph") == "X"]
-    begun = max((e for e in every if e["name"].startswith(PASS)), key=lambda e: e["ts"])
+    passes = [e for e in every if e.get("cat") == "user_annotation" and e["name"].startswith(PASS)]  # not the device's
+    begun = max(passes, key=lambda e: e["ts"])
     end = begun["ts"] + begun["dur"]
     device = [e for e in every if e.get("cat") in chrome.DEVICE and begun["ts"] <= e["ts"] <= end]
     host = [e for e in every if e.get("cat") == "cpu_op" and begun["ts"] <= e["ts"] <= end]
