@@ -219,6 +219,8 @@ def comparison_report():
         "full_model_inference_us": 1000.0,
         "predicted_from_kernels_us": 1005.0,
         "error_percent": 0.5,
+        "error_percent_gpu_busy": 0.7,
+        "energy": {"kernels_error_percent": -8.0, "error_percent": 2.0},
         "unexplained_percent": -0.5,
         "kernels": {"median_abs_error_percent": 2.5, "median_abs_error_us": 0.05},
         "coverage": {"launches": 0.99, "gpu_time": 0.995, "unique_kernels": 0.9},

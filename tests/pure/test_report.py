@@ -104,8 +104,12 @@ def test_validation_kernels_and_replay(everything):
     assert rung["baseline_p50_us"] == pytest.approx(200)
     assert rung["speedup_p50"] == pytest.approx(200 / 205)
     assert rung["share_of_roof"] == 0.4
-    assert next(everything.rows("replays"))["error_percent"] == 0.5
-    assert [r["us"] for r in everything.rows("replay_terms")][:3] == [980.0, -60.0, 75.0]
+    made_up = {"title": "bloom-560m hf-graph prefill 1x5"}
+    replay = next(everything.rows("replays", **made_up))
+    assert [replay[key] for key in ("error_percent", "busy_error_percent", "energy_low_percent")] == [0.5, 0.7, -8.0]
+    assert [r["us"] for r in everything.rows("replay_terms", **made_up)][:3] == [980.0, -60.0, 75.0]
+    worst = max(everything.rows("replays"), key=lambda r: abs(r["error_percent"]))
+    assert [c["value"] for c in everything.rows("headlines", section="replay")] == [worst["error_percent"]], "no pick"
 
 
 def test_headlines_are_values_of_other_tables(everything):

@@ -218,14 +218,17 @@ TABLES: dict[str, tuple[Column, ...]] = {
         device | | as its driver names it
         whole | | how the step was run whole: graph or eager
         full_model_us | us | the step, run whole
-        from_kernels_us | us | sum of its kernels, each replayed alone
-        error_percent | % | sum over whole, less one
+        from_kernels_us | us | its kernels replayed, in their places where these are known, and the gaps between them
+        error_percent | % | that over the whole, less one
+        busy_error_percent | % | the kernels without gaps over the time in which kernels ran, less one
         unexplained_percent | % | of the whole that no measured term explains
         launches_covered | share | of launches that were replayed
         time_covered | share | of GPU time that was replayed
         kernel_error_percent | % | median over unique kernels of replayed against captured, without sign
         kernel_error_us | us | the same as a time: met when within 4 % or 0.2 us
         same_kernel | share | of the matrix products' time, replayed by the very kernel that was captured
+        energy_low_percent | % | energy of the kernels measured over that of the whole, less one
+        energy_high_percent | % | the same if the rest of the kernels draws as much
         {_SOURCE}
     """),
     "replay_tiers": _columns(f"""
@@ -235,7 +238,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         unique_kernels | count | in the tier
         launches | count | in the step
         captured_us | us | of all its launches, in the model
-        total_us | us | of all its launches, each replayed alone
+        total_us | us | of all its launches, replayed
         {_SOURCE}
     """),
     "replay_terms": _columns(f"""
@@ -252,7 +255,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         tier | | it belongs to
         launches | count | in the step
         captured_us | us | in the model
-        replayed_us | us | alone
+        replayed_us | us | in its place where that is known, else alone
         error_percent | % | replayed over captured, less one
         {_SOURCE}
     """),

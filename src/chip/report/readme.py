@@ -63,6 +63,11 @@ def _own(column: str) -> Callable[[Row], str]:
     return lambda row: quantity(row[column], str(row["unit"]))
 
 
+def _signed(*names: str) -> Callable[[Row], str]:
+    """An error in percent, or from which to which."""
+    return lambda row: " to ".join(f"{row[name]:+.2f} %" for name in names if row[name] is not None)
+
+
 def _span(row: Row) -> str:
     return f"{quantity(row['low'], row['unit'])} - {quantity(row['high'], row['unit'])}"
 
@@ -175,8 +180,9 @@ VIEWS: dict[str, View] = {
             "step": "title",
             "whole": "full_model_us",
             "from its kernels": "from_kernels_us",
-            "error": "error_percent",
-            "unexplained": "unexplained_percent",
+            "error": _signed("error_percent"),
+            "of GPU-busy time": _signed("busy_error_percent"),
+            "unexplained": _signed("unexplained_percent"),
             "launches, GPU time replayed": lambda r: (
                 f"{quantity(r['launches_covered'], 'share')}, {quantity(r['time_covered'], 'share')}"
             ),
@@ -184,6 +190,7 @@ VIEWS: dict[str, View] = {
                 f"{quantity(r['kernel_error_percent'], '%')}, {quantity(r['kernel_error_us'], 'us')}".strip(", ")
             ),
             "same GEMM kernel": "same_kernel",
+            "energy of its kernels": _signed("energy_low_percent", "energy_high_percent"),
         },
     ),
 }

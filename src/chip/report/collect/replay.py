@@ -13,7 +13,7 @@ KERNEL = ("kernel", "tier", "launches", "captured_us", "replayed_us", "error_per
 
 def collect(opened: Opened, out: Summary) -> int:
     data = opened.data
-    kernels = data.get("kernels") or {}
+    kernels, energy = data.get("kernels") or {}, data.get("energy") or {}
     same = {"title": data["title"], "source": opened.name}
     out.add(
         "replays",
@@ -22,12 +22,15 @@ def collect(opened: Opened, out: Summary) -> int:
         full_model_us=data["full_model_inference_us"],
         from_kernels_us=data["predicted_from_kernels_us"],
         error_percent=data["error_percent"],
+        busy_error_percent=data.get("error_percent_gpu_busy"),
         unexplained_percent=data["unexplained_percent"],
         launches_covered=data["coverage"]["launches"],
         time_covered=data["coverage"]["gpu_time"],
         kernel_error_percent=kernels.get("median_abs_error_percent"),
         kernel_error_us=kernels.get("median_abs_error_us"),
         same_kernel=data["tier_breakdown"]["tier2_cublas"].get("same_kernel_share"),
+        energy_low_percent=energy.get("kernels_error_percent"),
+        energy_high_percent=energy.get("error_percent"),
         **same,
     )
     for name, tier in data["tier_breakdown"].items():

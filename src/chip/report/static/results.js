@@ -112,7 +112,7 @@ const Results = (() => {
         h(
           "p",
           { class: "lead" },
-          `whole step ${duration(r.full_model_us / 1e6)}, sum of its kernels ${duration(r.from_kernels_us / 1e6)}: ${quantity(r.error_percent, "%")}. Unexplained: ${quantity(r.unexplained_percent, "%")}. Replayed: ${percent(r.launches_covered)} of launches, ${percent(r.time_covered)} of GPU time.`,
+          `whole step ${duration(r.full_model_us / 1e6)}, from its kernels ${duration(r.from_kernels_us / 1e6)}: ${quantity(r.error_percent, "%")}. Unexplained: ${quantity(r.unexplained_percent, "%")}. Replayed: ${percent(r.launches_covered)} of launches, ${percent(r.time_covered)} of GPU time.`,
         ),
         h(
           "div",
