@@ -240,7 +240,10 @@ def test_explain_prints_the_account_and_writes_it(files, tmp_path, capsys):
 def test_explain_draws(files, tmp_path):
     pytest.importorskip("matplotlib")
     assert cli.main(["explain", *files, "--plot", str(tmp_path / "w.svg"), "--json"]) == 0
-    assert "gaps between kernels" in (tmp_path / "w.svg").read_text()
+    drawn = (tmp_path / "w.svg").read_text()
+    assert "gaps between kernels" in drawn
+    assert "launched by the host, it takes 0.90 ms" in drawn, "in words: as a bar it would hide all others"
+    assert "the axis does not begin at 0" in drawn
     assert cli.main(["explain", *files, "--plot", str(tmp_path / "w.txt")]) == 2
 
 
