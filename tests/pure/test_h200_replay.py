@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from chip import explain, traces
-from chip.cli.explain import REPORT, TIMING
+from chip.cli.explain import REPORT, TIMING, waterfall_text
 from chip.replay import results
 
-RECORDS = Path(__file__).parents[2] / "results" / "h200" / "replay"
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "results" / "h200" / "replay"
 CASES = (
     "bloom-560m-1x5",
     "bloom-560m-8x512",
@@ -123,3 +124,8 @@ def test_energy_of_kernels_against_the_step(case, of_kernels, scaled):
     assert energy["share_of_gpu_time"] >= 0.9
     found = energy["kernels_error_percent"], energy["error_percent"]
     assert found == (pytest.approx(of_kernels, abs=0.01), pytest.approx(scaled, abs=0.01))
+
+
+def test_the_readme_prints_an_account_as_it_is():
+    printed = waterfall_text(document("tinyllama-1.1b-decode-8x512", REPORT)["breakdown"])
+    assert f"```text\n{printed}\n```" in (ROOT / "README.md").read_text()
