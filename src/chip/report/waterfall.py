@@ -61,7 +61,7 @@ def _span(rows: list[dict[str, Any]]) -> tuple[float, float]:
         levels.append(at)
     low, high = min(levels), max(levels)
     below = low - max(0.25 * (high - low), 0.01 * high)
-    return max(0.0, below) if below > 0.3 * high else 0.0, high
+    return below if below > 0.3 * high else 0.0, high or 1.0
 
 
 def _colour(row: dict[str, Any]) -> str:
