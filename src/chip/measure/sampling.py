@@ -18,7 +18,7 @@ MAX_BYTES = 16e9  # of one case's tensors
 MAX_FLOPS = 2e13
 
 LINEAR_POINTS = 440
-ATTENTION_POINTS = 120  # each of prefill, decode and chunks after a past: half of these for the last
+ATTENTION_POINTS = 180  # each of prefill, decode and chunks after a past: half of these for the last
 ENGINE_ATTENTION_POINTS = 64  # each of the ways in which engines call attention
 ROWS_COLS_POINTS = 88  # for each operator over rows and columns
 ROWS_COLS_OPS = ("rms_norm", "layer_norm", "gelu", "silu_mul", "softmax", "add", "embedding", "add_rms_norm", "silu")
