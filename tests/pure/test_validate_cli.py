@@ -13,8 +13,9 @@ from test_validate import BUSY, DEVICE, said, synthetic
 
 from chip import artifact, codec, runs
 from chip.cli import main
+from chip.engine_profile import EngineProfile
 from chip.runs import Runs
-from chip.types import Scenario
+from chip.types import Ceiling, Scenario
 from chip.validate import peers
 from chip.validate.document import SCHEMA
 
@@ -175,3 +176,24 @@ def test_bad_input_is_one_line(capsys, file, made, round_gpu, tmp_path):
         assert code == 2, (words, err)
         assert expected in err, (words, err)
         assert len(err.strip().splitlines()) == 1, err
+
+
+def terms_of(path, engine, host_step_s):
+    term = Ceiling(host_step_s, host_step_s, host_step_s, "s", "made up for tests")
+    made = EngineProfile(engine, "1", DEVICE, "a CPU", ("a dummy",), {"host_step_s": term})
+    artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(made), {}, ["of-a-dummy"]))
+    return path
+
+
+def test_terms_of_the_runs_own_host(capsys, file, round_gpu, tmp_path):
+    slow = terms_of(tmp_path / "slow.json", "vllm", 1.0)  # a second for each step
+    code, out, err = run(capsys, file, "--gpu", round_gpu, "--engine", "vllm", "--engine-profile", slow, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert any(u["file"].endswith("slow.json") for u in found["rests_on"])
+    assert all(p["predicted"] > 0.9 for p in found["points"] if p["metric"] == "tpot")
+    other = terms_of(tmp_path / "other.json", "hf-graph", 1.0)
+    code, out, err = run(capsys, file, "--gpu", round_gpu, "--engine", "vllm", "--engine-profile", other)
+    assert code == 2
+    assert "other.json is of hf-graph, of which there is no run to judge" in err
+    assert err.count("\n") == 1

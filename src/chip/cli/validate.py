@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     gpu = judge.gpu_of(sources, args.gpu)
     answers = peers.read(Path(args.peers)) if args.peers else None
     terms = {engine_profile.read(Path(f)).engine: f for f in args.engine_profile}
+    if idle := sorted(set(terms) - {r.engine for s in sources for r in s.ok if args.engine in ("", r.engine)}):
+        raise ChipError(f"--engine-profile {terms[idle[0]]} is of {idle[0]}, of which there is no run to judge")
     found = judge.judge(sources, gpu, args.engine, terms=terms)
     if not found.points:
         raise ChipError(f"no run could be judged; the first: {found.left_out[0]}")
