@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import chip  # noqa: E402
 from chip import cli, ops  # noqa: E402
-from chip.kernels import bench, build, catalog, check, plans, tiles, tune  # noqa: E402
+from chip.kernels import attempt, bench, build, catalog, check, plans, tiles, tune  # noqa: E402
 from chip.kernels.subjects import Subject, Variant, subject  # noqa: E402
 from chip.kernels.triton import decode_attention, rows, softmax  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
@@ -231,13 +231,13 @@ def test_a_wrong_kernel_fails(call):
 
 
 def test_poison_surrounds_and_fills_the_result():
-    buffer, view = check.poisoned(torch.zeros(3, 5), 2)
+    buffer, view = attempt.poisoned(torch.zeros(3, 5), 2)
     assert view.stride() == (7, 1)
     assert bool(buffer.isnan().all())
     view.fill_(0)
-    assert check.intact(buffer, view)
-    buffer[check.MARGIN - 1] = 0
-    assert not check.intact(buffer, view)
+    assert attempt.intact(buffer, view)
+    buffer[attempt.MARGIN - 1] = 0
+    assert not attempt.intact(buffer, view)
 
 
 def test_the_map_shows_where_a_product_is_wrong():

@@ -10,8 +10,8 @@ from chip.measurements import operator
 from chip.roofline import label
 
 if TYPE_CHECKING:
+    from chip.kernels.attempt import Finding
     from chip.kernels.bench import Timed
-    from chip.kernels.check import Finding
 
 
 def catalog(rows: Sequence[Mapping[str, Any]]) -> str:

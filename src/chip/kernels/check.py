@@ -15,12 +15,12 @@ import torch
 
 from chip import ops
 from chip.kernels import tiles
+from chip.kernels.attempt import Finding, attempt, intact, poisoned
 from chip.kernels.subjects import Subject, Variant
 from chip.measure.device import Device
 from chip.roofline import label
-from chip.types import ChipError, Op
+from chip.types import Op
 
-MARGIN = 64  # poisoned elements on either side
 TIMES = 2.0  # the error of PyTorch's own that is allowed
 FP32_ROUNDINGS = 4
 DIMS = (16, 32, 64, 80, 96, 128)
@@ -28,18 +28,6 @@ EDGES = ((1, 1), (1, 7), (3, 1), (5, 100), (2, 257), (4, 1024), (3, 4097), (2, 3
 # the last has more tiles than there are SMs: blocks that stay take a second one
 EDGE_PRODUCTS = ((1, 1, 8), (16, 16, 16), (64, 64, 64), (128, 256, 64), (256, 256, 256), (129, 257, 72), (1, 4096, 512),
                  (300, 200, 136), (33, 17, 19), (512, 768, 1024), (2200, 2400, 200))  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    kernel: str
-    variant: str
-    case: str
-    status: str  # "ok", "failed", "skipped"
-    error: float = 0.0  # largest, against float64
-    native_error: float = 0.0  # PyTorch's own, same precision
-    reason: str = ""
-    picture: tuple[str, ...] = ()  # where it is wrong
 
 
 @dataclass(frozen=True)
@@ -145,21 +133,6 @@ def examine(
     return finding
 
 
-def attempt(v: Variant, inputs: tuple[torch.Tensor, ...], out: Any, device: Device, title: str) -> str:
-    """Run it; what it raised, or nothing. A fault that took the device with it ends the check."""
-    try:
-        v.call(*inputs, out=out)
-        device.synchronize()
-        return ""
-    except Exception as e:
-        why = str(e).strip().splitlines()[0][:200] if str(e).strip() else type(e).__name__
-    try:
-        device.synchronize()
-    except Exception:
-        raise ChipError(f"{v.name} at {title}: {why}; the device no longer answers, see `check --sanitize`") from None
-    return why
-
-
 def distance(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want).abs().max())
 
@@ -168,21 +141,3 @@ def rounding(dtype: torch.dtype) -> float:
     """What no kernel can be blamed for, as a share of the largest value: rounding the result (half a unit in its last
     place), and a few of the sums that are fp32 whatever the result is."""
     return float(torch.finfo(dtype).eps) / 2 + FP32_ROUNDINGS * float(torch.finfo(torch.float32).eps)
-
-
-def poisoned(like: torch.Tensor, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(buffer, a view in it of the result's shape): all NaN, with margins, rows `pad` elements further apart."""
-    *outer, last = like.shape
-    strides, step = [1], last + pad
-    for n in reversed(outer):
-        strides.insert(0, step)
-        step *= n
-    buffer = torch.full((2 * MARGIN + step,), float("nan"), dtype=like.dtype, device=like.device)
-    return buffer, buffer.as_strided(like.shape, strides, MARGIN)
-
-
-def intact(buffer: torch.Tensor, view: torch.Tensor) -> bool:
-    """Whether everything around the result is still poison."""
-    outside = torch.ones_like(buffer, dtype=torch.bool)
-    outside.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(False)
-    return bool(buffer[outside].isnan().all())

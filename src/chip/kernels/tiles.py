@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from chip.kernels.check import Finding
-    from chip.kernels.subjects import Subject, Variant
-    from chip.measure.device import Device
+from chip.kernels.attempt import Finding, attempt, intact, poisoned
+from chip.kernels.subjects import Subject, Variant
+from chip.measure.device import Device
 
 TILE = 64
 MOST = 24  # tiles shown each way
@@ -35,8 +33,6 @@ def error_map(got: torch.Tensor, want: torch.Tensor, allowed: float) -> tuple[st
 def check_patterns(s: Subject, variants: list[Variant], device: Device) -> Iterator[Finding]:
     """The identity times a matrix whose entries name their place: every element is exact, and a misplaced one shows
     where it came from (row x 16 + column, modulo 256, all exact in fp16 and bf16)."""
-    from chip.kernels.check import Finding, attempt, intact, poisoned
-
     for n in SIZES:
         for dtype in (torch.bfloat16, torch.float16):
             a = torch.eye(n, dtype=dtype, device=device.torch_device)

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from chip.report.roofline_mark import Mark
 from chip.types import Op
-
-if TYPE_CHECKING:
-    from chip.report.roofline_plot import Mark
 
 WIDTH = 10.0  # of a crowd, as a factor of intensity
 FEWEST_OPERATORS, FEWEST_MARKS, MOST_OPERATORS = 4, 12, 8

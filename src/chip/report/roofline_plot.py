@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chip.cli.text import duration, si
 from chip.report import figure_file, roofline_inset
+from chip.report.roofline_mark import Mark
 from chip.roofline import Point, Roofs
 from chip.types import ChipError
 
@@ -25,18 +25,6 @@ MEMORY_SHADE, COMPUTE_SHADE = "#dbeafe", "#fdebd3"
 MAX_POINTS = 120
 ROW = 0.2  # inches a line of the list
 LIST_WIDTH, LIST_LINES = 4.75, 40
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    number: int
-    point: Point
-    colour: str
-    mark: str
-    first: bool  # the baseline: drawn hollow when its operator has other variants
-    alone: bool
-    x: float
-    y: float
 
 
 def save(path: Path, points: Sequence[Point], roofs: Roofs) -> None:

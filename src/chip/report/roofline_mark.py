@@ -1,0 +1,19 @@
+"""A point of a roofline as it is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chip.roofline import Point
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    number: int
+    point: Point
+    colour: str
+    mark: str
+    first: bool  # the baseline: drawn hollow when its operator has other variants
+    alone: bool
+    x: float
+    y: float
