@@ -7,7 +7,7 @@ from conftest import round_profile, write_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip import artifact, codec, engine_profile, engines
+from chip import artifact, codec, engine_profile, engines, runs
 from chip.engine_profile import TERMS, EngineProfile
 from chip.models import library
 from chip.predict.overheads import SOURCE, Overheads, Work
@@ -199,3 +199,20 @@ def test_another_host_widens_the_terms_of_the_host_alone():
         assert t.value == 1.0
         on_host = name not in ("kernel_s", "step_s")
         assert (t.low, t.high) == (pytest.approx((0.9 / 1.64, 1.2 * 1.64)) if on_host else (0.9, 1.2))
+
+
+def test_processes_of_one_host_are_apart_too():
+    """Dummies of two depths, whose steps a host takes as long for: the factor is the largest ratio in the records."""
+    ratios = []
+    for path in sorted((RESULTS / "engines").glob("vllm-?.json")):
+        steps: dict[str, list[float]] = {}
+        for r in runs.read(path)[1].runs:
+            if r.busy.get("decode", 1.0) < 0.5:
+                steps.setdefault(r.scenario.name, []).append(r.tpot_s)
+        ratios += [max(each) / min(each) for each in steps.values() if len(each) == 2]
+    assert max(ratios) == pytest.approx(engine_profile.BETWEEN_PROCESSES, abs=0.01)
+    term = Ceiling(2.0, 1.9, 2.2, "s", "made up")
+    wider = engine_profile.here({"host_step_s": term, "kernel_s": term})
+    assert wider["kernel_s"] == term
+    assert wider["host_step_s"].low == pytest.approx(1.9 / engine_profile.BETWEEN_PROCESSES)
+    assert wider["host_step_s"].high == pytest.approx(2.2 * engine_profile.BETWEEN_PROCESSES)

@@ -113,13 +113,13 @@ def composer(
 
 def _overheads(h: Hardware, engine: str, engine_file: str) -> Overheads | None:
     if engine_file:
-        return Overheads(engine_profile.given(Path(engine_file), h, engine).terms)
+        return Overheads(engine_profile.here(engine_profile.given(Path(engine_file), h, engine).terms))
     found = engine_profile.find(h, engine)
     if found is None:
         return None
     if engine_profile.is_bundled(h):
         return Overheads(engine_profile.elsewhere(found.terms), found.cpu)
-    return Overheads(found.terms)
+    return Overheads(engine_profile.here(found.terms))
 
 
 def predict(
