@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -330,15 +331,21 @@ def test_description_names_every_path(ask):
 def test_command_listens_on_loopback_until_interrupted():
     env = {**os.environ, "PYTHONPATH": str(SRC)}
     words = [sys.executable, "-m", "chip", "serve", "--port", "0", "--json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
-        where = json.loads(process.stdout.readline())
-        assert where["url"].startswith("http://127.0.0.1:")
-        connection = http.client.HTTPConnection(where["url"].split("/")[2], timeout=20)
-        connection.request("POST", "/api/predict", json.dumps(QUESTION), JSON)
-        assert connection.getresponse().status == 200
-        connection.close()
-        process.send_signal(signal.SIGINT)
-        _, talk = process.communicate(timeout=20)
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, preexec_fn=heard
+    ) as process:
+        try:
+            where = json.loads(process.stdout.readline())
+            assert where["url"].startswith("http://127.0.0.1:")
+            connection = http.client.HTTPConnection(where["url"].split("/")[2], timeout=20)
+            connection.request("POST", "/api/predict", json.dumps(QUESTION), JSON)
+            assert connection.getresponse().status == 200
+            connection.close()
+            process.send_signal(signal.SIGINT)
+            _, talk = process.communicate(timeout=20)
+        finally:
+            process.kill()
     assert process.returncode == 0
     assert talk == "Ctrl-C ends it\n"
 
