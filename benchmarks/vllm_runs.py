@@ -14,8 +14,9 @@ come too late here. Steps:
     readme    the README's first table
     dummies   `chip calibrate --engine vllm`
 
-Files land in OUT, each complete after every point; those that lie in results/h200/runs are gone on with, and so is a
-step that was stopped: run it again. A model that fails costs itself only. `--dry` prints the commands instead.
+Files land in OUT, each complete after every point. A step that was stopped is gone on with: run it again. The README's
+table is gone on with from results/h200/runs, where other engines' rows of it lie. A model that fails costs itself only.
+`--dry` prints the commands instead.
 """
 
 from __future__ import annotations
@@ -164,7 +165,8 @@ def prepare(caches: Path | None, force: bool) -> Device:
 
 def run(step: str, command: list[str]) -> int:
     """The exit code; and a line that tells where the time went."""
-    go_on(Path(command[-1]))
+    if step == "readme":  # whose file other engines are in; runs of several hosts are not mixed
+        go_on(Path(command[-1]))
     ForkedWorker.asked_s.clear()
     ForkedWorker.setup_s.clear()
     began = time.monotonic()
