@@ -28,8 +28,8 @@ run() { # name, seconds, command...
   return "$code"
 }
 
-tune() { # name, kernel, shape
-  run "tune-$1" 60 kernels tune "$2" --keep --shape "$3"
+tune() { # name, kernels, shape
+  run "tune-$1" 60 kernels tune $2 --keep --shape "$3"
 }
 
 rows="layer_norm rms_norm softmax"
@@ -42,12 +42,12 @@ for step in $steps; do
       tune add-2048 add_rms_norm rows=32768,cols=2048
       tune add-4096 add_rms_norm rows=16384,cols=4096
       tune add-8192 add_rms_norm rows=8192,cols=8192
-      tune rms-8192 rms_norm rows=16384,cols=8192
-      tune rms-32768 rms_norm rows=4096,cols=32768
-      tune layer-32768 layer_norm rows=4096,cols=32768
-      tune layer-65536 layer_norm rows=2048,cols=65536
-      tune softmax-32768 softmax rows=4096,cols=32768
-      tune softmax-65536 softmax rows=2048,cols=65536
+      tune rows-8192 "$rows" rows=16384,cols=8192
+      tune rows-16384 "$rows" rows=8192,cols=16384
+      tune rows-32768 "$rows" rows=4096,cols=32768
+      tune rows-65536 "$rows" rows=2048,cols=65536
+      tune rope-128 rope rows=16384,heads=40,head_dim=128
+      tune rope-64 rope rows=16384,heads=36,head_dim=64
       tune hgemm-wide hgemm m=4096,n=28672,k=4096
       tune hgemm-qkv hgemm m=4096,n=6144,k=4096
       cp "$here/src/chip/data/kernels/plans.json" "$out/plans.json"
