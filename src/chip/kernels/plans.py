@@ -33,7 +33,7 @@ class Plan:
     cache: str = ""  # ".cg": it passes by L1, which is then left to weights
     fetched: int = 1  # parts of a weight that are loaded before they are needed
     kept: int = 65536  # columns of weights that L1 is asked to keep for the next row; the others pass by it
-    back: bool = False  # what is read twice is read backwards the second time, the last chunk first
+    back: bool = False  # softmax: what is read twice is read backwards the second time, the last chunk first
 
     def __str__(self) -> str:
         changed = (f for f in fields(self) if getattr(self, f.name) != f.default)

@@ -9,6 +9,7 @@ from typing import Any
 from chip.types import ChipError
 
 SUFFIXES = (".png", ".svg", ".pdf")
+INK, FAINT = "#222222", "#6b7280"  # of text and lines
 SETTINGS = {"font.family": "DejaVu Sans", "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "chip"}
 
 

@@ -7,18 +7,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from chip.report.figure_file import FAINT, INK
 from chip.report.roofline_mark import Mark
 from chip.types import Op
 
 WIDTH = 10.0  # of a crowd, as a factor of intensity
 FEWEST_OPERATORS, FEWEST_MARKS, MOST_OPERATORS = 4, 12, 8
-BOX = (
-    0.36,
-    0.12,
-    0.52,
-    0.35,
-)  # left, bottom, width, height as shares of the axes: under the roof, where kernels are rare
-INK, FAINT = "#222222", "#6b7280"
+# left, bottom, width, height as shares of the axes: under the roof, where kernels are rare
+BOX = (0.36, 0.12, 0.52, 0.35)
 TICKS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 

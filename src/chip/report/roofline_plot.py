@@ -10,6 +10,7 @@ from typing import Any
 
 from chip.cli.text import duration, si
 from chip.report import figure_file, roofline_inset
+from chip.report.figure_file import FAINT, INK
 from chip.report.roofline_mark import Mark
 from chip.roofline import Point, Roofs
 from chip.types import ChipError
@@ -20,7 +21,6 @@ COLOURS = (
 )  # fmt: skip
 MARKS = ("o", "D", "^", "s", "P", "v", "X", "*")  # the first variant of an operator, the second, ...
 NEXT_ROUND = 3  # marks to skip where the colours begin again
-INK, FAINT = "#222222", "#6b7280"
 MEMORY_SHADE, COMPUTE_SHADE = "#dbeafe", "#fdebd3"
 MAX_POINTS = 120
 ROW = 0.2  # inches a line of the list

@@ -10,12 +10,13 @@ from typing import Any
 
 from chip.cli.text import duration, percent, si
 from chip.report import figure_file
+from chip.report.figure_file import FAINT, INK
 from chip.validate.points import GPU, HOST, METRICS, UNKNOWN, Point, summarise
 
 # Okabe and Ito's palette, told apart by colour-blind readers too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C6D00", "#56B4E9", "#000000")
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
-INK, FAINT, BAND = "#222222", "#6b7280", "#e5e7eb"
+BAND = "#e5e7eb"
 NEAR = 0.10  # the shaded band around equality
 TITLES = {
     "ttft": "time to first token",

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from chip.report import figure_file
+from chip.report.figure_file import INK
 
 TOTAL, MORE, LESS, UNKNOWN = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"
-INK = "#222222"
 HOST_FITS = 1.3  # times the step as a graph
 
 

@@ -77,7 +77,7 @@ def _add_rms_norm_held(
 @jit
 def _add_rms_norm_twice(
     x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, COLS: tl.constexpr,
-    BACK: tl.constexpr, STAGES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """A row too long for registers, in chunks: the sum is read again for the result."""
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):

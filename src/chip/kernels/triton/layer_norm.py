@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from chip.kernels import plans
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
-from chip.kernels.triton.rows import added, again, again_at, grouped, inside, load_parts, with_part
+from chip.kernels.triton.rows import added, again, grouped, inside, load_parts, with_part
 from chip.measure.build import normal
 from chip.ops.layer_norm import LayerNorm
 
@@ -101,8 +101,7 @@ def _layer_norm_held(
 
 @jit
 def _layer_norm_twice(
-    x, weight, bias, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, BACK: tl.constexpr,
-    STAGES: tl.constexpr,
+    x, weight, bias, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A row too long for registers, in chunks, read again for the result."""
     lane = tl.arange(0, COLS)
@@ -121,7 +120,7 @@ def _layer_norm_twice(
         scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols - shift * shift + eps)
         mean = near + shift
         for start in tl.range(0, cols, COLS, num_stages=STAGES):
-            col = again_at(start, cols, COLS, BACK) + lane
+            col = start + lane
             v = tl.load(x + row * x_step + col, mask=col < cols, other=0.0, eviction_policy="evict_first")
             w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
             b = tl.load(bias + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from chip.kernels import plans
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import jit, tl, usable
-from chip.kernels.triton.rows import again, again_at, grouped, inside, load_parts, with_part
+from chip.kernels.triton.rows import again, grouped, inside, load_parts, with_part
 from chip.measure.build import normal
 from chip.ops.rms_norm import RmsNorm
 
@@ -64,9 +64,7 @@ def _rms_norm_held(
 
 
 @jit
-def _rms_norm_twice(
-    x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, BACK: tl.constexpr, STAGES: tl.constexpr
-):
+def _rms_norm_twice(x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, STAGES: tl.constexpr):
     """A row too long for registers, in chunks, read again for the result."""
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
         squares = tl.zeros((COLS,), tl.float32)
@@ -77,7 +75,7 @@ def _rms_norm_twice(
             squares += v * v
         scale = 1 / tl.sqrt(tl.sum(squares, 0) / cols + eps)
         for start in tl.range(0, cols, COLS, num_stages=STAGES):
-            col = again_at(start, cols, COLS, BACK) + tl.arange(0, COLS)
+            col = start + tl.arange(0, COLS)
             v = tl.load(x + row * x_step + col, mask=col < cols, other=0.0, eviction_policy="evict_first")
             w = tl.load(weight + col, mask=col < cols, other=0.0, eviction_policy="evict_last").to(tl.float32)
             y = v.to(tl.float32) * scale * w

@@ -36,8 +36,6 @@ def launch(p: Plan, cols: int) -> dict[str, Any]:
         sizes["ROWS"] = p.rows
     elif p.held:
         sizes |= {"PARTS": -(-cols // p.chunk), "FETCHED": p.fetched, "KEPT": p.kept}
-    else:
-        sizes["BACK"] = p.back
     if p.held or not p.chunk:
         sizes |= {"EVICT": p.evict, "CACHE": p.cache}
     return {**sizes, "STAGES": p.stages, "num_warps": p.warps, "maxnreg": p.registers or None}
@@ -79,12 +77,6 @@ def with_part(
         at = vector + part * COLS + lane
         vectors += (tl.load(at, mask=here, other=0.0, eviction_policy=EVICT, cache_modifier=CACHE),)
     return vectors
-
-
-@jit
-def again_at(start, cols, COLS: tl.constexpr, BACK: tl.constexpr):
-    """Where the second reading is when the first was at `start`; backwards, what was read last is read again first."""
-    return (tl.cdiv(cols, COLS) - 1) * COLS - start if BACK else start
 
 
 @jit

@@ -11,7 +11,7 @@ import torch
 from chip.kernels import plans
 from chip.kernels.triton import rows
 from chip.kernels.triton.language import exp2, jit, larger, tl, usable
-from chip.kernels.triton.rows import again, again_at, first_of, grouped, inside, load_parts
+from chip.kernels.triton.rows import again, first_of, grouped, inside, load_parts
 from chip.ops.softmax import Softmax
 
 KIND = "softmax"
@@ -79,6 +79,12 @@ def _softmax_held(
 
 
 @jit
+def again_at(start, cols, COLS: tl.constexpr, BACK: tl.constexpr):
+    """Where the second reading is when the first was at `start`; backwards, what was read last is read again first."""
+    return (tl.cdiv(cols, COLS) - 1) * COLS - start if BACK else start
+
+
+@jit
 def _softmax_twice(x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, BACK: tl.constexpr, STAGES: tl.constexpr):
     """A row too long for registers, in chunks, summed as above and read again for the result."""
     lane = tl.arange(0, COLS)
@@ -107,7 +113,10 @@ def run(x: torch.Tensor, out: torch.Tensor | None = None, plan: plans.Plan | Non
     count, cols = flat.shape
     p = plan or plans.plan(KIND, cols, x.element_size())
     kernel = rows.choose(p, _softmax, _softmax_held, _softmax_twice)
-    kernel[rows.grid(p, count, x.device)](flat, to, count, cols, flat.stride(0), to.stride(0), **rows.launch(p, cols))
+    more = {"BACK": p.back} if kernel is _softmax_twice else {}
+    kernel[rows.grid(p, count, x.device)](
+        flat, to, count, cols, flat.stride(0), to.stride(0), **rows.launch(p, cols), **more
+    )
     return out
 
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
+from chip.engines.vllm import BLOCK_TOKENS, GRAPH_TOKENS
 from chip.measure.build import Closure, Unsupported, normal, torch_dtype
 from chip.ops.attention import Attention
 from chip.ops.composed import Composed
@@ -25,8 +26,7 @@ BACKENDS = {
     "math": SDPBackend.MATH,
 }
 FLASH_HEAD_DIM = 256
-PAGE_TOKENS = 16  # vLLM's block size
-GRAPH_TOKENS, GRAPH_SPLITS, GRAPH_CONTEXT = 512, 32, 4096  # steps up to so many tokens run as graphs, laid out so
+GRAPH_SPLITS, GRAPH_CONTEXT = 32, 4096  # what steps that run as graphs are laid out for
 
 
 def implementations(op: Attention, device_type: str) -> tuple[str, ...]:
@@ -74,8 +74,8 @@ def _paged(op: Attention, device: torch.device, generator: torch.Generator) -> C
         raise Unsupported(f"fa3 is part of vLLM, which is not installed here ({e})") from None
     if op.v_head_dim not in (0, op.head_dim):
         raise Unsupported("a paged cache holds keys and values of one size")
-    pages = -(-op.kv_len // PAGE_TOKENS)
-    cache = normal((op.batch * pages, PAGE_TOKENS, op.kv_heads, 2 * op.head_dim), op.dtype, device, generator)
+    pages = -(-op.kv_len // BLOCK_TOKENS)
+    cache = normal((op.batch * pages, BLOCK_TOKENS, op.kv_heads, 2 * op.head_dim), op.dtype, device, generator)
     k, v = cache[..., : op.head_dim], cache[..., op.head_dim :]
     q = normal((op.batch * op.q_len, op.heads, op.head_dim), op.dtype, device, generator)
     out = torch.empty_like(q)
@@ -83,14 +83,14 @@ def _paged(op: Attention, device: torch.device, generator: torch.Generator) -> C
     table = order.view(op.batch, pages)
     starts = torch.arange(0, op.batch * op.q_len + 1, op.q_len, device=device, dtype=torch.int32)
     lengths = torch.full((op.batch,), op.kv_len, device=device, dtype=torch.int32)
-    graph = op.batch * op.q_len <= GRAPH_TOKENS
+    graph = op.batch * op.q_len <= GRAPH_TOKENS[-1]
     # in a graph the longest context that may ever come is what splits are laid out for
     longest, splits = (max(op.kv_len, GRAPH_CONTEXT), GRAPH_SPLITS) if graph else (op.kv_len, 0)
     window = (op.window - 1, 0) if op.window else (-1, -1)
     schedule = get_scheduler_metadata(
         batch_size=op.batch, max_seqlen_q=op.q_len, max_seqlen_k=longest, num_heads_q=op.heads,
         num_heads_kv=op.kv_heads, headdim=op.head_dim, cache_seqlens=lengths, qkv_dtype=q.dtype, cu_seqlens_q=starts,
-        page_size=PAGE_TOKENS, causal=op.causal, window_size=window, num_splits=splits,
+        page_size=BLOCK_TOKENS, causal=op.causal, window_size=window, num_splits=splits,
     )  # fmt: skip
 
     def call() -> object:

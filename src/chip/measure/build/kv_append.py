@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
+from chip.engines.vllm import BLOCK_TOKENS
 from chip.measure.build import Closure, Unsupported, normal
-from chip.measure.build.attention import PAGE_TOKENS
 from chip.ops.kv_append import KvAppend
 
 HEAD_DIM = 128
@@ -38,10 +38,10 @@ def _paged(op: KvAppend, device: torch.device, generator: torch.Generator) -> Cl
     heads, rest = divmod(op.cols, 2 * HEAD_DIM)
     if rest or not heads:
         raise Unsupported(f"{op.cols} values a token are not whole heads of {HEAD_DIM}")
-    pages = -(-2 * op.rows // PAGE_TOKENS)
-    cache = normal((pages, PAGE_TOKENS, heads, 2 * HEAD_DIM), op.dtype, device, generator)
+    pages = -(-2 * op.rows // BLOCK_TOKENS)
+    cache = normal((pages, BLOCK_TOKENS, heads, 2 * HEAD_DIM), op.dtype, device, generator)
     keys, values = cache[..., :HEAD_DIM], cache[..., HEAD_DIM:]
     merged = normal((op.rows, 3, heads, HEAD_DIM), op.dtype, device, generator)  # what the qkv product left
-    slots = torch.randperm(pages * PAGE_TOKENS, device=device, generator=generator)[: op.rows]
+    slots = torch.randperm(pages * BLOCK_TOKENS, device=device, generator=generator)[: op.rows]
     one = torch.ones((), device=device)
     return lambda: reshape_and_cache_flash(merged[:, 1], merged[:, 2], keys, values, slots, "auto", one, one)
