@@ -1,0 +1,97 @@
+"""What the README and results/h200 say of vLLM's kernels and of its two hosts, computed anew from the recorded runs."""
+
+from pathlib import Path
+
+import pytest
+
+from chip import runs
+from chip.models import library
+from chip.predict.request import predict
+from chip.predict.stages import Stage
+from chip.types import Scenario
+from chip.validate import judge
+from chip.validate.classes import COVERAGE, COVERAGE_POINTS, intervals, judge_classes
+from chip.validate.points import GPU_BOUND
+
+RESULTS = Path(__file__).parents[2] / "results" / "h200"
+ROOT = RESULTS.parents[1]
+
+
+def recorded(number):
+    _, held = runs.read(RESULTS / "runs" / f"vllm-{number}.json")
+    return {(r.model, r.scenario): r for r in held.runs if r.status == "ok"}
+
+
+@pytest.fixture(scope="module")
+def both():
+    """(model, scenario) -> its runs on host 6 and on host 12."""
+    first, second = recorded(1), recorded(2)
+    return {key: (first[key], second[key]) for key in first if key in second}
+
+
+def kernels(run, chosen):
+    """Of the decode kernels whose names are chosen: launches a step, and microseconds of them all by the profiler."""
+    rows = [row for row in run.settings["kernels"]["decode"] if chosen(row[0])]
+    return sum(count for _, count, _ in rows), sum(us for _, _, us in rows)
+
+
+def test_kernels_of_llama_against_their_predictions():
+    """Decode of Llama-3.1-8B at 1 x 1024: durations in the engine, and what is predicted of each alone."""
+    run = recorded(2)["llama-3.1-8b", Scenario(1, 1024, 17)]
+    decoder = library.find(run.model)
+    lines = predict(decoder, "h200", "vllm", run.scenario, Stage.TABLES).decode.lines
+    alone_us = {line.role: line.seconds / line.calls * 1e6 for line in lines}
+    layers = decoder.layers[0][0]
+    norms, norms_us = kernels(run, lambda name: "rms_norm" in name)
+    _, rotations_us = kernels(run, lambda name: name.startswith("triton_poi_fused_") and "silu" not in name)
+    _, attention_us = kernels(run, lambda name: "flash::" in name)
+    _, products_us = kernels(run, lambda name: "nvjet" in name or "splitK" in name)
+    assert (norms_us / norms, alone_us["attn_norm"]) == pytest.approx((2.2, 1.4), abs=0.05)
+    assert (rotations_us / layers, alone_us["rope"]) == pytest.approx((3.0, 1.4), abs=0.1)
+    assert attention_us / layers / alone_us["attention"] == pytest.approx(1.15, abs=0.01)
+    predicted_us = sum(x.seconds * 1e6 for x in lines if x.role.endswith("proj") or x.role == "lm_head")
+    assert products_us / predicted_us == pytest.approx(0.99, abs=0.01)
+
+
+def test_two_hosts(both):
+    apart = {"tpot": {}, "ttft": []}
+    hosted = {"tpot": [], "ttft": []}
+    for (model, s), (first, second) in both.items():
+        for metric, phase in (("tpot", "decode"), ("ttft", "prefill")):
+            ratio = abs(getattr(second, f"{metric}_s") / getattr(first, f"{metric}_s") - 1)
+            if min(first.busy[phase], second.busy[phase]) < GPU_BOUND:
+                hosted[metric].append(ratio)
+            elif metric == "tpot":
+                apart["tpot"].setdefault(model, []).append(ratio)
+            elif s.batch * s.prompt >= 4096:
+                apart["ttft"].append(ratio)
+    assert max(apart["tpot"]["llama-3.1-8b"]) == pytest.approx(0.038, abs=0.0005)
+    assert min(apart["tpot"]["llama-3.1-8b"]) == pytest.approx(0.008, abs=0.0005)
+    assert max(max(apart["tpot"][m]) for m in ("phi-3-mini", "qwen3-14b")) == pytest.approx(0.010, abs=0.0005)
+    assert max(apart["ttft"]) == pytest.approx(0.025, abs=0.0005)
+    assert max(hosted["ttft"]) == pytest.approx(0.81, abs=0.005)
+    assert max(hosted["tpot"]) == pytest.approx(0.35, abs=0.005)
+    small = [r.tpot_s * 1e3 for pair in both.items() if pair[0][0] == "qwen2.5-0.5b" for r in pair[1]]
+    assert (min(small), max(small)) == (pytest.approx(1.8, abs=0.05), pytest.approx(3.3, abs=0.05))
+
+
+def test_with_the_terms_of_the_very_host():
+    points = []
+    for number in (1, 2):
+        sources = judge.read([RESULTS / "runs" / f"vllm-{number}.json"])
+        terms = {"vllm": str(RESULTS / "engines" / f"vllm-{number}.terms.json")}
+        points.append(judge.judge(sources, "h200", "vllm", terms=terms).points)
+    found = next(j.found for j in judge_classes(points[1]) if j.wanted.title == "vLLM TTFT, all")
+    assert (found.median, found.p90) == (pytest.approx(0.084, abs=0.0005), pytest.approx(0.226, abs=0.0005))
+    held = intervals([p for each in points for p in each])
+    low, high = COVERAGE
+    assert held["points"] == 118 >= COVERAGE_POINTS
+    assert low <= held["coverage"] <= high
+
+
+def test_the_pages_say_these_numbers():
+    readme, records = (ROOT / "README.md").read_text(), (RESULTS / "README.md").read_text()
+    for text in ("8.4 % (median) and 22.6 % (p90)", "2.2 us", "15 %", "1.8 to 3.3 ms a token"):
+        assert text in readme, text
+    for text in ("0.8 to 3.8 %", "up to 1.0 %", "2.5 %", "up to 81 %", "up to 35 %"):
+        assert text in records, text
