@@ -21,7 +21,13 @@ def recorded(request, tmp_path):
 
 
 def test_there_are_recorded_steps():
-    assert {"bloom-560m-prefill-1x5", "tinyllama-1.1b-decode-8x512"} <= set(NAMES)
+    assert set(NAMES) == {
+        "bloom-560m-prefill-1x5",
+        "bloom-560m-prefill-1x5-eager",
+        "bloom-560m-prefill-8x512",
+        "llama-3.1-8b-prefill-1x1024",
+        "tinyllama-1.1b-decode-8x512",
+    }
 
 
 def test_what_is_read_is_what_was_reviewed(recorded):
