@@ -93,7 +93,12 @@ def test_a_step_is_recorded_and_every_kernel_replayed(graph):
         for s in workload.signatures
     )
     for s in workload.signatures:
-        assert placed[s.key].median_ns == pytest.approx(s.median_ns, rel=0.15, abs=500), said
+        # A weight's first use in the step has a signature of its own, for nothing in the step has left it in a cache.
+        # Launched by the host, these two products took 1.0 and 1.3 us longer than in the sequence, which is a graph.
+        first = s.launches == 1 and any(t.reuse_bytes is None for t in trace.operators[s.kernel.operator].tensors)
+        within = 0.3 if first and not graph else 0.15
+        assert placed[s.key].median_ns == pytest.approx(s.median_ns, rel=within, abs=500), said
+    assert whole.kernels_ns == pytest.approx(trace.gpu_ns, rel=0.05), said
     assert stats.median(whole.timing.samples_ns) == pytest.approx(
         stats.median(trace.timings["graph"].samples_ns), rel=0.1
     ), said
