@@ -17,6 +17,8 @@ from typing import Any
 
 from chip.types import ChipError
 
+MAX_CHARACTERS = 1 << 28  # of one document: what is larger is not chip's, and would fill the memory
+
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
@@ -75,7 +77,8 @@ def refuse_folder(path: Path) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MAX_CHARACTERS + 1)
     except FileNotFoundError:
         raise ChipError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -86,6 +89,8 @@ def read_json(path: Path) -> Any:
         raise ChipError(f"{path}: cannot be read ({e.strerror})") from None
     except ValueError:  # a name that no file can have
         raise ChipError(f"{str(path)!r}: no such file") from None
+    if len(text) > MAX_CHARACTERS:
+        raise ChipError(f"{path}: is larger than {MAX_CHARACTERS >> 20} MiB, which no file of chip's is")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as e:

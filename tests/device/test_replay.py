@@ -355,6 +355,26 @@ def test_model_to_report_in_one_go_and_a_file_without_transformers(tmp_path, cap
     assert row["placed_us"] is None
 
 
+def test_an_interrupted_model_goes_on_with_its_own_step_only(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "out"
+    words = ["replay", config(tmp_path), "--device", "cpu", "--prompt", "8", "--runs", "3", "--output-dir", str(folder)]
+    words += ["-o", str(folder / "mine.json")]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "replay_units", interrupted)
+        assert cli.main(words) == 130
+    before = (folder / "trace.json").read_bytes()
+    for other in (["--dtype", "bf16"], ["--no-cache"], ["--sdpa", "math"], ["--runs", "4"]):
+        assert cli.main([*words, *other]) == 2
+        assert "mine.json.jsonl: was begun for another replay" in capsys.readouterr().err
+    assert cli.main(words) == 0
+    assert f"replay: going on with {folder / 'trace.json'}" in capsys.readouterr().err
+    assert (folder / "trace.json").read_bytes() == before
+
+
 def test_a_prompt_beyond_the_positions_is_one_line(tmp_path, capsys):
     learned = {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2,
@@ -380,6 +400,7 @@ def test_a_prompt_beyond_the_positions_is_one_line(tmp_path, capsys):
         (["replay", "trace.json", "-o", "."], ".: is a folder, a file was expected"),
         (["replay", "tinyllama-1.1b", "--tier", "4"], "tiers are 1, 2 and 3"),
         (["replay", "tinyllama-1.1b", "--runs", "1"], "--runs must be at least 3"),
+        (["replay", "tinyllama-1.1b", "--plot", "w.txt"], "w.txt: a plot is written as .png, .svg or .pdf"),
         (["replay", "no-such-file.json"], "no-such-file.json: no such file"),
     ],
 )

@@ -86,6 +86,15 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     assert "cannot append" in refusal(artifact.append, tmp_path / "file" / "it.jsonl", {})
 
 
+def test_what_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(artifact, "MAX_CHARACTERS", 1 << 20)
+    path = tmp_path / "it.json"
+    path.write_text("[" + " " * ((1 << 20) - 2) + "]")
+    assert artifact.read_json(path) == []
+    path.write_text("[" + " " * ((1 << 20) - 1) + "]")
+    assert refusal(artifact.read_json, path) == f"{path}: is larger than 1 MiB, which no file of chip's is"
+
+
 def test_files_that_are_no_artifact(tmp_path):
     path = tmp_path / "it.json"
     read = (artifact.read, path, SCHEMA)

@@ -40,7 +40,7 @@ def replay_of(**changes):
     add = Replayed(
         keys["void at::native::add"], "ok", "", "void at::native::add", "", (1_900,) * 5, 2_400.0, 700.0, 0.0, 2e9, 2e9
     )
-    return replace(Replay("m", "GPU", "producer", 1, 5, (product, add)), **changes)
+    return replace(Replay(TRACE.title, "GPU", "producer", 1, 5, (product, add)), **changes)
 
 
 def test_terms_add_up_to_the_whole_exactly():
@@ -244,7 +244,15 @@ def test_explain_draws(files, tmp_path):
     assert "gaps between kernels" in drawn
     assert "launched by the host, it takes 0.90 ms" in drawn, "in words: as a bar it would hide all others"
     assert "the axis does not begin at 0" in drawn
+    (tmp_path / "comparison_report.json").unlink()
     assert cli.main(["explain", *files, "--plot", str(tmp_path / "w.txt")]) == 2
+    assert not (tmp_path / "comparison_report.json").exists(), "said before anything is written"
+
+
+def test_a_replay_of_another_step_is_refused(files, tmp_path, capsys):
+    results.write(tmp_path / "replay.json", replay_of(title="m hf-graph decode 8 x 8"), {}, ())
+    assert cli.main(["explain", *files]) == 2
+    assert "is of m hf-graph decode 8 x 8; " in capsys.readouterr().err
 
 
 def test_a_run_of_another_model_is_refused(files, tmp_path):

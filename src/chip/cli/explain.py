@@ -38,9 +38,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from chip import traces
     from chip.replay import results
+    from chip.report import figure_file
 
+    if args.plot:
+        figure_file.check(Path(args.plot))
     found, trace = traces.read(Path(args.trace))
     held, replay = results.read(Path(args.replay))
+    if replay.title != trace.title:
+        raise ChipError(f"{args.replay}: is of {replay.title}; {args.trace} is of {trace.title}")
     folder = Path(args.output_dir) if args.output_dir else Path(args.replay).parent
     report = write(trace, replay, found.environment, (found.id, held.id), folder, args.runs)
     show(report, args.plot, args.json)

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     spare = args.device != "cpu" and args.cache == "producer" and not wanted
     workers = pool.Pool(pool.command(args.device), path.with_name(path.name + ".log"), spare)
     try:
-        trace, workload, source, about = _workload(args, folder, workers)
+        trace, workload, source, about = _workload(args, folder, _journal(path), workers)
         replay, environment = _replay(args, trace, workload, wanted, source, path, workers)
     finally:
         workers.stop()
@@ -93,16 +93,21 @@ def _check(args: argparse.Namespace) -> tuple[int, ...]:
     if any(t not in (1, 2, 3) for t in wanted):
         raise ChipError(f"--tier {args.tier}: tiers are 1, 2 and 3, or several with commas")
     capture.check_step(args)
+    if args.plot:
+        from chip.report import figure_file
+
+        figure_file.check(Path(args.plot))
     if args.runs < 3 or args.warmup < 0 or not args.timeout > 0:  # which a NaN is not
         raise ChipError("--runs must be at least 3, --warmup at least 0 and --timeout above 0")
     return wanted
 
 
 def _workload(
-    args: argparse.Namespace, folder: Path, workers: Pool
+    args: argparse.Namespace, folder: Path, journal: Path, workers: Pool
 ) -> tuple[Trace | None, Workload, str, dict[str, Any]]:
     """(trace where there is one, its kernels, id of what they come from, environment)."""
     from chip import codec, traces
+    from chip.measure.replay import pool
     from chip.replay import foreign, signatures
 
     path = Path(args.what)
@@ -118,15 +123,24 @@ def _workload(
         ident = artifact.new(traces.Trace.SCHEMA, codec.to_json(trace), {}).id
         return trace, signatures.workload_of(trace), ident, {}
     begun = folder / "trace.json"
-    if (folder / "replay.json.jsonl").exists() and begun.exists():
-        held, trace = traces.read(begun)
-        asked = (args.engine, args.phase, args.batch, args.prompt)
-        if (trace.engine, trace.phase, trace.batch, trace.prompt) == asked and trace.model in args.what:
-            print(f"replay: going on with {begun}", file=sys.stderr)
-            return trace, signatures.workload_of(trace), held.id, held.environment
-    capture.record(args, args.what, begun, others=workers)
+    if not pool.begun(journal, {"asked": _asked(args)}):
+        capture.record(args, args.what, begun, others=workers)
+    else:
+        print(f"replay: going on with {begun}", file=sys.stderr)
     held, trace = traces.read(begun)
     return trace, signatures.workload_of(trace), held.id, held.environment
+
+
+def _journal(path: Path) -> Path:
+    return path.with_name(path.name + ".jsonl")
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+    """Which step is recorded first; of a file none is."""
+    if kind_of(Path(args.what)) != "model":
+        return {}
+    names = ("what", "engine", "phase", "batch", "prompt", "no_cache", "dtype", "sdpa", "device")
+    return {name: getattr(args, name) for name in names}
 
 
 def kind_of(path: Path) -> str:
@@ -175,8 +189,9 @@ def _replay(
     header = {
         "source": source, "device": device.title, "torch": about["torch"], "rule": args.cache,
         "warmup": args.warmup, "runs": args.runs, "tiers": list(wanted), "energy": args.energy_seconds,
+        "asked": _asked(args),
     }  # fmt: skip
-    journal = pool.Journal(path.with_name(path.name + ".jsonl"), header)
+    journal = pool.Journal(_journal(path), header)
     found = pool.replay_units(units, workers, journal, settings, args.timeout)
     notes = () if workload.device in ("", device.title) else (f"captured on {workload.device}",)
     replay = Replay(workload.title, device.title, args.cache, args.warmup, args.runs, found, notes)

@@ -139,17 +139,23 @@ def command(device: str) -> list[str]:
     return [sys.executable, "-m", "chip.measure.replay.worker", device]
 
 
+def begun(path: Path, wanted: dict[str, Any]) -> bool:
+    """Whether a journal was begun; one whose header differs from what is wanted of it is refused."""
+    lines = artifact.read_lines(path)
+    if lines and not (isinstance(lines[0], dict) and wanted.items() <= lines[0].items()):
+        raise ChipError(f"{path}: was begun for another replay; remove it, or choose another --output-dir")
+    return bool(lines)
+
+
 class Journal:
     """What was found so far; `header` is what must be the same to go on with it."""
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path = path
-        lines = artifact.read_lines(path)
         wanted = {"schema": SCHEMA, **header}
-        if not lines:
+        if not begun(path, wanted):
             artifact.append(path, wanted)
-        elif lines[0] != wanted:
-            raise ChipError(f"{path}: was begun for another replay; remove it, or choose another --output-dir")
+        lines = artifact.read_lines(path)
         self.units: dict[str, list[Replayed]] = {}
         self.sequence: dict[str, Any] | None = None  # the worker's answer
         for line in lines[1:]:
