@@ -183,6 +183,7 @@ def test_touching_changes_nothing():
         ("aten::no_such_thing", "", (), "has no such operator to call"),
         ("os::system", "default", ("rm",), "has no such operator to call"),
         ("aten::from_file", "default", ("x",), "has no such operator to call"),
+        ("aten::save", "default", ({"tensor": 0}, "tanh"), "has no such operator to call"),
         ("aten::neg", "wrong", (), "has no such overload"),
     ],
 )
