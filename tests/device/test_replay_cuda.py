@@ -98,7 +98,7 @@ def test_a_step_is_recorded_and_every_kernel_replayed(graph):
         first = s.launches == 1 and any(t.reuse_bytes is None for t in trace.operators[s.kernel.operator].tensors)
         within = 0.3 if first and not graph else 0.15
         assert placed[s.key].median_ns == pytest.approx(s.median_ns, rel=within, abs=500), said
-    assert whole.kernels_ns == pytest.approx(trace.gpu_ns, rel=0.05), said
+    assert whole.kernels_ns == pytest.approx(trace.gpu_ns, rel=0.1), said
     assert stats.median(whole.timing.samples_ns) == pytest.approx(
         stats.median(trace.timings["graph"].samples_ns), rel=0.1
     ), said
