@@ -25,11 +25,11 @@ SMALL = "2048x1024"  # [4, 512, 1024]: bound by its launch, so only its time is 
 PRODUCTS = ("4096x4096x4096", "8192x8192x8192", "4096x6144x4096", "4096x28672x4096", "8192x4096x14336")
 NO_SLOWER = 1 / 1.02
 
+MOST = 6  # of 10 calls
+
 MISSED = {
-    # judged by samples, not by medians alone: six of the ten medians are ahead, three by more than the noise and 1 %
+    # "most faster", read by the samples: by more than the noise and 1 %. Read by the medians alone it is met, with six
     ("rms_norm", "clearly faster, of 10"): 3,
-    ("softmax 4096x32768", "of copy bandwidth"): 0.9151,
-    ("softmax 2048x65536", "of copy bandwidth"): 0.8124,
 }
 
 
@@ -83,14 +83,16 @@ def of_rows() -> Iterator[tuple[str, str, float, float]]:
         shapes = {f"{(256 << 20) // (2 * n)}x{n}": n for n in COLS} | {SMALL: 0}
         calls = {f"{kernel} {shape}": n for shape, n in shapes.items()}
         assert set(timed(kernel)) == set(calls)
-        clear = 0
+        ahead = clear = 0
         for call, n in calls.items():
             rows = timed(kernel)[call]
             yield call, "over the best of PyTorch and torch.compile", over(rows, best(rows)), NO_SLOWER
+            ahead += over(rows, best(rows)) > 1
             clear += verdict(rows, best(rows)) == "faster"
             if n and n != 2048:
                 yield call, "of copy bandwidth", of_copy(rows), 0.92 if 4096 <= n <= 32768 else 0.85
-        yield kernel, "clearly faster, of 10", clear, 6
+        yield kernel, "faster by the median, of 10", ahead, MOST
+        yield kernel, "clearly faster, of 10", clear, MOST
 
 
 def of_fused() -> Iterator[tuple[str, str, float, float]]:
@@ -146,6 +148,15 @@ def test_derived_numbers_are_those_of_the_samples(kernel):
                 assert row["verdict"] == verdict(rows, fastest, name)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_results_of_the_timed_calls_are_as_near_to_float64_as_pytorchs(kernel):
+    """With the plans and sizes that were timed; the two largest caches of keys had no float64 to compare with."""
+    for call, rows in timed(kernel).items():
+        own = rows["flash" if kernel == "decode_attention" else "torch"]["max_error"]
+        for name, row in rows.items():
+            assert row["max_error"] is None if own is None else row["max_error"] <= 2 * own, (call, name)
+
+
 def test_the_ladder_is_that_of_the_samples():
     ladder = artifact_of("hgemm")["data"]["ladder"]
     assert {one["call"] for one in ladder} == set(timed("hgemm"))
@@ -172,28 +183,30 @@ def test_they_were_launched_as_kernels_are_launched_today():
 
 
 def test_every_kernel_was_right_there():
-    """Today's sources: those of host 12 where it checked them, of host 10 where they have not changed since."""
+    """Today's sources: by the last host that checked them, since when they have not changed."""
     line = re.compile(r"^(\w+) +(\w+)(?::\d+)? +(\d+) +(\d+) +\d+ +[\d.]+$", re.MULTILINE)
     said = {}
-    for name in ("check-host10", "check-host10-wgmma-debug", "check-host12-rows", "check-host12-hgemm"):
+    for name in ("check-host10", "check-host10-wgmma-debug", "check-host12-rows", "check-host12-hgemm",
+                 "check-host13-softmax"):  # fmt: skip
         for kernel, variant, ok, failed in line.findall((FOLDER / f"{name}.txt").read_text()):
             said[kernel, variant] = name
             assert (int(ok) > 0, int(failed)) == (True, 0), (name, variant)
     assert {kernel for kernel, _ in said} == set(KERNELS)
     assert {variant for _, variant in said} == {"triton", *catalog.steps("row_normalize"), *catalog.steps("hgemm")}
-    changed = {("layer_norm", "triton"), ("rms_norm", "triton"), ("softmax", "triton"), ("rope", "triton"),
-               ("hgemm", "hgemm_4_mma")}  # fmt: skip
+    changed = {("layer_norm", "triton"), ("rms_norm", "triton"), ("rope", "triton"), ("hgemm", "hgemm_4_mma")}
     assert all("host12" in said[one] for one in changed)
+    assert "host13" in said["softmax", "triton"]
 
 
 def test_sanitizers_found_nothing():
-    """On host 10, and since then hgemm_4_mma has changed: it is to be run again, which docs/status.md says."""
-    found = re.findall(
-        r"^(\w+) +(memcheck|racecheck) +(\d+)$", (FOLDER / "sanitize-host10.txt").read_text(), re.MULTILINE
-    )
+    """In any CUDA kernel: host 10 ran them all, host 13 again the three rungs that use tensor cores, of which
+    hgemm_4_mma had changed."""
+    line = re.compile(r"^(\w+) +(memcheck|racecheck) +(\d+)$", re.MULTILINE)
+    first, last = (line.findall((FOLDER / f"sanitize-host{n}.txt").read_text()) for n in (10, 13))
     every = {*catalog.steps("row_normalize"), *catalog.steps("hgemm")}
-    assert {(name, tool) for name, tool, _ in found} == {(n, t) for n in every for t in ("memcheck", "racecheck")}
-    assert {errors for *_, errors in found} == {"0"}
+    assert {(name, tool) for name, tool, _ in first} == {(n, t) for n in every for t in ("memcheck", "racecheck")}
+    assert {(name, tool) for name, tool, _ in last} >= {("hgemm_4_mma", "memcheck"), ("hgemm_4_mma", "racecheck")}
+    assert {errors for *_, errors in first + last} == {"0"}
 
 
 def test_counted_bytes_are_what_memory_moved():

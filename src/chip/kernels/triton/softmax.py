@@ -39,13 +39,6 @@ def _softmax(
 
 
 @jit
-def joined(v, tops, sums):
-    """Maximum and sum of each group with more of its elements: the sum so far is rescaled to the new maximum."""
-    higher = tl.maximum(tops, tl.max(v, 1) * LOG2E)
-    return higher, sums * exp2(tops - higher) + tl.sum(exp2(v * LOG2E - higher[:, None]), 1)
-
-
-@jit
 def _softmax_held(
     x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, PARTS: tl.constexpr, FETCHED: tl.constexpr,
     KEPT: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
@@ -79,6 +72,13 @@ def _softmax_held(
 
 
 @jit
+def joined(v, tops, sums):
+    """Maximum and sum of each group with more of its elements: the sum so far is rescaled to the new maximum."""
+    higher = tl.maximum(tops, tl.max(v, 1) * LOG2E)
+    return higher, sums * exp2(tops - higher) + tl.sum(exp2(v * LOG2E - higher[:, None]), 1)
+
+
+@jit
 def again_at(start, cols, COLS: tl.constexpr, BACK: tl.constexpr):
     """Where the second reading is when the first was at `start`; backwards, what was read last is read again first."""
     return (tl.cdiv(cols, COLS) - 1) * COLS - start if BACK else start
@@ -86,7 +86,8 @@ def again_at(start, cols, COLS: tl.constexpr, BACK: tl.constexpr):
 
 @jit
 def _softmax_twice(x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, BACK: tl.constexpr, STAGES: tl.constexpr):
-    """A row too long for registers, in chunks, summed as above and read again for the result."""
+    """A row in chunks. Each 16 bytes of a thread have a maximum and a sum of their own, so that a chunk is summed when
+    it arrives; then the row is read again, from L1 and L2, and its exponentials are computed again."""
     lane = tl.arange(0, COLS)
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
