@@ -14,7 +14,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import chip  # noqa: E402
-from chip import cli, ops  # noqa: E402
+from chip import artifact, cli, ops  # noqa: E402
+from chip.cli import kernels_text  # noqa: E402
 from chip.kernels import attempt, bench, build, catalog, check, plans, tiles, tune  # noqa: E402
 from chip.kernels.subjects import Subject, Variant, subject  # noqa: E402
 from chip.kernels.triton import decode_attention, rows, softmax  # noqa: E402
@@ -230,6 +231,22 @@ def test_a_wrong_kernel_fails(call):
     assert "failed" in statuses(call)
 
 
+def test_what_a_check_found_is_an_artifact(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "0")  # so that what the command sets is taken back
+    assert cli.main(["kernels", "check", "hgemm", "--variant", "naive", "--device", "cpu", "-o", str(tmp_path)]) == 0
+    assert "why skipped" in capsys.readouterr().out
+    stored = artifact.read(tmp_path / "check.json", check.SCHEMA)
+    assert [f["status"] for f in stored.data["findings"]] == ["skipped"]
+
+
+def test_a_check_says_how_near_its_limit_it_was():
+    found = list(check.check(broken(right), CPU, 3, 4))
+    assert all(f.error <= f.allowed for f in found)
+    said = kernels_text.findings(found, "a CPU", 3)
+    assert "of allowed" in said
+    assert "why skipped" not in said
+
+
 def test_poison_surrounds_and_fills_the_result():
     buffer, view = attempt.poisoned(torch.zeros(3, 5), 2)
     assert view.stride() == (7, 1)
@@ -284,6 +301,13 @@ def test_a_variant_that_fails_is_a_record():
     _, ours = bench.bench(s, op, CPU, None, bench.QUICK)
     assert ours.measurement.status == "failed"
     assert "ZeroDivisionError" in ours.measurement.reason
+
+
+@pytest.mark.parametrize("work", [lambda s, op: bench.bench(s, op, CPU, None, bench.QUICK),
+                                  lambda s, op: tune.tune(s, op, CPU)])  # fmt: skip
+def test_a_call_that_does_not_fit_is_one_line(work):
+    with pytest.raises(ChipError, match=r"^softmax 1099511627776x4096 cannot be set up here: .*memory"):
+        work(broken(right), ops.build("softmax", {"rows": 1 << 40, "cols": 4096}))
 
 
 def test_the_slowest_rungs_are_timed_at_one_size():

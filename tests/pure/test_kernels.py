@@ -150,6 +150,10 @@ def test_list_as_json_and_of_one_ladder(capsys):
     ("words", "says"),
     [
         (["list", "nothing"], "no kernel 'nothing'"),
+        (["list", "softmax", "nothing"], "no kernel 'nothing'"),
+        (["build", "hgemm_1", "nothing", "--arch", "sm_80"], "'nothing' is no CUDA kernel"),
+        (["check", "softmax", "--shape", "rows=1,cols=2"], "--shape is for bench, tune, profile, not for check"),
+        (["bench", "softmax", "--keep"], "--keep is for tune, not for bench"),
         (["check", "layer_norm", "--count", "-1"], "--count and --seed must be at least 0, got -1"),
         (["build", "--arch", "sm_9"], "choose of sm_80, sm_86, sm_89, sm_90a, sm_120"),
         (["build", "softmax", "--arch", "sm_80"], "'softmax' is no CUDA kernel"),
@@ -238,3 +242,26 @@ def test_an_error_belongs_to_the_variant_that_ran():
 def test_a_ladder_without_its_first_rung_is_not_measured_from_there():
     found = ladder.climb([timed("b", 30.0), timed("c", 60.0)], {}, {"a": "fma", "b": "fma", "c": "mma"})
     assert [(r.over_last, r.over_first) for r in found] == [(None, None), (2, None)]
+
+
+def test_every_call_has_a_ladder_and_each_dtype_its_roofs_once(monkeypatch):
+    measured = []
+
+    def path_roofs(device, dtype):
+        measured.append(dtype)
+        return {"fma": 60.0}
+
+    monkeypatch.setattr(ladder, "path_roofs", path_roofs)
+    monkeypatch.setattr(ladder, "paths", lambda: {"a": "fma"})
+    ops = [{"op": "linear", "m": m, "n": 8, "k": 8, "dtype": d} for m in (8, 16) for d in ("bf16", "fp16")]
+    rows = [SimpleNamespace(measurement=SimpleNamespace(op=op, implementation="a"), flops_per_s=30.0) for op in ops]
+    found = ladder.ladders(SimpleNamespace(kind="cuda"), rows, {})
+    assert [one["call"] for one in found] == [
+        "linear 8x8x8",
+        "linear 8x8x8 fp16",
+        "linear 16x8x8",
+        "linear 16x8x8 fp16",
+    ]
+    assert all(one["rungs"][0]["of_roof"] == 0.5 for one in found)
+    assert measured == ["bf16", "fp16"]
+    assert ladder.ladders(SimpleNamespace(kind="cpu"), rows, {}) == []

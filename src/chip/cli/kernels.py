@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +43,21 @@ EPILOG = """\
 """
 ACTIONS = ("list", "build", "check", "bench", "tune", "profile")
 MEASURED = "kernels.jsonl"
+ONLY = {  # option -> the actions that heed it
+    "shape": ("bench", "tune", "profile"),
+    "arch": ("build",),
+    "sanitize": ("check",),
+    "seed": ("check",),
+    "keep": ("tune",),
+    "quick": ("bench",),
+    "output": ("check", "bench", "profile"),
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("action", choices=ACTIONS, help="what to do")
-    add("kernels", metavar="KERNEL", nargs="*", help="which (`chip kernels list`) [all]")
+    add("kernels", metavar="KERNEL", nargs="*", default=[], help="which (`chip kernels list`) [all]")
     add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
     add("--variant", default="", metavar="WORD", help="only variants whose name holds the word, such as mma")
     add(
@@ -65,12 +75,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--keep", action="store_true", help="tune: use the best from now on (16-bit rows of that length, that product)")
     add("--quick", action="store_true", help="bench: fewer samples, no energy")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
-    add("-o", "--output", metavar="DIR", default="", help=f"bench, profile: a JSON file a kernel, and {MEASURED}")
+    add("-o", "--output", metavar="DIR", default="", help=f"check, bench, profile: JSON files; bench also {MEASURED}")
     add("--force", action="store_true", help="measure although somebody else uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
+    for option, actions in ONLY.items():
+        if getattr(args, option) and args.action not in actions:
+            raise ChipError(f"--{option} is for {', '.join(actions)}, not for {args.action}")
     if args.cache:
         os.environ["TORCH_EXTENSIONS_DIR"] = args.cache
     return int({"list": _list, "build": _build, "check": _check, "bench": _bench, "tune": _tune, "profile": _profile}[
@@ -81,15 +94,27 @@ def run(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from chip.kernels import catalog
 
+    entries = catalog.entries()
+    names = _asked(args, [e.name for e in entries], lambda k: f"no kernel {k!r}; see `chip kernels list`")
     rows = [
         {"name": e.name, "language": e.language, "needs": e.needs, "what": e.what, "file": e.file}
-        for e in catalog.entries()
-        if not args.kernels or any(e.name == k or e.name.startswith(f"{k}_") for k in args.kernels)
+        for e in entries
+        if e.name in names
     ]
-    if not rows:
-        raise ChipError(f"no kernel {args.kernels[0]!r}; see `chip kernels list`")
     print(json.dumps(rows, indent=1) if args.json else text.catalog(rows))
     return 0
+
+
+def _asked(args: argparse.Namespace, names: Sequence[str], unknown: Callable[[str], str]) -> list[str]:
+    """Those of `names` that the command line names, by themselves or as steps of a ladder; all where it names none."""
+
+    def fits(name: str, k: str) -> bool:
+        return name == k or name.startswith(f"{k}_")
+
+    for k in args.kernels:
+        if not any(fits(name, k) for name in names):
+            raise ChipError(unknown(k))
+    return [name for name in names if not args.kernels or any(fits(name, k) for k in args.kernels)]
 
 
 # -- build ------------------------------------------------------------------------------------------------------------
@@ -99,9 +124,8 @@ def _build(args: argparse.Namespace) -> int:
 
     arch = args.arch or _this_arch(args)
     build.check_arch(arch)
-    stems = [s for s in catalog.cuda_stems() if not args.kernels or any(s.startswith(k) for k in args.kernels)]
-    if not stems:
-        raise ChipError(f"{args.kernels[0]!r} is no CUDA kernel; they are {', '.join(catalog.cuda_stems())}")
+    known = catalog.cuda_stems()
+    stems = _asked(args, known, lambda k: f"{k!r} is no CUDA kernel; they are {', '.join(known)}")
     wanted = [s for s in stems if catalog.runs_on(s, arch)]
     with Progress(len(wanted), "build") as progress:
         built = build.compile_all(wanted, arch, args.debug, progress.step)
@@ -139,8 +163,10 @@ def _check(args: argparse.Namespace) -> int:
         for s in subjects:
             progress.step(s.name)
             found += list(check.check(s, device, seed, args.count))
+    data = {"device": device.title, "seed": seed, "findings": codec.to_json(found)}
+    _store(args, "check", check.SCHEMA, data, device)
     if args.json:
-        print(json.dumps({"device": device.title, "seed": seed, "findings": codec.to_json(found)}, indent=1))
+        print(json.dumps(data, indent=1))
     else:
         print(text.findings(found, device.title, seed))
     return 1 if any(f.status == "failed" for f in found) else 0
@@ -151,7 +177,8 @@ def _sanitize(args: argparse.Namespace) -> int:
     from chip.kernels import sanitize
 
     sanitize.require()
-    found = sanitize.sanitize(_subjects(args, device), lambda what: print(what, file=sys.stderr, flush=True))
+    found = sanitize.sanitize(_subjects(args, device), _tell)
+    _store(args, "sanitize", sanitize.SCHEMA, found, device)
     print(json.dumps(found, indent=1) if args.json else text.sanitized(found))
     return 1 if any(row["errors"] for row in found) else 0
 
@@ -160,6 +187,7 @@ def _sanitize(args: argparse.Namespace) -> int:
 def _bench(args: argparse.Namespace) -> int:
     device, subjects, roofs = _ready(args)
     from chip.kernels import bench
+    from chip.kernels.ladder import ladders
 
     settings = bench.QUICK if args.quick else bench.Settings()
     calls = [(s, op) for s in subjects for op in _ops(args, s)]
@@ -174,7 +202,7 @@ def _bench(args: argparse.Namespace) -> int:
             progress.step(f"{s.name}, {label(op)}")
             found[s.name] += bench.bench(s if args.shape else s.timed(op), op, device, roofs, settings)
             if s.name == "hgemm":
-                ladder = _ladder(device, found["hgemm"], paths)
+                ladder = ladders(device, found["hgemm"], paths)
             if args.output:
                 _write(Path(args.output), device, s.name, found[s.name], ladder if s.name == "hgemm" else [])
     if args.json:
@@ -197,30 +225,6 @@ def _write(folder: Path, device: Device, name: str, rows: list[Timed], ladder: l
     for t in rows:
         if held.get(measurements.key_of(t.measurement)) != t.measurement:
             measurements.add(path, t.measurement)
-
-
-def _ladder(device: Device, rows: list[Timed], paths: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
-    """`paths`: the roofs measured so far, by dtype."""
-    if not rows or device.kind != "cuda":
-        return []
-    from chip import codec
-    from chip.kernels import ladder
-    from chip.measurements import operator
-    from chip.roofline import label
-
-    by_call: dict[Op, list[Timed]] = {}
-    for t in rows:
-        by_call.setdefault(operator(t.measurement.op), []).append(t)
-    for dtype in sorted({str(op.dtype) for op in by_call} - set(paths)):  # type: ignore[attr-defined]
-        paths[dtype] = ladder.path_roofs(device, dtype)
-    return [
-        {
-            "call": label(op),
-            "roofs_flops_per_s": paths[op.dtype],  # type: ignore[attr-defined]
-            "rungs": codec.to_json(ladder.climb(timed, paths[op.dtype], ladder.paths())),  # type: ignore[attr-defined]
-        }
-        for op, timed in by_call.items()
-    ]
 
 
 def _json(found: dict[str, list[Timed]]) -> Any:
@@ -256,15 +260,11 @@ def _tune(args: argparse.Namespace) -> int:
 
 def _profile(args: argparse.Namespace) -> int:
     device, subjects, roofs = _ready(args)
-    from chip import artifact
     from chip.kernels import ncu
-    from chip.measure.environment import environment
 
     ncu.require()
     found = [row for s in subjects for op in _ops(args, s)[:1] for row in ncu.profile(s, op, roofs)]
-    if args.output:
-        made = artifact.new(ncu.SCHEMA, found, environment(device))
-        artifact.write(Path(args.output) / "counters.json", made)
+    _store(args, "counters", ncu.SCHEMA, found, device)
     print(json.dumps(found, indent=1) if args.json else text.counters(found))
     return 0
 
@@ -288,8 +288,23 @@ def _subjects(args: argparse.Namespace, device: Device, configs: bool = False) -
     if not any(s.variants for s in found):
         raise ChipError(f"no variant of {', '.join(s.name for s in found)} has {args.variant!r} in its name")
     found = [s for s in found if s.variants]
-    subjects.compile_for(found, device, lambda what: print(f"compiling {what}", file=sys.stderr, flush=True))
+    subjects.compile_for(found, device, lambda what: _tell(f"compiling {what}"))
     return found
+
+
+def _tell(what: str) -> None:
+    """In one piece: several compilers or sanitizers report at once."""
+    sys.stderr.write(what + "\n")
+    sys.stderr.flush()
+
+
+def _store(args: argparse.Namespace, name: str, schema: str, data: Any, device: Device) -> None:
+    """An artifact in the folder asked for, where one is."""
+    if args.output:
+        from chip import artifact
+        from chip.measure.environment import environment
+
+        artifact.write(Path(args.output) / f"{name}.json", artifact.new(schema, data, environment(device)))
 
 
 def _ready(args: argparse.Namespace, configs: bool = False) -> tuple[Device, list[Subject], Roofs | None]:

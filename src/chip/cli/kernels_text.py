@@ -43,16 +43,20 @@ def findings(found: Sequence[Finding], device: str, seed: int) -> str:
     for (kernel, variant), some in groups.items():
         count = {s: sum(f.status == s for f in some) for s in ("ok", "failed", "skipped")}
         ratios = [f.error / f.native_error for f in some if f.status == "ok" and f.native_error]
+        shares = [f.error / f.allowed for f in some if f.status == "ok" and f.allowed]
         rows.append(
             {
                 "kernel": kernel,
                 "variant": variant,
                 **count,
                 "error / PyTorch's": f"{max(ratios):.2f}" if ratios else "-",
+                "of allowed": percent(max(shares)) if shares else "-",
                 "why skipped": next((f.reason for f in some if f.status == "skipped"), "") if not count["ok"] else "",
             }
         )
-    right = ("ok", "failed", "skipped", "error / PyTorch's")
+    if not any(row["why skipped"] for row in rows):
+        rows = [{k: v for k, v in row.items() if k != "why skipped"} for row in rows]
+    right = ("ok", "failed", "skipped", "error / PyTorch's", "of allowed")
     lines = [f"{device}, seed {seed}", table(rows, right, keep=("kernel", "variant", *right))]
     for f in found:
         if f.status == "failed":

@@ -21,8 +21,9 @@ class Finding:
     variant: str
     case: str
     status: str  # "ok", "failed", "skipped"
-    error: float = 0.0  # largest, against float64
+    error: float = 0.0  # largest, against float64; of several results that of the one nearest to its limit
     native_error: float = 0.0  # PyTorch's own, same precision
+    allowed: float = 0.0  # twice that, and the rounding of the result
     reason: str = ""
     picture: tuple[str, ...] = ()  # where it is wrong
 

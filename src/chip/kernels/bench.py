@@ -27,7 +27,7 @@ from chip.measure.profile import impossible, reason_of
 from chip.measure.sampling import is_sustained
 from chip.measure.timer import Samples, StopRule, Take, collect_interleaved
 from chip.roofline import Roofs, label
-from chip.types import Measurement, Op
+from chip.types import ChipError, Measurement, Op
 
 SCHEMA = "chip.kernel_bench/1"
 SHORT_S = 100e-6  # below this a call is replayed in a graph: the host may take as long to launch it
@@ -84,7 +84,10 @@ class _Variant:
 def bench(s: Subject, op: Op, device: Device, roofs: Roofs | None, settings: Settings) -> list[Timed]:
     """Every variant of one call."""
     with around(op, ""):
-        run = _Run(s, op, device, roofs, settings)
+        try:
+            run = _Run(s, op, device, roofs, settings)
+        except (MemoryError, RuntimeError) as e:
+            raise ChipError(f"{label(op)} cannot be set up here: {reason_of(e)}") from None
         try:
             return run.measure()
         finally:

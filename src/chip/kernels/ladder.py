@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from chip import codec
 from chip.kernels import build, catalog
+from chip.measurements import operator
+from chip.roofline import label
 from chip.stats import median
-from chip.types import ChipError
+from chip.types import ChipError, Op
 
 if TYPE_CHECKING:
     from chip.kernels.bench import Timed
@@ -53,6 +56,23 @@ def climb(timed: Sequence[Timed], roofs: dict[str, float], paths: dict[str, str]
                 rate / found[0].flops_per_s if found and found[0].rung == next(iter(paths)) else None,
             )
         )
+    return found
+
+
+def ladders(device: Device, rows: Sequence[Timed], roofs: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+    """A ladder for each call. `roofs`: those measured so far, by dtype; what is missing is measured and added."""
+    if device.kind != "cuda":
+        return []
+    by_call: dict[Op, list[Timed]] = {}
+    for t in rows:
+        by_call.setdefault(operator(t.measurement.op), []).append(t)
+    found = []
+    for op, timed in by_call.items():
+        dtype = str(op.dtype)  # type: ignore[attr-defined]
+        if dtype not in roofs:
+            roofs[dtype] = path_roofs(device, dtype)
+        rungs = codec.to_json(climb(timed, roofs[dtype], paths()))
+        found.append({"call": label(op), "roofs_flops_per_s": roofs[dtype], "rungs": rungs})
     return found
 
 

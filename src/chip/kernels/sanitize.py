@@ -16,6 +16,7 @@ from chip.kernels import catalog, once
 from chip.kernels.subjects import Subject
 from chip.types import ChipError, Op
 
+SCHEMA = "chip.kernel_sanitize/1"
 TOOLS = ("memcheck", "racecheck")
 SECONDS = 300
 PRODUCTS = ((128, 256, 64, "bf16"), (129, 264, 136, "fp16"))

@@ -18,6 +18,7 @@ from chip.measure import timing
 from chip.measure.device import Device
 from chip.measure.profile import reason_of
 from chip.measure.timer import StopRule, collect_interleaved
+from chip.roofline import label
 from chip.types import ChipError, Op
 
 RULE = StopRule(0.005, 10, 40, 0.1)
@@ -76,7 +77,10 @@ def tune(s: Subject, op: Op, device: Device) -> list[dict[str, Any]]:
     """Rows of (config, seconds), fastest first; a candidate that does not run has a reason instead."""
     generator = torch.Generator(device.torch_device).manual_seed(11)
     count = min(64, timing.cold_copies(device, op.cost().read_bytes)) if device.kind == "cuda" else 1
-    sets = [s.module.inputs(op, device.torch_device, generator) for _ in range(count)]
+    try:
+        sets = [s.module.inputs(op, device.torch_device, generator) for _ in range(count)]
+    except (MemoryError, RuntimeError) as e:
+        raise ChipError(f"{label(op)} cannot be set up here: {reason_of(e)}") from None
     calls = {name: call for name, (call, _) in ways(s, op).items()}
     takes, failed = {}, []
     with torch.no_grad():

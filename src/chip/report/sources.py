@@ -33,6 +33,8 @@ NOT_SHOWN = {  # of use to other commands, whose results are shown
     "chip.lab": "`chip lab` keeps its steps in it",
     "chip.hardware_spec": "a datasheet: profiles are shown beside theirs",
     "chip.kernel_counters": "`chip kernels profile` printed it",
+    "chip.kernel_check": "`chip kernels check` printed it",
+    "chip.kernel_sanitize": "`chip kernels check --sanitize` printed it",
     "chip.kernel_plans": "how `chip kernels bench` launched what is shown",
 }
 KINDS = ("class", "group", "peer", "stage", "unseen", "operator")  # of accuracy, in the order they are shown
