@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -197,3 +198,23 @@ def test_terms_of_the_runs_own_host(capsys, file, round_gpu, tmp_path):
     assert code == 2
     assert "other.json is of hf-graph, of which there is no run to judge" in err
     assert err.count("\n") == 1
+
+
+def test_terms_of_several_hosts_lie_in_a_folder(capsys, file, round_gpu, tmp_path):
+    folder = tmp_path / "terms"
+    folder.mkdir()
+    two = tmp_path / "two"
+    two.mkdir()
+    for name in ("first", "second"):
+        shutil.copyfile(file, two / f"{name}.json")
+    asked = (str(two), "--gpu", round_gpu, "--engine", "vllm", "--engine-profile", str(folder))
+    code, _, err = run(capsys, *asked)
+    assert code == 2
+    assert "the folder has no NAME.terms.json for any file of runs NAME.json" in err
+    terms_of(folder / "second.terms.json", "vllm", 1.0)
+    terms_of(folder / "nobody.terms.json", "vllm", 7.0)
+    code, out, err = run(capsys, *asked, "--json")
+    assert code == 0, err
+    steps = sorted(p["predicted"] for p in json.loads(out)["points"] if p["metric"] == "tpot")
+    assert steps[len(steps) // 2 - 1] < 0.5  # of the first file: the GPU's own terms
+    assert 0.9 < steps[len(steps) // 2] <= steps[-1] < 2

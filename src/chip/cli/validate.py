@@ -30,8 +30,13 @@ EPILOG = """\
   chip validate llm.json --gpu my-gpu.json --engine hf-eager --ablate --json
   chip validate llm.json --gpu my-gpu.json --leave-one-model-out tables.jsonl
   chip validate llm.json --engine-profile h200.vllm.json
+  chip validate results/h200/runs --engine-profile results/h200/engines
 """
-TERMS = "terms of `chip calibrate --engine` on the host of the runs [those of the GPU]; may be repeated"
+TERMS = (
+    "terms of `chip calibrate --engine` on the host of the runs [those of the GPU]; may be repeated. Of a folder, "
+    "NAME.terms.json for the runs in NAME.json"
+)
+OF_RUNS = ".terms.json"
 LEAVE_OUT = "what the operator tables were fitted on; each model is then also predicted from a fit without its shapes"
 
 
@@ -55,9 +60,7 @@ def run(args: argparse.Namespace) -> int:
     sources = judge.read(Path(f) for f in args.runs)
     gpu = judge.gpu_of(sources, args.gpu)
     answers = peers.read(Path(args.peers)) if args.peers else None
-    terms = {engine_profile.read(Path(f)).engine: f for f in args.engine_profile}
-    if idle := sorted(set(terms) - {r.engine for s in sources for r in s.ok if args.engine in ("", r.engine)}):
-        raise ChipError(f"--engine-profile {terms[idle[0]]} is of {idle[0]}, of which there is no run to judge")
+    terms = _terms(args.engine_profile, sources, args.engine)
     found = judge.judge(sources, gpu, args.engine, terms=terms)
     if not found.points:
         raise ChipError(f"no run could be judged; the first: {found.left_out[0]}")
@@ -77,6 +80,28 @@ def run(args: argparse.Namespace) -> int:
         scatter_plot.save(Path(args.plot), found.points, f"{found.gpu}: predicted against measured")
         print(f"drawn: {args.plot}", file=sys.stderr)
     return 0
+
+
+def _terms(given: Sequence[str], sources: Sequence[judge.Source], engine: str) -> judge.Terms:
+    judged = {(s.path.stem, r.engine) for s in sources for r in s.ok if engine in ("", r.engine)}
+    found: dict[tuple[str, str], str] = {}
+    for name in given:
+        path = Path(name)
+        if path.is_dir():
+            inside = {f.name.removesuffix(OF_RUNS): f for f in sorted(path.glob(f"*{OF_RUNS}"))}
+            each = {(stem, engine_profile.read(f).engine): str(f) for stem, f in inside.items()}
+            used = {key: f for key, f in each.items() if key in judged}
+            if not used:
+                raise ChipError(
+                    f"--engine-profile {name}: the folder has no NAME{OF_RUNS} for any file of runs NAME.json"
+                )
+            found.update(used)
+            continue
+        of = engine_profile.read(path).engine
+        if of not in {who for _, who in judged}:
+            raise ChipError(f"--engine-profile {name} is of {of}, of which there is no run to judge")
+        found["", of] = name
+    return found
 
 
 def _asked(answers: peers.Answers, sources: Sequence[judge.Source], gpu: str, engine: str) -> list[Point]:

@@ -16,6 +16,9 @@ from chip.types import ChipError
 from chip.validate.points import Point, compare
 from chip.validate.provenance import Used, leaked, rests_on
 
+# Files of engines' terms, by engine and by the name of the file of runs that they are for: "" for all others.
+Terms = Mapping[tuple[str, str], str]
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -81,15 +84,20 @@ def gpu_of(sources: Sequence[Source], given: str) -> str:
 
 
 def judge(
-    sources: Sequence[Source], gpu: str, engine: str = "", stage: Stage = ALL, terms: Mapping[str, str] | None = None
+    sources: Sequence[Source], gpu: str, engine: str = "", stage: Stage = ALL, terms: Terms | None = None
 ) -> Validation:
     """Compare every ok run (of one engine, where given). A leaked run is an error, a run that cannot be predicted is
-    left out by name. `terms`: files of engines' terms, by engine, instead of those of the GPU."""
-    terms = terms or {}
+    left out by name. `terms`: files to predict from instead of the GPU's own."""
+
+    def file_of(source: Source, run: Run) -> str:
+        held = terms or {}
+        return held.get((source.path.stem, run.engine)) or held.get(("", run.engine), "")
+
     wanted = [(s, r) for s in sources for r in s.ok if engine in ("", r.engine)]
     if not wanted:
         raise ChipError(f"no run to judge: none is ok{f' and of engine {engine}' if engine else ''}")
-    used = {name: rests_on(gpu, name, terms.get(name, "")) for name in dict.fromkeys(r.engine for _, r in wanted)}
+    pairs = dict.fromkeys((r.engine, file_of(s, r)) for s, r in wanted)
+    used = {(name, file): rests_on(gpu, name, file) for name, file in pairs}
     points: list[Point] = []
     left_out = [
         f"{label(r)}: {r.status} ({r.reason})"
@@ -98,10 +106,9 @@ def judge(
         if r.status != "ok" and engine in ("", r.engine)
     ]
     for source, run in wanted:
-        run_id = runs.id_of(run)
-        refuse_leaked(source, run, run_id, used[run.engine])
+        run_id, file = runs.id_of(run), file_of(source, run)
+        refuse_leaked(source, run, run_id, used[run.engine, file])
         try:
-            file = terms.get(run.engine, "")
             answer = predict(decoder_of(source, run), gpu, run.engine, run.scenario, stage, file).json()
         except ChipError as e:
             left_out.append(f"{label(run)}: cannot be predicted ({e})")
