@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ from chip.types import Ceiling, ChipError, Scenario
 HOST_BOUND = 0.7  # of the step the device worked: below it the host sets the pace
 DEVICE_BOUND = 0.9
 GRAPHS = "hf-graph"  # whose gaps stand in where none could be measured
+LAUNCHED = ("host_layer_s", "host_layer_graph_s")  # terms of the host's queue in a prefill; the others come before it
+ROUNDS = 8
 ONE_QUEUE = {"prefill": 1.0, "decode": 1.0}  # a CPU is host and device at once: it never waits for itself
 
 
@@ -218,9 +221,40 @@ def _serving(points: Sequence[Point]) -> dict[str, Ceiling]:
         "host_layer_graph_s": lambda p: float(p.layers) if p.graph else 0.0,
     }
     early = [p for p in points if p.busy.get("prefill", 1.0) < HOST_BOUND]
-    # the step that ends with the first token is scheduled like any other
-    left = [max(1e-6, p.measured_s["prefill"] - _scheduled(steps, p)) for p in early]
-    return {**steps, **_regress(early, left, prefill, "prompts until the first token, host-bound")}
+    return {**steps, **_submitted(early, steps, prefill)}
+
+
+def _submitted(
+    points: Sequence[Point], steps: Mapping[str, Ceiling], rows: Mapping[str, Callable[[Point], float]]
+) -> dict[str, Ceiling]:
+    """What comes before the first step, and what a layer takes to launch. The step is the longer of two queues: the
+    host's, scheduled like any other step and launched layer by layer, and the device's. Which one is longer rests on
+    the terms that are sought, so they are sought again until it stays."""
+    found: dict[str, Ceiling] = {}
+    waits = [True] * len(points)
+    for _ in range(ROUNDS):
+        y = [
+            max(1e-6, p.measured_s["prefill"] - (_scheduled(steps, p) if waiting else p.device_s["prefill"]))
+            for p, waiting in zip(points, waits)
+        ]
+        alone = {id(p) for p, waiting in zip(points, waits) if not waiting}
+        apart = {name: partial(_unless, alone, row) if name in LAUNCHED else row for name, row in rows.items()}
+        found = _regress(points, y, apart, "prompts until the first token, host-bound")
+        before, waits = (
+            waits,
+            [_launched(found, rows, p) + _scheduled(steps, p) > p.device_s["prefill"] for p in points],
+        )
+        if waits == before:
+            break
+    return found
+
+
+def _unless(alone: set[int], row: Callable[[Point], float], p: Point) -> float:
+    return 0.0 if id(p) in alone else row(p)
+
+
+def _launched(terms: Mapping[str, Ceiling], rows: Mapping[str, Callable[[Point], float]], p: Point) -> float:
+    return sum(terms[name].value * rows[name](p) for name in LAUNCHED)
 
 
 def _scheduled(steps: Mapping[str, Ceiling], p: Point) -> float:
