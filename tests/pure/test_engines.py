@@ -19,6 +19,7 @@ from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention, SlidingAttention
 from chip.ops.mla import Mla
 from chip.ops.rms_norm import RmsNorm
+from chip.ops.rope import Rope
 from chip.predict.compose import Composer
 from chip.predict.roof import roof_of
 from chip.predict.roofline import Roofline
@@ -381,8 +382,14 @@ def test_fusing_keeps_the_flops_and_moves_less(model, decode):
     canonical = lower(library.find(model), Step((Seq(1 if decode else 9, 20, 3),)), BF16)
     fused = engines.get("vllm").rewrite(canonical, decode)
     assert fused.counted_flops == canonical.counted_flops
-    assert fused.cost().flops == canonical.cost().flops
-    assert fused.cost().bytes <= canonical.cost().bytes
+    names = {c.role for _, c in flat(fused)}
+    # norms of queries and keys go into rotations, their few operations uncounted; two rotations read the angles twice
+    gone = sum(
+        n * c.op.cost().flops for n, c in flat(canonical) if c.role in ("q_norm", "k_norm") and c.role not in names
+    )
+    twice = sum(n * 2 * c.op.rows * c.op.head_dim for n, c in flat(fused) if c.role == "k_rope")
+    assert fused.cost().flops == canonical.cost().flops - gone
+    assert fused.cost().bytes <= canonical.cost().bytes + twice
 
 
 def test_projections_over_one_input_are_merged():
@@ -411,9 +418,31 @@ def test_each_addition_goes_into_a_norm(model):
     layers = library.find(model).layer_count
     norms = {k: v for (when, k), v in count.items() if when == "before" and k.endswith("norm")}
     ((kind, before),) = norms.items()
+    before -= sum(n for n, c in flat(canonical) if c.role in ("q_norm", "k_norm"))  # part of the rotation
     assert count["after", f"add_{kind}"] == 2 * layers
     assert count.get(("after", kind), 0) == before - 2 * layers
     assert count.get(("after", "add"), 0) == count["before", "add"] - 2 * layers
+
+
+def test_norms_of_heads_go_into_rotations_and_these_are_apart():
+    calls = {
+        c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(library.find("qwen3-8b"), 5, BF16, 1), True))
+    }
+    assert not {"q_norm", "k_norm", "rope"} & set(calls)
+    assert calls["q_rope"] == Rope(5, 32, 128, "bf16")
+    assert calls["k_rope"] == Rope(5, 8, 128, "bf16")
+
+
+def test_rotations_of_as_many_queries_as_keys_are_one():
+    calls = {
+        c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(library.find("phi-3-mini"), 5, BF16, 1), True))
+    }
+    assert calls["rope"] == Rope(5, 64, 96, "bf16")
+
+
+def test_norms_of_a_latent_stay():
+    calls = {c.role for _, c in flat(engines.get("vllm").rewrite(body(library.find("deepseek-v3"), 5, BF16, 1), True))}
+    assert {"q_norm", "kv_norm", "rope"} <= calls
 
 
 def test_parallel_layers_have_no_addition_before_a_norm():

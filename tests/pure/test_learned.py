@@ -323,7 +323,7 @@ def test_a_large_product_is_bound_by_arithmetic_and_a_thin_one_by_memory(h200):
 @pytest.mark.parametrize(
     ("engine", "decode", "prefill", "norm", "act"),
     [
-        ("vllm", "attention-fa3-cold", "attention-fa3-cold", "add-torch-hot", "add-torch-hot"),
+        ("vllm", "attention-fa3-cold", "attention-fa3-cold", "rms_norm-compiled-hot", "silu_mul-compiled-hot"),
         ("hf-eager", "", "attention-cudnn-cold", "", "silu_mul-torch-hot"),
         ("hf-graph", "", "", "", "silu_mul-torch-hot"),
         (None, "attention-flash-cold", "attention-flash-cold", "rms_norm-torch-cold", "silu_mul-torch-cold"),
@@ -350,6 +350,16 @@ def test_an_engine_is_answered_for_by_what_it_runs(engine, decode, prefill, norm
         elif name:
             alone = replace(BY_NAME[name], context="cold")
             assert (e, cost) == Learned(Tables("", BUNDLED.units, (alone,)), estimate.otherwise)(op)
+
+
+def test_what_was_not_measured_compiled_is_one_pass():
+    estimate = estimator_of(H200, engines.get("vllm").RUNS_AS)
+    narrow = ops.build("rms_norm", {"rows": 8, "cols": 896})  # narrower than any that was
+    same = ops.build("add", {"rows": 8, "cols": round(narrow.cost().bytes / (3 * 2 * 8))})
+    table = replace(BY_NAME["add-torch-hot"], context="cold")
+    alone = Learned(Tables("", BUNDLED.units, (table,)), estimate.otherwise)
+    assert estimate(narrow)[0].seconds == alone(same)[0].seconds
+    assert estimate.along(replace(narrow, rows=1))(8)[0] == pytest.approx(alone(same)[0].seconds, rel=0.02)
 
 
 def test_the_better_measured_of_two_implementations():

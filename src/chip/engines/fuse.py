@@ -70,6 +70,14 @@ def fuse_residual_norms(calls: list[Call]) -> list[Call]:
     return out
 
 
+def fuse_head_norms(calls: list[Call]) -> list[Call]:
+    """Norms of queries and keys as part of the rotation that follows them and touches the same bytes."""
+    roles = [c.role for c in calls]
+    if "rope" not in roles or roles[: roles.index("rope")][-2:] != ["q_norm", "k_norm"]:
+        return calls
+    return [c for c in calls if c.role not in ("q_norm", "k_norm")]
+
+
 def fuse_gelu(calls: list[Call]) -> list[Call]:
     """A GELU that HF spells out as one kernel."""
     return [

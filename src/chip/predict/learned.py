@@ -37,7 +37,9 @@ from chip.types import Cost, Estimate, Op, Seq
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
 TORCH = ("torch", "flash")  # implementations that torch chooses itself
 DECODE_ATTENTION = "attention_decode"
-ONE_PASS = "one_pass"  # an implementation: one kernel that touches each of its bytes once
+# Implementations that are one kernel which touches each of its bytes once: known by no more than that, or measured as
+# torch.compile makes it and known so where it was not.
+ONE_PASS = ("one_pass", "compiled")
 AnyOp = TypeVar("AnyOp", bound=Op)
 MOST_BATCHES = 64  # batch sizes whose attention is remembered, so that a sweep of any length runs in bounded memory
 
@@ -67,7 +69,7 @@ class Learned:
                 wanted = t.context == "cold" if runs_as is None else runs_as.get(name) == t.implementation
                 if wanted:
                     self._tables[name, t.dtype] = t
-        self._one_pass = frozenset(kind for kind, how in (runs_as or {}).items() if how == ONE_PASS)
+        self._one_pass = frozenset(kind for kind, how in (runs_as or {}).items() if how in ONE_PASS)
         self._additions = {
             t.dtype: t for t in sorted(tables.operators, key=lambda t: t.context == "hot") if t.op == Add.kind
         }
@@ -84,11 +86,11 @@ class Learned:
         return next((t.dtype for (_, known), t in self._tables.items() if known == dtype), "")
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
-        if op.kind in self._one_pass:
-            return self._passing(op)
         table = self._tables.get((slot(op), getattr(op, "dtype", "")))
         seen = visible(op)
         if table is None or not covers(table, seen):
+            if op.kind in self._one_pass:
+                return self._passing(op)
             return summed(op, self) if isinstance(op, Composed) else self.otherwise(op)
         self._asked += 1
         cost = op.cost()
@@ -111,12 +113,10 @@ class Learned:
 
     def along(self, op: Op) -> AlongTokens:
         """As the roofline's. Operators are asked at nodes of their rows and drawn straight between them."""
-        if op.kind in self._one_pass:
-            return self._passing_along(op)
+        declined = self._passing_along(op) if op.kind in self._one_pass else self.otherwise.along(op)
         table = self._tables.get((slot(op), getattr(op, "dtype", "")))
         if table is None:
-            return self.otherwise.along(op)
-        declined = self.otherwise.along(op)
+            return declined
         axis = "m" if isinstance(op, Linear) else "tokens" if isinstance(op, (MoeExperts, MoeRouter)) else "rows"
         once = getattr(op, axis)
         known: dict[int, float] = {}
