@@ -19,30 +19,30 @@ from chip.predict.memory import needs
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "results" / "h200"
 FILES = (
-    *("runs/hf-1.json", "runs/tinyllama-fp16.json", "runs/vllm-1.json", "runs/vllm-2.json"),
-    *("engines/hf.json", "engines/vllm-1.json", "engines/vllm-2.json"),
+    *("runs/hf-1.json", "runs/hf-2.json", "runs/tinyllama-fp16.json"),
+    *("runs/vllm-1.json", "runs/vllm-2.json", "runs/vllm-3.json"),
+    *("engines/hf-1.json", "engines/hf-2.json"),
+    *("engines/vllm-1.json", "engines/vllm-2.json", "engines/vllm-3.json"),
 )
+# Recorded while `chip bench` still kept from point to point the workspaces of the streams it had captured on, and the
+# sliding caches of the points before, and gave models with tied embeddings a head of their own: memory that is not the
+# model's (up to 32 % of the peak).
+BEFORE_THE_MEND = ("runs/hf-1.json", "engines/hf-1.json")
 CAPACITY = hardware.find("h200").memory_bytes
 TARGET = 0.05
-# Missed, with the worst point. These were recorded while `chip bench` still kept from point to point the workspaces of
-# the streams it had captured on, and the sliding caches of the points before (phi-3), and gave models with tied
-# embeddings a head of their own (qwen2.5-0.5b: 272 MB). Runs recorded since have none of this: drop their lines.
-MISSED = {
-    ("qwen2.5-0.5b", "hf-graph"): -0.263,
-    ("qwen2.5-0.5b", "hf-eager"): -0.209,
-    ("phi-3-mini", "hf-graph"): -0.321,
-    ("tinyllama-2-layers", "hf-graph"): -0.121,
-    ("tinyllama-6-layers", "hf-graph"): -0.175,
-}
+# Missed, with the worst point: gemma's scores under a mask, which torch's math attention holds whole (8 x 2048).
+MISSED = {("gemma-3-1b", "hf-eager"): -0.101}
+# benched, not predicted
+UNPREDICTED = ("hf-compile",)
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """(run, what is predicted for it), of every finished run."""
     found = []
-    for name in FILES:
+    for name in (f for f in FILES if f not in BEFORE_THE_MEND):
         held = runs.read(RECORDS / name)[1]
-        for run in (r for r in held.runs if r.status == "ok"):
+        for run in (r for r in held.runs if r.status == "ok" and r.engine not in UNPREDICTED):
             config = tmp_path_factory.mktemp("model") / "config.json"
             config.write_text(json.dumps(held.configs[run.model]))
             point = run.scenario
@@ -57,7 +57,7 @@ def test_memory_under_hf(recorded):
         if run.engine != "vllm":
             predicted = room["total_bytes"] - room["context_bytes"]  # torch does not count the context
             errors[run.model, run.engine].append(predicted / run.memory["allocated_peak_bytes"] - 1)
-    assert len(errors) >= 9
+    assert len({model for model, engine in errors if engine == "hf-graph"}) >= 10
     worst = {who: max(each, key=abs) for who, each in errors.items()}
     missed = {who: error for who, error in worst.items() if abs(error) > TARGET}
     assert missed == {who: pytest.approx(error, abs=0.002) for who, error in MISSED.items()}
@@ -69,7 +69,8 @@ def test_what_lies_beside_the_pool(recorded):
         for run, room in recorded
         if run.engine != "vllm"
     ]
-    assert all(held == pytest.approx(said, abs=0.1e9) for held, said in beside)
+    # a process that ran other engines before has loaded more of the libraries: 0.12 GB
+    assert all(held == pytest.approx(said, abs=0.13e9) for held, said in beside)
 
 
 def test_kv_cache_under_vllm(recorded):
@@ -77,7 +78,7 @@ def test_kv_cache_under_vllm(recorded):
     for run, room in recorded:
         if run.engine == "vllm":
             seen[run.model, run.scenario] = room["kv_capacity_tokens"] / run.memory["kv_cache_tokens"] - 1
-    assert len({model for model, _ in seen}) >= 6
+    assert len({model for model, _ in seen}) >= 9
     assert max(map(abs, seen.values())) <= TARGET, seen
 
 
@@ -96,20 +97,21 @@ def test_a_file_of_runs_can_be_shown_again(capsys):
     file = str(RECORDS / "runs" / "tinyllama-fp16.json")
     assert cli.main(["show", file]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("NVIDIA H200, transformers 5.17.0\n")
-    assert "GPU idle 81.0 % of prefill, 84.1 % of decode" in shown
+    assert shown.startswith("NVIDIA H200, transformers 5.17.0, vllm 0.26.0\n")
     assert cli.main(["show", file, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [r["engine"] for r in found["runs"]] == ["hf-graph", "hf-eager", "hf-eager"]
+    assert [r["engine"] for r in found["runs"]] == ["hf-graph", "hf-eager", "hf-compile", "hf-eager", "vllm"]
     for r in found["runs"]:
-        assert r["joules_per_token_with_idle"] > 2 * r["joules_per_token"]
+        assert r["joules_per_token_with_idle"] > 1.9 * r["joules_per_token"]
     assert cli.main(["show", file, "--markdown"]) == 0
     table = capsys.readouterr().out
     assert table in (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
     head, rule, *rows = table.splitlines()
     assert head.startswith("| engine | tokens/s | latency P50 | P95 | peak VRAM | J/token | with idle |")
     assert rule.count("---:") == head.count("|") - 2
-    assert [row.split(" | ")[0] for row in rows] == ["| `hf-graph`", "| `hf-eager`", "| `hf-eager` `sdpa=flash`"]
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == [
+        "`hf-graph`", "`hf-eager`", "`hf-compile`", "`hf-eager` `sdpa=flash`", "`vllm`"
+    ]  # fmt: skip
 
 
 def test_markdown_is_for_runs(capsys):

@@ -35,7 +35,7 @@ from chip.types import ChipError, HardwareProfile, Measurement, Op
 
 CONTEXTS = ("cold", "hot")
 DISTURBED = "CPU shared"  # a flag of measurements that somebody else's work spoiled
-LEAST_POINTS = 20
+LEAST_POINTS = 10
 FOLDS = 10
 # few and shallow trees: a sweep walks them a dozen times a scenario
 FOREST = {"max_depth": 4, "subsample": 0.6, "max_features": 0.5, "loss": "huber"}
