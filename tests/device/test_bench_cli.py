@@ -20,7 +20,7 @@ from tiny_models import save_config  # noqa: E402
 import chip  # noqa: E402
 from chip import cli, run, runs  # noqa: E402
 from chip.measure.device import Device, open_device  # noqa: E402
-from chip.run import clock, grid, session  # noqa: E402
+from chip.run import clock, grid, pace, session  # noqa: E402
 from chip.types import ChipError, Scenario  # noqa: E402
 
 SRC = Path(chip.__file__).parents[1]
@@ -66,6 +66,25 @@ def test_json_has_every_figure(tiny, capsys):
     assert second["step_p50_s"] <= second["step_p95_s"]
     assert second["setup_s"]["load"] > 0
     assert first["status"] == "ok"
+
+
+def test_the_pace_of_the_host_lies_beside_the_samples(tiny, capsys, monkeypatch):
+    assert bench(tiny, "--engine", "hf-eager", "--prompt", "8") == 0
+    (found,) = runs.read(Path("artifacts/llm.json"))[1].runs
+    before_ns, after_ns = found.launch_ns
+    assert 50 < min(before_ns, after_ns) <= max(before_ns, after_ns) < 1e7
+    paces = iter((5000.0, 9800.0))
+    monkeypatch.setattr(pace, "launch_ns", lambda device: next(paces))
+    capsys.readouterr()
+    assert bench(tiny, "--engine", "hf-eager", "--prompt", "12") == 0
+    said = "the host changed its pace: a launch took 5 us before and 9.8 us after"
+    assert said in runs.read(Path("artifacts/llm.json"))[1].runs[1].flags
+    assert said in capsys.readouterr().out
+
+
+def test_a_steady_pace_is_not_worth_a_word():
+    assert pace.flags((5000.0, 6000.0)) == ()
+    assert pace.flags(()) == ()
 
 
 def test_what_is_done_is_not_done_again(tiny, capsys, monkeypatch):

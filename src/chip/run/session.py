@@ -16,7 +16,7 @@ import torch
 from chip.measure.device import open_device
 from chip.measure.energy import NotAvailable, idle_watts, probe_for
 from chip.measure.kineto import Used
-from chip.run import ContextLost, Job, busy, clock, energy, text
+from chip.run import ContextLost, Job, busy, clock, energy, pace, text
 from chip.run.model import brief, build, libraries, no_kernel
 from chip.run.steps import LEAST_STEPS, Steps
 from chip.runs import Energy, Run
@@ -100,8 +100,10 @@ class HfSession:
         clock.warm_up(device, steps, s.output)
         setup["warm_up"] = time.perf_counter() - began
         slowed = (Used.FLAG,) if device.kind == "cuda" and Used.before else ()
+        before_ns = pace.launch_ns(device)
         samples = clock.repeated(device, steps, s.output, repeats, job.max_seconds)
         memory = self._memory()
+        paces_ns = (before_ns, pace.launch_ns(device))
         joules, notes = self._energy(steps, s)
         run = Run(
             model=job.model,
@@ -112,6 +114,7 @@ class HfSession:
             ttft_ns=tuple(samples.ttft_ns),
             step_ns=tuple(samples.step_ns),
             e2e_ns=tuple(samples.e2e_ns),
+            launch_ns=paces_ns,
             memory=memory,
             energy=joules,
             setup_s={k: round(v, 3) for k, v in setup.items()},
@@ -120,7 +123,7 @@ class HfSession:
             settings=self._settings(),
             text=self._said(steps, s) if job.prompt_ids and job.folder else (),
             method=METHOD,
-            flags=(*self.notes, *samples.flags, *notes, *slowed),
+            flags=(*self.notes, *samples.flags, *pace.flags(paces_ns), *notes, *slowed),
             device=device.title,
         )
         return _seen(run, busy.look(device, steps, s.output)) if busy.by_events(steps) else run

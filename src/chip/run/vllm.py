@@ -103,6 +103,7 @@ class VllmSession:
             ttft_ns=tuple(whole.answer["ttft_ns"]),
             step_ns=tuple(map(tuple, whole.answer["step_ns"])),
             e2e_ns=tuple(whole.answer["e2e_ns"]),
+            launch_ns=tuple(whole.answer.get("launch_ns", ())),
             memory={**whole.answer["memory"], "kv_cache_tokens": self.opened["kv_cache_tokens"]},
             energy=self._energy(whole, alone),
             setup_s={k: round(v, 3) for k, v in {**self.opened["setup_s"], "warm_up": warm["warm_up_s"]}.items()},

@@ -150,6 +150,7 @@ class Server:
         """
         ttft, steps, e2e, runs = [], [], [], 0
         finished: list[Any] = []
+        before_ns = launch_ns()
         began = time.perf_counter()
         while runs < count or time.perf_counter() - began < least_seconds:
             if runs >= 2 and time.perf_counter() - began > most_seconds:
@@ -167,6 +168,7 @@ class Server:
             "e2e_ns": e2e,
             "runs": runs,
             "seconds": seconds,
+            "launch_ns": [ns for ns in (before_ns, launch_ns()) if ns],
             "memory": memory(),
             "tokens": [list(f.outputs[0].token_ids) for f in sorted(finished, key=lambda f: int(f.request_id))],
         }
@@ -278,6 +280,22 @@ def torch_cuda() -> Any:
     import torch
 
     return torch.cuda if torch.cuda.is_available() else None
+
+
+def launch_ns() -> float:
+    """What this host takes to launch one small kernel, as chip.run.pace has it; 0 where there is no GPU."""
+    cuda = torch_cuda()
+    if cuda is None:
+        return 0.0
+    x, found = sys.modules["torch"].ones(64, device="cuda"), []
+    for _ in range(9):
+        cuda.synchronize()
+        began = time.perf_counter_ns()
+        for _ in range(200):
+            x = x * 1.0
+        found.append((time.perf_counter_ns() - began) / 200)
+    cuda.synchronize()
+    return round(sorted(found)[4], 1)
 
 
 def device() -> dict[str, Any]:
