@@ -27,6 +27,7 @@ TERMS = {
     "host_step_s": "host, each step",
     "host_seq_s": "host, each sequence of a step",
     "host_layer_s": "host, each layer of a prefill that it launches kernel by kernel",
+    "host_experts_s": "host, each such layer that has experts: beyond host_layer_s",
     "host_layer_graph_s": "host, each layer of a prefill that it launches as pieces of graphs",
     "host_kernel_s": "host, each kernel that it launches",
 }

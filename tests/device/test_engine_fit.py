@@ -94,6 +94,17 @@ def test_known_terms_are_found_again(made, gpu, engine, terms, scenarios):
         assert term.unit == "s"
 
 
+def test_layers_of_experts_are_told_from_others(made, gpu):
+    experts = {
+        **CONFIG, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    }  # fmt: skip
+    both = {**CONFIGS, **{f"experts-{n}-layers": {**experts, "num_hidden_layers": n} for n in (4, 12)}}
+    terms = {**VLLM, "host_experts_s": 900e-6}
+    profile, _ = engine_fit.fit(made("vllm", terms, HOST_BOUND + GPU_BOUND, both), gpu, "vllm", "a CPU")
+    assert {name: profile.terms[name].value for name in terms} == pytest.approx(terms, rel=0.03)
+
+
 def test_a_busy_host_gives_outliers_not_another_term(made, gpu):
     """One run in ten took three times as long: terms are as before, to a few per cent."""
     found = made("vllm", VLLM, HOST_BOUND + GPU_BOUND)

@@ -14,7 +14,7 @@ from chip import runs
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "h200" / "agreement"
 WITHIN = 0.03
 HOST_BOUND = {("vllm", 1, 128, "ttft")}  # the GPU works for a third of it
-# The reference replays prompt after prompt, at the clock that the power limit leads to; `chip bench` decodes after each,
+# The reference replays prompt after prompt, at the clock that the power limit leads to; `chip bench` decodes between,
 # and each prompt finds a GPU that has rested: its first repeat is 1 % from the reference.
 MISSED = {("hf-graph", 8, 2048, "ttft"): -0.032}
 

@@ -16,7 +16,17 @@ from chip.predict.roof import Range
 from chip.predict.stages import Stage
 from chip.types import Ceiling, Scenario
 
-WORK = Work(steps=2, kernels=100, seqs=8, eager_layers=12, eager_kernels=60, graph_layers=6, requests=4, tokens=64)
+WORK = Work(
+    steps=2,
+    kernels=100,
+    seqs=8,
+    eager_layers=12,
+    eager_experts=0,
+    eager_kernels=60,
+    graph_layers=6,
+    requests=4,
+    tokens=64,
+)
 RESULTS = Path(__file__).parents[2] / "results" / "h200"
 DEVICE = Range(10e-3, 9e-3, 11e-3)
 EXTRA = ("gaps", "around_the_model", "waiting_for_host", "before_first_step")
@@ -176,7 +186,7 @@ def test_engine_terms_never_make_a_prediction_faster(model, engine, s):
 
 def test_terms_are_all_used():
     """A term that no row answers for would be measured for nothing."""
-    work = Work(1, 1, 1, 1, 1, 1, 1, 1)
+    work = Work(1, 1, 1, 1, 1, 1, 1, 1, 1)
     for name in TERMS:
         assert rows(work, Range(0, 0, 0), **{name: 1.0}), name
 

@@ -28,7 +28,11 @@ from chip.types import Ceiling, ChipError, Scenario
 HOST_BOUND = 0.7  # of the step the device worked: below it the host sets the pace
 DEVICE_BOUND = 0.9
 GRAPHS = "hf-graph"  # whose gaps stand in where none could be measured
-LAUNCHED = ("host_layer_s", "host_layer_graph_s")  # terms of the host's queue in a prefill; the others come before it
+LAUNCHED = (
+    "host_layer_s",
+    "host_experts_s",
+    "host_layer_graph_s",
+)  # terms of the host's queue in a prefill; the others come before it
 ROUNDS = 8
 ONE_QUEUE = {"prefill": 1.0, "decode": 1.0}  # a CPU is host and device at once: it never waits for itself
 
@@ -37,6 +41,7 @@ class Point(NamedTuple):
     run: Run
     base: str  # its model but for the depth
     layers: int
+    expert_layers: int
     device_s: dict[str, float]  # "prefill", "decode": what the operators alone should take
     kernels: dict[str, float]
     busy: Mapping[str, float]  # share of each phase that the device worked, where it is known
@@ -141,6 +146,7 @@ def _point(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str) -> Poin
         run,
         _base(configs[run.model]),
         c.layers,
+        c.expert_layers,
         {"prefill": made.prefill.seconds, "decode": made.decode.seconds},
         {"prefill": first.kernels, "decode": step.kernels / step.steps, "graphed": first.graph_layers},
         ONE_QUEUE if _is_cpu(gpu) else run.busy,
@@ -218,9 +224,12 @@ def _serving(points: Sequence[Point]) -> dict[str, Ceiling]:
         "request_s": lambda p: float(p.run.scenario.batch),
         "token_s": lambda p: float(p.run.scenario.batch * p.run.scenario.prompt),
         "host_layer_s": lambda p: 0.0 if p.graph else float(p.layers),
+        "host_experts_s": lambda p: 0.0 if p.graph else float(p.expert_layers),
         "host_layer_graph_s": lambda p: float(p.layers) if p.graph else 0.0,
     }
     early = [p for p in points if p.busy.get("prefill", 1.0) < HOST_BOUND]
+    if not any(p.expert_layers and not p.graph for p in early):
+        del prefill["host_experts_s"]
     return {**steps, **_submitted(early, steps, prefill)}
 
 
@@ -254,7 +263,7 @@ def _unless(alone: set[int], row: Callable[[Point], float], p: Point) -> float:
 
 
 def _launched(terms: Mapping[str, Ceiling], rows: Mapping[str, Callable[[Point], float]], p: Point) -> float:
-    return sum(terms[name].value * rows[name](p) for name in LAUNCHED)
+    return sum(terms[name].value * rows[name](p) for name in LAUNCHED if name in rows)
 
 
 def _scheduled(steps: Mapping[str, Ceiling], p: Point) -> float:

@@ -21,6 +21,7 @@ class Work(NamedTuple):
     kernels: float
     seqs: float
     eager_layers: float  # launched by the host
+    eager_experts: float  # of these, with experts
     eager_kernels: float
     graph_layers: float  # pieces of graphs in a prefill
     requests: float = 0.0  # that wait for their first token
@@ -53,14 +54,15 @@ class Overheads:
 
     def extras(self, work: Work, device: Range) -> list[Extra]:
         """Rows to add to a phase whose operators take `device` alone."""
-        steps, kernels, seqs, eager_layers, eager_kernels, graph_layers, requests, tokens = work
+        steps, kernels, seqs, eager_layers, experts, eager_kernels, graph_layers, requests, tokens = work
         first = 1.0 if requests else 0.0
         gaps, around, longer, before = [], [], [], []
         for part, device_s in zip(self._parts, device):
-            gap, step, once, request, token, host, seq, layer, graph_layer, kernel = part
+            gap, step, once, request, token, host, seq, layer, of_experts, graph_layer, kernel = part
             gaps.append(gap * kernels)
             around.append(step * steps)
-            host_s = host * steps + seq * seqs + layer * eager_layers + graph_layer * graph_layers
+            host_s = host * steps + seq * seqs + layer * eager_layers + of_experts * experts
+            host_s += graph_layer * graph_layers
             longer.append(max(0.0, host_s + kernel * eager_kernels - device_s - gaps[-1] - around[-1]))
             before.append(once * first + request * requests + token * tokens)
         rows = [

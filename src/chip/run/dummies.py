@@ -3,7 +3,7 @@
 Two depths of one model tell what grows with the layers from what does not. They are small, so that in most steps the
 host sets the pace, and no model that predictions are judged by. Of vLLM, whose host is slow and whose steps are graphs,
 two more are wide and deep enough that the device sets it: they tell what its kernels take in the engine beyond what
-they take alone.
+they take alone; and two have experts, whose layers take the host longer to launch.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ DUMMIES: dict[str, tuple[Dummy, ...]] = {
     "vllm": (
         Dummy("tinyllama-1.1b", (2, 6), NARROW),
         Dummy("mistral-7b", (16, 28), ((1, 128), (1, 1024), (8, 512), (32, 512))),
+        Dummy("mixtral-8x7b", (2, 6), ((1, 600), (1, 1024), (4, 256))),  # longer than graphs, short for the device
     ),
     "hf-graph": (HF,),
     "hf-eager": (HF,),
