@@ -11,17 +11,18 @@ import pytest
 from conftest import round_profile, write_profile
 
 from chip import artifact, cli, codec, engines, hardware, ops
+from chip.models import library
 from chip.ops.composed import KINDS
 from chip.predict import operator, tiled
 from chip.predict.estimator import estimator_of, read_tables
 from chip.predict.experts import EXPERT_KINDS, ROUTER_KINDS
 from chip.predict.learned import DECODE_ATTENTION, Learned
-from chip.predict.request import answer
+from chip.predict.request import answer, predict
 from chip.predict.roof import roof_of
 from chip.predict.roofline import Roofline
 from chip.predict.shapes import FEATURES, TILES, attention_waves_s, flash, flash_splits, linear_features
 from chip.predict.tables import Base, Forest, OperatorTable, Spread, Surface, Tables
-from chip.types import ChipError, Seq
+from chip.types import ChipError, Scenario, Seq
 
 H200 = hardware.find("h200")
 BUNDLED = read_tables(H200.tables)
@@ -630,3 +631,19 @@ def test_the_kernels_that_torch_changes_are_told_apart():
     e = estimator_of(H200)
     few, more = (e(ops.build("embedding", {"rows": rows, "cols": 4096}))[0].seconds for rows in (16, 17))
     assert few > 2 * more  # sixteen rows are gathered one after another
+
+
+@pytest.mark.parametrize("sdpa", ["", "cudnn", "flash"])
+def test_a_prefill_of_hf_eager_attends_with_what_was_asked_for(sdpa):
+    found = predict(library.find("llama-3.1-8b"), "h200", "hf-eager", Scenario(8, 1024, 9), sdpa=sdpa)
+    (line,) = (n for n in found.prefill.lines if n.role == "attention")
+    table = BY_NAME[f"attention-{sdpa or 'cudnn'}-cold"]
+    alone = Learned(Tables("", BUNDLED.units, (table,)), estimator_of(H200).otherwise)
+    once = attention(batch=8, heads=32, kv_heads=8, head_dim=128, q_len=1024, kv_len=1024)
+    assert line.seconds == pytest.approx(32 * alone(once)[0].seconds)
+
+
+@pytest.mark.parametrize(("engine", "sdpa"), [("vllm", "flash"), ("hf-graph", "cudnn"), ("hf-eager", "math")])
+def test_other_backends_are_not_predicted(capsys, engine, sdpa):
+    assert cli.main(["predict", "llama-3.1-8b", "--engine", engine, "--sdpa", sdpa]) == 2
+    assert f"--sdpa {sdpa}: hf-eager is predicted with cudnn or flash, no other" in capsys.readouterr().err

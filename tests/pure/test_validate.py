@@ -431,3 +431,17 @@ def test_a_model_is_predicted_without_its_shapes(fitted_on):
     rows = [line.split() for line in unseen_table(both).splitlines()[2:]]
     assert {row[0] for row in rows} == {"all", "llama-3.1-8b", "qwen2.5-7b"}
     assert all("vLLM" in row or "vllm" in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("engine", "variant", "chosen"),
+    [
+        ("hf-eager", "sdpa=flash", "flash"),
+        ("hf-eager", "a=b,sdpa=cudnn", "cudnn"),
+        ("hf-eager", "sdpa=math", ""),
+        ("hf-eager", "", ""),
+        ("vllm", "sdpa=flash", ""),
+    ],
+)
+def test_a_run_is_predicted_with_the_backend_it_had(engine, variant, chosen):
+    assert judge.sdpa_of(Run("m", engine, variant, Scenario(1, 1, 1), "failed", "made up")) == chosen

@@ -48,19 +48,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine-profile", metavar="FILE", default="", help="terms of `chip calibrate --engine` [those of the GPU]"
     )
+    parser.add_argument(
+        "--sdpa", metavar="BACKEND", default="", help="what hf-eager's prefill attends with: cudnn or flash [cudnn]"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.trace and args.engine_profile:
-        raise ChipError("--trace is of operators alone; --engine-profile does not go with it")
+    if args.trace and (args.engine_profile or args.sdpa):
+        raise ChipError("--trace is of operators alone; --engine-profile and --sdpa do not go with it")
     if args.model == "-":
         if args.trace:
             raise ChipError("--trace takes one MODEL, not scenarios from stdin")
         given = {k: getattr(args, k) for k in request.DEFAULTS}  # options stand in for keys that a line leaves out
-        return answer_stdin(lambda question: request.answer_line(question, given, args.engine_profile))
+        return answer_stdin(lambda question: request.answer_line(question, given, args.engine_profile, args.sdpa))
     values = {"model": args.model, **{k: getattr(args, k) for k in request.DEFAULTS}}
-    found = _traced(values) if args.trace else request.answer(values, args.engine_profile)
+    found = _traced(values) if args.trace else request.answer(values, args.engine_profile, args.sdpa)
     if args.json:
         print(json.dumps(found, indent=1, allow_nan=False))
     else:

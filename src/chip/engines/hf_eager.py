@@ -18,7 +18,8 @@ CAVEAT = (
     "tens of milliseconds each"
 )
 KERNELS = hf_ops.KERNELS
-RUNS_AS = {**hf_ops.RUNS_AS, "attention": "cudnn"}
+SDPA = ("cudnn", "flash")  # what a prefill attends with: torch's choice first
+RUNS_AS = {**hf_ops.RUNS_AS, "attention": SDPA[0]}
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:

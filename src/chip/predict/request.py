@@ -15,6 +15,7 @@ from chip.hardware import Hardware
 from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_shards
+from chip.ops.attention import Attention
 from chip.predict import memory
 from chip.predict.answer import Prediction
 from chip.predict.compose import Composer, Phase
@@ -40,15 +41,17 @@ HOST_SHARE = 0.05  # of a phase: a device that waits for less sets the pace itse
 LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024}
 
 
-def answer(request: Mapping[str, Any], engine_file: str = "") -> dict[str, Any]:
+def answer(request: Mapping[str, Any], engine_file: str = "", sdpa: str = "") -> dict[str, Any]:
     """Predict one scenario given as plain values; a ChipError says what is wrong with it. `engine_file`: terms of the
     engine on the asker's own host, instead of those that come with the GPU."""
-    return predict(*_understand(request), engine_file=engine_file).json()
+    return predict(*_understand(request), engine_file=engine_file, sdpa=sdpa).json()
 
 
-def answer_line(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, engine_file: str = "") -> str:
+def answer_line(
+    request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, engine_file: str = "", sdpa: str = ""
+) -> str:
     """The same as one line of JSON; `defaults` stand in for the keys a request leaves out."""
-    return predict(*_understand(request, defaults), engine_file=engine_file).line()
+    return predict(*_understand(request, defaults), engine_file=engine_file, sdpa=sdpa).line()
 
 
 def _understand(
@@ -94,7 +97,14 @@ def _count(values: Mapping[str, Any], key: str) -> int:
 
 @lru_cache(maxsize=256)
 def composer(
-    decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, stage: Stage = ALL, engine_file: str = ""
+    decoder: Decoder,
+    gpu: str,
+    engine: str,
+    dtype: str,
+    tp: int,
+    stage: Stage = ALL,
+    engine_file: str = "",
+    sdpa: str = "",
 ) -> tuple[Composer, Roof]:
     """Everything of a prediction that batch and lengths do not change."""
     h = hardware.find(gpu)
@@ -107,8 +117,19 @@ def composer(
     if tp > 1:
         check_shards(decoder, tp)
     overheads = _overheads(h, engine, engine_file) if stage >= Stage.ENGINE else None
-    estimator = estimator_of(h, engines.get(engine).RUNS_AS, stage)
+    estimator = estimator_of(h, _runs_as(engine, sdpa), stage)
     return Composer(decoder, p, tp, engine, estimator, overheads), roof
+
+
+def _runs_as(engine: str, sdpa: str) -> Mapping[str, str]:
+    runs_as = engines.get(engine).RUNS_AS
+    if not sdpa:
+        return runs_as
+    from chip.engines import hf_eager  # others do not need it
+
+    if engine != hf_eager.NAME or sdpa not in hf_eager.SDPA:
+        raise ChipError(f"--sdpa {sdpa[:40]}: {hf_eager.NAME} is predicted with {' or '.join(hf_eager.SDPA)}, no other")
+    return {**runs_as, Attention.kind: sdpa}
 
 
 def _overheads(h: Hardware, engine: str, engine_file: str) -> Overheads | None:
@@ -123,9 +144,16 @@ def _overheads(h: Hardware, engine: str, engine_file: str) -> Overheads | None:
 
 
 def predict(
-    decoder: Decoder, gpu: str, engine: str, s: Scenario, stage: Stage = ALL, engine_file: str = ""
+    decoder: Decoder,
+    gpu: str,
+    engine: str,
+    s: Scenario,
+    stage: Stage = ALL,
+    engine_file: str = "",
+    sdpa: str = "",
 ) -> Prediction:
-    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file)
+    """`sdpa`: what hf-eager's prefill attends with; "" for torch's choice."""
+    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file, sdpa)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes), s)
     decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s), c.windows)) if s.output > 1 else None
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)

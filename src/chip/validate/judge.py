@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chip import hardware, runs
+from chip.engines import hf_eager
 from chip.models import describe, library
 from chip.models.decoder import Decoder
 from chip.predict.request import predict
@@ -109,7 +110,8 @@ def judge(
         run_id, file = runs.id_of(run), file_of(source, run)
         refuse_leaked(source, run, run_id, used[run.engine, file])
         try:
-            answer = predict(decoder_of(source, run), gpu, run.engine, run.scenario, stage, file).json()
+            model = decoder_of(source, run)
+            answer = predict(model, gpu, run.engine, run.scenario, stage, file, sdpa_of(run)).json()
         except ChipError as e:
             left_out.append(f"{label(run)}: cannot be predicted ({e})")
             continue
@@ -125,6 +127,12 @@ def refuse_leaked(source: Source, run: Run, run_id: str, used: Iterable[Used]) -
             f"{source.path}: {label(run)} is among the inputs of {by.path.name}; a prediction is not judged by what it "
             "was made from: give runs that it has not seen"
         )
+
+
+def sdpa_of(run: Run) -> str:
+    """The backend that was asked for, of those that are predicted."""
+    chosen = dict(part.partition("=")[::2] for part in run.variant.split(","))
+    return chosen.get("sdpa", "") if run.engine == hf_eager.NAME and chosen.get("sdpa") in hf_eager.SDPA else ""
 
 
 def label(run: Run) -> str:
