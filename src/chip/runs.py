@@ -53,7 +53,6 @@ class Run:
     step_ns: tuple[tuple[int, ...], ...] = ()
     e2e_ns: tuple[int, ...] = ()
     busy: dict[str, float] = field(default_factory=dict)  # "prefill", "decode": share of the step the device worked
-    launch_ns: tuple[float, ...] = ()  # what the host took to launch a small kernel, before and after the repeats
     waits: tuple[str, ...] = ()  # what the device waited for, where it could be found; the largest first
     memory: dict[str, int] = field(default_factory=dict)  # allocated_, reserved_, device_ peak bytes, kv_cache_tokens
     energy: Energy | None = None
@@ -65,6 +64,7 @@ class Run:
     method: str = ""
     flags: tuple[str, ...] = ()
     device: str = ""
+    launch_ns: tuple[float, ...] = ()  # what the host took to launch a small kernel, before and after the repeats
 
     @property
     def ttft_s(self) -> float:
