@@ -21,7 +21,7 @@ from pathlib import Path
 from chip import cli
 
 RECORDS = Path(__file__).resolve().parents[1] / "results" / "h200"
-RUNS, README, ROLLS = "hf-2.json", "tinyllama-fp16.json", "windows.jsonl"
+RUNS, README, ROLLS = "hf-3.json", "tinyllama-fp16.json", "windows.jsonl"
 FEW = "1x128,8x512"  # where another four were recorded before, or compiling is slow
 SMALL = "1x128,1x1024,8x512,32x256,64x128,8x2048"  # up to 8B
 SHORT = "1x128,1x1024,8x512,32x256,64x128,8x1024"  # 2048 positions
