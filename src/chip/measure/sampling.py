@@ -17,29 +17,35 @@ from chip.types import Op
 MAX_BYTES = 16e9  # of one case's tensors
 MAX_FLOPS = 2e13
 
-LINEAR_POINTS = 440
-ATTENTION_POINTS = 180  # each of prefill, decode and chunks after a past: half of these for the last
-ENGINE_ATTENTION_POINTS = 64  # each of the ways in which engines call attention
-ROWS_COLS_POINTS = 88  # for each operator over rows and columns
-ROWS_COLS_OPS = ("rms_norm", "layer_norm", "gelu", "silu_mul", "softmax", "add", "embedding", "add_rms_norm", "silu")
+LINEAR_POINTS = 220
+ATTENTION_POINTS = 96  # each of prefill, decode and chunks after a past: half of these for the last
+ENGINE_ATTENTION_POINTS = 40  # each of the ways in which engines call attention
+ROWS_COLS_POINTS = 36  # for each operator over rows and columns, ...
+WIDTH_POINTS = 18  # ... and at widths of models in use, or where kernels change
+FLAT_POINTS = 18  # for each that takes every element by itself: only their number counts
+BY_ROWS = ("rms_norm", "layer_norm", "softmax", "embedding", "add_rms_norm")
+FLAT_OPS = ("gelu", "silu_mul", "add", "silu")
+WIDTHS = (768, 896, 1024, 1536, 2048, 2304, 2560, 2880, 3072, 3584, 4096, 5120, 5376, 6144, 7168, 8192, 12288, 16384)
+SOFTMAX_COLS = (2050, 32768)  # rows that one warp does not hold, whose three kernels take half of an even spread
 # In a model these find their inputs warm in cache, since the kernel before has just written them.
 WARM_OPS = ("layer_norm", "gelu", "silu_mul", "add", "silu", "rms_norm_composed", "kv_append")
 FAMILY_OPS = ("silu_mul_halves", "rope_join", "gelu_fast", "gelu_new")  # of families that spell them so under HF
-WARM_POINTS = 36
-ROTARY_POINTS = 24
-ROPE_POINTS = 60
-PAGE_WRITE_POINTS = 30
+WARM_POINTS = 24
+ROTARY_POINTS = 14
+ROPE_POINTS = 24
+PAGE_WRITE_POINTS = 20
 MODEL_EXPERT_POINTS, OTHER_EXPERT_POINTS = 46, 16
 MOST_TOKENS = 16384  # of a step
 EXPERT_BYTES = 5e9  # of all experts, of which a case holds several sets at once
-ROLL_POINTS = 28  # windows of 512 tokens to 64 of 2048
-VOCABULARIES = (32000, 50304, 65536, 128256, 151936, 256000)
+ROLL_POINTS = 16  # windows of 512 tokens to 64 of 2048
+VOCABULARIES = (32000, 50304, 65536, 100352, 128256, 129280, 151936, 200064, 256000, 262144)
+SAMPLING_POINTS = 30
 COMPILED_COLS = {
     "rms_norm": (1024, 2048, 4096, 8192),
     "add_rms_norm": (1024, 2048, 4096, 8192),
     "silu_mul": (4864, 14336, 27648),
 }
-COMPILED_ROWS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384)
+COMPILED_ROWS = (1, 16, 128, 512, 1024, 2048, 4096, 8192, 16384)
 
 # (n, k) of dense layers of models in use, small to large, and a few vocabularies
 MODEL_MATRICES = (
@@ -56,14 +62,15 @@ SERVED_HEADS = (
     (32, 8, 128), (28, 4, 128), (40, 8, 128), (32, 32, 96), (64, 8, 128), (32, 32, 128), (14, 2, 64), (32, 32, 64),
     (4, 1, 256), (24, 8, 128), (16, 8, 128), (8, 4, 256), (32, 8, 64), (32, 4, 128), (12, 2, 128),
 )  # fmt: skip
-SERVED_POINTS = 150
+SERVED_POINTS = 75
+SERVED_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)  # of prompts: whole tiles, unlike lengths drawn at random
 # Attention that a family spells out: heads, key heads and head size of its models. Prefills, then single tokens.
 COMPOSED_HEADS = {
     "alibi_attention": ((16, 16, 64), (32, 32, 128), (16, 16, 96), (32, 32, 80)),
     "float_attention": ((16, 16, 256), (32, 32, 128)),
     "sink_attention": ((64, 8, 64), (32, 4, 64)),
 }
-COMPOSED_POINTS = (24, 16)
+COMPOSED_POINTS = (12, 8)
 # (experts, top_k, hidden, intermediate) of Mixtral, Qwen3-30B-A3B, Qwen1.5-MoE, DeepSeek-V2-Lite, gpt-oss-20b, OLMoE,
 # Qwen3-235B-A22B and Phi-3.5-MoE
 MODEL_EXPERTS = (
@@ -100,10 +107,20 @@ class Point(NamedTuple):
 
 def points(dtype: str) -> list[Point]:
     """Every point, kinds interleaved so that a run cut short has some of each."""
-    cold = [_linear(dtype), _model_linear(dtype), _decode(dtype), _prefill(dtype), _chunk(dtype)]
-    cold += [_rows_cols(kind, dtype, ROWS_COLS_POINTS) for kind in ROWS_COLS_OPS] + [_rope("rope", dtype)]
+    cold = [
+        _linear(dtype),
+        _model_linear(dtype),
+        _decode(dtype),
+        _prefill(dtype),
+        _served_prefill(dtype),
+        _chunk(dtype),
+    ]
+    cold += [_rows_cols(kind, dtype, ROWS_COLS_POINTS, i / len(BY_ROWS)) for i, kind in enumerate(BY_ROWS)]
+    cold += [_widths(kind, dtype) for kind in BY_ROWS]
+    cold += [_rows_cols(kind, dtype, FLAT_POINTS, i / len(FLAT_OPS)) for i, kind in enumerate(FLAT_OPS)]
+    cold.append(_rope("rope", dtype))
     cold += [_static_decode(dtype), _static_prefill(dtype), _growing(dtype), _rolls(dtype)]
-    warm = [_rows_cols(kind, dtype, WARM_POINTS) for kind in WARM_OPS]
+    warm = [_rows_cols(kind, dtype, FLAT_POINTS if kind in FLAT_OPS else WARM_POINTS) for kind in WARM_OPS]
     warm += [_rope("rope_composed", dtype), _rotary(dtype), _sampling(dtype)]
     groups = [[Point(op) for op in ops] for ops in cold]
     groups += [[Point(op, "", "hot") for op in ops] for ops in warm]
@@ -121,12 +138,12 @@ def family_points(dtype: str) -> list[Point]:
 
 def _families(dtype: str) -> list[list[Point]]:
     groups = [[Point(op) for op in _composed(kind, dtype)] for kind in COMPOSED_HEADS]
-    return groups + [[Point(op, "", "hot") for op in _rows_cols(kind, dtype, WARM_POINTS)] for kind in FAMILY_OPS]
+    return groups + [[Point(op, "", "hot") for op in _rows_cols(kind, dtype, FLAT_POINTS)] for kind in FAMILY_OPS]
 
 
 def paged_points(dtype: str) -> list[Point]:
     """Attention over a paged cache by FlashAttention-3, writes into its pages, and experts, as vLLM calls them."""
-    attention = (_decode(dtype), _served_decode(dtype), _prefill(dtype), _chunk(dtype))
+    attention = (_decode(dtype), _served_decode(dtype), _prefill(dtype), _served_prefill(dtype), _chunk(dtype))
     groups = [[Point(op, "fa3") for op in ops] for ops in attention]
     return _interleaved([*groups, [Point(op, "paged", "hot") for op in _page_writes(dtype)], *_vllm_experts(dtype)])
 
@@ -165,11 +182,9 @@ def _linear(dtype: str) -> Iterator[Op]:
 
 def _model_linear(dtype: str) -> Iterator[Op]:
     """Every real matrix, at a third of the token counts each, in turn."""
-    for j in range(3):
-        for i, (n, k) in enumerate(MODEL_MATRICES):
-            for m in MODEL_TOKENS[(i + j) % 3 :: 3]:
-                if j == 0 or m in (1, 8, 32, 128):
-                    yield ops.build("linear", {"m": m, "n": n, "k": k, "dtype": dtype})
+    for i, (n, k) in enumerate(MODEL_MATRICES):
+        for m in MODEL_TOKENS[i % 3 :: 3]:
+            yield ops.build("linear", {"m": m, "n": n, "k": k, "dtype": dtype})
 
 
 def _heads(i: int) -> dict[str, int]:
@@ -197,6 +212,15 @@ def _prefill(dtype: str, count: int = ATTENTION_POINTS) -> Iterator[Op]:
         length = round(log_between(v, 32, 16384))
         batch = max(1, round(log_between(u, 1, 65536 / length)))
         yield ops.build("attention", {**_heads(i), "batch": batch, "q_len": length, "kv_len": length, "dtype": dtype})
+
+
+def _served_prefill(dtype: str) -> Iterator[Op]:
+    """Prompts as a server has them: every size of heads with every third length in turn, alone or a few."""
+    for i, (heads, kv_heads, head_dim) in enumerate(SERVED_HEADS):
+        axes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "dtype": dtype}
+        for j, length in enumerate(SERVED_LENGTHS[i % 3 :: 3]):
+            batch = min(4**j, 16384 // length)
+            yield ops.build("attention", {**axes, "batch": batch, "q_len": length, "kv_len": length})
 
 
 def _chunk(dtype: str) -> Iterator[Op]:
@@ -245,11 +269,21 @@ def _composed(kind: str, dtype: str) -> Iterator[Op]:
         yield ops.build(kind, {**axes, "batch": batch, "kv_len": kv_len})
 
 
-def _rows_cols(kind: str, dtype: str, count: int) -> Iterator[Op]:
-    for u, v in spread(count, 2):
-        cols = _multiple(log_between(v, 128, 32768), 64)
-        rows = round(log_between(u, 1, min(262144, 2**28 / cols)))
-        yield ops.build(kind, {"rows": rows, "cols": cols, "dtype": dtype})
+def _rows_cols(kind: str, dtype: str, count: int, offset: float = 0.5) -> Iterator[Op]:
+    """Another offset gives other shapes, so that operators of one kind tell about more of them together."""
+    for u, v in spread(count, 2, offset):
+        yield _of_rows(kind, dtype, u, _multiple(log_between(v, 128, 32768), 64))
+
+
+def _widths(kind: str, dtype: str) -> Iterator[Op]:
+    for i, (u, v) in enumerate(spread(WIDTH_POINTS, 2)):
+        cols = _multiple(log_between(v, *SOFTMAX_COLS), 8) if kind == "softmax" else WIDTHS[i % len(WIDTHS)]
+        yield _of_rows(kind, dtype, u, cols)
+
+
+def _of_rows(kind: str, dtype: str, u: float, cols: int) -> Op:
+    rows = round(log_between(u, 1, min(262144, 2**28 / cols)))
+    return ops.build(kind, {"rows": rows, "cols": cols, "dtype": dtype})
 
 
 def _rolls(dtype: str) -> Iterator[Op]:
@@ -311,7 +345,7 @@ def _rotary(dtype: str) -> Iterator[Op]:
 
 
 def _sampling(dtype: str) -> Iterator[Op]:
-    for i, (u,) in enumerate(spread(WARM_POINTS, 1)):
+    for i, (u,) in enumerate(spread(SAMPLING_POINTS, 1)):
         axes = {"rows": round(log_between(u, 1, 512)), "cols": VOCABULARIES[i % len(VOCABULARIES)], "dtype": dtype}
         yield ops.build("sampling", axes)
 
