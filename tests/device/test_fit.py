@@ -14,7 +14,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 
 from chip import artifact, cli, codec, hardware, measurements, ops, stats  # noqa: E402
-from chip.measure import bases, sampling  # noqa: E402
+from chip.measure import bases, learners, sampling  # noqa: E402
 from chip.measure import fit as fitting  # noqa: E402
 from chip.ops import composed  # noqa: E402
 from chip.predict.estimator import estimator_of, read_tables  # noqa: E402
@@ -193,7 +193,9 @@ def test_contexts_have_tables_of_their_own(tmp_path):
 def test_a_tiled_law_is_found_again(implementation):
     """Measurements made by the formula itself, in other numbers than the search starts from."""
     rng = random.Random(0)
-    truth = Base(6e-6, 0.7 * FLOPS, 0.8 * BYTES, tiled=Tiled(4e-6, 1.3, 0.7, 0.5, 300.0))
+    truth = Base(
+        6e-6, 0.7 * FLOPS, 0.8 * BYTES, tiled=Tiled(implementation == "fa3", 4e-6, 60.0, 1.3, 0.7, 0.8, 1.0, 0.5)
+    )
     found = {}
     while len(found) < 60:
         q = rng.choice((1, int(2 ** rng.uniform(5, 12))))
@@ -276,8 +278,8 @@ def test_exported_forest(kind):
         ]  # fmt: skip
     x = np.array([features(op, op.cost(), UNITS) for op in found])
     y = np.sin(x[:, 0]) + 0.3 * (x[:, 1] > x[:, 1].mean()) + 0.1 * x[:, 4]
-    model = fitting._Forest(x[:100], y[:100]) if kind == "linear" else fitting._Smooth(x, y)(x[:100], y[:100])
-    forest = fitting._forest(model)
+    model = learners.Boosted(x[:100], y[:100]) if kind == "linear" else learners.Smooth(x, y)(x[:100], y[:100])
+    forest = learners.forest(model)
     for row, wanted in zip(x.tolist(), model(x)):  # seen and unseen: times are exp of these
         assert np.exp(forest.walk(row)) == pytest.approx(np.exp(wanted), rel=EXPORT)
         assert forest.compiled(row) == forest.walk(row)
@@ -287,8 +289,8 @@ def test_exported_surface():
     rng = np.random.default_rng(0)
     x = rng.uniform(0, 16, (60, 2))
     y = np.sin(x[:, 0] / 3) + 0.2 * np.cos(x[:, 1])
-    model = fitting._Surface(x[:40], y[:40])
-    surface = fitting._surface(model)
+    model = learners.Drawn(x[:40], y[:40], ())
+    surface = learners.surface(model)
     for (a, b), wanted in zip(x.tolist(), model(x)):
         assert np.exp(surface(a, b)) == pytest.approx(np.exp(wanted), rel=EXPORT)
 
@@ -297,7 +299,7 @@ def test_the_fitted_base_of_rows_is_the_one_that_predicts():
     """The same formula in numpy and in `Base`."""
     found = norms(30)
     times = np.array([row_law(op) for op in found])
-    base = bases.row_base(Base(1e-6, FLOPS, BYTES), found, times)
+    base = bases.row_base(Base(1e-6, FLOPS, BYTES), found, times, (), bases.Cache.of("cold", 6e7))
     said = np.array([base.seconds(op, op.cost(), UNITS) for op in found])
     assert np.median(np.abs(said / times - 1)) < 0.02
 

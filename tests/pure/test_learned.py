@@ -16,12 +16,16 @@ from chip.ops.composed import KINDS
 from chip.predict import operator, tiled
 from chip.predict.estimator import estimator_of, read_tables
 from chip.predict.experts import EXPERT_KINDS, ROUTER_KINDS
+from chip.predict.flash import Blocks, flash, flash_splits
+from chip.predict.flash import seconds as flash_seconds
 from chip.predict.learned import DECODE_ATTENTION, Learned
 from chip.predict.request import answer, predict
 from chip.predict.roof import roof_of
 from chip.predict.roofline import Roofline
-from chip.predict.shapes import FEATURES, TILES, attention_waves_s, flash, flash_splits, linear_features
+from chip.predict.rows import Kernel, Rows
+from chip.predict.shapes import FEATURES, TILES, linear_features
 from chip.predict.tables import Base, Forest, OperatorTable, Spread, Surface, Tables
+from chip.predict.tiled import Tiled
 from chip.types import ChipError, Scenario, Seq
 
 H200 = hardware.find("h200")
@@ -77,6 +81,9 @@ def random_op(rng, table):
     """Within the measured ranges, spread over their logarithms."""
     kind = table.op
     axes = {a: round(math.exp(rng.uniform(*map(math.log, limits)))) for a, limits in table.ranges.items()}
+    if "elements" in axes:
+        rows = rng.randint(1, 9)
+        axes = {"rows": rows, "cols": axes["elements"] // rows + 1}
     if kind == "linear":
         axes["n"], axes["k"] = (-(-axes[a] // 8) * 8 for a in ("n", "k"))
     if "attention" in kind:
@@ -136,13 +143,45 @@ def test_bases_by_hand():
     cost = linear.cost()
     assert Base(1e-6, 1e14, 1e12).seconds(linear, cost, 100) == pytest.approx(1e-6 + cost.bytes / 1e12)
     assert Base(1e-6, 1e10, 1e12).seconds(linear, cost, 100) == pytest.approx(1e-6 + cost.flops / 1e10)
-    norm = ops.build("rms_norm", {"rows": 1000, "cols": 256})
-    rows_s, memory_s = 10 * (1e-7 + 256e-9), norm.cost().bytes / 1e12
-    assert Base(1e-6, 1e14, 1e12, 1e-7, 1e-9, 100).seconds(norm, norm.cost(), 100) == pytest.approx(
-        1e-6 + (rows_s**4 + memory_s**4) ** 0.25
-    )
-    one = ops.build("rms_norm", {"rows": 1, "cols": 256})
-    assert Base(0, 1e14, 1e30, 1e-7, 1e-9, 100).seconds(one, one.cost(), 100) == pytest.approx(1e-7 + 256e-9), "no less"
+
+
+def of_rows(*kernels, edges=(), blend=1.0, knee_bytes=1e30, later_row=0.0, later_byte=0.0):
+    return Base(1e-6, 1e14, 1e12, rows=Rows(kernels, edges, blend, knee_bytes, later_row, later_byte))
+
+
+def test_times_of_rows_by_hand():
+    """One row alone, then many: each by itself, then their bytes; blended where both count."""
+    norm = ops.build("rms_norm", {"rows": 1000, "cols": 500})  # one step of 512
+    moved, tiny = norm.cost().bytes, 1e-30
+
+    def seconds(op=norm, **axes):
+        return axes.pop("base").seconds(op, op.cost(), 100) - 1e-6
+
+    alone = Kernel(1e-7, 1e-9, tiny, tiny)
+    assert seconds(base=of_rows(alone)) == pytest.approx(1e-7 + 512e-9)
+    assert seconds(base=of_rows(replace(alone, each_s=1e-8))) == pytest.approx((6.12e-7**3 + 1e-5**3) ** (1 / 3))
+    many = Kernel(tiny, tiny, 1e-8, 1e-12)
+    assert seconds(base=of_rows(many)) == pytest.approx(1e-5 + moved * 1e-12), "times that add"
+    assert seconds(base=of_rows(many, blend=60.0)) == pytest.approx(1e-5), "or hide behind the longer"
+    assert seconds(base=of_rows(alone, knee_bytes=1.0, later_row=0.5)) == pytest.approx(1.5 * 6.12e-7)
+    stream = Kernel(tiny, tiny, tiny, 1e-12)
+    assert seconds(base=of_rows(stream, knee_bytes=1.0, later_byte=0.5)) == pytest.approx(1.5e-12 * moved)
+
+
+def test_rows_one_after_another_up_to_an_edge():
+    few, more = (ops.build("embedding", {"rows": rows, "cols": 256}) for rows in (16, 17))
+    base = of_rows(Kernel(1e-7, 1e-10, 1e-30, 1e-30), Kernel(1e-7, 1e-30, 1e-30, 1e-30), edges=(16,))
+    assert base.seconds(few, few.cost(), 100) == pytest.approx(1e-6 + 16 * (1e-7 + 256e-10))
+    assert base.seconds(more, more.cost(), 100) == pytest.approx(1e-6 + 1e-7)
+
+
+def test_only_the_number_of_elements_counts_where_each_is_by_itself():
+    e = estimator_of(H200)
+    for kind in ("add", "gelu", "silu", "silu_mul"):
+        shapes = [{"rows": r, "cols": 2**20 // r} for r in (1, 64, 1024, 2**18)]
+        found = [e(ops.build(kind, shape))[0] for shape in shapes]
+        assert {f.source for f in found} == {"interpolated"}
+        assert len({f.seconds for f in found}) == 1
 
 
 def test_linear_features_by_hand():
@@ -187,7 +226,10 @@ def test_flash_blocks_of_a_decode_step():
     assert (f.heads, f.queries) == (8, 4), "grouped heads become queries"
     assert (f.parts, f.blocks, f.keys_each) == (8, 256, 128), "32 blocks, 8 parts of 128 keys, 256 of 264 slots"
     assert (f.row_tile, f.row_tiles, f.width) == (128, 1, 128)
-    assert attention_waves_s(attention(), 132, 1e14, 1e12) == pytest.approx(4 * 128 * 128 / (0.85e12 / 264))
+    key_s = 132 * 4 * 128 / 1e12  # of an SM's share of the stream; two blocks to an SM, combined after
+    b = Blocks(1e-6, 1.5, 3e-6, 1e-7, 1.0, 1.0, 1.0, 1.0, 1e12)
+    wanted = 3e-6 + 8e-7 + (2 + 0.5) * (1e-6 + key_s * 128)
+    assert flash_seconds(attention(), 0.0, 132, b, 1e18, 1e18) == pytest.approx(wanted)
 
 
 def test_flash_blocks_of_a_prefill():
@@ -195,9 +237,11 @@ def test_flash_blocks_of_a_prefill():
     f = flash(op, 132)
     assert (f.heads, f.queries, f.parts, f.blocks) == (32, 512, 1, 8 * 32 * 8)
     assert (f.keys_each, f.row_tiles, f.width) == (512, 4, 96), "the head is padded to a multiple of 32"
-    tile_s = 4 * 128 * 96 * (256 + 64) / (1e14 / 132)
+    key_s = 4 * 128 * 96 / (0.5 * 1e14 / 132)  # half as fast as heads of 128
+    b = Blocks(1e-6, 1.5, 1.0, 1.0, 0.0, 1.0, 0.5, 1.0, 1e18)
     tiles = 8 * 32 * 4 / 132
-    assert attention_waves_s(op, 132, 1e14, 1e12) == pytest.approx((0.9 * 8 + 0.1 * tiles) * tile_s)
+    wanted = (tiles + 0.5) * (1e-6 + key_s * 320) + 1.5 * key_s * (512 - 320)  # 320 keys on average, the last sees all
+    assert flash_seconds(op, 0.0, 132, b, 1e14, 1e18) == pytest.approx(wanted)
 
 
 # --- what it answers and what it declines
@@ -272,13 +316,12 @@ def test_outside_it_is_the_roofline(h200, name):
 
 
 def test_one_pass_outside_the_additions_is_the_roofline_in_name_too():
-    """A norm of heads: columns fewer than any addition that was measured has, whatever the tokens."""
+    """Of additions only the number of elements counts: a norm of narrow heads is among them, a huge one is not."""
     estimate = estimator_of(H200, engines.get("vllm").RUNS_AS)
-    narrow, wide = (estimate.along(ops.build("rms_norm", {"rows": 8, "cols": cols})) for cols in (64, 4096))
+    narrow, wide = (ops.build("rms_norm", {"rows": 8, "cols": cols}) for cols in (64, 4096))
     for tokens in (1, 100, 1000, 3001):
-        assert narrow(tokens) == estimate.otherwise.along(ops.build("rms_norm", {"rows": 8, "cols": 64}))(tokens)
-        assert (narrow(tokens)[4], wide(tokens)[4]) == ("roofline", "interpolated")
-    assert wide(10_000)[4] == "roofline", "80000 rows are more than were measured"
+        assert estimate.along(narrow)(tokens)[4] == estimate.along(wide)(tokens)[4] == "interpolated"
+    assert estimate.along(wide)(30_000) == estimate.otherwise.along(wide)(30_000), "a billion elements"
 
 
 @pytest.mark.parametrize("kind", ["attention", "growing_attention"])
@@ -366,7 +409,7 @@ def test_what_was_not_measured_compiled_is_one_pass():
 def test_the_better_measured_of_two_implementations():
     few, many = (
         OperatorTable(
-            "add", name, "bf16", Base(floor, 1e14, 1e12), {"rows": (1, 9), "cols": (1, 9)}, (Spread(1, 1, 1),), points,
+            "add", name, "bf16", Base(floor, 1e14, 1e12), {"elements": (1, 81)}, (Spread(1, 1, 1),), points,
             0, 0, surface=Surface((0,), (0,), (0,), 0),
         )
         for name, floor, points in (("few", 1e-3, 20), ("many", 1e-6, 30))
@@ -450,11 +493,14 @@ def test_the_command_line_finds_tables_beside_a_profile(tmp_path, capsys):
 def test_the_floor_of_kernels_without_a_table(tmp_path):
     """Where an addition was measured, elementwise kernels that were not start from its floor."""
     data = document()
-    data["operators"][1]["op"] = "add"
+    data["operators"][1] |= {"op": "add", "ranges": {"elements": [64, 4096]}}
     gpu = write_profile(tmp_path / "my.json", round_profile())
     write_tables(tmp_path / "my.tables.json", data)
     assert ask(gpu, "copy", rows=1, cols=64)["us"] == pytest.approx(3 + 2 * 2 * 64 / 1e6)
     assert ask(gpu, m=100, n=1024, k=1024)["us"] == pytest.approx(1 + 2 * (100 * 1024 * 2 + 1024 * 1024) / 1e6)
+
+
+TIMES_OF_ROWS = codec.to_json(of_rows(Kernel(1e-6, 1e-9, 1e-9, 1e-12)).rows)
 
 
 def put(path, value):
@@ -481,14 +527,14 @@ BAD = {
     "the other": (put("operators.1.op", "attention"), "needs a forest"),
     "a surface for a product": (put("operators.0.op", "add"), "needs a surface"),
     "an operator of another kind": (put("operators.1.op", "conv2d"), "no surface over rows and columns"),
-    "no splits": (
+    "no time of a tile": (
         put(
             "operators.0.base.tiled",
-            {"tile_s": 1e-6, "odd_heads": 1, "small_heads": 1, "imbalance": 1, "split_keys": 0},
+            {**codec.to_json(Tiled(True, 1e-6, 1, 1, 1, 1, 1, 1)), "tile_s": 0},
         ),
         "base must have positive rates and times",
     ),
-    "half a tiling": (put("operators.0.base.tiled", {"tile_s": 1e-6}), "field 'odd_heads' is missing"),
+    "half a tiling": (put("operators.0.base.tiled", {"packs": True}), "field 'tile_s' is missing"),
     "no copies": (put("operators.0.base.copy_bytes_per_s", -1), "base must have positive rates and times"),
     "no spreads": (put("operators.0.spreads", []), "spreads"),
     "a spread without the value": (put("operators.0.spreads.0.low", 1.5), "spreads"),
@@ -510,7 +556,10 @@ BAD = {
     "NaN in a surface": (put("operators.1.surface.x.0", math.nan), "NaN or infinity"),
     "NaN in a base": (put("operators.0.base.floor_s", math.nan), "base"),
     "no bandwidth": (put("operators.0.base.bytes_per_s", 0), "base"),
-    "rows of a product": (put("operators.0.base.row_s", 1e-6), "base"),
+    "rows of a product": (
+        put("operators.0.base.rows", codec.to_json(of_rows(Kernel(1e-6, 1e-9, 1e-9, 1e-12)).rows)),
+        "base",
+    ),
     "NaN in a range": (put("operators.0.ranges.m", [math.nan, 1]), "ranges"),
     "half a range": (put("operators.0.ranges.m", [1]), "ranges.m: expected 2 items"),
     "a range the wrong way": (put("operators.0.ranges.m", [2, 1]), "ranges"),
@@ -627,7 +676,7 @@ def test_an_edge_keeps_kernels_apart():
 def test_the_kernels_that_torch_changes_are_told_apart():
     embedding, softmax = (next(t for t in BUNDLED.operators if t.op == kind) for kind in ("embedding", "softmax"))
     assert [round(2**at) for _, at in embedding.surface.edges] == [16]
-    assert [round(2**at) for _, at in softmax.surface.edges] == [2048, 9216, 24511]
+    assert [round(2**at) for _, at in softmax.surface.edges] == [2048, 9216]  # nothing was measured beyond 24511
     e = estimator_of(H200)
     few, more = (e(ops.build("embedding", {"rows": rows, "cols": 4096}))[0].seconds for rows in (16, 17))
     assert few > 2 * more  # sixteen rows are gathered one after another

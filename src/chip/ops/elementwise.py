@@ -30,5 +30,9 @@ class Elementwise(Op):
         )
 
     @property
+    def elements(self) -> int:
+        return self.rows * self.cols
+
+    @property
     def compute(self) -> str:
         return "matmul_fp32"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import ceil, exp, log2
+from math import ceil, exp
 from typing import TypeVar
 
 from chip.dtypes import BYTES
@@ -31,7 +31,7 @@ from chip.predict.along import (
 from chip.predict.parts import summed
 from chip.predict.roofline import Attentive, Roofline
 from chip.predict.shapes import ALIGNED
-from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables
+from chip.predict.tables import COMPILE_AFTER, ROW_OPS, OperatorTable, Tables, sizes_log2
 from chip.types import Cost, Estimate, Op, Seq
 
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
@@ -120,8 +120,8 @@ class Learned:
         axis = "m" if isinstance(op, Linear) else "tokens" if isinstance(op, (MoeExperts, MoeRouter)) else "rows"
         once = getattr(op, axis)
         known: dict[int, float] = {}
-        least, most = next((low, high) for name, low, high in table.limits if name == axis)
-        fits = covers(table, replace(op, **{axis: max(once, ceil(table.ranges[axis][0]))}))  # type: ignore[type-var]
+        least, most = _of_axis(table, op, axis)
+        fits = covers(table, replace(op, **{axis: max(once, ceil(least))}))  # type: ignore[type-var]
         nodes_log2 = TOKEN_NODES_LOG2 if isinstance(op, (Linear, MoeExperts)) else ROW_NODES_LOG2
 
         def ask(m: int) -> float:
@@ -213,8 +213,7 @@ class Learned:
         """Base times exp(correction)."""
         base = table.base.seconds(op, cost, self.units)
         if table.surface is not None:
-            assert isinstance(op, ROW_OPS)
-            return base * exp(table.surface(log2(op.rows), log2(op.cols)))
+            return base * exp(table.surface(*sizes_log2(op)))
         forest = table.forest
         assert forest is not None
         x = table.base.features(op, cost, self.units, base)
@@ -235,6 +234,16 @@ class Learned:
 def _addition(rows: int, moved: float, dtype: str) -> Add:
     """One of so many rows that moves so many bytes."""
     return Add(rows, round(moved / (rows * 3 * BYTES[dtype])), dtype)
+
+
+def _of_axis(table: OperatorTable, op: Op, axis: str) -> tuple[float, float]:
+    """The least and the most of an axis that the table answers for, the others as they are."""
+    for name, low, high in table.limits:
+        if name == axis:
+            return low, high
+        if name == "elements":
+            return low / op.cols, high / op.cols  # type: ignore[attr-defined]
+    raise KeyError(axis)
 
 
 def _inside(table: OperatorTable, op: Attention | MaskedAttention) -> Attention | MaskedAttention:

@@ -5,9 +5,7 @@ The same functions serve the fit and the prediction. `units` is the number of SM
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import ceil, log2
-from typing import NamedTuple
 
 from chip.dtypes import BYTES
 from chip.ops.attention import Attention
@@ -17,6 +15,7 @@ from chip.ops.masked_attention import MaskedAttention
 from chip.ops.moe_experts import MoeExperts
 from chip.ops.moe_router import MoeRouter
 from chip.predict import experts
+from chip.predict.flash import flash
 from chip.types import ChipError, Cost, Op
 
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # rows x columns a GEMM kernel computes at a time
@@ -28,14 +27,7 @@ FEATURES = {  # how many there are
     **dict.fromkeys(experts.EXPERT_KINDS, experts.EXPERT_FEATURES),
     **dict.fromkeys(experts.ROUTER_KINDS, experts.ROUTER_FEATURES),
 }
-# Where torch takes another kernel for an operator over rows and columns: the last size of the one before. Softmax: a
-# warp a row, the row in registers, the row in shared memory. A few rows are gathered by a kernel that walks over them.
-JUMPS: dict[str, tuple[tuple[str, int], ...]] = {
-    "softmax": (("cols", 2048), ("cols", 9216), ("cols", 24511)),
-    "embedding": (("rows", 16),),
-}
 MASKED_TILE = 128  # queries and keys that cuDNN's kernels take at a time
-FLASH_ROWS = 64  # FlashAttention-2 counts its work in blocks of so many queries when it decides on splits
 
 
 def features(op: Op, cost: Cost, units: int) -> list[float]:
@@ -61,70 +53,6 @@ def linear_features(op: Linear, units: int) -> list[float]:
         waves = down * -(-n // columns) / units
         out += (log2(waves), ceil(waves) / waves, down * rows / m)
     return out
-
-
-@lru_cache(maxsize=4096)
-def flash_splits(blocks: int, key_blocks: int, slots: int) -> int:
-    """Into how many parts FlashAttention-2 cuts the keys so that small batches fill the GPU (its own heuristic: the
-    fewest parts that reach 85 % of the best filling of the last wave)."""
-    if blocks >= 0.8 * slots:
-        return 1
-    filling = {}
-    for parts in range(1, min(128, slots, key_blocks) + 1):
-        if parts == 1 or -(-key_blocks // parts) != -(-key_blocks // (parts - 1)):
-            waves = blocks * parts / slots
-            filling[parts] = waves / ceil(waves)
-    best = max(filling.values())
-    return next(parts for parts, share in filling.items() if share >= 0.85 * best)
-
-
-class Flash(NamedTuple):
-    """How FlashAttention-2 cuts a call into blocks."""
-
-    heads: int
-    queries: int
-    parts: int  # of the keys
-    blocks: int
-    keys_each: int  # that one block goes through
-    row_tile: int
-    row_tiles: int
-    width: int  # head size, padded
-
-
-@lru_cache(maxsize=8)  # base and features of one operator ask in turn
-def flash(op: Attention | MaskedAttention, units: int) -> Flash:
-    group = op.heads // op.kv_heads
-    # a decode step of grouped heads is turned into one of fewer heads with `group` queries
-    heads, queries = (op.kv_heads, group) if op.q_len == 1 and group > 1 else (op.heads, op.q_len)
-    keys = 256 if op.head_dim <= 64 else 128 if op.head_dim <= 128 else 64
-    key_blocks = -(-op.kv_len // keys)
-    blocks = op.batch * heads * -(-queries // FLASH_ROWS)
-    parts = flash_splits(blocks, key_blocks, 2 * units)
-    row_tile = 128 if op.head_dim <= 128 else 64
-    return Flash(
-        heads,
-        queries,
-        parts,
-        blocks * parts,
-        -(-key_blocks // parts) * keys,
-        row_tile,
-        -(-queries // row_tile),
-        32 * -(-op.head_dim // 32),
-    )
-
-
-def attention_waves_s(op: Attention, units: int, flop_per_s: float, bytes_per_s: float) -> float:
-    """Time of whole waves of blocks: each streams its keys (split or decode), or multiplies its tile (prefill)."""
-    f = flash(op, units)
-    if f.parts > 1 or op.q_len == 1:
-        waves = ceil(f.blocks / (2 * units))
-        alone = 1.0 if f.blocks > units else 0.6  # one block has an SM's bandwidth to itself
-        return waves * alone * 4 * f.keys_each * f.width / (0.85 * bytes_per_s / (2 * units))
-    past = op.kv_len - op.q_len
-    seen = past + (op.q_len / 2 if op.causal else op.q_len) + FLASH_ROWS
-    tile_s = 4 * f.row_tile * f.width * seen / (flop_per_s / units)
-    tiles = op.batch * f.heads * f.row_tiles / units
-    return (0.9 * ceil(tiles) + 0.1 * tiles) * tile_s
 
 
 def masked_attention_s(

@@ -1,7 +1,7 @@
 """What was learned from measured operators, as plain arrays: `chip fit` writes it, the estimator reads it.
 
 time = base x exp(correction). The base is a floor plus the longer of arithmetic and memory time; the correction is a
-forest over the features of `shapes`, or a surface over log rows and log columns.
+forest over the features of `shapes`, or a surface over the logarithms of rows and columns (`rows.sizes`).
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import dist, sqrt
+from math import dist, log2
 from typing import ClassVar
 
 from chip.ops.attention import Attention
 from chip.ops.composed import KINDS, Composed
 from chip.ops.elementwise import Elementwise
 from chip.ops.embedding import Embedding
+from chip.ops.growing_attention import GrowingAttention
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.moe_experts import MoeExperts
 from chip.ops.rope import Rope
 from chip.ops.sampling import Sampling
-from chip.predict import experts, tiled
+from chip.predict import experts, flash, rows, tiled
 from chip.predict.settling import Settling
-from chip.predict.shapes import attention_waves_s, features, masked_attention_s
+from chip.predict.shapes import features, masked_attention_s
 from chip.types import Cost, Op
 
 STEP = 6.0  # octaves
-AXES = {  # what a table of a kind has ranges of; the others have rows and columns, and a surface instead of a forest
+AXES = {  # what a forest's table has ranges of
     "linear": ("m", "n", "k"),
     **dict.fromkeys(
         ("attention", "masked_attention", "growing_attention", *KINDS),
@@ -35,26 +36,26 @@ AXES = {  # what a table of a kind has ranges of; the others have rows and colum
     **dict.fromkeys(experts.EXPERT_KINDS, ("tokens", "hidden", "intermediate", "experts", "top_k")),
     **dict.fromkeys(experts.ROUTER_KINDS, ("tokens", "hidden", "experts", "top_k")),
 }
-ROW_AXES = ("rows", "cols")
 ROW_OPS = (Elementwise, Embedding, Sampling, Rope)
-SLACK = 1.05  # how far outside its measurements an axis may lie
-LOOSE = {"heads": 2.0}  # ... and one that counts through its product with the batch, which is inside
+SLACK = 1.05  # how far outside its measurements an axis may lie, ...
+# ... one that counts through its product with the batch, or beyond whose ends a floor or the bandwidth is all
+LOOSE = {"heads": 2.0, "elements": 4.0}
 COMPILE_AFTER = 64  # evaluations: a single prediction walks the trees, a sweep compiles them
 
 
 @dataclass(frozen=True)
 class Base:
-    """Where a correction starts from. Kernels that give each row to one block also have a least time for a row, and
-    only so many rows at once; the two limits blend (4-norm), since neither is sharp."""
+    """Where a correction starts from."""
 
     floor_s: float
     flop_per_s: float
     bytes_per_s: float
-    row_s: float = 0.0
-    column_s: float = 0.0
-    rows_at_once: float = 1.0
-    copy_bytes_per_s: float = 1.0  # of heads copied for each query of their group; of passes beside experts' products
+    copy_bytes_per_s: float = (
+        1.0  # of heads copied for each query of their group, of a cache that grows; of passes beside experts' products
+    )
     tiled: tiled.Tiled | None = None  # of attention whose kernels work so
+    blocks: flash.Blocks | None = None  # or so
+    rows: rows.Rows | None = None  # of operators over rows and columns
 
     def seconds(self, op: Op, cost: Cost, units: int) -> float:
         memory_s = (cost[1] + cost[2]) / self.bytes_per_s
@@ -65,20 +66,21 @@ class Base:
             return self.floor_s + cost[0] / self.flop_per_s + memory_s
         if isinstance(op, Attention) and self.tiled is not None:
             return self.floor_s + tiled.seconds(op, units, self.tiled, self.flop_per_s, self.bytes_per_s)
-        if isinstance(op, Attention):
-            return self.floor_s + max(memory_s, attention_waves_s(op, units, self.flop_per_s, self.bytes_per_s))
+        if isinstance(op, Attention) and self.blocks is not None:
+            moved = sum(Attention.cost(op)[1:]) if isinstance(op, GrowingAttention) else cost[1] + cost[2]
+            copies_s = (cost[1] + cost[2] - moved) / self.copy_bytes_per_s
+            attention_s = flash.seconds(op, moved, units, self.blocks, self.flop_per_s, self.bytes_per_s)
+            return self.floor_s + copies_s + attention_s
         if isinstance(op, MoeExperts):
             return self.floor_s + experts.seconds(op, self.flop_per_s, self.bytes_per_s, self.copy_bytes_per_s)
-        if self.row_s or self.column_s:
-            assert isinstance(op, ROW_OPS)
-            rows_s = max(1.0, op.rows / self.rows_at_once) * (self.row_s + self.column_s * op.cols)
-            return self.floor_s + sqrt(sqrt(memory_s**4 + rows_s**4))
+        if self.rows is not None:
+            return self.floor_s + rows.seconds(op, cost[1] + cost[2], self.rows)
         return self.floor_s + max(cost[0] / self.flop_per_s, memory_s)
 
     def features(self, op: Op, cost: Cost, units: int, base_s: float) -> list[float]:
         """What a forest's correction of this base depends on."""
         if self.tiled is not None and isinstance(op, Attention):
-            return tiled.features(op, base_s)
+            return tiled.features(op, self.tiled.packs, base_s)
         return features(op, cost, units)
 
 
@@ -119,6 +121,15 @@ class Forest:
             return repr(float(self.value[i]))
         test = f"x{int(self.feature[i])} <= {float(self.threshold[i])!r}"
         return f"({self._text(self.left[i])} if {test} else {self._text(self.right[i])})"
+
+
+def axes(kind: str) -> tuple[str, ...]:
+    return AXES.get(kind) or (rows.FLAT_AXES if kind in rows.FLAT else rows.ROW_AXES)
+
+
+def sizes_log2(op: Op) -> tuple[float, float]:
+    down, across = rows.sizes(op)
+    return log2(down), log2(across)
 
 
 def place(at: tuple[float, float], edges: Sequence[tuple[int, float]]) -> tuple[float, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 
 from chip import ops
 from chip.predict import tiled
+from chip.predict.rows import JUMPS, Rows
 from chip.predict.shapes import FEATURES
-from chip.predict.tables import AXES, ROW_AXES, ROW_OPS, Base, Forest, OperatorTable, Surface, Tables
+from chip.predict.tables import AXES, ROW_OPS, Base, Forest, OperatorTable, Surface, Tables, axes
 from chip.types import ChipError
 
 LARGEST = 1e30  # of any number; what is not a number is not below it either
@@ -36,9 +38,8 @@ def _wrong(t: OperatorTable) -> str:
         return f"it needs a {'forest' if t.op in AXES else 'surface'}"
     if t.surface and not issubclass(ops.get(t.op), ROW_OPS):
         return "it has no surface over rows and columns"
-    axes = AXES.get(t.op, ROW_AXES)
-    if set(t.ranges) != set(axes) or not all(0 < low <= high < LARGEST for low, high in t.ranges.values()):
-        return f"ranges must give 0 < least <= most of {', '.join(axes)}"
+    if set(t.ranges) != set(axes(t.op)) or not all(0 < low <= high < LARGEST for low, high in t.ranges.values()):
+        return f"ranges must give 0 < least <= most of {', '.join(axes(t.op))}"
     if not t.spreads or not all(0 < s.low <= 1 <= s.high < LARGEST and 0 < s.upto_s < LARGEST for s in t.spreads):
         return "spreads must be there, each with 0 < low <= 1 <= high and 0 < upto_s"
     learnt = (
@@ -50,13 +51,27 @@ def _wrong(t: OperatorTable) -> str:
 
 
 def _wrong_base(b: Base, op: str) -> str:
-    rates: tuple[float, ...] = (b.flop_per_s, b.bytes_per_s, b.rows_at_once, b.copy_bytes_per_s)
+    rates: tuple[float, ...] = (b.flop_per_s, b.bytes_per_s, b.copy_bytes_per_s)
     if b.tiled is not None:
-        rates += (b.tiled.tile_s, b.tiled.odd_heads, b.tiled.small_heads, b.tiled.imbalance, b.tiled.split_keys)
-    times = (b.floor_s, b.row_s, b.column_s)
-    if not all(0 < v < LARGEST for v in rates) or not all(0 <= v < LARGEST for v in times):
+        rates += astuple(b.tiled)[1:]
+    if b.blocks is not None:
+        rates += astuple(b.blocks)
+    if not all(0 < v < LARGEST for v in rates) or not 0 <= b.floor_s < LARGEST:
         return "its base must have positive rates and times"
-    return "its base has a time of rows, but it has none" if op in AXES and (b.row_s or b.column_s) else ""
+    if b.rows and op in AXES:
+        return "its base has times of rows, but it has none"
+    return _wrong_rows(b.rows, op) if b.rows else ""
+
+
+def _wrong_rows(r: Rows, op: str) -> str:
+    if len(r.kernels) != len(r.edges) + 1 or (r.edges and op not in JUMPS):
+        return "the rows of its base need a kernel up to each edge and one after the last"
+    times = [v for k in r.kernels for v in astuple(k)]
+    if not all(0 < v < LARGEST for v in (*times, r.blend, r.knee_bytes)) or not all(
+        0 <= v < LARGEST for v in (r.later_row, r.later_byte)
+    ):
+        return "the rows of its base must have positive times"
+    return ""
 
 
 def _wrong_forest(f: Forest, features: int) -> str:
