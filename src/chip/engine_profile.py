@@ -21,6 +21,7 @@ ENGINES = hardware.DATA / "engines"
 TERMS = {
     "kernel_s": "device, each kernel of a step: more than alone, since others came between it and its like",
     "step_s": "device, each step: small kernels around the model, pauses",
+    "recovery_s": "device, the steps after a long prompt: until the clock that it lowered is back",
     "first_s": "before the first step, once",
     "request_s": "before the first step, each request",
     "token_s": "before the first step, each token of the prompts",
@@ -31,7 +32,8 @@ TERMS = {
     "host_layer_graph_s": "host, each layer of a prefill that it launches as pieces of graphs",
     "host_kernel_s": "host, each kernel that it launches",
 }
-ON_THE_HOST = tuple(name for name in TERMS if name not in ("kernel_s", "step_s"))
+ON_THE_DEVICE = ("kernel_s", "step_s", "recovery_s")
+ON_THE_HOST = tuple(name for name in TERMS if name not in ON_THE_DEVICE)
 # How far hosts of one kind are apart: the largest ratio, over what handing work to a GPU takes,
 # between the two that `chip calibrate` measured in results/h200.
 BETWEEN_HOSTS = 1.64

@@ -149,3 +149,14 @@ def test_runs_of_other_engines_and_failed_ones_do_not_count(made, gpu):
     deep = [replace(r, status="failed", reason="it fell") if "12" in r.model else r for r in found.runs]
     with pytest.raises(ChipError, match="found 1"):
         engine_fit.fit(replace(found, runs=tuple(deep)), gpu, "hf-graph", "a CPU")
+
+
+def test_steps_after_a_prompt_tell_how_the_clock_comes_back(made, gpu):
+    run = made("vllm", VLLM, GPU_BOUND).runs[0]
+    point = engine_fit.Point(run, "", 4, 0, {}, {}, 1.0, {})
+    assert engine_fit._recovery(point) == 0.0
+    slower_ns = (9e5, 4e5, 2e5, 1e5, 0, 0, 0, 7e5)  # the first and the last are no part of it
+    steps = tuple(round(s + more) for s, more in zip(run.step_ns[0], slower_ns))
+    assert engine_fit._recovery(point._replace(run=replace(run, step_ns=(steps,)))) == pytest.approx(0.7e-3)
+    faster = tuple(2 * s - t for s, t in zip(run.step_ns[0], steps))
+    assert engine_fit._recovery(point._replace(run=replace(run, step_ns=(faster,)))) == 0.0

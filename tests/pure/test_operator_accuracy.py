@@ -24,62 +24,64 @@ BUNDLED = read_tables(H200.tables)
 TABLES = {(t.op, t.implementation, t.context): t for t in BUNDLED.operators}
 TAUGHT = ("tables", "paged", "windows")
 
+FEW = 10  # the least that a fit takes
+
 IN_SAMPLE = {  # median, 90th percentile; forests
-    ("linear", "torch", "cold"): (0.012, 0.038),
-    ("attention", "flash", "cold"): (0.017, 0.048),
+    ("linear", "torch", "cold"): (0.012, 0.033),
+    ("attention", "flash", "cold"): (0.016, 0.046),
+    ("masked_attention", "torch", "cold"): (0.027, 0.072),
+    ("growing_attention", "flash", "cold"): (0.003, 0.007),
     ("attention", "cudnn", "cold"): (0.005, 0.011),
-    ("attention", "fa3", "cold"): (0.027, 0.08),
-    ("masked_attention", "torch", "cold"): (0.028, 0.074),
-    ("growing_attention", "flash", "cold"): (0.004, 0.009),
-    ("moe_experts", "vllm", "cold"): (0.002, 0.003),
-    ("moe_experts_composed", "torch", "cold"): (0.002, 0.003),
-    ("moe_router", "vllm", "cold"): (0.004, 0.007),
-    ("moe_router_composed", "torch", "cold"): (0.004, 0.007),
+    ("moe_experts_composed", "torch", "cold"): (0.001, 0.001),
+    ("moe_router_composed", "torch", "cold"): (0.002, 0.004),
+    ("attention", "fa3", "cold"): (0.026, 0.075),
+    ("moe_experts", "vllm", "cold"): (0.001, 0.002),
+    ("moe_router", "vllm", "cold"): (0.003, 0.005),
 }
 IN_SAMPLE_ROWS = (0.003, 0.005)  # a surface passes nearly through its points
 IN_SAMPLE_FLAT = (0.016, 0.066)  # a line between them
 UNSEEN = {  # cross-validated
-    ("linear", "torch", "cold"): (0.028, 0.081),
-    ("attention", "flash", "cold"): (0.04, 0.133),
-    ("attention", "cudnn", "cold"): (0.038, 0.1),
-    ("attention", "fa3", "cold"): (0.044, 0.144),
-    ("masked_attention", "torch", "cold"): (0.098, 0.298),
-    ("growing_attention", "flash", "cold"): (0.02, 0.06),
-    ("rms_norm", "torch", "cold"): (0.046, 0.109),
-    ("layer_norm", "torch", "cold"): (0.042, 0.131),
-    ("gelu", "torch", "cold"): (0.042, 0.096),
-    ("silu_mul", "torch", "cold"): (0.027, 0.081),
-    ("softmax", "torch", "cold"): (0.093, 0.173),  # 42 shapes over several kernels
-    ("add", "torch", "cold"): (0.044, 0.101),
-    ("embedding", "torch", "cold"): (0.044, 0.118),
-    ("add_rms_norm", "torch", "cold"): (0.046, 0.09),
-    ("silu", "torch", "cold"): (0.031, 0.088),
-    ("rope", "torch", "cold"): (0.117, 0.195),  # more than half of them timed while the host was too slow
-    ("layer_norm", "torch", "hot"): (0.017, 0.098),
-    ("gelu", "torch", "hot"): (0.046, 0.123),
-    ("silu_mul", "torch", "hot"): (0.029, 0.064),
-    ("add", "torch", "hot"): (0.034, 0.129),
-    ("silu", "torch", "hot"): (0.039, 0.077),
-    ("rms_norm_composed", "torch", "hot"): (0.041, 0.159),
-    ("kv_append", "torch", "hot"): (0.039, 0.092),
-    ("rope_composed", "torch", "hot"): (0.017, 0.047),
-    ("sampling", "torch", "hot"): (0.036, 0.181),
-    ("sampling", "fp32", "hot"): (0.033, 0.129),
-    ("rms_norm", "compiled", "hot"): (0.069, 0.128),
-    ("add_rms_norm", "compiled", "hot"): (0.06, 0.124),
-    ("silu_mul", "compiled", "hot"): (0.006, 0.039),
+    ("linear", "torch", "cold"): (0.027, 0.08),
+    ("attention", "flash", "cold"): (0.039, 0.13),
+    ("rms_norm", "torch", "cold"): (0.045, 0.107),
+    ("layer_norm", "torch", "cold"): (0.042, 0.129),
+    ("gelu", "torch", "cold"): (0.041, 0.094),
+    ("silu_mul", "torch", "cold"): (0.026, 0.079),
+    ("softmax", "torch", "cold"): (0.091, 0.17),  # 42 shapes over several kernels
+    ("add", "torch", "cold"): (0.043, 0.099),
+    ("embedding", "torch", "cold"): (0.043, 0.116),  # as softmax
+    ("add_rms_norm", "torch", "cold"): (0.045, 0.089),
+    ("silu", "torch", "cold"): (0.03, 0.087),
+    ("rope", "torch", "cold"): (0.115, 0.191),
+    ("masked_attention", "torch", "cold"): (0.096, 0.292),
+    ("growing_attention", "flash", "cold"): (0.02, 0.063),
+    ("layer_norm", "torch", "hot"): (0.017, 0.096),
+    ("gelu", "torch", "hot"): (0.045, 0.121),
+    ("silu_mul", "torch", "hot"): (0.028, 0.063),
+    ("add", "torch", "hot"): (0.034, 0.127),
+    ("silu", "torch", "hot"): (0.038, 0.076),
+    ("rms_norm_composed", "torch", "hot"): (0.04, 0.156),
+    ("kv_append", "torch", "hot"): (0.038, 0.09),
+    ("rope_composed", "torch", "hot"): (0.016, 0.046),
+    ("rotary_table", "torch", "hot"): (0.031, 0.074),
+    ("sampling", "torch", "hot"): (0.035, 0.177),
+    ("attention", "cudnn", "cold"): (0.037, 0.098),
+    ("sampling", "fp32", "hot"): (0.032, 0.127),
+    ("rms_norm", "compiled", "hot"): (0.068, 0.125),
+    ("add_rms_norm", "compiled", "hot"): (0.059, 0.121),
+    ("silu_mul", "compiled", "hot"): (0.006, 0.038),
     ("rope", "compiled", "hot"): (0.005, 0.025),
-    ("rotary_table", "torch", "hot"): (0.031, 0.075),
-    ("kv_roll", "torch", "cold"): (0.011, 0.02),
-    ("moe_experts_composed", "torch", "cold"): (0.08, 0.177),
-    ("moe_router_composed", "torch", "cold"): (0.092, 0.187),
-    ("kv_append", "paged", "hot"): (0.021, 0.054),
-    ("moe_experts", "vllm", "cold"): (0.028, 0.081),
-    ("moe_router", "vllm", "cold"): (0.042, 0.168),
+    ("kv_roll", "torch", "cold"): (0.011, 0.019),
+    ("moe_experts_composed", "torch", "cold"): (0.079, 0.174),
+    ("moe_router_composed", "torch", "cold"): (0.09, 0.183),
+    ("attention", "fa3", "cold"): (0.043, 0.142),
+    ("kv_append", "paged", "hot"): (0.02, 0.053),
+    ("moe_experts", "vllm", "cold"): (0.028, 0.079),
+    ("moe_router", "vllm", "cold"): (0.041, 0.165),
 }
 ANOTHER_SUITE = {  # median, 90th percentile, share of measurements inside the 90 % interval
-    ("linear", "torch", "cold"): (0.041, 0.112, 0.77),
-    ("attention", "flash", "cold"): (0.051, 0.122, 0.9),
+    ("linear", "torch", "cold"): (0.04, 0.11, 0.77),
+    ("attention", "flash", "cold"): (0.05, 0.12, 0.92),
 }
 
 
@@ -147,7 +149,7 @@ def test_intervals_hold_what_was_measured(judged):
     """90 % in cross-validation; in-sample more, and all of it under a surface. All would mean they are too wide."""
     assert 0.85 <= held(judged["linear", "torch", "cold"]) <= 0.99
     for key, pairs in judged.items():
-        assert held(pairs) >= 0.85, key
+        assert held(pairs) >= (0.85 if len(pairs) > FEW else 0.8), key
 
 
 @pytest.mark.parametrize("key", ANOTHER_SUITE, ids="-".join)

@@ -186,9 +186,9 @@ def test_engine_terms_never_make_a_prediction_faster(model, engine, s):
 
 def test_terms_are_all_used():
     """A term that no row answers for would be measured for nothing."""
-    work = Work(1, 1, 1, 1, 1, 1, 1, 1, 1)
+    work = Work(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
     for name in TERMS:
-        assert rows(work, Range(0, 0, 0), **{name: 1.0}), name
+        assert rows(work, Range(1, 1, 1), **{name: 2.0}), name
 
 
 def test_hosts_differ_by_as_much_as_the_two_calibrated_ones():
@@ -207,7 +207,7 @@ def test_another_host_widens_the_terms_of_the_host_alone():
     wider = engine_profile.elsewhere(made)
     for name, t in wider.items():
         assert t.value == 1.0
-        on_host = name not in ("kernel_s", "step_s")
+        on_host = name not in engine_profile.ON_THE_DEVICE
         assert (t.low, t.high) == (pytest.approx((0.9 / 1.64, 1.2 * 1.64)) if on_host else (0.9, 1.2))
 
 
@@ -226,3 +226,26 @@ def test_processes_of_one_host_are_apart_too():
     assert wider["kernel_s"] == term
     assert wider["host_step_s"].low == pytest.approx(1.9 / engine_profile.BETWEEN_PROCESSES)
     assert wider["host_step_s"].high == pytest.approx(2.2 * engine_profile.BETWEEN_PROCESSES)
+
+
+def test_a_clock_that_comes_back_slows_few_steps_by_little():
+    """Its seconds are shared by the steps after a prompt, and are never more than a tenth of them."""
+    five_ms = Range(5e-3, 5e-3, 5e-3)
+    for lowered, adds_s in ((0.9 / 16, 0.9e-3 / 16), (0.9, 0.5e-3)):
+        found = rows(WORK._replace(lowered=lowered), five_ms, recovery_s=1e-3)
+        assert found["clock_coming_back"].seconds[0] == pytest.approx(adds_s)
+
+
+def test_prompts_lower_the_clock_by_their_arithmetic():
+    """A long prompt does; short ones and decode alone do not. Of the steps that follow, the first ones pay."""
+    model = library.find("llama-3.1-8b")
+    c, roof = composer(model, "h200", "vllm", "bf16", 1)
+    lowered = [
+        c.lowered(c.phase(c.engine.prefill(s, roof.memory_bytes), s))
+        for s in (Scenario(1, 16, 17), Scenario(1, 4096, 17), Scenario(32, 512, 17))
+    ]
+    assert lowered[0] == 0.0
+    assert 0.3 < lowered[1] < 0.6 < lowered[2] < 1.0
+    few, many = (predict(model, "h200", "vllm", Scenario(32, 512, n)).decode for n in (17, 129))
+    one, other = (next(x.seconds for x in p.lines if x.role == "clock_coming_back") for p in (few, many))
+    assert one == pytest.approx(8 * other)

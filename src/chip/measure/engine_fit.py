@@ -34,6 +34,7 @@ LAUNCHED = (
     "host_layer_graph_s",
 )  # terms of the host's queue in a prefill; the others come before it
 ROUNDS = 8
+LOWERED = 0.3  # prompts that lower the clock less tell nothing of how it comes back
 ONE_QUEUE = {"prefill": 1.0, "decode": 1.0}  # a CPU is host and device at once: it never waits for itself
 
 
@@ -44,6 +45,7 @@ class Point(NamedTuple):
     expert_layers: int
     device_s: dict[str, float]  # "prefill", "decode": what the operators alone should take
     kernels: dict[str, float]
+    lowered: float  # how far its prompt lowered the clock
     busy: Mapping[str, float]  # share of each phase that the device worked, where it is known
 
     @property
@@ -149,6 +151,7 @@ def _point(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str) -> Poin
         c.expert_layers,
         {"prefill": made.prefill.seconds, "decode": made.decode.seconds},
         {"prefill": first.kernels, "decode": step.kernels / step.steps, "graphed": first.graph_layers},
+        c.lowered(made.prefill),
         ONE_QUEUE if _is_cpu(gpu) else run.busy,
     )
 
@@ -185,7 +188,18 @@ def _device_terms(points: Sequence[Point], gpu: str) -> dict[str, Ceiling]:
     if not beyond:
         return {}
     around = _term([max(0.0, s) for s in beyond], "decode step beyond its operators and gaps")
-    return {"kernel_s": gap, "step_s": around}
+    back = [_recovery(p) / p.lowered for p in busy if p.lowered >= LOWERED]
+    recovery = {"recovery_s": _term(back, "first half of the decode steps beyond the second half")} if back else {}
+    return {"kernel_s": gap, "step_s": around, **recovery}
+
+
+def _recovery(p: Point) -> float:
+    """What the steps after a prompt take beyond the later ones. The first and the last are left out: their stamps wait
+    for what an engine does once for each request."""
+    steps = [stats.median(each) * 1e-9 for each in zip(*p.run.step_ns)][1:-1]
+    half = len(steps) // 2
+    later = stats.median(steps[half:])
+    return max(0.0, sum(s - later for s in steps[:half]))
 
 
 def _gaps(points: Sequence[Point]) -> list[float]:

@@ -178,8 +178,9 @@ class Composer:
             return PANELS
         return 1 if 4 * s.output > s.prompt else 0
 
-    def phase(self, steps: engines.Weighted, asked: Scenario | None = None) -> Phase:
-        """Sum over steps, each times how many it stands for; `asked` where they end with the first tokens."""
+    def phase(self, steps: engines.Weighted, asked: Scenario | None = None, lowered: float = 0.0) -> Phase:
+        """Sum over steps, each times how many it stands for; `asked` where they end with the first tokens. `lowered`:
+        how far the prompt lowered the clock, over the steps that follow it."""
         attention: list[Line] = []
         bodies: dict[tuple[int, bool], float] = {}
         heads: dict[int, float] = {}
@@ -205,7 +206,7 @@ class Composer:
         if self.overheads:
             low_s, high_s = sum([n.low_s for n in lines]), sum([n.high_s for n in lines])
             device = Range(sum([n.seconds for n in lines]), low_s, high_s)
-            lines += map(_extra, self.overheads.extras(self.work(steps, asked), device))
+            lines += map(_extra, self.overheads.extras(self.work(steps, asked)._replace(lowered=lowered), device))
         return Phase(lines)
 
     def _settled(self, lines: list[Line], asked: Scenario | None) -> list[Line]:
@@ -216,6 +217,14 @@ class Composer:
         factor = settling.settled if asked is None else settling.factor(sum([n.seconds for n in lines]))
         most = settling.unlimited
         return [_times(n, factor) if n.flops > most * n.seconds and n.source == LEARNED else n for n in lines]
+
+    def lowered(self, prefill: Phase) -> float:
+        """How far a prefill lowers the clock: by its arithmetic that draws all the power there is."""
+        settling = self.estimator.settling
+        if settling is None:
+            return 0.0
+        most = settling.unlimited
+        return settling.lowered(sum([n.seconds for n in prefill.lines if n.flops > most * n.seconds]))
 
     def work(self, steps: engines.Weighted, asked: Scenario | None) -> Work:
         """What the steps ask of the engine besides their operators."""

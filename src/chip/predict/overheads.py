@@ -12,6 +12,7 @@ from chip.types import Ceiling
 
 SOURCE = "engine"
 WAITING = "waiting_for_host"
+MOST_SLOWED = 0.1  # of a step: what a lowered clock can add to few steps
 
 
 class Work(NamedTuple):
@@ -26,6 +27,7 @@ class Work(NamedTuple):
     graph_layers: float  # pieces of graphs in a prefill
     requests: float = 0.0  # that wait for their first token
     tokens: float = 0.0
+    lowered: float = 0.0  # how far the prompt before these steps lowered the clock, over how many steps there are
 
 
 class Extra(NamedTuple):
@@ -54,20 +56,22 @@ class Overheads:
 
     def extras(self, work: Work, device: Range) -> list[Extra]:
         """Rows to add to a phase whose operators take `device` alone."""
-        steps, kernels, seqs, eager_layers, experts, eager_kernels, graph_layers, requests, tokens = work
+        steps, kernels, seqs, eager_layers, experts, eager_kernels, graph_layers, requests, tokens, lowered = work
         first = 1.0 if requests else 0.0
-        gaps, around, longer, before = [], [], [], []
+        gaps, around, back, longer, before = [], [], [], [], []
         for part, device_s in zip(self._parts, device):
-            gap, step, once, request, token, host, seq, layer, of_experts, graph_layer, kernel = part
+            gap, step, recovery, once, request, token, host, seq, layer, of_experts, graph_layer, kernel = part
             gaps.append(gap * kernels)
             around.append(step * steps)
+            back.append(min(recovery * lowered, MOST_SLOWED * device_s))
             host_s = host * steps + seq * seqs + layer * eager_layers + of_experts * experts
             host_s += graph_layer * graph_layers
-            longer.append(max(0.0, host_s + kernel * eager_kernels - device_s - gaps[-1] - around[-1]))
+            longer.append(max(0.0, host_s + kernel * eager_kernels - device_s - gaps[-1] - around[-1] - back[-1]))
             before.append(once * first + request * requests + token * tokens)
         rows = [
             Extra("gaps", kernels, Range(*gaps), "launch"),
             Extra("around_the_model", steps, Range(*around), "launch"),
+            Extra("clock_coming_back", steps, Range(*back), "launch"),
             Extra(WAITING, steps, Range(*longer), "host"),
             Extra("before_first_step", requests, Range(*before), "host"),
         ]

@@ -155,7 +155,10 @@ def predict(
     """`sdpa`: what hf-eager's prefill attends with; "" for torch's choice."""
     c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file, sdpa)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes), s)
-    decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s), c.windows)) if s.output > 1 else None
+    decode = None
+    if s.output > 1:
+        lowered = c.lowered(prefill) / (s.output - 1)
+        decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s), c.windows), lowered=lowered)
     room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)

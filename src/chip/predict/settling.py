@@ -28,6 +28,10 @@ class Settling:
         early = (1 - exp(-gone)) / gone if gone > 1e-9 else 1.0
         return (1 - self.boost * early) / self.measured
 
+    def lowered(self, load_s: float) -> float:
+        """How far on the way from its boost clock to the settled one such a load has brought a GPU: 0 to 1."""
+        return 1 - exp(-load_s / self.time_s)
+
     @property
     def settled(self) -> float:
         """The same after a long time."""
