@@ -47,7 +47,7 @@ def test_a_grid_in_one_go(tiny, capsys):
     assert points() == grid_of
     out, err = capsys.readouterr()
     assert "bench 8/8" in err
-    assert out.count("hf-graph") == 4
+    assert sum(line.startswith("hf-graph ") for line in out.splitlines()) == 4
     assert "all rows: model tiny, dtype fp32, output 4" in out
     held, found = runs.read(Path("artifacts/llm.json"))
     assert held.environment["torch"] == str(torch.__version__)

@@ -197,7 +197,7 @@ def test_suites_are_what_they_say(cpu):
     assert tuple(suites.SUITES) == command.SUITE_NAMES
     for name in suites.SUITES:
         large, small = suites.cases(name, "bf16", False), suites.cases(name, "fp32", True)
-        assert len(large) == len(set(large)) >= 25
+        assert len(large) == len(set(large)) >= 16
         assert sum(c.op.cost().flops for c in small) <= sum(c.op.cost().flops for c in large) / 50
         assert sum(c.op.cost().bytes for c in small) < sum(c.op.cost().bytes for c in large) / 10
         for case in large:

@@ -15,7 +15,7 @@ from chip import stats
 from chip.measure.device import Device
 
 LAUNCHES, BATCHES = 200, 9
-APART = 1.25  # paces that differ by more are said
+APART = 1.5  # paces that differ by more are said
 
 
 def launch_ns(device: Device) -> float:
