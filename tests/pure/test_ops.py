@@ -26,13 +26,13 @@ BY_HAND = {
         2 * (3 * 2 * 8 + 4 * 1 * (8 + 8)),
         2 * 3 * 2 * 8,
     ),
-    # 3 queries meet all 4 slots; keys and values of 1 head are copied to 2, the mask of 3 x 4 is read as bytes, written
+    # 3 queries meet all 4 slots; keys and values of 2 heads are copied to 4, the mask of 3 x 4 is read as bytes, written
     # as numbers and read again
     "masked_attention": (
-        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 3, "kv_len": 4},
-        2 * 2 * (3 * 4) * (8 + 8),
-        2 * (3 * 2 * 8 + 4 * (8 + 8) + 4 * 2 * (8 + 8) + 3 * 4) + 3 * 4,
-        2 * (3 * 2 * 8 + 4 * 2 * (8 + 8) + 3 * 4),
+        {"batch": 1, "heads": 4, "kv_heads": 2, "head_dim": 8, "q_len": 3, "kv_len": 4},
+        2 * 4 * (3 * 4) * (8 + 8),
+        2 * (3 * 4 * 8 + 4 * 2 * (8 + 8) + 4 * 4 * (8 + 8) + 3 * 4) + 3 * 4,
+        2 * (3 * 4 * 8 + 4 * 4 * (8 + 8) + 3 * 4),
     ),
     # attention over 4 keys, all of which were read and written once more before
     "growing_attention": (
@@ -230,6 +230,17 @@ GROWING = {
     ]
     for kind in BY_HAND
 }
+
+
+def test_one_head_of_keys_for_all_is_not_copied():
+    axes = {"batch": 3, "heads": 8, "head_dim": 16, "q_len": 1, "kv_len": 40}
+    one, two, all_of_them = (ops.build("masked_attention", {**axes, "kv_heads": n}) for n in (1, 2, 8))
+    assert [op.copies for op in (one, two, all_of_them)] == [False, True, False]
+    kept = 2 * 3 * 40 * 16 * 2  # bytes of one head's keys and values
+    assert two.cost().read_bytes - one.cost().read_bytes == (2 - 1 + 8) * kept
+    assert two.cost().write_bytes - one.cost().write_bytes == 8 * kept
+    assert all_of_them.cost().read_bytes - one.cost().read_bytes == 7 * kept
+    assert all_of_them.cost().write_bytes == one.cost().write_bytes
 
 
 ATTENTIONS = ("attention", "growing_attention", "masked_attention", "kv_join", *KINDS)

@@ -1,7 +1,8 @@
 """Attention under a mask over a cache of fixed size (HF StaticCache).
 
-Key and value heads are copied once for each query head of their group, the mask is turned into numbers that are added
-to the scores, and every query meets every slot of the cache: neither causality nor an unused tail saves work.
+Key and value heads are copied once for each query head of their group; where there is one for all, none is. The mask is
+turned into numbers that are added to the scores, and every query meets every slot of the cache: neither causality nor
+an unused tail saves work.
 """
 
 from __future__ import annotations
@@ -49,14 +50,19 @@ class MaskedAttention(Op):
         both = self.head_dim + (self.v_head_dim or self.head_dim)
         slots = self.batch * self.kv_len
         queries = self.batch * self.q_len * self.heads
-        kept, copied = slots * self.kv_heads * both, slots * self.heads * both
-        repeats = self.heads > self.kv_heads
+        kept, met = slots * self.kv_heads * both, slots * self.heads * both
+        copied = met if self.copies else 0
         mask = self.batch * self.q_len * self.kv_len
         return Cost(
             2 * self.batch * self.heads * self.q_len * self.kv_len * both,
-            (queries * self.head_dim + copied + (kept if repeats else 0) + mask) * width + mask,
-            (queries * (both - self.head_dim) + (copied if repeats else 0) + mask) * width,
+            (queries * self.head_dim + kept + copied + mask) * width + mask,
+            (queries * (both - self.head_dim) + copied + mask) * width,
         )
+
+    @property
+    def copies(self) -> bool:
+        """Whether heads are copied: one for all is only looked at by each."""
+        return 1 < self.kv_heads < self.heads
 
     @property
     def compute(self) -> str:

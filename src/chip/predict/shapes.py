@@ -61,12 +61,12 @@ def masked_attention_s(
     """Heads copied for each query of a group, then the longer of whole waves of tiles and of reading every key."""
     width = BYTES[op.dtype]
     kept, copied = (2 * op.batch * heads * op.kv_len * op.head_dim * width for heads in (op.kv_heads, op.heads))
-    read_s = (copied + 2 * op.batch * op.heads * op.q_len * op.head_dim * width) / bytes_per_s
+    read_s = ((copied if op.copies else kept) + 2 * op.batch * op.heads * op.q_len * op.head_dim * width) / bytes_per_s
     waves = ceil(-(-op.q_len // MASKED_TILE) * op.batch * op.heads / units)
     padded = 64 if op.head_dim <= 64 else 128 if op.head_dim <= 128 else 256
     tile_flops = 4 * MASKED_TILE * padded * (-(-op.kv_len // MASKED_TILE) * MASKED_TILE)
     products_s = waves * units * tile_flops / flop_per_s if op.q_len > 1 else 0.0
-    copies_s = (kept + copied) / copy_bytes_per_s if op.heads > op.kv_heads else 0.0
+    copies_s = (kept + copied) / copy_bytes_per_s if op.copies else 0.0
     return copies_s + max(read_s, products_s)
 
 
