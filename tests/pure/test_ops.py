@@ -26,8 +26,8 @@ BY_HAND = {
         2 * (3 * 2 * 8 + 4 * 1 * (8 + 8)),
         2 * 3 * 2 * 8,
     ),
-    # 3 queries meet all 4 slots; keys and values of 2 heads are copied to 4, the mask of 3 x 4 is read as bytes, written
-    # as numbers and read again
+    # 3 queries meet all 4 slots; keys and values of 2 heads are copied to 4, the mask of 3 x 4 is read as bytes,
+    # written as numbers and read again
     "masked_attention": (
         {"batch": 1, "heads": 4, "kv_heads": 2, "head_dim": 8, "q_len": 3, "kv_len": 4},
         2 * 4 * (3 * 4) * (8 + 8),
