@@ -20,7 +20,7 @@ from tiny_models import save_config  # noqa: E402
 import chip  # noqa: E402
 from chip import cli, run, runs  # noqa: E402
 from chip.measure.device import Device, open_device  # noqa: E402
-from chip.run import clock, grid, pace, session  # noqa: E402
+from chip.run import clock, grid, pace, session, vllm_worker  # noqa: E402
 from chip.types import ChipError, Scenario  # noqa: E402
 
 SRC = Path(chip.__file__).parents[1]
@@ -85,6 +85,10 @@ def test_the_pace_of_the_host_lies_beside_the_samples(tiny, capsys, monkeypatch)
 def test_a_steady_pace_is_not_worth_a_word():
     assert pace.flags((5000.0, 6000.0)) == ()
     assert pace.flags(()) == ()
+
+
+def test_vllm_is_paced_as_the_others_are():
+    assert (vllm_worker.LAUNCHES, vllm_worker.BATCHES) == (pace.LAUNCHES, pace.BATCHES)
 
 
 def test_what_is_done_is_not_done_again(tiny, capsys, monkeypatch):

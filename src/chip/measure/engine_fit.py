@@ -28,11 +28,8 @@ from chip.types import Ceiling, ChipError, Scenario
 HOST_BOUND = 0.7  # of the step the device worked: below it the host sets the pace
 DEVICE_BOUND = 0.9
 GRAPHS = "hf-graph"  # whose gaps stand in where none could be measured
-LAUNCHED = (
-    "host_layer_s",
-    "host_experts_s",
-    "host_layer_graph_s",
-)  # terms of the host's queue in a prefill; the others come before it
+# terms of the host's queue in a prefill; the others come before it
+LAUNCHED = ("host_layer_s", "host_experts_s", "host_layer_graph_s")
 ROUNDS = 8
 LOWERED = 0.3  # prompts that lower the clock less tell nothing of how it comes back
 ONE_QUEUE = {"prefill": 1.0, "decode": 1.0}  # a CPU is host and device at once: it never waits for itself
@@ -263,12 +260,10 @@ def _submitted(
         alone = {id(p) for p, waiting in zip(points, waits) if not waiting}
         apart = {name: partial(_unless, alone, row) if name in LAUNCHED else row for name, row in rows.items()}
         found = _regress(points, y, apart, "prompts until the first token, host-bound")
-        before, waits = (
-            waits,
-            [_launched(found, rows, p) + _scheduled(steps, p) > p.device_s["prefill"] for p in points],
-        )
-        if waits == before:
+        now = [_launched(found, rows, p) + _scheduled(steps, p) > p.device_s["prefill"] for p in points]
+        if now == waits:
             break
+        waits = now
     return found
 
 
