@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tiny_models import save_config  # noqa: E402
 import chip  # noqa: E402
 from chip import cli, run, runs  # noqa: E402
 from chip.measure.device import Device, open_device  # noqa: E402
-from chip.run import clock, grid, pace, session, vllm_worker  # noqa: E402
+from chip.run import clock, grid, pace, session, steps, vllm_worker  # noqa: E402
 from chip.types import ChipError, Scenario  # noqa: E402
 
 SRC = Path(chip.__file__).parents[1]
@@ -304,6 +305,29 @@ def test_nothing_is_profiled_before_everything_is_timed(monkeypatch, tmp_path):
     grid.measure(plans, ledger, 1, print)
     assert engine.asked[4:] == [("look", model, batch) for model in "ab" for batch in (1, 2)]
     assert all(r.busy for r in runs.read(tmp_path / "runs.json")[1].runs)
+
+
+def test_a_model_that_failed_is_gone_before_the_next_is_loaded(tiny, monkeypatch, tmp_path):
+    """Its frames hang on the error; the next session's memory would have it in it."""
+    built, build = [], session.build
+
+    def watched(job):
+        assert [model() for model in built] == [None] * len(built)
+        model = build(job)
+        built.append(weakref.ref(model))
+        return model
+
+    def fail(self):
+        deep = self.model  # noqa: F841 (the frame holds it)
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(session, "build", watched)
+    monkeypatch.setattr(steps.Eager, "prefill", fail)
+    config = json.loads(Path(tiny).read_text())
+    plans = [grid.Plan("hf-eager", run.Job(m, config, device="cpu", energy_s=0.0), (Scenario(1, 8, 2),)) for m in "ab"]
+    grid.measure(plans, grid.Ledger(tmp_path / "runs.json", open_device("cpu")), 1, print)
+    assert len(built) == 2
+    assert [r.status for r in runs.read(tmp_path / "runs.json")[1].runs] == ["failed", "failed"]
 
 
 def test_repeats_give_way_to_max_seconds(tiny):

@@ -137,7 +137,8 @@ def _point(plan: Plan, session: Session, scenario: Scenario, repeats: int) -> tu
     try:
         return session.measure(scenario, repeats), None
     except ChipError as e:
-        return _failed(plan, scenario, str(e)), e
+        e.__context__ = None  # its frames hold the model, and the next one needs the room
+        return _failed(plan, scenario, str(e)), e.with_traceback(None)
 
 
 def without_home(value: Any) -> Any:
