@@ -82,8 +82,10 @@ def random_op(rng, table):
     if kind == "linear":
         axes["n"], axes["k"] = (-(-axes[a] // 8) * 8 for a in ("n", "k"))
     if "attention" in kind:
-        axes["kv_heads"] = 2 ** rng.randint(0, 3)
-        axes["heads"] = axes["kv_heads"] * 8
+        (fewest, most), (kv_fewest, kv_most) = table.ranges["heads"], table.ranges["kv_heads"]
+        pairs = [(kv * each, kv) for kv in (1, 2, 4, 8, 16, 32) for each in (1, 2, 4, 8)]
+        inside = [p for p in pairs if fewest <= p[0] <= most and kv_fewest <= p[1] <= kv_most]
+        axes["heads"], axes["kv_heads"] = rng.choice(inside)
         least = table.ranges["q_len"][0]
         axes["q_len"] = rng.choice((round(least), min(axes["q_len"], axes["kv_len"])))
     if kind in ("rope", "rope_composed"):
@@ -282,7 +284,7 @@ def test_what_was_measured_hot_only_is_asked_of_engines_only(h200):
 
 DECLINED = {
     "k below": ("linear", {"m": 8, "n": 4096, "k": 64}),
-    "n above": ("linear", {"m": 8, "n": 200_000, "k": 4096}),
+    "n above": ("linear", {"m": 8, "n": 400_000, "k": 4096}),
     "m above": ("linear", {"m": 100_000, "n": 4096, "k": 4096}),
     "other dtype": ("linear", {"m": 8, "n": 4096, "k": 4096, "dtype": "fp32"}),
     "quantised weights": ("linear", {"m": 8, "n": 4096, "k": 4096, "weight_dtype": "int4"}),
@@ -334,6 +336,30 @@ def test_a_single_token_under_a_window_sees_fewer_keys(kind):
         assert asked(kv_len, 1024) == asked(1024, 0)
     assert asked(512, 1024) == asked(512, 0)
     assert asked(4096, 0)[0][0].seconds > 1.5 * asked(4096, 1024)[0][0].seconds
+
+
+@pytest.mark.parametrize("kv_len", [1, 8, 20])
+def test_few_keys_take_as_long_as_the_fewest_that_were_measured(kv_len):
+    """After a prompt of 16 tokens FlashAttention-3 took 7.8 us (engines/vllm-4.json), not a roofline's 2."""
+    estimate = estimator_of(H200, {DECODE_ATTENTION: "fa3"})
+    few, fewest = (attention(kv_len=n) for n in (kv_len, 32))
+    assert estimate(few)[0].seconds == pytest.approx(estimate(fewest)[0].seconds, rel=0.01)
+    assert estimate(few)[1] == few.cost()
+    over = estimate.over(replace(few, batch=1, kv_len=1))(Seq(1, kv_len - 1, few.batch))
+    assert over[0] == pytest.approx(estimate(few)[0].seconds, rel=0.02)
+    assert over[4] == "interpolated"
+
+
+def test_where_a_hot_table_ends_the_cold_one_answers():
+    hot, cold = (next(t for t in BUNDLED.operators if (t.op, t.context) == ("layer_norm", c)) for c in ("hot", "cold"))
+    rows = int(1.2 * hot.ranges["rows"][1])
+    assert rows < cold.ranges["rows"][1]
+    op = ops.build("layer_norm", {"rows": rows, "cols": 1024})
+    as_torch, asked_alone = estimator_of(H200, {"layer_norm": "torch"}), estimator_of(H200)
+    assert as_torch(op) == asked_alone(op)
+    assert as_torch(op)[0].source == "interpolated"
+    along = as_torch.along(replace(op, rows=1))
+    assert along(rows)[0] == pytest.approx(asked_alone(op)[0].seconds, rel=0.02)
 
 
 def test_a_little_outside_is_still_inside(h200):
@@ -435,7 +461,7 @@ def test_an_edge_keeps_kernels_apart():
 def test_the_kernels_that_torch_changes_are_told_apart():
     embedding, softmax = (next(t for t in BUNDLED.operators if t.op == kind) for kind in ("embedding", "softmax"))
     assert [round(2**at) for _, at in embedding.surface.edges] == [16]
-    assert [round(2**at) for _, at in softmax.surface.edges] == [2048, 9216]  # nothing was measured beyond 24511
+    assert [round(2**at) for _, at in softmax.surface.edges] == [2048, 9216, 24511]
     e = estimator_of(H200)
     few, more = (e(ops.build("embedding", {"rows": rows, "cols": 4096}))[0].seconds for rows in (16, 17))
     assert few > 2 * more  # sixteen rows are gathered one after another

@@ -8,6 +8,7 @@ from chip.engines import Weighted, hf_families, hf_ops
 from chip.engines.context import PANELS, decode_contexts
 from chip.ops.attention import Attention
 from chip.ops.growing_attention import GrowingAttention
+from chip.ops.masked_attention import WindowedAttention
 from chip.types import Op, Program, Scenario, Seq, Step
 
 NAME = "hf-eager"
@@ -33,17 +34,20 @@ def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, window
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     if not decode:
-        return hf_ops.spelled(program, _as_it_is, architecture)
+        return hf_ops.spelled(program, _whole, architecture)
     return hf_families.grown(hf_ops.spelled(program, _growing, architecture))
 
 
-def _as_it_is(op: Op) -> Op:
-    return op
+def _whole(op: Op) -> Op:
+    """A prompt attends to itself, under a mask where a window hides some of it."""
+    return _as(WindowedAttention, op) if isinstance(op, Attention) and op.window else op
 
 
 def _growing(op: Op) -> Op:
     """A decode step joins the new token to the cache before it attends."""
-    if not isinstance(op, Attention):
-        return op
+    return _as(GrowingAttention, op) if isinstance(op, Attention) else op
+
+
+def _as(kind: type[Attention], op: Attention) -> Attention:
     axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.causal, op.window, op.v_head_dim)
-    return GrowingAttention(*axes, op.dtype)
+    return kind(*axes, op.dtype)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
+from chip.ops.attention import Attention
 from chip.types import ChipError, Cost, Op, Seq
 
 
@@ -83,3 +84,17 @@ class SlidingAttention(MaskedAttention):
         """Tokens beyond the window are met beside what the cache still has of it."""
         slots = min(seq.slots or seq.new + seq.past, self.window)
         return self._meeting(seq, slots if seq.new + seq.past <= slots else min(seq.past, slots - 1) + seq.new)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowedAttention(Attention):
+    """As it stands in a program whose sequences are not placed yet: torch's fused attention knows no window, so a
+    prompt that outgrows it is met under a mask (HF DynamicCache)."""
+
+    def over(self, seq: Seq) -> Attention | MaskedAttention:  # type: ignore[override]
+        keys = seq.new + seq.past
+        if seq.new == 1 or keys <= self.window:
+            return Attention.over(self, seq)
+        return MaskedAttention(
+            seq.count, self.heads, self.kv_heads, self.head_dim, seq.new, keys, self.v_head_dim, self.dtype
+        )

@@ -63,35 +63,42 @@ class Learned:
         self.settling = tables.settling
         self.otherwise = otherwise
         self.roof = otherwise.roof
-        self._tables: dict[tuple[str, str], OperatorTable] = {}
-        for t in sorted(tables.operators, key=_preference):  # the last stays
+        self._tables: dict[tuple[str, str], tuple[OperatorTable, ...]] = {}  # the first that covers an operator answers
+        for t in sorted(tables.operators, key=_preference, reverse=True):
             for name in (t.op, DECODE_ATTENTION) if t.op == "attention" else (t.op,):
-                wanted = t.context == "cold" if runs_as is None else runs_as.get(name) == t.implementation
+                better = self._tables.get((name, t.dtype), ())
+                wanted = (
+                    t.context == "cold" and not better if runs_as is None else runs_as.get(name) == t.implementation
+                )
                 if wanted:
-                    self._tables[name, t.dtype] = t
+                    self._tables[name, t.dtype] = (*better, t)
         self._one_pass = frozenset(kind for kind, how in (runs_as or {}).items() if how in ONE_PASS)
         self._additions = {
             t.dtype: t for t in sorted(tables.operators, key=lambda t: t.context == "hot") if t.op == Add.kind
         }
         for dtype, like in SAME_KERNELS.items():
-            for (name, known), t in list(self._tables.items()):
+            for (name, known), these in list(self._tables.items()):
                 if known == like:
-                    self._tables.setdefault((name, dtype), t)
+                    self._tables.setdefault((name, dtype), these)
             if like in self._additions:
                 self._additions.setdefault(dtype, self._additions[like])
         self._asked = 0
 
     def learned_in(self, dtype: str) -> str:
         """The dtype of the measurements that answer for this one; nothing where there are none."""
-        return next((t.dtype for (_, known), t in self._tables.items() if known == dtype), "")
+        return next((these[0].dtype for (_, known), these in self._tables.items() if known == dtype), "")
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
-        table = self._tables.get((slot(op), getattr(op, "dtype", "")))
-        seen = visible(op)
-        if table is None or not covers(table, seen):
-            if op.kind in self._one_pass:
-                return self._passing(op)
-            return summed(op, self) if isinstance(op, Composed) else self.otherwise(op)
+        for table in self._tables.get((slot(op), getattr(op, "dtype", "")), ()):
+            seen = _long_enough(table, visible(op))
+            if covers(table, seen):
+                return self._known(table, op, seen)
+        if op.kind in self._one_pass:
+            return self._passing(op)
+        return summed(op, self) if isinstance(op, Composed) else self.otherwise(op)
+
+    def _known(self, table: OperatorTable, op: Op, seen: Op) -> tuple[Estimate, Cost]:
+        """`seen`: what of the operator its time rests on."""
         self._asked += 1
         cost = op.cost()
         seconds = self._seconds(table, seen, cost)
@@ -113,10 +120,13 @@ class Learned:
 
     def along(self, op: Op) -> AlongTokens:
         """As the roofline's. Operators are asked at nodes of their rows and drawn straight between them."""
-        declined = self._passing_along(op) if op.kind in self._one_pass else self.otherwise.along(op)
-        table = self._tables.get((slot(op), getattr(op, "dtype", "")))
-        if table is None:
-            return declined
+        answers = self._passing_along(op) if op.kind in self._one_pass else self.otherwise.along(op)
+        for table in reversed(self._tables.get((slot(op), getattr(op, "dtype", "")), ())):
+            answers = self._along(op, table, answers)
+        return answers
+
+    def _along(self, op: Op, table: OperatorTable, declined: AlongTokens) -> AlongTokens:
+        """From one table, where it covers the operator."""
         axis = "m" if isinstance(op, Linear) else "tokens" if isinstance(op, (MoeExperts, MoeRouter)) else "rows"
         once = getattr(op, axis)
         known: dict[int, float] = {}
@@ -179,7 +189,7 @@ class Learned:
             def declined(seq: Seq) -> Answer:
                 return answer(*summed(composed.over(seq), self))
 
-        table = self._tables.get((slot(replace(op, q_len=1)), op.dtype))
+        table = next(iter(self._tables.get((slot(replace(op, q_len=1)), op.dtype), ())), None)
         if table is None or not covers(table, _inside(table, op)):
             return lambda seq: declined(seq) if seq.new == 1 else answer(*self(op.over(seq)))
         (few, many), (short, long) = (
@@ -191,7 +201,7 @@ class Learned:
             placed = visible(op.over(seq))
             if seq.new > 1:
                 return answer(*self(placed))
-            if not (few <= seq.count <= many and short <= placed.kv_len <= long):
+            if not (few <= seq.count <= many and placed.kv_len <= long):
                 return declined(seq)
 
             def ask(keys: int) -> float:
@@ -201,7 +211,8 @@ class Learned:
 
             if len(known) > MOST_BATCHES:
                 known.clear()
-            seconds = between(placed.kv_len, known.setdefault(seq.count, {}), ask, CONTEXT_NODES_LOG2)
+            keys = max(placed.kv_len, ceil(short))
+            seconds = between(keys, known.setdefault(seq.count, {}), ask, CONTEXT_NODES_LOG2)
             low, high = table.spread(seconds)
             cost = placed.cost()
             bound = self._bound(placed, cost, seconds)
@@ -256,6 +267,14 @@ def visible(op: AnyOp) -> AnyOp:
     """A single token under a window just sees fewer keys: the same attention over those."""
     if isinstance(op, Attention) and op.q_len == 1 and 0 < op.window < op.kv_len:
         return replace(op, kv_len=op.window)
+    return op
+
+
+def _long_enough(table: OperatorTable, op: AnyOp) -> AnyOp:
+    """Over fewer keys than were ever measured attention takes no less than over the fewest that were."""
+    if isinstance(op, (Attention, MaskedAttention)):
+        short = next((low for axis, low, _ in table.limits if axis == "kv_len"), 0.0)
+        return replace(op, kv_len=max(op.kv_len, ceil(short)))
     return op
 
 
