@@ -22,9 +22,9 @@ from chip import cli
 
 RECORDS = Path(__file__).resolve().parents[1] / "results" / "h200"
 RUNS, README, ROLLS = "hf-3.json", "tinyllama-fp16.json", "windows.jsonl"
-FEW = "1x128,8x512"  # where another four were recorded before, or compiling is slow
+FEW = "1x128,8x512"  # where compiling is slow
 SMALL = "1x128,1x1024,8x512,32x256,64x128,8x2048"  # up to 8B
-SHORT = "1x128,1x1024,8x512,32x256,64x128,8x1024"  # 2048 positions
+SHORT = "1x128,1x1024,8x512,32x256,64x128,8x1024"  # 2048 positions, or a window of 2047, whose mask flash does not take
 LARGE = "1x128,1x1024,8x128,8x256,32x64,32x128"  # 14B and a mixture of experts
 LARGEST = "1x128,1x512,1x1024,8x128,8x256,32x64"  # 32B
 GRAPH = "--engine hf-graph --output 9 --repeats 3"
@@ -43,8 +43,8 @@ STEPS: dict[str, tuple[tuple[str, str], ...]] = {  # (file, command)
     "eager": (
         (RUNS, f"bench qwen2.5-0.5b --points {SMALL} {FLASH}"),
         (RUNS, f"bench gemma-3-1b --points {SMALL} {EAGER}"),  # its windows need masks, which flash does not take
-        (RUNS, f"bench phi-3-mini llama-3.1-8b --points {FEW} {FLASH}"),
-        (RUNS, f"bench opt-1.3b --points {SHORT} {FLASH}"),
+        (RUNS, f"bench llama-3.1-8b --points {SMALL} {FLASH}"),
+        (RUNS, f"bench phi-3-mini opt-1.3b --points {SHORT} {FLASH}"),
         (RUNS, f"bench qwen3-30b-a3b qwen3-14b --points {LARGE} {FLASH}"),
         (RUNS, f"bench qwen2.5-32b --points {LARGEST} {FLASH}"),
     ),

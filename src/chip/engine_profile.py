@@ -1,8 +1,9 @@
 """What an engine adds to its operators on one host: measured on small models that are named in it, never on those that
 predictions are judged by.
 
-Terms are in seconds, each nothing where it is missing. The host's share of a step overlaps the device's: the longer of
-the two counts.
+Terms are in seconds, but for shares, and nothing where they are missing. The host's part of a step overlaps the
+device's: the longer of the two counts. The host's terms hold at one pace of it, what it takes to launch a small kernel;
+at another they are longer or shorter in proportion.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from chip.types import Ceiling, ChipError
 ENGINES = hardware.DATA / "engines"
 TERMS = {
     "kernel_s": "device, each kernel of a step: more than alone, since others came between it and its like",
+    "attention_share": "device, of a decode step's attention: more than alone, since its pages lie far apart",
     "step_s": "device, each step: small kernels around the model, pauses",
     "recovery_s": "device, the steps after a long prompt: until the clock that it lowered is back",
     "first_s": "before the first step, once",
@@ -32,7 +34,7 @@ TERMS = {
     "host_layer_graph_s": "host, each layer of a prefill that it launches as pieces of graphs",
     "host_kernel_s": "host, each kernel that it launches",
 }
-ON_THE_DEVICE = ("kernel_s", "step_s", "recovery_s")
+ON_THE_DEVICE = ("kernel_s", "attention_share", "step_s", "recovery_s")
 ON_THE_HOST = tuple(name for name in TERMS if name not in ON_THE_DEVICE)
 # How far hosts of one kind are apart: the largest ratio, over what handing work to a GPU takes,
 # between the two that `chip calibrate` measured in results/h200.
@@ -40,6 +42,7 @@ BETWEEN_HOSTS = 1.64
 # How far a host is from itself: the largest ratio between the decode steps of the two dummies at one point, which the
 # host takes as long for, in results/h200/engines (128 x 16 tokens of vllm-3.json). Each is a process of its own.
 BETWEEN_PROCESSES = 1.67
+AT_ONE_PACE = 1.25
 
 
 def elsewhere(terms: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
@@ -50,6 +53,16 @@ def elsewhere(terms: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
 def here(terms: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
     """The terms as they may be on the same host at another time."""
     return _widened(terms, BETWEEN_PROCESSES)
+
+
+def at_pace(found: EngineProfile, launch_ns: float) -> dict[str, Ceiling]:
+    """The terms on a host, this or another, that takes so long for a launch."""
+    slower = launch_ns / found.launch_ns
+    return _widened({n: times(t, slower) if n in ON_THE_HOST else t for n, t in found.terms.items()}, AT_ONE_PACE)
+
+
+def times(term: Ceiling, factor: float) -> Ceiling:
+    return replace(term, value=term.value * factor, low=term.low * factor, high=term.high * factor)
 
 
 def _widened(terms: Mapping[str, Ceiling], by: float) -> dict[str, Ceiling]:
@@ -68,6 +81,7 @@ class EngineProfile:
     cpu: str  # of the host it was measured on
     models: tuple[str, ...]  # that it was measured on
     terms: dict[str, Ceiling]
+    launch_ns: float = 0.0  # the pace that the host's terms hold at; 0 where nobody looked
 
 
 def path_for(h: Hardware, engine: str) -> Path:
@@ -105,4 +119,6 @@ def read(path: Path) -> EngineProfile:
             raise ChipError(f"{path}: unknown term {name!r}; known: {', '.join(TERMS)}")
         if not 0 <= term.low <= term.value <= term.high < 1e6:
             raise ChipError(f"{path}: term {name!r} must have 0 <= low <= value <= high, in seconds")
+    if not 0 <= found.launch_ns < 1e9:
+        raise ChipError(f"{path}: launch_ns must be a launch in nanoseconds, or 0 where nobody looked")
     return found

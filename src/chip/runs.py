@@ -67,6 +67,11 @@ class Run:
     launch_ns: tuple[float, ...] = ()  # what the host took to launch a small kernel, before and after the repeats
 
     @property
+    def pace_ns(self) -> float:
+        """What the host took for a launch around the repeats; 0 where nobody looked."""
+        return sum(self.launch_ns) / len(self.launch_ns) if self.launch_ns else 0.0
+
+    @property
     def ttft_s(self) -> float:
         return stats.median(self.ttft_ns) * 1e-9
 

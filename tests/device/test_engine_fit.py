@@ -83,7 +83,7 @@ def gpu(tmp_path):
 )
 def test_known_terms_are_found_again(made, gpu, engine, terms, scenarios):
     found = made(engine, terms, scenarios)
-    profile, inputs = engine_fit.fit(found, gpu, engine, "a CPU")
+    profile, inputs = engine_fit.fit([found], gpu, engine, "a CPU")
     assert {name: profile.terms[name].value for name in terms} == pytest.approx(terms, rel=0.03)
     assert set(profile.terms) == set(terms)
     assert inputs == [runs.id_of(r) for r in found.runs]
@@ -101,7 +101,7 @@ def test_layers_of_experts_are_told_from_others(made, gpu):
     }  # fmt: skip
     both = {**CONFIGS, **{f"experts-{n}-layers": {**experts, "num_hidden_layers": n} for n in (4, 12)}}
     terms = {**VLLM, "host_experts_s": 900e-6}
-    profile, _ = engine_fit.fit(made("vllm", terms, HOST_BOUND + GPU_BOUND, both), gpu, "vllm", "a CPU")
+    profile, _ = engine_fit.fit([made("vllm", terms, HOST_BOUND + GPU_BOUND, both)], gpu, "vllm", "a CPU")
     assert {name: profile.terms[name].value for name in terms} == pytest.approx(terms, rel=0.03)
 
 
@@ -114,8 +114,8 @@ def test_a_busy_host_gives_outliers_not_another_term(made, gpu):
         step_ns=(tuple(3 * s for s in found.runs[2].step_ns[0]),),
     )
     spoiled = replace(found, runs=(*found.runs[:2], slow, *found.runs[3:]))
-    clean, _ = engine_fit.fit(found, gpu, "vllm", "a CPU")
-    profile, _ = engine_fit.fit(spoiled, gpu, "vllm", "a CPU")
+    clean, _ = engine_fit.fit([found], gpu, "vllm", "a CPU")
+    profile, _ = engine_fit.fit([spoiled], gpu, "vllm", "a CPU")
     for name in ("host_step_s", "host_seq_s", "first_s", "host_layer_graph_s", "host_layer_s"):
         assert profile.terms[name].value == pytest.approx(clean.terms[name].value, rel=0.05), name
     assert profile.terms["host_step_s"].high > 1.5 * profile.terms["host_step_s"].value, "the interval tells"
@@ -124,7 +124,7 @@ def test_a_busy_host_gives_outliers_not_another_term(made, gpu):
 def test_what_is_read_back_predicts_the_runs(made, gpu, tmp_path):
     """From runs to a file to predictions of those very runs."""
     found = made("vllm", VLLM, HOST_BOUND)
-    profile, inputs = engine_fit.fit(found, gpu, "vllm", "a CPU")
+    profile, inputs = engine_fit.fit([found], gpu, "vllm", "a CPU")
     path = tmp_path / "round.vllm.json"
     artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(profile), {}, inputs))
     for run in found.runs:
@@ -138,25 +138,105 @@ def test_one_depth_is_refused_in_one_line(made, gpu, engine):
     name = next(iter(CONFIGS))
     found = made(engine, {}, HOST_BOUND[:2], {name: CONFIGS[name]})
     with pytest.raises(ChipError, match=f"the terms of {engine} need runs of two depths of one model, found 1") as told:
-        engine_fit.fit(found, gpu, engine, "a CPU")
+        engine_fit.fit([found], gpu, engine, "a CPU")
     assert "\n" not in str(told.value)
 
 
 def test_runs_of_other_engines_and_failed_ones_do_not_count(made, gpu):
     found = made("hf-graph", HF_GRAPH, HOST_BOUND[:2])
     with pytest.raises(ChipError, match="found 0"):
-        engine_fit.fit(found, gpu, "vllm", "a CPU")
+        engine_fit.fit([found], gpu, "vllm", "a CPU")
     deep = [replace(r, status="failed", reason="it fell") if "12" in r.model else r for r in found.runs]
     with pytest.raises(ChipError, match="found 1"):
-        engine_fit.fit(replace(found, runs=tuple(deep)), gpu, "hf-graph", "a CPU")
+        engine_fit.fit([replace(found, runs=tuple(deep))], gpu, "hf-graph", "a CPU")
 
 
 def test_steps_after_a_prompt_tell_how_the_clock_comes_back(made, gpu):
     run = made("vllm", VLLM, GPU_BOUND).runs[0]
-    point = engine_fit.Point(run, "", 4, 0, {}, {}, 1.0, {})
+    point = engine_fit.Point(run, "", 4, 0, {}, {}, 0.0, 1.0, {}, 0)
     assert engine_fit._recovery(point) == 0.0
     slower_ns = (9e5, 4e5, 2e5, 1e5, 0, 0, 0, 7e5)  # the first and the last are no part of it
     steps = tuple(round(s + more) for s, more in zip(run.step_ns[0], slower_ns))
     assert engine_fit._recovery(point._replace(run=replace(run, step_ns=(steps,)))) == pytest.approx(0.7e-3)
+    few = point._replace(run=replace(run, step_ns=(steps,)), lowered=0.1)
+    assert engine_fit._recovery(few) == 0.0, "a short prompt lowers no clock: that is noise"
     faster = tuple(2 * s - t for s, t in zip(run.step_ns[0], steps))
     assert engine_fit._recovery(point._replace(run=replace(run, step_ns=(faster,)))) == 0.0
+
+
+# --- hosts and their paces
+def at(found, launch_ns, slower):
+    """The same runs on a host that takes so much longer for everything, with or without its pace beside them."""
+    paces = (launch_ns * slower,) * 2 if launch_ns else ()
+    made = [
+        replace(
+            r,
+            ttft_ns=tuple(round(slower * t) for t in r.ttft_ns),
+            step_ns=tuple(tuple(round(slower * t) for t in each) for each in r.step_ns),
+            launch_ns=paces,
+        )
+        for r in found.runs
+    ]
+    return replace(found, runs=tuple(made))
+
+
+EAGER = HOST_BOUND[:4]
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["its pace seen", "its pace not seen"])
+def test_a_slow_host_tells_the_same_terms(made, gpu, seen):
+    """The second host is twice as slow: the terms are those of the one between, at the pace between."""
+    found = made("hf-eager", HF_EAGER, EAGER)
+    hosts = [at(found, 8000.0, 1.0), at(found, 8000.0 if seen else 0.0, 2.0)]
+    profile, _ = engine_fit.fit(hosts, gpu, "hf-eager", "a CPU")
+    assert profile.launch_ns == pytest.approx(1.5 * 8000, rel=0.02)
+    assert {name: t.value / 1.5 for name, t in profile.terms.items()} == pytest.approx(HF_EAGER, rel=0.03)
+
+
+def test_a_host_that_changed_its_pace_tells_no_pace(made, gpu):
+    found = at(made("hf-eager", HF_EAGER, EAGER), 8000.0, 1.0)
+    changed = replace(found.runs[0], launch_ns=(8000.0, 16000.0))
+    profile, _ = engine_fit.fit([replace(found, runs=(changed, *found.runs[1:]))], gpu, "hf-eager", "a CPU")
+    assert profile.launch_ns == pytest.approx(8000)
+    assert {name: t.value for name, t in profile.terms.items()} == pytest.approx(HF_EAGER, rel=0.03)
+
+
+def test_predictions_follow_the_pace(made, gpu, tmp_path):
+    found = at(made("hf-eager", HF_EAGER, EAGER), 8000.0, 1.0)
+    profile, inputs = engine_fit.fit([found], gpu, "hf-eager", "a CPU")
+    path = tmp_path / "round.hf-eager.json"
+    artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(profile), {}, inputs))
+    for run in at(found, 8000.0, 1.7).runs:
+        model = describe(dict(CONFIGS[run.model]), run.model, run.model)
+        p = predict(model, gpu, "hf-eager", run.scenario, launch_ns=run.pace_ns)
+        assert p.decode.seconds == pytest.approx(run.tpot_s, rel=0.05)
+        assert p.decode.low_s < run.tpot_s < p.decode.high_s
+
+
+def test_gaps_are_of_one_host(made, gpu):
+    """Shallow models on a slow card, deep ones on another: no pair, and no gap of both."""
+    found = made("hf-graph", HF_GRAPH, HOST_BOUND)
+    slow = at(found, 0.0, 1.5)
+    apart = [
+        replace(found, runs=tuple(r for r in found.runs if "-4-" in r.model)),
+        replace(slow, runs=tuple(r for r in slow.runs if "-12-" in r.model)),
+    ]
+    points = [engine_fit._point(r, host, dict(CONFIGS), gpu) for host, each in enumerate(apart) for r in each.runs]
+    assert engine_fit._pairs(points) == []
+    assert len(engine_fit._pairs([p._replace(host=0) for p in points])) == len(HOST_BOUND)
+
+
+def test_attention_in_the_engine_by_its_own_kernels(made, gpu):
+    terms = {**VLLM, "attention_share": 0.2}
+    found = made("vllm", terms, HOST_BOUND + GPU_BOUND)
+    told = []
+    for r in found.runs:
+        point = engine_fit._point(r, 0, dict(CONFIGS), gpu)
+        alone_us, whole_us = point.attention_s * 1e6, point.device_s["decode"] * 1e6
+        rows = [["flash::fwd", 1, 1.2 * alone_us], ["others", 1, whole_us - alone_us + 30]]
+        told.append(replace(r, settings={"kernels": {"decode": rows}}))
+    profile, _ = engine_fit.fit([replace(found, runs=tuple(told))], gpu, "vllm", "a CPU")
+    assert profile.terms["attention_share"].value == pytest.approx(0.2, rel=0.01)
+    assert profile.terms["attention_share"].unit == "1"
+    assert profile.terms["step_s"].value == pytest.approx(30e-6, rel=0.01)
+    assert profile.terms["kernel_s"].value == pytest.approx(VLLM["kernel_s"], rel=0.1)

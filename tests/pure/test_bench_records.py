@@ -19,15 +19,17 @@ from chip.predict.memory import needs
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "results" / "h200"
 FILES = (
-    *("runs/hf-1.json", "runs/hf-2.json", "runs/tinyllama-fp16.json"),
-    *("runs/vllm-1.json", "runs/vllm-2.json", "runs/vllm-3.json"),
-    *("engines/hf-1.json", "engines/hf-2.json"),
-    *("engines/vllm-1.json", "engines/vllm-2.json", "engines/vllm-3.json"),
+    *("runs/hf-1.json", "runs/hf-2.json", "runs/hf-3.json", "runs/tinyllama-fp16.json"),
+    *(f"runs/vllm-{host}.json" for host in (1, 2, 3, 4)),
+    *(f"engines/hf-{host}.json" for host in (1, 2, 3)),
+    *(f"engines/vllm-{host}.json" for host in (1, 2, 3, 4)),
 )
 # Recorded while `chip bench` still kept from point to point the workspaces of the streams it had captured on, and the
 # sliding caches of the points before, and gave models with tied embeddings a head of their own: memory that is not the
 # model's (up to 32 % of the peak).
 BEFORE_THE_MEND = ("runs/hf-1.json", "engines/hf-1.json")
+# And while the model of a point that failed was still held when the next one ran.
+BESIDE_ANOTHER = ("runs/hf-3.json", "llama-3.1-8b")
 CAPACITY = hardware.find("h200").memory_bytes
 TARGET = 0.05
 # Missed, with the worst point: gemma's scores under a mask, which torch's math attention holds whole (8 x 2048).
@@ -43,6 +45,8 @@ def recorded(tmp_path_factory):
     for name in (f for f in FILES if f not in BEFORE_THE_MEND):
         held = runs.read(RECORDS / name)[1]
         for run in (r for r in held.runs if r.status == "ok" and r.engine not in UNPREDICTED):
+            if (name, run.model) == BESIDE_ANOTHER:
+                continue
             config = tmp_path_factory.mktemp("model") / "config.json"
             config.write_text(json.dumps(held.configs[run.model]))
             point = run.scenario
@@ -102,7 +106,7 @@ def test_a_file_of_runs_can_be_shown_again(capsys):
     found = json.loads(capsys.readouterr().out)
     assert [r["engine"] for r in found["runs"]] == ["hf-graph", "hf-eager", "hf-compile", "hf-eager", "vllm"]
     for r in found["runs"]:
-        assert r["joules_per_token_with_idle"] > 1.9 * r["joules_per_token"]
+        assert r["joules_per_token_with_idle"] > 1.8 * r["joules_per_token"]
     assert cli.main(["show", file, "--markdown"]) == 0
     table = capsys.readouterr().out
     assert table in (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")

@@ -62,8 +62,11 @@ def test_bundled_ones_are_whole(path):
     assert engine in engines.names()
     assert found.terms
     assert found.cpu
-    assert len(found.models) in (2, 4), "of two depths, narrow and perhaps wide"
-    assert all(t.unit == "s" for t in found.terms.values())
+    assert len(found.models) in (2, 6), "of two depths, and of three models where the host sets the pace"
+    assert {name: t.unit for name, t in found.terms.items() if t.unit != "s"} == (
+        {"attention_share": "1"} if engine == "vllm" else {}
+    )
+    assert 5_000 < found.launch_ns < 20_000, "the pace of the hosts that it was measured on"
     held = artifact.read(path, EngineProfile.SCHEMA)
     assert f'"id": "{held.id}"' in path.read_text(), "edited by hand"
     assert held.inputs, "it names the runs that it was made from"
@@ -79,7 +82,7 @@ def term(name="kernel_s", **changes):
 
 
 BAD = {
-    "an unknown term": (term("kernels_s"), "unknown term 'kernels_s'; known: kernel_s, step_s"),
+    "an unknown term": (term("kernels_s"), "unknown term 'kernels_s'; known: kernel_s, attention_share"),
     "a negative one": (term(value=-1e-6, low=-2e-6), "term 'kernel_s' must have 0 <= low <= value <= high"),
     "a negative low": (term(low=-1e-9), "must have 0 <= low <= value <= high"),
     "low above": (term(low=5e-6), "must have 0 <= low <= value <= high"),

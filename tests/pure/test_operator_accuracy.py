@@ -28,60 +28,70 @@ FEW = 10  # the least that a fit takes
 
 IN_SAMPLE = {  # median, 90th percentile; forests
     ("linear", "torch", "cold"): (0.012, 0.033),
-    ("attention", "flash", "cold"): (0.016, 0.046),
-    ("masked_attention", "torch", "cold"): (0.02, 0.052),
-    ("growing_attention", "flash", "cold"): (0.003, 0.007),
-    ("attention", "cudnn", "cold"): (0.005, 0.011),
-    ("moe_experts_composed", "torch", "cold"): (0.001, 0.001),
-    ("moe_router_composed", "torch", "cold"): (0.002, 0.004),
-    ("attention", "fa3", "cold"): (0.026, 0.075),
-    ("moe_experts", "vllm", "cold"): (0.001, 0.002),
-    ("moe_router", "vllm", "cold"): (0.003, 0.005),
+    ("attention", "flash", "cold"): (0.017, 0.059),
+    ("masked_attention", "torch", "cold"): (0.031, 0.065),
+    ("growing_attention", "flash", "cold"): (0.004, 0.009),
+    ("attention", "cudnn", "cold"): (0.005, 0.013),
+    ("moe_experts_composed", "torch", "cold"): (0.004, 0.011),
+    ("moe_router_composed", "torch", "cold"): (0.005, 0.011),
+    ("alibi_attention", "torch", "cold"): (0.004, 0.009),
+    ("float_attention", "torch", "cold"): (0.003, 0.007),
+    ("sink_attention", "torch", "cold"): (0.001, 0.003),
+    ("attention", "fa3", "cold"): (0.028, 0.077),
+    ("moe_experts", "vllm", "cold"): (0.004, 0.009),
+    ("moe_router", "vllm", "cold"): (0.01, 0.031),
 }
-IN_SAMPLE_ROWS = (0.003, 0.005)  # a surface passes nearly through its points
-IN_SAMPLE_FLAT = (0.016, 0.066)  # a line between them
+IN_SAMPLE_ROWS = (0.004, 0.01)  # a surface passes nearly through its points
+IN_SAMPLE_FLAT = (0.02, 0.066)  # a line between them
 UNSEEN = {  # cross-validated
-    ("linear", "torch", "cold"): (0.027, 0.08),
-    ("attention", "flash", "cold"): (0.039, 0.13),
-    ("rms_norm", "torch", "cold"): (0.045, 0.107),
-    ("layer_norm", "torch", "cold"): (0.042, 0.129),
-    ("gelu", "torch", "cold"): (0.041, 0.094),
-    ("silu_mul", "torch", "cold"): (0.026, 0.079),
-    ("softmax", "torch", "cold"): (0.091, 0.17),  # 42 shapes over several kernels
-    ("add", "torch", "cold"): (0.043, 0.099),
-    ("embedding", "torch", "cold"): (0.043, 0.116),  # as softmax
-    ("add_rms_norm", "torch", "cold"): (0.045, 0.089),
-    ("silu", "torch", "cold"): (0.03, 0.087),
-    ("rope", "torch", "cold"): (0.115, 0.191),
-    ("masked_attention", "torch", "cold"): (0.087, 0.259),
-    ("growing_attention", "flash", "cold"): (0.02, 0.063),
-    ("layer_norm", "torch", "hot"): (0.017, 0.096),
-    ("gelu", "torch", "hot"): (0.045, 0.121),
+    ("linear", "torch", "cold"): (0.026, 0.086),
+    ("attention", "flash", "cold"): (0.032, 0.124),
+    ("rms_norm", "torch", "cold"): (0.019, 0.096),
+    ("layer_norm", "torch", "cold"): (0.029, 0.094),
+    ("gelu", "torch", "cold"): (0.024, 0.086),
+    ("silu_mul", "torch", "cold"): (0.018, 0.076),
+    ("softmax", "torch", "cold"): (0.045, 0.147),  # 42 shapes over several kernels
+    ("add", "torch", "cold"): (0.041, 0.107),
+    ("embedding", "torch", "cold"): (0.022, 0.066),  # as softmax
+    ("add_rms_norm", "torch", "cold"): (0.034, 0.092),
+    ("silu", "torch", "cold"): (0.024, 0.08),
+    ("rope", "torch", "cold"): (0.032, 0.097),
+    ("masked_attention", "torch", "cold"): (0.103, 0.229),
+    ("growing_attention", "flash", "cold"): (0.026, 0.069),
+    ("layer_norm", "torch", "hot"): (0.012, 0.119),
+    ("gelu", "torch", "hot"): (0.045, 0.118),
     ("silu_mul", "torch", "hot"): (0.028, 0.063),
     ("add", "torch", "hot"): (0.034, 0.127),
-    ("silu", "torch", "hot"): (0.038, 0.076),
-    ("rms_norm_composed", "torch", "hot"): (0.04, 0.156),
-    ("kv_append", "torch", "hot"): (0.038, 0.09),
-    ("rope_composed", "torch", "hot"): (0.016, 0.046),
+    ("silu", "torch", "hot"): (0.038, 0.077),
+    ("rms_norm_composed", "torch", "hot"): (0.04, 0.18),
+    ("kv_append", "torch", "hot"): (0.04, 0.095),
+    ("rope_composed", "torch", "hot"): (0.017, 0.048),
     ("rotary_table", "torch", "hot"): (0.031, 0.074),
-    ("sampling", "torch", "hot"): (0.035, 0.177),
-    ("attention", "cudnn", "cold"): (0.037, 0.098),
-    ("sampling", "fp32", "hot"): (0.032, 0.127),
-    ("rms_norm", "compiled", "hot"): (0.068, 0.125),
-    ("add_rms_norm", "compiled", "hot"): (0.059, 0.121),
-    ("silu_mul", "compiled", "hot"): (0.006, 0.038),
-    ("rope", "compiled", "hot"): (0.005, 0.025),
-    ("kv_roll", "torch", "cold"): (0.011, 0.019),
-    ("moe_experts_composed", "torch", "cold"): (0.079, 0.174),
-    ("moe_router_composed", "torch", "cold"): (0.09, 0.183),
-    ("attention", "fa3", "cold"): (0.043, 0.142),
-    ("kv_append", "paged", "hot"): (0.02, 0.053),
-    ("moe_experts", "vllm", "cold"): (0.028, 0.079),
-    ("moe_router", "vllm", "cold"): (0.041, 0.165),
+    ("sampling", "torch", "hot"): (0.019, 0.124),
+    ("attention", "cudnn", "cold"): (0.043, 0.096),
+    ("sampling", "fp32", "hot"): (0.015, 0.069),
+    ("rms_norm", "compiled", "hot"): (0.045, 0.126),
+    ("add_rms_norm", "compiled", "hot"): (0.055, 0.11),
+    ("silu_mul", "compiled", "hot"): (0.008, 0.035),
+    ("rope", "compiled", "hot"): (0.006, 0.021),
+    ("kv_roll", "torch", "cold"): (0.012, 0.021),
+    ("moe_experts_composed", "torch", "cold"): (0.029, 0.073),
+    ("moe_router_composed", "torch", "cold"): (0.023, 0.107),
+    ("alibi_attention", "torch", "cold"): (0.046, 0.124),
+    ("float_attention", "torch", "cold"): (0.076, 0.13),
+    ("sink_attention", "torch", "cold"): (0.031, 0.081),
+    ("silu_mul_halves", "torch", "hot"): (0.044, 0.256),
+    ("rope_join", "torch", "hot"): (0.078, 0.256),
+    ("gelu_fast", "torch", "hot"): (0.029, 0.063),
+    ("gelu_new", "torch", "hot"): (0.033, 0.067),
+    ("attention", "fa3", "cold"): (0.04, 0.143),
+    ("kv_append", "paged", "hot"): (0.048, 0.26),
+    ("moe_experts", "vllm", "cold"): (0.027, 0.113),
+    ("moe_router", "vllm", "cold"): (0.033, 0.147),
 }
 ANOTHER_SUITE = {  # median, 90th percentile, share of measurements inside the 90 % interval
-    ("linear", "torch", "cold"): (0.04, 0.11, 0.77),
-    ("attention", "flash", "cold"): (0.05, 0.12, 0.92),
+    ("linear", "torch", "cold"): (0.042, 0.097, 0.74),
+    ("attention", "flash", "cold"): (0.039, 0.12, 1.0),
 }
 
 
@@ -164,12 +174,12 @@ def test_a_file_the_fit_has_not_seen(another_suite, key):
 
 
 def test_round_sizes_of_norms_are_known_worse(another_suite):
-    """As docs/status.md says: powers of two, which no taught shape is like."""
+    """As docs/status.md says: powers of two, most of 4096 columns, of another day and card."""
     kinds = ("rms_norm", "add_rms_norm", "layer_norm", "softmax")
     pairs = [p for kind in kinds for p in another_suite[kind, "torch", "cold"] if p[0].source == "interpolated"]
     assert len(pairs) == 16
-    assert stats.median(errors(pairs)) <= 0.095
-    assert max(errors(pairs)) <= 0.345
+    assert stats.median(errors(pairs)) <= 0.047
+    assert max(errors(pairs)) <= 0.252
 
 
 def test_odd_widths_are_known_to_be_unknown():

@@ -186,7 +186,7 @@ def test_engine_terms_never_make_a_prediction_faster(model, engine, s):
 
 def test_terms_are_all_used():
     """A term that no row answers for would be measured for nothing."""
-    work = Work(1, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+    work = Work(*[1] * len(Work._fields))
     for name in TERMS:
         assert rows(work, Range(1, 1, 1), **{name: 2.0}), name
 

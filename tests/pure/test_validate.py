@@ -120,7 +120,9 @@ def test_who_set_the_pace(round_gpu, busy, bounds):
 
 # -- what belongs together --------------------------------------------------------------------------------------------
 def point(error=0.0, **changes):
-    made = Point("chip", "m", "vllm", "", Scenario(1, 1024, 33), "tpot", 1 + error, 0.9, 1.1, 1.0, GPU, "memory", "r")
+    made = Point(
+        "chip", "m", "vllm", "", Scenario(1, 1024, 33), "tpot", 1 + error, 0.9, 1.1, 1.0, GPU, False, "memory", "r"
+    )
     return replace(made, **changes)
 
 
@@ -148,6 +150,11 @@ def test_summary():
         ({"engine": "hf-eager", "metric": "ttft", "scenario": Scenario(8, 1024, 2)}, {"hf-eager TTFT, >= 8192 tokens"}),
         ({"engine": "hf-eager"}, set()),
         ({"engine": "hf-eager", "variant": "sdpa=flash", "bound": HOST}, {"hf-eager TPOT, flash"}),
+        ({"metric": "ttft", "paced": True}, {"vLLM TTFT, all", "vLLM TTFT, pace known"}),
+        (
+            {"engine": "hf-eager", "variant": "sdpa=flash", "paced": True},
+            {"hf-eager TPOT, flash", "hf-eager TPOT, flash, pace known"},
+        ),
         ({"metric": "joules_per_token"}, {"energy per token"}),
     ],
 )
@@ -158,7 +165,8 @@ def test_classes(change, titles):
 def test_a_class_is_met_by_both_figures():
     met = {j.wanted.title: j.met for j in judge_classes([point(0.01), point(0.015), point(0.04)])}
     assert met["vLLM TPOT, GPU-bound"] is True
-    assert met["vLLM TTFT, all"] is None
+    assert met["vLLM TTFT, pace known"] is None
+    assert {j.wanted.title: j.met for j in judge_classes([point(metric="ttft")])}["vLLM TTFT, all"] is None, "not asked"
     far = {j.wanted.title: j.met for j in judge_classes([point(0.01)] * 8 + [point(0.3)] * 2)}
     assert far["vLLM TPOT, GPU-bound"] is False
 

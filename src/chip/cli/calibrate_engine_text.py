@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from chip import artifact, engine_profile, hardware
 from chip.cli.bench import settings
-from chip.cli.text import duration, table
+from chip.cli.text import duration, percent, table
 from chip.engine_profile import TERMS, EngineProfile
 from chip.hardware import Hardware
 from chip.runs import Run
-from chip.types import ChipError
+from chip.types import Ceiling, ChipError
 
 if TYPE_CHECKING:
     from chip.measure.device import Device
@@ -117,16 +117,21 @@ def _use(path: Path, gpu: str, engine: str) -> str:
     return f"use it with `{words} --engine-profile {path}`"
 
 
+def _shown(term: Ceiling, value: float) -> str:
+    return duration(value) if term.unit == "s" else percent(value)
+
+
 def render(p: EngineProfile) -> str:
     rows = [
         {
             "term": name,
-            "value": duration(c.value),
-            "low": duration(c.low),
-            "high": duration(c.high),
+            "value": _shown(c, c.value),
+            "low": _shown(c, c.low),
+            "high": _shown(c, c.high),
             "of": TERMS[name],
         }
         for name, c in p.terms.items()
     ]
-    title = f"{p.engine} ({p.engine_version}) on {p.device}, host {p.cpu}; measured on {', '.join(p.models)}"
+    pace = f" at a launch in {duration(p.launch_ns * 1e-9)}" if p.launch_ns else ""
+    title = f"{p.engine} ({p.engine_version}) on {p.device}, host {p.cpu}{pace}; measured on {', '.join(p.models)}"
     return f"{title}\n{table(rows, right=('value', 'low', 'high'), keep=tuple(rows[0]))}"

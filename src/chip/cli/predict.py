@@ -17,6 +17,8 @@ from chip.predict import request
 from chip.types import ChipError
 
 HELP = "TTFT, TPOT, throughput and memory of a model on a GPU, with what limits it"
+LAUNCH = "what the host takes to launch a small kernel: launch_ns of a run on it [that of the engine's terms]"
+MOST_LAUNCH_NS = 1e6
 EPILOG = """\
   chip predict llama-3.1-8b --gpu h200 --batch 8 --prompt 1024 --output 128
   chip predict ./my-model/config.json --gpu a100 --dtype int4 --json
@@ -51,19 +53,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sdpa", metavar="BACKEND", default="", help="what hf-eager's prefill attends with: cudnn or flash [cudnn]"
     )
+    parser.add_argument("--launch-ns", metavar="NS", type=float, default=0.0, help=LAUNCH)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.trace and (args.engine_profile or args.sdpa):
-        raise ChipError("--trace is of operators alone; --engine-profile and --sdpa do not go with it")
+    if args.trace and (args.engine_profile or args.sdpa or args.launch_ns):
+        raise ChipError("--trace is of operators alone; --engine-profile, --sdpa and --launch-ns do not go with it")
+    if not 0 <= args.launch_ns <= MOST_LAUNCH_NS:  # also what is not a number
+        raise ChipError(f"--launch-ns must be between 0 and {MOST_LAUNCH_NS:g} ns, got {args.launch_ns:g}")
+    about = (args.engine_profile, args.sdpa, args.launch_ns)
     if args.model == "-":
         if args.trace:
             raise ChipError("--trace takes one MODEL, not scenarios from stdin")
         given = {k: getattr(args, k) for k in request.DEFAULTS}  # options stand in for keys that a line leaves out
-        return answer_stdin(lambda question: request.answer_line(question, given, args.engine_profile, args.sdpa))
+        return answer_stdin(lambda question: request.answer_line(question, given, *about))
     values = {"model": args.model, **{k: getattr(args, k) for k in request.DEFAULTS}}
-    found = _traced(values) if args.trace else request.answer(values, args.engine_profile, args.sdpa)
+    found = _traced(values) if args.trace else request.answer(values, *about)
     if args.json:
         print(json.dumps(found, indent=1, allow_nan=False))
     else:

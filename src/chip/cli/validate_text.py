@@ -156,10 +156,10 @@ def _classes(points: Sequence[Point]) -> list[str]:
 def classes_table(points: Sequence[Point]) -> str:
     rows = []
     for j in judge_classes(points):
-        asked = f"{100 * j.wanted.median:g} %" + ("" if j.wanted.p90 is None else f", {100 * j.wanted.p90:g} %")
+        asked = ", ".join(f"{100 * x:g} %" for x in (j.wanted.median, j.wanted.p90) if x is not None)
         nothing = dict.fromkeys(("points", "models", "median", "p90", "bias", "worst", "inside", "+-"), "-")
         rows.append(
-            {"class": j.wanted.title, "asked": asked, "met": MET[j.met]}
+            {"class": j.wanted.title, "asked": asked, "met": MET[j.met] if asked else ""}
             | (_summary(j.found) if j.found else {**nothing, "points": "0"})
         )
     return table(rows, NUMBERS, keep=tuple(rows[0]))

@@ -206,7 +206,9 @@ class Composer:
         if self.overheads:
             low_s, high_s = sum([n.low_s for n in lines]), sum([n.high_s for n in lines])
             device = Range(sum([n.seconds for n in lines]), low_s, high_s)
-            lines += map(_extra, self.overheads.extras(self.work(steps, asked)._replace(lowered=lowered), device))
+            attention_s = sum([n.seconds for n in attention]) if asked is None else 0.0
+            work = self.work(steps, asked)._replace(attention_s=attention_s, lowered=lowered)
+            lines += map(_extra, self.overheads.extras(work, device))
         return Phase(lines)
 
     def _settled(self, lines: list[Line], asked: Scenario | None) -> list[Line]:

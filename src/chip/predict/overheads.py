@@ -27,6 +27,7 @@ class Work(NamedTuple):
     graph_layers: float  # pieces of graphs in a prefill
     requests: float = 0.0  # that wait for their first token
     tokens: float = 0.0
+    attention_s: float = 0.0  # of decode steps
     lowered: float = 0.0  # how far the prompt before these steps lowered the clock, over how many steps there are
 
 
@@ -56,20 +57,37 @@ class Overheads:
 
     def extras(self, work: Work, device: Range) -> list[Extra]:
         """Rows to add to a phase whose operators take `device` alone."""
-        steps, kernels, seqs, eager_layers, experts, eager_kernels, graph_layers, requests, tokens, lowered = work
+        (
+            steps,
+            kernels,
+            seqs,
+            eager_layers,
+            experts,
+            eager_kernels,
+            graph_layers,
+            requests,
+            tokens,
+            attention_s,
+            lowered,
+        ) = work
         first = 1.0 if requests else 0.0
-        gaps, around, back, longer, before = [], [], [], [], []
+        gaps, pages, around, back, longer, before = [], [], [], [], [], []
         for part, device_s in zip(self._parts, device):
-            gap, step, recovery, once, request, token, host, seq, layer, of_experts, graph_layer, kernel = part
+            gap, share, step, recovery, once, request, token, host, seq, layer, of_experts, graph_layer, kernel = part
             gaps.append(gap * kernels)
+            pages.append(share * attention_s)
             around.append(step * steps)
             back.append(min(recovery * lowered, MOST_SLOWED * device_s))
             host_s = host * steps + seq * seqs + layer * eager_layers + of_experts * experts
             host_s += graph_layer * graph_layers
-            longer.append(max(0.0, host_s + kernel * eager_kernels - device_s - gaps[-1] - around[-1] - back[-1]))
+            device_s += gaps[-1] + pages[-1] + around[-1] + back[-1]
+            # where it launches kernel by kernel, the device is idle until it has begun: what comes before is the step's
+            begun = host * steps if kernel and eager_kernels else 0.0
+            longer.append(max(begun, host_s + kernel * eager_kernels - device_s))
             before.append(once * first + request * requests + token * tokens)
         rows = [
             Extra("gaps", kernels, Range(*gaps), "launch"),
+            Extra("scattered_pages", steps, Range(*pages), "memory"),
             Extra("around_the_model", steps, Range(*around), "launch"),
             Extra("clock_coming_back", steps, Range(*back), "launch"),
             Extra(WAITING, steps, Range(*longer), "host"),

@@ -41,17 +41,22 @@ HOST_SHARE = 0.05  # of a phase: a device that waits for less sets the pace itse
 LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024}
 
 
-def answer(request: Mapping[str, Any], engine_file: str = "", sdpa: str = "") -> dict[str, Any]:
+def answer(request: Mapping[str, Any], engine_file: str = "", sdpa: str = "", launch_ns: float = 0.0) -> dict[str, Any]:
     """Predict one scenario given as plain values; a ChipError says what is wrong with it. `engine_file`: terms of the
-    engine on the asker's own host, instead of those that come with the GPU."""
-    return predict(*_understand(request), engine_file=engine_file, sdpa=sdpa).json()
+    engine on the asker's own host, instead of those that come with the GPU; `launch_ns`: the pace of that host."""
+    return predict(*_understand(request), engine_file=engine_file, sdpa=sdpa, launch_ns=launch_ns).json()
 
 
 def answer_line(
-    request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, engine_file: str = "", sdpa: str = ""
+    request: Mapping[str, Any],
+    defaults: Mapping[str, Any] = DEFAULTS,
+    engine_file: str = "",
+    sdpa: str = "",
+    launch_ns: float = 0.0,
 ) -> str:
     """The same as one line of JSON; `defaults` stand in for the keys a request leaves out."""
-    return predict(*_understand(request, defaults), engine_file=engine_file, sdpa=sdpa).line()
+    asked = _understand(request, defaults)
+    return predict(*asked, engine_file=engine_file, sdpa=sdpa, launch_ns=launch_ns).line()
 
 
 def _understand(
@@ -105,6 +110,7 @@ def composer(
     stage: Stage = ALL,
     engine_file: str = "",
     sdpa: str = "",
+    launch_ns: float = 0.0,
 ) -> tuple[Composer, Roof]:
     """Everything of a prediction that batch and lengths do not change."""
     h = hardware.find(gpu)
@@ -116,7 +122,7 @@ def composer(
     check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
         check_shards(decoder, tp)
-    overheads = _overheads(h, engine, engine_file) if stage >= Stage.ENGINE else None
+    overheads = _overheads(h, engine, engine_file, launch_ns) if stage >= Stage.ENGINE else None
     estimator = estimator_of(h, _runs_as(engine, sdpa), stage)
     return Composer(decoder, p, tp, engine, estimator, overheads), roof
 
@@ -132,13 +138,14 @@ def _runs_as(engine: str, sdpa: str) -> Mapping[str, str]:
     return {**runs_as, Attention.kind: sdpa}
 
 
-def _overheads(h: Hardware, engine: str, engine_file: str) -> Overheads | None:
-    if engine_file:
-        return Overheads(engine_profile.here(engine_profile.given(Path(engine_file), h, engine).terms))
-    found = engine_profile.find(h, engine)
+def _overheads(h: Hardware, engine: str, engine_file: str, launch_ns: float) -> Overheads | None:
+    given = engine_profile.given(Path(engine_file), h, engine) if engine_file else None
+    found = given or engine_profile.find(h, engine)
     if found is None:
         return None
-    if engine_profile.is_bundled(h):
+    if launch_ns and found.launch_ns:
+        return Overheads(engine_profile.at_pace(found, launch_ns))
+    if given is None and engine_profile.is_bundled(h):
         return Overheads(engine_profile.elsewhere(found.terms), found.cpu)
     return Overheads(engine_profile.here(found.terms))
 
@@ -151,9 +158,11 @@ def predict(
     stage: Stage = ALL,
     engine_file: str = "",
     sdpa: str = "",
+    launch_ns: float = 0.0,
 ) -> Prediction:
-    """`sdpa`: what hf-eager's prefill attends with; "" for torch's choice."""
-    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file, sdpa)
+    """`sdpa`: what hf-eager's prefill attends with; "" for torch's choice. `launch_ns`: what the host takes for a small
+    kernel; 0 for the pace that its terms were measured at."""
+    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file, sdpa, launch_ns)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes), s)
     decode = None
     if s.output > 1:

@@ -9,7 +9,7 @@ they take alone; and two have experts, whose layers take the host longer to laun
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ DUMMIES: dict[str, tuple[Dummy, ...]] = {
         Dummy("mixtral-8x7b", (2, 6), ((1, 600), (1, 1024), (4, 256))),  # longer than graphs, short for the device
     ),
     "hf-graph": (HF,),
-    "hf-eager": (HF,),
+    "hf-eager": (HF, replace(HF, base="pythia-1.4b"), replace(HF, base="opt-125m")),
 }
 SDPA = {"hf-eager": "flash"}  # cuDNN would build a plan for each new KV length, and that is not the host's steady pace
 

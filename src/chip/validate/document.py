@@ -77,6 +77,7 @@ def point_json(p: Point) -> dict[str, Any]:
         "error": p.error,
         "inside": p.inside,
         "bound": p.bound or None,
+        "paced": p.paced,
         "called": p.called or None,
         "run": p.run,
         "parts": [part._asdict() for part in p.parts],

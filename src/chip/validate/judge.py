@@ -111,7 +111,7 @@ def judge(
         refuse_leaked(source, run, run_id, used[run.engine, file])
         try:
             model = decoder_of(source, run)
-            answer = predict(model, gpu, run.engine, run.scenario, stage, file, sdpa_of(run)).json()
+            answer = predict(model, gpu, run.engine, run.scenario, stage, file, sdpa_of(run), run.pace_ns).json()
         except ChipError as e:
             left_out.append(f"{label(run)}: cannot be predicted ({e})")
             continue

@@ -75,6 +75,7 @@ def judge(found: Answers, sources: Sequence[Source], gpu: str) -> list[Point]:
                             None,
                             measured,
                             bound_of(run, METRICS[name].phase),
+                            bool(run.launch_ns),
                             run=runs.id_of(run),
                         )
                     )

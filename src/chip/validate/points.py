@@ -43,6 +43,7 @@ class Point:
     high: float | None
     measured: float
     bound: str  # as measured: "gpu", "host", or "" where nobody watched the device
+    paced: bool = False  # whether the pace of its host was measured beside it
     called: str = ""  # what the prediction says that most of the time is bound by
     run: str = ""  # id of the run
     parts: tuple[Part, ...] = ()  # what most of the prediction is made of, the largest first
@@ -151,7 +152,7 @@ def compare(run: Run, answer: Mapping[str, Any], run_id: str, who: str = CHIP) -
         lines = answer["breakdown"].get(name, ())[:MOST_PARTS]
         parts = tuple(Part(line["role"], line["share"], line["source"]) for line in lines)
         about = (run.model, run.engine, run.variant, run.scenario, name)
-        found.append(Point(who, *about, *predicted, measured, bound, called, run_id, parts))
+        found.append(Point(who, *about, *predicted, measured, bound, bool(run.launch_ns), called, run_id, parts))
     return found
 
 
