@@ -1,6 +1,7 @@
 """An engine's terms from runs: runs made from known terms give them back."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ pytest.importorskip("sklearn")
 
 from test_fit import DEVICE, write_profile
 
-from chip import artifact, codec, runs
+from chip import artifact, codec, engine_profile, runs, stats
 from chip.engine_profile import EngineProfile
 from chip.measure import engine_fit
 from chip.models import describe
@@ -18,6 +19,7 @@ from chip.predict.request import predict
 from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError, Scenario
 
+RECORDS = Path(__file__).parents[2] / "results" / "h200" / "engines"
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816,
     "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 8192, "max_position_embeddings": 40960,
@@ -30,7 +32,7 @@ LONG_BEFORE = (Scenario(32, 512, 9), Scenario(16, 1000, 9))
 GPU_BOUND = (Scenario(64, 8192, 9), Scenario(64, 12000, 9))
 VLLM = {
     "kernel_s": 0.5e-6, "step_s": 30e-6, "host_step_s": 3e-3, "host_seq_s": 20e-6, "first_s": 2e-3,
-    "request_s": 150e-6, "token_s": 1e-6, "host_layer_s": 400e-6, "host_layer_graph_s": 150e-6,
+    "request_s": 150e-6, "token_s": 1e-6, "host_kernel_s": 30e-6, "host_layer_graph_s": 150e-6,
 }  # fmt: skip
 HF_GRAPH = {"kernel_s": 0.4e-6, "step_s": 15e-6}
 HF_EAGER = {"host_step_s": 700e-6, "host_kernel_s": 16e-6}
@@ -94,17 +96,6 @@ def test_known_terms_are_found_again(made, gpu, engine, terms, scenarios):
         assert term.unit == "s"
 
 
-def test_layers_of_experts_are_told_from_others(made, gpu):
-    experts = {
-        **CONFIG, "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-    }  # fmt: skip
-    both = {**CONFIGS, **{f"experts-{n}-layers": {**experts, "num_hidden_layers": n} for n in (4, 12)}}
-    terms = {**VLLM, "host_experts_s": 900e-6}
-    profile, _ = engine_fit.fit([made("vllm", terms, HOST_BOUND + GPU_BOUND, both)], gpu, "vllm", "a CPU")
-    assert {name: profile.terms[name].value for name in terms} == pytest.approx(terms, rel=0.03)
-
-
 def test_a_busy_host_gives_outliers_not_another_term(made, gpu):
     """One run in ten took three times as long: terms are as before, to a few per cent."""
     found = made("vllm", VLLM, HOST_BOUND + GPU_BOUND)
@@ -116,7 +107,7 @@ def test_a_busy_host_gives_outliers_not_another_term(made, gpu):
     spoiled = replace(found, runs=(*found.runs[:2], slow, *found.runs[3:]))
     clean, _ = engine_fit.fit([found], gpu, "vllm", "a CPU")
     profile, _ = engine_fit.fit([spoiled], gpu, "vllm", "a CPU")
-    for name in ("host_step_s", "host_seq_s", "first_s", "host_layer_graph_s", "host_layer_s"):
+    for name in ("host_step_s", "host_seq_s", "first_s", "host_layer_graph_s", "host_kernel_s"):
         assert profile.terms[name].value == pytest.approx(clean.terms[name].value, rel=0.05), name
     assert profile.terms["host_step_s"].high > 1.5 * profile.terms["host_step_s"].value, "the interval tells"
 
@@ -153,7 +144,7 @@ def test_runs_of_other_engines_and_failed_ones_do_not_count(made, gpu):
 
 def test_steps_after_a_prompt_tell_how_the_clock_comes_back(made, gpu):
     run = made("vllm", VLLM, GPU_BOUND).runs[0]
-    point = engine_fit.Point(run, "", 4, 0, {}, {}, 0.0, 1.0, {}, 0)
+    point = engine_fit.Point(run, "", 4, {}, {}, 0.0, 1.0, {}, 0)
     assert engine_fit._recovery(point) == 0.0
     slower_ns = (9e5, 4e5, 2e5, 1e5, 0, 0, 0, 7e5)  # the first and the last are no part of it
     steps = tuple(round(s + more) for s, more in zip(run.step_ns[0], slower_ns))
@@ -240,3 +231,18 @@ def test_attention_in_the_engine_by_its_own_kernels(made, gpu):
     assert profile.terms["attention_share"].unit == "1"
     assert profile.terms["step_s"].value == pytest.approx(30e-6, rel=0.01)
     assert profile.terms["kernel_s"].value == pytest.approx(VLLM["kernel_s"], rel=0.1)
+
+
+def test_families_differ_by_as_much_as_the_three_that_ran():
+    """At one pace, in what a kernel takes the host: intervals at a known pace are as wide."""
+    _, held = runs.read(RECORDS / "hf-3.json")
+    points = [engine_fit._point(r, 0, held.configs, "h200") for r in held.runs if r.engine == "hf-eager"]
+    each = {}
+    for shallow, deep in engine_fit._pairs(points):
+        more = deep.run.tpot_s / deep.run.pace_ns - shallow.run.tpot_s / shallow.run.pace_ns
+        family = shallow.run.model.partition("-")[0]
+        each.setdefault(family, []).append(more / (deep.kernels["decode"] - shallow.kernels["decode"]))
+    middling = sorted(stats.median(found) for found in each.values())
+    assert len(middling) == 3
+    apart = max(middling[1] / middling[0], middling[2] / middling[1])
+    assert round(apart, 2) == engine_profile.AT_ONE_PACE

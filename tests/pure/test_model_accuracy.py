@@ -19,9 +19,9 @@ FILES = sorted(FOLDER.glob("*.json"))
 
 BUDGETS: dict[str, tuple[float | None, float | None]] = {  # class: median, 90th percentile
     "vLLM TPOT, GPU-bound": (0.02, 0.042),
-    "vLLM TTFT, >= 4096 tokens": (0.022, 0.235),
-    "vLLM TTFT, all": (0.05, 0.3),
-    "vLLM TTFT, pace known": (0.12, 0.262),
+    "vLLM TTFT, >= 4096 tokens": (0.024, 0.208),
+    "vLLM TTFT, all": (0.07, 0.3),
+    "vLLM TTFT, pace known": (0.12, 0.27),
     "hf-graph TPOT and TTFT": (0.026, 0.075),
     "hf-eager TTFT, >= 8192 tokens": (0.026, 0.184),
     "hf-eager TPOT, flash": (0.19, 0.41),

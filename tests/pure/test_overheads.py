@@ -20,13 +20,12 @@ WORK = Work(
     steps=2,
     kernels=100,
     seqs=8,
-    eager_layers=12,
-    eager_experts=0,
     eager_kernels=60,
     graph_layers=6,
     requests=4,
     tokens=64,
 )
+GRAPHS = WORK._replace(eager_kernels=0, requests=0, tokens=0)  # decode steps, each prepared while the last one runs
 RESULTS = Path(__file__).parents[2] / "results" / "h200"
 DEVICE = Range(10e-3, 9e-3, 11e-3)
 EXTRA = ("gaps", "around_the_model", "waiting_for_host", "before_first_step")
@@ -58,24 +57,36 @@ def test_gaps_and_what_is_around_the_model():
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("host_step_s", 2), ("host_seq_s", 8), ("host_layer_s", 12), ("host_kernel_s", 60), ("host_layer_graph_s", 6)],
+    [("host_step_s", 2), ("host_seq_s", 8), ("host_kernel_s", 60), ("host_layer_graph_s", 6)],
 )
 def test_the_host_counts_where_it_is_the_longer(name, count):
-    waits = rows(**{name: 20e-3 / count})["waiting_for_host"]
+    work = WORK if name == "host_kernel_s" else GRAPHS
+    waits = rows(work, **{name: 20e-3 / count})["waiting_for_host"]
     assert waits.seconds == pytest.approx((10e-3, 10e-3 - 9e-3, 40e-3 - 11e-3)), "the longer of two, low, middle, high"
     assert waits.bound == "host"
-    hidden = rows(**{name: 10e-3 / count})["waiting_for_host"]
+    hidden = rows(work, **{name: 10e-3 / count})["waiting_for_host"]
     assert hidden.seconds == pytest.approx((0, 0, 20e-3 - 11e-3)), "it may still be the longer"
-    assert rows(**{name: 1e-3 / count}) == {}, "never the longer"
+    assert rows(work, **{name: 1e-3 / count}) == {}, "never the longer"
+
+
+def test_the_device_is_idle_until_a_step_is_prepared():
+    """Of prompts the first, since the next is prepared meanwhile; of eager decode all: each waits for its token."""
+    values = {"host_step_s": 1e-3, "host_seq_s": 0.25e-3}
+    prompts, eager = WORK._replace(eager_kernels=0), GRAPHS._replace(eager_kernels=60)
+    assert rows(prompts, **values)["waiting_for_host"].seconds[0] == pytest.approx(1e-3 + 4 * 0.25e-3)
+    assert rows(eager, **values)["waiting_for_host"].seconds[0] == pytest.approx(2 * (1e-3 + 4 * 0.25e-3))
+    assert rows(GRAPHS, host_step_s=1e-3) == {}, "hidden behind the device"
+    launching = rows(eager, **values, host_kernel_s=1e-3)["waiting_for_host"].seconds[0]
+    assert launching == pytest.approx(2 * 2e-3 + 60e-3 - 10e-3), "then kernel by kernel, while the device works"
 
 
 def test_a_device_of_a_wide_interval_does_not_hide_the_host():
-    waits = rows(device=Range(10e-3, 9e-3, 50e-3), host_step_s=10e-3)["waiting_for_host"]
+    waits = rows(GRAPHS, device=Range(10e-3, 9e-3, 50e-3), host_step_s=10e-3)["waiting_for_host"]
     assert waits.seconds == pytest.approx((10e-3, 1e-3, 0.0)), "20 ms in all, though the most of the device is longer"
 
 
 def test_gaps_hide_the_host_too():
-    found = rows(kernel_s=50e-6, step_s=2.5e-3, host_step_s=11e-3)
+    found = rows(GRAPHS, kernel_s=50e-6, step_s=2.5e-3, host_step_s=11e-3)
     busy = 10e-3 + 5e-3 + 5e-3
     assert found["waiting_for_host"].seconds[0] == pytest.approx(22e-3 - busy)
 
@@ -109,33 +120,33 @@ def test_a_step_bound_by_the_host_says_so(tmp_path, engine):
     gpu = gpu_with(tmp_path, engine, host_step_s=0.5)
     a = predict(library.find("qwen3-0.6b"), gpu, engine, Scenario(4, 64, 8)).json()
     assert a["bound"] == {"ttft": "host", "tpot": "host"}
-    assert a["tpot_ms"] == pytest.approx(500)
-    assert a["ttft_ms"] == pytest.approx(500)
+    assert a["tpot_ms"] == pytest.approx(500, rel=0.01)
+    assert a["ttft_ms"] == pytest.approx(500, rel=0.02)
     row = a["breakdown"]["tpot"][0]
     assert (row["role"], row["source"], row["flops"], row["bytes"]) == ("waiting_for_host", "engine", 0, 0)
 
 
 def test_what_the_host_launches(tmp_path):
-    """hf-eager launches kernel by kernel; vLLM layer by layer while a prefill has no graph; hf-graph nothing."""
+    """hf-eager launches kernel by kernel; vLLM too, while a prefill has no graph; hf-graph nothing."""
     d = library.find("qwen3-0.6b")
-    values = {"host_kernel_s": 1e-3, "host_layer_s": 1.0, "host_layer_graph_s": 0.1}
-    expected = {"hf-eager": (True, 28, 0), "vllm": (True, 28, 0), "hf-graph": (False, 0, 28)}
-    for engine, (kernels, layers, pieces) in expected.items():
+    values = {"host_kernel_s": 1e-3, "host_layer_graph_s": 0.1}
+    expected = {"hf-eager": (True, 0), "vllm": (True, 0), "hf-graph": (False, 28)}
+    for engine, (kernels, pieces) in expected.items():
         (tmp_path / engine).mkdir()
         c, roof = composer(d, gpu_with(tmp_path / engine, engine, **values), engine, "bf16", 1)
         s = Scenario(1, 1024, 8)
         first = c.work(c.engine.prefill(s, roof.memory_bytes), s)
-        assert (bool(first.eager_kernels), first.eager_layers, first.graph_layers) == (kernels, layers, pieces)
+        assert (bool(first.eager_kernels), first.graph_layers) == (kernels, pieces)
         assert (first.steps, first.seqs, first.requests, first.tokens) == (1, 1, 1, 1024)
         step = c.work(c.engine.decode(s, roof.memory_bytes), None)
         assert step.steps == pytest.approx(1)
         assert step.seqs == pytest.approx(1)
         assert (step.graph_layers, step.requests, step.tokens) == (0, 0, 0)
-        assert step.eager_layers == pytest.approx(28 if engine == "hf-eager" else 0)
+        assert bool(step.eager_kernels) == (engine == "hf-eager")
     short = Scenario(1, 100, 8)
     c, roof = composer(d, str(tmp_path / "vllm" / "gpu.json"), "vllm", "bf16", 1)
     pieces = c.work(c.engine.prefill(short, roof.memory_bytes), short)
-    assert (pieces.eager_layers, pieces.graph_layers) == (0, 28)
+    assert (pieces.eager_kernels, pieces.graph_layers) == (0, 28)
 
 
 def test_kernels_are_counted_as_the_engine_launches_them(tmp_path):

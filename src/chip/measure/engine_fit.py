@@ -32,7 +32,7 @@ HOST_AWAY = 0.8  # of a step: where the host needs more, its delays come through
 ATTENTION = "flash::"  # in the names of vLLM's attention kernels
 GRAPHS = "hf-graph"  # whose gaps stand in where none could be measured
 # terms of the host's queue in a prefill; the others come before it
-LAUNCHED = ("host_layer_s", "host_experts_s", "host_layer_graph_s")
+LAUNCHED = ("host_kernel_s", "host_layer_graph_s")
 ROUNDS = 8
 STEADY = 1.15  # between the paces of a host before and after a point
 LOWERED = 0.3  # prompts that lower the clock less tell nothing of how it comes back
@@ -43,7 +43,6 @@ class Point(NamedTuple):
     run: Run
     base: str  # its model but for the depth
     layers: int
-    expert_layers: int
     device_s: dict[str, float]  # "prefill", "decode": what the operators alone should take
     kernels: dict[str, float]
     attention_s: float  # of a decode step, alone
@@ -191,7 +190,6 @@ def _point(run: Run, host: int, configs: Mapping[str, Mapping[str, Any]], gpu: s
         run,
         _base(configs[run.model]),
         c.layers,
-        c.expert_layers,
         {"prefill": made.prefill.seconds, "decode": made.decode.seconds},
         {"prefill": first.kernels, "decode": step.kernels / step.steps, "graphed": first.graph_layers},
         sum(line.seconds for line in made.decode.lines if line.kind == Attention.kind),
@@ -282,13 +280,10 @@ def _prefill_terms(points: Sequence[Point], steps: Mapping[str, Ceiling]) -> dic
         "first_s": lambda p: 1.0,
         "request_s": lambda p: float(p.run.scenario.batch),
         "token_s": lambda p: float(p.run.scenario.batch * p.run.scenario.prompt),
-        "host_layer_s": lambda p: 0.0 if p.graph else float(p.layers),
-        "host_experts_s": lambda p: 0.0 if p.graph else float(p.expert_layers),
+        "host_kernel_s": lambda p: 0.0 if p.graph else p.kernels["prefill"],
         "host_layer_graph_s": lambda p: float(p.layers) if p.graph else 0.0,
     }
     early = [p for p in points if p.busy.get("prefill", 1.0) < HOST_BOUND]
-    if not any(p.expert_layers and not p.graph for p in early):
-        del prefill["host_experts_s"]
     return _submitted(early, steps, prefill)
 
 
@@ -307,29 +302,24 @@ def _decode_rows(engine: str) -> Rows:
 
 
 def _submitted(points: Sequence[Point], steps: Mapping[str, Ceiling], rows: Rows) -> dict[str, Ceiling]:
-    """What comes before the first step, and what a layer takes to launch. The step is the longer of two queues: the
-    host's, scheduled like any other step and launched layer by layer, and the device's. Which one is longer rests on
-    the terms that are sought, so they are sought again until it stays."""
+    """What comes before the first step, and what a layer takes to launch. The step is scheduled like any other; then it
+    is the longer of two queues: the host's, which launches layer by layer, and the device's. Which one is longer rests
+    on the terms that are sought, so they are sought again until it stays."""
     found: dict[str, Ceiling] = {}
+    whole = [p.measured_s["prefill"] / p.slower for p in points]
+    device = [p.device_s["prefill"] / p.slower for p in points]
     waits = [True] * len(points)
     for _ in range(ROUNDS):
-        y = [
-            max(1e-6, p.measured_s["prefill"] / p.slower - (_scheduled(steps, p) if waiting else _device(p)))
-            for p, waiting in zip(points, waits)
-        ]
+        known = [_scheduled(steps, p) + (0.0 if waiting else d) for p, waiting, d in zip(points, waits, device)]
         alone = {id(p) for p, waiting in zip(points, waits) if not waiting}
         apart = {name: partial(_unless, alone, row) if name in LAUNCHED else row for name, row in rows.items()}
-        found = _regress(points, y, apart, "prompts until the first token, host-bound")
-        now = [_launched(found, rows, p) + _scheduled(steps, p) > _device(p) for p in points]
+        rest = [w - k for w, k in zip(whole, known)]
+        found = _regress(points, rest, apart, "prompts until the first token, host-bound", whole, known)
+        now = [_launched(found, rows, p) > d for p, d in zip(points, device)]
         if now == waits:
             break
         waits = now
     return found
-
-
-def _device(p: Point) -> float:
-    """What the device takes for the prompts, in the time of a host at the middling pace."""
-    return p.device_s["prefill"] / p.slower
 
 
 def _unless(alone: set[int], row: Callable[[Point], float], p: Point) -> float:
@@ -352,9 +342,11 @@ def _regress(
     rows: Rows,
     method: str,
     whole: Sequence[float] = (),
+    known: Sequence[float] = (),
 ) -> dict[str, Ceiling]:
     """Non-negative terms with the least sum of errors (not squares: a busy host gives outliers), each over what is
-    explained or over the `whole` that it is part of; the points' own spread around it is every term's interval."""
+    explained or over the `whole` that it is part of. The points' own spread around it, with what is `known` of them, is
+    every term's interval."""
     if not points:
         return {}
     y, over = np.array(seconds), np.array(whole or seconds)
@@ -368,7 +360,8 @@ def _regress(
         b_ub=np.concatenate([y / over, -y / over]),
     )
     found = least.x[:width] / units
-    ratio = y / np.maximum(a @ found, 1e-9)
+    beside = np.array(known) if known else 0.0
+    ratio = (y + beside) / np.maximum(a @ found + beside, 1e-9)
     low, high = (float(np.quantile(ratio, q)) for q in (0.05, 0.95))
     low, high = max(0.0, min(1.0, low)), max(1.0, high)
     text = f"{len(points)} {method}; interval: spread of single points"

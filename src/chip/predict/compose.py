@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from chip import engines
 from chip.dtypes import Precision
 from chip.engines.context import PANELS
-from chip.models.decoder import Decoder, Moe
+from chip.models.decoder import Decoder
 from chip.models.lower import body, head
 from chip.ops import composed
 from chip.ops.attention import Attention
@@ -158,7 +158,6 @@ class Composer:
         self.estimator = estimator
         self.overheads = overheads or Overheads({})
         self.layers = sum(n for n, _ in decoder.layers)
-        self.expert_layers = sum(n for n, layer in decoder.layers if isinstance(layer.mlp, Moe))
         layers, kernels = body(decoder, 1, precision, tp), self.engine.KERNELS
         one_token = self.engine.rewrite(layers, True, decoder.architecture)
         self.decode_body = template(one_token, estimator, kernels)
@@ -230,7 +229,7 @@ class Composer:
 
     def work(self, steps: engines.Weighted, asked: Scenario | None) -> Work:
         """What the steps ask of the engine besides their operators."""
-        count = kernels = seqs = eager_layers = eager_experts = eager_kernels = graph_layers = 0.0
+        count = kernels = seqs = eager_kernels = graph_layers = 0.0
         for step, weight in steps:
             decode = all(seq.new == 1 for seq in step.seqs)
             launched = (self.decode_body if decode else self.prefill_body).kernels + self.head.kernels
@@ -238,13 +237,11 @@ class Composer:
             kernels += weight * launched
             seqs += weight * step.rows
             if not step.graph:
-                eager_layers += weight * self.layers
-                eager_experts += weight * self.expert_layers
                 eager_kernels += weight * launched
             elif asked is not None:
                 graph_layers += weight * self.layers
         requests, tokens = (asked.batch, asked.batch * asked.prompt) if asked is not None else (0, 0)
-        return Work(count, kernels, seqs, eager_layers, eager_experts, eager_kernels, graph_layers, requests, tokens)
+        return Work(count, kernels, seqs, eager_kernels, graph_layers, requests, tokens)
 
     def _evaluate_body(self, tokens: int, decode: bool) -> dict[str, Line]:
         return self._grow(self.decode_body if decode else self.prefill_body, tokens)

@@ -21,9 +21,7 @@ class Work(NamedTuple):
     steps: float
     kernels: float
     seqs: float
-    eager_layers: float  # launched by the host
-    eager_experts: float  # of these, with experts
-    eager_kernels: float
+    eager_kernels: float  # launched by the host one by one
     graph_layers: float  # pieces of graphs in a prefill
     requests: float = 0.0  # that wait for their first token
     tokens: float = 0.0
@@ -57,33 +55,20 @@ class Overheads:
 
     def extras(self, work: Work, device: Range) -> list[Extra]:
         """Rows to add to a phase whose operators take `device` alone."""
-        (
-            steps,
-            kernels,
-            seqs,
-            eager_layers,
-            experts,
-            eager_kernels,
-            graph_layers,
-            requests,
-            tokens,
-            attention_s,
-            lowered,
-        ) = work
+        steps, kernels, seqs, eager_kernels, graph_layers, requests, tokens, attention_s, lowered = work
         first = 1.0 if requests else 0.0
         gaps, pages, around, back, longer, before = [], [], [], [], [], []
         for part, device_s in zip(self._parts, device):
-            gap, share, step, recovery, once, request, token, host, seq, layer, of_experts, graph_layer, kernel = part
+            gap, share, step, recovery, once, request, token, host, seq, graph_layer, kernel = part
             gaps.append(gap * kernels)
             pages.append(share * attention_s)
             around.append(step * steps)
             back.append(min(recovery * lowered, MOST_SLOWED * device_s))
-            host_s = host * steps + seq * seqs + layer * eager_layers + of_experts * experts
-            host_s += graph_layer * graph_layers
+            host_s = host * steps + seq * seqs + graph_layer * graph_layers + kernel * eager_kernels
             device_s += gaps[-1] + pages[-1] + around[-1] + back[-1]
-            # where it launches kernel by kernel, the device is idle until it has begun: what comes before is the step's
-            begun = host * steps if kernel and eager_kernels else 0.0
-            longer.append(max(begun, host_s + kernel * eager_kernels - device_s))
+            # the device is idle until the host has prepared a step that waits for nothing before it
+            led = (host + seq * seqs / steps) * (first or (steps if eager_kernels else 0.0))
+            longer.append(led + max(0.0, host_s - led - device_s))
             before.append(once * first + request * requests + token * tokens)
         rows = [
             Extra("gaps", kernels, Range(*gaps), "launch"),

@@ -3,7 +3,7 @@
 Two depths of one model tell what grows with the layers from what does not. They are small, so that in most steps the
 host sets the pace, and no model that predictions are judged by. Of vLLM, whose host is slow and whose steps are graphs,
 two more are wide and deep enough that the device sets it: they tell what its kernels take in the engine beyond what
-they take alone; and two have experts, whose layers take the host longer to launch.
+they take alone; and two have experts, whose layers are more kernels to launch.
 """
 
 from __future__ import annotations
