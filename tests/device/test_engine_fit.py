@@ -246,3 +246,15 @@ def test_families_differ_by_as_much_as_the_three_that_ran():
     assert len(middling) == 3
     apart = max(middling[1] / middling[0], middling[2] / middling[1])
     assert round(apart, 2) == engine_profile.AT_ONE_PACE
+
+
+def test_decode_steps_follow_a_steady_pace():
+    """As docs/engines.md says of the dummies of vLLM on a host whose pace was watched."""
+    _, held = runs.read(RECORDS / "vllm-4.json")
+    points, launch_ns, _ = engine_fit._at_one_pace(
+        [engine_fit._point(r, 0, held.configs, "h200") for r in held.runs if r.decodes]
+    )
+    steady = [p for p in points if engine_fit._waits(p) and engine_fit._steady(p.run)]
+    off = [abs(p.slower / (p.run.pace_ns / launch_ns) - 1) for p in steady]
+    assert len(off) == 19
+    assert stats.median(off) <= 0.025
