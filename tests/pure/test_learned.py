@@ -9,6 +9,7 @@ import pytest
 from chip import cli, engines, hardware, ops
 from chip.models import library
 from chip.ops.composed import KINDS
+from chip.ops.masked_attention import MaskedAttention
 from chip.predict import tiled
 from chip.predict.estimator import estimator_of, read_tables
 from chip.predict.experts import EXPERT_KINDS, ROUTER_KINDS
@@ -19,7 +20,7 @@ from chip.predict.request import answer, predict
 from chip.predict.roof import roof_of
 from chip.predict.roofline import Roofline
 from chip.predict.rows import Kernel, Rows
-from chip.predict.shapes import FEATURES, TILES, linear_features
+from chip.predict.shapes import FEATURES, TILES, features, linear_features
 from chip.predict.tables import Base, Forest, OperatorTable, Spread, Surface, Tables
 from chip.types import Scenario, Seq
 
@@ -481,3 +482,17 @@ def test_a_prefill_of_hf_eager_attends_with_what_was_asked_for(sdpa):
 def test_other_backends_are_not_predicted(capsys, engine, sdpa):
     assert cli.main(["predict", "llama-3.1-8b", "--engine", engine, "--sdpa", sdpa]) == 2
     assert f"--sdpa {sdpa}: hf-eager is predicted with cudnn or flash, no other" in capsys.readouterr().err
+
+
+def test_attention_under_a_mask_knows_how_its_rows_are_aligned():
+    """Of prompts; a single token's mask is one row."""
+
+    def last(q_len, kv_len):
+        op = MaskedAttention(8, 32, 8, 128, q_len, kv_len)
+        return features(op, op.cost(), 132)[-1]
+
+    assert [last(512, kv_len) for kv_len in (576, 608, 579)] == [6, 5, 0]
+    assert last(1, 576) == 0
+    e = estimator_of(H200)
+    even, odd = (e(MaskedAttention(8, 32, 8, 128, 2048, kv_len))[0].seconds for kv_len in (2112, 2113))
+    assert odd > 1.1 * even

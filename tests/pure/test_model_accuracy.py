@@ -22,7 +22,7 @@ BUDGETS: dict[str, tuple[float | None, float | None]] = {  # class: median, 90th
     "vLLM TTFT, >= 4096 tokens": (0.024, 0.208),
     "vLLM TTFT, all": (0.07, 0.3),
     "vLLM TTFT, pace known": (0.12, 0.27),
-    "hf-graph TPOT and TTFT": (0.026, 0.075),
+    "hf-graph TPOT and TTFT": (0.024, 0.063),
     "hf-eager TTFT, >= 8192 tokens": (0.026, 0.184),
     "hf-eager TPOT, flash": (0.19, 0.41),
     "hf-eager TPOT, flash, pace known": (0.127, 0.27),

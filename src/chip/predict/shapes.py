@@ -5,7 +5,7 @@ The same functions serve the fit and the prediction. `units` is the number of SM
 
 from __future__ import annotations
 
-from math import ceil, log2
+from math import ceil, gcd, log2
 
 from chip.dtypes import BYTES
 from chip.ops.attention import Attention
@@ -22,12 +22,14 @@ TILES = ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # rows x colu
 ALIGNED = 8  # elements: odd widths take other kernels, several times slower, and are no neighbours of the rest
 FEATURES = {  # how many there are
     "linear": 7 + 3 * len(TILES),
-    **dict.fromkeys(("attention", "masked_attention", "growing_attention"), 19),
+    **dict.fromkeys(("attention", "growing_attention"), 19),
+    "masked_attention": 20,
     **dict.fromkeys(KINDS, 9),
     **dict.fromkeys(experts.EXPERT_KINDS, experts.EXPERT_FEATURES),
     **dict.fromkeys(experts.ROUTER_KINDS, experts.ROUTER_FEATURES),
 }
 MASKED_TILE = 128  # queries and keys that cuDNN's kernels take at a time
+MASK_PIECE = 64  # elements of a mask's row, at most
 
 
 def features(op: Op, cost: Cost, units: int) -> list[float]:
@@ -73,13 +75,18 @@ def masked_attention_s(
 def attention_features(op: Attention | MaskedAttention, c: Cost, units: int) -> list[float]:
     f = flash(op, units)
     waves, tile_waves = f.blocks / (2 * units), op.batch * f.heads * f.row_tiles / units
-    return [
+    out = [
         log2(op.batch * f.heads), log2(op.heads // op.kv_heads), f.width, log2(op.q_len), log2(op.kv_len),
         log2(c.flops), log2(c.bytes), log2(c.intensity), log2(f.parts), log2(f.blocks / units),
         ceil(waves) / waves, log2(f.keys_each), log2(ceil(f.blocks / units) * f.keys_each),
         ceil(tile_waves) / tile_waves, log2(ceil(tile_waves)), log2(f.queries / (f.row_tiles * f.row_tile)),
         float(op.q_len == 1), log2(op.kv_len - op.q_len + 1), float(f.parts > 1),
     ]  # fmt: skip
+    if not isinstance(op, MaskedAttention):
+        return out
+    # the rows of a mask are as long as the cache: kernels read pieces of them as wide as where they all begin allows;
+    # a single token's mask is one row, and meets every length in turn
+    return [*out, log2(gcd(op.kv_len, MASK_PIECE)) if op.q_len > 1 else 0.0]
 
 
 def composed_features(op: Composed, c: Cost) -> list[float]:
