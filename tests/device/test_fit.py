@@ -412,3 +412,12 @@ def test_shapes_of_another_suite():
     assert stats.median([error for error, _ in judged]) <= OTHER_SUITE[0]
     assert stats.quantile([error for error, _ in judged], 0.9) <= OTHER_SUITE[1]
     assert sum(inside for _, inside in judged) / len(judged) >= 0.71
+
+
+def test_every_second_prompt_under_a_mask_is_round():
+    """The rows of its mask are aligned then, and the fit must see both kinds."""
+    found = [p.op for p in sampling.points("bf16") if p.op.kind == "masked_attention" and p.op.q_len > 1]
+    round_ones = [op for op in found if op.kv_len % 64 == 0]
+    assert len(round_ones) >= len(found) / 2
+    assert sum(op.kv_len % 8 != 0 for op in found) >= len(found) / 4
+    assert all(op.kv_len == op.q_len + 64 for op in found)
