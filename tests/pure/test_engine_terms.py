@@ -75,6 +75,17 @@ def test_terms_of_something_else_are_refused(changes, words, says, capsys, tmp_p
     assert err.count("\n") == 1
 
 
+def test_a_pace_that_cannot_be_used_is_told(capsys):
+    """Terms that tell no pace, and a GPU without any."""
+    words = ("predict", "qwen3-0.6b", "--engine", "hf-eager", "--launch-ns", "8000")
+    assert cli.main([*words]) == 0
+    assert "pace of the host is not used" not in capsys.readouterr().err
+    older = str(Path(__file__).parents[2] / "results" / "h200" / "engines" / "hf-1.terms.json")
+    for more in (("--engine-profile", older), ("--gpu", "a100")):
+        assert cli.main([*words, *more]) == 0
+        assert "the pace of the host is not used: no terms of hf-eager on" in capsys.readouterr().err
+
+
 # -- the page ---------------------------------------------------------------------------------------------------------
 def bundled(engine):
     found = engine_profile.find(hardware.find("h200"), engine)

@@ -39,10 +39,11 @@ class Extra(NamedTuple):
 
 
 class Overheads:
-    """The terms of one engine on one host; `reference` names a host that stands in for the asker's own."""
+    """The terms of one engine on one host; `reference` names a host that stands in for the asker's own, `paced`: they
+    are at the pace of that."""
 
-    def __init__(self, terms: Mapping[str, Ceiling], reference: str = "") -> None:
-        self.reference = reference
+    def __init__(self, terms: Mapping[str, Ceiling], reference: str = "", paced: bool = False) -> None:
+        self.reference, self.paced = reference, paced
         # value, low and high apart: a sweep does this arithmetic twice a scenario
         self._parts = [
             tuple(getattr(terms[name], part) if name in terms else 0.0 for name in TERMS)
@@ -57,22 +58,22 @@ class Overheads:
         """Rows to add to a phase whose operators take `device` alone."""
         steps, kernels, seqs, eager_kernels, graph_layers, requests, tokens, attention_s, lowered = work
         first = 1.0 if requests else 0.0
-        gaps, pages, around, back, longer, before = [], [], [], [], [], []
+        gaps, inside, around, back, longer, before = [], [], [], [], [], []
         for part, device_s in zip(self._parts, device):
             gap, share, step, recovery, once, request, token, host, seq, graph_layer, kernel = part
             gaps.append(gap * kernels)
-            pages.append(share * attention_s)
+            inside.append(share * attention_s)
             around.append(step * steps)
             back.append(min(recovery * lowered, MOST_SLOWED * device_s))
             host_s = host * steps + seq * seqs + graph_layer * graph_layers + kernel * eager_kernels
-            device_s += gaps[-1] + pages[-1] + around[-1] + back[-1]
+            device_s += gaps[-1] + inside[-1] + around[-1] + back[-1]
             # the device is idle until the host has prepared a step that waits for nothing before it
             led = (host + seq * seqs / steps) * (first or (steps if eager_kernels else 0.0))
             longer.append(led + max(0.0, host_s - led - device_s))
             before.append(once * first + request * requests + token * tokens)
         rows = [
             Extra("gaps", kernels, Range(*gaps), "launch"),
-            Extra("scattered_pages", steps, Range(*pages), "memory"),
+            Extra("attention_in_engine", steps, Range(*inside), "memory"),
             Extra("around_the_model", steps, Range(*around), "launch"),
             Extra("clock_coming_back", steps, Range(*back), "launch"),
             Extra(WAITING, steps, Range(*longer), "host"),

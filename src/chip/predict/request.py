@@ -144,7 +144,7 @@ def _overheads(h: Hardware, engine: str, engine_file: str, launch_ns: float) -> 
     if found is None:
         return None
     if launch_ns and found.launch_ns:
-        return Overheads(engine_profile.at_pace(found, launch_ns))
+        return Overheads(engine_profile.at_pace(found, launch_ns), paced=True)
     if given is None and engine_profile.is_bundled(h):
         return Overheads(engine_profile.elsewhere(found.terms), found.cpu)
     return Overheads(engine_profile.here(found.terms))
@@ -174,6 +174,8 @@ def predict(
     said = notes(s, roof, room, decoder.max_context, c.engine.CAVEAT)
     if isinstance(c.estimator, Learned):
         said += _said_of_dtype(c.precision.activation, c.estimator.learned_in(c.precision.activation), roof.name)
+    if launch_ns and not c.overheads.paced:
+        said.append(f"the pace of the host is not used: no terms of {engine} on {gpu} tell at which pace they hold")
     if c.overheads.reference and (_waits(prefill) or (decode and _waits(decode))):
         said.append(
             f"the host sets the pace, and its terms are of the reference host ({c.overheads.reference}); "
