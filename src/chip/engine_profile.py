@@ -21,7 +21,7 @@ from chip.types import Ceiling, ChipError
 ENGINES = hardware.DATA / "engines"
 TERMS = {
     "kernel_s": "device, each kernel of a step: more than alone, since others came between it and its like",
-    "attention_share": "device, of a decode step's attention: more than alone, since its pages lie far apart",
+    "attention_share": "device, of a decode step's attention: more than it takes alone",
     "step_s": "device, each step: small kernels around the model, pauses",
     "recovery_s": "device, the steps after a long prompt: until the clock that it lowered is back",
     "first_s": "before the first step, once",

@@ -213,8 +213,8 @@ def _pairs(points: Sequence[Point]) -> list[tuple[Point, Point]]:
 
 
 def _device_terms(points: Sequence[Point], busy: Sequence[Point], gpu: str) -> dict[str, Ceiling]:
-    """What decode steps take beyond their operators: gaps that grow with the kernels, pages that lie far apart, and
-    what a step has around the model.
+    """What decode steps take beyond their operators: gaps that grow with the kernels, attention that is slower
+    than alone, and what a step has around the model.
 
     Where the host was too slow for the device ever to be the longer, gaps cannot be told from waiting: those of the
     same GPU's graphs stand in, measured with hf-graph, and the kernels under the profiler tell the rest.
