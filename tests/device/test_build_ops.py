@@ -54,6 +54,7 @@ CASES = {
     "moe_experts_composed": ({"tokens": 6, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2}, [(6, 32)]),
     "moe_router": ({"tokens": 6, "hidden": 32, "experts": 4, "top_k": 2}, [(6, 2), (6, 2)]),
     "moe_router_composed": ({"tokens": 6, "hidden": 32, "experts": 4, "top_k": 2}, [(6, 2), (6, 2)]),
+    "norm_weight": (ROWS, [(24,)]),
     "relu": (ROWS, [(5, 24)]),
     "rms_norm": (ROWS, [(5, 24)]),
     "rms_norm_composed": (ROWS, [(5, 24)]),

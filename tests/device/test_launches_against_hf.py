@@ -31,7 +31,6 @@ BEYOND = {  # kernels that are not predicted
     "glm": 2,  # angles repeated in each layer
     "glm4": 2,
     "falcon-7b": 2,  # keys and values taken out of the merged projection by index
-    "gemma": 4,  # one added to the weight of each norm, in fp32
     "qwen2-moe": -2,  # weights of experts are not normalised
     "olmoe": -2,
     "glm4-moe": 13,  # a router in fp32 that chooses among groups
@@ -39,7 +38,7 @@ BEYOND = {  # kernels that are not predicted
 JUDGED = (
     "llama", "mistral", "granite", "qwen2", "qwen3", "smollm3", "seed-oss", "starcoder2", "stablelm", "opt", "gpt2",
     "gpt-bigcode", "gpt-bigcode-many-heads", "phi", "phi3", "phi3-grouped", "gpt-neox", "gpt-neox-in-turn", "bloom",
-    "mixtral", "qwen3-moe", *BEYOND,
+    "mixtral", "qwen3-moe", "gemma", *BEYOND,
 )  # fmt: skip
 EXPERTS = ("mixtral", "qwen3-moe", "qwen2-moe", "olmoe", "glm4-moe")
 MASKS = 5  # of the pairs of experts elsewhere: transformers 5.17 has them always, later ones where there are such

@@ -226,6 +226,17 @@ def test_merged_gates_and_joined_heads(engine):
     assert "rope_join" not in llama
 
 
+@pytest.mark.parametrize("engine", ["hf-eager", "hf-graph"])
+def test_gemma_adds_one_to_the_weight_of_every_norm(engine):
+    program = engines.get(engine).rewrite(body(library.find("gemma-3-1b"), 7, BF16, 1), False, "Gemma3ForCausalLM")
+    norms, weights = (
+        sum(b.repeat for b in program.blocks for c in b.calls if c.op.kind == kind)
+        for kind in ("rms_norm_composed", "norm_weight")
+    )
+    assert weights == norms >= 6 * 26
+    assert "norm_weight" not in calls_of("qwen3-14b", engine, False)
+
+
 def test_gelu_is_many_kernels_in_hf_and_one_in_vllm():
     kinds = {
         (m, e): calls_of(m, e, True)["act"].kind

@@ -136,6 +136,7 @@ BY_HAND = {
     "gelu": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 15, 2 * 15),
     "gelu_fast": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 12 * 15, 2 * 9 * 15),
     "gelu_new": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 10 * 15, 2 * 8 * 15),
+    "norm_weight": ({"rows": 3, "cols": 5}, 5, 5 * (2 + 4), 2 * 5 * 4),
     "rope_join": ({"rows": 3, "cols": 5}, 0, 2 * 15, 2 * 15),
     "silu_mul_halves": ({"rows": 3, "cols": 5}, 5 * 15, 2 * 3 * 15, 2 * 2 * 15),
     "silu": ({"rows": 3, "cols": 5}, 4 * 15, 2 * 15, 2 * 15),

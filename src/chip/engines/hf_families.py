@@ -15,6 +15,8 @@ from chip.ops.float_attention import FloatAttention
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_join import KvJoin
 from chip.ops.linear import Linear
+from chip.ops.norm_weight import NormWeight
+from chip.ops.rms_norm import RmsNorm
 from chip.ops.rope import Rope
 from chip.ops.rope_join import RopeJoin
 from chip.ops.scale import Scale
@@ -35,6 +37,9 @@ WITHOUT_SDPA: dict[str, type[Composed]] = {
 JOINED = (
     "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM",
     "Phi3ForCausalLM", "PhiForCausalLM", "StableLmForCausalLM",
+)  # fmt: skip
+ADDING_ONE = (  # to the weight of each norm
+    "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration",
 )  # fmt: skip
 SCALED = ("OPTForCausalLM",)  # that multiply their queries before they attend
 
@@ -63,6 +68,8 @@ def _own(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     if isinstance(op, Rope) and architecture in JOINED:
         head_dim = next(c.op.head_dim for c in block.calls if isinstance(c.op, Attention))
         yield Call("rope_join", RopeJoin(op.rows, op.heads * head_dim, op.dtype))
+    if isinstance(op, RmsNorm) and architecture in ADDING_ONE:
+        yield Call("norm_weight", NormWeight(op.rows, op.cols, op.dtype))
     if isinstance(op, Linear) and call.role == "q_proj" and architecture in SCALED:
         yield Call("q_scale", Scale(op.m, op.n, op.dtype))
 
