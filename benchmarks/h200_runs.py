@@ -21,14 +21,14 @@ from pathlib import Path
 from chip import cli
 
 RECORDS = Path(__file__).resolve().parents[1] / "results" / "h200"
-RUNS, README, ROLLS = "hf-3.json", "tinyllama-fp16.json", "windows.jsonl"
+RUNS, README, ROLLS = "hf-4.json", "tinyllama-fp16.json", "windows.jsonl"
 FEW = "1x128,8x512"  # where compiling is slow
 SMALL = "1x128,1x1024,8x512,32x256,64x128,8x2048"  # up to 8B
 SHORT = "1x128,1x1024,8x512,32x256,64x128,8x1024"  # 2048 positions, or a window of 2047, whose mask flash does not take
 LARGE = "1x128,1x1024,8x128,8x256,32x64,32x128"  # 14B and a mixture of experts
 LARGEST = "1x128,1x512,1x1024,8x128,8x256,32x64"  # 32B
 GRAPH = "--engine hf-graph --output 9 --repeats 3"
-EAGER = "--engine hf-eager --output 5 --repeats 2 --energy-seconds 0"
+EAGER = "--engine hf-eager --output 9 --repeats 3 --energy-seconds 0"
 FLASH = f"{EAGER} --sdpa flash"
 BENCH = "bench "
 FP16 = "--dtype fp16 --points 1x128 --output 128 --repeats 5"

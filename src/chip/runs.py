@@ -5,8 +5,9 @@ It is rewritten whole, atomically, after each point, so that a grid that was sto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,12 +65,29 @@ class Run:
     method: str = ""
     flags: tuple[str, ...] = ()
     device: str = ""
-    launch_ns: tuple[float, ...] = ()  # what the host took to launch a small kernel, before and after the repeats
+    launch_ns: tuple[float, ...] = ()  # what the host took to launch a small kernel, before each repeat and after
 
     @property
-    def pace_ns(self) -> float:
-        """What the host took for a launch around the repeats; 0 where nobody looked."""
-        return sum(self.launch_ns) / len(self.launch_ns) if self.launch_ns else 0.0
+    def watched(self) -> bool:
+        """Whether somebody looked at the host's pace between any two repeats."""
+        return len(self.launch_ns) == len(self.ttft_ns) + 1 > 2
+
+    @property
+    def ttft_pace_ns(self) -> float:
+        """What the host took for a launch around the repeat that has the median; 0 where nobody looked."""
+        return _beside_median(self.ttft_ns, self._paces_ns)
+
+    @property
+    def tpot_pace_ns(self) -> float:
+        return _beside_median([sum(steps) for steps in self.step_ns], self._paces_ns)
+
+    @property
+    def _paces_ns(self) -> tuple[float, ...]:
+        """Of each repeat; of all together where nobody looked between them."""
+        if self.watched:
+            return tuple((before + after) / 2 for before, after in pairwise(self.launch_ns))
+        mean = sum(self.launch_ns) / len(self.launch_ns) if self.launch_ns else 0.0
+        return (mean,) * len(self.ttft_ns)
 
     @property
     def ttft_s(self) -> float:
@@ -106,6 +124,13 @@ class Run:
         if self.energy is None or self.joules_per_token is None:
             return None
         return self.joules_per_token + self.energy.idle_w * self.e2e_s / (self.scenario.batch * self.scenario.output)
+
+
+def _beside_median(samples: Sequence[float], beside: Sequence[float]) -> float:
+    """What lies beside the sample in the middle, or beside the two that a median is the mean of."""
+    order = sorted(range(len(samples)), key=lambda i: samples[i])
+    middle = order[(len(order) - 1) // 2 : len(order) // 2 + 1]
+    return sum(beside[i] for i in middle) / len(middle) if middle else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,6 +217,15 @@ def test_repeats_go_on_for_the_meter_and_stop_for_the_clock(server):
     assert len(shorter["tokens"][0]) == 3
 
 
+def test_the_pace_is_looked_at_among_repeats_that_nobody_meters(server, monkeypatch):
+    paces = iter(range(1, 99))
+    monkeypatch.setattr(vllm_worker, "launch_ns", lambda: next(paces))
+    server.prepare(batch=1, prompt=8, output=6, prompt_ids=[1, 2, 3])
+    assert server.repeat(6, 3, least_seconds=0, most_seconds=9)["launch_ns"] == [1, 2, 3, 4]
+    assert server.repeat(2, 3, least_seconds=0, most_seconds=9)["launch_ns"] == [5, 6], "would rest the device"
+    assert server.repeat(6, 3, least_seconds=0.01, most_seconds=9)["launch_ns"] == [], "would cost joules"
+
+
 def test_a_profiled_decode_launches_just_its_steps(server, monkeypatch):
     server.prepare(batch=3, prompt=50, output=4, prompt_ids=[])
     core = server.llm.llm_engine.engine_core
@@ -307,18 +316,17 @@ def answer(seconds, count, **more):
 def test_joules_of_prefill_and_decode_add_up():
     made = session()
     made.worker = SimpleNamespace(ask=lambda what, until, output, **_: answer(1.5, 4 if output > 1 else 10))
-    whole, alone = made._repeat(9, 4, 0.0), made._repeat(1, 10, 0.0)  # 1.5 s of work and 0.5 s of idling
-    energy = made._energy(whole, alone)
+    energy = made._energy(9, 0.0)  # 1.5 s of work and 0.5 s of idling
     assert energy.prefill_j == pytest.approx((200 - 40 * 2.0) / 10)
     assert energy.decode_j == pytest.approx((200 - 40 * 2.0) / 4 - energy.prefill_j)
     assert energy.counter_j == pytest.approx((200 - 40 * 0.5) / 4)
     assert energy.flags == ("energy counter and integrated power differ by 17%",)
     made.idle_w = NotAvailable("no meter")
-    assert made._energy(whole, alone) is None
+    assert made._energy(9, 0.0) is None
 
 
 def test_flags_name_what_a_reader_must_know():
-    flags = session()._flags(Scenario(4, 8, 2), 5, vllm.Repeats(answer(2.0, 4), None))
+    flags = session()._flags(Scenario(4, 8, 2), 5, answer(2.0, 4))
     assert flags == (
         "4 of 5 repeats in 60 s (--max-seconds)",
         "1 different tokens in a step of 4: random weights choose fewer experts than text does",

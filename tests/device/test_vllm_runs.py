@@ -158,7 +158,7 @@ def test_models_are_warmed_and_run_with_one_import(script, tmp_path):
     assert "no model 'no-such'" in done.stderr
     assert done.stderr.count("vLLM prints to stdout while it is imported") == 1
     assert len(re.findall(r"^runs \S+: exit \d after \d+ s: start [\d.]+ \(.+\), points ", done.stderr, re.M)) == 3
-    found = runs.read(tmp_path / "out" / "vllm-2.json")[1].runs
+    found = runs.read(tmp_path / "out" / "vllm-5.json")[1].runs
     assert [(r.model, r.status) for r in found] == [
         (model, status) for model in ("smollm2-135m", "qwen3-0.6b") for status in ("ok", "failed", "ok")
     ]
@@ -170,7 +170,7 @@ def test_models_are_warmed_and_run_with_one_import(script, tmp_path):
     assert re.findall(r"^warm (\S+ \S+): ok after", done.stderr, re.M) == ["smollm2-135m bf16", "qwen3-0.6b bf16"]
     assert done.stderr.count("vLLM prints to stdout while it is imported") == 1
     assert len(list((tmp_path / "kept" / "vllm").iterdir())) == 2
-    assert {r.status for r in runs.read(tmp_path / "out" / "vllm-2.json")[1].runs} == {"ok"}  # what failed, again
+    assert {r.status for r in runs.read(tmp_path / "out" / "vllm-5.json")[1].runs} == {"ok"}  # what failed, again
 
 
 @pytest.mark.slow

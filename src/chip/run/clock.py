@@ -13,6 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 from chip.measure.device import Device
+from chip.run import pace
 from chip.run.steps import Steps
 from chip.types import ChipError
 
@@ -30,6 +31,7 @@ class Samples:
     ttft_ns: list[int] = field(default_factory=list)
     step_ns: list[tuple[int, ...]] = field(default_factory=list)
     e2e_ns: list[int] = field(default_factory=list)
+    launch_ns: list[float] = field(default_factory=list)
     flags: tuple[str, ...] = ()
 
 
@@ -62,8 +64,9 @@ def request(device: Device, steps: Steps, output: int) -> tuple[int, tuple[int, 
 
 
 def repeated(device: Device, steps: Steps, output: int, repeats: int, max_seconds: float) -> Samples:
-    """`repeats` requests, or as many as `max_seconds` allows, but never fewer than two."""
-    found, began = Samples(), time.monotonic()
+    """`repeats` requests, or as many as `max_seconds` allows, but never fewer than two; and the pace of the host among
+    them."""
+    found, began = Samples(launch_ns=[pace.launch_ns(device)]), time.monotonic()
     for done in range(repeats):
         spent = time.monotonic() - began
         if done >= LEAST_REPEATS and spent + spent / done > max_seconds:
@@ -73,6 +76,10 @@ def repeated(device: Device, steps: Steps, output: int, repeats: int, max_second
         found.ttft_ns.append(ttft)
         found.step_ns.append(each)
         found.e2e_ns.append(whole)
+        if output > pace.UNDISTURBED:
+            found.launch_ns.append(pace.launch_ns(device))
+    if output <= pace.UNDISTURBED:
+        found.launch_ns.append(pace.launch_ns(device))
     return found
 
 

@@ -100,10 +100,8 @@ class HfSession:
         clock.warm_up(device, steps, s.output)
         setup["warm_up"] = time.perf_counter() - began
         slowed = (Used.FLAG,) if device.kind == "cuda" and Used.before else ()
-        before_ns = pace.launch_ns(device)
         samples = clock.repeated(device, steps, s.output, repeats, job.max_seconds)
         memory = self._memory()
-        paces_ns = (before_ns, pace.launch_ns(device))
         joules, notes = self._energy(steps, s)
         run = Run(
             model=job.model,
@@ -114,7 +112,7 @@ class HfSession:
             ttft_ns=tuple(samples.ttft_ns),
             step_ns=tuple(samples.step_ns),
             e2e_ns=tuple(samples.e2e_ns),
-            launch_ns=paces_ns,
+            launch_ns=tuple(samples.launch_ns),
             memory=memory,
             energy=joules,
             setup_s={k: round(v, 3) for k, v in setup.items()},
@@ -123,7 +121,7 @@ class HfSession:
             settings=self._settings(),
             text=self._said(steps, s) if job.prompt_ids and job.folder else (),
             method=METHOD,
-            flags=(*self.notes, *samples.flags, *pace.flags(paces_ns), *notes, *slowed),
+            flags=(*self.notes, *samples.flags, *pace.flags(samples.launch_ns), *notes, *slowed),
             device=device.title,
         )
         return _seen(run, busy.look(device, steps, s.output)) if busy.by_events(steps) else run

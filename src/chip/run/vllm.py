@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ OWN_PROCESS = True
 WORKER = Path(__file__).with_name("vllm_worker.py")
 PREFIX = "CHIP_ENGINE_"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-PREFILLS = 3  # prefills alone, beside the repeats
+METERED = 3  # runs at least while joules are counted
 ALIKE = 0.5  # fewer different tokens in a step than this share of its rows: experts are chosen too much alike
 WORTH_SAYING = 0.02  # a wait below this share of its step is not named
 METHOD = (
@@ -40,14 +40,6 @@ METHOD = (
     "has one token more"
 )
 FORKED = "; the worker was forked from a process that had imported vLLM, hence no import in setup_s"
-
-
-@dataclass(frozen=True)
-class Repeats:
-    """What the worker measured while the meter ran, and what one run of it took by the meter."""
-
-    answer: dict[str, Any]
-    used: Measured | None
 
 
 def open(job: Job) -> VllmSession:
@@ -92,27 +84,27 @@ class VllmSession:
         until = time.monotonic() + self.job.timeout_s
         point = {"batch": scenario.batch, "prompt": scenario.prompt, "output": scenario.output}
         warm = self.worker.ask("prepare", until, **point, prompt_ids=list(self.job.prompt_ids))
-        whole = self._repeat(scenario.output, repeats, until)
-        alone = self._repeat(1, PREFILLS, until) if scenario.output > 1 else whole
+        timed = self._repeat(scenario.output, repeats, until)
+        joules = self._energy(scenario.output, until)
         return Run(
             model=self.job.model,
             engine=NAME,
             variant=self.job.variant,
             scenario=scenario,
             status="ok",
-            ttft_ns=tuple(whole.answer["ttft_ns"]),
-            step_ns=tuple(map(tuple, whole.answer["step_ns"])),
-            e2e_ns=tuple(whole.answer["e2e_ns"]),
-            launch_ns=tuple(whole.answer.get("launch_ns", ())),
-            memory={**whole.answer["memory"], "kv_cache_tokens": self.opened["kv_cache_tokens"]},
-            energy=self._energy(whole, alone),
+            ttft_ns=tuple(timed["ttft_ns"]),
+            step_ns=tuple(map(tuple, timed["step_ns"])),
+            e2e_ns=tuple(timed["e2e_ns"]),
+            launch_ns=tuple(timed.get("launch_ns", ())),
+            memory={**timed["memory"], "kv_cache_tokens": self.opened["kv_cache_tokens"]},
+            energy=joules,
             setup_s={k: round(v, 3) for k, v in {**self.opened["setup_s"], "warm_up": warm["warm_up_s"]}.items()},
             weights=self.job.weights,
             engine_version=f"vllm {self.opened['version']}",
             settings={**self.opened["settings"], "torch": self.opened["torch"]},
-            text=self._said(whole.answer["tokens"]),
+            text=self._said(timed["tokens"]),
             method=METHOD + (FORKED if self.opened["imported"] else ""),
-            flags=self._flags(scenario, repeats, whole),
+            flags=self._flags(scenario, repeats, timed),
             device=self.opened["device"],
         )
 
@@ -131,31 +123,28 @@ class VllmSession:
             settings={**run.settings, "kernels": {phase: found["kernels"] for phase, found in profile.items()}},
         )
 
-    def _repeat(self, output: int, count: int, until: float) -> Repeats:
-        """The point `count` times and as long as the meter needs, and the joules of it all."""
-        metered = isinstance(self.idle_w, float)
-        if metered:
-            start_whole(self.meter)
-        try:
-            answer = self.worker.ask(
-                "repeat",
-                until,
-                output=output,
-                count=count,
-                least_seconds=self.job.energy_s if metered else 0.0,
-                most_seconds=self.job.max_seconds,
-            )
-        finally:
-            used = self.meter.stop() if metered else None
-        if not isinstance(used, Measured) or not isinstance(self.idle_w, float):
-            return Repeats(answer, None)
-        return Repeats(answer, of_work(used, answer["seconds"], self.idle_w, answer["runs"]))
+    def _repeat(self, output: int, count: int, until: float, least_s: float = 0.0) -> dict[str, Any]:
+        """The point `count` times and for as long as a meter needs."""
+        most_s = self.job.max_seconds
+        return self.worker.ask("repeat", until, output=output, count=count, least_seconds=least_s, most_seconds=most_s)
 
-    def _energy(self, whole: Repeats, alone: Repeats) -> Energy | None:
-        """Decode is the whole less a prefill alone: the meter is too slow to see them apart in one run."""
-        if not isinstance(self.idle_w, float) or whole.used is None or alone.used is None:
+    def _energy(self, output: int, until: float) -> Energy | None:
+        """Decode is the whole less a prefill alone: the meter is too slow to see them apart in one run. Timing has
+        repeats of its own, since the host's pace is looked at among those."""
+        if not isinstance(self.idle_w, float):
             return None
-        return above_idle(alone.used, whole.used, self.idle_w, self.job.energy_s)
+        whole = self._metered(output, until, self.idle_w)
+        alone = self._metered(1, until, self.idle_w) if output > 1 else whole
+        return above_idle(alone, whole, self.idle_w, self.job.energy_s) if whole and alone else None
+
+    def _metered(self, output: int, until: float, idle_w: float) -> Measured | None:
+        """What one run of so many tokens took by the meter."""
+        start_whole(self.meter)
+        try:
+            answer = self._repeat(output, METERED, until, self.job.energy_s)
+        finally:
+            used = self.meter.stop()
+        return of_work(used, answer["seconds"], idle_w, answer["runs"]) if isinstance(used, Measured) else None
 
     def _said(self, tokens: list[list[int]]) -> tuple[str, ...]:
         if not self.job.folder or not self.job.prompt_ids:
@@ -164,14 +153,14 @@ class VllmSession:
 
         return decode(self.job.folder, tokens, self.job.trust_remote_code)
 
-    def _flags(self, scenario: Scenario, repeats: int, whole: Repeats) -> tuple[str, ...]:
+    def _flags(self, scenario: Scenario, repeats: int, timed: Mapping[str, Any]) -> tuple[str, ...]:
         flags = []
-        done = len(whole.answer["ttft_ns"])
+        done = len(timed["ttft_ns"])
         if done < repeats:
             flags.append(f"{done} of {repeats} repeats in {self.job.max_seconds:g} s (--max-seconds)")
         if isinstance(self.idle_w, NotAvailable):
             flags.append(f"no energy: {self.idle_w.reason}")
-        kinds = [len(set(step)) for step in zip(*whole.answer["tokens"])]
+        kinds = [len(set(step)) for step in zip(*timed["tokens"])]
         if self.opened["experts"] and not self.job.folder and stats.median(kinds) < ALIKE * scenario.batch:
             flags.append(
                 f"{stats.median(kinds):g} different tokens in a step of {scenario.batch}: "
