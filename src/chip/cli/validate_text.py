@@ -10,6 +10,7 @@ from chip.validate.classes import (
     COVERAGE,
     COVERAGE_POINTS,
     GPU_BOUND_HALF_WIDTH,
+    gpu_bound,
     groups,
     host_bound,
     intervals,
@@ -127,8 +128,10 @@ def _host_bound(points: Sequence[Point]) -> list[str]:
         }
         for p in waiting
     ]
-    called = sum(p.called == "host" for p in waiting)
-    title = f"host-bound as measured: {len(waiting)}; the prediction says so of {called}"
+    called = sum(p.called == HOST for p in waiting)
+    busy = [p.called == HOST for p in gpu_bound(points)]
+    others = f", and of {sum(busy)} of the {len(busy)} that are not" if busy else ""
+    title = f"host-bound as measured: {len(waiting)}; the prediction says so of {called}{others}"
     return ["", title, table(rows, NUMBERS, keep=("model", "point", "error", "predicted bound"))]
 
 

@@ -11,6 +11,7 @@ COVERAGE = (0.85, 0.97)  # of 90 % intervals, over at least COVERAGE_POINTS poin
 COVERAGE_POINTS = 100
 GPU_BOUND_HALF_WIDTH = 0.10
 FLASH = "sdpa=flash"
+STEPS = ("ttft", "tpot")  # what is a phase of its own, and so the device's or the host's
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +114,8 @@ def intervals(points: Sequence[Point]) -> dict[str, float | int | None]:
 
 def host_bound(points: Sequence[Point]) -> list[Point]:
     """Steps during which the device waited: whether the prediction calls them host-bound is in `called`."""
-    return [p for p in points if p.bound == HOST and p.metric in ("ttft", "tpot")]
+    return [p for p in points if p.bound == HOST and p.metric in STEPS]
+
+
+def gpu_bound(points: Sequence[Point]) -> list[Point]:
+    return [p for p in points if p.bound == GPU and p.metric in STEPS]

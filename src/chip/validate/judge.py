@@ -14,7 +14,7 @@ from chip.predict.request import predict
 from chip.predict.stages import ALL, Stage
 from chip.runs import Run, Runs
 from chip.types import ChipError
-from chip.validate.points import Point, compare
+from chip.validate.points import FIRST, METRICS, Point, compare
 from chip.validate.provenance import Used, leaked, rests_on
 
 # Files of engines' terms, by engine and by the name of the file of runs that they are for: "" for all others.
@@ -111,11 +111,12 @@ def judge(
         refuse_leaked(source, run, run_id, used[run.engine, file])
         try:
             model = decoder_of(source, run)
-            answer = predict(model, gpu, run.engine, run.scenario, stage, file, sdpa_of(run), run.pace_ns).json()
+            asked = (model, gpu, run.engine, run.scenario, stage, file, sdpa_of(run))
+            first, rest = (predict(*asked, pace).json() for pace in (run.ttft_pace_ns, run.tpot_pace_ns))
         except ChipError as e:
             left_out.append(f"{label(run)}: cannot be predicted ({e})")
             continue
-        points += compare(run, answer, run_id)
+        points += compare(run, {**dict.fromkeys(METRICS, rest), FIRST: first}, run_id)
     every = {u.path: u for found in used.values() for u in found}
     return Validation(gpu, stage, tuple(sources), tuple(points), tuple(left_out), tuple(every.values()))
 

@@ -44,7 +44,7 @@ class Point:
     measured: float
     bound: str  # as measured: "gpu", "host", or "" where nobody watched the device
     paced: bool = False  # whether the pace of its host was measured beside it
-    called: str = ""  # what the prediction says that most of the time is bound by
+    called: str = ""  # by the prediction: host, where its device waits for more than a GPU-bound one may; else by most
     run: str = ""  # id of the run
     parts: tuple[Part, ...] = ()  # what most of the prediction is made of, the largest first
 
@@ -111,8 +111,9 @@ def _joules_per_token(run: Run) -> float | None:
     return found + run.energy.idle_w * run.e2e_s / (run.scenario.batch * run.scenario.output)
 
 
+FIRST = "ttft"
 METRICS: dict[str, Metric] = {
-    "ttft": Metric("s", _timed("ttft_ms", 1e-3), lambda r: r.ttft_s, "prefill"),
+    FIRST: Metric("s", _timed("ttft_ms", 1e-3), lambda r: r.ttft_s, "prefill"),
     "tpot": Metric("s", _timed("tpot_ms", 1e-3), lambda r: r.tpot_s if r.decodes else None, "decode"),
     "e2e": Metric("s", _timed("e2e_ms", 1e-3), lambda r: r.e2e_s, "whole"),
     "tokens_per_s": Metric("tok/s", _timed("tokens_per_s", 1.0), lambda r: r.tokens_per_s, "whole"),
@@ -141,16 +142,19 @@ def bound_of(run: Run, phase: str) -> str:
     return UNKNOWN if share is None else GPU if share >= GPU_BOUND else HOST
 
 
-def compare(run: Run, answer: Mapping[str, Any], run_id: str, who: str = CHIP) -> list[Point]:
-    """Every metric that both the prediction and the run have."""
+def compare(run: Run, answers: Mapping[str, Mapping[str, Any]], run_id: str, who: str = CHIP) -> list[Point]:
+    """Every metric that both the prediction and the run have. Each has an answer of its own: one at the pace that the
+    host had meanwhile."""
     found = []
     for name, metric in METRICS.items():
+        answer = answers[name]
         predicted, measured = metric.predicted(answer), metric.measured(run)
         if predicted is None or not measured:
             continue
-        called, bound = answer["bound"].get(name) or "", bound_of(run, metric.phase)
-        lines = answer["breakdown"].get(name, ())[:MOST_PARTS]
-        parts = tuple(Part(line["role"], line["share"], line["source"]) for line in lines)
+        bound, lines = bound_of(run, metric.phase), answer["breakdown"].get(name, ())
+        waits = sum(line["share"] for line in lines if line["bound"] == HOST)
+        called = HOST if waits > 1 - GPU_BOUND else answer["bound"].get(name) or ""
+        parts = tuple(Part(line["role"], line["share"], line["source"]) for line in lines[:MOST_PARTS])
         about = (run.model, run.engine, run.variant, run.scenario, name)
         found.append(Point(who, *about, *predicted, measured, bound, bool(run.launch_ns), called, run_id, parts))
     return found
