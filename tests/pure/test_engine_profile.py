@@ -62,7 +62,9 @@ def test_bundled_ones_are_whole(path):
     assert engine in engines.names()
     assert found.terms
     assert found.cpu
-    assert len(found.models) in (2, 6), "of two depths, and of three models where the host sets the pace"
+    assert len(found.models) == 2 or len(found.families) >= 7, "of two depths, and of families where the host counts"
+    for own in found.families.values():
+        assert set(own) <= set(found.terms)
     assert {name: t.unit for name, t in found.terms.items() if t.unit != "s"} == (
         {"attention_share": "1"} if engine == "vllm" else {}
     )
@@ -70,6 +72,26 @@ def test_bundled_ones_are_whole(path):
     held = artifact.read(path, EngineProfile.SCHEMA)
     assert f'"id": "{held.id}"' in path.read_text(), "edited by hand"
     assert held.inputs, "it names the runs that it was made from"
+
+
+def test_families_are_as_far_apart_as_intervals_take_them_to_be():
+    """In what a kernel takes the host; where the family of a model was not measured, that may be its own."""
+    apart = []
+    for path in BUNDLED:
+        found = engine_profile.read(path)
+        if found.families:
+            all_take = found.terms["host_kernel_s"].value
+            ratios = [found.terms_of(family)["host_kernel_s"].value / all_take for family in found.families]
+            apart += [max(r, 1 / r) for r in ratios]
+    assert len(apart) > 15
+    assert round(max(apart), 2) == pytest.approx(engine_profile.AT_ONE_PACE, abs=0.011)
+
+
+def test_terms_of_a_family_stand_before_those_of_all(tmp_path):
+    own = {"PhiForCausalLM": {"kernel_s": {**TERM, "value": 3e-6}}}
+    found = engine_profile.read(write(tmp_path / "my.vllm.json", document(families=own)))
+    assert found.terms_of("PhiForCausalLM")["kernel_s"].value == 3e-6
+    assert found.terms_of("LlamaForCausalLM") == found.terms
 
 
 def test_every_engine_of_the_h200_has_one():
@@ -91,6 +113,7 @@ BAD = {
     "no end": (term(high=math.inf), "must have 0 <= low <= value <= high"),
     "text": (term(value="2e-6"), "data.terms.kernel_s.value: expected a number, got str"),
     "a typo": (term(hihg=1), "unknown field 'hihg'; did you mean 'high'?"),
+    "a family's unknown one": (document(families={"A": {"kernels_s": TERM}}), "unknown term 'kernels_s'"),
     "a missing field": ({k: v for k, v in document().items() if k != "cpu"}, "field 'cpu' is missing"),
     "a list": ([], "data"),
 }

@@ -18,7 +18,7 @@ HOST_BOUND = ("predict", "tinyllama-1.1b", "--prompt", "16", "--json")
 
 
 def write(path, **changes):
-    made = replace(H200, **changes)
+    made = replace(H200, **{"families": {}, **changes})
     artifact.write(path, artifact.new(made.SCHEMA, codec.to_json(made), {}))
     return str(path)
 
@@ -75,12 +75,12 @@ def test_terms_of_something_else_are_refused(changes, words, says, capsys, tmp_p
     assert err.count("\n") == 1
 
 
-def test_a_pace_that_cannot_be_used_is_told(capsys):
+def test_a_pace_that_cannot_be_used_is_told(capsys, tmp_path):
     """Terms that tell no pace, and a GPU without any."""
     words = ("predict", "qwen3-0.6b", "--engine", "hf-eager", "--launch-ns", "8000")
     assert cli.main([*words]) == 0
     assert "pace of the host is not used" not in capsys.readouterr().err
-    older = str(Path(__file__).parents[2] / "results" / "h200" / "engines" / "hf-1.terms.json")
+    older = write(tmp_path / "older.json", engine="hf-eager", launch_ns=0.0)
     for more in (("--engine-profile", older), ("--gpu", "a100")):
         assert cli.main([*words, *more]) == 0
         assert "the pace of the host is not used: no terms of hf-eager on" in capsys.readouterr().err

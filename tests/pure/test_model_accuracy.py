@@ -18,15 +18,15 @@ FOLDER = Path(__file__).parents[2] / "results" / "h200" / "runs"
 FILES = sorted(FOLDER.glob("*.json"))
 
 BUDGETS: dict[str, tuple[float | None, float | None]] = {  # class: median, 90th percentile
-    "vLLM TPOT, GPU-bound": (0.02, 0.042),
-    "vLLM TTFT, >= 4096 tokens": (0.024, 0.208),
-    "vLLM TTFT, all": (0.07, 0.3),
-    "vLLM TTFT, pace known": (0.12, 0.27),
-    "hf-graph TPOT and TTFT": (0.024, 0.063),
-    "hf-eager TTFT, >= 8192 tokens": (0.026, 0.184),
-    "hf-eager TPOT, flash": (0.19, 0.41),
-    "hf-eager TPOT, flash, pace known": (0.127, 0.27),
-    "energy per token": (0.077, 0.174),
+    "vLLM TPOT, GPU-bound": (0.02, 0.047),
+    "vLLM TTFT, >= 4096 tokens": (0.03, 0.142),
+    "vLLM TTFT, all": (0.055, 0.225),
+    "vLLM TTFT, pace known": (0.057, 0.19),
+    "hf-graph TPOT and TTFT": (0.022, 0.057),
+    "hf-eager TTFT, >= 8192 tokens": (0.021, 0.08),
+    "hf-eager TPOT, flash": (0.167, 0.355),
+    "hf-eager TPOT, flash, pace known": (0.145, 0.283),
+    "energy per token": (0.065, 0.154),
 }
 WIDEST = 0.065  # median half width of GPU-bound intervals; asked: 0.1
 
@@ -68,6 +68,15 @@ def test_intervals_hold_what_they_say(points):
     assert found["points"] >= COVERAGE_POINTS
     assert low <= found["coverage"] <= high
     assert found["gpu_bound_half_width"] <= WIDEST
+
+
+def test_host_bound_points_are_called_host_bound(points):
+    seen = [p for p in points if p.metric in ("ttft", "tpot") and p.bound]
+    right = [(p.called == "host") == (p.bound == "host") for p in seen]
+    waited = [p.called == "host" for p in seen if p.bound == "host"]
+    assert len(waited) > 400
+    assert sum(waited) >= 0.92 * len(waited)
+    assert sum(right) >= 0.95 * len(right)
 
 
 # -- the mechanism, on synthetic runs ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chip import artifact, codec, engine_profile, engines, runs
 from chip.engine_profile import TERMS, EngineProfile
 from chip.models import library
-from chip.predict.overheads import SOURCE, Overheads, Work
+from chip.predict.overheads import SOURCE, TOGETHER, Overheads, Work, together
 from chip.predict.request import composer, predict
 from chip.predict.roof import Range
 from chip.predict.stages import Stage
@@ -57,16 +57,30 @@ def test_gaps_and_what_is_around_the_model():
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("host_step_s", 2), ("host_seq_s", 8), ("host_kernel_s", 60), ("host_layer_graph_s", 6)],
+    [("host_step_s", 2), ("host_seq_s", 8), ("host_layer_graph_s", 6)],
 )
 def test_the_host_counts_where_it_is_the_longer(name, count):
-    work = WORK if name == "host_kernel_s" else GRAPHS
-    waits = rows(work, **{name: 20e-3 / count})["waiting_for_host"]
+    waits = rows(GRAPHS, **{name: 20e-3 / count})["waiting_for_host"]
     assert waits.seconds == pytest.approx((10e-3, 10e-3 - 9e-3, 40e-3 - 11e-3)), "the longer of two, low, middle, high"
     assert waits.bound == "host"
-    hidden = rows(work, **{name: 10e-3 / count})["waiting_for_host"]
+    hidden = rows(GRAPHS, **{name: 10e-3 / count})["waiting_for_host"]
     assert hidden.seconds == pytest.approx((0, 0, 20e-3 - 11e-3)), "it may still be the longer"
-    assert rows(work, **{name: 1e-3 / count}) == {}, "never the longer"
+    assert rows(GRAPHS, **{name: 1e-3 / count}) == {}, "never the longer"
+
+
+def test_kernels_launched_one_by_one_take_longer_than_either_queue():
+    waits = rows(host_kernel_s=20e-3 / 60)["waiting_for_host"]
+    by_hand = (20e-3**TOGETHER + 10e-3**TOGETHER) ** (1 / TOGETHER) - 10e-3
+    assert waits.seconds[0] == pytest.approx(by_hand)
+    assert (waits.bound, waits.calls) == ("host", 2)
+
+
+@given(st.floats(0, 1e3), st.floats(0, 1e3))
+def test_two_queues_together(host_s, device_s):
+    longer, found = max(host_s, device_s), together(host_s, device_s)
+    assert longer <= found <= min(host_s + device_s, longer * 2 ** (1 / TOGETHER) * (1 + 1e-9))
+    assert found == together(device_s, host_s)
+    assert together(2 * host_s, device_s) >= found
 
 
 def test_the_device_is_idle_until_a_step_is_prepared():
@@ -77,7 +91,9 @@ def test_the_device_is_idle_until_a_step_is_prepared():
     assert rows(eager, **values)["waiting_for_host"].seconds[0] == pytest.approx(2 * (1e-3 + 4 * 0.25e-3))
     assert rows(GRAPHS, host_step_s=1e-3) == {}, "hidden behind the device"
     launching = rows(eager, **values, host_kernel_s=1e-3)["waiting_for_host"].seconds[0]
-    assert launching == pytest.approx(2 * 2e-3 + 60e-3 - 10e-3), "then kernel by kernel, while the device works"
+    assert launching == pytest.approx(2 * 2e-3 + together(60e-3, 10e-3) - 10e-3), (
+        "then kernel by kernel, while it works"
+    )
 
 
 def test_a_device_of_a_wide_interval_does_not_hide_the_host():

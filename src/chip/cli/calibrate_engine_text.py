@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 WITH_ENGINE = ("gpu", "runs", "python", "engine_setting")
 WITHOUT = ("only",)
+ALIKE = 0.005  # terms of a family that differ by less from what all take are not shown
 MAKE = "make a profile with `chip calibrate -o my-gpu.json` and name it: --gpu my-gpu.json"
 
 
@@ -133,5 +135,29 @@ def render(p: EngineProfile) -> str:
         for name, c in p.terms.items()
     ]
     pace = f" at a launch in {duration(p.launch_ns * 1e-9)}" if p.launch_ns else ""
-    title = f"{p.engine} ({p.engine_version}) on {p.device}, host {p.cpu}{pace}; measured on {', '.join(p.models)}"
-    return f"{title}\n{table(rows, right=('value', 'low', 'high'), keep=tuple(rows[0]))}"
+    title = f"{p.engine} ({p.engine_version}) on {p.device}, host {p.cpu}{pace}; measured on {_names(p.models)}"
+    text = f"{title}\n{table(rows, right=('value', 'low', 'high'), keep=tuple(rows[0]))}"
+    return f"{text}\n\n{_families(p)}" if p.families else text
+
+
+def _families(p: EngineProfile) -> str:
+    """The terms that differ from one family to the next; an empty cell is what all take."""
+
+    def cell(own: Mapping[str, Ceiling], name: str) -> str:
+        value, all_take = own.get(name, p.terms[name]).value, p.terms[name].value
+        return "" if abs(value - all_take) <= ALIKE * all_take else duration(value)
+
+    names = [n for n in p.terms if any(cell(own, n) for own in p.families.values())]
+    every = {"family": "all", **{n: duration(p.terms[n].value) for n in names}}
+    rows = [{"family": family, **{n: cell(own, n) for n in names}} for family, own in p.families.items()]
+    return table([every, *rows], right=tuple(names))
+
+
+def _names(models: Sequence[str]) -> str:
+    """Depths of one model together: "llama of 4, 20 layers"."""
+    depths: dict[str, set[int]] = {}
+    for model in models:
+        base, _, layers = model.rpartition("-layers")[0].rpartition("-")
+        depths.setdefault(base if layers.isdigit() else model, set()).update([int(layers)] if layers.isdigit() else [])
+    told = {base: ", ".join(map(str, sorted(each))) for base, each in depths.items()}
+    return "; ".join(f"{base} of {layers} layers" if layers else base for base, layers in told.items())

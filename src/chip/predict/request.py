@@ -122,7 +122,7 @@ def composer(
     check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
         check_shards(decoder, tp)
-    overheads = _overheads(h, engine, engine_file, launch_ns) if stage >= Stage.ENGINE else None
+    overheads = _overheads(h, engine, decoder.architecture, engine_file, launch_ns) if stage >= Stage.ENGINE else None
     estimator = estimator_of(h, _runs_as(engine, sdpa), stage)
     return Composer(decoder, p, tp, engine, estimator, overheads), roof
 
@@ -138,16 +138,16 @@ def _runs_as(engine: str, sdpa: str) -> Mapping[str, str]:
     return {**runs_as, Attention.kind: sdpa}
 
 
-def _overheads(h: Hardware, engine: str, engine_file: str, launch_ns: float) -> Overheads | None:
+def _overheads(h: Hardware, engine: str, family: str, engine_file: str, launch_ns: float) -> Overheads | None:
     given = engine_profile.given(Path(engine_file), h, engine) if engine_file else None
     found = given or engine_profile.find(h, engine)
     if found is None:
         return None
     if launch_ns and found.launch_ns:
-        return Overheads(engine_profile.at_pace(found, launch_ns), paced=True)
+        return Overheads(engine_profile.at_pace(found, family, launch_ns), paced=True)
     if given is None and engine_profile.is_bundled(h):
-        return Overheads(engine_profile.elsewhere(found.terms), found.cpu)
-    return Overheads(engine_profile.here(found.terms))
+        return Overheads(engine_profile.elsewhere(found.terms_of(family)), found.cpu)
+    return Overheads(engine_profile.here(found.terms_of(family)))
 
 
 def predict(
