@@ -52,14 +52,13 @@ WIDE_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}  # of 256
 EXPERTS = {"num_experts": 32, "num_experts_per_tok": 8, "moe_intermediate_size": 256}
 # Cut from a model that nothing is judged by; the one with experts from one that is, but they are fewer and smaller.
 LLAMA = Dummy("llama-2-7b", (), (), {**NARROW, **HEADS}, "llama")
-OPT = Dummy("opt-125m", (), (), {}, "opt")
 FAMILIES = (
     Dummy("qwen2.5-1.5b", (), (), {**NARROW, **HEADS}, "qwen2"),
     Dummy("qwen3-0.6b", (), (), {**NARROW, **HEADS}, "qwen3"),
     Dummy("qwen3-30b-a3b", (), (), {**NARROW, **HEADS, **EXPERTS}, "qwen3-moe"),
     Dummy("gemma-3-4b", (), (), {**NARROW, **WIDE_HEADS}, "gemma3"),
     Dummy("phi-4", (), (), {**NARROW, **HEADS}, "phi3"),
-    OPT,
+    Dummy("opt-125m", (), ()),
 )
 HF_ALONE = (
     Dummy("mistral-7b", (), (), {**NARROW, **HEADS}),
