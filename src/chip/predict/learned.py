@@ -273,8 +273,9 @@ def visible(op: AnyOp) -> AnyOp:
 def _long_enough(table: OperatorTable, op: AnyOp) -> AnyOp:
     """Over fewer keys than were ever measured attention takes no less than over the fewest that were."""
     if isinstance(op, (Attention, MaskedAttention)):
-        short = next((low for axis, low, _ in table.limits if axis == "kv_len"), 0.0)
-        return replace(op, kv_len=max(op.kv_len, ceil(short)))
+        for axis, low, _ in table.limits:
+            if axis == "kv_len" and op.kv_len < low:
+                return replace(op, kv_len=ceil(low))
     return op
 
 
