@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 WITH_ENGINE = ("gpu", "runs", "python", "engine_setting")
 WITHOUT = ("only",)
-ALIKE = 0.005  # terms of a family that differ by less from what all take are not shown
 MAKE = "make a profile with `chip calibrate -o my-gpu.json` and name it: --gpu my-gpu.json"
 
 
@@ -141,16 +140,13 @@ def render(p: EngineProfile) -> str:
 
 
 def _families(p: EngineProfile) -> str:
-    """The terms that differ from one family to the next; an empty cell is what all take."""
-
-    def cell(own: Mapping[str, Ceiling], name: str) -> str:
-        value, all_take = own.get(name, p.terms[name]).value, p.terms[name].value
-        return "" if abs(value - all_take) <= ALIKE * all_take else duration(value)
-
-    names = [n for n in p.terms if any(cell(own, n) for own in p.families.values())]
-    every = {"family": "all", **{n: duration(p.terms[n].value) for n in names}}
-    rows = [{"family": family, **{n: cell(own, n) for n in names}} for family, own in p.families.items()]
-    return table([every, *rows], right=tuple(names))
+    """The terms that single families have of their own; an empty cell is what all take."""
+    names = [n for n in p.terms if any(n in own for own in p.families.values())]
+    rows = [
+        {"family": family, **{n: duration(own[n].value) if n in own else "" for n in names}}
+        for family, own in {"all": p.terms, **p.families}.items()
+    ]
+    return table(rows, right=tuple(names))
 
 
 def _names(models: Sequence[str]) -> str:

@@ -68,24 +68,24 @@ class Point(NamedTuple):
         return bool(self.kernels["graphed"])
 
 
-def usable(judged: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engine: str) -> list[Run]:
+def usable(asked: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engine: str) -> list[Run]:
     """The runs, where one model at least ran at two depths and all are of one version and one setting: else terms would
     be told apart by what they are not."""
-    if unknown := {r.model for r in judged} - set(configs):
+    if unknown := {r.model for r in asked} - set(configs):
         raise ChipError(f"the runs do not have the config of {min(unknown)}")
     depths: dict[str, set[int]] = {}
-    for r in judged:
+    for r in asked:
         depths.setdefault(_base(configs[r.model]), set()).add(configs[r.model]["num_hidden_layers"])
-    deepest = max(map(len, depths.values()), default=0)
-    if deepest < 2 and len(depths) > 1:
+    most = max(map(len, depths.values()), default=0)
+    if most < 2 and len(depths) > 1:
         raise ChipError(f"the terms of {engine} need two runs of one model, its depth alone may differ")
-    if deepest < 2:
-        raise ChipError(f"the terms of {engine} need runs of two depths of one model, found {deepest}")
-    for what, seen in (("versions", {r.engine_version for r in judged}), ("settings", {r.variant for r in judged})):
+    if most < 2:
+        raise ChipError(f"the terms of {engine} need runs of two depths of one model, found {most}")
+    for what, seen in (("versions", {r.engine_version for r in asked}), ("settings", {r.variant for r in asked})):
         if len(seen) > 1:
             each = " and ".join(sorted(repr(s) for s in seen))
             raise ChipError(f"the runs of {engine} are of several {what}, {each}: keep them apart with -o")
-    return list(judged)
+    return list(asked)
 
 
 def _base(config: Mapping[str, Any]) -> str:
