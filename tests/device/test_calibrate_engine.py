@@ -218,6 +218,9 @@ def test_runs_that_tell_nothing_are_refused():
         mixed = (*held.runs[:-1], replace(held.runs[-1], **change))
         with pytest.raises(ChipError, match=says):
             engine_fit.fit([replace(held, runs=mixed)], "h200", "hf-eager", "")
+    with pytest.raises(ChipError, match=r"no pace of the host between repeats \(launch_ns\): measure them anew"):
+        engine_fit.fit([held], "h200", "hf-eager", "")
+    _, held = runs.read(HF[-1])
     blind = tuple(replace(r, busy={}, settings={}) for r in held.runs)
     with pytest.raises(ChipError, match="do not tell how long the device worked"):
         engine_fit.fit([replace(held, runs=blind)], "h200", "hf-eager", "")

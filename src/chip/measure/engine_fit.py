@@ -48,6 +48,8 @@ def fit(found: Sequence[Runs], gpu: str, engine: str, cpu: str) -> tuple[EngineP
     points = host.points
     busy = _device_bound(points, host)
     terms = {**_device_terms(points, busy, gpu, bool(host.terms)), **host.terms}
+    if not terms and not host.launch_ns and any(p.busy for p in points):
+        raise ChipError(f"the runs of {engine} have no pace of the host between repeats (launch_ns): measure them anew")
     if not terms:
         raise ChipError(f"the runs of {engine} do not tell how long the device worked: may the profiler be used here?")
     version = points[0].run.engine_version
