@@ -42,7 +42,7 @@ BETWEEN_HOSTS = 1.64
 BETWEEN_PROCESSES = 1.67
 # How far families are apart in what a kernel takes the host, at one pace: the largest ratio to what all take, in the
 # bundled engines. It is that of experts under vLLM.
-AT_ONE_PACE = 1.64
+AT_ONE_PACE = 1.63
 # How far a host is from another of one kind, at one pace, in what a family takes: the p90 error of what the dummies on
 # one tell of decode steps on the other, of the two in results/h200/engines that were watched.
 WITHIN_A_FAMILY = 1.27

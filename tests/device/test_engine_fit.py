@@ -11,10 +11,11 @@ pytest.importorskip("sklearn")
 
 from test_fit import DEVICE, write_profile
 
-from chip import artifact, codec, engine_profile, runs, stats
+from chip import artifact, codec, engine_profile, hardware, runs, stats
 from chip.engine_profile import EngineProfile
 from chip.measure import engine_fit, engine_points, host_fit
 from chip.models import describe
+from chip.predict.overheads import TOGETHER
 from chip.predict.request import predict
 from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError, Scenario
@@ -313,3 +314,54 @@ def test_repeats_follow_the_pace_around_them(engine, name):
         off += [abs(e / stats.median(each) - 1) for e in each if len(each) > 2]
     assert len(off) > 90
     assert stats.median(off) <= 0.03
+
+
+def test_queues_that_are_near_take_longer_than_either():
+    """Which norm of the two: over prefills of dummies whose queues are within a factor of four, the host's as long a
+    kernel as in their own decode steps, the device's as under the profiler."""
+    told = engine_profile.find(hardware.find("h200"), "hf-eager")
+    step, first = (told.terms[name].value / told.launch_ns for name in ("host_step_s", "first_s"))
+    seen = []
+    for p in watched("hf-4.json", "hf-5.json", engine="hf-eager"):
+        run, pace = p.run, p.run.ttft_pace_ns
+        host_s = (run.tpot_s / run.tpot_pace_ns - step) / p.kernels["decode"] * p.kernels["prefill"] * pace
+        device_s = p.busy["prefill"] * run.ttft_s
+        if 1 / 4 < device_s / host_s < 4:
+            seen.append((host_s, device_s, (step + first) * pace, run.ttft_s))
+    assert len(seen) > 30
+
+    def error(norm):
+        off = [abs((h**norm + d**norm) ** (1 / norm) + led - whole) / whole for h, d, led, whole in seen]
+        return sum(off) / len(off)
+
+    errors = {norm: error(norm) for norm in (3, 4, 5, 6, 8, 12, 60)}
+    assert min(errors, key=errors.get) == TOGETHER
+    assert errors[60] > 1.02 * errors[TOGETHER], "the longer alone"
+
+
+def test_how_far_processes_and_hosts_are_apart_at_one_pace():
+    """As the README and docs/engines.md say."""
+    each = {}
+    for p in watched("vllm-6.json", engine="vllm"):
+        if p.run.scenario.batch == 1 and p.run.model in ("llama-20-layers", "qwen3-20-layers"):
+            each.setdefault(p.run.model, []).append(p.measured_s["decode"] / p.pace_ns["decode"])
+    slow, fast = (stats.median(each[model]) for model in ("llama-20-layers", "qwen3-20-layers"))
+    assert slow / fast == pytest.approx(1.25, abs=0.02), "two processes, alike in what they launch"
+    first, second = (engine_profile.read(RECORDS / f"hf-{n}.terms.json") for n in (4, 5))
+    kernel = [found.terms["host_kernel_s"].value / found.launch_ns for found in (first, second)]
+    assert kernel[1] / kernel[0] == pytest.approx(0.88, abs=0.02)
+
+
+def test_attention_in_the_engine_takes_longer_with_more_sequences():
+    """As the README says, of the dummies that it is learned from."""
+    shares = {}
+    for p in watched("vllm-3.json", "vllm-4.json", "vllm-5.json", engine="vllm"):
+        if p.run.model.startswith("mistral") and p.busy["decode"] >= engine_fit.DEVICE_BOUND:
+            inside = p.kernel_time_s("decode", engine_fit.ATTENTION)
+            shares.setdefault(p.run.scenario.batch, []).append(inside / p.attention_s - 1)
+    found = {batch: stats.median(each) for batch, each in shares.items()}
+    assert found == {
+        1: pytest.approx(0.15, abs=0.01),
+        8: pytest.approx(0.35, abs=0.01),
+        32: pytest.approx(0.25, abs=0.01),
+    }

@@ -79,6 +79,18 @@ def test_host_bound_points_are_called_host_bound(points):
     assert sum(right) >= 0.95 * len(right)
 
 
+def test_eager_decode_with_the_terms_of_the_very_host():
+    """As the README says; of vLLM in test_vllm_records.py."""
+    terms = {("hf-4", "hf-eager"): str(FOLDER.parent / "engines" / "hf-4.terms.json")}
+    made = judge.judge(judge.read([FOLDER / "hf-4.json"]), "h200", "hf-eager", terms=terms).points
+    found = next(j.found for j in judge_classes(made) if j.wanted.title == "hf-eager TPOT, flash, pace known")
+    assert (found.points, found.median, found.p90) == (
+        42,
+        pytest.approx(0.077, abs=0.001),
+        pytest.approx(0.199, abs=0.001),
+    )
+
+
 # -- the mechanism, on synthetic runs ---------------------------------------------------------------------------------
 def test_a_worse_prediction_is_caught(round_gpu):
     runs = [synthetic(round_gpu, slower=x) for x in (1.02, 1.05, 1.2)]

@@ -1,6 +1,6 @@
 """Measure what a device really does: compute, memory and launch ceilings, power, and calibration factors.
 
-With --engine: measure what an engine and this host add to the operators of a model, on two small models with random
+With --engine: measure what an engine and this host add to the operators of a model, on small models with random
 weights. The terms lie beside the profile (my-gpu.json -> my-gpu.vllm.json), where `--gpu my-gpu.json` finds them.
 """
 
