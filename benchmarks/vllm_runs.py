@@ -1,7 +1,7 @@
 """Run models under vLLM on this machine's GPU, with little time spent on anything but measuring: vLLM is imported once,
 and every model's worker is a fork of the process that did (benchmarks/forked.py).
 
-    python benchmarks/vllm_runs.py OUT                     every step but `again`
+    python benchmarks/vllm_runs.py OUT                     every step but `again`, `families`, `unseen`
     python benchmarks/vllm_runs.py OUT warm runs --models llama-3.1-8b,opt-1.3b
     python benchmarks/vllm_runs.py OUT again --caches DIR  on another host, with what the first one compiled
 
@@ -11,6 +11,8 @@ come too late here. Steps:
     warm      start all models of the other steps at once, with a small KV cache: what vLLM compiles, it then finds
     runs      `chip bench` of eight models, six points each, with energy and under the profiler
     again     three of them, timed only: for a second, freshly started host
+    families  one model of each of twelve families, with a trace of each phase where --traces says
+    unseen    three families that nothing was chosen by
     readme    the README's first table
     dummies   `chip calibrate --engine vllm`
 
@@ -50,10 +52,17 @@ POINTS = {
     "phi-3-mini": "1x128,1x1024,8x512,8x2048,32x256,32x512",  # 4096 positions
     "opt-1.3b": "1x128,1x1024,8x512,8x1024,32x256,32x512",  # 2048 positions
     "tinyllama-1.1b": "1x128",
+    **dict.fromkeys(("opt-6.7b", "pythia-6.9b", "falcon-7b"), "1x128,1x1024,8x512,32x512,64x768"),  # 2048 positions
 }
 THREE = ("llama-3.1-8b", "qwen2.5-0.5b", "phi-3-mini")
 EIGHT = (*THREE, "qwen3-14b", "opt-1.3b", "gemma-3-1b", "qwen3-30b-a3b", "qwen2.5-32b")
 TIMED = "--output 17 --repeats 4"
+# One model of each of twelve families, for the ledger of kernels; and three that nothing was chosen by.
+FAMILIES = (
+    *("llama-3.1-8b", "qwen2.5-7b", "qwen3-8b", "starcoder2-7b", "gemma-2-9b", "opt-6.7b", "pythia-6.9b", "falcon-7b"),
+    *("phi-3-mini", "mistral-7b", "smollm2-1.7b", "qwen1.5-moe-a2.7b"),
+)
+UNSEEN = ("olmo-2-7b", "granite-3.1-8b", "stablelm-2-1.6b")
 TERMS = "vllm.json"  # of the engine and its host; the runs they come from lie beside it, in vllm.runs.json
 CACHES = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 # No part of the keys of vLLM's caches: a length of -1 is the model's own until a cache is made, and then what fits it.
@@ -73,10 +82,12 @@ class Bench:
 BENCHES = {
     "runs": Bench("vllm-5.json", EIGHT, f"{TIMED} --energy-seconds 0.5"),
     "again": Bench("vllm-6.json", THREE, f"{TIMED} --energy-seconds 0 --no-profile"),
+    "families": Bench("vllm-7.json", FAMILIES, f"{TIMED} --energy-seconds 0"),
+    "unseen": Bench("vllm-unseen.json", UNSEEN, f"{TIMED} --energy-seconds 0"),
     "readme": Bench("tinyllama-fp16.json", ("tinyllama-1.1b",), "--output 128 --repeats 5", "fp16"),
 }
 STEPS = ("warm", *BENCHES, "dummies")
-USUALLY = [s for s in STEPS if s != "again"]
+USUALLY = [s for s in STEPS if s not in ("again", "families", "unseen")]
 
 
 def main() -> int:
@@ -108,6 +119,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--models", default="", help="instead of a step's own, with commas; not for readme and dummies")
     parser.add_argument("--points", default="", help="instead of each model's own: 1x128,8x512; not for dummies")
     parser.add_argument("--caches", type=Path, help="folder for what is compiled; a copy of it serves another host")
+    parser.add_argument("--traces", type=Path, help="folder for a trace of each phase of each point")
     parser.add_argument("--force", action="store_true", help="measure although somebody else uses the GPU")
     parser.add_argument("--dry", action="store_true", help="print the commands")
     args = parser.parse_args()
@@ -132,6 +144,8 @@ def commands(step: str, args: argparse.Namespace) -> list[list[str]]:
     for model in models(step, args.models):
         points = args.points or POINTS.get(model, USUAL)
         words = f"--engine vllm --dtype {bench.dtype} --points {points} {bench.words}"
+        if args.traces:
+            words += f" --traces {args.traces}"
         made.append(["bench", model, *words.split(), "-o", str(args.out / bench.file)])
     return made
 

@@ -75,6 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--python", metavar="FILE", default="", help="interpreter of the engine's own environment (vllm)")
     add("--engine-setting", metavar="KEY=VALUE", action="append", default=[], help="for the engine; may be repeated")
     add("-o", "--out", dest="file", metavar="FILE", type=Path, default=FILE, help="file of runs [%(default)s]")
+    add("--traces", metavar="DIR", type=Path, help="vllm: also keep every launch of a step of each point, as a trace")
     add("--force", action="store_true", help="measure although somebody else uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
 
@@ -168,6 +169,7 @@ def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], de
         timeout_s=args.timeout,
         energy_s=args.energy_seconds,
         trust_remote_code=args.trust_remote_code,
+        traces=args.traces,
     )
 
 

@@ -131,6 +131,90 @@ def points(dtype: str) -> list[Point]:
     return _interleaved([*groups, *_families(dtype)])
 
 
+def odd_points(dtype: str) -> list[Point]:
+    """Shapes that `points` has few of: widths that are no multiple of 64, short prompts and prompts of odd lengths, small
+    heads, rows of few elements, and what torch.compile makes of norms and activations with cold weights."""
+    groups: list[list[Point]] = [[Point(op) for op in _odd_linear(dtype)]]
+    groups.append([Point(op, "flash") for op in _odd_prefill(dtype, 120, 0.5)])
+    groups.append([Point(op, "cudnn") for op in _odd_prefill(dtype, 90, 0.25)])
+    for i, kind in enumerate(("rms_norm", "layer_norm", "softmax", "embedding", "add", "silu_mul", "add_rms_norm")):
+        groups.append([Point(op) for op in _odd_rows(kind, dtype, 30, i / 7)])
+    for kind, widths in ODD_COMPILED.items():
+        made = [(rows, width) for width in widths for rows in ODD_ROWS]
+        groups.append([Point(_odd_compiled(kind, rows, width, dtype), "compiled") for rows, width in made])
+    return _interleaved(groups)
+
+
+def odd_paged_points(dtype: str) -> list[Point]:
+    """The same of what vLLM calls: prompts of odd lengths and small heads, chunks after a past, decode steps."""
+    groups = [[Point(op, "fa3") for op in _odd_prefill(dtype, 110, 0.75)]]
+    groups.append([Point(op, "fa3") for op in _odd_decode(dtype)])
+    groups.append([Point(op, "fa3") for op in _odd_chunk(dtype)])
+    return _interleaved(groups)
+
+
+def _odd_decode(dtype: str) -> Iterator[Op]:
+    dims = (128, 64, 128, 96, 128, 80, 64, 256)
+    for i, (u, v) in enumerate(spread(90, 2, 0.1)):
+        heads, kv_heads = HEADS[i % len(HEADS)]
+        axes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dims[(i // 2) % len(dims)], "q_len": 1}
+        sizes = {"batch": round(log_between(u, 1, 256)), "kv_len": round(log_between(v, 16, 32768))}
+        yield ops.build("attention", {**axes, **sizes, "dtype": dtype})
+
+
+def _odd_chunk(dtype: str) -> Iterator[Op]:
+    dims = (128, 64, 128, 96)
+    for i, (u, v, w) in enumerate(spread(60, 3, 0.1)):
+        heads, kv_heads = HEADS[i % len(HEADS)]
+        kv_len = round(log_between(v, 64, 32768))
+        q_len = max(2, round(log_between(w, 2, min(kv_len, 16384))))
+        batch = max(1, round(log_between(u, 1, max(1.0, 16384 / q_len) ** 0.7)))
+        axes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dims[(i // 2) % len(dims)], "batch": batch}
+        yield ops.build("attention", {**axes, "q_len": q_len, "kv_len": kv_len, "dtype": dtype})
+
+
+ODD_ROWS = (1, 8, 32, 128, 512, 2048, 8192)
+NORM_WIDTHS = (896, 1536, 2048, 2560, 3072, 4096, 4608, 5120, 8192)
+INNER_WIDTHS = (3072, 4864, 8192, 11008, 14336, 18432, 27648)
+ODD_COMPILED: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm"), NORM_WIDTHS),
+    "silu_mul": INNER_WIDTHS, "gelu": INNER_WIDTHS, "relu": (8192, 16384), "rope": (2, 4, 8, 14, 32, 40),
+}  # fmt: skip
+
+
+def _odd_compiled(kind: str, rows: int, width: int, dtype: str) -> Op:
+    if kind == "rope":
+        return ops.build(kind, {"rows": rows, "heads": width, "head_dim": 64 if width == 14 else 128, "dtype": dtype})
+    return ops.build(kind, {"rows": rows, "cols": width, "dtype": dtype})
+
+
+def _odd_linear(dtype: str) -> Iterator[Op]:
+    for i, (u, v, w) in enumerate(spread(260, 3, 0.3)):
+        of = (8, 128, 16, 256)[i % 4]
+        m = round(log_between(u, 1, 16384))
+        n, k = _multiple(log_between(v, 128, 65536), of), _multiple(log_between(w, 128, 28672), of)
+        yield ops.build("linear", {"m": m, "n": n, "k": k, "dtype": dtype})
+
+
+def _odd_prefill(dtype: str, count: int, offset: float) -> Iterator[Op]:
+    dims = (64, 128, 64, 96, 128, 80, 64, 256)
+    for i, (u, v) in enumerate(spread(count, 2, offset)):
+        heads, kv_heads = HEADS[i % len(HEADS)]
+        length = round(log_between(v, 16, 12000))
+        if i % 3 == 0:
+            length = _multiple(length, 64)
+        batch = max(1, round(log_between(u, 1, max(1.0, 32768 / length))))
+        axes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dims[(i // 2) % len(dims)], "batch": batch}
+        yield ops.build("attention", {**axes, "q_len": length, "kv_len": length, "dtype": dtype})
+
+
+def _odd_rows(kind: str, dtype: str, count: int, offset: float) -> Iterator[Op]:
+    for i, (u, v) in enumerate(spread(count, 2, offset)):
+        cols = _multiple(log_between(v, 64, 65536), (8, 16, 128)[i % 3])
+        most = 2**16 if i % 2 else 2**12
+        yield ops.build(kind, {"rows": round(log_between(u, 1, min(most, 2**28 / cols))), "cols": cols, "dtype": dtype})
+
+
 def family_points(dtype: str) -> list[Point]:
     """Of the same, the operators that only single families launch under HF transformers."""
     return _interleaved(_families(dtype))

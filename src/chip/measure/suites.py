@@ -124,6 +124,14 @@ def _tables(dtype: str) -> Iterator[Case]:
     return (Case(p.op, p.implementation, (p.context,)) for p in sampling.points(dtype))
 
 
+def _odd(dtype: str) -> Iterator[Case]:
+    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.odd_points(dtype))
+
+
+def _odd_paged(dtype: str) -> Iterator[Case]:
+    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.odd_paged_points(dtype))
+
+
 def _families(dtype: str) -> Iterator[Case]:
     return (Case(p.op, p.implementation, (p.context,)) for p in sampling.family_points(dtype))
 
@@ -149,6 +157,8 @@ SUITES: dict[str, Callable[[str], Iterator[Case]]] = {
     "classic": _classic,
     "gemm": _gemm,
     "tables": _tables,
+    "odd": _odd,
+    "odd-paged": _odd_paged,
     "families": _families,
     "paged": _paged,
     "windows": _windows,

@@ -30,7 +30,7 @@ MAX_SECONDS = 60.0
 TIMEOUT_S = 600.0
 ENERGY_S = 2.0
 HF_PARTS = ("model", "steps", "session", "recording", "clock", "energy", "busy", "pace", "text")
-NOT_ENGINES = (*HF_PARTS, "grid", "dummies", "vllm_worker", "vllm_protocol")
+NOT_ENGINES = (*HF_PARTS, "grid", "dummies", "vllm_worker", "vllm_protocol", "vllm_trace")
 
 
 class Lost(ChipError):
@@ -59,6 +59,7 @@ class Job:
     timeout_s: float = TIMEOUT_S  # for start-up, and for one point
     energy_s: float = ENERGY_S  # work for each energy figure; 0: none
     trust_remote_code: bool = False
+    traces: Path | None = None  # folder for a trace of each phase of each point, where the engine gives one
 
     @property
     def variant(self) -> str:

@@ -20,7 +20,7 @@ from chip import artifact, stats
 from chip.measure import nvml
 from chip.measure.energy import Energy as Measured
 from chip.measure.energy import EnergyProbe, NoProbe, NotAvailable, SampledProbe, idle_watts, of_work, start_whole
-from chip.run import Job
+from chip.run import Job, vllm_trace
 from chip.run.energy import above_idle
 from chip.run.vllm_protocol import Worker
 from chip.runs import Energy, Run
@@ -112,10 +112,12 @@ class VllmSession:
         s, until = run.scenario, time.monotonic() + self.job.timeout_s
         point = {"batch": s.batch, "prompt": s.prompt, "output": s.output}
         self.worker.ask("prepare", until, **point, prompt_ids=list(self.job.prompt_ids))
-        profile = self.worker.ask("profile", until, kernels=True)
+        profile = self.worker.ask("profile", until, kernels=True, events=bool(self.job.traces))
         walls = {"prefill": stats.median(run.ttft_ns)}
         if s.output > 1:
             walls["decode"] = stats.median([sum(each) / len(each) for each in run.step_ns])
+        if self.job.traces:
+            vllm_trace.write(self.job.traces, run, profile)
         return replace(
             run,
             busy={p: min(1.0, profile[p]["busy_ns"] / wall) for p, wall in walls.items() if p in profile},

@@ -179,18 +179,18 @@ class Server:
             "tokens": [list(f.outputs[0].token_ids) for f in sorted(finished, key=lambda f: int(f.request_id))],
         }
 
-    def profile(self, kernels: bool = False) -> dict[str, Any]:
-        """What the device did in one prefill and in a few decode steps; see `on_device`."""
+    def profile(self, kernels: bool = False, events: bool = False) -> dict[str, Any]:
+        """What the device did in one prefill and in a few decode steps; see `on_device`. `events`: each launch too."""
         if torch_cuda() is None:
             return {}
-        found = {"prefill": on_device(profiled(lambda: self.once(1)), 1, kernels)}
+        found = {"prefill": on_device(profiled(lambda: self.once(1)), 1, kernels, events)}
         config = self.llm.llm_engine.vllm_config
         batch, prompt = len(self.prompts), len(self.prompts[0]["prompt_token_ids"])
         # those served first must still be running when the last prompt is done
         ahead = 3 + batch * prompt // config.scheduler_config.max_num_batched_tokens
         steps = min(PROFILED_STEPS, config.model_config.max_model_len - prompt - ahead)
         if steps > 0 and batch <= config.scheduler_config.max_num_seqs:
-            found["decode"] = on_device(self.profiled_decode(steps, steps + ahead), steps, kernels)
+            found["decode"] = on_device(self.profiled_decode(steps, steps + ahead), steps, kernels, events)
         return found
 
     # -- work ---------------------------------------------------------------------------------------------------------
@@ -367,11 +367,15 @@ def profiled(work: Any) -> list[tuple[str, int, int]]:
     ]
 
 
-def on_device(events: list[tuple[str, int, int]], steps: int, kernels: bool) -> dict[str, Any]:
-    """Of one step: ns in which the device worked, ns of short pauses between its kernels, and the kernels."""
+def on_device(
+    events: list[tuple[str, int, int]], steps: int, kernels: bool, launches: bool = False
+) -> dict[str, Any]:
+    """Of one step: ns in which the device worked, ns of short pauses between its kernels, the kernels, and, if asked,
+    every launch of all steps in order as [index of its name, start ns, duration ns]."""
     busy = short = 0
     end = None
-    for _, start, stop in sorted(events, key=lambda e: e[1]):
+    ordered = sorted(events, key=lambda e: e[1])
+    for _, start, stop in ordered:
         if end is None or start > end:
             if end is not None and start - end <= SHORT_GAP_NS:
                 short += start - end
@@ -388,6 +392,12 @@ def on_device(events: list[tuple[str, int, int]], steps: int, kernels: bool) -> 
             count[name] += 1
             total[name] += stop - start
         found["kernels"] = [[n[:NAME], count[n] / steps, round(ns / steps / 1e3, 3)] for n, ns in total.most_common()]
+    if launches and ordered:
+        first = ordered[0][1]
+        index = {name: i for i, name in enumerate(dict.fromkeys(name for name, _, _ in ordered))}
+        found["names"] = [name[:NAME] for name in index]
+        found["events"] = [[index[name], start - first, stop - start] for name, start, stop in ordered]
+        found["steps"] = steps
     return found
 
 
