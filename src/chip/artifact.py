@@ -75,7 +75,7 @@ def refuse_folder(path: Path) -> None:
         raise ChipError(f"{path}: is a folder, a file was expected")
 
 
-def read_json(path: Path) -> Any:
+def read_text(path: Path) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read(MAX_CHARACTERS + 1)
@@ -91,6 +91,11 @@ def read_json(path: Path) -> Any:
         raise ChipError(f"{str(path)!r}: no such file") from None
     if len(text) > MAX_CHARACTERS:
         raise ChipError(f"{path}: is larger than {MAX_CHARACTERS >> 20} MiB, which no file of chip's is")
+    return text
+
+
+def read_json(path: Path) -> Any:
+    text = read_text(path)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as e:

@@ -1,83 +1,34 @@
 """What an engine adds to its operators on one host: measured on small models that are named in it, never on those that
 predictions are judged by.
 
-Terms are in seconds, but for shares, and nothing where they are missing. The host's part of a step overlaps the
-device's: the longer of the two counts. The host's terms hold at one pace of it, what it takes to launch a small kernel;
-at another they are longer or shorter in proportion.
+The host's terms hold at one launch latency (what the host takes to launch a small kernel); at another they are longer
+or shorter in proportion. They are a property of the host, not of the GPU: a GPU without terms of its own is predicted
+with those of the reference host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
 from chip import artifact, codec, hardware
+from chip.engines.terms import MEANING, ON_HOST, Terms
 from chip.hardware import Hardware
 from chip.types import Ceiling, ChipError
 
 ENGINES = hardware.DATA / "engines"
-TERMS = {
-    "kernel_s": "device, each kernel of a step: more than alone, since others came between it and its like",
-    "attention_share": "device, of a decode step's attention: more than it takes alone",
-    "step_s": "device, each step: small kernels around the model, pauses",
-    "recovery_s": "device, the steps after a long prompt: until the clock that it lowered is back",
-    "first_s": "before the first step, once",
-    "request_s": "before the first step, each request",
-    "token_s": "before the first step, each token of the prompts",
-    "host_step_s": "host, each step",
-    "host_seq_s": "host, each sequence of a step",
-    "host_layer_graph_s": "host, each layer of a prefill that it launches as pieces of graphs",
-    "host_kernel_s": "host, each kernel that it launches by itself",
-}
-ON_THE_DEVICE = ("kernel_s", "attention_share", "step_s", "recovery_s")
-ON_THE_HOST = tuple(name for name in TERMS if name not in ON_THE_DEVICE)
-# How far hosts of one kind are apart: the largest ratio, over what handing work to a GPU takes,
-# between the two that `chip calibrate` measured in results/h200.
-BETWEEN_HOSTS = 1.64
-# How far a host is from itself: the largest ratio between the decode steps of the two dummies at one point, which the
-# host takes as long for, in results/h200/engines (128 x 16 tokens of vllm-3.json). Each is a process of its own.
-BETWEEN_PROCESSES = 1.67
-# How far families are apart in what a kernel takes the host, at one pace: the largest ratio to what all take, in the
-# bundled engines. It is that of experts under vLLM.
-AT_ONE_PACE = 1.63
-# How far a host is from another of one kind, at one pace, in what a family takes: the p90 error of what the dummies on
-# one tell of decode steps on the other, of the two in results/h200/engines that were watched.
-WITHIN_A_FAMILY = 1.27
-
-
-def elsewhere(terms: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
-    """The terms as they may be on another host: the host's own may be off by as much as hosts are apart."""
-    return _widened(terms, BETWEEN_HOSTS)
-
-
-def here(terms: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
-    """The terms as they may be on the same host at another time."""
-    return _widened(terms, BETWEEN_PROCESSES)
-
-
-def at_pace(found: EngineProfile, family: str, launch_ns: float) -> dict[str, Ceiling]:
-    """The terms on a host, this or another, that takes so long for a launch."""
-    slower = launch_ns / found.launch_ns
-    terms = {n: times(t, slower) if n in ON_THE_HOST else t for n, t in found.terms_of(family).items()}
-    return _widened(terms, WITHIN_A_FAMILY if family in found.families else AT_ONE_PACE)
-
-
-def times(term: Ceiling, factor: float) -> Ceiling:
-    return replace(term, value=term.value * factor, low=term.low * factor, high=term.high * factor)
-
-
-def _widened(terms: Mapping[str, Ceiling], by: float) -> dict[str, Ceiling]:
-    return {
-        name: replace(t, low=t.low / by, high=t.high * by) if name in ON_THE_HOST else t for name, t in terms.items()
-    }
+REFERENCE = "h200"  # the GPU whose host stands for one that nobody measured
+# How far the host's terms may be off, as a factor either way: on another host, on the same at another time (the largest
+# ratio between two processes of one calibration model), and on any host whose launch latency is known.
+OTHER_HOST, SAME_HOST, KNOWN_LATENCY = 1.9, 1.67, 1.35
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    SCHEMA: ClassVar[str] = "chip.engine_profile/1"
+    SCHEMA: ClassVar[str] = "chip.engine_profile/2"
 
     engine: str
     engine_version: str
@@ -85,12 +36,36 @@ class EngineProfile:
     cpu: str  # of the host it was measured on
     models: tuple[str, ...]  # that it was measured on
     terms: dict[str, Ceiling]
-    launch_ns: float = 0.0  # the pace that the host's terms hold at; 0 where nobody looked
-    families: dict[str, dict[str, Ceiling]] = field(default_factory=dict)  # what differs, by architecture
+    launch_ns: float = 0.0  # the launch latency that the host's terms hold at; 0 where nobody measured it
 
-    def terms_of(self, family: str) -> dict[str, Ceiling]:
-        """Its own where it was measured; else what all take."""
-        return {**self.terms, **self.families.get(family, {})}
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Terms for a prediction, widened to what they may be off by, and whose they are."""
+
+    terms: tuple[Terms, Terms, Terms]  # as expected, at the least, at the most
+    host: str  # "" where it is the asker's own
+    at_latency: bool  # whether they are taken at the launch latency that was given
+
+
+def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0) -> Found | None:
+    """The terms that go with a GPU and an engine, or those of a file."""
+    own = given(Path(file), h, engine) if file else _beside(h, engine)
+    held = own or _reference(engine)
+    if held is None:
+        return None
+    if launch_ns and held.launch_ns:
+        return Found(_widened(held.terms, KNOWN_LATENCY, launch_ns / held.launch_ns), "", True)
+    bundled = own is None or (not file and is_bundled(h))
+    return Found(_widened(held.terms, OTHER_HOST if bundled else SAME_HOST), held.cpu if bundled else "", False)
+
+
+def _widened(terms: Mapping[str, Ceiling], by: float, slower: float = 1.0) -> tuple[Terms, Terms, Terms]:
+    value, low, high = {}, {}, {}
+    for name, t in terms.items():
+        scale, wide = (slower, by) if name in ON_HOST else (1.0, 1.0)
+        value[name], low[name], high[name] = t.value * scale, t.low * scale / wide, t.high * scale * wide
+    return Terms(**value), Terms(**low), Terms(**high)
 
 
 def path_for(h: Hardware, engine: str) -> Path:
@@ -102,32 +77,41 @@ def path_for(h: Hardware, engine: str) -> Path:
 
 
 def is_bundled(h: Hardware) -> bool:
-    """Whether its terms are those of the host that the bundled ones were measured on."""
     return h.measured is None or h.measured.parent == hardware.PROFILES
 
 
-def find(h: Hardware, engine: str) -> EngineProfile | None:
-    """The one that goes with a GPU, if there is one."""
+def _beside(h: Hardware, engine: str) -> EngineProfile | None:
     path = path_for(h, engine)
     return given(path, h, engine) if h.profile is not None and path.is_file() else None
 
 
+def _reference(engine: str) -> EngineProfile | None:
+    path = ENGINES / f"{REFERENCE}.{engine}.json"
+    return read(path) if path.is_file() else None
+
+
 def given(path: Path, h: Hardware, engine: str) -> EngineProfile:
-    """That of a file, which must be of that GPU and that engine."""
-    found, device = read(path), h.profile.device if h.profile else h.title
-    if found.engine != engine or found.device != device or h.profile is None:
-        raise ChipError(f"{path}: holds terms of {found.engine} on {found.device}, not of {engine} on {device}")
+    """That of a file, which must be of that engine, and of that GPU where it was measured."""
+    found, device = read(path), h.profile.device if h.profile else ""
+    if found.engine != engine or (device and found.device != device):
+        raise ChipError(
+            f"{path}: holds terms of {found.engine} on {found.device}, not of {engine} on {device or h.title}"
+        )
     return found
 
 
 @lru_cache(maxsize=32)
 def read(path: Path) -> EngineProfile:
     found = codec.from_json(EngineProfile, artifact.read(path, EngineProfile.SCHEMA).data, f"{path}: data")
-    for name, term in (item for held in (found.terms, *found.families.values()) for item in held.items()):
-        if name not in TERMS:
-            raise ChipError(f"{path}: unknown term {name!r}; known: {', '.join(TERMS)}")
+    for name, term in found.terms.items():
+        if name not in MEANING:
+            raise ChipError(f"{path}: unknown term {name!r}; known: {', '.join(MEANING)}")
         if not 0 <= term.low <= term.value <= term.high < 1e6:
             raise ChipError(f"{path}: term {name!r} must have 0 <= low <= value <= high, in seconds")
     if not 0 <= found.launch_ns < 1e9:
-        raise ChipError(f"{path}: launch_ns must be a launch in nanoseconds, or 0 where nobody looked")
+        raise ChipError(f"{path}: launch_ns must be a launch latency in nanoseconds, or 0 where nobody measured it")
     return found
+
+
+def times(term: Ceiling, factor: float) -> Ceiling:
+    return replace(term, value=term.value * factor, low=term.low * factor, high=term.high * factor)

@@ -16,6 +16,7 @@ from chip.types import ChipError, HardwareProfile, HardwareSpec, Quoted
 DATA = Path(__file__).parent / "data"
 SPECS = DATA / "hardware"
 PROFILES = DATA / "profiles"
+POINTS = DATA / "points"
 NEEDED = {
     "hbm": "memory bandwidth, bytes per second",
     "matmul_fp32": "FLOP per second outside the tensor cores",
@@ -30,7 +31,7 @@ class Hardware:
     name: str
     spec: HardwareSpec | None
     profile: HardwareProfile | None
-    tables: Path | None = None  # operator tables learned on it (`chip fit`), beside the profile
+    points: Path | None = None  # folder of measured points of operators (`chip fit`), beside the profile
     estimated_from: str = ""  # the GPU whose numbers stand in, where neither describes this one
     measured: Path | None = None  # the file of the profile
 
@@ -137,14 +138,14 @@ def is_known(name: str) -> bool:
     )
 
 
-def tables_path(profile: Path) -> Path:
-    """Where the operator tables of a profile lie: my-gpu.json -> my-gpu.tables.json."""
-    return profile.with_suffix(".tables.json")
+def points_folder(profile: Path) -> Path:
+    """Where the points of a profile lie: my-gpu.json -> my-gpu.points/; of a bundled GPU data/points/<gpu>/."""
+    return POINTS / profile.stem if profile.resolve().parent == PROFILES else profile.with_suffix(".points")
 
 
 def _beside(profile: Path) -> Path | None:
-    path = tables_path(profile)
-    return path if path.is_file() else None
+    path = points_folder(profile)
+    return path if path.is_dir() else None
 
 
 def _bundled(name: str) -> Hardware:
@@ -179,6 +180,14 @@ def _by_capability(name: str, capability: str, memory_gib: float) -> Hardware:
     memory = Quoted(wanted, "given on the command line")
     title = f"GPU of compute capability {dotted} with {memory_gib:g} GiB, estimated from {nearest.title}"
     return Hardware(name, replace(nearest, name=name, title=title, memory_bytes=memory), None, None, nearest.name)
+
+
+def capability(h: Hardware) -> float:
+    """Compute capability as a number, 9.0 of Hopper; 0 where it is not known, as of other vendors' cards."""
+    try:
+        return float(h.spec.compute_capability) if h.spec else 0.0
+    except ValueError:
+        return 0.0
 
 
 def match_device(device: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 
 class ChipError(Exception):
@@ -64,9 +64,29 @@ class Op:
     kind: ClassVar[str]
     TOKEN_AXIS: ClassVar[int] = 0  # which field grows with the tokens of a step
     KERNELS: ClassVar[int] = 1  # launched for one call
+    GROWS: ClassVar[tuple[str, ...]] = ("rows",)  # axes that differ from step to step; a model fixes the others
 
     def cost(self) -> Cost:
         raise NotImplementedError
+
+    @classmethod
+    def base_class(cls, kernel: str) -> type[Any]:
+        """The form of a kernel's base time (`chip.ops.base_time`)."""
+        from chip.ops.base_time import BaseTime
+
+        return BaseTime
+
+    def place(self) -> tuple[float, ...]:
+        """Where it lies among measured points of its kind: 1 apart is clearly different. Empty: by its base alone."""
+        return ()
+
+    def kernel_of(self, implementation: str) -> str:
+        """The kernel that an implementation runs at these sizes, where it has several."""
+        return implementation
+
+    def like_measured(self) -> Op | None:
+        """The operator that measured points tell its time by, mostly itself; None where none do."""
+        return self
 
     @property
     def compute(self) -> str:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from chip import artifact, engine_profile, hardware
 from chip.cli.bench import settings
-from chip.cli.text import duration, percent, table
-from chip.engine_profile import TERMS, EngineProfile
+from chip.cli.text import duration, table
+from chip.engine_profile import EngineProfile
+from chip.engines.terms import MEANING
 from chip.hardware import Hardware
 from chip.runs import Run
-from chip.types import Ceiling, ChipError
+from chip.types import ChipError
 
 if TYPE_CHECKING:
     from chip.measure.device import Device
@@ -38,10 +39,10 @@ def asked(args: argparse.Namespace) -> bool:
 def run(args: argparse.Namespace) -> int:
     try:
         from chip.measure import engine_fit
-        from chip.run import dummies
+        from chip.run import calibration
     except ImportError as e:
         raise ChipError(f"--engine needs {e.name}: pip install 'chip-inference[measure]'") from None
-    dummies.check(args.engine)
+    calibration.check(args.engine)
     failed = 0
     if args.runs:
         gpu = args.gpu or _bundled(str(artifact.read(args.runs[0], Run.SCHEMA).environment.get("device")))
@@ -64,8 +65,7 @@ def run(args: argparse.Namespace) -> int:
 def _measure(args: argparse.Namespace, device: Device, gpu: str, into: Path) -> int:
     """How many points failed."""
     from chip.measure.device import refuse_busy
-    from chip.measure.engine_fit import GRAPHS
-    from chip.run import dummies
+    from chip.run import calibration
 
     profile = _measured(gpu).profile
     assert profile is not None
@@ -73,14 +73,12 @@ def _measure(args: argparse.Namespace, device: Device, gpu: str, into: Path) -> 
         raise ChipError(f"--gpu {gpu} is of {profile.device}, {device.name} is {device.title}")
     if not args.force:
         refuse_busy(device)
-    if args.engine == "vllm" and engine_profile.find(_measured(gpu), GRAPHS) is None:
-        _say(f"`chip calibrate --engine {GRAPHS}` first would tell the gaps between kernels, should the host hide them")
     if args.restart:
         into.unlink(missing_ok=True)
     dtype = next((d for d in ("bf16", "fp16") if device.kind != "cpu" and f"matmul_{d}" in profile.ceilings), "fp32")
-    plans = dummies.plans(args.engine, device, dtype, args.python, settings(args.engine_setting))
+    plans = calibration.plans(args.engine, device, dtype, args.python, settings(args.engine_setting))
     _say(f"{args.engine} on {device.title}: {', '.join(p.job.model for p in plans)}, into {into}")
-    return sum(r.status == "failed" for r in dummies.run(plans, device, into, _say))
+    return sum(r.status == "failed" for r in calibration.run(plans, device, into, _say))
 
 
 def _say(text: str) -> None:
@@ -118,35 +116,20 @@ def _use(path: Path, gpu: str, engine: str) -> str:
     return f"use it with `{words} --engine-profile {path}`"
 
 
-def _shown(term: Ceiling, value: float) -> str:
-    return duration(value) if term.unit == "s" else percent(value)
-
-
 def render(p: EngineProfile) -> str:
     rows = [
         {
             "term": name,
-            "value": _shown(c, c.value),
-            "low": _shown(c, c.low),
-            "high": _shown(c, c.high),
-            "of": TERMS[name],
+            "value": duration(c.value),
+            "low": duration(c.low),
+            "high": duration(c.high),
+            "of": MEANING[name],
         }
         for name, c in p.terms.items()
     ]
-    pace = f" at a launch in {duration(p.launch_ns * 1e-9)}" if p.launch_ns else ""
-    title = f"{p.engine} ({p.engine_version}) on {p.device}, host {p.cpu}{pace}; measured on {_names(p.models)}"
-    text = f"{title}\n{table(rows, right=('value', 'low', 'high'), keep=tuple(rows[0]))}"
-    return f"{text}\n\n{_families(p)}" if p.families else text
-
-
-def _families(p: EngineProfile) -> str:
-    """The terms that single families have of their own; an empty cell is what all take."""
-    names = [n for n in p.terms if any(n in own for own in p.families.values())]
-    rows = [
-        {"family": family, **{n: duration(own[n].value) if n in own else "" for n in names}}
-        for family, own in {"all": p.terms, **p.families}.items()
-    ]
-    return table(rows, right=tuple(names))
+    latency = f", launch latency {duration(p.launch_ns * 1e-9)}" if p.launch_ns else ""
+    title = f"{p.engine} ({p.engine_version}) on {p.device}, host {p.cpu}{latency}; measured on {_names(p.models)}"
+    return f"{title}\n{table(rows, right=('value', 'low', 'high'), keep=tuple(rows[0]))}"
 
 
 def _names(models: Sequence[str]) -> str:

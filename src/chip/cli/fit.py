@@ -1,6 +1,7 @@
-"""Learn operator tables from measurements, so that shapes never measured are predicted from those that were.
+"""Make points of measurements, so that shapes never measured are predicted from those that were.
 
-The tables are written beside the profile (my-gpu.json -> my-gpu.tables.json), where `--gpu my-gpu.json` finds them.
+Points are CSV files, one for each kind of operator, in a folder beside the profile (my-gpu.json -> my-gpu.points/),
+where `--gpu my-gpu.json` finds them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import json
 import sys
 from pathlib import Path
 
-from chip import artifact, codec, hardware, measurements
+from chip import artifact, codec, hardware, measurements, points, stats
 from chip.cli.text import percent, table
 from chip.types import ChipError
 
-HELP = "learn operator tables from `chip profile --suite tables`, for predictions on this device"
+HELP = "measured points of `chip profile --suite tables`, made ready for predictions on this device"
 EPILOG = """\
   chip profile --suite tables -o tables.jsonl
   chip fit tables.jsonl --profile my-gpu.json
@@ -24,7 +25,7 @@ EPILOG = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("measurements", metavar="MEASUREMENTS", nargs="+", help="files of `chip profile`")
     parser.add_argument("--profile", metavar="FILE", required=True, help="the device's profile, from `chip calibrate`")
-    parser.add_argument("-o", "--output", metavar="FILE", default="", help="[beside the profile]")
+    parser.add_argument("-o", "--output", metavar="FOLDER", default="", help="[beside the profile]")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -39,31 +40,36 @@ def run(args: argparse.Namespace) -> int:
         found += ms
         inputs.append(artifact.new(header["schema"], [codec.to_json(m) for m in ms], {}).id)
     try:
-        from chip.measure.fit import fit
+        from chip.measure.fit import fit, settling
     except ImportError as e:
         raise ChipError(f"fitting needs {e.name}: pip install 'chip-inference[measure]'") from None
-    tables, left_out = fit(found, profile)
-    made = artifact.new(tables.SCHEMA, codec.to_json(tables), {"device": tables.device}, inputs)
-    path = Path(args.output) if args.output else hardware.tables_path(profile_path)
-    artifact.write(path, made, indent=None)
-    rows = [
-        {
-            "operator": t.op,
-            "implementation": t.implementation,
-            "dtype": t.dtype,
-            "context": t.context,
-            "shapes": t.points,
-            "median error": percent(t.median_error),
-            "p90": percent(t.p90_error),
-        }
-        for t in tables.operators
-    ]
+    groups, left_out = fit(found, profile)
+    clock = settling(found, profile)
+    about = {"device": profile.device, "source": ", ".join(Path(f).name for f in args.measurements)}
+    about |= {"inputs": " ".join(inputs)} | ({"clock": clock.write()} if clock else {})
+    folder = Path(args.output) if args.output else hardware.points_folder(profile_path)
+    for kind in dict.fromkeys(g.kind for g in groups):
+        points.write(folder / f"{kind}{points.SUFFIX}", about, [g for g in groups if g.kind == kind])
+    rows = [row(g) for g in groups]
     if args.json:
-        print(json.dumps({"tables": str(path), "id": made.id, "operators": rows, "left_out": left_out}, indent=1))
+        print(json.dumps({"points": str(folder), "operators": rows, "left_out": left_out}, indent=1))
     else:
         print(table(rows, right=("shapes", "median error", "p90"), keep=("operator",)))
-        print("errors are of shapes the fit had not seen (cross-validation)", file=sys.stderr)
+        print("errors are of points predicted from all others (leave one out)", file=sys.stderr)
         for kind, why in left_out.items():
-            print(f"no table of {kind}: {why}", file=sys.stderr)
-        print(f"wrote {path}", file=sys.stderr)
+            print(f"no points of {kind}: {why}", file=sys.stderr)
+        print(f"wrote {folder}", file=sys.stderr)
     return 0
+
+
+def row(g: points.Group) -> dict[str, object]:
+    errors = [abs(e) for e in g.loo]
+    return {
+        "operator": g.kind,
+        "implementation": g.kernel,
+        "dtype": g.dtype,
+        "context": g.context,
+        "shapes": len(g.ops),
+        "median error": percent(stats.median(errors)),
+        "p90": percent(stats.quantile(errors, 0.9)),
+    }

@@ -62,14 +62,14 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError("--trace is of operators alone; --engine-profile, --sdpa and --launch-ns do not go with it")
     if not 0 <= args.launch_ns <= MOST_LAUNCH_NS:  # also what is not a number
         raise ChipError(f"--launch-ns must be between 0 and {MOST_LAUNCH_NS:g} ns, got {args.launch_ns:g}")
-    about = (args.engine_profile, args.sdpa, args.launch_ns)
+    about = request.Options(engine_file=args.engine_profile, sdpa=args.sdpa, launch_ns=args.launch_ns)
     if args.model == "-":
         if args.trace:
             raise ChipError("--trace takes one MODEL, not scenarios from stdin")
         given = {k: getattr(args, k) for k in request.DEFAULTS}  # options stand in for keys that a line leaves out
-        return answer_stdin(lambda question: request.answer_line(question, given, *about))
+        return answer_stdin(lambda question: request.answer_line(question, given, about))
     values = {"model": args.model, **{k: getattr(args, k) for k in request.DEFAULTS}}
-    found = _traced(values) if args.trace else request.answer(values, *about)
+    found = _traced(values) if args.trace else request.answer(values, about)
     if args.json:
         print(json.dumps(found, indent=1, allow_nan=False))
     else:

@@ -37,7 +37,7 @@ TERMS = (
     "NAME.terms.json for the runs in NAME.json"
 )
 OF_RUNS = ".terms.json"
-LEAVE_OUT = "what the operator tables were fitted on; each model is then also predicted from a fit without its shapes"
+LEAVE_OUT = "what the points were made from; each model is then also predicted from points without its shapes"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,13 +1,21 @@
-"""Engines: how a runtime behaves, one file each, found by listing this folder (`hf-eager` lives in hf_eager.py).
+"""Engines: how a runtime behaves, one folder each, found by listing this one (`hf-eager` lives in hf_eager/).
 
-Each has NAME, TITLE, LATENT_KV (does its cache hold MLA latents), RUNS_AS (which measured implementation it runs of
-each operator; of attention, `attention_decode` for single tokens), KERNELS (how many it launches of an operator, where
-that differs from the operator's own count), CAVEAT (what its predictions leave out, said with
-each; "" for nothing), and the functions
-`prefill(scenario, memory_bytes)` and `decode(scenario, memory_bytes, panels, windows)` -> steps with how often each
-stands (`panels`: how finely the growing context is integrated; `windows`: the model's sliding ones), and
-`rewrite(program, decode, architecture)` -> what it really launches, of a model of no family in particular without the
-last.
+An engine has
+  NAME, TITLE          what it is called, and what exactly is predicted under that name
+  LATENT_KV            whether its cache holds MLA latents
+  CAVEAT               what its predictions leave out, said with each; "" for nothing
+  TERMS                what it and its host add to a step (`chip.engines.terms`)
+  KERNELS              kernels it launches of an operator, where that differs from the operator's own count
+  OVERLAPS_STEPS       whether the host prepares a step while the device runs the one before
+  CALIBRATION          the small models that its terms are measured on
+and the functions
+  runs_as(capability, options)                which measured kernel it runs of each operator on such a GPU
+  prefill(scenario, memory_bytes)             steps until the first tokens, and how often each stands
+  decode(scenario, memory_bytes, panels, windows)   the same of the decode steps
+  rewrite(program, decode, architecture)      what it really launches
+  play(timeline, step, terms)                 a step on the two queues of host and device
+  memory(...)                                 what its memory rules add; see `chip.predict.memory`
+Files beside the folders are what engines share.
 """
 
 from __future__ import annotations
@@ -19,32 +27,39 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import Protocol, cast
 
-from chip.types import ChipError, Program, Scenario, Step
+from chip.engines.calibration import CalibrationModel
+from chip.engines.playing import Played, Room, Weighted
+from chip.engines.terms import Terms
+from chip.timeline import Timeline
+from chip.types import ChipError, Program, Scenario
 
-Weighted = tuple[tuple[Step, float], ...]  # steps, and how many steps of the schedule each stands for
+SHARED = ("hf",)  # folders that are no engine
 
 
 class Engine(Protocol):
     NAME: str
     TITLE: str
     LATENT_KV: bool
-    RUNS_AS: Mapping[str, str]
-    KERNELS: Mapping[str, int]
     CAVEAT: str
+    TERMS: tuple[str, ...]
+    KERNELS: Mapping[str, int]
+    OVERLAPS_STEPS: bool
+    CALIBRATION: tuple[CalibrationModel, ...]
 
+    def runs_as(self, capability: float, options: Mapping[str, str]) -> Mapping[str, str]: ...
     def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
     def decode(
         self, scenario: Scenario, memory_bytes: float, panels: int = ..., windows: Collection[int] = ...
     ) -> Weighted: ...
     def rewrite(self, program: Program, decode: bool, architecture: str = ...) -> Program: ...
-
-
-NOT_ENGINES = ("fuse", "context", "hf_families", "hf_ops")
+    def play(self, t: Timeline, step: Played, terms: Terms) -> None: ...
+    def room(self, scenario: Scenario, memory_bytes: float) -> Room: ...
 
 
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
-    return tuple(sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__) if m.name not in NOT_ENGINES))
+    found = (m.name for m in pkgutil.iter_modules(__path__) if m.ispkg and m.name not in SHARED)
+    return tuple(sorted(name.replace("_", "-") for name in found))
 
 
 @cache

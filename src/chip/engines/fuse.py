@@ -55,8 +55,11 @@ def fuse_residual_norms(calls: list[Call]) -> list[Call]:
     `attn_norm` and `mlp_norm` become fused ones. (The very first layer has no addition before it: one of many.)
     """
     roles = [c.role for c in calls]
-    if "attn_add" not in roles or "mlp_norm" not in roles or roles.index("attn_add") > roles.index("mlp_norm"):
-        return calls  # parallel or post-norm layers: no addition precedes a norm
+    parallel = "attn_norm" in roles and roles[-2:] == ["attn_add", "mlp_add"]  # both go into the next layer's norm
+    if not parallel and (
+        "attn_add" not in roles or "mlp_norm" not in roles or roles.index("attn_add") > roles.index("mlp_norm")
+    ):
+        return calls  # post-norm layers: no addition precedes a norm
     adds = [c for c in calls if c.role in ("attn_add", "mlp_add")]
     out = []
     for c in calls:

@@ -1,34 +1,50 @@
-"""From runs of small models, two of them at least that differ only in their layers, to an engine's terms.
+"""From runs of calibration models to an engine's terms: those with which the predictor itself comes nearest to the runs.
 
-What grows with the layers and what does not are told apart by the two depths; what the operators take is predicted from
-tables. Nothing is negative. An interval is the spread of single points around the fit, since a busy host is the noise.
+Every run is predicted as `chip predict` does it, its operators from measured points, its steps played on the timeline;
+the terms are what least squares of logarithms find, in which outliers count little, since a busy host is the noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from math import log
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from chip import artifact, codec, engine_profile, hardware, runs, stats
+import numpy as np
+from scipy.optimize import least_squares
+
+from chip import artifact, codec, engines, hardware, runs, stats
 from chip.artifact import Artifact
 from chip.engine_profile import EngineProfile
-from chip.measure import host_fit
-from chip.measure.engine_points import Point, pairs, point, usable
-from chip.measure.host_fit import Host, scheduled
-from chip.runs import Runs
+from chip.engines.terms import ON_HOST, Terms
+from chip.models import describe
+from chip.predict.request import Options, setting
+from chip.predict.stages import Stage
+from chip.predict.steps import Subject
+from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError
 
-DEVICE_BOUND = 0.9
-HOST_AWAY = 0.9  # of a step: where the host needs more, its delays come through
-ATTENTION = "flash::"  # in the names of vLLM's attention kernels
-GRAPHS = "hf-graph"  # whose gaps stand in where none could be measured
-LOWERED = 0.3  # prompts that lower the clock less tell nothing of how it comes back
+USUAL = 0.1  # error of a logarithm from which on a run counts less than its square
+HELD = 0.05  # pull of a term towards where it started from, for those that no run tells
+DEVICE_BOUND = 0.9  # busy share of a step that tells of the device's terms, not of the host's
+DEEP = 20  # layers of a calibration model that counts in full
+START = Terms(0.4e-6, 3e-6, 30e-6, 3e-3, 0.15e-3, 1e-3, 5e-6, 15e-6, 0.15e-3)
+
+
+class Timing(NamedTuple):
+    """One phase of one run: as measured, and what predicts it."""
+
+    subject: Subject
+    seconds: float
+    slower: float  # launch latency of its host over the reference's
+    busy: float | None
+    host: int  # which of the hosts it ran on
+    weight: float  # a deep model tells more of models than a shallow one: their layers do not all fit a CPU's caches
 
 
 def from_files(paths: Sequence[Path], gpu: str, engine: str) -> tuple[EngineProfile, Artifact]:
-    """What files of runs tell together, and the artifact of it: it names every run it was made from. Several are of
-    several hosts; the terms are then of a middling one, and their intervals of all."""
+    """What files of runs tell together, and the artifact of it, which names every run it was made from."""
     h, read = hardware.find(gpu), [runs.read(path) for path in paths]
     for path, (held, _) in zip(paths, read):
         device = held.environment.get("device")
@@ -40,113 +56,97 @@ def from_files(paths: Sequence[Path], gpu: str, engine: str) -> tuple[EngineProf
 
 
 def fit(found: Sequence[Runs], gpu: str, engine: str, cpu: str) -> tuple[EngineProfile, list[str]]:
-    """The profile, and the ids of the runs it was made from; those of each host apart."""
+    """The profile, and the ids of the runs it was made from."""
     configs = {name: config for each in found for name, config in each.configs.items()}
-    hosts = {id(r): host for host, each in enumerate(found) for r in each.runs}
     asked = [r for each in found for r in each.runs if r.status == "ok" and r.engine == engine and r.decodes]
-    host = host_fit.fit([point(r, hosts[id(r)], configs, gpu) for r in usable(asked, configs, engine)])
-    points = host.points
-    busy = _device_bound(points, host)
-    terms = {**_device_terms(points, busy, gpu, bool(host.terms)), **host.terms}
-    if not terms and not host.launch_ns and any(p.busy for p in points):
-        raise ChipError(f"the runs of {engine} have no pace of the host between repeats (launch_ns): measure them anew")
-    if not terms:
-        raise ChipError(f"the runs of {engine} do not tell how long the device worked: may the profiler be used here?")
-    version = points[0].run.engine_version
-    models = tuple(dict.fromkeys(p.run.model for p in points))
-    measured = hardware.find(gpu).profile
-    assert measured is not None
-    profile = EngineProfile(engine, version, measured.device, cpu, models, terms, host.launch_ns, host.families)
-    borrowed = _borrowed(busy, gpu) if "kernel_s" in terms else ()
-    return profile, [*(runs.id_of(p.run) for p in points), *borrowed]
+    usable = _usable(asked, configs, engine)
+    launch_ns = stats.median([r.tpot_pace_ns for r in usable]) if usable[0].launch_ns else 0.0
+    host_of = {id(r): host for host, each in enumerate(found) for r in each.runs}
+    timings = [t for r in usable for t in _timings(r, configs, gpu, launch_ns, host_of[id(r)])]
+    names = engines.get(engine).TERMS
+    terms, errors = _solve(timings, names)
+    models = tuple(dict.fromkeys(r.model for r in usable))
+    profile = EngineProfile(
+        engine, usable[0].engine_version, _device(gpu), cpu, models,
+        {name: _ceiling(name, terms, timings, errors) for name in names}, float(f"{launch_ns:.6g}"),
+    )  # fmt: skip
+    return profile, [runs.id_of(r) for r in usable]
 
 
-def _borrowed(busy: Sequence[Point], gpu: str) -> tuple[str, ...]:
-    """Ids of the runs behind gaps that stand in where `busy` tells none."""
-    path = engine_profile.path_for(hardware.find(gpu), GRAPHS)
-    if pairs(busy) or not path.is_file():
-        return ()
-    return artifact.read(path, EngineProfile.SCHEMA).inputs
+def _usable(asked: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engine: str) -> list[Run]:
+    known = [r for r in asked if r.model in configs]
+    depths = {configs[r.model].get("num_hidden_layers") or configs[r.model].get("n_layer") for r in known}
+    if len(depths) < 2:
+        raise ChipError(
+            f"no two runs of {engine} differ in their layers: terms need models of two depths, which "
+            f"`chip calibrate --engine {engine}` runs"
+        )
+    for what, seen in (
+        ("versions", {r.engine_version for r in known}),
+        ("number formats", {r.scenario.dtype for r in known}),
+    ):
+        if len(seen) > 1:
+            raise ChipError(f"the runs of {engine} are of several {what}, {', '.join(sorted(seen))}: keep them apart")
+    timed = [r for r in known if r.launch_ns]  # at a launch latency that somebody measured beside them
+    return timed or known
 
 
-def _device_bound(points: Sequence[Point], host: Host) -> list[Point]:
-    """Those that the device set the pace of: under the profiler, and with the host far from setting it."""
-    busy = [p for p in points if p.busy.get("decode", 0.0) >= DEVICE_BOUND]
-    if not host.terms:
-        return busy
-    return [p for p in busy if scheduled(host.terms, p) * p.slower["decode"] <= HOST_AWAY * p.measured_s["decode"]]
-
-
-def _device_terms(points: Sequence[Point], busy: Sequence[Point], gpu: str, hosted: bool) -> dict[str, Ceiling]:
-    """What decode steps take beyond their operators: gaps that grow with the kernels, attention that is slower
-    than alone, and what a step has around the model.
-
-    Where the host was too slow for the device ever to be the longer, gaps cannot be told from waiting: those of the
-    same GPU's graphs stand in, measured with hf-graph, and the kernels under the profiler tell the rest.
-    """
-    around = _around(points)
-    if pairs(busy):
-        return _beyond_operators(busy, around)
-    graphs = engine_profile.find(hardware.find(gpu), GRAPHS)
-    gap = graphs.terms["kernel_s"] if graphs else Ceiling(0.0, 0.0, 0.0, "s", "not measured")
-    return (
-        {"kernel_s": replace(gap, method=f"of {GRAPHS}: {gap.method}"), **around}
-        if around or (graphs and hosted)
-        else {}
-    )
-
-
-def _around(points: Sequence[Point]) -> dict[str, Ceiling]:
-    """What a step has around the model, from its kernels under the profiler, attention's own left out; nothing where
-    runs have no such kernels."""
-    told = [(p, p.kernel_time_s("decode"), p.kernel_time_s("decode", ATTENTION)) for p in points]
-    beyond = [
-        max(0.0, whole - p.device_s["decode"] - (attention - p.attention_s if attention else 0.0))
-        for p, whole, attention in told
-        if whole is not None
+def _timings(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str, launch_ns: float, host: int) -> list[Timing]:
+    decoder = describe(dict(configs[run.model]), run.model, run.model)
+    s = run.scenario
+    held = setting(decoder, gpu, run.engine, s.dtype, s.tp, Options(Stage.POINTS))
+    memory = held.roof.memory_bytes
+    first, later = held.steps.subject(s, memory, True), held.steps.subject(s, memory, False)
+    slower = [ns / launch_ns if launch_ns and ns else 1.0 for ns in (run.ttft_pace_ns, run.tpot_pace_ns)]
+    weight = min(1.0, decoder.layer_count / DEEP)
+    return [
+        Timing(first, run.ttft_s, slower[0], run.busy.get("prefill"), host, weight),
+        Timing(later, run.tpot_s, slower[1], run.busy.get("decode"), host, weight),
     ]
-    return {"step_s": _term(beyond, "kernels of a decode step beyond its operators")} if beyond else {}
 
 
-def _beyond_operators(points: Sequence[Point], around: dict[str, Ceiling]) -> dict[str, Ceiling]:
-    """Attention by its own kernels, since nothing else tells it from gaps; the clock by the steps after a prompt; what
-    is left are gaps, or, where `around` is not known from kernels, what two depths tell apart."""
-    terms = dict(around)
-    attention = [(p.kernel_time_s("decode", ATTENTION) or 0.0, p.attention_s) for p in points]
-    if told := [(inside, alone) for inside, alone in attention if inside and alone]:
-        shares = [max(0.0, inside / alone - 1) for inside, alone in told]
-        of_all = max(0.0, sum(inside for inside, _ in told) / sum(alone for _, alone in told) - 1)
-        found = _term(shares, "attention's kernels in decode steps over what they take alone, all together", "1")
-        low, high = min(found.low, of_all), max(found.high, of_all)
-        terms["attention_share"] = replace(found, value=of_all, low=low, high=high)
-    if back := [_recovery(p) / p.lowered for p in points if p.lowered >= LOWERED]:
-        terms["recovery_s"] = _term(back, "first half of the decode steps beyond the second half")
-    whole = [p.measured_s["decode"] for p in points]
-    slower = [max(0.0, inside - alone) if inside else 0.0 for inside, alone in attention]
-    alone = [p.device_s["decode"] + s + _recovery(p) / len(p.run.step_ns[0]) for p, s in zip(points, slower)]
-    beyond = [w - a for w, a in zip(whole, alone)]
-    if around:
-        step = around["step_s"].value
-        each = [max(0.0, b - step) / p.kernels["decode"] for b, p in zip(beyond, points)]
-        return {**terms, "kernel_s": _term(each, "decode step beyond its operators, for each kernel")}
-    rows: dict[str, Callable[[Point], float]] = {"kernel_s": lambda p: p.kernels["decode"], "step_s": lambda p: 1.0}
-    return {
-        **terms,
-        **host_fit.regress(points, beyond, rows, "decode steps beyond their operators, device-bound", whole),
-    }
+def _scaled(terms: Terms, slower: float) -> Terms:
+    return terms._replace(**{name: getattr(terms, name) * slower for name in ON_HOST})
 
 
-def _recovery(p: Point) -> float:
-    """What the steps after a long prompt take beyond the later ones. The first and the last are left out: their stamps
-    wait for what an engine does once for each request."""
-    if p.lowered < LOWERED:
-        return 0.0
-    steps = [stats.median(each) * 1e-9 for each in zip(*p.run.step_ns)][1:-1]
-    half = len(steps) // 2
-    later = stats.median(steps[half:])
-    return max(0.0, sum(s - later for s in steps[:half]))
+def _solve(timings: Sequence[Timing], names: Sequence[str]) -> tuple[Terms, np.ndarray]:
+    """The terms, and the logarithm of predicted over measured of each timing. Hosts differ in more than their launch
+    latency: each has a factor of its own, and the terms are of the host in the middle of them."""
+    at = np.array([getattr(START, n) for n in names])
+    hosts = sorted({t.host for t in timings})
+    of_host = np.array([hosts.index(t.host) for t in timings])
+    weights = np.array([t.weight for t in timings])
+
+    def made(p: np.ndarray) -> Terms:
+        return Terms(**{n: float(v * a) for n, v, a in zip(names, p, at)})
+
+    def errors(p: np.ndarray) -> np.ndarray:
+        tried = made(p[: len(names)])
+        factors = np.exp(p[len(names) :] - p[len(names) :].mean())[of_host]
+        slower = [f * t.slower for f, t in zip(factors, timings)]
+        return np.array([log(t.subject.seconds(_scaled(tried, s)) / t.seconds) for t, s in zip(timings, slower)])
+
+    def residuals(p: np.ndarray) -> np.ndarray:
+        return np.concatenate([weights * errors(p), HELD * (p[: len(names)] - 1), HELD * p[len(names) :]])
+
+    start = np.concatenate([np.ones(len(names)), np.zeros(len(hosts))])
+    least = np.concatenate([np.zeros(len(names)), np.full(len(hosts), -np.inf)])
+    found = least_squares(residuals, start, bounds=(least, np.inf), loss="soft_l1", f_scale=USUAL, diff_step=1e-3)
+    typical = np.concatenate([found.x[: len(names)], np.zeros(len(hosts))])
+    return made(found.x[: len(names)]), errors(typical)
 
 
-def _term(values: Sequence[float], method: str, unit: str = "s") -> Ceiling:
-    low, middle, high = (stats.quantile(values, q) for q in (0.05, 0.5, 0.95))
-    return Ceiling(middle, low, high, unit, f"{len(values)} points, median and 90 % of them: {method}")
+def _ceiling(name: str, terms: Terms, timings: Sequence[Timing], errors: np.ndarray) -> Ceiling:
+    """A term with the spread of the runs that it matters to: those that wait for the host, or those that do not."""
+    host = name in ON_HOST
+    mine = [e for t, e in zip(timings, errors) if t.busy is None or (t.busy < DEVICE_BOUND) == host]
+    ratios = np.exp(-np.array(mine or errors))
+    low, high = (float(np.quantile(ratios, q)) for q in (0.05, 0.95))
+    value = float(f"{getattr(terms, name):.5g}")
+    text = f"{len(mine)} prefills and decode steps of calibration models, {'' if host else 'not '}waiting for the host"
+    return Ceiling(value, value * min(1.0, low), value * max(1.0, high), "s", text)
+
+
+def _device(gpu: str) -> str:
+    profile = hardware.find(gpu).profile
+    return profile.device if profile else gpu

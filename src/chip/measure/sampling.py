@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from chip import ops
 from chip.engines.hf_graph import SPARE_TOKENS
-from chip.engines.vllm import padded
+from chip.engines.vllm.schedule import padded
 from chip.types import Op
 
 MAX_BYTES = 16e9  # of one case's tensors

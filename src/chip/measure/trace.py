@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from chip import engines, hardware
+from chip.engines.playing import Weighted
 from chip.models import library
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
@@ -18,10 +19,11 @@ from chip.ops.linear import Linear
 from chip.ops.pointwise import Pointwise
 from chip.ops.softmax import Softmax
 from chip.predict import request
-from chip.predict.answer import Prediction
-from chip.predict.compose import Line, Phase, line, merge
+from chip.predict.estimator import Estimator, answer
+from chip.predict.prediction import Prediction
 from chip.predict.roof import check_dtype, roof_of
-from chip.predict.roofline import Roofline
+from chip.predict.stages import Stage
+from chip.predict.steps import Phase, Rows, interval, lines_of
 from chip.types import Call, ChipError, Op, Scenario, Seq
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -37,7 +39,7 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     check_dtype(roof, f"matmul_{s.dtype}")
     engine = engines.get(values["engine"])
     model = build(config, s.dtype)
-    estimator = Roofline(roof)
+    estimator = Estimator(roof, Stage.FACTORS, None)
     prefill = _phase(model, engine.prefill(s, roof.memory_bytes), estimator)
     decode = _phase(model, engine.decode(s, roof.memory_bytes), estimator) if s.output > 1 else None
     room = _memory(model, s, roof.memory_bytes)
@@ -47,13 +49,16 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     return Prediction(asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), roof.power, room, notes).json()
 
 
-def _phase(model: Any, steps: engines.Weighted, estimator: Roofline) -> Phase:
-    lines: dict[str, Line] = {}
+def _phase(model: Any, steps: Weighted, estimator: Estimator) -> Phase:
+    found: list[tuple[Rows, float]] = []
     for step, weight in steps:
         for seq in step.seqs:
             for call, count in calls(model, seq).items():
-                merge(lines, line(estimator, call.role, count, call.op), weight)
-    return Phase(lines.values())
+                row = (call.role, call.op.kind, call.op.KERNELS, answer(*estimator(call.op)))
+                found.append(([(1, [row])], weight * count))
+    lines = list(lines_of(found).values())
+    _, low_s, high_s = interval(lines)
+    return Phase(lines, low_s, high_s)
 
 
 def _memory(model: Any, s: Scenario, capacity_bytes: float) -> dict[str, Any]:

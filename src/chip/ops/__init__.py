@@ -18,7 +18,7 @@ from typing import Any
 from chip.dtypes import BYTES
 from chip.types import ChipError, Op
 
-NOT_OPERATORS = ("composed", "elementwise")  # what operators share
+NOT_OPERATORS = ("attention_kernels", "base_time", "composed", "elementwise")  # what operators share
 MAX_AXIS = 2**40  # larger than any tensor axis; keeps arithmetic in a range where errors are honest
 
 

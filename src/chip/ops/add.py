@@ -11,6 +11,7 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class Add(Elementwise):
     kind: ClassVar[str] = "add"
+    FLAT: ClassVar[bool] = True
     FLOPS: ClassVar[int] = 1
     READS: ClassVar[int] = 2
     WRITES: ClassVar[int] = 1

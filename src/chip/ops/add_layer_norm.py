@@ -11,6 +11,7 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class AddLayerNorm(Elementwise):
     kind: ClassVar[str] = "add_layer_norm"
+    LANES: ClassVar[int] = 512  # 128 threads, four columns each
     FLOPS: ClassVar[int] = 9
     READS: ClassVar[int] = 2
     WRITES: ClassVar[int] = 2

@@ -6,11 +6,17 @@ FLOPs, so a prefill of n tokens costs exactly what its n decode steps cost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import log2
 from typing import ClassVar, Self
 
 from chip.dtypes import BYTES
+from chip.ops.attention_kernels import CudnnBase, FlashBase, TiledBase
+from chip.ops.base_time import BaseTime
 from chip.types import ChipError, Cost, Op, Seq
+
+BASES: dict[str, type[BaseTime]] = {"fa3": TiledBase, "cudnn": CudnnBase}  # the others are FlashAttention-2
+DECODE = 1.0  # how far a step of single tokens lies from one of several
 
 
 def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int) -> int:
@@ -45,6 +51,7 @@ class Attention(Op):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "attention"
+    GROWS: ClassVar[tuple[str, ...]] = ("batch", "q_len", "kv_len")
 
     def check(self) -> None:
         if self.heads % self.kv_heads:
@@ -84,6 +91,11 @@ class Attention(Op):
             queries * v * width,
         )
 
+    def moved_bytes(self) -> tuple[float, float]:
+        """That the attention itself moves, and that are copied before it."""
+        _, read, written = self.cost()
+        return read + written, 0.0
+
     @property
     def compute(self) -> str:
         return "matmul_" + self.dtype
@@ -93,3 +105,25 @@ class Attention(Op):
         width = self.head_dim + (self.v_head_dim or self.head_dim)
         keys = visible_keys(self.q_len, self.kv_len, self.causal, self.window)  # a window's cache drops what is past it
         return 2 * self.batch * self.heads * self.q_len * keys * width
+
+    @classmethod
+    def base_class(cls, kernel: str) -> type[BaseTime]:
+        return BASES.get(kernel, FlashBase)
+
+    def place(self) -> tuple[float, ...]:
+        return (
+            log2(self.batch * self.heads) / 4,
+            log2(self.heads // self.kv_heads) / 3,
+            4 * log2(self.head_dim),
+            log2(self.kv_len) / 2,
+            log2(self.q_len) / 2 + DECODE if self.q_len > 1 else 0.0,
+        )
+
+    def like_measured(self) -> Attention | None:
+        """A single token under a window just sees fewer keys. Windows over prompts and values of another size were not
+        measured."""
+        if self.v_head_dim not in (0, self.head_dim) or self.q_len > self.kv_len:
+            return None
+        if not self.window or self.kv_len <= self.window:
+            return replace(self, window=0) if self.window else self
+        return replace(self, kv_len=self.window, window=0) if self.q_len == 1 else None

@@ -7,14 +7,17 @@ a window saves work, but keys that have left a sliding cache are not there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 from typing import Self
 
 from chip.dtypes import BYTES
-from chip.ops.attention import Attention, visible_keys
+from chip.ops.attention import DECODE, Attention, visible_keys
+from chip.ops.base_time import BaseTime, SeriesBase
 from chip.ops.bmm import Bmm
 from chip.ops.pointwise import Pointwise
 from chip.types import Cost, Op, Seq
 
+ALIGNED = 8  # keys: products over other numbers of them take other kernels
 KINDS = ("alibi_attention", "float_attention", "sink_attention")  # that are measured as a whole
 
 
@@ -68,6 +71,18 @@ class Composed(Attention):
     def weighted(self) -> Bmm:
         """Scores with values."""
         return Bmm(self.batch * self.heads, self.q_len, self.v_head_dim or self.head_dim, self.keys, self.dtype)
+
+    @classmethod
+    def base_class(cls, kernel: str) -> type[BaseTime]:
+        return SeriesBase
+
+    def place(self) -> tuple[float, ...]:
+        aligned = self.q_len > 1 and self.keys % ALIGNED == 0  # single tokens meet every length in turn
+        queries = log2(self.q_len) / 2 + DECODE if self.q_len > 1 else 0.0
+        return log2(self.batch * self.heads) / 2, queries, log2(self.keys) / 2, log2(self.head_dim), 2.0 * aligned
+
+    def like_measured(self) -> Self | None:
+        return self
 
     def merged(self) -> Pointwise:
         """The result copied from heads before tokens to tokens before heads."""

@@ -11,4 +11,5 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class Copy(Elementwise):
     kind: ClassVar[str] = "copy"
+    FLAT: ClassVar[bool] = True
     FLOPS: ClassVar[int] = 0

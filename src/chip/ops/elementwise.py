@@ -1,16 +1,69 @@
-"""What operators over a rows x cols tensor share: they run on the vector units and move each element a few times."""
+"""What operators over a rows x cols tensor share: they run on the vector units and move each element a few times.
+
+A row by itself takes its time, however few there are; many rows are limited by what the device does for each of them
+and by their bytes. Whether those come from cache makes another difference.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from math import log2
+from typing import Any, ClassVar
 
 from chip.dtypes import BYTES
+from chip.ops.base_time import BaseTime, blend
 from chip.types import Cost, Op
+
+SHARP = 3  # of the blend of one row's time and many rows'
+KNEE = 4  # how suddenly the cache ends
+OF_TORCH = ("torch", "fp32")  # implementations whose kernels torch chooses by their sizes
 
 
 @dataclass(frozen=True, slots=True)
-class Elementwise(Op):
+class RowBase(BaseTime):
+    row_s: float = 5e-7  # a row by itself: start and end, ...
+    column_s: float = 1e-10  # ... and each column
+    each_s: float = 1e-10  # for each of many rows
+    sharp: float = 2.5  # of rows and bytes: 1 where their times add
+    late: float = 0.5  # how much longer rows and bytes take that come from memory, not from cache
+    knee_bytes: float = 4e7  # that a call may move and still find them in cache
+
+    def seconds(self, op: Any) -> float:
+        _, read, written = op.cost()
+        moved = read + written
+        later = 1 + self.late / (1 + (self.knee_bytes / moved) ** KNEE)
+        alone_s = (self.row_s + self.column_s * op.cols) * later
+        many_s = blend(op.rows * self.each_s, moved / self.bytes_per_s * later, self.sharp)
+        return self.floor_s + blend(alone_s, many_s, SHARP)
+
+
+class OverRows(Op):
+    """What norms, activations, gathers and samplers share as operators to be measured."""
+
+    __slots__ = ()
+    FLAT: ClassVar[bool] = False  # takes each element by itself: only how many there are counts
+    LANES: ClassVar[int] = 1  # columns that a block takes at a time
+    EDGES: ClassVar[tuple[int, ...]] = ()  # columns: the last of each kernel of torch's before the next
+
+    @classmethod
+    def base_class(cls, kernel: str) -> type[BaseTime]:
+        return RowBase
+
+    def place(self) -> tuple[float, ...]:
+        rows, cols = self.rows, self.cols  # type: ignore[attr-defined]
+        if self.FLAT:
+            return (log2(rows * cols) / 2,)
+        return log2(rows), log2(-(-cols // self.LANES) * self.LANES)
+
+    def kernel_of(self, implementation: str) -> str:
+        """torch takes another kernel where rows are wider: `torch.2` is the third."""
+        if not self.EDGES or implementation not in OF_TORCH:
+            return implementation
+        return f"{implementation}.{sum([self.cols > e for e in self.EDGES])}"  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise(OverRows):
     rows: int
     cols: int
     dtype: str = "bf16"
@@ -28,10 +81,6 @@ class Elementwise(Op):
             (self.READS * elements + self.VECTORS * self.cols) * width,
             self.WRITES * elements * width,
         )
-
-    @property
-    def elements(self) -> int:
-        return self.rows * self.cols
 
     @property
     def compute(self) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.types import Cost, Op
+from chip.ops.elementwise import OverRows
+from chip.types import Cost
 
 INDEX_BYTES = 8
+FEW_ROWS = 16  # that torch gathers by a kernel which walks over them
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding(Op):
+class Embedding(OverRows):
     rows: int
     cols: int
     dtype: str = "bf16"
@@ -26,3 +29,6 @@ class Embedding(Op):
     @property
     def compute(self) -> str:
         return "matmul_fp32"
+
+    def place(self) -> tuple[float, ...]:
+        return log2(self.rows), log2(self.cols), 3.0 * (self.rows > FEW_ROWS)

@@ -11,5 +11,6 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class Fill(Elementwise):
     kind: ClassVar[str] = "fill"
+    FLAT: ClassVar[bool] = True
     FLOPS: ClassVar[int] = 0
     READS: ClassVar[int] = 0

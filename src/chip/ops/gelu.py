@@ -11,6 +11,7 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class Gelu(Elementwise):
     kind: ClassVar[str] = "gelu"
+    FLAT: ClassVar[bool] = True
     FLOPS: ClassVar[int] = 8
     READS: ClassVar[int] = 1
     WRITES: ClassVar[int] = 1

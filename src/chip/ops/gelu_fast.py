@@ -12,6 +12,7 @@ from chip.ops.gelu import Gelu
 @dataclass(frozen=True, slots=True)
 class GeluFast(Elementwise):
     kind: ClassVar[str] = "gelu_fast"
+    FLAT: ClassVar[bool] = True
     KERNELS: ClassVar[int] = 9
     FLOPS: ClassVar[int] = Gelu.FLOPS
     READS: ClassVar[int] = 12  # three of the nine are products of two

@@ -12,6 +12,7 @@ from chip.ops.gelu import Gelu
 @dataclass(frozen=True, slots=True)
 class GeluNew(Elementwise):
     kind: ClassVar[str] = "gelu_new"
+    FLAT: ClassVar[bool] = True
     KERNELS: ClassVar[int] = 8
     FLOPS: ClassVar[int] = Gelu.FLOPS
     READS: ClassVar[int] = 10  # of the eight, the sum with x and the last product read two

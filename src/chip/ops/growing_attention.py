@@ -24,3 +24,8 @@ class GrowingAttention(Attention):
         kept = visible_keys(self.q_len, self.kv_len, self.causal, self.window)  # a window's cache drops what is past it
         copied = self.batch * kept * self.kv_heads * both * BYTES[self.dtype]
         return Cost(flops, read + copied, written + copied)
+
+    def moved_bytes(self) -> tuple[float, float]:
+        _, read, written = Attention.cost(self)
+        _, all_read, all_written = self.cost()
+        return read + written, all_read + all_written - read - written

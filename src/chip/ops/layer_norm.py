@@ -11,6 +11,7 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class LayerNorm(Elementwise):
     kind: ClassVar[str] = "layer_norm"
+    LANES: ClassVar[int] = 512  # 128 threads, four columns each
     FLOPS: ClassVar[int] = 8
     READS: ClassVar[int] = 1
     WRITES: ClassVar[int] = 1

@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp, log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES, OUT_BYTES
+from chip.ops.base_time import BaseTime, blend
 from chip.types import Cost, Op
+
+TILE = 64  # rows and columns that a GEMM kernel computes at least
+ALIGNED = 8  # elements: other widths take other kernels, several times slower
+RAMP_K = 4096  # k from which on a kernel's pipeline is full
+
+
+@dataclass(frozen=True, slots=True)
+class GemmBase(BaseTime):
+    """Whole tiles on as many SMs as tiles and splits of k can fill, or all bytes at the memory's rate."""
+
+    sharp: float = 2.9
+    fill: float = 0.95  # how far few tiles leave SMs idle: 1 where an SM without a tile adds nothing
+    split_k: float = 310.0  # values of k that one part of a split product takes
+    ramp_s: float = 4.7e-6  # what filling and draining the pipeline takes where k is long
+
+    def seconds(self, op: Linear) -> float:
+        m, n, k = op.m, op.n, op.k
+        rows, columns = -(-m // TILE), -(-n // TILE)
+        filled = rows * columns / 4 * max(1.0, k / self.split_k) / self.sm_count
+        arithmetic_s = 2 * TILE * TILE * rows * columns * k / self.flop_per_s
+        if filled < 1:
+            arithmetic_s /= filled**self.fill
+        _, read, written = op.cost()
+        longer_s = blend(arithmetic_s, (read + written) / self.bytes_per_s, self.sharp)
+        return self.floor_s + longer_s + self.ramp_s * (1 - exp(-k / RAMP_K))
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +46,7 @@ class Linear(Op):
     bias: bool = False
 
     kind: ClassVar[str] = "linear"
+    GROWS: ClassVar[tuple[str, ...]] = ("m",)
 
     def cost(self) -> Cost:
         m, n, k = self.m, self.n, self.k
@@ -35,3 +63,16 @@ class Linear(Op):
     @property
     def counted_flops(self) -> float:
         return 2 * self.m * self.n * self.k
+
+    @classmethod
+    def base_class(cls, kernel: str) -> type[BaseTime]:
+        return GemmBase
+
+    def place(self) -> tuple[float, ...]:
+        return log2(self.m) / 2, log2(self.n), log2(self.k)
+
+    def like_measured(self) -> Linear | None:
+        """Widths that are not aligned take other kernels; a bias is added on the way out, at no cost."""
+        if self.n % ALIGNED or self.k % ALIGNED or self.weight_dtype not in ("", self.dtype):
+            return None
+        return Linear(self.m, self.n, self.k, self.dtype) if self.bias or self.weight_dtype else self

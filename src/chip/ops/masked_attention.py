@@ -8,11 +8,36 @@ an unused tail saves work.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, gcd, log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.attention import Attention
+from chip.ops.attention import DECODE, Attention
+from chip.ops.base_time import BaseTime
 from chip.types import ChipError, Cost, Op, Seq
+
+TILE = 128  # queries and keys that cuDNN's kernels take at a time
+MASK_PIECE = 64  # elements of a mask's row that are read at once, at most
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedBase(BaseTime):
+    """Heads copied for each query of a group, then the longer of whole waves of tiles and of reading every key."""
+
+    copy_bytes_per_s: float = 1.2e12
+
+    def seconds(self, op: MaskedAttention) -> float:
+        width, d = BYTES[op.dtype], op.head_dim
+        kept, copied = (2 * op.batch * heads * op.kv_len * d * width for heads in (op.kv_heads, op.heads))
+        read = (copied if op.copies else kept) + 2 * op.batch * op.heads * op.q_len * d * width
+        products_s = 0.0
+        if op.q_len > 1:
+            waves = ceil(-(-op.q_len // TILE) * op.batch * op.heads / self.sm_count)
+            padded = 64 if d <= 64 else 128 if d <= 128 else 256
+            tile_flops = 4 * TILE * padded * -(-op.kv_len // TILE) * TILE
+            products_s = waves * self.sm_count * tile_flops / self.flop_per_s
+        copies_s = (kept + copied) / self.copy_bytes_per_s if op.copies else 0.0
+        return self.floor_s + copies_s + max(read / self.bytes_per_s, products_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +52,7 @@ class MaskedAttention(Op):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "masked_attention"
+    GROWS: ClassVar[tuple[str, ...]] = ("batch", "q_len", "kv_len")
     KERNELS: ClassVar[int] = 6
 
     def check(self) -> None:
@@ -72,6 +98,26 @@ class MaskedAttention(Op):
     @property
     def counted_flops(self) -> float:
         return self.cost().flops
+
+    @classmethod
+    def base_class(cls, kernel: str) -> type[BaseTime]:
+        return MaskedBase
+
+    def place(self) -> tuple[float, ...]:
+        """The rows of a mask are as long as the cache: kernels read pieces of them as wide as where they all begin
+        allows. A single token's mask is one row, and meets every length in turn."""
+        several = self.q_len > 1
+        return (
+            log2(self.batch * self.heads) / 4,
+            log2(self.heads // self.kv_heads) / 3,
+            4 * log2(self.head_dim),
+            log2(self.kv_len) / 2,
+            log2(self.q_len) / 2 + DECODE if several else 0.0,
+            2 * log2(gcd(self.kv_len, MASK_PIECE)) if several else 0.0,
+        )
+
+    def like_measured(self) -> MaskedAttention | None:
+        return None if self.v_head_dim not in (0, self.head_dim) else self
 
 
 @dataclass(frozen=True, slots=True)

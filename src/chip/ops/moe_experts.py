@@ -7,10 +7,49 @@ experts * (1 - (1 - top_k / experts) ^ tokens) of them on average: at batch 1 to
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from math import erf, log2, sqrt
 from typing import ClassVar
 
 from chip.dtypes import BYTES, OUT_BYTES
+from chip.ops.base_time import BaseTime
 from chip.types import ChipError, Cost, Op
+
+# (most tokens, rows of a tile): of vLLM's Triton kernels where no others were tuned, by the tokens of a step
+FUSED_ROWS = ((32, 16), (96, 32), (512, 64))
+MOST_ROWS = 128
+CERTAIN = 6.0  # standard deviations from the mean: no expert has more tokens than that
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsBase(BaseTime):
+    """The longer of reading experts and tokens and of multiplying whole tiles, then the passes beside the products."""
+
+    copy_bytes_per_s: float = 1.3e12
+
+    def seconds(self, op: MoeExperts) -> float:
+        tile = op.tile_rows
+        weight = (3 if op.gated else 2) * op.hidden * op.intermediate
+        filled = row_tiles(op.tokens, op.top_k / op.experts, op.experts, tile)
+        arithmetic_s = 2 * filled * tile * weight / self.flop_per_s
+        memory_s = op.products().bytes / self.bytes_per_s
+        return self.floor_s + max(memory_s, arithmetic_s) + op.passes().bytes / self.copy_bytes_per_s
+
+
+@lru_cache(maxsize=256)
+def row_tiles(tokens: int, share: float, experts: int, rows: int) -> float:
+    """Tiles of so many rows that the tokens of all experts fill on average, where each token goes to an expert with
+    probability `share`: an expert has one more tile for each multiple of `rows` that its tokens exceed (a binomial
+    number of them, taken as normal but at none)."""
+    mean = tokens * share
+    spread = sqrt(2 * mean * (1 - share)) or 1e-9
+    surely = max(1, int((mean - CERTAIN * spread) / rows))
+    filled = 1 - (1 - share) ** tokens if surely == 1 else float(surely)
+    edge = surely * rows
+    while edge < tokens and edge < mean + CERTAIN * spread:
+        filled += (1 - erf((edge + 0.5 - mean) / spread)) / 2
+        edge += rows
+    return experts * filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +64,7 @@ class MoeExperts(Op):
     weight_dtype: str = ""
 
     kind: ClassVar[str] = "moe_experts"
+    GROWS: ClassVar[tuple[str, ...]] = ("tokens",)
 
     def check(self) -> None:
         if self.top_k > self.experts:
@@ -69,3 +109,18 @@ class MoeExperts(Op):
     @property
     def counted_flops(self) -> float:
         return self.cost().flops
+
+    @property
+    def tile_rows(self) -> int:
+        return next((tile for most, tile in FUSED_ROWS if self.tokens <= most), MOST_ROWS)
+
+    @classmethod
+    def base_class(cls, kernel: str) -> type[BaseTime]:
+        return ExpertsBase
+
+    def place(self) -> tuple[float, ...]:
+        sizes = (log2(self.hidden) / 2, log2(self.intermediate) / 2)
+        return log2(self.tokens) / 2, log2(self.experts) / 2, log2(self.pairs / self.experts_read) / 2, *sizes
+
+    def like_measured(self) -> MoeExperts | None:
+        return self if self.gated and self.weight_dtype in ("", self.dtype) else None

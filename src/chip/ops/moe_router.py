@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -20,6 +21,7 @@ class MoeRouter(Op):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "moe_router"
+    GROWS: ClassVar[tuple[str, ...]] = ("tokens",)
 
     def check(self) -> None:
         if self.top_k > self.experts:
@@ -41,3 +43,7 @@ class MoeRouter(Op):
     @property
     def counted_flops(self) -> float:
         return 2 * self.tokens * self.experts * self.hidden
+
+    def place(self) -> tuple[float, ...]:
+        whole = self.experts & (self.experts - 1) == 0  # a power of two: choosing is one kernel then
+        return log2(self.tokens) / 2, log2(self.experts), log2(self.hidden) / 2, log2(self.top_k) / 2, 3.0 * whole

@@ -11,6 +11,7 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class Relu(Elementwise):
     kind: ClassVar[str] = "relu"
+    FLAT: ClassVar[bool] = True
     FLOPS: ClassVar[int] = 1
     READS: ClassVar[int] = 1
     WRITES: ClassVar[int] = 1

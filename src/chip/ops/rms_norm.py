@@ -11,6 +11,7 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class RmsNorm(Elementwise):
     kind: ClassVar[str] = "rms_norm"
+    LANES: ClassVar[int] = 512  # 128 threads, four columns each
     FLOPS: ClassVar[int] = 4
     READS: ClassVar[int] = 1
     WRITES: ClassVar[int] = 1

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.types import Cost, Op
+from chip.ops.elementwise import OverRows
+from chip.types import Cost
 
 
 @dataclass(frozen=True, slots=True)
-class Rope(Op):
+class Rope(OverRows):
     rows: int  # tokens
     heads: int  # query and key heads together
     head_dim: int  # the rotated part of each head

@@ -6,18 +6,21 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.types import Cost, Op
+from chip.ops.elementwise import OverRows
+from chip.types import Cost
 
 INDEX_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling(Op):
+class Sampling(OverRows):
     rows: int
     cols: int
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "sampling"
+    # 256 values and more for each of 512 threads: a row is shared by several blocks
+    EDGES: ClassVar[tuple[int, ...]] = (256 * 512 - 1,)
 
     def cost(self) -> Cost:
         elements = self.rows * self.cols

@@ -11,6 +11,7 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class Scale(Elementwise):
     kind: ClassVar[str] = "scale"
+    FLAT: ClassVar[bool] = True
     FLOPS: ClassVar[int] = 1
     READS: ClassVar[int] = 1
     WRITES: ClassVar[int] = 1

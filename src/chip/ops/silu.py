@@ -11,6 +11,7 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class Silu(Elementwise):
     kind: ClassVar[str] = "silu"
+    FLAT: ClassVar[bool] = True
     FLOPS: ClassVar[int] = 4
     READS: ClassVar[int] = 1
     WRITES: ClassVar[int] = 1

@@ -11,6 +11,7 @@ from chip.ops.elementwise import Elementwise
 @dataclass(frozen=True, slots=True)
 class SiluMul(Elementwise):
     kind: ClassVar[str] = "silu_mul"
+    FLAT: ClassVar[bool] = True
     FLOPS: ClassVar[int] = 5
     READS: ClassVar[int] = 2
     WRITES: ClassVar[int] = 1

@@ -8,9 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from chip import hardware, ops
-from chip.predict.estimator import estimator_of
-from chip.predict.learned import Learned
-from chip.predict.roofline import Roofline
+from chip.predict.estimator import Estimator, estimator_of
 from chip.types import ChipError
 
 DEFAULT_GPU = "h200"
@@ -18,7 +16,7 @@ SCHEMA = "chip.estimate/1"
 
 
 @lru_cache(maxsize=64)
-def _estimator(gpu: str) -> Roofline | Learned:
+def _estimator(gpu: str) -> Estimator:
     return estimator_of(hardware.find(gpu))
 
 

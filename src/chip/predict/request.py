@@ -1,29 +1,24 @@
-"""The answer to one request: what `chip predict` prints as JSON, line by line or one document."""
+"""From a question in plain values to a prediction: what `chip predict`, `chip serve` and `chip.predict` ask."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from chip import engine_profile, engines, hardware
 from chip.dtypes import precision
-from chip.hardware import Hardware
 from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_shards
-from chip.ops.attention import Attention
 from chip.predict import memory
-from chip.predict.answer import Prediction
-from chip.predict.compose import Composer, Phase
 from chip.predict.estimator import estimator_of
-from chip.predict.learned import Learned
-from chip.predict.overheads import WAITING, Overheads
+from chip.predict.prediction import Prediction
 from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
+from chip.predict.steps import WAITING, EngineTerms, Phase, StepModel
 from chip.types import ChipError, Scenario
 
 DEFAULTS: dict[str, Any] = {
@@ -37,26 +32,31 @@ DEFAULTS: dict[str, Any] = {
 }
 TEXTS = ("model", "gpu", "engine", "dtype")
 KEYS = ("model", *DEFAULTS)
-HOST_SHARE = 0.05  # of a phase: a device that waits for less sets the pace itself
+HOST_SHARE = 0.05  # of a phase: where the device waits for more, the host is called its limit
 LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024}
 
 
-def answer(request: Mapping[str, Any], engine_file: str = "", sdpa: str = "", launch_ns: float = 0.0) -> dict[str, Any]:
-    """Predict one scenario given as plain values; a ChipError says what is wrong with it. `engine_file`: terms of the
-    engine on the asker's own host, instead of those that come with the GPU; `launch_ns`: the pace of that host."""
-    return predict(*_understand(request), engine_file=engine_file, sdpa=sdpa, launch_ns=launch_ns).json()
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a prediction is made, beside what is asked."""
+
+    stage: Stage = ALL  # what it may rest on
+    engine_file: str = ""  # terms of the engine on the asker's own host, instead of those that come with the GPU
+    sdpa: str = ""  # hf-eager: what a prefill attends with; "" for torch's choice
+    launch_ns: float = 0.0  # launch latency of the host; 0 for that which its terms were measured at
 
 
-def answer_line(
-    request: Mapping[str, Any],
-    defaults: Mapping[str, Any] = DEFAULTS,
-    engine_file: str = "",
-    sdpa: str = "",
-    launch_ns: float = 0.0,
-) -> str:
+USUAL = Options()
+
+
+def answer(request: Mapping[str, Any], options: Options = USUAL) -> dict[str, Any]:
+    """Predict one scenario given as plain values; a ChipError says what is wrong with it."""
+    return predict(*_understand(request), options).json()
+
+
+def answer_line(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, options: Options = USUAL) -> str:
     """The same as one line of JSON; `defaults` stand in for the keys a request leaves out."""
-    asked = _understand(request, defaults)
-    return predict(*asked, engine_file=engine_file, sdpa=sdpa, launch_ns=launch_ns).line()
+    return predict(*_understand(request, defaults), options).line()
 
 
 def _understand(
@@ -100,21 +100,20 @@ def _count(values: Mapping[str, Any], key: str) -> int:
     return value
 
 
-@lru_cache(maxsize=256)
-def composer(
-    decoder: Decoder,
-    gpu: str,
-    engine: str,
-    dtype: str,
-    tp: int,
-    stage: Stage = ALL,
-    engine_file: str = "",
-    sdpa: str = "",
-    launch_ns: float = 0.0,
-) -> tuple[Composer, Roof]:
+@dataclass(frozen=True, slots=True)
+class Setting:
     """Everything of a prediction that batch and lengths do not change."""
-    h = hardware.find(gpu)
-    roof = roof_of(h, stage)
+
+    steps: StepModel
+    roof: Roof
+    notes: tuple[str, ...]  # that hold whatever is asked
+    host: str  # whose terms they are, where not the asker's own
+
+
+@lru_cache(maxsize=256)
+def setting(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = USUAL) -> Setting:
+    h, e = hardware.find(gpu), engines.get(engine)
+    roof = roof_of(h, options.stage)
     p = precision(dtype)
     if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
         p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
@@ -122,76 +121,45 @@ def composer(
     check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
         check_shards(decoder, tp)
-    overheads = _overheads(h, engine, decoder.architecture, engine_file, launch_ns) if stage >= Stage.ENGINE else None
-    estimator = estimator_of(h, _runs_as(engine, sdpa), stage)
-    return Composer(decoder, p, tp, engine, estimator, overheads), roof
+    if options.sdpa and engine != "hf-eager":
+        raise ChipError(f"--sdpa {options.sdpa[:40]} is for hf-eager, not for {engine}")
+    chosen = e.runs_as(hardware.capability(h), {"sdpa": options.sdpa})
+    estimator = estimator_of(h, chosen, options.stage)
+    with_terms = options.stage >= Stage.ENGINE
+    found = engine_profile.find(h, engine, options.engine_file, options.launch_ns) if with_terms else None
+    notes = _of_dtype(p.activation, estimator.measured_in(p.activation), roof.name) if h.points else []
+    if options.launch_ns and not (found and found.at_latency):
+        notes.append(f"--launch-ns is not used: no terms of {engine} tell at which launch latency they hold")
+    terms = EngineTerms(*found.terms) if found else None
+    steps = StepModel(decoder, p, tp, engine, estimator, terms)
+    return Setting(steps, roof, tuple(notes), found.host if found else "")
 
 
-def _runs_as(engine: str, sdpa: str) -> Mapping[str, str]:
-    runs_as = engines.get(engine).RUNS_AS
-    if not sdpa:
-        return runs_as
-    from chip.engines import hf_eager  # others do not need it
-
-    if engine != hf_eager.NAME or sdpa not in hf_eager.SDPA:
-        raise ChipError(f"--sdpa {sdpa[:40]}: {hf_eager.NAME} is predicted with {' or '.join(hf_eager.SDPA)}, no other")
-    return {**runs_as, Attention.kind: sdpa}
-
-
-def _overheads(h: Hardware, engine: str, family: str, engine_file: str, launch_ns: float) -> Overheads | None:
-    given = engine_profile.given(Path(engine_file), h, engine) if engine_file else None
-    found = given or engine_profile.find(h, engine)
-    if found is None:
-        return None
-    if launch_ns and found.launch_ns:
-        return Overheads(engine_profile.at_pace(found, family, launch_ns), paced=True)
-    if given is None and engine_profile.is_bundled(h):
-        return Overheads(engine_profile.elsewhere(found.terms_of(family)), found.cpu)
-    return Overheads(engine_profile.here(found.terms_of(family)))
-
-
-def predict(
-    decoder: Decoder,
-    gpu: str,
-    engine: str,
-    s: Scenario,
-    stage: Stage = ALL,
-    engine_file: str = "",
-    sdpa: str = "",
-    launch_ns: float = 0.0,
-) -> Prediction:
-    """`sdpa`: what hf-eager's prefill attends with; "" for torch's choice. `launch_ns`: what the host takes for a small
-    kernel; 0 for the pace that its terms were measured at."""
-    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file, sdpa, launch_ns)
-    prefill = c.phase(c.engine.prefill(s, roof.memory_bytes), s)
-    decode = None
-    if s.output > 1:
-        lowered = c.lowered(prefill) / (s.output - 1)
-        decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s), c.windows), lowered=lowered)
-    room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
+def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = USUAL) -> Prediction:
+    held = setting(decoder, gpu, engine, s.dtype, s.tp, options)
+    steps, roof = held.steps, held.roof
+    prefill = steps.prefill(s, roof.memory_bytes)
+    decode = steps.decode(s, roof.memory_bytes) if s.output > 1 else None
+    room = memory.needs(decoder, s, engine, steps.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
-    ridge = roof.ridge("matmul_" + c.precision.matmul)
-    said = notes(s, roof, room, decoder.max_context, c.engine.CAVEAT)
-    if isinstance(c.estimator, Learned):
-        said += _said_of_dtype(c.precision.activation, c.estimator.learned_in(c.precision.activation), roof.name)
-    if launch_ns and not c.overheads.paced:
-        said.append(f"the pace of the host is not used: no terms of {engine} on {gpu} tell at which pace they hold")
-    if c.overheads.reference and (_waits(prefill) or (decode and _waits(decode))):
+    ridge = roof.ridge("matmul_" + steps.precision.matmul)
+    said = [*notes(s, roof, room, decoder.max_context, steps.engine.CAVEAT), *held.notes]
+    if held.host and (_waits(prefill) or (decode and _waits(decode))):
         said.append(
-            f"the host sets the pace, and its terms are of the reference host ({c.overheads.reference}); "
+            f"limited by the host, and its terms are of the reference host ({held.host}); "
             f"`chip calibrate --engine {engine}` measures yours"
         )
     return Prediction(asked, s, prefill, decode, ridge, roof.power, room, said)
 
 
-def _said_of_dtype(asked: str, measured: str, gpu: str) -> list[str]:
+def _of_dtype(asked: str, measured: str, gpu: str) -> list[str]:
     if not measured:
-        return [f"no operator was measured in {asked} on {gpu}: all are the calibrated roofline's"]
+        return [f"no operator was measured in {asked} on {gpu}: all are base times under its ceilings"]
     return [] if measured == asked else [f"operators were measured in {measured} on {gpu}; those answer for {asked}"]
 
 
 def _waits(phase: Phase) -> bool:
-    """Whether its device waits for the host, and for more than it may where the device is called busy."""
+    """Whether its device waits for the host for more than it may where the device is called busy."""
     return any(line.role == WAITING and line.seconds > HOST_SHARE * phase.seconds for line in phase.lines)
 
 

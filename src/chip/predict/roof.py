@@ -66,6 +66,7 @@ class Roof:
     stream: Range  # B/s of elementwise kernels
     launch_s: Range  # least time between the starts of two kernels in a graph
     memory_bytes: float
+    sm_count: int
     link: Link | None
     ranks_need: str  # why several GPUs cannot be predicted, "" when they can
     power: Power | None  # None where no meter was there
@@ -128,6 +129,7 @@ def _measured(h: Hardware, p: HardwareProfile, factors: bool) -> Roof:
         _ceiling(p, "hbm_copy") * factor["stream"],
         Range(launch.value, launch.low, launch.high) if launch else Range(0.0, 0.0, 0.0),
         h.memory_bytes,
+        p.units,
         link,
         why,
         _power(p),
@@ -186,6 +188,7 @@ def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:
         Range(hbm, hbm, hbm) * _share(ref.stream, promised),
         ref.launch_s,
         h.memory_bytes,
+        round(s.units.value),
         link,
         why,
         None,
@@ -209,6 +212,7 @@ def _promised(h: Hardware) -> Roof:
         Range(hbm, hbm, hbm),
         Range(0.0, 0.0, 0.0),
         h.memory_bytes,
+        round(h.spec.units.value),
         link,
         why,
         None,

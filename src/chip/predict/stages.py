@@ -12,7 +12,7 @@ class Stage(IntEnum):
     DATASHEET = 1
     MEASURED = 2
     FACTORS = 3
-    TABLES = 4
+    POINTS = 4
     ENGINE = 5
 
     @property
@@ -24,7 +24,7 @@ TITLES = {
     Stage.DATASHEET: "datasheet roofline",
     Stage.MEASURED: "measured roofline",
     Stage.FACTORS: "x calibration factors",
-    Stage.TABLES: "operator tables",
+    Stage.POINTS: "measured points",
     Stage.ENGINE: "engine and host terms",
 }
 ALL = Stage.ENGINE

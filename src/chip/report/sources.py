@@ -15,14 +15,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from chip import artifact
+from chip import artifact, points
 from chip.models import library
 from chip.report import collect, headlines, pairs
 from chip.report.summary import Summary
 from chip.types import ChipError
 
 LARGEST_FILE = 64 << 20  # bytes
-SUFFIXES = (".json", ".jsonl", ".ndjson")
+SUFFIXES = (".json", ".jsonl", ".ndjson", points.SUFFIX)
 NOT_SHOWN = {  # of use to other commands, whose results are shown
     "chip.trace": "`chip explain` reads it",
     "chip.kernel_signatures": "`chip replay` reads it",
@@ -137,6 +137,8 @@ def _head(path: Path) -> Any:
     """The whole document, or the header line of JSON Lines."""
     with open(path, "rb") as f:
         first = f.readline(1 << 20)
+    if path.suffix == points.SUFFIX:
+        return {"schema": points.SCHEMA} if first.startswith(b"# ") else {}
     if path.suffix != ".json":
         try:
             return json.loads(first)

@@ -367,9 +367,7 @@ def profiled(work: Any) -> list[tuple[str, int, int]]:
     ]
 
 
-def on_device(
-    events: list[tuple[str, int, int]], steps: int, kernels: bool, launches: bool = False
-) -> dict[str, Any]:
+def on_device(events: list[tuple[str, int, int]], steps: int, kernels: bool, launches: bool = False) -> dict[str, Any]:
     """Of one step: ns in which the device worked, ns of short pauses between its kernels, the kernels, and, if asked,
     every launch of all steps in order as [index of its name, start ns, duration ns]."""
     busy = short = 0

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chip import hardware, runs
 from chip.engines import hf_eager
 from chip.models import describe, library
 from chip.models.decoder import Decoder
-from chip.predict.request import predict
+from chip.predict.request import Options, predict
 from chip.predict.stages import ALL, Stage
 from chip.runs import Run, Runs
 from chip.types import ChipError
@@ -85,10 +85,16 @@ def gpu_of(sources: Sequence[Source], given: str) -> str:
 
 
 def judge(
-    sources: Sequence[Source], gpu: str, engine: str = "", stage: Stage = ALL, terms: Terms | None = None
+    sources: Sequence[Source],
+    gpu: str,
+    engine: str = "",
+    stage: Stage = ALL,
+    terms: Terms | None = None,
+    latency_known: bool = False,
 ) -> Validation:
     """Compare every ok run (of one engine, where given). A leaked run is an error, a run that cannot be predicted is
-    left out by name. `terms`: files to predict from instead of the GPU's own."""
+    left out by name. `terms`: files to predict from instead of the GPU's own. `latency_known`: with the launch latency
+    that was measured beside each run, instead of an unknown host."""
 
     def file_of(source: Source, run: Run) -> str:
         held = terms or {}
@@ -111,14 +117,17 @@ def judge(
         refuse_leaked(source, run, run_id, used[run.engine, file])
         try:
             model = decoder_of(source, run)
-            asked = (model, gpu, run.engine, run.scenario, stage, file, sdpa_of(run))
-            at_pace = {pace: predict(*asked, pace).json() for pace in {run.ttft_pace_ns, run.tpot_pace_ns}}
+            options = Options(stage, file, sdpa_of(run))
+            latencies = {run.ttft_pace_ns, run.tpot_pace_ns} if latency_known else {0.0}
+            answers = {
+                ns: predict(model, gpu, run.engine, run.scenario, replace(options, launch_ns=ns)).json()
+                for ns in latencies
+            }
         except ChipError as e:
             left_out.append(f"{label(run)}: cannot be predicted ({e})")
             continue
-        points += compare(
-            run, {**dict.fromkeys(METRICS, at_pace[run.tpot_pace_ns]), FIRST: at_pace[run.ttft_pace_ns]}, run_id
-        )
+        first, later = (answers[ns if latency_known else 0.0] for ns in (run.ttft_pace_ns, run.tpot_pace_ns))
+        points += compare(run, {**dict.fromkeys(METRICS, later), FIRST: first}, run_id)
     every = {u.path: u for found in used.values() for u in found}
     return Validation(gpu, stage, tuple(sources), tuple(points), tuple(left_out), tuple(every.values()))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from chip import artifact, engine_profile, hardware
+from chip import artifact, engine_profile, hardware, points
 from chip.hardware import Hardware
 from chip.predict.roof import reference
 from chip.types import ChipError
@@ -28,12 +29,14 @@ def _profile(h: Hardware, engine: str) -> Path | None:
     return h.measured
 
 
-def _tables(h: Hardware, engine: str) -> Path | None:
-    return h.tables
+def _terms(h: Hardware, engine: str) -> Path:
+    """Of the engine on the GPU's own host, or on the reference host."""
+    own = engine_profile.path_for(h, engine)
+    return own if own.is_file() else engine_profile.ENGINES / f"{engine_profile.REFERENCE}.{engine}.json"
 
 
 # Whatever else a prediction comes to read has its place here.
-SOURCES: tuple[Callable[[Hardware, str], Path | None], ...] = (_profile, _tables, engine_profile.path_for)
+SOURCES: tuple[Callable[[Hardware, str], Path | None], ...] = (_profile, _terms)
 
 
 def rests_on(gpu: str, engine: str, engine_file: str = "") -> list[Used]:
@@ -42,8 +45,19 @@ def rests_on(gpu: str, engine: str, engine_file: str = "") -> list[Used]:
     h = hardware.find(gpu)
     paths = [source(h, engine) for source in SOURCES]
     if engine_file:
-        paths = [Path(engine_file) if p == engine_profile.path_for(h, engine) else p for p in paths]
-    return [_used(path) for path in paths if path is not None and path.is_file()]
+        paths = [Path(engine_file) if p == _terms(h, engine) else p for p in paths]
+    used = [_used(path) for path in paths if path is not None and path.is_file()]
+    return used + (_points(h.points) if h.points else [])
+
+
+def _points(folder: Path) -> list[Used]:
+    """Every file of points, with what its # inputs name."""
+    found = []
+    for kind in points.kinds(folder):
+        path = folder / f"{kind}{points.SUFFIX}"
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        found.append(Used(path, digest, tuple(points.read(path).about.get("inputs", "").split())))
+    return found
 
 
 def _used(path: Path) -> Used:

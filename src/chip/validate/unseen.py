@@ -1,7 +1,7 @@
-"""Leave one model out: predict it from operator tables that were fitted without any of its shapes.
+"""Leave one model out: predict it from points without any of its shapes.
 
-Tables are learned from operators, not from runs, but a model whose widths were among the measured ones is not a model
-never measured. Here each model is.
+Points are of operators, not of runs, but a model whose widths were among the measured ones is not a model never
+measured. Here each model is.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chip import artifact, codec, engines, hardware, measurements
+from chip import points as point_files
 from chip.dtypes import precision
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head
 from chip.ops.attention import Attention
+from chip.ops.elementwise import OverRows
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
+from chip.points import Group
 from chip.predict.stages import Stage
-from chip.predict.tables import ROW_OPS, Tables
 from chip.runs import Run, id_of
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 from chip.validate.judge import Source, Validation, decoder_of, judge
 from chip.validate.points import Point
 
-Fit = Callable[[Sequence[Measurement]], Tables]
+Fit = Callable[[Sequence[Measurement]], Sequence[Group]]
 Shape = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """One model judged twice at the tables stage: with the tables as they are, and fitted without its shapes."""
+    """One model judged twice at the points stage: with the points as they are, and without its shapes."""
 
     model: str
     left_out: int  # measurements
@@ -41,13 +43,13 @@ class Unseen:
 
 
 def shape(op: Op) -> Shape | None:
-    """What a model fixes of an operator, whatever the number of tokens; None for operators that no table has."""
+    """What a model fixes of an operator, whatever the number of tokens; None for operators without points."""
     if isinstance(op, Linear):
         return op.kind, op.n, op.k
     if isinstance(op, (Attention, MaskedAttention)):
         return op.kind, op.heads, op.kv_heads, op.head_dim
-    if isinstance(op, ROW_OPS):
-        return op.kind, op.cols
+    if isinstance(op, OverRows):
+        return op.kind, op.cols  # type: ignore[attr-defined]
     return None
 
 
@@ -60,22 +62,22 @@ def shapes(decoder: Decoder, engine: str, dtype: str, tp: int) -> set[Shape | No
 
 
 def read(paths: Iterable[Path], gpu: str) -> list[Measurement]:
-    """The measurements that the tables of a GPU were fitted on: these files and no others."""
+    """The measurements that the points of a GPU were made from: these files and no others."""
     h = hardware.find(gpu)
-    if h.tables is None or h.measured is None:
-        raise ChipError(f"{gpu} has no operator tables, so there is no shape to leave out")
-    held = artifact.read(h.tables, Tables.SCHEMA)
-    wanted = set(held.inputs) - {artifact.read(h.measured, HardwareProfile.SCHEMA).id}
+    if h.points is None or h.measured is None:
+        raise ChipError(f"{gpu} has no points of operators, so there is no shape to leave out")
+    held = point_files.read(h.points / f"linear{point_files.SUFFIX}").about.get("inputs", "").split()
+    wanted = set(held) - {artifact.read(h.measured, HardwareProfile.SCHEMA).id}
     found: list[Measurement] = []
     for path in paths:
         header, these = measurements.read(path)
         one = artifact.new(header["schema"], [codec.to_json(m) for m in these], {}).id
         if one not in wanted:
-            raise ChipError(f"{path}: the tables {h.tables.name} were not fitted on it")
+            raise ChipError(f"{path}: the points in {h.points.name} were not made from it")
         wanted.remove(one)
         found += these
     if wanted:
-        raise ChipError(f"{h.tables.name} was also fitted on {', '.join(sorted(wanted))}; give these measurements too")
+        raise ChipError(f"{h.points.name} was also made from {', '.join(sorted(wanted))}; give these measurements too")
     return found
 
 
@@ -96,11 +98,20 @@ def leave_one_model_out(v: Validation, found: Sequence[Measurement], fit: Fit) -
         with tempfile.TemporaryDirectory() as folder:
             profile = Path(folder, h.measured.name)
             shutil.copyfile(h.measured, profile)
-            made = artifact.new(Tables.SCHEMA, codec.to_json(fit(kept)), {})
-            artifact.write(hardware.tables_path(profile), made, indent=None)
-            unseen = judge(mine, str(profile), stage=Stage.TABLES)
-        seen = judge(mine, v.gpu, stage=Stage.TABLES)
+            about = {"device": h.profile.device if h.profile else ""} | _clock(h.points)
+            groups = fit(kept)
+            for kind in dict.fromkeys(g.kind for g in groups):
+                path = hardware.points_folder(profile) / f"{kind}{point_files.SUFFIX}"
+                point_files.write(path, about, [g for g in groups if g.kind == kind])
+            unseen = judge(mine, str(profile), stage=Stage.POINTS)
+        seen = judge(mine, v.gpu, stage=Stage.POINTS)
         yield Unseen(model, len(found) - len(kept), seen.points, unseen.points)
+
+
+def _clock(folder: Path | None) -> dict[str, str]:
+    """How the clock settles is the device's property, whatever model is left out."""
+    about = point_files.read(folder / f"linear{point_files.SUFFIX}").about if folder else {}
+    return {"clock": about["clock"]} if "clock" in about else {}
 
 
 def _only(source: Source, runs: Sequence[Run]) -> Source:

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from chip.engines.vllm import BLOCK_TOKENS, GRAPH_TOKENS
+from chip.engines.vllm.memory import BLOCK_TOKENS
+from chip.engines.vllm.schedule import GRAPH_TOKENS
 from chip.measure.build import Closure, Unsupported, normal, torch_dtype
 from chip.ops.attention import Attention
 from chip.ops.composed import Composed

@@ -1,0 +1,95 @@
+"""HF transformers as it comes: one kernel an operator, a growing cache (DynamicCache), sdpa attention."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from chip.engines.calibration import FAMILIES, HF_ALONE, HF_POINTS, LLAMA, TWO_DEPTHS, all_at
+from chip.engines.context import PANELS, decode_contexts
+from chip.engines.hf import families as hf_families
+from chip.engines.hf import modules as hf_ops
+from chip.engines.playing import Played, Room, Weighted
+from chip.engines.terms import Terms
+from chip.ops.attention import Attention
+from chip.ops.growing_attention import GrowingAttention
+from chip.ops.masked_attention import WindowedAttention
+from chip.timeline import Timeline
+from chip.types import ChipError, Op, Program, Scenario, Seq, Step
+
+NAME = "hf-eager"
+TITLE = "HF transformers, eager, DynamicCache, sdpa"
+LATENT_KV = True
+TERMS = ("gap_s", "first_s", "host_step_s", "host_call_s", "host_kernel_s")
+CAVEAT = (
+    "hf-eager: decode with the flash backend; torch's default (cuDNN) also builds a plan for every new context length, "
+    "tens of milliseconds each"
+)
+KERNELS = hf_ops.KERNELS
+OVERLAPS_STEPS = False  # each step ends with a token that the caller reads
+SDPA = ("cudnn", "flash")  # what a prefill attends with: torch's choice first
+CALIBRATION = all_at((LLAMA, *FAMILIES, *HF_ALONE), TWO_DEPTHS, HF_POINTS)
+# Driver, framework and kernels beside torch's pool: 1.36 to 1.38 GB in the recorded runs on an H200.
+CONTEXT_BYTES = 1.37e9
+# cuBLAS's workspace as torch sets it up on Hopper and newer, one for each stream.
+WORKSPACE_BYTES = 32 * 2**20
+# Of the residual stream's width: the embeddings and the layer's input, which the frames above hold on to, and itself.
+STREAMS = 3
+
+
+def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
+    sdpa = options.get("sdpa", "")
+    if sdpa and sdpa not in SDPA:
+        raise ChipError(f"--sdpa {sdpa[:40]}: {NAME} is predicted with {' or '.join(SDPA)}, no other")
+    return {**hf_ops.RUNS_AS, "attention": sdpa or SDPA[0]}
+
+
+def play(t: Timeline, step: Played, terms: Terms) -> None:
+    """Every kernel is launched by the host."""
+    t.prepare("prepare", terms.host_step_s)
+    for repeat, launches in step.blocks:
+        t.layers(
+            repeat, [x._replace(host_s=terms.host_call_s + terms.host_kernel_s * x.kernels) for x in launches]
+        )  # fmt: skip
+
+
+def room(scenario: Scenario, memory_bytes: float) -> Room:
+    return Room(
+        share=1.0,
+        context_bytes=CONTEXT_BYTES,
+        workspace_bytes=WORKSPACE_BYTES,
+        cache_tokens=scenario.prompt + scenario.output,
+        step_tokens=scenario.batch * scenario.prompt,
+        sequences=scenario.batch,
+        streams=STREAMS,
+        pool=False,
+    )
+
+
+def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
+    return ((Step((Seq(scenario.prompt, 0, scenario.batch),)), 1.0),)
+
+
+def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
+    points = decode_contexts(scenario.prompt, scenario.output - 1, panels)
+    return tuple((Step((Seq(1, past, scenario.batch),)), weight) for past, weight in points)
+
+
+def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
+    if not decode:
+        return hf_ops.spelled(program, _whole, architecture)
+    return hf_families.grown(hf_ops.spelled(program, _growing, architecture))
+
+
+def _whole(op: Op) -> Op:
+    """A prompt attends to itself, under a mask where a window hides some of it."""
+    return _as(WindowedAttention, op) if isinstance(op, Attention) and op.window else op
+
+
+def _growing(op: Op) -> Op:
+    """A decode step joins the new token to the cache before it attends."""
+    return _as(GrowingAttention, op) if isinstance(op, Attention) else op
+
+
+def _as(kind: type[Attention], op: Attention) -> Attention:
+    axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.causal, op.window, op.v_head_dim)
+    return kind(*axes, op.dtype)

@@ -1,0 +1,97 @@
+"""HF transformers with a cache of fixed size (StaticCache) and each step replayed as one CUDA graph.
+
+Attention runs over the whole cache under a mask: neither causality nor the unused tail saves work. A layer with a
+sliding window has a cache of no more slots than that; once they are full, each step moves all of them by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import pairwise
+
+from chip.engines.calibration import HF_POINTS, CalibrationModel
+from chip.engines.context import PANELS
+from chip.engines.fuse import apply
+from chip.engines.hf import modules as hf_ops
+from chip.engines.hf_eager import STREAMS, WORKSPACE_BYTES
+from chip.engines.playing import Played, Room, Weighted
+from chip.engines.terms import Terms
+from chip.ops.attention import Attention
+from chip.ops.kv_append import KvAppend
+from chip.ops.kv_roll import SlidingAppend
+from chip.ops.masked_attention import MaskedAttention, SlidingAttention
+from chip.timeline import Timeline
+from chip.types import Call, Op, Program, Scenario, Seq, Step
+
+NAME = "hf-graph"
+TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
+LATENT_KV = True
+TERMS = ("gap_s", "step_s")
+CAVEAT = ""
+OVERLAPS_STEPS = False
+CALIBRATION = (CalibrationModel("tinyllama-1.1b", (2, 6), HF_POINTS),)
+CONTEXT_BYTES = 1.45e9  # driver, framework and kernels beside torch's pool: 1.38 to 1.46 GB in the recorded runs
+WORKSPACES = 3  # of cuBLAS: of the stream itself, of the warm-up and of the capture
+KERNELS = {**hf_ops.KERNELS, "kv_append": 5}  # three of them count positions
+SPARE_TOKENS = 64  # least room after the prompt
+
+
+def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
+    return {**hf_ops.RUNS_AS, "kv_roll": "torch"}
+
+
+def play(t: Timeline, step: Played, terms: Terms) -> None:
+    t.graph("step", terms.host_step_s, step.device_s + terms.step_s)
+
+
+def room(scenario: Scenario, memory_bytes: float) -> Room:
+    return Room(
+        share=1.0,
+        context_bytes=CONTEXT_BYTES,
+        workspace_bytes=WORKSPACES * WORKSPACE_BYTES,
+        cache_tokens=cache_tokens(scenario),
+        step_tokens=scenario.batch * scenario.prompt,
+        sequences=scenario.batch,
+        streams=STREAMS,
+        pool=False,
+    )
+
+
+def cache_tokens(scenario: Scenario) -> int:
+    return scenario.prompt + max(scenario.output, SPARE_TOKENS)
+
+
+def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
+    return ((Step((Seq(scenario.prompt, 0, scenario.batch, cache_tokens(scenario)),), graph=True), 1.0),)
+
+
+def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
+    """Steps are alike but where a window fills: one for each stretch between."""
+    first, steps = scenario.prompt, max(1, scenario.output - 1)
+    edges = (first, *sorted(w for w in windows if first < w < first + steps), first + steps)
+    slots = cache_tokens(scenario)
+    return tuple(
+        (Step((Seq(1, past, scenario.batch, slots),), graph=True), (end - past) / steps)
+        for past, end in pairwise(edges)
+    )
+
+
+def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
+    return hf_ops.spelled(apply(program, _sliding), _masked, architecture)
+
+
+def _sliding(calls: list[Call]) -> list[Call]:
+    window = next((c.op.window for c in calls if isinstance(c.op, Attention)), 0)
+    if not window:
+        return calls
+    return [
+        Call(c.role, SlidingAppend(c.op.rows, c.op.cols, c.op.dtype, window)) if isinstance(c.op, KvAppend) else c
+        for c in calls
+    ]
+
+
+def _masked(op: Op) -> Op:
+    if not isinstance(op, Attention):
+        return op
+    axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.v_head_dim)
+    return SlidingAttention(*axes, op.dtype, op.window) if op.window else MaskedAttention(*axes, op.dtype)

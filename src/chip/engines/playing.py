@@ -1,0 +1,36 @@
+"""What engines hand over: weighted steps, a step to be played on the timeline, and memory rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from chip.timeline import Launch
+from chip.types import Step
+
+Weighted = tuple[tuple[Step, float], ...]  # steps, and how many steps of the schedule each stands for
+
+
+class Played(NamedTuple):
+    """A step as an engine plays it: its kernels in order, layer by layer, with what each takes on the device."""
+
+    blocks: Sequence[tuple[float, Sequence[Launch]]]  # how often, and its operators; host_s is the engine's to say
+    device_s: float  # all of it, gaps between kernels included
+    rows: int  # sequences
+    graph: bool
+    decode: bool  # all sequences have one new token
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Memory rules of an engine on one GPU."""
+
+    share: float  # of the card that it may use
+    context_bytes: float  # driver, framework and kernels beside the tensors
+    workspace_bytes: float
+    cache_tokens: int  # of one sequence
+    step_tokens: int  # that the largest step has
+    sequences: int  # that run at once
+    streams: int  # of the residual stream's width, alive in a layer
+    pool: bool  # whether all the memory left becomes a pool for the KV cache

@@ -1,0 +1,31 @@
+"""What an engine and its host add to the operators of a step, in seconds: measured on calibration models."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MEANING = {
+    "gap_s": "device, between two kernels",
+    "attention_s": "device, each attention of a decode step: its page tables come cold from memory",
+    "step_s": "device, each step: small kernels around the model",
+    "first_s": "host, once before the first step",
+    "request_s": "host, each request before the first step",
+    "host_step_s": "host, each step",
+    "host_call_s": "host, each operator that it launches by itself",
+    "host_kernel_s": "host, each kernel that it launches by itself",
+    "host_piece_s": "host, each layer that it launches as a piece of a graph",
+}
+ON_DEVICE = ("gap_s", "attention_s", "step_s")
+ON_HOST = tuple(name for name in MEANING if name not in ON_DEVICE)
+
+
+class Terms(NamedTuple):
+    gap_s: float = 0.0
+    attention_s: float = 0.0
+    step_s: float = 0.0
+    first_s: float = 0.0
+    request_s: float = 0.0
+    host_step_s: float = 0.0
+    host_call_s: float = 0.0
+    host_kernel_s: float = 0.0
+    host_piece_s: float = 0.0

@@ -1,0 +1,68 @@
+"""vLLM (V1 engine, offline `LLM` class, default settings without prefix caching)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, CalibrationModel, all_at
+from chip.engines.playing import Played
+from chip.engines.terms import Terms
+from chip.engines.vllm.memory import room
+from chip.engines.vllm.rewrite import rewrite
+from chip.engines.vllm.schedule import decode, prefill
+from chip.timeline import Launch, Timeline
+
+__all__ = ["room", "rewrite", "decode", "prefill"]
+
+NAME = "vllm"
+TITLE = "vLLM, offline LLM class, default settings without prefix caching"
+LATENT_KV = True
+TERMS = ("gap_s", "attention_s", "step_s", "first_s", "request_s", "host_step_s", "host_kernel_s", "host_piece_s")
+CAVEAT = ""
+OVERLAPS_STEPS = True  # asynchronous scheduling
+# Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum. Router: product, choice.
+KERNELS = {"attention": 2, "moe_experts": 6, "moe_router": 2}
+HOPPER, NEXT = 9.0, 10.0
+TOKENS = (
+    *((1, prompt) for prompt in (16, 128, 512, 1024, 2048)),
+    *((8, 16), (32, 16), (32, 128), (32, 512), (128, 16)),
+)
+ONE_DEPTH = ((1, 16), (1, 128), (1, 600), (1, 4096), (8, 16), (8, 512), (32, 16), (32, 128))
+# Two are wide and deep enough that the device sets the time: they tell what kernels take in the engine beyond alone.
+CALIBRATION: tuple[CalibrationModel, ...] = (
+    *all_at((LLAMA,), TWO_DEPTHS, TOKENS),
+    CalibrationModel("mistral-7b", (16, 28), ((1, 128), (1, 1024), (8, 512), (32, 512))),
+    *all_at(FAMILIES, TWO_DEPTHS[1:], ONE_DEPTH),
+)
+
+
+def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
+    """Norms, rotations and activations are what torch.compile makes of them. Attention over pages is FlashAttention-3
+    on Hopper and FlashAttention-2 elsewhere. Experts are Triton kernels."""
+    compiled = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "relu", "rope")
+    return {
+        "linear": "torch",
+        "embedding": "torch",
+        "attention": "fa3" if HOPPER <= capability < NEXT else "flash",
+        **dict.fromkeys(compiled, "compiled cold"),
+        "kv_append": "paged",
+        "moe_experts": "vllm",
+        "moe_router": "vllm",
+        "sampling": "fp32",
+    }
+
+
+def play(t: Timeline, step: Played, terms: Terms) -> None:
+    """A decode step is one graph; a prefill of few tokens one graph a layer, whose attention is launched between; a
+    larger one kernel by kernel."""
+    t.prepare("schedule", terms.host_step_s)
+    if step.graph and step.decode:
+        t.graph("step", 0.0, step.device_s + terms.step_s)
+        return
+    for repeat, launches in step.blocks:
+        if step.graph:
+            took = sum([launch.device_s for launch in launches])
+            t.layers(repeat, [Launch("layer", 1.0, terms.host_piece_s, took)])
+        else:
+            t.layers(repeat, [x._replace(host_s=terms.host_kernel_s * x.kernels) for x in launches])
+    t.graph("sampling", 0.0, terms.step_s)

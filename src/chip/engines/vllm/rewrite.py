@@ -1,0 +1,68 @@
+"""What vLLM launches of a program: merged projections, fused norms, rotations of queries and keys apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chip.engines.fuse import apply, fuse_gelu, fuse_head_norms, fuse_residual_norms, merge_linears
+from chip.ops.attention import Attention
+from chip.ops.bmm import Bmm
+from chip.ops.kv_append import KvAppend
+from chip.ops.linear import Linear
+from chip.ops.mla import Mla
+from chip.ops.rope import Rope
+from chip.types import Call, Program
+
+
+def rotate_apart(calls: list[Call]) -> list[Call]:
+    """torch.compile makes one kernel of the rotation of queries and one of that of keys; one of both where they are
+    alike in number."""
+    attention = next((c.op for c in calls if isinstance(c.op, Attention)), None)
+    if attention is None or attention.heads == attention.kv_heads:
+        return calls
+    out = []
+    for c in calls:
+        if isinstance(c.op, Rope):
+            out.append(Call("q_rope", replace(c.op, heads=attention.heads)))
+            out.append(Call("k_rope", replace(c.op, heads=attention.kv_heads)))
+        else:
+            out.append(c)
+    return out
+
+
+RULES = (
+    merge_linears(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+    merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
+    merge_linears(("shared_gate_proj", "shared_up_proj"), "shared_gate_up_proj"),
+    fuse_residual_norms,
+    fuse_head_norms,
+    rotate_apart,
+    fuse_gelu,
+)
+
+
+def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
+    return apply(program, *RULES, _absorb) if decode else apply(program, *RULES)
+
+
+def _absorb(calls: list[Call]) -> list[Call]:
+    """Decode over a latent cache: the up-projection of keys and values moves into queries and outputs."""
+    up = next((c.op for c in calls if c.role == "kv_up"), None)
+    old = next((c.op for c in calls if c.role == "attention"), None)
+    if not isinstance(up, Linear) or not isinstance(old, Attention):
+        return calls
+    rope_dim = old.head_dim - (up.n // old.heads - old.v_head_dim)
+    nope_dim = old.head_dim - rope_dim
+    out = []
+    for c in calls:
+        if c.role == "kv_up":
+            continue
+        if c.role == "attention":
+            out.append(Call("q_absorb", Bmm(old.heads, up.m, up.k, nope_dim, old.dtype)))
+            out.append(Call("attention", Mla(1, old.heads, up.k, rope_dim, 1, 1, True, old.dtype)))
+            out.append(Call("v_absorb", Bmm(old.heads, up.m, old.v_head_dim, up.k, old.dtype)))
+        elif c.role == "kv_append":
+            out.append(Call(c.role, KvAppend(up.m, up.k + rope_dim, old.dtype)))
+        else:
+            out.append(c)
+    return out

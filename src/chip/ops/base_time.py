@@ -1,0 +1,46 @@
+"""What a kernel should take, from a few physical numbers: the base that measured points correct.
+
+A base has a floor (what the smallest kernel takes), a rate of arithmetic, a rate of memory, and where a kernel's form
+matters, numbers of that form: tiles, waves, splits. They are fitted to measured points (`chip fit`), or come from a
+GPU's ceilings where nothing was measured. Every base grows with the tokens of a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from chip.types import Op
+
+SHARPEST = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class BaseTime:
+    """A floor, then the longer of arithmetic and memory: the roofline."""
+
+    floor_s: float
+    flop_per_s: float
+    bytes_per_s: float
+    sm_count: int = 132
+
+    def seconds(self, op: Any) -> float:
+        flops, read, written = op.cost()
+        longer_s: float = max(flops / self.flop_per_s, (read + written) / self.bytes_per_s)
+        return self.floor_s + longer_s
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesBase(BaseTime):
+    """Products and passes that are kernels of their own, one after the other: their times add."""
+
+    def seconds(self, op: Op) -> float:
+        flops, read, written = op.cost()
+        return self.floor_s + flops / self.flop_per_s + (read + written) / self.bytes_per_s
+
+
+def blend(one: float, other: float, sharp: float) -> float:
+    """The longer of two limits, neither of them quite sharp: near where they meet, a kernel pays for both."""
+    longer, shorter = (one, other) if one > other else (other, one)
+    sharp = min(max(sharp, 1.0), SHARPEST)
+    return longer * (1 + (shorter / longer) ** sharp) ** (1 / sharp) if longer else 0.0

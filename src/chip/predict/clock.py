@@ -1,0 +1,55 @@
+"""How a GPU slows down under load: arithmetic starts at the boost clock and settles, within a fraction of a second, at
+the clock that the power limit allows. Tables were measured somewhere in between; a short prefill runs before that, a
+long one after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import exp
+
+from chip.types import ChipError
+
+NEAR_LIMIT = 0.9  # memory and idle power come on top of the arithmetic's
+
+
+@dataclass(frozen=True)
+class Settling:
+    boost: float  # how much less time than settled arithmetic takes at first
+    measured: float  # time over settled time while the tables were measured
+    time_s: float  # in which the difference falls to 1/e
+    flop_per_s: float  # settled: what draws all the power there is
+
+    @classmethod
+    def read(cls, text: str) -> Settling:
+        """As a line of a file of points has it."""
+        words = dict(word.partition("=")[::2] for word in text.split())
+        try:
+            found = cls(**{f.name: float(words[f.name]) for f in fields(cls)})
+        except (KeyError, ValueError):
+            raise ChipError(f"clock: must give {', '.join(f.name for f in fields(cls))}, got {text[:80]!r}") from None
+        if not (0 <= found.boost < 1 and 0.5 <= found.measured <= 1.5 and found.time_s > 0 and found.flop_per_s > 0):
+            raise ChipError("clock: needs 0 <= boost < 1, measured near 1, and time and rate above 0")
+        return found
+
+    def write(self) -> str:
+        return " ".join(f"{f.name}={getattr(self, f.name):.4g}" for f in fields(self))
+
+    @property
+    def unlimited(self) -> float:
+        """Rate up to which arithmetic keeps its clock: it does not draw all the power there is."""
+        return NEAR_LIMIT * self.flop_per_s
+
+    def factor(self, load_s: float) -> float:
+        """Mean time over that of the tables, for arithmetic that keeps a rested GPU busy for so long."""
+        gone = load_s / self.time_s
+        early = (1 - exp(-gone)) / gone if gone > 1e-9 else 1.0
+        return (1 - self.boost * early) / self.measured
+
+    def lowered(self, load_s: float) -> float:
+        """How far on the way from its boost clock to the settled one such a load has brought a GPU: 0 to 1."""
+        return 1 - exp(-load_s / self.time_s)
+
+    @property
+    def settled(self) -> float:
+        """The same after a long time."""
+        return 1 / self.measured

@@ -1,0 +1,332 @@
+"""The steps of one model on one engine: every operator's time, and the step as the engine plays it on the timeline.
+
+A program is lowered once, for one token: every operator but attention grows with the tokens along one axis, so that a
+step of n tokens needs no lowering of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from math import sqrt
+from typing import Any, NamedTuple
+
+from chip import engines
+from chip.dtypes import Precision
+from chip.engines.context import PANELS
+from chip.engines.playing import Played, Weighted
+from chip.engines.terms import Terms
+from chip.models.decoder import Decoder
+from chip.models.lower import body, head, is_placeholder
+from chip.predict.estimator import INTERPOLATED, Answer, Estimator
+from chip.timeline import Launch, Recorded, Timeline
+from chip.types import Op, Program, Scenario, Step
+
+ATTENTION = "attention"  # the kind of attention over pages
+ENGINE = "engine"  # source and kind of rows that no operator has
+GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
+WAITING, BEFORE = "waiting_for_host", "before_first_step"
+REMEMBERED = 64  # sizes of steps: few, so that a sweep of any length runs in bounded memory
+PRODUCTS = frozenset({
+    "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "alibi_attention", "float_attention",
+    "sink_attention", "moe_experts", "moe_experts_composed", "moe_router", "moe_router_composed",
+})  # fmt: skip
+# Largest ratio between the ceilings of two H200s: a card differs from the next by so much.
+BETWEEN_CARDS = 1.035
+
+
+class Line(NamedTuple):
+    """A row of the breakdown: all calls of one role in a phase."""
+
+    role: str
+    kind: str
+    calls: float
+    seconds: float
+    low_s: float
+    high_s: float
+    bound: str
+    source: str
+    flops: float
+    bytes: float
+
+
+class EngineTerms(NamedTuple):
+    """What an engine and its host add: as expected, at the least and at the most."""
+
+    value: Terms
+    low: Terms
+    high: Terms
+
+
+class Phase:
+    """Prefill (until the last first token) or the mean decode step: its lines, longest first, and their sums."""
+
+    __slots__ = ("bytes", "high_s", "lines", "low_s", "matmul_flops", "seconds")
+
+    def __init__(self, lines: Iterable[Line], low_s: float, high_s: float) -> None:
+        self.lines = sorted(lines, key=_seconds, reverse=True)
+        self.seconds = sum([n.seconds for n in self.lines])
+        self.low_s, self.high_s = min(low_s, self.seconds), max(high_s, self.seconds)
+        self.bytes = sum([n.bytes for n in self.lines])
+        self.matmul_flops = sum([n.flops for n in self.lines if n.kind in PRODUCTS])
+
+
+def _seconds(line: Line) -> float:
+    return line.seconds
+
+
+def interval(lines: Sequence[Line]) -> tuple[float, float, float]:
+    """Seconds of all lines, at the least and at the most. What rests on one roof errs together; what was measured errs
+    each on its own; and cards differ, then in everything."""
+    seconds = sum([n.seconds for n in lines])
+    below = above = (seconds * (BETWEEN_CARDS - 1)) ** 2
+    together: dict[str, tuple[float, float]] = {}
+    for n in lines:
+        low, high = n.seconds - n.low_s, n.high_s - n.seconds
+        if n.source == INTERPOLATED:
+            below += low * low
+            above += high * high
+        else:
+            less, more = together.get(n.source, (0.0, 0.0))
+            together[n.source] = (less + low, more + high)
+    for low, high in together.values():
+        below += low * low
+        above += high * high
+    return seconds, max(0.0, seconds - sqrt(below)), seconds + sqrt(above)
+
+
+class Entry(NamedTuple):
+    """One call of a block: how it is answered for tokens, or, where it attends, for sequences."""
+
+    role: str
+    kind: str
+    kernels: int
+    attends: bool
+    ask: Callable[[Any], Answer]
+
+
+Template = tuple[tuple[int, tuple[Entry, ...]], ...]  # blocks: how often, and what
+Row = tuple[str, str, int, Answer]  # role, kind, kernels, answer
+Rows = list[tuple[int, list[Row]]]
+
+
+class StepModel:
+    """One model on one engine, under one estimator."""
+
+    def __init__(
+        self, decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator,
+        terms: EngineTerms | None = None,
+    ) -> None:  # fmt: skip
+        self.decoder, self.precision, self.tp = decoder, precision, tp
+        self.engine = engines.get(engine)
+        self.estimator, self.terms = estimator, terms
+        layers, kernels = body(decoder, 1, precision, tp), self.engine.KERNELS
+        last = self.engine.rewrite(head(decoder, 1, precision, tp), False, decoder.architecture)
+        one_token = self.engine.rewrite(layers, True, decoder.architecture)
+        several = self.engine.rewrite(layers, False, decoder.architecture)
+        self._asked: dict[Op, Callable[[Any], Answer]] = {}
+        self._decode, self._prefill, self._head = (self._template(p, kernels) for p in (one_token, several, last))
+        self.windows = {getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0}
+        self._body = lru_cache(maxsize=REMEMBERED)(self._body_rows)
+        self._last = lru_cache(maxsize=REMEMBERED)(self._head_rows)
+
+    def _template(self, program: Program, kernels: Mapping[str, int]) -> Template:
+        return tuple((b.repeat, tuple(self._entry(c.role, c.op, kernels) for c in b.calls)) for b in program.blocks)
+
+    def _entry(self, role: str, op: Op, kernels: Mapping[str, int]) -> Entry:
+        attends = is_placeholder(op)
+        ask = self._asked.get(op)
+        if ask is None:
+            made = lru_cache(maxsize=REMEMBERED)(self.estimator.over(op)) if attends else self.estimator.along(op)
+            ask = self._asked[op] = made
+        return Entry(role, op.kind, kernels.get(op.kind, op.KERNELS), attends, ask)
+
+    def panels(self, s: Scenario) -> int:
+        """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
+        bend where that outgrows a sliding window and the stairs of waves and splits: over a short stretch the middle
+        does."""
+        if any(s.prompt < w < s.prompt + s.output for w in self.windows):
+            return PANELS
+        return 1 if 4 * s.output > s.prompt else 0
+
+    # -- operators of a step ----------------------------------------------------------------------------------------
+    def _body_rows(self, tokens: int, decode: bool) -> list[tuple[int, list[Row | None]]]:
+        """Rows of a step of so many tokens, None where a call attends."""
+        return [
+            (repeat, [None if e.attends else (e.role, e.kind, e.kernels, e.ask(tokens)) for e in entries])
+            for repeat, entries in (self._decode if decode else self._prefill)
+        ]
+
+    def _head_rows(self, rows: int) -> Rows:
+        return [(n, [(e.role, e.kind, e.kernels, e.ask(rows)) for e in entries]) for n, entries in self._head]
+
+    def rows(self, step: Step) -> Rows:
+        """Every operator of a step, in order."""
+        decode = all(s.new == 1 for s in step.seqs)
+        found: Rows = []
+        template = self._decode if decode else self._prefill
+        for (repeat, held), (_, entries) in zip(self._body(step.tokens, decode), template):
+            calls: list[Row] = []
+            for row, e in zip(held, entries):
+                if row is not None:
+                    calls.append(row)
+                else:
+                    calls += [(e.role, e.kind, e.kernels, e.ask(seq)) for seq in step.seqs]
+            found.append((repeat, calls))
+        return found + self._last(step.rows)
+
+    def _clocked(self, found: Sequence[tuple[Rows, float]], first: bool) -> list[tuple[Rows, float]]:
+        """With arithmetic at the clock it runs at: a prefill finds a rested GPU, decode steps one that has settled."""
+        settling = self.estimator.settling
+        if settling is None:
+            return list(found)
+        factor = settling.settled
+        if first:
+            factor = settling.factor(sum([w * n * r[3][0] for rows, w in found for n, calls in rows for r in calls]))
+        most = settling.unlimited
+        return [([(n, [_at(r, factor, most) for r in calls]) for n, calls in rows], w) for rows, w in found]
+
+    # -- phases -----------------------------------------------------------------------------------------------------
+    def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
+        return self._phase(self.engine.prefill(s, memory_bytes), s)
+
+    def decode(self, s: Scenario, memory_bytes: float) -> Phase:
+        return self._phase(self.engine.decode(s, memory_bytes, self.panels(s), self.windows), None)
+
+    def _phase(self, steps: Weighted, asked: Scenario | None) -> Phase:
+        """`asked` where the steps end with the first tokens."""
+        found = self._clocked([(self.rows(step), weight) for step, weight in steps], asked is not None)
+        lines = list(lines_of(found).values())
+        seconds, low_s, high_s = interval(lines)
+        if self.terms is None or not seconds:
+            return Phase(lines, low_s, high_s)
+        scaled = zip(self.terms, (1.0, low_s / seconds, high_s / seconds))
+        times = [self._played(steps, found, terms, scale, asked) for terms, scale in scaled]
+        value, least, most = times
+        lines += [
+            Line(role, ENGINE, calls, v, lo, hi, bound, ENGINE, 0.0, 0.0)
+            for (role, calls, bound), v, lo, hi in zip(ADDED, value.parts, least.parts, most.parts)
+            if v or hi
+        ]  # fmt: skip
+        return Phase(lines, least.seconds, most.seconds)
+
+    def _played(
+        self, steps: Weighted, found: Sequence[tuple[Rows, float]], terms: Terms, scale: float, asked: Scenario | None
+    ) -> Added:
+        """The steps on the timeline, every operator's time times `scale`."""
+        gaps = attending = worked = seconds = 0.0
+        before = terms.first_s + terms.request_s * asked.batch if asked else 0.0
+        t = Timeline()
+        t.prepare("submit", before)
+        for (step, weight), (rows, _) in zip(steps, found):
+            played = _play(step, rows, terms, scale)
+            own = Timeline() if asked is None else t
+            host_s, worked_s = own.host_s, own.worked_s
+            self.engine.play(own, played, terms)
+            launched = sum([n * r[2] for n, calls in rows for r in calls])
+            gaps += weight * launched * terms.gap_s
+            if played.decode:
+                attending += (
+                    weight * terms.attention_s * sum([n for n, calls in rows for r in calls if r[1] == ATTENTION])
+                )
+            if asked is None:
+                worked += weight * own.worked_s
+                seconds += weight * self._period(own, terms)
+            else:
+                worked += weight * (own.worked_s - worked_s)
+                t.skip(weight - 1, own.host_s - host_s, own.worked_s - worked_s)
+        if asked is not None:
+            seconds = t.device_s
+        around = terms.step_s * sum([w for _, w in steps])
+        return Added(seconds, (gaps, attending, around, max(0.0, seconds - worked - before), before))
+
+    def _period(self, t: Timeline, terms: Terms) -> float:
+        """What a decode step takes among its like: where the host prepares the next one meanwhile, the longer of what
+        either queue needs."""
+        if not self.engine.OVERLAPS_STEPS:
+            return t.device_s
+        return max(t.host_s, t.device_s - terms.host_step_s)
+
+    def subject(self, s: Scenario, memory_bytes: float, first: bool) -> Subject:
+        """A phase whose operators are known, to be timed under any terms."""
+        if first:
+            steps = self.engine.prefill(s, memory_bytes)
+        else:
+            steps = self.engine.decode(s, memory_bytes, self.panels(s), self.windows)
+        found = self._clocked([(self.rows(step), weight) for step, weight in steps], first)
+        return Subject(self, steps, found, s if first else None)
+
+    def timeline(self, step: Step) -> Recorded:
+        """One step played kernel by kernel."""
+        rows = self._clocked([(self.rows(step), 1.0)], False)[0][0]
+        terms = self.terms.value if self.terms else Terms()
+        t = Recorded()
+        self.engine.play(t, _play(step, rows, terms, 1.0), terms)
+        return t
+
+
+class Subject(NamedTuple):
+    """Steps with their operators' times."""
+
+    model: StepModel
+    steps: Weighted
+    found: Sequence[tuple[Rows, float]]
+    asked: Scenario | None
+
+    def seconds(self, terms: Terms) -> float:
+        return self.model._played(self.steps, self.found, terms, 1.0, self.asked).seconds
+
+
+class Added(NamedTuple):
+    """A phase on the timeline: its seconds, and those of them that no operator has."""
+
+    seconds: float
+    parts: tuple[float, ...]  # as ADDED
+
+
+ADDED = (
+    (GAPS, 1.0, "launch"), (ATTENDING, 1.0, "memory"), (AROUND, 1.0, "launch"), (WAITING, 1.0, "host"),
+    (BEFORE, 1.0, "host"),
+)  # fmt: skip
+
+
+def _play(step: Step, rows: Rows, terms: Terms, scale: float) -> Played:
+    blocks, device_s = [], 0.0
+    decode = all(s.new == 1 for s in step.seqs)
+    more_s = {ATTENTION: terms.attention_s} if decode else {}
+    for repeat, calls in rows:
+        launches = [
+            Launch(role, n, 0.0, a[0] * scale + terms.gap_s * n + more_s.get(kind, 0.0)) for role, kind, n, a in calls
+        ]
+        device_s += repeat * sum([launch[3] for launch in launches])
+        blocks.append((repeat, launches))
+    return Played(blocks, device_s, step.rows, step.graph, decode)
+
+
+def _at(row: Row, factor: float, most: float) -> Row:
+    """At another clock where it is arithmetic that draws all the power there is."""
+    role, kind, kernels, (seconds, low_s, high_s, bound, source, flops, moved) = row
+    if flops <= most * seconds or source != INTERPOLATED:
+        return row
+    return role, kind, kernels, (seconds * factor, low_s * factor, high_s * factor, bound, source, flops, moved)
+
+
+def lines_of(found: Iterable[tuple[Rows, float]]) -> dict[str, Line]:
+    """Rows of one role added up; kind, bound and source are those of the longest."""
+    merged: dict[str, Line] = {}
+    for rows, weight in found:
+        for repeat, calls in rows:
+            n = weight * repeat
+            for role, kind, _, (seconds, low_s, high_s, bound, source, flops, moved) in calls:
+                new = Line(role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n)
+                old = merged.get(role)
+                merged[role] = new if old is None else _added(old, new)
+    return merged
+
+
+def _added(old: Line, new: Line) -> Line:
+    longer = old if old.seconds > new.seconds else new
+    return Line(
+        old.role, longer.kind, old.calls + new.calls, old.seconds + new.seconds, old.low_s + new.low_s,
+        old.high_s + new.high_s, longer.bound, longer.source, old.flops + new.flops, old.bytes + new.bytes,
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Two queues: the host, which prepares steps and launches kernels, and the device, which runs them in order.
+
+A kernel starts when it has been launched and the one before it has ended. This is the one place where host and device
+times meet: `chip predict` plays one step of it, `chip simulate` thousands. Layers that are alike are not walked through
+one by one: what n of them do to the two queues has a closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Launch(NamedTuple):
+    """One operator's kernels, launched one by one: `host_s` for all of them, then `device_s` in all."""
+
+    name: str
+    kernels: float
+    host_s: float
+    device_s: float
+
+
+class Event(NamedTuple):
+    queue: str  # "host" or "device"
+    name: str
+    start_s: float
+    seconds: float
+
+
+class Timeline:
+    """Where the two queues have got to, in seconds from the start."""
+
+    __slots__ = ("device_s", "host_s", "worked_s")
+
+    def __init__(self) -> None:
+        self.host_s = self.device_s = 0.0
+        self.worked_s = 0.0  # of the device
+
+    def prepare(self, name: str, seconds: float) -> None:
+        """Work of the host alone."""
+        self.host_s += seconds
+
+    def graph(self, name: str, launch_s: float, device_s: float) -> None:
+        """Many kernels as one launch."""
+        self.host_s += launch_s
+        self.device_s = max(self.host_s, self.device_s) + device_s
+        self.worked_s += device_s
+
+    def layers(self, repeat: float, launches: Sequence[Launch]) -> None:
+        """`repeat` times the same kernels in the same order.
+
+        One layer advances the host by h and the device by d, or, if the device has to wait, to where the host was plus
+        `behind`: the longest way through the layer that begins with a launch. So after n layers the device is at the
+        latest of: never having waited; having waited for the first layer's launches, or the last's, n - 1 layers of
+        the slower queue later or before.
+        """
+        host_s = device_s = behind = 0.0
+        for _, kernels, launch_s, run_s in launches:
+            host_s += launch_s
+            # waits for the first kernel of the operator, or only for its last
+            behind = max(behind + run_s, host_s - launch_s + launch_s / kernels + run_s, host_s + run_s / kernels)
+            device_s += run_s
+        slower = (repeat - 1) * max(host_s, device_s)
+        self.device_s = max(self.device_s + repeat * device_s, self.host_s + behind + slower)
+        self.host_s += repeat * host_s
+        self.worked_s += repeat * device_s
+
+    def skip(self, steps: float, host_s: float, device_s: float) -> None:
+        """So many more steps like the one before, each of so much of either queue."""
+        ahead = max(host_s, device_s) * steps
+        self.device_s += ahead
+        self.host_s = max(self.host_s + steps * host_s, self.host_s)
+        self.worked_s += steps * device_s
+
+
+class Recorded(Timeline):
+    """The same walked through kernel by kernel, with every event kept."""
+
+    __slots__ = ("events",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+
+    def prepare(self, name: str, seconds: float) -> None:
+        if seconds:
+            self.events.append(Event("host", name, self.host_s, seconds))
+        super().prepare(name, seconds)
+
+    def graph(self, name: str, launch_s: float, device_s: float) -> None:
+        self.events.append(Event("host", f"launch {name}", self.host_s, launch_s))
+        super().graph(name, launch_s, device_s)
+        self.events.append(Event("device", name, self.device_s - device_s, device_s))
+
+    def layers(self, repeat: float, launches: Sequence[Launch]) -> None:
+        for _ in range(round(repeat)):
+            for name, kernels, launch_s, run_s in launches:
+                for _ in range(max(1, round(kernels))):
+                    one, ran = launch_s / kernels, run_s / kernels
+                    self.events.append(Event("host", f"launch {name}", self.host_s, one))
+                    self.host_s += one
+                    start = max(self.host_s, self.device_s)
+                    self.events.append(Event("device", name, start, ran))
+                    self.device_s = start + ran
+                    self.worked_s += ran
+
+
+def chrome(events: Sequence[Event], title: str) -> dict[str, object]:
+    """As a trace that chrome://tracing and Perfetto open: one track for the host, one for the device."""
+    tracks = {"host": 1, "device": 2}
+    named: list[dict[str, object]] = [
+        {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": title}},
+        *(
+            {"name": "thread_name", "ph": "M", "pid": 1, "tid": tid, "args": {"name": queue}}
+            for queue, tid in tracks.items()
+        ),
+    ]
+    for e in events:
+        times = {"ts": round(e.start_s * 1e6, 4), "dur": round(e.seconds * 1e6, 4)}
+        named.append({"name": e.name, "ph": "X", "pid": 1, "tid": tracks[e.queue], **times})
+    return {"traceEvents": named, "displayTimeUnit": "ms"}
