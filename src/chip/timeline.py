@@ -12,12 +12,18 @@ from typing import NamedTuple
 
 
 class Launch(NamedTuple):
-    """One operator's kernels, launched one by one: `host_s` for all of them, then `device_s` in all."""
+    """One operator: so many kernels, launched one by one, which take so long in all."""
 
     name: str
     kernels: float
-    host_s: float
-    device_s: float
+    seconds: float
+
+
+class HostCost(NamedTuple):
+    """What the host takes to launch an operator by itself: for the call, and for each of its kernels."""
+
+    call_s: float
+    kernel_s: float
 
 
 class Event(NamedTuple):
@@ -30,9 +36,11 @@ class Event(NamedTuple):
 class Timeline:
     """Where the two queues have got to, in seconds from the start."""
 
-    __slots__ = ("device_s", "host_s", "worked_s")
+    __slots__ = ("device_s", "gap_s", "host_s", "scale", "worked_s")
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float = 1.0, gap_s: float = 0.0) -> None:
+        """`scale`: times every kernel's own time; `gap_s`: the device's pause after each kernel."""
+        self.scale, self.gap_s = scale, gap_s
         self.host_s = self.device_s = 0.0
         self.worked_s = 0.0  # of the device
 
@@ -46,7 +54,7 @@ class Timeline:
         self.device_s = max(self.host_s, self.device_s) + device_s
         self.worked_s += device_s
 
-    def layers(self, repeat: float, launches: Sequence[Launch]) -> None:
+    def layers(self, repeat: float, launches: Sequence[Launch], cost: HostCost) -> None:
         """`repeat` times the same kernels in the same order.
 
         One layer advances the host by h and the device by d, or, if the device has to wait, to where the host was plus
@@ -55,7 +63,9 @@ class Timeline:
         the slower queue later or before.
         """
         host_s = device_s = behind = 0.0
-        for _, kernels, launch_s, run_s in launches:
+        (call_s, kernel_s), scale, gap_s = cost, self.scale, self.gap_s
+        for _, kernels, seconds in launches:
+            launch_s, run_s = call_s + kernel_s * kernels, seconds * scale + gap_s * kernels
             host_s += launch_s
             # waits for the first kernel of the operator, or only for its last
             behind = max(behind + run_s, host_s - launch_s + launch_s / kernels + run_s, host_s + run_s / kernels)
@@ -78,8 +88,8 @@ class Recorded(Timeline):
 
     __slots__ = ("events",)
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, scale: float = 1.0, gap_s: float = 0.0) -> None:
+        super().__init__(scale, gap_s)
         self.events: list[Event] = []
 
     def prepare(self, name: str, seconds: float) -> None:
@@ -92,9 +102,11 @@ class Recorded(Timeline):
         super().graph(name, launch_s, device_s)
         self.events.append(Event("device", name, self.device_s - device_s, device_s))
 
-    def layers(self, repeat: float, launches: Sequence[Launch]) -> None:
+    def layers(self, repeat: float, launches: Sequence[Launch], cost: HostCost) -> None:
         for _ in range(round(repeat)):
-            for name, kernels, launch_s, run_s in launches:
+            for name, kernels, seconds in launches:
+                launch_s = cost.call_s + cost.kernel_s * kernels
+                run_s = seconds * self.scale + self.gap_s * kernels
                 for _ in range(max(1, round(kernels))):
                     one, ran = launch_s / kernels, run_s / kernels
                     self.events.append(Event("host", f"launch {name}", self.host_s, one))

@@ -13,9 +13,9 @@ Weighted = tuple[tuple[Step, float], ...]  # steps, and how many steps of the sc
 
 
 class Played(NamedTuple):
-    """A step as an engine plays it: its kernels in order, layer by layer, with what each takes on the device."""
+    """A step as an engine plays it."""
 
-    blocks: Sequence[tuple[float, Sequence[Launch]]]  # how often, and its operators; host_s is the engine's to say
+    blocks: Sequence[tuple[float, Sequence[Launch]]]  # its operators in order: how often, and what
     device_s: float  # all of it, gaps between kernels included
     rows: int  # sequences
     graph: bool

@@ -6,9 +6,10 @@ FLOPs, so a prefill of n tokens costs exactly what its n decode steps cost.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log2
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from chip.dtypes import BYTES
 from chip.ops.attention_kernels import CudnnBase, FlashBase, TiledBase
@@ -16,6 +17,8 @@ from chip.ops.base_time import BaseTime
 from chip.types import ChipError, Cost, Op, Seq
 
 BASES: dict[str, type[BaseTime]] = {"fa3": TiledBase, "cudnn": CudnnBase}  # the others are FlashAttention-2
+# a key, the operator of two sizes, the two sizes, and where its nodes lie among the points if not where they say
+Sheet = tuple[tuple[object, ...], Callable[[int, int], Any], tuple[int, int], Callable[[Any], tuple[float, ...]] | None]
 DECODE = 1.0  # how far a step of single tokens lies from one of several
 
 
@@ -127,3 +130,21 @@ class Attention(Op):
         if not self.window or self.kv_len <= self.window:
             return replace(self, window=0) if self.window else self
         return replace(self, kv_len=self.window, window=0) if self.q_len == 1 else None
+
+    def sheet(self) -> Sheet | None:
+        """How its time is looked up over two sizes: sequences and keys where all tokens are new or there is one a
+        sequence; new and past tokens of a single sequence. None where it must be asked for as it is."""
+        like = self.like_measured()
+        if like is None:
+            return None
+        cls: Any = type(self)
+        heads = (self.heads, self.kv_heads, self.head_dim)
+        rest = (self.causal, 0, self.v_head_dim, self.dtype)
+        if like.q_len == 1:
+            return (like.kind, "single"), lambda n, k: cls(n, *heads, 1, k, *rest), (like.batch, like.kv_len), None
+        if like.q_len == like.kv_len:
+            return (like.kind, "prompt"), lambda n, k: cls(n, *heads, k, k, *rest), (like.batch, like.kv_len), None
+        if like.batch > 1:
+            return None
+        sizes = (like.q_len, like.kv_len - like.q_len)
+        return (like.kind, "chunk"), lambda q, past: cls(1, *heads, q, q + past, *rest), sizes, None

@@ -84,6 +84,9 @@ class Composed(Attention):
     def like_measured(self) -> Self | None:
         return self
 
+    def sheet(self) -> None:
+        return None
+
     def merged(self) -> Pointwise:
         """The result copied from heads before tokens to tokens before heads."""
         values = self.score_rows * (self.v_head_dim or self.head_dim)

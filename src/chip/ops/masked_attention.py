@@ -12,11 +12,12 @@ from math import ceil, gcd, log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.attention import DECODE, Attention
+from chip.ops.attention import DECODE, Attention, Sheet
 from chip.ops.base_time import BaseTime
 from chip.types import ChipError, Cost, Op, Seq
 
 TILE = 128  # queries and keys that cuDNN's kernels take at a time
+SPARE = 64  # slots of a cache beyond the prompt
 MASK_PIECE = 64  # elements of a mask's row that are read at once, at most
 
 
@@ -118,6 +119,22 @@ class MaskedAttention(Op):
 
     def like_measured(self) -> MaskedAttention | None:
         return None if self.v_head_dim not in (0, self.head_dim) else self
+
+    def sheet(self) -> Sheet | None:
+        """As that of plain attention. A prompt is looked up over a cache with SPARE slots, aligned as its own is."""
+        if self.like_measured() is None:
+            return None
+        heads, rest = (self.heads, self.kv_heads, self.head_dim), (self.v_head_dim, self.dtype)
+        if self.q_len == 1:
+            sizes = (self.batch, self.kv_len)
+            return (self.kind, "single"), lambda n, k: MaskedAttention(n, *heads, 1, k, *rest), sizes, None
+        aligned = self.place()[-1]
+        return (
+            (self.kind, aligned),
+            lambda n, q: MaskedAttention(n, *heads, q, q + SPARE, *rest),
+            (self.batch, self.q_len),
+            lambda op: (*op.place()[:-1], aligned),
+        )
 
 
 @dataclass(frozen=True, slots=True)

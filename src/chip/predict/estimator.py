@@ -20,9 +20,10 @@ from chip.ops.attention import Attention
 from chip.ops.base_time import BaseTime
 from chip.ops.composed import Composed
 from chip.ops.elementwise import OverRows
+from chip.ops.masked_attention import MaskedAttention
 from chip.points import Group, PointFile
 from chip.predict.clock import Settling
-from chip.predict.interpolate import Z90, Curve, Points, Sheet, Timed
+from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Curve, Points, Sheet, Timed
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Cost, Estimate, Op, Seq
@@ -200,54 +201,63 @@ class Estimator:
     def along(self, op: Op) -> AlongTokens:
         """For an operator lowered for one token: its answer for any number of tokens."""
         make = grown(op)
+        if isinstance(op, (AllReduce, Composed)):
+            return lambda tokens: answer(*self(make(tokens)))
         like, points = op.like_measured(), self.points(op)
         if like is None or points is None:
-            return lambda tokens: answer(*self(make(tokens)))
-        grow = grown(like)
-        costs = [make(n).cost() for n in (1, 2, 4)]
-        straight = all(c[i] - b[i] == 2 * (b[i] - a[i]) for a, b, c in (costs,) for i in range(3))
+            return self._base_along(op, make)
+        grow, nodes = grown(like), PRODUCT_NODES if op.kind == PRODUCT else TOKEN_NODES
         curve: list[Curve] = []
 
         def at(tokens: int) -> Answer:
             if not curve:
-                curve.append(Curve(grow, points))
+                curve.append(Curve(grow, points, nodes))
             seconds, spread = curve[0](tokens)
-            if straight:
-                a, b = costs[0], costs[1]
-                cost = Cost(*(x + (y - x) * (tokens - 1) for x, y in zip(a, b)))
-            else:
-                cost = make(tokens).cost()
+            cost = make(tokens).cost()
             off = exp(Z90 * spread)
             bound = self._bound(op, cost, seconds)
             return seconds, seconds / off, seconds * off, bound, INTERPOLATED, cost[0], cost[1] + cost[2]
 
         return at
 
-    def over(self, op: Any) -> OverSequences:
-        """For attention and what else depends on sequences: its answer for any of them."""
-        sheets: dict[tuple[str, bool], Sheet] = {}
+    def _base_along(self, op: Op, make: Callable[[int], Op]) -> AlongTokens:
+        """Of an operator without points."""
+        value, fast, slow = (base.seconds for base in self._base(op, ""))
+        source = self.roof.source
 
-        def at(seq: Seq) -> Answer:
-            placed = op.over(seq)
-            like = placed.like_measured() if isinstance(placed, Attention) else None
-            points = self.points(placed) if like is not None else None
-            single = seq.new == 1
-            if like is None or points is None or isinstance(placed, Composed) or (not single and seq.past):
-                return answer(*self(placed))
-            sheet = sheets.get((placed.kind, single))
-            if sheet is None:
-                sheet = sheets[placed.kind, single] = Sheet(_sized(like, single), points)
-            cost = placed.cost()
-            return answer(self._interpolated(sheet(like.batch, like.kv_len), placed, cost), cost)
+        def at(tokens: int) -> Answer:
+            more = make(tokens)
+            cost, seconds = more.cost(), value(more)
+            bound = self._bound(op, cost, seconds)
+            return seconds, fast(more), slow(more), bound, source, cost[0], cost[1] + cost[2]
 
         return at
 
+    def over(self, op: Any) -> OverSequences:
+        """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
+        sheets: dict[tuple[object, ...], tuple[Sheet, Callable[[Op], float]] | None] = {}
 
-def _sized(op: Attention, single: bool) -> Callable[[int, int], Attention]:
-    """The same heads for so many sequences and keys: of one token each, or of nothing but new tokens."""
-    if single:
-        return lambda batch, keys: replace(op, batch=batch, q_len=1, kv_len=keys)
-    return lambda batch, keys: replace(op, batch=batch, q_len=keys, kv_len=keys)
+        def at(seq: Seq) -> Answer:
+            placed = op.over(seq)
+            found = placed.sheet() if isinstance(placed, (Attention, MaskedAttention)) else None
+            if found is None:
+                return answer(*self(placed))
+            key, make, sizes, place = found
+            if key not in sheets:
+                points = self.points(placed)
+                sheets[key] = (Sheet(make, points, place), points.base.seconds) if points else None
+            held = sheets[key]
+            if held is None:
+                return answer(*self(placed))
+            sheet, base = held
+            seconds, spread = sheet(*sizes)
+            like, node = placed.like_measured(), make(*sizes)
+            if node != like and like is not None:
+                seconds *= base(like) / base(node)
+            cost = placed.cost()
+            return answer(self._interpolated(Timed(seconds, spread), placed, cost), cost)
+
+        return at
 
 
 def _times(base: BaseTime, factor: float) -> BaseTime:

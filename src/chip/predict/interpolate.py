@@ -7,8 +7,9 @@ predicts those points from the others. Beyond the points the last correction goe
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
+from heapq import nsmallest
 from math import exp, log, sqrt
 from typing import NamedTuple
 
@@ -23,7 +24,8 @@ REACH = 1.0  # distance to the nearest point from which on the spread grows, ...
 GROWTH = 0.1  # ... by so much for each more
 UNKNOWN_SPREAD = 0.15  # of points that nobody judged by the others
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
-MOST_NODES = 4096  # of a sheet: a sweep of any length runs in bounded memory
+FAR = 1e9  # squared distance of what does not count
+MOST_ROWS = 256  # of a sheet: a sweep of any length runs in bounded memory
 
 
 class Correction(NamedTuple):
@@ -45,6 +47,7 @@ class Points:
         self.residuals = [log(s / base.seconds(op)) for op, s in zip(group.ops, group.seconds)]
         loo = group.loo or (UNKNOWN_SPREAD,) * len(group.ops)
         self.variances = [log(1 + e) ** 2 for e in loo]
+        self._columns = list(zip(*self.places))  # by axis
 
     def seconds(self, op: Op) -> Timed:
         found = self.corrections([op.place()])[0]
@@ -52,44 +55,65 @@ class Points:
 
     def corrections(self, places: Sequence[tuple[float, ...]], but: int = -1) -> list[Correction]:
         """Of several places, which mostly share all coordinates but one or two. `but`: a point to leave out."""
-        first = places[0]
-        moving = [a for a in range(len(first)) if any(p[a] != first[a] for p in places)]
-        still = [a for a in range(len(first)) if a not in moving]
-        rows = []
-        for i, (x, r, v) in enumerate(zip(self.places, self.residuals, self.variances)):
-            if i != but:
-                rows.append((sum([(x[a] - first[a]) ** 2 for a in still]), [x[a] for a in moving], r, v))
-        rows.sort(key=_first)
-        return [_nearest(rows, [p[a] for a in moving]) for p in places]
+        first, last = places[0], places[-1]
+        moving = [a for a in range(len(first)) if first[a] != last[a]]
+        apart = [0.0] * len(self.places)  # squared distance along the axes that all places share
+        for a, column in enumerate(self._columns):
+            if a not in moving:
+                at = first[a]
+                apart = [d2 + (x - at) * (x - at) for d2, x in zip(apart, column)]
+        if but >= 0:
+            apart[but] = FAR
+        if not moving:
+            return [_mean(nsmallest(NEAREST, zip(apart, self.residuals, self.variances)))]
+        order = sorted(range(len(apart)), key=apart.__getitem__)
+        held = (apart, *(self._columns[a] for a in moving), self.residuals, self.variances)
+        rows = list(zip(*([column[i] for i in order] for column in held)))
+        search = _nearest_along if len(moving) == 1 else _nearest
+        return [_mean(search(rows, [p[a] for a in moving])) for p in places]
 
 
-def _first(row: tuple[float, list[float], float, float]) -> float:
-    return row[0]
+Near = list[tuple[float, float, float]]  # squared distance, residual, variance
 
 
-def _nearest(rows: Sequence[tuple[float, list[float], float, float]], at: Sequence[float]) -> Correction:
-    """`rows`: squared distance along the axes that all places share, coordinates along the others, residual, variance;
-    nearest first, so that the search can stop."""
-    best: list[tuple[float, float, float]] = []
-    worst = float("inf")
-    for d2, x, residual, variance in rows:
-        if d2 >= worst:
+def _nearest_along(rows: Sequence[tuple[float, ...]], at: Sequence[float]) -> Near:
+    """Along one axis. `rows` come nearest first along the others, so that the search can stop."""
+    best: Near = []
+    worst, (there,) = FAR, at
+    for apart, x, residual, variance in rows:
+        if apart >= worst:
             break
-        for a, b in zip(x, at):
-            d2 += (a - b) * (a - b)
+        d2 = apart + (x - there) * (x - there)
         if d2 < worst:
             insort(best, (d2, residual, variance))
             if len(best) > NEAREST:
                 best.pop()
-            if len(best) == NEAREST:
                 worst = best[-1][0]
-    if not best:
-        return Correction(0.0, UNKNOWN_SPREAD)
-    weights = [1 / (d2 + NOISE) for d2, _, _ in best]
+    return best
+
+
+def _nearest(rows: Sequence[tuple[float, ...]], at: Sequence[float]) -> Near:
+    """The same along several axes."""
+    best: Near = []
+    worst = FAR
+    for apart, *x, residual, variance in rows:
+        if apart >= worst:
+            break
+        d2 = apart + sum([(a - b) * (a - b) for a, b in zip(x, at)])
+        if d2 < worst:
+            insort(best, (d2, residual, variance))
+            if len(best) > NEAREST:
+                best.pop()
+                worst = best[-1][0]
+    return best
+
+
+def _mean(near: Near) -> Correction:
+    weights = [1 / (d2 + NOISE) for d2, _, _ in near]
     total = sum(weights)
-    value = sum([w * b[1] for w, b in zip(weights, best)]) / total
-    variance = sum([w * b[2] for w, b in zip(weights, best)]) / total
-    beyond = max(0.0, sqrt(best[0][0]) - REACH)
+    value = sum([w * r for w, (_, r, _) in zip(weights, near)]) / total
+    variance = sum([w * v for w, (_, _, v) in zip(weights, near)]) / total
+    beyond = max(0.0, sqrt(near[0][0]) - REACH)
     return Correction(value, max(LEAST_SPREAD, sqrt(variance)) + GROWTH * beyond)
 
 
@@ -97,8 +121,7 @@ def _nodes(per_octave: int, octaves: int) -> list[int]:
     return sorted({round(2 ** (i / per_octave)) for i in range(per_octave * octaves + 1)})
 
 
-TOKEN_NODES = _nodes(2, 17)
-SHEET_NODES = _nodes(1, 24)
+PRODUCT_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more stairs than a pass over rows
 
 
 class Curve:
@@ -119,13 +142,8 @@ class Curve:
         if tokens >= nodes[-1]:
             grown = self._base(self._make(tokens)) / self._bases[-1]
             return Timed(self._times[-1] * grown, self._spreads[-1])
-        low, high = 0, len(nodes) - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if nodes[middle] <= tokens:
-                low = middle
-            else:
-                high = middle
+        low = bisect_right(nodes, tokens) - 1
+        high = low + 1
         if nodes[low] == tokens:
             return Timed(self._times[low], self._spreads[low])
         share = _share(self._base(self._make(tokens)), self._bases[low], self._bases[high],
@@ -154,18 +172,25 @@ def _rising(times: Sequence[float]) -> list[float]:
     return [sqrt(a * b) for a, b in zip(above, reversed(below))]
 
 
+def _own_place(op: Op) -> tuple[float, ...]:
+    return op.place()
+
+
 class Sheet:
     """An operator's time over two sizes, such as sequences and context: as a curve, its nodes found when needed. Along
     the second size times never fall."""
 
-    __slots__ = ("_known", "_make", "_points", "_rows")
+    __slots__ = ("_make", "_place", "_points", "_rows")
 
-    def __init__(self, make: Callable[[int, int], Op], points: Points) -> None:
-        self._make, self._points = make, points
+    def __init__(
+        self, make: Callable[[int, int], Op], points: Points, place: Callable[[Op], tuple[float, ...]] | None = None
+    ) -> None:
+        """`place`: where its nodes lie among the points, instead of where they say themselves."""
+        self._make, self._points, self._place = make, points, place or _own_place
         self._rows: dict[int, list[tuple[float, float]]] = {}
 
     def __call__(self, count: int, length: int) -> Timed:
-        if len(self._rows) * len(SHEET_NODES) > MOST_NODES:
+        if len(self._rows) > MOST_ROWS:
             self._rows.clear()
         low = count.bit_length() - 1
         first = self._along(low, length)
@@ -198,7 +223,7 @@ class Sheet:
         known = self._rows.setdefault(row, [])
         if len(known) <= upto:
             made = [self._make(1 << row, 1 << i) for i in range(len(known), max(upto + 1, 14))]
-            found = self._points.corrections([op.place() for op in made])
+            found = self._points.corrections([self._place(op) for op in made])
             for op, c in zip(made, found):
                 seconds = self._points.base.seconds(op) * exp(c.value)
                 known.append((max(seconds, known[-1][0]) if known else seconds, c.spread))

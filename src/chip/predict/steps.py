@@ -200,8 +200,9 @@ class StepModel:
         seconds, low_s, high_s = interval(lines)
         if self.terms is None or not seconds:
             return Phase(lines, low_s, high_s)
+        known = _known(steps, found)
         scaled = zip(self.terms, (1.0, low_s / seconds, high_s / seconds))
-        times = [self._played(steps, found, terms, scale, asked) for terms, scale in scaled]
+        times = [self._played(known, terms, scale, asked) for terms, scale in scaled]
         value, least, most = times
         lines += [
             Line(role, ENGINE, calls, v, lo, hi, bound, ENGINE, 0.0, 0.0)
@@ -210,34 +211,30 @@ class StepModel:
         ]  # fmt: skip
         return Phase(lines, least.seconds, most.seconds)
 
-    def _played(
-        self, steps: Weighted, found: Sequence[tuple[Rows, float]], terms: Terms, scale: float, asked: Scenario | None
-    ) -> Added:
+    def _played(self, found: Sequence[Known], terms: Terms, scale: float, asked: Scenario | None) -> Added:
         """The steps on the timeline, every operator's time times `scale`."""
-        gaps = attending = worked = seconds = 0.0
+        gaps = attending = around = worked = seconds = 0.0
         before = terms.first_s + terms.request_s * asked.batch if asked else 0.0
-        t = Timeline()
+        t = Timeline(scale, terms.gap_s)
         t.prepare("submit", before)
-        for (step, weight), (rows, _) in zip(steps, found):
-            played = _play(step, rows, terms, scale)
-            own = Timeline() if asked is None else t
+        for k in found:
+            own = Timeline(scale, terms.gap_s) if asked is None else t
             host_s, worked_s = own.host_s, own.worked_s
+            more_s = terms.gap_s * k.kernels + (terms.attention_s * k.attentions if k.decode else 0.0)
+            played = Played(k.blocks, k.seconds * scale + more_s, k.step.rows, k.step.graph, k.decode)
             self.engine.play(own, played, terms)
-            launched = sum([n * r[2] for n, calls in rows for r in calls])
-            gaps += weight * launched * terms.gap_s
-            if played.decode:
-                attending += (
-                    weight * terms.attention_s * sum([n for n, calls in rows for r in calls if r[1] == ATTENTION])
-                )
+            gaps += k.weight * k.kernels * terms.gap_s
+            around += k.weight * terms.step_s
+            if k.decode:
+                attending += k.weight * k.attentions * terms.attention_s
             if asked is None:
-                worked += weight * own.worked_s
-                seconds += weight * self._period(own, terms)
+                worked += k.weight * own.worked_s
+                seconds += k.weight * self._period(own, terms)
             else:
-                worked += weight * (own.worked_s - worked_s)
-                t.skip(weight - 1, own.host_s - host_s, own.worked_s - worked_s)
+                worked += k.weight * (own.worked_s - worked_s)
+                t.skip(k.weight - 1, own.host_s - host_s, own.worked_s - worked_s)
         if asked is not None:
             seconds = t.device_s
-        around = terms.step_s * sum([w for _, w in steps])
         return Added(seconds, (gaps, attending, around, max(0.0, seconds - worked - before), before))
 
     def _period(self, t: Timeline, terms: Terms) -> float:
@@ -254,14 +251,17 @@ class StepModel:
         else:
             steps = self.engine.decode(s, memory_bytes, self.panels(s), self.windows)
         found = self._clocked([(self.rows(step), weight) for step, weight in steps], first)
-        return Subject(self, steps, found, s if first else None)
+        return Subject(self, _known(steps, found), s if first else None)
 
     def timeline(self, step: Step) -> Recorded:
         """One step played kernel by kernel."""
         rows = self._clocked([(self.rows(step), 1.0)], False)[0][0]
         terms = self.terms.value if self.terms else Terms()
-        t = Recorded()
-        self.engine.play(t, _play(step, rows, terms, 1.0), terms)
+        t = Recorded(1.0, terms.gap_s)
+        seconds, kernels, attentions = _sums(rows)
+        decode = all(s.new == 1 for s in step.seqs)
+        device_s = seconds + terms.gap_s * kernels + (terms.attention_s * attentions if decode else 0.0)
+        self.engine.play(t, Played(_blocks(rows), device_s, step.rows, step.graph, decode), terms)
         return t
 
 
@@ -269,12 +269,33 @@ class Subject(NamedTuple):
     """Steps with their operators' times."""
 
     model: StepModel
-    steps: Weighted
-    found: Sequence[tuple[Rows, float]]
+    found: Sequence[Known]
     asked: Scenario | None
 
     def seconds(self, terms: Terms) -> float:
-        return self.model._played(self.steps, self.found, terms, 1.0, self.asked).seconds
+        return self.model._played(self.found, terms, 1.0, self.asked).seconds
+
+
+class Known(NamedTuple):
+    """A step whose operators' times are known, and how many steps it stands for."""
+
+    step: Step
+    weight: float
+    blocks: list[tuple[float, list[Launch]]]
+    seconds: float
+    kernels: float
+    attentions: float
+    decode: bool
+
+
+def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> list[Known]:
+    made = []
+    for (step, weight), (rows, _) in zip(steps, found):
+        decode = all(s.new == 1 for s in step.seqs)
+        # a decode step that is one graph is known by its sums
+        blocks = [] if step.graph and decode else _blocks(rows)
+        made.append(Known(step, weight, blocks, *_sums(rows), decode))
+    return made
 
 
 class Added(NamedTuple):
@@ -290,17 +311,20 @@ ADDED = (
 )  # fmt: skip
 
 
-def _play(step: Step, rows: Rows, terms: Terms, scale: float) -> Played:
-    blocks, device_s = [], 0.0
-    decode = all(s.new == 1 for s in step.seqs)
-    more_s = {ATTENTION: terms.attention_s} if decode else {}
+def _blocks(rows: Rows) -> list[tuple[float, list[Launch]]]:
+    return [(repeat, [Launch(role, n, a[0]) for role, _, n, a in calls]) for repeat, calls in rows]
+
+
+def _sums(rows: Rows) -> tuple[float, float, float]:
+    """Seconds, kernels and attentions of a step."""
+    seconds = kernels = attending = 0.0
     for repeat, calls in rows:
-        launches = [
-            Launch(role, n, 0.0, a[0] * scale + terms.gap_s * n + more_s.get(kind, 0.0)) for role, kind, n, a in calls
-        ]
-        device_s += repeat * sum([launch[3] for launch in launches])
-        blocks.append((repeat, launches))
-    return Played(blocks, device_s, step.rows, step.graph, decode)
+        for _, kind, n, a in calls:
+            seconds += repeat * a[0]
+            kernels += repeat * n
+            if kind == ATTENTION:
+                attending += repeat
+    return seconds, kernels, attending
 
 
 def _at(row: Row, factor: float, most: float) -> Row:

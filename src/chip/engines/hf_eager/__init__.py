@@ -13,7 +13,7 @@ from chip.engines.terms import Terms
 from chip.ops.attention import Attention
 from chip.ops.growing_attention import GrowingAttention
 from chip.ops.masked_attention import WindowedAttention
-from chip.timeline import Timeline
+from chip.timeline import HostCost, Timeline
 from chip.types import ChipError, Op, Program, Scenario, Seq, Step
 
 NAME = "hf-eager"
@@ -46,10 +46,9 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
 def play(t: Timeline, step: Played, terms: Terms) -> None:
     """Every kernel is launched by the host."""
     t.prepare("prepare", terms.host_step_s)
+    cost = HostCost(terms.host_call_s, terms.host_kernel_s)
     for repeat, launches in step.blocks:
-        t.layers(
-            repeat, [x._replace(host_s=terms.host_call_s + terms.host_kernel_s * x.kernels) for x in launches]
-        )  # fmt: skip
+        t.layers(repeat, launches, cost)
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:

@@ -10,7 +10,7 @@ from chip.engines.terms import Terms
 from chip.engines.vllm.memory import room
 from chip.engines.vllm.rewrite import rewrite
 from chip.engines.vllm.schedule import decode, prefill
-from chip.timeline import Launch, Timeline
+from chip.timeline import HostCost, Launch, Timeline
 
 __all__ = ["room", "rewrite", "decode", "prefill"]
 
@@ -59,10 +59,11 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     if step.graph and step.decode:
         t.graph("step", 0.0, step.device_s + terms.step_s)
         return
+    one_by_one = HostCost(0.0, terms.host_kernel_s)
     for repeat, launches in step.blocks:
         if step.graph:
-            took = sum([launch.device_s for launch in launches])
-            t.layers(repeat, [Launch("layer", 1.0, terms.host_piece_s, took)])
+            kernels, seconds = sum([x[1] for x in launches]), sum([x[2] for x in launches])
+            t.layers(repeat, [Launch("layer", kernels, seconds)], HostCost(terms.host_piece_s, 0.0))
         else:
-            t.layers(repeat, [x._replace(host_s=terms.host_kernel_s * x.kernels) for x in launches])
+            t.layers(repeat, launches, one_by_one)
     t.graph("sampling", 0.0, terms.step_s)
