@@ -23,7 +23,7 @@ from chip.ops.elementwise import OverRows
 from chip.ops.masked_attention import MaskedAttention
 from chip.points import Group, PointFile
 from chip.predict.clock import Settling
-from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Curve, Points, Sheet, Timed
+from chip.predict.interpolate import PRODUCT_NODES, Z90, Curve, Points, Sheet, Timed
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Cost, Estimate, Op, Seq
@@ -187,15 +187,15 @@ class Estimator:
         # a link's promise is kept to an unmeasured part: from all of it to half of it
         return Estimate(seconds, seconds, self.roof.launch_s.high + 2 * (latency + ideal), "datasheet", "link")
 
-    def _bound(self, op: Op, cost: Cost, seconds: float) -> str:
-        """The longest part: arithmetic, memory, or everything that is neither."""
+    def _rates(self, op: Op) -> tuple[float, float]:
+        """FLOP/s and B/s under which it is said to be bound."""
         roof, name = self.roof, op.compute
-        arithmetic_s = cost[0] / roof.compute[name].value if name in roof.compute else 0.0
-        memory_s = (cost[1] + cost[2]) / (roof.stream if name == "matmul_fp32" else roof.weights).value
-        longer = arithmetic_s if arithmetic_s > memory_s else memory_s
-        if seconds > 2 * longer:
-            return "launch"
-        return "compute" if arithmetic_s == longer else "memory"
+        moving = roof.stream if name == "matmul_fp32" else roof.weights
+        return roof.compute[name].value if name in roof.compute else float("inf"), moving.value
+
+    def _bound(self, op: Op, cost: Cost, seconds: float) -> str:
+        rate, moving = self._rates(op)
+        return _longest(cost[0] / rate, (cost[1] + cost[2]) / moving, seconds)
 
     # -- many operators that differ in tokens or sequences ----------------------------------------------------------
     def along(self, op: Op) -> AlongTokens:
@@ -206,32 +206,52 @@ class Estimator:
         like, points = op.like_measured(), self.points(op)
         if like is None or points is None:
             return self._base_along(op, make)
-        grow, nodes = grown(like), PRODUCT_NODES if op.kind == PRODUCT else TOKEN_NODES
+        product, grow = op.kind == PRODUCT, grown(like)
+        work = self._work_along(op, make)
         curve: list[Curve] = []
 
         def at(tokens: int) -> Answer:
             if not curve:
-                curve.append(Curve(grow, points, nodes))
+                curve.append(Curve(grow, points, PRODUCT_NODES) if product else Curve(grow, points, straight=True))
             seconds, spread = curve[0](tokens)
-            cost = make(tokens).cost()
+            flops, moved, arithmetic_s, memory_s = work(tokens)
             off = exp(Z90 * spread)
-            bound = self._bound(op, cost, seconds)
-            return seconds, seconds / off, seconds * off, bound, INTERPOLATED, cost[0], cost[1] + cost[2]
+            bound = _longest(arithmetic_s, memory_s, seconds)
+            return seconds, seconds / off, seconds * off, bound, INTERPOLATED, flops, moved
 
         return at
 
     def _base_along(self, op: Op, make: Callable[[int], Op]) -> AlongTokens:
         """Of an operator without points."""
         value, fast, slow = (base.seconds for base in self._base(op, ""))
-        source = self.roof.source
+        source, work = self.roof.source, self._work_along(op, make)
 
         def at(tokens: int) -> Answer:
             more = make(tokens)
-            cost, seconds = more.cost(), value(more)
-            bound = self._bound(op, cost, seconds)
-            return seconds, fast(more), slow(more), bound, source, cost[0], cost[1] + cost[2]
+            seconds = value(more)
+            flops, moved, arithmetic_s, memory_s = work(tokens)
+            return seconds, fast(more), slow(more), _longest(arithmetic_s, memory_s, seconds), source, flops, moved
 
         return at
+
+    def _work_along(self, op: Op, make: Callable[[int], Op]) -> Callable[[int], tuple[float, float, float, float]]:
+        """FLOPs and bytes for any number of tokens, and the seconds that either takes at its ceiling."""
+        rate, moving = self._rates(op)
+        (f1, b1), (f2, b2), (f4, b4) = ((c[0], c[1] + c[2]) for c in (make(n).cost() for n in (1, 2, 4)))
+        if (f4 - f2, b4 - b2) != (2 * (f2 - f1), 2 * (b2 - b1)):
+
+            def work(tokens: int) -> tuple[float, float, float, float]:
+                flops, read, written = make(tokens).cost()
+                return flops, read + written, flops / rate, (read + written) / moving
+
+            return work
+        per_token, per_byte, flops_0, bytes_0 = f2 - f1, b2 - b1, 2 * f1 - f2, 2 * b1 - b2
+
+        def straight(tokens: int) -> tuple[float, float, float, float]:
+            flops, moved = flops_0 + per_token * tokens, bytes_0 + per_byte * tokens
+            return flops, moved, flops / rate, moved / moving
+
+        return straight
 
     def over(self, op: Any) -> OverSequences:
         """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
@@ -258,6 +278,14 @@ class Estimator:
             return answer(self._interpolated(Timed(seconds, spread), placed, cost), cost)
 
         return at
+
+
+def _longest(arithmetic_s: float, memory_s: float, seconds: float) -> str:
+    """What bounds an operator: arithmetic, memory, or everything that is neither."""
+    longer = arithmetic_s if arithmetic_s > memory_s else memory_s
+    if seconds > 2 * longer:
+        return "launch"
+    return "compute" if arithmetic_s == longer else "memory"
 
 
 def _times(base: BaseTime, factor: float) -> BaseTime:

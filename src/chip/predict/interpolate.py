@@ -127,9 +127,17 @@ PRODUCT_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more 
 class Curve:
     """An operator's time along its tokens: known at nodes, which never fall, and following the base between them."""
 
-    __slots__ = ("_base", "_bases", "_make", "_nodes", "_spreads", "_times")
+    __slots__ = ("_base", "_bases", "_make", "_nodes", "_spreads", "_straight", "_times")
 
-    def __init__(self, make: Callable[[int], Op], points: Points, nodes: Sequence[int] = TOKEN_NODES) -> None:
+    def __init__(
+        self,
+        make: Callable[[int], Op],
+        points: Points,
+        nodes: Sequence[int] = TOKEN_NODES,
+        straight: bool = False,
+    ) -> None:
+        """`straight` between nodes: where the base has no stairs that would be missed."""
+        self._straight = straight
         made = [make(n) for n in nodes]
         self._make, self._base, self._nodes = make, points.base.seconds, nodes
         found = points.corrections([op.place() for op in made])
@@ -146,8 +154,9 @@ class Curve:
         high = low + 1
         if nodes[low] == tokens:
             return Timed(self._times[low], self._spreads[low])
-        share = _share(self._base(self._make(tokens)), self._bases[low], self._bases[high],
-                       (tokens - nodes[low]) / (nodes[high] - nodes[low]))  # fmt: skip
+        share = (tokens - nodes[low]) / (nodes[high] - nodes[low])
+        if not self._straight:
+            share = _share(self._base(self._make(tokens)), self._bases[low], self._bases[high], share)
         seconds = self._times[low] + (self._times[high] - self._times[low]) * share
         return Timed(seconds, self._spreads[low] + (self._spreads[high] - self._spreads[low]) * share)
 

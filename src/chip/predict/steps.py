@@ -342,9 +342,9 @@ def lines_of(found: Iterable[tuple[Rows, float]]) -> dict[str, Line]:
         for repeat, calls in rows:
             n = weight * repeat
             for role, kind, _, (seconds, low_s, high_s, bound, source, flops, moved) in calls:
-                new = Line(role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n)
+                new = (role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n)
                 old = merged.get(role)
-                merged[role] = new if old is None else _added(old, new)
+                merged[role] = Line._make(new) if old is None else _added(old, Line._make(new))
     return merged
 
 
