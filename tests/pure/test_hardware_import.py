@@ -112,6 +112,15 @@ def test_messages_are_counted_in_elements():
     assert list(aiconfigurator_rows.custom_all_reduce(c)) == [Row("vllm", "graph", "bf16", (256, 4), 5.0)]
 
 
+def test_the_table_of_exchanges_is_in_microseconds():
+    c = columns(
+        comm_backend=["deepep_ll", "deepep_v2_context"], phase="combine", num_tokens=8, hidden_size=7168,
+        num_experts=256, topk=8, ep_size=8, latency=[40.0, 50.0],
+    )  # fmt: skip
+    (found,) = aiconfigurator_rows.moe_exchange("combine")(c)
+    assert found == Row("deepep_ll", "graph", "bf16", (8, 7168, 256, 8, 8), 40.0)
+
+
 def test_experts_are_those_of_one_gpu_without_expert_parallelism():
     c = columns(
         kernel_source="vllm_fused_moe", moe_dtype="bfloat16", num_tokens=8, hidden_size=4096, inter_size=14336,

@@ -58,6 +58,8 @@ ABOUT = {
     "than it takes; context host: launched by the host, one by one",
     "all_gather": "bytes of the gathered tensor",
     "reduce_scatter": "bytes of the tensor before it is scattered",
+    "moe_dispatch": "DeepEP: tokens of each GPU, sent once to every GPU of one host that has an expert for them",
+    "moe_combine": "DeepEP: the experts' results back to the GPU of the token, and added up",
     "all_to_all": "bytes that each GPU sends in all, its own share included",
 }
 

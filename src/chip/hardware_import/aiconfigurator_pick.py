@@ -29,7 +29,7 @@ HEADS = {
 }  # fmt: skip
 FP8_HEADS = frozenset(((8, 1), (32, 8), (64, 8)))
 DECODE_BATCH, PREFILL_BATCH = frozenset((1, 4, 16, 64, 256)), frozenset((1, 4, 16))
-MLA_HEADS, MLA_BATCH = frozenset((16, 32, 64, 128)), frozenset((1, 4, 16, 64, 256))
+MLA_HEADS, MLA_BATCH = frozenset((16, 32, 128)), frozenset((1, 4, 16, 64, 256))
 TOKENS = frozenset(2**i for i in range(15))
 TOP_K_OF_EXPERTS = frozenset(((8, 2), (16, 1), (32, 4), (128, 1), (128, 4), (128, 8), (256, 8)))
 LEAST_INNER = 96  # an expert's width on each of eight GPUs; the tables go on to 32
@@ -84,4 +84,6 @@ PICK = {
     "all_gather": link,
     "reduce_scatter": link,
     "all_to_all": link,
+    "moe_dispatch": link,
+    "moe_combine": link,
 }

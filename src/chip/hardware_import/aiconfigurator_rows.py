@@ -1,8 +1,8 @@
 """What a row of an aiconfigurator-core table means as a point of a CHIP operator.
 
-Read from the tables themselves: latency is in milliseconds; one shape has one kernel_source, the one that the engine
-chooses; a decode's `step` counts the tokens before the new one; message_size counts elements; `inter_size` of a
-mixture of experts is that of the whole model, before tensor parallelism.
+Read from the tables themselves: latency is in milliseconds, but for moe_a2a_perf; one shape has one kernel_source, the
+one that the engine chooses; a decode's `step` counts the tokens before the new one; message_size counts elements;
+`inter_size` of a mixture of experts is that of the whole model, before tensor parallelism.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ KERNELS = {
 }
 ENGINE = "vllm"
 BLOCK = "fp8_block"
+# Its kernels for throughput (prefill), which the host must wait for, and for low latency (decode), made for graphs. How
+# they were launched for the table is not stated.
+DEEPEP = {"deepep_ht": "host", "deepep_ll": "graph"}
 HOST_MARGIN = 1.5  # times what a shape of no work takes: a longer time is the device's
 
 
@@ -123,6 +126,18 @@ def nccl(operation: str) -> Callable[[Columns], Iterator[Row]]:
     return convert
 
 
+def moe_exchange(phase: str) -> Callable[[Columns], Iterator[Row]]:
+    """Tokens to their experts' GPUs and back. In this table latency is in microseconds already."""
+
+    def convert(c: Columns) -> Iterator[Row]:
+        names = ("comm_backend", "phase", "num_tokens", "hidden_size", "num_experts", "topk", "ep_size", "latency")
+        for kernel, way, *at, us in zip(*(c[n] for n in names)):
+            if way == phase and kernel in DEEPEP:
+                yield Row(kernel, DEEPEP[kernel], "bf16", tuple(at), us)
+
+    return convert
+
+
 class Source(NamedTuple):
     """Tables that give points of one operator kind."""
 
@@ -153,6 +168,10 @@ _OF_MLA = (
 _OF_BMM = ("kernel_source", "bmm_dtype", "op_name", "num_tokens", "num_heads", "latency")
 _OF_CUSTOM = ("kernel_source", "allreduce_dtype", "num_gpus", "message_size", "backend", "latency")
 _OF_NCCL = ("kernel_source", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
+_OF_EXCHANGE = (
+    "comm_backend", "phase", "num_tokens", "hidden_size", "num_experts", "topk", "ep_size", "latency",
+)  # fmt: skip
+_EXCHANGE = ("tokens", "hidden", "experts", "top_k", "ranks")
 _BY_PHASE = ("context_attention_perf", "generation_attention_perf")
 _MLA_BY_PHASE = ("mla_context_module_perf", "mla_generation_module_perf")
 SOURCES = (
@@ -165,5 +184,7 @@ SOURCES = (
     Source("all_reduce", _LINK, "comm", ("nccl_perf",), nccl("all_reduce"), _OF_NCCL, nccl=True),
     Source("all_gather", _LINK, "comm", ("nccl_perf",), nccl("all_gather"), _OF_NCCL, nccl=True),
     Source("reduce_scatter", _LINK, "comm", ("nccl_perf",), nccl("reduce_scatter"), _OF_NCCL, nccl=True),
+    Source("moe_dispatch", _EXCHANGE, "comm", ("moe_a2a_perf",), moe_exchange("dispatch"), _OF_EXCHANGE),
+    Source("moe_combine", _EXCHANGE, "comm", ("moe_a2a_perf",), moe_exchange("combine"), _OF_EXCHANGE),
     Source("all_to_all", _LINK, "comm", ("nccl_perf",), nccl("alltoall"), _OF_NCCL, nccl=True),
 )
