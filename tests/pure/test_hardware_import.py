@@ -1,5 +1,6 @@
 """Published tables into files of points: what a row means, what is kept, and how bad input is refused."""
 
+import importlib.util
 import zipfile
 from itertools import pairwise
 from math import exp, log
@@ -9,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chip import cli, hardware
+from chip import cli, hardware, stats
 from chip.hardware_import import aiconfigurator, aiconfigurator_pick, aiconfigurator_rows, points_csv
 from chip.hardware_import.points_csv import Row, Table
 from chip.hardware_import.thin import kept, merged, thin
 from chip.types import ChipError
 
+ROOT = Path(__file__).parents[2]
 POINTS = hardware.DATA / "points"
 BUNDLED = sorted(POINTS.glob("*/*.csv"))
 GPUS = ("a100", "b200", "h100", "h200", "l40s", "rtx-pro-6000")
@@ -238,6 +240,17 @@ def test_no_product_beats_the_datasheet(gpu):
     rows = [r for r in points_csv.read(POINTS / gpu / "linear.csv").rows if r.dtype == "bf16"]
     rates = [2e6 * r.at[0] * r.at[1] * r.at[2] / r.us for r in rows]
     assert 0.5 * roof < max(rates) < 1.05 * roof
+
+
+def test_imported_products_of_an_h200_are_those_of_our_own_records():
+    """What docs/import.md says: the same on the median, faster by boost clocks where the power limit would hold."""
+    spec = importlib.util.spec_from_file_location("imported_h200", ROOT / "benchmarks" / "imported_h200.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    found = [(us, ratio) for kind, _, us, ratio in script.ratios(POINTS / "h200", exact=True) if kind == "linear"]
+    assert len(found) > 60
+    assert 0.95 < stats.median([ratio for us, ratio in found if us < 50]) < 1.03
+    assert 0.82 < stats.median([ratio for us, ratio in found if 50 < us < 1000]) < 0.90
 
 
 def test_curves_that_are_picked_keep_their_shape():

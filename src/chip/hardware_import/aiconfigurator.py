@@ -42,8 +42,8 @@ GPUS = {
     "rtx_pro_6000_server": "rtx-pro-6000",
 }
 CLOCK = (
-    "as collected, short runs at boost clocks; on an H200 products of 50 us to 1 ms are 5 to 15 % faster than under "
-    "sustained load. Nothing was corrected here"
+    "as collected, short runs at boost clocks; on an H200 products of 50 us to 1 ms are 15 % faster than under "
+    "sustained load (median). Nothing was corrected here"
 )
 ABOUT = {
     "linear": "fp8, fp8_block and nvfp4 include the quantisation of the activations. fp8_block: the kernel that vLLM "
