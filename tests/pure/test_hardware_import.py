@@ -141,6 +141,12 @@ def test_times_of_the_host_are_no_points():
     assert [r.at for r in aiconfigurator_rows.linear(c)] == [(4096, 8192, 8192)]
 
 
+def test_weights_that_fit_a_large_l2_are_hot():
+    rows = [Row("torch", "cold", "bf16", (1, n, n), 9.0) for n in (256, 2048, 4096)]
+    assert [r.context for r in aiconfigurator.warm(rows, 96 * 2**20, 864e9)] == ["cold", "hot", "cold"]  # an L40S
+    assert [r.context for r in aiconfigurator.warm(rows, 50 * 2**20, 3.35e12)] == ["cold"] * 3  # an H100
+
+
 # -- the package
 def wheel(folder: Path, version: str = "0.12.0", drop: str = "", latency: float = 0.01) -> Path:
     """A wheel of one system with one table of products."""
@@ -240,6 +246,13 @@ def test_no_product_beats_the_datasheet(gpu):
     rows = [r for r in points_csv.read(POINTS / gpu / "linear.csv").rows if r.dtype == "bf16"]
     rates = [2e6 * r.at[0] * r.at[1] * r.at[2] / r.us for r in rows]
     assert 0.5 * roof < max(rates) < 1.05 * roof
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_no_cold_weight_is_read_faster_than_the_memory_delivers(gpu):
+    width, promised = {"bf16": 2, "fp8": 1}, hardware.spec(gpu).ceilings["hbm"].value
+    cold = [r for r in points_csv.read(POINTS / gpu / "linear.csv").rows if r.context == "cold" and r.dtype in width]
+    assert max(1e6 * r.at[1] * r.at[2] * width[r.dtype] / r.us for r in cold) < 1.05 * promised
 
 
 def test_imported_products_of_an_h200_are_those_of_our_own_records():
