@@ -19,7 +19,7 @@ from chip.types import ChipError
 ROOT = Path(__file__).parents[2]
 POINTS = hardware.DATA / "points"
 BUNDLED = sorted(POINTS.glob("*/*.csv"))
-GPUS = ("a100", "b200", "h100", "h200", "l40s", "rtx-pro-6000")
+GPUS = ("a100", "b200", "h100", "h200", "l40s", "rtx-pro-6000-server")
 
 
 # -- the file

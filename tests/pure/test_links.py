@@ -11,7 +11,7 @@ from chip import hardware, links, parallel, stats
 from chip.links import Curve
 from chip.types import ChipError
 
-MEASURED = ("a100", "b200", "h100", "h200", "l40s", "rtx-pro-6000")
+MEASURED = ("a100", "b200", "h100", "h200", "l40s", "rtx-pro-6000-server")
 CURVES = [c for gpu, kind in product(MEASURED, links.KINDS) for c in links.measured(gpu, kind).values()]
 
 

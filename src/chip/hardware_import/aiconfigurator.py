@@ -40,7 +40,7 @@ GPUS = {
     "h200_sxm": "h200",
     "l4": "l4",
     "l40s": "l40s",
-    "rtx_pro_6000_server": "rtx-pro-6000",
+    "rtx_pro_6000_server": "rtx-pro-6000-server",
 }
 WEIGHTS_IN_TURN = 6
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5}
