@@ -1,6 +1,7 @@
 """Published tables into files of points: what a row means, what is kept, and how bad input is refused."""
 
 import importlib.util
+import tomllib
 import zipfile
 from itertools import pairwise
 from math import exp, log
@@ -161,6 +162,7 @@ def wheel(folder: Path, version: str = "0.12.0", drop: str = "", latency: float 
     path = folder / f"aiconfigurator_core-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as z:
         z.write(table, "aiconfigurator_core/systems/data/h100_sxm/gemm/vllm/0.24.0/gemm_perf.parquet")
+        z.writestr("aiconfigurator_core/systems/data/l4/comm/nccl/2.27.3/nccl_perf.parquet", "")
         z.writestr(f"aiconfigurator_core-{version}.dist-info/METADATA", f"Version: {version}\n")
     return path
 
@@ -185,6 +187,7 @@ def test_a_wheel_becomes_points(tmp_path, capsys):
         ({"drop": "k"}, (), "column 'k' is missing"),
         ({"latency": -1.0}, (), "latency must be a positive number"),
         ({}, ("--system", "h100"), "did you mean h100_sxm?"),
+        ({}, ("--system", "l4"), "has no tables of vllm for l4; it has them for h100_sxm"),
         ({}, ("--backend", "trtllm"), "backend 'trtllm' is not read; choose one of vllm"),
         ({}, ("--tolerance", "2"), "--tolerance must be from 0 to 1"),
     ],
@@ -198,6 +201,19 @@ def test_bad_input_is_one_line_with_its_remedy(tmp_path, capsys, options, words,
     assert message in err
     assert err.count("\n") == 1
     assert not out.exists()
+
+
+def test_systems_with_tables_of_the_engine_are_listed(tmp_path, capsys):
+    words = ["import", "aiconfigurator", "--system", "list", "--package", str(wheel(tmp_path))]
+    assert cli.main(words) == 0
+    assert capsys.readouterr().out == "h100_sxm\n"
+
+
+def test_points_and_their_notice_are_packaged():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["chip"]
+    for path in (*BUNDLED, POINTS / "NOTICE"):
+        relative = path.relative_to(hardware.DATA.parent)
+        assert any(relative.match(p) for p in patterns), f"{relative} is not in the wheel"
 
 
 def test_a_file_that_is_no_wheel_and_a_package_that_is_not_there(tmp_path, capsys, monkeypatch):

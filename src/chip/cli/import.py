@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"--tolerance must be from 0 to 1 (0.02: 2 %), got {args.tolerance:g}")
     package = aiconfigurator.find(args.package)
     if args.system == "list":
-        names = package.names()
+        names = package.of_backend(args.backend)
         print(json.dumps(names) if args.json else "\n".join(names))
         return 0
     found = aiconfigurator.tables(package, args.system, args.backend, args.all, args.tolerance)

@@ -79,6 +79,10 @@ class Package:
     def names(self) -> list[str]:
         return sorted(p.name for p in (self.systems / "data").iterdir() if p.is_dir())
 
+    def of_backend(self, backend: str) -> list[str]:
+        """Systems that have products of an engine: the others have only collectives, or another engine's."""
+        return [n for n in self.names() if (self.systems / "data" / n / "gemm" / backend).is_dir()]
+
     def versions(self, system: str, family: str, backend: str, file: str) -> list[str]:
         folder = self.systems / "data" / system / family / backend
         if not folder.is_dir():
@@ -130,8 +134,6 @@ def tables(
             relative = f"{source.family}/{folder}/{versions[-1]}/{file}.parquet"
             columns, device = _read(package, system, relative, source)
             made.setdefault(source.kind, []).append((source, relative, device, list(source.convert(columns))))
-    if not made:
-        raise ChipError(f"{system} has no table of {backend} in {package.where}")
     return [_table(kind, parts, system, every, tolerance) for kind, parts in made.items()]
 
 
@@ -143,6 +145,9 @@ def _check_system(package: Package, system: str, backend: str) -> None:
         near = get_close_matches(system, known, 2, 0.4)
         hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known)}"
         raise ChipError(f"{package.where} has no system {system[:40]!r}; {hint}")
+    held = package.of_backend(backend)
+    if system not in held:
+        raise ChipError(f"{package.where} has no tables of {backend} for {system}; it has them for {', '.join(held)}")
 
 
 def warm(rows: Sequence[Row], l2_bytes: float, hbm_bytes_per_s: float) -> list[Row]:
