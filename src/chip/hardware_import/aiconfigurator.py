@@ -55,7 +55,8 @@ ABOUT = {
     "six weights in turn fit the L2, so they were not read from memory",
     "attention": "one cache in turn: what fits the L2 comes from it; prefill is slower than the kernel alone under "
     "200 us on an H200, probably because the cache is written too. bf16_kv_fp8: bf16 queries over an fp8 cache",
-    "moe_experts": f"routing of tokens to experts: {ROUTING}, no expert parallelism; intermediate is that of one GPU",
+    "moe_experts": f"routing of tokens to experts: {ROUTING}, no expert parallelism; intermediate is that of one GPU. "
+    "At one to four tokens 8 to 11 us longer than our own records on an H200, probably with the choice of experts",
     "mla_module": "a whole attention module of DeepSeek-V3 (hidden 7168), its projections included: do not add them. "
     "dtype is that of the projections; the cache is bf16",
     "bmm": "products that absorb the up-projections of latent attention",
