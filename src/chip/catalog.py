@@ -6,8 +6,8 @@ import dataclasses
 from importlib import import_module
 from typing import Any
 
+from chip import engine_support, hardware
 from chip import engines as runtimes
-from chip import hardware
 from chip import ops as operators
 from chip.models import library
 
@@ -43,9 +43,18 @@ def gpus() -> list[dict[str, Any]]:
                 "hbm_bytes_per_s": s.ceilings["hbm"].value,
                 "matmul_16bit_flop_per_s": best.value,
                 "measured": name in measured,
+                "rests_on": rests_on(name),
+                "too_old_for": [e for e in runtimes.names() if engine_support.too_old(e, s)],
             }
         )
     return rows
+
+
+def rests_on(gpu: str) -> str:
+    """What the times of its operators come from."""
+    if gpu in hardware.profile_names():
+        return "measured here"
+    return "measured elsewhere" if (hardware.DATA / "points" / gpu).is_dir() else "datasheet"
 
 
 def ops() -> list[dict[str, Any]]:

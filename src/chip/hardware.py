@@ -17,6 +17,7 @@ DATA = Path(__file__).parent / "data"
 SPECS = DATA / "hardware"
 PROFILES = DATA / "profiles"
 POINTS = DATA / "points"
+IMPORTED = POINTS / "imported"  # other people's measurements, brought into the same form
 NEEDED = {
     "hbm": "memory bandwidth, bytes per second",
     "matmul_fp32": "FLOP per second outside the tensor cores",
@@ -31,7 +32,7 @@ class Hardware:
     name: str
     spec: HardwareSpec | None
     profile: HardwareProfile | None
-    points: Path | None = None  # folder of measured points of operators (`chip fit`), beside the profile
+    points: tuple[Path, ...] = ()  # folders of measured points of operators: ours first, then imported ones
     estimated_from: str = ""  # the GPU whose numbers stand in, where neither describes this one
     measured: Path | None = None  # the file of the profile
 
@@ -143,16 +144,15 @@ def points_folder(profile: Path) -> Path:
     return POINTS / profile.stem if profile.resolve().parent == PROFILES else profile.with_suffix(".points")
 
 
-def _beside(profile: Path) -> Path | None:
-    path = points_folder(profile)
-    return path if path.is_dir() else None
+def _point_folders(*folders: Path) -> tuple[Path, ...]:
+    return tuple(f for f in folders if f.is_dir())
 
 
 def _bundled(name: str) -> Hardware:
-    measured = PROFILES / f"{name}.json"
+    measured, folders = PROFILES / f"{name}.json", _point_folders(POINTS / name, IMPORTED / name)
     if not measured.is_file():
-        return Hardware(name, spec(name), None)
-    return Hardware(name, spec(name), read_profile(measured), _beside(measured), measured=measured)
+        return Hardware(name, spec(name), None, folders)
+    return Hardware(name, spec(name), read_profile(measured), folders, measured=measured)
 
 
 def _from_file(path: Path) -> Hardware:
@@ -161,7 +161,7 @@ def _from_file(path: Path) -> Hardware:
     if isinstance(schema, str) and schema.startswith("chip.hardware_profile/"):
         measured = read_profile(path)
         sheet = spec(measured.spec) if measured.spec in spec_names() else None
-        return Hardware(measured.name, sheet, measured, _beside(path), measured=path)
+        return Hardware(measured.name, sheet, measured, _point_folders(points_folder(path)), measured=path)
     sheet = _spec_from(raw, str(path))
     return Hardware(sheet.name, sheet, None)
 
@@ -179,7 +179,7 @@ def _by_capability(name: str, capability: str, memory_gib: float) -> Hardware:
     nearest = min(same, key=lambda s: abs(s.memory_bytes.value - wanted))
     memory = Quoted(wanted, "given on the command line")
     title = f"GPU of compute capability {dotted} with {memory_gib:g} GiB, estimated from {nearest.title}"
-    return Hardware(name, replace(nearest, name=name, title=title, memory_bytes=memory), None, None, nearest.name)
+    return Hardware(name, replace(nearest, name=name, title=title, memory_bytes=memory), None, (), nearest.name)
 
 
 def capability(h: Hardware) -> float:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from chip import artifact, ops
+from chip.dtypes import BYTES
 from chip.ops.base_time import BaseTime
 from chip.types import ChipError, Op
 
@@ -57,8 +58,22 @@ def kinds(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in folder.glob(f"*{SUFFIX}")))
 
 
+def about(path: Path) -> dict[str, str]:
+    """What the lines of # say, the points left unread; nothing where there is no such file."""
+    found: dict[str, str] = {}
+    if path.is_file():
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if not line.startswith("#"):
+                    break
+                key, _, text = line[1:].partition(":")
+                found[key.strip()] = text.strip()
+    return found
+
+
 @lru_cache(maxsize=512)
-def read(path: Path) -> PointFile:
+def read(path: Path, dtype: str = "") -> PointFile:
+    """`dtype`: only the points of this one, where a prediction needs no others; all that operators know without it."""
     kind = path.stem
     about: dict[str, str] = {}
     lines = artifact.read_text(path).splitlines()
@@ -73,7 +88,7 @@ def read(path: Path) -> PointFile:
     axes = _axes(kind, header, path)
     found: dict[tuple[str, str, str], list[tuple[Op, float, float | None]]] = {}
     for number, row in enumerate(rows, body + 2):
-        if row:
+        if row and (len(row) < 3 or (row[2] == dtype if dtype else row[2] in BYTES)):
             key3, point = _point(kind, header, axes, row, f"{path}:{number}")
             found.setdefault(key3, []).append(point)
     return PointFile(about, tuple(_group(kind, key3, points, about, path) for key3, points in found.items()))
@@ -104,10 +119,15 @@ def _point(
         raise ChipError(f"{where}: us must be positive, loo above -100 %")
     if "dtype" in ops.axes(ops.get(kind)):
         sizes["dtype"] = values["dtype"]
-    try:
-        op = ops.build(kind, sizes)
-    except ChipError as e:
-        raise ChipError(f"{where}: {e}") from None
+    if min(sizes[a] for a in axes) < 0:
+        raise ChipError(f"{where}: sizes must not be negative")
+    op = ops.get(kind)(**sizes)  # its columns are axes of the operator, as checked: a sweep reads thousands of rows
+    check = getattr(op, "check", None)
+    if check:
+        try:
+            check()
+        except (ChipError, ZeroDivisionError) as e:
+            raise ChipError(f"{where}: {e}") from None
     return (values["kernel"], values["context"], values["dtype"]), (op, us * 1e-6, loo)
 
 

@@ -365,6 +365,23 @@ def test_list_has_what_was_promised():
     assert len(hardware.spec_names()) >= 25
 
 
+def test_list_says_what_each_gpu_rests_on(run):
+    rows = {row["name"]: row for row in json.loads(run("list", "gpus", "--json")[1])}
+    assert {name: rows[name]["rests_on"] for name in ("h200", "h100", "rtx-4090")} == {
+        "h200": "measured here",
+        "h100": "measured elsewhere",
+        "rtx-4090": "datasheet",
+    }
+    assert [rows[name]["too_old_for"] for name in ("t4", "v100", "gtx-1080-ti", "mi300x")] == [
+        [],
+        ["vllm"],
+        ["vllm"],
+        [],
+    ]
+    line = next(line for line in run("list", "gpus")[1].splitlines() if line.startswith("gtx-1080-ti"))
+    assert line.endswith("datasheet, no vllm")
+
+
 def test_show_model(run):
     code, out, err = run("show", "mixtral-8x7b")
     assert (code, err) == (0, "")

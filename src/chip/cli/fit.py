@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     groups, left_out = fit(found, profile)
     clock = settling(found, profile)
     about = {"device": profile.device, "source": ", ".join(Path(f).name for f in args.measurements)}
-    about |= {"inputs": " ".join(inputs)} | ({"clock": clock.write()} if clock else {})
+    about |= {"inputs": " ".join(inputs)} | ({"settling": clock.write()} if clock else {})
     folder = Path(args.output) if args.output else hardware.points_folder(profile_path)
     for kind in dict.fromkeys(g.kind for g in groups):
         points.write(folder / f"{kind}{points.SUFFIX}", about, [g for g in groups if g.kind == kind])

@@ -43,8 +43,11 @@ def _pretty(row: dict[str, Any]) -> dict[str, Any]:
         if key in out:
             out[key] = f"{out[key] / 1e9:.2f} B"
     if "memory_bytes" in out:
+        out["title"] = out["title"].removeprefix("NVIDIA ")
         out["memory"] = gib(out.pop("memory_bytes"))
         out["bandwidth"] = si(out.pop("hbm_bytes_per_s"), "B/s")
         out["16-bit matmul"] = si(out.pop("matmul_16bit_flop_per_s"), "FLOP/s")
-        out["profile"] = "measured" if out.pop("measured") else "datasheet"
+        del out["measured"]
+        not_for = out.pop("too_old_for")
+        out["rests on"] = out.pop("rests_on") + (f", no {', '.join(not_for)}" if not_for else "")
     return out

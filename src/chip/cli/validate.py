@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from chip import artifact, engine_profile, hardware
+from chip.cli.validate_suite_text import render as render_suite
 from chip.cli.validate_text import render
 from chip.predict.stages import Stage
 from chip.types import ChipError
-from chip.validate import judge, peers
+from chip.validate import judge, peers, public, suites
 from chip.validate.document import SCHEMA, document
 from chip.validate.points import Point
 from chip.validate.unseen import Unseen, leave_one_model_out
@@ -31,12 +32,17 @@ EPILOG = """\
   chip validate llm.json --gpu my-gpu.json --leave-one-model-out tables.jsonl
   chip validate llm.json --engine-profile h200.vllm.json
   chip validate results/h200/runs --engine-profile results/h200/engines
+  chip validate --suite argonne All_results.csv --gpu h100
 """
 TERMS = (
     "terms of `chip calibrate --engine` on the host of the runs [those of the GPU]; may be repeated. Of a folder, "
     "NAME.terms.json for the runs in NAME.json"
 )
 OF_RUNS = ".terms.json"
+SUITE = (
+    "RUNS is what others published, as they publish it: argonne (All_results.csv), llmservingsim (a folder), silicon "
+    "(silicon_sample.csv)"
+)
 LEAVE_OUT = "what the points were made from; each model is then also predicted from points without its shapes"
 
 
@@ -46,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--gpu", default="", help="bundled name, profile or datasheet file [the bundled GPU that the runs name]")
     add("--engine", default="", help="only runs of this engine: vllm, hf-eager or hf-graph [all]")
     add("--engine-profile", metavar="FILE", action="append", default=[], help=TERMS)
+    add("--suite", metavar="NAME", default="", help=SUITE)
     add("--ablate", action="store_true", help="the same errors stage by stage, from the datasheet to everything")
     add("--leave-one-model-out", metavar="MEASUREMENTS", action="append", default=[], help=LEAVE_OUT)
     add("--peers", metavar="FILE", default="", help="recorded answers of other predictors, into the same table")
@@ -57,6 +64,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.runs:
         raise ChipError("give files of runs; `chip bench -o llm.json` makes them")
+    if args.suite:
+        return _published(args)
     sources = judge.read(Path(f) for f in args.runs)
     gpu = judge.gpu_of(sources, args.gpu)
     answers = peers.read(Path(args.peers)) if args.peers else None
@@ -79,6 +88,21 @@ def run(args: argparse.Namespace) -> int:
 
         scatter_plot.save(Path(args.plot), found.points, f"{found.gpu}: predicted against measured")
         print(f"drawn: {args.plot}", file=sys.stderr)
+    return 0
+
+
+def _published(args: argparse.Namespace) -> int:
+    if len(args.runs) > 1:
+        raise ChipError(f"--suite {args.suite} takes one file or folder, got {len(args.runs)}")
+    found = public.judge(suites.read(args.suite, Path(args.runs[0])), args.gpu)
+    made = public.document(found)
+    print(json.dumps(made, indent=1) if args.json else render_suite(found))
+    for rows, reason in found.left_out:
+        print(f"left out: {rows} rows: {reason}", file=sys.stderr)
+    if args.output:
+        data = {k: v for k, v in made.items() if k != "schema"}
+        artifact.write(Path(args.output), artifact.new(public.SCHEMA, data, {}))
+        print(f"wrote {args.output}", file=sys.stderr)
     return 0
 
 

@@ -26,10 +26,16 @@ class Settling:
         try:
             found = cls(**{f.name: float(words[f.name]) for f in fields(cls)})
         except (KeyError, ValueError):
-            raise ChipError(f"clock: must give {', '.join(f.name for f in fields(cls))}, got {text[:80]!r}") from None
+            raise ChipError(
+                f"settling: must give {', '.join(f.name for f in fields(cls))}, got {text[:80]!r}"
+            ) from None
         if not (0 <= found.boost < 1 and 0.5 <= found.measured <= 1.5 and found.time_s > 0 and found.flop_per_s > 0):
-            raise ChipError("clock: needs 0 <= boost < 1, measured near 1, and time and rate above 0")
+            raise ChipError("settling: needs 0 <= boost < 1, measured near 1, and time and rate above 0")
         return found
+
+    def from_boost(self, scale: float) -> Settling:
+        """Of another GPU, with so many times the arithmetic, whose points were measured at boost clocks."""
+        return Settling(self.boost, 1 - self.boost, self.time_s, self.flop_per_s * scale)
 
     def write(self) -> str:
         return " ".join(f"{f.name}={getattr(self, f.name):.4g}" for f in fields(self))

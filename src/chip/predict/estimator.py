@@ -13,7 +13,9 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+from chip import hardware, links
 from chip import points as point_files
+from chip.dtypes import BYTES
 from chip.hardware import Hardware
 from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention
@@ -21,7 +23,7 @@ from chip.ops.base_time import BaseTime
 from chip.ops.composed import Composed
 from chip.ops.elementwise import OverRows
 from chip.ops.masked_attention import MaskedAttention
-from chip.points import Group, PointFile
+from chip.points import Group
 from chip.predict.clock import Settling
 from chip.predict.interpolate import PRODUCT_NODES, Z90, Curve, Points, Sheet, Timed
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
@@ -35,6 +37,7 @@ OverSequences = Callable[[Seq], Answer]
 INTERPOLATED = "interpolated"  # the source of what points answer
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
 PRODUCT = "linear"  # the operator that every folder of points has
+REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
 SIMPLEST = "add"  # the elementwise kernel whose base stands for those that were not measured
 BORROWED_SPREAD = 0.2  # standard deviation of a base that another kernel of its kind was fitted to
 OF_TORCH = ("torch", "flash")  # implementations that torch chooses itself
@@ -59,40 +62,54 @@ class Estimator:
     is not the warmest measured ("compiled cold"); without it each operator is taken as torch runs it, cold."""
 
     def __init__(
-        self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None = None
+        self,
+        roof: Roof,
+        stage: Stage,
+        library: Library | None,
+        runs_as: Mapping[str, str] | None = None,
+        reference: Estimator | None = None,
     ) -> None:
+        """`reference`: of the GPU whose fitted bases stand in, at this one's rates, where it has none of its own."""
         self.roof, self.stage = roof, stage
         self.settling = library.settling if library else None
-        self._library, self._runs_as = library, runs_as
+        if library and self.settling is None and reference and reference.settling:
+            self.settling = reference.settling.from_boost(self._to(reference, "matmul_bf16"))
+        self._library, self._runs_as, self._reference = library, runs_as, reference
         self._points: dict[tuple[str, str, str], Points | None] = {}
         self._bases: dict[tuple[type[Op], str, str], tuple[BaseTime, BaseTime, BaseTime]] = {}
 
     # -- which points ---------------------------------------------------------------------------------------------
     def measured_in(self, dtype: str) -> str:
         """The dtype of the points that answer for this one; nothing where there are none."""
-        known = {g.dtype for g in self._library.groups(PRODUCT)} if self._library else set()
-        return dtype if dtype in known else like if (like := SAME_KERNELS.get(dtype, "")) in known else ""
+        if self._library is None:
+            return ""
+        return next((d for d in (dtype, SAME_KERNELS.get(dtype, "")) if d and self._library.groups(PRODUCT, d)), "")
 
     def points(self, op: Op) -> Points | None:
         """Those of the kernel that runs this operator."""
+        if self._library is None:
+            return None
         dtype = getattr(op, "dtype", "")
         wanted = ANY if self._runs_as is None else self._runs_as.get(op.kind, "")
-        name, _, context = wanted.partition(" ")
-        kernel = op.kernel_of(name) if name != ANY else ANY
-        key = (op.kind, dtype, f"{kernel} {context} {op.kernel_of('torch') if name == ANY else ''}")
+        key = (op.kind, dtype, op.kernel_of("torch"))
         if key not in self._points:
-            self._points[key] = self._made(op, kernel, context, dtype)
+            self._points[key] = self._made(op, wanted, dtype)
         return self._points[key]
 
-    def _made(self, op: Op, kernel: str, context: str, dtype: str) -> Points | None:
-        every = self._library.groups(op.kind) if self._library else ()
-        known = [g for g in every if g.dtype == dtype] or [g for g in every if g.dtype == SAME_KERNELS.get(dtype)]
-        if kernel == ANY:
-            fitting = [g for g in known if g.context == "cold" and g.kernel == op.kernel_of(g.kernel.split(".")[0])]
-            fitting.sort(key=lambda g: (g.kernel.split(".")[0] not in OF_TORCH, -len(g.ops)))
+    def _made(self, op: Op, wanted: str, dtype: str) -> Points | None:
+        assert self._library is not None
+        known = self._library.groups(op.kind, dtype)
+        if not known and dtype in SAME_KERNELS:
+            known = self._library.groups(op.kind, SAME_KERNELS[dtype])
+        if wanted == ANY:
+            fitting = [g for g in known if g.kernel == op.kernel_of(g.kernel.split(".")[0])]
+            fitting.sort(key=lambda g: (g.context != "cold", g.kernel.split(".")[0] not in OF_TORCH, -len(g.ops)))
         else:
-            fitting = [g for g in known if g.kernel == kernel and context in ("", g.context)]
-            fitting.sort(key=lambda g: g.context != "hot")
+            names, _, context = wanted.partition(" ")
+            kernels = [op.kernel_of(name) for name in names.split("|")]
+            fitting = [g for g in known if g.kernel in kernels and context in ("", g.context)]
+            fitting = fitting or [g for g in known if g.kernel in kernels]
+            fitting.sort(key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != "hot"))
         if not fitting:
             return None
         found = fitting[0]
@@ -139,28 +156,66 @@ class Estimator:
         )  # fmt: skip
 
     def _base(self, op: Op, kernel: str) -> tuple[BaseTime, BaseTime, BaseTime]:
-        """Of an operator without points of its own: as expected, at the best and at the worst."""
+        """Of an operator without a fitted base of its own: as expected, at the best and at the worst."""
         key = (type(op), kernel or op.kind, op.compute)
         found = self._bases.get(key)
         if found is None:
-            found = self._bases[key] = self._borrowed(op) or self._of_ceilings(op, kernel)
+            found = self._borrowed(op, kernel) or self._scaled(op, kernel) or self._of_ceilings(op, kernel)
+            self._bases[key] = found
         return found
 
-    def _borrowed(self, op: Op) -> tuple[BaseTime, BaseTime, BaseTime] | None:
-        """The base of another kernel of its kind, at this operator's rate; of elementwise kernels, an addition's."""
+    def _fitted(self, op: Op, kernel: str) -> tuple[BaseTime, str] | None:
+        """The base of this kernel or another of its kind, and the rate it ran at; of elementwise kernels, an
+        addition's."""
         if self._library is None:
             return None
-        kind = op.kind if self._library.groups(op.kind) or not isinstance(op, OverRows) else SIMPLEST
-        groups = [g for g in self._library.groups(kind) if g.base is not None]
-        if not groups:
+        for kind in (op.kind, SIMPLEST) if isinstance(op, OverRows) else (op.kind,):
+            groups = [g for g in self._library.groups(kind, "bf16") if g.base is not None]
+            if groups:
+                best = min(groups, key=lambda g: (g.kernel != kernel, g.context != "hot", g.kernel not in OF_TORCH))
+                assert best.base is not None
+                kernels = op.KERNELS if kind != op.kind else 1
+                return replace(best.base, floor_s=best.base.floor_s * kernels), best.ops[0].compute
+        return None
+
+    def _borrowed(self, op: Op, kernel: str) -> tuple[BaseTime, BaseTime, BaseTime] | None:
+        found = self._fitted(op, kernel)
+        if found is None:
             return None
-        best = min(groups, key=lambda g: (g.context != "hot", g.kernel.split(".")[0] not in OF_TORCH))
-        assert best.base is not None
-        scale = self._rate(op.compute).value / self._rate(best.ops[0].compute).value
-        floor_s = best.base.floor_s * (op.KERNELS if kind == SIMPLEST else 1)
-        base = replace(best.base, flop_per_s=best.base.flop_per_s * scale, floor_s=floor_s)
-        off = exp(Z90 * BORROWED_SPREAD)
+        base, compute = found
+        scale = self._rate(op.compute).value / self._rate(compute).value
+        base, off = replace(base, flop_per_s=base.flop_per_s * scale), exp(Z90 * BORROWED_SPREAD)
         return base, _times(base, 1 / off), _times(base, off)
+
+    def _scaled(self, op: Op, kernel: str) -> tuple[BaseTime, BaseTime, BaseTime] | None:
+        """The reference GPU's base at this one's rates, as far off as those may be."""
+        found = self._reference._fitted(op, kernel) if self._reference else None
+        if found is None or self._reference is None or op.compute not in self._reference.roof.compute:
+            return None
+        base, _ = found
+        flops = self._rate(op.compute)
+        by_flops = self._to(self._reference, op.compute)
+        moving = self.roof.stream if op.compute == "matmul_fp32" else self.roof.weights
+        by_bytes = moving.value / (
+            self._reference.roof.stream if op.compute == "matmul_fp32" else self._reference.roof.weights
+        ).value  # fmt: skip
+        made = []
+        for rate, memory in ((flops.value, moving.value), (flops.high, moving.high), (flops.low, moving.low)):
+            numbers: dict[str, Any] = {"sm_count": self.roof.sm_count}
+            for f in dataclasses.fields(base):
+                if f.name.endswith("bytes_per_s"):
+                    numbers[f.name] = getattr(base, f.name) * by_bytes * memory / moving.value
+                elif f.name == "flop_per_s":
+                    numbers[f.name] = base.flop_per_s * by_flops * rate / flops.value
+            made.append(replace(base, **numbers))
+        return made[0], made[1], made[2]
+
+    def _to(self, reference: Estimator, compute: str) -> float:
+        """This GPU's rate over the reference's."""
+        return (
+            self._rate(compute if compute in self.roof.compute else "matmul_fp16").value
+            / reference._rate(compute).value
+        )
 
     def _of_ceilings(self, op: Op, kernel: str) -> tuple[BaseTime, BaseTime, BaseTime]:
         roof = self.roof
@@ -178,14 +233,15 @@ class Estimator:
         return self.roof.compute[name]
 
     def _over_link(self, op: AllReduce) -> Estimate:
-        link = self.roof.link
-        if link is None:
-            raise ChipError(f"--tp above 1 cannot be predicted on {self.roof.name}: {self.roof.ranks_need}")
-        latency = link.latency_s.value * op.hops if link.latency_s else 0.0
-        ideal = op.bytes_over_link / link.bytes_per_s.value
-        seconds = self.roof.launch_s.value + latency + ideal
-        # a link's promise is kept to an unmeasured part: from all of it to half of it
-        return Estimate(seconds, seconds, self.roof.launch_s.high + 2 * (latency + ideal), "datasheet", "link")
+        roof, size = self.roof, op.rows * op.cols * BYTES[op.dtype]
+        if roof.link is None:
+            raise ChipError(f"--tp above 1 cannot be predicted on {roof.name}: {roof.ranks_need}")
+        if hardware.is_known(roof.name):
+            found = links.collective(op.kind, size, op.ranks, roof.name.lower(), "vllm")
+            source = "datasheet" if found.source == "formula" else INTERPOLATED
+            return Estimate(found.seconds, found.low_s, found.high_s, source, "link")
+        seconds = links.formula(op.kind, size, op.ranks, roof.link)
+        return Estimate(seconds, seconds, 2 * seconds, "datasheet", "link")
 
     def _rates(self, op: Op) -> tuple[float, float]:
         """FLOP/s and B/s under which it is said to be bound."""
@@ -300,32 +356,36 @@ def _times(base: BaseTime, factor: float) -> BaseTime:
 
 
 class Library:
-    """A folder of points, each kind of operator read when it is asked for."""
+    """Folders of points, ours first, each kind of operator read when it is asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._kinds = frozenset(point_files.kinds(folder))
-        about = self._read(PRODUCT).about if PRODUCT in self._kinds else {}
+    def __init__(self, folders: tuple[Path, ...]) -> None:
+        self._kinds = {folder: frozenset(point_files.kinds(folder)) for folder in folders}
+        about = point_files.about(folders[0] / f"{PRODUCT}{point_files.SUFFIX}")
         self.device = about.get("device", "")
-        self.settling = Settling.read(about["clock"]) if "clock" in about else None
+        self.settling = Settling.read(about["settling"]) if "settling" in about else None
 
-    def _read(self, kind: str) -> PointFile:
-        return point_files.read(self.folder / f"{kind}{point_files.SUFFIX}")
-
-    def groups(self, kind: str) -> tuple[Group, ...]:
-        return self._read(kind).groups if kind in self._kinds else ()
+    @lru_cache(maxsize=256)  # noqa: B019 (libraries live as long as the process)
+    def groups(self, kind: str, dtype: str) -> tuple[Group, ...]:
+        return tuple(
+            g
+            for folder, kinds in self._kinds.items()
+            if kind in kinds
+            for g in point_files.read(folder / f"{kind}{point_files.SUFFIX}", dtype).groups
+        )
 
 
 @lru_cache(maxsize=16)
-def library(folder: Path) -> Library:
-    return Library(folder)
+def library(folders: tuple[Path, ...]) -> Library:
+    return Library(folders)
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
     """`runs_as`: which kernel an engine runs of each operator. `stage`: what it may rest on."""
-    if h.points is None or stage < Stage.POINTS:
+    if stage < Stage.POINTS:
         return Estimator(roof_of(h, stage), stage, None, runs_as)
-    found = library(h.points)
-    if h.profile is not None and found.device and found.device != h.profile.device:
-        raise ChipError(f"{h.points}: holds points of {found.device}, the profile is of {h.profile.device}")
-    return Estimator(roof_of(h), stage, found, runs_as)
+    found = library(h.points) if h.points else None
+    if found and h.profile is not None and found.device and found.device != h.profile.device:
+        raise ChipError(f"{h.points[0]}: holds points of {found.device}, the profile is of {h.profile.device}")
+    cpu = h.profile is not None and h.profile.kind == "cpu"
+    like = None if cpu or h.name == REFERENCE else estimator_of(hardware.find(REFERENCE), runs_as)
+    return Estimator(roof_of(h), stage, found, runs_as, like)

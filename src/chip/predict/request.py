@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
-from chip import engine_profile, engines, hardware
+from chip import engine_profile, engine_support, engines, hardware
 from chip.dtypes import precision
 from chip.models import library
 from chip.models.decoder import Decoder
@@ -123,11 +123,15 @@ def setting(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, option
         check_shards(decoder, tp)
     if options.sdpa and engine != "hf-eager":
         raise ChipError(f"--sdpa {options.sdpa[:40]} is for hf-eager, not for {engine}")
+    if h.spec and (too_old := engine_support.too_old(engine, h.spec)):
+        raise ChipError(too_old)
     chosen = e.runs_as(hardware.capability(h), {"sdpa": options.sdpa})
     estimator = estimator_of(h, chosen, options.stage)
     with_terms = options.stage >= Stage.ENGINE
     found = engine_profile.find(h, engine, options.engine_file, options.launch_ns) if with_terms else None
     notes = _of_dtype(p.activation, estimator.measured_in(p.activation), roof.name) if h.points else []
+    if h.spec and (old := engine_support.note(h.spec)):
+        notes.append(old)
     if options.launch_ns and not (found and found.at_latency):
         notes.append(f"--launch-ns is not used: no terms of {engine} tell at which launch latency they hold")
     terms = EngineTerms(*found.terms) if found else None
@@ -174,7 +178,7 @@ def notes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, ca
     if max_context and s.prompt + s.output > max_context:
         out.append(f"prompt + output exceed the model's context of {max_context} tokens")
     if roof.source == "datasheet":
-        out.append(f"{roof.name} was never calibrated: rests on {roof.basis}")
+        out.append(f"{roof.name} was never calibrated: ceilings are {roof.basis}")
     if caveat:
         out.append(caveat)
     return out

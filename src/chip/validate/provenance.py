@@ -47,7 +47,7 @@ def rests_on(gpu: str, engine: str, engine_file: str = "") -> list[Used]:
     if engine_file:
         paths = [Path(engine_file) if p == _terms(h, engine) else p for p in paths]
     used = [_used(path) for path in paths if path is not None and path.is_file()]
-    return used + (_points(h.points) if h.points else [])
+    return used + [one for folder in h.points for one in _points(folder)]
 
 
 def _points(folder: Path) -> list[Used]:
@@ -56,7 +56,7 @@ def _points(folder: Path) -> list[Used]:
     for kind in points.kinds(folder):
         path = folder / f"{kind}{points.SUFFIX}"
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        found.append(Used(path, digest, tuple(points.read(path).about.get("inputs", "").split())))
+        found.append(Used(path, digest, tuple(points.about(path).get("inputs", "").split())))
     return found
 
 

@@ -64,20 +64,22 @@ def shapes(decoder: Decoder, engine: str, dtype: str, tp: int) -> set[Shape | No
 def read(paths: Iterable[Path], gpu: str) -> list[Measurement]:
     """The measurements that the points of a GPU were made from: these files and no others."""
     h = hardware.find(gpu)
-    if h.points is None or h.measured is None:
+    if not h.points or h.measured is None:
         raise ChipError(f"{gpu} has no points of operators, so there is no shape to leave out")
-    held = point_files.read(h.points / f"linear{point_files.SUFFIX}").about.get("inputs", "").split()
+    held = point_files.about(h.points[0] / f"linear{point_files.SUFFIX}").get("inputs", "").split()
     wanted = set(held) - {artifact.read(h.measured, HardwareProfile.SCHEMA).id}
     found: list[Measurement] = []
     for path in paths:
         header, these = measurements.read(path)
         one = artifact.new(header["schema"], [codec.to_json(m) for m in these], {}).id
         if one not in wanted:
-            raise ChipError(f"{path}: the points in {h.points.name} were not made from it")
+            raise ChipError(f"{path}: the points in {h.points[0].name} were not made from it")
         wanted.remove(one)
         found += these
     if wanted:
-        raise ChipError(f"{h.points.name} was also made from {', '.join(sorted(wanted))}; give these measurements too")
+        raise ChipError(
+            f"{h.points[0].name} was also made from {', '.join(sorted(wanted))}; give these measurements too"
+        )
     return found
 
 
@@ -98,7 +100,7 @@ def leave_one_model_out(v: Validation, found: Sequence[Measurement], fit: Fit) -
         with tempfile.TemporaryDirectory() as folder:
             profile = Path(folder, h.measured.name)
             shutil.copyfile(h.measured, profile)
-            about = {"device": h.profile.device if h.profile else ""} | _clock(h.points)
+            about = {"device": h.profile.device if h.profile else ""} | _clock(h.points[0])
             groups = fit(kept)
             for kind in dict.fromkeys(g.kind for g in groups):
                 path = hardware.points_folder(profile) / f"{kind}{point_files.SUFFIX}"
@@ -108,10 +110,10 @@ def leave_one_model_out(v: Validation, found: Sequence[Measurement], fit: Fit) -
         yield Unseen(model, len(found) - len(kept), seen.points, unseen.points)
 
 
-def _clock(folder: Path | None) -> dict[str, str]:
+def _clock(folder: Path) -> dict[str, str]:
     """How the clock settles is the device's property, whatever model is left out."""
-    about = point_files.read(folder / f"linear{point_files.SUFFIX}").about if folder else {}
-    return {"clock": about["clock"]} if "clock" in about else {}
+    about = point_files.about(folder / f"linear{point_files.SUFFIX}")
+    return {"settling": about["settling"]} if "settling" in about else {}
 
 
 def _only(source: Source, runs: Sequence[Run]) -> Source:

@@ -43,13 +43,19 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     return {
         "linear": "torch",
         "embedding": "torch",
-        "attention": "fa3" if HOPPER <= capability < NEXT else "flash",
+        "attention": _attention(capability),
         **dict.fromkeys(compiled, "compiled cold"),
         "kv_append": "paged",
         "moe_experts": "vllm",
         "moe_router": "vllm",
         "sampling": "fp32",
     }
+
+
+def _attention(capability: float) -> str:
+    if HOPPER <= capability < NEXT:
+        return "fa3"
+    return "flashinfer|fa2|flash" if capability >= NEXT else "fa2|flash"
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:

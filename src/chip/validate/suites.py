@@ -1,0 +1,258 @@
+"""Readers of published measurements, by name: the file or folder as its authors publish it, fetched by the user.
+
+argonne: LLM-Inference-Bench of Argonne National Laboratory, Plots/All_results.csv (BSD-3-Clause).
+llmservingsim: vLLM runs of live traffic in LLMServingSim, bench/examples (MIT).
+silicon: systems/silicon_sample.csv of NVIDIA's aiconfigurator-core (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chip import artifact, stats
+from chip.types import ChipError, Scenario
+from chip.validate.public import LeftOut, Published, Suite
+
+# Hub ids by bundled models of the same shape. Llama-3 and Qwen2 have those of Llama-3.1 and Qwen2.5.
+MODELS = {
+    "llama-2-7b-hf": "llama-2-7b",
+    "llama-7b": "llama-2-7b",
+    "llama-2-70b-hf": "llama-2-70b",
+    "meta-llama-3-8b": "llama-3.1-8b",
+    "meta-llama-3-70b": "llama-3.1-70b",
+    "llama-3.1-8b": "llama-3.1-8b",
+    "llama-3.1-8b-instruct": "llama-3.1-8b",
+    "llama-3.1-8b-instruct-fp8": "llama-3.1-8b",
+    "llama-3.1-70b": "llama-3.1-70b",
+    "mistral-7b-v0.1": "mistral-7b-v0.1",
+    "mixtral-8x7b-v0.1": "mixtral-8x7b",
+    "qwen2-7b": "qwen2.5-7b",
+    "qwen2-72b": "qwen2.5-72b",
+    "bloom-7b1": "bloom-7b1",
+    "gpt-j-6b": "gpt-j-6b",
+    "opt-6.7b": "opt-6.7b",
+    "qwen3-32b": "qwen3-32b",
+    "qwen3-30b-a3b-instruct-2507": "qwen3-30b-a3b",
+    "qwen3-235b-a22b-fp8": "qwen3-235b-a22b",
+    "deepseek-v3": "deepseek-v3",
+    "deepseek-r1": "deepseek-v3",
+    "gpt-oss-120b": "gpt-oss-120b",
+}
+ENGINES = {"vllm": "vllm"}
+
+
+def model_of(hub_id: str) -> str:
+    return MODELS.get(hub_id.rpartition("/")[2].lower(), "")
+
+
+def read(name: str, path: Path) -> Suite:
+    if name not in READERS:
+        raise ChipError(f"no suite {name[:40]!r}; choose one of {', '.join(READERS)}")
+    if not path.exists():
+        raise ChipError(f"{path}: no such file or folder; fetch it from {SOURCES[name]}")
+    return READERS[name](path)
+
+
+def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Rows of a CSV file, gzipped or not, that has these columns."""
+    artifact.refuse_folder(path)
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError):
+        raise ChipError(f"{path}: cannot be read as a CSV file") from None
+    reader = csv.DictReader(io.StringIO(text))
+    missing = [c for c in columns if c not in (reader.fieldnames or ())]
+    if missing:
+        raise ChipError(f"{path}: column {missing[0]!r} is missing; is it another file?")
+    return list(reader)
+
+
+def _number(path: Path, line: int, row: Mapping[str, str], column: str) -> float:
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e12:
+        raise ChipError(f"{path}: line {line}: {column} must be a positive number, got {row[column][:40]!r}")
+    return value
+
+
+def _counted(reasons: Counter[str]) -> tuple[LeftOut, ...]:
+    return tuple(LeftOut(n, why) for why, n in reasons.most_common())
+
+
+# -- Argonne
+ARGONNE_GPUS = {
+    # by their rates: Llama-2-7B at batch 1 reads its weights at 0.99 TB/s, half of what the 80 GB card has
+    "Nvidia A100 GPU": "a100-40gb",
+    "Nvidia H100 GPU": "h100",
+    "Nvidia GH200 GPU": "gh200",
+    "AMD MI250 GPU": "mi250x",
+    "AMD MI300X GPU": "mi300x",
+}
+
+
+def argonne(path: Path) -> Suite:
+    columns = ("Hardware", "Num of Hardware", "Framework", "Model", "Input Output Length", "Batch Size", "Latency")
+    same: dict[tuple[str, str, str, Scenario], list[float]] = defaultdict(list)
+    left = Counter[str]()
+    for line, row in enumerate(_rows(path, columns), 2):
+        gpu, model = ARGONNE_GPUS.get(row["Hardware"], ""), model_of(row["Model"])
+        engine = ENGINES.get(row["Framework"].lower(), "")
+        if not engine:
+            left[f"engine {row['Framework']} is not predicted"] += 1
+        elif not gpu:
+            left[f"GPU {row['Hardware']} is not known"] += 1
+        elif not model:
+            left[f"model {row['Model']} is not known"] += 1
+        else:
+            length, batch, tp = (
+                int(_number(path, line, row, c)) for c in ("Input Output Length", "Batch Size", "Num of Hardware")
+            )
+            key = (gpu, engine, model, Scenario(batch, length, length, "bf16", tp))
+            same[key].append(_number(path, line, row, "Latency"))
+    runs = [Published(g, e, "of 2024", m, s, "e2e", stats.median(times)) for (g, e, m, s), times in same.items()]
+    caution = "software of 2024, versions not stated; one end-to-end time a point, prompt and output of equal length"
+    return Suite("argonne", SOURCES["argonne"], "BSD-3-Clause", caution, tuple(runs), _counted(left))
+
+
+# -- LLMServingSim
+SERVING_GPUS = {"RTXPRO6000": "rtx-pro-6000-server", "RTX4090": "rtx-4090"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of live traffic as it really went, in seconds of one clock."""
+
+    prompt: int
+    output: int
+    arrival_s: float
+    first_s: float
+    last_s: float
+
+    @property
+    def tpot_s(self) -> float:
+        return (self.last_s - self.first_s) / (self.output - 1)
+
+
+def requests(path: Path) -> list[Request]:
+    """Of a requests.jsonl, those with at least two tokens. Arrival is when the engine queued it."""
+    found = []
+    for number, row in enumerate(artifact.read_lines(path), 1):
+        try:
+            one = Request(
+                int(row["input_toks"]), int(row["output_toks"]), row["queued_ts"], row["first_token_ts"],
+                row["last_token_ts"],
+            )  # fmt: skip
+        except (TypeError, KeyError, ValueError):
+            raise ChipError(f"{path}: line {number} is no request of LLMServingSim's bench") from None
+        if one.output > 1:
+            found.append(one)
+    return found
+
+
+def beside(one: Request, others: Sequence[Request]) -> tuple[float, float]:
+    """(requests that decode at the same time, their mean context) over the time that `one` decodes."""
+    together = weighted = 0.0
+    for other in others:
+        start, end = max(one.first_s, other.first_s), min(one.last_s, other.last_s)
+        if end <= start:
+            continue
+        middle = ((start + end) / 2 - other.first_s) / (other.last_s - other.first_s)
+        together += end - start
+        weighted += (end - start) * (other.prompt + middle * other.output)
+    return together / (one.last_s - one.first_s), weighted / together
+
+
+def llmservingsim(path: Path) -> Suite:
+    files = sorted(path.rglob("requests.jsonl")) if path.is_dir() else [path]
+    if not files:
+        raise ChipError(f"{path}: the folder holds no requests.jsonl")
+    runs: list[Published] = []
+    left = Counter[str]()
+    for file in files:
+        meta = artifact.read_json(file.with_name("meta.json"))
+        kwargs = meta.get("engine_kwargs") if isinstance(meta, dict) else None
+        if not isinstance(kwargs, dict):
+            raise ChipError(f"{file.with_name('meta.json')}: engine_kwargs is missing")
+        folder, found = file.parent.parent.name, requests(file)
+        gpu, model = SERVING_GPUS.get(folder, ""), model_of(str(meta.get("model", "")))
+        if not gpu or not model:
+            left[f"{folder}, {meta.get('model')}: not known"] += len(found)
+        elif kwargs.get("data_parallel_size", 1) != 1:
+            left[f"{folder}, {meta.get('model')}: data parallelism is not predicted"] += len(found)
+        else:
+            version, tp = str(meta.get("vllm_version", "")), int(kwargs.get("tensor_parallel_size", 1))
+            runs += _decodes(found, gpu, version, model, tp)
+    caution = (
+        "live traffic: each request's time a token against a steady batch of as many requests as decoded beside it; "
+        "prefills between its steps are in the measurement and not in the prediction"
+    )
+    return Suite("llmservingsim", SOURCES["llmservingsim"], "MIT", caution, tuple(runs), _counted(left))
+
+
+def _decodes(found: Sequence[Request], gpu: str, version: str, model: str, tp: int) -> Iterator[Published]:
+    for one in found:
+        batch, context = beside(one, found)
+        scenario = Scenario(max(1, round(batch)), max(1, round(context)), 2, "bf16", tp)
+        yield Published(gpu, "vllm", version, model, scenario, "tpot", one.tpot_s)
+
+
+# -- aiconfigurator's silicon sample
+SILICON_GPUS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "gb200": "gb200"}
+SILICON_DTYPES = {"": "bf16", "bf16": "bf16", "fp8": "fp8"}
+
+
+def silicon(path: Path) -> Suite:
+    columns = (
+        "backend", "backend_version", "model_path", "system", "precision", "mode", "isl", "osl", "batch_size",
+        "tp_size", "pp_size", "attention_dp_size", "moe_ep_size", "silicon_tpot_ms",
+    )  # fmt: skip
+    runs: list[Published] = []
+    left = Counter[str]()
+    for line, row in enumerate(_rows(path, columns), 2):
+        why = _not_silicon(row)
+        if why:
+            left[why] += 1
+            continue
+        batch, prompt, output, tp = (int(_number(path, line, row, c)) for c in ("batch_size", "isl", "osl", "tp_size"))
+        scenario = Scenario(batch, prompt, output, SILICON_DTYPES[row["precision"]], tp)
+        gpu, model = SILICON_GPUS[row["system"]], model_of(row["model_path"])
+        seconds = _number(path, line, row, "silicon_tpot_ms") * 1e-3
+        runs.append(Published(gpu, "vllm", row["backend_version"], model, scenario, "tpot", seconds))
+    caution = (
+        "live traffic at a fixed concurrency, predicted as one batch of that size: prefills in between are not in it"
+    )
+    return Suite("silicon", SOURCES["silicon"], "Apache-2.0", caution, tuple(runs), _counted(left))
+
+
+def _not_silicon(row: Mapping[str, Any]) -> str:
+    """Why a row cannot be predicted today, or ""."""
+    if row["backend"] not in ENGINES:
+        return f"engine {row['backend']} is not predicted"
+    if row["mode"] != "agg":
+        return "prefill and decode on GPUs of their own"
+    if row["system"] not in SILICON_GPUS:
+        return f"GPU {row['system']} is not known"
+    if not model_of(row["model_path"]):
+        return f"model {row['model_path']} is not known"
+    if row["precision"] not in SILICON_DTYPES:
+        return f"precision {row['precision']} is not predicted"
+    spread = (row["pp_size"], row["attention_dp_size"], row["moe_ep_size"])
+    return "" if set(spread) <= {"", "1"} else "pipeline, data or expert parallelism"
+
+
+READERS: dict[str, Callable[[Path], Suite]] = {"argonne": argonne, "llmservingsim": llmservingsim, "silicon": silicon}
+SOURCES = {
+    "argonne": "https://github.com/argonne-lcf/LLM-Inference-Bench, Plots/All_results.csv",
+    "llmservingsim": "https://github.com/casys-kaist/LLMServingSim, bench/examples",
+    "silicon": "the wheel of aiconfigurator-core 0.12.0, systems/silicon_sample.csv",
+}
