@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
+from chip import artifact, timeline
 from chip.cli.lines import answer_stdin
 from chip.cli.text import duration, gib, number, percent, si, table
+from chip.models import library
 from chip.predict import request
 from chip.types import ChipError
 
@@ -53,6 +56,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sdpa", metavar="BACKEND", default="", help="what hf-eager's prefill attends with: cudnn or flash [cudnn]"
     )
+    parser.add_argument(
+        "--timeline", metavar="FILE", default="", help="write a predicted step, host and device, as a Perfetto trace"
+    )
     parser.add_argument("--launch-ns", metavar="NS", type=float, default=0.0, help=LAUNCH)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
@@ -63,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.launch_ns <= MOST_LAUNCH_NS:  # also what is not a number
         raise ChipError(f"--launch-ns must be between 0 and {MOST_LAUNCH_NS:g} ns, got {args.launch_ns:g}")
     about = request.Options(engine_file=args.engine_profile, sdpa=args.sdpa, launch_ns=args.launch_ns)
+    if args.timeline and (args.trace or args.model == "-"):
+        raise ChipError("--timeline takes one MODEL, without --trace")
     if args.model == "-":
         if args.trace:
             raise ChipError("--trace takes one MODEL, not scenarios from stdin")
@@ -74,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(found, indent=1, allow_nan=False))
     else:
         print(render(found))
+    if args.timeline:
+        write_timeline(Path(args.timeline), values, about)
     for note in found["notes"]:
         print(f"note: {note}", file=sys.stderr)
     return 0
@@ -83,6 +93,19 @@ def _traced(values: dict[str, Any]) -> dict[str, Any]:
     from chip.measure.trace import answer_traced
 
     return answer_traced(values)
+
+
+def write_timeline(path: Path, values: dict[str, Any], options: request.Options) -> None:
+    """One decode step (the first after the prompt), or the prefill where one token is asked for, kernel by kernel."""
+    s = request.scenario_of(values)
+    decoder = library.find(values["model"])
+    held = request.setting(decoder, values["gpu"], values["engine"], s.dtype, s.tp, options)
+    engine, memory = held.steps.engine, held.roof.memory_bytes
+    steps = engine.decode(s, memory, 0) if s.output > 1 else engine.prefill(s, memory)
+    played = held.steps.timeline(steps[0][0])
+    title = f"{decoder.name} on {values['gpu']}, {values['engine']}: {s.name}"
+    artifact.write_text(path, json.dumps(timeline.chrome(played.events, title)) + "\n")
+    print(f"wrote {path}: open it in https://ui.perfetto.dev", file=sys.stderr)
 
 
 def render(a: dict[str, Any]) -> str:

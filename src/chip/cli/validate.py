@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from chip import artifact, engine_profile, hardware
+from chip.cli import ledger_text
 from chip.cli.validate_suite_text import render as render_suite
 from chip.cli.validate_text import render
 from chip.predict.stages import Stage
@@ -32,6 +33,7 @@ EPILOG = """\
   chip validate llm.json --gpu my-gpu.json --leave-one-model-out tables.jsonl
   chip validate llm.json --engine-profile h200.vllm.json
   chip validate results/h200/runs --engine-profile results/h200/engines
+  chip validate --by-operator results/h200/traces/vllm
   chip validate --suite argonne All_results.csv --gpu h100
 """
 TERMS = (
@@ -53,6 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--engine", default="", help="only runs of this engine: vllm, hf-eager or hf-graph [all]")
     add("--engine-profile", metavar="FILE", action="append", default=[], help=TERMS)
     add("--suite", metavar="NAME", default="", help=SUITE)
+    add("--by-operator", action="store_true", help="RUNS are traces of `chip capture`: errors role by role, the ledger")
     add("--ablate", action="store_true", help="the same errors stage by stage, from the datasheet to everything")
     add("--leave-one-model-out", metavar="MEASUREMENTS", action="append", default=[], help=LEAVE_OUT)
     add("--peers", metavar="FILE", default="", help="recorded answers of other predictors, into the same table")
@@ -64,6 +67,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if not args.runs:
         raise ChipError("give files of runs; `chip bench -o llm.json` makes them")
+    if args.by_operator:
+        return ledger_text.run(args)
     if args.suite:
         return _published(args)
     sources = judge.read(Path(f) for f in args.runs)

@@ -1,4 +1,4 @@
-"""From runs of calibration models to an engine's terms: those with which the predictor itself comes nearest to the runs.
+"""From runs of calibration models to an engine's terms: those with which the predictor comes nearest to the runs.
 
 Every run is predicted as `chip predict` does it, its operators from measured points, its steps played on the timeline;
 the terms are what least squares of logarithms find, in which outliers count little, since a busy host is the noise.

@@ -109,7 +109,8 @@ class Estimator:
             kernels = [op.kernel_of(name) for name in names.split("|")]
             fitting = [g for g in known if g.kernel in kernels and context in ("", g.context)]
             fitting = fitting or [g for g in known if g.kernel in kernels]
-            fitting.sort(key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != "hot"))
+            warm = "hot" if isinstance(op, OverRows) else "cold"  # activations are warm in cache, weights are not
+            fitting.sort(key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != warm))
         if not fitting:
             return None
         found = fitting[0]

@@ -175,7 +175,7 @@ class StepModel:
             found.append((repeat, calls))
         return found + self._last(step.rows)
 
-    def _clocked(self, found: Sequence[tuple[Rows, float]], first: bool) -> list[tuple[Rows, float]]:
+    def clocked(self, found: Sequence[tuple[Rows, float]], first: bool) -> list[tuple[Rows, float]]:
         """With arithmetic at the clock it runs at: a prefill finds a rested GPU, decode steps one that has settled."""
         settling = self.estimator.settling
         if settling is None:
@@ -195,7 +195,7 @@ class StepModel:
 
     def _phase(self, steps: Weighted, asked: Scenario | None) -> Phase:
         """`asked` where the steps end with the first tokens."""
-        found = self._clocked([(self.rows(step), weight) for step, weight in steps], asked is not None)
+        found = self.clocked([(self.rows(step), weight) for step, weight in steps], asked is not None)
         lines = list(lines_of(found).values())
         seconds, low_s, high_s = interval(lines)
         if self.terms is None or not seconds:
@@ -250,12 +250,12 @@ class StepModel:
             steps = self.engine.prefill(s, memory_bytes)
         else:
             steps = self.engine.decode(s, memory_bytes, self.panels(s), self.windows)
-        found = self._clocked([(self.rows(step), weight) for step, weight in steps], first)
+        found = self.clocked([(self.rows(step), weight) for step, weight in steps], first)
         return Subject(self, _known(steps, found), s if first else None)
 
     def timeline(self, step: Step) -> Recorded:
         """One step played kernel by kernel."""
-        rows = self._clocked([(self.rows(step), 1.0)], False)[0][0]
+        rows = self.clocked([(self.rows(step), 1.0)], False)[0][0]
         terms = self.terms.value if self.terms else Terms()
         t = Recorded(1.0, terms.gap_s)
         seconds, kernels, attentions = _sums(rows)

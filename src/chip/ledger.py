@@ -1,0 +1,187 @@
+"""The ledger: a captured step of an engine held against its prediction, operator by operator.
+
+Every kernel of a trace is given a role. Products get theirs by their order in the step, which is the order of the
+predicted program; the others by what their names say. A kernel's time is what it adds to the step: from the end of the
+kernel before it to its own end, less the pause between them, so that kernels which overlap are not counted twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from chip import stats
+from chip.models import library
+from chip.predict.request import Options, setting
+from chip.predict.stages import Stage
+from chip.predict.steps import Rows
+from chip.traces import Trace
+from chip.types import ChipError, Scenario
+
+OUTPUT = 17  # tokens of a traced request, as `chip bench` makes them
+PRODUCT = "linear"
+MASKED = "attention and pointwise"  # HF attention under a mask is a kernel and passes that look like any other
+OTHER = "other"  # kernels that no operator of the program stands for
+# What a kernel's name says, first match: (pattern, class). A class stands for operators of several kinds.
+NAMES = (
+    (r"splitkreduce|splitk_reduce", "split"),  # belongs to the product before it
+    (r"reshape_and_cache|index_copy", "kv_append"),
+    (r"flash.*combine", "attention"),
+    (r"prepare_varlen", OTHER),
+    (r"flash|fmha|sdpa|attention", "attention"),
+    (r"moe|topk|grouped_mm|align_block", "experts"),
+    (r"nvjet|gemm|cutlass|gemv|wgmma", PRODUCT),
+    (r"gumbel|argmax", "sampling"),
+    (r"rms_norm|layer_norm|layernorm|silu|gelu|relu|triton_poi|triton_red|triton_per|elementwise|reduce_kernel|"
+     r"catarray|index", "pointwise"),
+)  # fmt: skip
+CLASS_OF = {
+    "linear": PRODUCT, "bmm": PRODUCT, "attention": "attention", "masked_attention": "attention",
+    "growing_attention": "attention", "alibi_attention": "attention", "float_attention": "attention",
+    "sink_attention": "attention", "mla": "attention", "moe_experts": "experts", "moe_router": "experts",
+    "moe_experts_composed": "experts", "moe_router_composed": "experts", "kv_append": "kv_append",
+    "kv_roll": "kv_append", "sampling": "sampling",
+}  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """One role of one step: seconds as predicted and in the engine, gaps between kernels in neither."""
+
+    role: str
+    calls: float
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def error_s(self) -> float:
+        return self.predicted_s - self.measured_s
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    model: str
+    engine: str
+    phase: str
+    batch: int
+    prompt: int
+    step_s: float  # the step as it was timed before anything was profiled; 0 where it was not
+    kernels: int
+    gaps_s: float  # between kernels, as the profiler saw them
+    entries: tuple[Entry, ...]
+
+    @property
+    def predicted_s(self) -> float:
+        return sum(e.predicted_s for e in self.entries)
+
+    @property
+    def measured_s(self) -> float:
+        return sum(e.measured_s for e in self.entries)
+
+    @property
+    def title(self) -> str:
+        return f"{self.model} {self.engine} {self.phase} {self.batch} x {self.prompt}"
+
+
+def ledger(trace: Trace, gpu: str) -> Ledger:
+    if not trace.events:
+        raise ChipError(f"{trace.title}: the trace has no kernels")
+    rows = _predicted(trace, gpu)
+    steps = _steps(trace)
+    products = [role for role, kind, *_ in _unrolled(rows) if _class(kind) == PRODUCT]
+    measured, gaps_s = _measured(trace, steps, products)
+    merge = ("attention", "pointwise") if trace.engine.startswith("hf") else ()
+    if merge:
+        measured[MASKED] = sum(measured.pop(kind, 0.0) for kind in merge)
+    predicted: dict[str, tuple[float, float]] = {}
+    by_role = set(measured) - {PRODUCT}
+    for role, kind, n, seconds in _unrolled(rows):
+        name = role if role in by_role else MASKED if _class(kind) in merge else _class(kind)
+        calls, total = predicted.get(name, (0.0, 0.0))
+        predicted[name] = (calls + n, total + n * seconds)
+    entries = [
+        Entry(name, predicted.get(name, (0.0, 0.0))[0], predicted.get(name, (0.0, 0.0))[1], measured.get(name, 0.0))
+        for name in dict.fromkeys((*predicted, *measured))
+    ]
+    timed = trace.timings.get("step") or trace.timings.get(trace.source)
+    step_s = stats.median(timed.samples_ns) * 1e-9 if timed else 0.0
+    entries.sort(key=lambda e: -max(e.measured_s, e.predicted_s))
+    about = (trace.model, trace.engine, trace.phase, trace.batch, trace.prompt)
+    return Ledger(*about, step_s, len(trace.events) // steps, gaps_s, tuple(entries))
+
+
+def _predicted(trace: Trace, gpu: str) -> list[tuple[Rows, float]]:
+    decoder = library.find(trace.model)
+    held = setting(decoder, gpu, trace.engine, trace.dtype, 1, Options(Stage.POINTS))
+    s, memory = Scenario(trace.batch, trace.prompt, OUTPUT, trace.dtype), held.roof.memory_bytes
+    e = held.steps.engine
+    steps = e.prefill(s, memory) if trace.phase == "prefill" else e.decode(s, memory, 0, held.steps.windows)
+    found = [(held.steps.rows(step), weight) for step, weight in steps]
+    return held.steps.clocked(found, trace.phase == "prefill")
+
+
+def _unrolled(found: Iterable[tuple[Rows, float]]) -> list[tuple[str, str, float, float]]:
+    """(role, kind, how often, seconds) of every call of the steps, layer after layer."""
+    out = []
+    for rows, weight in found:
+        for repeat, calls in rows:
+            for _ in range(max(1, round(repeat))):
+                out += [(role, kind, weight * repeat / max(1, round(repeat)), a[0]) for role, kind, _, a in calls]
+    return out
+
+
+def _class(kind: str) -> str:
+    return CLASS_OF.get(kind, "pointwise")
+
+
+def _steps(trace: Trace) -> int:
+    """How many steps a trace holds: a profiler that saw several which differ keeps them all."""
+    found = re.match(r"(\d+) steps", trace.missing.get("steps", ""))
+    return int(found[1]) if found else 1
+
+
+def kernel_class(name: str) -> str:
+    lowered = name.lower()
+    return next((kind for pattern, kind in NAMES if re.search(pattern, lowered)), OTHER)
+
+
+def _measured(trace: Trace, steps: int, products: Sequence[str]) -> tuple[dict[str, float], float]:
+    """Seconds of one step by role, and of the gaps between its kernels. `products`: roles in the order of the step."""
+    events = sorted(trace.events, key=lambda e: e.start_ns)
+    kinds = [kernel_class(trace.kernels[e.kernel].name) for e in events]
+    in_order = kinds.count(PRODUCT) == steps * len(products)  # else no product can be told from the next
+    out: dict[str, float] = {}
+    gaps = ends = seen = 0
+    role = PRODUCT
+    for event, kind in zip(events, kinds):
+        end = event.start_ns + event.duration_ns
+        begin = max(ends, event.start_ns)
+        if ends:
+            gaps += max(0, event.start_ns - ends)
+        if kind == PRODUCT:
+            role = products[seen % len(products)] if in_order else PRODUCT
+            seen += 1
+        name = role if kind in (PRODUCT, "split") else kind
+        out[name] = out.get(name, 0.0) + max(0, end - begin) * 1e-9 / steps
+        ends = max(ends, end)
+    return out, gaps * 1e-9 / steps
+
+
+class RoleSum(NamedTuple):
+    """A role over several ledgers: medians of predicted over measured, and its share of the error of the step."""
+
+    role: str
+    ledgers: int
+    ratio: float
+    error_share: float  # of the step's measured time, with its sign: negative where predicted too fast
+
+
+def summary(found: Sequence[Ledger]) -> list[RoleSum]:
+    out = []
+    for role in dict.fromkeys(e.role for one in found for e in one.entries):
+        mine = [(e, one) for one in found for e in one.entries if e.role == role]
+        ratios = [e.predicted_s / e.measured_s for e, _ in mine if e.measured_s]
+        shares = [e.error_s / one.measured_s for e, one in mine]
+        out.append(RoleSum(role, len(mine), stats.median(ratios) if ratios else 0.0, stats.median(shares)))
+    return sorted(out, key=lambda r: -abs(r.error_share))
