@@ -54,7 +54,7 @@ def rests_on(gpu: str) -> str:
     """What the times of its operators come from."""
     if gpu in hardware.profile_names():
         return "measured here"
-    return "measured elsewhere" if (hardware.DATA / "points" / gpu).is_dir() else "datasheet"
+    return "measured elsewhere" if (hardware.IMPORTED / gpu).is_dir() else "datasheet"
 
 
 def ops() -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ ENGINES = hardware.DATA / "engines"
 REFERENCE = "h200"  # the GPU whose host stands for one that nobody measured
 # How far the host's terms may be off, as a factor either way: on another host, on the same at another time (the largest
 # ratio between two processes of one calibration model), and on any host whose launch latency is known.
-OTHER_HOST, SAME_HOST, KNOWN_LATENCY = 1.9, 1.67, 1.35
+OTHER_HOST, SAME_HOST, KNOWN_LATENCY = 1.6, 1.3, 1.25
 
 
 @dataclass(frozen=True, slots=True)

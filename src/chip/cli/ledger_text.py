@@ -14,6 +14,7 @@ from chip.ledger import Ledger, ledger, summary
 from chip.types import ChipError
 
 SCHEMA = "chip.ledger/1"
+RIGHT = ("steps", "predicted / measured", "of the step")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,9 +58,8 @@ def render(found: Sequence[Ledger]) -> str:
             for r in summary(mine)
         ]
         title = f"{engine}, {phase}: {len(mine)} steps of {len({one.model for one in mine})} models, median over steps"
-        parts.append(
-            f"{title}\n{table(rows, right=('steps', 'predicted / measured', 'of the step'), keep=tuple(rows[0]))}"
-        )
+        shown = table(rows, right=RIGHT, keep=tuple(rows[0]))
+        parts.append(f"{title}\n{shown}")
     steps = [
         {
             "step": one.title,

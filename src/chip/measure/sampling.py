@@ -132,7 +132,8 @@ def points(dtype: str) -> list[Point]:
 
 
 def odd_points(dtype: str) -> list[Point]:
-    """Shapes that `points` has few of: widths that are no multiple of 64, prompts of odd lengths, small heads, rows of few elements, and what torch.compile makes of norms and activations with cold weights."""
+    """Shapes that `points` has few of: widths that are no multiple of 64, prompts of odd lengths, small heads, rows of
+    few elements, and what torch.compile makes of norms and activations with cold weights."""
     groups: list[list[Point]] = [[Point(op) for op in _odd_linear(dtype)]]
     groups.append([Point(op, "flash") for op in _odd_prefill(dtype, 120, 0.5)])
     groups.append([Point(op, "cudnn") for op in _odd_prefill(dtype, 90, 0.25)])

@@ -9,6 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from chip.callable_module import make_callable
 from chip.models.config import Config
 from chip.models.decoder import Decoder
 from chip.types import ChipError
@@ -52,3 +53,6 @@ def describe(raw: Any, name: str, where: str) -> Decoder:
         )
     result: Decoder = module.decoder(c, name, architecture)
     return result
+
+
+make_callable(__name__, "models")  # chip.models()

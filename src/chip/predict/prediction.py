@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from math import hypot
 from typing import Any, NamedTuple
 
 from chip.dtypes import PRECISIONS
 from chip.predict.roof import Power, Range
-from chip.predict.steps import Phase
+from chip.predict.steps import Line, Phase
 from chip.types import Scenario
 
 SCHEMA = "chip.prediction/1"
+# What joules per FLOP and per byte leave out (clocks, values, caches): the p90 error of energy over the recorded runs.
+ENERGY_OFF = 0.17
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -28,6 +31,77 @@ class Prediction(NamedTuple):
     memory: Mapping[str, Any]
     notes: list[str]
 
+    @property
+    def ttft_s(self) -> float:
+        """Until every request of the batch has its first token."""
+        return self.prefill.seconds
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time between tokens after the first; None where one token was asked for."""
+        return self.decode.seconds if self.decode else None
+
+    @property
+    def e2e_s(self) -> float:
+        return self._whole().value
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output tokens of the whole batch over the end-to-end time."""
+        return self.scenario.batch * self.scenario.output / self.e2e_s
+
+    @property
+    def energy_j_per_token(self) -> float | None:
+        energy = _energy(self, self._whole(), self.scenario.output - 1)
+        return energy.value / (self.scenario.batch * self.scenario.output) if energy else None
+
+    @property
+    def interval(self) -> dict[str, tuple[float, float]]:
+        """90 % intervals in SI units: ttft_s, tpot_s, e2e_s, tokens_per_s, energy_j_per_token."""
+        whole, tokens = self._whole(), self.scenario.batch * self.scenario.output
+        found = {"ttft_s": (self.prefill.low_s, self.prefill.high_s), "e2e_s": (whole.low, whole.high)}
+        found["tokens_per_s"] = (tokens / whole.high, tokens / whole.low)
+        if self.decode:
+            found["tpot_s"] = (self.decode.low_s, self.decode.high_s)
+        if energy := _energy(self, whole, self.scenario.output - 1):
+            found["energy_j_per_token"] = (energy.low / tokens, energy.high / tokens)
+        return found
+
+    @property
+    def lines(self) -> dict[str, list[Line]]:
+        """The breakdown: rows of the time to first token and of the mean decode step, longest first."""
+        return {"ttft": self.prefill.lines, "tpot": self.decode.lines if self.decode else []}
+
+    def _whole(self) -> Range:
+        steps = self.scenario.output - 1
+        first = (self.prefill.seconds, self.prefill.low_s, self.prefill.high_s)
+        if not self.decode:
+            return Range(*first)
+        each = (self.decode.seconds, self.decode.low_s, self.decode.high_s)
+        return Range(*(a + steps * b for a, b in zip(first, each)))
+
+    def row(self) -> dict[str, Any]:
+        """The figures, flat, as a table takes them."""
+        return {
+            "ttft_ms": self.ttft_s * 1e3,
+            "tpot_ms": self.tpot_s * 1e3 if self.tpot_s is not None else None,
+            "e2e_ms": self.e2e_s * 1e3,
+            "tokens_per_s": self.tokens_per_s,
+            "energy_j_per_token": self.energy_j_per_token,
+            "fits": self.memory["fits"],
+            "memory_bytes": self.memory["total_bytes"],
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `chip predict --json` has it."""
+        return self.json()
+
+    def _repr_html_(self) -> str:
+        """A table and bars, for notebooks."""
+        from chip.predict.html import page  # others do not need it
+
+        return page(self)
+
     def json(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.line())
         return found
@@ -36,10 +110,7 @@ class Prediction(NamedTuple):
         """One line of JSON, put together by hand: in a sweep this is several times faster than the encoder, and only
         names and notes have anything to escape."""
         s, prefill, decode = self.scenario, self.prefill, self.decode
-        steps = s.output - 1
-        whole = Range(prefill.seconds, prefill.low_s, prefill.high_s)
-        if decode:
-            whole = Range(*(a + steps * b for a, b in zip(whole, (decode.seconds, decode.low_s, decode.high_s))))
+        steps, whole = s.output - 1, self._whole()
         tokens = s.batch * s.output
         energy = _energy(self, whole, steps)
         rate = f"{tokens / whole.value:.7g}"
@@ -107,8 +178,10 @@ def _energy(p: Prediction, seconds: Range, steps: int) -> Range | None:
     flops, moved = p.prefill.matmul_flops, p.prefill.bytes
     if p.decode:
         flops, moved = flops + steps * p.decode.matmul_flops, moved + steps * p.decode.bytes
-    one = p.power.joules(PRECISIONS[p.scenario.dtype].matmul, seconds, flops, moved)
-    return Range(*(p.scenario.tp * j for j in one))
+    value, low, high = p.power.joules(PRECISIONS[p.scenario.dtype].matmul, seconds, flops, moved)
+    own = ENERGY_OFF * value
+    low, high = value - hypot(value - low, own), value + hypot(high - value, own)
+    return Range(*(p.scenario.tp * j for j in (value, max(0.0, low), high)))
 
 
 def _bound(phase: Phase) -> str:
