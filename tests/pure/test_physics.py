@@ -204,10 +204,24 @@ def weights_read(p):
 @LAWS
 @given(MODELS, st.sampled_from(["h200", "h100", "a100"]), ENGINES, STAGES, SCENARIOS)
 def test_two_gpus_are_not_more_than_twice_as_fast(model, gpu, engine, stage, s):
+    assume(engine != "hf-graph" or not two_kv_heads(model))
     two = Scenario(s.batch, s.prompt, s.output, s.dtype, 2)
     one, shared = (times(asked(model, gpu, engine, each, stage)) for each in (s, two))
     for name, a, b in zip(("TTFT", "TPOT", "all"), one, shared):
         assert a <= FASTEST_TWO * b, f"{name}: {model} {engine} {gpu} {s.name}: {a / b:.3f} x"
+
+
+def two_kv_heads(model):
+    return any(getattr(layer.attn, "kv_heads", 0) == 2 for _, layer in library.find(model).layers)
+
+
+def test_two_gpus_that_are_known_to_be_more_than_twice_as_fast():
+    """Each has one key head for all queries, which hf-graph does not copy for each of them, as it does two."""
+    s = Scenario(128, 2, 2), Scenario(128, 2, 2, tp=2)
+    one, two = (predict(library.find("starcoder2-3b"), "h200", "hf-graph", each).decode.seconds for each in s)
+    if one <= FASTEST_TWO * two:
+        pytest.fail("breaks no law any more: leave hf-graph's two key heads in")
+    pytest.xfail("explained: with one key head a GPU nothing is copied")
 
 
 # --- intervals
