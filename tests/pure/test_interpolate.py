@@ -1,0 +1,244 @@
+"""The one interpolator: right at its points, going on beyond them, no cliff at any edge, and never falling."""
+
+from dataclasses import replace
+from functools import lru_cache
+from math import dist, exp, log
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chip import hardware, ops, points, stats
+from chip.ops.base_time import BaseTime
+from chip.ops.linear import GemmBase, Linear
+from chip.points import Group
+from chip.predict.interpolate import GROWTH, LEAST_SPREAD, TOKEN_NODES, UNKNOWN_SPREAD, Curve, Points, Sheet
+from chip.types import ChipError
+
+FOLDER = hardware.POINTS / "h200"
+GROUPS = [g for kind in points.kinds(FOLDER) for g in points.read(FOLDER / f"{kind}.csv").groups]
+BASE = GemmBase(2e-6, 7e14, 4e12, 132)
+GRID = [Linear(m, n, k) for m in (1, 16, 256, 4096) for n in (256, 2048, 16384) for k in (512, 4096)]
+# Correction of the logarithm that a step of 1 in coordinates may make: half as much again as any edge does.
+STEEPEST, NOISE = 0.75, 0.02
+OTHER_KERNEL = 1.0  # a distance in coordinates from which on another kernel runs, whose points are elsewhere
+
+
+def made(truth, shapes=GRID, loo=0.02):
+    seconds = tuple(truth(op) for op in shapes)
+    return Points(Group("linear", "torch", "cold", "bf16", BASE, tuple(shapes), seconds, (loo,) * len(shapes)), BASE)
+
+
+@lru_cache(maxsize=None)
+def held(name):
+    group = next(g for g in GROUPS if g.name == name)
+    return group, Points(group, group.base)
+
+
+# --- at points, and between them
+def test_a_base_that_is_right_but_for_a_factor_is_right_everywhere():
+    found = made(lambda op: 1.3 * BASE.seconds(op))
+    for op in (*GRID, Linear(77, 1000, 1000), Linear(9999, 64, 64)):
+        assert found.seconds(op).seconds == pytest.approx(1.3 * BASE.seconds(op))
+
+
+def test_at_a_point_it_is_mostly_that_point():
+    odd = Linear(256, 2048, 4096)
+    found = made(lambda op: BASE.seconds(op) * (1.5 if op == odd else 1.0))
+    assert 1.3 < found.seconds(odd).seconds / BASE.seconds(odd) <= 1.5
+    far = Linear(1, 16384, 512)
+    assert found.seconds(far).seconds == pytest.approx(BASE.seconds(far), rel=0.03)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1, 1), min_size=len(GRID), max_size=len(GRID)), st.integers(1, 10**5), st.integers(1, 4096))
+def test_between_points_it_is_between_their_corrections(logs, m, n):
+    factors = dict(zip(GRID, map(exp, logs)))
+    found = made(lambda op: BASE.seconds(op) * factors[op])
+    op = Linear(m, 8 * n, 1024)
+    assert min(logs) - 1e-9 <= log(found.seconds(op).seconds / BASE.seconds(op)) <= max(logs) + 1e-9
+
+
+@pytest.mark.parametrize("name", [g.name for g in GROUPS])
+def test_bundled_points_are_met_better_than_when_left_out(name):
+    group, found = held(name)
+    errors = [abs(found.seconds(op).seconds / s - 1) for op, s in zip(group.ops, group.seconds)]
+    assert stats.median(errors) <= stats.median([abs(e) for e in group.loo]) + 0.005
+    inside = [
+        abs(log(found.seconds(op).seconds / s)) <= 1.645 * found.seconds(op).spread
+        for op, s in zip(group.ops, group.seconds)
+    ]
+    assert sum(inside) >= 0.8 * len(inside), "of the points that it was made from, most lie in their interval"
+
+
+@pytest.mark.parametrize("name", [g.name for g in GROUPS[::4]])
+def test_left_out_errors_are_those_of_the_others(name):
+    """The column of every file, computed again from the others: chip fit judged what is predicted here."""
+    group, found = held(name)
+    for i in range(0, len(group.ops), 5):
+        again = exp(found.corrections([found.places[i]], but=i)[0].value - found.residuals[i]) - 1
+        assert again == pytest.approx(group.loo[i], abs=0.03), "but for rounding, and points that are as near"
+
+
+def test_several_places_at_once_are_each_by_itself():
+    _, found = held("linear (torch, bf16, cold)")
+    for places in (
+        [Linear(m, 4096, 4096).place() for m in (1, 5, 77, 4096, 10**6)],
+        [Linear(m, m * 64, 4096).place() for m in (1, 5, 77, 4096)],
+    ):
+        for together, place in zip(found.corrections(places), places):
+            assert tuple(together) == pytest.approx(tuple(found.corrections([place])[0]))
+
+
+# --- beyond them
+@pytest.mark.parametrize("name", [g.name for g in GROUPS])
+def test_far_beyond_the_points_the_correction_goes_on_and_the_spread_grows(name):
+    """By a thousand and a million times along the axis that grows with tokens."""
+    group, found = held(name)
+    axis = next(iter(ops.axes(type(group.ops[0]))))
+    largest = max(group.ops, key=lambda op: getattr(op, axis))
+    corrections = []
+    for times in (1, 2**10, 2**20):
+        op = replace(largest, **{axis: getattr(largest, axis) * times})
+        corrections.append(found.corrections([op.place()])[0])
+    _, far, further = corrections
+    assert abs(further.value - far.value) < 0.15
+    assert min(found.residuals) - 1e-9 <= further.value <= max(found.residuals) + 1e-9
+    assert further.spread > far.spread + GROWTH > LEAST_SPREAD + GROWTH
+
+
+def test_the_spread_is_what_the_points_near_by_were_off():
+    near, far = made(BASE.seconds, loo=0.02), made(BASE.seconds, loo=0.3)
+    op = Linear(16, 2048, 512)
+    assert near.seconds(op).spread == pytest.approx(log(1.02))
+    assert far.seconds(op).spread == pytest.approx(log(1.3))
+    assert made(BASE.seconds, loo=0.0).seconds(op).spread == LEAST_SPREAD
+    nobody = Points(Group("linear", "torch", "cold", "bf16", BASE, tuple(GRID), tuple(map(BASE.seconds, GRID))), BASE)
+    assert nobody.seconds(op).spread == pytest.approx(log(1 + UNKNOWN_SPREAD))
+
+
+# --- no cliff
+def beyond(group, op, axis, outwards, by):
+    """The same operator a little further out, if the same kernel runs it."""
+    size = getattr(op, axis)
+    new = round(size * by) if outwards else round(size / by)
+    if axis in ("n", "k"):
+        new = (new // 8 + outwards) * 8
+    if new == size or new < 1:
+        return None
+    values = {a: getattr(op, a) for a in ops.axes(type(op))}
+    try:
+        other = ops.build(group.kind, {**values, axis: new})
+    except ChipError:
+        return None
+    runs_it = other.kernel_of(group.kernel.split(".")[0]) == group.kernel
+    return other if runs_it and other.like_measured() == other else None
+
+
+@pytest.mark.parametrize("name", [g.name for g in GROUPS])
+def test_no_edge_of_the_points_is_a_cliff(name):
+    """From every outermost point along every axis, 1 %, 5 % and 20 % further out: the correction changes little, and
+    the spread does not leap."""
+    group, found = held(name)
+    sizes = [axis for axis, f in ops.axes(type(group.ops[0])).items() if f.type == "int"]
+    walked = 0
+    for axis in sizes:
+        values = [getattr(op, axis) for op in group.ops]
+        for edge, outwards in ((min(values), False), (max(values), True)):
+            for op in (o for o in group.ops if getattr(o, axis) == edge):
+                for by in (1.01, 1.05, 1.2):
+                    other = beyond(group, op, axis, outwards, by)
+                    far = dist(op.place(), other.place()) if other else OTHER_KERNEL
+                    if far >= OTHER_KERNEL:
+                        continue
+                    walked += 1
+                    here, there = found.corrections([op.place()])[0], found.corrections([other.place()])[0]
+                    assert abs(there.value - here.value) <= NOISE + STEEPEST * far, (op, axis, getattr(other, axis))
+                    assert there.spread <= 2 * here.spread + GROWTH * far + 0.05, (op, axis, getattr(other, axis))
+    assert walked > 0
+
+
+# --- along tokens
+WIDTHS = st.tuples(st.integers(8, 2048), st.integers(8, 2048)).map(lambda nk: (8 * nk[0], 8 * nk[1]))
+TOKENS = st.integers(1, 2**19)
+
+
+@settings(deadline=None)
+@given(WIDTHS, TOKENS, st.integers(1, 5000))
+def test_a_curve_never_falls_and_does_not_leap(widths, tokens, more):
+    _, found = held("linear (torch, bf16, cold)")
+    curve = Curve(lambda m: Linear(m, *widths), found)
+    before, after = curve(tokens), curve(tokens + more)
+    assert 0 < before.seconds <= after.seconds * (1 + 1e-12)
+    tiles = -(-(tokens + 1) // 64) / -(-tokens // 64)
+    assert curve(tokens + 1).seconds <= 1.05 * max(tiles, (tokens + 1) / tokens) * before.seconds
+    assert before.spread > 0
+
+
+@pytest.mark.parametrize("name", [g.name for g in GROUPS if "attention" not in g.kind])
+def test_every_bundled_curve_rises(name):
+    """Over nodes and what lies between and beyond them, for the sizes of every eighth point."""
+    group, found = held(name)
+    axis = next(iter(ops.axes(type(group.ops[0]))))
+    for op in group.ops[::8]:
+        curve = Curve(lambda n, op=op: replace(op, **{axis: n}), found)
+        times = [curve(n).seconds for n in sorted({round(1.3**i) for i in range(60)} | set(TOKEN_NODES))]
+        assert all(b >= a * (1 - 1e-12) for a, b in zip(times, times[1:])), op
+
+
+def test_a_curve_is_near_the_points_it_goes_through():
+    group, found = held("linear (torch, bf16, cold)")
+    errors = [abs(Curve(lambda m, o=op: replace(o, m=m), found)(op.m).seconds / s - 1)
+              for op, s in list(zip(group.ops, group.seconds))[::10]]  # fmt: skip
+    assert stats.median(errors) < 0.03
+    assert stats.quantile(errors, 0.9) < 0.1
+
+
+# --- over sequences and context
+HEADS = st.sampled_from([(8, 1, 64), (14, 2, 64), (32, 8, 128), (32, 32, 128), (16, 16, 96), (8, 4, 256)])
+
+
+def sized(op, single):
+    """The same heads for so many sequences and keys: of one token each, or of nothing but new tokens."""
+    return lambda batch, keys: replace(op, batch=batch, q_len=1 if single else keys, kv_len=keys)
+
+
+ATTENDING = ["attention (fa3, bf16, cold)", "attention (flash, bf16, cold)", "attention (cudnn, bf16, cold)"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(ATTENDING), HEADS, st.booleans(), st.integers(1, 512), st.integers(1, 60000), st.integers(1, 5000)
+)
+def test_a_sheet_never_falls_with_the_context(name, heads, single, count, length, more):
+    _, found = held(name)
+    op = ops.build("attention", dict(zip(("heads", "kv_heads", "head_dim"), heads)) | {"batch": 1, "q_len": 1,
+                                                                                       "kv_len": 1})  # fmt: skip
+    sheet = Sheet(sized(op, single), found)
+    slack = 1e-12 if count & (count - 1) == 0 else 1e-3  # between two rows, how near either is depends on the context
+    assert sheet(count, length).seconds <= sheet(count, length + more).seconds * (1 + slack)
+    assert sheet(count, length).spread > 0
+
+
+def test_a_sheet_is_the_same_whatever_was_asked_before():
+    _, found = held("attention (fa3, bf16, cold)")
+    op = ops.build("attention", {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "q_len": 1, "kv_len": 1})
+    asked = [(1, 100), (300, 100_000), (7, 3), (64, 65536), (7, 5000), (1, 100)]
+    one = Sheet(sized(op, True), found)
+    assert [one(*a) for a in asked] == [Sheet(sized(op, True), found)(*a) for a in asked]
+
+
+def test_a_sheet_is_near_the_points_it_goes_through():
+    group, found = held("attention (fa3, bf16, cold)")
+    errors = []
+    for op, seconds in zip(group.ops, group.seconds):
+        if op.q_len == 1:
+            errors.append(abs(Sheet(sized(op, True), found)(op.batch, op.kv_len).seconds / seconds - 1))
+    assert len(errors) > 50
+    assert stats.median(errors) < 0.06
+
+
+@given(st.integers(1, 10**7))
+def test_a_plain_base_grows_with_its_work(rows):
+    base = BaseTime(1e-6, 1e14, 1e12)
+    assert base.seconds(Linear(rows, 64, 64)) <= base.seconds(Linear(rows + 1, 64, 64))

@@ -1,0 +1,150 @@
+"""Steps of a model on an engine: lines add up, intervals hold, every engine over models of every make and all stages."""
+
+import math
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chip import engines, hardware
+from chip.dtypes import precision
+from chip.engines.terms import Terms
+from chip.models import library
+from chip.models.lower import body, head, place
+from chip.predict.estimator import estimator_of
+from chip.predict.request import Options, setting
+from chip.predict.stages import Stage
+from chip.predict.steps import ENGINE, WAITING, EngineTerms, Line, StepModel, interval
+from chip.types import Program, Scenario, Seq, Step
+
+MODELS = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gemma-2-2b", "gpt2", "gpt-oss-20b")
+EVERY = list(product(engines.names(), MODELS))
+BF16 = precision("bf16")
+S = Scenario(3, 500, 20)
+
+
+def steps(model, engine, stage=Stage.ENGINE, gpu="h200", **options):
+    held = setting(library.find(model), gpu, engine, "bf16", 1, Options(stage, **options))
+    return held.steps, held.roof.memory_bytes
+
+
+def phases(model, engine, stage=Stage.ENGINE, s=S, **options):
+    found, memory = steps(model, engine, stage, **options)
+    return found.prefill(s, memory), found.decode(s, memory)
+
+
+@pytest.mark.parametrize(("engine", "model"), EVERY)
+def test_lines_add_up_and_intervals_hold(engine, model):
+    for stage in Stage:
+        for phase in phases(model, engine, stage):
+            assert sum(line.seconds for line in phase.lines) == pytest.approx(phase.seconds)
+            assert 0 < phase.low_s <= phase.seconds <= phase.high_s < 100 * phase.seconds
+            assert [n.seconds for n in phase.lines] == sorted((n.seconds for n in phase.lines), reverse=True)
+            assert len({n.role for n in phase.lines}) == len(phase.lines)
+            assert phase.bytes == pytest.approx(sum(n.bytes for n in phase.lines))
+            added = {n.source for n in phase.lines if n.kind == ENGINE}
+            assert added == ({ENGINE} if stage == Stage.ENGINE else set())
+
+
+@pytest.mark.parametrize(("engine", "model"), EVERY)
+def test_an_engine_adds_to_its_operators_and_takes_nothing_away(engine, model):
+    """The same lines, and those of the engine; FLOPs and bytes are the operators'."""
+    for alone, whole in zip(phases(model, engine, Stage.POINTS), phases(model, engine)):
+        operators = {n.role: n for n in whole.lines if n.kind != ENGINE}
+        assert operators == {n.role: n for n in alone.lines}
+        assert whole.seconds >= alone.seconds
+        assert whole.bytes == alone.bytes
+
+
+@pytest.mark.parametrize(("engine", "model"), EVERY)
+def test_a_played_step_is_the_decode_step(engine, model):
+    """Kernel by kernel it ends when the closed form does, which a decode of one token is made of."""
+    found, memory = steps(model, engine)
+    s = Scenario(3, 500, 2)
+    ((step, _),) = engines.get(engine).decode(s, memory)
+    t = found.timeline(step)
+    phase = found.decode(s, memory)
+    period = t.device_s
+    if found.engine.OVERLAPS_STEPS:
+        period = max(t.host_s, t.device_s - found.terms.value.host_step_s)
+    assert phase.seconds == pytest.approx(period, rel=1e-6)
+    ran = [e for e in t.events if e.queue == "device"]
+    assert sum(e.seconds for e in ran) == pytest.approx(t.worked_s)
+    assert all(b.start_s >= a.start_s + a.seconds - 1e-12 for a, b in zip(ran, ran[1:]))
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_a_slower_host_is_never_faster_and_matters_where_it_is_waited_for(engine):
+    found, memory = steps("tinyllama-1.1b", engine)
+    fast, slow = (
+        StepModel(
+            found.decoder, BF16, 1, engine, found.estimator,
+            EngineTerms(*[t._replace(**{n: getattr(t, n) * by for n in t._fields if n.startswith("host")})
+                          for t in found.terms]),
+        )
+        for by in (1, 5)
+    )  # fmt: skip
+    for s in (Scenario(1, 16, 4), Scenario(64, 2048, 4)):
+        for phase in ("prefill", "decode"):
+            a, b = (getattr(each, phase)(s, memory) for each in (fast, slow))
+            assert b.seconds >= a.seconds
+            waits = sum(n.seconds for n in b.lines if n.role == WAITING)
+            if waits > 1e-9:
+                assert b.seconds > a.seconds
+            else:
+                assert b.seconds == pytest.approx(a.seconds, rel=0.02)
+
+
+def test_no_terms_are_no_more_than_operators():
+    d = library.find("llama-3.1-8b")
+    estimator = estimator_of(hardware.find("h200"), engines.get("vllm").runs_as(9.0, {}))
+    memory = hardware.find("h200").memory_bytes
+    without = StepModel(d, BF16, 1, "vllm", estimator)
+    nothing = StepModel(d, BF16, 1, "vllm", estimator, EngineTerms(Terms(), Terms(), Terms()))
+    for phase in ("prefill", "decode"):
+        a, b = (getattr(each, phase)(S, memory) for each in (without, nothing))
+        assert b.seconds == pytest.approx(a.seconds)
+        assert {n.role for n in b.lines if n.seconds > 1e-12} == {n.role for n in a.lines}
+
+
+@pytest.mark.parametrize("engine", engines.names())
+def test_what_is_timed_under_any_terms_is_what_is_predicted(engine):
+    """`Subject`, which terms are fitted with."""
+    found, memory = steps("qwen3-0.6b", engine)
+    for first, phase in zip((True, False), (found.prefill(S, memory), found.decode(S, memory))):
+        assert found.subject(S, memory, first).seconds(found.terms.value) == pytest.approx(phase.seconds)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(library.names()), st.integers(1, 700), st.integers(0, 3000), st.sampled_from(engines.names()))
+def test_a_template_that_grows_is_each_step_lowered_and_rewritten(model, new, past, engine):
+    d, e = library.find(model), engines.get(engine)
+    step = Step((Seq(new, past, 2), Seq(1, 17, 3)), pad_tokens=5)
+    blocks = e.rewrite(body(d, step.tokens, BF16, 1), new == 1, d.architecture).blocks
+    last = e.rewrite(head(d, step.rows, BF16, 1), False, d.architecture).blocks
+    whole = place(Program((*blocks, *last)), step.seqs).cost()
+    found = StepModel(d, BF16, 1, engine, estimator_of(hardware.find("a100"))).rows(step)
+    flops, moved = (sum(n * row[3][i] for n, rows in found for row in rows) for i in (5, 6))
+    assert flops == pytest.approx(whole.flops, rel=1e-9)
+    assert moved == pytest.approx(whole.bytes, rel=1e-9)
+
+
+# --- how intervals add
+def made_up(role, seconds, below, above, source):
+    return Line(role, "linear", 1, seconds, seconds - below, seconds + above, "memory", source, 0.0, 0.0)
+
+
+def test_what_was_measured_errs_each_on_its_own_what_rests_on_one_roof_together():
+    def above(*lines):
+        return interval(lines)[2] - 10
+
+    apart = above(made_up("a", 6, 3, 3, "interpolated"), made_up("b", 4, 4, 4, "interpolated"))
+    together = above(made_up("a", 6, 3, 3, "roofline"), made_up("b", 4, 4, 4, "roofline"))
+    mixed = above(made_up("a", 6, 3, 3, "roofline"), made_up("b", 4, 4, 4, "datasheet"))
+    exact = above(made_up("a", 10, 0, 0, "interpolated"))
+    assert math.hypot(3, 4) <= apart == pytest.approx(math.hypot(3, 4, exact))
+    assert together == pytest.approx(math.hypot(7, exact))
+    assert mixed == pytest.approx(apart)
+    assert 0 < exact < 1, "cards differ"
+    assert interval([made_up("a", 1, 5, 5, "roofline")])[1] == 0, "no less than nothing"

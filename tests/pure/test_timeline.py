@@ -1,0 +1,106 @@
+"""Two queues: the closed form of many layers is the walk through them, kernels never start early, and a trace opens."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chip.timeline import Event, Launch, Recorded, Timeline, chrome
+
+SECONDS = st.floats(0, 1e-3, allow_subnormal=False)
+LAUNCHES = st.lists(
+    st.builds(Launch, st.sampled_from(["norm", "product"]), st.integers(1, 12), SECONDS, SECONDS), min_size=1, max_size=8
+)
+PREPARED = st.tuples(SECONDS, SECONDS)  # of the host before, and a graph that still runs
+LAYERS = st.lists(st.tuples(st.integers(1, 40), LAUNCHES), min_size=1, max_size=4)
+
+
+def both(prepared, layers):
+    made = Timeline(), Recorded()
+    for t in made:
+        t.prepare("schedule", prepared[0])
+        t.graph("before", 0.0, prepared[1])
+        for repeat, launches in layers:
+            t.layers(repeat, launches)
+    return made
+
+
+@settings(deadline=None)
+@given(PREPARED, LAYERS)
+def test_the_closed_form_is_the_walk(prepared, layers):
+    short, walked = both(prepared, layers)
+    for name in ("host_s", "device_s", "worked_s"):
+        assert getattr(short, name) == pytest.approx(getattr(walked, name), rel=1e-9, abs=1e-15), name
+
+
+@settings(deadline=None)
+@given(PREPARED, LAYERS)
+def test_no_kernel_starts_before_its_launch_or_the_one_before_it(prepared, layers):
+    _, walked = both(prepared, layers)
+    host = [e for e in walked.events if e.queue == "host" and e.name.startswith("launch")]
+    device = [e for e in walked.events if e.queue == "device"]
+    assert len(host) == len(device) == 1 + sum(n * x.kernels for n, launches in layers for x in launches)
+    free_s = 0.0
+    for launch, ran in zip(host, device):
+        assert ran.start_s >= launch.start_s + launch.seconds - 1e-12
+        assert ran.start_s >= free_s - 1e-12
+        free_s = ran.start_s + ran.seconds
+    assert walked.device_s == pytest.approx(free_s)
+    assert walked.worked_s == pytest.approx(sum(e.seconds for e in device), abs=1e-15)
+
+
+@settings(deadline=None)
+@given(LAYERS)
+def test_the_slower_queue_sets_the_pace(layers):
+    """No sooner than either queue alone, no later than both one after the other."""
+    t, _ = both((0.0, 0.0), layers)
+    assert max(t.host_s, t.worked_s) <= t.device_s * (1 + 1e-12)
+    assert t.device_s <= (t.host_s + t.worked_s) * (1 + 1e-12)
+
+
+def test_by_hand():
+    t = Timeline()
+    t.prepare("schedule", 5.0)
+    t.layers(3, [Launch("a", 1, 2.0, 1.0)])  # the host sets the pace: launched at 7, 9, 11
+    assert (t.host_s, t.device_s, t.worked_s) == (11.0, 12.0, 3.0)
+    t = Timeline()
+    t.layers(3, [Launch("a", 2, 2.0, 8.0)])  # two kernels of 4 a layer, the device never waits but once
+    assert (t.host_s, t.device_s) == (6.0, 1.0 + 24.0)
+
+
+def test_a_graph_is_one_launch():
+    t = Recorded()
+    t.prepare("schedule", 3.0)
+    t.graph("step", 1.0, 10.0)
+    assert (t.host_s, t.device_s, t.worked_s) == (4.0, 14.0, 10.0)
+    t.graph("step", 1.0, 10.0)  # launched while the first runs
+    assert (t.host_s, t.device_s, t.worked_s) == (5.0, 24.0, 20.0)
+    assert [e for e in t.events if e.queue == "device"] == [Event("device", "step", 4.0, 10.0),
+                                                           Event("device", "step", 14.0, 10.0)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("host_s", "device_s"), [(1.0, 3.0), (3.0, 1.0)])
+def test_steps_that_are_skipped_are_as_those_walked(host_s, device_s):
+    walked, skipped = Timeline(), Timeline()
+    for _ in range(10):
+        walked.graph("step", host_s, device_s)
+    skipped.graph("step", host_s, device_s)
+    skipped.skip(9, host_s, device_s)
+    for name in ("host_s", "device_s", "worked_s"):
+        assert getattr(skipped, name) == getattr(walked, name)
+
+
+def test_a_trace_that_perfetto_opens():
+    t = Recorded()
+    t.prepare("schedule", 2e-6)
+    t.layers(2, [Launch("norm", 1, 1e-6, 3e-6)])
+    found = json.loads(json.dumps(chrome(t.events, "a model")))
+    told = [e for e in found["traceEvents"] if e["ph"] == "M"]
+    assert {e["args"]["name"] for e in told} == {"a model", "host", "device"}
+    tracks = {e["args"]["name"]: e["tid"] for e in told if "tid" in e}
+    ran = [e for e in found["traceEvents"] if e["ph"] == "X"]
+    assert [e["name"] for e in ran if e["tid"] == tracks["device"]] == ["norm", "norm"]
+    assert [(e["ts"], e["dur"]) for e in ran if e["tid"] == tracks["device"]] == [(3.0, 3.0), (6.0, 3.0)]
+    assert ran[0]["tid"] == tracks["host"]
+    assert all(set(e) == {"name", "ph", "pid", "tid", "ts", "dur"} for e in ran)
