@@ -13,7 +13,7 @@ from math import ceil
 
 from chip.engines import Weighted
 from chip.engines.context import PANELS, decode_contexts
-from chip.engines.fuse import apply, fuse_gelu, fuse_head_norms, fuse_residual_norms, merge_linears
+from chip.engines.fuse import apply, fuse_gelu, fuse_head_norms, fuse_quantize, fuse_residual_norms, merge_linears
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
@@ -199,6 +199,7 @@ RULES = (
     merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
     merge_linears(("shared_gate_proj", "shared_up_proj"), "shared_gate_up_proj"),
     fuse_residual_norms,
+    fuse_quantize,
     fuse_head_norms,
     rotate_apart,
     fuse_gelu,

@@ -59,7 +59,8 @@ class Line(NamedTuple):
 
 
 MATMULS = frozenset((*composed.KINDS, *EXPERT_KINDS, *ROUTER_KINDS)) | {
-    "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla"
+    "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "scaled_linear", "packed_linear",
+    "scaled_experts", "packed_experts", "fp8_attention", "fp8_cache_attention",
 }  # fmt: skip
 
 

@@ -120,6 +120,9 @@ class Learned:
 
     def along(self, op: Op) -> AlongTokens:
         """As the roofline's. Operators are asked at nodes of their rows and drawn straight between them."""
+        plain = getattr(op, "plain", None)  # a fused kernel that was not measured: as the one it grew from
+        if plain and (op.kind, getattr(op, "dtype", "")) not in self._tables:
+            return self.along(plain)
         answers = self._passing_along(op) if op.kind in self._one_pass else self.otherwise.along(op)
         for table in reversed(self._tables.get((slot(op), getattr(op, "dtype", "")), ())):
             answers = self._along(op, table, answers)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from chip import engine_profile, engines, hardware
-from chip.dtypes import precision
+from chip.dtypes import AUTO, precision
 from chip.hardware import Hardware
 from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_shards
 from chip.ops.attention import Attention
-from chip.predict import memory
+from chip.predict import fitting, memory
 from chip.predict.answer import Prediction
 from chip.predict.compose import Composer, Phase
 from chip.predict.estimator import estimator_of
@@ -25,6 +25,7 @@ from chip.predict.overheads import WAITING, Overheads
 from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Scenario
+from chip.vllm_kernels import Served, capability_of, served
 
 DEFAULTS: dict[str, Any] = {
     "gpu": "h200",
@@ -32,10 +33,11 @@ DEFAULTS: dict[str, Any] = {
     "batch": 1,
     "prompt": 1024,
     "output": 128,
-    "dtype": "bf16",
+    "dtype": AUTO,
+    "kv_dtype": AUTO,
     "tp": 1,
 }
-TEXTS = ("model", "gpu", "engine", "dtype")
+TEXTS = ("model", "gpu", "engine", "dtype", "kv_dtype")
 KEYS = ("model", *DEFAULTS)
 HOST_SHARE = 0.05  # of a phase: a device that waits for less sets the pace itself
 LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024}
@@ -88,7 +90,16 @@ def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
 
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
     sizes = [_count(values, key) for key in ("batch", "prompt", "output")]
-    return Scenario(sizes[0], sizes[1], sizes[2], values["dtype"], _count(values, "tp"))
+    return Scenario(sizes[0], sizes[1], sizes[2], values["dtype"], _count(values, "tp"), values["kv_dtype"])
+
+
+def resolved(decoder: Decoder, s: Scenario, engine: str) -> Scenario:
+    """With `auto` replaced by what the model's config says."""
+    dtype = decoder.dtype if s.dtype == AUTO else s.dtype
+    kv = s.kv_dtype
+    if kv == AUTO:  # a config's cache format is part of its quantisation, and only vLLM has such caches
+        kv = decoder.kv_dtype if dtype == decoder.dtype and engine == "vllm" else ""
+    return replace(s, dtype=dtype, kv_dtype=kv)
 
 
 def _count(values: Mapping[str, Any], key: str) -> int:
@@ -111,20 +122,30 @@ def composer(
     engine_file: str = "",
     sdpa: str = "",
     launch_ns: float = 0.0,
+    kv_dtype: str = "",
 ) -> tuple[Composer, Roof]:
     """Everything of a prediction that batch and lengths do not change."""
     h = hardware.find(gpu)
     roof = roof_of(h, stage)
-    p = precision(dtype)
-    if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
-        p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
+    as_run = _as_run(decoder, h, roof, engine, dtype, kv_dtype)
+    decoder, p = as_run.decoder, as_run.precision
     check_dtype(roof, "matmul_" + p.matmul)
-    check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
         check_shards(decoder, tp)
     overheads = _overheads(h, engine, decoder.architecture, engine_file, launch_ns) if stage >= Stage.ENGINE else None
     estimator = estimator_of(h, _runs_as(engine, sdpa), stage)
     return Composer(decoder, p, tp, engine, estimator, overheads), roof
+
+
+def _as_run(decoder: Decoder, h: Hardware, roof: Roof, engine: str, dtype: str, kv_dtype: str) -> Served:
+    """The model in the formats that the GPU can multiply in."""
+    p = precision(dtype, kv_dtype)
+    if decoder.quantization and dtype == decoder.dtype:
+        p = replace(p, own=True)
+    if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
+        p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
+    check_dtype(roof, "matmul_" + p.activation)
+    return served(decoder, p, h.name, capability_of(h.spec), frozenset(roof.compute), engine)
 
 
 def _runs_as(engine: str, sdpa: str) -> Mapping[str, str]:
@@ -162,16 +183,23 @@ def predict(
 ) -> Prediction:
     """`sdpa`: what hf-eager's prefill attends with; "" for torch's choice. `launch_ns`: what the host takes for a small
     kernel; 0 for the pace that its terms were measured at."""
-    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file, sdpa, launch_ns)
+    s = resolved(decoder, s, engine)
+    c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file, sdpa, launch_ns, s.kv_dtype)
+    as_run = _as_run(decoder, hardware.find(gpu), roof, engine, s.dtype, s.kv_dtype)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes), s)
     decode = None
     if s.output > 1:
         lowered = c.lowered(prefill) / (s.output - 1)
         decode = c.phase(c.engine.decode(s, roof.memory_bytes, c.panels(s), c.windows), lowered=lowered)
-    room = memory.needs(decoder, s, engine, c.precision, roof.memory_bytes)
+    room = memory.needs(c.decoder, s, engine, c.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + c.precision.matmul)
     said = notes(s, roof, room, decoder.max_context, c.engine.CAVEAT)
+    if not room["fits"]:
+        said += fitting.hints(decoder, s, engine, c.precision, roof.memory_bytes)
+    said += as_run.notes
+    if decoder.quantization and s.dtype != decoder.dtype:
+        said.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")
     if isinstance(c.estimator, Learned):
         said += _said_of_dtype(c.precision.activation, c.estimator.learned_in(c.precision.activation), roof.name)
     if launch_ns and not c.overheads.paced:
@@ -181,6 +209,7 @@ def predict(
             f"the host sets the pace, and its terms are of the reference host ({c.overheads.reference}); "
             f"`chip calibrate --engine {engine}` measures yours"
         )
+    s = replace(s, kv_dtype=s.kv_dtype or c.precision.activation)
     return Prediction(asked, s, prefill, decode, ridge, roof.power, room, said)
 
 
