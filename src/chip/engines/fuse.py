@@ -8,7 +8,7 @@ from typing import Any
 
 from chip.ops.add_layer_norm import AddLayerNorm
 from chip.ops.add_rms_norm import AddRmsNorm
-from chip.ops.add_rms_norm_quant import AddRmsNormQuantize
+from chip.ops.add_rms_norm_quant import AddRmsNormQuant
 from chip.ops.elementwise import Elementwise
 from chip.ops.gelu import Gelu
 from chip.ops.gelu_fast import GeluFast
@@ -17,13 +17,13 @@ from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
 from chip.ops.quantize import Quantize
 from chip.ops.rms_norm import RmsNorm
-from chip.ops.rms_norm_quant import RmsNormQuantize
+from chip.ops.rms_norm_quant import RmsNormQuant
 from chip.ops.silu_mul import SiluMul
-from chip.ops.silu_mul_quant import SiluMulQuantize
+from chip.ops.silu_mul_quant import SiluMulQuant
 from chip.types import Block, Call, Op, Program
 
 Rule = Callable[[list[Call]], list[Call]]
-ROUNDED: dict[type[Op], Any] = {AddRmsNorm: AddRmsNormQuantize, RmsNorm: RmsNormQuantize, SiluMul: SiluMulQuantize}
+ROUNDED: dict[type[Op], Any] = {AddRmsNorm: AddRmsNormQuant, RmsNorm: RmsNormQuant, SiluMul: SiluMulQuant}
 
 
 def apply(program: Program, *rules: Rule) -> Program:

@@ -267,7 +267,9 @@ def _experts(found: WeightFormat | None, tokens: int, hidden: int, inner: int, m
     if found is None:
         return MoeExperts(*axes, act, act)
     if found.input:
-        scales = (found.rows, found.cols, found.input_group, found.input_per_tensor)
+        # one scale for a matrix goes with one scale for all tokens
+        per_tensor = found.input_per_tensor or not (found.rows or found.cols)
+        scales = (found.rows, found.cols, found.input_group, per_tensor)
         return ScaledExperts(*axes, found.input, found.dtype, *scales)
     return PackedExperts(*axes, act, found.dtype, found.cols, bool(found.zero_bytes))
 

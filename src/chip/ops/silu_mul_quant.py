@@ -13,7 +13,7 @@ from chip.types import Cost
 
 
 @dataclass(frozen=True, slots=True)
-class SiluMulQuantize(SiluMul):
+class SiluMulQuant(SiluMul):
     to: str = "fp8"
     group: int = 0
 
