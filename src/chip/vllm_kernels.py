@@ -12,7 +12,7 @@ from functools import lru_cache
 from chip.dtypes import Precision
 from chip.formats import UNIFORM, WeightFormat
 from chip.models.decoder import Decoder, LatentAttn, Layer
-from chip.types import ChipError, HardwareSpec
+from chip.types import ChipError, HardwareSpec, Op
 
 LATEST = 999  # no upper end
 
@@ -53,6 +53,27 @@ KERNELS = (
 )
 # A format that a GPU multiplies but that its profile or datasheet has no rate of: the rate that stands in
 STANDS_IN = {"fp4": "fp8"}
+ENGINE_ONLY = {
+    "fp8_attention": ("fa3",), "kv_append_fp8": ("paged",), "scaled_experts": ("vllm",), "packed_experts": ("marlin",)
+}  # fmt: skip
+
+
+def implementations(op: Op, capability: int) -> tuple[str, ...]:
+    """The measured implementations (`chip profile`) that stand for what vLLM runs of a quantised operator, the first
+    choice first; empty for operators that no quantisation brings."""
+    groups = bool(getattr(op, "group", 0))
+    if op.kind == "scaled_linear":
+        if not groups:
+            return ("cutlass", "torch")
+        return ("deepgemm", "cutlass", "triton") if capability >= 90 else ("triton",)
+    if op.kind == "packed_linear":
+        narrow = getattr(op, "weight_dtype", "") in ("int4", "int8")
+        return ("machete", "marlin") if narrow and capability == 90 else ("marlin",)
+    if op.kind == "quantize":
+        return ("vllm",) if groups or getattr(op, "to", "") == "int8" else ("compiled",)
+    if op.kind in ("rms_norm_quant", "add_rms_norm_quant", "silu_mul_quant"):
+        return ("vllm",) if groups else ("compiled",)
+    return ENGINE_ONLY.get(op.kind, ())
 
 
 def capability_of(spec: HardwareSpec | None) -> int:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chip import artifact
 from chip.dtypes import precision
@@ -13,9 +15,14 @@ from chip.formats import UNIFORM
 from chip.models import describe, library
 from chip.models.lower import lower
 from chip.models.quantization_methods import METHODS
+from chip.ops.fp8_attention import Fp8Attention
+from chip.ops.linear import Linear
+from chip.ops.packed_linear import PackedLinear
+from chip.ops.quantize import Quantize
+from chip.ops.scaled_linear import ScaledLinear
 from chip.predict import request
-from chip.types import ChipError, Seq, Step
-from chip.vllm_kernels import KERNELS, kernel_for
+from chip.types import ChipError, Scenario, Seq, Step
+from chip.vllm_kernels import KERNELS, implementations, kernel_for
 
 MODELS = Path(library.CONFIGS)
 LLAMA = {
@@ -397,6 +404,40 @@ def test_blocks_have_kernels_of_their_own():
     assert kernel_for(blocks, 80).widens
 
 
+def test_a_split_that_cuts_a_block_is_refused():
+    shards = {"gpu": "h200", "output": 16}
+    assert request.answer({"model": "deepseek-v3", "tp": 8, **shards})["memory"]["fits"]
+    narrow = {**LLAMA, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
+    for fields, line in (
+        (BLOCKS, "--tp 8 leaves 64 outputs of q_proj to each GPU, which the config's scales over 128"),
+        (AWQ, "--tp 8 leaves 64 inputs of o_proj to each GPU"),
+    ):
+        d = describe({**narrow, "quantization_config": fields}, "it", "config.json")
+        with pytest.raises(ChipError, match=line):
+            request.predict(d, "h200", "vllm", Scenario(1, 8, 2, "auto", 8))
+        assert request.predict(d, "h200", "vllm", Scenario(1, 8, 2, "auto", 2)).memory["fits"]
+
+
+@pytest.mark.parametrize(
+    ("op", "capability", "found"),
+    [
+        (ScaledLinear(1, 128, 128), 90, ("cutlass", "torch")),
+        (ScaledLinear(1, 128, 128, block_n=128, block_k=128, group=128), 90, ("deepgemm", "cutlass", "triton")),
+        (ScaledLinear(1, 128, 128, block_n=128, block_k=128, group=128), 89, ("triton",)),
+        (PackedLinear(1, 128, 128), 90, ("machete", "marlin")),
+        (PackedLinear(1, 128, 128), 80, ("marlin",)),
+        (PackedLinear(1, 128, 128, weight_dtype="fp8"), 90, ("marlin",)),
+        (Quantize(1, 128), 90, ("compiled",)),
+        (Quantize(1, 128, to="int8"), 90, ("vllm",)),
+        (Fp8Attention(1, 8, 8, 64, 1, 9), 90, ("fa3",)),
+        (Linear(1, 128, 128), 90, ()),
+    ],
+    ids=str,
+)
+def test_the_measured_implementation_that_stands_for_an_operator(op, capability, found):
+    assert implementations(op, capability) == found
+
+
 def test_what_widens_is_a_product_with_rounded_inputs():
     assert all(k.input for k in KERNELS if k.widens)
 
@@ -405,3 +446,53 @@ def test_bundled_quantised_models_read_back():
     for name in ("qwen3-32b-fp8", "llama-3.1-70b-awq", "gpt-oss-20b", "gpt-oss-120b", "deepseek-v3"):
         raw = artifact.read_json(MODELS / f"{name}.json")
         assert library.find(name).quantization == raw["quantization_config"]["quant_method"]
+
+
+# --- anything at all
+
+WORDS = st.sampled_from(
+    ["fp8", "awq", "gptq", "int", "float", "group", "channel", "tensor", "block", "token", "Linear", "lm_head", "NVFP4",
+     "FP8", "MIXED_PRECISION", "static", "re:.*mlp.*", "-:.*", "+:.*up.*", "", "gemm", "e4m3"]
+)  # fmt: skip
+VALUES = st.text(max_size=3) | st.none() | st.booleans() | st.integers(-2, 300) | st.floats() | WORDS
+ANY = st.recursive(VALUES, lambda v: st.lists(v, max_size=3) | st.dictionaries(WORDS, v, max_size=3), max_leaves=6)
+FIELDS = (
+    "bits", "w_bit", "group_size", "zero_point", "version", "desc_act", "dynamic", "lm_head", "weight_block_size",
+    "activation_scheme", "modules_to_not_convert", "ignored_layers", "ignore", "config_groups", "kv_cache_scheme",
+    "quant_algo", "kv_cache_quant_algo", "exclude_modules", "quantization", "quantized_layers", "load_in_4bit",
+    "load_in_8bit", "bnb_4bit_quant_type", "llm_int8_skip_modules", "fmt",
+)  # fmt: skip
+ARGS = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("num_bits", "group_size"), st.sampled_from([4, 8, 128, -1]) | ANY),
+        **dict.fromkeys(("type", "strategy", "symmetric", "dynamic", "block_structure", "actorder"), ANY),
+    },
+)
+GROUPS = st.dictionaries(
+    st.sampled_from(["group_0", "two\nlines"]),
+    st.fixed_dictionaries({}, optional={"weights": ARGS | ANY, "input_activations": ARGS | ANY, "targets": ANY}),
+    max_size=2,
+)
+
+
+@settings(max_examples=400)
+@given(
+    st.sampled_from([*METHODS, "nosuch"]) | ANY,
+    st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=5),
+    st.none() | GROUPS,
+)
+def test_any_config_is_understood_or_refused_in_one_line(method, fields, groups):
+    fields = {**fields, "quant_method": method}
+    if groups is not None:
+        fields["config_groups"] = groups
+    try:
+        d = said(**fields)
+    except ChipError as e:
+        told = str(e)
+        assert len(told) < 600 and "\n" not in told  # noqa: PT018
+        return
+    bits16 = 2 * d.params()
+    assert 0.2 * bits16 < weight_bytes(d) < 1.6 * bits16
+    assert d.dtype in UNIFORM
+    roles(d)

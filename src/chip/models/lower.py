@@ -107,6 +107,25 @@ def check_shards(d: Decoder, tp: int) -> None:
         shared = layer.mlp.shared if isinstance(layer.mlp, Moe) else None
         if shared and shared.intermediate % tp:
             raise ChipError(f"--tp {tp} does not divide the shared expert's size {shared.intermediate} of {d.name}")
+        if d.quantization:
+            _check_scales(d, layer, tp)
+
+
+def _check_scales(d: Decoder, layer: Layer, tp: int) -> None:
+    """A scale covers weights of one GPU only. Layers whose inputs are split need whole groups of inputs, those whose
+    outputs are split whole blocks of outputs; down-projections of latents are not split."""
+    formats = dict(layer.formats)
+    for m in layer.matrices(d.hidden):
+        found = formats.get(m.role)
+        if found is None or found.dtype == "fp4" or m.role in ("q_down", "kv_down"):  # engines pad fp4
+            continue
+        by_inputs = m.role.endswith(("o_proj", "down_proj")) or (m.role == "experts" and m.n == d.hidden)
+        size, covered, what = (m.k, found.cols, "inputs") if by_inputs else (m.n, found.rows, "outputs")
+        if covered > 1 and size // tp % covered:
+            raise ChipError(
+                f"--tp {tp} leaves {size // tp} {what} of {m.role} to each GPU, which the config's scales over "
+                f"{covered} of them do not divide; choose a smaller --tp"
+            )
 
 
 def _embed(d: Decoder, tokens: int, p: Precision) -> Iterator[Call]:

@@ -35,6 +35,11 @@ def read(c: Config) -> Quantization | None:
     return METHODS[method](section)
 
 
+def _brief(name: str) -> str:
+    """A key of a config on one line."""
+    return " ".join(str(name).split())[:60]
+
+
 def _listed(c: Config, *names: str) -> tuple[tuple[str, ...], str]:
     """(entries, field) of the first list that is there; two that differ contradict each other."""
     found = [(tuple(c.names(n)), n) for n in names if c.has(n)]
@@ -168,11 +173,11 @@ def _compressed_tensors(c: Config) -> Quantization:
         raise ChipError(f"{c.where}: field 'config_groups' is missing or empty; it names the layers and their formats")
     rules: list[Rule] = []
     for name in groups:
-        group = Config(groups[name], f"{c.where}: config_groups.{str(name)[:40]}")
+        group = Config(groups[name], f"{c.where}: config_groups.{_brief(name)}")
         targets = tuple(group.names("targets")) or ALL
         for earlier in rules:
             if set(earlier.targets) & set(targets):
-                raise ChipError(f"{group.where}: targets {', '.join(targets)[:60]} are those of another group too")
+                raise ChipError(f"{group.where}: targets {_brief(', '.join(targets))} are those of another group too")
         stored = _inputs(group, _weights(group))
         rules.append(Rule(targets, stored))
     return Quantization(
@@ -296,7 +301,7 @@ def _mixed(c: Config) -> tuple[Rule, ...]:
     layers = c.section("quantized_layers").raw
     by_format: dict[WeightFormat, list[str]] = {}
     for name in layers:
-        one = _algorithm(Config(layers[name], f"{c.where}: quantized_layers.{str(name)[:60]}"))
+        one = _algorithm(Config(layers[name], f"{c.where}: quantized_layers.{_brief(name)}"))
         by_format.setdefault(one, []).append(name)
     return tuple(Rule(tuple(found), stored) for stored, found in by_format.items())
 

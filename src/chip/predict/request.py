@@ -94,7 +94,7 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
 
 
 def resolved(decoder: Decoder, s: Scenario, engine: str) -> Scenario:
-    """With `auto` replaced by what the model's config says."""
+    """With `auto` replaced by what the model's config says; a cache as wide as the activations is ""."""
     dtype = decoder.dtype if s.dtype == AUTO else s.dtype
     kv = s.kv_dtype
     if kv == AUTO:  # a config's cache format is part of its quantisation, and only vLLM has such caches
@@ -127,7 +127,7 @@ def composer(
     """Everything of a prediction that batch and lengths do not change."""
     h = hardware.find(gpu)
     roof = roof_of(h, stage)
-    as_run = _as_run(decoder, h, roof, engine, dtype, kv_dtype)
+    as_run = _as_run(decoder, gpu, engine, dtype, kv_dtype, stage)
     decoder, p = as_run.decoder, as_run.precision
     check_dtype(roof, "matmul_" + p.matmul)
     if tp > 1:
@@ -137,8 +137,11 @@ def composer(
     return Composer(decoder, p, tp, engine, estimator, overheads), roof
 
 
-def _as_run(decoder: Decoder, h: Hardware, roof: Roof, engine: str, dtype: str, kv_dtype: str) -> Served:
+@lru_cache(maxsize=256)
+def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, stage: Stage) -> Served:
     """The model in the formats that the GPU can multiply in."""
+    h = hardware.find(gpu)
+    roof = roof_of(h, stage)
     p = precision(dtype, kv_dtype)
     if decoder.quantization and dtype == decoder.dtype:
         p = replace(p, own=True)
@@ -185,7 +188,7 @@ def predict(
     kernel; 0 for the pace that its terms were measured at."""
     s = resolved(decoder, s, engine)
     c, roof = composer(decoder, gpu, engine, s.dtype, s.tp, stage, engine_file, sdpa, launch_ns, s.kv_dtype)
-    as_run = _as_run(decoder, hardware.find(gpu), roof, engine, s.dtype, s.kv_dtype)
+    as_run = _as_run(decoder, gpu, engine, s.dtype, s.kv_dtype, stage)
     prefill = c.phase(c.engine.prefill(s, roof.memory_bytes), s)
     decode = None
     if s.output > 1:
