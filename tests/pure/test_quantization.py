@@ -2,6 +2,8 @@
 what wrong configs are told."""
 
 import json
+import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +204,26 @@ def test_modelopt_says_it_in_a_file_of_its_own(tmp_path):
     beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
     d = library.find(folder(tmp_path, LLAMA, beside))
     assert (d.dtype, d.quantization) == ("fp8", "modelopt")
+
+
+def test_a_hub_repository_is_asked_for_that_file_too(tmp_path, monkeypatch):
+    beside = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    folder(tmp_path, LLAMA, beside)
+    asked = []
+
+    def download(repo, name):
+        asked.append(name)
+        if repo.endswith("plain") and name != "config.json":
+            raise OSError("404")
+        where = tmp_path / ("plain" if repo.endswith("plain") else ".")
+        return str(where / name)
+
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "config.json").write_text(json.dumps(LLAMA))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(hf_hub_download=download))
+    assert library.find("someone/model-FP8").quantization == "modelopt"
+    assert library.find("someone/plain").quantization == ""
+    assert asked == ["config.json", "hf_quant_config.json"] * 2
 
 
 def test_two_files_that_contradict_each_other(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -80,7 +81,12 @@ def _from_hub(repo: str) -> Path:
             f"no file {repo!r}, and hub ids need huggingface_hub (pip install 'chip-inference[hub]'){hint}"
         ) from None
     try:
-        return Path(hf_hub_download(repo, "config.json"))
+        config = Path(hf_hub_download(repo, "config.json"))
     except Exception as e:  # the hub's errors are many: not found, gated, offline, no network
         reason = str(e).strip().splitlines()[0][:120] if str(e).strip() else type(e).__name__
         raise ChipError(f"{repo}: config.json could not be had from the hub ({reason}){hint}") from None
+    raw = artifact.read_json(config)
+    if isinstance(raw, dict) and raw.get("quantization_config") is None:
+        with suppress(Exception):  # most repositories have no such file, and `config` answers without it
+            hf_hub_download(repo, "hf_quant_config.json")
+    return config
