@@ -31,9 +31,10 @@ class Kernel:
     widens: bool = False  # the product runs in 16 bits though the format asks for narrow inputs
 
 
+BLOCKWISE = "DeepGEMM (FlashInfer below 32 tokens where it is installed)"
 KERNELS = (
     Kernel("fp8", "fp8", False, 89, LATEST, "CUTLASS (cutlass_scaled_mm)", "torch._scaled_mm"),
-    Kernel("fp8", "fp8", True, 90, 99, "DeepGEMM", "CUTLASS blockwise where DeepGEMM is not installed"),
+    Kernel("fp8", "fp8", True, 90, 99, BLOCKWISE, "CUTLASS blockwise where DeepGEMM is not installed"),
     Kernel("fp8", "fp8", True, 100, LATEST, "DeepGEMM", "CUTLASS blockwise where DeepGEMM is not installed"),
     Kernel("fp8", "fp8", True, 89, 89, "Triton (w8a8_triton_block_scaled_mm)"),
     Kernel("fp8", "fp8", None, 75, 88, "Marlin (W8A16)", widens=True),
