@@ -3,6 +3,7 @@ what wrong configs are told."""
 
 import json
 import sys
+import time
 import types
 from dataclasses import replace
 from pathlib import Path
@@ -192,6 +193,29 @@ def test_what_the_cache_holds():
     assert said(**ct(F8, TOKEN, kv_cache_scheme={"num_bits": 8, "type": "float"})).kv_dtype == "fp8"
     inner = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
     assert said(quant_method="modelopt", quantization=inner).kv_dtype == "fp8"
+
+
+def test_an_older_modelopt_export_has_no_lists():
+    d = said(quant_method="modelopt", quantization={"quant_algo": "FP8", "kv_cache_quant_algo": "none"})
+    assert (d.head_format, d.kv_dtype) == (None, "")
+
+
+def test_names_of_methods_in_capitals():
+    assert said(**{**AWQ, "quant_method": "AWQ"}).quantization == "awq"
+
+
+def test_lists_of_every_single_expert():
+    raw = artifact.read_json(MODELS / "qwen3-30b-a3b.json")
+    layers, projections = raw["num_hidden_layers"], ("gate_proj", "up_proj", "down_proj")
+    every = [f"model.layers.{i}.mlp.experts.{e}.{p}" for i in range(layers) for e in range(128) for p in projections]
+    formats = {name: {"quant_algo": "W4A16_NVFP4"} for name in every}
+    mixed = {"quant_algo": "MIXED_PRECISION", "quantized_layers": formats}
+    began = time.process_time()
+    d = describe({**raw, "quantization_config": {"quant_method": "modelopt", **mixed}}, "it", "config.json")
+    assert time.process_time() - began < 3  # 18432 names; compared one by one it would be millions of comparisons
+    assert {role for _, layer in d.layers for role, _ in layer.formats} == {"experts"}
+    ignored = describe({**raw, "quantization_config": ct(F8, TOKEN, ignore=[*every, "lm_head"])}, "it", "config.json")
+    assert "experts" not in {role for _, layer in ignored.layers for role, _ in layer.formats}
 
 
 def folder(tmp_path, config, beside):
@@ -469,6 +493,88 @@ def test_bundled_quantised_models_read_back():
     for name in ("qwen3-32b-fp8", "llama-3.1-70b-awq", "gpt-oss-20b", "gpt-oss-120b", "deepseek-v3"):
         raw = artifact.read_json(MODELS / f"{name}.json")
         assert library.find(name).quantization == raw["quantization_config"]["quant_method"]
+
+
+# --- configs in the form that publishers write them: (model, quantization_config, dtype, KV cache)
+
+NORMS = ("input_layernorm", "mlp.gate", "post_attention_layernorm")
+STATIC = {"dynamic": False, "num_bits": 8, "strategy": "tensor", "symmetric": True, "type": "float"}
+PUBLISHED = {
+    "fp8 blocks, norms and routers listed": (
+        "qwen3-30b-a3b",
+        {**BLOCKS, "modules_to_not_convert": ["lm_head", *(f"model.layers.{i}.{n}" for i in range(48) for n in NORMS)]},
+        "fp8",
+        "",
+    ),
+    "llm-compressor W4A16": (
+        "llama-3.1-70b",
+        {
+            **ct({**W4, "actorder": "weight", "block_structure": None, "observer": "mse", "observer_kwargs": {}}),
+            "format": "pack-quantized",
+            "kv_cache_scheme": None,
+            "quantization_status": "compressed",
+        },
+        "int4",
+        "",
+    ),
+    "llm-compressor FP8, routers listed": (
+        "mixtral-8x7b",
+        ct(F8, TOKEN, ignore=["lm_head", *(f"model.layers.{i}.block_sparse_moe.gate" for i in range(32))]),
+        "fp8",
+        "",
+    ),
+    "llm-compressor FP8 with static scales and cache": (
+        "llama-3.1-8b",
+        ct(STATIC, STATIC, kv_cache_scheme=STATIC),
+        "fp8",
+        "fp8",
+    ),
+    "AutoGPTQ": ("qwen2.5-7b", {**GPTQ, "damp_percent": 0.01, "dataset": None, "true_sequential": True}, "int4", ""),
+    "bitsandbytes NF4": (
+        "llama-3.1-8b",
+        {
+            "quant_method": "bitsandbytes",
+            "_load_in_4bit": True,
+            "_load_in_8bit": False,
+            "load_in_4bit": True,
+            "load_in_8bit": False,
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": True,
+            "llm_int8_skip_modules": None,
+        },
+        "int4",
+        "",
+    ),
+    "ModelOpt NVFP4, wildcards and a draft layer": (
+        "deepseek-v3",
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "NVFP4",
+            "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+            "ignore": ["lm_head", "model.layers.0.self_attn*", "model.layers.61*"],
+        },
+        "nvfp4",
+        "fp8",
+    ),
+    "a multimodal model, other towers listed": (
+        "gemma-3-27b",
+        ct(W4, ignore=["lm_head", "re:.*vision_tower.*", "re:.*multi_modal_projector.*"]),
+        "int4",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_forms_are_understood(name):
+    model, fields, dtype, kv = PUBLISHED[name]
+    raw = artifact.read_json(MODELS / f"{model}.json")
+    d = describe({**raw, "quantization_config": fields}, model, model)
+    assert (d.dtype, d.kv_dtype, d.head_format) == (dtype, kv, None)
+    tables = (1 if d.tied else 2) * d.vocab * d.hidden
+    bits = 8 * (weight_bytes(d) - 2 * tables) / (d.params() - tables)
+    stored = {"fp8": 8, "int4": 4, "nvfp4": 4}[dtype]
+    assert stored < bits < stored + 0.7  # with scales, and what is left out
 
 
 # --- anything at all

@@ -49,12 +49,19 @@ class Quantization:
     kv: str = ""  # what the KV cache holds; "": 16 bits
 
     def format_of(self, name: str) -> WeightFormat | None:
-        if any(names(entry, name, self.whole_names, self.where) for entry in self.ignore):
+        if self._listed(self.ignore, name):
             return None
-        for rule in self.rules:
-            if any(names(target, name, self.whole_names, self.where) for target in rule.targets):
-                return rule.format
-        return None
+        return next((rule.format for rule in self.rules if self._listed(rule.targets, name)), None)
+
+    def _listed(self, entries: tuple[str, ...], name: str) -> bool:
+        entries = distinct(entries)
+        return name in entries or any(names(entry, name, self.whole_names, self.where) for entry in entries)
+
+
+@lru_cache(maxsize=256)
+def distinct(entries: tuple[str, ...]) -> tuple[str, ...]:
+    """A list with the first expert for all of them: checkpoints may list each of thousands."""
+    return tuple(dict.fromkeys(EXPERT.sub(r"\g<1>0", e) if not e.startswith("re:") else e for e in entries))
 
 
 @lru_cache(maxsize=4096)
@@ -66,12 +73,11 @@ def _pattern(text: str, where: str) -> re.Pattern[str]:
 
 
 def names(entry: str, name: str, whole: bool, where: str) -> bool:
-    """Whether an entry of a list names this layer, or all layers."""
+    """Whether an entry of a list names this layer, or all layers. The first expert stands for all of a layer."""
     if entry in CLASSES:
         return True
     if entry.startswith("re:"):
         return bool(_pattern(entry[3:], where).match(name))
-    entry = EXPERT.sub(r"\g<1>0", entry)  # the first expert stands for all
     if entry == name or name.endswith("." + entry):
         return True
     if whole:
@@ -128,17 +134,19 @@ def _others(layers: Sequence[Layer], architecture: str) -> Iterable[str]:
 
 
 def _check_lists(q: Quantization, present: Sequence[str], layers: int) -> None:
-    def used(entry: str) -> bool:
-        return any(names(entry, name, q.whole_names, q.where) for name in present)
+    whole = set(present)
 
-    for entry in q.ignore:
+    def used(entry: str) -> bool:
+        return entry in whole or any(names(entry, name, q.whole_names, q.where) for name in present)
+
+    for entry in distinct(q.ignore):
         if not (used(entry) or OUTSIDE.search(entry) or _beyond(entry, layers) or _parent(entry, present)):
             raise ChipError(
                 f"{q.where}: {q.ignore_field} has {entry[:80]!r}, which names no layer of this model "
                 f"(its layers are such as {present[0]})"
             )
     for rule in q.rules:
-        for target in rule.targets:
+        for target in distinct(rule.targets):
             if not (used(target) or OUTSIDE.search(target) or _beyond(target, layers)):
                 raise ChipError(
                     f"{q.where}: target {target[:80]!r} names no layer of this model "

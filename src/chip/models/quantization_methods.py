@@ -27,7 +27,7 @@ def read(c: Config) -> Quantization | None:
     if name is None:
         return None
     section = c.section(name)
-    method = section.text("quant_method", "")
+    method = section.text("quant_method", "").lower()
     if not method:
         raise ChipError(f"{section.where}: field 'quant_method' is missing; known: {', '.join(METHODS)}")
     if method not in METHODS:
@@ -277,11 +277,13 @@ def _modelopt(c: Config) -> Quantization:
     inner = c.section("quantization") if c.has("quantization") else c
     ignore, field = _listed(inner, "exclude_modules", "ignore")
     kv = inner.text("kv_cache_quant_algo", "").upper()
-    if kv not in ("", "FP8"):
+    if kv not in ("", "NONE", "FP8"):
         raise ChipError(f"{inner.where}: kv_cache_quant_algo {kv[:40]!r} is not known; known: FP8")
+    kv = kv.replace("NONE", "").lower()
     name = inner.text("quant_algo", "").upper()
     rules = _mixed(inner) if name == "MIXED_PRECISION" else (Rule(ALL, _algorithm(inner)),)
-    return Quantization("modelopt", c.where, rules, ignore, field, head=True, kv=kv.lower() or _kv_scheme(inner))
+    # older exports have no list at all and leave the output matrix as it is
+    return Quantization("modelopt", c.where, rules, ignore, field, head=bool(ignore), kv=kv or _kv_scheme(inner))
 
 
 def _algorithm(c: Config) -> WeightFormat:
