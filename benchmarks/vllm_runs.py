@@ -15,6 +15,9 @@ come too late here. Steps:
     unseen    three families that nothing was chosen by
     readme    the README's first table
     dummies   `chip calibrate --engine vllm`
+    fp8       three models with `--engine-setting quantization=fp8`
+    formats   quantised checkpoints: int4 (compressed-tensors, AWQ), fp8 in blocks, int8; random weights, no files
+    kept      two quantised models that nothing is fitted on
 
 Files land in OUT, each complete after every point. A step that was stopped is gone on with: run it again. The README's
 table is gone on with from results/h200/runs, where other engines' rows of it lie. A model that fails costs itself only.
@@ -24,6 +27,7 @@ table is gone on with from results/h200/runs, where other engines' rows of it li
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
@@ -37,6 +41,7 @@ from typing import TYPE_CHECKING
 
 from forked import ForkedWorker, Nursery
 from h200_runs import go_on
+from make_quantised import config_of
 
 from chip import artifact, cli
 from chip.models import describe
@@ -63,6 +68,10 @@ FAMILIES = (
     *("phi-3-mini", "mistral-7b", "smollm2-1.7b", "qwen1.5-moe-a2.7b"),
 )
 UNSEEN = ("olmo-2-7b", "granite-3.1-8b", "stablelm-2-1.6b")
+FP8 = ("llama-3.1-8b", "qwen2.5-7b", "qwen3-14b")
+# MODEL+FORMAT of make_quantised.py: its config alone, the weights are random and made in the engine
+FORMATS = ("llama-3.1-8b+w4a16", "qwen2.5-7b+awq", "qwen3-14b+w4a16", "qwen3-8b+fp8-block", "llama-3.1-8b+w8a8")
+KEPT = ("mistral-small-24b+fp8", "qwen2.5-32b+w4a16")
 TERMS = "vllm.json"  # of the engine and its host; the runs they come from lie beside it, in vllm.runs.json
 CACHES = {"VLLM_CACHE_ROOT": "vllm", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
 # No part of the keys of vLLM's caches: a length of -1 is the model's own until a cache is made, and then what fits it.
@@ -77,6 +86,7 @@ class Bench:
     models: tuple[str, ...]
     words: str
     dtype: str = "bf16"
+    settings: tuple[str, ...] = ()  # of the engine, key=value
 
 
 BENCHES = {
@@ -85,9 +95,13 @@ BENCHES = {
     "families": Bench("vllm-7.json", FAMILIES, f"{TIMED} --energy-seconds 0"),
     "unseen": Bench("vllm-unseen.json", UNSEEN, f"{TIMED} --energy-seconds 0"),
     "readme": Bench("tinyllama-fp16.json", ("tinyllama-1.1b",), "--output 128 --repeats 5", "fp16"),
+    "fp8": Bench("vllm-fp8.json", FP8, f"{TIMED} --energy-seconds 0.5", settings=("quantization=fp8",)),
+    "formats": Bench("vllm-formats.json", FORMATS, f"{TIMED} --energy-seconds 0.5"),
+    "kept": Bench("vllm-kept.json", KEPT, f"{TIMED} --energy-seconds 0"),
 }
 STEPS = ("warm", *BENCHES, "dummies")
-USUALLY = [s for s in STEPS if s not in ("again", "families", "unseen")]
+ON_DEMAND = ("again", "families", "unseen", "fp8", "formats", "kept")
+USUALLY = [s for s in STEPS if s not in ON_DEMAND]
 
 
 def main() -> int:
@@ -103,7 +117,9 @@ def main() -> int:
         worst = 0
         for step in args.steps:
             if step == "warm":
-                worst = max(worst, warm([job for s in to_warm for job in jobs(s, args.models, device)], device))
+                worst = max(
+                    worst, warm([job for s in to_warm for job in jobs(s, args.models, args.out, device)], device)
+                )
             for command in commands(step, args):
                 worst = max(worst, run(step, command))
     except ChipError as e:
@@ -115,7 +131,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"{', '.join(STEPS)} [all but again]")
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=f"{', '.join(STEPS)} [{', '.join(USUALLY)}]")
     parser.add_argument("--models", default="", help="instead of a step's own, with commas; not for readme and dummies")
     parser.add_argument("--points", default="", help="instead of each model's own: 1x128,8x512; not for dummies")
     parser.add_argument("--caches", type=Path, help="folder for what is compiled; a copy of it serves another host")
@@ -146,18 +162,34 @@ def commands(step: str, args: argparse.Namespace) -> list[list[str]]:
         words = f"--engine vllm --dtype {bench.dtype} --points {points} {bench.words}"
         if args.traces:
             words += f" --traces {args.traces}"
-        made.append(["bench", model, *words.split(), "-o", str(args.out / bench.file)])
+        settings = [word for one in bench.settings for word in ("--engine-setting", one)]
+        made.append(["bench", named(model, args.out), *words.split(), *settings, "-o", str(args.out / bench.file)])
     return made
 
 
-def jobs(step: str, instead: str, device: Device) -> list[Job]:
+def named(model: str, out: Path) -> str:
+    """What `chip bench` takes for a model: itself, or for MODEL+FORMAT a config that is written into OUT/configs."""
+    name, plus, form = model.partition("+")
+    if not plus:
+        return model
+    file = out / "configs" / f"{name}-{form}.json"
+    if not file.exists():
+        artifact.write_text(file, json.dumps(config_of(name, form, 0), indent=1) + "\n")
+    return str(file)
+
+
+def jobs(step: str, instead: str, out: Path, device: Device) -> list[Job]:
     """What a step starts."""
     if step == "dummies":
         from chip.run import dummies
 
         return [plan.job for plan in dummies.plans("vllm", device, "bf16")]
-    found = [locate(model) for model in models(step, instead)]
-    return [Job(title, artifact.read_json(path), dtype=BENCHES[step].dtype, energy_s=0) for path, title in found]
+    bench = BENCHES[step]
+    settings = dict(setting.split("=", 1) for setting in bench.settings)
+    found = [locate(named(model, out)) for model in models(step, instead)]
+    return [
+        Job(title, artifact.read_json(path), dtype=bench.dtype, energy_s=0, settings=settings) for path, title in found
+    ]
 
 
 def prepare(caches: Path | None, force: bool) -> Device:
@@ -225,7 +257,7 @@ def warm(asked: list[Job], device: Device) -> int:
 def groups(asked: list[Job], room: int) -> list[list[Job]]:
     """Those that fit on the device together; each once."""
     found: list[list[Job]] = []
-    for job in {(j.model, j.dtype): j for j in asked}.values():
+    for job in {(j.model, j.dtype, *j.settings): j for j in asked}.values():
         fitting = [g for g in found if sum(map(bytes_of, [*g, job])) <= room]
         if not fitting:
             fitting = [[]]
@@ -241,7 +273,7 @@ def bytes_of(job: Job) -> int:
 def start(job: Job) -> tuple[float, str]:
     began, error = time.monotonic(), ""
     try:
-        vllm.open(replace(job, settings=ROOM)).close()
+        vllm.open(replace(job, settings={**ROOM, **job.settings})).close()
     except ChipError as e:
         error = str(e)
     return time.monotonic() - began, error

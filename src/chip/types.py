@@ -142,6 +142,7 @@ class Scenario:
     output: int
     dtype: str = "bf16"
     tp: int = 1
+    kv_dtype: str = "auto"  # of the KV cache: what the model's config says, else as the activations
 
     @property
     def name(self) -> str:

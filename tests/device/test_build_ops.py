@@ -14,6 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from chip.measure import build  # noqa: E402
 
+QUANTISED = {  # in test_build_quantised.py
+    "add_rms_norm_quant", "fp8_attention", "fp8_cache_attention", "kv_append_fp8", "packed_experts", "packed_linear",
+    "quantize", "rms_norm_quant", "scaled_experts", "scaled_linear", "silu_mul_quant",
+}  # fmt: skip
 ROWS = {"rows": 5, "cols": 24}
 MANY_HEADS = {"batch": 2, "heads": 4, "kv_heads": 4, "head_dim": 16, "q_len": 3, "kv_len": 6}
 CASES = {
@@ -98,7 +102,7 @@ def run(kind, axes, implementation="", count=False):
 
 def test_every_operator_has_a_builder_and_every_builder_an_operator():
     assert set(build.names()) == set(ops.names())
-    assert set(CASES) | {"all_reduce", "pointwise"} == set(ops.names())
+    assert set(CASES) | QUANTISED | {"all_reduce", "pointwise"} == set(ops.names())
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

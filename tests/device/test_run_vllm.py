@@ -18,6 +18,7 @@ from chip.measure.device import open_device
 from chip.measure.energy import Energy as Measured
 from chip.measure.energy import NotAvailable
 from chip.run import Job, Lost, get, grid, names, vllm, vllm_worker
+from chip.run.precision import of_run
 from chip.run.vllm_protocol import Worker, ending
 from chip.types import ChipError, Scenario
 
@@ -282,6 +283,63 @@ def test_random_weights_are_refilled_in_place():
         assert model["norm"].weight.tolist() == [1.0] * 32
         assert model["proj"].bias.tolist() == [0.0] * 64
     assert [p.data_ptr() for p in model.parameters()] == addresses
+
+
+def test_quantised_weights_are_refilled_too():
+    import torch
+
+    model = torch.nn.Module()
+
+    def parameter(name, tensor):
+        model.register_parameter(name, torch.nn.Parameter(tensor, requires_grad=False))
+
+    fp8 = torch.float8_e4m3fn
+    parameter("weight", torch.zeros(64, 32).to(fp8).t())  # as the engine keeps it: turned
+    parameter("weight_scale", torch.zeros(1))
+    parameter("weight_packed", torch.zeros(32, 64, dtype=torch.int32))
+    parameter("scales", torch.zeros(4, 64, dtype=torch.bfloat16))
+    parameter("k_scale", torch.ones(1))
+    parameter("g_idx", torch.arange(32, dtype=torch.int32))
+    addresses = [p.data_ptr() for p in model.parameters()]
+    vllm_worker.refill(model, experts=False)
+    spread = (model.weight.float() * model.weight_scale).std().item()
+    assert spread == pytest.approx(0.02, rel=0.1)
+    values = torch.stack([(model.weight_packed >> shift) & 15 for shift in range(0, 32, 4)]).float() - 8
+    assert (values.std() * model.scales.float().mean()).item() == pytest.approx(0.02, rel=0.1)
+    assert (model.k_scale.item(), model.g_idx.tolist()) == (1.0, list(range(32)))
+    assert [p.data_ptr() for p in model.parameters()] == addresses
+
+
+def test_a_run_is_recorded_in_the_precision_it_was_served_in():
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    quantised = {**CONFIG, **sizes, "quantization_config": {"quant_method": "fp8"}}
+    for config, settings, engine, found in (
+        (CONFIG, {}, "vllm", ("bf16", "auto")),
+        (CONFIG, {"quantization": "fp8"}, "vllm", ("fp8", "auto")),
+        (CONFIG, {"quantization": "fp8", "kv_cache_dtype": "fp8_e4m3"}, "vllm", ("fp8", "fp8")),
+        (CONFIG, {"kv_cache_dtype": "auto"}, "vllm", ("bf16", "auto")),
+        (quantised, {}, "vllm", ("fp8", "auto")),
+        (quantised, {}, "hf-eager", ("bf16", "auto")),  # random weights are made in 16 bits there
+    ):
+        assert of_run(Job("tiny", config, settings=settings), engine) == found
+    with pytest.raises(ChipError, match="quantization=awq_marlin: a run in it could not be predicted"):
+        of_run(Job("tiny", CONFIG, settings={"quantization": "awq_marlin"}), "vllm")
+
+
+def test_a_quantised_run_is_passed_through_and_recorded():
+    with vllm.open(job(settings={"quantization": "fp8", "kv_cache_dtype": "fp8"})) as session:
+        run = session.measure(Scenario(2, 16, 3, "fp8", kv_dtype="fp8"), 2)
+    assert run.variant == "kv_cache_dtype=fp8,quantization=fp8"
+    assert run.settings["arguments"]["quantization"] == "fp8"
+    assert run.settings["arguments"]["kv_cache_dtype"] == "fp8"
+    assert (run.scenario.dtype, run.scenario.kv_dtype) == ("fp8", "fp8")
+
+
+def test_a_folder_without_tokenizer_is_opened_without(tmp_path):
+    assert "skip_tokenizer_init" not in vllm.arguments(Job("tiny", CONFIG))
+    assert vllm.arguments(Job("tiny", CONFIG, folder=tmp_path))["skip_tokenizer_init"] is True
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert "skip_tokenizer_init" not in vllm.arguments(Job("tiny", CONFIG, folder=tmp_path))
 
 
 def test_settings_are_said_in_json():

@@ -25,12 +25,14 @@ MAY = {
     "artifact": {"types"},
     "stats": set(),
     "dtypes": {"types"},
+    "formats": {"dtypes"},
     "hardware": {"types", "codec", "artifact"},
     "engine_profile": {"types", "codec", "artifact", "hardware"},
     "ops": {"types", "dtypes"},
-    "models": LOW | {"ops"},
+    "models": LOW | {"ops", "formats"},
+    "vllm_kernels": {"types", "dtypes", "formats", "models"},
     "engines": {"types", "ops"},
-    "predict": LOW | {"hardware", "engine_profile", "ops", "models", "engines"},
+    "predict": LOW | {"hardware", "engine_profile", "ops", "formats", "models", "engines", "vllm_kernels"},
 }
 
 

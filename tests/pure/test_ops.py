@@ -13,17 +13,45 @@ from chip.ops.composed import KINDS
 from chip.ops.linear import Linear
 from chip.ops.mla import Mla
 from chip.ops.moe_experts import MoeExperts
+from chip.ops.quantize import Quantize
 from chip.types import ChipError, Cost, Seq
 
 # kind -> (axes, FLOPs, bytes read, bytes written); bf16, so 2 bytes an element, unless said otherwise
 BY_HAND = {
     "linear": ({"m": 2, "n": 3, "k": 4}, 2 * 2 * 3 * 4, 2 * (2 * 4 + 3 * 4), 2 * 2 * 3),
+    # bytes of fp8 and a 16-bit result; a 4-byte scale for each of 2 x 2 blocks of weights and each 2 values of 2 tokens
+    "scaled_linear": (
+        {"m": 2, "n": 6, "k": 4, "block_n": 3, "block_k": 2, "group": 2},
+        2 * 2 * 6 * 4,
+        (2 * 4 + 6 * 4) + 4 * (2 * 2 + 2 * 2),
+        2 * 2 * 6,
+    ),
+    # 4-bit weights; for each of 2 groups in 3 rows a 16-bit scale and a 4-bit zero point
+    "packed_linear": (
+        {"m": 2, "n": 3, "k": 4, "group": 2, "zeros": True},
+        2 * 2 * 3 * 4,
+        2 * 2 * 4 + 3 * 4 / 2 + 6 * 2.5,
+        2 * 2 * 3,
+    ),
     "bmm": ({"batch": 5, "m": 2, "n": 3, "k": 4}, 5 * 2 * 2 * 3 * 4, 5 * 2 * (2 * 4 + 4 * 3), 5 * 2 * 2 * 3),
     # 3 new tokens after 1: they see 2, 3 and 4 keys; each pair is a product of 8 for the score and of 8 for the value
     "attention": (
         {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 3, "kv_len": 4},
         2 * 2 * (2 + 3 + 4) * (8 + 8),
         2 * (3 * 2 * 8 + 4 * 1 * (8 + 8)),
+        2 * 3 * 2 * 8,
+    ),
+    # the same with bytes for queries, keys and values, or for keys and values alone
+    "fp8_attention": (
+        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 3, "kv_len": 4},
+        2 * 2 * (2 + 3 + 4) * (8 + 8),
+        3 * 2 * 8 + 4 * 1 * (8 + 8),
+        2 * 3 * 2 * 8,
+    ),
+    "fp8_cache_attention": (
+        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 3, "kv_len": 4},
+        2 * 2 * (2 + 3 + 4) * (8 + 8),
+        2 * 3 * 2 * 8 + 4 * 1 * (8 + 8),
         2 * 3 * 2 * 8,
     ),
     # 3 queries meet all 4 slots; keys and values of 2 heads are copied to 4, the mask of 3 x 4 is read as bytes,
@@ -106,6 +134,21 @@ BY_HAND = {
         2 * (6 * 5 + 6 * 2 * 7 + 6 * 7) + 3.5 * 2 * (3 * 5 * 7),
         2 * (6 * 2 * 7 + 6 * 7 + 6 * 5),
     ),
+    # as moe_experts with bytes for weights and inputs; 3 x 5 inputs and 6 x 7 between are rounded (2 bytes to 1); each
+    # expert read has a 4-byte scale for each of its three matrices
+    "scaled_experts": (
+        {"tokens": 3, "hidden": 5, "intermediate": 7, "experts": 4, "top_k": 2},
+        6 * 2 * (5 * 7 * 3),
+        (6 * 5 + 6 * 7) + 2 * 6 * 2 * 7 + 3.5 * (3 * 5 * 7) + 2 * (15 + 42) + 3.5 * 4 * 3,
+        2 * (6 * 2 * 7 + 6 * 7 + 6 * 5) + (15 + 42),
+    ),
+    # 4-bit weights, a 16-bit scale for each of an expert's 7 + 7 + 5 rows
+    "packed_experts": (
+        {"tokens": 3, "hidden": 5, "intermediate": 7, "experts": 4, "top_k": 2},
+        6 * 2 * (5 * 7 * 3),
+        2 * (6 * 5 + 6 * 2 * 7 + 6 * 7) + 3.5 * ((3 * 5 * 7) / 2 + 2 * (7 + 7 + 5)),
+        2 * (6 * 2 * 7 + 6 * 7 + 6 * 5),
+    ),
     # besides the products: rows gathered, masked; masked, silu, times the gate; masked, weighed, put in order; summed
     "moe_experts_composed": (
         {"tokens": 3, "hidden": 5, "intermediate": 7, "experts": 4, "top_k": 2},
@@ -128,6 +171,11 @@ BY_HAND = {
     ),
     "layer_norm": ({"rows": 3, "cols": 5}, 8 * 15, 2 * (15 + 2 * 5), 2 * 15),
     "rms_norm": ({"rows": 3, "cols": 5}, 4 * 15, 2 * (15 + 5), 2 * 15),
+    # the result in bytes, and a 4-byte scale for each row, or for each 2 values of it
+    "quantize": ({"rows": 3, "cols": 5}, 3 * 15, 2 * 15, 15 + 4 * 3),
+    "rms_norm_quant": ({"rows": 3, "cols": 5}, 7 * 15, 2 * (15 + 5), 15 + 4 * 3),
+    "add_rms_norm_quant": ({"rows": 3, "cols": 5, "group": 2}, 8 * 15, 2 * (2 * 15 + 5), 2 * 15 + 15 + 4 * 9),
+    "silu_mul_quant": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 2 * 15, 15 + 4 * 3),
     "add_layer_norm": ({"rows": 3, "cols": 5}, 9 * 15, 2 * (2 * 15 + 2 * 5), 2 * 2 * 15),
     "add_rms_norm": ({"rows": 3, "cols": 5}, 5 * 15, 2 * (2 * 15 + 5), 2 * 2 * 15),
     "layer_norm_gelu": ({"rows": 3, "cols": 5}, 16 * 15, 2 * (15 + 2 * 5), 2 * 15),
@@ -148,6 +196,7 @@ BY_HAND = {
     "copy": ({"rows": 3, "cols": 5}, 0, 2 * 15, 2 * 15),
     "fill": ({"rows": 3, "cols": 5}, 0, 0, 2 * 15),
     "kv_append": ({"rows": 3, "cols": 5}, 0, 2 * 15, 2 * 15),
+    "kv_append_fp8": ({"rows": 3, "cols": 5}, 15, 2 * 15, 15),
     "kv_roll": ({"rows": 3, "cols": 5}, 0, 2 * 2 * 15, 2 * 2 * 15),
     # indices of 8 bytes come in or go out
     "embedding": ({"rows": 3, "cols": 5}, 0, 2 * 15 + 3 * 8, 2 * 15),
@@ -201,9 +250,16 @@ def test_an_operator_is_a_value(kind):
 def test_width_of_what_is_stored():
     assert Linear(2, 3, 4, "fp32").cost() == Cost(48, 4 * 20, 4 * 6)
     assert Linear(2, 3, 4, "bf16", "int8").cost() == Cost(48, 2 * 8 + 12, 2 * 6)
-    assert Linear(2, 256, 4, "bf16", "int4").cost().read_bytes == 2 * 8 + 4 * 256 * (1 / 2 + 2 / 128)
+    assert Linear(2, 256, 4, "bf16", "int4").cost().read_bytes == 2 * 8 + 4 * 256 / 2  # scales: see packed_linear
     assert Linear(2, 3, 4, "fp8").cost() == Cost(48, 20, 2 * 6)  # operands of a byte, a result of 16 bits
     assert Linear(2, 3, 4, bias=True).cost() == Cost(48 + 6, 2 * 20 + 2 * 3, 2 * 6)
+
+
+def test_scales_of_a_rounding():
+    one_for_all = Quantize(3, 5, per_tensor=True)
+    assert one_for_all.cost() == Cost(3 * 15, 2 * 2 * 15, 15 + 4)  # read twice: for the largest, then to scale
+    assert Quantize(3, 5, per_tensor=True, static=True).cost() == Cost(3 * 15, 2 * 15 + 4, 15)
+    assert Quantize(3, 5, to="fp4", group=2).cost().write_bytes == 15 / 2 + 4 * 9
 
 
 def test_costs_add():
@@ -222,7 +278,7 @@ def test_columns_of_a_product_add(m, n1, n2):
     assert apart.read_bytes - together.read_bytes == 2 * m * 7
 
 
-NOT_MORE_WORK = {"stride", "kernel_h", "kernel_w"}  # fewer outputs
+NOT_MORE_WORK = {"block_n", "block_k", "group", "stride", "kernel_h", "kernel_w"}  # fewer outputs
 GROWING = {
     kind: [
         f.name
@@ -244,7 +300,9 @@ def test_one_head_of_keys_for_all_is_not_copied():
     assert all_of_them.cost().write_bytes == one.cost().write_bytes
 
 
-ATTENTIONS = ("attention", "growing_attention", "masked_attention", "kv_join", *KINDS)
+ATTENTIONS = (
+    "attention", "growing_attention", "masked_attention", "kv_join", "fp8_attention", "fp8_cache_attention", *KINDS
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "axis"), [(k, a) for k, axes in GROWING.items() for a in axes])

@@ -140,7 +140,7 @@ def _plans(args: argparse.Namespace, points: list[tuple[int, int]], device: Devi
     for name in engines:
         get(name)  # before the first model is loaded
     jobs = [_job(args, model, points, device) for model in args.models]
-    return [grid.Plan(engine, job, _scenarios(job, points, args.output)) for job in jobs for engine in engines]
+    return [grid.Plan(engine, job, _scenarios(job, engine, points, args.output)) for job in jobs for engine in engines]
 
 
 def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], device: Device) -> Job:
@@ -173,6 +173,11 @@ def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], de
     )
 
 
-def _scenarios(job: Job, points: list[tuple[int, int]], output: int) -> tuple[Scenario, ...]:
-    made = (Scenario(batch, len(job.prompt_ids) or prompt, output, job.dtype) for batch, prompt in points)
+def _scenarios(job: Job, engine: str, points: list[tuple[int, int]], output: int) -> tuple[Scenario, ...]:
+    from chip.run.precision import of_run
+
+    dtype, kv_dtype = of_run(job, engine)
+    made = (
+        Scenario(batch, len(job.prompt_ids) or prompt, output, dtype, kv_dtype=kv_dtype) for batch, prompt in points
+    )
     return tuple(dict.fromkeys(made))

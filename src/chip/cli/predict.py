@@ -26,6 +26,7 @@ EPILOG = """\
   chip predict llama-3.1-8b --gpu h200 --batch 8 --prompt 1024 --output 128
   chip predict ./my-model/config.json --gpu a100 --dtype int4 --json
   chip predict llama-3.1-70b --gpu h100 --tp 4
+  chip predict qwen3-32b-fp8 --gpu l40s --kv-dtype fp8
   chip predict mixtral-8x7b --gpu sm_90:80GB
   echo '{"model": "qwen3-8b", "gpu": "l40s", "batch": 4, "prompt": 512, "output": 64}' | chip predict -
 """
@@ -42,7 +43,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", type=int, default=d["prompt"], help="tokens of each prompt [%(default)s]")
     parser.add_argument("--output", type=int, default=d["output"], help="tokens generated for each [%(default)s]")
     parser.add_argument(
-        "--dtype", default=d["dtype"], help="bf16, fp16, fp32, fp8, or weight-only int8, int4 [%(default)s]"
+        "--dtype",
+        default=d["dtype"],
+        help="weights and what they are multiplied in: auto (as the model's quantization_config says, else bf16); "
+        "bf16, fp16, fp32; fp8, w8a8 (int8), nvfp4 with rounded inputs; weight-only int8, int4, mxfp4 [%(default)s]",
+    )
+    parser.add_argument(
+        "--kv-dtype",
+        default=d["kv_dtype"],
+        help="of the KV cache: auto (as the config says), bf16, fp16, fp8 [%(default)s]",
     )
     parser.add_argument(
         "--tp", type=int, default=d["tp"], help="GPUs that share each layer (tensor parallel) [%(default)s]"
@@ -111,7 +120,7 @@ def write_timeline(path: Path, values: dict[str, Any], options: request.Options)
 def render(a: dict[str, Any]) -> str:
     gpus = f"{a['tp']} x {a['gpu']}" if a["tp"] > 1 else a["gpu"]
     parts = [
-        f"{a['model']} on {gpus}, {a['engine']}, {a['dtype']}: {a['batch']} x ({a['prompt']} in, {a['output']} out)",
+        f"{a['model']} on {gpus}, {a['engine']}, {_dtype(a)}: {a['batch']} x ({a['prompt']} in, {a['output']} out)",
         "",
         _headline(a),
         "",
@@ -124,6 +133,10 @@ def render(a: dict[str, Any]) -> str:
         if a["breakdown"][phase]:
             parts += ["", f"where the time goes: {title}", _breakdown(a["breakdown"][phase], a["ridge_flop_per_byte"])]
     return "\n".join(parts)
+
+
+def _dtype(a: dict[str, Any]) -> str:
+    return f"{a['dtype']}, fp8 KV cache" if a["kv_dtype"] == "fp8" else str(a["dtype"])
 
 
 def _headline(a: dict[str, Any]) -> str:

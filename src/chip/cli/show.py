@@ -16,7 +16,7 @@ from chip.cli import bench_text
 from chip.cli.text import duration, gib, si, table
 from chip.dtypes import precision
 from chip.models import library
-from chip.models.decoder import Moe
+from chip.models.decoder import Decoder, Moe
 from chip.types import Ceiling, ChipError
 
 HELP = "one model, GPU, operator or engine in full, or a file of runs"
@@ -82,13 +82,16 @@ def _find(name: str) -> tuple[Any, str]:
 def _model(name: str) -> tuple[Any, str]:
     path, _ = library.locate(name)
     d = library.find(name)
-    p = precision("bf16")
+    p, own = precision("bf16"), dataclasses.replace(precision(d.dtype), own=True)
     layers = [{"count": n, **codec.to_json(layer)} for n, layer in d.layers]
     data = {
         "name": d.name,
         "architecture": d.architecture,
         "parameters": d.params(),
         "active_parameters": d.active_params(),
+        "dtype": d.dtype,
+        "quantization": d.quantization,
+        "weight_bytes": d.weight_bytes(own),
         "weight_bytes_bf16": d.weight_bytes(p),
         "kv_bytes_per_token_bf16": d.kv_bytes(1, p, latent=True),
         "hidden": d.hidden,
@@ -102,6 +105,12 @@ def _model(name: str) -> tuple[Any, str]:
         f"  parameters  {d.params():,}"
         + (f", {d.active_params():,} active" if d.active_params() != d.params() else ""),
         f"  weights     {gib(d.weight_bytes(p))} in bf16",
+        *(
+            [f"              {gib(d.weight_bytes(own))} as the config has them: {d.quantization}"]
+            if d.quantization
+            else []
+        ),
+        *(f"              {title}" for title in _formats(d)),
         f"  KV cache    {d.kv_bytes(1, p, latent=True) / 1024:.4g} KiB a token in bf16",
         f"  hidden      {d.hidden}, vocabulary {d.vocab}, context {d.max_context or 'not stated'}",
     ]
@@ -109,6 +118,15 @@ def _model(name: str) -> tuple[Any, str]:
         lines.append(f"  {f'{n} layer' if n == 1 else f'{n} layers':<11} attention {_brief(layer.attn)}")
         lines += [f"              {'experts' if isinstance(layer.mlp, Moe) else 'mlp':<9} {_brief(layer.mlp)}"]
     return data, "\n".join(lines)
+
+
+def _formats(d: Decoder) -> list[str]:
+    """Each format of the config, and which layers have it."""
+    roles: dict[str, dict[str, None]] = {}
+    for _, layer in d.layers:
+        for role, found in layer.formats:
+            roles.setdefault(found.title, {})[role] = None
+    return [f"{title} ({', '.join(found)})" for title, found in roles.items()]
 
 
 def _brief(part: Any) -> str:

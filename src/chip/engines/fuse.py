@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from chip.ops.add_layer_norm import AddLayerNorm
 from chip.ops.add_rms_norm import AddRmsNorm
+from chip.ops.add_rms_norm_quant import AddRmsNormQuant
+from chip.ops.elementwise import Elementwise
 from chip.ops.gelu import Gelu
 from chip.ops.gelu_fast import GeluFast
 from chip.ops.gelu_new import GeluNew
 from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
+from chip.ops.quantize import Quantize
 from chip.ops.rms_norm import RmsNorm
-from chip.types import Block, Call, Program
+from chip.ops.rms_norm_quant import RmsNormQuant
+from chip.ops.silu_mul import SiluMul
+from chip.ops.silu_mul_quant import SiluMulQuant
+from chip.types import Block, Call, Op, Program
 
 Rule = Callable[[list[Call]], list[Call]]
+ROUNDED: dict[type[Op], Any] = {AddRmsNorm: AddRmsNormQuant, RmsNorm: RmsNormQuant, SiluMul: SiluMulQuant}
 
 
 def apply(program: Program, *rules: Rule) -> Program:
@@ -35,8 +44,9 @@ def merge_linears(roles: tuple[str, ...], merged: str) -> Rule:
         parts = [c.op for c in calls if c.role in roles and isinstance(c.op, Linear)]
         if len(parts) != len(roles):
             return calls
-        first = parts[0]
-        wide = Linear(first.m, sum(p.n for p in parts), first.k, first.dtype, first.weight_dtype, first.bias)
+        if len({replace(p, n=1) for p in parts}) > 1:  # stored in different formats: one product cannot take both
+            return calls
+        wide = replace(parts[0], n=sum(p.n for p in parts))
         out = []
         for c in calls:
             if c.role == roles[0]:
@@ -87,3 +97,30 @@ def fuse_gelu(calls: list[Call]) -> list[Call]:
         Call(c.role, Gelu(c.op.rows, c.op.cols, c.op.dtype)) if isinstance(c.op, (GeluFast, GeluNew)) else c
         for c in calls
     ]
+
+
+def fuse_quantize(calls: list[Call]) -> list[Call]:
+    """An fp8 rounding that follows a norm or a gated activation is part of its kernel: torch.compile makes one of both,
+    and so do vLLM's own passes where scales cover groups. int8 and fp4 roundings stay kernels of their own."""
+    out: list[Call] = []
+    for c in calls:
+        made = _rounded(out[-1].op, c.op) if out and isinstance(c.op, Quantize) else None
+        if made:
+            out[-1] = Call(out[-1].role, made)
+        else:
+            out.append(c)
+    return out
+
+
+def _rounded(producer: Op, q: Quantize) -> Elementwise | None:
+    both = ROUNDED.get(type(producer))
+    if (
+        both is None
+        or not isinstance(producer, Elementwise)
+        or q.to != "fp8"
+        or q.per_tensor
+        or producer.cols != q.cols
+    ):
+        return None
+    made: Elementwise = both(producer.rows, producer.cols, producer.dtype, q.to, q.group)
+    return made

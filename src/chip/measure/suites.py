@@ -8,7 +8,7 @@ from typing import Any
 
 from chip import ops
 from chip.dtypes import precision
-from chip.measure import sampling
+from chip.measure import quantised_cases, sampling
 from chip.models.decoder import Decoder
 from chip.models.lower import lower
 from chip.types import Op, Program, Seq, Step
@@ -152,6 +152,11 @@ def _vllm_experts(dtype: str) -> Iterator[Case]:
     return (Case(p.op, p.implementation, (p.context,)) for p in sampling.vllm_expert_points(dtype))
 
 
+def _quantised(dtype: str) -> Iterator[Case]:
+    """Formats are the operators' own; what is not quantised is bf16, as engines serve it."""
+    return (Case(p.op, p.implementation, (p.context,)) for p in quantised_cases.points())
+
+
 SUITES: dict[str, Callable[[str], Iterator[Case]]] = {
     "llm": _llm,
     "classic": _classic,
@@ -164,10 +169,13 @@ SUITES: dict[str, Callable[[str], Iterator[Case]]] = {
     "windows": _windows,
     "experts": _experts,
     "experts-vllm": _vllm_experts,
+    "quant": _quantised,
 }
 MODEL_TOKENS = (1, 16, 256, 4096)  # rows at which a named model's matrices join the gemm suite
 CPU_SHRINK = 8
-GPU_ONLY = ("cudnn", "efficient", "fa3", "paged", "vllm")  # implementations
+GPU_ONLY = (  # implementations
+    "cudnn", "efficient", "fa3", "paged", "vllm", "cutlass", "triton", "deepgemm", "machete", "marlin"
+)  # fmt: skip
 CPU_AXES = (
     "m", "n", "k", "rows", "cols", "q_len", "kv_len", "height", "width", "seq", "hidden", "input_size", "tokens",
     "intermediate",

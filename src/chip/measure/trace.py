@@ -6,10 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from chip import engines, hardware
+from chip.dtypes import AUTO
 from chip.engines.playing import Weighted
 from chip.models import library
 from chip.ops.attention import Attention
@@ -32,6 +34,7 @@ SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     """`chip predict --trace`: the answer for a model of any architecture, operators taken from HF's own forward."""
     s = request.scenario_of(values)
+    s = replace(s, dtype="bf16" if s.dtype == AUTO else s.dtype, kv_dtype="")
     if s.tp > 1:
         raise ChipError("--trace follows one GPU's forward pass; leave --tp at 1")
     config, title = library.locate(values["model"])

@@ -14,7 +14,7 @@ from chip.models.config import Config
 from chip.models.decoder import Decoder
 from chip.types import ChipError
 
-NOT_FAMILIES = ("config", "decoder", "library", "lower", "spelling")
+NOT_FAMILIES = ("config", "decoder", "library", "lower", "modules", "quantization", "quantization_methods", "spelling")
 
 
 @cache

@@ -18,11 +18,12 @@ ACTIVATIONS = {
 class Config:
     """An HF config as a mapping with checked look-ups. A field that is null counts as absent, but see `omits`."""
 
-    def __init__(self, raw: Any, where: str) -> None:
+    def __init__(self, raw: Any, where: str, root: Config | None = None) -> None:
         if not isinstance(raw, dict):
             raise ChipError(f"{where}: a model config is a JSON object, got {type(raw).__name__}")
         self.raw = raw
         self.where = where
+        self.root = root or self  # the whole config, where this is a section of it
 
     def has(self, name: str) -> bool:
         return self.raw.get(name) is not None
@@ -35,7 +36,7 @@ class Config:
         """A config inside the config (such as `text_config`)."""
         if not self.has(name):
             raise ChipError(f"{self.where}: field {name!r} is missing")
-        return Config(self.raw[name], f"{self.where}: {name}")
+        return Config(self.raw[name], f"{self.where}: {name}", self.root)
 
     def size(self, *names: str, default: int | None = None) -> int:
         """A positive whole number under the first of `names` that is present."""

@@ -4,10 +4,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from chip.dtypes import BYTES, Precision
+from chip.formats import UNIFORM, WeightFormat
+
+
+class Matrix(NamedTuple):
+    """A dense layer's matrix: its role in the program, outputs, inputs, and how many alike there are."""
+
+    role: str
+    n: int
+    k: int
+    copies: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,16 @@ class Attn:
         if self.out_bias:
             total += hidden
         return total + self.norm_params() + (self.heads if self.sinks else 0)
+
+    def matrices(self, hidden: int) -> Iterator[Matrix]:
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        if self.fused_qkv:
+            yield Matrix("qkv_proj", q + 2 * kv, hidden)
+        else:
+            yield Matrix("q_proj", q, hidden)
+            yield Matrix("k_proj", kv, hidden)
+            yield Matrix("v_proj", kv, hidden)
+        yield Matrix("o_proj", hidden, q)
 
     def norm_params(self) -> int:
         if not self.qk_norm:
@@ -72,6 +93,14 @@ class LatentAttn:
         biases = self.q_rank + self.kv_rank + self.rope_dim + hidden if self.bias else 0
         return q + kv_down + kv_up + self.heads * self.v_dim * hidden + biases
 
+    def matrices(self, hidden: int) -> Iterator[Matrix]:
+        if self.q_rank:
+            yield Matrix("q_down", self.q_rank, hidden)
+        yield Matrix("q_up" if self.q_rank else "q_proj", self.heads * self.qk_dim, self.q_rank or hidden)
+        yield Matrix("kv_down", self.kv_rank + self.rope_dim, hidden)
+        yield Matrix("kv_up", self.heads * (self.nope_dim + self.v_dim), self.kv_rank)
+        yield Matrix("o_proj", hidden, self.heads * self.v_dim)
+
     def norm_params(self) -> int:
         return self.q_rank + self.kv_rank
 
@@ -91,6 +120,15 @@ class Mlp:
     def params(self, hidden: int) -> int:
         up = (2 if self.gated else 1) * self.intermediate
         return hidden * (up + self.intermediate) + (up + hidden if self.bias else 0)
+
+    def matrices(self, hidden: int, prefix: str = "") -> Iterator[Matrix]:
+        if self.gated and self.fused_gate_up:
+            yield Matrix(prefix + "gate_up_proj", 2 * self.intermediate, hidden)
+        else:
+            if self.gated:
+                yield Matrix(prefix + "gate_proj", self.intermediate, hidden)
+            yield Matrix(prefix + "up_proj", self.intermediate, hidden)
+        yield Matrix(prefix + "down_proj", hidden, self.intermediate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +153,13 @@ class Moe:
         shared = self.shared.params(hidden) if self.shared else 0
         return router + self.expert_params(hidden) + shared + (hidden if self.shared_gate else 0)
 
+    def matrices(self, hidden: int) -> Iterator[Matrix]:
+        """Of the experts and the shared expert; the router's matrix always keeps 16 bits."""
+        yield Matrix("experts", self.intermediate, hidden, self.experts * (2 if self.gated else 1))
+        yield Matrix("experts", hidden, self.intermediate, self.experts)
+        if self.shared:
+            yield from self.shared.matrices(hidden, "shared_")
+
     def active_params(self, hidden: int) -> int:
         """Parameters that one token uses."""
         return self.params(hidden) - self.expert_params(hidden) * (self.experts - self.top_k) // self.experts
@@ -131,6 +176,30 @@ class Layer:
     # parallel: attention and MLP read the same normed input; parallel_two: each its own norm of the same input
     placement: str = "pre"
     residual_scale: bool = False  # each branch is multiplied by a constant before it is added (Granite)
+    formats: tuple[tuple[str, WeightFormat], ...] = ()  # (role, format) of dense layers that the config quantises
+
+    def format_of(self, role: str, p: Precision) -> WeightFormat | None:
+        """How a dense layer is stored; None: as wide as the activations."""
+        if not p.own:
+            return UNIFORM.get(p.name)
+        return next((found for name, found in self.formats if name == role), None)
+
+    def matrices(self, hidden: int) -> Iterator[Matrix]:
+        yield from self.attn.matrices(hidden)
+        yield from self.mlp.matrices(hidden)
+
+    def weight_bytes(self, hidden: int, p: Precision) -> tuple[float, float]:
+        """(what tensor parallelism splits, what each GPU has whole): matrices and biases; norms and the router."""
+        matrices = split = 0.0
+        for m in self.matrices(hidden):
+            found = self.format_of(m.role, p)
+            matrices += m.copies * m.n * m.k
+            split += m.copies * (found.bytes(m.n, m.k) if found else m.n * m.k * BYTES[p.activation])
+        whole = self.norm_count * self.norm_vectors * hidden + self.attn.norm_params()
+        if isinstance(self.mlp, Moe):
+            whole += hidden * self.mlp.experts
+        biases = self.params(hidden) - matrices - whole
+        return split + biases * BYTES[p.activation], whole * BYTES[p.activation]
 
     @property
     def norm_count(self) -> int:
@@ -165,6 +234,10 @@ class Decoder:
     logit_scale: bool = False
     logit_softcap: bool = False
     max_context: int = 0  # tokens; 0: not stated
+    dtype: str = "bf16"  # what `--dtype auto` means: the format of most weights
+    kv_dtype: str = ""  # what the config says of the KV cache; "": nothing
+    quantization: str = ""  # method that the config names; "": none
+    head_format: WeightFormat | None = None  # of the output matrix; None: 16 bits
 
     @property
     def layer_count(self) -> int:
@@ -194,18 +267,18 @@ class Decoder:
         return self.params() - idle
 
     def weight_bytes(self, p: Precision, tp: int = 1) -> float:
-        """Bytes of weights on each of `tp` GPUs. Tables, head, norms and routers keep the activation's width."""
+        """Bytes of weights on each of `tp` GPUs. Tables, norms and routers keep the activation's width."""
         tables, small = self._outer_params()
-        wide, narrow = float(tables), 0.0
+        act = BYTES[p.activation]
+        split, whole = tables * act, small * act
+        if self.head_format and p.own:
+            width = self.embed_dim or self.hidden
+            split += self.head_format.bytes(self.vocab, width) - (0 if self.tied else self.vocab * width * act)
         for n, layer in self.layers:
-            small += n * (layer.norm_count * layer.norm_vectors * self.hidden + layer.attn.norm_params())
-            matrices = layer.attn.params(self.hidden) - layer.attn.norm_params() + layer.mlp.params(self.hidden)
-            if isinstance(layer.mlp, Moe):
-                small += n * self.hidden * layer.mlp.experts
-                matrices -= self.hidden * layer.mlp.experts
-            narrow += n * matrices
-        act, weight = BYTES[p.activation], BYTES[p.weight]
-        return (wide * act + narrow * weight) / tp + small * act
+            divided, kept = layer.weight_bytes(self.hidden, p)
+            split += n * divided
+            whole += n * kept
+        return split / tp + whole
 
     def kv_bytes(self, context: int, p: Precision, latent: bool = False, tp: int = 1) -> float:
         """Cache bytes of one sequence of `context` tokens on each GPU; a sliding window keeps its window only."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from chip import artifact
 from chip.models import describe
@@ -23,7 +25,26 @@ def names() -> tuple[str, ...]:
 @lru_cache(maxsize=256)
 def find(name: str) -> Decoder:
     path, title = locate(name)
-    return describe(artifact.read_json(path), title, name if title == name else str(path))
+    return describe(with_quantization(path), title, name if title == name else str(path))
+
+
+def with_quantization(path: Path) -> Any:
+    """The config, with what an hf_quant_config.json beside it says (ModelOpt writes that file of its own)."""
+    raw = artifact.read_json(path)
+    beside = path.with_name("hf_quant_config.json")
+    if path.name != "config.json" or not beside.is_file() or not isinstance(raw, dict):
+        return raw
+    own = artifact.read_json(beside)
+    said = own.get("quantization") if isinstance(own, dict) else None
+    if not isinstance(said, dict):
+        raise ChipError(f"{beside}: field 'quantization' is missing; it names the algorithm")
+    inside = raw.get("quantization_config")
+    if isinstance(inside, dict) and inside.get("quant_algo", said.get("quant_algo")) != said.get("quant_algo"):
+        raise ChipError(
+            f"{beside}: quant_algo {str(said.get('quant_algo'))[:40]} contradicts "
+            f"{str(inside.get('quant_algo'))[:40]} of config.json; correct one of them"
+        )
+    return raw if inside else {**raw, "quantization_config": {"quant_method": "modelopt", "quantization": said}}
 
 
 def locate(name: str) -> tuple[Path, str]:
@@ -60,7 +81,12 @@ def _from_hub(repo: str) -> Path:
             f"no file {repo!r}, and hub ids need huggingface_hub (pip install 'chip-inference[hub]'){hint}"
         ) from None
     try:
-        return Path(hf_hub_download(repo, "config.json"))
+        config = Path(hf_hub_download(repo, "config.json"))
     except Exception as e:  # the hub's errors are many: not found, gated, offline, no network
         reason = str(e).strip().splitlines()[0][:120] if str(e).strip() else type(e).__name__
         raise ChipError(f"{repo}: config.json could not be had from the hub ({reason}){hint}") from None
+    raw = artifact.read_json(config)
+    if isinstance(raw, dict) and raw.get("quantization_config") is None:
+        with suppress(Exception):  # most repositories have no such file, and `config` answers without it
+            hf_hub_download(repo, "hf_quant_config.json")
+    return config

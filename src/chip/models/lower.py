@@ -9,16 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chip.dtypes import Precision
+from chip.formats import WeightFormat
 from chip.models.decoder import Attn, Decoder, LatentAttn, Layer, Mlp, Moe
 from chip.ops.add import Add
 from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention
 from chip.ops.elementwise import Elementwise
 from chip.ops.embedding import Embedding
+from chip.ops.fp8_attention import Fp8Attention
+from chip.ops.fp8_cache_attention import Fp8CacheAttention
 from chip.ops.gelu import Gelu
 from chip.ops.gelu_fast import GeluFast
 from chip.ops.gelu_new import GeluNew
 from chip.ops.kv_append import KvAppend
+from chip.ops.kv_append_fp8 import KvAppendFp8
 from chip.ops.kv_roll import SlidingAppend
 from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
@@ -26,11 +30,16 @@ from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla import Mla
 from chip.ops.moe_experts import MoeExperts
 from chip.ops.moe_router import MoeRouter
+from chip.ops.packed_experts import PackedExperts
+from chip.ops.packed_linear import PackedLinear
+from chip.ops.quantize import Quantize
 from chip.ops.relu import Relu
 from chip.ops.rms_norm import RmsNorm
 from chip.ops.rope import Rope
 from chip.ops.sampling import Sampling
 from chip.ops.scale import Scale
+from chip.ops.scaled_experts import ScaledExperts
+from chip.ops.scaled_linear import ScaledLinear
 from chip.ops.silu import Silu
 from chip.ops.silu_mul import SiluMul
 from chip.ops.softcap import Softcap
@@ -98,6 +107,25 @@ def check_shards(d: Decoder, tp: int) -> None:
         shared = layer.mlp.shared if isinstance(layer.mlp, Moe) else None
         if shared and shared.intermediate % tp:
             raise ChipError(f"--tp {tp} does not divide the shared expert's size {shared.intermediate} of {d.name}")
+        if d.quantization:
+            _check_scales(d, layer, tp)
+
+
+def _check_scales(d: Decoder, layer: Layer, tp: int) -> None:
+    """A scale covers weights of one GPU only. Layers whose inputs are split need whole groups of inputs, those whose
+    outputs are split whole blocks of outputs; down-projections of latents are not split."""
+    formats = dict(layer.formats)
+    for m in layer.matrices(d.hidden):
+        found = formats.get(m.role)
+        if found is None or found.dtype == "fp4" or m.role in ("q_down", "kv_down"):  # engines pad fp4
+            continue
+        by_inputs = m.role.endswith(("o_proj", "down_proj")) or (m.role == "experts" and m.n == d.hidden)
+        size, covered, what = (m.k, found.cols, "inputs") if by_inputs else (m.n, found.rows, "outputs")
+        if covered > 1 and size // tp % covered:
+            raise ChipError(
+                f"--tp {tp} leaves {size // tp} {what} of {m.role} to each GPU, which the config's scales over "
+                f"{covered} of them do not divide; choose a smaller --tp"
+            )
 
 
 def _embed(d: Decoder, tokens: int, p: Precision) -> Iterator[Call]:
@@ -121,7 +149,12 @@ def _head(d: Decoder, rows: int, p: Precision, tp: int) -> Iterator[Call]:
     if width != d.hidden:
         yield Call("embed_out", Linear(rows, width, d.hidden, act))
     vocab = -(-d.vocab // tp)
-    yield Call("lm_head", Linear(rows, vocab, width, act, "", d.head_bias))
+    if d.head_format and p.own:
+        if d.head_format.input:
+            yield Call("head_quant", Quantize(rows, width, act, d.head_format.input))
+        yield Call("lm_head", dense(d.head_format, rows, vocab, width, act, d.head_bias))
+    else:
+        yield Call("lm_head", Linear(rows, vocab, width, act, "", d.head_bias))
     if d.logit_scale:
         yield Call("logit_scale", Scale(rows, vocab, act))
     if d.logit_softcap:
@@ -139,9 +172,9 @@ def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int) -> Iter
     if before:
         yield Call("attn_norm", norm)
     if isinstance(layer.attn, Attn):
-        yield from _attention(layer.attn, d.hidden, tokens, p, tp, layer.norm)
+        yield from _attention(layer, layer.attn, d.hidden, tokens, p, tp)
     else:
-        yield from _latent_attention(layer.attn, d.hidden, tokens, p, tp)
+        yield from _latent_attention(layer, layer.attn, d.hidden, tokens, p, tp)
     if tp > 1 and not parallel:
         yield Call("attn_all_reduce", AllReduce(tokens, d.hidden, tp, act))
     if after:
@@ -155,9 +188,9 @@ def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int) -> Iter
     if before and placement != "parallel":
         yield Call("mlp_norm", norm)
     if isinstance(layer.mlp, Mlp):
-        yield from _mlp(layer.mlp, d.hidden, tokens, p, tp)
+        yield from _mlp(layer, layer.mlp, d.hidden, tokens, p, tp)
     else:
-        yield from _moe(layer.mlp, d.hidden, tokens, p, tp)
+        yield from _moe(layer, layer.mlp, d.hidden, tokens, p, tp)
     if parallel:  # both branches are there: add them, then reduce and add the residual
         yield attn_add
     if tp > 1:
@@ -171,17 +204,12 @@ def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int) -> Iter
         yield Call("mlp_post_norm", norm)
 
 
-def _attention(a: Attn, hidden: int, tokens: int, p: Precision, tp: int, norm: str) -> Iterator[Call]:
-    act, dim = p.activation, a.head_dim
+def _attention(layer: Layer, a: Attn, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
+    act, dim, norm = p.activation, a.head_dim, layer.norm
     heads, kv_heads = a.heads // tp, max(1, a.kv_heads // tp)
     q, kv = heads * dim, kv_heads * dim
-    if a.fused_qkv:
-        yield Call("qkv_proj", Linear(tokens, q + 2 * kv, hidden, p.matmul, p.weight, a.qkv_bias))
-    else:
-        yield Call("q_proj", Linear(tokens, q, hidden, p.matmul, p.weight, a.qkv_bias))
-        kv_proj = Linear(tokens, kv, hidden, p.matmul, p.weight, a.qkv_bias)
-        yield Call("k_proj", kv_proj)
-        yield Call("v_proj", kv_proj)
+    outputs = {"qkv_proj": q + 2 * kv} if a.fused_qkv else {"q_proj": q, "k_proj": kv, "v_proj": kv}
+    yield from _dense(layer, outputs, hidden, tokens, p, a.qkv_bias, "qkv_quant")
     if a.qk_norm == "head":
         yield Call("q_norm", NORMS[norm](tokens * heads, dim, act))
         yield Call("k_norm", NORMS[norm](tokens * kv_heads, dim, act))
@@ -190,55 +218,101 @@ def _attention(a: Attn, hidden: int, tokens: int, p: Precision, tp: int, norm: s
         yield Call("k_norm", NORMS[norm](tokens, kv, act))
     if a.rope_dim:
         yield Call("rope", Rope(tokens, heads + kv_heads, a.rope_dim, act))
-    yield Call("kv_append", KvAppend(tokens, 2 * kv, act))
-    yield Call("attention", Attention(1, heads, kv_heads, dim, 1, 1, True, a.window, 0, act))
-    yield Call("o_proj", Linear(tokens, hidden, q, p.matmul, p.weight, a.out_bias))
+    if p.kv == "fp8":
+        yield Call("kv_append", KvAppendFp8(tokens, 2 * kv, act))
+        if p.attention == "fp8":
+            yield Call("query_quant", Quantize(tokens, q, act, "fp8", per_tensor=True, static=True))
+        over = Fp8Attention if p.attention == "fp8" else Fp8CacheAttention
+        yield Call("attention", over(1, heads, kv_heads, dim, 1, 1, True, a.window, 0, act))
+    else:
+        yield Call("kv_append", KvAppend(tokens, 2 * kv, act))
+        yield Call("attention", Attention(1, heads, kv_heads, dim, 1, 1, True, a.window, 0, act))
+    yield from _dense(layer, {"o_proj": hidden}, q, tokens, p, a.out_bias, "o_quant")
 
 
-def _latent_attention(a: LatentAttn, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
+def _latent_attention(layer: Layer, a: LatentAttn, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
     """Expanded: keys and values of every head come from the latent once, and are cached so. (transformers caches the
     latent and expands all of it anew in each step; absorbed attention never expands: both are an engine's rewrite.)"""
     act, heads = p.activation, a.heads // tp
     if a.q_rank:
-        yield Call("q_down", Linear(tokens, a.q_rank, hidden, p.matmul, p.weight, a.bias))
+        yield from _dense(layer, {"q_down": a.q_rank}, hidden, tokens, p, a.bias, "qkv_quant")
         yield Call("q_norm", RmsNorm(tokens, a.q_rank, act))
-        yield Call("q_up", Linear(tokens, heads * a.qk_dim, a.q_rank, p.matmul, p.weight))
+        yield from _dense(layer, {"q_up": heads * a.qk_dim}, a.q_rank, tokens, p, False, "q_up_quant")
     else:
-        yield Call("q_proj", Linear(tokens, heads * a.qk_dim, hidden, p.matmul, p.weight))
-    yield Call("kv_down", Linear(tokens, a.kv_rank + a.rope_dim, hidden, p.matmul, p.weight, a.bias))
+        yield from _dense(layer, {"q_proj": heads * a.qk_dim}, hidden, tokens, p, False, "qkv_quant")
+    # the same input as the queries': where those are quantised it is rounded already
+    yield from _dense(layer, {"kv_down": a.kv_rank + a.rope_dim}, hidden, tokens, p, a.bias, "")
     yield Call("kv_norm", RmsNorm(tokens, a.kv_rank, act))
-    yield Call("kv_up", Linear(tokens, heads * (a.nope_dim + a.v_dim), a.kv_rank, p.matmul, p.weight))
+    yield from _dense(layer, {"kv_up": heads * (a.nope_dim + a.v_dim)}, a.kv_rank, tokens, p, False, "kv_up_quant")
     yield Call("rope", Rope(tokens, heads + 1, a.rope_dim, act))
     yield Call("kv_append", KvAppend(tokens, heads * (a.qk_dim + a.v_dim), act))
     yield Call("attention", Attention(1, heads, heads, a.qk_dim, 1, 1, True, 0, a.v_dim, act))
-    yield Call("o_proj", Linear(tokens, hidden, heads * a.v_dim, p.matmul, p.weight, a.bias))
+    yield from _dense(layer, {"o_proj": hidden}, heads * a.v_dim, tokens, p, a.bias, "o_quant")
 
 
-def _mlp(m: Mlp, hidden: int, tokens: int, p: Precision, tp: int, prefix: str = "") -> Iterator[Call]:
+def _mlp(layer: Layer, m: Mlp, hidden: int, tokens: int, p: Precision, tp: int, prefix: str = "") -> Iterator[Call]:
     inner = m.intermediate // tp
     if m.gated and m.fused_gate_up:
-        yield Call(prefix + "gate_up_proj", Linear(tokens, 2 * inner, hidden, p.matmul, p.weight, m.bias))
+        outputs = {"gate_up_proj": 2 * inner}
     elif m.gated:
-        yield Call(prefix + "gate_proj", Linear(tokens, inner, hidden, p.matmul, p.weight, m.bias))
-        yield Call(prefix + "up_proj", Linear(tokens, inner, hidden, p.matmul, p.weight, m.bias))
+        outputs = {"gate_proj": inner, "up_proj": inner}
     else:
-        yield Call(prefix + "up_proj", Linear(tokens, inner, hidden, p.matmul, p.weight, m.bias))
+        outputs = {"up_proj": inner}
+    outputs = {prefix + role: n for role, n in outputs.items()}
+    yield from _dense(layer, outputs, hidden, tokens, p, m.bias, prefix + "up_quant")
     act: Op = (
         SiluMul(tokens, inner, p.activation) if m.gated else ACTIVATIONS[m.activation](tokens, inner, p.activation)
     )
     yield Call(prefix + "act", act)
-    yield Call(prefix + "down_proj", Linear(tokens, hidden, inner, p.matmul, p.weight, m.bias))
+    yield from _dense(layer, {prefix + "down_proj": hidden}, inner, tokens, p, m.bias, prefix + "down_quant")
 
 
-def _moe(m: Moe, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
+def _moe(layer: Layer, m: Moe, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
     act = p.activation
     yield Call("router", MoeRouter(tokens, hidden, m.experts, m.top_k, act))
     inner = m.intermediate // tp
-    yield Call("experts", MoeExperts(tokens, hidden, inner, m.experts, m.top_k, m.gated, p.matmul, p.weight))
+    yield Call("experts", _experts(layer.format_of("experts", p), tokens, hidden, inner, m, act))
     if m.shared:
-        yield from _mlp(m.shared, hidden, tokens, p, tp, prefix="shared_")
+        yield from _mlp(layer, m.shared, hidden, tokens, p, tp, prefix="shared_")
         if m.shared_gate:
             yield Call("shared_gate", Linear(tokens, 1, hidden, act))
             yield Call("shared_sigmoid", Scale(tokens, 1, act))
             yield Call("shared_scale", Scale(tokens, hidden, act))
         yield Call("shared_add", Add(tokens, hidden, act))
+
+
+def _experts(found: WeightFormat | None, tokens: int, hidden: int, inner: int, m: Moe, act: str) -> MoeExperts:
+    axes = (tokens, hidden, inner, m.experts, m.top_k, m.gated)
+    if found is None:
+        return MoeExperts(*axes, act, act)
+    if found.input:
+        # one scale for a matrix goes with one scale for all tokens
+        per_tensor = found.input_per_tensor or not (found.rows or found.cols)
+        scales = (found.rows, found.cols, found.input_group, per_tensor)
+        return ScaledExperts(*axes, found.input, found.dtype, *scales)
+    return PackedExperts(*axes, act, found.dtype, found.cols, bool(found.zero_bytes))
+
+
+def _dense(
+    layer: Layer, outputs: dict[str, int], k: int, tokens: int, p: Precision, bias: bool, quantised_by: str
+) -> Iterator[Call]:
+    """Dense layers over one input, by role and outputs. Where their format quantises the input too, a kernel of the
+    role `quantised_by` rounds it before the first of them."""
+    act, rounded = p.activation, ""
+    for role, n in outputs.items():
+        found = layer.format_of(role, p)
+        if found and found.input and quantised_by and found.input != rounded:
+            scales = (found.input_group, found.input_per_tensor, found.input_static)
+            yield Call(quantised_by, Quantize(tokens, k, act, found.input, *scales))
+            rounded = found.input
+        yield Call(role, dense(found, tokens, n, k, act, bias))
+
+
+def dense(found: WeightFormat | None, m: int, n: int, k: int, act: str, bias: bool) -> Linear:
+    """The product of a dense layer with weights stored so."""
+    if found is None:
+        return Linear(m, n, k, act, act, bias)
+    if found.input:
+        scales = (found.rows, found.cols, found.input_group, found.input_per_tensor)
+        return ScaledLinear(m, n, k, found.input, found.dtype, bias, *scales)
+    return PackedLinear(m, n, k, act, found.dtype, bias, found.cols, bool(found.zero_bytes))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from chip.formats import UNIFORM, WeightFormat
+from chip.models import quantization
 from chip.models.config import Config
 from chip.models.decoder import Attn, Decoder, Layer, grouped
+from chip.models.quantization_methods import read
 
 
 def attention(
@@ -33,6 +36,17 @@ def stack(
     c: Config, name: str, architecture: str, hidden: int, layers: Iterable[Layer], tied: bool, **settings: Any
 ) -> Decoder:
     """The model around its layers. `tied` is what transformers takes where the config does not say."""
+    layers = list(layers)
+    found = read(c)
+    if found:
+        layers = quantization.format_layers(found, layers, hidden, architecture)
+        settings = {
+            "quantization": found.method,
+            "kv_dtype": found.kv,
+            "head_format": quantization.head_format(found, architecture),
+            "dtype": _dtype(layers, hidden),
+            **settings,
+        }
     return Decoder(
         name,
         architecture,
@@ -43,3 +57,18 @@ def stack(
         max_context=c.count("max_position_embeddings", "n_positions", default=0),
         **settings,
     )
+
+
+def _dtype(layers: list[Layer], hidden: int) -> str:
+    """The `--dtype` that most of the quantised weights are nearest to."""
+    weights: dict[tuple[str, str], float] = {}
+    for layer in layers:
+        formats = dict(layer.formats)
+        for m in layer.matrices(hidden):
+            found: WeightFormat | None = formats.get(m.role)
+            if found:
+                key = (found.dtype, found.input)
+                weights[key] = weights.get(key, 0.0) + m.copies * m.n * m.k
+    stored, rounded = max(weights, key=weights.__getitem__)
+    near = [name for name, f in UNIFORM.items() if (f.dtype, f.input) == (stored, rounded)]
+    return (near or [name for name, f in UNIFORM.items() if f.dtype == stored])[0]

@@ -19,6 +19,7 @@ from chip.dtypes import BYTES
 from chip.types import ChipError, Op
 
 NOT_OPERATORS = ("attention_kernels", "base_time", "composed", "elementwise")  # what operators share
+SHOWN = 12  # names in an error; the list has its own command
 MAX_AXIS = 2**40  # larger than any tensor axis; keeps arithmetic in a range where errors are honest
 
 
@@ -32,7 +33,8 @@ def names() -> tuple[str, ...]:
 def get(kind: str) -> type[Op]:
     if kind not in names():
         near = get_close_matches(str(kind)[:80], names(), 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names())}"
+        some = f"known: {', '.join(names()[:SHOWN])}, ... (`chip list ops` shows all)"
+        hint = f"did you mean {' or '.join(near)}?" if near else some
         raise ChipError(f"no operator {str(kind)[:80]!r}; {hint}")
     module = import_module(f"chip.ops.{kind}")
     for value in vars(module).values():

@@ -83,5 +83,9 @@ class Elementwise(OverRows):
         )
 
     @property
+    def elements(self) -> int:
+        return self.rows * self.cols
+
+    @property
     def compute(self) -> str:
         return "matmul_fp32"

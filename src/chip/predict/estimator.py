@@ -170,12 +170,13 @@ class Estimator:
         addition's."""
         if self._library is None:
             return None
-        for kind in (op.kind, SIMPLEST) if isinstance(op, OverRows) else (op.kind,):
+        own = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]  # its own, then what it grew from
+        for kind in (*own, SIMPLEST) if isinstance(op, OverRows) else own:
             groups = [g for g in self._library.groups(kind, "bf16") if g.base is not None]
             if groups:
                 best = min(groups, key=lambda g: (g.kernel != kernel, g.context != "hot", g.kernel not in OF_TORCH))
                 assert best.base is not None
-                kernels = op.KERNELS if kind != op.kind else 1
+                kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
                 return replace(best.base, floor_s=best.base.floor_s * kernels), best.ops[0].compute
         return None
 
@@ -258,6 +259,9 @@ class Estimator:
     def along(self, op: Op) -> AlongTokens:
         """For an operator lowered for one token: its answer for any number of tokens."""
         make = grown(op)
+        plain = getattr(op, "plain", None)  # a fused kernel that was not measured: as the one it grew from
+        if plain is not None and self.points(op) is None:
+            return self.along(plain)
         if isinstance(op, (AllReduce, Composed)):
             return lambda tokens: answer(*self(make(tokens)))
         like, points = op.like_measured(), self.points(op)

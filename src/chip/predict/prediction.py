@@ -114,7 +114,7 @@ class Prediction(NamedTuple):
         tokens = s.batch * s.output
         energy = _energy(self, whole, steps)
         rate = f"{tokens / whole.value:.7g}"
-        names = _asked(*self.asked.values(), s.dtype)
+        names = _asked(*self.asked.values(), s.dtype, s.kv_dtype)
         ttft_span = f"[{prefill.low_s * 1e3:.7g},{prefill.high_s * 1e3:.7g}]"
         tpot = f"{decode.seconds * 1e3:.7g}" if decode else "null"
         tpot_span = f"[{decode.low_s * 1e3:.7g},{decode.high_s * 1e3:.7g}]" if decode else "null"
@@ -135,8 +135,8 @@ class Prediction(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _asked(model: str, gpu: str, engine: str, dtype: str) -> str:
-    return _encode({"model": model, "gpu": gpu, "engine": engine, "dtype": dtype})[1:-1]
+def _asked(model: str, gpu: str, engine: str, dtype: str, kv_dtype: str) -> str:
+    return _encode({"model": model, "gpu": gpu, "engine": engine, "dtype": dtype, "kv_dtype": kv_dtype})[1:-1]
 
 
 def _memory(found: Mapping[str, Any]) -> str:

@@ -9,17 +9,18 @@ from functools import lru_cache
 from typing import Any
 
 from chip import engine_profile, engine_support, engines, hardware
-from chip.dtypes import precision
+from chip.dtypes import AUTO, precision
 from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_shards
-from chip.predict import memory
+from chip.predict import fitting, memory
 from chip.predict.estimator import estimator_of
 from chip.predict.prediction import Prediction
 from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.predict.steps import WAITING, EngineTerms, Phase, StepModel
 from chip.types import ChipError, Scenario
+from chip.vllm_kernels import Served, capability_of, served
 
 DEFAULTS: dict[str, Any] = {
     "gpu": "h200",
@@ -27,10 +28,11 @@ DEFAULTS: dict[str, Any] = {
     "batch": 1,
     "prompt": 1024,
     "output": 128,
-    "dtype": "bf16",
+    "dtype": AUTO,
+    "kv_dtype": AUTO,
     "tp": 1,
 }
-TEXTS = ("model", "gpu", "engine", "dtype")
+TEXTS = ("model", "gpu", "engine", "dtype", "kv_dtype")
 KEYS = ("model", *DEFAULTS)
 HOST_SHARE = 0.05  # of a phase: where the device waits for more, the host is called its limit
 LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024}
@@ -88,7 +90,16 @@ def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
 
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
     sizes = [_count(values, key) for key in ("batch", "prompt", "output")]
-    return Scenario(sizes[0], sizes[1], sizes[2], values["dtype"], _count(values, "tp"))
+    return Scenario(sizes[0], sizes[1], sizes[2], values["dtype"], _count(values, "tp"), values["kv_dtype"])
+
+
+def resolved(decoder: Decoder, s: Scenario, engine: str) -> Scenario:
+    """With `auto` replaced by what the model's config says; a cache as wide as the activations is ""."""
+    dtype = decoder.dtype if s.dtype == AUTO else s.dtype
+    kv = s.kv_dtype
+    if kv == AUTO:  # a config's cache format is part of its quantisation, and only vLLM has such caches
+        kv = decoder.kv_dtype if dtype == decoder.dtype and engine == "vllm" else ""
+    return replace(s, dtype=dtype, kv_dtype=kv)
 
 
 def _count(values: Mapping[str, Any], key: str) -> int:
@@ -111,14 +122,14 @@ class Setting:
 
 
 @lru_cache(maxsize=256)
-def setting(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = USUAL) -> Setting:
+def setting(
+    decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = USUAL, kv_dtype: str = ""
+) -> Setting:
     h, e = hardware.find(gpu), engines.get(engine)
     roof = roof_of(h, options.stage)
-    p = precision(dtype)
-    if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
-        p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
+    as_run = _as_run(decoder, gpu, engine, dtype, kv_dtype, options.stage)
+    decoder, p = as_run.decoder, as_run.precision
     check_dtype(roof, "matmul_" + p.matmul)
-    check_dtype(roof, "matmul_" + p.activation)
     if tp > 1:
         check_shards(decoder, tp)
     if options.sdpa and engine != "hf-eager":
@@ -129,7 +140,9 @@ def setting(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, option
     estimator = estimator_of(h, chosen, options.stage)
     with_terms = options.stage >= Stage.ENGINE
     found = engine_profile.find(h, engine, options.engine_file, options.launch_ns) if with_terms else None
-    notes = _of_dtype(p.activation, estimator.measured_in(p.activation), roof.name) if h.points else []
+    notes = list(as_run.notes)
+    if h.points:
+        notes += _of_dtype(p.activation, estimator.measured_in(p.activation), roof.name)
     if h.spec and (old := engine_support.note(h.spec)):
         notes.append(old)
     if options.launch_ns and not (found and found.at_latency):
@@ -139,20 +152,40 @@ def setting(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, option
     return Setting(steps, roof, tuple(notes), found.host if found else "")
 
 
+@lru_cache(maxsize=256)
+def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, stage: Stage) -> Served:
+    """The model in the formats that the GPU can multiply in."""
+    h = hardware.find(gpu)
+    roof = roof_of(h, stage)
+    p = precision(dtype, kv_dtype)
+    if decoder.quantization and dtype == decoder.dtype:
+        p = replace(p, own=True)
+    if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
+        p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
+    check_dtype(roof, "matmul_" + p.activation)
+    return served(decoder, p, h.name, capability_of(h.spec), frozenset(roof.compute), engine)
+
+
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = USUAL) -> Prediction:
-    held = setting(decoder, gpu, engine, s.dtype, s.tp, options)
+    s = resolved(decoder, s, engine)
+    held = setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype)
     steps, roof = held.steps, held.roof
     prefill = steps.prefill(s, roof.memory_bytes)
     decode = steps.decode(s, roof.memory_bytes) if s.output > 1 else None
-    room = memory.needs(decoder, s, engine, steps.precision, roof.memory_bytes)
+    room = memory.needs(steps.decoder, s, engine, steps.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
     ridge = roof.ridge("matmul_" + steps.precision.matmul)
     said = [*notes(s, roof, room, decoder.max_context, steps.engine.CAVEAT), *held.notes]
+    if not room["fits"]:
+        said += fitting.hints(decoder, s, engine, steps.precision, roof.memory_bytes)
+    if decoder.quantization and s.dtype != decoder.dtype:
+        said.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")
     if held.host and (_waits(prefill) or (decode and _waits(decode))):
         said.append(
             f"limited by the host, and its terms are of the reference host ({held.host}); "
             f"`chip calibrate --engine {engine}` measures yours"
         )
+    s = replace(s, kv_dtype=s.kv_dtype or steps.precision.activation)
     return Prediction(asked, s, prefill, decode, ridge, roof.power, room, said)
 
 

@@ -117,13 +117,15 @@ def _link(s: HardwareSpec | None) -> tuple[Link | None, str]:
 def _measured(h: Hardware, p: HardwareProfile, factors: bool) -> Roof:
     link, why = _link(h.spec)
     factor = {use: _factor(p, use) if factors else EXACT for use in FACTOR_OF}
-    ideal = {n: compute_ceiling(p, n).value for n in compute_names(p)}
+    measured = {n: compute_ceiling(p, n) for n in compute_names(p)}
+    rates = {**_unmeasured(h.spec, measured), **measured}
+    ideal = {n: rate.value for n, rate in rates.items()}
     launch = p.ceilings.get("launch_graph") or p.ceilings.get("launch_stream")
     return Roof(
         h.name,
         "roofline",
         f"ceilings measured on {p.device}" + (", times calibration factors" if factors else ""),
-        {n: compute_ceiling(p, n) * factor["compute"] for n in ideal},
+        {n: rate * factor["compute"] for n, rate in rates.items()},
         {**ideal, "memory": p.ceilings["hbm_read"].value},
         _ceiling(p, "hbm_read") * factor["weights"],
         _ceiling(p, "hbm_copy") * factor["stream"],
@@ -134,6 +136,19 @@ def _measured(h: Hardware, p: HardwareProfile, factors: bool) -> Roof:
         why,
         _power(p),
     )
+
+
+def _unmeasured(spec: HardwareSpec | None, measured: dict[str, Range]) -> dict[str, Range]:
+    """Rates that a datasheet promises and no probe measured (int8): the share of the promise that fp8 keeps."""
+    fp8 = measured.get("matmul_fp8")
+    if spec is None or fp8 is None or "matmul_fp8" not in spec.ceilings:
+        return {}
+    share = _share(fp8, spec.ceilings["matmul_fp8"].value)
+    return {
+        n: Range(q.value, q.value, q.value) * share
+        for n, q in spec.ceilings.items()
+        if n in ("matmul_int8", "matmul_fp4") and n not in measured
+    }
 
 
 def _power(p: HardwareProfile) -> Power | None:

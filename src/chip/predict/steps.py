@@ -29,7 +29,8 @@ WAITING, BEFORE = "waiting_for_host", "before_first_step"
 REMEMBERED = 64  # sizes of steps: few, so that a sweep of any length runs in bounded memory
 PRODUCTS = frozenset({
     "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "alibi_attention", "float_attention",
-    "sink_attention", "moe_experts", "moe_experts_composed", "moe_router", "moe_router_composed",
+    "sink_attention", "scaled_linear", "packed_linear", "scaled_experts", "packed_experts", "fp8_attention",
+    "fp8_cache_attention", "moe_experts", "moe_experts_composed", "moe_router", "moe_router_composed",
 })  # fmt: skip
 # Largest ratio between the ceilings of two H200s: a card differs from the next by so much.
 BETWEEN_CARDS = 1.035

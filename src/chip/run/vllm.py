@@ -194,6 +194,8 @@ def arguments(job: Job) -> dict[str, Any]:
             found[key] = text
     if job.trust_remote_code:
         found["trust_remote_code"] = True
+    if job.folder is not None and not any(job.folder.glob("tokenizer*")):
+        found.setdefault("skip_tokenizer_init", True)  # a checkpoint made for timing has none
     return found
 
 

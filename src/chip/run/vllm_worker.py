@@ -36,6 +36,11 @@ UNLESS_SET = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 SPREAD = 0.02  # standard deviation of random weights, as models are initialised
+# ... and of what quantised ones store, which scales bring back to that. Those of caches and inputs stay as they are.
+FP8_SPREAD, INT4_SPREAD = 60.0, 4.6
+SCALES, KEPT_SCALES = ("scale", "scales", "scale_inv"), ("q_scale", "k_scale", "v_scale", "prob_scale", "input_scale")
+PACKED = ("weight", "weight_packed", "qweight", "qzeros")
+PART = 2**28  # values drawn at a time: little memory is left beside the KV cache
 EMBEDDED = 1.0  # ... and of the embeddings of a mixture of experts; see `refill`
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 FIRST_TOKEN = 3  # prompts leave out the lowest ids, which often mean the end of a text
@@ -338,17 +343,33 @@ def refill(model: Any, experts: bool) -> None:
     generator = None
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if not p.is_floating_point() or p.element_size() < 2:
-                continue
             if generator is None:
                 generator = torch.Generator(device=p.device).manual_seed(0)
-            if p.dim() > 1:
+            if name.endswith(SCALES):
+                if p.is_floating_point() and p.element_size() > 1 and not name.endswith(KEPT_SCALES):
+                    p.fill_(SPREAD / (FP8_SPREAD if p.element_size() == 4 else INT4_SPREAD))
+            elif not p.is_floating_point() or p.element_size() < 2:
+                refill_narrow(name, p, generator)
+            elif p.dim() > 1:
                 spread = EMBEDDED if experts and name.endswith(EMBEDDINGS) else SPREAD
                 p.normal_(0.0, spread, generator=generator)
             else:
                 p.fill_(1.0 if name.endswith("weight") else 0.0)
     if cuda := torch_cuda():
         cuda.synchronize()
+
+
+def refill_narrow(name: str, p: Any, generator: Any) -> None:
+    """Quantised weights: fp8 or int8 numbers, or packed words of any layout. Other whole numbers are no weights."""
+    import torch
+
+    if p.is_floating_point():
+        for part in p.split(max(1, PART // max(1, p[0].numel()))) if p.dim() > 1 else ():
+            drawn = torch.empty(part.shape, dtype=torch.bfloat16, device=p.device)
+            part.copy_(drawn.normal_(0.0, FP8_SPREAD, generator=generator).to(p.dtype))
+    elif p.dim() > 1 and name.endswith(PACKED):
+        limits = torch.iinfo(p.dtype)
+        p.random_(limits.min, limits.max, generator=generator)
 
 
 def profiled(work: Any) -> list[tuple[str, int, int]]:

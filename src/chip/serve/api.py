@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from chip import catalog, hardware, roofline
-from chip.dtypes import PRECISIONS
+from chip.dtypes import AUTO, PRECISIONS
 from chip.models import describe, library
 from chip.models.decoder import Decoder
 from chip.predict import operator, request
@@ -58,7 +58,7 @@ def listing(what: str) -> str:
 @lru_cache(maxsize=1)
 def defaults() -> str:
     """What a question may leave out, how large its numbers may be, and the dtypes there are."""
-    return _encode({"defaults": request.DEFAULTS, "limits": request.LIMITS, "dtypes": list(PRECISIONS)})
+    return _encode({"defaults": request.DEFAULTS, "limits": request.LIMITS, "dtypes": [AUTO, *PRECISIONS]})
 
 
 def warm_up() -> None:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from chip import __version__, engines, hardware, ops
-from chip.dtypes import PRECISIONS
+from chip.dtypes import AUTO, KV_DTYPES, PRECISIONS
 from chip.models import library
 from chip.predict import operator, request
 from chip.serve import api
@@ -124,7 +124,8 @@ def _scenario() -> Schema:
             "config": {"type": "object", "description": "a config.json of the hub, in place of a bundled model"},
             "gpu": _gpu(d["gpu"]),
             "engine": {"enum": list(engines.names()), "default": d["engine"]},
-            "dtype": {"enum": list(PRECISIONS), "default": d["dtype"]},
+            "dtype": {"enum": [AUTO, *PRECISIONS], "default": d["dtype"]},
+            "kv_dtype": {"enum": [AUTO, *KV_DTYPES], "default": d["kv_dtype"]},
             **sizes,
         },
     }

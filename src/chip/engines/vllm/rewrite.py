@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from chip.engines.fuse import apply, fuse_gelu, fuse_head_norms, fuse_residual_norms, merge_linears
+from chip.engines.fuse import apply, fuse_gelu, fuse_head_norms, fuse_quantize, fuse_residual_norms, merge_linears
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
@@ -35,6 +35,7 @@ RULES = (
     merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
     merge_linears(("shared_gate_proj", "shared_up_proj"), "shared_gate_up_proj"),
     fuse_residual_norms,
+    fuse_quantize,
     fuse_head_norms,
     rotate_apart,
     fuse_gelu,

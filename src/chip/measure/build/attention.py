@@ -44,7 +44,7 @@ def around(op: Attention, implementation: str) -> AbstractContextManager[object]
 
 def build(op: Attention, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
     if implementation == "fa3":
-        return _paged(op, device, generator)
+        return paged(op, device, generator)
     if implementation == "flash" and _needs_mask(op):
         raise Unsupported("torch's flash backend takes no mask, and a sliding window needs one")
     kv_len = min(op.kv_len, op.window) if op.window and op.q_len == 1 and op.causal else op.kv_len
@@ -68,7 +68,8 @@ def build(op: Attention, device: torch.device, generator: torch.Generator, imple
     return lambda: F.scaled_dot_product_attention(q, k, v, **settings)  # type: ignore[arg-type]
 
 
-def _paged(op: Attention, device: torch.device, generator: torch.Generator) -> Closure:
+def paged(op: Attention, device: torch.device, generator: torch.Generator, stored: str = "") -> Closure:
+    """FlashAttention-3 over pages. `stored`: what queries, keys and values have; empty: as the result."""
     try:
         from vllm.vllm_flash_attn import flash_attn_varlen_func, get_scheduler_metadata
     except ImportError as e:
@@ -76,10 +77,13 @@ def _paged(op: Attention, device: torch.device, generator: torch.Generator) -> C
     if op.v_head_dim not in (0, op.head_dim):
         raise Unsupported("a paged cache holds keys and values of one size")
     pages = -(-op.kv_len // BLOCK_TOKENS)
-    cache = normal((op.batch * pages, BLOCK_TOKENS, op.kv_heads, 2 * op.head_dim), op.dtype, device, generator)
+    stored = stored or op.dtype
+    cache = normal((op.batch * pages, BLOCK_TOKENS, op.kv_heads, 2 * op.head_dim), stored, device, generator)
     k, v = cache[..., : op.head_dim], cache[..., op.head_dim :]
-    q = normal((op.batch * op.q_len, op.heads, op.head_dim), op.dtype, device, generator)
-    out = torch.empty_like(q)
+    q = normal((op.batch * op.q_len, op.heads, op.head_dim), stored, device, generator)
+    out = torch.empty(q.shape, dtype=torch_dtype(op.dtype), device=device)
+    # an fp8 cache has a scale for queries, keys and values of each sequence and head
+    scale = torch.ones(1, device=device).expand(op.batch, op.kv_heads) if stored == "fp8" else None
     order = torch.randperm(op.batch * pages, device=device, generator=generator).to(torch.int32)
     table = order.view(op.batch, pages)
     starts = torch.arange(0, op.batch * op.q_len + 1, op.q_len, device=device, dtype=torch.int32)
@@ -98,7 +102,8 @@ def _paged(op: Attention, device: torch.device, generator: torch.Generator) -> C
         return flash_attn_varlen_func(
             q=q, k=k, v=v, out=out, cu_seqlens_q=starts, max_seqlen_q=op.q_len, seqused_k=lengths,
             max_seqlen_k=longest, causal=op.causal, window_size=list(window), block_table=table,
-            scheduler_metadata=schedule, num_splits=splits, fa_version=3,
+            scheduler_metadata=schedule, num_splits=splits, fa_version=3, q_descale=scale, k_descale=scale,
+            v_descale=scale,
         )  # fmt: skip
 
     return call

@@ -18,7 +18,7 @@ def implementations(op: KvAppend, device_type: str) -> tuple[str, ...]:
 
 def build(op: KvAppend, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
     if implementation == "paged":
-        return _paged(op, device, generator)
+        return paged(op, device, generator)
     widths = (op.cols - op.cols // 2, op.cols // 2)
     new = [normal((op.rows, w), op.dtype, device, generator) for w in widths]
     cache = [torch.empty((2 * op.rows, w), dtype=n.dtype, device=device) for w, n in zip(widths, new)]
@@ -30,7 +30,8 @@ def build(op: KvAppend, device: torch.device, generator: torch.Generator, implem
     return call
 
 
-def _paged(op: KvAppend, device: torch.device, generator: torch.Generator) -> Closure:
+def paged(op: KvAppend, device: torch.device, generator: torch.Generator, stored: str = "") -> Closure:
+    """`stored`: what the cache holds, where that is not what comes."""
     try:
         from vllm._custom_ops import reshape_and_cache_flash
     except ImportError as e:
@@ -39,9 +40,11 @@ def _paged(op: KvAppend, device: torch.device, generator: torch.Generator) -> Cl
     if rest or not heads:
         raise Unsupported(f"{op.cols} values a token are not whole heads of {HEAD_DIM}")
     pages = -(-2 * op.rows // BLOCK_TOKENS)
-    cache = normal((pages, BLOCK_TOKENS, heads, 2 * HEAD_DIM), op.dtype, device, generator)
+    cache = normal((pages, BLOCK_TOKENS, heads, 2 * HEAD_DIM), stored or op.dtype, device, generator)
+    if stored:  # the engine keeps a rounded cache as bytes
+        cache = cache.view(torch.uint8)
     keys, values = cache[..., :HEAD_DIM], cache[..., HEAD_DIM:]
     merged = normal((op.rows, 3, heads, HEAD_DIM), op.dtype, device, generator)  # what the qkv product left
     slots = torch.randperm(pages * BLOCK_TOKENS, device=device, generator=generator)[: op.rows]
     one = torch.ones((), device=device)
-    return lambda: reshape_and_cache_flash(merged[:, 1], merged[:, 2], keys, values, slots, "auto", one, one)
+    return lambda: reshape_and_cache_flash(merged[:, 1], merged[:, 2], keys, values, slots, stored or "auto", one, one)

@@ -23,16 +23,18 @@ def build(op: MoeExperts, device: torch.device, generator: torch.Generator, impl
     up, down = (w.transpose(1, 2) for w in weights(op, device, generator))
     ends = torch.bincount(routing(op, device, generator).flatten(), minlength=op.experts).cumsum(0).to(torch.int32)
 
-    def call() -> object:
-        inner = F.grouped_mm(x, up, offs=ends)
-        if op.gated:
-            gate, value = inner.chunk(2, -1)
-            inner = F.silu(gate) * value
-        else:
-            inner = F.silu(inner)
-        return F.grouped_mm(inner, down, offs=ends)
+    return lambda: grouped(x, up, down, ends, op.gated)
 
-    return call
+
+def grouped(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, ends: torch.Tensor, gated: bool) -> torch.Tensor:
+    """Of rows sorted by expert; `ends`: after which row each expert's end."""
+    inner = F.grouped_mm(x, up, offs=ends)
+    if gated:
+        gate, value = inner.chunk(2, -1)
+        inner = F.silu(gate) * value
+    else:
+        inner = F.silu(inner)
+    return F.grouped_mm(inner, down, offs=ends)
 
 
 def _vllm(op: MoeExperts, device: torch.device, generator: torch.Generator) -> Closure:

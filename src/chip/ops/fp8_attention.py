@@ -1,0 +1,24 @@
+"""Attention over an fp8 cache, multiplied in fp8 (FlashAttention-3): queries are rounded before it, the result has
+`dtype`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.dtypes import BYTES
+from chip.ops.attention import Attention
+from chip.types import Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Attention(Attention):
+    kind: ClassVar[str] = "fp8_attention"
+
+    def cost(self) -> Cost:
+        wide = Attention.cost(self)
+        return wide._replace(read_bytes=wide.read_bytes * BYTES["fp8"] / BYTES[self.dtype])
+
+    @property
+    def compute(self) -> str:
+        return "matmul_fp8"

@@ -1,0 +1,22 @@
+"""Attention over an fp8 cache, multiplied in `dtype`: keys and values are widened as they are read. What GPUs without
+fp8 products run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.dtypes import BYTES
+from chip.ops.attention import Attention
+from chip.types import Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8CacheAttention(Attention):
+    kind: ClassVar[str] = "fp8_cache_attention"
+
+    def cost(self) -> Cost:
+        wide = Attention.cost(self)
+        queries = self.batch * self.q_len * self.heads * self.head_dim * BYTES[self.dtype]
+        cache = (wide.read_bytes - queries) * BYTES["fp8"] / BYTES[self.dtype]
+        return wide._replace(read_bytes=queries + cache)

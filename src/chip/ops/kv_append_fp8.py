@@ -1,0 +1,18 @@
+"""Write of the new tokens' keys and values into an fp8 cache: rounded on the way, `cols` values a token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.dtypes import BYTES
+from chip.ops.kv_append import KvAppend
+from chip.types import Cost
+
+
+@dataclass(frozen=True, slots=True)
+class KvAppendFp8(KvAppend):
+    kind: ClassVar[str] = "kv_append_fp8"
+
+    def cost(self) -> Cost:
+        return Cost(self.elements, self.elements * BYTES[self.dtype], self.elements * BYTES["fp8"])

@@ -1,0 +1,30 @@
+"""Dense layer of two quantised operands (fp8, int8 or fp4): x is m x k, W is n x k, both with scales that are applied
+inside the product. A weight scale covers `block_n` x `block_k` weights (0: the whole axis), a scale of x `group` of a
+token's values (0: all of them; with `per_tensor` all tokens' together). The result has 16 bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.linear import Linear
+from chip.types import Cost
+
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledLinear(Linear):
+    dtype: str = "fp8"
+    block_n: int = 0
+    block_k: int = 0
+    group: int = 0
+    per_tensor: bool = False
+
+    kind: ClassVar[str] = "scaled_linear"
+
+    def cost(self) -> Cost:
+        plain = Linear.cost(self)
+        of_weights = -(-self.n // (self.block_n or self.n)) * -(-self.k // (self.block_k or self.k))
+        of_input = 1 if self.per_tensor else self.m * -(-self.k // (self.group or self.k))
+        return plain + Cost(0, SCALE_BYTES * (of_weights + of_input), 0)

@@ -1,0 +1,32 @@
+"""Gated activation silu(x) * y and rounding: one kernel, the result in `to`, with a dynamic scale for each `group` of a
+row's values (0: for each row)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.dtypes import BYTES
+from chip.ops.quantize import SCALE_BYTES
+from chip.ops.silu_mul import SiluMul
+from chip.types import Cost
+
+
+@dataclass(frozen=True, slots=True)
+class SiluMulQuant(SiluMul):
+    to: str = "fp8"
+    group: int = 0
+
+    kind: ClassVar[str] = "silu_mul_quant"
+
+    @property
+    def plain(self) -> SiluMul:
+        """The kernel without the rounding: a close stand-in where this one was not measured."""
+        return SiluMul(self.rows, self.cols, self.dtype)
+
+    def cost(self) -> Cost:
+        plain = SiluMul.cost(self)
+        scales = self.rows * -(-self.cols // (self.group or self.cols))
+        narrower = self.elements * (BYTES[self.dtype] - BYTES[self.to])
+        written = plain.write_bytes - narrower + SCALE_BYTES * scales
+        return Cost(plain.flops + 3 * self.elements, plain.read_bytes, written)
