@@ -94,7 +94,6 @@ class Engine:
     def advance(self, until_s: float, stop_at_finish: bool = False) -> None:
         """Go on until the host, between two steps, has reached `until_s`, or there is nothing to do."""
         while self.now_s < until_s:
-            self._admit_arrivals()
             if not (self.running or self.waiting or self._flight):
                 if not self.inbox:
                     return
@@ -103,6 +102,8 @@ class Engine:
                     return
                 self._admit_arrivals()
                 self.now_s += self.surface.wake_s()
+            else:
+                self._admit_arrivals()
             if not (self.merge and self._steps_together(until_s)):
                 self._one_step()
             if stop_at_finish and self.finished:

@@ -13,7 +13,7 @@ from chip.simulate.workload import Workload
 from chip.types import ChipError
 
 ROUTERS = ("round-robin", "least-loaded", "prefix")
-EveryFinish = Callable[[int], bool]  # told the index of each request that ends; false stops the simulation
+EveryFinish = Callable[["Served", int], bool]  # told of each request that ends; false stops the simulation
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ def serve(
     return done
 
 
-def _go_on(_: int) -> bool:
+def _go_on(_: Served, __: int) -> bool:
     return True
 
 
@@ -121,7 +121,7 @@ def _note(engine: Engine, done: Served, every_finish: EveryFinish) -> bool:
         i = r.index
         done.queue_s[i], done.first_s[i], done.last_s[i] = r.queue_s, r.first_s, r.last_s
         done.cached[i], done.preempted[i] = r.cached, r.preempted
-        go_on = every_finish(i) and go_on
+        go_on = every_finish(done, i) and go_on
     engine.finished.clear()
     return go_on
 

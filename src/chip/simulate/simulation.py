@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from chip.simulate.workload import Workload
 from chip.types import ChipError, Seq
 
 SCHEMA = "chip.simulation/1"
+TIMELINE = "chip.timeline/1"
 DEFAULTS: dict[str, Any] = {
     "gpu": "h200", "engine": "vllm", "dtype": "bf16", "tp": 1, "requests": 1000, "seed": 0, "replicas": 1,
     "router": "round-robin", "draws": 20,
@@ -94,6 +96,24 @@ class Simulation:
         out["interval"] = self.interval
         out["notes"] = self.notes
         return out
+
+    def per_request(self) -> Iterator[str]:
+        """One JSON line for each request, in the order of the workload; times in seconds from the start."""
+        assert self.served is not None
+        done = self.served
+        for i in range(len(done.arrival_s)):
+            row: dict[str, Any] = {"request": i, "arrival_s": done.arrival_s[i]}
+            if done.last_s[i] < 0:
+                row["status"] = "rejected"
+            else:
+                row |= {"status": "ok", "scheduled_s": done.queue_s[i], "first_s": done.first_s[i]}
+                row |= {"last_s": done.last_s[i], "output": done.output[i], "replica": done.replica[i]}
+                row |= {"cached": done.cached[i], "preempted": done.preempted[i]}
+            yield json.dumps({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
+
+    def timeline_json(self) -> dict[str, Any]:
+        blocks = self.kv["blocks"]
+        return {"schema": TIMELINE, "replicas": [t.json(int(blocks)) for t in self.timelines]}
 
 
 def _short(value: Any) -> Any:
@@ -230,7 +250,7 @@ def answer(
     of = {m: figures.percentiles([1e3 * v for v in by_metric[m]]) for m in by_metric}
     answered = [i for i in range(len(w)) if done.last_s[i] >= 0]
     begin = min((done.arrival_s[i] for i in answered), default=0.0)
-    duration = max((done.last_s[i] for i in answered), default=0.0) - min(begin, 0.0)
+    duration = max((done.last_s[i] for i in answered), default=begin) - begin
     tokens = sum(done.output[i] for i in answered)
     engines = done.engines
     notes = [*w.notes, *made.notes, *_said(w, done, made.longest)]
