@@ -40,6 +40,9 @@ class Times:
     def wake_s(self):
         return 1e-3
 
+    def rested(self, step):
+        return 0.9
+
     def joules(self, step):
         return 1.0 + step.tokens
 
@@ -72,7 +75,7 @@ def run(rows, times=None, blocks=4000, merge=True, **more):
 def test_one_request_alone_takes_what_its_steps_take():
     done = run([(1.0, 100, 3)], Times(), async_scheduling=False)
     t = Times()
-    first = 1.0 + 1e-4 + 1e-3 + (2e-3 + 1e-6) + (5e-3 + 20e-6 * 104 + 10e-9 * 100 * 50)
+    first = 1.0 + 1e-4 + 1e-3 + (2e-3 + 1e-6) + 0.9 * (5e-3 + 20e-6 * 104 + 10e-9 * 100 * 50)
     assert done.first_s[0] == pytest.approx(first, rel=1e-3)
     decode = t.host_s + 1e-6 + 5e-3 + 20e-6 + 10e-9 * 100
     assert done.last_s[0] - done.first_s[0] == pytest.approx(2 * decode, rel=1e-3)

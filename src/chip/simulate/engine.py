@@ -79,6 +79,7 @@ class Engine:
         self._residues = [0] * settings.block_size  # decodes that need a block when the count has this residue
         self._ends: list[int] = []  # heap of counts at which decodes end
         self._ending: dict[int, list[Request]] = {}
+        self._rested = False  # the next step is the first one after a pause
         self._blocked = False  # the first waiting request could not be admitted, and nothing was freed since
         self.steps = self.preemptions = self.prompt_tokens = self.found_tokens = self.peak_blocks = 0
         self.busy_s = self.joules = self.used_block_s = 0.0
@@ -102,6 +103,7 @@ class Engine:
                     return
                 self._admit_arrivals()
                 self.now_s += self.surface.wake_s()
+                self._rested = True
             else:
                 self._admit_arrivals()
             if not (self.merge and self._steps_together(until_s)):
@@ -154,6 +156,7 @@ class Engine:
         tokens = decodes + sum(new for new, _ in chunks)
         if chunks:
             device_s, joules = surface.mixed(decodes, mean, chunks)
+            device_s *= surface.rested(tokens) if self._rested else 1.0
         else:
             line = surface.decode(decodes, mean)
             device_s, joules = line.seconds, line.joules
@@ -162,6 +165,7 @@ class Engine:
         host_end_s = ready_s + launch_s
         end_s = end_of(max(self.device_free_s, ready_s), host_end_s, device_s, one_by_one)
         self.device_free_s, self.now_s = end_s, host_end_s
+        self._rested = False
         self._flight.append(InFlight(end_s, first, ended))
         self.busy_s += device_s
         self.joules += joules

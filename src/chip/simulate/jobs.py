@@ -49,22 +49,32 @@ def _told(pool: Pool | None, result: R, i: int, total: int) -> R:
 
 def _over_processes(work: Callable[[T], R], items: Sequence[T], pool: Pool) -> list[R]:
     results: dict[int, R] = {}
+    errors: dict[int, ChipError] = {}
     tries = 0
-    while len(results) < len(items):
-        left = [i for i in range(len(items)) if i not in results]
+    while left := [i for i in range(len(items)) if i not in results and i not in errors]:
         try:
             with ProcessPoolExecutor(min(pool.jobs, len(left)), get_context("spawn")) as executor:
                 asked: dict[Future[R], int] = {executor.submit(work, items[i]): i for i in left}
                 for done in as_completed(asked):
-                    results[asked[done]] = done.result()
+                    try:
+                        results[asked[done]] = done.result()
+                    except ChipError as e:
+                        errors[asked[done]] = e
                     if pool.tell:
-                        pool.tell(len(results), len(items))
+                        pool.tell(len(results) + len(errors), len(items))
         except BrokenProcessPool:  # one was killed; what the others had answered is kept
             tries += 1
             if tries >= TRIES:
                 raise ChipError(f"workers died {tries} times in a row; try --jobs 1 to see why") from None
-            print(f"chip: a worker died; {len(items) - len(results)} of {len(items)} are done again", file=sys.stderr)
-    return [results[i] for i in range(len(items))]
+            print(f"chip: a worker died; {len(left)} of {len(items)} were left and are done again", file=sys.stderr)
+    return _in_order(results, errors, len(items))
+
+
+def _in_order(results: dict[int, R], errors: dict[int, ChipError], count: int) -> list[R]:
+    """Where work failed, the error is that of the first item, whoever was quicker."""
+    if errors:
+        raise errors[min(errors)]
+    return [results[i] for i in range(count)]
 
 
 def _over_ray(work: Callable[[T], R], items: Sequence[T], pool: Pool) -> list[R]:
@@ -97,6 +107,7 @@ def _connect(ray: Any, pool: Pool) -> None:
 def _gathered(ray: Any, asked: list[Any], pool: Pool) -> list[Any]:
     place = {reference: i for i, reference in enumerate(asked)}
     results: dict[int, Any] = {}
+    errors: dict[int, ChipError] = {}
     waiting = list(asked)
     while waiting:
         ready, waiting = ray.wait(waiting, num_returns=1)
@@ -104,16 +115,14 @@ def _gathered(ray: Any, asked: list[Any], pool: Pool) -> list[Any]:
             try:
                 results[place[reference]] = ray.get(reference)
             except ray.exceptions.RayTaskError as e:
-                raise (
-                    e.cause if isinstance(e.cause, ChipError) else ChipError(f"a worker failed: {e.cause}")
-                ) from None
+                known = isinstance(e.cause, ChipError)
+                errors[place[reference]] = e.cause if known else ChipError(f"a worker failed: {e.cause}")
             except ray.exceptions.RayError as e:
-                raise ChipError(
-                    f"workers of the cluster died {TRIES + 1} times on one task ({type(e).__name__})"
-                ) from None
+                lost = f"workers of the cluster died {TRIES + 1} times on one task ({type(e).__name__})"
+                errors[place[reference]] = ChipError(lost)
         if pool.tell:
-            pool.tell(len(results), len(asked))
-    return [results[i] for i in range(len(asked))]
+            pool.tell(len(results) + len(errors), len(asked))
+    return _in_order(results, errors, len(asked))
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterable[list[T]]:

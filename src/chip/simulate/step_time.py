@@ -11,7 +11,7 @@ from chip.engines import vllm
 from chip.models.decoder import Decoder
 from chip.predict import memory
 from chip.predict.compose import Composer, Phase
-from chip.predict.overheads import WAITING, together
+from chip.predict.overheads import SOURCE, WAITING, together
 from chip.predict.request import composer
 from chip.predict.roof import Power, Range, Roof
 from chip.types import ChipError, Scenario, Seq, Step
@@ -48,6 +48,7 @@ class StepTimes(Protocol):
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host: ...
     def request_s(self, prompt: int) -> float: ...
     def wake_s(self) -> float: ...
+    def rested(self, step: Step) -> float: ...
     def joules(self, step: Step) -> float | None: ...
     def idle_w(self) -> float | None: ...
     def spread(self, step: Step) -> Spread: ...
@@ -106,8 +107,17 @@ class Predicted:
         return self._term("request_s") + prompt * self._term("token_s")
 
     def wake_s(self) -> float:
-        """Before the first step after the engine had nothing to do."""
-        return self._term("first_s")
+        """Before the first step after the engine had nothing to do. The predictor's term was measured until the first
+        token was in the caller's hands, and so has the step that the host prepares before it takes that token: the
+        simulated host prepares that step itself."""
+        return max(0.0, self._term("first_s") - self._term("host_step_s"))
+
+    def rested(self, step: Step) -> float:
+        """The device's time of a step on a GPU that had nothing to do, over that under load: clocks are higher."""
+        seqs = sum(s.count for s in step.seqs)
+        asked = Scenario(seqs, max(1, step.tokens // seqs), 2, tp=self.composer.tp)
+        loaded, fresh = (_operators_s(self.composer.phase(((step, 1.0),), a)) for a in (None, asked))
+        return fresh / loaded
 
     def joules(self, step: Step) -> float | None:
         """Of one GPU above idle: products and bytes of a step."""
@@ -136,6 +146,10 @@ class Predicted:
 
     def _term(self, name: str) -> float:
         return self.terms.get(name, (0.0, 0.0, 0.0))[0]
+
+
+def _operators_s(phase: Phase) -> float:
+    return sum(line.seconds for line in phase.lines if line.source != SOURCE)
 
 
 def step_times(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> StepTimes:

@@ -23,6 +23,8 @@ TOKENS = (
 SEQS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192, 16384)
 CHUNKS = (1, 16, 64, 256, 512, 1024, 2048, 4096, 8192, 16384, 1 << 17, 1 << 20)
 MOST_GRAPH = GRAPH_TOKENS[-1]
+PROMPTS = (16, 64, 128, 256, 512, 1024, 2048, 4096)
+FEW = 4  # prompts in a step where their share of it is found
 ANCHOR = 16  # prompt tokens beside decodes where their share of a mixed step is found
 PAIRS_AT = 2048  # prompt tokens where the time of one attended pair is found
 
@@ -58,6 +60,8 @@ class Surface:
         self._beside: dict[tuple[int, int], Point] = known._beside if known else {}
         self._past: dict[tuple[int, int], Point] = known._past if known else {}
         self._hosts: dict[tuple[int, bool, bool], Host] = {}
+        self._each: dict[int, Point] = known._each if known else {}
+        self._rested: dict[int, float] = known._rested if known else {}
         self._pairs: list[Point] = known._pairs if known else []
         self.asked = 0  # nodes that the predictor was asked for
 
@@ -104,6 +108,9 @@ class Surface:
         if seqs:
             s, j = _bilinear(self._beside, SEQS, NODES, seqs, mean, self._ask_beside)
             seconds, joules = seconds + s, joules + j
+        if len(chunks) > 1:
+            s, j = self._several(chunks)
+            seconds, joules = seconds + s, joules + j
         for new, past in chunks:
             if past:
                 s, j = _bilinear(self._past, CHUNKS, NODES, new, past, self._ask_past)
@@ -141,6 +148,29 @@ class Surface:
         with_past, without = self._ask((Seq(new, past, 1),)), self._ask((Seq(new, 0, 1),))
         return with_past[0] - without[0], with_past[1] - without[1]
 
+    def _several(self, chunks: Sequence[tuple[int, int]]) -> Point:
+        """What several prompts take beyond their pairs, where one whole prompt pays it once."""
+        seconds = joules = 0.0
+        for new, _ in chunks:
+            i = min(max(bisect_right(PROMPTS, new) - 1, 0), len(PROMPTS) - 2)
+            low, high = PROMPTS[i], PROMPTS[i + 1]
+            a = self._each.get(low) or self._ask_each(low)
+            b = self._each.get(high) or self._ask_each(high)
+            part = min(1.0, max(0.0, (new - low) / (high - low)))
+            seconds += a[0] + (b[0] - a[0]) * part
+            joules += a[1] + (b[1] - a[1]) * part
+        share = (len(chunks) - 1) / len(chunks)
+        return seconds * share, joules * share
+
+    def _ask_each(self, tokens: int) -> Point:
+        """Of one prompt of so many tokens among several: a few in a step, against one that is as long as all."""
+        few, one = self._ask((Seq(tokens, 0, FEW),)), self._ask((Seq(FEW * tokens, 0, 1),))
+        s, j = self._pair()
+        pairs = ((FEW * tokens) ** 2 - FEW * tokens**2) / 2
+        more_s, more_j = few[0] - one[0] + s * pairs, few[1] - one[1] + j * pairs
+        found = self._each[tokens] = (more_s / (FEW - 1), more_j / (FEW - 1))
+        return found
+
     def _pair(self) -> Point:
         """Of one query and one key."""
         if not self._pairs:
@@ -164,6 +194,13 @@ class Surface:
 
     def request_s(self, prompt: int) -> float:
         return self.times.request_s(prompt) * self.factors.host
+
+    def rested(self, tokens: int) -> float:
+        """What a prefill takes on a GPU that had nothing to do, over what it takes under load."""
+        node = TOKENS[bisect_right(TOKENS, tokens - 1)]
+        if node not in self._rested:
+            self._rested[node] = self.times.rested(step((Seq(node, 0, 1),)))
+        return self._rested[node]
 
     def wake_s(self) -> float:
         return self.times.wake_s() * self.factors.host
