@@ -77,3 +77,12 @@ def test_ray_that_is_not_installed_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ChipError, match=r"pip install 'chip-inference\[cluster\]'"):
         spread_out(square, [1, 2], Pool(2, "local"))
+
+
+def test_a_cluster_that_is_not_there_is_one_line(monkeypatch):
+    import sys
+    from types import SimpleNamespace
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    with pytest.raises(ChipError, match=r"--ray 127.0.0.1:1: no cluster answers there"):
+        spread_out(square, [1, 2], Pool(2, "127.0.0.1:1"))

@@ -4,6 +4,7 @@ its worker is done again."""
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -16,6 +17,7 @@ from chip.types import ChipError
 
 T = TypeVar("T")
 R = TypeVar("R")
+CONNECT_S = 5.0
 TRIES = 3  # of work that ends its worker: after that the work itself is to blame
 
 
@@ -93,7 +95,21 @@ def _over_ray(work: Callable[[T], R], items: Sequence[T], pool: Pool) -> list[R]
             ray.shutdown()
 
 
+def _answers(address: str) -> bool:
+    """Whether anybody listens at host:port: Ray itself tries for minutes before it says that nobody does."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return True  # "auto" and the like: Ray knows
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
+            return True
+    except OSError:
+        return False
+
+
 def _connect(ray: Any, pool: Pool) -> None:
+    if pool.ray != "local" and not _answers(pool.ray):
+        raise ChipError(f"--ray {pool.ray}: no cluster answers there; `--ray local` starts one here")
     quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
     try:
         if pool.ray == "local":
@@ -116,13 +132,18 @@ def _gathered(ray: Any, asked: list[Any], pool: Pool) -> list[Any]:
                 results[place[reference]] = ray.get(reference)
             except ray.exceptions.RayTaskError as e:
                 known = isinstance(e.cause, ChipError)
-                errors[place[reference]] = e.cause if known else ChipError(f"a worker failed: {e.cause}")
+                errors[place[reference]] = e.cause if known else ChipError(_failed(e))
             except ray.exceptions.RayError as e:
                 lost = f"workers of the cluster died {TRIES + 1} times on one task ({type(e).__name__})"
                 errors[place[reference]] = ChipError(lost)
         if pool.tell:
             pool.tell(len(results) + len(errors), len(asked))
     return _in_order(results, errors, len(asked))
+
+
+def _failed(error: Exception) -> str:
+    lines = str(getattr(error, "cause", None) or error).strip().splitlines()
+    return f"a worker failed: {lines[0][:200]}" if lines else "a worker failed"
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterable[list[T]]:
