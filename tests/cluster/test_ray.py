@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
+
+import ray
 
 from chip.simulate.jobs import Pool, spread_out
 from chip.simulate.plan import plan

@@ -15,13 +15,14 @@ from chip.simulate.simulation import Question, Setup, Simulation, answer, run, s
 from chip.simulate.slo import PERCENTILES, Target
 from chip.simulate.step_time import step
 from chip.simulate.surface import Factors
-from chip.simulate.workload import Workload, at_rate
+from chip.simulate.workload import Workload, at_rate, first
 from chip.types import ChipError, Seq
 
 SCHEMA = "chip.plan/1"
 REQUESTS = 2000
 NEAR = 0.02  # rates are searched for to within this share
 MOST_TRIES = 16
+FEW = 200  # requests at least where a rate is first looked for, with a quarter of all
 LIGHT = 0.05  # of the first guess: a rate at which nothing waits
 CROWDED_KV = 0.95  # a peak above this share of the blocks: memory limits
 
@@ -132,14 +133,16 @@ def explore(task: Task) -> Choice:
     q = task.question
     try:
         made = setup(q)
-        rate, at = _highest(made, task)
+        part = min(len(task.workload), max(FEW, len(task.workload) // 4))
+        coarse = replace(task, workload=first(task.workload, part))
+        rate, rough, at = _highest(made, task, coarse)
     except ChipError as e:
         return Choice(q.gpu, q.tp, q.dtype, "refused", str(e))
     at_rate_ms = _figures(at, task.targets)
     if not rate:
         miss = ", ".join(f"{n} {v:.4g} ms" for n, v in at_rate_ms.items())
         return Choice(q.gpu, q.tp, q.dtype, "missed", f"even alone a request takes {miss}", at_rate=at_rate_ms)
-    low, high = _interval(task, made, rate) if task.intervals else (rate, rate)
+    low, high = _interval(coarse, made, rate, rough or rate) if task.intervals else (rate, rate)
     energy = at.energy["joules_per_output_token"] if at.energy else None
     return Choice(
         q.gpu,
@@ -154,11 +157,14 @@ def explore(task: Task) -> Choice:
     )
 
 
-def _highest(made: Setup, task: Task) -> tuple[float, Simulation]:
-    """The highest rate that keeps every promise, 0 where even a nearly idle engine breaks one."""
+def _highest(made: Setup, task: Task, coarse: Task) -> tuple[float, float, Simulation]:
+    """The highest rate that keeps every promise, 0 where even a nearly idle engine breaks one; found with a part of the
+    requests first, which it also gives, then with all."""
     guess = _guess(made, task.workload)
-    rate, found = _search(made, task, guess, 0.5, 1 + NEAR, LIGHT * guess)
-    return rate, found or _simulated(made, task, LIGHT * guess)
+    rough, _ = _search(made, coarse, guess, 0.5, 1 + 2 * NEAR, LIGHT * guess)
+    start = rough or LIGHT * guess
+    rate, found = _search(made, task, start, 0.93, 1 + NEAR, min(start, LIGHT * guess))
+    return rate, rough, found or _simulated(made, task, LIGHT * guess)
 
 
 def _search(
@@ -240,10 +246,10 @@ def _limit(at: Simulation, ms: Mapping[str, float], targets: Sequence[Target]) -
     return f"{nearest.name} ({cause})"
 
 
-def _interval(task: Task, made: Setup, rate: float) -> tuple[float, float]:
+def _interval(coarse: Task, made: Setup, rate: float, rough: float) -> tuple[float, float]:
     """The highest rate again, with times that err to one side and the other as far as the predictor says they may:
-    each of three independent errors by its share of the 90 % edge."""
-    times, w = made.surface.times, task.workload
+    each of three independent errors by its share of the 90 % edge. With a part of the requests, as `rough` is."""
+    times, w = made.surface.times, coarse.workload
     prompt = max(1, min(sum(w.prompt) // len(w), made.settings.max_num_batched_tokens))
     spreads = (
         times.spread(step((Seq(1, prompt, 16),))),
@@ -254,8 +260,9 @@ def _interval(task: Task, made: Setup, rate: float) -> tuple[float, float]:
     fast = Factors(*(max(s.low, 1e-3) ** (1 / len(spreads) ** 0.5) for s in spreads))
     ends = []
     for factors in (slow, fast):
-        start = rate / (factors.decode * factors.mixed) ** 0.5
-        ends.append(_search(setup(task.question, factors), task, start, 0.9, 1 + 2 * NEAR, LIGHT * start)[0])
+        start = rough / (factors.decode * factors.mixed) ** 0.5
+        end, _ = _search(setup(coarse.question, factors), coarse, start, 0.9, 1 + 2 * NEAR, LIGHT * start)
+        ends.append(rate * end / rough)
     return min(ends[0], rate), max(ends[1], rate)
 
 
