@@ -1,5 +1,6 @@
 """Work over processes: the order is kept, a worker that dies loses nothing, and the answer is that of one process."""
 
+import io
 import json
 import os
 import signal
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from chip.cli import main
+from chip.predict.request import DEFAULTS
+from chip.simulate import sweep
 from chip.simulate.jobs import Pool, pool_of, spread_out
 from chip.simulate.simulation import simulate
 from chip.types import ChipError
@@ -86,3 +90,26 @@ def test_a_cluster_that_is_not_there_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     with pytest.raises(ChipError, match=r"--ray 127.0.0.1:1: no cluster answers there"):
         spread_out(square, [1, 2], Pool(2, "127.0.0.1:1"))
+
+
+def test_a_sweep_over_processes_gives_the_lines_of_one():
+    lines = [json.dumps({"model": "llama-3.1-8b", "batch": b, "prompt": 64}) for b in range(1, 1200)]
+    lines[700] = "nonsense"
+    lines[5:5] = ["", "  "]
+    given = {**DEFAULTS, "gpu": "h200"}
+    one, two = (list(sweep.answers(lines, given, ("", "", 0.0), Pool(jobs))) for jobs in (1, 2))
+    assert one == two
+    assert len(one) == 1199
+    assert json.loads(one[700]) == {"error": "the line is not JSON", "line": 703}
+    assert json.loads(one[10])["batch"] == 11
+
+
+def test_the_command_spreads_a_sweep(monkeypatch, capsys):
+    lines = "".join(json.dumps({"model": "llama-3.1-8b", "batch": b}) + "\n" for b in (1, 2, 3))
+    found = []
+    for more in ([], ["--jobs", "2"]):
+        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+        assert main(["predict", "-", "--gpu", "h200", *more]) == 0
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1]
+    assert found[0].count("\n") == 3

@@ -111,7 +111,7 @@ def test_a_prompt_longer_than_the_context_is_rejected_and_counted(tmp_path):
     [
         ({"engine": "hf-eager"}, "cannot be simulated"),
         ({"engine_settings": {"max_num_seq": 3}}, "did you mean max_num_seqs"),
-        ({"engine_settings": {"max_num_seqs": 0}}, "must be at least 1"),
+        ({"engine_settings": {"max_num_seqs": 0}}, "must be between 1 and 16384"),
         ({"engine_settings": {"max_num_seqs": 100, "max_num_batched_tokens": 50}}, "vLLM refuses this too"),
         ({"engine_settings": {"enable_prefix_caching": 1}}, "must be true or false"),
         ({"engine_settings": {"max_model_len": 10**7}}, "exceeds the KV cache"),

@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
     from chip.report import traffic_plot
     from chip.simulate import settings
     from chip.simulate.jobs import pool_of
-    from chip.simulate.simulation import Simulation, simulate
+    from chip.simulate.simulation import sweep
 
-    rates = [_rate(word) for word in args.rate.split(",")] if args.rate else [None]
+    rates: list[float | None] = [_rate(word) for word in args.rate.split(",")] if args.rate else [None]
     for path in (args.requests_out, args.timeline, args.plot):
         if path is not None:
             artifact.refuse_folder(path)
@@ -75,27 +75,24 @@ def run(args: argparse.Namespace) -> int:
     given = settings.parse(args.engine_setting)
     pool = pool_of(args.jobs, args.ray, _progress if sys.stderr.isatty() else None)
 
-    def one(rate: float | None) -> Simulation:
-        return simulate(
-            args.model,
-            workload=args.workload,
-            gpu=args.gpu,
-            engine=args.engine,
-            dtype=args.dtype,
-            tp=args.tp,
-            rate=rate,
-            requests=args.requests,
-            seed=args.seed,
-            replicas=args.replicas,
-            router=args.router,
-            engine_settings=given,
-            goals=args.slo,
-            draws=0 if args.no_intervals else args.draws,
-            timeline=bool(args.timeline or args.plot) and len(rates) == 1,
-            pool=pool,
-        )
-
-    found = [one(rate) for rate in rates]
+    found = sweep(
+        args.model,
+        rates,
+        pool,
+        workload=args.workload,
+        gpu=args.gpu,
+        engine=args.engine,
+        dtype=args.dtype,
+        tp=args.tp,
+        requests=args.requests,
+        seed=args.seed,
+        replicas=args.replicas,
+        router=args.router,
+        engine_settings=given,
+        goals=args.slo,
+        draws=0 if args.no_intervals else args.draws,
+        timeline=bool(args.timeline or args.plot) and len(rates) == 1,
+    )
     if args.requests_out:
         artifact.write_text(args.requests_out, "".join(line + "\n" for line in found[0].per_request()))
     if args.timeline:

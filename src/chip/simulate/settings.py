@@ -28,7 +28,13 @@ class Settings:
     watermark: float = 0.0  # share of the blocks that admission keeps free
 
 
-LEAST = {"max_num_seqs": 1, "max_num_batched_tokens": 1, "block_size": 1, "num_gpu_blocks": 0, "max_model_len": 0}
+LIMITS = {  # of whole numbers
+    "max_num_seqs": (1, 16384),
+    "max_num_batched_tokens": (1, 1 << 20),
+    "block_size": (1, 1 << 16),
+    "num_gpu_blocks": (0, 1 << 40),
+    "max_model_len": (0, 1 << 40),
+}
 
 
 def defaults(memory_bytes: float) -> Settings:
@@ -60,8 +66,9 @@ def with_values(base: Settings, given: Mapping[str, Any]) -> Settings:
         wanted = (int, float) if kinds[key] is float else (kinds[key],)
         if type(value) not in wanted:
             raise ChipError(f"engine setting {key}: must be {_named(kinds[key])}, got {str(value)[:40]!r}")
-        if key in LEAST and not LEAST[key] <= value <= 2**40:
-            raise ChipError(f"engine setting {key}: must be at least {LEAST[key]}, got {value}")
+        if key in LIMITS and not LIMITS[key][0] <= value <= LIMITS[key][1]:
+            least, most = LIMITS[key]
+            raise ChipError(f"engine setting {key}: must be between {least} and {most}, got {str(value)[:40]}")
     made = replace(base, **given)
     if not 0 <= made.watermark < 1:
         raise ChipError(f"engine setting watermark: must be at least 0 and below 1, got {made.watermark:g}")

@@ -239,6 +239,18 @@ def simulate(
     return replace(found, interval=interval, served=served, timelines=watches)
 
 
+def sweep(model: str, rates: Sequence[float | None], pool: Pool | None = None, **asked: Any) -> list[Simulation]:
+    """`simulate` at several rates, spread over a pool; single requests and timelines are not kept."""
+    if len(rates) == 1:
+        return [simulate(model, rate=rates[0], pool=pool, **asked)]
+    return spread_out(_at_one_rate, [(model, rate, asked) for rate in rates], pool)
+
+
+def _at_one_rate(task: tuple[str, float | None, dict[str, Any]]) -> Simulation:
+    model, rate, asked = task
+    return replace(simulate(model, rate=rate, **asked), served=None, timelines=())
+
+
 def run(made: Setup, q: Question, w: Workload, every_finish: EveryFinish | None = None) -> Served:
     return serve(made.maker(), w, made.longest, q.replicas, q.router, every_finish)
 
