@@ -120,6 +120,7 @@ def test_a_prompt_longer_than_the_context_is_rejected_and_counted(tmp_path):
         ({"router": "random"}, "must be one of round-robin"),
         ({"replicas": 0}, "--replicas must be between"),
         ({"rate": -1.0}, "--rate must be"),
+        ({"launch_ns": -1.0}, "--launch-ns must be between"),
         ({"rate": float("nan")}, "--rate must be"),
     ],
 )
@@ -132,6 +133,11 @@ def test_what_cannot_be_simulated_says_why(more, says):
 def test_a_model_that_does_not_fit_says_so():
     with pytest.raises(ChipError, match=r"does not fit 1 x l40s: weights take .* take a larger GPU"):
         simulate("llama-3.1-70b", workload="poisson", gpu="l40s", draws=0)
+
+
+def test_a_slower_host_delays_first_tokens():
+    fast, slow = (small(launch_ns=ns).ttft_ms.mean for ns in (5e3, 20e3))
+    assert slow > 1.1 * fast
 
 
 def test_from_python():

@@ -31,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "router": "round-robin", "draws": 20,
 }  # fmt: skip
 MOST_REQUESTS = 100_000_000
+MOST_LAUNCH_NS = 1e6
 Z90 = 1.645
 
 
@@ -46,6 +47,7 @@ class Question:
     settings: tuple[tuple[str, Any], ...] = ()
     replicas: int = DEFAULTS["replicas"]
     router: str = DEFAULTS["router"]
+    launch_ns: float = 0.0  # of the host; 0 for the host that the engine's terms were measured on
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,9 @@ def _short(value: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def surface_of(model: str, gpu: str, engine: str, dtype: str, tp: int) -> Surface:
+def surface_of(model: str, gpu: str, engine: str, dtype: str, tp: int, launch_ns: float = 0.0) -> Surface:
     """One for each predictor: what was asked of it once is known to all simulations that follow."""
-    return Surface(step_times(library.find(model), gpu, engine, dtype, tp))
+    return Surface(step_times(library.find(model), gpu, engine, dtype, tp, launch_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class Setup:
 
 
 def setup(q: Question, factors: Factors = PLAIN) -> Setup:
-    known = surface_of(q.model, q.gpu, q.engine, q.dtype, q.tp)
+    known = surface_of(q.model, q.gpu, q.engine, q.dtype, q.tp, q.launch_ns)
     surface = known if factors == PLAIN else Surface(known.times, factors, known)
     times = known.times
     given = settings.with_values(settings.defaults(times.memory_bytes), dict(q.settings))
@@ -219,6 +221,7 @@ def simulate(
     goals: str = "",
     draws: int = DEFAULTS["draws"],
     timeline: bool = False,
+    launch_ns: float = 0.0,
     pool: Pool | None = None,
 ) -> Simulation:
     """Simulate traffic through `replicas` engines. `goals` is what goodput counts by, "ttft=500ms,tpot=40ms"; `draws`
@@ -226,9 +229,11 @@ def simulate(
     """
     if not 1 <= replicas <= 4096:
         raise ChipError(f"--replicas must be between 1 and 4096, got {replicas}")
+    if not 0 <= launch_ns <= MOST_LAUNCH_NS:
+        raise ChipError(f"--launch-ns must be between 0 and {MOST_LAUNCH_NS:g} ns, got {launch_ns:g}")
     if not 0 <= draws <= 10_000:
         raise ChipError(f"--draws must be between 0 and 10000, got {draws}")
-    q = Question(model, gpu, engine, dtype, tp, tuple((engine_settings or {}).items()), replicas, router)
+    q = Question(model, gpu, engine, dtype, tp, tuple((engine_settings or {}).items()), replicas, router, launch_ns)
     targets = slo.parse(goals, percentiles=False) if goals else ()
     w = traffic(workload, requests, rate, seed)
     watches = tuple(Timeline() for _ in range(replicas)) if timeline else ()

@@ -152,9 +152,9 @@ def _operators_s(phase: Phase) -> float:
     return sum(line.seconds for line in phase.lines if line.source != SOURCE)
 
 
-def step_times(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> StepTimes:
+def step_times(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, launch_ns: float = 0.0) -> StepTimes:
     """The predictor of one model on one kind of GPU; a ChipError where the engine has no scheduler to simulate or the
-    model does not fit."""
+    model does not fit. `launch_ns`: what the host takes to launch a small kernel, 0 for the host of the terms."""
     if engine != vllm.NAME:
         raise ChipError(f"engine {engine[:40]!r} cannot be simulated: only {vllm.NAME} has a scheduler of live traffic")
     made, roof = composer(decoder, gpu, engine, dtype, tp)
@@ -169,7 +169,10 @@ def step_times(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int) -> 
         )
     h = hardware.find(gpu)
     found = engine_profile.find(h, engine)
-    terms = engine_profile.elsewhere(found.terms_of(decoder.architecture)) if found else {}
+    if found and launch_ns and found.launch_ns:
+        terms = engine_profile.at_pace(found, decoder.architecture, launch_ns)
+    else:
+        terms = engine_profile.elsewhere(found.terms_of(decoder.architecture)) if found else {}
     return Predicted(
         made,
         roof,

@@ -88,6 +88,7 @@ def _judge(run: TrafficRun, gpu: str, draws: int) -> list[Judged]:
         tp=run.tp,
         engine_settings=run.scheduler,
         draws=draws,
+        launch_ns=stats.median(run.launch_ns) if run.launch_ns else 0.0,
     ).json()
     real = measured(run)
     out = []
