@@ -58,6 +58,7 @@ def test_every_request_has_its_times(tmp_path):
         assert first.output[i] == w.output[i]
     assert first.steps > 20
     assert first.wall_s >= 0.11
+    assert 0 < first.host_s["admit"] < 0.1
     assert first.scheduler["max_num_seqs"] == 16
     assert first.scheduler["max_model_len"] == 256
     assert first.scheduler["enable_prefix_caching"] is False

@@ -77,6 +77,25 @@ def test_errors_against_the_traffic_that_was_really_served():
         assert getattr(at_35["tpot_ms.p50"], kind) > 2 * getattr(at_20["tpot_ms.p50"], kind)
 
 
+ROWS = {
+    "TTFT mean": "ttft_ms.mean",
+    "TTFT p99": "ttft_ms.p99",
+    "TPOT mean": "tpot_ms.mean",
+    "output rate": "output_tokens_per_s",
+}
+
+
+def test_the_page_states_the_errors_against_the_reference_run():
+    points, _ = judged.judge([REFERENCE], draws=0)
+    metrics = {m["metric"]: m for m in judged.document(points, [])["metrics"]}
+    page = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
+    for title, metric in ROWS.items():
+        errors = " | ".join(f"{100 * p.error:+.1f} %" for p in points if p.metric == metric)
+        m = metrics[metric]
+        row = f"| {title} | {errors} | {100 * m['median_error']:.1f} % | {100 * m['target']:.0f} % |"
+        assert row in page, f"docs/simulate.md: {row}"
+
+
 def test_the_answer_has_the_figures_and_the_seed_gives_the_same_bytes():
     first, again = (small(goals="ttft=500ms,tpot=40ms", draws=3).json() for _ in range(2))
     assert json.dumps(first) == json.dumps(again)

@@ -61,6 +61,7 @@ class TrafficSession(vllm.VllmSession):
             device=self.opened["device"],
             launch_ns=tuple(answer["launch_ns"]),
             weights=self.job.weights,
+            host_s=answer["host_s"],
         )
 
 

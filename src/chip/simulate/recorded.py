@@ -52,6 +52,7 @@ class TrafficRun:
     device: str = ""
     launch_ns: tuple[float, ...] = ()  # what the host took to launch a small kernel, before and after
     weights: str = "random"
+    host_s: dict[str, float] = field(default_factory=dict)  # mean of a call: schedule, update, hand_out, admit
 
     @property
     def key(self) -> tuple[str, str, str, str, str, float, int, int]:

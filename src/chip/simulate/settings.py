@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from chip.engines import vllm
+from chip.simulate.step_time import BLOCK_TOKENS, default_limits
 from chip.types import ChipError
 
 
@@ -19,7 +19,7 @@ class Settings:
 
     max_num_seqs: int
     max_num_batched_tokens: int
-    block_size: int = vllm.BLOCK_TOKENS
+    block_size: int = BLOCK_TOKENS
     num_gpu_blocks: int = 0
     max_model_len: int = 0
     enable_prefix_caching: bool = True
@@ -39,7 +39,7 @@ LIMITS = {  # of whole numbers
 
 def defaults(memory_bytes: float) -> Settings:
     """Of the offline `LLM` class on a GPU of this size."""
-    return Settings(vllm.max_seqs(memory_bytes), vllm.step_tokens(memory_bytes))
+    return Settings(*default_limits(memory_bytes))
 
 
 def parse(words: Iterable[str]) -> dict[str, Any]:

@@ -17,6 +17,13 @@ from chip.predict.roof import Power, Range, Roof
 from chip.types import ChipError, Scenario, Seq, Step
 
 BEFORE = "before_first_step"
+GRAPH_TOKENS = vllm.GRAPH_TOKENS  # sizes of the engine's CUDA graphs
+BLOCK_TOKENS = vllm.BLOCK_TOKENS
+
+
+def default_limits(memory_bytes: float) -> tuple[int, int]:
+    """max_num_seqs and max_num_batched_tokens of the offline class on a GPU of this size."""
+    return vllm.max_seqs(memory_bytes), vllm.step_tokens(memory_bytes)
 
 
 class Host(NamedTuple):

@@ -11,8 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from chip.engines.vllm import GRAPH_TOKENS
-from chip.simulate.step_time import Host, StepTimes, step
+from chip.simulate.step_time import GRAPH_TOKENS, Host, StepTimes, step
 from chip.types import Seq
 
 # mean context of decodes, and past of a prompt's chunk
