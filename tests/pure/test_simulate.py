@@ -13,7 +13,9 @@ import chip
 from chip.cli import main
 from chip.models import library
 from chip.predict.request import answer
-from chip.simulate.simulation import Question, run, setup, simulate, traffic
+from chip.simulate.fleet import serve
+from chip.simulate.setup import Question, run, setup
+from chip.simulate.simulation import simulate, traffic
 from chip.simulate.step_time import step, step_times
 from chip.simulate.surface import Surface
 from chip.types import ChipError, Seq
@@ -57,8 +59,6 @@ def test_steps_together_equal_steps_one_by_one_on_the_real_predictor():
     q = Question("llama-3.1-8b")
     w = traffic("azure-conversation", 400, 10, 0)
     made = setup(q)
-    from chip.simulate.fleet import serve
-
     together, alone = (serve(made.maker(merge=merge), w, made.longest) for merge in (True, False))
     assert list(together.last_s) == pytest.approx(list(alone.last_s), rel=1e-3)
     assert list(together.first_s) == pytest.approx(list(alone.first_s), rel=1e-3)

@@ -29,7 +29,7 @@ SWEEP = "chip.simulations/1"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from chip.simulate.simulation import DEFAULTS as d
+    from chip.simulate.setup import DEFAULTS as d
 
     add = parser.add_argument
     add("model", metavar="MODEL", help="bundled name, config.json, its folder, or hub id")

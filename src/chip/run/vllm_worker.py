@@ -241,9 +241,8 @@ class Server:
     def traffic(self, requests: list[list[float]], blocks: list[list[int]], block_tokens: int) -> dict[str, Any]:
         """Requests (arrival in seconds, prompt, output) by the clock, admitted between steps; when each had its first
         and its last token, in seconds from the start, -1 where the engine rejected it."""
-        prompts = [
-            self.prompt_of(i, int(r[1]), blocks[i] if blocks else [], block_tokens) for i, r in enumerate(requests)
-        ]
+        ids = blocks or [[]] * len(requests)
+        prompts = [self.prompt_of(i, int(r[1]), ids[i], block_tokens) for i, r in enumerate(requests)]
         self.warm(requests)
         if hasattr(self.llm, "reset_prefix_cache"):
             self.llm.reset_prefix_cache()

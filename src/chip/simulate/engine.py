@@ -11,45 +11,17 @@ contexts and the steps at which they end say all. Steps with nothing else to do 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
-from math import ceil, inf, sqrt
+from math import ceil, inf
 from typing import Protocol
 
-from chip.simulate.kv_blocks import Blocks, Group, Holding
+from chip.simulate.kv_blocks import Blocks
+from chip.simulate.request import InFlight, Request
 from chip.simulate.settings import Settings
 from chip.simulate.step_time import end_of
+from chip.simulate.stretch import steps_until, total_s
 from chip.simulate.surface import MOST_GRAPH, Surface
 from chip.types import ChipError
-
-
-class Request:
-    """A request on its way through the engine."""
-
-    __slots__ = (
-        "arrival_s", "begin", "cached", "done", "first_s", "holding", "index", "last_s", "offset", "output", "path",
-        "preempted", "prompt", "queue_s",
-    )  # fmt: skip
-
-    def __init__(self, index: int, arrival_s: float, prompt: int, output: int, path: Sequence[Group] = ()) -> None:
-        self.index, self.arrival_s, self.prompt, self.output = index, arrival_s, prompt, output
-        self.path = path
-        self.holding = Holding()
-        self.done = 0  # output tokens that steps were scheduled for, before it last began to decode
-        self.begin = 0  # the engine's count of steps when it began to decode
-        self.offset = 0  # its context less that count
-        self.cached = 0  # prompt tokens that were found, when it was first scheduled
-        self.preempted = 0
-        self.queue_s = self.first_s = self.last_s = -1.0
-
-
-class InFlight:
-    """A step that the device has not finished: what its end will bring."""
-
-    __slots__ = ("end_s", "ended", "first")
-
-    def __init__(self, end_s: float, first: list[Request], ended: list[Request]) -> None:
-        self.end_s, self.first, self.ended = end_s, first, ended
 
 
 class Watch(Protocol):
@@ -367,15 +339,15 @@ class Engine:
         begin_s, asynchronous = self.now_s, self.settings.async_scheduling
         if not asynchronous:
             each = seconds + prepare_s
-            steps = min(most, _steps_until(each, slope, until_s - begin_s))
-            total_s = _sum(each, slope, steps)
-            self.now_s = self.device_free_s = begin_s + total_s
+            steps = min(most, steps_until(each, slope, until_s - begin_s))
+            took_s = total_s(each, slope, steps)
+            self.now_s = self.device_free_s = begin_s + took_s
         elif begin_s + prepare_s <= self.device_free_s and prepare_s <= min(seconds, seconds + slope * most):
             # the device is never idle: the host comes back when the step before the last is done
-            steps = min(most, 1 + _steps_until(seconds, slope, until_s - self.device_free_s))
+            steps = min(most, 1 + steps_until(seconds, slope, until_s - self.device_free_s))
             device_s = self.device_free_s
-            self.now_s = device_s + _sum(seconds, slope, steps - 1)
-            self.device_free_s = device_s + _sum(seconds, slope, steps)
+            self.now_s = device_s + total_s(seconds, slope, steps - 1)
+            self.device_free_s = device_s + total_s(seconds, slope, steps)
         elif self.device_free_s <= begin_s + prepare_s and max(seconds, seconds + slope * most) <= prepare_s:
             steps = min(most, max(1, ceil((until_s - begin_s) / prepare_s))) if until_s < inf else most
             self.now_s = begin_s + steps * prepare_s
@@ -396,29 +368,8 @@ class Engine:
         self.peak_blocks = max(self.peak_blocks, used + blocks)
         self._count += steps
         self.steps += steps
-        self.busy_s += _sum(seconds, slope, steps)
+        self.busy_s += total_s(seconds, slope, steps)
         self.joules += middle.joules * steps
         self.used_block_s += (used + blocks / 2) * (self.now_s - begin_s)
         if self.watch:
             self.watch(self, begin_s, self.now_s, steps, 0)
-
-
-def _sum(first: float, slope: float, count: int) -> float:
-    return count * first + slope * count * (count - 1) / 2
-
-
-def _steps_until(first: float, slope: float, room_s: float) -> int:
-    """The least number of steps that take at least so long."""
-    if room_s <= 0:
-        return 0
-    if room_s == inf:
-        return 1 << 60
-    if slope <= 1e-15:
-        return ceil(room_s / first)
-    b = first - slope / 2
-    count = ceil((sqrt(b * b + 2 * slope * room_s) - b) / slope)
-    while count > 0 and _sum(first, slope, count - 1) >= room_s:
-        count -= 1
-    while _sum(first, slope, count) < room_s:
-        count += 1
-    return count

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from chip.simulate.engine import Engine, Request
+from chip.simulate.engine import Engine
+from chip.simulate.request import Request
 from chip.simulate.workload import Workload
 from chip.types import ChipError
 

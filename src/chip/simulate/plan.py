@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from chip.simulate import figures, slo
+from chip.simulate.answer import Simulation, answer
 from chip.simulate.fleet import Served
+from chip.simulate.intervals import spreads_of
 from chip.simulate.jobs import Pool, spread_out
-from chip.simulate.simulation import Question, Setup, Simulation, answer, run, setup, traffic
+from chip.simulate.setup import Question, Setup, run, setup
+from chip.simulate.simulation import traffic
 from chip.simulate.slo import PERCENTILES, Target
-from chip.simulate.step_time import step
 from chip.simulate.surface import Factors
 from chip.simulate.workload import Workload, at_rate, first
-from chip.types import ChipError, Seq
+from chip.types import ChipError
 
 SCHEMA = "chip.plan/1"
 REQUESTS = 2000
@@ -249,13 +251,7 @@ def _limit(at: Simulation, ms: Mapping[str, float], targets: Sequence[Target]) -
 def _interval(coarse: Task, made: Setup, rate: float, rough: float) -> tuple[float, float]:
     """The highest rate again, with times that err to one side and the other as far as the predictor says they may:
     each of three independent errors by its share of the 90 % edge. With a part of the requests, as `rough` is."""
-    times, w = made.surface.times, coarse.workload
-    prompt = max(1, min(sum(w.prompt) // len(w), made.settings.max_num_batched_tokens))
-    spreads = (
-        times.spread(step((Seq(1, prompt, 16),))),
-        times.spread(step((Seq(1, prompt, 16), Seq(prompt, 0, 1)))),
-        times.host_spread(),
-    )
+    spreads = spreads_of(made, coarse.workload)
     slow = Factors(*(s.high ** (1 / len(spreads) ** 0.5) for s in spreads))
     fast = Factors(*(max(s.low, 1e-3) ** (1 / len(spreads) ** 0.5) for s in spreads))
     ends = []
