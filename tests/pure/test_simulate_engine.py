@@ -288,3 +288,32 @@ def test_users_of_a_closed_loop_wait_for_their_answers():
         here += change
         most = max(most, here)
     assert most == 4
+
+
+shared = st.lists(
+    st.tuples(st.floats(0, 2), st.integers(1, 300), st.integers(1, 60), st.lists(st.integers(0, 3), max_size=8)),
+    min_size=1,
+    max_size=40,
+).map(lambda rows: sorted(rows, key=lambda r: r[0]))
+
+
+@settings(max_examples=80, deadline=None)
+@given(shared, st.integers(24, 90), st.sampled_from([5, 16, 40]), st.sampled_from([64, 1024]), st.booleans())
+def test_shared_prefixes_lose_no_blocks(rows, blocks, piece, budget, merge):
+    """Whatever is shared, evicted, preempted and found again, all blocks come back and none is counted twice."""
+    w = Workload("made-up", block_tokens=piece)
+    for at, prompt, output, ids in rows:
+        w.add(at, prompt, output, tuple(ids[: -(-prompt // piece)]))
+    given_ = Settings(max_num_seqs=16, max_num_batched_tokens=budget)
+    engine = Engine(Surface(Times()), given_, blocks, checked, merge)
+    done = serve(lambda _: engine, w, blocks * 16)
+    for i in range(len(w)):
+        assert i in done.rejected or rows[i][0] <= done.first_s[i] <= done.last_s[i]
+        assert done.cached[i] <= max(0, w.prompt[i] - 1)
+    assert engine.pool.free == blocks
+    engine.pool.check()
+
+
+def checked(engine, begin_s, end_s, steps, prompt_tokens):
+    watch(engine, begin_s, end_s, steps, prompt_tokens)
+    engine.pool.check()

@@ -14,6 +14,7 @@ def render(a: Mapping[str, Any]) -> str:
     gpus = f"{a['tp']} x {a['gpu']}" if a["tp"] > 1 else a["gpu"]
     fleet = f", {a['replicas']} replicas ({a['router']})" if a["replicas"] > 1 else ""
     rate = f"{a['rate_per_s']:.4g} requests/s" if a["rate_per_s"] else "all at once"
+    rate = f"{a['users']} users" if a["users"] else rate
     traffic = f"{a['workload']}, {a['requests']} requests, {rate}"
     parts = [
         f"{a['model']} on {gpus}, {a['engine']}, {a['dtype']}{fleet}: {traffic}",

@@ -28,6 +28,7 @@ def _over_time(a: Mapping[str, Any], timelines: Mapping[str, Any]) -> str:
             lines.append((name, COLOURS[i % len(COLOURS)], list(zip(one["t_s"], one[key]))))
         panels.append(_panel(len(panels), title, lines, log=False, least_top=1.0))
     rate = f"{a['rate_per_s']:.4g} requests/s" if a["rate_per_s"] else "all at once"
+    rate = f"{a['users']} users" if a["users"] else rate
     title = f"{a['model']} on {a['tp']} x {a['gpu']}, {a['engine']}: {a['workload']}, {rate}"
     return _page(title, panels, "seconds")
 

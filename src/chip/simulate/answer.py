@@ -26,6 +26,7 @@ class Simulation:
     question: Question
     workload: str
     rate_per_s: float
+    users: int  # of a closed loop; 0 where arrivals are planned
     seed: int
     requests: int
     completed: int
@@ -55,7 +56,7 @@ class Simulation:
         q = self.question
         out: dict[str, Any] = {"schema": SCHEMA, "model": q.model, "gpu": q.gpu, "engine": q.engine, "dtype": q.dtype}
         out |= {"tp": q.tp, "replicas": q.replicas, "router": q.router, "workload": self.workload}
-        for name in ("rate_per_s", "seed", "requests", "completed", "rejected", "shortened"):
+        for name in ("rate_per_s", "users", "seed", "requests", "completed", "rejected", "shortened"):
             out[name] = short(getattr(self, name))
         for name in ("duration_s", "output_tokens_per_s", "requests_per_s"):
             out[name] = short(getattr(self, name))
@@ -111,6 +112,7 @@ def answer(
         question=q,
         workload=w.name,
         rate_per_s=w.rate_per_s,
+        users=w.users,
         seed=seed,
         requests=len(w),
         completed=len(answered),
