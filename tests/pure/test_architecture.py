@@ -119,6 +119,7 @@ sys.exit(code)
         ["--help"],
         ["predict", "llama-3.1-8b", "--gpu", "h200"],
         ["estimate", "linear", "m=8", "n=4096", "k=4096"],
+        ["simulate", "llama-3.1-8b", "--workload", "poisson", "--requests", "20", "--no-intervals"],
         ["list", "models"],
         ["list", "ops"],
         ["show", "h200"],

@@ -483,7 +483,7 @@ def test_by_capability_and_memory(run):
     ("words", "line"),
     [
         (["predcit"], "chip: no command 'predcit'; did you mean predict?"),
-        (["zzz"], "chip: no command 'zzz'; commands: predict, estimate, list, show"),
+        (["zzz"], "chip: no command 'zzz'; commands: predict, simulate, plan, estimate, list, show"),
         (["predict"], "chip predict: the following arguments are required: MODEL"),
         (["predict", "llama-3.1-8"], "chip predict: no model 'llama-3.1-8'; did you mean llama-3.1-8b"),
         (["predict", "zzzz"], "chip predict: no model 'zzzz'; `chip list models` shows the bundled ones;"),

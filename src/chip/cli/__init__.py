@@ -21,7 +21,8 @@ from chip.types import ChipError
 
 NOT_COMMANDS = ("text", "lines")  # and what ends in _text: how a command's answer is laid out
 ORDER = (
-    "predict", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench", "compare", "validate",
+    "predict", "simulate", "plan", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench",
+    "compare", "validate",
     "capture", "replay", "explain", "kernels", "report", "serve", "lab",
 )  # fmt: skip
 ABOUT = """\

@@ -28,6 +28,7 @@ EPILOG = """\
   chip bench tinyllama-1.1b --engine hf-graph --dtype fp16 --output 128
   chip bench llama-3.1-8b --engine hf-eager --sdpa flash --batch 1,8,32 --prompt 128,1024
   chip bench qwen2.5-7b --engine vllm --python /opt/vllm/bin/python
+  chip bench llama-3.1-8b --engine vllm --workload azure-conversation --rate 4,12,0 --requests 300 -o traffic.json
   chip bench ./my-model --engine hf-eager --prompt-text "What is a roofline?" --system "Be brief."
   chip bench llama-3.1-8b qwen3-8b --engine hf-eager,hf-graph -o results.json --json
 """
@@ -74,6 +75,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--trust-remote-code", action="store_true", help="run code that comes with a model")
     add("--python", metavar="FILE", default="", help="interpreter of the engine's own environment (vllm)")
     add("--engine-setting", metavar="KEY=VALUE", action="append", default=[], help="for the engine; may be repeated")
+    add("--workload", default="", help="live traffic instead of batches (vllm), as in `chip simulate`")
+    add("--rate", default="", help="of --workload: requests a second, several with commas, 0 for all at once")
+    add("--requests", type=int, default=None, help="of --workload: how many [all of a file, else 1000]")
+    add("--seed", type=int, default=0, help="of a synthetic --workload [%(default)s]")
     add("-o", "--out", dest="file", metavar="FILE", type=Path, default=FILE, help="file of runs [%(default)s]")
     add("--traces", metavar="DIR", type=Path, help="vllm: also keep every launch of a step of each point, as a trace")
     add("--force", action="store_true", help="measure although somebody else uses the GPU")
@@ -82,6 +87,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     points = _points(args)
+    if args.workload:
+        return _traffic(args)
+    if args.rate or args.requests:
+        raise ChipError("--rate and --requests are of traffic; give --workload too")
     from chip.measure.device import default_device, open_device, refuse_busy
     from chip.run import grid
 
@@ -98,6 +107,44 @@ def run(args: argparse.Namespace) -> int:
     print(json.dumps(document(found, str(args.file)), indent=1) if args.json else render(found))
     print(f"wrote {args.file}", file=sys.stderr)
     return 1 if any(r.status == "failed" for r in found) else 0
+
+
+def _traffic(args: argparse.Namespace) -> int:
+    """The workload for real; see chip.run.traffic."""
+    from chip.cli.bench_traffic_text import document, render
+    from chip.simulate.simulation import traffic
+
+    if args.engine != "vllm":
+        raise ChipError(f"--workload runs on vllm, whose scheduler serves live traffic; not on {args.engine}")
+    if args.prompt_text:
+        raise ChipError("--workload has lengths of its own; --prompt-text does not go with it")
+    words = args.rate.split(",") if args.rate else [""]
+    made = [traffic(args.workload, args.requests, _rate(word), args.seed) for word in words]
+    if any(w.users for w in made):
+        raise ChipError("--workload closed:...: only planned arrivals can be run; take poisson, gamma or a trace")
+    from chip.measure.device import default_device, open_device, refuse_busy
+    from chip.run.traffic import measure
+
+    device = open_device(args.device or default_device())
+    longest = [(1, max(max(w.prompt) for w in made))]
+    jobs = [_job(args, model, longest, device) for model in args.models]
+    if not args.force:
+        refuse_busy(device)
+
+    def tell(text: str) -> None:
+        print(f"chip bench: {text}", file=sys.stderr)
+
+    found = measure(jobs, [(w.rate_per_s, w) for w in made], args.seed, args.file, device, tell)
+    print(json.dumps(document(found, str(args.file)), indent=1) if args.json else render(found))
+    print(f"wrote {args.file}", file=sys.stderr)
+    return 1 if any(r.status != "ok" for r in found) else 0
+
+
+def _rate(word: str) -> float | None:
+    try:
+        return float(word) if word else None
+    except ValueError:
+        raise ChipError(f"--rate {word[:40]!r}: must be requests a second, as in 5 or 5,10,20") from None
 
 
 def _points(args: argparse.Namespace) -> list[tuple[int, int]]:

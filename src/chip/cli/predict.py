@@ -7,6 +7,7 @@ read as JSON Lines from stdin, one answer a line: that is a sweep. Options stand
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from pathlib import Path
@@ -69,6 +70,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--timeline", metavar="FILE", default="", help="write a predicted step, host and device, as a Perfetto trace"
     )
     parser.add_argument("--launch-ns", metavar="NS", type=float, default=0.0, help=LAUNCH)
+    parser.add_argument("--jobs", type=int, default=1, help="of MODEL -: processes, 0 for one a core [%(default)s]")
+    parser.add_argument("--ray", metavar="ADDRESS", default="", help="of MODEL -: a Ray cluster, local or its address")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -84,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
         if args.trace:
             raise ChipError("--trace takes one MODEL, not scenarios from stdin")
         given = {k: getattr(args, k) for k in request.DEFAULTS}  # options stand in for keys that a line leaves out
+        if args.jobs != 1 or args.ray:
+            return _spread(given, about, args.jobs, args.ray)
         return answer_stdin(lambda question: request.answer_line(question, given, about))
     values = {"model": args.model, **{k: getattr(args, k) for k in request.DEFAULTS}}
     found = _traced(values) if args.trace else request.answer(values, about)
@@ -96,6 +101,21 @@ def run(args: argparse.Namespace) -> int:
     for note in found["notes"]:
         print(f"note: {note}", file=sys.stderr)
     return 0
+
+
+def _spread(given: dict[str, Any], about: request.Options, jobs: int, ray: str) -> int:
+    from chip.simulate.jobs import pool_of
+    from chip.simulate.sweep import answers
+
+    failed = 0
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    for line in answers(sys.stdin, given, about, pool_of(jobs, ray)):
+        failed += line.startswith('{"error"')
+        print(line)
+    if failed:
+        print(f"chip: {failed} line{'s' if failed > 1 else ''} could not be answered", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def _traced(values: dict[str, Any]) -> dict[str, Any]:

@@ -71,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         return ledger_text.run(args)
     if args.suite:
         return _published(args)
+    if traffic_files := _traffic_files(args.runs):
+        return _traffic(args, traffic_files)
     sources = judge.read(Path(f) for f in args.runs)
     gpu = judge.gpu_of(sources, args.gpu)
     answers = peers.read(Path(args.peers)) if args.peers else None
@@ -109,6 +111,45 @@ def _published(args: argparse.Namespace) -> int:
         artifact.write(Path(args.output), artifact.new(public.SCHEMA, data, {}))
         print(f"wrote {args.output}", file=sys.stderr)
     return 0
+
+
+def _traffic_files(given: Sequence[str]) -> list[Path]:
+    """Files of served traffic among those given; they are not judged together with static batches."""
+    from chip.simulate.recorded import is_traffic
+
+    files = [f for name in given for f in (sorted(Path(name).glob("*.json")) if Path(name).is_dir() else [Path(name)])]
+    found = [f for f in files if is_traffic(f)]
+    if found and len(found) < len(files):
+        other = next(f for f in files if f not in found)
+        raise ChipError(f"{other} holds batches and {found[0]} live traffic: judge them by two commands")
+    return found
+
+
+def _traffic(args: argparse.Namespace, files: Sequence[Path]) -> int:
+    from chip.cli.validate_traffic_text import render as render_traffic
+    from chip.validate import traffic
+
+    for option in ("ablate", "leave_one_model_out", "peers", "plot", "engine_profile"):
+        if getattr(args, option):
+            raise ChipError(f"--{option.replace('_', '-')} is of static batches; {files[0]} holds live traffic")
+    points, left_out = traffic.judge(files, args.gpu)
+    if not points:
+        raise ChipError(f"no run could be judged; the first: {left_out[0] if left_out else 'the files hold none'}")
+    made = traffic.document(points, left_out)
+    print(json.dumps(made, indent=1) if args.json else render_traffic(made))
+    for line in left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    if args.output:
+        data = {k: v for k, v in made.items() if k != "schema"}
+        artifact.write(Path(args.output), artifact.new(traffic.SCHEMA, data, {}, [artifact_id(f) for f in files]))
+        print(f"wrote {args.output}", file=sys.stderr)
+    return 0
+
+
+def artifact_id(path: Path) -> str:
+    from chip.simulate.recorded import TrafficRun
+
+    return artifact.read(path, TrafficRun.SCHEMA).id
 
 
 def _terms(given: Sequence[str], sources: Sequence[judge.Source], engine: str) -> judge.Terms:

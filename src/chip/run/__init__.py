@@ -30,7 +30,7 @@ MAX_SECONDS = 60.0
 TIMEOUT_S = 600.0
 ENERGY_S = 2.0
 HF_PARTS = ("model", "steps", "session", "recording", "clock", "energy", "busy", "pace", "text")
-NOT_ENGINES = (*HF_PARTS, "grid", "calibration", "precision", "vllm_worker", "vllm_protocol", "vllm_trace")
+NOT_ENGINES = (*HF_PARTS, "grid", "calibration", "precision", "traffic", "vllm_worker", "vllm_protocol", "vllm_trace")
 
 
 class Lost(ChipError):

@@ -3,7 +3,8 @@
 `chip.run.vllm` starts this file with any interpreter that has vLLM; it imports nothing of chip. Whatever vLLM and its
 libraries print goes to stderr, so that nothing can break into the answers.
 
-Requests: `open`, then for each point `prepare`, `repeat` as often as wanted, `profile`; the end of stdin ends it all.
+Requests: `open`, then for each point `prepare`, `repeat` as often as wanted, `profile`, or `traffic`; the end of stdin
+ends it all.
 An answer is {"ok": {...}} or {"error": "one line", "kind": ..., "fatal": true when the engine is of no more use}.
 """
 
@@ -47,6 +48,8 @@ FIRST_TOKEN = 3  # prompts leave out the lowest ids, which often mean the end of
 LAST_TOKEN = 30000  # ... and the highest, where special tokens and unused rows lie
 WARM_S = 0.3  # of load before anything counts: clocks rise, and what is met for the first time is met
 WARM_TOKENS = 8
+WARM_REQUESTS, WARM_APART_S = 20, 0.03  # before traffic: so many of its lengths, and so long between two
+NAP_S = 0.001  # at most, while nothing is there to do
 LAUNCHES, BATCHES, UNDISTURBED = 200, 3, 4  # as chip.run.pace, which cannot be imported where this runs
 PROFILED_STEPS = 4  # decode steps under the profiler
 SHORT_GAP_NS = 10_000  # a pause no longer than this lies between two kernels of one launch; a longer one is the host's
@@ -80,6 +83,48 @@ class Tap:
     def __call__(self) -> Any:
         self.last = self.take()
         return self.last
+
+
+class HostClock:
+    """How long the host takes for its parts of a step while traffic runs: scheduling, the scheduler's update with new
+    tokens, handing them out, and admitting a request. A part that this version of vLLM has elsewhere is left out."""
+
+    def __init__(self, engine: Any) -> None:
+        core = getattr(engine.engine_core, "engine_core", None)
+        scheduler = getattr(core, "scheduler", None)
+        self.parts = {
+            "schedule": (scheduler, "schedule"),
+            "update": (scheduler, "update_from_output"),
+            "hand_out": (getattr(engine, "output_processor", None), "process_outputs"),
+            "admit": (engine, "add_request"),
+        }
+        self.spent: dict[str, list[float]] = {}
+
+    def __enter__(self) -> HostClock:
+        for name, (owner, method) in self.parts.items():
+            if inner := getattr(owner, method, None):
+                setattr(owner, method, self.timed(name, inner))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for owner, method in self.parts.values():
+            if owner is not None and method in getattr(owner, "__dict__", {}):
+                delattr(owner, method)  # that of the class is found again
+
+    def timed(self, name: str, inner: Any) -> Any:
+        spent = self.spent.setdefault(name, [])
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                spent.append(time.perf_counter() - began)
+
+        return call
+
+    def means(self) -> dict[str, float]:
+        return {name: round(sum(s) / len(s), 9) for name, s in self.spent.items() if s}
 
 
 class Server:
@@ -198,6 +243,74 @@ class Server:
             found["decode"] = on_device(self.profiled_decode(steps, steps + ahead), steps, kernels, events)
         return found
 
+    def traffic(self, requests: list[list[float]], blocks: list[list[int]], block_tokens: int) -> dict[str, Any]:
+        """Requests (arrival in seconds, prompt, output) by the clock, admitted between steps; when each had its first
+        and its last token, in seconds from the start, -1 where the engine rejected it."""
+        ids = blocks or [[]] * len(requests)
+        prompts = [self.prompt_of(i, int(r[1]), ids[i], block_tokens) for i, r in enumerate(requests)]
+        self.warm(requests)
+        if hasattr(self.llm, "reset_prefix_cache"):
+            self.llm.reset_prefix_cache()
+        paces = [launch_ns()]
+        with HostClock(self.llm.llm_engine) as host:
+            found = self.by_the_clock(requests, prompts)
+        return {
+            **found,
+            "host_s": host.means(),
+            "launch_ns": [ns for ns in (*paces, launch_ns()) if ns],
+            "memory": memory(),
+        }
+
+    def by_the_clock(self, requests: list[list[float]], prompts: list[list[int]]) -> dict[str, Any]:
+        engine, n, sent, steps = self.llm.llm_engine, len(requests), 0, 0
+        first, last, count = [-1.0] * n, [-1.0] * n, [0] * n
+        began = time.perf_counter()
+        while sent < n or engine.has_unfinished_requests():
+            now = time.perf_counter() - began
+            while sent < n and requests[sent][0] <= now:
+                # a request that it refuses (a prompt too long) is answered by nothing
+                with contextlib.suppress(ValueError):
+                    engine.add_request(str(sent), {"prompt_token_ids": prompts[sent]}, delta(int(requests[sent][2])))
+                sent += 1
+            if engine.has_unfinished_requests():
+                outputs = engine.step()
+                steps += 1
+                now = time.perf_counter() - began
+                for o in outputs:
+                    i, tokens = int(o.request_id), len(o.outputs[0].token_ids) if o.outputs else 0
+                    count[i] += tokens
+                    first[i] = now if tokens and first[i] < 0 else first[i]
+                    last[i] = now if o.finished else last[i]
+            elif sent < n:
+                time.sleep(max(0.0, min(NAP_S, requests[sent][0] - (time.perf_counter() - began))))
+        return {
+            "first_s": [round(t, 6) for t in first],
+            "last_s": [round(t, 6) for t in last],
+            "output": [c or int(r[2]) for c, r in zip(count, requests)],
+            "steps": steps,
+            "wall_s": round(time.perf_counter() - began, 6),
+        }
+
+    def warm(self, requests: list[list[float]]) -> None:
+        """Other prompts of the same lengths, all at once and then one by one: nothing is met for the first time
+        later."""
+        few = sorted(requests, key=lambda r: r[1])[:: max(1, len(requests) // WARM_REQUESTS)]
+        longest = int(self.llm.llm_engine.vllm_config.model_config.max_model_len) - WARM_TOKENS - 1
+        rows = [[0.0, min(int(r[1]), longest), min(int(r[2]), WARM_TOKENS)] for r in few]
+        prompts = [self.prompt_of(-1 - i, int(r[1]), [], 1) for i, r in enumerate(rows)]
+        self.by_the_clock(rows, prompts)
+        self.by_the_clock([[WARM_APART_S * i, *r[1:]] for i, r in enumerate(rows)], prompts)
+
+    def prompt_of(self, seed: int, tokens: int, blocks: list[int], block_tokens: int) -> list[int]:
+        """Random tokens; pieces of equal ids are equal."""
+        most = min(int(self.llm.llm_engine.vllm_config.model_config.get_vocab_size()), LAST_TOKEN)
+        ids: list[int] = []
+        for block in blocks:
+            rng = random.Random(f"block {block}")
+            ids += [rng.randrange(FIRST_TOKEN, most) for _ in range(min(block_tokens, tokens - len(ids)))]
+        rng = random.Random(f"request {seed}")
+        return ids + [rng.randrange(FIRST_TOKEN, most) for _ in range(tokens - len(ids))]
+
     # -- work ---------------------------------------------------------------------------------------------------------
     def once(self, output: int) -> tuple[list[int], list[Any]]:
         """All requests at once, as `LLM.generate` runs them: when they were submitted, and when every one of them had
@@ -227,6 +340,13 @@ class Server:
         finally:
             while engine.has_unfinished_requests():
                 engine.step()
+
+
+def delta(output: int) -> Any:
+    """As `greedy`, and every step shows its new tokens."""
+    params = greedy(output)
+    params.output_kind = importlib.import_module("vllm.sampling_params").RequestOutputKind.DELTA
+    return params
 
 
 def greedy(output: int) -> Any:

@@ -91,6 +91,7 @@ class SamplingParams:
     max_tokens: int = 16
     ignore_eos: bool = False
     detokenize: bool = True
+    output_kind: object = None
 
 
 @dataclass
@@ -100,6 +101,7 @@ class Out:
     request_id: str
     new_token_ids: list = field(default_factory=list)
     token_ids: list = field(default_factory=list)
+    finished: bool = False
 
     @property
     def outputs(self):
@@ -119,6 +121,7 @@ class Request:
     computed: int = 0  # prompt tokens scheduled
     scheduled: int = 0  # output tokens scheduled
     tokens: list = field(default_factory=list)
+    delta: bool = False  # every step's tokens are shown, not only the whole
 
 
 class Core:
@@ -164,11 +167,22 @@ class Engine:
     def has_unfinished_requests(self):
         return bool(self.engine_core.requests)
 
+    def add_request(self, request_id, prompt, params):
+        ids = prompt["prompt_token_ids"]
+        if len(ids) >= self.vllm_config.model_config.max_model_len:
+            raise ValueError("the prompt is longer than the model's context")
+        assert (params.temperature, params.ignore_eos, params.output_kind.name) == (0, True, "DELTA")
+        self.engine_core.requests.append(Request(request_id, len(ids), params.max_tokens, delta=True))
+
     def step(self):
-        self.engine_core.get_output()
+        given = self.engine_core.get_output().outputs
         done = [r for r in self.engine_core.requests if len(r.tokens) == r.most]
         self.engine_core.requests = [r for r in self.engine_core.requests if len(r.tokens) < r.most]
-        return [Out(r.id, token_ids=r.tokens) for r in done]
+        new = {o.request_id: o.new_token_ids for o in given}
+        deltas = [r for r in (*self.engine_core.requests, *done) if r.delta and r.id in new]
+        return [Out(r.id, token_ids=new[r.id], finished=len(r.tokens) == r.most) for r in deltas] + [
+            Out(r.id, token_ids=r.tokens, finished=True) for r in done if not r.delta
+        ]
 
 
 def positions(model):

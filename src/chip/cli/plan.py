@@ -1,0 +1,122 @@
+"""Plan a fleet: for each choice of GPU, tensor parallelism and dtype the highest rate that keeps a promise, how many
+replicas the asked rate needs, what they cost, and what limits them.
+
+The promise is of percentiles: --slo ttft_p99=500ms,tpot_p99=40ms. Prices are your own, for one GPU and hour
+(--price h100=2.5,h200=3.5, a file, or `example` for the bundled one); without them the fewest GPUs win. Choices whose
+90 % intervals overlap are tied. A choice that does not fit or cannot keep the promise says so; the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from chip import artifact
+from chip.cli.text import number, table
+from chip.types import ChipError
+
+HELP = "which GPUs and how many keep an SLO at a request rate, and what they cost"
+EPILOG = """\
+  chip plan llama-3.1-8b --workload azure-conversation --rate 50 --slo ttft_p99=500ms,tpot_p99=40ms \\
+      --gpu h100,h200,l40s --tp 1,2,4,8 --price h100=2.5,h200=3.5,l40s=1 --jobs 2
+  chip plan llama-3.1-70b --workload poisson:prompt=800,output=200 --rate 10 --slo ttft_p95=1s --gpu h200 --tp 2,4,8
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from chip.simulate.plan import REQUESTS
+
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="bundled name, config.json, its folder, or hub id")
+    add("--workload", required=True, help="bundled trace, file of requests, or synthetic traffic (`chip simulate`)")
+    add("--rate", type=float, required=True, help="requests a second that the fleet must serve")
+    add("--slo", required=True, metavar="GOALS", help="ttft_p99=500ms,tpot_p99=40ms; p50, p90, p95 or p99")
+    add("--gpu", default="h200", help="several with commas [%(default)s]")
+    add("--tp", default="1", help="several with commas [%(default)s]")
+    add("--dtype", default="bf16", help="several with commas [%(default)s]")
+    add("--engine", default="vllm", help="[%(default)s]")
+    add("--price", default="", metavar="PRICES", help="of a GPU for an hour: h100=2.5,h200=3.5, a file, or example")
+    add("--requests", type=int, default=REQUESTS, help="of each simulation [%(default)s]")
+    add("--seed", type=int, default=0, help="of synthetic traffic [%(default)s]")
+    add("--engine-setting", metavar="KEY=VALUE", action="append", default=[], help="as in `chip simulate`")
+    add("--no-intervals", action="store_true", help="find rates only: about twice as fast")
+    add("--jobs", type=int, default=1, help="processes; 0 for one a core [%(default)s]")
+    add("--ray", metavar="ADDRESS", default="", help="spread over a Ray cluster instead: local, or its address")
+    add("--plot", metavar="FILE", type=Path, help="draw cost or GPUs against the rate that is kept (.svg)")
+    add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from chip.report import traffic_plot
+    from chip.simulate import prices, settings
+    from chip.simulate.jobs import pool_of
+    from chip.simulate.plan import plan
+
+    if args.plot is not None and args.plot.suffix != ".svg":
+        raise ChipError(f"--plot {args.plot}: must end in .svg")
+    if not all(word.strip().isdecimal() and 1 <= int(word) <= 1024 for word in args.tp.split(",")):
+        raise ChipError(f"--tp {args.tp[:40]!r}: must be whole numbers like 1,2,4")
+    found = plan(
+        args.model,
+        workload=args.workload,
+        rate=args.rate,
+        goals=args.slo,
+        gpus=args.gpu.split(","),
+        tps=[int(word) for word in args.tp.split(",")],
+        dtypes=args.dtype.split(","),
+        engine=args.engine,
+        prices=prices.parse(args.price),
+        requests=args.requests,
+        seed=args.seed,
+        engine_settings=settings.parse(args.engine_setting),
+        intervals=not args.no_intervals,
+        pool=pool_of(args.jobs, args.ray, _progress if sys.stderr.isatty() else None),
+    ).json()
+    if args.plot:
+        artifact.write_text(args.plot, traffic_plot.pareto(found))
+    print(json.dumps(found, indent=1, allow_nan=False) if args.json else render(found))
+    for note in found["notes"]:
+        print(f"note: {note}", file=sys.stderr)
+    return 0 if any(c["status"] == "ok" for c in found["choices"]) else 1
+
+
+def render(a: dict[str, object]) -> str:
+    promised = ", ".join(f"{name} {ms:g} ms" for name, ms in a["slo"].items())  # type: ignore[attr-defined]
+    head = f"{a['model']}: {a['rate_per_s']:g} requests/s of {a['workload']} within {promised}"
+    choices: list[dict[str, object]] = a["choices"]  # type: ignore[assignment]
+    rows = [_row(c) for c in choices if c["status"] == "ok"]
+    parts = [head, ""]
+    if rows:
+        right = ("rate a replica", "replicas", "GPUs", "cost/h", "cost/M tokens", "J/token")
+        parts += [table(rows, right=right, keep=tuple(rows[0])), "", "=: tied with the line above, intervals overlap"]
+    for c in choices:
+        if c["status"] != "ok":
+            parts.append(f"{c['tp']} x {c['gpu']} ({c['dtype']}): {c['status']}: {c['reason']}")
+    return "\n".join(parts)
+
+
+def _row(c: dict[str, object]) -> dict[str, str]:
+    low, high = c["interval"]  # type: ignore[misc]
+
+    def amount(key: str) -> str:
+        return f"{c[key]:.3g}" if c[key] is not None else "-"
+
+    return {
+        "": "=" if c["tied"] else "",
+        "GPU": f"{c['tp']} x {c['gpu']}",
+        "dtype": str(c["dtype"]),
+        "rate a replica": number(float(str(c["max_rate_per_s"])), 3),
+        "90 % interval": f"{number(low, 3)} - {number(high, 3)}",  # type: ignore[has-type]
+        "replicas": str(c["replicas"]),
+        "GPUs": str(c["gpus"]),
+        "cost/h": amount("cost_per_hour"),
+        "cost/M tokens": amount("cost_per_million_tokens"),
+        "J/token": amount("joules_per_output_token"),
+        "limited by": str(c["limited_by"]),
+    }
+
+
+def _progress(done: int, total: int) -> None:
+    print(f"\r{done} of {total} choices", end="\n" if done == total else "", file=sys.stderr, flush=True)

@@ -1,0 +1,122 @@
+"""Simulate live traffic: requests arrive, wait, share steps and compete for memory, as in vLLM's scheduler.
+
+WORKLOAD is a bundled trace (azure-conversation, azure-code, mooncake-conversation), a JSON Lines file of
+{"arrival_s", "prompt", "output"[, "blocks": [ids]]}, or synthetic: poisson, gamma (bursty), uniform, closed (a loop of
+users) or batch (all at once), as in poisson:prompt=400~0.9,output=120~0.8 (median and spread) or closed:users=16.
+TTFT is from the planned arrival to the end of the step that gives the first token; TPOT is (last - first) / (output -
+1). The engine runs in the caller's process; requests are admitted between its steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from chip import artifact
+from chip.cli.simulate_text import render, render_sweep
+from chip.types import ChipError
+
+HELP = "live traffic on an engine: TTFT, TPOT, queues, goodput and energy at a request rate"
+EPILOG = """\
+  chip simulate llama-3.1-8b --gpu h200 --workload azure-conversation --rate 12 --slo ttft=500ms,tpot=40ms
+  chip simulate llama-3.1-8b --workload poisson:prompt=512,output=128 --rate 5,10,20,40 --plot latency.svg
+  chip simulate qwen3-8b --workload mooncake-conversation --rate 2 --replicas 2 --router prefix
+  chip simulate llama-3.1-8b --workload my.jsonl --engine-setting max_num_seqs=64,enable_prefix_caching=false --json
+"""
+SWEEP = "chip.simulations/1"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from chip.simulate.setup import DEFAULTS as d
+
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="bundled name, config.json, its folder, or hub id")
+    add("--workload", required=True, help="bundled trace, file of requests, or synthetic traffic")
+    add("--gpu", default=d["gpu"], help="bundled name, profile or datasheet file, or sm_90:80GB [%(default)s]")
+    add("--engine", default=d["engine"], help="[%(default)s]")
+    add("--dtype", default=d["dtype"], help="[%(default)s]")
+    add("--tp", type=int, default=d["tp"], help="GPUs that share each layer (tensor parallel) [%(default)s]")
+    add("--rate", default="", help="requests a second, several with commas, 0 for all at once [as in the workload]")
+    add("--requests", type=int, default=None, help="how many [all of a file, else 1000]")
+    add("--seed", type=int, default=d["seed"], help="of synthetic traffic and of intervals [%(default)s]")
+    add(
+        "--engine-setting", metavar="KEY=VALUE", action="append", default=[],
+        help="max_num_seqs, max_num_batched_tokens, enable_prefix_caching, num_gpu_blocks, ...; vLLM's names",
+    )  # fmt: skip
+    add("--launch-ns", metavar="NS", type=float, default=0.0, help="the host's pace, as in `chip predict` [the terms']")
+    add("--replicas", type=int, default=d["replicas"], help="engines side by side [%(default)s]")
+    add("--router", default=d["router"], help="round-robin, least-loaded or prefix [%(default)s]")
+    add("--slo", default="", metavar="GOALS", help="of each request, for goodput: ttft=500ms,tpot=40ms")
+    add("--draws", type=int, default=d["draws"], help="simulations for 90 %% intervals, 0 for none [%(default)s]")
+    add("--no-intervals", action="store_true", help="the same as --draws 0")
+    add("--jobs", type=int, default=1, help="processes for draws and rates; 0 for one a core [%(default)s]")
+    add("--ray", metavar="ADDRESS", default="", help="spread over a Ray cluster instead: local, or its address")
+    add("--requests-out", metavar="FILE", type=Path, help="write every request as JSON Lines")
+    add("--timeline", metavar="FILE", type=Path, help="write queue, batch and KV use over time as JSON")
+    add("--plot", metavar="FILE", type=Path, help="draw that, or latency against rate where there are several (.svg)")
+    add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from chip.report import traffic_plot
+    from chip.simulate import settings
+    from chip.simulate.jobs import pool_of
+    from chip.simulate.simulation import sweep
+
+    rates: list[float | None] = [_rate(word) for word in args.rate.split(",")] if args.rate else [None]
+    for path in (args.requests_out, args.timeline, args.plot):
+        if path is not None:
+            artifact.refuse_folder(path)
+    if len(rates) > 1 and (args.requests_out or args.timeline):
+        raise ChipError("--requests-out and --timeline are of one rate")
+    if args.plot is not None and args.plot.suffix != ".svg":
+        raise ChipError(f"--plot {args.plot}: must end in .svg")
+    given = settings.parse(args.engine_setting)
+    pool = pool_of(args.jobs, args.ray, _progress if sys.stderr.isatty() else None)
+
+    found = sweep(
+        args.model,
+        rates,
+        pool,
+        workload=args.workload,
+        gpu=args.gpu,
+        engine=args.engine,
+        dtype=args.dtype,
+        tp=args.tp,
+        requests=args.requests,
+        seed=args.seed,
+        replicas=args.replicas,
+        router=args.router,
+        engine_settings=given,
+        launch_ns=args.launch_ns,
+        goals=args.slo,
+        draws=0 if args.no_intervals else args.draws,
+        timeline=bool(args.timeline or args.plot) and len(rates) == 1,
+    )
+    if args.requests_out:
+        artifact.write_text(args.requests_out, "".join(line + "\n" for line in found[0].per_request()))
+    if args.timeline:
+        artifact.write_text(args.timeline, json.dumps(found[0].timeline_json()) + "\n")
+    if args.plot:
+        artifact.write_text(args.plot, traffic_plot.svg([s.json() for s in found], found[0].timeline_json()))
+    if args.json:
+        several = {"schema": SWEEP, "simulations": [s.json() for s in found]}
+        print(json.dumps(several if len(found) > 1 else found[0].json(), indent=1, allow_nan=False))
+    else:
+        print(render(found[0].json()) if len(found) == 1 else render_sweep([s.json() for s in found]))
+    for note in dict.fromkeys(note for s in found for note in s.notes):
+        print(f"note: {note}", file=sys.stderr)
+    return 0
+
+
+def _rate(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise ChipError(f"--rate {word[:40]!r}: must be requests a second, as in 5 or 5,10,20") from None
+
+
+def _progress(done: int, total: int) -> None:
+    print(f"\r{done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)

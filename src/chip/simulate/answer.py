@@ -1,0 +1,179 @@
+"""The answer to a simulation: figures of all requests, of the cache, of the GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chip.simulate import figures, slo
+from chip.simulate.figures import Percentiles
+from chip.simulate.fleet import Served
+from chip.simulate.setup import Question, Setup
+from chip.simulate.step_time import StepTimes
+from chip.simulate.timeline import Timeline
+from chip.simulate.workload import Workload
+
+SCHEMA = "chip.simulation/1"
+TIMELINE = "chip.timeline/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """The answer. Times are of requests that were answered; `interval` holds the 90 % interval of each figure."""
+
+    question: Question
+    workload: str
+    rate_per_s: float
+    users: int  # of a closed loop; 0 where arrivals are planned
+    seed: int
+    requests: int
+    completed: int
+    rejected: int
+    shortened: int
+    duration_s: float
+    output_tokens_per_s: float
+    requests_per_s: float
+    ttft_ms: Percentiles | None
+    tpot_ms: Percentiles | None
+    e2e_ms: Percentiles | None
+    queue_ms: Percentiles | None
+    goodput: dict[str, Any] | None
+    kv: dict[str, float]
+    preemptions: int
+    cache_hit_rate: float
+    energy: dict[str, float] | None
+    gpu_busy: float
+    steps: int
+    settings: dict[str, Any]
+    interval: dict[str, Any] | None
+    notes: list[str] = field(default_factory=list)
+    served: Served | None = None
+    timelines: tuple[Timeline, ...] = ()
+
+    def json(self) -> dict[str, Any]:
+        q = self.question
+        out: dict[str, Any] = {"schema": SCHEMA, "model": q.model, "gpu": q.gpu, "engine": q.engine, "dtype": q.dtype}
+        out |= {"tp": q.tp, "replicas": q.replicas, "router": q.router, "workload": self.workload}
+        for name in ("rate_per_s", "users", "seed", "requests", "completed", "rejected", "shortened"):
+            out[name] = short(getattr(self, name))
+        for name in ("duration_s", "output_tokens_per_s", "requests_per_s"):
+            out[name] = short(getattr(self, name))
+        for name in figures.FIGURES:
+            found = getattr(self, name)
+            out[name] = {k: short(v) for k, v in found._asdict().items()} if found else None
+        for name in ("goodput", "kv", "preemptions", "cache_hit_rate", "energy", "gpu_busy", "steps", "settings"):
+            out[name] = short(getattr(self, name))
+        out["interval"] = self.interval
+        out["notes"] = self.notes
+        return out
+
+    def per_request(self) -> Iterator[str]:
+        """One JSON line for each request, in the order of the workload; times in seconds from the start."""
+        assert self.served is not None
+        done = self.served
+        for i in range(len(done.arrival_s)):
+            row: dict[str, Any] = {"request": i, "arrival_s": done.arrival_s[i]}
+            if done.last_s[i] < 0:
+                row["status"] = "rejected"
+            else:
+                row |= {"status": "ok", "scheduled_s": done.queue_s[i], "first_s": done.first_s[i]}
+                row |= {"last_s": done.last_s[i], "output": done.output[i], "replica": done.replica[i]}
+                row |= {"cached": done.cached[i], "preempted": done.preempted[i]}
+            yield json.dumps({k: round(v, 6) if isinstance(v, float) else v for k, v in row.items()})
+
+    def timeline_json(self) -> dict[str, Any]:
+        blocks = self.kv["blocks"]
+        return {"schema": TIMELINE, "replicas": [t.json(int(blocks)) for t in self.timelines]}
+
+
+def short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, dict):
+        return {k: short(v) for k, v in value.items()}
+    return value
+
+
+def answer(
+    q: Question, made: Setup, w: Workload, done: Served, seed: int, targets: Sequence[slo.Target] = ()
+) -> Simulation:
+    by_metric = figures.latencies(done)
+    of = {m: figures.percentiles([1e3 * v for v in by_metric[m]]) for m in by_metric}
+    answered = [i for i in range(len(w)) if done.last_s[i] >= 0]
+    begin = min((done.arrival_s[i] for i in answered), default=0.0)
+    duration = max((done.last_s[i] for i in answered), default=begin) - begin
+    tokens = sum(done.output[i] for i in answered)
+    engines = done.engines
+    notes = [*w.notes, *made.notes, *_said(w, done, made.longest)]
+    total_prompt = sum(e.prompt_tokens + e.found_tokens for e in engines)
+    return Simulation(
+        question=q,
+        workload=w.name,
+        rate_per_s=w.rate_per_s,
+        users=w.users,
+        seed=seed,
+        requests=len(w),
+        completed=len(answered),
+        rejected=len(done.rejected),
+        shortened=done.shortened,
+        duration_s=duration,
+        output_tokens_per_s=tokens / duration if duration else 0.0,
+        requests_per_s=len(answered) / duration if duration else 0.0,
+        ttft_ms=of["ttft"],
+        tpot_ms=of["tpot"],
+        e2e_ms=of["e2e"],
+        queue_ms=of["queue"],
+        goodput=_goodput(done, len(w), duration, targets) if targets else None,
+        kv=_kv(made, done, duration),
+        preemptions=sum(e.preemptions for e in engines),
+        cache_hit_rate=sum(e.found_tokens for e in engines) / total_prompt if total_prompt else 0.0,
+        energy=_energy(made.surface.times, q, done, duration, tokens),
+        gpu_busy=sum(e.busy_s for e in engines) / (duration * len(engines)) if duration else 0.0,
+        steps=sum(e.steps for e in engines),
+        settings={n: getattr(made.settings, n) for n in made.settings.__slots__}
+        | {"num_gpu_blocks": made.blocks + 1, "max_model_len": made.longest},
+        interval=None,
+        notes=notes,
+    )
+
+
+def _said(w: Workload, done: Served, longest: int) -> list[str]:
+    notes = []
+    if done.rejected:
+        i = done.rejected[0]
+        notes.append(
+            f"{len(done.rejected)} of {len(w)} requests were rejected, as vLLM does: the prompt leaves no room in the "
+            f"context of {longest} tokens (the first is request {i}, of {w.prompt[i]})"
+        )
+    if done.shortened:
+        notes.append(f"{done.shortened} answers were cut off where the context of {longest} tokens ends")
+    return notes
+
+
+def _goodput(done: Served, asked: int, duration: float, targets: Sequence[slo.Target]) -> dict[str, Any]:
+    good = sum(figures.meets(done, i, targets) for i in range(asked))
+    return {
+        "slo": {t.name: t.seconds * 1e3 for t in targets},
+        "share": good / asked,
+        "requests_per_s": good / duration if duration else 0.0,
+    }
+
+
+def _kv(made: Setup, done: Served, duration: float) -> dict[str, float]:
+    held = sum(e.used_block_s for e in done.engines)
+    return {
+        "blocks": made.blocks,
+        "mean_share": held / (made.blocks * duration * len(done.engines)) if duration else 0.0,
+        "peak_share": max(e.peak_blocks for e in done.engines) / made.blocks,
+    }
+
+
+def _energy(times: StepTimes, q: Question, done: Served, duration: float, tokens: int) -> dict[str, float] | None:
+    """All GPUs together, idle power included."""
+    idle_w = times.idle_w()
+    if idle_w is None or not tokens:
+        return None
+    joules = q.tp * (sum(e.joules for e in done.engines) + idle_w * duration * len(done.engines))
+    return {"joules": joules, "joules_per_output_token": joules / tokens, "mean_w": joules / duration}

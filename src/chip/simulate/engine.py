@@ -1,0 +1,375 @@
+"""One engine under live traffic: vLLM's scheduler, and the two queues its steps go through, host and device.
+
+Each step first gives one token to every decode, then fills what is left of the token budget with prompts, first come
+first served. With asynchronous scheduling the next step is scheduled while the last one runs, so a request that comes
+during step k waits for the rest of k and for k+1 before its prompt runs in k+2.
+
+Decodes are not walked one by one: all of them advance in every step, so that a counter of steps, the sum of their
+contexts and the steps at which they end say all. Steps with nothing else to do are taken together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heapify, heappop, heappush
+from math import ceil, inf
+from typing import Protocol
+
+from chip.simulate.kv_blocks import Blocks
+from chip.simulate.request import InFlight, Request
+from chip.simulate.settings import Settings
+from chip.simulate.step_time import end_of
+from chip.simulate.stretch import steps_until, total_s
+from chip.simulate.surface import MOST_GRAPH, Surface
+from chip.types import ChipError
+
+
+class Watch(Protocol):
+    """Told of every stretch of steps: `begin_s` and `end_s` by the host's clock."""
+
+    def __call__(self, engine: Engine, begin_s: float, end_s: float, steps: int, prompt_tokens: int) -> None: ...
+
+
+class Engine:
+    def __init__(
+        self, surface: Surface, settings: Settings, blocks: int, watch: Watch | None = None, merge: bool = True
+    ) -> None:
+        self.surface, self.settings = surface, settings
+        self.pool = Blocks(blocks, settings.block_size, settings.enable_prefix_caching)
+        self.watch, self.merge = watch, merge
+        self.now_s = 0.0  # the host's clock, between steps
+        self.device_free_s = 0.0
+        self.inbox: deque[Request] = deque()
+        self.waiting: deque[Request] = deque()
+        self.running: dict[Request, None] = {}  # in the order of admission
+        self.partial: Request | None = None  # whose prompt is not yet done; its `offset` is how much of it is
+        self.finished: list[Request] = []  # since somebody last looked
+        self._flight: deque[InFlight] = deque()
+        self._count = 0  # decode steps so far
+        self._decodes = 0
+        self._offsets = 0  # sum over decodes
+        self._residues = [0] * settings.block_size  # decodes that need a block when the count has this residue
+        self._ends: list[int] = []  # heap of counts at which decodes end
+        self._ending: dict[int, list[Request]] = {}
+        self._rested = False  # the next step is the first one after a pause
+        self._blocked = False  # the first waiting request could not be admitted, and nothing was freed since
+        self.steps = self.preemptions = self.prompt_tokens = self.found_tokens = self.peak_blocks = 0
+        self.busy_s = self.joules = self.used_block_s = 0.0
+
+    @property
+    def load(self) -> int:
+        """Requests it has not answered."""
+        return len(self.inbox) + len(self.waiting) + len(self.running)
+
+    def submit(self, request: Request) -> None:
+        self.inbox.append(request)
+
+    def advance(self, until_s: float, stop_at_finish: bool = False) -> None:
+        """Go on until the host, between two steps, has reached `until_s`, or there is nothing to do."""
+        while self.now_s < until_s:
+            if not (self.running or self.waiting or self._flight):
+                if not self.inbox:
+                    return
+                self.now_s = max(self.now_s, self.inbox[0].arrival_s)
+                if self.now_s >= until_s:
+                    return
+                self._admit_arrivals()
+                self.now_s += self.surface.wake_s()
+                self._rested = True
+            else:
+                self._admit_arrivals()
+            if not (self.merge and self._steps_together(until_s)):
+                self._one_step()
+            if stop_at_finish and self.finished:
+                return
+
+    def _admit_arrivals(self) -> None:
+        now = self.now_s
+        while self.inbox and self.inbox[0].arrival_s <= now:
+            request = self.inbox.popleft()
+            self.waiting.append(request)
+            self.now_s += self.surface.request_s(request.prompt)
+
+    def _one_step(self) -> None:
+        begin_s = self.now_s
+        first: list[Request] = []
+        ended: list[Request] = []
+        decodes, mean = self._decodes, self._mean()
+        if decodes:
+            if self._residues[self._count % self.settings.block_size] > self.pool.free:
+                self._preempt()
+                decodes, mean = self._decodes, self._mean()
+                chunks = self._continue(decodes, [], first)
+            else:
+                self.pool.take(self._residues[self._count % self.settings.block_size])
+                chunks = self._admit(decodes, self._continue(decodes, [], first), first)
+            self._count += 1
+            ended = self._end_decodes()
+        else:
+            chunks = self._admit(0, self._continue(0, [], first), first)
+        ended += self._begin_decodes(first)
+        if decodes or chunks:
+            self._launch(decodes, mean, chunks, first, ended)
+            self.steps += 1
+        elif not self._flight and not self.preemptions:
+            raise ChipError(f"request {self.waiting[0].index}: needs more KV blocks than the engine has")
+        used = self.pool.total - self.pool.free
+        self.peak_blocks = max(self.peak_blocks, used)
+        if self._flight and (len(self._flight) > 1 or not self.settings.async_scheduling or not (decodes or chunks)):
+            self._collect()
+        if self.watch:
+            self.watch(self, begin_s, self.now_s, 1 if decodes or chunks else 0, sum(new for new, _ in chunks))
+        self.used_block_s += used * (self.now_s - begin_s)
+
+    def _launch(
+        self, decodes: int, mean: float, chunks: list[tuple[int, int]], first: list[Request], ended: list[Request]
+    ) -> None:
+        surface = self.surface
+        tokens = decodes + sum(new for new, _ in chunks)
+        if chunks:
+            device_s, joules = surface.mixed(decodes, mean, chunks)
+            device_s *= surface.rested(tokens) if self._rested else 1.0
+        else:
+            line = surface.decode(decodes, mean)
+            device_s, joules = line.seconds, line.joules
+        prepare_s, launch_s, one_by_one = surface.host(decodes + len(chunks), tokens, not chunks)
+        ready_s = self.now_s + prepare_s
+        host_end_s = ready_s + launch_s
+        end_s = end_of(max(self.device_free_s, ready_s), host_end_s, device_s, one_by_one)
+        self.device_free_s, self.now_s = end_s, host_end_s
+        self._rested = False
+        self._flight.append(InFlight(end_s, first, ended))
+        self.busy_s += device_s
+        self.joules += joules
+
+    def _collect(self) -> None:
+        """Wait for the oldest step and take its tokens."""
+        step = self._flight.popleft()
+        self.now_s = max(self.now_s, step.end_s)
+        for request in step.first:
+            if request.first_s < 0:  # not one that comes back after a preemption
+                request.first_s = self.now_s
+        for request in step.ended:
+            request.last_s = self.now_s
+            del self.running[request]
+            self.pool.release(request.holding, request.prompt + request.output - 1, False)
+            self.finished.append(request)
+            self._blocked = False
+
+    def _mean(self) -> float:
+        return self._offsets / self._decodes + self._count if self._decodes else 0.0
+
+    # prompts
+
+    def _continue(self, decodes: int, chunks: list[tuple[int, int]], first: list[Request]) -> list[tuple[int, int]]:
+        """A prompt that the last step had no room to finish."""
+        request = self.partial
+        if request is None:
+            return chunks
+        room = self.settings.max_num_batched_tokens - decodes
+        past, wanted = request.offset, request.prompt + request.done
+        new = min(wanted - past, room)
+        if new <= 0:
+            return chunks
+        blocks = self.pool.needed(past + new) - request.holding.own - request.holding.shared
+        if blocks > self.pool.free:  # it is the last of those that run: it makes room by going
+            self._send_back(request, past)
+            self.partial = None
+            return chunks
+        self.pool.take(blocks)
+        request.holding.own += blocks
+        self._computed(request, past, new, wanted, first)
+        return [*chunks, (new, past)]
+
+    def _computed(self, request: Request, past: int, new: int, wanted: int, first: list[Request]) -> None:
+        request.offset = past + new
+        if request.path:
+            self.pool.fill(request.path, request.holding, min(past + new, request.prompt))
+        if past + new == wanted:
+            self.partial = None
+            first.append(request)
+        else:
+            self.partial = request
+        self.prompt_tokens += new
+
+    def _admit(self, decodes: int, chunks: list[tuple[int, int]], first: list[Request]) -> list[tuple[int, int]]:
+        """Waiting requests, in order, while there are tokens, places and blocks."""
+        settings, pool, waiting = self.settings, self.pool, self.waiting
+        room = settings.max_num_batched_tokens - decodes - sum(new for new, _ in chunks)
+        spare = int(settings.watermark * pool.total)
+        while waiting and room > 0 and self.partial is None and len(self.running) < settings.max_num_seqs:
+            request = waiting[0]
+            wanted = request.prompt + request.done
+            past = request.holding.past
+            found = pool.hit(request.path, past, wanted - 1) if pool.caching else 0
+            new = min(wanted - found, room)
+            hit, blocks = found // pool.block_tokens, pool.needed(found + new)
+            gate = pool.needed(wanted) if settings.scheduler_reserve_full_isl else blocks
+            if not pool.fits(request.path, past, hit, gate, spare if self.running else 0):
+                self._blocked = True
+                break
+            waiting.popleft()
+            pool.admit(request.path, request.holding, hit, blocks)
+            self.running[request] = None
+            if request.queue_s < 0:
+                request.queue_s, request.cached = self.now_s, found
+            self.found_tokens += found
+            self._computed(request, found, new, wanted, first)
+            chunks = [*chunks, (new, found)]
+            room -= new
+        else:
+            self._blocked = bool(waiting) and len(self.running) >= settings.max_num_seqs
+        return chunks
+
+    # decodes
+
+    def _begin_decodes(self, requests: list[Request]) -> list[Request]:
+        """Prompts that this step finishes decode from the next one on; those that want one token end with it."""
+        ended = []
+        for request in requests:
+            request.done += 1
+            if request.done >= request.output:
+                ended.append(request)
+                continue
+            request.begin = self._count
+            request.offset -= self._count
+            self._decodes += 1
+            self._offsets += request.offset
+            self._residues[-request.offset % self.settings.block_size] += 1
+            end = self._count + request.output - request.done
+            if end not in self._ending:
+                heappush(self._ends, end)
+                self._ending[end] = []
+            self._ending[end].append(request)
+        return ended
+
+    def _end_decodes(self) -> list[Request]:
+        """Those whose last token this step gives."""
+        if not self._ends or self._ends[0] > self._count:
+            return []
+        ended = self._ending.pop(heappop(self._ends))
+        for request in ended:
+            self._leave(request)
+        return ended
+
+    def _leave(self, request: Request) -> None:
+        self._decodes -= 1
+        self._offsets -= request.offset
+        self._residues[-request.offset % self.settings.block_size] -= 1
+        context = request.offset + self._count
+        held = request.holding
+        held.own = self.pool.needed(context) - held.shared
+        request.done += self._count - request.begin
+
+    def _preempt(self) -> None:
+        """Decodes take their blocks in order; where none is free the youngest gives up all of its own, until it is the
+        one that asked."""
+        if self.partial is not None:
+            self._send_back(self.partial, self.partial.offset)
+            self.partial = None
+        residue, size = self._count % self.settings.block_size, self.settings.block_size
+        decoding = [r for r in self.running if self._is_decoding(r)]
+        at = 0
+        while at < len(decoding):
+            request = decoding[at]
+            if -request.offset % size == residue:
+                while not self.pool.free:
+                    victim = decoding.pop()
+                    self._forget_end(victim)
+                    self._leave(victim)
+                    self._send_back(victim, victim.offset + self._count)
+                    if victim is request:
+                        return
+                self.pool.take(1)
+            at += 1
+
+    def _forget_end(self, request: Request) -> None:
+        end = request.begin + request.output - request.done
+        self._ending[end].remove(request)
+        if not self._ending[end]:
+            del self._ending[end]
+            self._ends.remove(end)
+            heapify(self._ends)
+
+    def _is_decoding(self, request: Request) -> bool:
+        end = request.begin + request.output - request.done
+        return request is not self.partial and request in self._ending.get(end, ())
+
+    def _send_back(self, request: Request, context: int) -> None:
+        del self.running[request]
+        self.pool.release(request.holding, context, True)
+        request.preempted += 1
+        self.preemptions += 1
+        self.waiting.appendleft(request)
+        self._blocked = False
+
+    # many steps at once
+
+    def _steps_together(self, until_s: float) -> bool:
+        """Steps of decodes alone, until the next request comes or ends, or the time of a step bends."""
+        if (
+            not self._decodes
+            or self.partial is not None
+            or (self.waiting and not self._blocked)
+            or len(self._flight) != (1 if self.settings.async_scheduling else 0)
+            or (self._flight and (self._flight[0].first or self._flight[0].ended))
+            or self._decodes > MOST_GRAPH
+        ):
+            return False
+        n, count = self._decodes, self._count
+        mean = self._mean()
+        line = self.surface.decode(n, mean)
+        most = min(self._ends[0] - count - 1, int(line.until - mean) + 1)
+        if most < 2:
+            return False
+        prepare_s = self.surface.host(n, n, True).prepare_s
+        most = self._most_blocks(most)
+        if most < 2:
+            return False
+        return self._timed(line.seconds, line.slope, prepare_s, most, until_s) > 0
+
+    def _most_blocks(self, most: int) -> int:
+        """How many steps the free blocks last for, at least."""
+        size, free, n = self.settings.block_size, self.pool.free, self._decodes
+        if free >= n * (most // size + 1):
+            return most
+        return min(most, max(0, free // n * size))
+
+    def _timed(self, seconds: float, slope: float, prepare_s: float, most: int, until_s: float) -> int:
+        begin_s, asynchronous = self.now_s, self.settings.async_scheduling
+        if not asynchronous:
+            each = seconds + prepare_s
+            steps = min(most, steps_until(each, slope, until_s - begin_s))
+            took_s = total_s(each, slope, steps)
+            self.now_s = self.device_free_s = begin_s + took_s
+        elif begin_s + prepare_s <= self.device_free_s and prepare_s <= min(seconds, seconds + slope * most):
+            # the device is never idle: the host comes back when the step before the last is done
+            steps = min(most, 1 + steps_until(seconds, slope, until_s - self.device_free_s))
+            device_s = self.device_free_s
+            self.now_s = device_s + total_s(seconds, slope, steps - 1)
+            self.device_free_s = device_s + total_s(seconds, slope, steps)
+        elif self.device_free_s <= begin_s + prepare_s and max(seconds, seconds + slope * most) <= prepare_s:
+            steps = min(most, max(1, ceil((until_s - begin_s) / prepare_s))) if until_s < inf else most
+            self.now_s = begin_s + steps * prepare_s
+            self.device_free_s = self.now_s + seconds + slope * (steps - 1)
+        else:
+            return 0
+        if asynchronous:
+            self._flight[0].end_s = self.device_free_s
+        self._count_steps(steps, seconds, slope, begin_s)
+        return steps
+
+    def _count_steps(self, steps: int, seconds: float, slope: float, begin_s: float) -> None:
+        size, n = self.settings.block_size, self._decodes
+        used = self.pool.total - self.pool.free
+        middle = self.surface.decode(n, self._mean() + (steps - 1) / 2)
+        blocks = steps // size * n + sum(self._residues[(self._count + i) % size] for i in range(steps % size))
+        self.pool.take(blocks)
+        self.peak_blocks = max(self.peak_blocks, used + blocks)
+        self._count += steps
+        self.steps += steps
+        self.busy_s += total_s(seconds, slope, steps)
+        self.joules += middle.joules * steps
+        self.used_block_s += (used + blocks / 2) * (self.now_s - begin_s)
+        if self.watch:
+            self.watch(self, begin_s, self.now_s, steps, 0)

@@ -1,0 +1,59 @@
+"""From what became of each request to the figures people ask for."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from chip.simulate.fleet import Served
+from chip.simulate.slo import PERCENTILES, Target
+
+FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_ms")
+
+
+class Percentiles(NamedTuple):
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+def percentile(ordered: Sequence[float], p: float) -> float:
+    """An order statistic that really happened: sorted[min(n - 1, int(p n))]."""
+    return ordered[min(len(ordered) - 1, int(p * len(ordered)))]
+
+
+def percentiles(values: Sequence[float]) -> Percentiles | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    return Percentiles(sum(ordered) / len(ordered), *(percentile(ordered, p) for p in PERCENTILES.values()))
+
+
+def latency_s(done: Served, i: int, metric: str) -> float:
+    """Of one request that was answered."""
+    if metric == "ttft":
+        return done.first_s[i] - done.arrival_s[i]
+    if metric == "tpot":
+        return (done.last_s[i] - done.first_s[i]) / max(1, done.output[i] - 1)
+    if metric == "e2e":
+        return done.last_s[i] - done.arrival_s[i]
+    return done.queue_s[i] - done.arrival_s[i]
+
+
+def latencies(done: Served) -> dict[str, array[float]]:
+    """Seconds by metric, of the requests that were answered. TPOT is of those that have more than one token."""
+    answered = [i for i in range(len(done.last_s)) if done.last_s[i] >= 0]
+    several = [i for i in answered if done.output[i] > 1]
+    return {
+        metric: array("d", (latency_s(done, i, metric) for i in (several if metric == "tpot" else answered)))
+        for metric in ("ttft", "tpot", "e2e", "queue")
+    }
+
+
+def meets(done: Served, i: int, targets: Sequence[Target]) -> bool:
+    return done.last_s[i] >= 0 and all(
+        latency_s(done, i, t.metric) <= t.seconds for t in targets if t.metric != "tpot" or done.output[i] > 1
+    )

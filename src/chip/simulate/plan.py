@@ -1,0 +1,315 @@
+"""Which GPUs, and how many: for each choice the highest rate that keeps a promise, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import ceil, inf
+from pathlib import Path
+from typing import Any
+
+from chip.simulate import figures, slo
+from chip.simulate.answer import Simulation, answer
+from chip.simulate.fleet import Served
+from chip.simulate.intervals import spreads_of
+from chip.simulate.jobs import Pool, spread_out
+from chip.simulate.setup import Question, Setup, run, setup
+from chip.simulate.simulation import traffic
+from chip.simulate.slo import PERCENTILES, Target
+from chip.simulate.surface import Factors
+from chip.simulate.workload import Workload, at_rate, first
+from chip.types import ChipError
+
+SCHEMA = "chip.plan/1"
+REQUESTS = 2000
+NEAR = 0.02  # rates are searched for to within this share
+MOST_TRIES = 16
+FEW = 200  # requests at least where a rate is first looked for, with a quarter of all
+LIGHT = 0.05  # of the first guess: a rate at which nothing waits
+CROWDED_KV = 0.95  # a peak above this share of the blocks: memory limits
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One kind of engine, and how it does. `status` is ok, or why there is nothing to say."""
+
+    gpu: str
+    tp: int
+    dtype: str
+    status: str
+    reason: str = ""
+    max_rate_per_s: float = 0.0  # of one replica
+    interval: tuple[float, float] = (0.0, 0.0)  # of that rate, 90 %
+    replicas: int = 0
+    gpus: int = 0
+    cost_per_hour: float | None = None
+    cost_per_million_tokens: float | None = None  # output tokens, at the asked rate
+    joules_per_output_token: float | None = None
+    limited_by: str = ""
+    at_rate: dict[str, float] = field(default_factory=dict)  # figures of one replica at its highest rate, ms
+    tied: bool = False  # with the one ranked before it
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    model: str
+    workload: str
+    rate_per_s: float
+    slo: tuple[Target, ...]
+    requests: int
+    seed: int
+    choices: tuple[Choice, ...]  # the best first
+    notes: tuple[str, ...] = ()
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "workload": self.workload,
+            "rate_per_s": self.rate_per_s,
+            "slo": {t.name: t.seconds * 1e3 for t in self.slo},
+            "requests": self.requests,
+            "seed": self.seed,
+            "choices": [_rounded(asdict(c)) for c in self.choices],
+            "notes": list(self.notes),
+        }
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    return [_rounded(v) for v in value] if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    question: Question
+    workload: Workload
+    targets: tuple[Target, ...]
+    intervals: bool
+
+
+def plan(
+    model: str,
+    *,
+    workload: str | Path | Workload,
+    rate: float,
+    goals: str,
+    gpus: Sequence[str] = ("h200",),
+    tps: Sequence[int] = (1,),
+    dtypes: Sequence[str] = ("bf16",),
+    engine: str = "vllm",
+    prices: Mapping[str, float] | None = None,
+    requests: int = REQUESTS,
+    seed: int = 0,
+    engine_settings: Mapping[str, Any] | None = None,
+    intervals: bool = True,
+    pool: Pool | None = None,
+) -> Plan:
+    """The choices, best first: the cheapest where prices are given, else the fewest GPUs. A price is of one GPU for an
+    hour, in the asker's money. `goals` is like "ttft_p99=500ms,tpot_p99=40ms"."""
+    if not 0 < rate < 1e9:
+        raise ChipError(f"--rate must be requests a second above 0, got {rate:g}")
+    targets = slo.parse(goals, percentiles=True)
+    w = traffic(workload, requests, None, seed)
+    if w.users:
+        raise ChipError(f"{w.name}: a plan needs a rate, and users of a closed loop have none")
+    given = tuple((engine_settings or {}).items())
+    tasks = [
+        Task(Question(model, gpu, engine, dtype, tp, given), w, targets, intervals)
+        for gpu in gpus
+        for tp in tps
+        for dtype in dtypes
+    ]
+    if not tasks:
+        raise ChipError("nothing to choose from: give at least one --gpu, --tp and --dtype")
+    found = [_priced(c, rate, w, dict(prices or {})) for c in spread_out(explore, tasks, pool)]
+    ranked = _ranked(found)
+    return Plan(model, w.name, rate, targets, len(w), seed, ranked, (*w.notes, *_nearest_miss(ranked, targets)))
+
+
+def explore(task: Task) -> Choice:
+    """The highest rate of one choice; a choice that cannot run says why instead of ending the plan."""
+    q = task.question
+    try:
+        made = setup(q)
+        part = min(len(task.workload), max(FEW, len(task.workload) // 4))
+        coarse = replace(task, workload=first(task.workload, part))
+        rate, rough, at = _highest(made, task, coarse)
+    except ChipError as e:
+        return Choice(q.gpu, q.tp, q.dtype, "refused", str(e))
+    at_rate_ms = _figures(at, task.targets)
+    if not rate:
+        miss = ", ".join(f"{n} {v:.4g} ms" for n, v in at_rate_ms.items())
+        return Choice(q.gpu, q.tp, q.dtype, "missed", f"even alone a request takes {miss}", at_rate=at_rate_ms)
+    low, high = _interval(coarse, made, rate, rough or rate) if task.intervals else (rate, rate)
+    energy = at.energy["joules_per_output_token"] if at.energy else None
+    return Choice(
+        q.gpu,
+        q.tp,
+        q.dtype,
+        "ok",
+        max_rate_per_s=rate,
+        interval=(low, high),
+        joules_per_output_token=energy,
+        limited_by=_limit(at, at_rate_ms, task.targets),
+        at_rate=at_rate_ms,
+    )
+
+
+def _highest(made: Setup, task: Task, coarse: Task) -> tuple[float, float, Simulation]:
+    """The highest rate that keeps every promise, 0 where even a nearly idle engine breaks one; found with a part of the
+    requests first, which it also gives, then with all."""
+    guess = _guess(made, task.workload)
+    rough, _ = _search(made, coarse, guess, 0.5, 1 + 2 * NEAR, LIGHT * guess)
+    start = rough or LIGHT * guess
+    rate, found = _search(made, task, start, 0.93, 1 + NEAR, min(start, LIGHT * guess))
+    return rate, rough, found or _simulated(made, task, LIGHT * guess)
+
+
+def _search(
+    made: Setup, task: Task, start: float, stride: float, near: float, least: float
+) -> tuple[float, Simulation | None]:
+    """Out from `start` by strides until one rate keeps the promises and another does not, then bisection."""
+    low, high, rate = 0.0, inf, start
+    found = None
+    for _ in range(MOST_TRIES):
+        now = _try(made, task, rate)
+        if now is None:
+            high = rate
+        else:
+            low, found = rate, now
+        if not low and rate <= least:
+            break
+        if low and high / low < near:
+            break
+        rate = max(rate * stride, least) if not low else rate / stride if high == inf else (low * high) ** 0.5
+    return low, found
+
+
+def _guess(made: Setup, w: Workload) -> float:
+    """Requests a second if the device did nothing but their work, decodes in a batch of a few dozen."""
+    surface, n = made.surface, len(w)
+    prompt, output = max(1, sum(w.prompt) // n), max(1, sum(w.output) // n)
+    batch = min(32, made.settings.max_num_seqs, max(1, made.blocks * made.settings.block_size // (prompt + output)))
+    prefill_s = surface.mixed(0, 0.0, [(min(prompt, made.settings.max_num_batched_tokens), 0)])[0]
+    decode_s = surface.decode(batch, prompt + output / 2).seconds * output / batch
+    return 1 / max(prefill_s + decode_s, 1e-9)
+
+
+def _try(made: Setup, task: Task, rate: float) -> Simulation | None:
+    """One simulation, given up as soon as a promise cannot be kept any more."""
+    w = at_rate(task.workload, rate)
+    done = run(made, task.question, w, _Promises(task.targets, len(w)))
+    if done.stopped:
+        return None
+    found = answer(task.question, made, w, done, 0)
+    return found if found.completed and all(_value(found, t) <= t.seconds * 1e3 for t in task.targets) else None
+
+
+class _Promises:
+    """Counts requests that take longer than promised: more of them than the percentile allows ends the simulation."""
+
+    def __init__(self, targets: Sequence[Target], requests: int) -> None:
+        self.targets = targets
+        self.left = [requests - min(requests - 1, int(PERCENTILES[t.percentile] * requests)) for t in targets]
+
+    def __call__(self, done: Served, i: int) -> bool:
+        kept = True
+        for k, t in enumerate(self.targets):
+            if figures.latency_s(done, i, t.metric) > t.seconds:
+                self.left[k] -= 1
+            kept = kept and self.left[k] > 0
+        return kept
+
+
+def _simulated(made: Setup, task: Task, rate: float) -> Simulation:
+    w = at_rate(task.workload, rate)
+    return answer(task.question, made, w, run(made, task.question, w), 0)
+
+
+def _value(found: Simulation, t: Target) -> float:
+    percentiles = getattr(found, f"{t.metric}_ms")
+    return float(getattr(percentiles, t.percentile)) if percentiles else 0.0
+
+
+def _figures(found: Simulation, targets: Sequence[Target]) -> dict[str, float]:
+    return {t.name: _value(found, t) for t in targets}
+
+
+def _limit(at: Simulation, ms: Mapping[str, float], targets: Sequence[Target]) -> str:
+    """The promise that is nearest to being broken at the highest rate, and what stands behind it."""
+    nearest = max(targets, key=lambda t: ms[t.name] / t.seconds)
+    cause = "KV memory" if at.preemptions or at.kv["peak_share"] > CROWDED_KV else ""
+    if not cause:
+        cause = "the GPU" if at.gpu_busy > 0.8 else "the host"
+    return f"{nearest.name} ({cause})"
+
+
+def _interval(coarse: Task, made: Setup, rate: float, rough: float) -> tuple[float, float]:
+    """The highest rate again, with times that err to one side and the other as far as the predictor says they may:
+    each of three independent errors by its share of the 90 % edge. With a part of the requests, as `rough` is."""
+    spreads = spreads_of(made, coarse.workload)
+    slow = Factors(*(s.high ** (1 / len(spreads) ** 0.5) for s in spreads))
+    fast = Factors(*(max(s.low, 1e-3) ** (1 / len(spreads) ** 0.5) for s in spreads))
+    ends = []
+    for factors in (slow, fast):
+        start = rough / (factors.decode * factors.mixed) ** 0.5
+        end, _ = _search(setup(coarse.question, factors), coarse, start, 0.9, 1 + 2 * NEAR, LIGHT * start)
+        ends.append(rate * end / rough)
+    return min(ends[0], rate), max(ends[1], rate)
+
+
+def _priced(c: Choice, rate: float, w: Workload, prices: dict[str, float]) -> Choice:
+    if c.status != "ok":
+        return c
+    replicas = max(1, ceil(rate / c.max_rate_per_s - 1e-9))
+    gpus = replicas * c.tp
+    price = prices.get(c.gpu)
+    hourly = price * gpus if price is not None else None
+    tokens_per_hour = rate * 3600 * sum(w.output) / len(w)
+    million = hourly / tokens_per_hour * 1e6 if hourly is not None else None
+    return replace(c, replicas=replicas, gpus=gpus, cost_per_hour=hourly, cost_per_million_tokens=million)
+
+
+def _ranked(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """By cost where all prices are known, else by GPUs; neighbours whose intervals overlap are tied."""
+    ok = [c for c in choices if c.status == "ok"]
+    priced = all(c.cost_per_hour is not None for c in ok)
+
+    def weight(c: Choice, rate: float) -> float:
+        """What one request a second costs."""
+        return (c.cost_per_hour or 0.0) / c.replicas / rate if priced else c.tp / rate
+
+    def key(c: Choice) -> tuple[float, float]:
+        whole = c.cost_per_hour if priced and c.cost_per_hour is not None else float(c.gpus)
+        return whole, weight(c, c.max_rate_per_s)
+
+    ok.sort(key=key)
+    out: list[Choice] = []
+    for c in ok:
+        before = out[-1] if out else None
+        tied = before is not None and weight(c, c.interval[1] or inf) <= weight(before, before.interval[0] or 1e-12)
+        out.append(replace(c, tied=tied))
+    others = sorted((c for c in choices if c.status != "ok"), key=lambda c: c.status)
+    return (*out, *others)
+
+
+def _nearest_miss(choices: Sequence[Choice], targets: Sequence[Target]) -> list[str]:
+    if any(c.status == "ok" for c in choices):
+        return []
+    missed = [c for c in choices if c.status == "missed"]
+    if not missed:
+        return ["no choice can run the model"]
+
+    def worst(c: Choice) -> float:
+        return max(c.at_rate[t.name] / (t.seconds * 1e3) for t in targets)
+
+    nearest = min(missed, key=worst)
+    t = max(targets, key=lambda t: nearest.at_rate[t.name] / t.seconds)
+    return [
+        f"nothing keeps the promise; the nearest is {nearest.tp} x {nearest.gpu} ({nearest.dtype}) with {t.name} of "
+        f"{nearest.at_rate[t.name]:.4g} ms where {t.seconds * 1e3:g} ms are asked for, on a nearly idle engine"
+    ]

@@ -1,0 +1,187 @@
+"""What one step of the engine takes, from the same predictor as `chip predict`. The only file of the simulator that
+knows the predictor: everything else goes through `StepTimes`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from chip import engine_profile, hardware
+from chip.engines.terms import Terms
+from chip.engines.vllm import NAME, memory
+from chip.engines.vllm import schedule as vllm
+from chip.models.decoder import Decoder
+from chip.predict.memory import needs
+from chip.predict.request import setting
+from chip.predict.roof import Power, Range, Roof
+from chip.predict.steps import PRODUCTS, StepModel, interval, lines_of
+from chip.types import ChipError, Scenario, Seq, Step
+
+GRAPH_TOKENS = vllm.GRAPH_TOKENS  # sizes of the engine's CUDA graphs
+BLOCK_TOKENS = memory.BLOCK_TOKENS
+
+
+def default_limits(memory_bytes: float) -> tuple[int, int]:
+    """max_num_seqs and max_num_batched_tokens of the offline class on a GPU of this size."""
+    return vllm.max_seqs(memory_bytes), vllm.step_tokens(memory_bytes)
+
+
+class Host(NamedTuple):
+    """The host's part of a step: it prepares the step, then launches it; the device can work while it launches."""
+
+    prepare_s: float
+    launch_s: float
+    one_by_one: bool  # kernels are launched one by one, not as graphs
+
+
+class Spread(NamedTuple):
+    """A factor's 90 % interval around 1."""
+
+    low: float
+    high: float
+
+
+class StepTimes(Protocol):
+    """All that the simulator asks of a predictor."""
+
+    @property
+    def max_context(self) -> int: ...
+    @property
+    def memory_bytes(self) -> float: ...
+    @property
+    def kv_capacity_tokens(self) -> int: ...
+    def seconds(self, step: Step) -> float: ...
+    def device_s(self, step: Step) -> float: ...
+    def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host: ...
+    def request_s(self, prompt: int) -> float: ...
+    def wake_s(self) -> float: ...
+    def rested(self, step: Step) -> float: ...
+    def joules(self, step: Step) -> float | None: ...
+    def idle_w(self) -> float | None: ...
+    def spread(self, step: Step) -> Spread: ...
+    def host_spread(self) -> Spread: ...
+
+
+def step(seqs: tuple[Seq, ...]) -> Step:
+    """One step as vLLM runs it: padded to the next graph size where one is large enough."""
+    tokens = sum(s.new * s.count for s in seqs)
+    return Step(seqs, vllm.padded(tokens) - tokens, tokens <= vllm.GRAPH_TOKENS[-1])
+
+
+def end_of(start_s: float, host_end_s: float, device_s: float, one_by_one: bool) -> float:
+    """When the device has done a step that it can start at `start_s` while the host launches until `host_end_s`."""
+    return start_s + max(host_end_s - start_s, device_s)
+
+
+class Found(NamedTuple):
+    """A step's operators: as expected, at the least and at the most; what they compute and move."""
+
+    seconds: float
+    low_s: float
+    high_s: float
+    kernels: float
+    attentions: float
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """`StepTimes` of the predictor."""
+
+    steps: StepModel
+    roof: Roof
+    terms: tuple[Terms, Terms, Terms]  # as expected, at the least, at the most
+    model: str
+    layers: int
+    max_context: int
+    memory_bytes: float
+    kv_capacity_tokens: int
+
+    @lru_cache(maxsize=4096)  # noqa: B019 (one for each simulation, and gone with it)
+    def _found(self, step: Step, rested: bool = False) -> Found:
+        rows = self.steps.clocked([(self.steps.rows(step), 1.0)], rested)
+        lines = list(lines_of(rows).values())
+        seconds, low_s, high_s = interval(lines)
+        kernels = sum(n * r[2] for found, _ in rows for n, calls in found for r in calls)
+        attentions = sum(n for found, _ in rows for n, calls in found for r in calls if r[1] == "attention")
+        flops = sum(line.flops for line in lines if line.kind in PRODUCTS)
+        return Found(seconds, low_s, high_s, kernels, attentions, flops, sum(line.bytes for line in lines))
+
+    def device_s(self, step: Step) -> float:
+        found, terms = self._found(step), self.terms[0]
+        decode = all(s.new == 1 for s in step.seqs)
+        attending_s = terms.attention_s * found.attentions if decode else 0.0
+        return found.seconds + terms.gap_s * found.kernels + attending_s + terms.step_s
+
+    def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host:
+        terms = self.terms[0]
+        if graph:
+            return Host(terms.host_step_s, 0.0 if decode else self.layers * terms.host_piece_s, False)
+        like = Step((Seq(1, 1, tokens) if decode else Seq(max(2, tokens), 0, 1),))
+        return Host(terms.host_step_s, self._found(like).kernels * terms.host_kernel_s, True)
+
+    def seconds(self, step: Step) -> float:
+        """One step alone, with all the host does for it: what the device takes after it was prepared."""
+        decode = all(s.new == 1 for s in step.seqs)
+        host = self.host(step.rows, step.tokens, decode, step.graph)
+        return end_of(host.prepare_s, host.prepare_s + host.launch_s, self.device_s(step), host.one_by_one)
+
+    def request_s(self, prompt: int) -> float:
+        return self.terms[0].request_s
+
+    def wake_s(self) -> float:
+        """Before the first step after the engine had nothing to do."""
+        return self.terms[0].first_s
+
+    def rested(self, step: Step) -> float:
+        """The device's time of a step on a GPU that had nothing to do, over that under load: clocks are higher."""
+        return self._found(step, True).seconds / self._found(step).seconds
+
+    def joules(self, step: Step) -> float | None:
+        """Of one GPU above idle: products and bytes of a step."""
+        power = self._power()
+        if power is None:
+            return None
+        found, zero = self._found(step), Range(0.0, 0.0, 0.0)
+        return power.joules(self.steps.precision.matmul, zero, found.flops, found.bytes).value
+
+    def idle_w(self) -> float | None:
+        power = self._power()
+        return power.idle_w.value if power else None
+
+    def _power(self) -> Power | None:
+        return self.roof.power
+
+    def spread(self, step: Step) -> Spread:
+        """Of the device's part."""
+        found = self._found(step)
+        return Spread(found.low_s / found.seconds, found.high_s / found.seconds)
+
+    def host_spread(self) -> Spread:
+        value, low, high = (t.host_step_s for t in self.terms)
+        return Spread(low / value, high / value) if value else Spread(1.0, 1.0)
+
+
+def step_times(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, launch_ns: float = 0.0) -> StepTimes:
+    """The predictor of one model on one kind of GPU; a ChipError where the engine has no scheduler to simulate or the
+    model does not fit. `launch_ns`: launch latency of the host, 0 for that of the reference host."""
+    if engine != NAME:
+        raise ChipError(f"engine {engine[:40]!r} cannot be simulated: only {NAME} has a scheduler of live traffic")
+    held = setting(decoder, gpu, engine, dtype, tp)
+    made, roof = held.steps, held.roof
+    room = needs(made.decoder, Scenario(1, 1, 1, dtype, tp), engine, made.precision, roof.memory_bytes)
+    capacity = int(str(room["kv_capacity_tokens"]))
+    if capacity < BLOCK_TOKENS:
+        weights = int(str(room["weights_bytes"]))
+        raise ChipError(
+            f"{decoder.name} does not fit {tp} x {gpu}: weights take {weights / 2**30:.1f} GiB of a GPU's "
+            f"{roof.memory_bytes / 2**30:.1f} GiB and leave no room for a KV cache; take a larger GPU, more --tp, or a "
+            "smaller --dtype"
+        )
+    found = engine_profile.find(hardware.find(gpu), engine, launch_ns=launch_ns)
+    terms = found.terms if found else (Terms(), Terms(), Terms())
+    layers = decoder.layer_count
+    about = (decoder.name, layers, decoder.max_context, roof.memory_bytes, capacity)
+    return Predicted(made, roof, terms, *about)

@@ -1,0 +1,136 @@
+"""Simulated traffic against traffic that was really served: latency percentiles and output rate of every run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chip import hardware, stats
+from chip.simulate import figures, recorded
+from chip.simulate.recorded import TrafficRun
+from chip.simulate.simulation import simulate
+from chip.types import ChipError
+
+SCHEMA = "chip.traffic_validation/1"
+# what is judged: figure and part, and the median error over rates that it should stay within
+TARGETS = {
+    "ttft_ms.mean": 0.12,
+    "ttft_ms.p50": None,
+    "ttft_ms.p99": 0.25,
+    "tpot_ms.mean": 0.06,
+    "tpot_ms.p50": None,
+    "tpot_ms.p99": None,
+    "output_tokens_per_s": 0.03,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One figure of one run."""
+
+    run: TrafficRun
+    metric: str
+    predicted: float
+    low: float | None
+    high: float | None
+    measured: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.measured - 1
+
+    @property
+    def inside(self) -> bool | None:
+        return None if self.low is None or self.high is None else self.low <= self.measured <= self.high
+
+
+def judge(paths: Sequence[Path], gpu: str = "", draws: int = 20) -> tuple[list[Judged], list[str]]:
+    """Every figure of every ok run, and what could not be judged."""
+    found: list[Judged] = []
+    left_out: list[str] = []
+    for path in paths:
+        _, held = recorded.read(path)
+        for run in held.runs:
+            if run.status != "ok":
+                left_out.append(f"{run.title}: {run.status} ({run.reason})")
+                continue
+            try:
+                found += _judge(run, gpu or hardware.match_device(run.device), draws)
+            except ChipError as e:
+                left_out.append(f"{run.title}: cannot be simulated ({e})")
+    return found, left_out
+
+
+def measured(run: TrafficRun) -> dict[str, float]:
+    done = run.served()
+    by_metric = figures.latencies(done)
+    out: dict[str, float] = {}
+    for metric in ("ttft", "tpot"):
+        got = figures.percentiles([1e3 * v for v in by_metric[metric]])
+        out |= {f"{metric}_ms.{k}": v for k, v in got._asdict().items()} if got else {}
+    answered = [i for i in range(len(run.prompt)) if run.last_s[i] >= 0]
+    duration = max(run.last_s[i] for i in answered) - min(run.arrival_s[i] for i in answered)
+    out["output_tokens_per_s"] = sum(run.output[i] for i in answered) / duration
+    return out
+
+
+def _judge(run: TrafficRun, gpu: str, draws: int) -> list[Judged]:
+    if not gpu:
+        raise ChipError(f"no GPU is known for {run.device or 'a device it does not name'}; give --gpu")
+    answer = simulate(
+        run.model,
+        workload=run.traffic(),
+        gpu=gpu,
+        engine=run.engine,
+        dtype=run.dtype,
+        tp=run.tp,
+        engine_settings=run.scheduler,
+        draws=draws,
+        launch_ns=stats.median(run.launch_ns) if run.launch_ns else 0.0,
+    ).json()
+    real = measured(run)
+    out = []
+    for metric in TARGETS:
+        figure, _, part = metric.partition(".")
+        value = answer[figure][part] if part else answer[figure]
+        span = (answer["interval"] or {}).get(figure)
+        low, high = (span[part] if part else span) if span else (None, None)
+        out.append(Judged(run, metric, value, low, high, real[metric]))
+    return out
+
+
+def document(points: Sequence[Judged], left_out: Sequence[str]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "metrics": [row for metric in TARGETS if (row := _summary(points, metric))],
+        "left_out": list(left_out),
+        "points": [
+            {"model": p.run.model, "engine": p.run.engine, "variant": p.run.variant, "workload": p.run.workload}
+            | {"rate_per_s": p.run.rate_per_s, "requests": len(p.run.prompt), "metric": p.metric}
+            | {"predicted": p.predicted, "low": p.low, "high": p.high, "measured": p.measured}
+            | {"error": p.error, "inside": p.inside}
+            for p in points
+        ],
+    }
+
+
+def _summary(points: Sequence[Judged], metric: str) -> dict[str, Any] | None:
+    those = [p for p in points if p.metric == metric]
+    if not those:
+        return None
+    errors = [abs(p.error) for p in those]
+    inside = [p.inside for p in those if p.inside is not None]
+    target = TARGETS[metric]
+    middle = stats.median(errors)
+    return {
+        "metric": metric,
+        "runs": len(those),
+        "median_error": middle,
+        "worst_error": max(errors),
+        "bias": stats.median([p.error for p in those]),
+        "coverage": sum(inside) / len(inside) if inside else None,
+        "target": target,
+        "met": None if target is None else middle <= target,
+    }

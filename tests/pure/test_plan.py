@@ -1,0 +1,122 @@
+"""Plans: the highest rate that keeps a promise, replicas, cost, ties, and what is said where nothing keeps it."""
+
+import json
+
+import pytest
+
+from chip.cli import main
+from chip.simulate import prices
+from chip.simulate.plan import Choice, _ranked, plan
+from chip.simulate.simulation import simulate
+from chip.types import ChipError
+
+LOAD = "poisson:prompt=300,output=60"
+ASKED = {"workload": LOAD, "rate": 60.0, "goals": "ttft_p99=300ms,tpot_p99=30ms", "requests": 300}
+
+
+@pytest.fixture(scope="module")
+def found():
+    return plan("llama-3.1-8b", gpus=["h200", "l40s"], tps=[1, 2], prices={"h200": 3.5, "l40s": 1.0}, **ASKED)
+
+
+def test_the_rate_it_finds_keeps_the_promise_and_a_little_more_does_not(found):
+    best = next(c for c in found.choices if (c.gpu, c.tp) == ("h200", 1))
+    for factor, kept in ((1.0, True), (1.06, False)):
+        got = simulate(
+            "llama-3.1-8b",
+            workload=ASKED["workload"],
+            rate=best.max_rate_per_s * factor,
+            requests=300,
+            draws=0,
+        )
+        assert (got.ttft_ms.p99 <= 300 and got.tpot_ms.p99 <= 30) is kept
+
+
+def test_replicas_serve_the_rate_and_cost_follows(found):
+    for c in found.choices:
+        assert c.status == "ok"
+        assert c.replicas * c.max_rate_per_s >= 60
+        assert (c.replicas - 1) * c.max_rate_per_s < 60
+        assert c.gpus == c.replicas * c.tp
+        assert c.cost_per_hour == c.gpus * {"h200": 3.5, "l40s": 1.0}[c.gpu]
+        assert c.cost_per_million_tokens == pytest.approx(c.cost_per_hour / (60 * 60 * 3600) * 1e6)
+        low, high = c.interval
+        assert low <= c.max_rate_per_s <= high
+        assert c.limited_by
+    costs = [c.cost_per_hour for c in found.choices]
+    assert costs == sorted(costs)
+
+
+def test_intervals_that_overlap_are_ties():
+    def choice(gpu, low, rate, high):
+        return Choice(gpu, 1, "bf16", "ok", "", rate, (low, high), replicas=1, gpus=1, cost_per_hour=1.0)
+
+    near = _ranked([choice("a", 9, 10, 11), choice("b", 8, 9.5, 10.5)])
+    assert [c.tied for c in near] == [False, True]
+    far = _ranked([choice("a", 9, 10, 11), choice("b", 2, 3, 4)])
+    assert [(c.gpu, c.tied) for c in far] == [("a", False), ("b", False)]
+
+
+def test_a_choice_that_does_not_fit_is_kept_with_its_reason():
+    got = plan("llama-3.1-70b", gpus=["l40s", "h200"], tps=[1, 4], intervals=False, **{**ASKED, "goals": "ttft_p99=2s"})
+    by = {(c.gpu, c.tp): c for c in got.choices}
+    assert by["h200", 4].status == "ok"
+    assert by["l40s", 1].status == "refused"
+    assert "does not fit" in by["l40s", 1].reason
+    assert got.choices[0].status == "ok"
+
+
+def test_a_promise_that_nothing_keeps_names_the_nearest_miss():
+    got = plan("llama-3.1-8b", gpus=["h200", "l40s"], intervals=False, **{**ASKED, "goals": "tpot_p99=1ms"})
+    assert all(c.status == "missed" for c in got.choices)
+    assert "nothing keeps the promise; the nearest is 1 x h200 (bf16) with tpot_p99 of" in got.notes[0]
+
+
+def test_the_same_question_gives_the_same_bytes(found):
+    again = plan("llama-3.1-8b", gpus=["h200", "l40s"], tps=[1, 2], prices={"h200": 3.5, "l40s": 1.0}, **ASKED)
+    assert json.dumps(again.json()) == json.dumps(found.json())
+
+
+def test_prices_are_the_askers(tmp_path):
+    assert prices.parse("h100=2.5,h200=3") == {"h100": 2.5, "h200": 3.0}
+    assert prices.parse("example")["h100"] > 0
+    assert json.loads(prices.EXAMPLE.read_text())["dated"]
+    for text, says in (("h100=-1", "above 0"), ("h100=x", "above 0"), (str(tmp_path / "no.json"), "no such file")):
+        with pytest.raises(ChipError, match=says):
+            prices.parse(text)
+    bad = tmp_path / "p.json"
+    bad.write_text('{"gpu_hour": {"h100": true}}')
+    with pytest.raises(ChipError, match=r"gpu_hour.h100: must be a price above 0"):
+        prices.parse(str(bad))
+
+
+def test_the_command_prints_ranks_and_draws(tmp_path, capsys):
+    picture = tmp_path / "p.svg"
+    words = ["plan", "llama-3.1-8b", "--workload", "poisson:prompt=300,output=60", "--requests", "150", "--rate", "40"]
+    words += ["--slo", "ttft_p95=300ms", "--gpu", "h200", "--tp", "1,2", "--no-intervals", "--plot", str(picture)]
+    assert main([*words, "--price", "h200=3.5"]) == 0
+    out = capsys.readouterr().out
+    assert "cost/M tokens" in out
+    assert "1 x h200" in out
+    assert picture.read_text().count("<circle") == 2
+    assert main([*words, "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["schema"] == "chip.plan/1"
+    assert made["choices"][0]["gpus"] <= made["choices"][1]["gpus"]
+    assert main([*words[:-2], "--slo", "tpot_p99=0.1ms"]) == 1
+    assert "nothing keeps the promise" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--rate", "0"], "--rate must be requests a second above 0"),
+        (["--slo", "fast"], "must be like ttft_p99=500ms,tpot_p99=40ms"),
+        (["--tp", "1,x"], "must be whole numbers"),
+        (["--workload", "closed:users=3"], "a plan needs a rate"),
+    ],
+)
+def test_bad_input_is_one_line(more, says, capsys):
+    words = ["plan", "llama-3.1-8b", "--workload", "poisson", "--rate", "5", "--slo", "ttft_p99=1s"]
+    assert main([*words, *more]) == 2
+    assert says in capsys.readouterr().err
