@@ -15,7 +15,7 @@ CHUNK = 500  # lines that a worker answers at a time
 ROUND = 100 * CHUNK  # lines that are held at a time, so that a sweep of any length runs in bounded memory
 MAX_LINE = 1_000_000
 
-Task = tuple[list[tuple[int, str]], dict[str, Any], tuple[Any, ...]]
+Task = tuple[list[tuple[int, str]], dict[str, Any], Options]
 
 
 def answers(lines: Iterable[str], given: Mapping[str, Any], about: Options, pool: Pool) -> Iterator[str]:
