@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from chip import artifact, codec, stats
+from chip import artifact, codec, output, stats
 from chip.types import ChipError, Scenario
 
 Key = tuple[str, str, str, Scenario]
@@ -167,7 +167,8 @@ def write(path: Path, runs: Runs, environment: Mapping[str, Any], inputs: Iterab
 
 def resume(path: Path, environment: Mapping[str, Any]) -> Runs:
     """What a file already holds, empty where there is none; refused when it was measured with something else."""
-    if not path.exists():
+    real = output.plain(path)
+    if not real.exists() or not real.stat().st_size:
         return Runs(())
     held, runs = read(path)
     for name in COMPARABLE:

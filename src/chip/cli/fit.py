@@ -10,8 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from chip import artifact, codec, hardware, measurements
+from chip import artifact, codec, hardware, measurements, output
 from chip.cli.text import percent, table
+from chip.predict.tables import Tables
 from chip.types import ChipError
 
 HELP = "learn operator tables from `chip profile --suite tables`, for predictions on this device"
@@ -25,12 +26,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("measurements", metavar="MEASUREMENTS", nargs="+", help="files of `chip profile`")
     parser.add_argument("--profile", metavar="FILE", required=True, help="the device's profile, from `chip calibrate`")
     parser.add_argument("-o", "--output", metavar="FILE", default="", help="[beside the profile]")
+    parser.add_argument("--force", action="store_true", help="let -o replace a file of another kind; never an input")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
     profile_path = Path(args.profile)
     profile = hardware.read_profile(profile_path)
+    path = Path(args.output) if args.output else hardware.tables_path(profile_path)
+    output.check(path, Tables.SCHEMA, (args.profile, *args.measurements), args.force)
     inputs, found = [artifact.read(profile_path, profile.SCHEMA).id], []
     for name in args.measurements:
         header, ms = measurements.read(Path(name))
@@ -44,8 +48,7 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"fitting needs {e.name}: pip install 'chip-inference[measure]'") from None
     tables, left_out = fit(found, profile)
     made = artifact.new(tables.SCHEMA, codec.to_json(tables), {"device": tables.device}, inputs)
-    path = Path(args.output) if args.output else hardware.tables_path(profile_path)
-    artifact.write(path, made, indent=None)
+    artifact.write(path, made, indent=None, force=args.force)
     rows = [
         {
             "operator": t.op,
