@@ -54,15 +54,16 @@ def compare(first: Run, second: Run) -> Pair:
 def pairs(first: Sequence[Run], second: Sequence[Run]) -> tuple[list[Pair], list[Run]]:
     """Runs that belong together, and those without a partner.
 
-    First the same model, engine, variant and scenario; then, where only one is left on either side, the same model and
-    scenario with whatever engine.
+    A model is known by its identity (`chip.identity`). First the same model, engine, variant and scenario; then, where
+    only one is left on either side, the same model and scenario with whatever engine.
     """
-    by_key = {runs.key_of(r): r for r in second if r.status == "ok"}
+    known = all(r.identity for r in (*first, *second))  # else labels are all there is to go by
+    by_key = {_key(r, known): r for r in second if r.status == "ok"}
     left = [r for r in first if r.status == "ok"]
-    found = [(r, by_key.pop(runs.key_of(r))) for r in left if runs.key_of(r) in by_key]
+    found = [(r, by_key.pop(_key(r, known))) for r in left if _key(r, known) in by_key]
     taken = {id(r) for r, _ in found}
     left = [r for r in left if id(r) not in taken]
-    here, there = _by_question(left), _by_question(list(by_key.values()))
+    here, there = _by_question(left, known), _by_question(list(by_key.values()), known)
     for question, mine in here.items():
         theirs = there.get(question, [])
         if len(mine) == len(theirs) == 1:
@@ -72,10 +73,14 @@ def pairs(first: Sequence[Run], second: Sequence[Run]) -> tuple[list[Pair], list
     return [compare(a, b) for a, b in found], alone
 
 
-def _by_question(some: Sequence[Run]) -> dict[tuple[str, Scenario], list[Run]]:
+def _key(run: Run, known: bool) -> runs.Key:
+    return run.identity if known else run.model, run.engine, run.variant, run.scenario
+
+
+def _by_question(some: Sequence[Run], known: bool) -> dict[tuple[str, Scenario], list[Run]]:
     found: dict[tuple[str, Scenario], list[Run]] = {}
     for r in some:
-        found.setdefault((r.model, r.scenario), []).append(r)
+        found.setdefault((r.identity if known else r.model, r.scenario), []).append(r)
     return found
 
 

@@ -27,6 +27,7 @@ MAY = {
     "artifact": {"types", "jsontext", "output"},
     "stats": set(),
     "dtypes": {"types"},
+    "identity": {"types"},
     "hardware": {"types", "codec", "artifact"},
     "engine_profile": {"types", "codec", "artifact", "hardware"},
     "ops": {"types", "dtypes"},

@@ -104,3 +104,10 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: li
     files = {"a": write(tmp_path / "a.json", run()), "b": write(tmp_path / "b.json", run(model="other"))}
     assert cli.main(["compare", *(w.format(**files) for w in words)]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_models_of_one_name_are_not_compared() -> None:
+    first, second = run(identity="aaaa"), run(0.5, identity="bbbb")
+    assert pairs([first], [second]) == ([], [first, second])
+    assert len(pairs([first], [replace(second, identity="aaaa", model="renamed")])[0]) == 1
+    assert len(pairs([first], [replace(second, identity="")])[0]) == 1, "an old record has its label alone"

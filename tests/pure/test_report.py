@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import samples
 
-from chip import artifact, cli, codec, hardware, roofline, stats
+from chip import cli, codec, hardware, roofline, stats
 from chip.report import columns, page, sources
 from chip.report.summary import Summary
 from chip.types import HardwareProfile

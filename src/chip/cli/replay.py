@@ -146,8 +146,12 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
     """Which step is recorded first; of a file none is."""
     if kind_of(Path(args.what)) != "model":
         return {}
+    from chip import identity
+    from chip.models import library
+
     names = ("what", "engine", "phase", "batch", "prompt", "no_cache", "dtype", "sdpa", "device")
-    return {name: getattr(args, name) for name in names}
+    config = artifact.read_json(library.locate(args.what)[0])
+    return {"config": identity.of_config(config), **{name: getattr(args, name) for name in names}}
 
 
 def kind_of(path: Path) -> str:

@@ -22,6 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from chip import identity
 from chip.runs import Run
 from chip.types import ChipError, Scenario
 
@@ -65,6 +66,10 @@ class Job:
         """What else was chosen, for the Run; "" for the engine's defaults."""
         chosen = {"sdpa": self.sdpa} if self.sdpa else {}
         return ",".join(f"{k}={v}" for k, v in sorted({**chosen, **self.settings}.items()))
+
+    @property
+    def identity(self) -> str:
+        return identity.of_model(self.config, self.folder)
 
     @property
     def weights(self) -> str:
