@@ -9,12 +9,13 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from chip.models import fields
 from chip.models.config import Config
 from chip.models.decoder import Decoder
 from chip.types import ChipError
 
 LONGEST_NAME = 200  # of an architecture or model type; more is not kept
-NOT_FAMILIES = ("config", "decoder", "hub", "library", "lower", "spelling")
+NOT_FAMILIES = ("config", "decoder", "fields", "hub", "library", "lower", "spelling")
 
 
 @cache
@@ -51,5 +52,5 @@ def describe(raw: Any, name: str, where: str) -> Decoder:
             f"{where}: architecture {architecture[:80]!r} is not known (known: {known}); "
             "with torch and transformers installed, --trace takes its operators from what really runs"
         )
-    result: Decoder = module.decoder(c, name, architecture)
+    result: Decoder = module.decoder(fields.check(c, architecture), name, architecture)
     return result
