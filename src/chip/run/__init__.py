@@ -30,7 +30,7 @@ SDPA = ("flash", "cudnn", "efficient", "math")
 MAX_SECONDS = 60.0
 TIMEOUT_S = 600.0
 ENERGY_S = 2.0
-HF_PARTS = ("model", "steps", "session", "recording", "clock", "energy", "busy", "pace", "text")
+HF_PARTS = ("model", "steps", "session", "recording", "clock", "energy", "busy", "disturbance", "pace", "text")
 NOT_ENGINES = (*HF_PARTS, "grid", "dummies", "vllm_worker", "vllm_protocol")
 
 
