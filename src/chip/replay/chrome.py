@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -201,7 +202,7 @@ class _Text:
             raise ChipError(f"{self.path}: {otherwise}")
         try:
             chunk = self.file.read(CHUNK)
-        except (OSError, EOFError) as e:
+        except (OSError, EOFError, zlib.error) as e:
             raise ChipError(f"{self.path}: cannot be read ({e})") from None
         self.total += len(chunk)
         if not chunk:
