@@ -20,7 +20,8 @@ LIMIT_S = 10.0
 FOLDER = Path(tempfile.mkdtemp(prefix="campaign-"))
 READERS = {
     "runs": (
-        ["validate", "{file}"], ["compare", "{file}", "{file}"], ["show", "{file}"], ["report", "{file}", "-o", "{out}"],
+        ["validate", "{file}"], ["compare", "{file}", "{file}"], ["show", "{file}"],
+        ["report", "{file}", "-o", "{out}"],
     ),
     "profile": (["predict", "gpt2", "--gpu", "{file}"], ["show", "{file}"], ["roofline", "--gpu", "{file}"]),
     "engine": (["predict", "gpt2", "--gpu", "h200", "--engine", "vllm", "--engine-profile", "{file}"],),

@@ -1,4 +1,4 @@
-"""HTTP requests, whole and damaged, to a live server: any answer but a 5xx (503 is counted apart), and a live server."""
+"""HTTP requests, whole and damaged, to a live server: any answer but a 5xx other than 503."""
 
 from __future__ import annotations
 

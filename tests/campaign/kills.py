@@ -33,8 +33,8 @@ PURE = {
 CPU = ["--device", "cpu"]
 TORCH = {
     "bench": (
-        ["bench", "{config}", "--engine", "hf-eager", *CPU, "--batch", "1,2,3", "--prompt", "8", "--output", "3", "--repeats",
-         "2", "--no-profile", "--force", "-o", "{out}/r.json"], ("r.json",),
+        ["bench", "{config}", "--engine", "hf-eager", *CPU, "--batch", "1,2,3", "--prompt", "8", "--output", "3",
+         "--repeats", "2", "--no-profile", "--force", "-o", "{out}/r.json"], ("r.json",),
     ),
     "profile": (
         ["profile", "linear", "m=8", "n=64", "k=64", *CPU, "--quick", "--force", "-o", "{out}/p.jsonl"], ("p.jsonl",),

@@ -1,4 +1,4 @@
-"""Predictions obey physics: more work never takes less time, two GPUs are at most twice as fast, nothing beats the peaks.
+"""Predictions obey physics: more work never takes less time, two GPUs are at most twice as fast, no peak is passed.
 
 It asks `chip.predict.request.answer` alone, so that it holds for any predictor behind it.
 """
@@ -66,7 +66,7 @@ def two_gpus(one: dict[str, Any], two: dict[str, Any]) -> str:
 
 
 def peaks(found: dict[str, Any]) -> str:
-    """Each operator against the datasheet: bytes over the bandwidth where they cannot lie in L2, FLOPs over the rate."""
+    """Each operator against the datasheet: the bandwidth where its bytes cannot lie in L2, the rate of products."""
     name = hardware.find(found["gpu"]).name
     if name not in hardware.spec_names():
         return ""

@@ -1,4 +1,4 @@
-"""The campaign itself: it finds what is wrong, makes it small, resumes, adds up; and what it found once stays mended."""
+"""The campaign itself: it finds what is wrong, makes it small, resumes, adds up; and what it found stays mended."""
 
 import json
 import subprocess
