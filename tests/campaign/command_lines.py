@@ -17,8 +17,8 @@ PURE = ("predict", "estimate", "list", "show", "roofline", "compare", "validate"
 WORDS = (
     "gpt2", "llama-3.1-8b", "h200", "a100", "vllm", "hf-eager", "linear", "m=8", "n=64", "k=64", "models", "gpus", "",
     "-1", "0", "1", "8", "1e9", "999999999999", "nan", "x" * 300, "a/b", "..", ".", "/dev/null", "/", "a\0b", "\x1b[1m",
-    "ü", "\udcff", "{runs}", "{config}", "{profile}", "{folder}", "{missing}", "{fifo}", "sm_90:80GB", "bf16", "int4", "fp3",
-    "5%", "=", "a=b",
+    "ü", "\udcff", "{runs}", "{config}", "{profile}", "{folder}", "{missing}", "{fifo}", "sm_90:80GB", "bf16", "int4",
+    "fp3", "5%", "=", "a=b",
 )  # fmt: skip
 FOLDER = Path(tempfile.mkdtemp(prefix="campaign-"))
 

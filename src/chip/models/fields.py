@@ -65,7 +65,7 @@ def check(c: Config, architecture: str) -> Config:
                 raise ChipError(f"{c.where}: {key} must be {wanted}, got {str(value)[:40]!r}")
     checked = Config(raw, c.where, said)
     _check_values(checked, entry)
-    if own in DIVIDED:
+    if own in DIVIDED and (own != "llama" or checked.has("head_dim")):  # without it Llama itself divides
         checked.divides(
             "num_attention_heads", checked.size("num_attention_heads"), "hidden_size", checked.size("hidden_size")
         )
