@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-import dist  # noqa: E402
+import dist
 
 
 def packed(names, mtime, uid, mode):
