@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 # A bare `torch` pulls gigabytes of CUDA packages: the constraints pin the CPU-sized set used for development and CI.
 PIP := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test browser lint check clean
+.PHONY: demo test browser lint check campaign dist clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,16 @@ lint: $(VENV)/dev
 	$(VENV)/bin/ruff check src tests benchmarks
 	$(VENV)/bin/ruff format --check src tests benchmarks
 	$(VENV)/bin/mypy
+
+# Fuzzers, a fault injector, a physics checker and an edge walker; run again to go on: docs/reliability.md
+MINUTES ?= 10
+RECORD ?= build/campaign.json
+campaign: $(VENV)/dev
+	$(PY) tests/campaign --minutes $(MINUTES) --record $(RECORD)
+
+# The same commit gives the same bytes
+dist: $(VENV)/dev
+	$(PY) benchmarks/dist.py
 
 clean:
 	rm -rf $(VENV) build dist

@@ -9,15 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from chip import jsontext, output
 from chip.types import ChipError
 
-MAX_CHARACTERS = 1 << 28  # of one document: what is larger is not chip's, and would fill the memory
+MAX_BYTES = 1 << 28  # of one file: what is larger is not chip's, and would fill the memory
+MAX_LINE_CHARACTERS = 1 << 24  # of one line of JSON Lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +45,32 @@ def new(schema: str, data: Any, environment: dict[str, Any], inputs: Sequence[st
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write whole or not at all."""
-
+    """Write whole or not at all. A symbolic link is followed; what is no plain file is refused or, a stream, written
+    to."""
+    if output.is_stream(path):
+        output.write_stream(path, text)
+        return
+    real = output.plain(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temp = path.with_name(f".{path.name}.{os.getpid()}")
+        real.parent.mkdir(parents=True, exist_ok=True)
+        temp = real.with_name(f".{real.name[:100]}.{os.getpid()}.{threading.get_ident() % 10**6}")
         try:
             with open(temp, "w", encoding="utf-8") as f:
                 f.write(text)
                 f.flush()
                 os.fsync(f.fileno())
-            os.replace(temp, path)
+            if real.exists():
+                os.chmod(temp, stat.S_IMODE(real.stat().st_mode))
+            os.replace(temp, real)
         finally:
             temp.unlink(missing_ok=True)  # gone already where all went well
     except OSError as e:
         raise ChipError(f"{path}: cannot be written ({e.strerror}); the old file, if any, is untouched") from None
 
 
-def write(path: Path, artifact: Artifact, indent: int | None = 1) -> None:
+def write(path: Path, artifact: Artifact, indent: int | None = 1, force: bool = False) -> None:
+    """Replaces an artifact of the same schema only, unless `force`; see `chip.output`."""
+    output.check(path, artifact.schema, force=force)
     envelope = {
         "schema": artifact.schema,
         "id": artifact.id,
@@ -66,19 +79,33 @@ def write(path: Path, artifact: Artifact, indent: int | None = 1) -> None:
         "inputs": list(artifact.inputs),
         "data": artifact.data,
     }
-    write_text(path, json.dumps(envelope, indent=indent, separators=None if indent else (",", ":")) + "\n")
+    try:
+        text = jsontext.dump(envelope, indent)
+    except ValueError:
+        raise ChipError(f"{path}: not written, because a value in it is not a finite number") from None
+    write_text(path, text + "\n")
 
 
 def refuse_folder(path: Path) -> None:
     """Said before long work goes into a file, not after."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise ChipError(f"{path}: is a folder, a file was expected")
 
 
-def read_text(path: Path) -> str:
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """A plain file to read text from; a FIFO or device could keep the reader waiting for ever and is refused."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(MAX_CHARACTERS + 1)
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(handle, encoding="utf-8") as file:
+            found = os.fstat(handle)
+            if stat.S_ISDIR(found.st_mode):
+                raise IsADirectoryError
+            if not stat.S_ISREG(found.st_mode):
+                raise ChipError(f"{path}: is not a plain file")
+            if found.st_size > MAX_BYTES:
+                raise ChipError(f"{path}: is larger than {MAX_BYTES >> 20} MiB, which no file of chip's is")
+            yield file
     except FileNotFoundError:
         raise ChipError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -89,24 +116,19 @@ def read_text(path: Path) -> str:
         raise ChipError(f"{path}: cannot be read ({e.strerror})") from None
     except ValueError:  # a name that no file can have
         raise ChipError(f"{str(path)!r}: no such file") from None
-    if len(text) > MAX_CHARACTERS:
-        raise ChipError(f"{path}: is larger than {MAX_CHARACTERS >> 20} MiB, which no file of chip's is")
-    return text
+
+
+def read_text(path: Path) -> str:
+    with opened(path) as file:
+        return file.read()
 
 
 def read_json(path: Path) -> Any:
     text = read_text(path)
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as e:
-        detail = (
-            f"line {e.lineno}: {e.msg}"
-            if isinstance(e, json.JSONDecodeError)
-            else "too deeply nested"
-            if isinstance(e, RecursionError)
-            else "a number too long"
-        )
-        raise ChipError(f"{path}: is not JSON or is cut short ({detail})") from None
+        return jsontext.parse(text)
+    except jsontext.Malformed as e:
+        raise ChipError(f"{path}: is not JSON or is cut short ({e})") from None
 
 
 def check_schema(found: Any, wanted: str, where: str) -> None:
@@ -136,10 +158,14 @@ def read(path: Path, schema: str) -> Artifact:
 
 def append(path: Path, record: Any) -> None:
     """Add one JSON line, durable before this returns."""
-    line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a+b") as f:
+        line = (jsontext.dump(record) + "\n").encode()
+    except ValueError:
+        raise ChipError(f"{path}: not appended, because a value is not a finite number") from None
+    real = output.plain(path)
+    try:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        with open(real, "a+b") as f:
             end = f.seek(0, os.SEEK_END)
             if end:
                 f.seek(end - 1)
@@ -167,17 +193,18 @@ def _last_newline(f: Any, end: int) -> int:
 
 def read_lines(path: Path) -> list[Any]:
     """Every whole line; a last line without newline was cut by a kill and does not count."""
-    if not path.exists():
+    if not os.path.exists(path):
         return []
-    refuse_folder(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise ChipError(f"{path}: cannot be read as text") from None
     records = []
-    for number, line in enumerate(text.split("\n")[:-1], 1):
-        try:
-            records.append(json.loads(line))
-        except (ValueError, RecursionError):
-            raise ChipError(f"{path}: line {number} is not JSON") from None
+    with opened(path) as file:
+        for number in range(1, 1 << 62):
+            line = file.readline(MAX_LINE_CHARACTERS + 1)
+            if len(line) > MAX_LINE_CHARACTERS:
+                raise ChipError(f"{path}: line {number} is larger than {MAX_LINE_CHARACTERS >> 20} MiB")
+            if not line.endswith("\n"):
+                break
+            try:
+                records.append(jsontext.parse(line))
+            except jsontext.Malformed:
+                raise ChipError(f"{path}: line {number} is not JSON") from None
     return records

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +12,12 @@ from chip.runs import Run
 from chip.types import Scenario
 
 METER = 0.05  # two joule figures closer than this are the same: what counter and integrated power may differ by
+BETWEEN = 0.01  # medians of two processes differ by this much, whatever they run (an H200's GPU-bound latencies)
+CHANCE = 0.05  # of a verdict between equals that is allowed
+T_975 = (  # Student's t: from so many degrees of freedom on
+    (60, 2.0), (30, 2.04), (20, 2.09), (14, 2.14), (10, 2.23), (8, 2.31), (7, 2.36), (6, 2.45), (5, 2.57), (4, 2.78),
+    (3, 3.18), (2, 4.30), (0, 12.71),
+)  # fmt: skip
 ROOM = 0.01  # the same for two peaks of memory
 
 
@@ -40,11 +48,12 @@ class Pair:
 
 
 def compare(first: Run, second: Run) -> Pair:
-    """Every metric that both runs have."""
+    """Every metric that both runs have. Times of a run that was disturbed tell nothing of the other."""
+    unsure = any(f.startswith(runs.DISTURBED) for r in (first, second) for f in r.flags)
     lines = [
-        _times("TTFT", first.ttft_ns, second.ttft_ns),
-        _times("TPOT", _means(first), _means(second)) if first.decodes and second.decodes else None,
-        _times("end to end", first.e2e_ns, second.e2e_ns),
+        _times("TTFT", first.ttft_ns, second.ttft_ns, unsure),
+        _times("TPOT", _means(first), _means(second), unsure) if first.decodes and second.decodes else None,
+        _times("end to end", first.e2e_ns, second.e2e_ns, unsure),
         _single("peak memory", "B", _peak(first), _peak(second), ROOM),
         _single("J/token", "J", first.joules_per_token, second.joules_per_token, METER),
     ]
@@ -54,15 +63,16 @@ def compare(first: Run, second: Run) -> Pair:
 def pairs(first: Sequence[Run], second: Sequence[Run]) -> tuple[list[Pair], list[Run]]:
     """Runs that belong together, and those without a partner.
 
-    First the same model, engine, variant and scenario; then, where only one is left on either side, the same model and
-    scenario with whatever engine.
+    A model is known by its identity (`chip.identity`). First the same model, engine, variant and scenario; then, where
+    only one is left on either side, the same model and scenario with whatever engine.
     """
-    by_key = {runs.key_of(r): r for r in second if r.status == "ok"}
+    known = all(r.identity for r in (*first, *second))  # else labels are all there is to go by
+    by_key = {_key(r, known): r for r in second if r.status == "ok"}
     left = [r for r in first if r.status == "ok"]
-    found = [(r, by_key.pop(runs.key_of(r))) for r in left if runs.key_of(r) in by_key]
+    found = [(r, by_key.pop(_key(r, known))) for r in left if _key(r, known) in by_key]
     taken = {id(r) for r, _ in found}
     left = [r for r in left if id(r) not in taken]
-    here, there = _by_question(left), _by_question(list(by_key.values()))
+    here, there = _by_question(left, known), _by_question(list(by_key.values()), known)
     for question, mine in here.items():
         theirs = there.get(question, [])
         if len(mine) == len(theirs) == 1:
@@ -72,10 +82,14 @@ def pairs(first: Sequence[Run], second: Sequence[Run]) -> tuple[list[Pair], list
     return [compare(a, b) for a, b in found], alone
 
 
-def _by_question(some: Sequence[Run]) -> dict[tuple[str, Scenario], list[Run]]:
+def _key(run: Run, known: bool) -> runs.Key:
+    return run.identity if known else run.model, run.engine, run.variant, run.scenario
+
+
+def _by_question(some: Sequence[Run], known: bool) -> dict[tuple[str, Scenario], list[Run]]:
     found: dict[tuple[str, Scenario], list[Run]] = {}
     for r in some:
-        found.setdefault((r.model, r.scenario), []).append(r)
+        found.setdefault((r.identity if known else r.model, r.scenario), []).append(r)
     return found
 
 
@@ -87,10 +101,29 @@ def _peak(run: Run) -> float | None:
     return next((run.memory[k] for k in ("allocated_peak_bytes", "process_peak_bytes") if k in run.memory), None)
 
 
-def _times(metric: str, first_ns: Sequence[float], second_ns: Sequence[float]) -> Line:
+def _times(metric: str, first_ns: Sequence[float], second_ns: Sequence[float], unsure: bool = False) -> Line:
+    """As `stats.compare`, but a verdict must also hold for runs of two processes at two times: these differ by as much
+    as the repeats of one do, and by BETWEEN."""
     v = stats.compare(first_ns, second_ns)
     a, b = stats.median(first_ns) * 1e-9, stats.median(second_ns) * 1e-9
-    return Line(metric, "s", a, b, v.ratio, v.low, v.high, v.verdict, (len(first_ns), len(second_ns)))
+    margin = BETWEEN + _reach(len(first_ns) + len(second_ns) - 2) * math.hypot(_spread(first_ns), _spread(second_ns))
+    low, high = min(v.low, v.ratio / (1 + margin)), max(v.high, v.ratio * (1 + margin))
+    chance = 2 / math.comb(len(first_ns) + len(second_ns), len(first_ns))  # that equals fall apart wholly
+    clear = not unsure and chance <= CHANCE and (high < 1 or low > 1)
+    word = v.verdict if clear else "unclear"
+    return Line(metric, "s", a, b, v.ratio, low, high, word, (len(first_ns), len(second_ns)))
+
+
+def _spread(samples: Sequence[float]) -> float:
+    """Standard deviation of the repeats over their mean."""
+    if len(samples) < 2:
+        return 1.0  # one sample tells nothing of its spread
+    return statistics.stdev(samples) / statistics.fmean(samples)
+
+
+def _reach(freedom: int) -> float:
+    """Student's t at 97.5 % for the degrees of freedom that the spread was estimated with."""
+    return next(t for least, t in T_975 if freedom >= least)
 
 
 def _single(metric: str, unit: str, first: float | None, second: float | None, known_to: float) -> Line | None:

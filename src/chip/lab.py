@@ -7,7 +7,6 @@ journal in the folder says which are done; a step that was interrupted resumes b
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,13 +14,15 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from chip import artifact, codec
+from chip import artifact, children, codec, identity
+from chip.models import library
 from chip.types import ChipError
 
 SCHEMA = "chip.lab/1"
 NAMES = ("calibrate", "profile", "bench", "kernels", "replay", "validate", "report")
 GRID = {"cuda": ("1,8,32", "128,1024", "128"), "cpu": ("1", "16", "4")}  # batch, prompt, output of bench
 INTERRUPTED = 130
+ABSENT = "which is not there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,21 @@ class Step:
     words: tuple[str, ...]  # of the command line, after `chip`
     needs: tuple[Path, ...] = ()  # files that earlier steps make
     left_out: str = ""  # why it is not done here
+    makes: tuple[Path, ...] = ()  # its products: gone, it is done again
+    of: str = ""  # identities of the models that are files: other content, another step
 
     @property
     def command(self) -> str:
         return " ".join(("chip", *self.words))
+
+    @property
+    def key(self) -> str:
+        """What the journal knows it by."""
+        return f"{self.command} # {self.of}" if self.of else self.command
+
+    @property
+    def gone(self) -> list[str]:
+        return [path.name for path in self.makes if not path.exists()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +81,51 @@ def plan(w: Wanted, commands: Collection[str]) -> list[Step]:
     on = ("--device", w.device)
     engines = w.engines or _engines(w.kind)
     batch, prompt, output = GRID[w.kind]
-    steps = [_step(w, "calibrate", *on, "--full" if w.full else "--quick", "-o", profile)]
-    common = (*on, "--profile", profile, "-o", w.folder / "operators.jsonl")
+    steps = [_step(w, "calibrate", *on, "--full" if w.full else "--quick", "-o", profile, makes=(profile,))]
+    operators = w.folder / "operators.jsonl"
+    common = (*on, "--profile", profile, "-o", operators)
     if w.full:
-        steps.append(_step(w, "profile", "--suite", "llm,classic,gemm", *common, needs=(profile,)))
+        suites = ("--suite", "llm,classic,gemm")
+        steps.append(_step(w, "profile", *suites, *common, needs=(profile,), makes=(operators,)))
     for model in w.models:
         size = ("--prompt", prompt.split(",")[-1])
         quick = () if w.full else ("--quick",)
-        steps.append(_step(w, "profile", "--model", model, *size, *common, *quick, needs=(profile,)))
+        words = ("--model", model, *size, *common, *quick)
+        steps.append(_step(w, "profile", *words, needs=(profile,), makes=(operators,), of=_identity(model)))
     grid = ("--batch", batch, "--prompt", prompt, "--output", output)
-    steps.append(_step(w, "bench", *w.models, "--engine", ",".join(engines), *on, *grid, "-o", runs))
+    words = (*w.models, "--engine", ",".join(engines), *on, *grid, "-o", runs)
+    steps.append(_step(w, "bench", *words, makes=(runs,), of=" ".join(filter(None, map(_identity, w.models)))))
     quick = () if w.full else ("--quick",)
-    kernels = _step(
-        w, "kernels", "bench", *on, "--profile", profile, "-o", w.folder / "kernels", *quick, needs=(profile,)
-    )
+    words = ("bench", *on, "--profile", profile, "-o", w.folder / "kernels", *quick)
+    kernels = _step(w, "kernels", *words, needs=(profile,), makes=(w.folder / "kernels",))
     steps.append(kernels if w.kind == "cuda" else Step("kernels", kernels.words, left_out="needs an NVIDIA GPU"))
     for model in w.models:
         engine = "hf-graph" if w.kind == "cuda" else "hf-eager"
-        where = w.folder / "replay" / Path(model).name
+        of = _identity(model)
+        where = w.folder / "replay" / (f"{Path(model).name}-{of[:8]}" if of else model)
         step = ("--engine", engine, "--batch", "1", "--prompt", prompt.split(",")[0])
-        steps.append(_step(w, "replay", model, *step, *on, "--output-dir", where))
-    steps.append(_step(w, "validate", runs, "--gpu", profile, "-o", validation, needs=(profile, runs)))
-    steps.append(_step(w, "report", w.folder, "-o", site))
+        words = (model, *step, *on, "--output-dir", where)
+        steps.append(_step(w, "replay", *words, makes=(where / "replay.json",), of=of))
+    words = (runs, "--gpu", profile, "-o", validation)
+    steps.append(_step(w, "validate", *words, needs=(profile, runs), makes=(validation,)))
+    steps.append(_step(w, "report", w.folder, "-o", site, makes=(site / "index.html",)))
     return [s if s.words[0] in commands else _absent(s) for s in steps]
 
 
-def _step(w: Wanted, name: str, *words: str | Path, needs: tuple[Path, ...] = ()) -> Step:
-    return Step(name, (name, *map(str, words), *w.more.get(name, ())), needs)
+def _step(
+    w: Wanted, name: str, *words: str | Path, needs: tuple[Path, ...] = (), makes: tuple[Path, ...] = (), of: str = ""
+) -> Step:
+    return Step(name, (name, *map(str, words), *w.more.get(name, ())), needs, makes=makes, of=of)
+
+
+def _identity(model: str) -> str:
+    """Of a model that is a file, which may change; a bundled one stays what it is and has ""."""
+    if model.lower() in library.names():
+        return ""
+    config = artifact.read_json(library.locate(model)[0])
+    if not isinstance(config, dict):
+        raise ChipError(f"{model}: a model config is a JSON object, got {type(config).__name__}")
+    return identity.of_config(config)
 
 
 def _absent(step: Step) -> Step:
@@ -109,27 +139,41 @@ def _engines(kind: str) -> tuple[str, ...]:
 
 
 def run(steps: Sequence[Step], folder: Path, restart: bool, say: Callable[[str], None]) -> list[Done]:
-    """Do what is not done yet, in order. A failed step costs those that need its files, no more."""
+    """Do what is not done yet, in order, and again what lost its product or what it needs. A failed step costs those
+    that need its files, no more."""
     journal = folder / "lab.json"
     held = {} if restart else _read(journal)
-    found = []
+    gone = {step.key: step.gone for step in steps if step.key in held}  # before any step makes a product anew
+    found: list[Done] = []
+    renewed: set[Path] = set()
     for number, step in enumerate(steps, 1):
         title = f"[{number}/{len(steps)}] {step.command}"
         missing = [path.name for path in step.needs if not path.exists()]
+        why = _again(step, gone, renewed)
         if step.left_out or missing:
-            why = step.left_out or f"needs {' and '.join(missing)}, which is not there"
-            found.append(Done(step, "left out", why=why))
-        elif step.command in held and step.name != "report":  # the report is of all there is, so it is always anew
-            found.append(Done(step, "done before", held[step.command]))
+            found.append(Done(step, "left out", why=step.left_out or f"needs {' and '.join(missing)}, {ABSENT}"))
+        elif step.key in held and not why:
+            found.append(Done(step, "done before", held[step.key]))
         else:
-            say(title)
+            say(f"{title}{f': again, because {why}' if step.key in held else ''}")
             found.append(_do(step, folder / "logs" / f"{number:02}-{step.name}.txt"))
+            renewed |= set(step.makes)
             if found[-1].result == "done":
-                held[step.command] = found[-1].seconds
+                held[step.key] = found[-1].seconds
                 artifact.write(journal, artifact.new(SCHEMA, {"done": held}, {}))
             continue
         say(f"{title}: {found[-1].result}{f' ({found[-1].why})' if found[-1].why else ''}")
     return found
+
+
+def _again(step: Step, gone: Mapping[str, Sequence[str]], renewed: Collection[Path]) -> str:
+    """Why a step that was done before is done again; "" where it is not."""
+    if step.name == "report":
+        return "it is of all there is"
+    if lost := gone.get(step.key):
+        return f"{' and '.join(lost)} is gone"
+    anew = [path.name for path in step.needs if path in renewed]
+    return f"{' and '.join(anew)} is new" if anew else ""
 
 
 def _read(journal: Path) -> dict[str, float]:
@@ -149,7 +193,8 @@ def _do(step: Step, log: Path) -> Done:
     here = str(Path(__file__).parents[1])  # this very chip, installed or not
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
     with open(log, "w", encoding="utf-8") as out:
-        code = subprocess.run([sys.executable, "-m", "chip", *step.words], stdout=out, env=environment).returncode
+        words = [sys.executable, "-m", "chip", *step.words]
+        code = children.run(words, stdout=out, environment=environment)
     seconds = time.monotonic() - start
     if code in (INTERRUPTED, -2):
         raise KeyboardInterrupt

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, codec, ops
+from chip import artifact, codec, ops, output
 from chip.types import ChipError, Measurement, Op
 
 Key = tuple[str, str, str]
@@ -41,6 +41,7 @@ def operator(record: Mapping[str, Any]) -> Op:
 
 def start(path: Path, device: str, environment: Mapping[str, Any]) -> list[Measurement]:
     """Make the file ready to append to: its header written, or what it already holds returned."""
+    output.check_lines(path, Measurement.SCHEMA)
     if not artifact.read_lines(path):
         header: dict[str, Any] = {
             "schema": Measurement.SCHEMA,

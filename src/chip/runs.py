@@ -11,11 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from chip import artifact, codec, stats
+from chip import artifact, codec, identity, output, stats
 from chip.types import ChipError, Scenario
 
-Key = tuple[str, str, str, Scenario]
+Key = tuple[str, str, str, Scenario]  # identity (or label, where that is unknown), engine, variant, scenario
 COMPARABLE = ("torch", "driver", "cuda", "device")  # a file holds one of each: other versions, other times
+DISTURBED = "disturbed: "  # begins a flag of a run that somebody else was seen to slow
+MOST = 10**9  # of a scenario's numbers
 STATUSES = ("ok", "skipped", "failed")
 
 
@@ -44,7 +46,7 @@ class Run:
 
     SCHEMA: ClassVar[str] = "chip.runs/1"
 
-    model: str  # bundled name, or the name of the config
+    model: str  # a label: bundled name, or the name of the config; unique for each identity in a file
     engine: str
     variant: str  # what else was chosen: an sdpa backend, capture sizes, ...; "" for the engine's defaults
     scenario: Scenario
@@ -66,6 +68,7 @@ class Run:
     flags: tuple[str, ...] = ()
     device: str = ""
     launch_ns: tuple[float, ...] = ()  # what the host took to launch a small kernel, before each repeat and after
+    identity: str = ""  # content of config and weights, see `chip.identity`; "" in records older than that
 
     @property
     def watched(self) -> bool:
@@ -141,15 +144,25 @@ class Runs:
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)  # model name -> config.json
 
 
-def key_of(run: Run) -> Key:
-    """What makes a run the same one again."""
-    return run.model, run.engine, run.variant, run.scenario
+def identity_of(run: Run, configs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Of an older run, from the config that lies beside it; "" where there is none, or its weights are unknown."""
+    if run.identity or run.weights != "random" or run.model not in configs:
+        return run.identity
+    return identity.of_model(configs[run.model])
+
+
+def key_of(run: Run, configs: Mapping[str, Mapping[str, Any]]) -> Key:
+    """What makes a run the same one again: never the label of its model, where its config is known."""
+    return identity_of(run, configs) or run.model, run.engine, run.variant, run.scenario
 
 
 def id_of(run: Run) -> str:
     """Content id of one run: what is fitted on runs names these among its inputs, since a file's id changes as it
     grows."""
-    return artifact.new(Run.SCHEMA, codec.to_json(run), {}).id
+    data = codec.to_json(run)
+    if not run.identity:
+        del data["identity"]  # as the record was before there was such a field: its id is written in other files
+    return artifact.new(Run.SCHEMA, data, {}).id
 
 
 def read(path: Path) -> tuple[artifact.Artifact, Runs]:
@@ -167,7 +180,8 @@ def write(path: Path, runs: Runs, environment: Mapping[str, Any], inputs: Iterab
 
 def resume(path: Path, environment: Mapping[str, Any]) -> Runs:
     """What a file already holds, empty where there is none; refused when it was measured with something else."""
-    if not path.exists():
+    real = output.plain(path)
+    if not real.exists() or not real.stat().st_size:
         return Runs(())
     held, runs = read(path)
     for name in COMPARABLE:
@@ -178,15 +192,30 @@ def resume(path: Path, environment: Mapping[str, Any]) -> Runs:
 
 
 def added(runs: Runs, run: Run, config: Mapping[str, Any] | None = None) -> Runs:
-    """With one more run; the same one again takes the place of the old."""
-    held = {key_of(r): r for r in runs.runs}
+    """With one more run; the same one again takes the place of the old. A label that stands for another model in this
+    file already is made unique."""
+    if config is not None:
+        run = replace(run, model=_label(runs, run, config))
     configs = runs.configs if config is None else {**runs.configs, run.model: dict(config)}
-    return replace(runs, runs=tuple({**held, key_of(run): run}.values()), configs=configs)
+    held = {key_of(r, configs): r for r in runs.runs}
+    return replace(runs, runs=tuple({**held, key_of(run, configs): run}.values()), configs=configs)
+
+
+def _label(runs: Runs, run: Run, config: Mapping[str, Any]) -> str:
+    mine = run.identity or identity.of_model(config)
+    others = {identity_of(r, runs.configs) for r in runs.runs if r.model == run.model} - {mine, ""}
+    taken = runs.configs.get(run.model)
+    if others or (taken is not None and identity.of_config(taken) != identity.of_config(config)):
+        return f"{run.model}@{mine[:8]}"
+    return run.model
 
 
 def _check(run: Run, where: str) -> None:
     if run.status not in STATUSES:
         raise ChipError(f"{where}: status {run.status!r} is not known; it is one of {', '.join(STATUSES)}")
+    s = run.scenario
+    if min(s.batch, s.prompt, s.output, s.tp) < 1 or max(s.batch, s.prompt, s.output, s.tp) > MOST:
+        raise ChipError(f"{where}: batch, prompt, output and tp of a scenario must be between 1 and {MOST}")
     if (run.status == "ok") != bool(run.ttft_ns):
         raise ChipError(f"{where}: ok means samples, anything else means none; status is {run.status!r}")
     if len({len(run.ttft_ns), len(run.step_ns), len(run.e2e_ns)}) != 1:

@@ -302,7 +302,7 @@ def test_nothing_is_profiled_before_everything_is_timed(monkeypatch, tmp_path):
     engine = Watched()
     monkeypatch.setattr(grid, "get", lambda name: engine)
     points = tuple(Scenario(batch, 8, 4) for batch in (1, 2))
-    plans = [grid.Plan("watched", run.Job(model, {}), points) for model in ("a", "b")]
+    plans = [grid.Plan("watched", run.Job(model, {"vocab_size": ord(model)}), points) for model in ("a", "b")]
     ledger = grid.Ledger(tmp_path / "runs.json", open_device("cpu"))
     grid.measure(plans, ledger, 1, print, look=False)
     assert [what for what, *_ in engine.asked] == ["time"] * 4
@@ -328,7 +328,8 @@ def test_a_model_that_failed_is_gone_before_the_next_is_loaded(tiny, monkeypatch
     monkeypatch.setattr(session, "build", watched)
     monkeypatch.setattr(steps.Eager, "prefill", fail)
     config = json.loads(Path(tiny).read_text())
-    plans = [grid.Plan("hf-eager", run.Job(m, config, device="cpu", energy_s=0.0), (Scenario(1, 8, 2),)) for m in "ab"]
+    jobs = [run.Job(m, {**config, "vocab_size": 128 + ord(m)}, device="cpu", energy_s=0.0) for m in "ab"]
+    plans = [grid.Plan("hf-eager", job, (Scenario(1, 8, 2),)) for job in jobs]
     grid.measure(plans, grid.Ledger(tmp_path / "runs.json", open_device("cpu")), 1, print)
     assert len(built) == 2
     assert [r.status for r in runs.read(tmp_path / "runs.json")[1].runs] == ["failed", "failed"]

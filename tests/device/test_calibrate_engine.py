@@ -104,7 +104,7 @@ def test_the_records_are_of_the_dummies_as_they_are_now(engine, path):
     plans = dummies.plans(engine, device, "bf16")
     asked = {p.key(s): (p.job.model, s.name) for p in plans for s in p.scenarios}
     _, held = runs.read(path)
-    found = {runs.key_of(r) for r in held.runs if r.engine == engine and r.status == "ok"}
+    found = {runs.key_of(r, held.configs) for r in held.runs if r.engine == engine and r.status == "ok"}
     assert found <= set(asked)
     for key in set(asked) - found:
         model, point = asked[key]

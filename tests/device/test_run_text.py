@@ -122,15 +122,28 @@ def test_weights_that_are_not_there(tmp_path, capsys):
     assert "no *.safetensors beside its config.json" in capsys.readouterr().err
 
 
+@pytest.fixture
+def reachable(monkeypatch):
+    """A hub that answers, of which nothing is remembered."""
+    from chip.models import hub
+
+    monkeypatch.setattr(hub, "answers", lambda endpoint: True)
+    hub._download.cache_clear()
+    yield
+    hub._download.cache_clear()
+
+
+@pytest.mark.usefixtures("reachable")
 def test_a_hub_id_brings_its_weights(folder, tmp_path, monkeypatch):
     hub = pytest.importorskip("huggingface_hub")
-    monkeypatch.setattr(hub, "hf_hub_download", lambda repo, name: str(folder / name))
+    monkeypatch.setattr(hub, "hf_hub_download", lambda repo, name, **_: str(folder / name))
     monkeypatch.setattr(hub, "snapshot_download", lambda repo, allow_patterns: str(folder))
     file = tmp_path / "llm.json"
     assert bench("someone/tiny", "--engine", "hf-eager", "--prompt", "8", "-o", str(file)) == 0
     assert [(r.model, r.weights) for r in runs.read(file)[1].runs] == [("someone/tiny", "files")]
 
 
+@pytest.mark.usefixtures("reachable")
 @pytest.mark.parametrize("what", ["hf_hub_download", "snapshot_download"])
 def test_a_hub_that_cannot_be_reached_is_one_line(folder, monkeypatch, capsys, what):
     hub = pytest.importorskip("huggingface_hub")
@@ -138,7 +151,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(folder, monkeypatch, capsys, w
     def offline(*_, **__):
         raise OSError("cannot reach the hub: HF_HUB_OFFLINE=1 is set")
 
-    monkeypatch.setattr(hub, "hf_hub_download", lambda repo, name: str(folder / name))
+    monkeypatch.setattr(hub, "hf_hub_download", lambda repo, name, **_: str(folder / name))
     monkeypatch.setattr(hub, what, offline)
     assert bench("someone/tiny", "--engine", "hf-eager") == 2
     err = capsys.readouterr().err

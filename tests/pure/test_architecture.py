@@ -16,16 +16,19 @@ SRC = Path(chip.__file__).parent
 DEVICE = {"measure", "run", "kernels"}
 ABOVE = DEVICE | {"cli", "report", "serve"}
 HEAVY = {"torch", "triton", "pandas", "transformers", "matplotlib", "numpy", "pynvml", "cuda", "vllm", "tqdm"}
-LOW = {"types", "codec", "artifact", "stats", "dtypes"}
+LOW = {"types", "codec", "jsontext", "output", "artifact", "stats", "dtypes"}
 # part of the package -> the parts it may import at module level; a part not named here may import any that is not above
 MAY = {
     "__init__": set(),
     "types": set(),
     "codec": {"types"},
-    "artifact": {"types"},
+    "jsontext": set(),
+    "output": {"types"},
+    "artifact": {"types", "jsontext", "output"},
     "stats": set(),
     "dtypes": {"types"},
     "formats": {"dtypes"},
+    "identity": {"types"},
     "hardware": {"types", "codec", "artifact"},
     "engine_profile": {"types", "codec", "artifact", "hardware"},
     "ops": {"types", "dtypes"},

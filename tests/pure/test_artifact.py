@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 
 
 def test_what_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(artifact, "MAX_CHARACTERS", 1 << 20)
+    monkeypatch.setattr(artifact, "MAX_BYTES", 1 << 20)
     path = tmp_path / "it.json"
     path.write_text("[" + " " * ((1 << 20) - 2) + "]")
     assert artifact.read_json(path) == []
@@ -106,6 +106,10 @@ def test_files_that_are_no_artifact(tmp_path):
         "{\n}}": "is not JSON or is cut short (line 2: Extra data)",
         "[" * 100_000: "is not JSON or is cut short (too deeply nested)",
         "9" * 5000: "is not JSON or is cut short (a number too long)",
+        "-" + "9" * 20: "is not JSON or is cut short (a number too long)",
+        "1e400": "is not JSON or is cut short (a number too large)",
+        "NaN": "is not JSON or is cut short (NaN is not a number)",
+        "[-Infinity]": "is not JSON or is cut short (-Infinity is not a number)",
         "[]": "expected an object with a schema",
         "{}": "has no schema; expected chip.thing/2",
         '{"schema": 3}': "has no schema; expected chip.thing/2",
@@ -182,5 +186,5 @@ def test_lines_of_a_file_that_is_not_there_or_not_ours(tmp_path):
     (tmp_path / "it").write_text('{"n": 1}\nnot json\n{"n": 2}\n')
     assert refusal(artifact.read_lines, tmp_path / "it") == f"{tmp_path / 'it'}: line 2 is not JSON"
     (tmp_path / "it").write_bytes(b"\xff\xfe\n")
-    assert "cannot be read as text" in refusal(artifact.read_lines, tmp_path / "it")
+    assert "is not text" in refusal(artifact.read_lines, tmp_path / "it")
     assert refusal(artifact.read_lines, tmp_path) == f"{tmp_path}: is a folder, a file was expected"

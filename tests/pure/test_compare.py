@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,3 +105,51 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: li
     files = {"a": write(tmp_path / "a.json", run()), "b": write(tmp_path / "b.json", run(model="other"))}
     assert cli.main(["compare", *(w.format(**files) for w in words)]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_models_of_one_name_are_not_compared() -> None:
+    first, second = run(identity="aaaa"), run(0.5, identity="bbbb")
+    assert pairs([first], [second]) == ([], [first, second])
+    assert len(pairs([first], [replace(second, identity="aaaa", model="renamed")])[0]) == 1
+    assert len(pairs([first], [replace(second, identity="")])[0]) == 1, "an old record has its label alone"
+
+
+def drawn(draw: random.Random, repeats: int, shift: float, noise: float) -> runs.Run:
+    """A process with an offset of its own, as processes have, and repeats around it."""
+    centre = 1 + draw.gauss(0, shift)
+    each = [round(1e7 * centre * (1 + abs(draw.gauss(0, noise)))) for _ in range(repeats)]
+    steps = tuple((e // 4,) * 2 for e in each)
+    return run(ttft_ns=tuple(each), step_ns=steps, e2e_ns=tuple(e + sum(s) for e, s in zip(each, steps)))
+
+
+@pytest.mark.parametrize(("repeats", "shift", "noise"), [(2, 0.0, 0.02), (3, 0.005, 0.01), (5, 0.005, 0.02)])
+def test_equals_are_told_apart_in_at_most_one_of_twenty(repeats: int, shift: float, noise: float) -> None:
+    draw = random.Random(1)
+    told = [
+        line.verdict
+        for _ in range(500)
+        for line in compare(drawn(draw, repeats, shift, noise), drawn(draw, repeats, shift, noise)).lines[:3]
+    ]
+    assert sum(word != "unclear" for word in told) <= 0.05 * len(told)
+
+
+def test_what_differs_is_still_told_apart() -> None:
+    draw = random.Random(2)
+    for slower in (1.1, 1.3):
+        pairs_of = [(drawn(draw, 5, 0.002, 0.005), drawn(draw, 5, 0.002, 0.005)) for _ in range(50)]
+        words = [
+            compare(a, replace(b, ttft_ns=tuple(round(t * slower) for t in b.ttft_ns))).lines[0].verdict
+            for a, b in pairs_of
+        ]
+        assert words.count("slower") >= 45
+
+
+def test_too_few_samples_and_disturbed_runs_are_unclear() -> None:
+    short = [drawn(random.Random(3), 2, 0, 0.001) for _ in range(2)]
+    fast = replace(short[1], ttft_ns=tuple(t // 2 for t in short[1].ttft_ns))
+    assert verdicts(short[0], fast)["TTFT"] == "unclear", "two against two fall apart by chance in one of three"
+    assert verdicts(run(), run(0.5))["TTFT"] == "faster"
+    hit = run(0.5, flags=("disturbed: other processes used 3.0 of 4 CPUs while it was timed",))
+    assert verdicts(run(), hit)["TTFT"] == "unclear"
+    one = run(ttft_ns=(10,), step_ns=((1, 1),), e2e_ns=(12,))
+    json.dumps([(x.low, x.high) for x in compare(one, one).lines], allow_nan=False)

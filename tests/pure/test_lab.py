@@ -1,7 +1,12 @@
 """`chip lab`: the plan, resuming and leaving out, with commands that only pretend; tests/device runs it for real."""
 
 import json
+import os
 import shlex
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -123,3 +128,70 @@ def test_bad_input_is_one_line(capsys, words, error):
     found = capsys.readouterr().err
     assert found.startswith(f"chip lab: {error}")
     assert found.count("\n") == 1
+
+
+def test_a_product_that_was_deleted_is_made_again_and_what_rests_on_it(tmp_path, pretend):
+    profile, runs, validation = (tmp_path / f"{name}.json" for name in ("profile", "runs", "validation"))
+    steps = [
+        Step("calibrate", ("calibrate", "0", str(profile)), makes=(profile,)),
+        Step("bench", ("bench", "0", str(runs)), makes=(runs,)),
+        Step("validate", ("validate", "0", str(validation)), (profile, runs), makes=(validation,)),
+    ]
+    assert results(steps, tmp_path) == ["done"] * 3
+    validation.unlink()
+    assert results(steps, tmp_path) == ["done before", "done before", "done"]
+    profile.unlink()
+    assert results(steps, tmp_path) == ["done", "done before", "done"], "the validation rests on the new profile"
+    assert results(steps, tmp_path) == ["done before"] * 3
+
+
+def test_each_deleted_product_counts_although_the_first_step_makes_it_again(tmp_path, pretend):
+    shared = tmp_path / "operators.jsonl"
+    steps = [Step("profile", ("profile", "0", str(shared), model), makes=(shared,)) for model in ("a", "b")]
+    steps = [Step(s.name, s.words[:3], makes=s.makes, of=s.words[3]) for s in steps]
+    assert results(steps, tmp_path) == ["done", "done"]
+    shared.unlink()
+    assert results(steps, tmp_path) == ["done", "done"]
+
+
+def config_at(path, **fields):
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], **fields}))
+    return str(path)
+
+
+def test_models_of_one_name_have_folders_and_steps_of_their_own(tmp_path):
+    models = (config_at(tmp_path / "a" / "tiny", hidden_size=8), config_at(tmp_path / "b" / "tiny", hidden_size=16))
+    steps = lab.plan(wanted(models=models), lab.NAMES)
+    folders = [s.words[s.words.index("--output-dir") + 1] for s in steps if s.name == "replay"]
+    assert len(set(folders)) == 2
+    keys = {s.key for s in steps}
+    Path(models[0], "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "hidden_size": 24}))
+    changed = [s for s in lab.plan(wanted(models=models), lab.NAMES) if s.key not in keys]
+    assert {s.name for s in changed} == {"profile", "bench", "replay"}, "another content is another model"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_leaves_no_child_behind(tmp_path, number):
+    """The child writes its id and sleeps; when the parent is told to end, or killed, it is gone soon after."""
+    code = (
+        "import sys, os; from chip import children\n"
+        "inner = 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'\n"
+        "children.run([sys.executable, '-c', inner], sys.stdout, os.environ)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(lab.__file__).parents[1])}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.send_signal(number)
+    parent.wait(30)
+    for _ in range(100):
+        state = Path(f"/proc/{child}/stat")
+        if not state.exists() or ") Z " in state.read_text():
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child outlived its parent")

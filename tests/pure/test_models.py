@@ -158,8 +158,11 @@ def test_each_architecture_has_one_family():
     assert len(served) == len(set(served)) == len(architectures())
 
 
-def test_family_is_found_whatever_the_model_type():
-    assert model("qwen2.5-7b", model_type="").params() == model("qwen2.5-7b").params()
+def test_a_model_type_may_be_absent_but_not_another_familys():
+    absent = describe(without(raw("qwen2.5-7b"), "model_type"), "it", "it.json")
+    assert absent.params() == model("qwen2.5-7b").params()
+    for other in ("", None, "llama"):
+        assert "is not that of Qwen2ForCausalLM" in refusal(raw("qwen2.5-7b", model_type=other))
     assert model("gemma-3-1b").architecture == "Gemma3ForCausalLM"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chip import runs
+from chip import identity, runs
 from chip.types import ChipError, Scenario
 
 RUN = runs.Run(
@@ -16,6 +16,7 @@ RUN = runs.Run(
     ttft_ns=(9_000_000, 11_000_000), step_ns=((2_000_000, 4_000_000), (3_000_000, 5_000_000)),
     e2e_ns=(15_000_000, 19_000_000), energy=runs.Energy(1.0, 2.0, 70.0, "made up"),
 )  # fmt: skip
+BEFORE = "14609b583b25064a"
 ENVIRONMENT = {"torch": "2.13.0", "device": "cpu"}
 
 
@@ -66,4 +67,57 @@ def test_an_edited_file_is_refused_with_its_place(tmp_path: Path, change: dict, 
     raw["data"]["runs"][0].update(change)
     path.write_text(json.dumps(raw))
     with pytest.raises(ChipError, match=says):
+        runs.read(path)
+
+
+A, B = ({"model_type": "llama", "hidden_size": n} for n in (8, 16))
+
+
+def test_a_model_is_known_by_its_config_and_its_name_is_a_label(tmp_path: Path) -> None:
+    first, second = (replace(RUN, identity=identity.of_model(c)) for c in (A, B))
+    held = runs.added(runs.added(runs.Runs(()), first, A), second, B)
+    assert [r.model for r in held.runs] == ["tiny", f"tiny@{second.identity[:8]}"]
+    assert held.configs == {"tiny": A, held.runs[1].model: B}
+    again = runs.added(held, replace(second, flags=("again",)), B)
+    assert [r.flags for r in again.runs] == [(), ("again",)], "the same one again takes the place of the old"
+    path = tmp_path / "llm.json"
+    runs.write(path, again, ENVIRONMENT)
+    assert runs.read(path)[1] == again
+
+
+def test_who_saved_a_config_and_the_order_of_its_fields_do_not_matter() -> None:
+    saved = {"hidden_size": 8, "_name_or_path": "x", "transformers_version": "5.0", "torch_dtype": "float16"}
+    assert identity.of_config({**saved, "model_type": "llama"}) == identity.of_config(A)
+    assert identity.of_config(A) != identity.of_config(B)
+
+
+def test_other_weights_are_another_model(tmp_path: Path) -> None:
+    for name, content in (("a", b"x" * 100), ("b", b"y" * 100)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(content)
+    found = {identity.of_model(A), *(identity.of_model(A, tmp_path / name) for name in "ab")}
+    assert len(found) == 3
+
+
+def test_an_older_record_has_the_identity_of_the_config_beside_it_and_keeps_its_id() -> None:
+    held = runs.added(runs.Runs(()), RUN, A)
+    assert held.runs[0] == RUN
+    assert runs.key_of(RUN, held.configs)[0] == identity.of_model(A)
+    assert runs.key_of(RUN, {})[0] == "tiny"
+    named = replace(RUN, identity=identity.of_model(A))
+    assert runs.added(held, named, A).runs == (named,)
+    assert runs.added(held, replace(RUN, identity=identity.of_model(B)), B).runs[0] == RUN
+    # content id of this very record as it was before runs had an identity: engine profiles name such ids
+    assert runs.id_of(RUN) == BEFORE
+    assert runs.id_of(named) != BEFORE
+
+
+@pytest.mark.parametrize("scenario", [{"batch": 0}, {"batch": -3}, {"prompt": 0}, {"tp": 0}, {"prompt": 10**12}])
+def test_a_scenario_that_cannot_be_is_refused(tmp_path: Path, scenario: dict) -> None:
+    path = tmp_path / "llm.json"
+    runs.write(path, runs.Runs((RUN,)), ENVIRONMENT)
+    raw = json.loads(path.read_text())
+    raw["data"]["runs"][0]["scenario"].update(scenario)
+    path.write_text(json.dumps(raw))
+    with pytest.raises(ChipError, match=r"runs\[0\]: batch, prompt, output and tp of a scenario must be between 1 and"):
         runs.read(path)

@@ -20,7 +20,7 @@ from chip import cli
 from chip.models import library
 from chip.serve import api, server
 from chip.serve.limit import Overrun, Watchdog
-from chip.serve.turn import Turn
+from chip.serve.turn import Busy, Turn
 
 SRC = Path(server.__file__).parents[2]
 JSON = {"Content-Type": "application/json"}
@@ -163,7 +163,7 @@ def test_paths_lead_nowhere_else(ask, path):
     [
         (400, b"{"), (400, b"\xff\xfe"), (400, b"[" * 100_000), (400, b'{"batch": ' + b"9" * 5000 + b"}"), (400, b""),
         (422, b"[]"), (422, b"null"), (422, b"{}"), (422, b'"llama-3.1-8b"'), (422, b'{"model": "gpt2", "bach": 1}'),
-        (422, b'{"model": "gpt2", "batch": NaN}'), (422, b'{"model": "gpt2", "batch": 1e400}'),
+        (400, b'{"model": "gpt2", "batch": NaN}'), (400, b'{"model": "gpt2", "batch": 1e400}'),
         (422, b'{"model": "gpt2", "batch": 0}'), (422, b'{"model": ["gpt2"]}'), (422, b'{"model": "gpt2", "gpu": 3}'),
         (422, b'{"model": "\\ud800"}'), (422, b'{"config": 3}'), (422, b'{"config": {}}'),
         (422, b'{"config": {"architectures": ["LlamaForCausalLM"], "hidden_size": -1}}'),
@@ -269,11 +269,11 @@ def test_turns_are_had_in_the_order_they_were_asked_for():
     turn, had = Turn(), []
 
     def wait(number):
-        with turn:
+        with turn.within(10):
             had.append(number)
 
     threads = [threading.Thread(target=wait, args=(i,)) for i in range(8)]
-    with turn:
+    with turn.within(10):
         for i, thread in enumerate(threads):
             thread.start()
             while len(turn._waiting) <= i:
@@ -281,13 +281,14 @@ def test_turns_are_had_in_the_order_they_were_asked_for():
     for thread in threads:
         thread.join(10)
     assert had == list(range(8))
-    with turn:
+    with turn.within(10), pytest.raises(Busy), turn.within(0.05):
+        pass
+    with turn.within(0.05):
         pass
 
 
-def test_connections_are_bounded(monkeypatch):
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 2)
-    with server.Server(("127.0.0.1", 0), 5.0) as made:
+def test_connections_are_bounded():
+    with server.Server(("127.0.0.1", 0), 5.0, most=2) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         held = [http.client.HTTPConnection(*made.server_address[:2], timeout=10) for _ in range(2)]
         for connection in held:

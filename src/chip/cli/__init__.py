@@ -1,7 +1,7 @@
 """The command line: one file a command, found by listing this folder. Commands parse, call and print, no more.
 
 stdout is the answer, stderr is talk. Exit codes: 0 done, 1 done but something in it failed, 2 bad input,
-130 interrupted.
+3 a fault of chip's own, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from types import ModuleType
 from typing import NoReturn
 
 from chip import __version__
+from chip.cli.streams import discard_output, standard_streams
 from chip.types import ChipError
 
-NOT_COMMANDS = ("text", "lines")  # and what ends in _text: how a command's answer is laid out
+NOT_COMMANDS = ("text", "lines", "streams")  # and what ends in _text: how a command's answer is laid out
 ORDER = (
     "predict", "simulate", "plan", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench",
     "compare", "validate",
     "capture", "replay", "explain", "kernels", "report", "serve", "lab",
 )  # fmt: skip
+FAULT = 3  # exit code
+OPTIONAL = ("torch", "transformers", "numpy", "scipy", "sklearn", "tqdm", "pynvml", "triton", "safetensors")
 ABOUT = """\
 CHIP tells how fast a language model will run on a GPU before it runs, and why it ran as fast as it did after.
 
@@ -39,7 +42,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         prefix = "unrecognized arguments: "
         if message.startswith(prefix):
-            word = message.removeprefix(prefix).split()[0].split("=")[0]
+            word = (message.removeprefix(prefix).split() or [""])[0].split("=")[0]
             near = get_close_matches(word, self._option_string_actions, 1)
             hint = f"did you mean {near[0]}?" if near else f"see `{self.prog} --help`"
             message = f"no option or argument {word!r}; {hint}"
@@ -71,13 +74,21 @@ def parser(name: str) -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        try:
-            return _main([*(sys.argv[1:] if argv is None else argv)])
-        finally:
-            sys.stdout.flush()  # here, where a reader that left can still be dealt with
+        with standard_streams():
+            try:
+                return _main([*(sys.argv[1:] if argv is None else argv)])
+            finally:
+                sys.stdout.flush()  # here, where a reader that left can still be dealt with
     except BrokenPipeError:  # it had enough (`| head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 0
+    except OSError as e:  # files are dealt with below: this is standard output itself, on a full disk for instance
+        discard_output()
+        print(f"chip: standard output cannot be written ({e.strerror})", file=sys.stderr)
+        return 1
+    except ChipError as e:
+        print(f"chip: {e}", file=sys.stderr)
+        return 2
 
 
 def _main(words: list[str]) -> int:
@@ -95,12 +106,38 @@ def _main(words: list[str]) -> int:
         return 2
     try:
         return int(command(name).run(parser(name).parse_args(words[1:])))
-    except ChipError as e:
-        print(f"chip {name}: {e}", file=sys.stderr)
+    except OSError as e:
+        if e.filename is None:  # a stream, not a file
+            raise
+        print(f"chip {name}: {told(e)}", file=sys.stderr)
         return 2
+    except (ChipError, RecursionError, MemoryError, ImportError) as e:
+        print(f"chip {name}: {told(e)}", file=sys.stderr)
+        return 2
+    except Exception as e:
+        if os.environ.get("CHIP_TRACEBACK"):
+            raise
+        print(f"chip {name}: {told(e)}", file=sys.stderr)
+        return FAULT
     except KeyboardInterrupt:
         print(f"chip {name}: interrupted; what was written is kept", file=sys.stderr)
         return 130
+
+
+def told(e: Exception) -> str:
+    """One line for whoever asked, whatever went wrong."""
+    if isinstance(e, ChipError):
+        return str(e)
+    if isinstance(e, OSError):
+        return f"{str(e.filename)[:300]}: {e.strerror}" if e.filename is not None else str(e.strerror or e)
+    if isinstance(e, RecursionError):
+        return "the input is nested too deeply"
+    if isinstance(e, MemoryError):
+        return "out of memory; ask for something smaller"
+    if isinstance(e, ImportError) and e.name and e.name.split(".")[0] in OPTIONAL:
+        return f"this needs {e.name.split('.')[0]}: pip install 'chip-inference[measure]'"
+    text = next(iter(str(e).splitlines()), "")
+    return f"a fault of chip's own ({type(e).__name__}: {text[:160]}); please report it, with CHIP_TRACEBACK=1 set"
 
 
 def overview() -> str:

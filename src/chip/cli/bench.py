@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chip import artifact
+from chip import artifact, output
 from chip.cli.bench_text import document, render
 from chip.types import ChipError, Scenario
 
@@ -98,12 +98,13 @@ def run(args: argparse.Namespace) -> int:
     plans = _plans(args, points, device)
     if not args.force:
         refuse_busy(device)
-    ledger = grid.Ledger(args.file, device)
 
     def tell(text: str) -> None:
         print(f"chip bench: {text}", file=sys.stderr)
 
-    found = grid.measure(plans, ledger, args.repeats, tell, look=not args.no_profile)
+    with output.locked(args.file):
+        ledger = grid.Ledger(args.file, device)
+        found = grid.measure(plans, ledger, args.repeats, tell, look=not args.no_profile)
     print(json.dumps(document(found, str(args.file)), indent=1) if args.json else render(found))
     print(f"wrote {args.file}", file=sys.stderr)
     return 1 if any(r.status == "failed" for r in found) else 0

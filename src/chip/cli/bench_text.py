@@ -7,7 +7,7 @@ from typing import Any
 
 from chip import stats
 from chip.cli.text import duration, gib, number, percent, table
-from chip.runs import Run
+from chip.runs import DISTURBED, Run
 
 SCHEMA = "chip.bench/1"
 FIRST_OVER = 1.2  # a first repeat slower than the median by this much has a column of its own
@@ -56,7 +56,13 @@ def _entry(run: Run) -> dict[str, Any]:
     if run.status != "ok":
         return {**head, "reason": run.reason}
     said = {"text": list(run.text)} if run.text else {}
-    rest = {"memory": run.memory, "waits": list(run.waits), "setup_s": run.setup_s, "flags": list(run.flags)}
+    rest = {
+        "memory": run.memory,
+        "waits": list(run.waits),
+        "setup_s": run.setup_s,
+        "flags": list(run.flags),
+        "disturbed": disturbed(run),
+    }
     return {**head, "repeats": len(run.ttft_ns), **numbers(run), **rest, **said}
 
 
@@ -69,6 +75,11 @@ def render(runs: Sequence[Run]) -> str:
         filled = [k for k in rows[0] if any(row[k] for row in rows)]
         shown = [{k: row[k] for k in filled} for row in rows]
         right = [k for k in filled if k not in ("model", "engine")]
+        if hit := [r for r in done if disturbed(r)]:
+            parts += [
+                f"DISTURBED: {disturbed(hit[0])[0]} ({len(hit)} of {len(done)} points); measure again when idle",
+                "",
+            ]
         parts += [title, "", table(shown, right=right, keep=("batch", "prompt", "TTFT", "TPOT"))]
     if story := idle_story(done):
         parts += ["", story]
@@ -76,6 +87,11 @@ def render(runs: Sequence[Run]) -> str:
     parts += _grouped([(f, r) for r in done for f in (*r.flags, *(r.energy.flags if r.energy else ()))])
     parts += [f"\n{_name(r)} said: {said}" for r in done for said in r.text]
     return "\n".join(parts)
+
+
+def disturbed(run: Run) -> list[str]:
+    """How somebody else was seen to use the machine while a point was timed."""
+    return [f.removeprefix(DISTURBED) for f in run.flags if f.startswith(DISTURBED)]
 
 
 def _row(r: Run) -> dict[str, str]:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chip import artifact
+from chip import output
 from chip.cli.text import duration, gib, si, table
 from chip.types import Ceiling, HardwareProfile, HardwareSpec, HostProfile
 
@@ -42,7 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="profile to write (default: DEVICE.profile.json; of an engine: beside the GPU's)",
     )
-    parser.add_argument("--force", action="store_true", help="measure a GPU that others are using")
+    parser.add_argument(
+        "--force", action="store_true", help="measure a GPU that others are using, and replace a file of another kind"
+    )
     parser.add_argument("--restart", action="store_true", help="forget what an interrupted run left")
     parser.add_argument("--only", metavar="PROBE", action="append", default=[], help="run one probe (repeatable)")
     parser.add_argument("--json", action="store_true", help="print the profile's JSON on stdout instead of the table")
@@ -78,16 +80,18 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"no probe {unknown.pop()!r}; probes: {', '.join(ORDER)}")
     budget = budget_for(device, args.mode)
     path = args.output or Path(f"{calibrate.slug(device.title)}.profile.json")
-    artifact.refuse_folder(path)
+    output.check(path, HardwareProfile.SCHEMA, force=args.force)
+    output.check(calibrate.host_path(path), HostProfile.SCHEMA, force=args.force)
     talk = Talk()
     talk.say(f"{device.title}, {device.units} units, {gib(device.memory_bytes)}: --{args.mode}, into {path}")
-    try:
-        found = calibrate.calibrate(
-            device, budget, calibrate.journal_path(path), talk.tell, args.restart, tuple(args.only)
-        )
-    finally:
-        talk.close()
-    calibrate.save(path, device, found, budget)
+    with output.locked(path):
+        try:
+            found = calibrate.calibrate(
+                device, budget, calibrate.journal_path(path), talk.tell, args.restart, tuple(args.only)
+            )
+        finally:
+            talk.close()
+        calibrate.save(path, device, found, budget, args.force)
     talk.say(f"wrote {path} and {calibrate.host_path(path)}")
     print(path.read_text(encoding="utf-8").rstrip() if args.json else summary(found))
     return 1 if any(why.startswith(("failed", "error")) for why in found.profile.missing.values()) else 0

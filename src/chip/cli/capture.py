@@ -52,7 +52,11 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     add("--sdpa", default="", help="flash, cudnn, efficient, math [torch's choice]")
     add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
     add("--energy-seconds", type=float, default=0.0, help="work for each energy figure; 0 for none [%(default)s]")
-    add("--force", action="store_true", help="measure although somebody else uses the GPU")
+    add(
+        "--force",
+        action="store_true",
+        help="measure although somebody else uses the GPU, and replace a file of another kind",
+    )
 
 
 def check_step(args: argparse.Namespace) -> None:
@@ -86,7 +90,7 @@ def record(
     from chip.run.recording import recordable
 
     check_step(args)
-    artifact.refuse_folder(path)
+    _check_output(path, model, args.force)
     if args.sdpa and args.sdpa not in SDPA:
         raise ChipError(f"--sdpa {args.sdpa} is not known; choose of {', '.join(SDPA)}")
     config, title, _ = locate(model, "random")
@@ -114,11 +118,21 @@ def record(
     gc.collect()
     device.empty_cache()  # the model is done with: room for the replay
     about = environment(device)
-    ident = traces.write(path, trace, about)
+    ident = traces.write(path, trace, about, args.force)
     workload = signatures.workload_of(trace)
-    signatures.write(path.with_name(SIGNATURES), workload, about, (ident,))
+    signatures.write(path.with_name(SIGNATURES), workload, about, (ident,), args.force)
     print(f"capture: wrote {path} and {path.with_name(SIGNATURES)}", file=sys.stderr)
     return trace, workload
+
+
+def _check_output(path: Path, model: str, force: bool) -> None:
+    from chip import output, traces
+    from chip.models import library
+    from chip.replay import signatures
+
+    config = library.locate(model)[0]
+    output.check(path, traces.Trace.SCHEMA, (config,), force)
+    output.check(path.with_name(SIGNATURES), signatures.Workload.SCHEMA, (config,), force)
 
 
 def document(trace: Trace, workload: Workload) -> dict[str, Any]:

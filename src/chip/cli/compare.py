@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +68,20 @@ def select(word: str) -> list[Run]:
     """The runs that a RUN argument stands for."""
     path, colon, part = (word, "", "") if os.path.exists(word) else word.rpartition(":")
     if not colon:
-        return list(runs.read(Path(part or path))[1].runs)
+        return _identified(Path(part or path))
     engine, slash, variant = part.partition("/")
-    held = runs.read(Path(path))[1].runs
+    held = _identified(Path(path))
     found = [r for r in held if r.engine == engine and (not slash or r.variant == variant)]
     if not found:
         there = sorted({f"{r.engine}/{r.variant}" if r.variant else r.engine for r in held})
         raise ChipError(f"{path}: no run of {part}; it has {', '.join(there) or 'none'}")
     return found
+
+
+def _identified(path: Path) -> list[Run]:
+    """The runs of a file, older ones with the identity that the config beside them gives."""
+    held = runs.read(path)[1]
+    return [replace(r, identity=runs.identity_of(r, held.configs)) for r in held.runs]
 
 
 def document(found: Sequence[Pair], alone: Sequence[Run]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if args.op == "-":
         if args.axes:
             raise ChipError(f"with - as OP, operators come from stdin; leave {args.axes[0]!r} out")
-        return answer_stdin(lambda question: json.dumps(operator.answer(question, args.gpu)))
+        return answer_stdin(lambda question: json.dumps(operator.answer(question, args.gpu), allow_nan=False))
     found = operator.answer({"op": args.op, "gpu": args.gpu, **parse_axes(args.axes)})
     print(json.dumps(found, indent=1) if args.json else render(found))
     return 0

@@ -56,11 +56,12 @@ def write(
     trace: Any, replay: Any, environment: dict[str, Any], inputs: tuple[str, ...], folder: Path, runs: str
 ) -> Any:
     """The report, written with the timings of the whole beside it."""
-    from chip import artifact, explain
+    from chip import artifact, explain, output
 
     report = explain.explain(trace, replay, _run_of(runs, trace) if runs else None)
     for name, data in ((REPORT, report), (TIMING, explain.timing_document(trace))):
         text = json.dumps({**data, "environment": environment, "inputs": list(inputs)}, indent=1)
+        output.check(folder / name, data["schema"])
         artifact.write_text(folder / name, text + "\n")
     print(f"explain: wrote {folder / REPORT} and {folder / TIMING}", file=sys.stderr)
     return report

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from chip import artifact, codec, hardware, measurements, points, stats
+from chip import artifact, codec, hardware, measurements, output, points, stats
 from chip.cli.text import percent, table
 from chip.types import ChipError
 
@@ -26,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("measurements", metavar="MEASUREMENTS", nargs="+", help="files of `chip profile`")
     parser.add_argument("--profile", metavar="FILE", required=True, help="the device's profile, from `chip calibrate`")
     parser.add_argument("-o", "--output", metavar="FOLDER", default="", help="[beside the profile]")
+    parser.add_argument("--force", action="store_true", help="let points replace files of another kind; never an input")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     about |= {"inputs": " ".join(inputs)} | ({"settling": clock.write()} if clock else {})
     folder = Path(args.output) if args.output else hardware.points_folder(profile_path)
     for kind in dict.fromkeys(g.kind for g in groups):
+        output.check(folder / f"{kind}{points.SUFFIX}", "", (args.profile, *args.measurements), True)
         points.write(folder / f"{kind}{points.SUFFIX}", about, [g for g in groups if g.kind == kind])
     rows = [row(g) for g in groups]
     if args.json:

@@ -17,9 +17,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chip import output
 from chip.cli import kernels_text as text
 from chip.cli.estimate import parse_axes
 from chip.types import ChipError, Op
@@ -197,7 +199,8 @@ def _bench(args: argparse.Namespace) -> int:
     from chip.measure.progress import Progress
     from chip.roofline import label
 
-    with Progress(len(calls), "bench") as progress:
+    held = output.locked(Path(args.output) / MEASURED) if args.output else nullcontext()
+    with held, Progress(len(calls), "bench") as progress:
         for s, op in calls:
             progress.step(f"{s.name}, {label(op)}")
             found[s.name] += bench.bench(s if args.shape else s.timed(op), op, device, roofs, settings)

@@ -12,7 +12,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from chip import cli, lab
+from chip import cli, lab, output
 from chip.cli.text import duration, table
 from chip.models import library
 from chip.types import ChipError
@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
     if args.plan:
         done = [lab.Done(s, "left out" if s.left_out else "to do", why=s.left_out) for s in steps]
     else:
-        done = lab.run(steps, args.output, args.restart, lambda text: print(text, file=sys.stderr, flush=True))
+        with output.locked(args.output / "lab.json"):
+            done = lab.run(steps, args.output, args.restart, lambda text: print(text, file=sys.stderr, flush=True))
     page = args.output / "site" / "index.html"
     print(json.dumps(document(done, page), indent=1) if args.json else render(done, page))
     return 1 if any(d.result == "failed" for d in done) else 0

@@ -10,9 +10,11 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chip import output
 from chip.cli.estimate import parse_axes
 from chip.cli.profile_text import document, render_hotspots, render_one, render_table
 from chip.types import ChipError, Measurement
@@ -86,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     measured: list[Measurement] = []
     interrupted = False
     try:
-        measured.extend(_measure(cases, device, _settings(args), Path(path) if path else None))
+        with output.locked(Path(path)) if path else nullcontext():
+            measured.extend(_measure(cases, device, _settings(args), Path(path) if path else None))
     except KeyboardInterrupt:
         interrupted = True
         kept = f"; {path} is whole and the same command goes on with it" if path else ""

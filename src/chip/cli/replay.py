@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chip import artifact
+from chip import artifact, output
 from chip.cli import capture, explain
 from chip.cli.text import duration, table
 from chip.types import ChipError
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = _check(args)
     folder = Path(args.output_dir)
     path = Path(args.output) if args.output else folder / "replay.json"
-    artifact.refuse_folder(path)
+    _check_output(path, args)
     from chip.measure.device import default_device
     from chip.measure.replay import pool
     from chip.replay import results
@@ -69,12 +69,13 @@ def run(args: argparse.Namespace) -> int:
     args.device = args.device or default_device()
     spare = args.device != "cpu" and args.cache == "producer" and not wanted
     workers = pool.Pool(pool.command(args.device), path.with_name(path.name + ".log"), spare)
-    try:
-        trace, workload, source, about = _workload(args, folder, _journal(path), workers)
-        replay, environment = _replay(args, trace, workload, wanted, source, path, workers)
-    finally:
-        workers.stop()
-    results.write(path, replay, environment, (source,))
+    with output.locked(path):
+        try:
+            trace, workload, source, about = _workload(args, folder, _journal(path), workers)
+            replay, environment = _replay(args, trace, workload, wanted, source, path, workers)
+        finally:
+            workers.stop()
+        results.write(path, replay, environment, (source,), args.force)
     print(f"replay: wrote {path}", file=sys.stderr)
     if trace is not None and trace.timings:
         held, replay = results.read(path)
@@ -100,6 +101,12 @@ def _check(args: argparse.Namespace) -> tuple[int, ...]:
     if args.runs < 3 or args.warmup < 0 or not args.timeout > 0:  # which a NaN is not
         raise ChipError("--runs must be at least 3, --warmup at least 0 and --timeout above 0")
     return wanted
+
+
+def _check_output(path: Path, args: argparse.Namespace) -> None:
+    from chip.replay.results import Replay
+
+    output.check(path, Replay.SCHEMA, (args.what,), args.force)
 
 
 def _workload(
@@ -139,8 +146,12 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
     """Which step is recorded first; of a file none is."""
     if kind_of(Path(args.what)) != "model":
         return {}
+    from chip import identity
+    from chip.models import library
+
     names = ("what", "engine", "phase", "batch", "prompt", "no_cache", "dtype", "sdpa", "device")
-    return {name: getattr(args, name) for name in names}
+    config = artifact.read_json(library.locate(args.what)[0])
+    return {"config": identity.of_config(config), **{name: getattr(args, name) for name in names}}
 
 
 def kind_of(path: Path) -> str:

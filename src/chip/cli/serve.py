@@ -8,6 +8,9 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
+import re
+import secrets
 import sys
 from contextlib import suppress
 
@@ -16,9 +19,11 @@ from chip.types import ChipError
 HELP = "explore predictions in a browser; the same JSON over HTTP"
 EPILOG = """\
   chip serve                                  # then open the address it prints
+  chip serve --host 0.0.0.0 --token auto      # for others too: they need the address it prints
   chip serve --port 0 --json                  # any free port; where it listens, as JSON
   curl -s localhost:8471/api/predict -H 'Content-Type: application/json' -d '{"model": "qwen3-8b", "gpu": "l40s"}'
 """
+TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 LOOPBACK = "127.0.0.1"
 SCHEMA = "chip.serve/1"
 
@@ -28,6 +33,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8471, help="port to listen on; 0 takes a free one [%(default)s]")
     parser.add_argument(
         "--time-limit", metavar="S", type=float, default=5.0, help="seconds a request may take [%(default)s]"
+    )
+    parser.add_argument(
+        "--token",
+        metavar="TEXT",
+        default=os.environ.get("CHIP_TOKEN", ""),
+        help="who asks must send it; auto makes one up [$CHIP_TOKEN, else none]",
+    )
+    parser.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="another name that this server goes by, such as that of a proxy; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="where it listens, as one JSON document on stdout")
 
@@ -39,21 +57,34 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"--time-limit must be between 0.01 and 3600 seconds, got {args.time_limit:g}")
 
     from chip.serve import api
+    from chip.serve.guard import Guard
     from chip.serve.server import Server
 
+    token = _token(args.token)
     try:
-        server = Server((args.host, args.port), args.time_limit)
+        server = Server((args.host, args.port), args.time_limit, Guard(args.host, args.allow_host, token))
     except (OSError, OverflowError) as e:
         why = getattr(e, "strerror", None) or e
         raise ChipError(f"cannot listen on {args.host}:{args.port} ({why}); choose another --port") from None
     api.warm_up()
     gc.freeze()  # what is loaded stays: no collection looks at it again
     gc.set_threshold(50_000)  # answers make no cycles
-    where = {"schema": SCHEMA, "url": server.url, "openapi": f"{server.url}openapi.json"}
-    print(json.dumps(where) if args.json else f"explorer: {server.url}", flush=True)
-    if args.host not in (LOOPBACK, "localhost", "::1"):
-        print(f"note: {args.host} can be reached from outside this machine; there is no password", file=sys.stderr)
+    page = f"{server.url}?token={token}" if token else server.url
+    where = {"schema": SCHEMA, "url": server.url, "openapi": f"{server.url}openapi.json", "page": page}
+    print(json.dumps(where) if args.json else f"explorer: {page}", flush=True)
+    if args.host not in (LOOPBACK, "localhost", "::1") and not token:
+        print(f"note: {args.host} can be reached from outside this machine; --token sets a password", file=sys.stderr)
     print("Ctrl-C ends it", file=sys.stderr)
     with server, suppress(KeyboardInterrupt):
         server.serve_forever()
     return 0
+
+
+def _token(given: str) -> str:
+    from chip.serve.guard import LEAST_TOKEN
+
+    if given == "auto":
+        return secrets.token_urlsafe(18)
+    if given and not (len(given) >= LEAST_TOKEN and TOKEN.fullmatch(given)):
+        raise ChipError(f"--token must be at least {LEAST_TOKEN} letters, digits, - or _; auto makes one up")
+    return given

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, engine_profile, hardware
+from chip import artifact, engine_profile, hardware, output
 from chip.cli import ledger_text
 from chip.cli.validate_suite_text import render as render_suite
 from chip.cli.validate_text import render
@@ -61,6 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--peers", metavar="FILE", default="", help="recorded answers of other predictors, into the same table")
     add("--plot", metavar="FILE", default="", help="draw predicted against measured into this .png, .svg or .pdf")
     add("-o", "--output", metavar="FILE", default="", help="also write the JSON document as an artifact")
+    add("--force", action="store_true", help="let -o replace a file of another kind; never an input")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -74,6 +75,9 @@ def run(args: argparse.Namespace) -> int:
     if traffic_files := _traffic_files(args.runs):
         return _traffic(args, traffic_files)
     sources = judge.read(Path(f) for f in args.runs)
+    if args.output:
+        given = (*(s.path for s in sources), args.peers, args.gpu, *args.engine_profile, *args.leave_one_model_out)
+        output.check(Path(args.output), SCHEMA, given, args.force)
     gpu = judge.gpu_of(sources, args.gpu)
     answers = peers.read(Path(args.peers)) if args.peers else None
     terms = _terms(args.engine_profile, sources, args.engine)
@@ -88,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     for line in found.left_out:
         print(f"left out: {line}", file=sys.stderr)
     if args.output:
-        _write(Path(args.output), made)
+        _write(Path(args.output), made, args.force)
         print(f"wrote {args.output}", file=sys.stderr)
     if args.plot:
         from chip.report import scatter_plot
@@ -199,7 +203,7 @@ def _unseen(files: Sequence[str], found: judge.Validation) -> list[Unseen]:
     return done
 
 
-def _write(path: Path, made: dict[str, Any]) -> None:
+def _write(path: Path, made: dict[str, Any], force: bool) -> None:
     inputs = [f["id"] for f in made["files"]] + [u["id"] for u in made["rests_on"]]
     data = {k: v for k, v in made.items() if k != "schema"}
-    artifact.write(path, artifact.new(SCHEMA, data, {}, inputs))
+    artifact.write(path, artifact.new(SCHEMA, data, {}, inputs), force=force)

@@ -177,9 +177,10 @@ def journal_path(path: Path) -> Path:
     return path.with_name(path.name + ".journal.jsonl")
 
 
-def save(path: Path, device: Device, found: Calibration, budget: Budget) -> None:
+def save(path: Path, device: Device, found: Calibration, budget: Budget, force: bool = False) -> None:
     """Both artifacts, whole or not at all; then the journal has served."""
     about = environment(device) | {"mode": budget.mode, "seconds": round(found.seconds, 1)}
-    artifact.write(host_path(path), artifact.new(HostProfile.SCHEMA, codec.to_json(found.host), about))
-    artifact.write(path, artifact.new(HardwareProfile.SCHEMA, codec.to_json(found.profile), about))
+    host = artifact.new(HostProfile.SCHEMA, codec.to_json(found.host), about)
+    artifact.write(host_path(path), host, force=force)
+    artifact.write(path, artifact.new(HardwareProfile.SCHEMA, codec.to_json(found.profile), about), force=force)
     journal_path(path).unlink(missing_ok=True)

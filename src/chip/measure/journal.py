@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from chip import artifact, codec
+from chip import artifact, codec, output
 from chip.types import Ceiling, ChipError, Curve
 
 SCHEMA = "chip.calibration_journal/1"
@@ -56,6 +56,7 @@ class Journal:
         self.path = path
         if restart:
             self.remove()
+        output.check_lines(path, SCHEMA)
         try:
             lines = artifact.read_lines(path)
         except ChipError as e:

@@ -93,9 +93,11 @@ def build(config: Path, dtype: str) -> Any:
     if dtype not in full:
         raise ChipError(f"--trace follows what torch runs and takes --dtype {', '.join(full)}, not {dtype}")
     try:
-        hf = AutoConfig.from_pretrained(config.parent if config.name == "config.json" else config)
+        where = config.parent if config.name == "config.json" else config
+        hf = AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=True)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(hf, dtype=getattr(torch, full[dtype])).eval()
+            made = AutoModelForCausalLM.from_config(hf, dtype=getattr(torch, full[dtype]), trust_remote_code=False)
+            return made.eval()
     except Exception as e:  # whatever transformers finds wrong with a config
         raise ChipError(f"{config}: transformers cannot build it ({str(e).strip().splitlines()[0][:160]})") from None
 

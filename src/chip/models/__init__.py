@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import pkgutil
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from chip.callable_module import make_callable
+from chip.models import fields
 from chip.models.config import Config
 from chip.models.decoder import Decoder
 from chip.types import ChipError
 
-NOT_FAMILIES = ("config", "decoder", "library", "lower", "modules", "quantization", "quantization_methods", "spelling")
+LONGEST_NAME = 200  # of an architecture or model type; more is not kept
+NOT_FAMILIES = (
+    *("config", "decoder", "fields", "hub", "library", "lower", "modules", "quantization", "quantization_methods"),
+    "spelling",
+)
 
 
 @cache
@@ -27,7 +32,7 @@ def architectures() -> dict[str, str]:
     return {a: f for f in families() for a in import_module(f"chip.models.{f}").ARCHITECTURES}
 
 
-@cache
+@lru_cache(maxsize=256)  # of names that anybody may make up
 def _family(architecture: str, model_type: str) -> ModuleType | None:
     likely = sorted((f for f in families() if model_type.startswith(f)), key=len, reverse=True)
     for name in [*likely, *families()]:
@@ -43,15 +48,15 @@ def describe(raw: Any, name: str, where: str) -> Decoder:
     listed = c.names("architectures")
     if not listed:
         raise ChipError(f"{where}: field 'architectures' is missing or empty; it names the model class")
-    architecture = listed[0]
-    module = _family(architecture, c.text("model_type", ""))
+    architecture = listed[0][:LONGEST_NAME]
+    module = _family(architecture, c.text("model_type", "")[:LONGEST_NAME])
     if module is None:
         known = ", ".join(sorted(a.removesuffix("ForCausalLM") for a in architectures()))
         raise ChipError(
-            f"{where}: architecture {architecture!r} is not known (known: {known}); "
+            f"{where}: architecture {architecture[:80]!r} is not known (known: {known}); "
             "with torch and transformers installed, --trace takes its operators from what really runs"
         )
-    result: Decoder = module.decoder(c, name, architecture)
+    result: Decoder = module.decoder(fields.check(c, architecture), name, architecture)
     return result
 
 

@@ -18,11 +18,12 @@ ACTIVATIONS = {
 class Config:
     """An HF config as a mapping with checked look-ups. A field that is null counts as absent, but see `omits`."""
 
-    def __init__(self, raw: Any, where: str, root: Config | None = None) -> None:
+    def __init__(self, raw: Any, where: str, said: dict[str, str] | None = None, root: Config | None = None) -> None:
         if not isinstance(raw, dict):
             raise ChipError(f"{where}: a model config is a JSON object, got {type(raw).__name__}")
         self.raw = raw
         self.where = where
+        self.said = said or {}  # field -> the alias that it was given under
         self.root = root or self  # the whole config, where this is a section of it
 
     def has(self, name: str) -> bool:
@@ -32,11 +33,26 @@ class Config:
         """Not even null: transformers then takes its own default, where null would mean "none"."""
         return name not in self.raw
 
+    def without(self, *names: str) -> Config:
+        """As a family sees it that does not read these fields."""
+        return Config({k: v for k, v in self.raw.items() if k not in names}, self.where, self.said, self.root)
+
+    def refuse_odd(self, rotated: int) -> None:
+        """Values of a head are rotated in pairs."""
+        if rotated % 2:
+            raise ChipError(f"{self.where}: {rotated} values of each head are rotated, which must be an even number")
+
+    def refuse_null(self, *names: str) -> None:
+        """Fields that may be absent, but not null: the model's own code computes with them."""
+        for name in names:
+            if name in self.raw and self.raw[name] is None:
+                raise ChipError(f"{self.where}: {name} is null; give a number, or leave it out")
+
     def section(self, name: str) -> Config:
         """A config inside the config (such as `text_config`)."""
         if not self.has(name):
             raise ChipError(f"{self.where}: field {name!r} is missing")
-        return Config(self.raw[name], f"{self.where}: {name}", self.root)
+        return Config(self.raw[name], f"{self.where}: {name}", root=self.root)
 
     def size(self, *names: str, default: int | None = None) -> int:
         """A positive whole number under the first of `names` that is present."""
@@ -55,9 +71,12 @@ class Config:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int):
-                raise ChipError(f"{self.where}: {name} must be a whole number, got {str(value)[:40]!r}")
+                raise ChipError(
+                    f"{self.where}: {self.said.get(name, name)} must be a whole number, got {str(value)[:40]!r}"
+                )
             if not least <= value <= most:
-                raise ChipError(f"{self.where}: {name} must be between {least} and {most}, got {str(value)[:40]}")
+                shown = self.said.get(name, name)
+                raise ChipError(f"{self.where}: {shown} must be between {least} and {most}, got {str(value)[:40]}")
             return value
         if default is None:
             raise ChipError(f"{self.where}: field {names[0]!r} is missing")
@@ -165,7 +184,7 @@ class Config:
 
     def head_dim(self, hidden: int, heads: int, default: int | None = None) -> int:
         """`head_dim` where given, else `default`, else hidden / heads, which must then be whole."""
-        if self.has("head_dim") or default:
+        if self.has("head_dim") or (default and self.omits("head_dim")):
             return self.size("head_dim", default=default)
         if hidden % heads:
             sizes = f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}"

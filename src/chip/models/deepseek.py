@@ -11,10 +11,13 @@ ARCHITECTURES = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
     hidden, layers = c.size("hidden_size"), c.layer_count()
+    c.refuse_null(
+        "first_k_dense_replace", "v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank", "head_dim"
+    )
     v3 = architecture == "DeepseekV3ForCausalLM"
     attn = LatentAttn(
         c.size("num_attention_heads"),
-        1536 if c.omits("q_lora_rank") else c.count("q_lora_rank", default=0),
+        1536 if c.omits("q_lora_rank") else c.size("q_lora_rank") if c.has("q_lora_rank") else 0,
         c.size("kv_lora_rank", default=512),
         c.size("qk_nope_head_dim", default=128),
         c.size("qk_rope_head_dim", default=64),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from chip.models.config import Config
 from chip.models.decoder import Attn, Decoder, Layer, Mlp
 from chip.models.spelling import stack
+from chip.types import ChipError
 
 ARCHITECTURES = ("FalconForCausalLM",)
 
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
+    if "head_dim" in c.raw:
+        raise ChipError(f"{c.where}: head_dim cannot be set in this family: it is hidden_size over the heads")
     hidden = c.size("n_embed", "hidden_size")
     heads = c.size("num_attention_heads", "n_head")
     c.divides("num_attention_heads", heads, "hidden_size", hidden)
@@ -26,6 +29,7 @@ def decoder(c: Config, name: str, architecture: str) -> Decoder:
         placement = "parallel_two" if norms == 2 else "parallel"
     bias, dim = c.flag("bias", False), hidden // heads
     rope_dim = 0 if c.flag("alibi", False) else dim
+    c.refuse_odd(rope_dim)
     layer = Layer(
         attn=Attn(heads, kv_heads, dim, qkv_bias=bias, out_bias=bias, fused_qkv=True, rope_dim=rope_dim),
         mlp=Mlp(c.size("ffn_hidden_size", default=4 * hidden), False, c.activation("activation", "gelu"), bias),

@@ -18,6 +18,7 @@ ARCHITECTURES = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
     if architecture == "Gemma3ForConditionalGeneration":
         c = c.section("text_config")
+    c.refuse_null("sliding_window_pattern")
     hidden, mlp = c.size("hidden_size"), Mlp(c.size("intermediate_size"), activation="gelu")
     bias, pattern = c.flag("attention_bias", False), c.size("sliding_window_pattern", default=6)
     settings: dict[str, Any] = {

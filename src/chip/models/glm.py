@@ -11,6 +11,7 @@ ARCHITECTURES = ("GlmForCausalLM", "Glm4ForCausalLM")
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
     hidden = c.size("hidden_size")
+    c.refuse_null("head_dim", "num_key_value_heads")
     bias = c.flag("attention_bias", True)
     layer = Layer(
         attn=attention(c, hidden, kv_heads=2, head_dim=128, rotary=c.rotary(0.5), qkv_bias=bias),

@@ -10,6 +10,7 @@ ARCHITECTURES = ("Glm4MoeForCausalLM",)
 
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
+    c.refuse_null("head_dim", "num_key_value_heads")
     hidden, layers = c.size("hidden_size"), c.layer_count()
     qk_norm = "head" if c.flag("use_qk_norm", False) else ""
     bias = c.flag("attention_bias", False)

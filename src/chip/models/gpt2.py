@@ -5,11 +5,16 @@ from __future__ import annotations
 from chip.models.config import Config
 from chip.models.decoder import Attn, Decoder, Layer, Mlp
 from chip.models.spelling import stack
+from chip.types import ChipError
 
 ARCHITECTURES = ("GPT2LMHeadModel", "GPTBigCodeForCausalLM")
 
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
+    if c.flag("add_cross_attention", False):
+        raise ChipError(
+            f"{c.where}: add_cross_attention makes a decoder that reads an encoder; those are not described"
+        )
     hidden = c.size("n_embd", "hidden_size")
     heads = c.size("n_head", "num_attention_heads")
     c.divides("n_head", heads, "n_embd", hidden)

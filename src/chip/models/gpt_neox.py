@@ -11,6 +11,7 @@ ARCHITECTURES = ("GPTNeoXForCausalLM",)
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
     hidden = c.size("hidden_size")
+    c = c.without("head_dim", "num_key_value_heads")  # this family reads neither
     bias = c.flag("attention_bias", True)
     layer = Layer(
         attn=attention(c, hidden, rotary=c.rotary(0.25, "rotary_pct"), qkv_bias=bias, out_bias=bias, fused_qkv=True),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from chip import artifact
-from chip.models import describe
+from chip.models import describe, hub
 from chip.models.decoder import Decoder
 from chip.types import ChipError
 
@@ -74,19 +73,8 @@ def _from_hub(repo: str) -> Path:
     short = repo.split("/")[1].lower()[:80]
     near = get_close_matches(short, names(), 1, 0.6)
     hint = f"; the bundled {near[0]!r} may be what you want" if near else "; point at a local config.json instead"
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise ChipError(
-            f"no file {repo!r}, and hub ids need huggingface_hub (pip install 'chip-inference[hub]'){hint}"
-        ) from None
-    try:
-        config = Path(hf_hub_download(repo, "config.json"))
-    except Exception as e:  # the hub's errors are many: not found, gated, offline, no network
-        reason = str(e).strip().splitlines()[0][:120] if str(e).strip() else type(e).__name__
-        raise ChipError(f"{repo}: config.json could not be had from the hub ({reason}){hint}") from None
+    config = hub.config_of(repo, hint)
     raw = artifact.read_json(config)
     if isinstance(raw, dict) and raw.get("quantization_config") is None:
-        with suppress(Exception):  # most repositories have no such file, and `config` answers without it
-            hf_hub_download(repo, "hf_quant_config.json")
+        hub.also(repo, "hf_quant_config.json")  # most repositories have none, and config.json answers without it
     return config

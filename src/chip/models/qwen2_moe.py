@@ -17,6 +17,7 @@ def sparse_layers(c: Config) -> list[bool]:
 
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
+    c.refuse_null("num_key_value_heads")
     hidden = c.size("hidden_size")
     experts = c.size("num_experts", default=60)
     moe = Moe(

@@ -29,7 +29,9 @@ def attention(
     kv_heads = c.size("num_key_value_heads", default=kv_heads)
     c.divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
     dim = c.head_dim(hidden, heads, head_dim)
-    return Attn(heads, kv_heads, dim, **{"rope_dim": int(dim * rotary), **settings})
+    rotated = int(dim * rotary)
+    c.refuse_odd(rotated)
+    return Attn(heads, kv_heads, dim, **{"rope_dim": rotated, **settings})
 
 
 def stack(

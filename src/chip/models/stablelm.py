@@ -11,6 +11,7 @@ ARCHITECTURES = ("StableLmForCausalLM",)
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
     hidden = c.size("hidden_size")
+    c = c.without("head_dim")  # which this family does not read
     qk_norm = "head" if c.flag("qk_layernorm", False) else ""
     layer = Layer(
         attn=attention(

@@ -23,5 +23,9 @@ class KvJoin(Composed):
         )
 
     @property
+    def compute(self) -> str:
+        return Pointwise(1, 1, self.dtype).compute  # copies multiply nothing: any dtype will do
+
+    @property
     def counted_flops(self) -> float:
         return 0.0

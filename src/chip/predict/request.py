@@ -85,6 +85,7 @@ def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
     for key in TEXTS:
         if not isinstance(values[key], str):
             raise ChipError(f"{key} must be text, got {str(values[key])[:40]!r}")
+    engines.get(values["engine"])  # before any file is looked for under its name
     return values
 
 

@@ -9,6 +9,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ CHUNK = 2**20
 MAX_EVENT = 2**22  # characters of one event
 MAX_FILE = 4 * 2**30  # characters of a file, unpacked
 MAX_KEPT = 4_000_000
+MAX_RATIO = 100  # of a packed file: the profiler's traces unpack to 10 to 30 times their size
+SMALL = 64 * 2**20  # characters that any file may have unpacked
 ARRAY = re.compile(r'"traceEvents"\s*:\s*\[|^\s*\[')
 BETWEEN = re.compile(r"[\s,]*")
 DEVICE = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
@@ -153,7 +156,7 @@ def inside(ranges: list[HostRange], starts: list[int], when_ns: int, limit: int 
 def events(path: Path) -> Iterator[Any]:
     """Every element of traceEvents."""
     with _open(path) as file:
-        text = _Text(file, path)
+        text = _Text(file, path, _limit(path))
         text.start()
         decoder = json.JSONDecoder()
         count = 0
@@ -174,8 +177,8 @@ def events(path: Path) -> Iterator[Any]:
 class _Text:
     """A window on a long text."""
 
-    def __init__(self, file: io.TextIOBase, path: Path) -> None:
-        self.file, self.path = file, path
+    def __init__(self, file: io.TextIOBase, path: Path, most: int) -> None:
+        self.file, self.path, self.most = file, path, most
         self.buffer, self.at, self.total = "", 0, 0
 
     def start(self) -> None:
@@ -199,14 +202,21 @@ class _Text:
             raise ChipError(f"{self.path}: {otherwise}")
         try:
             chunk = self.file.read(CHUNK)
-        except (OSError, EOFError) as e:
+        except (OSError, EOFError, zlib.error) as e:
             raise ChipError(f"{self.path}: cannot be read ({e})") from None
         self.total += len(chunk)
         if not chunk:
             raise ChipError(f"{self.path}: {otherwise}")
-        if self.total > MAX_FILE:
-            raise ChipError(f"{self.path}: is larger than {MAX_FILE >> 30} GiB; record fewer steps")
+        if self.total > self.most:
+            raise ChipError(f"{self.path}: is larger than {self.most / 2**20:.0f} MiB unpacked; record fewer steps")
         self.buffer, self.at = self.buffer[self.at :] + chunk, 0
+
+
+def _limit(path: Path) -> int:
+    """Characters that are read of a file: a small packed one may not keep us busy for minutes."""
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return min(MAX_FILE, max(SMALL, MAX_RATIO * path.stat().st_size)) if packed else MAX_FILE
 
 
 def _open(path: Path) -> io.TextIOBase:

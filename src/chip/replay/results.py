@@ -95,8 +95,11 @@ class Replay:
         return replace(self, kernels=kernels, sequence=sequence)
 
 
-def write(path: Path, replay: Replay, environment: dict[str, Any], inputs: tuple[str, ...]) -> None:
-    artifact.write(path, artifact.new(Replay.SCHEMA, codec.to_json(replay), environment, inputs), indent=None)
+def write(
+    path: Path, replay: Replay, environment: dict[str, Any], inputs: tuple[str, ...], force: bool = False
+) -> None:
+    made = artifact.new(Replay.SCHEMA, codec.to_json(replay), environment, inputs)
+    artifact.write(path, made, indent=None, force=force)
 
 
 def read(path: Path) -> tuple[artifact.Artifact, Replay]:

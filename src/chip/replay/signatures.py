@@ -155,8 +155,10 @@ def shares(workload: Workload) -> dict[str, Share]:
     return found
 
 
-def write(path: Path, workload: Workload, environment: dict[str, Any], inputs: tuple[str, ...]) -> None:
-    artifact.write(path, artifact.new(Workload.SCHEMA, codec.to_json(workload), environment, inputs))
+def write(
+    path: Path, workload: Workload, environment: dict[str, Any], inputs: tuple[str, ...], force: bool = False
+) -> None:
+    artifact.write(path, artifact.new(Workload.SCHEMA, codec.to_json(workload), environment, inputs), force=force)
 
 
 def read(path: Path) -> tuple[artifact.Artifact, Workload]:

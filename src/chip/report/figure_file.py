@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from chip import output
 from chip.types import ChipError
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -16,6 +17,7 @@ SETTINGS = {"font.family": "DejaVu Sans", "font.size": 9, "svg.fonttype": "none"
 def check(path: Path) -> None:
     if path.suffix not in SUFFIXES:
         raise ChipError(f"{path}: a plot is written as .png, .svg or .pdf")
+    output.plain(path)
 
 
 def save(path: Path, draw: Callable[[], Any]) -> None:

@@ -10,11 +10,14 @@ import base64
 import hashlib
 import html
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from chip import artifact
+from chip import artifact, output
+from chip.report.columns import SCHEMA
 from chip.report.summary import Summary
+from chip.types import ChipError
 
 STATIC = Path(__file__).parent / "static"
 MOST_ROWS = 50_000  # of one table
@@ -61,8 +64,11 @@ def _hash(text: str) -> str:
 
 def write(folder: Path, summary: Summary) -> Path:
     """`index.html`, `summary.json` and `summary.csv`; the page last, so that it never stands beside older figures."""
+    index = folder / "index.html"
+    output.check(folder / "summary.json", SCHEMA)
+    if os.path.exists(index) and not os.path.exists(folder / "summary.json"):
+        raise ChipError(f"{index}: is there already and was not written by chip; choose another folder with -o")
     artifact.write_text(folder / "summary.json", summary.json())
     artifact.write_text(folder / "summary.csv", summary.csv())
-    index = folder / "index.html"
     artifact.write_text(index, render(summary))
     return index

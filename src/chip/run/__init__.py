@@ -22,6 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from chip import identity
 from chip.runs import Run
 from chip.types import ChipError, Scenario
 
@@ -29,7 +30,7 @@ SDPA = ("flash", "cudnn", "efficient", "math")
 MAX_SECONDS = 60.0
 TIMEOUT_S = 600.0
 ENERGY_S = 2.0
-HF_PARTS = ("model", "steps", "session", "recording", "clock", "energy", "busy", "pace", "text")
+HF_PARTS = ("model", "steps", "session", "recording", "clock", "energy", "busy", "disturbance", "pace", "text")
 NOT_ENGINES = (*HF_PARTS, "grid", "calibration", "precision", "traffic", "vllm_worker", "vllm_protocol", "vllm_trace")
 
 
@@ -66,6 +67,10 @@ class Job:
         """What else was chosen, for the Run; "" for the engine's defaults."""
         chosen = {"sdpa": self.sdpa} if self.sdpa else {}
         return ",".join(f"{k}={v}" for k, v in sorted({**chosen, **self.settings}.items()))
+
+    @property
+    def identity(self) -> str:
+        return identity.of_model(self.config, self.folder)
 
     @property
     def weights(self) -> str:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 from chip.measure.device import Device
-from chip.run import pace
+from chip.run import disturbance, pace
 from chip.run.steps import Steps
 from chip.types import ChipError
 
@@ -67,6 +67,7 @@ def repeated(device: Device, steps: Steps, output: int, repeats: int, max_second
     """`repeats` requests, or as many as `max_seconds` allows, but never fewer than two; and the pace of the host among
     them."""
     found, began = Samples(launch_ns=[pace.launch_ns(device)]), time.monotonic()
+    before = disturbance.read()
     for done in range(repeats):
         spent = time.monotonic() - began
         if done >= LEAST_REPEATS and spent + spent / done > max_seconds:
@@ -80,6 +81,7 @@ def repeated(device: Device, steps: Steps, output: int, repeats: int, max_second
             found.launch_ns.append(pace.launch_ns(device))
     if output <= pace.UNDISTURBED:
         found.launch_ns.append(pace.launch_ns(device))
+    found.flags += disturbance.flags(before, disturbance.read(), found.e2e_ns)
     return found
 
 

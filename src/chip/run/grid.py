@@ -29,7 +29,7 @@ class Plan:
     scenarios: tuple[Scenario, ...]
 
     def key(self, scenario: Scenario) -> runs.Key:
-        return self.job.model, self.engine, self.job.variant, scenario
+        return self.job.identity, self.engine, self.job.variant, scenario
 
     def title(self, scenario: Scenario | None = None) -> str:
         words = (self.job.model, self.engine, self.job.variant, scenario.name if scenario else "")
@@ -48,19 +48,22 @@ class Ledger:
         """Points without a finished run: those never tried, and those that failed. Real text is always read anew."""
         if plan.job.prompt_ids:
             return deque(plan.scenarios), deque()
-        held = {runs.key_of(r): r.status for r in self.runs.runs if r.weights == plan.job.weights}
+        held = {self.key(r): r.status for r in self.runs.runs}
         status = {s: held.get(plan.key(s)) for s in plan.scenarios}
         return deque(s for s in status if status[s] is None), deque(s for s in status if status[s] not in (None, "ok"))
 
+    def key(self, run: Run) -> runs.Key:
+        return runs.key_of(run, self.runs.configs)
+
     def add(self, run: Run, job: Job) -> None:
-        run = replace(run, settings=without_home(run.settings), reason=without_home(run.reason))
+        run = replace(run, identity=job.identity, settings=without_home(run.settings), reason=without_home(run.reason))
         self.runs = runs.added(self.runs, run, job.config)
         runs.write(self.path, self.runs, self.environment)
 
     def unseen(self, plan: Plan) -> list[Run]:
         """Finished runs of a plan that nobody has looked at under the profiler."""
         wanted = {plan.key(s) for s in plan.scenarios}
-        return [r for r in self.runs.runs if runs.key_of(r) in wanted and r.status == "ok" and not r.busy]
+        return [r for r in self.runs.runs if self.key(r) in wanted and r.status == "ok" and not r.busy]
 
 
 def measure(plans: Sequence[Plan], ledger: Ledger, repeats: int, tell: Tell, look: bool = True) -> list[Run]:
@@ -77,7 +80,7 @@ def measure(plans: Sequence[Plan], ledger: Ledger, repeats: int, tell: Tell, loo
         except ContextLost:
             tell("the CUDA context is lost and nothing more can run in this process; the same command goes on")
     order = {plan.key(s): i for i, (plan, s) in enumerate((p, s) for p in plans for s in p.scenarios)}
-    return sorted((r for r in ledger.runs.runs if runs.key_of(r) in order), key=lambda r: order[runs.key_of(r)])
+    return sorted((r for r in ledger.runs.runs if ledger.key(r) in order), key=lambda r: order[ledger.key(r)])
 
 
 def _measure(

@@ -49,7 +49,9 @@ def from_config(raw: Mapping[str, Any], dtype: Any, device: str) -> Any:
     torch.set_default_dtype(dtype)
     try:
         with torch.device(device), no_init_weights():
-            model = _with_attention(lambda how: transformers.AutoModelForCausalLM.from_config(config, **how))
+            model = _with_attention(
+                lambda how: transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False, **how)
+            )
     finally:
         torch.set_default_dtype(before)
     model.tie_weights()  # which `no_init_weights` leaves out too: a head of its own would take memory for nothing

@@ -58,6 +58,8 @@ def _refusals(**why: str) -> dict[str, Any]:
 
 ALWAYS = _refusals(
     _400="the request or its body is not well formed",
+    _401="a token is needed and was not sent",
+    _403="the Host header names another server",
     _411="the body came in chunks: send it whole",
     _413="the body is too large",
     _503="too many connections, or it took too long",

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import AF_INET, AF_INET6, socket
 from typing import Any, NoReturn
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from chip import __version__
+from chip import __version__, jsontext
 from chip.serve import api
+from chip.serve.guard import COOKIE, Guard, host_name
 from chip.serve.limit import Overrun, Watchdog
 from chip.serve.openapi import document
-from chip.serve.turn import Turn
+from chip.serve.places import IDLE_S, MOST, Places
+from chip.serve.turn import Busy, Turn
 from chip.types import ChipError
 
 STATIC = Path(__file__).parent.parent / "report" / "static"
@@ -30,8 +32,6 @@ PAGES = {
     **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in SCRIPTS},
 }
 LARGEST_BODY = 1 << 20  # bytes; a config.json has some thousand
-MOST_CONNECTIONS = 128
-IDLE_S = 30.0  # a connection that says nothing for so long is closed
 JSON = "application/json"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -54,10 +54,13 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], time_limit_s: float) -> None:
+    def __init__(
+        self, address: tuple[str, int], time_limit_s: float, guard: Guard | None = None, most: int = MOST
+    ) -> None:
         self.watchdog = Watchdog(time_limit_s)
         self.turn = Turn()
-        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self.guard = guard or Guard(address[0])
+        self.places = Places(most)
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         super().__init__(address, Handler)
 
@@ -68,17 +71,20 @@ class Server(ThreadingHTTPServer):
         return f"http://{f'[{name}]' if ':' in name else name}:{port}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
+        if self.places.take(request):
             super().process_request(request, client_address)
         else:
-            _turn_away(request)
+            _turn_away(request, self.places.most)
             self.shutdown_request(request)
+
+    def service_actions(self) -> None:
+        self.places.sweep()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self.places.give_back(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news; anything else is, in one line."""
@@ -87,10 +93,12 @@ class Server(ThreadingHTTPServer):
             print(f"chip serve: connection ended by {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def _turn_away(connection: socket) -> None:
-    body = json.dumps({"error": f"all {MOST_CONNECTIONS} connections are taken; try again"})
+def _turn_away(connection: socket, most: int) -> None:
+    body = json.dumps({"error": f"all {most} connections are taken; try again"})
     head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: {JSON}\r\nContent-Length: {len(body)}\r\n"
-    connection.sendall(f"{head}Retry-After: 1\r\nConnection: close\r\n\r\n{body}".encode())
+    with suppress(OSError):  # it may be gone already
+        connection.setblocking(False)  # nobody else may wait for it
+        connection.sendall(f"{head}Retry-After: 1\r\nConnection: close\r\n\r\n{body}".encode())
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -120,13 +128,20 @@ class Handler(BaseHTTPRequestHandler):
         headers: dict[str, str] = {}
         try:
             body = self._body()
-            with self.server.turn, self.server.watchdog.limit():
+            self.server.places.busy(self.connection)
+            self._admit()
+            with self.server.turn.within(self.server.watchdog.seconds), self.server.watchdog.limit():
                 kind, content = find(body)
             status = 200
         except Refused as e:
             status, kind, content, headers = e.status, JSON, _error(str(e)), e.headers
         except ChipError as e:
             status, kind, content = 422, JSON, _error(str(e))
+        except RecursionError:
+            status, kind, content = 422, JSON, _error("the question is nested too deeply")
+        except Busy:
+            status, kind, content = 503, JSON, _error("too many questions at once; try again")
+            headers = {"Retry-After": "1"}
         except Overrun:
             why = f"stopped after {self.server.watchdog.seconds:g} s; ask for something smaller"
             status, kind, content = 503, JSON, _error(why)
@@ -134,6 +149,28 @@ class Handler(BaseHTTPRequestHandler):
             print(f"chip serve: {self.command} {self.path[:200]!r}: {type(e).__name__}: {e}", file=sys.stderr)
             status, kind, content = 500, JSON, _error("a fault of chip's own; the server's log has it")
         self._send(status, kind, content, headers)
+        self.server.places.idle(self.connection)
+
+    def _admit(self) -> None:
+        """Refuse other names for this server, and who does not have its token."""
+        host = self.headers.get("Host")
+        guard = self.server.guard
+        if not guard.knows(host):
+            named = host_name(str(host))[:80]
+            raise Refused(403, f"this server is not called {named!r}; `chip serve --allow-host {named}` makes it so")
+        url = self._url()
+        if guard.invites(url.query):
+            cookie = f"{COOKIE}={guard.token}; HttpOnly; SameSite=Strict; Path=/"
+            raise Refused(303, "welcome", **{"Location": url.path or "/", "Set-Cookie": cookie})
+        if not guard.admits(self.headers.get("Authorization"), self.headers.get("Cookie")):
+            why = "a token is needed: send `Authorization: Bearer TOKEN`, or open the address printed at the start"
+            raise Refused(401, why, **{"WWW-Authenticate": "Bearer"})
+
+    def _url(self) -> SplitResult:
+        try:
+            return urlsplit(self.path)
+        except ValueError:  # such as http://[
+            raise Refused(400, "the address is not well formed") from None
 
     def _send(self, status: int, kind: str, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
@@ -160,7 +197,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(length))
 
     def _get(self, _: bytes) -> tuple[str, bytes]:
-        path = urlsplit(self.path).path
+        path = self._url().path
         if path in PAGES:
             name, kind = PAGES[path]
             return kind, (STATIC / name).read_bytes()
@@ -181,20 +218,20 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(404, str(e)) from None
 
     def _post(self, body: bytes) -> tuple[str, bytes]:
-        path = urlsplit(self.path).path
+        path = self._url().path
         if path not in api.ASKED:
             self._other(body)
         if self.headers.get_content_type() != JSON:
             raise Refused(415, f"the body must be {JSON}")
         try:
-            question = json.loads(body)
-        except (ValueError, RecursionError):
+            question = jsontext.parse(body.decode("utf-8"))
+        except ValueError:
             raise Refused(400, "the body is not JSON") from None
         return JSON, api.ASKED[path](question).encode()
 
     def _other(self, _: bytes) -> NoReturn:
         """Not a path there is, or not with this method."""
-        path = urlsplit(self.path).path
+        path = self._url().path
         if path in api.ASKED:
             raise Refused(405, f"{path} is asked with POST", Allow="POST")
         if path in PAGES or path in api.LISTED or path.startswith(api.ROOFS) or path in ("/openapi.json", api.DEFAULTS):

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Busy(Exception):
+    """The turn did not come in time."""
 
 
 class Turn:
@@ -14,19 +20,31 @@ class Turn:
         self._lock, self._taken = threading.Lock(), False
         self._waiting: deque[threading.Lock] = deque()
 
-    def __enter__(self) -> None:
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        if not self._take(seconds):
+            raise Busy
+        try:
+            yield
+        finally:
+            with self._lock:
+                if self._waiting:
+                    self._waiting.popleft().release()
+                else:
+                    self._taken = False
+
+    def _take(self, seconds: float) -> bool:
         with self._lock:
             if not self._taken:
                 self._taken = True
-                return
+                return True
             mine = threading.Lock()
             mine.acquire()
             self._waiting.append(mine)
-        mine.acquire()  # until the one before hands over
-
-    def __exit__(self, *_: object) -> None:
+        if mine.acquire(timeout=seconds):  # the one before hands over
+            return True
         with self._lock:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._taken = False
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+                return False
+        return True  # it was handed over in the last moment

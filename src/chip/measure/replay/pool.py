@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, codec
+from chip import artifact, codec, output
 from chip.measure.progress import Progress
 from chip.measure.replay.unit import Settings
 from chip.replay.results import Placed, Replayed, Sequenced
@@ -141,6 +141,7 @@ def command(device: str) -> list[str]:
 
 def begun(path: Path, wanted: dict[str, Any]) -> bool:
     """Whether a journal was begun; one whose header differs from what is wanted of it is refused."""
+    output.check_lines(path, SCHEMA)
     lines = artifact.read_lines(path)
     if lines and not (isinstance(lines[0], dict) and wanted.items() <= lines[0].items()):
         raise ChipError(f"{path}: was begun for another replay; remove it, or choose another --output-dir")

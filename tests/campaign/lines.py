@@ -1,0 +1,53 @@
+"""Lines of a sweep, whole and damaged: a JSON answer or a JSON error each, finite, within the time limit."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import scenarios
+from damage import damaged_text, damaged_value
+
+from chip import cli
+from chip.cli.lines import _parse
+from chip.predict import operator, request
+
+NAME = "lines"
+LIMIT_S = 0.5
+
+
+def case(draw: Random) -> dict[str, str]:
+    command = draw.choice(("predict", "estimate"))
+    question: Any = scenarios.scenario(draw) if command == "predict" else scenarios.operator(draw)
+    how = draw.randrange(4)
+    if how == 1:
+        question = damaged_value(question, draw)
+    text = json.dumps(question)
+    return {"command": command, "line": damaged_text(text, draw) if how == 2 else text}
+
+
+def check(case: dict[str, str]) -> str:
+    try:
+        question = _parse(case["line"])
+        found = request.answer_line(question) if case["command"] == "predict" else json.dumps(operator.answer(question))
+    except Exception as e:
+        said = cli.told(e)
+        return said if "fault" in said else ""
+    return judge(found)
+
+
+def _not_finite(word: str) -> None:
+    raise ValueError(f"{word} in an answer")
+
+
+def judge(text: str) -> str:
+    """ "" for an answer that is JSON with finite, positive times."""
+    try:
+        answer = json.loads(text, parse_constant=_not_finite)  # whole numbers may be long: FLOPs are exact
+    except ValueError as e:
+        return f"the answer is not JSON: {e}"
+    for key in ("ttft_ms", "tpot_ms", "e2e_ms", "us"):
+        if answer.get(key) is not None and not answer[key] > 0:
+            return f"{key} is {answer[key]}"
+    return ""

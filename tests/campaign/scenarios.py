@@ -1,0 +1,47 @@
+"""Scenarios and operators that the fuzzers draw: every bundled model, GPU, engine and precision."""
+
+from __future__ import annotations
+
+import dataclasses
+from random import Random
+from typing import Any
+
+from chip import engines, hardware, ops
+from chip.dtypes import PRECISIONS
+from chip.models import library
+
+LIMITS = {"batch": 4096, "prompt": 131_072, "output": 4096}  # of what is asked in earnest
+
+
+def scenario(draw: Random) -> dict[str, Any]:
+    return {
+        "model": draw.choice(library.names()),
+        "gpu": gpu(draw),
+        "engine": draw.choice(engines.names()),
+        "dtype": draw.choice(sorted(PRECISIONS)),
+        "tp": draw.choice((1, 1, 1, 2, 4, 8)),
+        **{axis: size(draw, most) for axis, most in LIMITS.items()},
+    }
+
+
+def gpu(draw: Random) -> str:
+    """One that was measured as often as all others together: tables have more edges than datasheets."""
+    measured = [name for name in hardware.profile_names() if name in hardware.spec_names()]
+    return draw.choice(measured if measured and draw.random() < 0.5 else hardware.spec_names())
+
+
+def operator(draw: Random) -> dict[str, Any]:
+    kind = draw.choice(ops.names())
+    axes: dict[str, Any] = {"op": kind, "gpu": gpu(draw)}
+    for f in dataclasses.fields(ops.get(kind)):  # type: ignore[arg-type]
+        if f.type == "int" and f.default is dataclasses.MISSING:
+            axes[f.name] = size(draw, 8192)
+        elif f.name == "dtype":
+            axes["dtype"] = draw.choice(("bf16", "fp16", "fp32"))
+    return axes
+
+
+def size(draw: Random, most: int) -> int:
+    """Even over powers of two, at, just below and just above them or anywhere between."""
+    base = 1 << draw.randrange(most.bit_length())
+    return min(most, max(1, draw.choice((base, base - 1, base + 1, draw.randint(base, 2 * base)))))

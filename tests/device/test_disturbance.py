@@ -1,0 +1,70 @@
+"""A machine that others use is told from one that is idle, in the first line of what `chip bench` shows."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from chip import runs
+from chip.cli import bench_text
+from chip.run import disturbance
+from chip.run.disturbance import Reading
+from chip.types import Scenario
+
+IDLE = Reading(0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [
+        (Reading(10, 10, 30, 0, 10), ""),
+        (Reading(10, 25, 15, 0, 10), ""),  # others had 1.5 of 4 CPUs, and as many were left
+        (Reading(10, 39, 1, 0, 10), "other processes used 2.9 of 4 CPUs"),
+        (Reading(10, 10, 26, 4, 10), "the hypervisor kept 10% of the CPUs' time"),
+    ],
+)
+def test_others_are_seen(after, says):
+    found = disturbance.flags(IDLE, after, (100, 101))
+    assert (says in found[0]) if says else not found
+
+
+def test_repeats_that_differ_are_said():
+    assert disturbance.flags(None, None, (100, 101, 140)) == ("disturbed: repeats differ by 40%",)
+    assert disturbance.flags(None, None, (100,)) == ()
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
+def test_a_process_beside_us_is_measured_as_others_time():
+    """Real readings: our own work does not count as others', that of a process beside us does."""
+    import os
+    import time
+
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        time.sleep(0.5)
+        before = disturbance.read()
+        time.sleep(2)
+        after = disturbance.read()
+    finally:
+        for p in busy:
+            p.kill()
+            p.wait()
+    assert before is not None
+    assert after is not None
+    assert after.busy_s - before.busy_s > 0.5
+    assert any("other processes used" in f for f in disturbance.flags(before, after, ()))
+
+
+def test_the_first_line_says_so():
+    flag = f"{runs.DISTURBED}repeats differ by 40%"
+    run = runs.Run(
+        "tiny", "hf-eager", "", Scenario(1, 8, 3), "ok",
+        ttft_ns=(9, 11), step_ns=((2, 4), (3, 5)), e2e_ns=(15, 19), flags=(flag,),
+    )  # fmt: skip
+    assert bench_text.render([run]).startswith("DISTURBED: repeats differ by 40% (1 of 1 points)")
+    assert "DISTURBED" not in bench_text.render([replace(run, flags=())])
+    assert bench_text.document([run], "f")["runs"][0]["disturbed"] == ["repeats differ by 40%"]

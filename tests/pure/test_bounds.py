@@ -1,0 +1,104 @@
+"""Limits on time and memory: what is too large or never ends is refused soon, by size or by deadline."""
+
+import gzip
+import os
+import time
+
+import pytest
+
+from chip import artifact, cli, measurements
+from chip.models import LONGEST_NAME, _family, describe, hub, library
+from chip.replay import chrome
+from chip.types import ChipError
+
+
+def refusal(call, *args):
+    began = time.monotonic()
+    with pytest.raises(ChipError) as told:
+        call(*args)
+    return str(told.value), time.monotonic() - began
+
+
+def test_a_file_of_a_gigabyte_is_refused_at_once(tmp_path):
+    for name, read in (("it.json", artifact.read_json), ("it.jsonl", measurements.read)):
+        path = tmp_path / name
+        path.touch()
+        os.truncate(path, 1 << 30)  # sparse: takes no room
+        line, seconds = refusal(read, path)
+        assert line == f"{path}: is larger than 256 MiB, which no file of chip's is"
+        assert seconds < 0.5
+
+
+def test_a_line_without_end_is_refused(tmp_path):
+    path = tmp_path / "it.jsonl"
+    path.write_bytes(b'{"schema":"' + b"x" * (20 << 20) + b'"}\n')
+    assert "line 1 is larger than 16 MiB" in refusal(artifact.read_lines, path)[0]
+
+
+def test_a_small_packed_trace_cannot_keep_us_busy(tmp_path, monkeypatch):
+    """1.3 MB of gzip hold more than a gigabyte of events."""
+    monkeypatch.setattr(chrome, "SMALL", 1 << 20)
+    path = tmp_path / "trace.json.gz"
+    event = b'{"ph":"M","name":"' + b"x" * 1000 + b'"},'
+    path.write_bytes(gzip.compress(b'{"traceEvents":[' + event * 20_000 + b"{}]}", 9))
+    assert 300 * path.stat().st_size < 20_000 * len(event), "it must be packed tightly for this test to tell anything"
+    line, seconds = refusal(chrome.read, path)
+    assert "MiB unpacked; record fewer steps" in line
+    assert seconds < 5
+    plain = tmp_path / "trace.json"
+    plain.write_bytes(b'{"traceEvents":[' + event * 5_000 + b"{}]}")
+    chrome.read(plain)  # what is large on disk is read
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+@pytest.mark.parametrize("words", [["predict"], ["validate"], ["show"], ["report"], ["replay"], ["fit", "--profile"]])
+def test_a_fifo_keeps_nobody_waiting(words, tmp_path, capsys):
+    path = tmp_path / "it.json"
+    os.mkfifo(path)
+    began = time.monotonic()
+    words = [*words, str(path), str(path)] if words[0] == "fit" else [*words, str(path)]
+    assert cli.main(words) == 2
+    assert time.monotonic() - began < 5
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    asked = []
+
+    def slow(repo, name, local_files_only):
+        asked.append((repo, local_files_only))
+        raise OSError("not cached")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", slow)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hub.answers.cache_clear()
+    hub._download.cache_clear()
+    for _ in range(3):
+        line, _ = refusal(library.find, "nobody/nothing-at-all")
+        assert "does not answer, and its config.json is not in the cache" in line
+    assert asked == [("nobody/nothing-at-all", True)]
+    hub._download.cache_clear()
+    hub.answers.cache_clear()
+
+
+def test_a_hub_whose_name_is_not_resolved_is_given_up(monkeypatch):
+    import socket
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    monkeypatch.setattr(socket, "create_connection", lambda *_: time.sleep(60))
+    monkeypatch.setattr(hub, "REACH_S", 0.2)
+    hub.answers.cache_clear()
+    began = time.monotonic()
+    assert not hub.answers("https://hub.example")
+    assert time.monotonic() - began < 2
+    hub.answers.cache_clear()
+
+
+def test_made_up_architectures_are_not_remembered():
+    for i in range(600):
+        with pytest.raises(ChipError):
+            describe({"architectures": [f"Made{i}" + "x" * 1_000_000]}, "it", "it")
+    assert _family.cache_info().currsize <= 256
+    assert LONGEST_NAME < 1000, "and of each only so many characters"

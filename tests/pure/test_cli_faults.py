@@ -1,0 +1,270 @@
+"""Whatever the input and the terminal: one line, an exit code that means something, never a traceback."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from samples import a_run, write_runs
+
+import chip
+from chip import cli, hardware, ops
+from chip.cli.streams import printable
+from chip.dtypes import PRECISIONS
+from chip.predict import operator
+from chip.types import ChipError
+
+SRC = Path(chip.__file__).parents[1]
+LONG = "x" * 300
+ENV = {**os.environ, "PYTHONPATH": str(SRC)}
+
+
+def chip_does(*words, shell="", env=(), stdin=""):
+    """A process of its own; `shell` is what follows on its command line, such as `>&-`."""
+    line = " ".join((sys.executable, "-m", "chip", *(f"'{w}'" for w in words), shell))
+    return subprocess.run(
+        ["bash", "-c", line], input=stdin, capture_output=True, text=True, timeout=60, env={**ENV, **dict(env)}
+    )
+
+
+def told(done, code=2):
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_every_operator_on_every_gpu_in_every_dtype_is_answered_or_refused():
+    """`kv_join` had no answer for a dtype that a GPU cannot multiply, and ended the sweep."""
+    refused = 0
+    for gpu in hardware.spec_names():
+        for kind in ops.names():
+            fields = dataclasses.fields(ops.get(kind))
+            axes = {f.name: 8 for f in fields if f.default is dataclasses.MISSING}
+            for dtype in (*PRECISIONS, "tf32"):
+                try:
+                    found = operator.answer({"op": kind, "gpu": gpu, "dtype": dtype, **axes})
+                    assert 0 < found["interval"][0] <= found["us"] <= found["interval"][1] < 1e9
+                except ChipError:
+                    refused += 1
+    assert refused
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "gpt2", "--engine", LONG],
+        ["predict", "gpt2", "--engine", "a/b"],
+        ["predict", "gpt2", "--engine", "a\0b"],
+        ["predict", "gpt2", "--gpu", LONG + ".json"],
+        ["predict", LONG + ".json"],
+        ["predict", "a\0b.json"],
+        ["predict", "gpt2", "--engine-profile", LONG],
+        ["bench", "gpt2", "--engine", "a/b"],
+        ["calibrate", "--engine", LONG],
+        ["compare", LONG, "a\0b"],
+        ["explain", LONG, LONG],
+        ["fit", LONG, "--profile", LONG],
+        ["lab", "--plan", "--device", "cpu", "-o", LONG],
+        ["replay", LONG, "--device", "cpu"],
+        ["report", LONG],
+        ["roofline", "--gpu", LONG],
+        ["show", "gpt2", ""],
+        ["show", LONG + ".json"],
+        ["validate", LONG],
+        ["validate", "a\0b"],
+    ],
+    ids=lambda words: " ".join(w[:12].replace("\0", "0") for w in words),
+)
+def test_names_that_nothing_can_have(words, capsys):
+    try:
+        code = cli.main(words)
+    except SystemExit as e:
+        code = e.code
+    err = capsys.readouterr().err
+    assert code == 2, err
+    assert err.count("\n") == 1
+    assert "fault" not in err
+
+
+def nested(depth):
+    return "[" * depth + "]" * depth
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """name -> file: numbers of 400 digits, nesting of 989, and what else a stranger may send."""
+    found = {}
+    write_runs(tmp_path / "runs.json", a_run())
+    held = json.loads((tmp_path / "runs.json").read_text())
+    llama = {"architectures": ["LlamaForCausalLM"], "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    texts = {
+        "config-huge": json.dumps({**llama, "vocab_size": 10**400}),
+        "config-deep": json.dumps(llama)[:-1] + ', "layer_types": ' + nested(989) + "}",
+        "config-deep-name": json.dumps(llama)[:-1] + ', "architectures": ' + nested(989) + "}",
+        "runs-huge": json.dumps({**held, "data": {"runs": [10**400]}}),
+        "runs-huge-sample": (tmp_path / "runs.json").read_text().replace("24000000", "9" * 400, 1),
+        "runs-deep": json.dumps(held)[:-1] + ', "more": ' + nested(989) + "}",
+        "runs-deep-data": json.dumps({**held, "data": {}})[:-4] + '"data": {"runs": ' + nested(989) + "}}",
+        "infinity": json.dumps({**held, "data": float("inf")}),
+    }
+    for name, text in texts.items():
+        found[name] = tmp_path / f"{name}.json"
+        found[name].write_text(text)
+    return found
+
+
+@pytest.mark.parametrize("command", ["predict", "show", "validate", "compare", "report", "explain", "roofline"])
+def test_hostile_files_are_one_line(command, hostile, tmp_path, capsys):
+    for name, path in hostile.items():
+        words = {
+            "compare": [path, path],
+            "explain": [path, path],
+            "roofline": ["--gpu", path],
+            "report": [path, "-o", tmp_path / "site"],
+        }.get(command, [path])
+        code = cli.main([command, *map(str, words)])
+        out, err = capsys.readouterr()
+        if code == 0:  # some commands never look at the part that is hostile
+            assert "NaN" not in out
+            continue
+        assert code == 2, (name, err)
+        assert err.count("\n") == 1, (name, err)
+        assert "fault" not in err
+
+
+def test_a_sweep_outlives_any_line(monkeypatch):
+    good = '{"model": "gpt2"}'
+    lines = [good, nested(5000), '{"model": "gpt2", "batch": 1' + "0" * 400 + "}", '{"model": "gpt2", "batch": NaN}']
+    lines += ['{"model": "' + "y" * 1_000_001 + '"}', '{"model": "gpt2", "engine": "a\\u0000b"}', good]
+    done = chip_does("predict", "-", stdin="\n".join(lines))
+    assert done.returncode == 1
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert ["error" in a for a in answers] == [False, True, True, True, True, True, False]
+    assert [a["line"] for a in answers if "error" in a] == [2, 3, 4, 5, 6]
+    assert "fault" not in done.stdout
+
+
+def test_a_fault_in_one_line_is_its_error(monkeypatch, capsys):
+    import io
+
+    from chip.predict import request
+
+    def broken(*_):
+        raise KeyError("matmul")
+
+    monkeypatch.setattr(request, "answer_line", broken)
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"model": "gpt2"}\n{"model": "gpt2"}\n'))
+    assert cli.main(["predict", "-"]) == 1
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(answers) == 2
+    assert all("a fault of chip's own (KeyError: 'matmul')" in a["error"] for a in answers)
+    monkeypatch.setattr(request, "answer", broken)
+    assert cli.main(["predict", "gpt2"]) == 3
+    assert "a fault of chip's own" in capsys.readouterr().err
+    monkeypatch.setenv("CHIP_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        cli.main(["predict", "gpt2"])
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+def test_closed_and_full_streams():
+    assert "standard output is closed" in told(chip_does("list", "models", shell=">&-"))
+    assert "standard input is closed" in told(chip_does("predict", "-", shell="<&-"))
+    assert chip_does("list", "models", shell="2>&-").returncode == 0
+    if Path("/dev/full").exists():
+        line = told(chip_does("list", "models", shell="> /dev/full"), code=1)
+        assert line == "chip: standard output cannot be written (No space left on device)"
+        assert told(chip_does("predict", "-", shell="> /dev/full", stdin='{"model": "gpt2"}'), code=1) == line
+        assert chip_does("predict", "nothing", shell="2> /dev/full").returncode == 2
+    assert chip_does("list", "models", shell="| head -1").returncode == 0
+
+
+def test_names_that_the_terminal_cannot_show(tmp_path):
+    for name in ("größe\u20ac", "\udcff"):
+        path = tmp_path / name
+        path.mkdir()
+        config = {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 1}
+        config |= {"num_attention_heads": 1, "intermediate_size": 64, "vocab_size": 64}
+        (path / "config.json").write_text(json.dumps(config))
+        for how in ((), ("--json",)):
+            words = [sys.executable, "-m", "chip", "predict", str(path), *how]
+            done = subprocess.run(words, capture_output=True, env={**ENV, "PYTHONIOENCODING": "ascii"}, timeout=60)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.isascii()
+            assert b"Traceback" not in done.stderr
+
+
+def test_control_characters_never_reach_the_terminal(tmp_path, capsys):
+    assert printable("a\x1b[31mb\x07\x9b\u202e\tc\n") == "a\\x1b[31mb\\x07\\x9b\\u202e\tc\n"
+    evil = "\x1b]0;owned\x07"
+    write_runs(tmp_path / "r.json", a_run(model=evil, flags=(evil,), reason=""))
+    for words in (["show", tmp_path / "r.json"], ["compare", tmp_path / "r.json", tmp_path / "r.json"]):
+        assert cli.main(list(map(str, words))) == 0
+        out, err = capsys.readouterr()
+        assert "\x1b" not in out + err
+        assert "\x07" not in out + err
+        assert "\\x1b]0;owned\\x07" in out
+    assert cli.main(["predict", evil]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+# -- what is not there ------------------------------------------------------------------------------------------------
+BLOCKED = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers", "numpy"):
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+from chip.cli import main
+sys.exit(main({words!r}))
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["capture", "gpt2"],
+        ["replay", "gpt2"],
+        ["bench", "gpt2", "--engine", "hf-eager"],
+        ["profile", "add", "n=8"],
+        ["calibrate"],
+        ["calibrate", "--engine", "hf-eager"],
+        ["kernels", "check"],
+        ["lab"],
+    ],
+    ids=" ".join,
+)
+def test_without_torch_it_says_what_to_install(words, tmp_path):
+    code = BLOCKED.format(words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=ENV, cwd=tmp_path
+    )
+    line = told(done)
+    assert "torch" in line or "numpy" in line, line
+    assert "pip install" in line
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes of POSIX")
+def test_what_may_not_be_read_or_written(tmp_path, capsys):
+    """As root nothing is forbidden: there a folder that is a file stands in for one that is read-only."""
+    forbidden = tmp_path / "forbidden.json"
+    forbidden.write_text("{}")
+    forbidden.chmod(0)
+    (tmp_path / "file").write_text("")
+    inside = tmp_path / "file" / "it.json"
+    runs_file = tmp_path / "runs.json"
+    write_runs(runs_file, a_run())
+    cases = [["validate", runs_file, "-o", inside], ["replay", inside, "--device", "cpu"], ["report", inside]]
+    if os.geteuid() != 0:
+        cases += [["replay", forbidden, "--device", "cpu"], ["show", forbidden], ["predict", forbidden]]
+    for words in cases:
+        assert cli.main(list(map(str, words))) == 2, words
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1, err
+        assert "fault" not in err
