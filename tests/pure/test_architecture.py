@@ -26,11 +26,13 @@ MAY = {
     "stats": set(),
     "dtypes": {"types"},
     "hardware": {"types", "codec", "artifact"},
-    "engine_profile": {"types", "codec", "artifact", "hardware"},
+    "engine_profile": {"types", "codec", "artifact", "hardware", "engines"},
     "ops": {"types", "dtypes"},
     "models": LOW | {"ops"},
-    "engines": {"types", "ops"},
-    "predict": LOW | {"hardware", "engine_profile", "ops", "models", "engines"},
+    "timeline": set(),
+    "points": {"types", "ops", "artifact"},
+    "engines": {"types", "ops", "timeline"},
+    "predict": LOW | {"hardware", "engine_profile", "ops", "models", "engines", "points", "timeline"},
 }
 
 
