@@ -30,12 +30,18 @@ MAY = {
     "formats": {"dtypes"},
     "identity": {"types"},
     "hardware": {"types", "codec", "artifact"},
-    "engine_profile": {"types", "codec", "artifact", "hardware"},
+    "engine_profile": {"types", "codec", "artifact", "hardware", "engines"},
     "ops": {"types", "dtypes"},
-    "models": LOW | {"ops", "formats"},
+    "callable_module": set(),
+    "models": LOW | {"ops", "formats", "callable_module"},
     "vllm_kernels": {"types", "dtypes", "formats", "models"},
-    "engines": {"types", "ops"},
-    "predict": LOW | {"hardware", "engine_profile", "ops", "formats", "models", "engines", "vllm_kernels"},
+    "timeline": set(),
+    "points": {"types", "dtypes", "ops", "artifact"},
+    "engines": {"types", "ops", "timeline"},
+    "links": {"types", "hardware", "hardware_import"},
+    "predict": LOW
+    | {"hardware", "engine_profile", "engine_support", "ops", "formats", "models", "engines", "vllm_kernels", "points"}
+    | {"timeline", "links", "callable_module"},
 }
 
 
