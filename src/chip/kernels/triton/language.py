@@ -11,6 +11,7 @@ try:
     import triton
     import triton.language as tl
     from triton.language.extra import libdevice
+    from triton.language.extra.cuda import gdc_launch_dependents as launch_dependents
 
     jit: Any = triton.jit
 
@@ -50,13 +51,13 @@ try:
 except ImportError:  # optional
     triton = None
     tl: Any = None  # type: ignore[no-redef]
-    exp = exp2 = larger = None
+    exp = exp2 = larger = launch_dependents = None
 
     def jit(kernel: Any) -> Any:
         return kernel
 
 
-__all__ = ["FALLBACK", "OURS", "exp", "exp2", "jit", "label", "larger", "missing", "tl", "triton", "usable"]
+__all__ = ["FALLBACK", "OURS", "exp", "exp2", "jit", "label", "larger", "launch_dependents", "missing", "tl", "triton", "usable"]
 OURS, FALLBACK = "triton", "torch (fallback)"
 
 
