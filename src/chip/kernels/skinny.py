@@ -19,7 +19,9 @@ KIND = "linear"
 COMPILED = False
 STEM = "skinny_1_mma"
 MOST_TOKENS = 64
-CONFIGS: dict[str, tuple[int, ...]] = {STEM: (1, 2, 4, 8)}  # blocks that divide k among them; 0: the kernel's own choice
+CONFIGS: dict[str, tuple[int, ...]] = {
+    STEM: (1, 2, 4, 8)
+}  # blocks that divide k among them; 0: the kernel's own choice
 BENCH = skinny_gemm.BENCH
 ARGUMENTS = (
     *(ctypes.c_void_p,) * 6, *(ctypes.c_int,) * 3, *(ctypes.c_int64,) * 3, *(ctypes.c_int,) * 4, ctypes.c_int64,

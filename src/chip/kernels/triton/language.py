@@ -57,7 +57,20 @@ except ImportError:  # optional
         return kernel
 
 
-__all__ = ["FALLBACK", "OURS", "exp", "exp2", "jit", "label", "larger", "launch_dependents", "missing", "tl", "triton", "usable"]
+__all__ = [
+    "FALLBACK",
+    "OURS",
+    "exp",
+    "exp2",
+    "jit",
+    "label",
+    "larger",
+    "launch_dependents",
+    "missing",
+    "tl",
+    "triton",
+    "usable",
+]
 OURS, FALLBACK = "triton", "torch (fallback)"
 
 

@@ -143,7 +143,7 @@ def run(
     if not usable(q):
         return native(q, keys, values, table, lengths)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    batch, q_len, heads, dim = q.shape
+    _, q_len, heads, dim = q.shape
     chunks = [(i * q_len, q_len, n - q_len) for i, n in enumerate(lengths.tolist())]
     tiles = torch.tensor(tiles_of(chunks), dtype=torch.int32, device=q.device).view(-1, 4)
     launch(q.view(-1, heads, dim), keys, values, table, tiles, out.view(-1, heads, dim))

@@ -156,5 +156,4 @@ def _turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor
 
 def reference(qkv: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     cos, sin, positions, slots, like, q_norm, k_norm = rest
-    wide = [t.double() for t in (cos, sin)]
-    return native(qkv.double(), *wide, positions, slots, like, q_norm.double(), k_norm.double())
+    return native(qkv.double(), cos.double(), sin.double(), positions, slots, like, q_norm.double(), k_norm.double())

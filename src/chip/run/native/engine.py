@@ -23,6 +23,11 @@ KV_SHARE = 0.9  # of a GPU's memory that is free once the weights are there
 KV_CPU_BYTES = 1 << 30
 
 
+def default_kernels(device_kind: str) -> str:
+    """Ours need a GPU; Triton's interpreter is for tests, and is asked for by name."""
+    return "torch" if device_kind == "cpu" else "chip"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     kernels: str = "chip"
@@ -47,7 +52,9 @@ class Engine:
         self.settings, self.device, dtype = settings, torch.device(settings.device), DTYPES[settings.dtype]
         self.spec = spec.read(config, where)
         if folder and config.get("quantization_config"):
-            raise ChipError(f"{where}: quantization_config: native reads bf16, fp16 and fp32 weights, not quantised ones")
+            raise ChipError(
+                f"{where}: quantization_config: native reads bf16, fp16 and fp32 weights, not quantised ones"
+            )
         source = weights.Files(folder, self.spec) if folder else weights.Random(self.device)
         context = min(settings.max_context, self.spec.positions)
         try:
@@ -59,12 +66,16 @@ class Engine:
                 pages = self._pages(context, dtype.itemsize)
                 cache = KvCache(self.spec, pages, settings.page_tokens, dtype, self.device)
         except torch.OutOfMemoryError:
-            raise ChipError(f"{where}: out of memory on {settings.device} while loading; choose a smaller model") from None
+            raise ChipError(
+                f"{where}: out of memory on {settings.device} while loading; choose a smaller model"
+            ) from None
         self.allocator = Allocator(pages, settings.page_tokens)
         self.scheduler = Scheduler(self.allocator, context, settings.max_rows, settings.max_step_tokens)
         self.decoder = Decoder(self.spec, self.weights, cache, launches)
         on_gpu = self.device.type == "cuda"
-        self.graphs = DecodeGraphs(self.decoder, self.allocator.pages_for(context)) if on_gpu and settings.graphs else None
+        self.graphs = (
+            DecodeGraphs(self.decoder, self.allocator.pages_for(context)) if on_gpu and settings.graphs else None
+        )
         self.steps = 0
 
     def _pages(self, context: int, element_bytes: int) -> int:
@@ -77,7 +88,9 @@ class Engine:
         wanted = s.max_rows * -(-context // s.page_tokens)
         held = min(wanted, int(free) // page_bytes)
         if held < 1:
-            raise ChipError(f"no room for a KV cache on {s.device}: a page takes {page_bytes} bytes; choose a smaller model")
+            raise ChipError(
+                f"no room for a KV cache on {s.device}: a page takes {page_bytes} bytes; choose a smaller model"
+            )
         return 1 + held
 
     @property
@@ -95,8 +108,12 @@ class Engine:
         shares = self.scheduler.next_step()
         if not shares:
             return []
-        with torch.inference_mode():
-            tokens = self._tokens(shares)
+        try:
+            with torch.inference_mode():
+                tokens = self._tokens(shares)
+        except torch.OutOfMemoryError:
+            new = sum(s.new for s in shares)
+            raise ChipError(f"out of memory in a step of {new} tokens; lower --step-tokens or --kv-tokens") from None
         self.steps += 1
         sampled = [s.request for s in shares if s.samples]
         for share in shares:

@@ -66,7 +66,8 @@ class Launches:
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(x + residual, its norm)."""
-        return self.by["add_rms_norm"].call(x, residual, weight, self.eps)
+        total, normed = self.by["add_rms_norm"].call(x, residual, weight, self.eps)
+        return total, normed
 
     def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return self.by["linear_few" if len(x) <= FEW else "linear"].call(x, weight, bias)
@@ -94,7 +95,7 @@ class Launches:
 
 
 def _choose(name: str, kernels: str, setting: own_launches.Setting) -> Choice:
-    reasons = []
+    reasons: list[str] = []
     for kind in {"torch": (), "triton": ("triton",), "chip": ("cuda", "triton")}[kernels]:
         for own in own_launches.candidates(name, kind):
             why = own.unusable(setting)

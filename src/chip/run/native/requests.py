@@ -35,6 +35,9 @@ class Sampling:
                 raise ChipError(f"{where}: {name} must be {words}, got {getattr(self, name)}")
 
 
+GREEDY = Sampling()
+
+
 class State(Enum):
     WAITING = "waiting"
     RUNNING = "running"
@@ -47,7 +50,7 @@ class Request:
 
     name: str
     prompt: tuple[int, ...]
-    sampling: Sampling = Sampling()
+    sampling: Sampling = GREEDY
     on_token: Callable[[Request, int], None] | None = None  # called as soon as a token is known
     output: list[int] = field(default_factory=list)
     state: State = State.WAITING

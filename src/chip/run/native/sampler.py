@@ -33,7 +33,7 @@ def _draw(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
     top_k = column([float(r.sampling.top_k or vocab) for r in requests])
     top_p = column([r.sampling.top_p for r in requests])
     chance = column([r.chance() for r in requests])
-    ordered, tokens = logits.sort(-1, descending=True, stable=True)
+    ordered, tokens = logits.sort(dim=-1, descending=True, stable=True)
     scaled = (ordered - ordered[:, :1]) / temperature
     rank = torch.arange(vocab, device=logits.device)[None]
     weight = torch.softmax(scaled.masked_fill(rank >= top_k, -torch.inf), -1).double()

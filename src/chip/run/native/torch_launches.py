@@ -1,4 +1,4 @@
-"""Every launch of the decoder by PyTorch alone: what our kernels are held against, and what serves where they cannot."""
+"""Every launch of the decoder by PyTorch alone: what our kernels are held against, and what serves without them."""
 
 from __future__ import annotations
 
@@ -102,5 +102,3 @@ def prefill_attention(
         else:
             found = F.scaled_dot_product_attention(query, k, v, is_causal=True, enable_gqa=grouped)
         out[mine] = found[0].transpose(0, 1)
-
-

@@ -97,7 +97,7 @@ class Files(Source):
                 raise ChipError(f"{path}: the shard is missing though {INDEX} names it; copy it again")
             with _readable(path):
                 opened = safe_open(path, framework="pt")
-                self.held |= dict.fromkeys(opened.keys(), opened)
+                self.held |= dict.fromkeys(_names(opened), opened)
         wanted = [name for name in names(spec) if name not in self.held]
         if wanted:
             more = f" and {len(wanted) - 1} more" if len(wanted) > 1 else ""
@@ -112,6 +112,10 @@ class Files(Source):
             want, got = "x".join(map(str, to.shape)), "x".join(map(str, found.shape))
             raise ChipError(f"{self.folder}: {name} is {got}, but config.json makes it {want}")
         to.copy_(found)
+
+
+def _names(opened: Any) -> list[str]:
+    return list(opened.keys())
 
 
 def _shards(index: Path) -> list[str]:
@@ -187,7 +191,7 @@ def load(spec: DecoderSpec, source: Source, dtype: torch.dtype, device: torch.de
     def layer(i: int) -> Layer:
         parts = _layer_names(spec, i)
         made = {field: tensor(parts[field], *sizes[field]) for field in parts}
-        return Layer(**{field: made.get(field) for field in Layer.__slots__})  # type: ignore[arg-type]
+        return Layer(**{field: made.get(field) for field in Layer.__slots__})
 
     embed = tensor(["model.embed_tokens.weight"], (spec.vocab,), spec.hidden)
     layers = tuple(layer(i) for i in range(spec.layers))
