@@ -11,7 +11,6 @@ try:
     import triton
     import triton.language as tl
     from triton.language.extra import libdevice
-    from triton.language.extra.cuda import gdc_launch_dependents as launch_dependents
 
     jit: Any = triton.jit
 
@@ -48,6 +47,10 @@ try:
     exp: Any = _exp if interpreted else libdevice.fast_expf
     exp2: Any = _exp2 if interpreted else _fast_exp2
     larger: Any = _larger if interpreted else _packed_larger  # two 16-bit numbers at a time
+    try:
+        from triton.language.extra.cuda import gdc_launch_dependents as launch_dependents
+    except ImportError:  # an older Triton
+        launch_dependents = None
 except ImportError:  # optional
     triton = None
     tl: Any = None  # type: ignore[no-redef]

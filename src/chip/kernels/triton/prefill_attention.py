@@ -25,7 +25,7 @@ from chip.types import ChipError
 KIND = "attention"
 COMPILED = False
 PACKED = True
-BASELINE = "flash"
+BASELINE = "gather + flash"
 BENCH = [Attention(batch, 32, 8, 128, n, n) for batch, n in ((8, 512), (1, 2048), (1, 4096), (1, 8192))]
 BENCH += [Attention(8, 32, 8, 64, 1024, 1024)]
 PAGE = 64  # tokens of a page in `inputs`
@@ -137,15 +137,14 @@ def run(
     values: torch.Tensor,
     table: torch.Tensor,
     lengths: torch.Tensor,
+    tiles: torch.Tensor,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """q: batch x q_len x heads x dim: the last q_len tokens of sequences of `lengths` tokens in all."""
+    """q: batch x q_len x heads x dim: the last q_len tokens of sequences of `lengths` tokens in all (on the host)."""
     if not usable(q):
-        return native(q, keys, values, table, lengths)
+        return native(q, keys, values, table, lengths, tiles)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
-    _, q_len, heads, dim = q.shape
-    chunks = [(i * q_len, q_len, n - q_len) for i, n in enumerate(lengths.tolist())]
-    tiles = torch.tensor(tiles_of(chunks), dtype=torch.int32, device=q.device).view(-1, 4)
+    heads, dim = q.shape[2:]
     launch(q.view(-1, heads, dim), keys, values, table, tiles, out.view(-1, heads, dim))
     return out
 
@@ -169,7 +168,9 @@ def inputs(op: Attention, device: torch.device, generator: torch.Generator, pad:
     shape = (op.batch * width + 1, op.kv_heads, PAGE, op.head_dim)
     keys, values = (normal(shape, op.dtype, device, generator) for _ in range(2))
     table = 1 + torch.randperm(op.batch * width, device=device, generator=generator).int().view(op.batch, width)
-    return q, keys, values, table, torch.full((op.batch,), op.kv_len, dtype=torch.int32, device=device)
+    chunks = [(i * op.q_len, op.q_len, op.kv_len - op.q_len) for i in range(op.batch)]
+    tiles = torch.tensor(tiles_of(chunks), dtype=torch.int32, device=device).view(-1, 4)
+    return q, keys, values, table, torch.full((op.batch,), op.kv_len, dtype=torch.int32), tiles
 
 
 def _dense(pages: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tensor:
@@ -179,7 +180,12 @@ def _dense(pages: torch.Tensor, table: torch.Tensor, length: int) -> torch.Tenso
 
 
 def native(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    table: torch.Tensor,
+    lengths: torch.Tensor,
+    tiles: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """PyTorch's flash backend where there is one, over the gathered pages."""
     length, q_len = int(lengths[0]), q.shape[1]
@@ -193,7 +199,12 @@ def native(
 
 
 def reference(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, table: torch.Tensor, lengths: torch.Tensor
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    table: torch.Tensor,
+    lengths: torch.Tensor,
+    tiles: torch.Tensor | None = None,
 ) -> torch.Tensor:
     length, q_len, many = int(lengths[0]), q.shape[1], q.shape[2] // keys.shape[1]
     k, v = (_dense(t.double(), table, length).repeat_interleave(many, 1) for t in (keys, values))

@@ -40,10 +40,19 @@ class Settings:
     kv_tokens: int = 0  # room of the KV cache; 0: what memory holds, at most max_rows x max_context
     graphs: bool = True  # decode by CUDA graphs, where there is a GPU
     only: frozenset[str] | None = None  # see Launches
+    overlap: bool = True  # see Launches
 
 
 class Engine:
-    def __init__(self, config: Mapping[str, Any], where: str, settings: Settings, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        where: str,
+        settings: Settings,
+        folder: Path | None = None,
+        loaded: weights.Weights | None = None,
+    ) -> None:
+        """Weights from a folder, or `loaded` before, or random."""
         if settings.dtype not in DTYPES:
             raise ChipError(f"--dtype {settings.dtype}: native computes {', '.join(DTYPES)}")
         for name in ("max_context", "max_rows", "max_step_tokens", "page_tokens"):
@@ -59,9 +68,15 @@ class Engine:
         context = min(settings.max_context, self.spec.positions)
         try:
             with torch.inference_mode():
-                self.weights = weights.load(self.spec, source, dtype, self.device)
+                self.weights = loaded or weights.load(self.spec, source, dtype, self.device)
                 launches = Launches(
-                    settings.kernels, self.spec, dtype, self.device, settings.page_tokens, settings.only
+                    settings.kernels,
+                    self.spec,
+                    dtype,
+                    self.device,
+                    settings.page_tokens,
+                    settings.only,
+                    settings.overlap,
                 )
                 pages = self._pages(context, dtype.itemsize)
                 cache = KvCache(self.spec, pages, settings.page_tokens, dtype, self.device)

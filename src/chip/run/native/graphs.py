@@ -102,6 +102,10 @@ class DecodeGraphs:
         self._loaded = (size_for(len(requests)), [(r, n + 1, pages) for r, n, pages in now])
         return graph.tokens[: len(requests)], graph.logits[: len(requests)]
 
+    def forget(self) -> None:
+        """The next step uploads its inputs, whatever was loaded."""
+        self._loaded = (0, [])
+
     def correct(self, requests: Sequence[Request], tokens: torch.Tensor) -> None:
         """Tokens that were drawn otherwise than the graph did."""
         self.captured[size_for(len(requests))].ids[: len(requests)].copy_(tokens)

@@ -35,7 +35,8 @@ class Choice:
 
 
 class Launches:
-    """`only`: launches that may be ours, the others are PyTorch's; None: all."""
+    """`only`: launches that may be ours, the others are PyTorch's; None: all. `overlap`: a product may begin to read
+    its weights while the kernel before it still runs, where the device can."""
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Launches:
         device: torch.device,
         page_tokens: int,
         only: frozenset[str] | None = None,
+        overlap: bool = True,
     ) -> None:
         if kernels not in KERNELS:
             raise ChipError(f"--kernels {kernels!r}: choose {', '.join(KERNELS)}")
@@ -52,7 +54,9 @@ class Launches:
             raise ChipError(f"launch {unknown[0]!r} is not one of {', '.join(LAUNCHES)}")
         self.kernels, self.eps = kernels, spec.eps
         setting = own_launches.Setting(spec, dtype, device, page_tokens)
-        chosen = [_choose(name, kernels if only is None or name in only else "torch", setting) for name in LAUNCHES]
+        overlaps = overlap and kernels == "chip" and setting.overlaps
+        asked = {name: kernels if only is None or name in only else "torch" for name in LAUNCHES}
+        chosen = [_choose(name, asked[name], setting, overlaps) for name in LAUNCHES]
         self.by = {c.launch: c for c in chosen}
 
     def rows(self) -> list[dict[str, str]]:
@@ -94,14 +98,14 @@ class Launches:
         return out
 
 
-def _choose(name: str, kernels: str, setting: own_launches.Setting) -> Choice:
+def _choose(name: str, kernels: str, setting: own_launches.Setting, overlaps: bool) -> Choice:
     reasons: list[str] = []
     for kind in {"torch": (), "triton": ("triton",), "chip": ("cuda", "triton")}[kernels]:
         for own in own_launches.candidates(name, kind):
             why = own.unusable(setting)
             if not why:
-                early = own.overlaps and kernels == "chip" and setting.overlaps
-                return Choice(name, own.by, partial(own.call, overlap=True) if early else own.call, "; ".join(reasons))
+                call = partial(own.call, overlap=True) if overlaps and own.overlaps else own.call
+                return Choice(name, own.by, call, "; ".join(reasons))
             reasons.append(f"{own.by}: {why}")
     if kernels != "torch" and not reasons:
         reasons.append(f"no {kernels} kernel for it")

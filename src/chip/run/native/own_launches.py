@@ -37,7 +37,9 @@ class Setting:
     @property
     def overlaps(self) -> bool:
         """Whether the next kernel may start while this one runs (programmatic dependent launch)."""
-        return self.device.type == "cuda" and bool(torch.cuda.get_device_capability(self.device)[0] >= 9)
+        if self.device.type != "cuda" or language.launch_dependents is None:
+            return False
+        return bool(torch.cuda.get_device_capability(self.device)[0] >= 9)
 
     @property
     def capability(self) -> str | None:
