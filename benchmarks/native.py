@@ -36,7 +36,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from chip import artifact, stats
-from chip.kernels import check, hgemm, skinny
+from chip.kernels import check, hgemm, plans, skinny
 from chip.kernels.subjects import subject
 from chip.kernels.triton import (
     add_rms_norm,
@@ -340,7 +340,10 @@ def part_rows(b: Bench) -> list[dict[str, Any]]:
         kind = type(module.BENCH[0])
         op = kind(16, width, b.dtype) if b.tiny else rows.mebibytes(kind, 128, (width,))[0]
         sets = b.sets(lambda m=module, o=op: m.inputs(o, b.device.torch_device, b.generator), op.cost().read_bytes)
-        timed = b.race({"torch": bound(module.native, sets), b.ours: bound(module.run, sets)})
+        calls = {"torch": bound(module.native, sets), b.ours: bound(module.run, sets)}
+        if b.on_gpu and module is not silu_mul and width & (width - 1):  # the plans that tuning would try for such rows
+            calls |= {f"ours: {p}": bound(module.run, sets, plan=p) for p in plans.dividing(width)}
+        timed = b.race(calls)
         found.append({"kernel": module.KIND, "width": width, "timed": b.shares(timed, op.cost().bytes)})
     return found
 

@@ -7,6 +7,9 @@ share it. A slot is page x page_tokens + place in it; pages are pages x kv_heads
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from chip.kernels.plans import power_of_two
@@ -106,6 +109,15 @@ def run(
         power_of_two(dim // 2), norm, overlap, num_warps=1 if tokens > 256 else 2,
     )  # fmt: skip
     return out
+
+
+def cases(draw: Any, count: int, small: bool, dtypes: Sequence[str]) -> list[Rope]:
+    """Few tokens for the interpreter, which takes a millisecond for each and head."""
+    most = 12 if small else 300
+    return [
+        Rope(draw.randint(1, most), draw.randint(2, 24), 2 * draw.randint(1, 64), draw.choice(dtypes))
+        for _ in range(count + 4)
+    ]
 
 
 def inputs(op: Rope, device: torch.device, generator: torch.Generator, pad: int = 0) -> tuple[torch.Tensor, ...]:
