@@ -653,7 +653,7 @@ def test_bench_runs_it_like_any_engine(tmp_path, capsys):
     assert [r["batch"] for r in runs] == [1, 3]
     assert all(r["engine"] == "native" and r["status"] == "ok" for r in runs)
     assert cli.main([*words, "--engine-setting", "kernel=torch"]) == 1
-    assert "it has kernels, graphs, page_tokens, step_tokens" in capsys.readouterr().err
+    assert "it has kernels, graphs, overlap, page_tokens, step_tokens" in capsys.readouterr().err
     assert cli.main(["bench", str(config), "--engine", "native", "--prompt", "300", "--device", "cpu", "--output", "2",
                      "--energy-seconds", "0", "-o", str(tmp_path / "long.json")]) == 1  # fmt: skip
     assert "the model has 256 positions" in capsys.readouterr().err

@@ -40,14 +40,15 @@ def compiled(kernel, pointers, constants, warps):
     fixed = {(names.index(n),): v for n, v in constants.items()}
     aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if kinds[n].startswith("*")}
     source = ASTSource(kernel, kinds, fixed, aligned)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps}).asm["ptx"]
+    options = {"num_warps": warps, "launch_pdl": EARLY}
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options).asm["ptx"]
 
 for norm in (False, True):
     ptx = compiled(rope_store._rope_store,
                    {**dict.fromkeys(("qkv", "q_norm", "k_norm", "q_out", "keys", "values"), BF16),
                     "cos": FLOAT, "sin": FLOAT, "positions": INT, "slots": INT, "eps": "fp32"},
                    {"GROUP": 4, "HALF": 64, "NORM": norm, "OVERLAP": EARLY}, 2)
-    assert ("griddepcontrol.launch_dependents" in ptx) == EARLY
+    assert ("griddepcontrol.launch_dependents" in ptx) == ("griddepcontrol.wait" in ptx) == EARLY
 attention = {**dict.fromkeys(("q", "k", "v", "out"), BF16), "table": INT, "scale": "fp32"}
 for dim in (64, 128):
     ptx = compiled(paged_decode_attention._paged,

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from chip.kernels import plans
 from chip.kernels.triton import rows
-from chip.kernels.triton.language import jit, launch_dependents, tl, usable
+from chip.kernels.triton.language import early, jit, overlapped, tl, usable
 from chip.kernels.triton.rows import again, grouped, inside, with_part
 from chip.measure.build import normal
 from chip.ops.add_rms_norm import AddRmsNorm
@@ -23,7 +23,7 @@ def _add_rms_norm(
     COLS: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
-        launch_dependents()
+        overlapped()
     col = tl.arange(0, COLS)[None, :]
     for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
@@ -49,7 +49,7 @@ def _add_rms_norm_held(
 ):  # fmt: skip
     """A long row: its sum is held in parts of COLS columns, as it is stored."""
     if OVERLAP:
-        launch_dependents()
+        overlapped()
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     lane = tl.arange(0, COLS)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
@@ -85,7 +85,7 @@ def _add_rms_norm_twice(
 ):  # fmt: skip
     """A row too long for registers, in chunks: the sum is read again for the result."""
     if OVERLAP:
-        launch_dependents()
+        overlapped()
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
         squares = tl.zeros((COLS,), tl.float32)
         for start in tl.range(0, cols, COLS, num_stages=STAGES):
@@ -123,7 +123,18 @@ def run(
     kernel = rows.choose(p, _add_rms_norm, _add_rms_norm_held, _add_rms_norm_twice)
     steps = [t.stride(0) for t in flat]
     kernel[rows.grid(p, count, x.device)](
-        flat[0], flat[1], weight, flat[2], flat[3], count, cols, *steps, eps, OVERLAP=overlap, **rows.launch(p, cols)
+        flat[0],
+        flat[1],
+        weight,
+        flat[2],
+        flat[3],
+        count,
+        cols,
+        *steps,
+        eps,
+        OVERLAP=overlap,
+        **early(overlap),
+        **rows.launch(p, cols),
     )
     return total, normed
 

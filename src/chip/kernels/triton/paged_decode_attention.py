@@ -16,7 +16,7 @@ import torch
 from chip.kernels.plans import power_of_two
 from chip.kernels.triton import rows
 from chip.kernels.triton.decode_attention import reference as dense_reference
-from chip.kernels.triton.language import jit, launch_dependents, tl, usable
+from chip.kernels.triton.language import early, jit, overlapped, tl, usable
 from chip.measure.build import normal
 from chip.ops.attention import Attention
 from chip.types import ChipError
@@ -41,7 +41,7 @@ def _paged(
     SPLITS: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
-        launch_dependents()
+        overlapped()
     pair = tl.program_id(0)
     batch = (pair // kv_heads).to(tl.int64)
     kv_head = (pair % kv_heads).to(tl.int64)
@@ -172,6 +172,7 @@ def run(
         q, keys, values, table, lengths, out, parts, tops, sums, arrived, group, kv_heads, dim, splits, scale,
         *q.stride()[:2], keys.stride(0), keys.stride(1), table.stride(0), max(16, power_of_two(group)),
         power_of_two(max(16, dim)), page, block, power_of_two(splits), STAGES, overlap, num_warps=WARPS,
+        **early(overlap),
     )  # fmt: skip
     return out
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from chip.kernels import plans
 from chip.kernels.triton import rows
-from chip.kernels.triton.language import jit, launch_dependents, tl, usable
+from chip.kernels.triton.language import early, jit, overlapped, tl, usable
 from chip.kernels.triton.rows import again, grouped, inside, load_parts, with_part
 from chip.measure.build import normal
 from chip.ops.rms_norm import RmsNorm
@@ -26,7 +26,7 @@ def _rms_norm(
     CACHE: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
-        launch_dependents()
+        overlapped()
     col = tl.arange(0, COLS)[None, :]
     for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
@@ -46,7 +46,7 @@ def _rms_norm_held(
 ):  # fmt: skip
     """A long row, held in parts of COLS columns as they came from memory."""
     if OVERLAP:
-        launch_dependents()
+        overlapped()
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     lane = tl.arange(0, COLS)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
@@ -72,7 +72,7 @@ def _rms_norm_twice(x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.
                     OVERLAP: tl.constexpr):  # fmt: skip
     """A row too long for registers, in chunks, read again for the result."""
     if OVERLAP:
-        launch_dependents()
+        overlapped()
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
         squares = tl.zeros((COLS,), tl.float32)
         for start in tl.range(0, cols, COLS, num_stages=STAGES):
@@ -105,7 +105,17 @@ def run(
     p = plan or plans.plan(KIND, cols, x.element_size())
     kernel = rows.choose(p, _rms_norm, _rms_norm_held, _rms_norm_twice)
     kernel[rows.grid(p, count, x.device)](
-        flat, weight, to, count, cols, flat.stride(0), to.stride(0), eps, OVERLAP=overlap, **rows.launch(p, cols)
+        flat,
+        weight,
+        to,
+        count,
+        cols,
+        flat.stride(0),
+        to.stride(0),
+        eps,
+        OVERLAP=overlap,
+        **early(overlap),
+        **rows.launch(p, cols),
     )
     return out
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from chip.kernels.plans import power_of_two
-from chip.kernels.triton.language import jit, launch_dependents, tl, usable
+from chip.kernels.triton.language import early, jit, overlapped, tl, usable
 from chip.measure.build import normal
 from chip.ops.rope import Rope
 
@@ -48,7 +48,7 @@ def _rope_store(
     page_step, table_step, eps, GROUP: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
-        launch_dependents()
+        overlapped()
     token = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1)
     dim = 2 * half
@@ -91,7 +91,8 @@ def run(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(queries, keys, values). `like`: pages of the shape that keys and values go to, used where `out` is None.
 
-    cos and sin are positions x head_dim / 2 in fp32. `overlap`: the next kernel may start its own loads meanwhile.
+    cos and sin are positions x head_dim / 2 in fp32. `overlap`: the next kernel may start meanwhile, and this one
+    before the last has finished.
     """
     pages = like if out is None else out[1]
     _, kv_heads, page_tokens, dim = pages.shape
@@ -106,7 +107,7 @@ def run(
     _rope_store[(tokens, kv_heads)](
         qkv, q_norm if norm else qkv, k_norm if norm else qkv, cos, sin, positions, slots, q, keys, values,
         qkv.stride(0), dim // 2, group, kv_heads, page_tokens, keys.stride(0), cos.stride(0), eps, power_of_two(group),
-        power_of_two(dim // 2), norm, overlap, num_warps=1 if tokens > 256 else 2,
+        power_of_two(dim // 2), norm, overlap, num_warps=1 if tokens > 256 else 2, **early(overlap),
     )  # fmt: skip
     return out
 

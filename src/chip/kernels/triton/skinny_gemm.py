@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from chip.kernels.plans import power_of_two
 from chip.kernels.triton import rows
-from chip.kernels.triton.language import exp, jit, launch_dependents, tl, usable
+from chip.kernels.triton.language import early, exp, jit, overlapped, tl, usable
 from chip.measure.build import normal
 from chip.ops.linear import Linear
 from chip.types import ChipError
@@ -52,7 +52,7 @@ def _skinny(
     GATED: tl.constexpr, BIAS: tl.constexpr, OVERLAP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     if OVERLAP:
-        launch_dependents()
+        overlapped()
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     token = tl.arange(0, TOKENS)
     inside = row < n
@@ -88,7 +88,7 @@ def run(
     _skinny[(-(-n // tile),)](
         x, w, x if bias is None else bias, out, m, n, k, x.stride(0), w.stride(0), out.stride(0), tile,
         max(16, power_of_two(m)), DEPTH, gated, bias is not None, overlap, STAGES if m <= 32 else STAGES - 1,
-        num_warps=WARPS,
+        num_warps=WARPS, **early(overlap),
     )  # fmt: skip
     return out
 

@@ -37,7 +37,7 @@ class Setting:
     @property
     def overlaps(self) -> bool:
         """Whether the next kernel may start while this one runs (programmatic dependent launch)."""
-        if self.device.type != "cuda" or language.launch_dependents is None:
+        if self.device.type != "cuda" or language.overlapped is None:
             return False
         return bool(torch.cuda.get_device_capability(self.device)[0] >= 9)
 

@@ -18,16 +18,13 @@ from chip.run.session import SEED, HfSession, refuse_settings
 from chip.run.steps import LEAST_STEPS
 from chip.types import ChipError, Scenario
 
-KNOWN = ("kernels", "graphs", "page_tokens", "step_tokens")
+KNOWN = ("kernels", "graphs", "overlap", "page_tokens", "step_tokens")
 
 
 def settings_of(job: Job) -> Settings:
-    """--engine-setting kernels=..., graphs=on|off, page_tokens=N, step_tokens=N."""
+    """--engine-setting kernels=..., graphs=on|off, overlap=on|off, page_tokens=N, step_tokens=N."""
     refuse_settings(job, KNOWN)
     default, given = Settings(), job.settings
-    graphs = given.get("graphs", "on")
-    if graphs not in ("on", "off"):
-        raise ChipError(f"--engine-setting graphs={graphs}: must be on or off")
     return Settings(
         kernels=given.get("kernels", default_kernels(torch.device(job.device).type)),
         dtype=job.dtype,
@@ -35,8 +32,16 @@ def settings_of(job: Job) -> Settings:
         max_context=job.max_context + LEAST_STEPS,
         page_tokens=_whole(given, "page_tokens", default.page_tokens),
         max_step_tokens=_whole(given, "step_tokens", default.max_step_tokens),
-        graphs=graphs == "on",
+        graphs=_switch(given, "graphs"),
+        overlap=_switch(given, "overlap"),
     )
+
+
+def _switch(given: Any, name: str) -> bool:
+    word = given.get(name, "on")
+    if word not in ("on", "off"):
+        raise ChipError(f"--engine-setting {name}={word}: must be on or off")
+    return bool(word == "on")
 
 
 def _whole(given: Any, name: str, default: int) -> int:
