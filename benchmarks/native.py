@@ -472,7 +472,7 @@ class Measured:
 
     def _replayed(self, count: int) -> float:
         """Seconds of a step between events: the next steps of the same requests, tokens fed on the device."""
-        graph = self.engine.graphs.ready(self.batch).graph  # type: ignore[union-attr]
+        graph = self.engine.graphs.ready(self.batch)  # type: ignore[union-attr]
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         first.record()
         for _ in range(count):

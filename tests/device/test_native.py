@@ -16,7 +16,7 @@ from tiny_models import TEMPLATE, bundled, save_folder  # noqa: E402
 
 import chip  # noqa: E402
 from chip import artifact, cli  # noqa: E402
-from chip.run.native import batch, pages, sampler, spec, weights  # noqa: E402
+from chip.run.native import batch, graphs, pages, sampler, spec, weights  # noqa: E402
 from chip.run.native.engine import Engine, Settings  # noqa: E402
 from chip.run.native.graphs import size_for  # noqa: E402
 from chip.run.native.launches import LAUNCHES, Launches  # noqa: E402
@@ -256,6 +256,38 @@ def test_the_oldest_always_goes_on():
                 scheduler.finish(s.request)
     assert order == ["0", "1", "2"]
     assert scheduler.idle
+
+
+class OnCpu(graphs.Captured):
+    """The step of a graph, run anew instead of replayed: everything around it is the same."""
+
+    def capture(self, side, pool):
+        self.step()  # warm: rows that are all padding
+        self.tokens, self.logits = (t.clone() for t in self.step())
+
+    def replay(self):
+        for to, new in zip((self.tokens, self.logits), self.step()):
+            to.copy_(new)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(OUTPUT), Sampling(OUTPUT, temperature=0.9, top_p=0.9, seed=3)])
+@pytest.mark.parametrize("settings", [{"max_context": 64}, TIGHT])
+def test_steps_that_feed_themselves_say_the_same(saved, monkeypatch, sampling, settings):
+    """Positions, pages and tokens move on within the step; requests come, go and are preempted around it."""
+    monkeypatch.setattr(graphs, "Captured", OnCpu)
+    _, folder, config = saved("llama-3.1-8b")
+    plain, _ = generated(engine_of(folder, config, **settings), sampling)
+    engine = engine_of(folder, config, **settings)
+    engine.graphs = graphs.DecodeGraphs(engine.decoder, engine.allocator.pages_for(64))
+    engine.graphs._side = "a stream"  # which no CPU has
+    loads = []
+    load = OnCpu.load
+    monkeypatch.setattr(OnCpu, "load", lambda self, requests: (loads.append(len(requests)), load(self, requests)))
+    fed, _ = generated(engine, sampling)
+    assert fed == plain
+    assert set(engine.graphs.captured) <= {1, 2, 4, 8}
+    assert len(engine.graphs.captured) > 1 or settings is not TIGHT
+    assert 0 < len(loads) < engine.steps  # not every step uploads
 
 
 def test_graph_sizes_cover_every_batch():

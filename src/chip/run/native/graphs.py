@@ -28,7 +28,7 @@ def size_for(rows: int) -> int:
 class Captured:
     """The step of one batch size, with the tensors it reads and writes."""
 
-    def __init__(self, decoder: Decoder, size: int, width: int, pool: object | None) -> None:
+    def __init__(self, decoder: Decoder, size: int, width: int) -> None:
         device = decoder.cache.keys.device
         self.page_tokens = decoder.cache.page_tokens
         self.ids, self.positions, self.lengths, self.active = (
@@ -37,18 +37,25 @@ class Captured:
         self.table = torch.zeros((size, width), dtype=torch.int32, device=device)
         self.lengths.fill_(1)
         self.decoder = decoder
-        side = torch.cuda.Stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
+
+    def capture(self, side: torch.cuda.Stream, pool: object | None) -> object:
+        """Warm up on a stream of its own, as a capture demands; the memory pool, for the next to share."""
+        here = torch.cuda.current_stream(self.ids.device)
+        side.wait_stream(here)
         with torch.cuda.stream(side):
             for _ in range(WARM_CALLS):
-                self._step()
-        torch.cuda.current_stream(device).wait_stream(side)
-        torch.cuda.synchronize(device)
+                self.step()
+        here.wait_stream(side)
+        torch.cuda.synchronize(self.ids.device)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, pool=pool):
-            self.tokens, self.logits = self._step()
+            self.tokens, self.logits = self.step()
+        return self.graph.pool()
 
-    def _step(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def replay(self) -> None:
+        self.graph.replay()
+
+    def step(self) -> tuple[torch.Tensor, torch.Tensor]:
         page = self.table.gather(1, (self.positions // self.page_tokens).long()[:, None])[:, 0]
         slots = page * self.page_tokens + self.positions % self.page_tokens
         logits = self.decoder.logits(
@@ -82,14 +89,17 @@ class DecodeGraphs:
         self.decoder, self.max_pages = decoder, max_pages
         self.captured: dict[int, Captured] = {}
         self._pool: object | None = None
+        self._side: torch.cuda.Stream | None = None  # one for all, since cuBLAS keeps a workspace for each
         self._loaded: tuple[int, list[tuple[Request, int, int]]] = (0, [])  # size; request, computed, pages of each
 
     def ready(self, rows: int) -> Captured:
         """The graph that serves so many rows, captured on first use."""
         size = size_for(rows)
         if size not in self.captured:
-            self.captured[size] = Captured(self.decoder, size, self.max_pages, self._pool)
-            self._pool = self._pool or self.captured[size].graph.pool()
+            made = Captured(self.decoder, size, self.max_pages)
+            self._side = self._side or torch.cuda.Stream(made.ids.device)
+            self._pool = made.capture(self._side, self._pool)
+            self.captured[size] = made
         return self.captured[size]
 
     def logits(self, requests: Sequence[Request]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,7 +108,7 @@ class DecodeGraphs:
         now = [(r, r.computed, len(r.table.pages)) for r in requests]
         if self._loaded != (size_for(len(requests)), now):
             graph.load(requests)
-        graph.graph.replay()
+        graph.replay()
         self._loaded = (size_for(len(requests)), [(r, n + 1, pages) for r, n, pages in now])
         return graph.tokens[: len(requests)], graph.logits[: len(requests)]
 
