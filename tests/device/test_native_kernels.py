@@ -12,11 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import chip  # noqa: E402
-from chip.kernels import catalog, gemm_plan, hgemm, skinny  # noqa: E402
+from chip.kernels import build, catalog, gemm_plan, hgemm, skinny  # noqa: E402
 from chip.kernels.subjects import subject  # noqa: E402
+from chip.kernels.triton import language  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
 from chip.run.native import spec  # noqa: E402
-from chip.run.native.own_launches import Setting, candidates  # noqa: E402
+from chip.run.native.own_launches import Setting, candidates, compile_ahead  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
@@ -166,3 +167,22 @@ def test_the_benchmark_runs_on_a_cpu_and_goes_on(tmp_path):
     done = subprocess.run([*words, "--minutes", "0"], capture_output=True, text=True, env=env, timeout=300)
     assert "left for the next run" in done.stderr
     assert json.loads(out.read_text())["parts"] == before
+
+
+@pytest.mark.parametrize(
+    ("capability", "compiled"),
+    [((9, 0), ["skinny_1_mma", "hgemm_5_wgmma"]), ((8, 9), ["skinny_1_mma", "hgemm_4_mma"]), ((7, 5), None)],
+)
+def test_only_what_a_card_runs_is_compiled_for_it(monkeypatch, capability, compiled):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(build, "compile_all", lambda stems, arch: asked.append(stems))
+    setting = Setting(SPEC, torch.bfloat16, torch.device("cuda:0"), 64)
+    compile_ahead(setting)
+    assert asked == ([compiled] if compiled else [])
+    assert setting.overlaps == (capability >= (9, 0) and language.overlapped is not None)
+
+
+def test_the_engine_stays_small_enough_to_read():
+    files = [*(Path(chip.__file__).parent / "run" / "native").glob("*.py")]
+    assert sum(len(p.read_text().splitlines()) for p in files) <= 2000

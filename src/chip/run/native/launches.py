@@ -55,6 +55,8 @@ class Launches:
         self.kernels, self.eps = kernels, spec.eps
         setting = own_launches.Setting(spec, dtype, device, page_tokens)
         overlaps = overlap and kernels == "chip" and setting.overlaps
+        if kernels == "chip" and device.type == "cuda":
+            own_launches.compile_ahead(setting)
         asked = {name: kernels if only is None or name in only else "torch" for name in LAUNCHES}
         chosen = [_choose(name, asked[name], setting, overlaps) for name in LAUNCHES]
         self.by = {c.launch: c for c in chosen}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from chip.kernels.triton import (
     skinny_gemm,
 )
 from chip.run.native.spec import DecoderSpec
+from chip.types import ChipError
 
 FEW = skinny_gemm.MOST_TOKENS
 HALVES = (torch.bfloat16, torch.float16)
@@ -200,6 +202,15 @@ _CUDA: dict[str, list[Own]] = {
     "linear_few": [Own(skinny.STEM, _skinny, _cuda(skinny.STEM), overlaps=True)],
     "gate_up_few": [Own(skinny.STEM, _skinny_gated, _cuda(skinny.STEM), overlaps=True)],
 }
+
+
+def compile_ahead(setting: Setting) -> None:
+    """The CUDA sources that this device can run, at once: one after another they take a minute. What goes wrong here is
+    said when a launch asks for its kernel."""
+    with suppress(ChipError):
+        arch = catalog.arch_of(setting.capability or "")
+        rungs = [rung for rung in _RUNGS if catalog.runs_on(rung, arch)]
+        build.compile_all([skinny.STEM, *rungs[:1]], arch)
 
 
 def candidates(launch: str, kind: str) -> list[Own]:
