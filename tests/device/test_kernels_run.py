@@ -336,7 +336,7 @@ def test_every_source_compiles(arch, tmp_path, monkeypatch, request):
 
 
 @needs_nvcc
-@pytest.mark.parametrize("rung", ["hgemm_4_mma", "hgemm_5_wgmma"])
+@pytest.mark.parametrize("rung", ["hgemm_4_mma", "hgemm_5_wgmma", "skinny_1_mma"])
 def test_the_fast_rungs_neither_spill_nor_serialise(rung, tmp_path):
     words = [*build.command(rung, "sm_90a", False, tmp_path / "lib.so"), "-Xptxas", "-v"]
     done = subprocess.run(words, capture_output=True, text=True)

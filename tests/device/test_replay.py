@@ -390,7 +390,7 @@ def test_a_prompt_beyond_the_positions_is_one_line(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["capture", "tinyllama-1.1b", "--engine", "vllm"], "steps of hf-eager and hf-graph can be recorded"),
+        (["capture", "tinyllama-1.1b", "--engine", "vllm"], "steps of hf-eager, hf-graph, native can be recorded"),
         (["capture", "tinyllama-1.1b", "--batch", "0"], "--batch must be between 1 and 2^20, got 0"),
         (["capture", "tinyllama-1.1b", "--energy-seconds", "-1"], "--energy-seconds must be between 0 and 3600"),
         (["capture", "tinyllama-1.1b", "-o", "."], ".: is a folder, a file was expected"),

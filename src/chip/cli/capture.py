@@ -43,7 +43,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def add_step(parser: argparse.ArgumentParser) -> None:
     """What to record: `chip replay MODEL` takes the same."""
     add = parser.add_argument
-    add("--engine", default="hf-eager", help="hf-eager, or hf-graph: the step as a CUDA graph [%(default)s]")
+    add(
+        "--engine",
+        default="hf-eager",
+        help="hf-eager; hf-graph: the step as a CUDA graph; native: our own engine [%(default)s]",
+    )
     add("--batch", type=int, default=1, help="sequences [%(default)s]")
     add("--prompt", type=int, default=512, help="tokens of each: computed, or for decode in the cache [%(default)s]")
     add("--phase", choices=("prefill", "decode"), default="prefill", help="which step [%(default)s]")

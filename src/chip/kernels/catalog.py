@@ -12,7 +12,7 @@ from chip.types import ChipError
 HERE = Path(__file__).parent
 CUDA = HERE / "cuda"
 NOT_KERNELS = ("__init__", "language", "rows")
-LADDERS = ("row_normalize", "hgemm")  # CUDA kernels that come in steps: cuda/<name>_<number>_<step>.cu
+LADDERS = ("row_normalize", "hgemm", "skinny")  # CUDA kernels that come in steps: cuda/<name>_<number>_<step>.cu
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120")
 LEAST_ARCH = "sm_80"
 

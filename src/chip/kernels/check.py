@@ -73,6 +73,14 @@ def cases(kind: str, seed: int, count: int, small: bool) -> list[Case]:
     return found
 
 
+def _cases_of(s: Subject, seed: int, count: int, small: bool) -> list[Case]:
+    """A kernel that serves only some calls of its operator has `cases` of its own."""
+    if not hasattr(s.module, "cases"):
+        return cases(s.kind, seed, count, small)
+    draw, dtypes = random.Random(seed), ("fp32", "fp16") if small else ("bf16", "fp16", "fp32")
+    return [Case(op, draw.choice((0, 0, 8))) for op in s.module.cases(draw, count, small, dtypes)]
+
+
 def _op(kind: str, **axes: Any) -> Op:
     return ops.build(kind, axes)
 
@@ -84,9 +92,9 @@ def check(s: Subject, device: Device, seed: int, count: int) -> Iterator[Finding
         if v.unusable:
             yield Finding(s.name, v.name, "", "skipped", reason=v.unusable)
     usable = [v for v in s.variants if not v.unusable]
-    if s.kind == "linear" and usable:
+    if s.kind == "linear" and usable and not hasattr(s.module, "cases"):
         yield from tiles.check_patterns(s, usable, device)
-    for number, case in enumerate(cases(s.kind, seed, count, small) if usable else []):
+    for number, case in enumerate(_cases_of(s, seed, count, small) if usable else []):
         generator = torch.Generator(device.torch_device).manual_seed(seed * 1000 + number)
         with torch.no_grad():
             inputs = s.module.inputs(case.op, device.torch_device, generator, case.pad)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from chip.kernels import build, catalog, plans
+from chip.kernels import build, catalog, gemm_plan, plans
+from chip.kernels.triton.rows import units
 from chip.measure.build import normal
 from chip.ops.linear import Linear
 from chip.types import ChipError
@@ -20,9 +22,14 @@ PATHS = {"naive": "fma", "shared": "fma", "wmma": "mma", "mma": "mma", "wgmma": 
 # What `config` may be, besides 0, which is the rung's own choice; see the end of its file.
 CONFIGS: dict[str, tuple[int, ...]] = {
     "hgemm_4_mma": (1, 81, 321, 2, 3, 43, 163),
-    "hgemm_5_wgmma": (41, 61, 81, 161, 321, 43, 83, 163),
+    "hgemm_5_wgmma": (
+        *(41, 61, 81, 161, 321, 43, 83, 163, 82, 85, 86, 87, 88, 89),
+        *(2082, 2085, 2087, 2088, 3088, 4088, 2089, 4089),
+    ),
 }
 ARGUMENTS = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int,) * 3, *(ctypes.c_int64,) * 3, ctypes.c_int, ctypes.c_int)
+SPLIT_ARGUMENTS = (*ARGUMENTS, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
+WGMMA = "hgemm_5_wgmma"
 SQUARES = (4096, 8192)
 LLM = ((4096, 6144, 4096), (4096, 28672, 4096), (8192, 4096, 14336))  # m, n, k: Llama-3.1-8B's qkv, gate+up, down
 BENCH = [Linear(*s, dtype) for dtype in ("bf16", "fp16") for s in [*((n, n, n) for n in SQUARES), *LLM]]
@@ -43,11 +50,27 @@ def run(rung: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = 
     if b.shape[1] != k or a.stride(1) != 1 or b.stride(1) != 1:
         raise ChipError(f"hgemm wants m x k and n x k, contiguous along k; got {tuple(a.shape)} and {tuple(b.shape)}")
     out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
-    build.launch(
-        rung, "hgemm", a.device, ARGUMENTS, a.data_ptr(), b.data_ptr(), out.data_ptr(), m, n, k, a.stride(0),
-        b.stride(0), out.stride(0), a.dtype == torch.bfloat16, config or plans.tuned(rung, plans.product(m, n, k)) or 0,
+    config = config or plans.tuned(rung, plans.product(m, n, k)) or 0
+    if rung == WGMMA:
+        config = config or gemm_plan.choose(m, n, k, units(a.device.index or 0))
+    given = (
+        a.data_ptr(), b.data_ptr(), out.data_ptr(), m, n, k, a.stride(0), b.stride(0), out.stride(0),
+        a.dtype == torch.bfloat16, config,
     )  # fmt: skip
+    if rung == WGMMA and config // 1000 > 1:
+        sums, arrived = workspace(a.device)
+        more = (sums.data_ptr(), arrived.data_ptr(), gemm_plan.FLOATS, gemm_plan.COUNTERS)
+        build.launch(rung, "hgemm_split", a.device, SPLIT_ARGUMENTS, *given, *more)
+    else:
+        build.launch(rung, "hgemm", a.device, ARGUMENTS, *given)
     return out
+
+
+@cache
+def workspace(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums and counters of blocks that share a tile. One for a device: launches that use it must be on one stream."""
+    sums = torch.empty(gemm_plan.FLOATS, dtype=torch.float32, device=device)
+    return sums, torch.zeros(gemm_plan.COUNTERS, dtype=torch.int32, device=device)
 
 
 def takes(rung: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> str:

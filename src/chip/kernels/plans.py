@@ -41,10 +41,10 @@ class Plan:
 
 
 def plan(kernel: str, cols: int, element_bytes: int) -> Plan:
-    """What tuning found for 16-bit rows of this length; otherwise 128 bytes of a row a thread, at least 2 KiB of rows a
-    warp."""
+    """What tuning found for 16-bit rows of this length, or of the next power of two; otherwise 128 bytes of a row a
+    thread, at least 2 KiB of rows a warp."""
     padded = power_of_two(cols)
-    found: Plan | None = tuned(kernel, padded) if element_bytes == 2 else None
+    found: Plan | None = tuned(kernel, cols) or tuned(kernel, padded) if element_bytes == 2 else None
     if found:
         return found
     if cols * element_bytes > HELD_BYTES:
@@ -63,6 +63,19 @@ def hold(warps: int, element_bytes: int = 2, loads: int = 1, registers: int = 64
     )
 
 
+def dividing(cols: int) -> list[Plan]:
+    """Plans for 16-bit rows whose length is no power of two. A thread that holds fewer loads than it has registers for
+    leaves an SM with fewer bytes under way: so eight to fifteen loads each, and registers to match."""
+    warps = max(1, 1 << ((cols // 2048).bit_length() - 1)) if cols >= 2048 else 1
+    found = []
+    for w in (warps, 2 * warps):
+        loads = -(-cols // (256 * w))
+        for spare in (24, 32, 40):
+            registers = min(128, -(-(4 * loads + spare) // 8) * 8)
+            found.append(Plan(1, w, chunk=256 * w, held=True, registers=registers, evict="", cache=".cg", fetched=2))
+    return list(dict.fromkeys(found))
+
+
 def power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
@@ -71,6 +84,8 @@ def power_of_two(n: int) -> int:
 def candidates(kernel: str, cols: int) -> list[Plan]:
     """Plans worth trying for such rows of 16-bit elements."""
     padded = power_of_two(cols)
+    if cols != padded and 1024 <= cols <= 32768:
+        return dividing(cols) + candidates(kernel, padded)
     if 2 * padded > HELD_BYTES:
         return TWICE
     if 2 * padded >= LONG_BYTES:

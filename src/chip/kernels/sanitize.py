@@ -20,6 +20,7 @@ SCHEMA = "chip.kernel_sanitize/1"
 TOOLS = ("memcheck", "racecheck")
 SECONDS = 300
 PRODUCTS = ((128, 256, 64, "bf16"), (129, 264, 136, "fp16"))
+FEW = ((1, 264, 136, "bf16"), (17, 129, 2048, "fp16"), (64, 200, 4096, "bf16"))  # the last two divide k among blocks
 MANY_TILES = (2200, 2400, 72, "bf16")  # more of them than SMs, for the rungs whose blocks take a second one
 ROWS = ((5, 100), (3, 1024), (2, 4097), (1, 33000))
 
@@ -34,6 +35,8 @@ def require() -> str:
 def shapes(kind: str, variant: str) -> list[Op]:
     if kind != "linear":
         return [ops.build(kind, {"rows": r, "cols": c, "dtype": "fp32"}) for r, c in ROWS]
+    if variant.startswith("skinny"):
+        return [ops.build(kind, {"m": m, "n": n, "k": k, "dtype": d}) for m, n, k, d in FEW]
     products = [*PRODUCTS, MANY_TILES] if variant in catalog.steps("hgemm")[-2:] else PRODUCTS
     return [ops.build(kind, {"m": m, "n": n, "k": k, "dtype": d}) for m, n, k, d in products]
 
@@ -48,7 +51,7 @@ def sanitize(subjects: Sequence[Subject], tell: Callable[[str], None]) -> list[d
         if not v.unusable
     ]
     if not runs:
-        raise ChipError("nothing to sanitize: give row_normalize or hgemm, on a GPU that runs them")
+        raise ChipError("nothing to sanitize: give row_normalize, hgemm or skinny, on a GPU that runs them")
     words = once.command(runs)
     with ThreadPoolExecutor(len(TOOLS)) as pool:
         outputs = list(pool.map(lambda tool: _watch(tool, words, tell), TOOLS))

@@ -55,7 +55,7 @@ def key_of(s: Subject, op: Op) -> str | int:
         return plans.product(op.m, op.n, op.k)  # type: ignore[attr-defined]
     if hasattr(s.module, "key"):
         return int(s.module.key(op))
-    return plans.ANY if hasattr(s.module, "CANDIDATES") else plans.power_of_two(op.cols)  # type: ignore[attr-defined]
+    return plans.ANY if hasattr(s.module, "CANDIDATES") else op.cols  # type: ignore[attr-defined]
 
 
 def compiled(calls: Mapping[str, Callable[..., Any]], tensors: Any, device: Device) -> dict[str, Exception]:

@@ -17,7 +17,7 @@ from chip.run.session import SEED, backend
 from chip.run.steps import Eager, Static, make_capturable
 from chip.types import ChipError, Scenario
 
-ENGINES = ("hf-eager", "hf-graph")
+ENGINES = ("hf-eager", "hf-graph", "native")
 NO_STATIC_CACHE = {"bloom": "its position biases are made on the host for each length: forward without cache"}
 
 
@@ -38,9 +38,18 @@ def recordable(
     """The step of an engine with its model loaded; inference mode and sdpa backend hold while it is open."""
     if engine not in ENGINES:  # before a model is loaded
         raise ChipError(
-            f"--engine {engine}: steps of {' and '.join(ENGINES)} can be recorded; of another, give the Chrome trace "
+            f"--engine {engine}: steps of {', '.join(ENGINES)} can be recorded; of another, give the Chrome trace "
             "of its own profiler to `chip replay`"
         )
+    if engine == "native":
+        from chip.run.native.session import recorded_step
+
+        if no_cache:
+            raise ChipError("--no-cache: native always writes its cache; leave it out")
+        with torch.inference_mode():
+            run, graph = recorded_step(job, phase, batch, prompt)
+            yield Recordable(run, lambda: None, graph)
+        return
     model = build(job)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if isinstance(positions, int) and prompt + (phase == "decode") > positions:

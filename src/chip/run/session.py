@@ -37,10 +37,10 @@ class HfSession:
         self.device = open_device(job.device)
         began = time.perf_counter()
         with self._context():
-            self.model: Any = build(job)
+            self.model: Any = self._load()
         self.load_s = time.perf_counter() - began
         gc.freeze()  # what is loaded stays: every capture collects garbage, and would search all of it
-        self.attention = str(self.model.config._attn_implementation)
+        self.attention = self._attention()
         if job.sdpa and self.attention != "sdpa":
             self.close()
             raise ChipError(f"{job.model}: transformers has no sdpa attention for it; leave --sdpa out")
@@ -60,8 +60,24 @@ class HfSession:
         if not self.device.lost():
             self.device.empty_cache()
 
-    def measure(self, scenario: Scenario, repeats: int) -> Run:
+    # what an engine of our own does otherwise
+    def _load(self) -> Any:
+        return build(self.job)
+
+    def _attention(self) -> str:
+        return str(self.model.config._attn_implementation)
+
+    def _refuse(self, scenario: Scenario) -> None:
         refuse_too_long(self.model, scenario)
+
+    def _vocabulary(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
+
+    def _version(self) -> str:
+        return f"transformers {libraries()[1].__version__}"
+
+    def measure(self, scenario: Scenario, repeats: int) -> Run:
+        self._refuse(scenario)
         with self._point(scenario):
             return self._measure(scenario, repeats)
 
@@ -117,7 +133,7 @@ class HfSession:
             energy=joules,
             setup_s={k: round(v, 3) for k, v in setup.items()},
             weights=job.weights,
-            engine_version=f"transformers {libraries()[1].__version__}",
+            engine_version=self._version(),
             settings=self._settings(),
             text=self._said(steps, s) if job.prompt_ids and job.folder else (),
             method=METHOD,
@@ -130,9 +146,8 @@ class HfSession:
         device = self.device.torch_device
         if self.job.prompt_ids:
             return torch.tensor([self.job.prompt_ids] * s.batch, device=device)
-        vocab = self.model.config.get_text_config().vocab_size
         draw = torch.Generator(device=device).manual_seed(SEED)
-        return torch.randint(0, vocab, (s.batch, s.prompt), device=device, generator=draw)
+        return torch.randint(0, self._vocabulary(), (s.batch, s.prompt), device=device, generator=draw)
 
     def _settings(self) -> dict[str, Any]:
         found = {"attention": self.attention, "sdpa": self.job.sdpa or "torch's choice", **self.job.settings}

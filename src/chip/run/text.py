@@ -10,9 +10,11 @@ from chip.run.model import brief, libraries
 from chip.types import ChipError
 
 
-def encode(folder: Path, text: str, system: str, raw: bool, trust_remote_code: bool = False) -> tuple[int, ...]:
-    """Tokens of a prompt, through the chat template unless `raw`."""
-    tokenizer = _tokenizer(folder, trust_remote_code)
+def encode(
+    folder: Path, text: str, system: str, raw: bool, trust_remote_code: bool = False, tokenizer: Any = None
+) -> tuple[int, ...]:
+    """Tokens of a prompt, through the chat template unless `raw`. `tokenizer`: one that is open already."""
+    tokenizer = tokenizer or open_tokenizer(folder, trust_remote_code)
     if raw:
         if system:
             raise ChipError("--system goes through a chat template; leave out --raw-prompt, or put it into the text")
@@ -39,7 +41,7 @@ def _chat(folder: Path, tokenizer: Any, text: str, system: str) -> Sequence[int]
 
 def decode(folder: Path, rows: Sequence[Sequence[int]], trust_remote_code: bool = False) -> tuple[str, ...]:
     """What was said, each different answer once, ended where the model ended it."""
-    tokenizer = _tokenizer(folder, trust_remote_code)
+    tokenizer = open_tokenizer(folder, trust_remote_code)
     ends = {tokenizer.eos_token_id} - {None}
     said = []
     for row in rows:
@@ -48,7 +50,7 @@ def decode(folder: Path, rows: Sequence[Sequence[int]], trust_remote_code: bool 
     return tuple(dict.fromkeys(said))
 
 
-def _tokenizer(folder: Path, trust_remote_code: bool) -> Any:
+def open_tokenizer(folder: Path, trust_remote_code: bool) -> Any:
     _, transformers = libraries()
     try:
         return transformers.AutoTokenizer.from_pretrained(

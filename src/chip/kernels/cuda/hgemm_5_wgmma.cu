@@ -8,6 +8,8 @@
 // so nobody waits for a whole block. (4) A block stays on its SM and takes tile after tile: the loads of the next tile
 // run during the last tile's epilogue. Two blocks of a cluster work on tiles one above the other: each loads half of the
 // B tile they share, for both (multicast), which saves a third of the reads from L2.
+// Where a product has fewer tiles than the device has SMs, blocks divide k among them (`splits`): each leaves its sums in
+// a workspace, as its registers hold them, and the last to arrive adds them in a fixed order and writes the tile.
 // Roof: the wgmma path.
 #include "hopper.cuh"
 
@@ -23,12 +25,23 @@ struct Config {
   static constexpr int BYTES = BARRIERS + 2 * STAGES * 8 + 1024;  // 1024: to start at a multiple of it
 };
 
-// Which tiles a cluster takes, in which order: the same for its producer and its consumers.
+// Where blocks that share a tile leave their sums, and how many of them have arrived (zero between launches).
+struct Shared {
+  float* sums;
+  int* arrived;
+  int splits;
+};
+
+// Which tiles a cluster takes, in which order, and which part of k: the same for its producer and its consumers.
 struct Walk {
-  int tiles_m, tiles_n, group, at, step;
-  __device__ __forceinline__ bool next(int& row, int& col) {
-    if (at >= tiles_m * tiles_n) return false;
-    tile_at(at, tiles_m, tiles_n, group, row, col);
+  int tiles_m, tiles_n, tiles_k, group, splits, at, step;
+  __device__ __forceinline__ bool next(int& row, int& col, int& split, int& first, int& end) {
+    if (at >= tiles_m * tiles_n * splits) return false;
+    tile_at(at / splits, tiles_m, tiles_n, group, row, col);
+    split = at % splits;
+    const int share = ceil_div(tiles_k, splits);  // no part is empty: see `launch`
+    first = split * share;
+    end = min(first + share, tiles_k);
     at += step;
     return true;
   }
@@ -45,14 +58,14 @@ struct Ring {
 };
 
 template <typename C>
-__device__ __forceinline__ void produce(Walk walk, int tiles_k, int rank, uint32_t base, uint32_t full, uint32_t empty,
+__device__ __forceinline__ void produce(Walk walk, int rank, uint32_t base, uint32_t full, uint32_t empty,
                                         const CUtensorMap& a, const CUtensorMap& b) {
   constexpr int SLICE = C::BN / C::CLUSTER;  // rows of the B tile that this block loads for all of the cluster
   Ring<C::STAGES> ring;
-  int row, col;
-  while (walk.next(row, col)) {
+  int row, col, split, first, end;
+  while (walk.next(row, col, split, first, end)) {
     const int row0 = (row * C::CLUSTER + rank) * C::BM, col0 = col * C::BN;
-    for (int k = 0; k < tiles_k; ++k, ring.advance()) {
+    for (int k = first; k < end; ++k, ring.advance()) {
       const uint32_t to = base + ring.stage * C::STAGE_BYTES, landed = full + 8 * ring.stage;
       barrier_wait(empty + 8 * ring.stage, ring.parity ^ 1);  // all consumers of the cluster are done with it
       barrier_expect(landed, C::STAGE_BYTES);                  // bytes from this block and from its neighbour
@@ -73,7 +86,10 @@ __device__ __forceinline__ void write_out(const float (&sum)[C::BN / 2], uint32_
 #pragma unroll
   for (int part = 0; part < C::BN / 64; ++part) {
     const uint32_t patch = patches + part % 2 * C::PATCH_BYTES;
-    if (thread == 0) tma_wait_read<1>();  // the store from this patch, two back, has read it
+    if (thread == 0) {  // the store from this patch, two back, has read it; after an odd number of parts, the last one
+      if (C::BN / 64 % 2 && part == 0) tma_wait_read<0>();
+      else tma_wait_read<1>();
+    }
     named_barrier(1 + group, 128);
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
@@ -87,19 +103,52 @@ __device__ __forceinline__ void write_out(const float (&sum)[C::BN / 2], uint32_
   }
 }
 
+// The sums of all blocks of a tile, for the last of them to arrive; false for the others. `tile` counts warpgroups' parts.
+template <typename C>
+__device__ __forceinline__ bool join(float (&sum)[C::WG_ROWS / 64][C::BN / 2], const Shared& shared, int tile, int split,
+                                     int group) {
+  constexpr int EACH = C::WG_ROWS * C::BN;
+  __shared__ int before[C::CONSUMERS];
+  const int thread = threadIdx.x % 128;
+  float* mine = shared.sums + (int64_t(tile) * shared.splits + split) * EACH + thread;
+#pragma unroll
+  for (int i = 0; i < C::WG_ROWS / 64; ++i)
+#pragma unroll
+    for (int j = 0; j < C::BN / 2; ++j) mine[(i * (C::BN / 2) + j) * 128] = sum[i][j];
+  __threadfence();
+  named_barrier(1 + group, 128);
+  if (thread == 0) before[group] = atomicAdd(shared.arrived + tile, 1);
+  named_barrier(1 + group, 128);
+  if (before[group] != shared.splits - 1) return false;
+  __threadfence();
+#pragma unroll
+  for (int i = 0; i < C::WG_ROWS / 64; ++i)
+#pragma unroll
+    for (int j = 0; j < C::BN / 2; ++j) sum[i][j] = 0;
+  for (int s = 0; s < shared.splits; ++s) {
+    const float* theirs = shared.sums + (int64_t(tile) * shared.splits + s) * EACH + thread;
+#pragma unroll
+    for (int i = 0; i < C::WG_ROWS / 64; ++i)
+#pragma unroll
+      for (int j = 0; j < C::BN / 2; ++j) sum[i][j] += __ldcg(theirs + (i * (C::BN / 2) + j) * 128);
+  }
+  if (thread == 0) shared.arrived[tile] = 0;
+  return true;
+}
+
 template <typename T, typename C>
-__device__ __forceinline__ void consume(Walk walk, int tiles_k, int rank, int group, uint32_t base, uint32_t full,
-                                        uint32_t empty, const CUtensorMap& c) {
+__device__ __forceinline__ void consume(Walk walk, int rank, int group, uint32_t base, uint32_t full, uint32_t empty,
+                                        const CUtensorMap& c, const Shared& shared) {
   const int thread = threadIdx.x % 128;
   auto release = [&](int stage) {  // tells every producer that writes to this stage
     if (thread < C::CLUSTER) barrier_arrive_at(empty + 8 * stage, thread);
   };
   Ring<C::STAGES> ring;
   float sum[C::WG_ROWS / 64][C::BN / 2];
-  int row, col;
-  while (walk.next(row, col)) {
+  int row, col, split, first, end;
+  while (walk.next(row, col, split, first, end)) {
     int last = 0;
-    for (int k = 0; k < tiles_k; ++k, ring.advance()) {
+    for (int k = first; k < end; ++k, ring.advance()) {
       const uint32_t a = base + ring.stage * C::STAGE_BYTES + group * C::WG_ROWS * C::ROW_BYTES;
       const uint64_t y = matrix_descriptor(base + ring.stage * C::STAGE_BYTES + C::BM * C::ROW_BYTES);
       barrier_wait(full + 8 * ring.stage, ring.parity);
@@ -108,15 +157,18 @@ __device__ __forceinline__ void consume(Walk walk, int tiles_k, int rank, int gr
       for (int step = 0; step < C::DEPTH / 16; ++step)
 #pragma unroll
         for (int i = 0; i < C::WG_ROWS / 64; ++i)
-          wgmma<T>(sum[i], matrix_descriptor(a + i * 64 * C::ROW_BYTES) + step * STEP_16, y + step * STEP_16, k | step);
+          wgmma<T>(sum[i], matrix_descriptor(a + i * 64 * C::ROW_BYTES) + step * STEP_16, y + step * STEP_16, k - first | step);
       wgmma_commit();
       wgmma_wait<1>();  // this stage's products are under way; the last stage's are done, and it may be refilled
-      if (k) release(last);
+      if (k > first) release(last);
       last = ring.stage;
     }
     wgmma_wait<0>();
     release(last);
-    const int row0 = (row * C::CLUSTER + rank) * C::BM + group * C::WG_ROWS;
+    const int block = row * C::CLUSTER + rank, row0 = block * C::BM + group * C::WG_ROWS;
+    if (shared.splits > 1 &&
+        !join<C>(sum, shared, (block * walk.tiles_n + col) * C::CONSUMERS + group, split, group))
+      continue;
 #pragma unroll
     for (int i = 0; i < C::WG_ROWS / 64; ++i)
       write_out<T, C>(sum[i], base + C::PATCHES + group * 2 * C::PATCH_BYTES, c, row0 + i * 64, col * C::BN, group);
@@ -127,7 +179,7 @@ __device__ __forceinline__ void consume(Walk walk, int tiles_k, int rank, int gr
 template <typename T, typename C>
 __global__ void __cluster_dims__(C::CLUSTER, 1, 1) __launch_bounds__(C::THREADS, 1)
     wgmma_tiles(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-                const __grid_constant__ CUtensorMap c, int tiles_m, int tiles_n, int tiles_k, int group) {
+                const __grid_constant__ CUtensorMap c, int tiles_m, int tiles_n, int tiles_k, int group, Shared shared) {
   extern __shared__ unsigned char memory[];
   const uint32_t base = (shared_address(memory) + 1023) & ~1023u;
   const uint32_t full = base + C::BARRIERS, empty = full + 8 * C::STAGES;
@@ -140,19 +192,27 @@ __global__ void __cluster_dims__(C::CLUSTER, 1, 1) __launch_bounds__(C::THREADS,
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
   }
   cluster_sync();
-  const Walk walk{tiles_m, tiles_n, group, int(blockIdx.x) / C::CLUSTER, int(gridDim.x) / C::CLUSTER};
+  const Walk walk{tiles_m, tiles_n, tiles_k, group, shared.splits, int(blockIdx.x) / C::CLUSTER, int(gridDim.x) / C::CLUSTER};
   if (role == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
-    if (threadIdx.x == 0) produce<C>(walk, tiles_k, rank, base, full, empty, a, b);
+    if (threadIdx.x == 0) produce<C>(walk, rank, base, full, empty, a, b);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;\n");
-    consume<T, C>(walk, tiles_k, rank, role - 1, base, full, empty, c);
+    consume<T, C>(walk, rank, role - 1, base, full, empty, c, shared);
   }
   cluster_sync();  // no block leaves while a neighbour may still write to it or arrive at its barriers
 }
 
+// Room for the sums of blocks that share tiles: elements and counters.
+struct Room {
+  float* sums;
+  int* arrived;
+  int64_t floats;
+  int counters;
+};
+
 template <typename C, typename T>
-const char* launch(Gemm<T> g, int group, cudaStream_t stream) {
+const char* launch(Gemm<T> g, int group, int splits, Room room, cudaStream_t stream) {
   CUtensorMap a, b, c;
   if (const char* wrong = describe(a, g.a, g.m, g.k, g.lda, C::BM)) return wrong;
   if (const char* wrong = describe(b, g.b, g.n, g.k, g.ldb, C::BN / C::CLUSTER)) return wrong;
@@ -164,21 +224,47 @@ const char* launch(Gemm<T> g, int group, cudaStream_t stream) {
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
   const int tiles_m = ceil_div(g.m, C::BM * C::CLUSTER), tiles_n = ceil_div(g.n, C::BN);  // of a cluster's height
-  const int clusters = min(sms / C::CLUSTER, tiles_m * tiles_n);
-  kernel<<<clusters * C::CLUSTER, C::THREADS, C::BYTES, stream>>>(a, b, c, tiles_m, tiles_n, ceil_div(g.k, C::DEPTH), group);
+  const int tiles_k = ceil_div(g.k, C::DEPTH), parts = tiles_m * C::CLUSTER * tiles_n * C::CONSUMERS;
+  splits = ceil_div(tiles_k, ceil_div(tiles_k, min(max(splits, 1), tiles_k)));  // so that every split has a tile of k
+  if (splits > 1 && (parts > room.counters || int64_t(parts) * splits * C::WG_ROWS * C::BN > room.floats))
+    return "wgmma rung: the workspace is too small for so many splits";
+  const int clusters = min(sms / C::CLUSTER, tiles_m * tiles_n * splits);
+  kernel<<<clusters * C::CLUSTER, C::THREADS, C::BYTES, stream>>>(a, b, c, tiles_m, tiles_n, tiles_k, group,
+                                                                  Shared{room.sums, room.arrived, splits});
   return last_error();
 }
 
-// config = variant + 10 x (tile rows of a cluster in a band); 0 is the best known
+// config = variant + 10 x (tile rows of a cluster in a band) + 1000 x (blocks that share a tile); 0: 128 x 256 tiles
 template <typename T>
-const char* run(Gemm<T> g, int config, cudaStream_t stream) {
+const char* run_in(Gemm<T> g, int config, Room room, cudaStream_t stream) {
   if (config == 0) config = 81;
-  const int variant = config % 10, group = config / 10;
-  if (variant == 1) return launch<Config<128, 256, 4, 2>>(g, group, stream);
-  if (variant == 2) return launch<Config<128, 256, 4, 1>>(g, group, stream);
-  if (variant == 3) return launch<Config<256, 128, 4, 2>>(g, group, stream);
-  if (variant == 4) return launch<Config<128, 256, 3, 2>>(g, group, stream);
+  const int variant = config % 10, group = config / 10 % 100, splits = config / 1000;
+  auto with = [&](auto c) { return launch<decltype(c)>(g, group ? group : 8, splits, room, stream); };
+  if (variant == 1) return with(Config<128, 256, 4, 2>{});
+  if (variant == 2) return with(Config<128, 256, 4, 1>{});
+  if (variant == 3) return with(Config<256, 128, 4, 2>{});
+  if (variant == 4) return with(Config<128, 256, 3, 2>{});
+  if (variant == 5) return with(Config<128, 192, 4, 2>{});
+  if (variant == 6) return with(Config<128, 192, 4, 1>{});
+  if (variant == 7) return with(Config<128, 128, 5, 2>{});
+  if (variant == 8) return with(Config<128, 128, 5, 1>{});
+  if (variant == 9) return with(Config<128, 64, 6, 1>{});
   return "wgmma rung: no such config";
 }
 
+template <typename T>
+const char* run(Gemm<T> g, int config, cudaStream_t stream) {
+  return run_in(g, config, Room{}, stream);
+}
+
 HGEMM_ENTRY(run)
+
+// The same with a workspace, for a config whose blocks share tiles.
+extern "C" const char* hgemm_split(const void* a, const void* b, void* c, int m, int n, int k, int64_t lda, int64_t ldb,
+                                   int64_t ldc, int is_bf16, int config, void* sums, void* arrived, int64_t floats,
+                                   int counters, cudaStream_t stream) {
+  const Room room{(float*)sums, (int*)arrived, floats, counters};
+  if (is_bf16)
+    return run_in(Gemm<bf16>{(const bf16*)a, (const bf16*)b, (bf16*)c, m, n, k, lda, ldb, ldc}, config, room, stream);
+  return run_in(Gemm<__half>{(const __half*)a, (const __half*)b, (__half*)c, m, n, k, lda, ldb, ldc}, config, room, stream);
+}

@@ -104,6 +104,13 @@ __device__ __forceinline__ void wgmma_wait() {
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "           \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES32                                                                                \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                     \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES96                                                                                \
+  NAMES64 ", "                                                                                 \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define NAMES128                                                                               \
   NAMES64 ", "                                                                                 \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
@@ -137,6 +144,24 @@ __device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, in
     asm volatile(WGMMA("m64n128k16", "f16", NAMES64, "%64", "%65", "%66")
                  : REGS32(d, 0), REGS32(d, 32)
                  : "l"(a), "l"(b), "r"(add));
+}
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[96], uint64_t a, uint64_t b, int add) {
+  if constexpr (std::is_same_v<T, bf16>)
+    asm volatile(WGMMA("m64n192k16", "bf16", NAMES96, "%96", "%97", "%98")
+                 : REGS32(d, 0), REGS32(d, 32), REGS32(d, 64)
+                 : "l"(a), "l"(b), "r"(add));
+  else
+    asm volatile(WGMMA("m64n192k16", "f16", NAMES96, "%96", "%97", "%98")
+                 : REGS32(d, 0), REGS32(d, 32), REGS32(d, 64)
+                 : "l"(a), "l"(b), "r"(add));
+}
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, int add) {
+  if constexpr (std::is_same_v<T, bf16>)
+    asm volatile(WGMMA("m64n64k16", "bf16", NAMES32, "%32", "%33", "%34") : REGS32(d, 0) : "l"(a), "l"(b), "r"(add));
+  else
+    asm volatile(WGMMA("m64n64k16", "f16", NAMES32, "%32", "%33", "%34") : REGS32(d, 0) : "l"(a), "l"(b), "r"(add));
 }
 
 // Four 8 x 8 matrices from registers to shared memory: lanes 0-7 give the rows of the first, 8-15 of the second, ...

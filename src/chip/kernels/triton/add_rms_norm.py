@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from chip.kernels import plans
 from chip.kernels.triton import rows
-from chip.kernels.triton.language import jit, tl, usable
+from chip.kernels.triton.language import early, jit, overlapped, tl, usable
 from chip.kernels.triton.rows import again, grouped, inside, with_part
 from chip.measure.build import normal
 from chip.ops.add_rms_norm import AddRmsNorm
@@ -20,8 +20,10 @@ BENCH = rows.mebibytes(AddRmsNorm, 128, (2048, 4096, 8192))
 @jit
 def _add_rms_norm(
     x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, ROWS: tl.constexpr,
-    COLS: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
+    COLS: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        overlapped()
     col = tl.arange(0, COLS)[None, :]
     for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
@@ -43,9 +45,11 @@ def _add_rms_norm(
 def _add_rms_norm_held(
     x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, COLS: tl.constexpr,
     PARTS: tl.constexpr, FETCHED: tl.constexpr, KEPT: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """A long row: its sum is held in parts of COLS columns, as it is stored."""
+    if OVERLAP:
+        overlapped()
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     lane = tl.arange(0, COLS)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
@@ -77,9 +81,11 @@ def _add_rms_norm_held(
 @jit
 def _add_rms_norm_twice(
     x, residual, weight, total, out, rows, cols, x_step, r_step, t_step, out_step, eps, COLS: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """A row too long for registers, in chunks: the sum is read again for the result."""
+    if OVERLAP:
+        overlapped()
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
         squares = tl.zeros((COLS,), tl.float32)
         for start in tl.range(0, cols, COLS, num_stages=STAGES):
@@ -104,10 +110,12 @@ def run(
     weight: torch.Tensor,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
     plan: plans.Plan | None = None,
+    eps: float = EPS,
+    overlap: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(x + residual, its norm)."""
     if not usable(x):
-        return native(x, residual, weight)
+        return native(x, residual, weight, eps)
     total, normed = out or (torch.empty_like(x), torch.empty_like(x))
     flat = [rows.flat(t) for t in (x, residual, total, normed)]
     count, cols = flat[0].shape
@@ -115,7 +123,18 @@ def run(
     kernel = rows.choose(p, _add_rms_norm, _add_rms_norm_held, _add_rms_norm_twice)
     steps = [t.stride(0) for t in flat]
     kernel[rows.grid(p, count, x.device)](
-        flat[0], flat[1], weight, flat[2], flat[3], count, cols, *steps, EPS, **rows.launch(p, cols)
+        flat[0],
+        flat[1],
+        weight,
+        flat[2],
+        flat[3],
+        count,
+        cols,
+        *steps,
+        eps,
+        OVERLAP=overlap,
+        **early(overlap),
+        **rows.launch(p, cols),
     )
     return total, normed
 
@@ -125,9 +144,11 @@ def inputs(op: AddRmsNorm, device: torch.device, generator: torch.Generator, pad
     return *both, normal((op.cols,), op.dtype, device, generator)
 
 
-def native(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def native(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = EPS
+) -> tuple[torch.Tensor, torch.Tensor]:
     total = x + residual
-    return total, F.rms_norm(total, x.shape[-1:], weight, EPS)
+    return total, F.rms_norm(total, x.shape[-1:], weight, eps)
 
 
 def reference(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

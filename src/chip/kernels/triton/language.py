@@ -47,16 +47,42 @@ try:
     exp: Any = _exp if interpreted else libdevice.fast_expf
     exp2: Any = _exp2 if interpreted else _fast_exp2
     larger: Any = _larger if interpreted else _packed_larger  # two 16-bit numbers at a time
+    try:
+        from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+        @triton.jit
+        def _overlapped():
+            gdc_launch_dependents()
+            gdc_wait()
+
+        # lets the next kernel start, and waits for the one before: nothing that it wrote may be read earlier
+        overlapped: Any = _overlapped
+    except ImportError:  # an older Triton
+        overlapped = None
 except ImportError:  # optional
     triton = None
     tl: Any = None  # type: ignore[no-redef]
-    exp = exp2 = larger = None
+    exp = exp2 = larger = overlapped = None
 
     def jit(kernel: Any) -> Any:
         return kernel
 
 
-__all__ = ["FALLBACK", "OURS", "exp", "exp2", "jit", "label", "larger", "missing", "tl", "triton", "usable"]
+__all__ = [
+    "FALLBACK",
+    "OURS",
+    "early",
+    "exp",
+    "exp2",
+    "jit",
+    "label",
+    "larger",
+    "overlapped",
+    "missing",
+    "tl",
+    "triton",
+    "usable",
+]
 OURS, FALLBACK = "triton", "torch (fallback)"
 
 
@@ -76,3 +102,9 @@ def usable(x: torch.Tensor) -> bool:
 def label(device_type: str) -> str:
     """What `run` really is there. A fallback is PyTorch against itself: no speed-up is made of it."""
     return FALLBACK if missing(device_type) else OURS
+
+
+def early(overlap: bool) -> dict[str, bool]:
+    """What a launch is told so that it may begin before the kernel before it has finished; its kernel is to be compiled
+    with `overlapped` then."""
+    return {"launch_pdl": True} if overlap else {}

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from chip.kernels import plans
 from chip.kernels.triton import rows
-from chip.kernels.triton.language import jit, tl, usable
+from chip.kernels.triton.language import early, jit, overlapped, tl, usable
 from chip.kernels.triton.rows import again, grouped, inside, load_parts, with_part
 from chip.measure.build import normal
 from chip.ops.rms_norm import RmsNorm
@@ -23,8 +23,10 @@ BENCH = [
 @jit
 def _rms_norm(
     x, weight, out, rows, cols, x_step, out_step, eps, ROWS: tl.constexpr, COLS: tl.constexpr, EVICT: tl.constexpr,
-    CACHE: tl.constexpr, STAGES: tl.constexpr,
+    CACHE: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        overlapped()
     col = tl.arange(0, COLS)[None, :]
     for block in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
@@ -40,9 +42,11 @@ def _rms_norm(
 @jit
 def _rms_norm_held(
     x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, PARTS: tl.constexpr, FETCHED: tl.constexpr,
-    KEPT: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr,
+    KEPT: tl.constexpr, EVICT: tl.constexpr, CACHE: tl.constexpr, STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """A long row, held in parts of COLS columns as they came from memory."""
+    if OVERLAP:
+        overlapped()
     GROUP: tl.constexpr = 128 // x.dtype.element_ty.primitive_bitwidth
     lane = tl.arange(0, COLS)
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0), num_stages=STAGES):
@@ -64,8 +68,11 @@ def _rms_norm_held(
 
 
 @jit
-def _rms_norm_twice(x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, STAGES: tl.constexpr):
+def _rms_norm_twice(x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.constexpr, STAGES: tl.constexpr,
+                    OVERLAP: tl.constexpr):  # fmt: skip
     """A row too long for registers, in chunks, read again for the result."""
+    if OVERLAP:
+        overlapped()
     for row in tl.range(tl.program_id(0).to(tl.int64), rows, tl.num_programs(0)):
         squares = tl.zeros((COLS,), tl.float32)
         for start in tl.range(0, cols, COLS, num_stages=STAGES):
@@ -83,17 +90,32 @@ def _rms_norm_twice(x, weight, out, rows, cols, x_step, out_step, eps, COLS: tl.
 
 
 def run(
-    x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor | None = None, plan: plans.Plan | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    out: torch.Tensor | None = None,
+    plan: plans.Plan | None = None,
+    eps: float = EPS,
+    overlap: bool = False,
 ) -> torch.Tensor:
     if not usable(x):
-        return native(x, weight)
+        return native(x, weight, eps)
     out = torch.empty_like(x) if out is None else out
     flat, to = rows.flat(x), rows.flat(out)
     count, cols = flat.shape
     p = plan or plans.plan(KIND, cols, x.element_size())
     kernel = rows.choose(p, _rms_norm, _rms_norm_held, _rms_norm_twice)
     kernel[rows.grid(p, count, x.device)](
-        flat, weight, to, count, cols, flat.stride(0), to.stride(0), EPS, **rows.launch(p, cols)
+        flat,
+        weight,
+        to,
+        count,
+        cols,
+        flat.stride(0),
+        to.stride(0),
+        eps,
+        OVERLAP=overlap,
+        **early(overlap),
+        **rows.launch(p, cols),
     )
     return out
 
@@ -102,8 +124,8 @@ def inputs(op: RmsNorm, device: torch.device, generator: torch.Generator, pad: i
     return rows.random_rows(op, device, generator, pad), normal((op.cols,), op.dtype, device, generator)
 
 
-def native(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return F.rms_norm(x, x.shape[-1:], weight, EPS)
+def native(x: torch.Tensor, weight: torch.Tensor, eps: float = EPS) -> torch.Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
 
 
 def reference(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

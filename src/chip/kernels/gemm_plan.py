@@ -1,0 +1,67 @@
+"""Which tiles the wgmma rung takes for a product, and how many blocks divide k: a rule where nothing was tuned.
+
+A product takes as many rounds as its blocks need on the SMs there are, and each block a time for each 64 of k: that of
+its multiplications, or of bringing its tiles through L2. Sharing a tile fills SMs that would be idle, and costs a trip
+of the sums through L2. The rates are a Hopper's in round numbers: only their proportions matter, and `chip kernels tune
+hgemm --keep` overrules the rule for a shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+DEPTH = 64  # of k, a step
+BAND = 8  # tile rows that are walked together
+MOST_SPLITS = 8
+FLOATS, COUNTERS = 1 << 23, 4096  # of the workspace: 32 MiB
+SM_FLOPS_PER_NS = 6000.0  # dense bf16, of one SM
+SM_L2_BYTES_PER_NS = 40.0  # of one SM, all of them asking
+MEMORY_BYTES_PER_NS = 4000.0
+START_NS = 1500.0  # until the first tiles have come, and the last are written
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A variant of the rung: see the end of its file."""
+
+    variant: int
+    rows: int
+    cols: int
+    cluster: int
+    rate: float  # share of the peak that its instructions can reach: narrow ones read more shared memory
+
+    def ns(self, m: int, n: int, k: int, splits: int, units: int) -> float:
+        """A product's time by this rule."""
+        down, across, steps = -(-m // (self.rows * self.cluster)), -(-n // self.cols), -(-k // DEPTH)
+        rounds = -(-down * across * splits // (units // self.cluster))
+        multiplied = 2 * self.rows * self.cols * DEPTH / (SM_FLOPS_PER_NS * self.rate)
+        brought = (self.rows + self.cols / self.cluster) * DEPTH * 2 / SM_L2_BYTES_PER_NS
+        shared = (1 + splits) * self.rows * self.cols * 4 / SM_L2_BYTES_PER_NS if splits > 1 else 0.0
+        walked = rounds * (-(-steps // splits) * max(multiplied, brought) + shared)
+        return START_NS + max(walked, 2 * (m * k + n * k + m * n) / MEMORY_BYTES_PER_NS)
+
+    def room(self, m: int, n: int, splits: int) -> bool:
+        """Whether the workspace holds the sums of shared tiles."""
+        tiles = -(-m // (self.rows * self.cluster)) * self.cluster * -(-n // self.cols)
+        return splits == 1 or (2 * tiles <= COUNTERS and tiles * splits * self.rows * self.cols <= FLOATS)
+
+
+TILES = (
+    Tile(1, 128, 256, 2, 1.0),
+    Tile(2, 128, 256, 1, 1.0),
+    Tile(3, 256, 128, 2, 0.95),
+    Tile(5, 128, 192, 2, 0.97),
+    Tile(6, 128, 192, 1, 0.97),
+    Tile(7, 128, 128, 2, 0.9),
+    Tile(8, 128, 128, 1, 0.9),
+    Tile(9, 128, 64, 1, 0.65),
+)
+
+
+@lru_cache(maxsize=4096)
+def choose(m: int, n: int, k: int, units: int) -> int:
+    """The config of the wgmma rung: variant + 10 x band + 1000 x splits. At a tie the larger tile, the fewer splits."""
+    ways = [(t, s) for s in range(1, MOST_SPLITS + 1) for t in TILES if t.room(m, n, s) and s <= -(-k // DEPTH)]
+    tile, splits = min(ways, key=lambda way: way[0].ns(m, n, k, way[1], units))
+    return tile.variant + 10 * BAND + 1000 * splits

@@ -1,0 +1,161 @@
+"""Requests in, tokens out: schedule a step, compute it, draw tokens, hand them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chip.run.native import batch, sampler, spec, weights
+from chip.run.native.decoder import Decoder
+from chip.run.native.graphs import DecodeGraphs
+from chip.run.native.launches import Launches
+from chip.run.native.pages import PAGE_TOKENS, Allocator, KvCache
+from chip.run.native.requests import Request
+from chip.run.native.scheduler import Scheduler, Share
+from chip.types import ChipError
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+KV_SHARE = 0.9  # of a GPU's memory that is free once the weights are there
+KV_CPU_BYTES = 1 << 30
+
+
+def default_kernels(device_kind: str) -> str:
+    """Ours need a GPU; Triton's interpreter is for tests, and is asked for by name."""
+    return "torch" if device_kind == "cpu" else "chip"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    kernels: str = "chip"
+    dtype: str = "bf16"
+    device: str = "cuda:0"
+    max_context: int = 4096  # prompt + output of the longest request
+    max_rows: int = 256  # requests computed at once
+    max_step_tokens: int = 8192  # of one step; longer prompts are computed in chunks
+    page_tokens: int = PAGE_TOKENS
+    kv_tokens: int = 0  # room of the KV cache; 0: what memory holds, at most max_rows x max_context
+    graphs: bool = True  # decode by CUDA graphs, where there is a GPU
+    only: frozenset[str] | None = None  # see Launches
+    overlap: bool = True  # see Launches
+
+
+class Engine:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        where: str,
+        settings: Settings,
+        folder: Path | None = None,
+        loaded: weights.Weights | None = None,
+    ) -> None:
+        """Weights from a folder, or `loaded` before, or random."""
+        if settings.dtype not in DTYPES:
+            raise ChipError(f"--dtype {settings.dtype}: native computes {', '.join(DTYPES)}")
+        for name in ("max_context", "max_rows", "max_step_tokens", "page_tokens"):
+            if getattr(settings, name) < 1:
+                raise ChipError(f"{name} must be at least 1, got {getattr(settings, name)}")
+        self.settings, self.device, dtype = settings, torch.device(settings.device), DTYPES[settings.dtype]
+        self.spec = spec.read(config, where)
+        if folder and config.get("quantization_config"):
+            raise ChipError(
+                f"{where}: quantization_config: native reads bf16, fp16 and fp32 weights, not quantised ones"
+            )
+        source = weights.Files(folder, self.spec) if folder else weights.Random(self.device)
+        context = min(settings.max_context, self.spec.positions)
+        try:
+            with torch.inference_mode():
+                self.weights = loaded or weights.load(self.spec, source, dtype, self.device)
+                launches = Launches(
+                    settings.kernels,
+                    self.spec,
+                    dtype,
+                    self.device,
+                    settings.page_tokens,
+                    settings.only,
+                    settings.overlap,
+                )
+                pages = self._pages(context, dtype.itemsize)
+                cache = KvCache(self.spec, pages, settings.page_tokens, dtype, self.device)
+        except torch.OutOfMemoryError:
+            raise ChipError(
+                f"{where}: out of memory on {settings.device} while loading; choose a smaller model"
+            ) from None
+        self.allocator = Allocator(pages, settings.page_tokens)
+        self.scheduler = Scheduler(self.allocator, context, settings.max_rows, settings.max_step_tokens)
+        self.decoder = Decoder(self.spec, self.weights, cache, launches)
+        on_gpu = self.device.type == "cuda"
+        self.graphs = (
+            DecodeGraphs(self.decoder, self.allocator.pages_for(context)) if on_gpu and settings.graphs else None
+        )
+        self.steps = 0
+
+    def _pages(self, context: int, element_bytes: int) -> int:
+        """Pages of the cache, the spare one among them."""
+        s = self.settings
+        page_bytes = s.page_tokens * self.spec.kv_bytes_per_token(element_bytes)
+        if s.kv_tokens:
+            return 1 + -(-s.kv_tokens // s.page_tokens)
+        free = torch.cuda.mem_get_info(self.device)[0] * KV_SHARE if self.device.type == "cuda" else KV_CPU_BYTES
+        wanted = s.max_rows * -(-context // s.page_tokens)
+        held = min(wanted, int(free) // page_bytes)
+        if held < 1:
+            raise ChipError(
+                f"no room for a KV cache on {s.device}: a page takes {page_bytes} bytes; choose a smaller model"
+            )
+        return 1 + held
+
+    @property
+    def launches(self) -> Launches:
+        return self.decoder.launches
+
+    def add(self, request: Request) -> None:
+        for token in request.prompt:
+            if not 0 <= token < self.spec.vocab:
+                raise ChipError(f"{request.name}: token {token} is not in the vocabulary of {self.spec.vocab}")
+        self.scheduler.add(request)
+
+    def step(self) -> list[Request]:
+        """One step of whatever is due; the requests that it finished."""
+        shares = self.scheduler.next_step()
+        if not shares:
+            return []
+        try:
+            with torch.inference_mode():
+                tokens = self._tokens(shares)
+        except torch.OutOfMemoryError:
+            new = sum(s.new for s in shares)
+            raise ChipError(f"out of memory in a step of {new} tokens; lower --step-tokens or --kv-tokens") from None
+        self.steps += 1
+        sampled = [s.request for s in shares if s.samples]
+        for share in shares:
+            share.request.computed += share.new
+        for request, token in zip(sampled, tokens):
+            request.accept(token, self.spec.eos)
+        finished = [r for r in sampled if r.finish]
+        for request in finished:
+            self.scheduler.finish(request)
+        return finished
+
+    def run(self, requests: Iterable[Request] = ()) -> None:
+        """Until every request is finished."""
+        for request in requests:
+            self.add(request)
+        while not self.scheduler.idle:
+            self.step()
+
+    def _tokens(self, shares: list[Share]) -> list[int]:
+        """The next token of each share that samples one."""
+        sampled = [s.request for s in shares if s.samples]
+        if self.graphs and len(sampled) == len(shares) and all(s.new == 1 for s in shares):
+            tokens, logits = self.graphs.logits(sampled)
+            if not sampler.greedy(sampled):
+                tokens = sampler.choose(logits, sampled)
+                self.graphs.correct(sampled, tokens)
+        else:
+            logits = self.decoder.logits(batch.build(shares, self.settings.page_tokens, self.device))
+            tokens = sampler.choose(logits, sampled)
+        return tokens.tolist() if sampled else []

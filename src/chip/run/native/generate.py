@@ -1,0 +1,221 @@
+"""What `chip generate` does: read requests, run them through the engine, tell each answer when it is finished."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from chip import artifact
+from chip.measure.device import default_device, open_device
+from chip.run import text
+from chip.run.model import locate
+from chip.run.native.engine import Engine, Settings, default_kernels
+from chip.run.native.requests import GREEDY, Request, Sampling
+from chip.run.native.stream import TextStream
+from chip.types import ChipError
+
+SCHEMA = "chip.generate/1"
+SAMPLING = {f.name: type(f.default) for f in fields(Sampling)}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A request as it was asked for: text or tokens."""
+
+    name: str
+    prompt: str = ""
+    tokens: tuple[int, ...] = ()
+    system: str = ""
+    sampling: Sampling = GREEDY
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    name: str
+    status: str  # "ok", "failed", "unfinished"
+    prompt_tokens: int
+    tokens: tuple[int, ...] = ()
+    text: str = ""
+    finish: str = ""
+    reason: str = ""
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    preempted: int = 0
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Generation:
+    def __init__(
+        self, model: str, weights: str, wishes: list[Wish], settings: Settings, raw: bool, trust: bool
+    ) -> None:
+        path, self.title, self.folder = locate(model, weights)
+        self.tokenizer = (
+            text.open_tokenizer(self.folder, trust) if self.folder and _has_tokenizer(self.folder) else None
+        )
+        self.answers: list[Answer] = []
+        self.requests: list[Request] = []
+        self.streams: dict[str, TextStream] = {}
+        for wish in wishes:
+            self._prepare(wish, raw)
+        self.count = len(wishes)
+        wanted = max((len(r.prompt) + r.sampling.max_tokens for r in self.requests), default=1)
+        self.engine = Engine(artifact.read_json(path), str(path), replace(settings, max_context=wanted), self.folder)
+
+    @classmethod
+    def from_options(cls, o: Namespace) -> Generation:
+        sampling = Sampling(o.max_tokens, o.temperature, o.top_k, o.top_p, o.seed, o.ignore_eos)
+        sampling.check("options")
+        given = Wish("prompt", o.prompt_text, system=o.system, sampling=sampling)
+        wishes = read_wishes(o.requests, given) if o.requests else [given]
+        device = open_device(o.device or default_device())
+        settings = Settings(
+            kernels=o.kernels or default_kernels(device.kind),
+            dtype=o.dtype or ("fp32" if device.kind == "cpu" else "bf16"),
+            device=device.name,
+            max_rows=o.max_batch,
+            max_step_tokens=o.step_tokens,
+            page_tokens=o.page_tokens,
+            kv_tokens=o.kv_tokens,
+            graphs=not o.no_graphs,
+        )
+        return cls(o.model, o.weights, wishes, settings, o.raw_prompt, o.trust_remote_code)
+
+    def _prepare(self, wish: Wish, raw: bool) -> None:
+        tokens = wish.tokens
+        if not tokens:
+            if self.tokenizer is None:
+                raise ChipError(f"{wish.name}: {self.title} comes without a tokenizer; give the request as tokens")
+            assert self.folder is not None
+            tokens = text.encode(self.folder, wish.prompt, wish.system, raw, tokenizer=self.tokenizer)
+        self.requests.append(Request(wish.name, tokens, wish.sampling))
+        if self.tokenizer is not None:
+            self.streams[wish.name] = TextStream(self.tokenizer)
+
+    def substitutes(self) -> list[dict[str, str]]:
+        """Launches that another than the one asked for computes, those with one reason together."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for row in self.engine.launches.rows():
+            if row["why"]:
+                found.setdefault((row["by"], row["why"]), []).append(row["launch"])
+        return [{"launches": ", ".join(names), "by": by, "why": why} for (by, why), names in found.items()]
+
+    def run(self, on_piece: Callable[[str], None] | None, on_answer: Callable[[Answer], object]) -> None:
+        """Until all are finished. Whatever ends it, `answers` has every request, and the finished ones were told."""
+        for request in self.requests:
+            try:
+                request.on_token = self._heard(on_piece)
+                self.engine.add(request)
+            except ChipError as e:
+                self._keep(Answer(request.name, "failed", len(request.prompt), reason=str(e)), on_answer)
+        try:
+            while not self.engine.scheduler.idle:
+                for request in self.engine.step():
+                    if on_piece and request.name in self.streams:
+                        on_piece(self.streams[request.name].end())
+                    self._keep(self._answer(request, "ok"), on_answer)
+        finally:
+            told = {a.name for a in self.answers}
+            self.answers += [self._answer(r, "unfinished") for r in self.requests if r.name not in told]
+
+    def _heard(self, on_piece: Callable[[str], None] | None) -> Callable[[Request, int], None] | None:
+        def heard(request: Request, token: int) -> None:
+            if request.name in self.streams and on_piece:
+                on_piece(self.streams[request.name].add(token))
+
+        return heard if on_piece else None
+
+    def _keep(self, answer: Answer, on_answer: Callable[[Answer], object]) -> None:
+        self.answers.append(answer)
+        on_answer(answer)
+
+    def _answer(self, r: Request, status: str) -> Answer:
+        said = self.tokenizer.decode(r.output, skip_special_tokens=True) if self.tokenizer is not None else ""
+        first = r.token_s[0] - r.added_s if r.token_s else 0.0
+        further = (r.token_s[-1] - r.token_s[0]) / (len(r.token_s) - 1) if len(r.token_s) > 1 else 0.0
+        return Answer(r.name, status, len(r.prompt), tuple(r.output), said, r.finish, "", first, further, r.preempted)
+
+    def document(self, interrupted: bool) -> dict[str, Any]:
+        e = self.engine
+        return {
+            "schema": SCHEMA,
+            "model": self.title,
+            "weights": "files" if self.folder else "random",
+            "device": e.settings.device,
+            "dtype": e.settings.dtype,
+            "kernels": e.settings.kernels,
+            "launches": e.launches.rows(),
+            "kv_tokens": e.allocator.total * e.settings.page_tokens,
+            "steps": e.steps,
+            "interrupted": interrupted,
+            "requests": [a.record() for a in self.answers],
+        }
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json"))
+
+
+# -- the file of requests ---------------------------------------------------------------------------------------------
+def read_wishes(path: Path, given: Wish) -> list[Wish]:
+    """Requests of a JSON Lines file; what a line leaves out is as in `given`."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise ChipError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError):
+        raise ChipError(f"{path}: cannot be read as text") from None
+    found = [_wish(line, f"{path}: line {i}", f"request {i}", given) for i, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise ChipError(f"{path}: holds no request")
+    names = [w.name for w in found]
+    if doubled := next((n for n in names if names.count(n) > 1), None):
+        raise ChipError(f"{path}: two requests are called {doubled!r}")
+    return found
+
+
+def _wish(line: str, where: str, name: str, given: Wish) -> Wish:
+    try:
+        raw = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ChipError(f"{where}: is not JSON") from None
+    if not isinstance(raw, dict):
+        raise ChipError(f"{where}: a request is a JSON object")
+    known = {"name", "prompt", "tokens", "system", *SAMPLING}
+    if unknown := sorted(set(raw) - known):
+        raise ChipError(f"{where}: unknown field {unknown[0]!r}; known: {', '.join(sorted(known))}")
+    if ("prompt" in raw) == ("tokens" in raw):
+        raise ChipError(f"{where}: give prompt or tokens, one of them")
+    for key in ("name", "prompt", "system"):
+        if key in raw and (not isinstance(raw[key], str) or (key != "system" and not raw[key])):
+            raise ChipError(f"{where}: {key} must be text")
+    tokens = raw.get("tokens", [0])
+    if not isinstance(tokens, list) or not tokens or not all(type(t) is int for t in tokens):
+        raise ChipError(f"{where}: tokens must be a list of whole numbers")
+    chosen = {key: _typed(raw[key], kind, f"{where}: {key}") for key, kind in SAMPLING.items() if key in raw}
+    sampling = replace(given.sampling, **chosen)
+    sampling.check(where)
+    return Wish(
+        name=raw.get("name", name),
+        prompt=raw.get("prompt", ""),
+        tokens=tuple(tokens) if "tokens" in raw else (),
+        system=raw.get("system", given.system),
+        sampling=sampling,
+    )
+
+
+def _typed(value: Any, kind: type, where: str) -> Any:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is int and whole:
+        return value
+    if kind is float and (whole or isinstance(value, float)):
+        return float(value)
+    words = {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+    raise ChipError(f"{where} must be {words}")

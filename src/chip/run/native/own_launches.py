@@ -1,0 +1,220 @@
+"""Our kernels as launches of the decoder: what each needs, and how it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from chip.kernels import build, catalog, hgemm, skinny
+from chip.kernels.triton import (
+    add_rms_norm,
+    language,
+    paged_decode_attention,
+    prefill_attention,
+    rms_norm,
+    rope_store,
+    silu_mul,
+    skinny_gemm,
+)
+from chip.run.native.spec import DecoderSpec
+from chip.types import ChipError
+
+FEW = skinny_gemm.MOST_TOKENS
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What decides whether a kernel can serve."""
+
+    spec: DecoderSpec
+    dtype: torch.dtype
+    device: torch.device
+    page_tokens: int
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the next kernel may start while this one runs (programmatic dependent launch)."""
+        if self.device.type != "cuda" or language.overlapped is None:
+            return False
+        return bool(torch.cuda.get_device_capability(self.device)[0] >= 9)
+
+    @property
+    def capability(self) -> str | None:
+        if self.device.type != "cuda":
+            return None
+        return ".".join(map(str, torch.cuda.get_device_capability(self.device)))
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    by: str
+    call: Callable[..., Any]
+    unusable: Callable[[Setting], str]
+    overlaps: bool = False  # takes `overlap`: it lets the next kernel start, or starts before the last has finished
+
+
+# -- what a kernel needs ----------------------------------------------------------------------------------------------
+def _triton(setting: Setting) -> str:
+    return language.missing(setting.device.type)
+
+
+def _paged(setting: Setting) -> str:
+    page = setting.page_tokens
+    if page < prefill_attention.LEAST_PAGE or page & (page - 1):
+        return f"pages of {page} tokens; it takes powers of two from {prefill_attention.LEAST_PAGE} on"
+    return _triton(setting)
+
+
+def _cuda(stem: str) -> Callable[[Setting], str]:
+    def why_not(setting: Setting) -> str:
+        why = build.unusable(stem, setting.device.type, setting.capability)
+        if why:
+            return why
+        if setting.dtype not in HALVES:
+            return "it multiplies bf16 and fp16"
+        spec = setting.spec
+        if any(k % 8 for k in (spec.hidden, spec.q_size, spec.intermediate)):
+            return "rows must be multiples of 16 bytes"
+        return _built(stem, setting.capability or "")
+
+    return why_not
+
+
+def _built(stem: str, capability: str) -> str:
+    try:
+        build.library(stem, capability)
+    except Exception as e:  # no toolkit, no compiler, no room: any of them leaves the launch to the next
+        return str(e).splitlines()[0]
+    return ""
+
+
+# -- how it is called -------------------------------------------------------------------------------------------------
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, overlap: bool = False) -> torch.Tensor:
+    return rms_norm.run(x, weight, eps=eps, overlap=overlap)
+
+
+def _add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, overlap: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return add_rms_norm.run(x, residual, weight, eps=eps, overlap=overlap)
+
+
+def _linear_few(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return skinny_gemm.run(x, weight, bias)
+
+
+def _gate_up_few(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return skinny_gemm.run(x, weight, bias, gated=True)
+
+
+def _gate_up_by(linear: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        both = linear(x, weight, bias)
+        half = both.shape[1] // 2
+        return silu_mul.run(both[:, :half], both[:, half:])
+
+    return call
+
+
+def _linear_by(rung: str) -> Callable[..., torch.Tensor]:
+    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        y = hgemm.run(rung, x, weight)
+        return y if bias is None else y.add_(bias)
+
+    return call
+
+
+def _skinny(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, overlap: bool = False) -> torch.Tensor:
+    return skinny.run(skinny.STEM, x, weight, bias, overlap=overlap)
+
+
+def _skinny_gated(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, overlap: bool = False
+) -> torch.Tensor:
+    return skinny.run(skinny.STEM, x, weight, bias, gated=True, overlap=overlap)
+
+
+def _rope_store(
+    qkv: torch.Tensor,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    positions: torch.Tensor,
+    slots: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    overlap: bool = False,
+) -> torch.Tensor:
+    dim, kv_heads = keys.shape[3], keys.shape[1]
+    q = torch.empty((len(qkv), qkv.shape[1] // dim - 2 * kv_heads, dim), dtype=qkv.dtype, device=qkv.device)
+    rope_store.run(qkv, cos, sin, positions, slots, keys, q_norm, k_norm, (q, keys, values), eps, overlap)
+    return q
+
+
+def _decode_attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    table: torch.Tensor,
+    lengths: torch.Tensor,
+    overlap: bool = False,
+) -> torch.Tensor:
+    return paged_decode_attention.run(q, keys, values, table, lengths, overlap=overlap)
+
+
+def _prefill_attention(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    table: torch.Tensor,
+    chunks: Sequence[Any],
+    tiles: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
+    prefill_attention.launch(q, keys, values, table, tiles, out)
+
+
+def _torch_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+_RUNGS = catalog.steps("hgemm")[:2:-1]  # the fastest first: wgmma, then mma
+_TRITON: dict[str, Own] = {
+    "rms_norm": Own("triton", _rms_norm, _triton, overlaps=True),
+    "add_rms_norm": Own("triton", _add_rms_norm, _triton, overlaps=True),
+    "linear_few": Own("triton", _linear_few, _triton),
+    "gate_up": Own("torch + triton", _gate_up_by(_torch_linear), _triton),
+    "gate_up_few": Own("triton", _gate_up_few, _triton),
+    "rope_store": Own("triton", _rope_store, _triton, overlaps=True),
+    "decode_attention": Own("triton", _decode_attention, _paged, overlaps=True),
+    "prefill_attention": Own("triton", _prefill_attention, _paged),
+}
+_CUDA: dict[str, list[Own]] = {
+    "linear": [Own(rung, _linear_by(rung), _cuda(rung)) for rung in _RUNGS],
+    "gate_up": [Own(f"{rung} + triton", _gate_up_by(_linear_by(rung)), _cuda(rung)) for rung in _RUNGS],
+    "linear_few": [Own(skinny.STEM, _skinny, _cuda(skinny.STEM), overlaps=True)],
+    "gate_up_few": [Own(skinny.STEM, _skinny_gated, _cuda(skinny.STEM), overlaps=True)],
+}
+
+
+def compile_ahead(setting: Setting) -> None:
+    """The CUDA sources that this device can run, at once: one after another they take a minute. What goes wrong here is
+    said when a launch asks for its kernel."""
+    with suppress(ChipError):
+        arch = catalog.arch_of(setting.capability or "")
+        rungs = [rung for rung in _RUNGS if catalog.runs_on(rung, arch)]
+        build.compile_all([skinny.STEM, *rungs[:1]], arch)
+
+
+def candidates(launch: str, kind: str) -> list[Own]:
+    """Kernels for a launch, the best first."""
+    if kind == "cuda":
+        return _CUDA.get(launch, [])
+    return [_TRITON[launch]] if launch in _TRITON else []
