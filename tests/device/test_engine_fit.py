@@ -9,13 +9,13 @@ pytest.importorskip("numpy")
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 
+from chip.predict.overheads import TOGETHER
 from test_fit import DEVICE, write_profile
 
 from chip import artifact, codec, engine_profile, hardware, runs, stats
 from chip.engine_profile import EngineProfile
 from chip.measure import engine_fit, engine_points, host_fit
 from chip.models import describe
-from chip.predict.overheads import TOGETHER
 from chip.predict.request import predict
 from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError, Scenario

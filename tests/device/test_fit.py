@@ -13,18 +13,19 @@ np = pytest.importorskip("numpy")
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 
-from chip import artifact, cli, codec, hardware, measurements, ops, stats  # noqa: E402
-from chip.measure import bases, learners, sampling  # noqa: E402
-from chip.measure import fit as fitting  # noqa: E402
-from chip.ops import composed  # noqa: E402
-from chip.predict.estimator import estimator_of, read_tables  # noqa: E402
 from chip.predict.learned import Learned  # noqa: E402
-from chip.predict.roof import roof_of  # noqa: E402
 from chip.predict.roofline import Roofline  # noqa: E402
 from chip.predict.shapes import features  # noqa: E402
 from chip.predict.tables import Base  # noqa: E402
 from chip.predict.tables_check import check  # noqa: E402
 from chip.predict.tiled import Tiled  # noqa: E402
+
+from chip import artifact, cli, codec, hardware, measurements, ops, stats  # noqa: E402
+from chip.measure import bases, learners, sampling  # noqa: E402
+from chip.measure import fit as fitting  # noqa: E402
+from chip.ops import composed  # noqa: E402
+from chip.predict.estimator import estimator_of, read_tables  # noqa: E402
+from chip.predict.roof import roof_of  # noqa: E402
 from chip.types import Ceiling, ChipError, HardwareProfile, Measurement, Seq  # noqa: E402
 
 RECORDS = Path(__file__).parents[2] / "results" / "h200"

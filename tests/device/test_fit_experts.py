@@ -10,6 +10,11 @@ import pytest
 np = pytest.importorskip("numpy")
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
+from chip.predict.compose import Composer  # noqa: E402
+from chip.predict.experts import row_tiles  # noqa: E402
+from chip.predict.learned import Learned  # noqa: E402
+from chip.predict.roofline import Roofline  # noqa: E402
+from chip.predict.tables import Base, Tables  # noqa: E402
 from test_fit import BYTES, FLOPS, UNITS, measured, profile, write_profile  # noqa: E402
 
 from chip import artifact, codec, engines, hardware, ops, stats  # noqa: E402
@@ -17,13 +22,8 @@ from chip.dtypes import precision  # noqa: E402
 from chip.measure import fit as fitting  # noqa: E402
 from chip.measure import sampling  # noqa: E402
 from chip.models import library  # noqa: E402
-from chip.predict.compose import Composer  # noqa: E402
 from chip.predict.estimator import estimator_of  # noqa: E402
-from chip.predict.experts import row_tiles  # noqa: E402
-from chip.predict.learned import Learned  # noqa: E402
 from chip.predict.roof import roof_of  # noqa: E402
-from chip.predict.roofline import Roofline  # noqa: E402
-from chip.predict.tables import Base, Tables  # noqa: E402
 from chip.types import Scenario  # noqa: E402
 
 AXES = {"tokens": 64, "hidden": 2048, "intermediate": 768, "experts": 128, "top_k": 8}

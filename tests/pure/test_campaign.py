@@ -12,6 +12,7 @@ import pytest
 HERE = Path(__file__).resolve().parents[1] / "campaign"
 sys.path.insert(0, str(HERE))
 
+import artifacts  # noqa: E402
 import command_lines  # noqa: E402
 import edges  # noqa: E402
 import http_requests  # noqa: E402
@@ -19,8 +20,6 @@ import lines  # noqa: E402
 import physics  # noqa: E402
 import runner  # noqa: E402
 import traces  # noqa: E402
-
-import artifacts  # noqa: E402
 
 
 @pytest.mark.parametrize("fuzzer", [lines, command_lines, artifacts, traces, http_requests], ids=lambda f: f.NAME)

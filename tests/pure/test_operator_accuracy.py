@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from chip import artifact, codec, hardware, measurements, stats
-from chip.predict.estimator import estimator_of, read_tables
 from chip.predict.learned import Learned
 from chip.predict.rows import FLAT
 from chip.predict.tables import Tables
+
+from chip import artifact, codec, hardware, measurements, stats
+from chip.predict.estimator import estimator_of, read_tables
 
 RECORDS = Path(__file__).parents[2] / "results" / "h200"
 H200 = hardware.find("h200")

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from chip.predict.compose import BETWEEN_CARDS, Composer, Line, Phase
+from chip.predict.roofline import Roofline
 from conftest import round_profile, write_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +15,7 @@ from hypothesis import strategies as st
 from chip import artifact, engines, hardware
 from chip.models import describe, library
 from chip.predict import operator, request
-from chip.predict.compose import BETWEEN_CARDS, Composer, Line, Phase
 from chip.predict.roof import reference, roof_of
-from chip.predict.roofline import Roofline
 from chip.types import Ceiling, ChipError, Scenario, Seq
 
 RECORDS = Path(__file__).parents[2] / "results" / "h200"

@@ -1,0 +1,105 @@
+"""native: our own engine (`chip.run.native`): paged cache, CUDA-graph decode. docs/native.md lists its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from chip.engines.calibration import CalibrationModel
+from chip.engines.context import PANELS, decode_contexts
+from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
+from chip.engines.playing import Played, Room, Weighted
+from chip.engines.terms import Terms
+from chip.ops.kv_append import KvAppend
+from chip.ops.silu_mul import SiluMul
+from chip.timeline import HostCost, Timeline
+from chip.types import Call, Program, Scenario, Seq, Step
+
+NAME = "native"
+TITLE = "chip's own engine: paged KV cache, merged projections, one CUDA graph a decode step"
+LATENT_KV = False
+TERMS = ("gap_s", "step_s", "first_s", "request_s", "host_step_s", "host_kernel_s")
+CAVEAT = (
+    "native: its kernels and its host were not measured yet; products are cuBLAS's, attention is FlashAttention's, and "
+    "no host is counted"
+)
+OVERLAPS_STEPS = False  # a step's tokens are read before the next is launched
+KERNELS: Mapping[str, int] = {}
+CALIBRATION: tuple[CalibrationModel, ...] = ()
+STEP_TOKENS = 8192  # of prompts in one step
+GRAPH_TOKENS = (1, 2, 4)  # then multiples of GRAPH_STEP
+GRAPH_STEP, FEW_ROWS = 8, 64  # rows up to which a product is the skinny kernel's, with the gate inside
+MEMORY_SHARE = 0.9
+CONTEXT_BYTES = 1.4e9
+
+
+def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
+    return {
+        "linear": "torch",
+        "embedding": "torch",
+        "attention": "fa3|fa2|flash",
+        **dict.fromkeys(("rms_norm", "add_rms_norm", "silu_mul", "rope"), "compiled cold"),
+        "sampling": "torch",
+    }
+
+
+def padded(rows: int) -> int:
+    """Rows of the graph that a decode step of so many runs in."""
+    small = next((g for g in GRAPH_TOKENS if g >= rows), 0)
+    return small or -(-rows // GRAPH_STEP) * GRAPH_STEP
+
+
+def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
+    """Chunks of prompts, as many tokens in a step as fit, launched one by one."""
+    whole = max(1, STEP_TOKENS // scenario.prompt)
+    if scenario.prompt > STEP_TOKENS:
+        steps = -(-scenario.prompt // STEP_TOKENS)
+        chunk = Step((Seq(STEP_TOKENS, (scenario.prompt - STEP_TOKENS) // 2, 1),))
+        return ((chunk, steps * scenario.batch * scenario.prompt / (steps * STEP_TOKENS)),)
+    full, rest = divmod(scenario.batch, whole)
+    found = [(Step((Seq(scenario.prompt, 0, whole),)), float(full))] if full else []
+    return (*found, *(((Step((Seq(scenario.prompt, 0, rest),)), 1.0),) if rest else ()))
+
+
+def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
+    rows, points = scenario.batch, decode_contexts(scenario.prompt, scenario.output - 1, panels)
+    return tuple((Step((Seq(1, past, rows),), padded(rows) - rows, True), weight) for past, weight in points)
+
+
+RULES = (
+    merge_linears(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+    merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
+    fuse_residual_norms,
+)
+
+
+def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
+    """Rotation, head norms and the write to pages are one kernel; in a decode step the gate is inside its product."""
+    inside = ("q_norm", "k_norm")
+
+    def fused(calls: list[Call]) -> list[Call]:
+        kept = [c for c in calls if c.role not in inside and not isinstance(c.op, KvAppend)]
+        return [c for c in kept if not (decode and isinstance(c.op, SiluMul))]
+
+    return apply(program, *RULES, fused)
+
+
+def play(t: Timeline, step: Played, terms: Terms) -> None:
+    if step.graph:
+        t.graph("step", terms.host_step_s, step.device_s + terms.step_s)
+        return
+    t.prepare("batch", terms.host_step_s)
+    for repeat, launches in step.blocks:
+        t.layers(repeat, launches, HostCost(0.0, terms.host_kernel_s))
+
+
+def room(scenario: Scenario, memory_bytes: float) -> Room:
+    return Room(
+        share=MEMORY_SHARE,
+        context_bytes=CONTEXT_BYTES,
+        workspace_bytes=0.0,
+        cache_tokens=scenario.prompt + scenario.output,
+        step_tokens=min(STEP_TOKENS, scenario.batch * scenario.prompt),
+        sequences=scenario.batch,
+        streams=1,
+        pool=False,
+    )
