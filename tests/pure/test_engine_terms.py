@@ -63,7 +63,6 @@ def open_lines(folder, text):
     [
         ({"engine": "hf-eager"}, (), "holds terms of hf-eager on NVIDIA H200, not of vllm on NVIDIA H200"),
         ({"device": "NVIDIA L4"}, (), "holds terms of vllm on NVIDIA L4, not of vllm on NVIDIA H200"),
-        ({}, ("--gpu", "a100"), "holds terms of vllm on NVIDIA H200, not of vllm on NVIDIA A100"),
         ({}, ("--trace",), "--engine-profile, --sdpa and --launch-ns do not go with it"),
         ({"terms": {"nosuch_s": Ceiling(1, 1, 1, "s", "")}}, (), "unknown term 'nosuch_s'"),
         ({"terms": {"step_s": Ceiling(1, 2, 3, "s", "")}}, (), "term 'step_s' must have 0 <= low <= value <= high"),
@@ -73,6 +72,11 @@ def test_terms_of_something_else_are_refused(changes, words, says, capsys, tmp_p
     err = predict(capsys, "--engine-profile", write(tmp_path / "other.json", **changes), *words)
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_terms_of_a_host_go_with_a_gpu_that_nobody_measured(capsys, tmp_path):
+    own = write(tmp_path / "own.json", terms={"host_step_s": Ceiling(0.5, 0.4, 0.6, "s", "made up for tests")})
+    assert predict(capsys, "--gpu", "a100", "--engine-profile", own)["tpot_ms"] == pytest.approx(500)
 
 
 def test_a_launch_latency_that_cannot_be_used_is_told(capsys, tmp_path):
