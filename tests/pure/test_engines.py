@@ -11,7 +11,7 @@ from chip.dtypes import precision
 from chip.engines import context, fuse, hf_graph, vllm
 from chip.engines.vllm import schedule
 from chip.models import library
-from chip.models.lower import body, head, lower, place
+from chip.models.lower import body, lower
 from chip.ops.add_rms_norm import AddRmsNorm
 from chip.ops.attention import Attention
 from chip.ops.kv_append import KvAppend
@@ -385,7 +385,9 @@ def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, outpu
     s = Scenario(batch, prompt, output)
     budget = schedule.step_tokens(LARGE)
     assert batch * prompt > schedule.EXACT_STEPS * budget
-    walked = Phase(lines_of([(c.rows(schedule._step(seqs)), 1.0) for seqs in schedule._chunks(s, budget)]).values(), 0, 0)
+    walked = Phase(
+        lines_of([(c.rows(schedule._step(seqs)), 1.0) for seqs in schedule._chunks(s, budget)]).values(), 0, 0
+    )
     integrated = c.prefill(s, LARGE)
     assert integrated.seconds == pytest.approx(walked.seconds, rel=0.02)
     assert integrated.matmul_flops == pytest.approx(walked.matmul_flops, rel=0.02)

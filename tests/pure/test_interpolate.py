@@ -1,7 +1,7 @@
 """The one interpolator: right at its points, going on beyond them, no cliff at any edge, and never falling."""
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from math import dist, exp, log
 
 import pytest
@@ -29,7 +29,7 @@ def made(truth, shapes=GRID, loo=0.02):
     return Points(Group("linear", "torch", "cold", "bf16", BASE, tuple(shapes), seconds, (loo,) * len(shapes)), BASE)
 
 
-@lru_cache(maxsize=None)
+@cache
 def held(name):
     group = next(g for g in GROUPS if g.name == name)
     return group, Points(group, group.base)

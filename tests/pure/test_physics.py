@@ -123,7 +123,9 @@ def test_more_work_never_takes_less_time(model, gpu, engine, stage, s, what, by)
     larger = more_of(s, what, by)
     before, after = (times(asked(model, gpu, engine, each, stage), unexplained(gpu)) for each in (s, larger))
     for name, a, b in zip(("TTFT", "TPOT", "all"), before, after):
-        assert not b or b >= a * (1 - SLACK), f"{name}: {model} {engine} {gpu} {s.name} -> {larger.name}: {b / a - 1:.2%}"
+        assert not b or b >= a * (1 - SLACK), (
+            f"{name}: {model} {engine} {gpu} {s.name} -> {larger.name}: {b / a - 1:.2%}"
+        )
 
 
 # --- one token more

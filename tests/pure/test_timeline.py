@@ -10,7 +10,9 @@ from chip.timeline import Event, Launch, Recorded, Timeline, chrome
 
 SECONDS = st.floats(0, 1e-3, allow_subnormal=False)
 LAUNCHES = st.lists(
-    st.builds(Launch, st.sampled_from(["norm", "product"]), st.integers(1, 12), SECONDS, SECONDS), min_size=1, max_size=8
+    st.builds(Launch, st.sampled_from(["norm", "product"]), st.integers(1, 12), SECONDS, SECONDS),
+    min_size=1,
+    max_size=8,
 )
 PREPARED = st.tuples(SECONDS, SECONDS)  # of the host before, and a graph that still runs
 LAYERS = st.lists(st.tuples(st.integers(1, 40), LAUNCHES), min_size=1, max_size=4)
