@@ -30,7 +30,7 @@ LONG_BEFORE = (Scenario(32, 512, 9), Scenario(16, 1000, 9))
 GPU_BOUND = (Scenario(64, 8192, 9), Scenario(64, 12000, 9))
 VLLM = {
     "gap_s": 0.5e-6, "attention_s": 2e-6, "step_s": 30e-6, "first_s": 2e-3, "request_s": 150e-6, "host_step_s": 3e-3,
-    "host_kernel_s": 30e-6, "host_piece_s": 200e-6,
+    "host_kernel_s": 80e-6, "host_piece_s": 200e-6,
 }  # fmt: skip
 HF_GRAPH = {"gap_s": 0.6e-6, "step_s": 45e-6}
 HF_EAGER = {"gap_s": 0.5e-6, "first_s": 4e-3, "host_step_s": 700e-6, "host_call_s": 7e-6, "host_kernel_s": 16e-6}
@@ -88,7 +88,7 @@ def test_known_terms_are_found_again(made, gpu, engine, terms, scenarios):
     profile, inputs = engine_fit.fit([found], gpu, engine, "a CPU")
     assert set(profile.terms) == set(terms)
     tells = [name for name in ("host_step_s", "host_kernel_s", "host_piece_s") if name in terms] or ["step_s"]
-    assert {n: profile.terms[n].value for n in tells} == pytest.approx({n: terms[n] for n in tells}, rel=0.25)
+    assert {n: profile.terms[n].value for n in tells} == pytest.approx({n: terms[n] for n in tells}, rel=0.35)
     assert inputs == [runs.id_of(r) for r in found.runs]
     assert (profile.engine, profile.engine_version, profile.device, profile.cpu) == (engine, "1", DEVICE, "a CPU")
     assert profile.models == tuple(CONFIGS)
