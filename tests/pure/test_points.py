@@ -164,7 +164,7 @@ def test_a_file_of_no_operator_is_one_clear_line(tmp_path):
         read_text(tmp_path, HEAD + ROW, "liner")
     (tmp_path / "linear.csv").write_bytes(b"\xff\xfe\x00")
     points.read.cache_clear()
-    with pytest.raises(ChipError, match="linear.csv") as error:
+    with pytest.raises(ChipError, match=r"linear\.csv") as error:
         points.read(tmp_path / "linear.csv")
     assert "\n" not in str(error.value)
 
@@ -198,11 +198,18 @@ def test_points_of_another_device_are_refused(tmp_path, capsys):
 def test_any_text_is_points_or_one_clear_line(tmp_path_factory, text, after_header):
     path = tmp_path_factory.mktemp("points") / "linear.csv"
     path.write_text(HEAD + text if after_header else text)
+    said = refusal(path)
+    assert "\n" not in said
+    assert not said or str(path) in said
+
+
+def refusal(path):
+    """What is said of a file, nothing where it is one of points."""
     try:
         points.read(path)
     except ChipError as e:
-        assert "\n" not in str(e)
-        assert str(path) in str(e)
+        return str(e)
+    return ""
 
 
 def test_a_base_does_not_depend_on_where_its_line_stands(tmp_path):

@@ -6,43 +6,41 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip.timeline import Event, Launch, Recorded, Timeline, chrome
+from chip.timeline import Event, HostCost, Launch, Recorded, Timeline, chrome
 
 SECONDS = st.floats(0, 1e-3, allow_subnormal=False)
-LAUNCHES = st.lists(
-    st.builds(Launch, st.sampled_from(["norm", "product"]), st.integers(1, 12), SECONDS, SECONDS),
-    min_size=1,
-    max_size=8,
-)
+LAUNCH = st.builds(Launch, st.sampled_from(["norm", "product"]), st.integers(1, 12), SECONDS)
+LAUNCHES = st.tuples(st.lists(LAUNCH, min_size=1, max_size=8), st.builds(HostCost, SECONDS, SECONDS))
+PAUSES = st.tuples(st.floats(0.5, 2), st.floats(0, 1e-5))  # times every kernel, and after each of them
 PREPARED = st.tuples(SECONDS, SECONDS)  # of the host before, and a graph that still runs
 LAYERS = st.lists(st.tuples(st.integers(1, 40), LAUNCHES), min_size=1, max_size=4)
 
 
-def both(prepared, layers):
-    made = Timeline(), Recorded()
+def both(prepared, layers, pauses=(1.0, 0.0)):
+    made = Timeline(*pauses), Recorded(*pauses)
     for t in made:
         t.prepare("schedule", prepared[0])
         t.graph("before", 0.0, prepared[1])
-        for repeat, launches in layers:
-            t.layers(repeat, launches)
+        for repeat, (launches, cost) in layers:
+            t.layers(repeat, launches, cost)
     return made
 
 
 @settings(deadline=None)
-@given(PREPARED, LAYERS)
-def test_the_closed_form_is_the_walk(prepared, layers):
-    short, walked = both(prepared, layers)
+@given(PREPARED, LAYERS, PAUSES)
+def test_the_closed_form_is_the_walk(prepared, layers, pauses):
+    short, walked = both(prepared, layers, pauses)
     for name in ("host_s", "device_s", "worked_s"):
         assert getattr(short, name) == pytest.approx(getattr(walked, name), rel=1e-9, abs=1e-15), name
 
 
 @settings(deadline=None)
-@given(PREPARED, LAYERS)
-def test_no_kernel_starts_before_its_launch_or_the_one_before_it(prepared, layers):
-    _, walked = both(prepared, layers)
+@given(PREPARED, LAYERS, PAUSES)
+def test_no_kernel_starts_before_its_launch_or_the_one_before_it(prepared, layers, pauses):
+    _, walked = both(prepared, layers, pauses)
     host = [e for e in walked.events if e.queue == "host" and e.name.startswith("launch")]
     device = [e for e in walked.events if e.queue == "device"]
-    assert len(host) == len(device) == 1 + sum(n * x.kernels for n, launches in layers for x in launches)
+    assert len(host) == len(device) == 1 + sum(n * x.kernels for n, (launches, _) in layers for x in launches)
     free_s = 0.0
     for launch, ran in zip(host, device):
         assert ran.start_s >= launch.start_s + launch.seconds - 1e-12
@@ -64,10 +62,10 @@ def test_the_slower_queue_sets_the_pace(layers):
 def test_by_hand():
     t = Timeline()
     t.prepare("schedule", 5.0)
-    t.layers(3, [Launch("a", 1, 2.0, 1.0)])  # the host sets the pace: launched at 7, 9, 11
+    t.layers(3, [Launch("a", 1, 1.0)], HostCost(0.5, 1.5))  # the host sets the pace: launched at 7, 9, 11
     assert (t.host_s, t.device_s, t.worked_s) == (11.0, 12.0, 3.0)
     t = Timeline()
-    t.layers(3, [Launch("a", 2, 2.0, 8.0)])  # two kernels of 4 a layer, the device never waits but once
+    t.layers(3, [Launch("a", 2, 8.0)], HostCost(0.0, 1.0))  # two kernels of 4 a layer, the device never waits but once
     assert (t.host_s, t.device_s) == (6.0, 1.0 + 24.0)
 
 
@@ -96,7 +94,7 @@ def test_steps_that_are_skipped_are_as_those_walked(host_s, device_s):
 def test_a_trace_that_perfetto_opens():
     t = Recorded()
     t.prepare("schedule", 2e-6)
-    t.layers(2, [Launch("norm", 1, 1e-6, 3e-6)])
+    t.layers(2, [Launch("norm", 1, 3e-6)], HostCost(0.0, 1e-6))
     found = json.loads(json.dumps(chrome(t.events, "a model")))
     told = [e for e in found["traceEvents"] if e["ph"] == "M"]
     assert {e["args"]["name"] for e in told} == {"a model", "host", "device"}
