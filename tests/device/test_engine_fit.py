@@ -209,7 +209,7 @@ def test_predictions_follow_the_pace(made, gpu, tmp_path):
     artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(profile), {}, inputs))
     for run in at(found, 8000.0, 1.7).runs:
         model = describe(dict(CONFIGS[run.model]), run.model, run.model)
-        p = predict(model, gpu, "hf-eager", run.scenario, launch_ns=run.tpot_pace_ns)
+        p = predict(model, gpu, "hf-eager", run.scenario, launch_ns=run.tpot_launch_ns)
         assert p.decode.seconds == pytest.approx(run.tpot_s, rel=0.05)
         assert p.decode.low_s < run.tpot_s < p.decode.high_s
 
@@ -323,8 +323,8 @@ def test_queues_that_are_near_take_longer_than_either():
     step, first = (told.terms[name].value / told.launch_ns for name in ("host_step_s", "first_s"))
     seen = []
     for p in watched("hf-4.json", "hf-5.json", engine="hf-eager"):
-        run, pace = p.run, p.run.ttft_pace_ns
-        host_s = (run.tpot_s / run.tpot_pace_ns - step) / p.kernels["decode"] * p.kernels["prefill"] * pace
+        run, pace = p.run, p.run.ttft_launch_ns
+        host_s = (run.tpot_s / run.tpot_launch_ns - step) / p.kernels["decode"] * p.kernels["prefill"] * pace
         device_s = p.busy["prefill"] * run.ttft_s
         if 1 / 4 < device_s / host_s < 4:
             seen.append((host_s, device_s, (step + first) * pace, run.ttft_s))

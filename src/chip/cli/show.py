@@ -139,10 +139,13 @@ def _brief(part: Any) -> str:
 
 def _gpu(name: str) -> tuple[Any, str]:
     h = hardware.find(name)
-    data = {"schema": h.spec.SCHEMA, **codec.to_json(h.spec)} if h.spec else codec.to_json(h.profile)
-    rows = []
     sheet = h.spec.ceilings if h.spec else {}
     measured = h.profile.ceilings if h.profile else {}
+    data = codec.to_json(h.profile)
+    if h.spec:
+        data = {"schema": h.spec.SCHEMA, **codec.to_json(h.spec)}
+        data |= {"measured": {key: _measured(c) for key, c in measured.items()}} if measured else {}
+    rows = []
     for key in dict.fromkeys([*sheet, *measured]):
         got = measured.get(key)
         promised = sheet.get("hbm" if key.startswith("hbm_") and got else key)
@@ -165,6 +168,11 @@ def _gpu(name: str) -> tuple[Any, str]:
         )
         head += [f"  {n}: {si(k.bytes_per_s.value, 'B/s')} one way" for n, k in s.links.items()]
     return data, "\n".join([*head, "", table(rows, right=("datasheet", "measured", "kept"), keep=("ceiling",))])
+
+
+def _measured(c: Ceiling) -> dict[str, Any]:
+    """Without the raw samples, which are in the profile's file."""
+    return {k: v for k, v in codec.to_json(c).items() if k != "samples"}
 
 
 def _quantity(c: Ceiling) -> str:

@@ -60,7 +60,7 @@ def fit(found: Sequence[Runs], gpu: str, engine: str, cpu: str) -> tuple[EngineP
     configs = {name: config for each in found for name, config in each.configs.items()}
     asked = [r for each in found for r in each.runs if r.status == "ok" and r.engine == engine and r.decodes]
     usable = _usable(asked, configs, engine)
-    launch_ns = stats.median([r.tpot_pace_ns for r in usable]) if usable[0].launch_ns else 0.0
+    launch_ns = stats.median([r.tpot_launch_ns for r in usable]) if usable[0].launch_ns else 0.0
     host_of = {id(r): host for host, each in enumerate(found) for r in each.runs}
     timings = [t for r in usable for t in _timings(r, configs, gpu, launch_ns, host_of[id(r)])]
     names = engines.get(engine).TERMS
@@ -97,7 +97,7 @@ def _timings(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str, launc
     held = setting(decoder, gpu, run.engine, s.dtype, s.tp, Options(Stage.POINTS))
     memory = held.roof.memory_bytes
     first, later = held.steps.subject(s, memory, True), held.steps.subject(s, memory, False)
-    slower = [ns / launch_ns if launch_ns and ns else 1.0 for ns in (run.ttft_pace_ns, run.tpot_pace_ns)]
+    slower = [ns / launch_ns if launch_ns and ns else 1.0 for ns in (run.ttft_launch_ns, run.tpot_launch_ns)]
     weight = min(1.0, decoder.layer_count / DEEP)
     return [
         Timing(first, run.ttft_s, slower[0], run.busy.get("prefill"), host, weight),

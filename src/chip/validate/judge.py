@@ -118,7 +118,7 @@ def judge(
         try:
             model = decoder_of(source, run)
             options = Options(stage, file, sdpa_of(run))
-            latencies = {run.ttft_pace_ns, run.tpot_pace_ns} if latency_known else {0.0}
+            latencies = {run.ttft_launch_ns, run.tpot_launch_ns} if latency_known else {0.0}
             answers = {
                 ns: predict(model, gpu, run.engine, run.scenario, replace(options, launch_ns=ns)).json()
                 for ns in latencies
@@ -126,8 +126,9 @@ def judge(
         except ChipError as e:
             left_out.append(f"{label(run)}: cannot be predicted ({e})")
             continue
-        first, later = (answers[ns if latency_known else 0.0] for ns in (run.ttft_pace_ns, run.tpot_pace_ns))
-        points += compare(run, {**dict.fromkeys(METRICS, later), FIRST: first}, run_id)
+        first, later = (answers[ns if latency_known else 0.0] for ns in (run.ttft_launch_ns, run.tpot_launch_ns))
+        known = latency_known and bool(run.launch_ns)
+        points += compare(run, {**dict.fromkeys(METRICS, later), FIRST: first}, run_id, latency_known=known)
     every = {u.path: u for found in used.values() for u in found}
     return Validation(gpu, stage, tuple(sources), tuple(points), tuple(left_out), tuple(every.values()))
 
