@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chip import artifact, codec, identity, output, stats
+from chip.dtypes import AUTO
 from chip.types import ChipError, Scenario
 
 Key = tuple[str, str, str, Scenario]  # identity (or label, where that is unknown), engine, variant, scenario
@@ -160,8 +161,11 @@ def id_of(run: Run) -> str:
     """Content id of one run: what is fitted on runs names these among its inputs, since a file's id changes as it
     grows."""
     data = codec.to_json(run)
+    # As the record was before there were these fields: its id is written in other files.
     if not run.identity:
-        del data["identity"]  # as the record was before there was such a field: its id is written in other files
+        del data["identity"]
+    if run.scenario.kv_dtype == AUTO:
+        del data["scenario"]["kv_dtype"]
     return artifact.new(Run.SCHEMA, data, {}).id
 
 

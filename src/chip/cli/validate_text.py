@@ -47,7 +47,7 @@ def render(
     known: Validation | None = None,
     points: bool = False,
 ) -> str:
-    """The summary; `points` adds every single one. `known`: the same runs at the launch latency measured beside each."""
+    """The summary; `points` adds every single one. `known`: the same runs at their measured launch latency."""
     files = ", ".join(s.path.name for s in v.sources)
     parts = [
         f"predictions for {v.gpu} against {len({p.run for p in v.points})} runs of {v.sources[0].device} ({files})",

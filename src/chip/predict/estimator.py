@@ -98,17 +98,16 @@ class Estimator:
 
     def _made(self, op: Op, wanted: str, dtype: str) -> Points | None:
         assert self._library is not None
-        known = self._library.groups(op.kind, dtype)
+        names, _, context = wanted.partition(" ")
+        kernels = tuple(op.kernel_of(name) for name in names.split("|")) if wanted != ANY else ()
+        known = self._library.groups(op.kind, dtype, kernels)
         if not known and dtype in SAME_KERNELS:
-            known = self._library.groups(op.kind, SAME_KERNELS[dtype])
+            known = self._library.groups(op.kind, SAME_KERNELS[dtype], kernels)
         if wanted == ANY:
             fitting = [g for g in known if g.kernel == op.kernel_of(g.kernel.split(".")[0])]
             fitting.sort(key=lambda g: (g.context != "cold", g.kernel.split(".")[0] not in OF_TORCH, -len(g.ops)))
         else:
-            names, _, context = wanted.partition(" ")
-            kernels = [op.kernel_of(name) for name in names.split("|")]
-            fitting = [g for g in known if g.kernel in kernels and context in ("", g.context)]
-            fitting = fitting or [g for g in known if g.kernel in kernels]
+            fitting = [g for g in known if context in ("", g.context)] or list(known)
             warm = "hot" if isinstance(op, OverRows) else "cold"  # activations are warm in cache, weights are not
             fitting.sort(key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != warm))
         if not fitting:
@@ -369,14 +368,15 @@ class Library:
         self.device = about.get("device", "")
         self.settling = Settling.read(about["settling"]) if "settling" in about else None
 
-    @lru_cache(maxsize=256)  # noqa: B019 (libraries live as long as the process)
-    def groups(self, kind: str, dtype: str) -> tuple[Group, ...]:
-        return tuple(
-            g
-            for folder, kinds in self._kinds.items()
-            if kind in kinds
-            for g in point_files.read(folder / f"{kind}{point_files.SUFFIX}", dtype).groups
-        )
+    @lru_cache(maxsize=1024)  # noqa: B019 (libraries live as long as the process)
+    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[Group, ...]:
+        """Those of the first folder that has any."""
+        for folder, kinds in self._kinds.items():
+            if kind in kinds:
+                found = point_files.read(folder / f"{kind}{point_files.SUFFIX}", dtype, kernels).groups
+                if found:
+                    return found
+        return ()
 
 
 @lru_cache(maxsize=16)

@@ -98,7 +98,7 @@ class ErrorGroup:
 
 
 def groups(points: Sequence[Point]) -> list[ErrorGroup]:
-    """By engine, variant and metric: all, and where the device's activity was recorded, GPU-bound and host-bound apart."""
+    """By engine, variant and metric: all, and where device activity was recorded, GPU-bound and host-bound apart."""
     out = []
     for engine, variant in dict.fromkeys((p.engine, p.variant) for p in points):
         for metric in METRICS:
