@@ -40,7 +40,7 @@ class EngineProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTerms:
     """Terms for a prediction, widened to what they may be off by, and whose they are."""
 
     terms: tuple[Terms, Terms, Terms]  # as expected, at the least, at the most
@@ -48,16 +48,16 @@ class Found:
     at_latency: bool  # whether they are taken at the launch latency that was given
 
 
-def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0) -> Found | None:
+def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0) -> FoundTerms | None:
     """The terms that go with a GPU and an engine, or those of a file."""
     own = given(Path(file), h, engine) if file else _beside(h, engine)
     held = own or _reference(engine)
     if held is None:
         return None
     if launch_ns and held.launch_ns:
-        return Found(_widened(held.terms, KNOWN_LATENCY, launch_ns / held.launch_ns), "", True)
+        return FoundTerms(_widened(held.terms, KNOWN_LATENCY, launch_ns / held.launch_ns), "", True)
     bundled = own is None or (not file and is_bundled(h))
-    return Found(_widened(held.terms, OTHER_HOST if bundled else SAME_HOST), held.cpu if bundled else "", False)
+    return FoundTerms(_widened(held.terms, OTHER_HOST if bundled else SAME_HOST), held.cpu if bundled else "", False)
 
 
 def _widened(terms: Mapping[str, Ceiling], by: float, slower: float = 1.0) -> tuple[Terms, Terms, Terms]:

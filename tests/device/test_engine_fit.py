@@ -156,16 +156,16 @@ def test_runs_that_do_not_belong_together_are_refused(made, gpu):
         engine_fit.fit([replace(found, configs={})], gpu, "hf-graph", "a CPU")
 
 
-# --- hosts and their paces
+# --- hosts and their launch latencies
 def at(found, launch_ns, slower):
-    """The same runs on a host that takes so much longer for everything, with or without its pace beside them."""
-    paces = (launch_ns * slower,) * 3 if launch_ns else ()
+    """The same runs on a host that takes so much longer for everything, with or without its launch latency beside them."""
+    latencies = (launch_ns * slower,) * 3 if launch_ns else ()
     made = [
         replace(
             r,
             ttft_ns=tuple(round(slower * t) for t in r.ttft_ns),
             step_ns=tuple(tuple(round(slower * t) for t in each) for each in r.step_ns),
-            launch_ns=paces,
+            launch_ns=latencies,
         )
         for r in found.runs
     ]

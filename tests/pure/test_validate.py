@@ -46,7 +46,7 @@ def synthetic(gpu, model="llama-3.2-1b", engine="vllm", scenario=None, slower=1.
 
 
 def source(*these, path=Path("runs.json"), device=DEVICE):
-    return judge.Source(path, "file-id", device, Runs(tuple(these)))
+    return judge.RunsSource(path, "file-id", device, Runs(tuple(these)))
 
 
 def judged(gpu, *these, **options):
@@ -330,7 +330,7 @@ def said(**changes):
         "peer": "oracle", "model": "llama-3.2-1b", "gpu": "round", "engine": "vllm", "batch": 1, "prompt": 1024,
         "output": 5, "ttft_ms": 1.0, "tpot_ms": 1.0,
     }  # fmt: skip
-    return peers.Answer(**{**settings, **changes})
+    return peers.PeerAnswer(**{**settings, **changes})
 
 
 def test_peers_are_held_against_the_same_runs(round_gpu):

@@ -215,8 +215,8 @@ def test_bad_input_is_one_line(capsys, file, made, round_gpu, tmp_path):
 
 def terms_of(path, engine, host_step_s):
     term = Ceiling(host_step_s, host_step_s, host_step_s, "s", "made up for tests")
-    made = EngineProfile(engine, "1", DEVICE, "a CPU", ("a dummy",), {"host_step_s": term})
-    artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(made), {}, ["of-a-dummy"]))
+    made = EngineProfile(engine, "1", DEVICE, "a CPU", ("a calibration model",), {"host_step_s": term})
+    artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(made), {}, ["of-a-calibration-model"]))
     return path
 
 

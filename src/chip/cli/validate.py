@@ -162,7 +162,7 @@ def artifact_id(path: Path) -> str:
     return artifact.read(path, TrafficRun.SCHEMA).id
 
 
-def _terms(given: Sequence[str], sources: Sequence[judge.Source], engine: str) -> judge.Terms:
+def _terms(given: Sequence[str], sources: Sequence[judge.RunsSource], engine: str) -> judge.Terms:
     judged = {(s.path.stem, r.engine) for s in sources for r in s.ok if engine in ("", r.engine)}
     found: dict[tuple[str, str], str] = {}
     for name in given:
@@ -184,7 +184,7 @@ def _terms(given: Sequence[str], sources: Sequence[judge.Source], engine: str) -
     return found
 
 
-def _asked(answers: peers.Answers, sources: Sequence[judge.Source], gpu: str, engine: str) -> list[Point]:
+def _asked(answers: peers.Answers, sources: Sequence[judge.RunsSource], gpu: str, engine: str) -> list[Point]:
     found = [p for p in peers.judge(answers, sources, hardware.find(gpu).name) if engine in ("", p.engine)]
     if not found:
         print("no peer was asked for any of these runs: benchmarks/peers/record.py asks them", file=sys.stderr)

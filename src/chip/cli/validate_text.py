@@ -19,7 +19,7 @@ from chip.validate.classes import (
 )
 from chip.validate.document import peer_classes
 from chip.validate.judge import Validation
-from chip.validate.points import GPU, HOST, METRICS, UNKNOWN, Point, Summary
+from chip.validate.points import GPU, HOST, METRICS, UNKNOWN, ErrorSummary, Point
 from chip.validate.unseen import Unseen
 
 NUMBERS = ("predicted", "measured", "error", "median", "p90", "bias", "worst", "inside", "+-", "points", "models")
@@ -119,7 +119,7 @@ def _span(metric: str, low: float, high: float) -> str:
     return f"{value(metric, low)} - {value(metric, high)}"
 
 
-def _summary(s: Summary) -> dict[str, str]:
+def _summary(s: ErrorSummary) -> dict[str, str]:
     return {
         "points": str(s.points),
         "models": str(s.models),
@@ -252,7 +252,7 @@ def ablation_table(stages: Sequence[Validation]) -> str:
     return table(rows, ("points", *(s.stage.title for s in stages)), keep=tuple(rows[0]))
 
 
-def _figures(points: Sequence[Point]) -> dict[str, Summary]:
+def _figures(points: Sequence[Point]) -> dict[str, ErrorSummary]:
     found = {j.wanted.title: j.found for j in judge_classes(points) if j.found}
     for g in groups(points):
         if g.bound == "all" and g.metric in ("ttft", "tpot"):

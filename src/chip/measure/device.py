@@ -205,7 +205,7 @@ def refuse_busy(device: Device, own_bytes: int = 0, settle_s: float = 0.3) -> No
         )
 
 
-def _other_processes(gpu: nvml.Gpu, own_bytes: int) -> list[nvml.Process]:
+def _other_processes(gpu: nvml.Gpu, own_bytes: int) -> list[nvml.GpuProcess]:
     """Inside a container our own pid has another name: one unseen process no bigger than we are is ourselves."""
     others = gpu.processes()
     ours = [p for p in others if not Path(f"/proc/{p.pid}").exists() and p.memory_bytes <= own_bytes + BUSY_BYTES // 2]

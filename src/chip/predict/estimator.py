@@ -23,9 +23,9 @@ from chip.ops.base_time import BaseTime
 from chip.ops.composed import Composed
 from chip.ops.elementwise import OverRows
 from chip.ops.masked_attention import MaskedAttention
-from chip.points import Group
+from chip.points import PointGroup
 from chip.predict.clock import Settling
-from chip.predict.interpolate import PRODUCT_NODES, Z90, Curve, Points, Sheet, Timed
+from chip.predict.interpolate import PRODUCT_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Cost, Estimate, Op, Seq
@@ -129,7 +129,7 @@ class Estimator:
             return self._windowed(points, op, cost), cost
         return self._from_base(op, cost), cost
 
-    def _interpolated(self, found: Timed, op: Op, cost: Cost) -> Estimate:
+    def _interpolated(self, found: TimedPoint, op: Op, cost: Cost) -> Estimate:
         seconds, spread = found
         off = exp(Z90 * spread)
         return Estimate(seconds, seconds / off, seconds * off, INTERPOLATED, self._bound(op, cost, seconds))
@@ -139,7 +139,7 @@ class Estimator:
         whole = replace(op, window=0)
         seconds, spread = points.seconds(whole)
         share = cost[0] / whole.cost()[0]
-        return self._interpolated(Timed(seconds * share, spread + BORROWED_SPREAD / 2), op, cost)
+        return self._interpolated(TimedPoint(seconds * share, spread + BORROWED_SPREAD / 2), op, cost)
 
     def _summed(self, op: Composed) -> Estimate:
         """An operator of several kernels as the sum of its parts. Source and bound are those of the longest part."""
@@ -268,11 +268,13 @@ class Estimator:
             return self._base_along(op, make)
         product, grow = op.kind == PRODUCT, grown(like)
         work = self._work_along(op, make)
-        curve: list[Curve] = []
+        curve: list[TimeCurve] = []
 
         def at(tokens: int) -> Answer:
             if not curve:
-                curve.append(Curve(grow, points, PRODUCT_NODES) if product else Curve(grow, points, straight=True))
+                curve.append(
+                    TimeCurve(grow, points, PRODUCT_NODES) if product else TimeCurve(grow, points, straight=True)
+                )
             seconds, spread = curve[0](tokens)
             flops, moved, arithmetic_s, memory_s = work(tokens)
             off = exp(Z90 * spread)
@@ -335,7 +337,7 @@ class Estimator:
             if node != like and like is not None:
                 seconds *= base(like) / base(node)
             cost = placed.cost()
-            return answer(self._interpolated(Timed(seconds, spread), placed, cost), cost)
+            return answer(self._interpolated(TimedPoint(seconds, spread), placed, cost), cost)
 
         return at
 
@@ -369,7 +371,7 @@ class Library:
         self.settling = Settling.read(about["settling"]) if "settling" in about else None
 
     @lru_cache(maxsize=1024)  # noqa: B019 (libraries live as long as the process)
-    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[Group, ...]:
+    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[PointGroup, ...]:
         """Those of the first folder that has any."""
         for folder, kinds in self._kinds.items():
             if kind in kinds:

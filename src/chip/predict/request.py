@@ -20,7 +20,7 @@ from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.predict.steps import WAITING, EngineTerms, Phase, StepModel
 from chip.types import ChipError, Scenario
-from chip.vllm_kernels import Served, capability_of, served
+from chip.vllm_kernels import ServedModel, capability_of, served
 
 DEFAULTS: dict[str, Any] = {
     "gpu": "h200",
@@ -154,7 +154,7 @@ def setting(
 
 
 @lru_cache(maxsize=256)
-def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, stage: Stage) -> Served:
+def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, stage: Stage) -> ServedModel:
     """The model in the formats that the GPU can multiply in."""
     h = hardware.find(gpu)
     roof = roof_of(h, stage)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from chip.simulate.kv_blocks import Blocks
 from chip.simulate.request import InFlight, Request
-from chip.simulate.settings import Settings
+from chip.simulate.settings import EngineSettings
 from chip.simulate.step_time import end_of
 from chip.simulate.stretch import steps_until, total_s
 from chip.simulate.surface import MOST_GRAPH, Surface
@@ -27,12 +27,14 @@ from chip.types import ChipError
 class Watch(Protocol):
     """Told of every stretch of steps: `begin_s` and `end_s` by the host's clock."""
 
-    def __call__(self, engine: Engine, begin_s: float, end_s: float, steps: int, prompt_tokens: int) -> None: ...
+    def __call__(
+        self, engine: SimulatedEngine, begin_s: float, end_s: float, steps: int, prompt_tokens: int
+    ) -> None: ...
 
 
-class Engine:
+class SimulatedEngine:
     def __init__(
-        self, surface: Surface, settings: Settings, blocks: int, watch: Watch | None = None, merge: bool = True
+        self, surface: Surface, settings: EngineSettings, blocks: int, watch: Watch | None = None, merge: bool = True
     ) -> None:
         self.surface, self.settings = surface, settings
         self.pool = Blocks(blocks, settings.block_size, settings.enable_prefix_caching)

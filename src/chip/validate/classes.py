@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chip.validate.points import GPU, HOST, METRICS, Point, Summary, summarise
+from chip.validate.points import GPU, HOST, METRICS, ErrorSummary, Point, summarise
 
 COVERAGE = (0.85, 0.97)  # of 90 % intervals, asked of each metric that has COVERAGE_POINTS points
 COVERED = ("ttft", "tpot", "joules_per_token")  # the metrics it is asked of
@@ -63,11 +63,11 @@ CLASSES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedClass:
     """A class with what its points came to, and the worst of them; `met` is None where nothing is asked or found."""
 
     wanted: Class
-    found: Summary | None
+    found: ErrorSummary | None
     worst: Point | None = None
 
     @property
@@ -79,12 +79,12 @@ class Judged:
         )
 
 
-def judge_classes(points: Sequence[Point]) -> list[Judged]:
+def judge_classes(points: Sequence[Point]) -> list[JudgedClass]:
     out = []
     for wanted in CLASSES:
         members = [p for p in points if wanted.has(p)]
         worst = max(members, key=lambda p: abs(p.error), default=None)
-        out.append(Judged(wanted, summarise(members) if members else None, worst))
+        out.append(JudgedClass(wanted, summarise(members) if members else None, worst))
     return out
 
 
@@ -94,7 +94,7 @@ class ErrorGroup:
     variant: str
     metric: str
     bound: str  # "all", "gpu" or "host"
-    found: Summary
+    found: ErrorSummary
 
 
 def groups(points: Sequence[Point]) -> list[ErrorGroup]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from chip.validate.classes import CLASSES, Judged, groups, host_bound, intervals, judge_classes
+from chip.validate.classes import CLASSES, JudgedClass, groups, host_bound, intervals, judge_classes
 from chip.validate.judge import Validation
 from chip.validate.peers import shared
 from chip.validate.points import METRICS, Point, summarise
@@ -97,7 +97,7 @@ def point_json(p: Point) -> dict[str, Any]:
     }
 
 
-def class_json(j: Judged) -> dict[str, Any]:
+def class_json(j: JudgedClass) -> dict[str, Any]:
     wanted, found = j.wanted, j.found
     return {
         "class": wanted.title,

@@ -163,7 +163,7 @@ def compare(
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ErrorSummary:
     """Errors of several points. Absolute but for the bias, which is the median with its sign."""
 
     points: int
@@ -177,12 +177,12 @@ class Summary:
     half_width: float | None  # median
 
 
-def summarise(points: Sequence[Point]) -> Summary:
+def summarise(points: Sequence[Point]) -> ErrorSummary:
     errors = [p.error for p in points]
     absolute = [abs(e) for e in errors]
     inside = [p.inside for p in points if p.inside is not None]
     widths = [w for w in (p.half_width for p in points) if w is not None]
-    return Summary(
+    return ErrorSummary(
         len(points),
         len({p.model for p in points}),
         stats.median(absolute),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from chip.measure import limits
-from chip.measure.bench import Bench, Case, Skip
-from chip.measure.fits import fit_staircase
+from chip.measure.bench import Bench, ProbeCase, Skip
+from chip.measure.curve_shapes import fit_staircase
 from chip.measure.journal import Outcome
 from chip.measure.timing import graph, inner_for, rested
 from chip.stats import median
@@ -18,11 +18,11 @@ DEPTH = 4096
 WAVES = 5  # of 128 x 128 tiles, one a unit
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     step = max(1, bench.budget.staircase_step)
     points = WAVES * bench.device.units / ROWS / step
     seconds = points * (0.03 + bench.budget.trial.max_seconds / 3) if bench.device.kind == "cuda" else 0.0
-    return [Case("sm_staircase", ("sm_staircase",), seconds, _staircase)]
+    return [ProbeCase("sm_staircase", ("sm_staircase",), seconds, _staircase)]
 
 
 def _staircase(bench: Bench) -> Outcome:
