@@ -91,7 +91,7 @@ class Forked:
 
 
 class ForkedWorker(VllmWorker):
-    """For `chip.run.vllm.VllmWorker`. It adds up the seconds of all requests, by their kind, and of the parts of starts."""
+    """A `chip.run.vllm.VllmWorker`. Adds up the seconds of all requests, by their kind, and of the parts of starts."""
 
     nursery: Nursery
     asked_s: dict[str, float] = {}

@@ -158,7 +158,7 @@ def test_runs_that_do_not_belong_together_are_refused(made, gpu):
 
 # --- hosts and their launch latencies
 def at(found, launch_ns, slower):
-    """The same runs on a host that takes so much longer for everything, with or without its launch latency beside them."""
+    """The same runs on a host that takes so much longer for everything, with its launch latency beside them or not."""
     latencies = (launch_ns * slower,) * 3 if launch_ns else ()
     made = [
         replace(

@@ -1,5 +1,5 @@
 """What no prediction may do, over models x engines x GPUs: more work takes no less time, one token more makes no leap
-that padding or tiles do not explain, no product is faster than the GPU's peaks, two GPUs are not more than twice as fast.
+that padding or tiles do not explain, no product is faster than the GPU's peaks, two GPUs are at most twice as fast.
 
 What breaks such a law is listed in KNOWN with its reason, reduced to one example, which is expected to fail: an example
 that no longer fails has to leave the list.
