@@ -120,7 +120,7 @@ def _compute(p: RooflinePoint, roofs: Roofs) -> str:
             if p.share < AT_ROOF
             else ("at the roof: " + _narrower(p, roofs))
         )
-    reason = _tiles(p.op, roofs.units if roofs.kind == "cuda" else 0) or _fixed_cost(p)
+    reason = _tiles(p.op, roofs.sm_count if roofs.kind == "cuda" else 0) or _fixed_cost(p)
     if reason:
         return reason
     if settled is not None and settled >= 0.85:
@@ -137,20 +137,20 @@ def _narrower(p: RooflinePoint, roofs: Roofs) -> str:
     return f"fewer FLOPs, or a narrower type ({best.name}'s roof is {best.value / p.compute.value:.2g}x as high)"
 
 
-def _tiles(op: Op, units: int) -> str:
+def _tiles(op: Op, sm_count: int) -> str:
     """Work lost to tiles that stick out and waves that do not fill, where that explains a tenth or more."""
-    if isinstance(op, Linear) and units:
+    if isinstance(op, Linear) and sm_count:
         rows, cols = math.ceil(op.m / TILE_M), math.ceil(op.n / TILE_N)
         tiles = rows * cols
-        waves = math.ceil(tiles / units)
-        filled, covered = tiles / (waves * units), op.m * op.n / (tiles * TILE_M * TILE_N)
+        waves = math.ceil(tiles / sm_count)
+        filled, covered = tiles / (waves * sm_count), op.m * op.n / (tiles * TILE_M * TILE_N)
         if filled * covered < 0.9:
             edge = f", {1 - covered:.0%} of them beyond the edge" if covered < 0.95 else ""
             return (
-                f"{tiles} tiles of {TILE_M}x{TILE_N} on {units} units are {waves} wave{'s' if waves > 1 else ''} "
+                f"{tiles} tiles of {TILE_M}x{TILE_N} on {sm_count} SMs are {waves} wave{'s' if waves > 1 else ''} "
                 f"{filled:.0%} full{edge}: another m or n, or splitting k"
             )
-    if isinstance(op, Attention) and units and op.causal and op.q_len == op.kv_len:
+    if isinstance(op, Attention) and sm_count and op.causal and op.q_len == op.kv_len:
         wasted = TILE_ATTENTION / (op.q_len + TILE_ATTENTION)
         if wasted > 0.1:
             return (

@@ -36,7 +36,7 @@ class Roofs:
     mixes: tuple[tuple[float, float], ...]  # (share of reads in the traffic, B/s) of the hbm level
     floor_s: float  # the least time of a kernel in a graph; 0: not measured
     l2_bytes: float
-    units: int
+    sm_count: int
     kind: str  # "cuda" or "cpu"
 
     def compute_roof(self, op: Op) -> RoofLine:
@@ -128,7 +128,7 @@ def from_profile(p: HardwareProfile) -> Roofs:
         memory["l2"] = RoofLine("L2" if on_gpu else "cache", c["l2_read"].value)
     floor = c["launch_graph"].value if "launch_graph" in c else 0.0
     title = f"{p.device}, measured"
-    return Roofs(title, "measured", compute, memory, tuple(mixes.items()), floor, p.l2_bytes, p.units, p.kind)
+    return Roofs(title, "measured", compute, memory, tuple(mixes.items()), floor, p.l2_bytes, p.sm_count, p.kind)
 
 
 def from_spec(s: HardwareSpec) -> Roofs:
@@ -136,7 +136,7 @@ def from_spec(s: HardwareSpec) -> Roofs:
     hbm = s.ceilings["hbm"].value
     title = f"{s.title}, datasheet"
     memory = {"hbm": RoofLine("HBM", hbm)}
-    return Roofs(title, "datasheet", compute, memory, ((0.5, hbm),), 0.0, s.l2_bytes.value, int(s.units.value), "cuda")
+    return Roofs(title, "datasheet", compute, memory, ((0.5, hbm),), 0.0, s.l2_bytes.value, s.sm_count, "cuda")
 
 
 def describe(roofs: Roofs) -> dict[str, Any]:

@@ -140,9 +140,9 @@ def test_a_spent_budget_leaves_the_rest_out_and_says_so(cpu, tmp_path, monkeypat
 
 
 def test_a_rate_above_the_limit_of_the_recorded_clock_is_an_error(cpu):
-    bench = Bench(replace(cpu, units=132, compute_capability="9.0"), tiny(), NoProbe(), hardware.spec("h200"))
+    bench = Bench(replace(cpu, sm_count=132, compute_capability="9.0"), tiny(), NoProbe(), hardware.spec("h200"))
     assert bench.check_compute("bf16", number(800e12), (1.7e9,)).value == 800e12
-    with pytest.raises(AboveLimit, match=r"132 units at 1\.2 GHz"):
+    with pytest.raises(AboveLimit, match=r"132 \w+ at 1\.2 GHz"):
         bench.check_compute("bf16", number(800e12), (1.2e9, 1.1e9))
     with pytest.raises(AboveLimit, match="datasheet of NVIDIA H200"):
         bench.check_memory(number(4.9e12))

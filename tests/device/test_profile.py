@@ -216,7 +216,7 @@ def test_the_matrices_of_a_model_join_the_gemm_suite():
 
 def test_above_the_physical_limit_is_an_error_not_a_record(cpu):
     op = ops.build("linear", {"m": 8192, "n": 8192, "k": 8192})
-    gpu = replace(cpu, kind="cuda", compute_capability="9.0", units=132, boost_hz=1.98e9)
+    gpu = replace(cpu, kind="cuda", compute_capability="9.0", sm_count=132, boost_hz=1.98e9)
     assert "above the physical limit" in profile.impossible(op, 1e-4, gpu, None)
     assert profile.impossible(op, 2e-3, gpu, None) == ""
 

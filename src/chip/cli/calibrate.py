@@ -83,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
     output.check(path, HardwareProfile.SCHEMA, force=args.force)
     output.check(calibrate.host_path(path), HostProfile.SCHEMA, force=args.force)
     talk = Talk()
-    talk.say(f"{device.title}, {device.units} units, {gib(device.memory_bytes)}: --{args.mode}, into {path}")
+    talk.say(
+        f"{device.title}, {device.sm_count} {device.sm_word}, {gib(device.memory_bytes)}: --{args.mode}, into {path}"
+    )
     with output.locked(path):
         try:
             found = calibrate.calibrate(

@@ -20,6 +20,7 @@ from chip.models.decoder import Decoder, Moe
 from chip.types import Ceiling, ChipError
 
 HELP = "one model, GPU, operator or engine in full, or a file of runs"
+SM_WORDS = {"nvidia": "SMs", "amd": "CUs"}
 EPILOG = """\
   chip show llama-3.1-8b
   chip show h200
@@ -162,7 +163,7 @@ def _gpu(name: str) -> tuple[Any, str]:
     if h.spec:
         s = h.spec
         head.append(
-            f"  {s.vendor} {s.architecture} {s.compute_capability}, {s.units.value:g} units at "
+            f"  {s.vendor} {s.architecture} {s.compute_capability}, {s.sm_count} {SM_WORDS.get(s.vendor, 'cores')} at "
             f"{si(s.boost_clock_hz.value, 'Hz')}, {gib(s.memory_bytes.value)}, L2 {gib(s.l2_bytes.value)}, "
             f"{s.power_w.value:g} W"
         )

@@ -128,8 +128,8 @@ class Bench:
     def check_compute(self, dtype: str, c: Ceiling, clocks_hz: tuple[float, ...]) -> Ceiling:
         d = self.device
         clock_hz = max(clocks_hz, default=d.boost_hz)
-        limit = limits.flop_limit(d.compute_capability, dtype, d.units, clock_hz)
-        return limits.check_compute(c, limit, f"{d.units} units at {(clock_hz or 0) / 1e9:.3g} GHz")
+        limit = limits.flop_limit(d.compute_capability, dtype, d.sm_count, clock_hz)
+        return limits.check_compute(c, limit, f"{d.sm_count} {d.sm_word} at {(clock_hz or 0) / 1e9:.3g} GHz")
 
     def check_memory(self, c: Ceiling) -> Ceiling:
         if self.spec is not None:

@@ -158,7 +158,7 @@ def _profile(device: Device, spec: HardwareSpec | None, found: Outcome) -> Hardw
         device=device.title,
         kind=device.kind,
         spec=spec.name if spec else "",
-        units=device.units,
+        units=device.sm_count,
         memory_bytes=device.memory_bytes,
         l2_bytes=device.l2_bytes,
         ceilings=found.ceilings,

@@ -30,7 +30,7 @@ class Device:
     name: str  # "cuda:0" or "cpu"
     kind: str  # "cuda" or "cpu"
     title: str  # as the driver calls it
-    units: int  # SMs, compute units or cores
+    sm_count: int  # SMs, or cores of a CPU
     memory_bytes: int
     l2_bytes: int  # on a CPU: the last-level cache
     boost_hz: float | None
@@ -38,6 +38,11 @@ class Device:
     bus_bytes_per_s: float | None = None  # memory clock x bus width, where the driver tells
     gpu: nvml.Gpu | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = ()  # what could not be read, and what was assumed
+
+    @property
+    def sm_word(self) -> str:
+        """What `sm_count` counts."""
+        return "SMs" if self.kind == "cuda" else "cores"
 
     @property
     def torch_device(self) -> Any:
@@ -149,7 +154,7 @@ def _open_cuda(torch: Any, index: int) -> Device:
         name=f"cuda:{index}",
         kind="cuda",
         title=p.name,
-        units=p.multi_processor_count,
+        sm_count=p.multi_processor_count,
         memory_bytes=p.total_memory,
         l2_bytes=l2_bytes,
         boost_hz=boost_hz,
@@ -171,7 +176,7 @@ def _open_cpu() -> Device:
         name="cpu",
         kind="cpu",
         title=cpu_title(),
-        units=cores(),
+        sm_count=cores(),
         memory_bytes=_total_bytes(),
         l2_bytes=cache or UNKNOWN_CACHE_BYTES,
         boost_hz=None if khz is None else khz * 1e3,

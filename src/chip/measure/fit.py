@@ -81,7 +81,7 @@ def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile
     """The base as the device's ceilings give it."""
     cls = ops.get(kind).base_class(kernel)
     share = ATTENTION_SHARE if "attention" in kind else 1.0
-    known: dict[str, Any] = {"sm_count": profile.units}
+    known: dict[str, Any] = {"sm_count": profile.sm_count}
     if "knee_bytes" in {f.name for f in dataclasses.fields(cls)}:
         known["knee_bytes"] = profile.l2_bytes / MAX_SETS if context == "cold" else CACHE_SHARE * profile.l2_bytes
     moving = "hbm_copy" if op.compute == "matmul_fp32" else "hbm_read"

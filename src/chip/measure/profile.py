@@ -305,12 +305,12 @@ class _OperatorBench:
 
 
 def impossible(op: Op, seconds: float, device: Device, clock_hz: float | None) -> str:
-    """Why a time cannot be true, or nothing: more FLOPs than all units do at the highest clock seen."""
+    """Why a time cannot be true, or nothing: more FLOPs than all SMs do at the highest clock seen."""
     if not op.counted_flops:
         return ""
     dtype = op.compute.removeprefix("matmul_")
     clock = max(clock_hz or 0.0, device.boost_hz or 0.0)
-    limit = limits.flop_limit(device.compute_capability, dtype, device.units, clock)
+    limit = limits.flop_limit(device.compute_capability, dtype, device.sm_count, clock)
     rate = op.cost().flops / seconds
     if limit and rate > limit * limits.TOLERANCE:
         return (

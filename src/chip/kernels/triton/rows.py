@@ -116,7 +116,7 @@ def again(held, known):
 
 
 @lru_cache
-def units(index: int) -> int:
+def sm_count(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
@@ -124,7 +124,7 @@ def grid(p: LaunchPlan, rows: int, device: torch.device) -> tuple[int]:
     blocks = -(-rows // p.rows)
     if not p.per_unit:
         return (blocks,)
-    return (min(blocks, p.per_unit * (units(device.index or 0) if device.type == "cuda" else 1)),)
+    return (min(blocks, p.per_unit * (sm_count(device.index or 0) if device.type == "cuda" else 1)),)
 
 
 def flat(x: torch.Tensor) -> torch.Tensor:
