@@ -415,6 +415,18 @@ def test_show_a_folder_and_a_file(run, tiny):
 # --- GPUs described by hand
 
 
+def test_show_json_has_the_measured_ceilings(run, tmp_path):
+    _, out, _ = run("show", "h200")
+    _, document, _ = run("show", "h200", "--json")
+    found = json.loads(document)["measured"]
+    assert all(key in found for key in ("hbm_read", "matmul_bf16"))
+    assert {line.split()[0] for line in out.splitlines() if line} >= set(found)
+    for c in found.values():
+        assert 0 < c["low"] <= c["value"] <= c["high"]
+    (tmp_path / "mine.json").write_text(document)
+    assert run("predict", "gpt2", "--gpu", tmp_path / "mine.json")[0] == 0
+
+
 def test_a_datasheet_edited_by_hand_works(run, tmp_path):
     sheet = json.loads(run("show", "a100", "--json")[1])
     sheet["name"], sheet["title"] = "mine", "My GPU"
