@@ -92,7 +92,7 @@ class Bench:
 
     @property
     def copy_bytes_per_s(self) -> float:
-        """Read and written, of a large copy: what bandwidth is held against here."""
+        """Read and written, of a large copy: what bandwidth is compared with here."""
         if self._copy is None:
             count = (1 << 20) if self.tiny else (1 << 29)
             a, b = (normal((count,), self.dtype, self.device.torch_device, self.generator) for _ in range(2))

@@ -19,8 +19,8 @@ come too late here. Steps:
     formats   quantised checkpoints: int4 (compressed-tensors, AWQ), fp8 in blocks, int8; random weights, no files
     kept      two quantised models that nothing is fitted on
 
-Files land in OUT, each complete after every point. A step that was stopped is gone on with: run it again. The README's
-table is gone on with from results/h200/runs, where other engines' rows of it lie. A model that fails costs itself only.
+Files land in OUT, each complete after every point. A step that was stopped resumes: run it again. The README's
+table resumes from results/h200/runs, where other engines' rows of it lie. A model that fails costs itself only.
 `--dry` prints the commands instead.
 """
 
@@ -138,7 +138,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--points", default="", help="instead of each model's own: 1x128,8x512; not for calibration")
     parser.add_argument("--caches", type=Path, help="folder for what is compiled; a copy of it serves another host")
     parser.add_argument("--traces", type=Path, help="folder for a trace of each phase of each point")
-    parser.add_argument("--force", action="store_true", help="measure although somebody else uses the GPU")
+    parser.add_argument("--force", action="store_true", help="measure even while another process uses the GPU")
     parser.add_argument("--dry", action="store_true", help="print the commands")
     args = parser.parse_args()
     if unknown := set(args.steps) - set(STEPS):

@@ -1,4 +1,4 @@
-"""Two runs side by side: per metric, is the second better, worse, or can nobody tell?"""
+"""Two runs side by side: for each metric, is the second better, worse, or is it unclear?"""
 
 from __future__ import annotations
 

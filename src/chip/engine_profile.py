@@ -20,7 +20,7 @@ from chip.hardware import Hardware
 from chip.types import Ceiling, ChipError
 
 ENGINES = hardware.DATA / "engines"
-REFERENCE = "h200"  # the GPU whose host stands for one that nobody measured
+REFERENCE = "h200"  # the GPU whose host stands for one that was not measured
 # How far the host's terms may be off, as a factor either way: on another host, on the same at another time (the largest
 # ratio between two processes of one calibration model), and on any host whose launch latency is known.
 OTHER_HOST, SAME_HOST, KNOWN_LATENCY = 1.6, 1.3, 1.25
@@ -36,7 +36,7 @@ class EngineProfile:
     cpu: str  # of the host it was measured on
     models: tuple[str, ...]  # that it was measured on
     terms: dict[str, Ceiling]
-    launch_ns: float = 0.0  # the launch latency that the host's terms hold at; 0 where nobody measured it
+    launch_ns: float = 0.0  # the launch latency that the host's terms hold at; 0 where it was not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def read(path: Path) -> EngineProfile:
         if not 0 <= term.low <= term.value <= term.high < 1e6:
             raise ChipError(f"{path}: term {name!r} must have 0 <= low <= value <= high, in seconds")
     if not 0 <= found.launch_ns < 1e9:
-        raise ChipError(f"{path}: launch_ns must be a launch latency in nanoseconds, or 0 where nobody measured it")
+        raise ChipError(f"{path}: launch_ns must be a launch latency in nanoseconds, or 0 where it was not measured")
     return found
 
 

@@ -279,7 +279,7 @@ def _lost(p: KernelPair) -> dict[str, Any]:
 
 
 def _energy(trace: Trace, pairs: Sequence[KernelPair]) -> dict[str, Any] | None:
-    """Joules of the kernels that were repeated for it, held against the whole step's. The others are smaller and draw
+    """Joules of the kernels that were repeated for it, compared with the whole step's. The others are smaller and draw
     less, but how much was not measured."""
     timing = trace.timings.get("graph") or trace.timings.get("eager")
     done = [(p, p.replayed.joules) for p in pairs if p.replayed is not None and p.replayed.joules is not None]

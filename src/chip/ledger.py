@@ -1,4 +1,4 @@
-"""The ledger: a captured step of an engine held against its prediction, operator by operator.
+"""The ledger: a captured step of an engine compared with its prediction, operator by operator.
 
 Every kernel of a trace is given a role. Products get theirs by their order in the step, which is the order of the
 predicted program; the others by what their names say. A kernel's time is what it adds to the step: from the end of the

@@ -73,7 +73,7 @@ def curves(rows: Sequence[Row]) -> Curves:
 
 @lru_cache(maxsize=32)
 def measured(gpu: str, kind: str, folder: Path = POINTS) -> Curves:
-    """The curves of a GPU, empty where nobody measured it."""
+    """The curves of a GPU, empty where it was not measured."""
     path = folder / gpu / f"{kind}.csv"
     return curves(points_csv.read(path).rows) if path.is_file() else {}
 

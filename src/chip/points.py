@@ -42,7 +42,7 @@ class PointGroup:
     base: BaseTime | None  # None: the GPU's ceilings give it
     ops: tuple[Op, ...]
     seconds: tuple[float, ...]
-    loo: tuple[float, ...] = ()  # predicted from the others over measured, less 1; empty where nobody computed it
+    loo: tuple[float, ...] = ()  # predicted from the others over measured, less 1; empty where it was not computed
 
     @property
     def name(self) -> str:

@@ -70,7 +70,7 @@ class RooflinePoint:
     mean_s: float
     p95_s: float
     cost: Cost
-    level: str  # memory level its bytes are held against: "hbm" or "l2"
+    level: str  # memory level its bytes are compared with: "hbm" or "l2"
     bound: str  # compute, memory or launch
     roof: RoofLine  # the one that bounds it
     compute: RoofLine

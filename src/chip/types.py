@@ -236,7 +236,7 @@ class HardwareProfile:
     name: str
     device: str  # as the driver calls it
     kind: str  # "cuda" or "cpu"
-    spec: str  # bundled datasheet it is held against; "" when there is none
+    spec: str  # bundled datasheet it is compared with; "" when there is none
     units: int
     memory_bytes: int
     l2_bytes: int

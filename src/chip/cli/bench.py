@@ -81,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of a synthetic --workload [%(default)s]")
     add("-o", "--out", dest="file", metavar="FILE", type=Path, default=FILE, help="file of runs [%(default)s]")
     add("--traces", metavar="DIR", type=Path, help="vllm: also keep every launch of a step of each point, as a trace")
-    add("--force", action="store_true", help="measure although somebody else uses the GPU")
+    add("--force", action="store_true", help="measure even while another process uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 

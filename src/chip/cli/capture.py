@@ -62,7 +62,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     add(
         "--force",
         action="store_true",
-        help="measure although somebody else uses the GPU, and replace a file of another kind",
+        help="measure even while another process uses the GPU, and replace a file of another kind",
     )
 
 

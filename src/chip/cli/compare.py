@@ -33,7 +33,7 @@ SCHEMA = "chip.comparison/1"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="RUN", help="FILE, FILE:ENGINE or FILE:ENGINE/VARIANT")
-    parser.add_argument("second", metavar="RUN", help="what is held against it")
+    parser.add_argument("second", metavar="RUN", help="what it is compared with")
     parser.add_argument("--fail-over", metavar="PERCENT", default="", help="exit code 1 when worse by more: 5%%")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 

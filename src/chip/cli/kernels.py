@@ -78,7 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="bench: fewer samples, no energy")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
     add("-o", "--output", metavar="DIR", default="", help=f"check, bench, profile: JSON files; bench also {MEASURED}")
-    add("--force", action="store_true", help="measure although somebody else uses the GPU")
+    add("--force", action="store_true", help="measure even while another process uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 

@@ -1,4 +1,4 @@
-"""Measure operators on a device: cold, hot, in a graph and as the host sees them, held against the measured roofline.
+"""Measure operators on a device: cold, hot, in a graph and as the host sees them, compared with the measured roofline.
 
 OP with its axes measures one operator; --suite a set of them; --model the operators of one step of a model, largest
 first. With -o results are appended as JSON Lines: run the same command again to go on where it stopped.
@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="fewer samples, shorter warm-up")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
     add("-o", "--output", metavar="FILE", default="", help=f"append to this JSON Lines file [suites: {SUITE_FILE}]")
-    add("--force", action="store_true", help="measure although somebody else uses the GPU")
+    add("--force", action="store_true", help="measure even while another process uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 

@@ -1,4 +1,4 @@
-"""A kernel as `check`, `bench` and `profile` see it: whose it is, what it is held against, how its inputs are made."""
+"""A kernel as `check`, `bench` and `profile` see it: whose it is, what it is compared with, how its inputs are made."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def slug(title: str) -> str:
 
 
 def datasheet(device: Device) -> HardwareSpec | None:
-    """The bundled datasheet this device is held against, by the name its driver gives it."""
+    """The bundled datasheet this device is compared with, by the name its driver gives it."""
     name = hardware.match_device(device.title) if device.kind == "cuda" else ""
     return hardware.spec(name) if name else None
 

@@ -196,7 +196,7 @@ def refuse_busy(device: Device, own_bytes: int = 0, settle_s: float = 0.3) -> No
     if used > BUSY_BYTES:
         gib = used / 2**30
         raise ChipError(
-            f"{device.name} ({device.title}): {gib:.1f} GiB of its memory are in use by somebody this process cannot "
+            f"{device.name} ({device.title}): {gib:.1f} GiB of its memory are in use by a process that this one cannot "
             "see; free it, or measure anyway with --force"
         )
     busy = [device.gpu.utilisation() or 0.0]
@@ -205,7 +205,7 @@ def refuse_busy(device: Device, own_bytes: int = 0, settle_s: float = 0.3) -> No
         busy.append(device.gpu.utilisation() or 0.0)
     if min(busy) > BUSY_UTILISATION:
         raise ChipError(
-            f"{device.name} ({device.title}) is {min(busy):.0%} busy with somebody else's work; wait for it, "
+            f"{device.name} ({device.title}) is {min(busy):.0%} busy with the work of another process; wait for it, "
             "or measure anyway with --force"
         )
 

@@ -25,7 +25,7 @@ from chip.predict.steps import TimedSteps
 from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError
 
-USUAL = 0.1  # error of a logarithm from which on a run counts less than its square
+ROBUST_SCALE = 0.1  # error of a logarithm from which on a run counts less than its square
 PRIOR_WEIGHT = 0.05  # pull of a term towards where it started from, for those that no run tells
 DEVICE_BOUND = 0.9  # busy share of a step that tells of the device's terms, not of the host's
 DEEP = 20  # layers of a calibration model that counts in full
@@ -87,7 +87,7 @@ def _usable(asked: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engi
     ):
         if len(seen) > 1:
             raise ChipError(f"the runs of {engine} are of several {what}, {', '.join(sorted(seen))}: keep them apart")
-    timed = [r for r in known if r.launch_ns]  # at a launch latency that somebody measured beside them
+    timed = [r for r in known if r.launch_ns]  # at a launch latency that was measured beside them
     return timed or known
 
 
@@ -135,7 +135,8 @@ def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms,
 
     start = np.concatenate([np.ones(len(names)), np.zeros(len(hosts))])
     least = np.concatenate([np.zeros(len(names)), np.full(len(hosts), -np.inf)])
-    found = least_squares(residuals, start, bounds=(least, np.inf), loss="soft_l1", f_scale=USUAL, diff_step=1e-3)
+    robust = {"loss": "soft_l1", "f_scale": ROBUST_SCALE}
+    found = least_squares(residuals, start, bounds=(least, np.inf), diff_step=1e-3, **robust)
     typical = np.concatenate([found.x[: len(names)], np.zeros(len(hosts))])
     return made(found.x[: len(names)]), errors(typical)
 

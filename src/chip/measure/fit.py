@@ -26,10 +26,10 @@ from chip.predict.interpolate import Points
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
 CONTEXTS = ("cold", "hot")
-DISTURBED = "CPU shared"  # a flag of measurements that somebody else's work spoiled
+DISTURBED = "CPU shared"  # a flag of measurements that other work on the machine disturbed
 LEAST_POINTS = 10
 FIXED = ("sm_count", "knee_bytes")  # numbers of a base that are known, not fitted
-USUAL = 0.05  # error of a logarithm from which on a point counts less than its square
+ROBUST_SCALE = 0.05  # error of a logarithm from which on a point counts less than its square
 PRIOR_WEIGHT = 0.03  # pull of a number towards where it started from, for those that no point tells
 ATTENTION_SHARE = 0.65  # of the matrix rate: where the base of attention starts from
 FLOOR_S = 1.5e-6  # of one kernel: where a fit starts from
@@ -113,7 +113,7 @@ def fit_base(base: BaseTime, shapes: Sequence[Op], seconds: Sequence[float]) -> 
         return np.concatenate([said - wanted, PRIOR_WEIGHT * (p - at)])
 
     # steps that the rounding of the numbers does not swallow
-    return made(least_squares(residuals, at, loss="soft_l1", f_scale=USUAL, diff_step=1e-3, max_nfev=80).x)
+    return made(least_squares(residuals, at, loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=1e-3, max_nfev=80).x)
 
 
 def leave_one_out(group: PointGroup, base: BaseTime) -> tuple[float, ...]:

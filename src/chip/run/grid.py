@@ -1,4 +1,4 @@
-"""A grid of points: models x engines x scenarios, kept in a file after each, gone on with where it was stopped."""
+"""A grid of points: models x engines x scenarios, written to a file after each, resumed where it stopped."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RunsFile:
         runs.write(self.path, self.runs, self.environment)
 
     def unseen(self, plan: SessionPlan) -> list[Run]:
-        """Finished runs of a plan that nobody has looked at under the profiler."""
+        """Finished runs of a plan that were not profiled yet."""
         wanted = {plan.key(s) for s in plan.scenarios}
         return [r for r in self.runs.runs if self.key(r) in wanted and r.status == "ok" and not r.busy]
 
@@ -119,7 +119,7 @@ def _look_again(plan: SessionPlan, unseen: Sequence[Run], ledger: RunsFile, tell
     try:
         session = get(plan.engine).open(plan.job)
     except ChipError as e:
-        tell(f"{plan.title()}: not looked at under the profiler: {e}")
+        tell(f"{plan.title()}: not profiled: {e}")
         return
     with session:
         _look(plan, session, unseen, ledger, tell)
@@ -130,7 +130,7 @@ def _look(plan: SessionPlan, session: Session, unseen: Sequence[Run], ledger: Ru
         try:
             ledger.add(session.look(run), plan.job)
         except ChipError as e:  # its times stand
-            tell(f"{plan.title(run.scenario)}: not looked at under the profiler: {e}")
+            tell(f"{plan.title(run.scenario)}: not profiled: {e}")
             if isinstance(e, Lost):
                 return
 

@@ -42,7 +42,7 @@ PREFIX = "CHIP_ENGINE_"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 METERED = 3  # runs at least while joules are counted
 LEAST_DISTINCT = 0.5  # fewer different tokens in a step than this share of its rows: too many choose the same experts
-WORTH_SAYING = 0.02  # a wait below this share of its step is not named
+LEAST_WAIT_SHARE = 0.02  # a wait below this share of its step is not named
 METHOD = (
     "all requests submitted at once; the engine's steps timed one by one on the host, a step ending when every request "
     "has one token more"
@@ -228,7 +228,7 @@ def waits(profile: Mapping[str, Mapping[str, float]], walls: Mapping[str, float]
         launched = round(profile[phase]["launched"])
         found.append((host / wall, f"{phase}: the host, which schedules and launches, {_of(host, wall)}"))
         found.append((between / wall, f"{phase}: the next kernel, short pauses among {launched}, {_of(between, wall)}"))
-    return tuple(text for share, text in sorted(found, reverse=True) if share >= WORTH_SAYING)
+    return tuple(text for share, text in sorted(found, reverse=True) if share >= LEAST_WAIT_SHARE)
 
 
 def _of(part_ns: float, wall_ns: float) -> str:

@@ -1,4 +1,4 @@
-"""Other predictors' answers, recorded with their versions (benchmarks/peers/record.py), held against the same runs."""
+"""Other predictors' answers, recorded with their versions (benchmarks/peers/record.py), compared with the same runs."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from chip.types import ChipError
 
 START_S = 180.0  # for importing torch and opening the device
 SEQUENCE_S = 120.0  # for the sequence
-TOGETHER = 8  # units in a request
+UNITS_PER_REQUEST = 8  # units in a request
 SCHEMA = "chip.replay_journal/2"
 
 
@@ -180,8 +180,8 @@ def replay_units(
     """Results of every unit, those that are in the journal already from there."""
     todo = [u for u in units if u.key not in journal.units]
     with Progress(len(todo), "replay") as progress:
-        for i in range(0, len(todo), TOGETHER):
-            some = todo[i : i + TOGETHER]
+        for i in range(0, len(todo), UNITS_PER_REQUEST):
+            some = todo[i : i + UNITS_PER_REQUEST]
             for unit in some:
                 called = unit.operator.name if unit.operator else unit.members[0].kernel.name
                 progress.step(f"tier {unit.tier} {called}")
