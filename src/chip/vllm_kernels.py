@@ -121,13 +121,13 @@ def served(
         found = ((role, run(layer.format_of(role, p))) for role in roles)
         return replace(layer, formats=tuple((role, f) for role, f in found if f))
 
-    if p.own or p.name in UNIFORM:
-        head = run(decoder.head_format) if p.own else None
+    if p.per_layer or p.name in UNIFORM:
+        head = run(decoder.head_format) if p.per_layer else None
         layers = tuple((n, layer_as_run(layer)) for n, layer in decoder.layers)
         # a product with 16-bit inputs is multiplied in what the activations have
         inputs = {f.input for f in formats.values()}
         matmul = next((i for i in ("fp4", "fp8", "int8") if i in inputs), p.activation)
-        p = replace(p, own=True, matmul=matmul)
+        p = replace(p, per_layer=True, matmul=matmul)
         decoder = replace(decoder, layers=layers, head_format=head)
         notes[:0] = _described(formats, capability, engine)
     if p.kv == "fp8":
@@ -142,7 +142,7 @@ def _dequantised(
     """Whether transformers widens such weights when it loads them, because the GPU cannot multiply in their format."""
     if engine == "vllm" or not stored.input or f"matmul_{stored.input}" in rates:
         return False
-    if not p.own:
+    if not p.per_layer:
         has = ", ".join(sorted(n.removeprefix("matmul_") for n in rates))
         raise ChipError(f"{gpu} has no {stored.input} matrix rate; it has {has}: choose another --dtype")
     said = f"{gpu} has no {stored.input} products: {engine} widens the {stored.dtype} weights to 16 bits on load"

@@ -83,7 +83,7 @@ def _find(name: str) -> tuple[Any, str]:
 def _model(name: str) -> tuple[Any, str]:
     path, _ = library.locate(name)
     d = library.find(name)
-    p, own = precision("bf16"), dataclasses.replace(precision(d.dtype), own=True)
+    p, own = precision("bf16"), dataclasses.replace(precision(d.dtype), per_layer=True)
     layers = [{"count": n, **codec.to_json(layer)} for n, layer in d.layers]
     data = {
         "name": d.name,

@@ -162,7 +162,7 @@ def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, 
     roof = roof_of(h, stage)
     p = precision(dtype, kv_dtype)
     if decoder.quantization and dtype == decoder.dtype:
-        p = replace(p, own=True)
+        p = replace(p, per_layer=True)
     if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
         p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
     check_dtype(roof, "matmul_" + p.activation)

@@ -173,13 +173,13 @@ class SimulatedEngine:
         new = min(wanted - past, room)
         if new <= 0:
             return chunks
-        blocks = self.pool.needed(past + new) - request.holding.own - request.holding.shared
+        blocks = self.pool.needed(past + new) - request.holding.private - request.holding.shared
         if blocks > self.pool.free:  # it is the last of those that run: it makes room by going
             self._send_back(request, past)
             self.partial = None
             return chunks
         self.pool.take(blocks)
-        request.holding.own += blocks
+        request.holding.private += blocks
         self._computed(request, past, new, wanted, first)
         return [*chunks, (new, past)]
 
@@ -260,7 +260,7 @@ class SimulatedEngine:
         self._residues[-request.offset % self.settings.block_size] -= 1
         context = request.offset + self._count
         held = request.holding
-        held.own = self.pool.needed(context) - held.shared
+        held.private = self.pool.needed(context) - held.shared
         request.done += self._count - request.begin
 
     def _preempt(self) -> None:

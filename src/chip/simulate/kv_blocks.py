@@ -26,14 +26,14 @@ class CacheGroup:
 
 
 class Holding:
-    """What one request holds: groups it shares, the first `shared` blocks of its sequence, and `own` ones after."""
+    """What one request holds: groups it shares, the first `shared` blocks of its sequence, and `private` ones after."""
 
-    __slots__ = ("groups", "own", "past", "shared")
+    __slots__ = ("groups", "past", "private", "shared")
 
     def __init__(self) -> None:
         self.groups: list[CacheGroup] = []
         self.shared = 0
-        self.own = 0
+        self.private = 0
         self.past: CacheGroup | None = None  # its own blocks from before it was preempted
 
 
@@ -111,10 +111,10 @@ class Blocks:
             self.free += spare
             self._blank += spare
             kept.stamp = kept.blocks = 0
-            holding.own += left
+            holding.private += left
         holding.past = None
         self.take(blocks - hit_blocks)
-        holding.own += blocks - hit_blocks
+        holding.private += blocks - hit_blocks
 
     def fill(self, path: Sequence[CacheGroup], holding: Holding, tokens: int) -> None:
         """So many tokens of a prompt are computed: pieces that are whole can be found from now on."""
@@ -128,12 +128,12 @@ class Blocks:
                 if group.blocks < group.full:  # its end had been evicted; ours takes the place
                     more = group.full - group.blocks
                     group.blocks = group.full
-                    holding.own -= more
+                    holding.private -= more
                     holding.shared += more
             elif group.blocks == 0 and i == len(holding.groups):
                 group.blocks, group.refs = group.full, 1
                 holding.groups.append(group)
-                holding.own -= group.full
+                holding.private -= group.full
                 holding.shared += group.full
             else:
                 break  # somebody else computed the same at the same time: ours stay our own
@@ -157,7 +157,7 @@ class Blocks:
 
     def release(self, holding: Holding, tokens: int, again: bool) -> None:
         """Give everything back; `again`: the request will come back and may find its own blocks."""
-        own = holding.own
+        own = holding.private
         whole = max(0, min(own, tokens // self.block_tokens - holding.shared)) if self.caching else 0
         self._blank += own - whole
         self.free += own
@@ -172,7 +172,7 @@ class Blocks:
                 self.free += group.blocks
                 self._queue_up(group)
         holding.groups.clear()
-        holding.own = holding.shared = 0
+        holding.private = holding.shared = 0
 
     def _queue_up(self, group: CacheGroup) -> None:
         self._stamp += 1
