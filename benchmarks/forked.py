@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from chip.run import vllm_worker
-from chip.run.vllm_protocol import Worker
+from chip.run.vllm_protocol import VllmWorker
 from chip.types import ChipError
 
 MESSAGE = 65536  # bytes, at most
@@ -90,8 +90,8 @@ class Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
-class ForkedWorker(Worker):
-    """For `chip.run.vllm.Worker`. It adds up the seconds of all requests, by their kind, and of the parts of starts."""
+class ForkedWorker(VllmWorker):
+    """A `chip.run.vllm.VllmWorker`. Adds up the seconds of all requests, by their kind, and of the parts of starts."""
 
     nursery: Nursery
     asked_s: dict[str, float] = {}

@@ -53,7 +53,7 @@ from chip.kernels.triton import (
 from chip.measure import timing
 from chip.measure.build import normal
 from chip.measure.device import Device, default_device, open_device
-from chip.measure.timer import StopRule, collect_interleaved
+from chip.measure.stopping import StopRule, collect_interleaved
 from chip.models import library
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
@@ -61,10 +61,10 @@ from chip.ops.rope import Rope
 from chip.run import Job, get
 from chip.run.native import spec, torch_launches, weights
 from chip.run.native.batch import build
-from chip.run.native.engine import DTYPES, Engine, Settings
+from chip.run.native.engine import DTYPES, NativeEngine, NativeSettings
 from chip.run.native.pages import PageTable
-from chip.run.native.requests import Request, Sampling
-from chip.run.native.scheduler import Share
+from chip.run.native.requests import NativeRequest, SamplingParams
+from chip.run.native.scheduler import StepShare
 from chip.run.native.session import NativeSteps
 from chip.types import ChipError, Scenario
 
@@ -92,7 +92,7 @@ class Bench:
 
     @property
     def copy_bytes_per_s(self) -> float:
-        """Read and written, of a large copy: what bandwidth is held against here."""
+        """Read and written, of a large copy: what bandwidth is compared with here."""
         if self._copy is None:
             count = (1 << 20) if self.tiny else (1 << 29)
             a, b = (normal((count,), self.dtype, self.device.torch_device, self.generator) for _ in range(2))
@@ -349,7 +349,7 @@ def part_rows(b: Bench) -> list[dict[str, Any]]:
 
 
 # -- the engine -------------------------------------------------------------------------------------------------------
-class OfModel(weights.Source):
+class OfModel(weights.WeightSource):
     """Weights of a transformers model."""
 
     def __init__(self, model: Any) -> None:
@@ -359,22 +359,22 @@ class OfModel(weights.Source):
         to.copy_(self.held[name])
 
 
-def settings(b: Bench, kernels: str, rows_: int, **more: Any) -> Settings:
+def settings(b: Bench, kernels: str, rows_: int, **more: Any) -> NativeSettings:
     prompt = 20 if b.tiny else PROMPT
     context = prompt + STEPS + 80
     kept = {"kernels": kernels, "dtype": b.dtype, "device": b.device.name, "max_context": context, "max_rows": rows_}
-    return Settings(**{**kept, "kv_tokens": rows_ * (context + 64), **more})
+    return NativeSettings(**{**kept, "kv_tokens": rows_ * (context + 64), **more})
 
 
-def last_logits(engine: Engine, prompt: Sequence[int]) -> torch.Tensor:
+def last_logits(engine: NativeEngine, prompt: Sequence[int]) -> torch.Tensor:
     """Logits after every token of a prompt: one prefill for all but the last few, then decode steps."""
-    request = Request("one", tuple(prompt), Sampling(1), table=PageTable())
+    request = NativeRequest("one", tuple(prompt), SamplingParams(1), table=PageTable())
     engine.allocator.grow(request.table, len(prompt))
     found = []
     with torch.inference_mode():
         first = max(1, len(prompt) - 8)
         for new in (first, *(1,) * (len(prompt) - first)):
-            inputs = build([Share(request, new)], engine.settings.page_tokens, engine.device)
+            inputs = build([StepShare(request, new)], engine.settings.page_tokens, engine.device)
             inputs.last = None
             found.append(engine.decoder.logits(inputs)[-1].float())
             request.computed += new
@@ -399,7 +399,7 @@ def part_exact(b: Bench) -> dict[str, Any]:
     ]
     out: dict[str, Any] = {}
     for kernels in ("torch", "triton", "chip"):
-        engine = Engine(raw, EXACT_MODEL, settings(b, kernels, 4, dtype="bf16"), loaded=loaded)
+        engine = NativeEngine(raw, EXACT_MODEL, settings(b, kernels, 4, dtype="bf16"), loaded=loaded)
         ours_error, their_error, tokens = 0.0, 0.0, []
         for prompt in prompts:
             ids = torch.tensor([prompt], device=device)
@@ -421,9 +421,11 @@ def part_exact(b: Bench) -> dict[str, Any]:
     return out
 
 
-def side_by_side(b: Bench, engine: Engine, reference: Any, prompt: Sequence[int], count: int = 24) -> dict[str, Any]:
+def side_by_side(
+    b: Bench, engine: NativeEngine, reference: Any, prompt: Sequence[int], count: int = 24
+) -> dict[str, Any]:
     """Greedy tokens of the engine and of fp32 transformers: equal up to where, and how near both logits were there."""
-    request = Request("greedy", tuple(prompt), Sampling(count))
+    request = NativeRequest("greedy", tuple(prompt), SamplingParams(count))
     engine.run([request])
     ids = torch.tensor([[*prompt, *request.output]], device=b.device.torch_device)
     with torch.inference_mode():
@@ -439,7 +441,7 @@ def side_by_side(b: Bench, engine: Engine, reference: Any, prompt: Sequence[int]
 class Measured:
     """One engine at one batch size: prefill and decode steps by the host's clock, and the graph's own time."""
 
-    def __init__(self, b: Bench, engine: Engine, batch: int) -> None:
+    def __init__(self, b: Bench, engine: NativeEngine, batch: int) -> None:
         self.b, self.engine, self.batch = b, engine, batch
         draw = torch.Generator().manual_seed(7)
         prompt = 20 if b.tiny else PROMPT
@@ -500,7 +502,7 @@ def part_engine(b: Bench) -> dict[str, Any]:
     batches = (1, 3) if b.tiny else BATCHES
     chosen = {k: settings(b, k, max(batches)) for k in ("torch", "triton", "chip")}
     chosen["chip, one after another"] = settings(b, "chip", max(batches), overlap=False)
-    engines = {name: Engine(raw, MODEL, s, loaded=loaded) for name, s in chosen.items()}
+    engines = {name: NativeEngine(raw, MODEL, s, loaded=loaded) for name, s in chosen.items()}
     runs = {(name, n): Measured(b, engine, n) for name, engine in engines.items() for n in batches}
     for measured in runs.values():
         measured.once(4)  # warm
@@ -520,7 +522,7 @@ def part_ladder(b: Bench) -> list[dict[str, Any]]:
     found = []
     for i in range(len(LADDER) + 1):
         only = frozenset(LADDER[:i])
-        engine = Engine(raw, MODEL, settings(b, "chip", max(batches), only=only), loaded=loaded)
+        engine = NativeEngine(raw, MODEL, settings(b, "chip", max(batches), only=only), loaded=loaded)
         for n in batches:
             measured = Measured(b, engine, n)
             measured.once(2)

@@ -67,7 +67,7 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)} [all]")
     parser.add_argument("--seconds", type=float, default=300.0, help="after which no case is begun [%(default)s]")
-    parser.add_argument("--force", action="store_true", help="measure although somebody else uses the GPU")
+    parser.add_argument("--force", action="store_true", help="measure even while another process uses the GPU")
     args = parser.parse_args()
     if unknown := [c for c in args.cases if c not in CASES]:
         parser.error(f"no case {unknown[0]!r}; there are {', '.join(CASES)}")

@@ -14,13 +14,13 @@ come too late here. Steps:
     families  one model of each of twelve families, with a trace of each phase where --traces says
     unseen    three families that nothing was chosen by
     readme    the README's first table
-    dummies   `chip calibrate --engine vllm`
+    calibration  `chip calibrate --engine vllm`
     fp8       three models with `--engine-setting quantization=fp8`
     formats   quantised checkpoints: int4 (compressed-tensors, AWQ), fp8 in blocks, int8; random weights, no files
     kept      two quantised models that nothing is fitted on
 
-Files land in OUT, each complete after every point. A step that was stopped is gone on with: run it again. The README's
-table is gone on with from results/h200/runs, where other engines' rows of it lie. A model that fails costs itself only.
+Files land in OUT, each complete after every point. A step that was stopped resumes: run it again. The README's
+table resumes from results/h200/runs, where other engines' rows of it lie. A model that fails costs itself only.
 `--dry` prints the commands instead.
 """
 
@@ -99,7 +99,7 @@ BENCHES = {
     "formats": Bench("vllm-formats.json", FORMATS, f"{TIMED} --energy-seconds 0.5"),
     "kept": Bench("vllm-kept.json", KEPT, f"{TIMED} --energy-seconds 0"),
 }
-STEPS = ("warm", *BENCHES, "dummies")
+STEPS = ("warm", *BENCHES, "calibration")
 ON_DEMAND = ("again", "families", "unseen", "fp8", "formats", "kept")
 USUALLY = [s for s in STEPS if s not in ON_DEMAND]
 
@@ -132,11 +132,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"{', '.join(STEPS)} [{', '.join(USUALLY)}]")
-    parser.add_argument("--models", default="", help="instead of a step's own, with commas; not for readme and dummies")
-    parser.add_argument("--points", default="", help="instead of each model's own: 1x128,8x512; not for dummies")
+    parser.add_argument(
+        "--models", default="", help="instead of a step's own, with commas; not for readme and calibration"
+    )
+    parser.add_argument("--points", default="", help="instead of each model's own: 1x128,8x512; not for calibration")
     parser.add_argument("--caches", type=Path, help="folder for what is compiled; a copy of it serves another host")
     parser.add_argument("--traces", type=Path, help="folder for a trace of each phase of each point")
-    parser.add_argument("--force", action="store_true", help="measure although somebody else uses the GPU")
+    parser.add_argument("--force", action="store_true", help="measure even while another process uses the GPU")
     parser.add_argument("--dry", action="store_true", help="print the commands")
     args = parser.parse_args()
     if unknown := set(args.steps) - set(STEPS):
@@ -151,7 +153,7 @@ def models(step: str, instead: str) -> Sequence[str]:
 
 def commands(step: str, args: argparse.Namespace) -> list[list[str]]:
     """Arguments of `chip`."""
-    if step == "dummies":
+    if step == "calibration":
         return [["calibrate", "--engine", "vllm", "-o", str(args.out / TERMS)]]
     if step == "warm":
         return []
@@ -180,10 +182,10 @@ def named(model: str, out: Path) -> str:
 
 def jobs(step: str, instead: str, out: Path, device: Device) -> list[Job]:
     """What a step starts."""
-    if step == "dummies":
-        from chip.run import dummies
+    if step == "calibration":
+        from chip.run import calibration
 
-        return [plan.job for plan in dummies.plans("vllm", device, "bf16")]
+        return [plan.job for plan in calibration.plans("vllm", device, "bf16")]
     bench = BENCHES[step]
     settings = dict(setting.split("=", 1) for setting in bench.settings)
     found = [locate(named(model, out)) for model in models(step, instead)]
@@ -197,7 +199,7 @@ def prepare(caches: Path | None, force: bool) -> Device:
     if caches:
         os.environ.update({name: str(caches.resolve() / folder) for name, folder in CACHES.items()})
     ForkedWorker.nursery = nursery = Nursery()  # before CUDA is started here
-    vllm.Worker = ForkedWorker
+    vllm.VllmWorker = ForkedWorker
 
     from chip.measure.device import default_device, open_device, refuse_busy
 

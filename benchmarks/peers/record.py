@@ -16,7 +16,7 @@ from datetime import date
 from chip import artifact, codec, runs
 from chip.types import ChipError
 from chip.validate import peers
-from chip.validate.peers import Answer
+from chip.validate.peers import PeerAnswer
 
 HERE = pathlib.Path(__file__).parent
 PEERS = {  # as validate shows it: (file and environment, package, what else it is told)
@@ -68,7 +68,7 @@ def ask(folder, peer, asked):
 def answer_of(peer, question, reply):
     """Six digits are more than any of them is right to; the first line of an error is enough."""
     times = {k: None if reply[k] is None else float(f"{reply[k]:.6g}") for k in ("ttft_ms", "tpot_ms")}
-    return Answer(peer, **question, **times, error=reply.get("error", "").split("\n")[0][:120])
+    return PeerAnswer(peer, **question, **times, error=reply.get("error", "").split("\n")[0][:120])
 
 
 def key_of(a):

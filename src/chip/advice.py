@@ -6,7 +6,7 @@ import math
 
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
-from chip.roofline import OVER, Point, Roofs
+from chip.roofline import OVER, RooflinePoint, Roofs
 from chip.types import Op
 
 AT_ROOF = 0.85
@@ -26,7 +26,7 @@ COMPOSED = {
 }
 
 
-def verdict(p: Point) -> str:
+def verdict(p: RooflinePoint) -> str:
     """One line: what bounds it and how near it is."""
     if p.context == "host":
         return f"{p.share:.0%} of its roof as the host sees it (dispatch and synchronisation included)"
@@ -44,7 +44,7 @@ def verdict(p: Point) -> str:
     return text
 
 
-def help_for(p: Point, roofs: Roofs) -> str:
+def help_for(p: RooflinePoint, roofs: Roofs) -> str:
     """What would help, with the number that says so."""
     if p.context == "host":
         return _host(p)
@@ -64,23 +64,23 @@ def _us(seconds: float) -> str:
     return f"{us:.3g} us" if us < 1000 else f"{us / 1000:.3g} ms"
 
 
-def _host(p: Point) -> str:
+def _host(p: RooflinePoint) -> str:
     return f"{_us(p.seconds - p.ideal_s)} beyond its roof; a graph or fewer, larger calls keep the host out"
 
 
-def _launch(p: Point, roofs: Roofs) -> str:
+def _launch(p: RooflinePoint, roofs: Roofs) -> str:
     times = roofs.floor_s / p.ideal_s if p.ideal_s else math.inf
     room = f", or give it {times:.0f}x the work for the same time" if 2 <= times < math.inf else ""
     return f"no kernel takes under {_us(roofs.floor_s)} here: fuse it into a neighbour{room}"
 
 
-def _above(p: Point) -> str:
+def _above(p: RooflinePoint) -> str:
     if p.bound == "compute":
         return "faster than the shape its roof was measured with: at the roof, within what clocks vary"
     return "its bytes came from a nearer level than its roof's, or the roof was measured under load: at the roof"
 
 
-def _memory(p: Point, roofs: Roofs) -> str:
+def _memory(p: RooflinePoint, roofs: Roofs) -> str:
     composed = COMPOSED.get(p.op.kind) if p.implementation == "torch" else None
     if composed and p.share < AT_ROOF:
         kernels, ratio = composed
@@ -96,7 +96,7 @@ def _memory(p: Point, roofs: Roofs) -> str:
     )
 
 
-def _fewer_bytes(p: Point, roofs: Roofs) -> str:
+def _fewer_bytes(p: RooflinePoint, roofs: Roofs) -> str:
     op = p.op
     if isinstance(op, Linear):
         weight = op.n * op.k * (p.cost.read_bytes / (op.n * op.k + op.m * op.k))  # read bytes in proportion
@@ -112,7 +112,7 @@ def _fewer_bytes(p: Point, roofs: Roofs) -> str:
     return f"at the roof: only fewer bytes help; fused with a neighbour it saves up to {max(saved, 0.0):.0%} of them"
 
 
-def _compute(p: Point, roofs: Roofs) -> str:
+def _compute(p: RooflinePoint, roofs: Roofs) -> str:
     settled = p.settled_share
     if p.share >= AT_ROOF or (settled is not None and settled >= 0.95):
         return (
@@ -120,7 +120,7 @@ def _compute(p: Point, roofs: Roofs) -> str:
             if p.share < AT_ROOF
             else ("at the roof: " + _narrower(p, roofs))
         )
-    reason = _tiles(p.op, roofs.units if roofs.kind == "cuda" else 0) or _fixed_cost(p)
+    reason = _tiles(p.op, roofs.sm_count if roofs.kind == "cuda" else 0) or _fixed_cost(p)
     if reason:
         return reason
     if settled is not None and settled >= 0.85:
@@ -129,7 +129,7 @@ def _compute(p: Point, roofs: Roofs) -> str:
     return f"{_us(p.seconds - p.ideal_s)} beyond its roof with tiles that fit: another algorithm{other}"
 
 
-def _narrower(p: Point, roofs: Roofs) -> str:
+def _narrower(p: RooflinePoint, roofs: Roofs) -> str:
     wider = [r for r in roofs.compute.values() if r.value > 1.2 * p.compute.value]
     if not wider:
         return "only fewer FLOPs help"
@@ -137,20 +137,20 @@ def _narrower(p: Point, roofs: Roofs) -> str:
     return f"fewer FLOPs, or a narrower type ({best.name}'s roof is {best.value / p.compute.value:.2g}x as high)"
 
 
-def _tiles(op: Op, units: int) -> str:
+def _tiles(op: Op, sm_count: int) -> str:
     """Work lost to tiles that stick out and waves that do not fill, where that explains a tenth or more."""
-    if isinstance(op, Linear) and units:
+    if isinstance(op, Linear) and sm_count:
         rows, cols = math.ceil(op.m / TILE_M), math.ceil(op.n / TILE_N)
         tiles = rows * cols
-        waves = math.ceil(tiles / units)
-        filled, covered = tiles / (waves * units), op.m * op.n / (tiles * TILE_M * TILE_N)
+        waves = math.ceil(tiles / sm_count)
+        filled, covered = tiles / (waves * sm_count), op.m * op.n / (tiles * TILE_M * TILE_N)
         if filled * covered < 0.9:
             edge = f", {1 - covered:.0%} of them beyond the edge" if covered < 0.95 else ""
             return (
-                f"{tiles} tiles of {TILE_M}x{TILE_N} on {units} units are {waves} wave{'s' if waves > 1 else ''} "
+                f"{tiles} tiles of {TILE_M}x{TILE_N} on {sm_count} SMs are {waves} wave{'s' if waves > 1 else ''} "
                 f"{filled:.0%} full{edge}: another m or n, or splitting k"
             )
-    if isinstance(op, Attention) and units and op.causal and op.q_len == op.kv_len:
+    if isinstance(op, Attention) and sm_count and op.causal and op.q_len == op.kv_len:
         wasted = TILE_ATTENTION / (op.q_len + TILE_ATTENTION)
         if wasted > 0.1:
             return (
@@ -159,7 +159,7 @@ def _tiles(op: Op, units: int) -> str:
     return ""
 
 
-def _fixed_cost(p: Point) -> str:
+def _fixed_cost(p: RooflinePoint) -> str:
     """Small work: launch, ramp and tail weigh; say how much more work would bury them."""
     excess = p.seconds - p.ideal_s
     if excess > SMALL_EXCESS_S:

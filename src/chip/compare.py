@@ -1,4 +1,4 @@
-"""Two runs side by side: per metric, is the second better, worse, or can nobody tell?"""
+"""Two runs side by side: for each metric, is the second better, worse, or is it unclear?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOM = 0.01  # the same for two peaks of memory
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ComparedMetric:
     """One metric. `ratio` is second / first, with the worst the samples allow on either side."""
 
     metric: str
@@ -41,13 +41,13 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class RunPair:
     first: Run
     second: Run
-    lines: tuple[Line, ...]
+    lines: tuple[ComparedMetric, ...]
 
 
-def compare(first: Run, second: Run) -> Pair:
+def compare(first: Run, second: Run) -> RunPair:
     """Every metric that both runs have. Times of a run that was disturbed tell nothing of the other."""
     unsure = any(f.startswith(runs.DISTURBED) for r in (first, second) for f in r.flags)
     lines = [
@@ -57,10 +57,10 @@ def compare(first: Run, second: Run) -> Pair:
         _single("peak memory", "B", _peak(first), _peak(second), ROOM),
         _single("J/token", "J", first.joules_per_token, second.joules_per_token, METER),
     ]
-    return Pair(first, second, tuple(line for line in lines if line))
+    return RunPair(first, second, tuple(line for line in lines if line))
 
 
-def pairs(first: Sequence[Run], second: Sequence[Run]) -> tuple[list[Pair], list[Run]]:
+def pairs(first: Sequence[Run], second: Sequence[Run]) -> tuple[list[RunPair], list[Run]]:
     """Runs that belong together, and those without a partner.
 
     A model is known by its identity (`chip.identity`). First the same model, engine, variant and scenario; then, where
@@ -101,7 +101,7 @@ def _peak(run: Run) -> float | None:
     return next((run.memory[k] for k in ("allocated_peak_bytes", "process_peak_bytes") if k in run.memory), None)
 
 
-def _times(metric: str, first_ns: Sequence[float], second_ns: Sequence[float], unsure: bool = False) -> Line:
+def _times(metric: str, first_ns: Sequence[float], second_ns: Sequence[float], unsure: bool = False) -> ComparedMetric:
     """As `stats.compare`, but a verdict must also hold for runs of two processes at two times: these differ by as much
     as the repeats of one do, and by BETWEEN."""
     v = stats.compare(first_ns, second_ns)
@@ -111,7 +111,7 @@ def _times(metric: str, first_ns: Sequence[float], second_ns: Sequence[float], u
     chance = 2 / math.comb(len(first_ns) + len(second_ns), len(first_ns))  # that equals fall apart wholly
     clear = not unsure and chance <= CHANCE and (high < 1 or low > 1)
     word = v.verdict if clear else "unclear"
-    return Line(metric, "s", a, b, v.ratio, low, high, word, (len(first_ns), len(second_ns)))
+    return ComparedMetric(metric, "s", a, b, v.ratio, low, high, word, (len(first_ns), len(second_ns)))
 
 
 def _spread(samples: Sequence[float]) -> float:
@@ -126,11 +126,13 @@ def _reach(freedom: int) -> float:
     return next(t for least, t in T_975 if freedom >= least)
 
 
-def _single(metric: str, unit: str, first: float | None, second: float | None, known_to: float) -> Line | None:
+def _single(
+    metric: str, unit: str, first: float | None, second: float | None, known_to: float
+) -> ComparedMetric | None:
     """One figure on each side, known to a share of itself."""
     if not first or not second or first < 0 or second < 0:
         return None
     ratio = second / first
     low, high = ratio / (1 + known_to), ratio * (1 + known_to)
     word = "less" if high < 1 else "more" if low > 1 else "unclear"
-    return Line(metric, unit, first, second, ratio, low, high, word, (1, 1))
+    return ComparedMetric(metric, unit, first, second, ratio, low, high, word, (1, 1))

@@ -25,7 +25,7 @@ class Precision:
     matmul: str
     kv: str = ""  # "": as the activations
     attention: str = ""  # what the products of attention run in; "": as the activations
-    own: bool = False  # layers are stored as the model says (`Layer.formats`), not all as `weight`
+    per_layer: bool = False  # layers are stored as the model says (`Layer.formats`), not all as `weight`
 
     @property
     def kv_bytes(self) -> float:

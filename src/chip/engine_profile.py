@@ -20,7 +20,7 @@ from chip.hardware import Hardware
 from chip.types import Ceiling, ChipError
 
 ENGINES = hardware.DATA / "engines"
-REFERENCE = "h200"  # the GPU whose host stands for one that nobody measured
+REFERENCE = "h200"  # the GPU whose host stands for one that was not measured
 # How far the host's terms may be off, as a factor either way: on another host, on the same at another time (the largest
 # ratio between two processes of one calibration model), and on any host whose launch latency is known.
 OTHER_HOST, SAME_HOST, KNOWN_LATENCY = 1.6, 1.3, 1.25
@@ -36,11 +36,11 @@ class EngineProfile:
     cpu: str  # of the host it was measured on
     models: tuple[str, ...]  # that it was measured on
     terms: dict[str, Ceiling]
-    launch_ns: float = 0.0  # the launch latency that the host's terms hold at; 0 where nobody measured it
+    launch_ns: float = 0.0  # the launch latency that the host's terms hold at; 0 where it was not measured
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTerms:
     """Terms for a prediction, widened to what they may be off by, and whose they are."""
 
     terms: tuple[Terms, Terms, Terms]  # as expected, at the least, at the most
@@ -48,16 +48,16 @@ class Found:
     at_latency: bool  # whether they are taken at the launch latency that was given
 
 
-def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0) -> Found | None:
+def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0) -> FoundTerms | None:
     """The terms that go with a GPU and an engine, or those of a file."""
     own = given(Path(file), h, engine) if file else _beside(h, engine)
     held = own or _reference(engine)
     if held is None:
         return None
     if launch_ns and held.launch_ns:
-        return Found(_widened(held.terms, KNOWN_LATENCY, launch_ns / held.launch_ns), "", True)
+        return FoundTerms(_widened(held.terms, KNOWN_LATENCY, launch_ns / held.launch_ns), "", True)
     bundled = own is None or (not file and is_bundled(h))
-    return Found(_widened(held.terms, OTHER_HOST if bundled else SAME_HOST), held.cpu if bundled else "", False)
+    return FoundTerms(_widened(held.terms, OTHER_HOST if bundled else SAME_HOST), held.cpu if bundled else "", False)
 
 
 def _widened(terms: Mapping[str, Ceiling], by: float, slower: float = 1.0) -> tuple[Terms, Terms, Terms]:
@@ -109,7 +109,7 @@ def read(path: Path) -> EngineProfile:
         if not 0 <= term.low <= term.value <= term.high < 1e6:
             raise ChipError(f"{path}: term {name!r} must have 0 <= low <= value <= high, in seconds")
     if not 0 <= found.launch_ns < 1e9:
-        raise ChipError(f"{path}: launch_ns must be a launch latency in nanoseconds, or 0 where nobody measured it")
+        raise ChipError(f"{path}: launch_ns must be a launch latency in nanoseconds, or 0 where it was not measured")
     return found
 
 

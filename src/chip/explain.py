@@ -34,7 +34,7 @@ CLOSE_SHARE, CLOSE_NS = 0.04, 200  # a kernel is met when within either
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class KernelPair:
     """A unique kernel, as captured and as replayed."""
 
     signature: Signature
@@ -79,7 +79,7 @@ def explain(trace: Trace, replay: Replay, run: Run | None = None) -> dict[str, A
     """The comparison report."""
     workload = signatures.workload_of(trace)
     by_key = {k.key: k for k in replay.kernels}
-    pairs = [Pair(s, by_key.get(s.key)) for s in workload.signatures]
+    pairs = [KernelPair(s, by_key.get(s.key)) for s in workload.signatures]
     terms = _terms(trace, pairs, replay.sequence)
     full_ns = _whole_ns(trace, "graph") or _whole_ns(trace, "eager")
     predicted_ns = sum(terms.get(name, 0.0) for name in ("isolated", "cache", "switch", "gaps", "clock"))
@@ -117,7 +117,7 @@ def _whole_ns(trace: Trace, name: str) -> float:
     return stats.median(trace.timings[name].samples_ns) if name in trace.timings else 0.0
 
 
-def _terms(trace: Trace, pairs: Sequence[Pair], sequence: Sequenced | None) -> dict[str, float]:
+def _terms(trace: Trace, pairs: Sequence[KernelPair], sequence: Sequenced | None) -> dict[str, float]:
     """Nanoseconds of each term; they add up to the whole by definition of `unexplained`."""
     in_graph = "graph" in trace.timings
     model_hz = trace.timings["graph"].clock_hz if in_graph else None
@@ -144,7 +144,7 @@ def _terms(trace: Trace, pairs: Sequence[Pair], sequence: Sequenced | None) -> d
     return terms
 
 
-def _spread_ns(p: Pair, kernel: Replayed) -> float:
+def _spread_ns(p: KernelPair, kernel: Replayed) -> float:
     """All launches above as many times their median, in the sequence or else as captured."""
     if kernel.placed_ns is not None:
         return p.total_ns(kernel.spread_ns)
@@ -201,7 +201,7 @@ def _sequence(sequence: Sequenced | None) -> dict[str, Any] | None:
     }
 
 
-def _coverage(pairs: Sequence[Pair]) -> dict[str, float]:
+def _coverage(pairs: Sequence[KernelPair]) -> dict[str, float]:
     launches = sum(p.signature.launches for p in pairs) or 1
     time_ns = sum(p.signature.total_ns for p in pairs) or 1
     done = [p for p in pairs if p.ok]
@@ -212,7 +212,7 @@ def _coverage(pairs: Sequence[Pair]) -> dict[str, float]:
     }
 
 
-def _tiers(pairs: Sequence[Pair]) -> dict[str, Any]:
+def _tiers(pairs: Sequence[KernelPair]) -> dict[str, Any]:
     found = {}
     for tier, name in tiers.TIERS.items():
         mine = [p for p in pairs if p.signature.tier == tier]
@@ -232,7 +232,7 @@ def _tiers(pairs: Sequence[Pair]) -> dict[str, Any]:
     return found
 
 
-def _kernels(pairs: Sequence[Pair]) -> dict[str, Any]:
+def _kernels(pairs: Sequence[KernelPair]) -> dict[str, Any]:
     """How well single kernels agree, by the same timer on both sides."""
     done = [p for p in pairs if p.ok and p.signature.median_ns]
     if not done:
@@ -249,7 +249,7 @@ def _kernels(pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def _worst(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+def _worst(pairs: Sequence[KernelPair]) -> list[dict[str, Any]]:
     """Kernels whose error costs the step most."""
     done = sorted((p for p in pairs if p.ok), key=lambda p: -abs(p.total_ns(p.error_ns)))
     return [
@@ -268,7 +268,7 @@ def _worst(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     ]
 
 
-def _lost(p: Pair) -> dict[str, Any]:
+def _lost(p: KernelPair) -> dict[str, Any]:
     reason = p.replayed.reason if p.replayed else p.signature.reason or "not asked for"
     return {
         "kernel": p.signature.kernel.name,
@@ -278,8 +278,8 @@ def _lost(p: Pair) -> dict[str, Any]:
     }
 
 
-def _energy(trace: Trace, pairs: Sequence[Pair]) -> dict[str, Any] | None:
-    """Joules of the kernels that were repeated for it, held against the whole step's. The others are smaller and draw
+def _energy(trace: Trace, pairs: Sequence[KernelPair]) -> dict[str, Any] | None:
+    """Joules of the kernels that were repeated for it, compared with the whole step's. The others are smaller and draw
     less, but how much was not measured."""
     timing = trace.timings.get("graph") or trace.timings.get("eager")
     done = [(p, p.replayed.joules) for p in pairs if p.replayed is not None and p.replayed.joules is not None]

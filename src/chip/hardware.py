@@ -18,6 +18,7 @@ SPECS = DATA / "hardware"
 PROFILES = DATA / "profiles"
 POINTS = DATA / "points"
 IMPORTED = POINTS / "imported"  # other people's measurements, brought into the same form
+BESIDE = ("schema", "measured")  # what a datasheet file may hold beside its fields: `chip show --json` adds the latter
 NEEDED = {
     "hbm": "memory bandwidth, bytes per second",
     "matmul_fp32": "FLOP per second outside the tensor cores",
@@ -74,7 +75,7 @@ def _spec_from(raw: Any, where: str) -> HardwareSpec:
     if not isinstance(raw, dict):
         raise ChipError(f"{where}: a GPU's datasheet is a JSON object")
     artifact.check_schema(raw.get("schema"), HardwareSpec.SCHEMA, where)
-    found = codec.from_json(HardwareSpec, {k: v for k, v in raw.items() if k != "schema"}, where)
+    found = codec.from_json(HardwareSpec, {k: v for k, v in raw.items() if k not in BESIDE}, where)
     for needed, meaning in NEEDED.items():
         if needed not in found.ceilings:
             raise ChipError(f"{where}: ceilings.{needed} ({meaning}) is missing")

@@ -42,7 +42,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LabStep:
     name: str
     words: tuple[str, ...]  # of the command line, after `chip`
     needs: tuple[Path, ...] = ()  # files that earlier steps make
@@ -68,13 +68,13 @@ class Step:
 class Done:
     """A step with what became of it: done, done before, failed, or left out."""
 
-    step: Step
+    step: LabStep
     result: str
     seconds: float = 0.0
     why: str = ""
 
 
-def plan(w: Wanted, commands: Collection[str]) -> list[Step]:
+def plan(w: Wanted, commands: Collection[str]) -> list[LabStep]:
     """All steps; those that this machine or this version of chip cannot do say why."""
     profile, runs = w.folder / "profile.json", w.folder / "runs.json"
     validation, site = w.folder / "validation.json", w.folder / "site"
@@ -98,7 +98,7 @@ def plan(w: Wanted, commands: Collection[str]) -> list[Step]:
     quick = () if w.full else ("--quick",)
     words = ("bench", *on, "--profile", profile, "-o", w.folder / "kernels", *quick)
     kernels = _step(w, "kernels", *words, needs=(profile,), makes=(w.folder / "kernels",))
-    steps.append(kernels if w.kind == "cuda" else Step("kernels", kernels.words, left_out="needs an NVIDIA GPU"))
+    steps.append(kernels if w.kind == "cuda" else LabStep("kernels", kernels.words, left_out="needs an NVIDIA GPU"))
     for model in w.models:
         engine = "hf-graph" if w.kind == "cuda" else "hf-eager"
         of = _identity(model)
@@ -114,8 +114,8 @@ def plan(w: Wanted, commands: Collection[str]) -> list[Step]:
 
 def _step(
     w: Wanted, name: str, *words: str | Path, needs: tuple[Path, ...] = (), makes: tuple[Path, ...] = (), of: str = ""
-) -> Step:
-    return Step(name, (name, *map(str, words), *w.more.get(name, ())), needs, makes=makes, of=of)
+) -> LabStep:
+    return LabStep(name, (name, *map(str, words), *w.more.get(name, ())), needs, makes=makes, of=of)
 
 
 def _identity(model: str) -> str:
@@ -128,8 +128,8 @@ def _identity(model: str) -> str:
     return identity.of_config(config)
 
 
-def _absent(step: Step) -> Step:
-    return Step(step.name, step.words, left_out=f"this version of chip has no `chip {step.words[0]}`")
+def _absent(step: LabStep) -> LabStep:
+    return LabStep(step.name, step.words, left_out=f"this version of chip has no `chip {step.words[0]}`")
 
 
 def _engines(kind: str) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ def _engines(kind: str) -> tuple[str, ...]:
     return ("hf-eager", "hf-graph", "vllm") if find_spec("vllm") else ("hf-eager", "hf-graph")
 
 
-def run(steps: Sequence[Step], folder: Path, restart: bool, say: Callable[[str], None]) -> list[Done]:
+def run(steps: Sequence[LabStep], folder: Path, restart: bool, say: Callable[[str], None]) -> list[Done]:
     """Do what is not done yet, in order, and again what lost its product or what it needs. A failed step costs those
     that need its files, no more."""
     journal = folder / "lab.json"
@@ -166,7 +166,7 @@ def run(steps: Sequence[Step], folder: Path, restart: bool, say: Callable[[str],
     return found
 
 
-def _again(step: Step, gone: Mapping[str, Sequence[str]], renewed: Collection[Path]) -> str:
+def _again(step: LabStep, gone: Mapping[str, Sequence[str]], renewed: Collection[Path]) -> str:
     """Why a step that was done before is done again; "" where it is not."""
     if step.name == "report":
         return "it is of all there is"
@@ -186,7 +186,7 @@ def _read(journal: Path) -> dict[str, float]:
     return codec.from_json(dict[str, float], data.get("done"), f"{journal}: data.done")
 
 
-def _do(step: Step, log: Path) -> Done:
+def _do(step: LabStep, log: Path) -> Done:
     """stdout goes to the log, stderr to whoever watches."""
     artifact.write_text(log, "")  # a folder that cannot be written is said before the step, not after
     start = time.monotonic()

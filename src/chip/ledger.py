@@ -1,4 +1,4 @@
-"""The ledger: a captured step of an engine held against its prediction, operator by operator.
+"""The ledger: a captured step of an engine compared with its prediction, operator by operator.
 
 Every kernel of a trace is given a role. Products get theirs by their order in the step, which is the order of the
 predicted program; the others by what their names say. A kernel's time is what it adds to the step: from the end of the
@@ -46,7 +46,7 @@ CLASS_OF = {
 }  # fmt: skip
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """One role of one step: seconds as predicted and in the engine, gaps between kernels in neither."""
 
     role: str
@@ -69,7 +69,7 @@ class Ledger:
     step_s: float  # the step as it was timed before anything was profiled; 0 where it was not
     kernels: int
     gaps_s: float  # between kernels, as the profiler saw them
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
 
     @property
     def predicted_s(self) -> float:
@@ -101,7 +101,9 @@ def ledger(trace: Trace, gpu: str) -> Ledger:
         calls, total = predicted.get(name, (0.0, 0.0))
         predicted[name] = (calls + n, total + n * seconds)
     entries = [
-        Entry(name, predicted.get(name, (0.0, 0.0))[0], predicted.get(name, (0.0, 0.0))[1], measured.get(name, 0.0))
+        LedgerEntry(
+            name, predicted.get(name, (0.0, 0.0))[0], predicted.get(name, (0.0, 0.0))[1], measured.get(name, 0.0)
+        )
         for name in dict.fromkeys((*predicted, *measured))
     ]
     timed = trace.timings.get("step") or trace.timings.get(trace.source)

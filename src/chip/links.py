@@ -39,7 +39,7 @@ class Transfer(NamedTuple):
     note: str = ""
 
 
-class Curve(NamedTuple):
+class LinkCurve(NamedTuple):
     """Times of one collective by one kernel over one number of GPUs, as sizes grow."""
 
     sizes: tuple[int, ...]  # bytes
@@ -60,7 +60,7 @@ class Curve(NamedTuple):
         return exp(a + share * (b - a)), "interpolated"
 
 
-Curves = dict[tuple[str, str, int], Curve]  # by kernel, context and ranks
+Curves = dict[tuple[str, str, int], LinkCurve]  # by kernel, context and ranks
 
 
 def curves(rows: Sequence[Row]) -> Curves:
@@ -68,12 +68,12 @@ def curves(rows: Sequence[Row]) -> Curves:
     for row in rows:
         size, ranks = row.at
         found[row.kernel, row.context, ranks].append((size, row.us * 1e-6))
-    return {key: Curve(*zip(*sorted(points))) for key, points in found.items()}
+    return {key: LinkCurve(*zip(*sorted(points))) for key, points in found.items()}
 
 
 @lru_cache(maxsize=32)
 def measured(gpu: str, kind: str, folder: Path = POINTS) -> Curves:
-    """The curves of a GPU, empty where nobody measured it."""
+    """The curves of a GPU, empty where it was not measured."""
     path = folder / gpu / f"{kind}.csv"
     return curves(points_csv.read(path).rows) if path.is_file() else {}
 

@@ -32,7 +32,7 @@ FORMATS = ("fp8_block", "bf16_kv_fp8", "nvfp4", "mxfp4")  # of imported points t
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PointGroup:
     """Points of one kernel in one context and dtype, with the base time that they correct."""
 
     kind: str
@@ -42,7 +42,7 @@ class Group:
     base: BaseTime | None  # None: the GPU's ceilings give it
     ops: tuple[Op, ...]
     seconds: tuple[float, ...]
-    loo: tuple[float, ...] = ()  # predicted from the others over measured, less 1; empty where nobody computed it
+    loo: tuple[float, ...] = ()  # predicted from the others over measured, less 1; empty where it was not computed
 
     @property
     def name(self) -> str:
@@ -52,7 +52,7 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class PointFile:
     about: Mapping[str, str]  # device, source, licence, inputs ...
-    groups: tuple[Group, ...] = field(default=())
+    groups: tuple[PointGroup, ...] = field(default=())
 
 
 def kinds(folder: Path) -> tuple[str, ...]:
@@ -149,12 +149,12 @@ def _group(
     points: Sequence[Measured],
     about: Mapping[str, str],
     path: Path,
-) -> Group:
+) -> PointGroup:
     kernel, context, dtype = key
     text = about.get(f"base {kernel} {context} {dtype}")
     base = _base(kind, kernel, text, f"{path}: base {kernel} {context} {dtype}") if text else None
     loo = tuple(e for _, _, e in points if e is not None)
-    return Group(
+    return PointGroup(
         kind, kernel, context, dtype, base, tuple(p[0] for p in points), tuple(p[1] for p in points),
         loo if len(loo) == len(points) else (),
     )  # fmt: skip
@@ -182,11 +182,11 @@ def _base(kind: str, kernel: str, text: str, where: str) -> BaseTime:
     return made
 
 
-def write(path: Path, about: Mapping[str, str], groups: Iterable[Group]) -> None:
+def write(path: Path, about: Mapping[str, str], groups: Iterable[PointGroup]) -> None:
     artifact.write_text(path, render(about, list(groups)))
 
 
-def render(about: Mapping[str, str], groups: Sequence[Group]) -> str:
+def render(about: Mapping[str, str], groups: Sequence[PointGroup]) -> str:
     """Rows sorted, so that two versions differ where their points do."""
     kind = groups[0].kind
     axes = [a for a in ops.axes(ops.get(kind)) if a != "dtype" and _varies(a, groups)]
@@ -208,7 +208,7 @@ def render(about: Mapping[str, str], groups: Sequence[Group]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _varies(axis: str, groups: Sequence[Group]) -> bool:
+def _varies(axis: str, groups: Sequence[PointGroup]) -> bool:
     """Whether any point departs from the axis's default."""
     default = ops.axes(ops.get(groups[0].kind))[axis].default
     return default is dataclasses.MISSING or any(getattr(op, axis) != default for g in groups for op in g.ops)

@@ -21,7 +21,7 @@ SETTLED = "_settled"
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
+class RoofLine:
     name: str  # as shown: "bf16", "vector fp32", "HBM"
     value: float  # FLOP/s or B/s
     settled: float | None = None  # what the clocks leave of it under sustained load
@@ -31,15 +31,15 @@ class Roof:
 class Roofs:
     title: str
     source: str  # "measured" or "datasheet"
-    compute: Mapping[str, Roof]  # by ceiling name
-    memory: Mapping[str, Roof]  # by level: "hbm", and "l2" where it was measured
+    compute: Mapping[str, RoofLine]  # by ceiling name
+    memory: Mapping[str, RoofLine]  # by level: "hbm", and "l2" where it was measured
     mixes: tuple[tuple[float, float], ...]  # (share of reads in the traffic, B/s) of the hbm level
     floor_s: float  # the least time of a kernel in a graph; 0: not measured
     l2_bytes: float
-    units: int
+    sm_count: int
     kind: str  # "cuda" or "cpu"
 
-    def compute_roof(self, op: Op) -> Roof:
+    def compute_roof(self, op: Op) -> RoofLine:
         """The ceiling an operator's arithmetic runs under: vector units where it has no matrix product."""
         wanted = ["vector_fp32", "matmul_fp32"] if not op.counted_flops else [op.compute]
         for name in wanted:
@@ -59,7 +59,7 @@ class Roofs:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RooflinePoint:
     """A measured operator under its roof."""
 
     label: str
@@ -70,10 +70,10 @@ class Point:
     mean_s: float
     p95_s: float
     cost: Cost
-    level: str  # memory level its bytes are held against: "hbm" or "l2"
+    level: str  # memory level its bytes are compared with: "hbm" or "l2"
     bound: str  # compute, memory or launch
-    roof: Roof  # the one that bounds it
-    compute: Roof
+    roof: RoofLine  # the one that bounds it
+    compute: RoofLine
     ideal_s: float  # time at its roofs
     cached: bool  # cold by intent, yet faster than memory can be: part of it came from cache
 
@@ -108,7 +108,7 @@ def roofs_of(hardware: Hardware) -> Roofs:
 def from_profile(p: HardwareProfile) -> Roofs:
     c = p.ceilings
     compute = {
-        name: Roof(_short(name), ceiling.value, c[name + SETTLED].value if name + SETTLED in c else None)
+        name: RoofLine(_short(name), ceiling.value, c[name + SETTLED].value if name + SETTLED in c else None)
         for name, ceiling in c.items()
         if name.startswith((MATMUL, "vector_")) and not name.endswith(SETTLED)
     }
@@ -123,20 +123,20 @@ def from_profile(p: HardwareProfile) -> Roofs:
         if name.startswith("hbm_mix_") and to and reads.isdigit() and writes.isdigit():
             mixes[int(reads) / (int(reads) + int(writes))] = ceiling.value
     on_gpu = p.kind != "cpu"
-    memory = {"hbm": Roof("HBM" if on_gpu else "memory", max(mixes.values()))}
+    memory = {"hbm": RoofLine("HBM" if on_gpu else "memory", max(mixes.values()))}
     if "l2_read" in c:
-        memory["l2"] = Roof("L2" if on_gpu else "cache", c["l2_read"].value)
+        memory["l2"] = RoofLine("L2" if on_gpu else "cache", c["l2_read"].value)
     floor = c["launch_graph"].value if "launch_graph" in c else 0.0
     title = f"{p.device}, measured"
-    return Roofs(title, "measured", compute, memory, tuple(mixes.items()), floor, p.l2_bytes, p.units, p.kind)
+    return Roofs(title, "measured", compute, memory, tuple(mixes.items()), floor, p.l2_bytes, p.sm_count, p.kind)
 
 
 def from_spec(s: HardwareSpec) -> Roofs:
-    compute = {name: Roof(_short(name), q.value) for name, q in s.ceilings.items() if name.startswith(MATMUL)}
+    compute = {name: RoofLine(_short(name), q.value) for name, q in s.ceilings.items() if name.startswith(MATMUL)}
     hbm = s.ceilings["hbm"].value
     title = f"{s.title}, datasheet"
-    memory = {"hbm": Roof("HBM", hbm)}
-    return Roofs(title, "datasheet", compute, memory, ((0.5, hbm),), 0.0, s.l2_bytes.value, int(s.units.value), "cuda")
+    memory = {"hbm": RoofLine("HBM", hbm)}
+    return Roofs(title, "datasheet", compute, memory, ((0.5, hbm),), 0.0, s.l2_bytes.value, s.sm_count, "cuda")
 
 
 def describe(roofs: Roofs) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def label(op: Op) -> str:
     return f"{op.kind} {shape}" + (f" {dtype}" if dtype not in ("", "bf16") else "")
 
 
-def place(m: Measurement, roofs: Roofs) -> Point:
+def place(m: Measurement, roofs: Roofs) -> RooflinePoint:
     """Where a measurement lies. It must be `ok`."""
     op = operator(m.op)
     cost = op.cost()
@@ -192,9 +192,9 @@ def place(m: Measurement, roofs: Roofs) -> Point:
     ideal = max(compute_s, memory_s)
     if m.context != "host" and ideal < roofs.floor_s:
         bound = "launch"
-    roof = arithmetic if bound == "compute" else Roof(roofs.memory[level].name, bandwidth)
+    roof = arithmetic if bound == "compute" else RoofLine(roofs.memory[level].name, bandwidth)
     mean, p95 = sum(m.samples_ns) / len(m.samples_ns) * 1e-9, stats.quantile(m.samples_ns, 0.95) * 1e-9
-    return Point(
+    return RooflinePoint(
         label(op), op, m.implementation, m.context, seconds, mean, p95, cost, level, bound, roof, arithmetic, ideal,
         cached and m.context != "hot",
     )  # fmt: skip

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chip import artifact, codec, identity, output, stats
+from chip.dtypes import AUTO
 from chip.types import ChipError, Scenario
 
 Key = tuple[str, str, str, Scenario]  # identity (or label, where that is unknown), engine, variant, scenario
 COMPARABLE = ("torch", "driver", "cuda", "device")  # a file holds one of each: other versions, other times
-DISTURBED = "disturbed: "  # begins a flag of a run that somebody else was seen to slow
+DISTURBED = "disturbed: "  # begins a flag of a run that another process slowed
 MOST = 10**9  # of a scenario's numbers
 STATUSES = ("ok", "skipped", "failed")
 
@@ -71,23 +72,23 @@ class Run:
     identity: str = ""  # content of config and weights, see `chip.identity`; "" in records older than that
 
     @property
-    def watched(self) -> bool:
-        """Whether somebody looked at the host's pace between any two repeats."""
+    def launches_between(self) -> bool:
+        """Whether the launch latency was measured between any two repeats."""
         return len(self.launch_ns) == len(self.ttft_ns) + 1 > 2
 
     @property
-    def ttft_pace_ns(self) -> float:
-        """What the host took for a launch around the repeat that has the median; 0 where nobody looked."""
-        return _beside_median(self.ttft_ns, self._paces_ns)
+    def ttft_launch_ns(self) -> float:
+        """Launch latency around the repeat that has the median; 0 where it was not measured."""
+        return _beside_median(self.ttft_ns, self._each_launch_ns)
 
     @property
-    def tpot_pace_ns(self) -> float:
-        return _beside_median([sum(steps) for steps in self.step_ns], self._paces_ns)
+    def tpot_launch_ns(self) -> float:
+        return _beside_median([sum(steps) for steps in self.step_ns], self._each_launch_ns)
 
     @property
-    def _paces_ns(self) -> tuple[float, ...]:
-        """Of each repeat; of all together where nobody looked between them."""
-        if self.watched:
+    def _each_launch_ns(self) -> tuple[float, ...]:
+        """Launch latency of each repeat; the mean where it was not measured between them."""
+        if self.launches_between:
             return tuple((before + after) / 2 for before, after in pairwise(self.launch_ns))
         mean = sum(self.launch_ns) / len(self.launch_ns) if self.launch_ns else 0.0
         return (mean,) * len(self.ttft_ns)
@@ -160,9 +161,10 @@ def id_of(run: Run) -> str:
     """Content id of one run: what is fitted on runs names these among its inputs, since a file's id changes as it
     grows."""
     data = codec.to_json(run)
+    # As the record was before there were these fields: its id is written in other files.
     if not run.identity:
-        del data["identity"]  # as the record was before there was such a field: its id is written in other files
-    if run.scenario.kv_dtype == Scenario.__dataclass_fields__["kv_dtype"].default:
+        del data["identity"]
+    if run.scenario.kv_dtype == AUTO:
         del data["scenario"]["kv_dtype"]
     return artifact.new(Run.SCHEMA, data, {}).id
 

@@ -188,6 +188,11 @@ class HardwareSpec:
     aliases: tuple[str, ...] = ()
     note: str = ""
 
+    @property
+    def sm_count(self) -> int:
+        """Streaming multiprocessors, or what another vendor calls compute units. `units` is its name in files."""
+        return round(self.units.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
@@ -231,7 +236,7 @@ class HardwareProfile:
     name: str
     device: str  # as the driver calls it
     kind: str  # "cuda" or "cpu"
-    spec: str  # bundled datasheet it is held against; "" when there is none
+    spec: str  # bundled datasheet it is compared with; "" when there is none
     units: int
     memory_bytes: int
     l2_bytes: int
@@ -240,6 +245,11 @@ class HardwareProfile:
     factors: dict[str, Ceiling] = field(default_factory=dict)  # realistic / ideal
     power: dict[str, Ceiling] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)  # what was not measured, and why
+
+    @property
+    def sm_count(self) -> int:
+        """Streaming multiprocessors, or cores of a CPU. `units` is its name in files."""
+        return self.units
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ LATEST = 999  # no upper end
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class VllmKernel:
     """What runs layers of `weight` and `input` formats from one compute capability to another (90: 9.0)."""
 
     weight: str
@@ -33,24 +33,24 @@ class Kernel:
 
 BLOCKWISE = "DeepGEMM (FlashInfer below 32 tokens where it is installed)"
 KERNELS = (
-    Kernel("fp8", "fp8", False, 89, LATEST, "CUTLASS (cutlass_scaled_mm)", "torch._scaled_mm"),
-    Kernel("fp8", "fp8", True, 90, 99, BLOCKWISE, "CUTLASS blockwise where DeepGEMM is not installed"),
-    Kernel("fp8", "fp8", True, 100, LATEST, "DeepGEMM", "CUTLASS blockwise where DeepGEMM is not installed"),
-    Kernel("fp8", "fp8", True, 89, 89, "Triton (w8a8_triton_block_scaled_mm)"),
-    Kernel("fp8", "fp8", None, 75, 88, "Marlin (W8A16)", widens=True),
-    Kernel("fp8", "", None, 75, LATEST, "Marlin (W8A16)"),
-    Kernel("int8", "int8", None, 75, LATEST, "CUTLASS int8 (cutlass_scaled_mm)", "Triton"),
-    Kernel("int4", "fp8", None, 90, 99, "CUTLASS W4A8", "Marlin"),
-    Kernel("int4", "fp8", None, 75, LATEST, "Marlin (W4A16)", widens=True),
-    Kernel("int4", "int8", None, 75, LATEST, "Marlin (W4A8)"),
-    Kernel("int4", "", None, 90, 90, "Machete", "Marlin for groups of 32 and outputs that 128 does not divide"),
-    Kernel("int4", "", None, 75, LATEST, "Marlin (W4A16)"),
-    Kernel("int8", "", None, 90, 90, "Machete", "Marlin for outputs that 128 does not divide"),
-    Kernel("int8", "", None, 75, LATEST, "Marlin (W8A16)"),
-    Kernel("fp4", "fp4", None, 100, LATEST, "FlashInfer NVFP4", "CUTLASS NVFP4"),
-    Kernel("fp4", "fp4", None, 75, 99, "Marlin (W4A16)", widens=True),
-    Kernel("fp4", "", None, 90, 99, "Triton (experts)", "Marlin"),
-    Kernel("fp4", "", None, 75, LATEST, "Marlin (W4A16)"),
+    VllmKernel("fp8", "fp8", False, 89, LATEST, "CUTLASS (cutlass_scaled_mm)", "torch._scaled_mm"),
+    VllmKernel("fp8", "fp8", True, 90, 99, BLOCKWISE, "CUTLASS blockwise where DeepGEMM is not installed"),
+    VllmKernel("fp8", "fp8", True, 100, LATEST, "DeepGEMM", "CUTLASS blockwise where DeepGEMM is not installed"),
+    VllmKernel("fp8", "fp8", True, 89, 89, "Triton (w8a8_triton_block_scaled_mm)"),
+    VllmKernel("fp8", "fp8", None, 75, 88, "Marlin (W8A16)", widens=True),
+    VllmKernel("fp8", "", None, 75, LATEST, "Marlin (W8A16)"),
+    VllmKernel("int8", "int8", None, 75, LATEST, "CUTLASS int8 (cutlass_scaled_mm)", "Triton"),
+    VllmKernel("int4", "fp8", None, 90, 99, "CUTLASS W4A8", "Marlin"),
+    VllmKernel("int4", "fp8", None, 75, LATEST, "Marlin (W4A16)", widens=True),
+    VllmKernel("int4", "int8", None, 75, LATEST, "Marlin (W4A8)"),
+    VllmKernel("int4", "", None, 90, 90, "Machete", "Marlin for groups of 32 and outputs that 128 does not divide"),
+    VllmKernel("int4", "", None, 75, LATEST, "Marlin (W4A16)"),
+    VllmKernel("int8", "", None, 90, 90, "Machete", "Marlin for outputs that 128 does not divide"),
+    VllmKernel("int8", "", None, 75, LATEST, "Marlin (W8A16)"),
+    VllmKernel("fp4", "fp4", None, 100, LATEST, "FlashInfer NVFP4", "CUTLASS NVFP4"),
+    VllmKernel("fp4", "fp4", None, 75, 99, "Marlin (W4A16)", widens=True),
+    VllmKernel("fp4", "", None, 90, 99, "Triton (experts)", "Marlin"),
+    VllmKernel("fp4", "", None, 75, LATEST, "Marlin (W4A16)"),
 )
 # A format that a GPU multiplies but that its profile or datasheet has no rate of: the rate that stands in
 STANDS_IN = {"fp4": "fp8"}
@@ -83,7 +83,7 @@ def capability_of(spec: HardwareSpec | None) -> int:
     return 10 * int(major) + int(minor) if major.isdigit() and minor.isdigit() else 0
 
 
-def kernel_for(stored: WeightFormat, capability: int) -> Kernel | None:
+def kernel_for(stored: WeightFormat, capability: int) -> VllmKernel | None:
     """None where vLLM has none, or the GPU has no compute capability."""
     for k in KERNELS:
         runs = k.first <= capability <= k.last and k.blocks in (None, bool(stored.input_group))
@@ -93,7 +93,7 @@ def kernel_for(stored: WeightFormat, capability: int) -> Kernel | None:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model as a GPU runs it: formats it can multiply in, the precision to lower with, and what to say of both."""
 
     decoder: Decoder
@@ -102,7 +102,9 @@ class Served:
 
 
 @lru_cache(maxsize=256)
-def served(decoder: Decoder, p: Precision, gpu: str, capability: int, rates: frozenset[str], engine: str) -> Served:
+def served(
+    decoder: Decoder, p: Precision, gpu: str, capability: int, rates: frozenset[str], engine: str
+) -> ServedModel:
     """`rates`: names of the compute ceilings that are known of the GPU (matmul_bf16, ...)."""
     notes: list[str] = []
     formats: dict[WeightFormat, WeightFormat] = {}
@@ -119,19 +121,19 @@ def served(decoder: Decoder, p: Precision, gpu: str, capability: int, rates: fro
         found = ((role, run(layer.format_of(role, p))) for role in roles)
         return replace(layer, formats=tuple((role, f) for role, f in found if f))
 
-    if p.own or p.name in UNIFORM:
-        head = run(decoder.head_format) if p.own else None
+    if p.per_layer or p.name in UNIFORM:
+        head = run(decoder.head_format) if p.per_layer else None
         layers = tuple((n, layer_as_run(layer)) for n, layer in decoder.layers)
         # a product with 16-bit inputs is multiplied in what the activations have
         inputs = {f.input for f in formats.values()}
         matmul = next((i for i in ("fp4", "fp8", "int8") if i in inputs), p.activation)
-        p = replace(p, own=True, matmul=matmul)
+        p = replace(p, per_layer=True, matmul=matmul)
         decoder = replace(decoder, layers=layers, head_format=head)
         notes[:0] = _described(formats, capability, engine)
     if p.kv == "fp8":
         p, said = _cache(decoder, p, capability, engine)
         notes += said
-    return Served(decoder, p, tuple(notes))
+    return ServedModel(decoder, p, tuple(notes))
 
 
 def _dequantised(
@@ -140,7 +142,7 @@ def _dequantised(
     """Whether transformers widens such weights when it loads them, because the GPU cannot multiply in their format."""
     if engine == "vllm" or not stored.input or f"matmul_{stored.input}" in rates:
         return False
-    if not p.own:
+    if not p.per_layer:
         has = ", ".join(sorted(n.removeprefix("matmul_") for n in rates))
         raise ChipError(f"{gpu} has no {stored.input} matrix rate; it has {has}: choose another --dtype")
     said = f"{gpu} has no {stored.input} products: {engine} widens the {stored.dtype} weights to 16 bits on load"

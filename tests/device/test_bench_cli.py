@@ -21,7 +21,7 @@ from tiny_models import save_config  # noqa: E402
 import chip  # noqa: E402
 from chip import cli, run, runs  # noqa: E402
 from chip.measure.device import Device, open_device  # noqa: E402
-from chip.run import clock, grid, pace, session, steps, vllm_worker  # noqa: E402
+from chip.run import clock, grid, launch_latency, session, steps, vllm_worker  # noqa: E402
 from chip.types import ChipError, Scenario  # noqa: E402
 
 SRC = Path(chip.__file__).parents[1]
@@ -69,31 +69,31 @@ def test_json_has_every_figure(tiny, capsys):
     assert first["status"] == "ok"
 
 
-def test_the_pace_of_the_host_lies_beside_the_samples(tiny, capsys, monkeypatch):
+def test_the_launch_latency_lies_beside_the_samples(tiny, capsys, monkeypatch):
     assert bench(tiny, "--engine", "hf-eager", "--prompt", "8") == 0
     (found,) = runs.read(Path("artifacts/llm.json"))[1].runs
     assert len(found.launch_ns) == 2, "before all and after, where a pause among them would rest the device"
     assert 50 < min(found.launch_ns) <= max(found.launch_ns) < 1e7
-    paces = iter((9800.0, 5000.0, 7000.0))
-    monkeypatch.setattr(pace, "launch_ns", lambda device: next(paces))
+    latencies = iter((9800.0, 5000.0, 7000.0))
+    monkeypatch.setattr(launch_latency, "launch_ns", lambda device: next(latencies))
     capsys.readouterr()
     more = ("--device", "cpu", "--output", "6", "--repeats", "2")
     assert cli.main(["bench", tiny, "--engine", "hf-eager", "--prompt", "12", *more]) == 0
-    said = "the host changed its pace: a launch took 5 to 9.8 us"
+    said = "the launch latency changed: from 5 to 9.8 us"
     found = runs.read(Path("artifacts/llm.json"))[1].runs[1]
     assert found.launch_ns == (9800.0, 5000.0, 7000.0)
     assert said in found.flags
     assert said in capsys.readouterr().out
 
 
-def test_a_steady_pace_is_not_worth_a_word():
-    assert pace.flags((5000.0, 6000.0)) == ()
-    assert pace.flags(()) == ()
+def test_a_steady_launch_latency_is_not_flagged():
+    assert launch_latency.flags((5000.0, 6000.0)) == ()
+    assert launch_latency.flags(()) == ()
 
 
-def test_vllm_is_paced_as_the_others_are():
-    assert (vllm_worker.LAUNCHES, vllm_worker.BATCHES) == (pace.LAUNCHES, pace.BATCHES)
-    assert vllm_worker.UNDISTURBED == pace.UNDISTURBED
+def test_vllm_measures_the_launch_latency_as_the_others_do():
+    assert (vllm_worker.LAUNCHES, vllm_worker.BATCHES) == (launch_latency.LAUNCHES, launch_latency.BATCHES)
+    assert vllm_worker.UNDISTURBED == launch_latency.UNDISTURBED
 
 
 def test_what_is_done_is_not_done_again(tiny, capsys, monkeypatch):
@@ -302,8 +302,8 @@ def test_nothing_is_profiled_before_everything_is_timed(monkeypatch, tmp_path):
     engine = Watched()
     monkeypatch.setattr(grid, "get", lambda name: engine)
     points = tuple(Scenario(batch, 8, 4) for batch in (1, 2))
-    plans = [grid.Plan("watched", run.Job(model, {"vocab_size": ord(model)}), points) for model in ("a", "b")]
-    ledger = grid.Ledger(tmp_path / "runs.json", open_device("cpu"))
+    plans = [grid.SessionPlan("watched", run.Job(model, {"vocab_size": ord(model)}), points) for model in ("a", "b")]
+    ledger = grid.RunsFile(tmp_path / "runs.json", open_device("cpu"))
     grid.measure(plans, ledger, 1, print, look=False)
     assert [what for what, *_ in engine.asked] == ["time"] * 4
     grid.measure(plans, ledger, 1, print)
@@ -329,8 +329,8 @@ def test_a_model_that_failed_is_gone_before_the_next_is_loaded(tiny, monkeypatch
     monkeypatch.setattr(steps.Eager, "prefill", fail)
     config = json.loads(Path(tiny).read_text())
     jobs = [run.Job(m, {**config, "vocab_size": 128 + ord(m)}, device="cpu", energy_s=0.0) for m in "ab"]
-    plans = [grid.Plan("hf-eager", job, (Scenario(1, 8, 2),)) for job in jobs]
-    grid.measure(plans, grid.Ledger(tmp_path / "runs.json", open_device("cpu")), 1, print)
+    plans = [grid.SessionPlan("hf-eager", job, (Scenario(1, 8, 2),)) for job in jobs]
+    grid.measure(plans, grid.RunsFile(tmp_path / "runs.json", open_device("cpu")), 1, print)
     assert len(built) == 2
     assert [r.status for r in runs.read(tmp_path / "runs.json")[1].runs] == ["failed", "failed"]
 
@@ -372,7 +372,7 @@ def test_bad_input_is_one_line(tiny, capsys, words, says):
 
 def test_records_name_no_home(tiny, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", "/home/ann")
-    ledger = grid.Ledger(tmp_path / "runs.json", open_device("cpu"))
+    ledger = grid.RunsFile(tmp_path / "runs.json", open_device("cpu"))
     job = run.Job("tiny", {})
     settings = {"config": {"cache_dir": "/home/ann/.cache/vllm", "dirs": ["/home/ann", "/home/anna"], "seqs": 4}}
     point = Scenario(1, 8, 4)

@@ -12,14 +12,14 @@ torch = pytest.importorskip("torch")
 from chip import artifact, codec, hardware  # noqa: E402
 from chip.cli import main  # noqa: E402
 from chip.measure import calibrate, timing  # noqa: E402
-from chip.measure.bench import Bench, Case, Skip, ceiling, ratio  # noqa: E402
+from chip.measure.bench import Bench, ProbeCase, Skip, ceiling, ratio  # noqa: E402
 from chip.measure.budget import Budget, budget_for  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
-from chip.measure.energy import Energy, NoProbe  # noqa: E402
+from chip.measure.energy import EnergyReading, NoProbe  # noqa: E402
 from chip.measure.journal import Outcome  # noqa: E402
 from chip.measure.limits import AboveLimit  # noqa: E402
 from chip.measure.probes import ORDER, plan  # noqa: E402
-from chip.measure.timer import StopRule  # noqa: E402
+from chip.measure.stopping import StopRule  # noqa: E402
 from chip.types import Ceiling, ChipError, HardwareProfile, HostProfile  # noqa: E402
 
 MIB = 2**20
@@ -75,7 +75,7 @@ def fake_plan(log, kill_at=None):
             log.append(i)
             return Outcome(ceilings={f"c{i}": number(i + 1.0)})
 
-        return f"fake/{i}", Case(str(i), (f"c{i}",), 1.0, measure)
+        return f"fake/{i}", ProbeCase(str(i), (f"c{i}",), 1.0, measure)
 
     return lambda bench, only=(): [case(i) for i in range(6)]
 
@@ -124,8 +124,8 @@ def test_a_case_that_fails_is_recorded_with_its_reason_and_the_next_goes_on(cpu,
         raise raised
 
     cases = [
-        ("fake/bad", Case("bad", ("x", "y"), 1.0, bad)),
-        ("fake/good", Case("good", ("z",), 1.0, lambda bench: Outcome(ceilings={"z": number()}))),
+        ("fake/bad", ProbeCase("bad", ("x", "y"), 1.0, bad)),
+        ("fake/good", ProbeCase("good", ("z",), 1.0, lambda bench: Outcome(ceilings={"z": number()}))),
     ]
     monkeypatch.setattr(calibrate, "plan", lambda bench, only=(): cases)
     found = calibrate.calibrate(cpu, tiny(), tmp_path / "j.jsonl", energy=NoProbe())
@@ -140,9 +140,9 @@ def test_a_spent_budget_leaves_the_rest_out_and_says_so(cpu, tmp_path, monkeypat
 
 
 def test_a_rate_above_the_limit_of_the_recorded_clock_is_an_error(cpu):
-    bench = Bench(replace(cpu, units=132, compute_capability="9.0"), tiny(), NoProbe(), hardware.spec("h200"))
+    bench = Bench(replace(cpu, sm_count=132, compute_capability="9.0"), tiny(), NoProbe(), hardware.spec("h200"))
     assert bench.check_compute("bf16", number(800e12), (1.7e9,)).value == 800e12
-    with pytest.raises(AboveLimit, match=r"132 units at 1\.2 GHz"):
+    with pytest.raises(AboveLimit, match=r"132 \w+ at 1\.2 GHz"):
         bench.check_compute("bf16", number(800e12), (1.2e9, 1.1e9))
     with pytest.raises(AboveLimit, match="datasheet of NVIDIA H200"):
         bench.check_memory(number(4.9e12))
@@ -161,7 +161,7 @@ class Meter:
         pass
 
     def stop(self):
-        return Energy(100.0, 1.0, "wall meter")
+        return EnergyReading(100.0, 1.0, "wall meter")
 
 
 def test_every_probe_file_is_in_the_plan(cpu):

@@ -156,16 +156,16 @@ def test_runs_that_do_not_belong_together_are_refused(made, gpu):
         engine_fit.fit([replace(found, configs={})], gpu, "hf-graph", "a CPU")
 
 
-# --- hosts and their paces
+# --- hosts and their launch latencies
 def at(found, launch_ns, slower):
-    """The same runs on a host that takes so much longer for everything, with or without its pace beside them."""
-    paces = (launch_ns * slower,) * 3 if launch_ns else ()
+    """The same runs on a host that takes so much longer for everything, with its launch latency beside them or not."""
+    latencies = (launch_ns * slower,) * 3 if launch_ns else ()
     made = [
         replace(
             r,
             ttft_ns=tuple(round(slower * t) for t in r.ttft_ns),
             step_ns=tuple(tuple(round(slower * t) for t in each) for each in r.step_ns),
-            launch_ns=paces,
+            launch_ns=latencies,
         )
         for r in found.runs
     ]
@@ -202,7 +202,7 @@ def test_predictions_follow_the_launch_latency(made, gpu, tmp_path):
     artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(profile), {}, inputs))
     for run in at(found, 8000.0, 1.7).runs:
         model = describe(dict(CONFIGS[run.model]), run.model, run.model)
-        p = predict(model, gpu, "hf-eager", run.scenario, Options(launch_ns=run.tpot_pace_ns))
+        p = predict(model, gpu, "hf-eager", run.scenario, Options(launch_ns=run.tpot_launch_ns))
         assert p.decode.seconds == pytest.approx(run.tpot_s, rel=0.05)
         assert p.decode.low_s < run.tpot_s < p.decode.high_s
 

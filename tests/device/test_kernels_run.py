@@ -17,7 +17,7 @@ import chip  # noqa: E402
 from chip import artifact, cli, ops  # noqa: E402
 from chip.cli import kernels_text  # noqa: E402
 from chip.kernels import attempt, bench, build, catalog, check, plans, tiles, tune  # noqa: E402
-from chip.kernels.subjects import Subject, Variant, subject  # noqa: E402
+from chip.kernels.subjects import KernelSubject, Variant, subject  # noqa: E402
 from chip.kernels.triton import decode_attention, rows, softmax  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
 from chip.types import ChipError  # noqa: E402
@@ -134,7 +134,7 @@ def test_what_tuning_finds_is_kept_for_every_later_call(tmp_path, monkeypatch):
     monkeypatch.setattr(plans, "TUNED", tmp_path / "plans.json")
     (tmp_path / "plans.json").write_text("{}")
     plans._kept.cache_clear()
-    rule, best = plans.plan("softmax", 4000, 2), plans.Plan(1, 16, chunk=512, held=True, evict="")
+    rule, best = plans.plan("softmax", 4000, 2), plans.LaunchPlan(1, 16, chunk=512, held=True, evict="")
     s, op = subject("softmax", CPU), ops.build("softmax", {"rows": 8, "cols": 4000, "dtype": "bf16"})
     monkeypatch.setattr(plans, "candidates", lambda kernel, cols: [rule, best])
     tune.keep(s, op, [{"config": "broken", "reason": "why"}, {"config": str(best), "p50_s": 1e-3}])
@@ -194,7 +194,7 @@ def test_bench_measurements_are_what_roofline_reads(tmp_path, capsys):
 
 # -- the check catches what it should ---------------------------------------------------------------------------------
 def broken(call):
-    return Subject("softmax", softmax, (Variant("ours", call),))
+    return KernelSubject("softmax", softmax, (Variant("ours", call),))
 
 
 def right(x, out):
@@ -284,7 +284,7 @@ def test_ours_is_held_against_the_best_of_the_others():
             result = softmax.native(x)
         return result
 
-    s = Subject("softmax", softmax, (Variant("slow", slow),))
+    s = KernelSubject("softmax", softmax, (Variant("slow", slow),))
     op = ops.build("softmax", {"rows": 64, "cols": 64, "dtype": "fp32"})
     native, ours = bench.bench(s, op, CPU, None, bench.QUICK)
     assert (native.measurement.implementation, ours.measurement.implementation) == ("torch", "slow")
@@ -296,7 +296,7 @@ def test_ours_is_held_against_the_best_of_the_others():
 
 
 def test_a_variant_that_fails_is_a_record():
-    s = Subject("softmax", softmax, (Variant("ours", lambda x, out=None: 1 / 0),))
+    s = KernelSubject("softmax", softmax, (Variant("ours", lambda x, out=None: 1 / 0),))
     op = ops.build("softmax", {"rows": 4, "cols": 4, "dtype": "fp32"})
     _, ours = bench.bench(s, op, CPU, None, bench.QUICK)
     assert ours.measurement.status == "failed"

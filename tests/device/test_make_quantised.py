@@ -49,7 +49,7 @@ def test_chip_answers_with_the_bytes_that_were_written(tmp_path, form, name, cha
     folder, _, total = made(tmp_path, form, name=name, **changes)
     d = library.find(str(folder))
     assert d.dtype == {"w4a16": "int4", "awq": "int4", "w8a8": "w8a8"}.get(form, "fp8")
-    assert d.weight_bytes(replace(precision(d.dtype), own=True)) == pytest.approx(total, rel=0.01)
+    assert d.weight_bytes(replace(precision(d.dtype), per_layer=True)) == pytest.approx(total, rel=0.01)
 
 
 def test_tensors_have_the_shapes_of_the_format(tmp_path):

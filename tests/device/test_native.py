@@ -17,11 +17,11 @@ from tiny_models import TEMPLATE, bundled, save_folder  # noqa: E402
 import chip  # noqa: E402
 from chip import artifact, cli  # noqa: E402
 from chip.run.native import batch, graphs, pages, sampler, spec, weights  # noqa: E402
-from chip.run.native.engine import Engine, Settings  # noqa: E402
+from chip.run.native.engine import NativeEngine, NativeSettings  # noqa: E402
 from chip.run.native.graphs import size_for  # noqa: E402
 from chip.run.native.launches import LAUNCHES, Launches  # noqa: E402
-from chip.run.native.requests import Request, Sampling  # noqa: E402
-from chip.run.native.scheduler import Scheduler, Share  # noqa: E402
+from chip.run.native.requests import NativeRequest, SamplingParams  # noqa: E402
+from chip.run.native.scheduler import Scheduler, StepShare  # noqa: E402
 from chip.run.native.stream import TextStream  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
@@ -69,7 +69,7 @@ def saved(tmp_path_factory):
 
 def engine_of(folder, config, **settings):
     kept = {"kernels": "torch", "dtype": "fp32", "device": "cpu", "max_context": 128, **settings}
-    return Engine(config, "config.json", Settings(**kept), folder)
+    return NativeEngine(config, "config.json", NativeSettings(**kept), folder)
 
 
 def prompts(lengths=LENGTHS, vocab=256, seed=2):
@@ -78,7 +78,7 @@ def prompts(lengths=LENGTHS, vocab=256, seed=2):
 
 
 def generated(engine, sampling=None, which=None):
-    requests = [Request(f"r{i}", p, sampling or Sampling(OUTPUT)) for i, p in enumerate(which or prompts())]
+    requests = [NativeRequest(f"r{i}", p, sampling or SamplingParams(OUTPUT)) for i, p in enumerate(which or prompts())]
     engine.run(requests)
     return [r.output for r in requests], requests
 
@@ -99,17 +99,19 @@ def test_greedy_tokens_and_logits_are_those_of_transformers(saved, name):
     said, _ = generated(engine)
     for prompt, tokens in zip(prompts(), said):
         assert tokens == by_hf(model, prompt)
-    request = Request("one", prompts()[2])
+    request = NativeRequest("one", prompts()[2])
     engine.allocator.grow(request.table, 40)
     with torch.inference_mode():
-        ours = engine.decoder.logits(batch.build([Share(request, 40)], engine.settings.page_tokens, engine.device))
+        ours = engine.decoder.logits(batch.build([StepShare(request, 40)], engine.settings.page_tokens, engine.device))
         theirs = model(torch.tensor([request.prompt])).logits[:, -1]
     assert float((ours - theirs).abs().max()) < 1e-4
     assert float(theirs.abs().max()) > 1  # so that 1e-4 says something
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-0.6b"])
-@pytest.mark.parametrize("sampling", [Sampling(OUTPUT), Sampling(OUTPUT, temperature=0.8, top_k=40, top_p=0.9, seed=5)])
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(OUTPUT), SamplingParams(OUTPUT, temperature=0.8, top_k=40, top_p=0.9, seed=5)]
+)
 def test_batching_paging_chunking_and_preemption_change_no_token(saved, name, sampling):
     _, folder, config = saved(name)
     alone = [generated(engine_of(folder, config), sampling, [p])[0][0] for p in prompts()]
@@ -128,7 +130,7 @@ def test_batching_paging_chunking_and_preemption_change_no_token(saved, name, sa
 def test_a_request_that_joins_late_changes_nobody(saved):
     _, folder, config = saved("llama-3.1-8b")
     engine = engine_of(folder, config, max_step_tokens=8)
-    first, second = (Request(str(i), p, Sampling(OUTPUT)) for i, p in enumerate(prompts((12, 21))))
+    first, second = (NativeRequest(str(i), p, SamplingParams(OUTPUT)) for i, p in enumerate(prompts((12, 21))))
     engine.add(first)
     for _ in range(4):
         engine.step()
@@ -141,9 +143,9 @@ def test_a_request_that_joins_late_changes_nobody(saved):
 def test_a_step_mixes_decodes_and_chunks(saved):
     _, folder, config = saved("llama-3.1-8b")
     engine = engine_of(folder, config, max_step_tokens=8)
-    engine.add(Request("short", prompts((3,))[0], Sampling(OUTPUT)))
+    engine.add(NativeRequest("short", prompts((3,))[0], SamplingParams(OUTPUT)))
     engine.step()
-    engine.add(Request("long", prompts((30,))[0], Sampling(OUTPUT)))
+    engine.add(NativeRequest("long", prompts((30,))[0], SamplingParams(OUTPUT)))
     shares = engine.scheduler.next_step()
     assert [(s.request.name, s.new, s.samples) for s in shares] == [("short", 1, True), ("long", 7, False)]
     made = batch.build(shares, engine.settings.page_tokens, engine.device)
@@ -160,7 +162,7 @@ def test_an_end_token_ends_unless_it_is_ignored(saved):
     cut, requests = generated(engine_of(folder, ended))
     assert cut[0] == said[0][: first + 1]
     assert requests[0].finish == "stop"
-    assert generated(engine_of(folder, ended), Sampling(OUTPUT, ignore_eos=True))[0] == said
+    assert generated(engine_of(folder, ended), SamplingParams(OUTPUT, ignore_eos=True))[0] == said
 
 
 def test_tied_heads_biases_and_norms_are_where_the_family_has_them():
@@ -199,7 +201,7 @@ def test_random_weights_are_drawn_once_and_never_zero():
 def test_draws_follow_the_distribution():
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0, 1.5]])
     counts = torch.zeros(5)
-    request = Request("r", (1,), Sampling(temperature=0.7, seed=11))
+    request = NativeRequest("r", (1,), SamplingParams(temperature=0.7, seed=11))
     for _ in range(4000):
         counts[int(sampler.choose(logits, [request]))] += 1
     want = torch.softmax(logits[0] / 0.7, 0)
@@ -210,15 +212,19 @@ def test_draws_follow_the_distribution():
                                            ({"top_k": 3, "top_p": 0.99}, {0, 1, 4}), ({"top_k": 1}, {0})])  # fmt: skip
 def test_cuts_keep_the_likeliest(cut, kept):
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0, 1.5]])
-    request = Request("r", (1,), Sampling(temperature=1.0, seed=1, **cut))
+    request = NativeRequest("r", (1,), SamplingParams(temperature=1.0, seed=1, **cut))
     assert {int(sampler.choose(logits, [request])) for _ in range(400)} == kept
 
 
 def test_a_row_is_drawn_alike_in_any_batch():
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(4))
-    settings = (Sampling(temperature=0.9, seed=1), Sampling(), Sampling(temperature=1.3, top_p=0.8, seed=2))
-    many = sampler.choose(logits, [Request(str(i), (1,), s) for i, s in enumerate(settings)])
-    each = [int(sampler.choose(logits[i : i + 1], [Request("r", (1,), s)])) for i, s in enumerate(settings)]
+    settings = (
+        SamplingParams(temperature=0.9, seed=1),
+        SamplingParams(),
+        SamplingParams(temperature=1.3, top_p=0.8, seed=2),
+    )
+    many = sampler.choose(logits, [NativeRequest(str(i), (1,), s) for i, s in enumerate(settings)])
+    each = [int(sampler.choose(logits[i : i + 1], [NativeRequest("r", (1,), s)])) for i, s in enumerate(settings)]
     assert many.tolist() == each
 
 
@@ -240,7 +246,7 @@ def test_pages_are_handed_out_once_and_all_come_back():
 def test_the_oldest_always_goes_on():
     scheduler = Scheduler(pages.Allocator(5, 4), 16, 8, 64)
     for i in range(3):
-        scheduler.add(Request(str(i), (1,) * 6, Sampling(10)))
+        scheduler.add(NativeRequest(str(i), (1,) * 6, SamplingParams(10)))
     order = []
     for _ in range(200):
         shares = scheduler.next_step()
@@ -270,7 +276,9 @@ class OnCpu(graphs.Captured):
             to.copy_(new)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(OUTPUT), Sampling(OUTPUT, temperature=0.9, top_p=0.9, seed=3)])
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(OUTPUT), SamplingParams(OUTPUT, temperature=0.9, top_p=0.9, seed=3)]
+)
 @pytest.mark.parametrize("settings", [{"max_context": 64}, TIGHT])
 def test_steps_that_feed_themselves_say_the_same(saved, monkeypatch, sampling, settings):
     """Positions, pages and tokens move on within the step; requests come, go and are preempted around it."""
@@ -492,13 +500,21 @@ def test_weights_that_are_not_whole_are_one_line(saved, tmp_path, harm, says):
 @pytest.mark.parametrize(
     ("request_", "settings", "says"),
     [
-        (Request("a", (1,) * 100, Sampling(100)), {}, "a: prompt 100 + output 100 tokens exceed the context of 128"),
-        (Request("a", (1,) * 60, Sampling(40)), {"kv_tokens": 64}, "a: 100 tokens exceed the KV cache of 64"),
-        (Request("a", ()), {}, "a: the prompt is empty"),
-        (Request("a", (300,)), {}, "a: token 300 is not in the vocabulary of 256"),
-        (Request("a", (1,), Sampling(0)), {}, "max_tokens must be at least 1"),
-        (Request("a", (1,), Sampling(temperature=-1)), {}, "temperature must be between 0 and 100"),
-        (Request("a", (1,), Sampling(top_p=0)), {}, "top_p must be above 0"),
+        (
+            NativeRequest("a", (1,) * 100, SamplingParams(100)),
+            {},
+            "a: prompt 100 + output 100 tokens exceed the context of 128",
+        ),
+        (
+            NativeRequest("a", (1,) * 60, SamplingParams(40)),
+            {"kv_tokens": 64},
+            "a: 100 tokens exceed the KV cache of 64",
+        ),
+        (NativeRequest("a", ()), {}, "a: the prompt is empty"),
+        (NativeRequest("a", (300,)), {}, "a: token 300 is not in the vocabulary of 256"),
+        (NativeRequest("a", (1,), SamplingParams(0)), {}, "max_tokens must be at least 1"),
+        (NativeRequest("a", (1,), SamplingParams(temperature=-1)), {}, "temperature must be between 0 and 100"),
+        (NativeRequest("a", (1,), SamplingParams(top_p=0)), {}, "top_p must be above 0"),
     ],
 )
 def test_a_request_that_cannot_be_served_is_one_line(saved, request_, settings, says):
@@ -569,14 +585,14 @@ def test_many_requests_are_kept_as_they_finish(folder, tmp_path, capsys):
 def test_what_had_finished_survives_an_interrupt(folder, tmp_path, capsys, monkeypatch):
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     file.write_text('{"tokens": [7], "max_tokens": 2, "name": "short"}\n{"tokens": [8], "name": "long"}\n')
-    step = Engine.step
+    step = NativeEngine.step
 
     def interrupted(self):
         if self.steps == 4:
             raise KeyboardInterrupt
         return step(self)
 
-    monkeypatch.setattr(Engine, "step", interrupted)
+    monkeypatch.setattr(NativeEngine, "step", interrupted)
     words = ["generate", str(folder), "--requests", str(file), "-o", str(out), "--ignore-eos", "--device", "cpu"]
     assert cli.main([*words, "--json"]) == 130
     told = capsys.readouterr()

@@ -10,9 +10,9 @@ pytest.importorskip("transformers")
 from tiny_models import bundled  # noqa: E402
 
 from chip.run.native import batch, spec, weights  # noqa: E402
-from chip.run.native.engine import Engine, Settings  # noqa: E402
-from chip.run.native.requests import Request, Sampling  # noqa: E402
-from chip.run.native.scheduler import Share  # noqa: E402
+from chip.run.native.engine import NativeEngine, NativeSettings  # noqa: E402
+from chip.run.native.requests import NativeRequest, SamplingParams  # noqa: E402
+from chip.run.native.scheduler import StepShare  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -59,7 +59,7 @@ def models():
     return of
 
 
-class OfModel(weights.Source):
+class OfModel(weights.WeightSource):
     def __init__(self, model):
         self.held = dict(model.state_dict())
 
@@ -70,7 +70,7 @@ class OfModel(weights.Source):
 def engine_of(model, **settings):
     _, _, loaded, raw = model
     kept = {"dtype": "bf16", "device": "cuda:0", "max_context": 512, "max_rows": 16, "kv_tokens": 8192, **settings}
-    return Engine(raw, "config", Settings(**kept), loaded=loaded)
+    return NativeEngine(raw, "config", NativeSettings(**kept), loaded=loaded)
 
 
 def prompts(lengths, seed=4):
@@ -84,13 +84,13 @@ def test_logits_are_as_near_to_fp32_as_transformers_own(models, name, kernels):
     high, low, _, _ = models(name)
     engine = engine_of(models(name), kernels=kernels)
     for prompt in prompts((5, 64, 130, 300)):
-        request = Request("one", prompt)
+        request = NativeRequest("one", prompt)
         engine.allocator.grow(request.table, len(prompt))
         with torch.inference_mode():
             ids = torch.tensor([prompt], device="cuda")
             want, theirs = high(ids).logits[0, -1], low(ids).logits[0, -1].float()
             for new in (len(prompt) - 2, 1, 1):  # a chunk, then two decode steps
-                shares = [Share(request, new)]
+                shares = [StepShare(request, new)]
                 ours = engine.decoder.logits(batch.build(shares, engine.settings.page_tokens, engine.device))
                 request.computed += new
         error, allowed = float((ours[0].float() - want).abs().max()), 2 * float((theirs - want).abs().max())
@@ -100,7 +100,7 @@ def test_logits_are_as_near_to_fp32_as_transformers_own(models, name, kernels):
 
 def said(engine, lengths=(3, 70, 200, 33), sampling=None):
     """Four requests that decode together: a batch size that has a graph, so that no product gets other rows."""
-    requests = [Request(str(i), p, sampling or Sampling(20)) for i, p in enumerate(prompts(lengths))]
+    requests = [NativeRequest(str(i), p, sampling or SamplingParams(20)) for i, p in enumerate(prompts(lengths))]
     engine.run(requests)
     return [r.output for r in requests]
 
@@ -113,7 +113,7 @@ def test_graphs_and_early_starts_change_no_token(models, kernels):
     early = engine_of(model, kernels=kernels)
     assert said(early) == plain
     assert said(early) == plain  # counters and workspaces are as they were
-    drawn = Sampling(20, temperature=0.8, top_p=0.9, seed=7)
+    drawn = SamplingParams(20, temperature=0.8, top_p=0.9, seed=7)
     assert said(early, sampling=drawn) == said(engine_of(model, kernels=kernels, graphs=False), sampling=drawn)
 
 

@@ -17,7 +17,7 @@ from chip.kernels.subjects import subject  # noqa: E402
 from chip.kernels.triton import language  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
 from chip.run.native import spec  # noqa: E402
-from chip.run.native.own_launches import Setting, candidates, compile_ahead  # noqa: E402
+from chip.run.native.own_launches import LaunchSetting, candidates, compile_ahead  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 needs_triton = pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="Triton is not installed")
@@ -82,7 +82,7 @@ def test_triton_kernels_compile_for_the_cards_they_serve(arch, tmp_path):
 
 
 # -- who may serve ----------------------------------------------------------------------------------------------------
-SPEC = spec.DecoderSpec("llama", 4096, 14336, 32, 32, 8, 128, 128256, 8192, 1e-5, spec.Rope())
+SPEC = spec.DecoderSpec("llama", 4096, 14336, 32, 32, 8, 128, 128256, 8192, 1e-5, spec.RopeSpec())
 
 
 def test_a_card_before_hopper_is_served_by_the_mma_rung():
@@ -94,7 +94,7 @@ def test_a_card_before_hopper_is_served_by_the_mma_rung():
 
 def test_pages_that_attention_cannot_take_are_said():
     (own,) = candidates("decode_attention", "triton")
-    why = own.unusable(Setting(SPEC, torch.bfloat16, torch.device("cpu"), 24))
+    why = own.unusable(LaunchSetting(SPEC, torch.bfloat16, torch.device("cpu"), 24))
     assert why == "pages of 24 tokens; it takes powers of two from 16 on"
 
 
@@ -187,7 +187,7 @@ def test_only_what_a_card_runs_is_compiled_for_it(monkeypatch, capability, compi
     asked = []
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(build, "compile_all", lambda stems, arch: asked.append(stems))
-    setting = Setting(SPEC, torch.bfloat16, torch.device("cuda:0"), 64)
+    setting = LaunchSetting(SPEC, torch.bfloat16, torch.device("cuda:0"), 64)
     compile_ahead(setting)
     assert asked == ([compiled] if compiled else [])
     assert setting.overlaps == (capability >= (9, 0) and language.overlapped is not None)

@@ -15,7 +15,7 @@ from chip.cli import profile as command  # noqa: E402
 from chip.measure import build, profile, suites  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
 
-SETTINGS = profile.Settings(runs=5, noise=1.0, max_s=2.0, warm_s=0.0, cpu_cold_bytes=2**20)
+SETTINGS = profile.ProfileSettings(runs=5, noise=1.0, max_s=2.0, warm_s=0.0, cpu_cold_bytes=2**20)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_one_operator(capsys, cpu, tmp_path):
 
 
 def test_records_say_all_they_should(cpu):
-    (case,) = profile.name_cases([suites.Case(ops.build("gelu", {"rows": 64, "cols": 64, "dtype": "fp32"}))], cpu)
+    (case,) = profile.name_cases([suites.SuiteCase(ops.build("gelu", {"rows": 64, "cols": 64, "dtype": "fp32"}))], cpu)
     found = list(profile.profile_case(case, cpu, profile.contexts(cpu), SETTINGS))
     assert [m.context for m in found] == ["cold", "hot", "host"]
     for m in found:
@@ -216,7 +216,7 @@ def test_the_matrices_of_a_model_join_the_gemm_suite():
 
 def test_above_the_physical_limit_is_an_error_not_a_record(cpu):
     op = ops.build("linear", {"m": 8192, "n": 8192, "k": 8192})
-    gpu = replace(cpu, kind="cuda", compute_capability="9.0", units=132, boost_hz=1.98e9)
+    gpu = replace(cpu, kind="cuda", compute_capability="9.0", sm_count=132, boost_hz=1.98e9)
     assert "above the physical limit" in profile.impossible(op, 1e-4, gpu, None)
     assert profile.impossible(op, 2e-3, gpu, None) == ""
 
@@ -288,7 +288,7 @@ def test_a_span_takes_more_buffers(cpu):
     """Address translation misses once buffers lie far apart, as the weights of a large model do."""
     op = ops.build("add", {"rows": 64, "cols": 1024, "dtype": "fp32"})
     few, many = (
-        next(profile.profile_case(suites.Case(op, "torch"), cpu, ["cold"], replace(SETTINGS, span_bytes=span)))
+        next(profile.profile_case(suites.SuiteCase(op, "torch"), cpu, ["cold"], replace(SETTINGS, span_bytes=span)))
         for span in (0.0, 200 * op.cost().bytes)
     )
     sets = [int(m.method.split(" buffer set")[0].rpartition(" ")[2]) for m in (few, many)]

@@ -44,7 +44,7 @@ def tensor_bytes(model):
 
 def answered(raw):
     d = describe(raw, "it", "it")
-    return d.weight_bytes(replace(precision(d.dtype), own=True))
+    return d.weight_bytes(replace(precision(d.dtype), per_layer=True))
 
 
 @pytest.mark.parametrize(

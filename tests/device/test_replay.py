@@ -18,8 +18,8 @@ from chip.measure.device import open_device  # noqa: E402
 from chip.measure.recorder import Recorder  # noqa: E402
 from chip.measure.replay import pool  # noqa: E402
 from chip.measure.replay.arguments import PITCH, lookup, rotating  # noqa: E402
-from chip.measure.replay.unit import Settings  # noqa: E402
-from chip.measure.timer import StopRule  # noqa: E402
+from chip.measure.replay.unit import ReplaySettings  # noqa: E402
+from chip.measure.stopping import StopRule  # noqa: E402
 from chip.replay import gemm, results, signatures  # noqa: E402
 from chip.replay.rotation import Rotation  # noqa: E402
 from chip.traces import Kernel, Operator, TensorArg, Trace  # noqa: E402
@@ -104,7 +104,7 @@ def test_a_step_that_asks_whether_it_is_captured_is_recorded_as_the_graph_runs_i
         return torch.neg(x) if torch.cuda.is_current_stream_capturing() else torch.abs(x)
 
     blank = Trace("m", "", "forward", 0, 0, "fp32", "", "", (), (), ())
-    trace = capture.capture(capture.Subject(step, graph=graph), open_device("cpu"), blank)
+    trace = capture.capture(capture.CaptureSubject(step, graph=graph), open_device("cpu"), blank)
     assert [o.name for o in trace.operators] == ["aten::neg" if graph else "aten::abs"]
     assert not torch.cuda.is_current_stream_capturing()
 
@@ -234,9 +234,9 @@ def unit(key):
 
 
 def replay_all(units, command, journal, header, limit_s=1.0):
-    workers = pool.Pool(command, journal.with_suffix(".log"))
+    workers = pool.WorkerPool(command, journal.with_suffix(".log"))
     try:
-        return pool.replay_units(units, workers, pool.Journal(journal, header), Settings(), limit_s)
+        return pool.replay_units(units, workers, pool.ReplayJournal(journal, header), ReplaySettings(), limit_s)
     finally:
         workers.stop()
 
@@ -261,7 +261,7 @@ def test_a_crash_or_a_hang_costs_one_kernel_and_the_run_resumes(tmp_path, monkey
 
 
 def test_a_worker_started_ahead_is_waited_for_when_it_is_needed(tmp_path):
-    workers = pool.Pool([sys.executable, "-c", FRAGILE], tmp_path / "there" / "log")
+    workers = pool.WorkerPool([sys.executable, "-c", FRAGILE], tmp_path / "there" / "log")
     begun = workers.start()
     assert workers.wait() is begun
     assert workers.ask({"units": []}, 10.0) == {"units": []}
@@ -272,7 +272,7 @@ def test_a_worker_started_ahead_is_waited_for_when_it_is_needed(tmp_path):
 
 
 def test_the_sequence_gets_a_process_that_has_not_profiled(tmp_path):
-    workers = pool.Pool([sys.executable, "-c", FRAGILE], tmp_path / "log", spare=True)
+    workers = pool.WorkerPool([sys.executable, "-c", FRAGILE], tmp_path / "log", spare=True)
     first = workers.wait()
     spare = workers.spare
     assert spare is not None

@@ -13,7 +13,7 @@ from chip.measure.kineto import Looked, passes  # noqa: E402
 from chip.measure.recorder import Recorder  # noqa: E402
 from chip.measure.replay import cublas, cudart  # noqa: E402
 from chip.measure.replay.sequence import replay_sequence  # noqa: E402
-from chip.measure.replay.unit import Settings, replay_units  # noqa: E402
+from chip.measure.replay.unit import ReplaySettings, replay_units  # noqa: E402
 from chip.replay import gemm, signatures  # noqa: E402
 from chip.replay.sequence import sequence_of  # noqa: E402
 from chip.traces import Trace  # noqa: E402
@@ -73,7 +73,7 @@ def test_a_step_is_recorded_and_every_kernel_replayed(graph):
             torch.softmax(torch.relu(x @ w.t()) @ v.t(), -1)
 
     with torch.inference_mode():
-        trace = capture.capture(capture.Subject(step, graph=graph), device, BLANK)
+        trace = capture.capture(capture.CaptureSubject(step, graph=graph), device, BLANK)
     assert trace.source == ("graph" if graph else "eager")
     assert "graph" in trace.timings
     workload = signatures.workload_of(trace)
@@ -81,7 +81,7 @@ def test_a_step_is_recorded_and_every_kernel_replayed(graph):
     assert all(s.tier for s in workload.signatures)
     assert {s.tier for s in workload.signatures} >= {2, 3}
     units = signatures.units_of(workload)
-    alone = [kernel for kernels in replay_units(units, device, Settings(runs=20)) for kernel in kernels]
+    alone = [kernel for kernels in replay_units(units, device, ReplaySettings(runs=20)) for kernel in kernels]
     for found, member in zip(alone, (m for unit in units for m in unit.members)):
         assert found.status == "ok", found.reason
         assert found.name == member.kernel.name

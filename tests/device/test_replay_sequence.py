@@ -20,9 +20,9 @@ from chip.measure.device import Device, open_device  # noqa: E402
 from chip.measure.recorder import Recorder, is_bookkeeping  # noqa: E402
 from chip.measure.replay import pool, sequence, unit  # noqa: E402
 from chip.measure.replay.arguments import written  # noqa: E402
-from chip.measure.replay.sequence import Step, replay_sequence  # noqa: E402
-from chip.measure.replay.unit import Settings, replay_units  # noqa: E402
-from chip.measure.timer import StopRule  # noqa: E402
+from chip.measure.replay.sequence import ReplayStep, replay_sequence  # noqa: E402
+from chip.measure.replay.unit import ReplaySettings, replay_units  # noqa: E402
+from chip.measure.stopping import StopRule  # noqa: E402
 from chip.replay import results, signatures, tiers  # noqa: E402
 from chip.replay.chrome import DeviceEvent  # noqa: E402
 from chip.replay.results import Replayed  # noqa: E402
@@ -148,7 +148,7 @@ def step_of_layers():
 
 def alone(trace):
     units = signatures.units_of(signatures.workload_of(trace))
-    found = replay_units(units, DEVICE, Settings(runs=20))
+    found = replay_units(units, DEVICE, ReplaySettings(runs=20))
     return [kernel for kernels in found for kernel in kernels]
 
 
@@ -156,7 +156,7 @@ def all_ok(trace):
     return [Replayed(s.key, "ok", "", s.kernel.name, "", (5,)) for s in signatures.workload_of(trace).signatures]
 
 
-class Watched(Step):
+class Watched(ReplayStep):
     """Keeps what each call made."""
 
     def run(self):
@@ -189,7 +189,7 @@ def test_what_is_heavy_rests_before_it_is_looked_at(share, load, rested, monkeyp
     rests = []
     monkeypatch.setattr(timing, "rest", rests.append)
     first, *_ = signatures.units_of(signatures.workload_of(step_of_layers()))
-    ((found,),) = replay_units([replace(first, share=share)], DEVICE, Settings(runs=20, load=load))
+    ((found,),) = replay_units([replace(first, share=share)], DEVICE, ReplaySettings(runs=20, load=load))
     assert found.status == "ok"
     assert bool(rests) is rested
 
@@ -197,10 +197,10 @@ def test_what_is_heavy_rests_before_it_is_looked_at(share, load, rested, monkeyp
 def test_a_unit_that_cannot_run_says_why_and_costs_no_other():
     good, bad, *_ = signatures.units_of(signatures.workload_of(step_of_layers()))
     bad = replace(bad, operator=replace(bad.operator, name="aten::no_such"))
-    first, second = replay_units([bad, good], DEVICE, Settings(runs=20))
+    first, second = replay_units([bad, good], DEVICE, ReplaySettings(runs=20))
     assert "aten::no_such" in first
     assert second[0].status == "ok"
-    assert replay_units([bad], DEVICE, Settings(runs=20)) == [first]
+    assert replay_units([bad], DEVICE, ReplaySettings(runs=20)) == [first]
 
 
 def test_in_the_sequence_each_kernel_follows_those_of_the_model():
@@ -264,14 +264,14 @@ def test_an_empty_tensor_has_a_place():
     trace = recorded(lambda: torch.cat([x[:0], torch.empty(0, 8), x]))
     assert [t.offset_bytes for t in trace.operators[0].tensors] == [0, 0, 0]
     with torch.inference_mode():
-        Step(sequence_of(trace, all_ok(trace)), DEVICE).run()
+        ReplayStep(sequence_of(trace, all_ok(trace)), DEVICE).run()
 
 
 def test_memory_is_let_go_after_its_last_use():
     made = sequence_of(trace := step_of_layers(), all_ok(trace))
     held = []
 
-    class Counted(Step):
+    class Counted(ReplayStep):
         def _call(self, call, made):
             held.append(len(made))
             return super()._call(call, made)
@@ -292,7 +292,7 @@ def test_what_a_step_changes_in_place_is_set_back():
     made = sequence_of(trace := recorded(decode), all_ok(trace))
     assert [written(o) for o in made.operators] == [{0}, {0}]
     with torch.inference_mode():
-        step = Step(made, DEVICE)
+        step = ReplayStep(made, DEVICE)
         assert len(step.saved) == 2
         for _ in range(6):
             step.restore()
@@ -309,7 +309,7 @@ def test_a_call_that_failed_alone_is_left_out_and_its_result_is_random():
     _, placed = replay_sequence(made, DEVICE)
     assert len(placed) == 3
     with torch.inference_mode():
-        assert len(Step(made, DEVICE).given) == 4  # the input, and what each neg would have made
+        assert len(ReplayStep(made, DEVICE).given) == 4  # the input, and what each neg would have made
 
 
 def test_another_kernel_in_between_does_not_shift_the_others():
@@ -391,7 +391,7 @@ def in_places(tmp_path, answer):
     replay = results.Replay("m", "made up", "producer", 1, 5, tuple(all_ok(trace)))
     workers, journal = Workers(answer), tmp_path / "replay.jsonl"
     again = [
-        cli.command("replay")._in_places(trace, replay, workers, pool.Journal(journal, {"source": "x"}))
+        cli.command("replay")._in_places(trace, replay, workers, pool.ReplayJournal(journal, {"source": "x"}))
         for _ in range(2)
     ]
     assert workers.asked == 1  # the second found it in the journal

@@ -8,10 +8,10 @@ torch = pytest.importorskip("torch")
 
 from chip.cli.bench_text import idle_story, render  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
-from chip.measure.energy import Energy, NoProbe, NotAvailable, idle_watts  # noqa: E402
+from chip.measure.energy import EnergyReading, NoProbe, NotAvailable, idle_watts  # noqa: E402
 from chip.run import busy, energy  # noqa: E402
 from chip.run.busy import Look  # noqa: E402
-from chip.run.clock import Samples  # noqa: E402
+from chip.run.clock import RunSamples  # noqa: E402
 from chip.runs import Run  # noqa: E402
 from chip.types import Scenario  # noqa: E402
 
@@ -22,7 +22,7 @@ CUDNN = ("ampere_gemm", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop")
 def samples(first_ms, later_ms, steps=20, repeats=3):
     warm = (later_ms * MS,) * 2 + (first_ms * MS,) * (steps - 2)
     each = [warm, *[(later_ms * MS,) * steps] * (repeats - 1)]
-    return Samples([16 * MS] * repeats, each, [16 * MS + sum(e) for e in each])
+    return RunSamples([16 * MS] * repeats, each, [16 * MS + sum(e) for e in each])
 
 
 def test_overlaps_count_once():
@@ -93,7 +93,7 @@ class Meter:
         self.joules = self.seconds = 0.0
 
     def stop(self):
-        return Energy(self.joules, self.seconds, "meter", self.joules * 1.1)
+        return EnergyReading(self.joules, self.seconds, "meter", self.joules * 1.1)
 
 
 class Metered:

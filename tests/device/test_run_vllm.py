@@ -15,11 +15,10 @@ pytest.importorskip("torch")
 
 from chip import runs
 from chip.measure.device import open_device
-from chip.measure.energy import Energy as Measured
-from chip.measure.energy import NotAvailable
+from chip.measure.energy import EnergyReading, NotAvailable
 from chip.run import Job, Lost, get, grid, names, vllm, vllm_worker
 from chip.run.precision import of_run
-from chip.run.vllm_protocol import Worker, ending
+from chip.run.vllm_protocol import VllmWorker, ending
 from chip.types import ChipError, Scenario
 
 STAND_IN = Path(__file__).parent / "stand_in"
@@ -116,8 +115,8 @@ def test_what_ends_a_worker_is_one_line_with_its_log(what, says, monkeypatch, tm
 
 def test_a_killed_worker_costs_one_point_of_a_grid(monkeypatch, tmp_path):
     monkeypatch.setenv("CHIP_ENGINE_STAND_IN", "killed in a step of 3")
-    ledger = grid.Ledger(tmp_path / "runs.json", open_device("cpu"))
-    plan = grid.Plan("vllm", job(), tuple(Scenario(batch, 8, 3) for batch in (2, 3, 4)))
+    ledger = grid.RunsFile(tmp_path / "runs.json", open_device("cpu"))
+    plan = grid.SessionPlan("vllm", job(), tuple(Scenario(batch, 8, 3) for batch in (2, 3, 4)))
     said = []
     found = grid.measure([plan], ledger, 2, said.append)
     assert [r.status for r in found] == ["ok", "failed", "ok"]
@@ -170,7 +169,7 @@ def test_a_config_has_one_folder_for_ever(tmp_path):
 
 def test_a_worker_that_speaks_something_else_is_ended():
     with pytest.raises(Lost, match="answered 'open' with something that is not JSON"):
-        Worker([sys.executable, "-c", "input(); print('hello'); input()"], os.environ, "It").ask(
+        VllmWorker([sys.executable, "-c", "input(); print('hello'); input()"], os.environ, "It").ask(
             "open", time.monotonic() + 60
         )
     assert ending(-11) == "killed by SIGSEGV"
@@ -181,7 +180,7 @@ def test_a_worker_that_speaks_something_else_is_ended():
 def server(monkeypatch):
     monkeypatch.syspath_prepend(str(STAND_IN))
     monkeypatch.delitem(sys.modules, "vllm", raising=False)
-    made = vllm_worker.Server()
+    made = vllm_worker.EngineServer()
     spec = importlib.util.spec_from_file_location("vllm", STAND_IN / "vllm" / "__init__.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "vllm", module)
@@ -218,9 +217,9 @@ def test_repeats_go_on_for_the_meter_and_stop_for_the_clock(server):
     assert len(shorter["tokens"][0]) == 3
 
 
-def test_the_pace_is_looked_at_among_repeats_that_nobody_meters(server, monkeypatch):
-    paces = iter(range(1, 99))
-    monkeypatch.setattr(vllm_worker, "launch_ns", lambda: next(paces))
+def test_the_launch_latency_is_measured_between_repeats_without_a_meter(server, monkeypatch):
+    latencies = iter(range(1, 99))
+    monkeypatch.setattr(vllm_worker, "launch_ns", lambda: next(latencies))
     server.prepare(batch=1, prompt=8, output=6, prompt_ids=[1, 2, 3])
     assert server.repeat(6, 3, least_seconds=0, most_seconds=9)["launch_ns"] == [1, 2, 3, 4]
     assert server.repeat(2, 3, least_seconds=0, most_seconds=9)["launch_ns"] == [5, 6], "would rest the device"
@@ -357,7 +356,7 @@ class Meter:
         pass
 
     def stop(self):
-        return Measured(200.0, 2.0, "a meter", 230.0)
+        return EnergyReading(200.0, 2.0, "a meter", 230.0)
 
 
 def session(**changes):

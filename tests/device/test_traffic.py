@@ -82,7 +82,7 @@ def test_a_worker_that_dies_costs_what_is_left_and_keeps_what_was_done(monkeypat
 def test_equal_blocks_are_equal_tokens(tmp_path):
     from chip.run import vllm_worker
 
-    server = vllm_worker.Server()
+    server = vllm_worker.EngineServer()
 
     class Config:
         def get_vocab_size(self):

@@ -66,7 +66,7 @@ def forks(nursery, monkeypatch, tmp_path):
     from forked import ForkedWorker
 
     monkeypatch.setattr(ForkedWorker, "nursery", nursery, raising=False)
-    monkeypatch.setattr(vllm, "Worker", ForkedWorker)
+    monkeypatch.setattr(vllm, "VllmWorker", ForkedWorker)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
@@ -175,7 +175,7 @@ def test_models_are_warmed_and_run_with_one_import(script, tmp_path):
 
 @pytest.mark.slow
 def test_the_small_models_of_calibrate_are_forks_too(script, tmp_path):
-    done = script("dummies")
+    done = script("calibration")
     assert "do not tell how long the device worked" in done.stderr  # nothing can be fitted without a GPU
     found = runs.read(tmp_path / "out" / "vllm.runs.json")[1].runs
     assert len(found) == sum(len(d.depths) * len(d.points) for d in engines.get("vllm").CALIBRATION)
@@ -198,7 +198,7 @@ def test_the_commands_can_be_read_first(script):
     done = script("--dry")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert lines[0] == "at once: what runs, readme, dummies will start"
+    assert lines[0] == "at once: what runs, readme, calibration will start"
     assert [line.split()[1] for line in lines[1:]] == ["bench"] * 9 + ["calibrate"]
     assert len(script("again", "--dry").stdout.splitlines()) == 3
 

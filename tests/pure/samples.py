@@ -1,4 +1,4 @@
-"""Results of every kind, made up for tests: what the other commands write, with numbers that nobody measured."""
+"""Results of every kind, made up for tests: what the other commands write, with numbers that were not measured."""
 
 import json
 import random

@@ -3,21 +3,21 @@
 import pytest
 
 from chip import codec
-from chip.measure.journal import SCHEMA, Entry, Header, Journal, Outcome, merge
+from chip.measure.journal import SCHEMA, Header, Journal, JournalEntry, Outcome, merge
 from chip.types import Ceiling, ChipError, Curve
 
 HEADER = Header(SCHEMA, "NVIDIA H200", "quick", "2.11.0")
 
 
-def entry(i: int) -> Entry:
+def entry(i: int) -> JournalEntry:
     c = Ceiling(4.2e12, 4.1e12, 4.3e12, "B/s", "copy_", (4.2e12,), 1.98e9, 600.0, 50.0, ("throttled 1/10",))
     k = Curve("x", "B", "y", "B/s", (1.0, 2.0), (3.0, 4.0), "m")
-    return Entry(f"memory/{i}", 0.5, Outcome({f"c{i}": c}, {f"k{i}": k}, missing={f"m{i}": "why"}))
+    return JournalEntry(f"memory/{i}", 0.5, Outcome({f"c{i}": c}, {f"k{i}": k}, missing={f"m{i}": "why"}))
 
 
 def test_outcomes_survive_json():
     e = entry(0)
-    assert codec.from_json(Entry, codec.to_json(e), "journal") == e
+    assert codec.from_json(JournalEntry, codec.to_json(e), "journal") == e
 
 
 def test_merging_keeps_everything():

@@ -366,7 +366,7 @@ def test_show_gpu(run):
     code, out, err = run("show", "a100")
     assert (code, err) == (0, "")
     assert out.startswith(
-        "NVIDIA A100 SXM4 80GB\n  nvidia ampere 8.0, 108 units at 1.41 GHz, 80.0 GiB, L2 40.0 MiB, 400 W\n"
+        "NVIDIA A100 SXM4 80GB\n  nvidia ampere 8.0, 108 SMs at 1.41 GHz, 80.0 GiB, L2 40.0 MiB, 400 W\n"
     )
     assert "\nhbm             2.04 TB/s\n" in out
     assert json.loads(run("show", "a100", "--json")[1])["schema"] == "chip.hardware_spec/1"
@@ -414,6 +414,18 @@ def test_show_a_folder_and_a_file(run, tiny):
 
 
 # --- GPUs described by hand
+
+
+def test_show_json_has_the_measured_ceilings(run, tmp_path):
+    _, out, _ = run("show", "h200")
+    _, document, _ = run("show", "h200", "--json")
+    found = json.loads(document)["measured"]
+    assert all(key in found for key in ("hbm_read", "matmul_bf16"))
+    assert {line.split()[0] for line in out.splitlines() if line} >= set(found)
+    for c in found.values():
+        assert 0 < c["low"] <= c["value"] <= c["high"]
+    (tmp_path / "mine.json").write_text(document)
+    assert run("predict", "gpt2", "--gpu", tmp_path / "mine.json")[0] == 0
 
 
 def test_a_datasheet_edited_by_hand_works(run, tmp_path):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from chip.measure import energy
-from chip.measure.energy import Energy, SampledProbe, each, idle_watts
+from chip.measure.energy import EnergyReading, SampledProbe, each, idle_watts
 
 IDLE_W = 120.0
 STEP_S, TICK = 0.01, 10  # the counter moves at every tenth step, and tells what was drawn until five steps before
@@ -55,7 +55,7 @@ def test_a_short_stretch_is_exact_wherever_the_ticks_fall(monkeypatch, offset, p
     gpu, probe = meter(monkeypatch, offset)
     work, joules = request(gpu, probe, prefill_s, decode_s)
     found = each(probe, work, 0.4, IDLE_W)
-    assert isinstance(found, Energy)
+    assert isinstance(found, EnergyReading)
     assert found.seconds == pytest.approx(prefill_s + decode_s)
     assert found.joules == pytest.approx(joules, rel=0.02)  # a step of idling more or less
     assert found.cross_check_joules is None

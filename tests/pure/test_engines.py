@@ -170,16 +170,19 @@ def test_experts_are_what_each_engine_launches(model):
     """HF sorts, gathers and restores beside the same products; vLLM's kernels are fewer than that, more than one."""
     hf, vllm = engines.get("hf-eager"), engines.get("vllm")
     for decode in (True, False):
-        spelled, fused = (calls_of(model, e.NAME, decode) for e in (hf, vllm))
-        assert (spelled["experts"].kind, spelled["router"].kind) == ("moe_experts_composed", "moe_router_composed")
+        decomposed, fused = (calls_of(model, e.NAME, decode) for e in (hf, vllm))
+        assert (decomposed["experts"].kind, decomposed["router"].kind) == (
+            "moe_experts_composed",
+            "moe_router_composed",
+        )
         assert (fused["experts"].kind, fused["router"].kind) == ("moe_experts", "moe_router")
-        assert spelled["experts"].counted_flops == fused["experts"].counted_flops
-        assert spelled["experts"].cost().bytes > fused["experts"].cost().bytes
+        assert decomposed["experts"].counted_flops == fused["experts"].counted_flops
+        assert decomposed["experts"].cost().bytes > fused["experts"].cost().bytes
         for role in ("experts", "router"):
-            kinds = fused[role].kind, spelled[role].kind
+            kinds = fused[role].kind, decomposed[role].kind
             assert vllm.runs_as(9.0, {})[kinds[0]] == "vllm"
             assert hf.runs_as(9.0, {})[kinds[1]] == "torch"
-            assert 1 < vllm.KERNELS[kinds[0]] < spelled[role].KERNELS
+            assert 1 < vllm.KERNELS[kinds[0]] < decomposed[role].KERNELS
 
 
 def test_a_gated_shared_expert_is_weighed():
@@ -216,7 +219,7 @@ def test_families_without_sdpa_spell_out_their_attention(model, kind):
     assert op.cost().write_bytes == 3 * op.keys * op.kv_heads * 2 * op.head_dim * 2
 
 
-def test_a_window_spares_spelled_out_attention_what_has_left_the_cache():
+def test_a_window_spares_decomposed_out_attention_what_has_left_the_cache():
     d = library.find("gpt-oss-20b")
     program = engines.get("hf-eager").rewrite(body(d, 1, BF16, 1), True, d.architecture)
     kinds = {c.op.window: c.op for b in program.blocks for c in b.calls if c.role == "attention"}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from chip import hardware, ops, points, stats
 from chip.ops.base_time import BaseTime
 from chip.ops.linear import GemmBase, Linear
-from chip.points import Group
-from chip.predict.interpolate import GROWTH, LEAST_SPREAD, TOKEN_NODES, UNKNOWN_SPREAD, Curve, Points, Sheet
+from chip.points import PointGroup
+from chip.predict.interpolate import GROWTH, LEAST_SPREAD, TOKEN_NODES, UNKNOWN_SPREAD, Points, Sheet, TimeCurve
 from chip.types import ChipError
 
 FOLDER = hardware.POINTS / "h200"
@@ -27,7 +27,9 @@ OTHER_KERNEL = 1.0  # a distance in coordinates from which on another kernel run
 
 def made(truth, shapes=GRID, loo=0.02):
     seconds = tuple(truth(op) for op in shapes)
-    return Points(Group("linear", "torch", "cold", "bf16", BASE, tuple(shapes), seconds, (loo,) * len(shapes)), BASE)
+    return Points(
+        PointGroup("linear", "torch", "cold", "bf16", BASE, tuple(shapes), seconds, (loo,) * len(shapes)), BASE
+    )
 
 
 @cache
@@ -114,7 +116,9 @@ def test_the_spread_is_what_the_points_near_by_were_off():
     assert near.seconds(op).spread == pytest.approx(log(1.05))
     assert far.seconds(op).spread == pytest.approx(log(1.3))
     assert made(BASE.seconds, loo=0.0).seconds(op).spread == LEAST_SPREAD
-    nobody = Points(Group("linear", "torch", "cold", "bf16", BASE, tuple(GRID), tuple(map(BASE.seconds, GRID))), BASE)
+    nobody = Points(
+        PointGroup("linear", "torch", "cold", "bf16", BASE, tuple(GRID), tuple(map(BASE.seconds, GRID))), BASE
+    )
     assert nobody.seconds(op).spread == pytest.approx(log(1 + UNKNOWN_SPREAD))
 
 
@@ -168,7 +172,7 @@ TOKENS = st.integers(1, 2**19)
 @given(WIDTHS, TOKENS, st.integers(1, 5000))
 def test_a_curve_never_falls_and_does_not_leap(widths, tokens, more):
     _, found = held("linear (torch, bf16, cold)")
-    curve = Curve(lambda m: Linear(m, *widths), found)
+    curve = TimeCurve(lambda m: Linear(m, *widths), found)
     before, after = curve(tokens), curve(tokens + more)
     assert 0 < before.seconds <= after.seconds * (1 + 1e-12)
     tiles = -(-(tokens + 1) // 64) / -(-tokens // 64)
@@ -182,14 +186,14 @@ def test_every_bundled_curve_rises(name):
     group, found = held(name)
     axis = next(iter(ops.axes(type(group.ops[0]))))
     for op in group.ops[::8]:
-        curve = Curve(lambda n, op=op: replace(op, **{axis: n}), found)
+        curve = TimeCurve(lambda n, op=op: replace(op, **{axis: n}), found)
         times = [curve(n).seconds for n in sorted({round(1.3**i) for i in range(60)} | set(TOKEN_NODES))]
         assert all(b >= a * (1 - 1e-12) for a, b in pairwise(times)), op
 
 
 def test_a_curve_is_near_the_points_it_goes_through():
     group, found = held("linear (torch, bf16, cold)")
-    errors = [abs(Curve(lambda m, o=op: replace(o, m=m), found)(op.m).seconds / s - 1)
+    errors = [abs(TimeCurve(lambda m, o=op: replace(o, m=m), found)(op.m).seconds / s - 1)
               for op, s in list(zip(group.ops, group.seconds))[::10]]  # fmt: skip
     assert stats.median(errors) < 0.03
     assert stats.quantile(errors, 0.9) < 0.1

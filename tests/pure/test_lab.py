@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chip import cli, lab
-from chip.lab import Step, Wanted
+from chip.lab import LabStep, Wanted
 
 
 def wanted(folder="lab", device="cuda:0", **changes):
@@ -62,10 +62,14 @@ def results(steps, folder, **options):
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, pretend):
-    steps = [Step("calibrate", ("calibrate", "0")), Step("bench", ("bench", "130")), Step("report", ("report", "0"))]
+    steps = [
+        LabStep("calibrate", ("calibrate", "0")),
+        LabStep("bench", ("bench", "130")),
+        LabStep("report", ("report", "0")),
+    ]
     with pytest.raises(KeyboardInterrupt):
         results(steps, tmp_path)
-    steps[1] = Step("bench", ("bench", "0"))
+    steps[1] = LabStep("bench", ("bench", "0"))
     assert results(steps, tmp_path) == ["done before", "done", "done"]
     assert results(steps, tmp_path) == ["done before", "done before", "done"], "the report is always anew"
     assert results(steps, tmp_path, restart=True) == ["done"] * 3
@@ -75,20 +79,20 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path, pretend):
 def test_a_failed_step_costs_those_that_need_it(tmp_path, pretend):
     profile = tmp_path / "profile.json"
     steps = [
-        Step("calibrate", ("calibrate", "2")),
-        Step("profile", ("profile", "0"), (profile,)),
-        Step("bench", ("bench", "0")),
+        LabStep("calibrate", ("calibrate", "2")),
+        LabStep("profile", ("profile", "0"), (profile,)),
+        LabStep("bench", ("bench", "0")),
     ]
     found = lab.run(steps, tmp_path, False, lambda text: None)
     assert [d.result for d in found] == ["failed", "left out", "done"]
     assert found[1].why == "needs profile.json, which is not there"
-    steps[0] = Step("calibrate", ("calibrate", "0", str(profile)))
+    steps[0] = LabStep("calibrate", ("calibrate", "0", str(profile)))
     assert results(steps, tmp_path) == ["done", "done", "done before"], "what failed is tried again"
 
 
 def test_other_options_are_another_step(tmp_path, pretend):
-    assert results([Step("bench", ("bench", "0"))], tmp_path) == ["done"]
-    assert results([Step("bench", ("bench", "00"))], tmp_path) == ["done"]
+    assert results([LabStep("bench", ("bench", "0"))], tmp_path) == ["done"]
+    assert results([LabStep("bench", ("bench", "00"))], tmp_path) == ["done"]
 
 
 def test_a_broken_journal_is_named(tmp_path, capsys):
@@ -133,9 +137,9 @@ def test_bad_input_is_one_line(capsys, words, error):
 def test_a_product_that_was_deleted_is_made_again_and_what_rests_on_it(tmp_path, pretend):
     profile, runs, validation = (tmp_path / f"{name}.json" for name in ("profile", "runs", "validation"))
     steps = [
-        Step("calibrate", ("calibrate", "0", str(profile)), makes=(profile,)),
-        Step("bench", ("bench", "0", str(runs)), makes=(runs,)),
-        Step("validate", ("validate", "0", str(validation)), (profile, runs), makes=(validation,)),
+        LabStep("calibrate", ("calibrate", "0", str(profile)), makes=(profile,)),
+        LabStep("bench", ("bench", "0", str(runs)), makes=(runs,)),
+        LabStep("validate", ("validate", "0", str(validation)), (profile, runs), makes=(validation,)),
     ]
     assert results(steps, tmp_path) == ["done"] * 3
     validation.unlink()
@@ -147,8 +151,8 @@ def test_a_product_that_was_deleted_is_made_again_and_what_rests_on_it(tmp_path,
 
 def test_each_deleted_product_counts_although_the_first_step_makes_it_again(tmp_path, pretend):
     shared = tmp_path / "operators.jsonl"
-    steps = [Step("profile", ("profile", "0", str(shared), model), makes=(shared,)) for model in ("a", "b")]
-    steps = [Step(s.name, s.words[:3], makes=s.makes, of=s.words[3]) for s in steps]
+    steps = [LabStep("profile", ("profile", "0", str(shared), model), makes=(shared,)) for model in ("a", "b")]
+    steps = [LabStep(s.name, s.words[:3], makes=s.makes, of=s.words[3]) for s in steps]
     assert results(steps, tmp_path) == ["done", "done"]
     shared.unlink()
     assert results(steps, tmp_path) == ["done", "done"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chip import hardware, links, parallel, stats
-from chip.links import Curve
+from chip.links import LinkCurve
 from chip.types import ChipError
 
 MEASURED = ("a100", "b200", "h100", "h200", "l40s", "rtx-pro-6000-server")
@@ -25,7 +25,7 @@ def test_sizes_left_out_are_interpolated_within_fifteen_percent():
     errors = []
     for c in CURVES:
         for i in range(1, len(c.sizes) - 1):
-            others = Curve(c.sizes[:i] + c.sizes[i + 1 :], c.times_s[:i] + c.times_s[i + 1 :])
+            others = LinkCurve(c.sizes[:i] + c.sizes[i + 1 :], c.times_s[:i] + c.times_s[i + 1 :])
             errors.append(abs(others.at(c.sizes[i])[0] / c.times_s[i] - 1))
     assert len(errors) > 1000
     assert stats.median(errors) < 0.10  # the points are thinned already: each left out is one that was needed

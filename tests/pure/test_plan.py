@@ -6,7 +6,7 @@ import pytest
 
 from chip.cli import main
 from chip.simulate import prices
-from chip.simulate.plan import Choice, _ranked, plan
+from chip.simulate.plan import PlanChoice, _ranked, plan
 from chip.simulate.simulation import simulate
 from chip.types import ChipError
 
@@ -49,7 +49,7 @@ def test_replicas_serve_the_rate_and_cost_follows(found):
 
 def test_intervals_that_overlap_are_ties():
     def choice(gpu, low, rate, high):
-        return Choice(gpu, 1, "bf16", "ok", "", rate, (low, high), replicas=1, gpus=1, cost_per_hour=1.0)
+        return PlanChoice(gpu, 1, "bf16", "ok", "", rate, (low, high), replicas=1, gpus=1, cost_per_hour=1.0)
 
     near = _ranked([choice("a", 9, 10, 11), choice("b", 8, 9.5, 10.5)])
     assert [c.tied for c in near] == [False, True]

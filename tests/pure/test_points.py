@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from chip import cli, hardware, ops, points
 from chip.ops.linear import GemmBase, Linear
 from chip.ops.rms_norm import RmsNorm
-from chip.points import Group
+from chip.points import PointGroup
 from chip.types import ChipError
 
 FOLDER = hardware.POINTS / "h200"
@@ -23,7 +23,7 @@ ABOUT = {"device": "NVIDIA H200", "source": "made up"}
 def group(**changes):
     shapes = (Linear(1, 128, 256), Linear(64, 128, 256), Linear(7, 4096, 4096))
     values = ("linear", "torch", "cold", "bf16", BASE, shapes, (3.25e-6, 4.5e-6, 12e-6), (0.01, -0.125, 0.3))
-    return replace(Group(*values), **changes)
+    return replace(PointGroup(*values), **changes)
 
 
 def written(path, *groups, about=ABOUT):
@@ -64,7 +64,9 @@ def test_axes_at_their_defaults_are_no_columns(tmp_path):
     assert "kernel,context,dtype,m,n,k,us,loo" in (tmp_path / "linear.csv").read_text().splitlines()
     attention = ops.build("attention", {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 64, "q_len": 3, "kv_len": 9,
                                         "causal": False})  # fmt: skip
-    made = Group("attention", "flash", "cold", "bf16", None, (attention, replace(attention, causal=True)), (1e-6, 2e-6))
+    made = PointGroup(
+        "attention", "flash", "cold", "bf16", None, (attention, replace(attention, causal=True)), (1e-6, 2e-6)
+    )
     found = written(tmp_path / "attention.csv", made)
     assert set(found.groups[0].ops) == set(made.ops)
     header = next(x for x in (tmp_path / "attention.csv").read_text().splitlines() if x.startswith("kernel"))
@@ -214,5 +216,5 @@ def test_a_base_does_not_depend_on_where_its_line_stands(tmp_path):
 
 
 def test_operators_without_a_dtype_axis_keep_that_of_their_row(tmp_path):
-    norm = Group("rms_norm", "torch.0", "hot", "bf16", None, (RmsNorm(8, 64),), (2e-6,), (0.0,))
+    norm = PointGroup("rms_norm", "torch.0", "hot", "bf16", None, (RmsNorm(8, 64),), (2e-6,), (0.0,))
     assert written(tmp_path / "rms_norm.csv", norm).groups == (norm,)

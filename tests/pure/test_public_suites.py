@@ -9,7 +9,7 @@ from chip import cli
 from chip.types import ChipError, Scenario
 from chip.validate import public, suites
 from chip.validate.public import Published
-from chip.validate.suites import Request, beside
+from chip.validate.suites import PublishedRequest, beside
 
 HEAD = "Hardware,Num of Hardware,Framework,Model,Input Output Length,Batch Size,Latency,Throughput\n"
 ROWS = (
@@ -102,10 +102,10 @@ def test_a_row_with_a_bad_number_is_named(tmp_path):
 
 # -- live traffic
 def test_who_decodes_beside_a_request():
-    one = Request(100, 11, 0.0, 1.0, 3.0)
+    one = PublishedRequest(100, 11, 0.0, 1.0, 3.0)
     assert one.tpot_s == pytest.approx(0.2)
     assert beside(one, [one]) == (1.0, pytest.approx(105.5))
-    half = Request(200, 10, 0.0, 2.0, 4.0)  # the second half of one's time, the first half of its own
+    half = PublishedRequest(200, 10, 0.0, 2.0, 4.0)  # the second half of one's time, the first half of its own
     together, context = beside(one, [one, half])
     assert together == pytest.approx(1.5)
     assert context == pytest.approx((2 * 105.5 + 1 * 202.5) / 3)

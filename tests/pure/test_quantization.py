@@ -48,7 +48,7 @@ def said(**fields):
 
 
 def weight_bytes(d, tp=1):
-    return d.weight_bytes(replace(precision(d.dtype), own=True), tp)
+    return d.weight_bytes(replace(precision(d.dtype), per_layer=True), tp)
 
 
 def ct(weights, inputs=None, ignore=("lm_head",), targets=("Linear",), **fields):
@@ -89,7 +89,7 @@ def test_bytes_of_deepseek_v3_with_its_draft_layer():
     """The files of deepseek-ai/DeepSeek-V3 hold 688 586 727 753 bytes, headers included: the model and one layer for
     multi-token prediction, which has tables of its own, two norms more and a projection of twice the width."""
     d = library.find("deepseek-v3")
-    p = replace(precision(d.dtype), own=True)
+    p = replace(precision(d.dtype), per_layer=True)
     draft = sum(d.layers[-1][1].weight_bytes(d.hidden, p))
     draft += 2 * (2 * d.vocab * d.hidden + 2 * d.hidden * d.hidden + 3 * d.hidden)
     assert weight_bytes(d) + draft == pytest.approx(688_586_727_753, rel=1e-4)
@@ -334,7 +334,7 @@ def test_parts_that_are_no_dense_layer_may_be_listed():
 
 
 def roles(d, kv="", attention=""):
-    p = replace(precision(d.dtype, kv), own=True, attention=attention)
+    p = replace(precision(d.dtype, kv), per_layer=True, attention=attention)
     program = lower(d, Step((Seq(1, 8, 2),)), p)
     return {c.role: c.op for b in program.blocks for c in b.calls}
 
@@ -360,7 +360,7 @@ def test_operators_read_what_memory_holds():
     """The weights that one step of a dense model reads, taken from its operators, are those of its memory."""
     for fields in (BLOCKS, AWQ, ct(W4), ct(F8, TOKEN)):
         d = said(**fields)
-        p = replace(precision(d.dtype), own=True)
+        p = replace(precision(d.dtype), per_layer=True)
         step = lower(d, Step((Seq(1, 8, 1),)), p)
         read = 0.0
         for b in step.blocks:

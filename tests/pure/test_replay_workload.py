@@ -7,7 +7,7 @@ import pytest
 from chip import artifact
 from chip.replay import gemm, owners, signatures, tiers
 from chip.replay.chrome import DeviceEvent, HostRange, Profile
-from chip.replay.gemm import Gemm, Matrix
+from chip.replay.gemm import Gemm, GemmOperand
 from chip.replay.rotation import Rotation, near, rotation
 from chip.traces import Kernel, KernelEvent, Operator, TensorArg, Trace
 from chip.types import ChipError
@@ -102,7 +102,7 @@ def test_a_linear_layer_is_the_weight_transposed_times_the_input():
     asked = gemm.gemm_of(operator("mm", tensor((4096, 1024)), tensor((1024, 3072), (1, 1024), 1)))
     assert asked == Gemm(
         3072, 4096, 1024, 1, "bfloat16",
-        Matrix(True, 1024, 0, 1), Matrix(False, 1024, 0, 0), Matrix(False, 3072, 4096 * 3072, None),
+        GemmOperand(True, 1024, 0, 1), GemmOperand(False, 1024, 0, 0), GemmOperand(False, 3072, 4096 * 3072, None),
     )  # fmt: skip
     assert asked.api == "cublasGemmEx"
     assert asked.flops == 2 * 4096 * 1024 * 3072
@@ -124,8 +124,8 @@ def test_a_batch_of_heads_keeps_its_strides():
     k = tensor((16, 64, 5), (192, 1, 3072), 2)
     asked = gemm.gemm_of(operator("baddbmm", tensor((16, 5, 5), (5, 0, 1)), q, k, kwargs={"beta": 1.0, "alpha": 0.125}))
     assert (asked.m, asked.n, asked.k, asked.batch) == (5, 5, 64, 16)
-    assert asked.a == Matrix(True, 3072, 192, 2)
-    assert asked.b == Matrix(False, 3072, 192, 1)
+    assert asked.a == GemmOperand(True, 3072, 192, 2)
+    assert asked.b == GemmOperand(False, 3072, 192, 1)
     assert asked.api == "cublasGemmStridedBatchedEx"
     assert (asked.alpha, asked.beta) == (0.125, 1.0)
 

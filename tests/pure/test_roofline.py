@@ -75,7 +75,7 @@ def test_a_product_at_half_its_roof():
 
 def test_waves_are_named_only_where_they_explain_it():
     p = at("linear", 3 * 2 * 1536 * 3072 * 8192 / 800e12, m=1536, n=3072, k=8192)  # 144 tiles: two waves, 55 % full
-    assert "144 tiles of 128x256 on 132 units are 2 waves 55% full" in advice.help_for(p, ROOFS)
+    assert "144 tiles of 128x256 on 132 SMs are 2 waves 55% full" in advice.help_for(p, ROOFS)
 
 
 def test_vector_operators_stand_under_the_vector_roof():

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip.simulate.engine import Engine
+from chip.simulate.engine import SimulatedEngine
 from chip.simulate.figures import latencies, percentile
 from chip.simulate.fleet import serve
-from chip.simulate.settings import Settings
+from chip.simulate.settings import EngineSettings
 from chip.simulate.step_time import Host
 from chip.simulate.surface import Surface
 from chip.simulate.workload import Workload
@@ -66,10 +66,10 @@ def poisson(rate, count, seed=0, prompt=300, output=60):
 
 
 def run(rows, times=None, blocks=4000, merge=True, **more):
-    given = Settings(**{"max_num_seqs": 64, "max_num_batched_tokens": 512, **more})
+    given = EngineSettings(**{"max_num_seqs": 64, "max_num_batched_tokens": 512, **more})
     surface = Surface(times or Times())
     w = rows if isinstance(rows, Workload) else traffic(rows)
-    return serve(lambda _: Engine(surface, given, blocks, None, merge), w, 1 << 20)
+    return serve(lambda _: SimulatedEngine(surface, given, blocks, None, merge), w, 1 << 20)
 
 
 def test_one_request_alone_takes_what_its_steps_take():
@@ -149,14 +149,14 @@ requests = st.lists(st.tuples(st.floats(0, 3), st.integers(1, 900), st.integers(
     st.booleans(),
 )
 def test_nothing_is_lost_and_memory_is_never_exceeded(rows, blocks, seqs, budget, caching, merge, asynchronous):
-    given_ = Settings(
+    given_ = EngineSettings(
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
         enable_prefix_caching=caching,
         async_scheduling=asynchronous,
     )
     surface = Surface(Times())
-    engine = Engine(surface, given_, blocks, watch, merge)
+    engine = SimulatedEngine(surface, given_, blocks, watch, merge)
     done = serve(lambda _: engine, traffic(rows), blocks * 16)
     served = [i for i in range(len(rows)) if i not in done.rejected]
     for i in served:
@@ -245,20 +245,20 @@ def test_more_load_never_lowers_a_percentile_of_ttft():
 
 def test_replicas_share_the_load_and_lose_nothing():
     surface = Surface(Times())
-    given_ = Settings(max_num_seqs=64, max_num_batched_tokens=512)
+    given_ = EngineSettings(max_num_seqs=64, max_num_batched_tokens=512)
     rows = poisson(40, 300, seed=5)
     for router in ("round-robin", "least-loaded", "prefix"):
-        done = serve(lambda _: Engine(surface, given_, 4000), traffic(rows), 1 << 20, 3, router)
+        done = serve(lambda _: SimulatedEngine(surface, given_, 4000), traffic(rows), 1 << 20, 3, router)
         assert all(last > 0 for last in done.last_s)
         assert set(done.replica) == {0, 1, 2}
 
 
 def test_the_least_loaded_replica_is_chosen():
     surface = Surface(Times())
-    given_ = Settings(max_num_seqs=64, max_num_batched_tokens=512)
+    given_ = EngineSettings(max_num_seqs=64, max_num_batched_tokens=512)
     rows = [(0.0, 50, 400), (0.1, 50, 5), (0.5, 50, 5), (1.0, 50, 5)]
     where = {
-        router: list(serve(lambda _: Engine(surface, given_, 4000), traffic(rows), 1 << 20, 2, router).replica)
+        router: list(serve(lambda _: SimulatedEngine(surface, given_, 4000), traffic(rows), 1 << 20, 2, router).replica)
         for router in ("round-robin", "least-loaded")
     }
     assert where == {"round-robin": [0, 1, 0, 1], "least-loaded": [0, 1, 1, 1]}
@@ -266,12 +266,12 @@ def test_the_least_loaded_replica_is_chosen():
 
 def test_the_prefix_router_sends_equal_prefixes_to_one_replica():
     surface = Surface(Times())
-    given_ = Settings(max_num_seqs=64, max_num_batched_tokens=4096)
+    given_ = EngineSettings(max_num_seqs=64, max_num_batched_tokens=4096)
     rows = [(0.3 * i, 600, 5) for i in range(20)]
     w = traffic(rows, blocks=[(i % 2,) for i in range(20)])
     found = {}
     for router in ("least-loaded", "prefix"):
-        done = serve(lambda _: Engine(surface, given_, 4000), w, 1 << 20, 2, router)
+        done = serve(lambda _: SimulatedEngine(surface, given_, 4000), w, 1 << 20, 2, router)
         found[router] = sum(e.found_tokens for e in done.engines)
     assert found["prefix"] == 18 * 512
     assert found["prefix"] >= found["least-loaded"]
@@ -304,8 +304,8 @@ def test_shared_prefixes_lose_no_blocks(rows, blocks, piece, budget, merge):
     w = Workload("made-up", block_tokens=piece)
     for at, prompt, output, ids in rows:
         w.add(at, prompt, output, tuple(ids[: -(-prompt // piece)]))
-    given_ = Settings(max_num_seqs=16, max_num_batched_tokens=budget)
-    engine = Engine(Surface(Times()), given_, blocks, checked, merge)
+    given_ = EngineSettings(max_num_seqs=16, max_num_batched_tokens=budget)
+    engine = SimulatedEngine(Surface(Times()), given_, blocks, checked, merge)
     done = serve(lambda _: engine, w, blocks * 16)
     for i in range(len(w)):
         assert i in done.rejected or rows[i][0] <= done.first_s[i] <= done.last_s[i]

@@ -46,7 +46,7 @@ def synthetic(gpu, model="llama-3.2-1b", engine="vllm", scenario=None, slower=1.
 
 
 def source(*these, path=Path("runs.json"), device=DEVICE):
-    return judge.Source(path, "file-id", device, Runs(tuple(these)))
+    return judge.RunsSource(path, "file-id", device, Runs(tuple(these)))
 
 
 def judged(gpu, *these, **options):
@@ -153,10 +153,10 @@ def test_summary():
         ({"engine": "hf-eager", "metric": "ttft", "scenario": Scenario(8, 1024, 2)}, {"hf-eager TTFT, >= 8192 tokens"}),
         ({"engine": "hf-eager"}, set()),
         ({"engine": "hf-eager", "variant": "sdpa=flash", "bound": HOST}, {"hf-eager TPOT, flash"}),
-        ({"metric": "ttft", "paced": True}, {"vLLM TTFT, all", "vLLM TTFT, pace known"}),
+        ({"metric": "ttft", "latency_known": True}, {"vLLM TTFT, all", "vLLM TTFT, launch latency known"}),
         (
-            {"engine": "hf-eager", "variant": "sdpa=flash", "paced": True},
-            {"hf-eager TPOT, flash", "hf-eager TPOT, flash, pace known"},
+            {"engine": "hf-eager", "variant": "sdpa=flash", "latency_known": True},
+            {"hf-eager TPOT, flash", "hf-eager TPOT, flash, launch latency known"},
         ),
         ({"metric": "joules_per_token"}, {"energy per token"}),
     ],
@@ -168,7 +168,7 @@ def test_classes(change, titles):
 def test_a_class_is_met_by_both_figures():
     met = {j.wanted.title: j.met for j in judge_classes([point(0.01), point(0.015), point(0.04)])}
     assert met["vLLM TPOT, GPU-bound"] is True
-    assert met["vLLM TTFT, pace known"] is None
+    assert met["vLLM TTFT, launch latency known"] is None
     assert {j.wanted.title: j.met for j in judge_classes([point(metric="ttft")])}["vLLM TTFT, all"] is None, "not asked"
     far = {j.wanted.title: j.met for j in judge_classes([point(0.01)] * 8 + [point(0.3)] * 2)}
     assert far["vLLM TPOT, GPU-bound"] is False
@@ -188,6 +188,7 @@ def test_host_bound_points_are_named():
 
 def test_intervals_are_counted():
     found = intervals([point(), point(measured=2.0), point(bound=HOST, low=None)])
+    assert found.pop("metrics")["tpot"] == {"points": 2, "coverage": 0.5, "met": None}
     assert found == {
         "points": 2, "coverage": 0.5, "gpu_bound_points": 2, "gpu_bound_half_width": pytest.approx(0.1),
     }  # fmt: skip
@@ -329,7 +330,7 @@ def said(**changes):
         "peer": "oracle", "model": "llama-3.2-1b", "gpu": "round", "engine": "vllm", "batch": 1, "prompt": 1024,
         "output": 5, "ttft_ms": 1.0, "tpot_ms": 1.0,
     }  # fmt: skip
-    return peers.Answer(**{**settings, **changes})
+    return peers.PeerAnswer(**{**settings, **changes})
 
 
 def test_peers_are_held_against_the_same_runs(round_gpu):
@@ -460,3 +461,17 @@ def test_a_model_is_predicted_without_its_shapes(fitted_on):
 )
 def test_a_run_is_predicted_with_the_backend_it_had(engine, variant, chosen):
     assert judge.sdpa_of(Run("m", engine, variant, Scenario(1, 1, 1), "failed", "made up")) == chosen
+
+
+@pytest.mark.parametrize(("held", "met"), [(84, False), (85, True), (97, True), (98, False)])
+def test_coverage_of_each_metric_is_gated(held, met):
+    """A metric whose intervals hold too few, or all, is not made up for by another."""
+
+    def point(metric, inside):
+        measured = 1.0 if inside else 2.0
+        return Point("chip", "m", "vllm", "", Scenario(1, 1, 2), metric, 1.0, 0.9, 1.1, measured, "")
+
+    points = [point("ttft", i < held) for i in range(100)] + [point("tpot", i < 90) for i in range(100)]
+    found = intervals(points)["metrics"]
+    assert (found["ttft"]["met"], found["tpot"]["met"]) == (met, True)
+    assert intervals(points[1:])["metrics"]["ttft"]["met"] is None

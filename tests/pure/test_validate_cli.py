@@ -21,7 +21,7 @@ from chip.types import Ceiling, Scenario
 from chip.validate import peers
 from chip.validate.document import SCHEMA
 
-HOST_PACED = {"prefill": 1.0, "decode": 0.4}
+HOST_BOUND = {"prefill": 1.0, "decode": 0.4}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def made(round_gpu):
         for s in (Scenario(1, 1024, 5), Scenario(8, 1024, 5)):
             found.append(synthetic(round_gpu, model, scenario=s, slower=1.1))
             found.append(synthetic(round_gpu, model, "hf-graph", s))
-            eager = synthetic(round_gpu, model, "hf-eager", s, busy=HOST_PACED, variant="sdpa=flash")
+            eager = synthetic(round_gpu, model, "hf-eager", s, busy=HOST_BOUND, variant="sdpa=flash")
             slow = tuple(tuple(3 * t for t in steps) for steps in eager.step_ns)
             found.append(replace(eager, step_ns=slow, e2e_ns=tuple(t + sum(x) for t, x in zip(eager.ttft_ns, slow))))
     return found
@@ -57,19 +57,52 @@ def test_text(capsys, file, round_gpu):
     assert "against 12 runs of Round GPU (llm.json)" in out
     assert "they rest on round.json" in out
     lines = out.splitlines()
-    one = next(x for x in lines if x.startswith("vllm ") and "tpot" in x and "qwen2.5-7b" in x and "xb8" in x)
-    assert "-9.1 %" in one
+    assert lines[-1] == "every one of the 48 points: --points"
+    assert lines.index("against what is asked") < 5, "the summary comes first"
     assert re.search(r"host-bound as measured: 4; the prediction says so of [0-4]", out)
     graph = next(x for x in lines if x.startswith("hf-graph TPOT and TTFT"))
     assert graph.split()[:10] == ["hf-graph", "TPOT", "and", "TTFT", "4", "%,", "10", "%", "yes", "8"]
     assert "NO" in next(x for x in lines if x.startswith("vLLM TPOT, GPU-bound"))
-    assert "no points" in next(x for x in lines if x.startswith("hf-eager TPOT, flash, pace known"))
+    assert "no points" in next(x for x in lines if x.startswith("hf-eager TPOT, flash, launch latency known"))
     missed = lines[lines.index("missed") + 1 :]
     assert [x.split(":")[0] for x in missed[:2]] == ["vLLM TPOT, GPU-bound", "vLLM TTFT, >= 4096 tokens"]
     assert "GPU-bound; predicted as" in missed[0]
     assert "(roofline)" in missed[0]
     assert "no points" in next(x for x in lines if x.startswith("energy per token"))
     assert not any(x.startswith("all rows:") and not x.removeprefix("all rows:").strip() for x in lines)
+
+
+def test_points(capsys, file, round_gpu):
+    _, out, _ = run(capsys, file, "--gpu", round_gpu, "--points")
+    lines = out.splitlines()
+    one = next(x for x in lines if x.startswith("vllm ") and "tpot" in x and "qwen2.5-7b" in x and "xb8" in x)
+    assert "-9.1 %" in one
+    assert lines.index("every point") > lines.index("against what is asked")
+
+
+def test_launch_latency_beside_the_runs(capsys, made, round_gpu, tmp_path):
+    path = tmp_path / "llm.json"
+    timed = [replace(r, launch_ns=(9000.0, 9000.0)) if r.engine == "vllm" else r for r in made]
+    runs.write(path, Runs(tuple(timed)), {"device": DEVICE})
+    _, out, _ = run(capsys, path, "--gpu", round_gpu, "--latency-known")
+    unknown, known = out.split("launch latency measured beside each run: ")
+    assert known.startswith("4 runs have it\n")
+    title = "vLLM TTFT, launch latency known"
+    first, second = (next(x for x in text.splitlines() if x.startswith(title)) for text in (unknown, known))
+    assert "no points" in first
+    assert "no points" not in second
+    found = json.loads(run(capsys, path, "--gpu", round_gpu, "--latency-known", "--json")[1])
+    assert not any(p["paced"] for p in found["points"])
+    assert len(found["latency_known"]["points"]) == 4 * 4
+    assert all(p["paced"] for p in found["latency_known"]["points"])
+    assert "latency_known" not in json.loads(run(capsys, path, "--gpu", round_gpu, "--json")[1])
+
+
+def test_coverage_is_asked_metric_by_metric(capsys, file, round_gpu):
+    found = json.loads(run(capsys, file, "--gpu", round_gpu, "--json")[1])["intervals"]["metrics"]
+    assert found["ttft"] == {"points": 12, "coverage": 1.0, "met": None}
+    assert found["tpot"] == {"points": 12, "coverage": pytest.approx(8 / 12), "met": None}
+    assert found["joules_per_token"] == {"points": 0, "coverage": None, "met": None}
 
 
 def test_json_and_artifact(capsys, file, round_gpu, tmp_path):
@@ -182,8 +215,8 @@ def test_bad_input_is_one_line(capsys, file, made, round_gpu, tmp_path):
 
 def terms_of(path, engine, host_step_s):
     term = Ceiling(host_step_s, host_step_s, host_step_s, "s", "made up for tests")
-    made = EngineProfile(engine, "1", DEVICE, "a CPU", ("a dummy",), {"host_step_s": term})
-    artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(made), {}, ["of-a-dummy"]))
+    made = EngineProfile(engine, "1", DEVICE, "a CPU", ("a calibration model",), {"host_step_s": term})
+    artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(made), {}, ["of-a-calibration-model"]))
     return path
 
 

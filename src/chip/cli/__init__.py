@@ -24,7 +24,7 @@ NOT_COMMANDS = ("text", "lines", "streams", "grid")  # and what ends in _text: h
 ORDER = (
     "predict", "simulate", "plan", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench",
     "compare", "validate",
-    "capture", "replay", "explain", "kernels", "report", "serve", "lab",
+    "capture", "replay", "explain", "kernels", "report", "serve", "lab", "completion",
 )  # fmt: skip
 FAULT = 3  # exit code
 OPTIONAL = ("torch", "transformers", "numpy", "scipy", "sklearn", "tqdm", "pynvml", "triton", "safetensors")

@@ -21,7 +21,7 @@ from chip.types import ChipError, Scenario
 if TYPE_CHECKING:
     from chip.measure.device import Device
     from chip.run import Job
-    from chip.run.grid import Plan
+    from chip.run.grid import SessionPlan
 
 HELP = "run a model for real: TTFT, TPOT, memory, energy, and how long the GPU sat idle, and why"
 EPILOG = """\
@@ -81,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of a synthetic --workload [%(default)s]")
     add("-o", "--out", dest="file", metavar="FILE", type=Path, default=FILE, help="file of runs [%(default)s]")
     add("--traces", metavar="DIR", type=Path, help="vllm: also keep every launch of a step of each point, as a trace")
-    add("--force", action="store_true", help="measure although somebody else uses the GPU")
+    add("--force", action="store_true", help="measure even while another process uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"chip bench: {text}", file=sys.stderr)
 
     with output.locked(args.file):
-        ledger = grid.Ledger(args.file, device)
+        ledger = grid.RunsFile(args.file, device)
         found = grid.measure(plans, ledger, args.repeats, tell, look=not args.no_profile)
     print(json.dumps(document(found, str(args.file)), indent=1) if args.json else render(found))
     print(f"wrote {args.file}", file=sys.stderr)
@@ -181,14 +181,18 @@ def settings(words: list[str]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _plans(args: argparse.Namespace, points: list[tuple[int, int]], device: Device) -> list[Plan]:
+def _plans(args: argparse.Namespace, points: list[tuple[int, int]], device: Device) -> list[SessionPlan]:
     from chip.run import get, grid
 
     engines = args.engine.split(",")
     for name in engines:
         get(name)  # before the first model is loaded
     jobs = [_job(args, model, points, device) for model in args.models]
-    return [grid.Plan(engine, job, _scenarios(job, engine, points, args.output)) for job in jobs for engine in engines]
+    return [
+        grid.SessionPlan(engine, job, _scenarios(job, engine, points, args.output))
+        for job in jobs
+        for engine in engines
+    ]
 
 
 def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], device: Device) -> Job:

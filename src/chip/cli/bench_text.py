@@ -90,7 +90,7 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def disturbed(run: Run) -> list[str]:
-    """How somebody else was seen to use the machine while a point was timed."""
+    """How another process was seen to use the machine while a point was timed."""
     return [f.removeprefix(DISTURBED) for f in run.flags if f.startswith(DISTURBED)]
 
 

@@ -16,7 +16,7 @@ from chip.cli.text import duration, gib, si, table
 from chip.types import Ceiling, HardwareProfile, HardwareSpec, HostProfile
 
 if TYPE_CHECKING:
-    from chip.measure.calibrate import Calibration, Progress
+    from chip.measure.calibrate import Calibration, CaseDone
 
 HELP = "measure this machine's GPU or CPU into a hardware profile"
 EPILOG = """\
@@ -83,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
     output.check(path, HardwareProfile.SCHEMA, force=args.force)
     output.check(calibrate.host_path(path), HostProfile.SCHEMA, force=args.force)
     talk = Talk()
-    talk.say(f"{device.title}, {device.units} units, {gib(device.memory_bytes)}: --{args.mode}, into {path}")
+    talk.say(
+        f"{device.title}, {device.sm_count} {device.sm_word}, {gib(device.memory_bytes)}: --{args.mode}, into {path}"
+    )
     with output.locked(path):
         try:
             found = calibrate.calibrate(
@@ -112,7 +114,7 @@ class Talk:
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def tell(self, p: Progress) -> None:
+    def tell(self, p: CaseDone) -> None:
         left = f"about {p.left_s:.0f} s left" if p.left_s >= 1 else "done"
         if self.bar is not None:
             self.bar.total, self.bar.n = p.count, p.number
@@ -127,7 +129,7 @@ class Talk:
             self.bar.close()
 
 
-def _found(p: Progress) -> str:
+def _found(p: CaseDone) -> str:
     o = p.outcome
     numbers = {**o.ceilings, **o.factors, **o.terms, **o.power}
     if numbers:

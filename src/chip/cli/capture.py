@@ -17,8 +17,8 @@ from chip.cli.text import duration, percent, table
 from chip.types import ChipError
 
 if TYPE_CHECKING:
-    from chip.measure.replay.pool import Pool
-    from chip.replay.signatures import Workload
+    from chip.measure.replay.pool import WorkerPool
+    from chip.replay.signatures import KernelWorkload
     from chip.traces import Trace
 
 HELP = "record one step of a model: operators, kernels, times; unique kernels by tier"
@@ -62,7 +62,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     add(
         "--force",
         action="store_true",
-        help="measure although somebody else uses the GPU, and replace a file of another kind",
+        help="measure even while another process uses the GPU, and replace a file of another kind",
     )
 
 
@@ -86,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def record(
-    args: argparse.Namespace, model: str, path: Path, chrome: str = "", others: Pool | None = None
-) -> tuple[Trace, Workload]:
+    args: argparse.Namespace, model: str, path: Path, chrome: str = "", others: WorkerPool | None = None
+) -> tuple[Trace, KernelWorkload]:
     """Record, write the trace and its signatures. `others`: processes that start while the model is loaded."""
     from chip import artifact, traces
     from chip.measure import capture
@@ -120,9 +120,9 @@ def record(
         )  # fmt: skip
         if others is not None:
             others.wait()  # nobody else may begin on the device while a step is timed
-        settings = capture.Settings(chrome=Path(chrome) if chrome else None, energy_s=args.energy_seconds)
+        settings = capture.CaptureSettings(chrome=Path(chrome) if chrome else None, energy_s=args.energy_seconds)
         print(f"capture: recording {blank.title}", file=sys.stderr)
-        trace = capture.capture(capture.Subject(step.run, step.prepare, step.graph), device, blank, settings)
+        trace = capture.capture(capture.CaptureSubject(step.run, step.prepare, step.graph), device, blank, settings)
     del step
     gc.collect()
     device.empty_cache()  # the model is done with: room for the replay
@@ -141,7 +141,7 @@ def _check_output(path: Path, model: str, force: bool) -> None:
 
     config = library.locate(model)[0]
     output.check(path, traces.Trace.SCHEMA, (config,), force)
-    output.check(path.with_name(SIGNATURES), signatures.Workload.SCHEMA, (config,), force)
+    output.check(path.with_name(SIGNATURES), signatures.KernelWorkload.SCHEMA, (config,), force)
 
 
 def run_vllm(args: argparse.Namespace) -> int:
@@ -185,7 +185,7 @@ def run_vllm(args: argparse.Namespace) -> int:
     return 0
 
 
-def document(trace: Trace, workload: Workload) -> dict[str, Any]:
+def document(trace: Trace, workload: KernelWorkload) -> dict[str, Any]:
     from chip import codec, stats
     from chip.replay import signatures
 
@@ -205,7 +205,7 @@ def document(trace: Trace, workload: Workload) -> dict[str, Any]:
     }
 
 
-def render(trace: Trace, workload: Workload, top: int = 10) -> str:
+def render(trace: Trace, workload: KernelWorkload, top: int = 10) -> str:
     from chip import stats
     from chip.replay import signatures
 

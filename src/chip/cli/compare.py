@@ -17,7 +17,7 @@ from typing import Any
 
 from chip import codec, runs
 from chip.cli.text import duration, gib, table
-from chip.compare import Line, Pair, pairs
+from chip.compare import ComparedMetric, RunPair, pairs
 from chip.runs import Run
 from chip.types import ChipError
 
@@ -33,7 +33,7 @@ SCHEMA = "chip.comparison/1"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="RUN", help="FILE, FILE:ENGINE or FILE:ENGINE/VARIANT")
-    parser.add_argument("second", metavar="RUN", help="what is held against it")
+    parser.add_argument("second", metavar="RUN", help="what it is compared with")
     parser.add_argument("--fail-over", metavar="PERCENT", default="", help="exit code 1 when worse by more: 5%%")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
@@ -84,7 +84,7 @@ def _identified(path: Path) -> list[Run]:
     return [replace(r, identity=runs.identity_of(r, held.configs)) for r in held.runs]
 
 
-def document(found: Sequence[Pair], alone: Sequence[Run]) -> dict[str, Any]:
+def document(found: Sequence[RunPair], alone: Sequence[Run]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "pairs": [
@@ -99,7 +99,7 @@ def _who(r: Run) -> dict[str, Any]:
     return {"model": r.model, "engine": r.engine, "variant": r.variant, "scenario": codec.to_json(r.scenario)}
 
 
-def render(found: Sequence[Pair]) -> str:
+def render(found: Sequence[RunPair]) -> str:
     rows = [_row(p, line) for p in found for line in p.lines]
     verdicts = [line.verdict for p in found for line in p.lines if line.unit == "s"]
     summary = ", ".join(f"{verdicts.count(word)} {word}" for word in ("faster", "slower", "unclear"))
@@ -107,7 +107,7 @@ def render(found: Sequence[Pair]) -> str:
     return f"{table(rows, right=right, keep=('metric', 'verdict'))}\n\ntimes of the second: {summary}"
 
 
-def _row(p: Pair, line: Line) -> dict[str, str]:
+def _row(p: RunPair, line: ComparedMetric) -> dict[str, str]:
     a, b = (f"{r.engine} {r.variant}".strip() for r in (p.first, p.second))
     return {
         "model": p.first.model,

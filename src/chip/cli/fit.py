@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def row(g: points.Group) -> dict[str, object]:
+def row(g: points.PointGroup) -> dict[str, object]:
     errors = [abs(e) for e in g.loo]
     return {
         "operator": g.kind,

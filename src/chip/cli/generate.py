@@ -19,7 +19,7 @@ from chip.cli.text import duration, table
 from chip.types import ChipError
 
 if TYPE_CHECKING:
-    from chip.run.native.generate import Answer, Generation
+    from chip.run.native.generate import Completion, Generation
 
 HELP = "generate text with CHIP's own engine: streamed, or many requests at once"
 EPILOG = """\
@@ -108,7 +108,7 @@ def _tell(args: argparse.Namespace, generation: Generation, interrupted: bool) -
             print(f"chip generate: {answer.reason}", file=sys.stderr)
 
 
-def _table(answers: list[Answer]) -> str:
+def _table(answers: list[Completion]) -> str:
     rows: list[dict[str, Any]] = [
         {
             "request": a.name,

@@ -27,8 +27,8 @@ from chip.cli.estimate import parse_axes
 from chip.types import ChipError, Op
 
 if TYPE_CHECKING:
-    from chip.kernels.bench import Timed
-    from chip.kernels.subjects import Subject
+    from chip.kernels.bench import TimedKernel
+    from chip.kernels.subjects import KernelSubject
     from chip.measure.device import Device
     from chip.roofline import Roofs
 
@@ -78,7 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="bench: fewer samples, no energy")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
     add("-o", "--output", metavar="DIR", default="", help=f"check, bench, profile: JSON files; bench also {MEASURED}")
-    add("--force", action="store_true", help="measure although somebody else uses the GPU")
+    add("--force", action="store_true", help="measure even while another process uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -191,9 +191,9 @@ def _bench(args: argparse.Namespace) -> int:
     from chip.kernels import bench
     from chip.kernels.ladder import ladders
 
-    settings = bench.QUICK if args.quick else bench.Settings()
+    settings = bench.QUICK if args.quick else bench.BenchSettings()
     calls = [(s, op) for s in subjects for op in _ops(args, s)]
-    found: dict[str, list[Timed]] = {s.name: [] for s in subjects}
+    found: dict[str, list[TimedKernel]] = {s.name: [] for s in subjects}
     ladder: list[dict[str, Any]] = []
     paths: dict[str, dict[str, float]] = {}
     from chip.measure.progress import Progress
@@ -215,7 +215,7 @@ def _bench(args: argparse.Namespace) -> int:
     return 1 if any(t.measurement.status == "failed" for rows in found.values() for t in rows) else 0
 
 
-def _write(folder: Path, device: Device, name: str, rows: list[Timed], ladder: list[dict[str, Any]]) -> None:
+def _write(folder: Path, device: Device, name: str, rows: list[TimedKernel], ladder: list[dict[str, Any]]) -> None:
     """The kernel's artifact, anew after each call, and its measurements for `chip roofline`."""
     from chip import artifact, codec, measurements
     from chip.kernels.bench import SCHEMA
@@ -230,7 +230,7 @@ def _write(folder: Path, device: Device, name: str, rows: list[Timed], ladder: l
             measurements.add(path, t.measurement)
 
 
-def _json(found: dict[str, list[Timed]]) -> Any:
+def _json(found: dict[str, list[TimedKernel]]) -> Any:
     from chip import codec
 
     return codec.to_json(found)
@@ -280,11 +280,11 @@ def _device(args: argparse.Namespace, interpret: bool = False) -> Device:
     device = open_device(args.device or default_device())
     if interpret and device.kind == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is imported
-    build.Settings.debug = args.debug
+    build.BuildSettings.debug = args.debug
     return device
 
 
-def _subjects(args: argparse.Namespace, device: Device, configs: bool = False) -> list[Subject]:
+def _subjects(args: argparse.Namespace, device: Device, configs: bool = False) -> list[KernelSubject]:
     from chip.kernels import subjects
 
     found = [subjects.subject(n, device, args.variant, configs) for n in subjects.names(args.kernels)]
@@ -310,7 +310,7 @@ def _store(args: argparse.Namespace, name: str, schema: str, data: Any, device: 
         artifact.write(Path(args.output) / f"{name}.json", artifact.new(schema, data, environment(device)))
 
 
-def _ready(args: argparse.Namespace, configs: bool = False) -> tuple[Device, list[Subject], Roofs | None]:
+def _ready(args: argparse.Namespace, configs: bool = False) -> tuple[Device, list[KernelSubject], Roofs | None]:
     from chip.measure.device import refuse_busy
 
     device = _device(args)
@@ -321,7 +321,7 @@ def _ready(args: argparse.Namespace, configs: bool = False) -> tuple[Device, lis
     return device, _subjects(args, device, configs), roofs_for(args.profile, device)
 
 
-def _ops(args: argparse.Namespace, s: Subject) -> list[Op]:
+def _ops(args: argparse.Namespace, s: KernelSubject) -> list[Op]:
     if not args.shape:
         return s.bench
     from chip import ops

@@ -11,7 +11,7 @@ from chip.roofline import label
 
 if TYPE_CHECKING:
     from chip.kernels.attempt import Finding
-    from chip.kernels.bench import Timed
+    from chip.kernels.bench import TimedKernel
 
 
 def catalog(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -64,7 +64,7 @@ def findings(found: Sequence[Finding], device: str, seed: int) -> str:
     return "\n".join(lines)
 
 
-def benched(found: Mapping[str, Sequence[Timed]], ladder: Sequence[Mapping[str, Any]]) -> str:
+def benched(found: Mapping[str, Sequence[TimedKernel]], ladder: Sequence[Mapping[str, Any]]) -> str:
     parts = [table([_row(t) for t in rows], RIGHT, keep=KEEP) for rows in found.values() if rows]
     parts += [climbed(one) for one in ladder]
     if len(ladder) > 1:
@@ -78,11 +78,11 @@ RIGHT = ("P50", "P95", "bandwidth", "rate", "of copy", "speed-up", "at P95", "ma
 KEEP = ("call", "by", "P50")
 
 
-def _call(t: Timed) -> str:
+def _call(t: TimedKernel) -> str:
     return label(operator(t.measurement.op))
 
 
-def _row(t: Timed) -> dict[str, Any]:
+def _row(t: TimedKernel) -> dict[str, Any]:
     return {
         "call": _call(t),
         "by": t.measurement.implementation,

@@ -1,4 +1,4 @@
-"""`chip validate --by-operator`: captured steps held against their predictions, role by role."""
+"""`chip validate --by-operator`: captured steps compared with their predictions, role by role."""
 
 from __future__ import annotations
 

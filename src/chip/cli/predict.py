@@ -137,7 +137,7 @@ def _spread(given: dict[str, Any], about: request.Options, jobs: int, ray: str) 
 
 
 def _traced(values: dict[str, Any]) -> dict[str, Any]:
-    from chip.measure.trace import answer_traced
+    from chip.measure.meta_forward import answer_traced
 
     return answer_traced(values)
 

@@ -1,4 +1,4 @@
-"""Measure operators on a device: cold, hot, in a graph and as the host sees them, held against the measured roofline.
+"""Measure operators on a device: cold, hot, in a graph and as the host sees them, compared with the measured roofline.
 
 OP with its axes measures one operator; --suite a set of them; --model the operators of one step of a model, largest
 first. With -o results are appended as JSON Lines: run the same command again to go on where it stopped.
@@ -21,8 +21,8 @@ from chip.types import ChipError, Measurement
 
 if TYPE_CHECKING:
     from chip.measure.device import Device
-    from chip.measure.profile import Settings
-    from chip.measure.suites import Case
+    from chip.measure.profile import ProfileSettings
+    from chip.measure.suites import SuiteCase
     from chip.roofline import Roofs
 
 HELP = "time operators on this device: cold, hot, in a graph and host-visible, as shares of the measured roof"
@@ -71,7 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="fewer samples, shorter warm-up")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
     add("-o", "--output", metavar="FILE", default="", help=f"append to this JSON Lines file [suites: {SUITE_FILE}]")
-    add("--force", action="store_true", help="measure although somebody else uses the GPU")
+    add("--force", action="store_true", help="measure even while another process uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -135,12 +135,12 @@ def words_of(words: str) -> list[str]:
     return [w.strip() for w in words.split(",")] if words else []
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def _settings(args: argparse.Namespace) -> ProfileSettings:
     from dataclasses import replace
 
     from chip.measure import profile
 
-    settings = profile.QUICK if args.quick else profile.Settings()
+    settings = profile.QUICK if args.quick else profile.ProfileSettings()
     if args.suite in TABLE_SUITES:
         settings = profile.TABLES
     if args.context:
@@ -165,7 +165,7 @@ def roofs_for(path: str, device: Device) -> Roofs | None:
     return roofline.roofs_of(hardware.find(name)) if name else None
 
 
-def _cases(args: argparse.Namespace, device: Device) -> tuple[list[Case], Any]:
+def _cases(args: argparse.Namespace, device: Device) -> tuple[list[SuiteCase], Any]:
     """(cases to measure, the model's program where hotspots are asked for)."""
     from chip import ops
     from chip.measure import build, profile, suites
@@ -179,10 +179,10 @@ def _cases(args: argparse.Namespace, device: Device) -> tuple[list[Case], Any]:
         op = ops.build(args.op, {"dtype": dtype, **axes})
         if args.impl:
             build.choose(op, device.kind, args.impl)
-        return profile.name_cases([suites.Case(op, args.impl)], device), None
+        return profile.name_cases([suites.SuiteCase(op, args.impl)], device), None
     if args.model and not args.suite:
         program = suites.step_program(library.find(args.model), dtype, args.batch, args.prompt, args.phase)
-        unique = dict.fromkeys(suites.Case(call.op) for block in program.blocks for call in block.calls)
+        unique = dict.fromkeys(suites.SuiteCase(call.op) for block in program.blocks for call in block.calls)
         return profile.name_cases(list(unique), device), program
     cases = [c for name in words_of(args.suite) for c in suites.cases(name, dtype, device.kind == "cpu")]
     if not cases:
@@ -192,7 +192,9 @@ def _cases(args: argparse.Namespace, device: Device) -> tuple[list[Case], Any]:
     return list(dict.fromkeys(profile.name_cases(cases, device))), None
 
 
-def _measure(cases: Sequence[Case], device: Device, settings: Settings, path: Path | None) -> Iterator[Measurement]:
+def _measure(
+    cases: Sequence[SuiteCase], device: Device, settings: ProfileSettings, path: Path | None
+) -> Iterator[Measurement]:
     """Every measurement of the cases, those of earlier runs first taken from the file."""
     from chip import measurements
     from chip.measure import profile

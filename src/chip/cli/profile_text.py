@@ -8,7 +8,7 @@ from typing import Any
 from chip import advice, measurements, stats
 from chip.cli.text import duration, percent, si, table
 from chip.measurements import operator
-from chip.roofline import Point, Roofs, label, place
+from chip.roofline import RooflinePoint, Roofs, label, place
 from chip.types import ChipError, Measurement, Program
 
 SCHEMA = "chip.profile/1"
@@ -25,7 +25,7 @@ def groups(found: Sequence[Measurement]) -> list[Group]:
     return list(out.values())
 
 
-def point(group: Group, roofs: Roofs | None) -> Point | None:
+def point(group: Group, roofs: Roofs | None) -> RooflinePoint | None:
     """The operator under its roof, cold where that was measured."""
     m = next((group[c] for c in ORDER if c in group and group[c].status == "ok"), None)
     if m is None or roofs is None:
@@ -36,7 +36,7 @@ def point(group: Group, roofs: Roofs | None) -> Point | None:
         return None
 
 
-def rate(p: Point) -> str:
+def rate(p: RooflinePoint) -> str:
     return si(p.flops_per_s, "FLOP/s") if p.bound == "compute" else si(p.bytes_per_s, "B/s")
 
 
@@ -135,7 +135,7 @@ def render_one(found: Sequence[Measurement], roofs: Roofs | None) -> str:
     return "\n".join([*out, *_failures(found), *_disturbed(found), *_basis(roofs)])
 
 
-def _roof(p: Point) -> str:
+def _roof(p: RooflinePoint) -> str:
     unit = "FLOP/s" if p.bound == "compute" else "B/s"
     return f"{p.roof.name} {si(p.roof.value, unit)}, {percent(p.share)} of it"
 
@@ -235,7 +235,7 @@ def _context(m: Measurement) -> dict[str, Any]:
     }
 
 
-def point_json(p: Point, roofs: Roofs) -> dict[str, Any]:
+def point_json(p: RooflinePoint, roofs: Roofs) -> dict[str, Any]:
     return {
         "context": p.context,
         "flops_per_s": p.flops_per_s,

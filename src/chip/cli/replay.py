@@ -21,9 +21,9 @@ from chip.cli.text import duration, table
 from chip.types import ChipError
 
 if TYPE_CHECKING:
-    from chip.measure.replay.pool import Journal, Pool
+    from chip.measure.replay.pool import ReplayJournal, WorkerPool
     from chip.replay.results import Replay
-    from chip.replay.signatures import Workload
+    from chip.replay.signatures import KernelWorkload
     from chip.traces import Trace
 
 HELP = "run a recorded step's kernels again, each alone; with a model: capture, replay and explain in one go"
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
     args.device = args.device or default_device()
     spare = args.device != "cpu" and args.cache == "producer" and not wanted
-    workers = pool.Pool(pool.command(args.device), path.with_name(path.name + ".log"), spare)
+    workers = pool.WorkerPool(pool.command(args.device), path.with_name(path.name + ".log"), spare)
     with output.locked(path):
         try:
             trace, workload, source, about = _workload(args, folder, _journal(path), workers)
@@ -110,8 +110,8 @@ def _check_output(path: Path, args: argparse.Namespace) -> None:
 
 
 def _workload(
-    args: argparse.Namespace, folder: Path, journal: Path, workers: Pool
-) -> tuple[Trace | None, Workload, str, dict[str, Any]]:
+    args: argparse.Namespace, folder: Path, journal: Path, workers: WorkerPool
+) -> tuple[Trace | None, KernelWorkload, str, dict[str, Any]]:
     """(trace where there is one, its kernels, id of what they come from, environment)."""
     from chip import codec, traces
     from chip.measure.replay import pool
@@ -172,16 +172,16 @@ def kind_of(path: Path) -> str:
 def _replay(
     args: argparse.Namespace,
     trace: Trace | None,
-    workload: Workload,
+    workload: KernelWorkload,
     wanted: tuple[int, ...],
     source: str,
     path: Path,
-    workers: Pool,
+    workers: WorkerPool,
 ) -> tuple[Replay, dict[str, Any]]:
     from chip.measure.device import open_device, refuse_busy
     from chip.measure.environment import environment
     from chip.measure.replay import pool
-    from chip.measure.replay.unit import Settings
+    from chip.measure.replay.unit import ReplaySettings
     from chip.replay import signatures
     from chip.replay.results import Replay
 
@@ -194,7 +194,7 @@ def _replay(
     if not args.force and kind_of(Path(args.what)) != "model":  # a capture has looked already
         refuse_busy(device)
     load = not (trace and device.boost_hz and trace.at_full_clock(device.boost_hz))
-    settings = Settings(args.cache, args.warmup, args.runs, args.energy_seconds, load)
+    settings = ReplaySettings(args.cache, args.warmup, args.runs, args.energy_seconds, load)
     units = signatures.units_of(workload, wanted)
     about = environment(device)
     header = {
@@ -202,7 +202,7 @@ def _replay(
         "warmup": args.warmup, "runs": args.runs, "tiers": list(wanted), "energy": args.energy_seconds,
         "asked": _asked(args),
     }  # fmt: skip
-    journal = pool.Journal(_journal(path), header)
+    journal = pool.ReplayJournal(_journal(path), header)
     found = pool.replay_units(units, workers, journal, settings, args.timeout)
     notes = () if workload.device in ("", device.title) else (f"captured on {workload.device}",)
     replay = Replay(workload.title, device.title, args.cache, args.warmup, args.runs, found, notes)
@@ -214,7 +214,7 @@ def _replay(
     return replay, about
 
 
-def _in_places(trace: Trace, replay: Replay, workers: Pool, journal: Journal) -> Replay:
+def _in_places(trace: Trace, replay: Replay, workers: WorkerPool, journal: ReplayJournal) -> Replay:
     """With each kernel in its place in the sequence of the step, or a note why not."""
     from chip.measure.replay import pool
     from chip.replay.sequence import sequence_of
@@ -229,7 +229,7 @@ def _in_places(trace: Trace, replay: Replay, workers: Pool, journal: Journal) ->
     return replace(placed, notes=(*placed.notes, note)) if lost else placed
 
 
-def document(workload: Workload, replay: Replay) -> dict[str, Any]:
+def document(workload: KernelWorkload, replay: Replay) -> dict[str, Any]:
     from chip import codec
 
     return {"schema": "chip.replay_summary/1", "title": replay.title, "kernels": _rows(workload, replay), **{
@@ -237,7 +237,7 @@ def document(workload: Workload, replay: Replay) -> dict[str, Any]:
     }}  # fmt: skip
 
 
-def _rows(workload: Workload, replay: Replay) -> list[dict[str, Any]]:
+def _rows(workload: KernelWorkload, replay: Replay) -> list[dict[str, Any]]:
     done = {k.key: k for k in replay.kernels}
     rows = []
     for s in workload.signatures:
@@ -257,7 +257,7 @@ def _rows(workload: Workload, replay: Replay) -> list[dict[str, Any]]:
     return rows
 
 
-def render(workload: Workload, replay: Replay) -> str:
+def render(workload: KernelWorkload, replay: Replay) -> str:
     rows = _rows(workload, replay)
     shown = [
         {

@@ -16,7 +16,7 @@ from typing import Any
 from chip import advice, artifact, hardware, measurements, roofline
 from chip.cli.profile_text import point_json, rate
 from chip.cli.text import duration, percent, si, table
-from chip.roofline import Point, Roofs
+from chip.roofline import RooflinePoint, Roofs
 from chip.types import ChipError, HardwareProfile, Measurement
 
 HELP = "measured operators under measured roofs: share, bound, verdict, what would help; as text and picture"
@@ -120,7 +120,7 @@ def _select(found: Sequence[Measurement], contexts: str, kinds: str) -> list[Mea
     return [m for m in measurements.ok(found) if m.context in wanted and (not only or m.op.get("op") in only)]
 
 
-def _called(points: list[Point], endings: str) -> list[Point]:
+def _called(points: list[RooflinePoint], endings: str) -> list[RooflinePoint]:
     wanted = [w.strip() for w in endings.split(",") if w.strip()]
     for w in wanted:
         if not any(p.label.endswith(f" {w}") for p in points):
@@ -128,7 +128,7 @@ def _called(points: list[Point], endings: str) -> list[Point]:
     return [p for p in points if not wanted or any(p.label.endswith(f" {w}") for w in wanted)]
 
 
-def place_all(found: Sequence[Measurement], roofs: Roofs) -> tuple[list[Point], list[str]]:
+def place_all(found: Sequence[Measurement], roofs: Roofs) -> tuple[list[RooflinePoint], list[str]]:
     """(points, what could not be placed and why)."""
     points, left_out = [], []
     for m in found:
@@ -141,7 +141,7 @@ def place_all(found: Sequence[Measurement], roofs: Roofs) -> tuple[list[Point], 
     return points, sorted(set(left_out))
 
 
-def render(points: Sequence[Point], roofs: Roofs) -> str:
+def render(points: Sequence[RooflinePoint], roofs: Roofs) -> str:
     out = [roofs.title, "", *_ceilings(roofs)]
     if points:
         rows = [
@@ -179,7 +179,7 @@ def _ceilings(roofs: Roofs) -> list[str]:
     return [table(rows, ("FLOP/s", "settled"), keep=("roof", "FLOP/s")), f"memory: {levels}{floor}"]
 
 
-def document(points: Sequence[Point], roofs: Roofs) -> dict[str, Any]:
+def document(points: Sequence[RooflinePoint], roofs: Roofs) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **roofline.describe(roofs),

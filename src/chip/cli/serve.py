@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--token",
         metavar="TEXT",
         default=os.environ.get("CHIP_TOKEN", ""),
-        help="who asks must send it; auto makes one up [$CHIP_TOKEN, else none]",
+        help="clients must send it; auto generates one [$CHIP_TOKEN, else none]",
     )
     parser.add_argument(
         "--allow-host",

@@ -20,6 +20,7 @@ from chip.models.decoder import Decoder, Moe
 from chip.types import Ceiling, ChipError
 
 HELP = "one model, GPU, operator or engine in full, or a file of runs"
+SM_WORDS = {"nvidia": "SMs", "amd": "CUs"}
 EPILOG = """\
   chip show llama-3.1-8b
   chip show h200
@@ -82,7 +83,7 @@ def _find(name: str) -> tuple[Any, str]:
 def _model(name: str) -> tuple[Any, str]:
     path, _ = library.locate(name)
     d = library.find(name)
-    p, own = precision("bf16"), dataclasses.replace(precision(d.dtype), own=True)
+    p, own = precision("bf16"), dataclasses.replace(precision(d.dtype), per_layer=True)
     layers = [{"count": n, **codec.to_json(layer)} for n, layer in d.layers]
     data = {
         "name": d.name,
@@ -139,10 +140,13 @@ def _brief(part: Any) -> str:
 
 def _gpu(name: str) -> tuple[Any, str]:
     h = hardware.find(name)
-    data = {"schema": h.spec.SCHEMA, **codec.to_json(h.spec)} if h.spec else codec.to_json(h.profile)
-    rows = []
     sheet = h.spec.ceilings if h.spec else {}
     measured = h.profile.ceilings if h.profile else {}
+    data = codec.to_json(h.profile)
+    if h.spec:
+        data = {"schema": h.spec.SCHEMA, **codec.to_json(h.spec)}
+        data |= {"measured": {key: _measured(c) for key, c in measured.items()}} if measured else {}
+    rows = []
     for key in dict.fromkeys([*sheet, *measured]):
         got = measured.get(key)
         promised = sheet.get("hbm" if key.startswith("hbm_") and got else key)
@@ -159,12 +163,17 @@ def _gpu(name: str) -> tuple[Any, str]:
     if h.spec:
         s = h.spec
         head.append(
-            f"  {s.vendor} {s.architecture} {s.compute_capability}, {s.units.value:g} units at "
+            f"  {s.vendor} {s.architecture} {s.compute_capability}, {s.sm_count} {SM_WORDS.get(s.vendor, 'cores')} at "
             f"{si(s.boost_clock_hz.value, 'Hz')}, {gib(s.memory_bytes.value)}, L2 {gib(s.l2_bytes.value)}, "
             f"{s.power_w.value:g} W"
         )
         head += [f"  {n}: {si(k.bytes_per_s.value, 'B/s')} one way" for n, k in s.links.items()]
     return data, "\n".join([*head, "", table(rows, right=("datasheet", "measured", "kept"), keep=("ceiling",))])
+
+
+def _measured(c: Ceiling) -> dict[str, Any]:
+    """Without the raw samples, which are in the profile's file."""
+    return {k: v for k, v in codec.to_json(c).items() if k != "samples"}
 
 
 def _quantity(c: Ceiling) -> str:

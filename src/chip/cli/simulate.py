@@ -45,7 +45,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--engine-setting", metavar="KEY=VALUE", action="append", default=[],
         help="max_num_seqs, max_num_batched_tokens, enable_prefix_caching, num_gpu_blocks, ...; vLLM's names",
     )  # fmt: skip
-    add("--launch-ns", metavar="NS", type=float, default=0.0, help="the host's pace, as in `chip predict` [the terms']")
+    add(
+        "--launch-ns",
+        metavar="NS",
+        type=float,
+        default=0.0,
+        help="launch latency of the host, as in `chip predict` [that of the reference host]",
+    )
     add("--replicas", type=int, default=d["replicas"], help="engines side by side [%(default)s]")
     add("--router", default=d["router"], help="round-robin, least-loaded or prefix [%(default)s]")
     add("--slo", default="", metavar="GOALS", help="of each request, for goodput: ttft=500ms,tpot=40ms")

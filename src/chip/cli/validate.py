@@ -1,4 +1,4 @@
-"""Hold predictions against real runs: every metric of every run, errors by class, and what they owe to each stage.
+"""Compare predictions with real runs: errors by class, engine and metric, and what each stage of the predictor buys.
 
 RUNS are files that `chip bench` wrote, or folders of them. A run that a prediction was made from is refused: every
 artifact names its inputs.
@@ -27,7 +27,8 @@ from chip.validate.unseen import read as read_measurements
 
 HELP = "predictions against real runs: errors by engine, metric and model, with and without each stage"
 EPILOG = """\
-  chip validate llm.json
+  chip validate llm.json --points
+  chip validate results/h200/runs --latency-known
   chip validate results/h200/runs --peers benchmarks/peers/answers.json --plot scatter.png
   chip validate llm.json --gpu my-gpu.json --engine hf-eager --ablate --json
   chip validate llm.json --gpu my-gpu.json --leave-one-model-out tables.jsonl
@@ -45,6 +46,7 @@ SUITE = (
     "RUNS is what others published, as they publish it: argonne (All_results.csv), llmservingsim (a folder), silicon "
     "(silicon_sample.csv)"
 )
+LATENCY = "also predict each run at the launch latency that was measured beside it, as a second table"
 LEAVE_OUT = "what the points were made from; each model is then also predicted from points without its shapes"
 
 
@@ -58,6 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--by-operator", action="store_true", help="RUNS are traces of `chip capture`: errors role by role, the ledger")
     add("--ablate", action="store_true", help="the same errors stage by stage, from the datasheet to everything")
     add("--leave-one-model-out", metavar="MEASUREMENTS", action="append", default=[], help=LEAVE_OUT)
+    add("--latency-known", action="store_true", help=LATENCY)
+    add("--points", action="store_true", help="also every single point; --json always has them")
     add("--peers", metavar="FILE", default="", help="recorded answers of other predictors, into the same table")
     add("--plot", metavar="FILE", default="", help="draw predicted against measured into this .png, .svg or .pdf")
     add("-o", "--output", metavar="FILE", default="", help="also write the JSON document as an artifact")
@@ -82,13 +86,15 @@ def run(args: argparse.Namespace) -> int:
     answers = peers.read(Path(args.peers)) if args.peers else None
     terms = _terms(args.engine_profile, sources, args.engine)
     found = judge.judge(sources, gpu, args.engine, terms=terms)
+    known = judge.judge(sources, gpu, args.engine, terms=terms, latency_known=True) if args.latency_known else None
     if not found.points:
         raise ChipError(f"no run could be judged; the first: {found.left_out[0]}")
     theirs = _asked(answers, sources, gpu, args.engine) if answers else []
     stages = [judge.judge(sources, gpu, args.engine, stage, terms) for stage in Stage] if args.ablate else []
     unseen = _unseen(args.leave_one_model_out, found)
-    made = document(found, theirs, stages, unseen)
-    print(json.dumps(made, indent=1) if args.json else render(found, theirs, stages, unseen))
+    made = document(found, theirs, stages, unseen, known)
+    shown = json.dumps(made, indent=1) if args.json else render(found, theirs, stages, unseen, known, args.points)
+    print(shown)
     for line in found.left_out:
         print(f"left out: {line}", file=sys.stderr)
     if args.output:
@@ -133,7 +139,7 @@ def _traffic(args: argparse.Namespace, files: Sequence[Path]) -> int:
     from chip.cli.validate_traffic_text import render as render_traffic
     from chip.validate import traffic
 
-    for option in ("ablate", "leave_one_model_out", "peers", "plot", "engine_profile"):
+    for option in ("ablate", "latency_known", "points", "leave_one_model_out", "peers", "plot", "engine_profile"):
         if getattr(args, option):
             raise ChipError(f"--{option.replace('_', '-')} is of static batches; {files[0]} holds live traffic")
     points, left_out = traffic.judge(files, args.gpu)
@@ -156,7 +162,7 @@ def artifact_id(path: Path) -> str:
     return artifact.read(path, TrafficRun.SCHEMA).id
 
 
-def _terms(given: Sequence[str], sources: Sequence[judge.Source], engine: str) -> judge.Terms:
+def _terms(given: Sequence[str], sources: Sequence[judge.RunsSource], engine: str) -> judge.Terms:
     judged = {(s.path.stem, r.engine) for s in sources for r in s.ok if engine in ("", r.engine)}
     found: dict[tuple[str, str], str] = {}
     for name in given:
@@ -178,7 +184,7 @@ def _terms(given: Sequence[str], sources: Sequence[judge.Source], engine: str) -
     return found
 
 
-def _asked(answers: peers.Answers, sources: Sequence[judge.Source], gpu: str, engine: str) -> list[Point]:
+def _asked(answers: peers.Answers, sources: Sequence[judge.RunsSource], gpu: str, engine: str) -> list[Point]:
     found = [p for p in peers.judge(answers, sources, hardware.find(gpu).name) if engine in ("", p.engine)]
     if not found:
         print("no peer was asked for any of these runs: benchmarks/peers/record.py asks them", file=sys.stderr)

@@ -6,12 +6,12 @@ from typing import Any
 
 from chip.cli.text import percent, table
 from chip.cli.validate_text import signed
-from chip.validate.public import Answer, fitting, grouped
+from chip.validate.public import PublishedErrors, fitting, grouped
 
 RIGHT = ("tp", "batch", "points", "models", "median", "p90", "bias", "worst", "inside")
 
 
-def render(answer: Answer) -> str:
+def render(answer: PublishedErrors) -> str:
     suite, whole = answer.suite, fitting(answer.judged)
     waiting = [j for j in answer.judged if not j.fits]
     parts = [

@@ -9,6 +9,7 @@ from chip.validate.classes import (
     CLASSES,
     COVERAGE,
     COVERAGE_POINTS,
+    COVERED,
     GPU_BOUND_HALF_WIDTH,
     gpu_bound,
     groups,
@@ -18,11 +19,12 @@ from chip.validate.classes import (
 )
 from chip.validate.document import peer_classes
 from chip.validate.judge import Validation
-from chip.validate.points import GPU, HOST, METRICS, UNKNOWN, Point, Summary
+from chip.validate.points import GPU, HOST, METRICS, UNKNOWN, ErrorSummary, Point
 from chip.validate.unseen import Unseen
 
 NUMBERS = ("predicted", "measured", "error", "median", "p90", "bias", "worst", "inside", "+-", "points", "models")
-PACE = {GPU: "GPU-bound", HOST: "host-bound", UNKNOWN: "device not watched"}
+BOUND = {GPU: "GPU-bound", HOST: "host-bound", UNKNOWN: "the device's activity was not recorded"}
+FILES_SHOWN = 4
 MET = {True: "yes", False: "NO", None: "no points"}
 
 
@@ -38,22 +40,26 @@ def signed(error: float) -> str:
 
 
 def render(
-    v: Validation, theirs: Sequence[Point] = (), stages: Sequence[Validation] = (), unseen: Sequence[Unseen] = ()
+    v: Validation,
+    theirs: Sequence[Point] = (),
+    stages: Sequence[Validation] = (),
+    unseen: Sequence[Unseen] = (),
+    known: Validation | None = None,
+    points: bool = False,
 ) -> str:
+    """The summary; `points` adds every single one. `known`: the same runs at their measured launch latency."""
     files = ", ".join(s.path.name for s in v.sources)
-    used = ", ".join(f"{u.path.name} ({u.id})" for u in v.used) or "a datasheet alone"
     parts = [
         f"predictions for {v.gpu} against {len({p.run for p in v.points})} runs of {v.sources[0].device} ({files})",
-        f"they rest on {used}; none of these was made from one of the runs",
-        "",
-        points_table(v.points),
-        "",
-        "by engine and metric (GPU-bound: the device worked for 95 % of the time or more)",
-        groups_table(v.points),
-        *_host_bound(v.points),
-        *_intervals(v.points),
-        *_classes(v.points),
+        f"they rest on {_rests_on(v)}; none of these was made from one of the runs",
     ]
+    if known:
+        beside = [p for p in known.points if p.latency_known]
+        parts += ["", "host unknown: launch latency of the reference host", *_summaries(v.points)]
+        parts += ["", f"launch latency measured beside each run: {len({p.run for p in beside})} runs have it"]
+        parts += _summaries(beside) if beside else []
+    else:
+        parts += _summaries(v.points)
     if theirs:
         parts += ["", "other predictors, over the points that they were asked for", peers_table(v.points, theirs)]
     if stages:
@@ -64,7 +70,29 @@ def render(
             "at the stage of operator tables, each model's shapes in the fit or left out",
             unseen_table(unseen),
         ]
+    if points:
+        parts += ["", "every point", points_table(v.points), *_host_bound(v.points)]
+    else:
+        parts += ["", f"every one of the {len(v.points)} points: --points"]
     return "\n".join(parts)
+
+
+def _rests_on(v: Validation) -> str:
+    """The files, by name and id while they are few; --json has them all."""
+    shown = ", ".join(f"{u.path.name} ({u.id})" for u in v.used[:FILES_SHOWN])
+    more = len(v.used) - FILES_SHOWN
+    return (shown or "a datasheet alone") + (f" and {more} more files (--json names them)" if more > 0 else "")
+
+
+def _summaries(points: Sequence[Point]) -> list[str]:
+    return [
+        *_classes(points),
+        *_intervals(points),
+        "",
+        "by engine and metric (GPU-bound: the device worked for 95 % of the time or more)",
+        groups_table(points),
+        *_host_bound_line(points),
+    ]
 
 
 def points_table(points: Sequence[Point]) -> str:
@@ -91,7 +119,7 @@ def _span(metric: str, low: float, high: float) -> str:
     return f"{value(metric, low)} - {value(metric, high)}"
 
 
-def _summary(s: Summary) -> dict[str, str]:
+def _summary(s: ErrorSummary) -> dict[str, str]:
     return {
         "points": str(s.points),
         "models": str(s.models),
@@ -112,10 +140,17 @@ def groups_table(points: Sequence[Point]) -> str:
     return table(rows, NUMBERS, keep=tuple(rows[0]) if len(rows) == 1 else ("engine", "metric", "points", "median"))
 
 
-def _host_bound(points: Sequence[Point]) -> list[str]:
+def _host_bound_line(points: Sequence[Point]) -> list[str]:
     waiting = host_bound(points)
     if not waiting:
         return []
+    called = sum(p.called == HOST for p in waiting)
+    busy = [p.called == HOST for p in gpu_bound(points)]
+    others = f", and of {sum(busy)} of the {len(busy)} that are not" if busy else ""
+    return ["", f"host-bound as measured: {len(waiting)}; the prediction says so of {called}{others}"]
+
+
+def _host_bound(points: Sequence[Point]) -> list[str]:
     rows = [
         {
             "engine": p.engine,
@@ -126,28 +161,33 @@ def _host_bound(points: Sequence[Point]) -> list[str]:
             "error": signed(p.error),
             "predicted bound": p.called or "-",
         }
-        for p in waiting
+        for p in host_bound(points)
     ]
-    called = sum(p.called == HOST for p in waiting)
-    busy = [p.called == HOST for p in gpu_bound(points)]
-    others = f", and of {sum(busy)} of the {len(busy)} that are not" if busy else ""
-    title = f"host-bound as measured: {len(waiting)}; the prediction says so of {called}{others}"
-    return ["", title, table(rows, NUMBERS, keep=("model", "point", "error", "predicted bound"))]
+    shown = table(rows, NUMBERS, keep=("model", "point", "error", "predicted bound"))
+    return ["", "host-bound as measured", shown] if rows else []
 
 
 def _intervals(points: Sequence[Point]) -> list[str]:
     found = intervals(points)
-    if found["coverage"] is None:
-        return []
     low, high = COVERAGE
-    line = (
-        f"90 % intervals hold {percent(found['coverage'])} of {found['points']} TTFT and TPOT points "
-        f"(asked: {100 * low:g} to {100 * high:g} % of at least {COVERAGE_POINTS})"
-    )
+    rows = [
+        {
+            "metric": metric,
+            "points": row["points"],
+            "inside": percent(row["coverage"]),
+            "met": "too few points" if row["met"] is None else MET[row["met"]],
+        }
+        for metric, row in ((metric, found["metrics"][metric]) for metric in COVERED)
+        if row["points"]
+    ]
+    if not rows:
+        return []
+    asked = f"{100 * low:g} to {100 * high:g} % of each metric's points, of at least {COVERAGE_POINTS}"
+    parts = ["", f"90 % intervals, asked to hold {asked}", table(rows, NUMBERS, keep=tuple(rows[0]))]
     if found["gpu_bound_half_width"] is not None:
         width = percent(found["gpu_bound_half_width"])
-        line += f"; GPU-bound ones are +-{width} wide (asked: {100 * GPU_BOUND_HALF_WIDTH:g} %)"
-    return ["", line]
+        parts.append(f"GPU-bound TTFT and TPOT: +-{width} wide (asked: {100 * GPU_BOUND_HALF_WIDTH:g} %)")
+    return parts
 
 
 def _classes(points: Sequence[Point]) -> list[str]:
@@ -174,7 +214,7 @@ def _missed(points: Sequence[Point]) -> list[str]:
     for j in judge_classes(points):
         if j.met is False and j.worst:
             p = j.worst
-            bound = PACE[p.bound]
+            bound = BOUND[p.bound]
             parts = ", ".join(f"{percent(part.share)} {part.role} ({part.source})" for part in p.parts)
             made = f"; predicted as {parts}" if parts else ""
             out.append(
@@ -212,7 +252,7 @@ def ablation_table(stages: Sequence[Validation]) -> str:
     return table(rows, ("points", *(s.stage.title for s in stages)), keep=tuple(rows[0]))
 
 
-def _figures(points: Sequence[Point]) -> dict[str, Summary]:
+def _figures(points: Sequence[Point]) -> dict[str, ErrorSummary]:
     found = {j.wanted.title: j.found for j in judge_classes(points) if j.found}
     for g in groups(points):
         if g.bound == "all" and g.metric in ("ttft", "tpot"):

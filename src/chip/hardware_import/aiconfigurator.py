@@ -19,7 +19,7 @@ from typing import Any
 
 from chip import hardware
 from chip.hardware_import.aiconfigurator_pick import PICK, TOLERANCE
-from chip.hardware_import.aiconfigurator_rows import DTYPES, HOT, ROUTING, SOURCES, Columns, Source
+from chip.hardware_import.aiconfigurator_rows import DTYPES, HOT, ROUTING, SOURCES, Columns, TableSource
 from chip.hardware_import.points_csv import Row, Table
 from chip.hardware_import.thin import merged
 from chip.types import ChipError
@@ -42,7 +42,7 @@ GPUS = {
     "l40s": "l40s",
     "rtx_pro_6000_server": "rtx-pro-6000-server",
 }
-WEIGHTS_IN_TURN = 6
+WEIGHT_COPIES = 6
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5}
 LAUNCH_S = 3e-6
 CLOCK = (
@@ -125,7 +125,7 @@ def tables(
 ) -> list[Table]:
     """All that CHIP has an operator for, one table a kind. `every`: all shapes, not only those that models have."""
     _check_system(package, system, backend)
-    made: dict[str, list[tuple[Source, str, str, list[Row]]]] = {}
+    made: dict[str, list[tuple[TableSource, str, str, list[Row]]]] = {}
     for source in SOURCES:
         for file in source.files:
             folder = "nccl" if source.nccl else backend
@@ -159,14 +159,14 @@ def warm(rows: Sequence[Row], l2_bytes: float, hbm_bytes_per_s: float) -> list[R
     def context(row: Row) -> str:
         _, n, k = row.at
         weight_bytes = n * k * WEIGHT_BYTES[row.dtype]
-        fits = WEIGHTS_IN_TURN * weight_bytes <= l2_bytes
+        fits = WEIGHT_COPIES * weight_bytes <= l2_bytes
         return HOT if fits and weight_bytes / hbm_bytes_per_s > LAUNCH_S else row.context
 
     return [row._replace(context=context(row)) for row in rows]
 
 
 def _table(
-    kind: str, parts: Sequence[tuple[Source, str, str, list[Row]]], system: str, every: bool, tolerance: float
+    kind: str, parts: Sequence[tuple[TableSource, str, str, list[Row]]], system: str, every: bool, tolerance: float
 ) -> Table:
     found = merged([row for *_, rows in parts for row in rows])
     if kind == "linear" and system in GPUS:
@@ -186,7 +186,7 @@ def _table(
     return Table(kind, parts[0][0].axes, tuple(picked), notes)
 
 
-def _read(package: Package, system: str, relative: str, source: Source) -> tuple[Columns, str]:
+def _read(package: Package, system: str, relative: str, source: TableSource) -> tuple[Columns, str]:
     parquet = _parquet()
     path = package.systems / "data" / system / relative
     where = f"{package.where}: {system}/{relative}"
@@ -204,7 +204,7 @@ def _read(package: Package, system: str, relative: str, source: Source) -> tuple
     return columns, str(device)
 
 
-def _check_values(columns: Columns, source: Source, where: str) -> None:
+def _check_values(columns: Columns, source: TableSource, where: str) -> None:
     for name in source.columns:
         if name.endswith("dtype") or name == "gemm_type":
             unknown = {str(v) for v in columns[name]} - set(DTYPES) - {"int8"}

@@ -138,7 +138,7 @@ def moe_exchange(phase: str) -> Callable[[Columns], Iterator[Row]]:
     return convert
 
 
-class Source(NamedTuple):
+class TableSource(NamedTuple):
     """Tables that give points of one operator kind."""
 
     kind: str
@@ -175,16 +175,16 @@ _EXCHANGE = ("tokens", "hidden", "experts", "top_k", "ranks")
 _BY_PHASE = ("context_attention_perf", "generation_attention_perf")
 _MLA_BY_PHASE = ("mla_context_module_perf", "mla_generation_module_perf")
 SOURCES = (
-    Source("linear", ("m", "n", "k"), "gemm", ("gemm_perf",), linear, _OF_LINEAR),
-    Source("attention", _HEADS, "attention", _BY_PHASE, attention, _OF_ATTENTION),
-    Source("moe_experts", _EXPERTS, "moe", ("moe_perf",), moe_experts, _OF_EXPERTS),
-    Source("mla_module", ("batch", "heads", "q_len", "kv_len"), "mla", _MLA_BY_PHASE, mla_module, _OF_MLA),
-    Source("bmm", ("batch", "m", "n", "k"), "mla_bmm", ("mla_bmm_perf",), bmm, _OF_BMM),
-    Source("all_reduce", _LINK, "comm", ("custom_allreduce_perf",), custom_all_reduce, _OF_CUSTOM),
-    Source("all_reduce", _LINK, "comm", ("nccl_perf",), nccl("all_reduce"), _OF_NCCL, nccl=True),
-    Source("all_gather", _LINK, "comm", ("nccl_perf",), nccl("all_gather"), _OF_NCCL, nccl=True),
-    Source("reduce_scatter", _LINK, "comm", ("nccl_perf",), nccl("reduce_scatter"), _OF_NCCL, nccl=True),
-    Source("moe_dispatch", _EXCHANGE, "comm", ("moe_a2a_perf",), moe_exchange("dispatch"), _OF_EXCHANGE),
-    Source("moe_combine", _EXCHANGE, "comm", ("moe_a2a_perf",), moe_exchange("combine"), _OF_EXCHANGE),
-    Source("all_to_all", _LINK, "comm", ("nccl_perf",), nccl("alltoall"), _OF_NCCL, nccl=True),
+    TableSource("linear", ("m", "n", "k"), "gemm", ("gemm_perf",), linear, _OF_LINEAR),
+    TableSource("attention", _HEADS, "attention", _BY_PHASE, attention, _OF_ATTENTION),
+    TableSource("moe_experts", _EXPERTS, "moe", ("moe_perf",), moe_experts, _OF_EXPERTS),
+    TableSource("mla_module", ("batch", "heads", "q_len", "kv_len"), "mla", _MLA_BY_PHASE, mla_module, _OF_MLA),
+    TableSource("bmm", ("batch", "m", "n", "k"), "mla_bmm", ("mla_bmm_perf",), bmm, _OF_BMM),
+    TableSource("all_reduce", _LINK, "comm", ("custom_allreduce_perf",), custom_all_reduce, _OF_CUSTOM),
+    TableSource("all_reduce", _LINK, "comm", ("nccl_perf",), nccl("all_reduce"), _OF_NCCL, nccl=True),
+    TableSource("all_gather", _LINK, "comm", ("nccl_perf",), nccl("all_gather"), _OF_NCCL, nccl=True),
+    TableSource("reduce_scatter", _LINK, "comm", ("nccl_perf",), nccl("reduce_scatter"), _OF_NCCL, nccl=True),
+    TableSource("moe_dispatch", _EXCHANGE, "comm", ("moe_a2a_perf",), moe_exchange("dispatch"), _OF_EXCHANGE),
+    TableSource("moe_combine", _EXCHANGE, "comm", ("moe_a2a_perf",), moe_exchange("combine"), _OF_EXCHANGE),
+    TableSource("all_to_all", _LINK, "comm", ("nccl_perf",), nccl("alltoall"), _OF_NCCL, nccl=True),
 )

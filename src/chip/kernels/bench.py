@@ -17,15 +17,15 @@ import torch
 
 from chip import measurements, stats
 from chip.kernels.check import distance, together
-from chip.kernels.subjects import Subject
+from chip.kernels.subjects import KernelSubject
 from chip.kernels.triton.language import FALLBACK
 from chip.measure import timing
 from chip.measure.build import around
 from chip.measure.device import Device
-from chip.measure.energy import Energy, EnergyProbe, probe_for
+from chip.measure.energy import EnergyProbe, EnergyReading, probe_for
 from chip.measure.profile import impossible, reason_of
 from chip.measure.sampling import is_sustained
-from chip.measure.timer import Samples, StopRule, Take, collect_interleaved
+from chip.measure.stopping import Samples, StopRule, Take, collect_interleaved
 from chip.roofline import Roofs, label
 from chip.types import ChipError, Measurement, Op
 
@@ -43,17 +43,17 @@ TRUTH_BYTES = 2**31  # inputs larger than this in float64 are not compared: the 
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     rule: StopRule = RULE
     warm_s: float = 0.1
     energy_s: float = 0.2  # of load for each variant; 0: no energy
 
 
-QUICK = Settings(StopRule(0.01, 10, 30, 0.1), 0.05, 0.0)
+QUICK = BenchSettings(StopRule(0.01, 10, 30, 0.1), 0.05, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedKernel:
     """One variant of one call."""
 
     measurement: Measurement  # its `implementation` is the variant
@@ -81,7 +81,7 @@ class _Variant:
         self.failed = ""
 
 
-def bench(s: Subject, op: Op, device: Device, roofs: Roofs | None, settings: Settings) -> list[Timed]:
+def bench(s: KernelSubject, op: Op, device: Device, roofs: Roofs | None, settings: BenchSettings) -> list[TimedKernel]:
     """Every variant of one call."""
     with around(op, ""):
         try:
@@ -95,7 +95,7 @@ def bench(s: Subject, op: Op, device: Device, roofs: Roofs | None, settings: Set
 
 
 class _Run:
-    def __init__(self, s: Subject, op: Op, device: Device, roofs: Roofs | None, settings: Settings) -> None:
+    def __init__(self, s: KernelSubject, op: Op, device: Device, roofs: Roofs | None, settings: BenchSettings) -> None:
         self.s, self.op, self.device, self.roofs, self.settings = s, op, device, roofs, settings
         self.generator = torch.Generator(device.torch_device).manual_seed(7)
         read = op.cost().read_bytes
@@ -129,7 +129,7 @@ class _Run:
         return found
 
     # -- one call ------------------------------------------------------------------------------------------------------
-    def measure(self) -> list[Timed]:
+    def measure(self) -> list[TimedKernel]:
         errors = self._prepare()
         alive = [v for v in self.variants if not v.failed]
         fastest = min(v.call_s for v in alive)
@@ -211,24 +211,24 @@ class _Run:
             count += batch
             self.device.synchronize()
         used = self.probe.stop()
-        return used.joules / count if isinstance(used, Energy) else None
+        return used.joules / count if isinstance(used, EnergyReading) else None
 
-    def _timed(self, v: _Variant, found: tuple[Samples, str] | None, error: float | None) -> Timed:
+    def _timed(self, v: _Variant, found: tuple[Samples, str] | None, error: float | None) -> TimedKernel:
         blank = Measurement(measurements.record(self.op), v.name, "cold", "failed", v.failed, device=self.device.title)
         if not found:
-            return Timed(blank, v.ours)
+            return TimedKernel(blank, v.ours)
         samples, method = found
         p50 = stats.median(samples.samples_ns) * 1e-9
         too_fast = impossible(self.op, p50, self.device, samples.clock_hz)
         if too_fast:
-            return Timed(replace(blank, reason=too_fast, method=method), v.ours)
+            return TimedKernel(replace(blank, reason=too_fast, method=method), v.ours)
         now = self.device.sensors()
         m = replace(
             blank, status="ok", reason="", samples_ns=samples.samples_ns, method=method, clock_hz=samples.clock_hz,
             watts=now.watts, celsius=now.celsius, flags=samples.flags,
         )  # fmt: skip
         cost = self.op.cost()
-        return Timed(
+        return TimedKernel(
             m,
             v.ours,
             p50,
@@ -245,14 +245,14 @@ def _bind(call: Callable[..., Any], tensors: tuple[torch.Tensor, ...]) -> Callab
     return lambda: call(*tensors)
 
 
-def _compared(timed: list[Timed]) -> list[Timed]:
+def _compared(timed: list[TimedKernel]) -> list[TimedKernel]:
     """Ours against the best of the others: by the median, and by the 95th percentiles."""
     others = [t for t in timed if not t.ours and t.p50_s and t.measurement.implementation != FALLBACK]
     if not others:
         return timed
     best = min((t.measurement for t in others), key=lambda m: stats.median(m.samples_ns))
 
-    def compared(t: Timed) -> Timed:
+    def compared(t: TimedKernel) -> TimedKernel:
         if not t.ours or not t.p50_s:
             return t
         first, second = best.samples_ns, t.measurement.samples_ns

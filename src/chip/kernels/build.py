@@ -147,7 +147,7 @@ def unusable(stem: str, device_type: str, capability: str | None) -> str:
     return ""
 
 
-class Settings:
+class BuildSettings:
     """How libraries are built on first use: by the command line, before anything is loaded."""
 
     debug = False
@@ -157,7 +157,7 @@ class Settings:
 def library(stem: str, capability: str) -> ctypes.CDLL:
     """The loaded library of a source for the card found, compiled on first use."""
     with _lock:
-        return ctypes.CDLL(str(compile_one(stem, catalog.arch_of(capability), Settings.debug).path))
+        return ctypes.CDLL(str(compile_one(stem, catalog.arch_of(capability), BuildSettings.debug).path))
 
 
 @cache

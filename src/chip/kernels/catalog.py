@@ -18,7 +18,7 @@ LEAST_ARCH = "sm_80"
 
 
 @dataclass(frozen=True)
-class Entry:
+class KernelEntry:
     name: str
     language: str  # "triton" or "cuda"
     needs: str  # least architecture, or the only one
@@ -73,16 +73,16 @@ def arch_of(capability: str) -> str:
     return plain + "a" if plain == "sm_90" else plain
 
 
-def entries() -> list[Entry]:
+def entries() -> list[KernelEntry]:
     found = []
     for name in triton_names():
         path = HERE / "triton" / f"{name}.py"
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        found.append(Entry(name, "triton", "any Triton GPU", _first(text), f"triton/{path.name}"))
+        found.append(KernelEntry(name, "triton", "any Triton GPU", _first(text), f"triton/{path.name}"))
     for stem in cuda_stems():
         lines = [line[2:].strip() for line in _source(stem).splitlines() if line.startswith("//")]
         prose = " ".join(line for line in lines if not line.startswith("Needs: "))
-        found.append(Entry(stem, "cuda", needs(stem), _first(prose), f"cuda/{stem}.cu"))
+        found.append(KernelEntry(stem, "cuda", needs(stem), _first(prose), f"cuda/{stem}.cu"))
     return found
 
 

@@ -16,7 +16,7 @@ import torch
 from chip import ops
 from chip.kernels import tiles
 from chip.kernels.attempt import Finding, attempt, intact, poisoned
-from chip.kernels.subjects import Subject, Variant
+from chip.kernels.subjects import KernelSubject, Variant
 from chip.measure.device import Device
 from chip.roofline import label
 from chip.types import Op
@@ -32,12 +32,12 @@ EDGE_PRODUCTS = ((1, 1, 8), (16, 16, 16), (64, 64, 64), (128, 256, 64), (256, 25
 
 
 @dataclass(frozen=True)
-class Case:
+class CheckCase:
     op: Op
     pad: int = 0  # elements between one row and the next
 
 
-def cases(kind: str, seed: int, count: int, small: bool) -> list[Case]:
+def cases(kind: str, seed: int, count: int, small: bool) -> list[CheckCase]:
     """Edges first, then `count` random shapes. `small`: for the interpreter, which rounds to bf16 by cutting off."""
     draw = random.Random(seed)
     dtypes = ("fp32", "fp16") if small else ("bf16", "fp16", "fp32")
@@ -48,44 +48,44 @@ def cases(kind: str, seed: int, count: int, small: bool) -> list[Case]:
     def whole(high: int, low: int = 1) -> int:
         return int(low * (high / low) ** draw.random())
 
-    found: list[Case] = []
+    found: list[CheckCase] = []
     if kind == "linear":
         shapes = [*EDGE_PRODUCTS, *((whole(700), whole(700), whole(700)) for _ in range(count))]
         shapes += [(m, n, -(-k // 8) * 8) for m, n, k in shapes[len(EDGE_PRODUCTS) :]]
         for m, n, k in shapes:
-            found += [Case(_op(kind, m=m, n=n, k=k, dtype=d), draw.choice((0, 0, 8, 3))) for d in dtypes[:2]]
+            found += [CheckCase(_op(kind, m=m, n=n, k=k, dtype=d), draw.choice((0, 0, 8, 3))) for d in dtypes[:2]]
     elif kind == "attention":
         for _ in range(count + 4):
             kv_heads = draw.choice((1, 2, 4, 8))
             axes = {"batch": whole(5), "heads": kv_heads * draw.choice((1, 2, 3, 4, 8)), "kv_heads": kv_heads}
             length = whole(300 if small else 9000)
             op = _op(kind, **axes, head_dim=draw.choice(DIMS), q_len=1, kv_len=length, dtype=draw.choice(dtypes[:2]))
-            found.append(Case(op, draw.choice((0, 8))))
+            found.append(CheckCase(op, draw.choice((0, 8))))
     elif kind == "rope":
         for _ in range(count + 4):
             op = _op(kind, rows=whole(70), heads=whole(50, 2), head_dim=2 * whole(64), dtype=dtype())
-            found.append(Case(op, draw.choice((0, 1, 8))))
+            found.append(CheckCase(op, draw.choice((0, 1, 8))))
     else:
         edges = [(r, max(2, c)) if kind == "row_normalize" else (r, c) for r, c in EDGES]
         edges = [(r, c) for r, c in edges if not small or c < 5000]
         shapes2 = [*edges, *((whole(40), whole(3000 if small else 20000, 2)) for _ in range(count))]
-        found = [Case(_op(kind, rows=r, cols=c, dtype=dtype()), draw.choice((0, 0, 1, 3, 8))) for r, c in shapes2]
+        found = [CheckCase(_op(kind, rows=r, cols=c, dtype=dtype()), draw.choice((0, 0, 1, 3, 8))) for r, c in shapes2]
     return found
 
 
-def _cases_of(s: Subject, seed: int, count: int, small: bool) -> list[Case]:
+def _cases_of(s: KernelSubject, seed: int, count: int, small: bool) -> list[CheckCase]:
     """A kernel that serves only some calls of its operator has `cases` of its own."""
     if not hasattr(s.module, "cases"):
         return cases(s.kind, seed, count, small)
     draw, dtypes = random.Random(seed), ("fp32", "fp16") if small else ("bf16", "fp16", "fp32")
-    return [Case(op, draw.choice((0, 0, 8))) for op in s.module.cases(draw, count, small, dtypes)]
+    return [CheckCase(op, draw.choice((0, 0, 8))) for op in s.module.cases(draw, count, small, dtypes)]
 
 
 def _op(kind: str, **axes: Any) -> Op:
     return ops.build(kind, axes)
 
 
-def check(s: Subject, device: Device, seed: int, count: int) -> Iterator[Finding]:
+def check(s: KernelSubject, device: Device, seed: int, count: int) -> Iterator[Finding]:
     """Every variant on every case; whatever a kernel raises becomes its finding."""
     small = device.kind != "cuda"
     for v in s.variants:
@@ -108,9 +108,9 @@ def together(result: Any) -> tuple[torch.Tensor, ...]:
 
 
 def examine(
-    s: Subject,
+    s: KernelSubject,
     v: Variant,
-    case: Case,
+    case: CheckCase,
     inputs: tuple[torch.Tensor, ...],
     truth: tuple[torch.Tensor, ...],
     own: tuple[torch.Tensor, ...],

@@ -31,10 +31,10 @@ class Tile:
     cluster: int
     rate: float  # share of the peak that its instructions can reach: narrow ones read more shared memory
 
-    def ns(self, m: int, n: int, k: int, splits: int, units: int) -> float:
+    def ns(self, m: int, n: int, k: int, splits: int, sm_count: int) -> float:
         """A product's time by this rule."""
         down, across, steps = -(-m // (self.rows * self.cluster)), -(-n // self.cols), -(-k // DEPTH)
-        rounds = -(-down * across * splits // (units // self.cluster))
+        rounds = -(-down * across * splits // (sm_count // self.cluster))
         multiplied = 2 * self.rows * self.cols * DEPTH / (SM_FLOPS_PER_NS * self.rate)
         brought = (self.rows + self.cols / self.cluster) * DEPTH * 2 / SM_L2_BYTES_PER_NS
         shared = (1 + splits) * self.rows * self.cols * 4 / SM_L2_BYTES_PER_NS if splits > 1 else 0.0
@@ -60,10 +60,10 @@ TILES = (
 
 
 @lru_cache(maxsize=4096)
-def choose(m: int, n: int, k: int, units: int) -> int:
+def choose(m: int, n: int, k: int, sm_count: int) -> int:
     """The config of the wgmma rung: variant + 10 x band + 1000 x splits. At a tie the larger tile, the fewer splits."""
     ways = [(t, s) for s in range(1, MOST_SPLITS + 1) for t in TILES if t.room(m, n, s) and s <= -(-k // DEPTH)]
-    tile, splits = min(ways, key=lambda way: way[0].ns(m, n, k, way[1], units))
+    tile, splits = min(ways, key=lambda way: way[0].ns(m, n, k, way[1], sm_count))
     return tile.variant + 10 * BAND + 1000 * splits
 
 

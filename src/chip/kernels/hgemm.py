@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from chip.kernels import build, catalog, gemm_plan, plans
-from chip.kernels.triton.rows import units
+from chip.kernels.triton.rows import sm_count
 from chip.measure.build import normal
 from chip.ops.linear import Linear
 from chip.types import ChipError
@@ -52,7 +52,7 @@ def run(rung: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = 
     out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
     config = config or plans.tuned(rung, plans.product(m, n, k)) or 0
     if rung == WGMMA:
-        config = gemm_plan.fitting(config or gemm_plan.choose(m, n, k, units(a.device.index or 0)), m, n)
+        config = gemm_plan.fitting(config or gemm_plan.choose(m, n, k, sm_count(a.device.index or 0)), m, n)
     given = (
         a.data_ptr(), b.data_ptr(), out.data_ptr(), m, n, k, a.stride(0), b.stride(0), out.stride(0),
         a.dtype == torch.bfloat16, config,

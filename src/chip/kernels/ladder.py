@@ -15,7 +15,7 @@ from chip.stats import median
 from chip.types import ChipError, Op
 
 if TYPE_CHECKING:
-    from chip.kernels.bench import Timed
+    from chip.kernels.bench import TimedKernel
     from chip.measure.device import Device
 
 # path of a rung -> source that measures it, and its number there by dtype
@@ -36,7 +36,9 @@ class Rung:
     over_first: float | None
 
 
-def climb(timed: Sequence[Timed], roofs: dict[str, float], paths: dict[str, str], cublas: str = "torch") -> list[Rung]:
+def climb(
+    timed: Sequence[TimedKernel], roofs: dict[str, float], paths: dict[str, str], cublas: str = "torch"
+) -> list[Rung]:
     """The rungs of one call, lowest first; a rung that was not measured is left out."""
     rates = {t.measurement.implementation: t.flops_per_s for t in timed if t.flops_per_s}
     found: list[Rung] = []
@@ -59,11 +61,11 @@ def climb(timed: Sequence[Timed], roofs: dict[str, float], paths: dict[str, str]
     return found
 
 
-def ladders(device: Device, rows: Sequence[Timed], roofs: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+def ladders(device: Device, rows: Sequence[TimedKernel], roofs: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
     """A ladder for each call. `roofs`: those measured so far, by dtype; what is missing is measured and added."""
     if device.kind != "cuda":
         return []
-    by_call: dict[Op, list[Timed]] = {}
+    by_call: dict[Op, list[TimedKernel]] = {}
     for t in rows:
         by_call.setdefault(operator(t.measurement.op), []).append(t)
     found = []

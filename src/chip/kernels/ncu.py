@@ -14,7 +14,7 @@ from typing import Any
 
 from chip import measurements
 from chip.kernels import once
-from chip.kernels.subjects import Subject
+from chip.kernels.subjects import KernelSubject
 from chip.roofline import Roofs, label
 from chip.types import ChipError, Op
 
@@ -39,13 +39,13 @@ def require() -> str:
     return found
 
 
-def profile(s: Subject, op: Op, roofs: Roofs | None) -> list[dict[str, Any]]:
+def profile(s: KernelSubject, op: Op, roofs: Roofs | None) -> list[dict[str, Any]]:
     """A row for PyTorch's own and each of our variants: counters summed over the kernels of the call."""
     variants = [s.baseline, *(v.name for v in s.variants if not v.unusable)]
     return [{"kernel": s.name, "variant": v, **_counted(s, v, op, roofs)} for v in variants]
 
 
-def _counted(s: Subject, variant: str, op: Op, roofs: Roofs | None) -> dict[str, Any]:
+def _counted(s: KernelSubject, variant: str, op: Op, roofs: Roofs | None) -> dict[str, Any]:
     words = [require(), "--clock-control", "none", "--profile-from-start", "off", "--csv", "--page", "raw",
              "--metrics", ",".join(METRICS.values()), *once.command([(s.name, variant, [op])])]  # fmt: skip
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)

@@ -21,7 +21,7 @@ ANY = 0  # columns of a plan that holds for all
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     rows: int = 1
     warps: int = 4
     stages: int = 1
@@ -40,30 +40,30 @@ class Plan:
         return ", ".join(f"{f.name}={getattr(self, f.name)}" for f in changed) or "the defaults"
 
 
-def plan(kernel: str, cols: int, element_bytes: int) -> Plan:
+def plan(kernel: str, cols: int, element_bytes: int) -> LaunchPlan:
     """What tuning found for 16-bit rows of this length, or of the next power of two; otherwise 128 bytes of a row a
     thread, at least 2 KiB of rows a warp."""
     padded = power_of_two(cols)
-    found: Plan | None = tuned(kernel, cols) or tuned(kernel, padded) if element_bytes == 2 else None
+    found: LaunchPlan | None = tuned(kernel, cols) or tuned(kernel, padded) if element_bytes == 2 else None
     if found:
         return found
     if cols * element_bytes > HELD_BYTES:
-        return Plan(1, 16, 2, 1, 8192)
+        return LaunchPlan(1, 16, 2, 1, 8192)
     row_bytes = padded * element_bytes
     warps = max(1, row_bytes // (32 * THREAD_BYTES))
     if row_bytes >= LONG_BYTES:
         return hold(warps, element_bytes)
-    return Plan(max(1, 2048 // row_bytes), warps)
+    return LaunchPlan(max(1, 2048 // row_bytes), warps)
 
 
-def hold(warps: int, element_bytes: int = 2, loads: int = 1, registers: int = 64) -> Plan:
+def hold(warps: int, element_bytes: int = 2, loads: int = 1, registers: int = 64) -> LaunchPlan:
     """Parts of so many 16-byte loads a thread. With 64 registers a thread, 1024 threads fill an SM."""
-    return Plan(
+    return LaunchPlan(
         1, warps, chunk=32 * warps * loads * 16 // element_bytes, held=True, registers=registers, fetched=2 // loads
     )
 
 
-def dividing(cols: int) -> list[Plan]:
+def dividing(cols: int) -> list[LaunchPlan]:
     """Plans for 16-bit rows whose length is no power of two. A thread that holds fewer loads than it has registers for
     leaves an SM with fewer bytes under way: so eight to fifteen loads each, and registers to match."""
     warps = max(1, 1 << ((cols // 2048).bit_length() - 1)) if cols >= 2048 else 1
@@ -72,7 +72,9 @@ def dividing(cols: int) -> list[Plan]:
         loads = -(-cols // (256 * w))
         for spare in (24, 32, 40):
             registers = min(128, -(-(4 * loads + spare) // 8) * 8)
-            found.append(Plan(1, w, chunk=256 * w, held=True, registers=registers, evict="", cache=".cg", fetched=2))
+            found.append(
+                LaunchPlan(1, w, chunk=256 * w, held=True, registers=registers, evict="", cache=".cg", fetched=2)
+            )
     return list(dict.fromkeys(found))
 
 
@@ -81,7 +83,7 @@ def power_of_two(n: int) -> int:
 
 
 # -- candidates -------------------------------------------------------------------------------------------------------
-def candidates(kernel: str, cols: int) -> list[Plan]:
+def candidates(kernel: str, cols: int) -> list[LaunchPlan]:
     """Plans worth trying for such rows of 16-bit elements."""
     padded = power_of_two(cols)
     if cols != padded and 1024 <= cols <= 32768:
@@ -97,10 +99,15 @@ def candidates(kernel: str, cols: int) -> list[Plan]:
                 bases = [replace(p, kept=kept) for p in bases for kept in (65536, 98304, 114688)]
                 return [_past_l1(p) for p in bases]
         if padded == 16384:
-            bases = [*bases, Plan(warps=16), Plan(warps=16, registers=40), Plan(warps=32, registers=32)]
+            bases = [
+                *bases,
+                LaunchPlan(warps=16),
+                LaunchPlan(warps=16, registers=40),
+                LaunchPlan(warps=32, registers=32),
+            ]
         twice = [replace(p, back=back) for p in TWICE for back in (False, True)] if kernel == "softmax" else []
         return [p for base in bases for p in (base, _past_l1(base))] + twice
-    found = [Plan(rows, warps) for rows, warps in _dealt(padded)]
+    found = [LaunchPlan(rows, warps) for rows, warps in _dealt(padded)]
     if padded >= 4096:
         found += [hold(padded // 2048), hold(padded // 1024)]
     found = [p for base in found for p in (base, replace(base, evict=""), _past_l1(base))]
@@ -113,14 +120,16 @@ def _dealt(padded: int) -> list[tuple[int, int]]:
     return sorted(alone | {(1024 * w // padded, w) for w in (1, 2, 4) if padded < 1024 * w})
 
 
-def _past_l1(p: Plan) -> Plan:
+def _past_l1(p: LaunchPlan) -> LaunchPlan:
     return replace(p, evict="", cache=".cg")
 
 
-NEAR = [Plan(1, warps, chunk=chunk) for warps, chunk in ((4, 2048), (8, 2048), (8, 4096), (16, 4096))]  # read twice
+NEAR = [
+    LaunchPlan(1, warps, chunk=chunk) for warps, chunk in ((4, 2048), (8, 2048), (8, 4096), (16, 4096))
+]  # read twice
 DEALT = ((8, 0, 4096), (16, 0, 8192), (16, 0, 16384), (16, 2, 16384), (16, 3, 8192), (16, 2, 8192), (8, 4, 4096))
-TWICE = [Plan(1, warps, 1, per_unit, chunk) for warps, per_unit, chunk in DEALT]
-TWICE += [Plan(1, 32, 1, per_unit, 8192, registers=32) for per_unit in (0, 2)]
+TWICE = [LaunchPlan(1, warps, 1, per_unit, chunk) for warps, per_unit, chunk in DEALT]
+TWICE += [LaunchPlan(1, 32, 1, per_unit, 8192, registers=32) for per_unit in (0, 2)]
 LONG = {
     16384: [hold(8), hold(16, registers=40), hold(4, registers=128), hold(8, loads=2)],
     32768: [hold(16), hold(8, registers=128), hold(16, loads=2)],
@@ -138,7 +147,7 @@ def product(m: int, n: int, k: int) -> str:
     return f"{m}x{n}x{k}"
 
 
-def keep(kernel: str, key: int | str, found: Plan | int) -> None:
+def keep(kernel: str, key: int | str, found: LaunchPlan | int) -> None:
     """For every later call, here and in other processes. A plan is stored as what differs from the defaults."""
     data = _read()
     data.setdefault(kernel, {})[str(key)] = found if isinstance(found, int) else _changed(found)
@@ -146,8 +155,8 @@ def keep(kernel: str, key: int | str, found: Plan | int) -> None:
     _kept.cache_clear()
 
 
-def _changed(p: Plan) -> dict[str, Any]:
-    default = asdict(Plan())
+def _changed(p: LaunchPlan) -> dict[str, Any]:
+    default = asdict(LaunchPlan())
     return {k: v for k, v in asdict(p).items() if v != default[k]}
 
 
@@ -157,8 +166,8 @@ def _read() -> dict[str, dict[str, Any]]:
 
 
 @lru_cache(maxsize=1)
-def _kept() -> dict[str, dict[str, Plan | int]]:
+def _kept() -> dict[str, dict[str, LaunchPlan | int]]:
     return {
-        kernel: {key: p if isinstance(p, int) else Plan(**p) for key, p in by_key.items()}
+        kernel: {key: p if isinstance(p, int) else LaunchPlan(**p) for key, p in by_key.items()}
         for kernel, by_key in _read().items()
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 from chip import ops
 from chip.kernels import catalog, once
-from chip.kernels.subjects import Subject
+from chip.kernels.subjects import KernelSubject
 from chip.types import ChipError, Op
 
 SCHEMA = "chip.kernel_sanitize/1"
@@ -41,7 +41,7 @@ def shapes(kind: str, variant: str) -> list[Op]:
     return [ops.build(kind, {"m": m, "n": n, "k": k, "dtype": d}) for m, n, k, d in products]
 
 
-def sanitize(subjects: Sequence[Subject], tell: Callable[[str], None]) -> list[dict[str, Any]]:
+def sanitize(subjects: Sequence[KernelSubject], tell: Callable[[str], None]) -> list[dict[str, Any]]:
     """A row for each variant and tool: how many errors, and the first one's line."""
     runs = [
         (s.name, v.name, shapes(s.kind, v.name))

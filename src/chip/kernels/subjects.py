@@ -1,4 +1,4 @@
-"""A kernel as `check`, `bench` and `profile` see it: whose it is, what it is held against, how its inputs are made."""
+"""A kernel as `check`, `bench` and `profile` see it: whose it is, what it is compared with, how its inputs are made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Subject:
+class KernelSubject:
     name: str
     module: Any  # inputs, native, reference, BENCH, KIND
     variants: tuple[Variant, ...]
@@ -43,7 +43,7 @@ class Subject:
     def compiled(self) -> bool:
         return bool(getattr(self.module, "COMPILED", True))
 
-    def timed(self, op: Op) -> Subject:
+    def timed(self, op: Op) -> KernelSubject:
         """With the variants that are worth timing on one of its own calls: the slowest have just one (SLOW)."""
         only = getattr(self.module, "SLOW", {})
         return replace(self, variants=tuple(v for v in self.variants if only.get(v.name, op) == op))
@@ -64,7 +64,7 @@ def names(wanted: list[str]) -> list[str]:
     return wanted or known
 
 
-def subject(name: str, device: Device, only: str = "", configs: bool = False) -> Subject:
+def subject(name: str, device: Device, only: str = "", configs: bool = False) -> KernelSubject:
     """A kernel with its variants; `only` keeps those whose name holds the word, `configs` adds every configuration."""
     if name in catalog.LADDERS:
         module = import_module(f"chip.kernels.{name}")
@@ -74,7 +74,7 @@ def subject(name: str, device: Device, only: str = "", configs: bool = False) ->
 
         module = import_module(f"chip.kernels.triton.{name}")
         variants = [Variant(language.label(device.kind), module.run, language.missing(device.kind))]
-    return Subject(name, module, tuple(v for v in variants if only in v.name))
+    return KernelSubject(name, module, tuple(v for v in variants if only in v.name))
 
 
 def _steps(module: Any, stem: str, device: Device, configs: bool) -> list[Variant]:
@@ -87,9 +87,9 @@ def _steps(module: Any, stem: str, device: Device, configs: bool) -> list[Varian
     return found
 
 
-def compile_for(subjects: list[Subject], device: Device, tell: build.Tell) -> None:
+def compile_for(subjects: list[KernelSubject], device: Device, tell: build.Tell) -> None:
     """Build at once, in parallel, what these will need."""
     steps = [v.name.split(":")[0] for s in subjects if s.name in catalog.LADDERS for v in s.variants if not v.unusable]
     if steps and device.compute_capability:
         arch = catalog.arch_of(device.compute_capability)
-        build.compile_all([*dict.fromkeys(steps)], arch, build.Settings.debug, tell)
+        build.compile_all([*dict.fromkeys(steps)], arch, build.BuildSettings.debug, tell)

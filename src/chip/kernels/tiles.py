@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from chip.kernels.attempt import Finding, attempt, intact, poisoned
-from chip.kernels.subjects import Subject, Variant
+from chip.kernels.subjects import KernelSubject, Variant
 from chip.measure.device import Device
 
 TILE = 64
@@ -30,7 +30,7 @@ def error_map(got: torch.Tensor, want: torch.Tensor, allowed: float) -> tuple[st
     return tuple(lines)
 
 
-def check_patterns(s: Subject, variants: list[Variant], device: Device) -> Iterator[Finding]:
+def check_patterns(s: KernelSubject, variants: list[Variant], device: Device) -> Iterator[Finding]:
     """The identity times a matrix whose entries name their place: every element is exact, and a misplaced one shows
     where it came from (row x 16 + column, modulo 256, all exact in fp16 and bf16)."""
     for n in SIZES:

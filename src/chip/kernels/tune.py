@@ -13,22 +13,22 @@ import torch
 
 from chip import stats
 from chip.kernels import plans
-from chip.kernels.subjects import Subject
+from chip.kernels.subjects import KernelSubject
 from chip.measure import timing
 from chip.measure.device import Device
 from chip.measure.profile import reason_of
-from chip.measure.timer import StopRule, collect_interleaved
+from chip.measure.stopping import StopRule, collect_interleaved
 from chip.roofline import label
 from chip.types import ChipError, Op
 
 RULE = StopRule(0.005, 10, 40, 0.1)
 
 
-def tunable(s: Subject) -> bool:
+def tunable(s: KernelSubject) -> bool:
     return hasattr(s.module, "CONFIGS") or "plan" in inspect.signature(s.module.run).parameters
 
 
-def ways(s: Subject, op: Op) -> dict[str, tuple[Callable[..., Any], plans.Plan | int]]:
+def ways(s: KernelSubject, op: Op) -> dict[str, tuple[Callable[..., Any], plans.LaunchPlan | int]]:
     """Name -> how to call it, and what is kept where it is the best."""
     if hasattr(s.module, "CONFIGS"):
         found = [v for v in s.variants if ":" in v.name and not v.unusable]  # without one: whatever is kept
@@ -37,7 +37,7 @@ def ways(s: Subject, op: Op) -> dict[str, tuple[Callable[..., Any], plans.Plan |
     return {str(p): (partial(s.module.run, plan=p), p) for p in tried}
 
 
-def keep(s: Subject, op: Op, rows: Sequence[Mapping[str, Any]]) -> None:
+def keep(s: KernelSubject, op: Op, rows: Sequence[Mapping[str, Any]]) -> None:
     """The best found for this call, for every later one like it: of each rung, or for rows of this length."""
     if op.dtype not in ("bf16", "fp16"):  # type: ignore[attr-defined]
         raise ChipError(f"--keep: plans are kept for bf16 and fp16, this call is {op.dtype}")  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def keep(s: Subject, op: Op, rows: Sequence[Mapping[str, Any]]) -> None:
         plans.keep(kernel, key_of(s, op), choices[config])
 
 
-def key_of(s: Subject, op: Op) -> str | int:
+def key_of(s: KernelSubject, op: Op) -> str | int:
     if hasattr(s.module, "CONFIGS"):
         return plans.product(op.m, op.n, op.k)  # type: ignore[attr-defined]
     if hasattr(s.module, "key"):
@@ -73,7 +73,7 @@ def compiled(calls: Mapping[str, Callable[..., Any]], tensors: Any, device: Devi
     return {name: e for name, f in futures.items() if isinstance(e := f.exception(), Exception)}
 
 
-def tune(s: Subject, op: Op, device: Device) -> list[dict[str, Any]]:
+def tune(s: KernelSubject, op: Op, device: Device) -> list[dict[str, Any]]:
     """Rows of (config, seconds), fastest first; a candidate that does not run has a reason instead."""
     generator = torch.Generator(device.torch_device).manual_seed(11)
     count = min(64, timing.cold_copies(device, op.cost().read_bytes)) if device.kind == "cuda" else 1

@@ -12,7 +12,7 @@ from chip.measure.budget import Budget
 from chip.measure.device import Device
 from chip.measure.energy import EnergyProbe
 from chip.measure.journal import Outcome
-from chip.measure.timer import Samples, StopRule, Take, collect, collect_interleaved
+from chip.measure.stopping import Samples, StopRule, Take, collect, collect_interleaved
 from chip.measure.timing import Call, events, inner_for, rested, warm_up
 from chip.stats import median, median_interval
 from chip.types import Ceiling, HardwareSpec
@@ -26,7 +26,7 @@ class Skip(Exception):
 
 
 @dataclass(frozen=True)
-class Case:
+class ProbeCase:
     """One resumable piece of work: `covers` names what it gives, for the list of what is missing when it fails."""
 
     name: str
@@ -42,7 +42,7 @@ class Bench:
     energy: EnergyProbe
     spec: HardwareSpec | None = None
     found: Outcome = field(default_factory=Outcome)
-    pace: float = 1.0  # below 1 when the budget runs short: every cap on sampling time shrinks with it
+    time_scale: float = 1.0  # below 1 when the budget runs short: every cap on sampling time shrinks with it
     _buffers: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     # -- data ---------------------------------------------------------------------------------------------------------
@@ -80,18 +80,20 @@ class Bench:
 
     # -- samples ------------------------------------------------------------------------------------------------------
     def collect(self, take: Take, rule: StopRule | None = None) -> Samples:
-        found = collect(take, self._paced(rule), read_clock_hz=self.device.clock_hz, boost_hz=self.device.boost_hz)
+        found = collect(
+            take, self._within_budget(rule), read_clock_hz=self.device.clock_hz, boost_hz=self.device.boost_hz
+        )
         return found.require_time("timer")
 
     def interleaved(self, takes: dict[str, Take], rule: StopRule | None = None) -> dict[str, Samples]:
         found = collect_interleaved(
-            takes, self._paced(rule), read_clock_hz=self.device.clock_hz, boost_hz=self.device.boost_hz
+            takes, self._within_budget(rule), read_clock_hz=self.device.clock_hz, boost_hz=self.device.boost_hz
         )
         return {name: samples.require_time(name) for name, samples in found.items()}
 
-    def _paced(self, rule: StopRule | None) -> StopRule:
+    def _within_budget(self, rule: StopRule | None) -> StopRule:
         wanted = rule or self.budget.rule
-        return replace(wanted, max_seconds=wanted.max_seconds * self.pace)
+        return replace(wanted, max_seconds=wanted.max_seconds * self.time_scale)
 
     def best_of(self, variants: dict[str, Call], rule: StopRule | None = None) -> tuple[str, dict[str, Samples]]:
         """Sample several ways to do the same, in turn and rested: a stream of random data at full rate is itself enough
@@ -126,8 +128,8 @@ class Bench:
     def check_compute(self, dtype: str, c: Ceiling, clocks_hz: tuple[float, ...]) -> Ceiling:
         d = self.device
         clock_hz = max(clocks_hz, default=d.boost_hz)
-        limit = limits.flop_limit(d.compute_capability, dtype, d.units, clock_hz)
-        return limits.check_compute(c, limit, f"{d.units} units at {(clock_hz or 0) / 1e9:.3g} GHz")
+        limit = limits.flop_limit(d.compute_capability, dtype, d.sm_count, clock_hz)
+        return limits.check_compute(c, limit, f"{d.sm_count} {d.sm_word} at {(clock_hz or 0) / 1e9:.3g} GHz")
 
     def check_memory(self, c: Ceiling) -> Ceiling:
         if self.spec is not None:

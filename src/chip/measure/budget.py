@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chip.measure.device import Device
-from chip.measure.timer import StopRule
+from chip.measure.stopping import StopRule
 
 MIB = 2**20
 GIB = 2**30

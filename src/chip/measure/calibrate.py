@@ -11,19 +11,19 @@ from pathlib import Path
 import torch
 
 from chip import artifact, codec, hardware
-from chip.measure.bench import Bench, Case, Skip
+from chip.measure.bench import Bench, ProbeCase, Skip
 from chip.measure.budget import Budget
 from chip.measure.device import Device, cpu_title
 from chip.measure.energy import EnergyProbe, probe_for
 from chip.measure.environment import environment
-from chip.measure.journal import SCHEMA, Entry, Header, Journal, Outcome, merge
+from chip.measure.journal import SCHEMA, Header, Journal, JournalEntry, Outcome, merge
 from chip.measure.limits import AboveLimit
 from chip.measure.probes import plan
 from chip.types import ChipError, HardwareProfile, HardwareSpec, HostProfile
 
 
 @dataclass(frozen=True)
-class Progress:
+class CaseDone:
     """What is said after each case."""
 
     number: int
@@ -36,8 +36,8 @@ class Progress:
 
 
 AIM = 0.85  # of the budget: slow down no later than when the plan would not fit in that
-LEAST_PACE = 0.2
-Tell = Callable[[Progress], None]
+LEAST_TIME_SCALE = 0.2
+Tell = Callable[[CaseDone], None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def slug(title: str) -> str:
 
 
 def datasheet(device: Device) -> HardwareSpec | None:
-    """The bundled datasheet this device is held against, by the name its driver gives it."""
+    """The bundled datasheet this device is compared with, by the name its driver gives it."""
     name = hardware.match_device(device.title) if device.kind == "cuda" else ""
     return hardware.spec(name) if name else None
 
@@ -88,20 +88,20 @@ def _run(bench: Bench, journal: Journal, tell: Tell, only: tuple[str, ...]) -> l
     for number, (key, case) in enumerate(cases, 1):
         left_s = sum(c.seconds for k, c in cases[number:] if k not in journal.done)
         room_s = AIM * bench.budget.total_s - spent
-        bench.pace = min(1.0, max(LEAST_PACE, room_s / (case.seconds + left_s + 1e-9)))
+        bench.time_scale = min(1.0, max(LEAST_TIME_SCALE, room_s / (case.seconds + left_s + 1e-9)))
         if key in journal.done:
             entry = journal.done[key]
-            tell(Progress(number, len(cases), key, entry.outcome, entry.seconds, left_s, resumed=True))
+            tell(CaseDone(number, len(cases), key, entry.outcome, entry.seconds, left_s, resumed=True))
         else:
             start = time.monotonic()
             if spent > bench.budget.total_s:
                 outcome = _missing(case, f"left out: the {bench.budget.total_s:g} s of --{bench.budget.mode} are spent")
             else:
                 outcome = _measure(bench, case)
-            entry = Entry(key, time.monotonic() - start, outcome)
+            entry = JournalEntry(key, time.monotonic() - start, outcome)
             journal.add(entry)
             spent += entry.seconds
-            tell(Progress(number, len(cases), key, outcome, entry.seconds, left_s))
+            tell(CaseDone(number, len(cases), key, outcome, entry.seconds, left_s))
         outcomes.append(entry.outcome)
         bench.found = merge(outcomes)
         if number < len(cases) and cases[number][0].split("/")[0] != key.split("/")[0]:
@@ -109,11 +109,11 @@ def _run(bench: Bench, journal: Journal, tell: Tell, only: tuple[str, ...]) -> l
     return outcomes
 
 
-def _missing(case: Case, why: str) -> Outcome:
+def _missing(case: ProbeCase, why: str) -> Outcome:
     return Outcome(missing=dict.fromkeys(case.covers, why))
 
 
-def _measure(bench: Bench, case: Case) -> Outcome:
+def _measure(bench: Bench, case: ProbeCase) -> Outcome:
     """One case; whatever hinders it becomes its reason, and the next one goes on."""
     try:
         return case.measure(bench)
@@ -137,7 +137,7 @@ def _measure(bench: Bench, case: Case) -> Outcome:
         return _missing(case, f"failed: {type(e).__name__}: {reason}")
 
 
-def _require_alive(device: Device, case: Case, reason: str) -> None:
+def _require_alive(device: Device, case: ProbeCase, reason: str) -> None:
     """A GPU that died under a case fails every later one: stop, so that a new process can resume."""
     try:
         device.synchronize()
@@ -158,7 +158,7 @@ def _profile(device: Device, spec: HardwareSpec | None, found: Outcome) -> Hardw
         device=device.title,
         kind=device.kind,
         spec=spec.name if spec else "",
-        units=device.units,
+        units=device.sm_count,
         memory_bytes=device.memory_bytes,
         l2_bytes=device.l2_bytes,
         ceilings=found.ceilings,

@@ -24,10 +24,10 @@ from chip import stats
 from chip.measure import timing
 from chip.measure.device import Device
 from chip.measure.energy import NotAvailable, each, idle_watts, probe_for
-from chip.measure.kineto import PASS, Looked, Used, passes, profiled
+from chip.measure.kineto import PASS, Looked, ProfilerUse, passes, profiled
 from chip.measure.profile import reason_of
 from chip.measure.recorder import Dispatched, Recorder
-from chip.measure.timer import Samples, StopRule, collect
+from chip.measure.stopping import Samples, StopRule, collect
 from chip.replay import owners
 from chip.replay.chrome import DeviceEvent
 from chip.traces import Flow, KernelEvent, Operator, Timing, Trace
@@ -42,7 +42,7 @@ PASSES = 7  # profiled runs: medians over them are kept
 
 
 @dataclass(frozen=True)
-class Subject:
+class CaptureSubject:
     """What is recorded. `run` is the step and can be called again and again; `prepare` is called before, untimed."""
 
     run: Callable[[], object]
@@ -51,14 +51,14 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Settings:
+class CaptureSettings:
     chrome: Path | None = None  # where the profiler's own trace of the kept run goes
     energy_s: float = 0.0  # of repeating the step for its joules
 
 
-def capture(subject: Subject, device: Device, blank: Trace, settings: Settings | None = None) -> Trace:
+def capture(subject: CaptureSubject, device: Device, blank: Trace, settings: CaptureSettings | None = None) -> Trace:
     """`blank` names what is recorded; it is returned with operators, kernels, events and timings."""
-    chosen = settings or Settings()
+    chosen = settings or CaptureSettings()
     for _ in range(WARM_CALLS):
         subject.prepare()
         subject.run()
@@ -68,7 +68,7 @@ def capture(subject: Subject, device: Device, blank: Trace, settings: Settings |
             return _operator_level(subject, device, blank, chosen)
         recorder = _record(subject, device)
     # all times come first: a process that has used the profiler launches more slowly ever after
-    missing = {"times": Used.FLAG} if Used.before else {}
+    missing = {"times": ProfilerUse.FLAG} if ProfilerUse.before else {}
     timings = {"eager": _eager(subject, device)}
     captured = _graph(subject, device, missing)
     if captured is not None:
@@ -107,7 +107,7 @@ def as_if_capturing() -> Iterator[None]:
         yield
 
 
-def _record(subject: Subject, device: Device) -> Recorder:
+def _record(subject: CaptureSubject, device: Device) -> Recorder:
     recorder = Recorder(device)
     subject.prepare()
     with recorder.mode():
@@ -116,7 +116,7 @@ def _record(subject: Subject, device: Device) -> Recorder:
     return recorder
 
 
-def _annotated(subject: Subject, device: Device) -> list[tuple[DeviceEvent, int]]:
+def _annotated(subject: CaptureSubject, device: Device) -> list[tuple[DeviceEvent, int]]:
     def call(number: int, func: Any, args: Any, kwargs: Any) -> Any:
         with record_function(f"{CALL}{number}"):
             return func(*args, **kwargs)
@@ -153,7 +153,7 @@ def _merged(found: Sequence[list[DeviceEvent]]) -> list[DeviceEvent]:
     return merged
 
 
-def _operator_level(subject: Subject, device: Device, blank: Trace, settings: Settings) -> Trace:
+def _operator_level(subject: CaptureSubject, device: Device, blank: Trace, settings: CaptureSettings) -> Trace:
     """A CPU: each operator that touches memory is one event, by the host's clock."""
     recorder = _record(subject, device)
     touching = [i for i in range(len(recorder.calls)) if i not in recorder.views]
@@ -179,7 +179,7 @@ def _operator_level(subject: Subject, device: Device, blank: Trace, settings: Se
     )
 
 
-def _timed_calls(subject: Subject, device: Device) -> list[tuple[int, int]]:
+def _timed_calls(subject: CaptureSubject, device: Device) -> list[tuple[int, int]]:
     """Start and duration of each call, by the host's clock."""
     times: list[tuple[int, int]] = []
 
@@ -200,7 +200,7 @@ def _operator_event(operator: Operator, number: int, start_ns: int, duration_ns:
     return DeviceEvent(name, "operator", start_ns, duration_ns, 0, NO_GRID, NO_GRID, 0, number)
 
 
-def _eager(subject: Subject, device: Device) -> Timing:
+def _eager(subject: CaptureSubject, device: Device) -> Timing:
     """The step as the host sees it: until the device has done it."""
     host = timing.host(device, subject.run)
 
@@ -248,7 +248,7 @@ def _with_joules(
     return replace(timed, joules=found.joules - idle_w * found.seconds)
 
 
-def _graph(subject: Subject, device: Device, missing: dict[str, str]) -> torch.cuda.CUDAGraph | None:
+def _graph(subject: CaptureSubject, device: Device, missing: dict[str, str]) -> torch.cuda.CUDAGraph | None:
     try:
         return timing.capture(device, [subject.run], 1, subject.prepare)
     except Exception as e:  # whatever a step does that a capture forbids

@@ -30,7 +30,7 @@ class Device:
     name: str  # "cuda:0" or "cpu"
     kind: str  # "cuda" or "cpu"
     title: str  # as the driver calls it
-    units: int  # SMs, compute units or cores
+    sm_count: int  # SMs, or cores of a CPU
     memory_bytes: int
     l2_bytes: int  # on a CPU: the last-level cache
     boost_hz: float | None
@@ -38,6 +38,11 @@ class Device:
     bus_bytes_per_s: float | None = None  # memory clock x bus width, where the driver tells
     gpu: nvml.Gpu | None = field(default=None, compare=False, repr=False)
     notes: tuple[str, ...] = ()  # what could not be read, and what was assumed
+
+    @property
+    def sm_word(self) -> str:
+        """What `sm_count` counts."""
+        return "SMs" if self.kind == "cuda" else "cores"
 
     @property
     def torch_device(self) -> Any:
@@ -149,7 +154,7 @@ def _open_cuda(torch: Any, index: int) -> Device:
         name=f"cuda:{index}",
         kind="cuda",
         title=p.name,
-        units=p.multi_processor_count,
+        sm_count=p.multi_processor_count,
         memory_bytes=p.total_memory,
         l2_bytes=l2_bytes,
         boost_hz=boost_hz,
@@ -171,7 +176,7 @@ def _open_cpu() -> Device:
         name="cpu",
         kind="cpu",
         title=cpu_title(),
-        units=cores(),
+        sm_count=cores(),
         memory_bytes=_total_bytes(),
         l2_bytes=cache or UNKNOWN_CACHE_BYTES,
         boost_hz=None if khz is None else khz * 1e3,
@@ -191,7 +196,7 @@ def refuse_busy(device: Device, own_bytes: int = 0, settle_s: float = 0.3) -> No
     if used > BUSY_BYTES:
         gib = used / 2**30
         raise ChipError(
-            f"{device.name} ({device.title}): {gib:.1f} GiB of its memory are in use by somebody this process cannot "
+            f"{device.name} ({device.title}): {gib:.1f} GiB of its memory are in use by a process that this one cannot "
             "see; free it, or measure anyway with --force"
         )
     busy = [device.gpu.utilisation() or 0.0]
@@ -200,12 +205,12 @@ def refuse_busy(device: Device, own_bytes: int = 0, settle_s: float = 0.3) -> No
         busy.append(device.gpu.utilisation() or 0.0)
     if min(busy) > BUSY_UTILISATION:
         raise ChipError(
-            f"{device.name} ({device.title}) is {min(busy):.0%} busy with somebody else's work; wait for it, "
+            f"{device.name} ({device.title}) is {min(busy):.0%} busy with the work of another process; wait for it, "
             "or measure anyway with --force"
         )
 
 
-def _other_processes(gpu: nvml.Gpu, own_bytes: int) -> list[nvml.Process]:
+def _other_processes(gpu: nvml.Gpu, own_bytes: int) -> list[nvml.GpuProcess]:
     """Inside a container our own pid has another name: one unseen process no bigger than we are is ourselves."""
     others = gpu.processes()
     ours = [p for p in others if not Path(f"/proc/{p.pid}").exists() and p.memory_bytes <= own_bytes + BUSY_BYTES // 2]

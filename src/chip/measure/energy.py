@@ -21,7 +21,7 @@ Read = Callable[[], "float | None"]
 
 
 @dataclass(frozen=True)
-class Energy:
+class EnergyReading:
     joules: float
     seconds: float
     method: str
@@ -39,7 +39,7 @@ class EnergyProbe(Protocol):
 
     def start(self) -> None: ...
 
-    def stop(self) -> Energy | NotAvailable: ...
+    def stop(self) -> EnergyReading | NotAvailable: ...
 
 
 class NoProbe:
@@ -51,7 +51,7 @@ class NoProbe:
     def start(self) -> None:
         pass
 
-    def stop(self) -> Energy | NotAvailable:
+    def stop(self) -> EnergyReading | NotAvailable:
         return NotAvailable(self.reason)
 
 
@@ -85,7 +85,7 @@ class SampledProbe:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def stop(self) -> Energy | NotAvailable:
+    def stop(self) -> EnergyReading | NotAvailable:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -96,9 +96,9 @@ class SampledProbe:
         counted = joules_between(self._joules) if self._whole else joules_by_counter(self._joules, seconds)
         integrated = joules_by_power(self._watts, seconds)
         if counted is not None:
-            return Energy(counted, seconds, f"{self.name} energy counter", integrated)
+            return EnergyReading(counted, seconds, f"{self.name} energy counter", integrated)
         if integrated is not None:
-            return Energy(integrated, seconds, f"{self.name} power, integrated over {len(self._watts)} readings")
+            return EnergyReading(integrated, seconds, f"{self.name} power, integrated over {len(self._watts)} readings")
         return NotAvailable(f"{self.name} gives neither an energy counter nor watts")
 
     def _wait_for_ticks(self) -> None:
@@ -133,7 +133,7 @@ def idle_watts(probe: EnergyProbe, seconds: float = IDLE_S) -> float | NotAvaila
     return found if isinstance(found, NotAvailable) else found.joules / found.seconds
 
 
-def each(probe: EnergyProbe, work: Callable[[], object], seconds: float, idle_w: float) -> Energy | NotAvailable:
+def each(probe: EnergyProbe, work: Callable[[], object], seconds: float, idle_w: float) -> EnergyReading | NotAvailable:
     """Energy and time of one call, idle power included, out of as many as fill `seconds`."""
     work()  # the clocks of this work, not of what ran before
     start_whole(probe)
@@ -154,7 +154,7 @@ def start_whole(probe: EnergyProbe) -> None:
         probe.start()
 
 
-def of_work(found: Energy, worked_s: float, idle_w: float, count: int = 1) -> Energy:
+def of_work(found: EnergyReading, worked_s: float, idle_w: float, count: int = 1) -> EnergyReading:
     """One of `count` calls that worked so long in a stretch that else was idle; not checked where that is short."""
     idle_j = idle_w * (found.seconds - worked_s)
     cross, flags = found.cross_check_joules, found.flags

@@ -21,21 +21,21 @@ from chip.engines.terms import ON_HOST, Terms
 from chip.models import describe
 from chip.predict.request import Options, setting
 from chip.predict.stages import Stage
-from chip.predict.steps import Subject
+from chip.predict.steps import TimedSteps
 from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError
 
-USUAL = 0.1  # error of a logarithm from which on a run counts less than its square
-HELD = 0.05  # pull of a term towards where it started from, for those that no run tells
+ROBUST_SCALE = 0.1  # error of a logarithm from which on a run counts less than its square
+PRIOR_WEIGHT = 0.05  # pull of a term towards where it started from, for those that no run tells
 DEVICE_BOUND = 0.9  # busy share of a step that tells of the device's terms, not of the host's
 DEEP = 20  # layers of a calibration model that counts in full
 START = Terms(0.4e-6, 3e-6, 30e-6, 3e-3, 0.15e-3, 1e-3, 5e-6, 15e-6, 0.15e-3)
 
 
-class Timing(NamedTuple):
+class PhaseTiming(NamedTuple):
     """One phase of one run: as measured, and what predicts it."""
 
-    subject: Subject
+    subject: TimedSteps
     seconds: float
     slower: float  # launch latency of its host over the reference's
     busy: float | None
@@ -60,7 +60,7 @@ def fit(found: Sequence[Runs], gpu: str, engine: str, cpu: str) -> tuple[EngineP
     configs = {name: config for each in found for name, config in each.configs.items()}
     asked = [r for each in found for r in each.runs if r.status == "ok" and r.engine == engine and r.decodes]
     usable = _usable(asked, configs, engine)
-    launch_ns = stats.median([r.tpot_pace_ns for r in usable]) if usable[0].launch_ns else 0.0
+    launch_ns = stats.median([r.tpot_launch_ns for r in usable]) if usable[0].launch_ns else 0.0
     host_of = {id(r): host for host, each in enumerate(found) for r in each.runs}
     timings = [t for r in usable for t in _timings(r, configs, gpu, launch_ns, host_of[id(r)])]
     names = engines.get(engine).TERMS
@@ -87,21 +87,23 @@ def _usable(asked: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engi
     ):
         if len(seen) > 1:
             raise ChipError(f"the runs of {engine} are of several {what}, {', '.join(sorted(seen))}: keep them apart")
-    timed = [r for r in known if r.launch_ns]  # at a launch latency that somebody measured beside them
+    timed = [r for r in known if r.launch_ns]  # at a launch latency that was measured beside them
     return timed or known
 
 
-def _timings(run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str, launch_ns: float, host: int) -> list[Timing]:
+def _timings(
+    run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str, launch_ns: float, host: int
+) -> list[PhaseTiming]:
     decoder = describe(dict(configs[run.model]), run.model, run.model)
     s = run.scenario
     held = setting(decoder, gpu, run.engine, s.dtype, s.tp, Options(Stage.POINTS))
     memory = held.roof.memory_bytes
     first, later = held.steps.subject(s, memory, True), held.steps.subject(s, memory, False)
-    slower = [ns / launch_ns if launch_ns and ns else 1.0 for ns in (run.ttft_pace_ns, run.tpot_pace_ns)]
+    slower = [ns / launch_ns if launch_ns and ns else 1.0 for ns in (run.ttft_launch_ns, run.tpot_launch_ns)]
     weight = min(1.0, decoder.layer_count / DEEP)
     return [
-        Timing(first, run.ttft_s, slower[0], run.busy.get("prefill"), host, weight),
-        Timing(later, run.tpot_s, slower[1], run.busy.get("decode"), host, weight),
+        PhaseTiming(first, run.ttft_s, slower[0], run.busy.get("prefill"), host, weight),
+        PhaseTiming(later, run.tpot_s, slower[1], run.busy.get("decode"), host, weight),
     ]
 
 
@@ -109,7 +111,7 @@ def _scaled(terms: Terms, slower: float) -> Terms:
     return terms._replace(**{name: getattr(terms, name) * slower for name in ON_HOST})
 
 
-def _solve(timings: Sequence[Timing], names: Sequence[str]) -> tuple[Terms, np.ndarray]:
+def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms, np.ndarray]:
     """The terms, and the logarithm of predicted over measured of each timing. Hosts differ in more than their launch
     latency: each has a factor of its own, and the terms are of the host in the middle of them."""
     at = np.array([getattr(START, n) for n in names])
@@ -127,16 +129,19 @@ def _solve(timings: Sequence[Timing], names: Sequence[str]) -> tuple[Terms, np.n
         return np.array([log(t.subject.seconds(_scaled(tried, s)) / t.seconds) for t, s in zip(timings, slower)])
 
     def residuals(p: np.ndarray) -> np.ndarray:
-        return np.concatenate([weights * errors(p), HELD * (p[: len(names)] - 1), HELD * p[len(names) :]])
+        return np.concatenate(
+            [weights * errors(p), PRIOR_WEIGHT * (p[: len(names)] - 1), PRIOR_WEIGHT * p[len(names) :]]
+        )
 
     start = np.concatenate([np.ones(len(names)), np.zeros(len(hosts))])
     least = np.concatenate([np.zeros(len(names)), np.full(len(hosts), -np.inf)])
-    found = least_squares(residuals, start, bounds=(least, np.inf), loss="soft_l1", f_scale=USUAL, diff_step=1e-3)
+    robust = {"loss": "soft_l1", "f_scale": ROBUST_SCALE}
+    found = least_squares(residuals, start, bounds=(least, np.inf), diff_step=1e-3, **robust)
     typical = np.concatenate([found.x[: len(names)], np.zeros(len(hosts))])
     return made(found.x[: len(names)]), errors(typical)
 
 
-def _ceiling(name: str, terms: Terms, timings: Sequence[Timing], errors: np.ndarray) -> Ceiling:
+def _ceiling(name: str, terms: Terms, timings: Sequence[PhaseTiming], errors: np.ndarray) -> Ceiling:
     """A term with the spread of the runs that it matters to: those that wait for the host, or those that do not."""
     host = name in ON_HOST
     mine = [e for t, e in zip(timings, errors) if t.busy is None or (t.busy < DEVICE_BOUND) == host]

@@ -28,7 +28,7 @@ def environment(device: Device) -> dict[str, Any]:
         "versions": _versions(),
         "device": device.title,
         "device_kind": device.kind,
-        "units": device.units,
+        "units": device.sm_count,
         "notes": list(device.notes),
     }
     if device.kind == "cuda":

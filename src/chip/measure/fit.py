@@ -20,17 +20,17 @@ from chip import measurements, ops, stats
 from chip.measure.profile import LONG_SAMPLE_S, MAX_SETS, TABLES
 from chip.ops.base_time import BaseTime
 from chip.ops.linear import Linear
-from chip.points import Group
+from chip.points import PointGroup
 from chip.predict.clock import Settling
 from chip.predict.interpolate import Points
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
 CONTEXTS = ("cold", "hot")
-DISTURBED = "CPU shared"  # a flag of measurements that somebody else's work spoiled
+DISTURBED = "CPU shared"  # a flag of measurements that other work on the machine disturbed
 LEAST_POINTS = 10
 FIXED = ("sm_count", "knee_bytes")  # numbers of a base that are known, not fitted
-USUAL = 0.05  # error of a logarithm from which on a point counts less than its square
-HELD = 0.03  # pull of a number towards where it started from, for those that no point tells
+ROBUST_SCALE = 0.05  # error of a logarithm from which on a point counts less than its square
+PRIOR_WEIGHT = 0.03  # pull of a number towards where it started from, for those that no point tells
 ATTENTION_SHARE = 0.65  # of the matrix rate: where the base of attention starts from
 FLOOR_S = 1.5e-6  # of one kernel: where a fit starts from
 CACHE_SHARE = 2 / 3  # of a cache: what is read and written again stays in it up to here
@@ -38,9 +38,9 @@ LARGE_FLOPS, LARGE_AXIS, LEAST_LARGE = 1e12, 2048, 5  # products whose rate is t
 Key = tuple[str, str, str, str]  # kind, kernel, dtype, context
 
 
-def fit(found: Iterable[Measurement], profile: HardwareProfile) -> tuple[list[Group], dict[str, str]]:
+def fit(found: Iterable[Measurement], profile: HardwareProfile) -> tuple[list[PointGroup], dict[str, str]]:
     """Groups of every operator with enough measurements in a context, and why others have none."""
-    groups: list[Group] = []
+    groups: list[PointGroup] = []
     left_out: dict[str, str] = {}
     for (kind, kernel, dtype, context), times in medians(found).items():
         name = f"{kind} ({kernel}, {dtype}, {context})"
@@ -70,10 +70,10 @@ def medians(found: Iterable[Measurement]) -> dict[Key, dict[Op, float]]:
 
 def fit_group(
     kind: str, kernel: str, dtype: str, context: str, times: Mapping[Op, float], profile: HardwareProfile
-) -> Group:
+) -> PointGroup:
     shapes, seconds = tuple(times), tuple(times.values())
     base = fit_base(start(kind, kernel, context, shapes[0], profile), shapes, seconds)
-    group = Group(kind, kernel, context, dtype, base, shapes, seconds)
+    group = PointGroup(kind, kernel, context, dtype, base, shapes, seconds)
     return replace(group, loo=leave_one_out(group, base))
 
 
@@ -81,7 +81,7 @@ def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile
     """The base as the device's ceilings give it."""
     cls = ops.get(kind).base_class(kernel)
     share = ATTENTION_SHARE if "attention" in kind else 1.0
-    known: dict[str, Any] = {"sm_count": profile.units}
+    known: dict[str, Any] = {"sm_count": profile.sm_count}
     if "knee_bytes" in {f.name for f in dataclasses.fields(cls)}:
         known["knee_bytes"] = profile.l2_bytes / MAX_SETS if context == "cold" else CACHE_SHARE * profile.l2_bytes
     moving = "hbm_copy" if op.compute == "matmul_fp32" else "hbm_read"
@@ -110,13 +110,13 @@ def fit_base(base: BaseTime, shapes: Sequence[Op], seconds: Sequence[float]) -> 
     def residuals(p: np.ndarray) -> np.ndarray:
         tried = made(p)
         said = np.array([log(tried.seconds(op)) for op in shapes])
-        return np.concatenate([said - wanted, HELD * (p - at)])
+        return np.concatenate([said - wanted, PRIOR_WEIGHT * (p - at)])
 
     # steps that the rounding of the numbers does not swallow
-    return made(least_squares(residuals, at, loss="soft_l1", f_scale=USUAL, diff_step=1e-3, max_nfev=80).x)
+    return made(least_squares(residuals, at, loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=1e-3, max_nfev=80).x)
 
 
-def leave_one_out(group: Group, base: BaseTime) -> tuple[float, ...]:
+def leave_one_out(group: PointGroup, base: BaseTime) -> tuple[float, ...]:
     """Each point as predicted from the others, over what was measured, less 1."""
     points = Points(group, base)
     found = []

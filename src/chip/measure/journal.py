@@ -43,7 +43,7 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     case: str
     seconds: float
     outcome: Outcome
@@ -65,7 +65,7 @@ class Journal:
             self._check(lines[0], header)
         else:
             artifact.append(path, codec.to_json(header))
-        self.done = {e.case: e for e in (codec.from_json(Entry, line, str(path)) for line in lines[1:])}
+        self.done = {e.case: e for e in (codec.from_json(JournalEntry, line, str(path)) for line in lines[1:])}
 
     def _check(self, line: object, header: Header) -> None:
         artifact.check_schema(line.get("schema") if isinstance(line, dict) else None, SCHEMA, str(self.path))
@@ -76,7 +76,7 @@ class Journal:
                 f"{header.device} (--{header.mode}, torch {header.torch}); start over with --restart"
             )
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: JournalEntry) -> None:
         artifact.append(self.path, codec.to_json(entry))
         self.done[entry.case] = entry
 

@@ -17,7 +17,7 @@ from chip.types import ChipError
 PASS = "chip.pass#"  # annotation around each run
 
 
-class Used:
+class ProfilerUse:
     """Whether this process has used the profiler: its launches and the kernels of its graphs are slower ever after."""
 
     before = False
@@ -26,7 +26,7 @@ class Used:
 
 def profiled(work: Callable[[], object], keep: Path | None = None) -> chrome.Profile:
     """What ran while `work` did. With `keep` the profiler's own trace stays in that file, with shapes."""
-    Used.before = True
+    ProfilerUse.before = True
     with tempfile.TemporaryDirectory() as folder:
         path = keep or Path(folder) / "trace.json"
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=keep is not None) as p:

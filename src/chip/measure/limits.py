@@ -6,7 +6,7 @@ from chip.types import Ceiling
 
 TOLERANCE = 1.02  # clocks are read beside the samples, not inside them
 
-# Dense FLOP per clock and SM (or compute unit), from the vendors' rates over units and clock. Consumer cards of 8.6,
+# Dense FLOP per clock and SM (or compute unit), from the vendors' rates over SM count and clock. Consumer cards of 8.6,
 # 8.9 and 12.0 halve some of these: a limit may be too high, never too low.
 FLOP_PER_CLOCK: dict[str, dict[str, int]] = {
     "7.0": {"fp32": 128, "fp16": 1024},
@@ -26,10 +26,10 @@ class AboveLimit(Exception):
     """A measured rate that physics does not allow."""
 
 
-def flop_limit(capability: str | None, dtype: str, units: int, clock_hz: float | None) -> float | None:
-    """FLOP/s of all units at a clock; None where the architecture or the clock is not known."""
+def flop_limit(capability: str | None, dtype: str, sm_count: int, clock_hz: float | None) -> float | None:
+    """FLOP/s of all SMs at a clock; None where the architecture or the clock is not known."""
     per_clock = FLOP_PER_CLOCK.get(capability or "", {}).get(dtype)
-    return per_clock * units * clock_hz if per_clock and clock_hz else None
+    return per_clock * sm_count * clock_hz if per_clock and clock_hz else None
 
 
 def check_compute(ceiling: Ceiling, limit_flops: float | None, basis: str) -> Ceiling:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Process:
+class GpuProcess:
     """Somebody computing on the GPU."""
 
     pid: int
@@ -79,11 +79,13 @@ class Gpu:
     def driver(self) -> str | None:
         return self._read(lambda: _text(self.nvml.nvmlSystemGetDriverVersion()))
 
-    def processes(self) -> list[Process]:
+    def processes(self) -> list[GpuProcess]:
         """Who computes on this GPU, this process aside."""
         found = self._read(lambda: self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)) or []
         return [
-            Process(p.pid, self._process_name(p.pid), int(p.usedGpuMemory or 0)) for p in found if p.pid != os.getpid()
+            GpuProcess(p.pid, self._process_name(p.pid), int(p.usedGpuMemory or 0))
+            for p in found
+            if p.pid != os.getpid()
         ]
 
     def _process_name(self, pid: int) -> str:

@@ -25,8 +25,8 @@ from chip import measurements, stats
 from chip.measure import build, limits, timing
 from chip.measure.device import Device
 from chip.measure.sampling import is_sustained
-from chip.measure.suites import Case
-from chip.measure.timer import Samples, StopRule, Take, collect
+from chip.measure.stopping import Samples, StopRule, Take, collect
+from chip.measure.suites import SuiteCase
 from chip.roofline import label
 from chip.types import ChipError, Measurement, Op
 
@@ -43,7 +43,7 @@ SPAN_SHARE = 0.7  # of the device's memory
 
 
 @dataclass(frozen=True)
-class Settings:
+class ProfileSettings:
     runs: int = 100  # samples of each context, unless the time cap comes first
     noise: float = 0.005  # up to three times as many are taken until the median is known this well
     max_s: float = 1.0  # of sampling, for each context
@@ -59,11 +59,11 @@ class Settings:
         return StopRule(self.noise, self.runs, 3 * self.runs, self.max_s)
 
 
-QUICK = Settings(runs=20, noise=0.02, max_s=0.12, warm_s=0.04, cpu_cold_bytes=2**26, arithmetic_warm_s=0.04)
+QUICK = ProfileSettings(runs=20, noise=0.02, max_s=0.12, warm_s=0.04, cpu_cold_bytes=2**26, arithmetic_warm_s=0.04)
 
 
 # Many shapes, each known to a per cent or so: estimators are fitted to them, and average over neighbours.
-TABLES = Settings(
+TABLES = ProfileSettings(
     runs=6,
     noise=0.01,
     max_s=0.04,
@@ -79,32 +79,36 @@ def contexts(device: Device, only: Collection[str] = ()) -> tuple[str, ...]:
     return tuple(c for c in found if not only or c in only)
 
 
-def name_cases(cases: Sequence[Case], device: Device) -> list[Case]:
+def name_cases(cases: Sequence[SuiteCase], device: Device) -> list[SuiteCase]:
     """The cases with their implementations named."""
     return [replace(c, implementation=_implementation(c, device)) for c in cases]
 
 
-def _implementation(case: Case, device: Device) -> str:
+def _implementation(case: SuiteCase, device: Device) -> str:
     try:
         return build.choose(case.op, device.kind, case.implementation)
     except build.Unsupported:
         return case.implementation or "torch"
 
 
-def missing(case: Case, device: Device, done: Collection[measurements.Key], only: Collection[str] = ()) -> list[str]:
+def missing(
+    case: SuiteCase, device: Device, done: Collection[measurements.Key], only: Collection[str] = ()
+) -> list[str]:
     """Contexts of a (named) case that are not measured yet."""
     op = measurements.record(case.op)
     wanted = [c for c in contexts(device, only) if not case.contexts or c in case.contexts]
     return [c for c in wanted if measurements.key(op, case.implementation, c) not in done]
 
 
-def profile_case(case: Case, device: Device, wanted: Sequence[str], settings: Settings) -> Iterator[Measurement]:
+def profile_case(
+    case: SuiteCase, device: Device, wanted: Sequence[str], settings: ProfileSettings
+) -> Iterator[Measurement]:
     """Measure one (named) case; whatever goes wrong becomes its record. Ends the run only when the device is lost."""
     blank = Measurement(measurements.record(case.op), case.implementation, "", "failed", device=device.title)
     left = list(wanted)
     try:
         with build.around(case.op, case.implementation):
-            for found in _Bench(case, device, settings, blank, wanted).measure(wanted):
+            for found in _OperatorBench(case, device, settings, blank, wanted).measure(wanted):
                 left.remove(found.context)
                 yield found
     except build.Unsupported as e:
@@ -150,11 +154,11 @@ def _still_there(device: Device) -> None:
         ) from None
 
 
-class _Bench:
+class _OperatorBench:
     """One operator's buffer sets and the takes made of them; lives as long as its case."""
 
     def __init__(
-        self, case: Case, device: Device, settings: Settings, blank: Measurement, wanted: Collection[str]
+        self, case: SuiteCase, device: Device, settings: ProfileSettings, blank: Measurement, wanted: Collection[str]
     ) -> None:
         self.op, self.device, self.settings, self.blank = case.op, device, settings, blank
         self.generator = torch.Generator(device.torch_device).manual_seed(20)
@@ -301,12 +305,12 @@ class _Bench:
 
 
 def impossible(op: Op, seconds: float, device: Device, clock_hz: float | None) -> str:
-    """Why a time cannot be true, or nothing: more FLOPs than all units do at the highest clock seen."""
+    """Why a time cannot be true, or nothing: more FLOPs than all SMs do at the highest clock seen."""
     if not op.counted_flops:
         return ""
     dtype = op.compute.removeprefix("matmul_")
     clock = max(clock_hz or 0.0, device.boost_hz or 0.0)
-    limit = limits.flop_limit(device.compute_capability, dtype, device.units, clock)
+    limit = limits.flop_limit(device.compute_capability, dtype, device.sm_count, clock)
     rate = op.cost().flops / seconds
     if limit and rate > limit * limits.TOLERANCE:
         return (

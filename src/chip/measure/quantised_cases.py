@@ -20,7 +20,7 @@ from chip.ops.silu_mul_quant import SiluMulQuant
 from chip.types import Op
 
 
-class Point(NamedTuple):
+class QuantisedCase(NamedTuple):
     op: Op
     implementation: str
     context: str
@@ -50,7 +50,7 @@ EXPERT_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 BLOCK = 128
 
 
-def points() -> list[Point]:
+def points() -> list[QuantisedCase]:
     """Every point, kinds in turn, so that a run cut short has some of each."""
     groups = (
         _scaled("fp8", 0, 0, tuple(MATRICES)),
@@ -76,71 +76,71 @@ def _shapes(models: tuple[str, ...]) -> Iterator[tuple[int, int, int]]:
             yield from ((m, n, k) for n, k in MATRICES[model])
 
 
-def _scaled(dtype: str, block_n: int, block_k: int, models: tuple[str, ...]) -> Iterator[Point]:
+def _scaled(dtype: str, block_n: int, block_k: int, models: tuple[str, ...]) -> Iterator[QuantisedCase]:
     """A scale for each token, or for each group of its values where weights have blocks."""
     for m, n, k in _shapes(models):
         op = ScaledLinear(m, n, k, dtype, block_n=block_n, block_k=block_k, group=block_k)
-        yield Point(op, "cutlass", "cold")
+        yield QuantisedCase(op, "cutlass", "cold")
 
 
-def _packed(implementation: str, models: tuple[str, ...]) -> Iterator[Point]:
+def _packed(implementation: str, models: tuple[str, ...]) -> Iterator[QuantisedCase]:
     for m, n, k in _shapes(models):
-        yield Point(PackedLinear(m, n, k, "bf16", "int4", group=128), implementation, "cold")
+        yield QuantisedCase(PackedLinear(m, n, k, "bf16", "int4", group=128), implementation, "cold")
 
 
-def _beside() -> Iterator[Point]:
+def _beside() -> Iterator[QuantisedCase]:
     """What engines fall back to, and rarer formats, for the shapes of one model."""
     for m in FEW_TOKENS:
         for n, k in MATRICES["llama-3.1-8b"]:
-            yield Point(ScaledLinear(m, n, k), "torch", "cold")
-            yield Point(ScaledLinear(m, n, k, per_tensor=True), "cutlass", "cold")
-            yield Point(ScaledLinear(m, n, k, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "triton", "cold")
-            yield Point(ScaledLinear(m, n, k, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "deepgemm", "cold")
-            yield Point(PackedLinear(m, n, k, "bf16", "int4", group=128, zeros=True), "machete", "cold")
-            yield Point(PackedLinear(m, n, k, "bf16", "int8", group=128), "machete", "cold")
-            yield Point(PackedLinear(m, n, k, "bf16", "fp8"), "marlin", "cold")
+            yield QuantisedCase(ScaledLinear(m, n, k), "torch", "cold")
+            yield QuantisedCase(ScaledLinear(m, n, k, per_tensor=True), "cutlass", "cold")
+            yield QuantisedCase(ScaledLinear(m, n, k, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "triton", "cold")
+            yield QuantisedCase(ScaledLinear(m, n, k, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "deepgemm", "cold")
+            yield QuantisedCase(PackedLinear(m, n, k, "bf16", "int4", group=128, zeros=True), "machete", "cold")
+            yield QuantisedCase(PackedLinear(m, n, k, "bf16", "int8", group=128), "machete", "cold")
+            yield QuantisedCase(PackedLinear(m, n, k, "bf16", "fp8"), "marlin", "cold")
 
 
-def _rounded() -> Iterator[Point]:
+def _rounded() -> Iterator[QuantisedCase]:
     for rows in ROWS:
         for cols in INPUT_COLS:
-            yield Point(Quantize(rows, cols), "compiled", "hot")
-            yield Point(Quantize(rows, cols), "vllm", "hot")
-            yield Point(Quantize(rows, cols, group=BLOCK), "vllm", "hot")
-            yield Point(Quantize(rows, cols, to="int8"), "vllm", "hot")
-            yield Point(Quantize(rows, cols, per_tensor=True, static=True), "compiled", "hot")
+            yield QuantisedCase(Quantize(rows, cols), "compiled", "hot")
+            yield QuantisedCase(Quantize(rows, cols), "vllm", "hot")
+            yield QuantisedCase(Quantize(rows, cols, group=BLOCK), "vllm", "hot")
+            yield QuantisedCase(Quantize(rows, cols, to="int8"), "vllm", "hot")
+            yield QuantisedCase(Quantize(rows, cols, per_tensor=True, static=True), "compiled", "hot")
 
 
-def _fused(group: int, implementation: str) -> Iterator[Point]:
+def _fused(group: int, implementation: str) -> Iterator[QuantisedCase]:
     for rows in ROWS:
         for cols in NORM_COLS:
-            yield Point(AddRmsNormQuant(rows, cols, group=group), implementation, "hot")
+            yield QuantisedCase(AddRmsNormQuant(rows, cols, group=group), implementation, "hot")
         for cols in GATED_COLS:
-            yield Point(SiluMulQuant(rows, cols, group=group), implementation, "hot")
-        yield Point(RmsNormQuant(rows, NORM_COLS[1], group=group), implementation, "hot")
+            yield QuantisedCase(SiluMulQuant(rows, cols, group=group), implementation, "hot")
+        yield QuantisedCase(RmsNormQuant(rows, NORM_COLS[1], group=group), implementation, "hot")
 
 
-def _attention() -> Iterator[Point]:
+def _attention() -> Iterator[QuantisedCase]:
     for heads, kv_heads, dim in HEADS:
         for batch, kv in DECODE:
-            yield Point(Fp8Attention(batch, heads, kv_heads, dim, 1, kv), "fa3", "cold")
+            yield QuantisedCase(Fp8Attention(batch, heads, kv_heads, dim, 1, kv), "fa3", "cold")
         for batch, kv in PREFILL:
-            yield Point(Fp8Attention(batch, heads, kv_heads, dim, kv, kv), "fa3", "cold")
+            yield QuantisedCase(Fp8Attention(batch, heads, kv_heads, dim, kv, kv), "fa3", "cold")
 
 
-def _writes() -> Iterator[Point]:
+def _writes() -> Iterator[QuantisedCase]:
     for rows in ROWS:
         for heads in (2, 8, 32):
-            yield Point(KvAppendFp8(rows, 256 * heads), "paged", "hot")
+            yield QuantisedCase(KvAppendFp8(rows, 256 * heads), "paged", "hot")
 
 
-def _experts() -> Iterator[Point]:
+def _experts() -> Iterator[QuantisedCase]:
     for tokens in EXPERT_TOKENS:
         for experts, top_k, hidden, inner in EXPERTS:
             axes = (tokens, hidden, inner, experts, top_k)
-            yield Point(ScaledExperts(*axes, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "vllm", "cold")
-            yield Point(ScaledExperts(*axes, per_tensor=True), "vllm", "cold")
-            yield Point(PackedExperts(*axes, group=BLOCK), "marlin", "cold")
+            yield QuantisedCase(ScaledExperts(*axes, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "vllm", "cold")
+            yield QuantisedCase(ScaledExperts(*axes, per_tensor=True), "vllm", "cold")
+            yield QuantisedCase(PackedExperts(*axes, group=BLOCK), "marlin", "cold")
         for experts, top_k, hidden, inner in FP4_EXPERTS:
             axes = (tokens, hidden, inner, experts, top_k)
-            yield Point(PackedExperts(*axes, weight_dtype="fp4", group=32), "marlin", "cold")
+            yield QuantisedCase(PackedExperts(*axes, weight_dtype="fp4", group=32), "marlin", "cold")

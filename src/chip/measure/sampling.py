@@ -97,7 +97,7 @@ def _multiple(value: float, of: int) -> int:
     return max(of, round(value / of) * of)
 
 
-class Point(NamedTuple):
+class SamplePoint(NamedTuple):
     """A shape to measure: as which implementation ("" for the default), in which context."""
 
     op: Op
@@ -105,7 +105,7 @@ class Point(NamedTuple):
     context: str = "cold"
 
 
-def points(dtype: str) -> list[Point]:
+def points(dtype: str) -> list[SamplePoint]:
     """Every point, kinds interleaved so that a run cut short has some of each."""
     cold = [
         _linear(dtype),
@@ -122,34 +122,36 @@ def points(dtype: str) -> list[Point]:
     cold += [_static_decode(dtype), _static_prefill(dtype), _growing(dtype), _rolls(dtype)]
     warm = [_rows_cols(kind, dtype, FLAT_POINTS if kind in FLAT_OPS else WARM_POINTS) for kind in WARM_OPS]
     warm += [_rope("rope_composed", dtype), _rotary(dtype), _sampling(dtype)]
-    groups = [[Point(op) for op in ops] for ops in cold]
-    groups += [[Point(op, "", "hot") for op in ops] for ops in warm]
-    groups.append([Point(op, "cudnn") for op in _prefill(dtype, ENGINE_ATTENTION_POINTS)])
-    groups.append([Point(op, "fp32", "hot") for op in _sampling(dtype)])
+    groups = [[SamplePoint(op) for op in ops] for ops in cold]
+    groups += [[SamplePoint(op, "", "hot") for op in ops] for ops in warm]
+    groups.append([SamplePoint(op, "cudnn") for op in _prefill(dtype, ENGINE_ATTENTION_POINTS)])
+    groups.append([SamplePoint(op, "fp32", "hot") for op in _sampling(dtype)])
     groups += _experts("_composed", dtype)
-    groups += [[Point(op, "compiled", "hot") for op in _compiled(kind, dtype)] for kind in (*COMPILED_COLS, "rope")]
+    groups += [
+        [SamplePoint(op, "compiled", "hot") for op in _compiled(kind, dtype)] for kind in (*COMPILED_COLS, "rope")
+    ]
     return _interleaved([*groups, *_families(dtype)])
 
 
-def odd_points(dtype: str) -> list[Point]:
+def odd_points(dtype: str) -> list[SamplePoint]:
     """Shapes that `points` has few of: widths that are no multiple of 64, prompts of odd lengths, small heads, rows of
     few elements, and what torch.compile makes of norms and activations with cold weights."""
-    groups: list[list[Point]] = [[Point(op) for op in _odd_linear(dtype)]]
-    groups.append([Point(op, "flash") for op in _odd_prefill(dtype, 120, 0.5)])
-    groups.append([Point(op, "cudnn") for op in _odd_prefill(dtype, 90, 0.25)])
+    groups: list[list[SamplePoint]] = [[SamplePoint(op) for op in _odd_linear(dtype)]]
+    groups.append([SamplePoint(op, "flash") for op in _odd_prefill(dtype, 120, 0.5)])
+    groups.append([SamplePoint(op, "cudnn") for op in _odd_prefill(dtype, 90, 0.25)])
     for i, kind in enumerate(("rms_norm", "layer_norm", "softmax", "embedding", "add", "silu_mul", "add_rms_norm")):
-        groups.append([Point(op) for op in _odd_rows(kind, dtype, 30, i / 7)])
+        groups.append([SamplePoint(op) for op in _odd_rows(kind, dtype, 30, i / 7)])
     for kind, widths in ODD_COMPILED.items():
         made = [(rows, width) for width in widths for rows in ODD_ROWS]
-        groups.append([Point(_odd_compiled(kind, rows, width, dtype), "compiled") for rows, width in made])
+        groups.append([SamplePoint(_odd_compiled(kind, rows, width, dtype), "compiled") for rows, width in made])
     return _interleaved(groups)
 
 
-def odd_paged_points(dtype: str) -> list[Point]:
+def odd_paged_points(dtype: str) -> list[SamplePoint]:
     """The same of what vLLM calls: prompts of odd lengths and small heads, chunks after a past, decode steps."""
-    groups = [[Point(op, "fa3") for op in _odd_prefill(dtype, 110, 0.75)]]
-    groups.append([Point(op, "fa3") for op in _odd_decode(dtype)])
-    groups.append([Point(op, "fa3") for op in _odd_chunk(dtype)])
+    groups = [[SamplePoint(op, "fa3") for op in _odd_prefill(dtype, 110, 0.75)]]
+    groups.append([SamplePoint(op, "fa3") for op in _odd_decode(dtype)])
+    groups.append([SamplePoint(op, "fa3") for op in _odd_chunk(dtype)])
     return _interleaved(groups)
 
 
@@ -215,40 +217,42 @@ def _odd_rows(kind: str, dtype: str, count: int, offset: float) -> Iterator[Op]:
         yield ops.build(kind, {"rows": round(log_between(u, 1, min(most, 2**28 / cols))), "cols": cols, "dtype": dtype})
 
 
-def family_points(dtype: str) -> list[Point]:
+def family_points(dtype: str) -> list[SamplePoint]:
     """Of the same, the operators that only single families launch under HF transformers."""
     return _interleaved(_families(dtype))
 
 
-def _families(dtype: str) -> list[list[Point]]:
-    groups = [[Point(op) for op in _composed(kind, dtype)] for kind in COMPOSED_HEADS]
-    return groups + [[Point(op, "", "hot") for op in _rows_cols(kind, dtype, FLAT_POINTS)] for kind in FAMILY_OPS]
+def _families(dtype: str) -> list[list[SamplePoint]]:
+    groups = [[SamplePoint(op) for op in _composed(kind, dtype)] for kind in COMPOSED_HEADS]
+    return groups + [[SamplePoint(op, "", "hot") for op in _rows_cols(kind, dtype, FLAT_POINTS)] for kind in FAMILY_OPS]
 
 
-def paged_points(dtype: str) -> list[Point]:
+def paged_points(dtype: str) -> list[SamplePoint]:
     """Attention over a paged cache by FlashAttention-3, writes into its pages, and experts, as vLLM calls them."""
     attention = (_decode(dtype), _served_decode(dtype), _prefill(dtype), _served_prefill(dtype), _chunk(dtype))
-    groups = [[Point(op, "fa3") for op in ops] for ops in attention]
-    return _interleaved([*groups, [Point(op, "paged", "hot") for op in _page_writes(dtype)], *_vllm_experts(dtype)])
+    groups = [[SamplePoint(op, "fa3") for op in ops] for ops in attention]
+    return _interleaved(
+        [*groups, [SamplePoint(op, "paged", "hot") for op in _page_writes(dtype)], *_vllm_experts(dtype)]
+    )
 
 
-def expert_points(dtype: str) -> list[Point]:
+def expert_points(dtype: str) -> list[SamplePoint]:
     """Experts and routers as HF transformers runs them: part of the tables, for who has the rest."""
     return _interleaved(_experts("_composed", dtype))
 
 
-def vllm_expert_points(dtype: str) -> list[Point]:
+def vllm_expert_points(dtype: str) -> list[SamplePoint]:
     """The same as vLLM runs them: part of what is paged."""
     return _interleaved(_vllm_experts(dtype))
 
 
-def window_points(dtype: str) -> list[Point]:
+def window_points(dtype: str) -> list[SamplePoint]:
     """What a full sliding window of a static cache adds: part of the tables, for who has the rest."""
-    return _interleaved([[Point(op) for op in _rolls(dtype)]])
+    return _interleaved([[SamplePoint(op) for op in _rolls(dtype)]])
 
 
-def _interleaved(groups: Iterable[Sequence[Point]]) -> list[Point]:
-    found: dict[Point, float] = {}
+def _interleaved(groups: Iterable[Sequence[SamplePoint]]) -> list[SamplePoint]:
+    found: dict[SamplePoint, float] = {}
     for group in groups:
         for i, point in enumerate(group):
             cost = point.op.cost()
@@ -385,18 +389,20 @@ def _page_writes(dtype: str) -> Iterator[Op]:
         yield ops.build("kv_append", {"rows": rows, "cols": 256 * heads, "dtype": dtype})
 
 
-def _experts(spelling: str, dtype: str, implementation: str = "") -> list[list[Point]]:
+def _experts(spelling: str, dtype: str, implementation: str = "") -> list[list[SamplePoint]]:
     """Expert layers and routers of models, and others."""
     models = [(u, MODEL_EXPERTS[int(v * len(MODEL_EXPERTS))]) for u, v in spread(MODEL_EXPERT_POINTS, 2)]
     others = [(u, _any_experts(v, w, x)) for u, v, w, x in spread(OTHER_EXPERT_POINTS, 4)]
-    groups: list[list[Point]] = []
+    groups: list[list[SamplePoint]] = []
     for found in (models, others):
         layers, routers = [], []
         for u, (experts, top_k, hidden, inner) in found:
             tokens = min(MOST_TOKENS, max(1, round(log_between(u, 0.7, 2 * MOST_TOKENS))))
             axes = {"tokens": padded(tokens), "hidden": hidden, "experts": experts, "top_k": top_k, "dtype": dtype}
-            layers.append(Point(ops.build("moe_experts" + spelling, {**axes, "intermediate": inner}), implementation))
-            routers.append(Point(ops.build("moe_router" + spelling, axes), implementation))
+            layers.append(
+                SamplePoint(ops.build("moe_experts" + spelling, {**axes, "intermediate": inner}), implementation)
+            )
+            routers.append(SamplePoint(ops.build("moe_router" + spelling, axes), implementation))
         groups += [layers, routers]
     return groups
 
@@ -408,7 +414,7 @@ def _any_experts(u: float, v: float, w: float) -> tuple[int, int, int, int]:
     return experts, top_k, hidden, _multiple(log_between(1 - u, 512, widest), 128)
 
 
-def _vllm_experts(dtype: str) -> list[list[Point]]:
+def _vllm_experts(dtype: str) -> list[list[SamplePoint]]:
     return _experts("", dtype, "vllm")
 
 

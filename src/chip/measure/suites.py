@@ -15,7 +15,7 @@ from chip.types import Op, Program, Seq, Step
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SuiteCase:
     op: Op
     implementation: str = ""  # empty: the operator's default on the device
     contexts: tuple[str, ...] = ()  # empty: all that are asked for
@@ -60,7 +60,7 @@ IRREGULAR = (  # (m, n, k): odd, prime, just over a tile, a vocabulary, a long k
 )
 
 
-def _llm(dtype: str) -> Iterator[Case]:
+def _llm(dtype: str) -> Iterator[SuiteCase]:
     make = _maker(dtype)
     for m in LLM_TOKENS:
         for n, k in LLM_MATRICES:
@@ -83,7 +83,7 @@ def _llm(dtype: str) -> Iterator[Case]:
         yield make("sampling", rows=rows, cols=LLM_VOCABULARY)
 
 
-def _classic(dtype: str) -> Iterator[Case]:
+def _classic(dtype: str) -> Iterator[SuiteCase]:
     make = _maker(dtype)
     for size in (1024, 4096):
         yield make("linear", m=size, n=size, k=size, bias=True)
@@ -109,7 +109,7 @@ def _classic(dtype: str) -> Iterator[Case]:
         yield make("embedding", rows=rows, cols=1024)
 
 
-def _gemm(dtype: str) -> Iterator[Case]:
+def _gemm(dtype: str) -> Iterator[SuiteCase]:
     make = _maker(dtype)
     for size in SQUARE:
         yield make("linear", m=size, n=size, k=size)
@@ -120,44 +120,44 @@ def _gemm(dtype: str) -> Iterator[Case]:
         yield make("linear", m=m, n=n, k=k)
 
 
-def _tables(dtype: str) -> Iterator[Case]:
-    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.points(dtype))
+def _tables(dtype: str) -> Iterator[SuiteCase]:
+    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.points(dtype))
 
 
-def _odd(dtype: str) -> Iterator[Case]:
-    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.odd_points(dtype))
+def _odd(dtype: str) -> Iterator[SuiteCase]:
+    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.odd_points(dtype))
 
 
-def _odd_paged(dtype: str) -> Iterator[Case]:
-    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.odd_paged_points(dtype))
+def _odd_paged(dtype: str) -> Iterator[SuiteCase]:
+    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.odd_paged_points(dtype))
 
 
-def _families(dtype: str) -> Iterator[Case]:
-    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.family_points(dtype))
+def _families(dtype: str) -> Iterator[SuiteCase]:
+    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.family_points(dtype))
 
 
-def _paged(dtype: str) -> Iterator[Case]:
-    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.paged_points(dtype))
+def _paged(dtype: str) -> Iterator[SuiteCase]:
+    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.paged_points(dtype))
 
 
-def _windows(dtype: str) -> Iterator[Case]:
-    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.window_points(dtype))
+def _windows(dtype: str) -> Iterator[SuiteCase]:
+    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.window_points(dtype))
 
 
-def _experts(dtype: str) -> Iterator[Case]:
-    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.expert_points(dtype))
+def _experts(dtype: str) -> Iterator[SuiteCase]:
+    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.expert_points(dtype))
 
 
-def _vllm_experts(dtype: str) -> Iterator[Case]:
-    return (Case(p.op, p.implementation, (p.context,)) for p in sampling.vllm_expert_points(dtype))
+def _vllm_experts(dtype: str) -> Iterator[SuiteCase]:
+    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.vllm_expert_points(dtype))
 
 
-def _quantised(dtype: str) -> Iterator[Case]:
+def _quantised(dtype: str) -> Iterator[SuiteCase]:
     """Formats are the operators' own; what is not quantised is bf16, as engines serve it."""
-    return (Case(p.op, p.implementation, (p.context,)) for p in quantised_cases.points())
+    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in quantised_cases.points())
 
 
-SUITES: dict[str, Callable[[str], Iterator[Case]]] = {
+SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "llm": _llm,
     "classic": _classic,
     "gemm": _gemm,
@@ -182,9 +182,9 @@ CPU_AXES = (
 )  # fmt: skip
 
 
-def cases(name: str, dtype: str, on_cpu: bool) -> list[Case]:
+def cases(name: str, dtype: str, on_cpu: bool) -> list[SuiteCase]:
     """The cases of a suite; on a CPU every long axis is an eighth, and what then coincides is measured once."""
-    found: Iterable[Case] = SUITES[name](dtype)
+    found: Iterable[SuiteCase] = SUITES[name](dtype)
     if on_cpu:
         found = (replace(c, op=shrink(c.op)) for c in found if c.implementation not in GPU_ONLY)
     return list(dict.fromkeys(found))
@@ -204,13 +204,13 @@ def shrink(op: Op) -> Op:
     return ops.build(op.kind, values)
 
 
-def matrices(model: Decoder, dtype: str) -> list[Case]:
+def matrices(model: Decoder, dtype: str) -> list[SuiteCase]:
     """The dense layers of a model, at a few row counts, each shape once."""
-    found: dict[Case, None] = {}
+    found: dict[SuiteCase, None] = {}
     for tokens in MODEL_TOKENS:
         program = step_program(model, dtype, batch=1, prompt=tokens, phase="prefill")
         for block in program.blocks:
-            found.update((Case(call.op), None) for call in block.calls if call.op.kind == "linear")
+            found.update((SuiteCase(call.op), None) for call in block.calls if call.op.kind == "linear")
     return list(found)
 
 
@@ -220,5 +220,5 @@ def step_program(model: Decoder, dtype: str, batch: int, prompt: int, phase: str
     return lower(model, Step((seq,)), precision(dtype))
 
 
-def _maker(dtype: str) -> Callable[..., Case]:
-    return lambda kind, **axes: Case(ops.build(kind, {**axes, "dtype": dtype}))
+def _maker(dtype: str) -> Callable[..., SuiteCase]:
+    return lambda kind, **axes: SuiteCase(ops.build(kind, {**axes, "dtype": dtype}))

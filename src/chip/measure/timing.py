@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from chip.measure.device import Device
-from chip.measure.timer import Take
+from chip.measure.stopping import Take
 
 Call = Callable[[], object]
 SPIN_LIMIT_S = 0.05

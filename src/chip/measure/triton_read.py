@@ -12,7 +12,7 @@ from chip.measure.timing import Call
 
 BLOCK = 4096  # fp32 elements a program reads at a time: 16 KiB in four 16-byte loads a thread
 WARPS = 8
-PROGRAMS_PER_UNIT = 4  # all resident at once whatever registers the compiler takes
+PROGRAMS_PER_SM = 4  # all resident at once whatever registers the compiler takes
 
 try:
     import triton
@@ -38,7 +38,7 @@ def reader(device: Device, x: torch.Tensor, total_bytes: int) -> Call | None:
     if triton is None or device.kind == "cpu" or x.numel() < BLOCK:
         return None
     blocks, total = x.numel() // BLOCK, total_bytes // (4 * BLOCK)
-    programs = device.units * PROGRAMS_PER_UNIT
+    programs = device.sm_count * PROGRAMS_PER_SM
     out = torch.empty(programs, device=x.device)
     kernel: Any = _read_loop
 

@@ -180,7 +180,7 @@ class Layer:
 
     def format_of(self, role: str, p: Precision) -> WeightFormat | None:
         """How a dense layer is stored; None: as wide as the activations."""
-        if not p.own:
+        if not p.per_layer:
             return UNIFORM.get(p.name)
         return next((found for name, found in self.formats if name == role), None)
 
@@ -271,7 +271,7 @@ class Decoder:
         tables, small = self._outer_params()
         act = BYTES[p.activation]
         split, whole = tables * act, small * act
-        if self.head_format and p.own:
+        if self.head_format and p.per_layer:
             width = self.embed_dim or self.hidden
             split += self.head_format.bytes(self.vocab, width) - (0 if self.tied else self.vocab * width * act)
         for n, layer in self.layers:

@@ -149,7 +149,7 @@ def _head(d: Decoder, rows: int, p: Precision, tp: int) -> Iterator[Call]:
     if width != d.hidden:
         yield Call("embed_out", Linear(rows, width, d.hidden, act))
     vocab = -(-d.vocab // tp)
-    if d.head_format and p.own:
+    if d.head_format and p.per_layer:
         if d.head_format.input:
             yield Call("head_quant", Quantize(rows, width, act, d.head_format.input))
         yield Call("lm_head", dense(d.head_format, rows, vocab, width, act, d.head_bias))

@@ -23,9 +23,9 @@ from chip.ops.base_time import BaseTime
 from chip.ops.composed import Composed
 from chip.ops.elementwise import OverRows
 from chip.ops.masked_attention import MaskedAttention
-from chip.points import Group
+from chip.points import PointGroup
 from chip.predict.clock import Settling
-from chip.predict.interpolate import PRODUCT_NODES, Z90, Curve, Points, Sheet, Timed
+from chip.predict.interpolate import PRODUCT_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Cost, Estimate, Op, Seq
@@ -76,7 +76,7 @@ class Estimator:
         if library and self.settling is None and reference and reference.settling:
             self.settling = reference.settling.from_boost(self._to(reference, "matmul_bf16"))
         self._library, self._runs_as, self._reference = library, runs_as, reference
-        self._curves: dict[Op, Curve] = {}
+        self._curves: dict[Op, TimeCurve] = {}
         self._points: dict[tuple[str, str, str], Points | None] = {}
         self._bases: dict[tuple[type[Op], str, str], tuple[BaseTime, BaseTime, BaseTime]] = {}
 
@@ -131,7 +131,7 @@ class Estimator:
             return self._windowed(points, op, cost), cost
         return self._from_base(op, cost), cost
 
-    def _looked_up(self, op: Op, points: Points) -> Timed:
+    def _looked_up(self, op: Op, points: Points) -> TimedPoint:
         """What grows along one axis lies on the same curve as in a sweep, so that it never falls along it."""
         if len(op.GROWS) != 1:
             return points.seconds(op)
@@ -143,12 +143,12 @@ class Estimator:
             self._curves[one] = self._curve(one, points)
         return self._curves[one](getattr(op, axis))
 
-    def _curve(self, one: Op, points: Points) -> Curve:
+    def _curve(self, one: Op, points: Points) -> TimeCurve:
         if one.kind == PRODUCT:
-            return Curve(grown(one), points, PRODUCT_NODES)
-        return Curve(grown(one), points, straight=True)
+            return TimeCurve(grown(one), points, PRODUCT_NODES)
+        return TimeCurve(grown(one), points, straight=True)
 
-    def _interpolated(self, found: Timed, op: Op, cost: Cost) -> Estimate:
+    def _interpolated(self, found: TimedPoint, op: Op, cost: Cost) -> Estimate:
         seconds, spread = found
         off = exp(Z90 * spread)
         return Estimate(seconds, seconds / off, seconds * off, INTERPOLATED, self._bound(op, cost, seconds))
@@ -158,7 +158,7 @@ class Estimator:
         whole = replace(op, window=0)
         seconds, spread = points.seconds(whole)
         share = cost[0] / whole.cost()[0]
-        return self._interpolated(Timed(seconds * share, spread + BORROWED_SPREAD / 2), op, cost)
+        return self._interpolated(TimedPoint(seconds * share, spread + BORROWED_SPREAD / 2), op, cost)
 
     def _summed(self, op: Composed) -> Estimate:
         """An operator of several kernels as the sum of its parts. Source and bound are those of the longest part."""
@@ -290,7 +290,7 @@ class Estimator:
         if like is None or points is None:
             return self._base_along(op, make)
         work = self._work_along(op, make)
-        curve: list[Curve] = []
+        curve: list[TimeCurve] = []
 
         def at(tokens: int) -> Answer:
             if not curve:
@@ -357,7 +357,7 @@ class Estimator:
             if node != like and like is not None:
                 seconds *= base(like) / base(node)
             cost = placed.cost()
-            return answer(self._interpolated(Timed(seconds, spread), placed, cost), cost)
+            return answer(self._interpolated(TimedPoint(seconds, spread), placed, cost), cost)
 
         return at
 
@@ -391,7 +391,7 @@ class Library:
         self.settling = Settling.read(about["settling"]) if "settling" in about else None
 
     @lru_cache(maxsize=1024)  # noqa: B019 (libraries live as long as the process)
-    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[Group, ...]:
+    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[PointGroup, ...]:
         """Those of the first folder that has any."""
         for folder, kinds in self._kinds.items():
             if kind in kinds:

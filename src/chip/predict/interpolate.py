@@ -14,7 +14,7 @@ from math import exp, log, sqrt
 from typing import NamedTuple
 
 from chip.ops.base_time import BaseTime
-from chip.points import Group
+from chip.points import PointGroup
 from chip.types import Op
 
 NEAREST = 6
@@ -22,7 +22,7 @@ NOISE = 0.02  # squared distance within which points count alike
 LEAST_SPREAD = 0.02
 REACH = 1.0  # distance to the nearest point from which on the spread grows, ...
 GROWTH = 0.1  # ... by so much for each more
-UNKNOWN_SPREAD = 0.15  # of points that nobody judged by the others
+UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 FAR = 1e9  # squared distance of what does not count
 MOST_ROWS = 256  # of a sheet: a sweep of any length runs in bounded memory
@@ -33,7 +33,7 @@ class Correction(NamedTuple):
     spread: float  # its standard deviation
 
 
-class Timed(NamedTuple):
+class TimedPoint(NamedTuple):
     seconds: float
     spread: float
 
@@ -41,7 +41,7 @@ class Timed(NamedTuple):
 class Points:
     """A group of measured points, ready to be asked."""
 
-    def __init__(self, group: Group, base: BaseTime) -> None:
+    def __init__(self, group: PointGroup, base: BaseTime) -> None:
         self.base = base
         self.places = [op.place() for op in group.ops]
         self.residuals = [log(s / base.seconds(op)) for op, s in zip(group.ops, group.seconds)]
@@ -49,9 +49,9 @@ class Points:
         self.variances = [log(1 + e) ** 2 for e in loo]
         self._columns = list(zip(*self.places))  # by axis
 
-    def seconds(self, op: Op) -> Timed:
+    def seconds(self, op: Op) -> TimedPoint:
         found = self.corrections([op.place()])[0]
-        return Timed(self.base.seconds(op) * exp(found.value), found.spread)
+        return TimedPoint(self.base.seconds(op) * exp(found.value), found.spread)
 
     def corrections(self, places: Sequence[tuple[float, ...]], but: int = -1) -> list[Correction]:
         """Of several places, which mostly share all coordinates but one or two. `but`: a point to leave out."""
@@ -124,7 +124,7 @@ def _nodes(per_octave: int, octaves: int) -> list[int]:
 PRODUCT_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more stairs than a pass over rows
 
 
-class Curve:
+class TimeCurve:
     """An operator's time along its tokens: known at nodes, which never fall, and following the base between them."""
 
     __slots__ = ("_base", "_bases", "_make", "_nodes", "_spreads", "_straight", "_times")
@@ -145,20 +145,20 @@ class Curve:
         self._times = _rising([b * exp(c.value) for b, c in zip(self._bases, found)])
         self._spreads = [c.spread for c in found]
 
-    def __call__(self, tokens: int) -> Timed:
+    def __call__(self, tokens: int) -> TimedPoint:
         nodes = self._nodes
         if tokens >= nodes[-1]:
             grown = self._base(self._make(tokens)) / self._bases[-1]
-            return Timed(self._times[-1] * grown, self._spreads[-1])
+            return TimedPoint(self._times[-1] * grown, self._spreads[-1])
         low = bisect_right(nodes, tokens) - 1
         high = low + 1
         if nodes[low] == tokens:
-            return Timed(self._times[low], self._spreads[low])
+            return TimedPoint(self._times[low], self._spreads[low])
         share = (tokens - nodes[low]) / (nodes[high] - nodes[low])
         if not self._straight:
             share = _share(self._base(self._make(tokens)), self._bases[low], self._bases[high], share)
         seconds = self._times[low] + (self._times[high] - self._times[low]) * share
-        return Timed(seconds, self._spreads[low] + (self._spreads[high] - self._spreads[low]) * share)
+        return TimedPoint(seconds, self._spreads[low] + (self._spreads[high] - self._spreads[low]) * share)
 
 
 def _share(base: float, low: float, high: float, straight: float) -> float:
@@ -198,7 +198,7 @@ class Sheet:
         self._make, self._points, self._place = make, points, place or _own_place
         self._rows: dict[int, list[tuple[float, float]]] = {}
 
-    def __call__(self, count: int, length: int) -> Timed:
+    def __call__(self, count: int, length: int) -> TimedPoint:
         if len(self._rows) > MOST_ROWS:
             self._rows.clear()
         low = count.bit_length() - 1
@@ -209,23 +209,23 @@ class Sheet:
         base = self._points.base.seconds
         share = _share(base(self._make(count, length)), base(self._make(1 << low, length)),
                        base(self._make(2 << low, length)), count / (1 << low) - 1)  # fmt: skip
-        return Timed(
+        return TimedPoint(
             first.seconds + (second.seconds - first.seconds) * share,
             first.spread + (second.spread - first.spread) * share,
         )
 
-    def _along(self, row: int, length: int) -> Timed:
+    def _along(self, row: int, length: int) -> TimedPoint:
         """At 2^row of the first size."""
         low = length.bit_length() - 1
         times = self._row(row, low + 1)
         seconds, spread = times[low]
         if 1 << low == length:
-            return Timed(seconds, spread)
+            return TimedPoint(seconds, spread)
         base, count = self._points.base.seconds, 1 << row
         share = _share(base(self._make(count, length)), base(self._make(count, 1 << low)),
                        base(self._make(count, 2 << low)), length / (1 << low) - 1)  # fmt: skip
         further, spread_there = times[low + 1]
-        return Timed(seconds + (further - seconds) * share, spread + (spread_there - spread) * share)
+        return TimedPoint(seconds + (further - seconds) * share, spread + (spread_there - spread) * share)
 
     def _row(self, row: int, upto: int) -> list[tuple[float, float]]:
         """Times at 2^0, 2^1, ... of the second size."""

@@ -20,7 +20,7 @@ from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.predict.steps import WAITING, EngineTerms, Phase, StepModel
 from chip.types import ChipError, Scenario
-from chip.vllm_kernels import Served, capability_of, served
+from chip.vllm_kernels import ServedModel, capability_of, served
 
 DEFAULTS: dict[str, Any] = {
     "gpu": "h200",
@@ -48,15 +48,17 @@ class Options:
     launch_ns: float = 0.0  # launch latency of the host; 0 for that which its terms were measured at
 
 
-USUAL = Options()
+DEFAULT_OPTIONS = Options()
 
 
-def answer(request: Mapping[str, Any], options: Options = USUAL) -> dict[str, Any]:
+def answer(request: Mapping[str, Any], options: Options = DEFAULT_OPTIONS) -> dict[str, Any]:
     """Predict one scenario given as plain values; a ChipError says what is wrong with it."""
     return predict(*_understand(request), options).json()
 
 
-def answer_line(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, options: Options = USUAL) -> str:
+def answer_line(
+    request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, options: Options = DEFAULT_OPTIONS
+) -> str:
     """The same as one line of JSON; `defaults` stand in for the keys a request leaves out."""
     return predict(*_understand(request, defaults), options).line()
 
@@ -124,7 +126,7 @@ class Setting:
 
 @lru_cache(maxsize=256)
 def setting(
-    decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = USUAL, kv_dtype: str = ""
+    decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = DEFAULT_OPTIONS, kv_dtype: str = ""
 ) -> Setting:
     h, e = hardware.find(gpu), engines.get(engine)
     roof = roof_of(h, options.stage)
@@ -154,20 +156,20 @@ def setting(
 
 
 @lru_cache(maxsize=256)
-def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, stage: Stage) -> Served:
+def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, stage: Stage) -> ServedModel:
     """The model in the formats that the GPU can multiply in."""
     h = hardware.find(gpu)
     roof = roof_of(h, stage)
     p = precision(dtype, kv_dtype)
     if decoder.quantization and dtype == decoder.dtype:
-        p = replace(p, own=True)
+        p = replace(p, per_layer=True)
     if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
         p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
     check_dtype(roof, "matmul_" + p.activation)
     return served(decoder, p, h.name, capability_of(h.spec), frozenset(roof.compute), engine)
 
 
-def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = USUAL) -> Prediction:
+def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = DEFAULT_OPTIONS) -> Prediction:
     s = resolved(decoder, s, engine)
     held = setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype)
     steps, roof = held.steps, held.roof

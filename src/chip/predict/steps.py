@@ -98,7 +98,7 @@ def interval(lines: Sequence[Line]) -> tuple[float, float, float]:
     return seconds, max(0.0, seconds - sqrt(below)), seconds + sqrt(above)
 
 
-class Entry(NamedTuple):
+class TimedCall(NamedTuple):
     """One call of a block: how it is answered for tokens, or, where it attends, for sequences."""
 
     role: str
@@ -108,7 +108,7 @@ class Entry(NamedTuple):
     ask: Callable[[Any], Answer]
 
 
-Template = tuple[tuple[int, tuple[Entry, ...]], ...]  # blocks: how often, and what
+Template = tuple[tuple[int, tuple[TimedCall, ...]], ...]  # blocks: how often, and what
 Row = tuple[str, str, int, Answer]  # role, kind, kernels, answer
 Rows = list[tuple[int, list[Row]]]
 
@@ -136,13 +136,13 @@ class StepModel:
     def _template(self, program: Program, kernels: Mapping[str, int]) -> Template:
         return tuple((b.repeat, tuple(self._entry(c.role, c.op, kernels) for c in b.calls)) for b in program.blocks)
 
-    def _entry(self, role: str, op: Op, kernels: Mapping[str, int]) -> Entry:
+    def _entry(self, role: str, op: Op, kernels: Mapping[str, int]) -> TimedCall:
         attends = is_placeholder(op)
         ask = self._asked.get(op)
         if ask is None:
             made = lru_cache(maxsize=REMEMBERED)(self.estimator.over(op)) if attends else self.estimator.along(op)
             ask = self._asked[op] = made
-        return Entry(role, op.kind, kernels.get(op.kind, op.KERNELS), attends, ask)
+        return TimedCall(role, op.kind, kernels.get(op.kind, op.KERNELS), attends, ask)
 
     def panels(self, s: Scenario) -> int:
         """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
@@ -246,14 +246,14 @@ class StepModel:
             return t.device_s
         return max(t.host_s, t.device_s - terms.host_step_s)
 
-    def subject(self, s: Scenario, memory_bytes: float, first: bool) -> Subject:
+    def subject(self, s: Scenario, memory_bytes: float, first: bool) -> TimedSteps:
         """A phase whose operators are known, to be timed under any terms."""
         if first:
             steps = self.engine.prefill(s, memory_bytes)
         else:
             steps = self.engine.decode(s, memory_bytes, self.panels(s), self.windows)
         found = self.clocked([(self.rows(step), weight) for step, weight in steps], first)
-        return Subject(self, _known(steps, found), s if first else None)
+        return TimedSteps(self, _known(steps, found), s if first else None)
 
     def timeline(self, step: Step) -> Recorded:
         """One step played kernel by kernel."""
@@ -267,7 +267,7 @@ class StepModel:
         return t
 
 
-class Subject(NamedTuple):
+class TimedSteps(NamedTuple):
     """Steps with their operators' times."""
 
     model: StepModel

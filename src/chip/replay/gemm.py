@@ -10,7 +10,7 @@ BATCHED = ("bmm", "baddbmm")
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class GemmOperand:
     """One operand as cuBLAS sees it: op, leading dimension, elements between batches, which tensor of the operator."""
 
     transposed: bool
@@ -28,9 +28,9 @@ class Gemm:
     k: int
     batch: int
     dtype: str
-    a: Matrix
-    b: Matrix
-    c: Matrix
+    a: GemmOperand
+    b: GemmOperand
+    c: GemmOperand
     alpha: float = 1.0
     beta: float = 0.0
     bias: int | None = None  # tensor of the operator
@@ -67,24 +67,24 @@ def gemm_of(operator: Operator) -> Gemm | str:
     a, b = _matrix(y, right), _matrix(x, left)  # column-major: the right operand comes first
     if a is None or b is None:
         return "an operand must be copied first: neither of its strides is 1"
-    c = Matrix(False, cols, rows * cols, None)
+    c = GemmOperand(False, cols, rows * cols, None)
     made = Gemm(cols, rows, inner, batch, x.dtype, a, b, c)
     return made if first == 0 else _with_added(operator, name, made, places[0])
 
 
-def _matrix(t: TensorArg, index: int) -> Matrix | None:
+def _matrix(t: TensorArg, index: int) -> GemmOperand | None:
     """Row-major r x c with stride (ld, 1) is column-major c x r; with (1, ld) it must be transposed."""
     rows, cols = t.shape[-2:]
     down, across = t.stride[-2:]
     batch_stride = t.stride[0] if len(t.shape) == 3 else 0
     if across == 1 and down >= max(1, cols):
-        return Matrix(False, down, batch_stride, index)
+        return GemmOperand(False, down, batch_stride, index)
     if down == 1 and across >= max(1, rows):
-        return Matrix(True, across, batch_stride, index)
+        return GemmOperand(True, across, batch_stride, index)
     if cols == 1 and down == 1:  # a column: any leading dimension serves
-        return Matrix(False, max(across, 1), batch_stride, index)
+        return GemmOperand(False, max(across, 1), batch_stride, index)
     if rows == 1 and across == 1:
-        return Matrix(False, max(down, cols), batch_stride, index)
+        return GemmOperand(False, max(down, cols), batch_stride, index)
     return None
 
 

@@ -16,7 +16,7 @@ from chip.replay.signatures import Signature
 from chip.traces import Operator, Place, Trace
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     operator: int  # index into the sequence's
     direct: bool  # asked of cuBLAS instead of the framework
     kernels: tuple[int, ...]  # it launches, in order: indices into the sequence's
@@ -33,7 +33,7 @@ class Named(NamedTuple):
 class Sequence:
     operators: tuple[Operator, ...]
     kernels: tuple[Named, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[RecordedCall, ...]
 
 
 def sequence_of(trace: Trace, replayed: Iterable[Replayed]) -> Sequence | str:
@@ -54,7 +54,7 @@ def sequence_of(trace: Trace, replayed: Iterable[Replayed]) -> Sequence | str:
         met = tuple(k for k in kernels if keys[k] in ran)
         if met and operator is not None and number in flow:
             direct = _direct([known[keys[k]] for k in kernels])
-            calls.append(Call(operator, direct, met, flow[number].inputs, flow[number].outputs))
+            calls.append(RecordedCall(operator, direct, met, flow[number].inputs, flow[number].outputs))
     return Sequence(trace.operators, tuple(named), tuple(calls)) if calls else "no call of it could be run alone"
 
 

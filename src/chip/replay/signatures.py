@@ -33,7 +33,7 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class KernelWorkload:
     SCHEMA: ClassVar[str] = "chip.kernel_signatures/1"
 
     title: str
@@ -66,7 +66,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TierShare:
     """How much of the step a tier is."""
 
     launches: int = 0
@@ -77,7 +77,7 @@ class Share:
     families: dict[str, int] = field(default_factory=dict)  # launches
 
 
-def workload_of(trace: Trace) -> Workload:
+def workload_of(trace: Trace) -> KernelWorkload:
     """Group the launches of a trace."""
     durations: dict[int, list[int]] = defaultdict(list)
     for event in trace.events:
@@ -88,7 +88,7 @@ def workload_of(trace: Trace) -> Workload:
             operator = None if kernel.operator is None else trace.operators[kernel.operator]
             found.append(_signature(kernel, operator, durations[index]))
     found.sort(key=lambda s: -s.total_ns)
-    return Workload(
+    return KernelWorkload(
         trace.title, trace.device, trace.source, trace.operators, tuple(found), trace.l2_bytes, tuple(trace.missing)
     )
 
@@ -115,7 +115,7 @@ def _signature(kernel: Kernel, operator: Operator | None, durations: list[int]) 
     )
 
 
-def units_of(workload: Workload, only: Iterable[int] = ()) -> list[Unit]:
+def units_of(workload: KernelWorkload, only: Iterable[int] = ()) -> list[Unit]:
     """Units to run, the longest first; `only` names tiers."""
     wanted = set(only) or set(tiers.TIERS)
     total_ns = sum(s.total_ns for s in workload.signatures) or 1
@@ -140,7 +140,7 @@ def key_of(kernel: Kernel, operator: Operator | None) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def shares(workload: Workload) -> dict[str, Share]:
+def shares(workload: KernelWorkload) -> dict[str, TierShare]:
     """By tier, and `unclassified` for what has none."""
     launches = sum(s.launches for s in workload.signatures) or 1
     time_ns = sum(s.total_ns for s in workload.signatures) or 1
@@ -151,19 +151,19 @@ def shares(workload: Workload) -> dict[str, Share]:
         for s in mine:
             families[s.family] += s.launches
         n, total = sum(s.launches for s in mine), sum(s.total_ns for s in mine)
-        found[name] = Share(n, len(mine), total, n / launches, total / time_ns, dict(families))
+        found[name] = TierShare(n, len(mine), total, n / launches, total / time_ns, dict(families))
     return found
 
 
 def write(
-    path: Path, workload: Workload, environment: dict[str, Any], inputs: tuple[str, ...], force: bool = False
+    path: Path, workload: KernelWorkload, environment: dict[str, Any], inputs: tuple[str, ...], force: bool = False
 ) -> None:
-    artifact.write(path, artifact.new(Workload.SCHEMA, codec.to_json(workload), environment, inputs), force=force)
+    artifact.write(path, artifact.new(KernelWorkload.SCHEMA, codec.to_json(workload), environment, inputs), force=force)
 
 
-def read(path: Path) -> tuple[artifact.Artifact, Workload]:
-    found = artifact.read(path, Workload.SCHEMA)
-    workload = codec.from_json(Workload, found.data, str(path))
+def read(path: Path) -> tuple[artifact.Artifact, KernelWorkload]:
+    found = artifact.read(path, KernelWorkload.SCHEMA)
+    workload = codec.from_json(KernelWorkload, found.data, str(path))
     for i, operator in enumerate(workload.operators):
         check_operator(operator, f"{path}: operators[{i}]")
     for i, s in enumerate(workload.signatures):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chip.roofline import Point
+from chip.roofline import RooflinePoint
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
     number: int
-    point: Point
+    point: RooflinePoint
     colour: str
     mark: str
     first: bool  # the baseline: drawn hollow when its operator has other variants

@@ -12,7 +12,7 @@ from chip.cli.text import duration, si
 from chip.report import figure_file, roofline_inset
 from chip.report.figure_file import FAINT, INK
 from chip.report.roofline_mark import Mark
-from chip.roofline import Point, Roofs
+from chip.roofline import RooflinePoint, Roofs
 from chip.types import ChipError
 
 # Okabe and Ito's palette, told apart by colour-blind readers too; kinds beyond it share colours but not marks.
@@ -27,7 +27,7 @@ ROW = 0.2  # inches a line of the list
 LIST_WIDTH, LIST_LINES = 4.75, 40
 
 
-def save(path: Path, points: Sequence[Point], roofs: Roofs) -> None:
+def save(path: Path, points: Sequence[RooflinePoint], roofs: Roofs) -> None:
     """Draw into a .png or .svg (or .pdf) file."""
     figure_file.check(path)
     if len(points) > MAX_POINTS:
@@ -37,7 +37,7 @@ def save(path: Path, points: Sequence[Point], roofs: Roofs) -> None:
     figure_file.save(path, lambda: _draw(points, roofs))
 
 
-def _draw(points: Sequence[Point], roofs: Roofs) -> Any:
+def _draw(points: Sequence[RooflinePoint], roofs: Roofs) -> Any:
     from matplotlib.figure import Figure
 
     columns = math.ceil(len(points) / LIST_LINES)
@@ -67,7 +67,7 @@ def _draw(points: Sequence[Point], roofs: Roofs) -> Any:
     return figure
 
 
-def _subtitle(points: Sequence[Point]) -> str:
+def _subtitle(points: Sequence[RooflinePoint]) -> str:
     if not points:
         return "roofs by memory level and number format"
     operators = len({p.op for p in points})
@@ -75,13 +75,13 @@ def _subtitle(points: Sequence[Point]) -> str:
     return f"{operators} operator{'s' if operators > 1 else ''}, median times, {contexts}"
 
 
-def _shown_roofs(points: Sequence[Point], roofs: Roofs) -> list[str]:
+def _shown_roofs(points: Sequence[RooflinePoint], roofs: Roofs) -> list[str]:
     """Compute ceilings worth drawing: those the points run under, or all where there are none."""
     used = {p.compute.name for p in points}
     return [name for name, roof in roofs.compute.items() if not points or roof.name in used]
 
 
-def _bounds(points: Sequence[Point], roofs: Roofs, shown: Sequence[str]) -> tuple[float, float, float, float]:
+def _bounds(points: Sequence[RooflinePoint], roofs: Roofs, shown: Sequence[str]) -> tuple[float, float, float, float]:
     top = max([roofs.compute[n].value for n in shown] + [p.flops_per_s for p in points], default=1e12)
     hbm = roofs.memory["hbm"].value
     ridge = top / hbm
@@ -196,7 +196,7 @@ def _halo() -> dict[str, Any]:
     return {"path_effects": [patheffects.withStroke(linewidth=2.5, foreground="white", alpha=0.85)]}
 
 
-def _marks(points: Sequence[Point], bounds: Sequence[float]) -> list[Mark]:
+def _marks(points: Sequence[RooflinePoint], bounds: Sequence[float]) -> list[Mark]:
     """Colour by kind of operator, shape by variant: the variants of one operator are those of the same axes."""
     kinds = list(dict.fromkeys(p.op.kind for p in points))
     variants: dict[Any, list[tuple[str, str]]] = {}

@@ -30,7 +30,18 @@ SDPA = ("flash", "cudnn", "efficient", "math")
 MAX_SECONDS = 60.0
 TIMEOUT_S = 600.0
 ENERGY_S = 2.0
-HF_PARTS = ("model", "steps", "session", "recording", "clock", "energy", "busy", "disturbance", "pace", "text")
+HF_PARTS = (
+    "model",
+    "steps",
+    "session",
+    "recording",
+    "clock",
+    "energy",
+    "busy",
+    "disturbance",
+    "launch_latency",
+    "text",
+)
 NOT_ENGINES = (*HF_PARTS, "grid", "calibration", "precision", "traffic", "vllm_worker", "vllm_protocol", "vllm_trace")
 
 
@@ -87,7 +98,7 @@ class Session(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
 
-class Engine(Protocol):
+class EngineRunner(Protocol):
     NAME: str
     TITLE: str
     OWN_PROCESS: bool  # profiling slows nothing but its session
@@ -108,6 +119,6 @@ def check(name: str) -> None:
 
 
 @cache
-def get(name: str) -> Engine:
+def get(name: str) -> EngineRunner:
     check(name)
-    return cast(Engine, import_module(f"chip.run.{name.replace('-', '_')}"))
+    return cast(EngineRunner, import_module(f"chip.run.{name.replace('-', '_')}"))

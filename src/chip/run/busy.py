@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from chip.measure.device import Device
-from chip.measure.kineto import Used
+from chip.measure.kineto import ProfilerUse
 from chip.measure.timing import Call, spin_cycles
-from chip.run.clock import WARM_DECODES, Samples
+from chip.run.clock import WARM_DECODES, RunSamples
 from chip.run.steps import Graph, Steps
 from chip.stats import median
 
@@ -80,7 +80,7 @@ def _by_profiler(device: Device, ready: Call, step: Call, count: int) -> Look | 
         device.synchronize()
         return returned - began
 
-    Used.before = True
+    ProfilerUse.before = True
     profiled = max(1, count // 2)
     hosts = [run() for _ in range(count - profiled)]
     with profile(activities=[ProfilerActivity.CUDA]) as p:
@@ -103,19 +103,19 @@ def union(spans: Sequence[tuple[float, float]]) -> float:
     return total
 
 
-def shares(looks: dict[str, Look], samples: Samples) -> dict[str, float]:
+def shares(looks: dict[str, Look], samples: RunSamples) -> dict[str, float]:
     """Share of each step that the device worked; decode at KV lengths that were seen before."""
     walls = {"prefill": median(samples.ttft_ns) * 1e-9, "decode": settled_step_s(samples)}
     return {phase: min(1.0, seen.device_s / walls[phase]) for phase, seen in looks.items()}
 
 
-def settled_step_s(samples: Samples) -> float:
+def settled_step_s(samples: RunSamples) -> float:
     """Median decode step, the first repeat left out where there are others: its KV lengths were new."""
     later = [ns for each in samples.step_ns[1:] or samples.step_ns for ns in each]
     return median(later) * 1e-9 if later else 0.0
 
 
-def new_length_s(samples: Samples) -> float:
+def new_length_s(samples: RunSamples) -> float:
     """What a decode step costs more the first time its KV length is met; 0 where that shows no difference."""
     if len(samples.step_ns) < 2 or len(samples.step_ns[0]) <= WARM_DECODES:
         return 0.0
@@ -124,7 +124,7 @@ def new_length_s(samples: Samples) -> float:
     return first - later if first > FIRST_OVER * later else 0.0
 
 
-def waits(looks: dict[str, Look], samples: Samples) -> tuple[str, ...]:
+def waits(looks: dict[str, Look], samples: RunSamples) -> tuple[str, ...]:
     """What the device waited for, one phrase each, the largest first."""
     found: list[tuple[float, str]] = []
     if "decode" in looks and (extra := new_length_s(samples)):

@@ -11,7 +11,7 @@ from chip.engines.calibration import CONTEXT, CalibrationModel
 from chip.measure.device import Device
 from chip.models import library
 from chip.run import Job
-from chip.run.grid import Ledger, Plan, Tell, measure
+from chip.run.grid import RunsFile, SessionPlan, Tell, measure
 from chip.runs import Run
 from chip.types import ChipError, Scenario
 
@@ -38,7 +38,7 @@ def plans(
     python: str = "",
     settings: Mapping[str, str] | None = None,
     instead: Sequence[CalibrationModel] = (),
-) -> list[Plan]:
+) -> list[SessionPlan]:
     """One for each model and depth. `instead`: other models than the usual ones."""
     check(engine)
     made = []
@@ -56,10 +56,10 @@ def plans(
                 settings=settings or {},
                 energy_s=0.0,
             )
-            made.append(Plan(engine, job, scenarios))
+            made.append(SessionPlan(engine, job, scenarios))
     return made
 
 
-def run(asked: Sequence[Plan], device: Device, path: Path, tell: Tell) -> list[Run]:
+def run(asked: Sequence[SessionPlan], device: Device, path: Path, tell: Tell) -> list[Run]:
     """Every point into a file of runs, those alone that it does not hold yet."""
-    return measure(asked, Ledger(path, device), REPEATS, tell)
+    return measure(asked, RunsFile(path, device), REPEATS, tell)

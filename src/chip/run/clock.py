@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 from chip.measure.device import Device
-from chip.run import disturbance, pace
+from chip.run import disturbance, launch_latency
 from chip.run.steps import Steps
 from chip.types import ChipError
 
@@ -25,7 +25,7 @@ LEAST_REPEATS = 2
 
 
 @dataclass
-class Samples:
+class RunSamples:
     """Repeats in order: what `Run` holds under the same names."""
 
     ttft_ns: list[int] = field(default_factory=list)
@@ -63,10 +63,10 @@ def request(device: Device, steps: Steps, output: int) -> tuple[int, tuple[int, 
     return spans[0], tuple(spans[1:]), marks[-1] - marks[0]
 
 
-def repeated(device: Device, steps: Steps, output: int, repeats: int, max_seconds: float) -> Samples:
-    """`repeats` requests, or as many as `max_seconds` allows, but never fewer than two; and the pace of the host among
-    them."""
-    found, began = Samples(launch_ns=[pace.launch_ns(device)]), time.monotonic()
+def repeated(device: Device, steps: Steps, output: int, repeats: int, max_seconds: float) -> RunSamples:
+    """`repeats` requests, or as many as `max_seconds` allows, but never fewer than two; with the launch
+    latency between them."""
+    found, began = RunSamples(launch_ns=[launch_latency.launch_ns(device)]), time.monotonic()
     before = disturbance.read()
     for done in range(repeats):
         spent = time.monotonic() - began
@@ -77,10 +77,10 @@ def repeated(device: Device, steps: Steps, output: int, repeats: int, max_second
         found.ttft_ns.append(ttft)
         found.step_ns.append(each)
         found.e2e_ns.append(whole)
-        if output > pace.UNDISTURBED:
-            found.launch_ns.append(pace.launch_ns(device))
-    if output <= pace.UNDISTURBED:
-        found.launch_ns.append(pace.launch_ns(device))
+        if output > launch_latency.UNDISTURBED:
+            found.launch_ns.append(launch_latency.launch_ns(device))
+    if output <= launch_latency.UNDISTURBED:
+        found.launch_ns.append(launch_latency.launch_ns(device))
     found.flags += disturbance.flags(before, disturbance.read(), found.e2e_ns)
     return found
 

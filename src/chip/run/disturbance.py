@@ -1,4 +1,4 @@
-"""Whether somebody else used the machine while a point was timed: then its figures are of both.
+"""Whether another process used the machine while a point was timed: then its figures are of both.
 
 Linux tells how long all CPUs worked and how long a hypervisor kept them (steal); less our own time, that is others'.
 """

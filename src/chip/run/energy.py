@@ -6,7 +6,7 @@ Below a second the counter alone is to be had: power readings move no faster, an
 from __future__ import annotations
 
 from chip.measure.device import Device
-from chip.measure.energy import Energy, EnergyProbe, NotAvailable, each
+from chip.measure.energy import EnergyProbe, EnergyReading, NotAvailable, each
 from chip.run.clock import request
 from chip.run.steps import Steps
 from chip.runs import Energy as RunEnergy
@@ -33,7 +33,7 @@ def of_request(
     return above_idle(first, whole, idle_w, seconds)
 
 
-def above_idle(first: Energy, whole: Energy, idle_w: float, seconds: float) -> RunEnergy:
+def above_idle(first: EnergyReading, whole: EnergyReading, idle_w: float, seconds: float) -> RunEnergy:
     """From a prefill and a whole request (the same one where there is no decode). What is not above idle is no energy:
     the work was too short or the device was not idle when its idle power was read."""
     prefill_j, whole_j = (e.joules - idle_w * e.seconds for e in (first, whole))
@@ -55,7 +55,7 @@ def above_idle(first: Energy, whole: Energy, idle_w: float, seconds: float) -> R
     )
 
 
-def disagreement(whole: Energy) -> tuple[str, ...]:
+def disagreement(whole: EnergyReading) -> tuple[str, ...]:
     if whole.cross_check_joules is None or not whole.joules:
         return whole.flags
     apart = abs(whole.cross_check_joules / whole.joules - 1)

@@ -1,4 +1,4 @@
-"""A grid of points: models x engines x scenarios, kept in a file after each, gone on with where it was stopped."""
+"""A grid of points: models x engines x scenarios, written to a file after each, resumed where it stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class SessionPlan:
     """One session's share of the grid."""
 
     engine: str
@@ -36,7 +36,7 @@ class Plan:
         return " ".join(w for w in words if w)
 
 
-class Ledger:
+class RunsFile:
     """The file that everything goes into."""
 
     def __init__(self, path: Path, device: Device) -> None:
@@ -44,7 +44,7 @@ class Ledger:
         self.environment: dict[str, Any] = environment(device)
         self.runs: Runs = runs.resume(path, self.environment)
 
-    def missing(self, plan: Plan) -> tuple[deque[Scenario], deque[Scenario]]:
+    def missing(self, plan: SessionPlan) -> tuple[deque[Scenario], deque[Scenario]]:
         """Points without a finished run: those never tried, and those that failed. Real text is always read anew."""
         if plan.job.prompt_ids:
             return deque(plan.scenarios), deque()
@@ -60,13 +60,13 @@ class Ledger:
         self.runs = runs.added(self.runs, run, job.config)
         runs.write(self.path, self.runs, self.environment)
 
-    def unseen(self, plan: Plan) -> list[Run]:
-        """Finished runs of a plan that nobody has looked at under the profiler."""
+    def unseen(self, plan: SessionPlan) -> list[Run]:
+        """Finished runs of a plan that were not profiled yet."""
         wanted = {plan.key(s) for s in plan.scenarios}
         return [r for r in self.runs.runs if self.key(r) in wanted and r.status == "ok" and not r.busy]
 
 
-def measure(plans: Sequence[Plan], ledger: Ledger, repeats: int, tell: Tell, look: bool = True) -> list[Run]:
+def measure(plans: Sequence[SessionPlan], ledger: RunsFile, repeats: int, tell: Tell, look: bool = True) -> list[Run]:
     """Every point's run: those the file already had, those measured now, and those that failed with their reason."""
     untried = [(plan, ledger.missing(plan)[0]) for plan in plans]
     failed = [(plan, ledger.missing(plan)[1]) for plan in plans]
@@ -84,7 +84,7 @@ def measure(plans: Sequence[Plan], ledger: Ledger, repeats: int, tell: Tell, loo
 
 
 def _measure(
-    plan: Plan, left: deque[Scenario], ledger: Ledger, repeats: int, progress: Progress, tell: Tell, look: bool
+    plan: SessionPlan, left: deque[Scenario], ledger: RunsFile, repeats: int, progress: Progress, tell: Tell, look: bool
 ) -> None:
     """One session for all points; a new one when it was lost."""
     while left:
@@ -115,27 +115,27 @@ def _measure(
                     _look(plan, session, ledger.unseen(plan), ledger, tell)
 
 
-def _look_again(plan: Plan, unseen: Sequence[Run], ledger: Ledger, tell: Tell) -> None:
+def _look_again(plan: SessionPlan, unseen: Sequence[Run], ledger: RunsFile, tell: Tell) -> None:
     try:
         session = get(plan.engine).open(plan.job)
     except ChipError as e:
-        tell(f"{plan.title()}: not looked at under the profiler: {e}")
+        tell(f"{plan.title()}: not profiled: {e}")
         return
     with session:
         _look(plan, session, unseen, ledger, tell)
 
 
-def _look(plan: Plan, session: Session, unseen: Sequence[Run], ledger: Ledger, tell: Tell) -> None:
+def _look(plan: SessionPlan, session: Session, unseen: Sequence[Run], ledger: RunsFile, tell: Tell) -> None:
     for run in unseen:
         try:
             ledger.add(session.look(run), plan.job)
         except ChipError as e:  # its times stand
-            tell(f"{plan.title(run.scenario)}: not looked at under the profiler: {e}")
+            tell(f"{plan.title(run.scenario)}: not profiled: {e}")
             if isinstance(e, Lost):
                 return
 
 
-def _point(plan: Plan, session: Session, scenario: Scenario, repeats: int) -> tuple[Run, ChipError | None]:
+def _point(plan: SessionPlan, session: Session, scenario: Scenario, repeats: int) -> tuple[Run, ChipError | None]:
     """The run, and the error where it failed."""
     try:
         return session.measure(scenario, repeats), None
@@ -156,6 +156,6 @@ def without_home(value: Any) -> Any:
     return value
 
 
-def _failed(plan: Plan, scenario: Scenario, why: str) -> Run:
+def _failed(plan: SessionPlan, scenario: Scenario, why: str) -> Run:
     job = plan.job
     return Run(job.model, plan.engine, job.variant, scenario, "failed", why, weights=job.weights)

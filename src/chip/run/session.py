@@ -15,8 +15,8 @@ import torch
 
 from chip.measure.device import open_device
 from chip.measure.energy import NotAvailable, idle_watts, probe_for
-from chip.measure.kineto import Used
-from chip.run import ContextLost, Job, busy, clock, energy, pace, text
+from chip.measure.kineto import ProfilerUse
+from chip.run import ContextLost, Job, busy, clock, energy, launch_latency, text
 from chip.run.model import brief, build, libraries, no_kernel
 from chip.run.steps import LEAST_STEPS, Steps
 from chip.runs import Energy, Run
@@ -115,7 +115,7 @@ class HfSession:
         began = time.perf_counter()
         clock.warm_up(device, steps, s.output)
         setup["warm_up"] = time.perf_counter() - began
-        slowed = (Used.FLAG,) if device.kind == "cuda" and Used.before else ()
+        slowed = (ProfilerUse.FLAG,) if device.kind == "cuda" and ProfilerUse.before else ()
         samples = clock.repeated(device, steps, s.output, repeats, job.max_seconds)
         memory = self._memory()
         joules, notes = self._energy(steps, s)
@@ -135,9 +135,9 @@ class HfSession:
             weights=job.weights,
             engine_version=self._version(),
             settings=self._settings(),
-            text=self._said(steps, s) if job.prompt_ids and job.folder else (),
+            text=self._generated_text(steps, s) if job.prompt_ids and job.folder else (),
             method=METHOD,
-            flags=(*self.notes, *samples.flags, *pace.flags(samples.launch_ns), *notes, *slowed),
+            flags=(*self.notes, *samples.flags, *launch_latency.flags(samples.launch_ns), *notes, *slowed),
             device=device.title,
         )
         return _seen(run, busy.look(device, steps, s.output)) if busy.by_events(steps) else run
@@ -174,7 +174,7 @@ class HfSession:
             return None, (f"no energy: {found.reason}",)
         return found, ()
 
-    def _said(self, steps: Steps, s: Scenario) -> tuple[str, ...]:
+    def _generated_text(self, steps: Steps, s: Scenario) -> tuple[str, ...]:
         steps.rewind()
         said = [steps.prefill().tolist()] + [steps.decode().tolist() for _ in range(s.output - 1)]
         rows = [[step[row][0] for step in said] for row in range(s.batch)]
@@ -209,7 +209,7 @@ class HfSession:
 
 
 def _seen(run: Run, looks: dict[str, busy.Look]) -> Run:
-    samples = clock.Samples(list(run.ttft_ns), list(run.step_ns), list(run.e2e_ns))
+    samples = clock.RunSamples(list(run.ttft_ns), list(run.step_ns), list(run.e2e_ns))
     return replace(run, busy=busy.shares(looks, samples), waits=busy.waits(looks, samples))
 
 

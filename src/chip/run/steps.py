@@ -48,12 +48,12 @@ class Eager:
 
     def prefill(self) -> torch.Tensor:
         self.cache = self._new_cache()
-        return self._said(self.model(self.ids, use_cache=True, past_key_values=self.cache, **self.last_only))
+        return self._next_token(self.model(self.ids, use_cache=True, past_key_values=self.cache, **self.last_only))
 
     def decode(self) -> torch.Tensor:
-        return self._said(self.model(self.token, use_cache=True, past_key_values=self.cache))
+        return self._next_token(self.model(self.token, use_cache=True, past_key_values=self.cache))
 
-    def _said(self, out: Any) -> torch.Tensor:
+    def _next_token(self, out: Any) -> torch.Tensor:
         said: torch.Tensor = out.logits[:, -1:].argmax(-1)
         if self.feed:
             self.token = said
@@ -90,10 +90,10 @@ class Static:
                 layer.cumulative_length_int = tokens if counted is None else counted
 
     def prefill(self) -> torch.Tensor:
-        return self._said(self._call(self.model, self.ids, self.positions, self._last))
+        return self._next_token(self._call(self.model, self.ids, self.positions, self._last))
 
     def decode(self) -> torch.Tensor:
-        said = self._said(self._call(self.decoder, self.token, self.position, {}))
+        said = self._next_token(self._call(self.decoder, self.token, self.position, {}))
         self.position.add_(1)
         return said
 
@@ -101,7 +101,7 @@ class Static:
         placed = {"position_ids": positions} if self._placed else {}
         return model(ids, use_cache=True, past_key_values=self.cache, **placed, **self._mask, **more)
 
-    def _said(self, out: Any) -> torch.Tensor:
+    def _next_token(self, out: Any) -> torch.Tensor:
         said: torch.Tensor = out.logits[:, -1:].argmax(-1)
         if self.feed:
             self.token.copy_(said)

@@ -18,11 +18,19 @@ from typing import Any
 
 from chip import artifact, stats
 from chip.measure import nvml
-from chip.measure.energy import Energy as Measured
-from chip.measure.energy import EnergyProbe, NoProbe, NotAvailable, SampledProbe, idle_watts, of_work, start_whole
+from chip.measure.energy import (
+    EnergyProbe,
+    EnergyReading,
+    NoProbe,
+    NotAvailable,
+    SampledProbe,
+    idle_watts,
+    of_work,
+    start_whole,
+)
 from chip.run import Job, vllm_trace
 from chip.run.energy import above_idle
-from chip.run.vllm_protocol import Worker
+from chip.run.vllm_protocol import VllmWorker
 from chip.runs import Energy, Run
 from chip.types import ChipError, Scenario
 
@@ -33,8 +41,8 @@ WORKER = Path(__file__).with_name("vllm_worker.py")
 PREFIX = "CHIP_ENGINE_"
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 METERED = 3  # runs at least while joules are counted
-ALIKE = 0.5  # fewer different tokens in a step than this share of its rows: experts are chosen too much alike
-WORTH_SAYING = 0.02  # a wait below this share of its step is not named
+LEAST_DISTINCT = 0.5  # fewer different tokens in a step than this share of its rows: too many choose the same experts
+LEAST_WAIT_SHARE = 0.02  # a wait below this share of its step is not named
 METHOD = (
     "all requests submitted at once; the engine's steps timed one by one on the host, a step ending when every request "
     "has one token more"
@@ -55,7 +63,7 @@ class VllmSession:
         if job.sdpa:
             raise ChipError("--sdpa is for the hf engines; vllm takes --engine-setting attention_backend=...")
         self.job = job
-        self.worker = Worker([job.python or sys.executable, str(WORKER)], environment(job), "vLLM")
+        self.worker = VllmWorker([job.python or sys.executable, str(WORKER)], environment(job), "vLLM")
         try:
             self.opened = self.worker.ask(
                 "open",
@@ -102,7 +110,7 @@ class VllmSession:
             weights=self.job.weights,
             engine_version=f"vllm {self.opened['version']}",
             settings={**self.opened["settings"], "torch": self.opened["torch"]},
-            text=self._said(timed["tokens"]),
+            text=self._generated_text(timed["tokens"]),
             method=METHOD + (FORKED if self.opened["imported"] else ""),
             flags=self._flags(scenario, repeats, timed),
             device=self.opened["device"],
@@ -132,23 +140,23 @@ class VllmSession:
 
     def _energy(self, output: int, until: float) -> Energy | None:
         """Decode is the whole less a prefill alone: the meter is too slow to see them apart in one run. Timing has
-        repeats of its own, since the host's pace is looked at among those."""
+        repeats of its own: the launch latency is measured between those."""
         if not isinstance(self.idle_w, float):
             return None
         whole = self._metered(output, until, self.idle_w)
         alone = self._metered(1, until, self.idle_w) if output > 1 else whole
         return above_idle(alone, whole, self.idle_w, self.job.energy_s) if whole and alone else None
 
-    def _metered(self, output: int, until: float, idle_w: float) -> Measured | None:
+    def _metered(self, output: int, until: float, idle_w: float) -> EnergyReading | None:
         """What one run of so many tokens took by the meter."""
         start_whole(self.meter)
         try:
             answer = self._repeat(output, METERED, until, self.job.energy_s)
         finally:
             used = self.meter.stop()
-        return of_work(used, answer["seconds"], idle_w, answer["runs"]) if isinstance(used, Measured) else None
+        return of_work(used, answer["seconds"], idle_w, answer["runs"]) if isinstance(used, EnergyReading) else None
 
-    def _said(self, tokens: list[list[int]]) -> tuple[str, ...]:
+    def _generated_text(self, tokens: list[list[int]]) -> tuple[str, ...]:
         if not self.job.folder or not self.job.prompt_ids:
             return ()
         from chip.run.text import decode
@@ -163,7 +171,7 @@ class VllmSession:
         if isinstance(self.idle_w, NotAvailable):
             flags.append(f"no energy: {self.idle_w.reason}")
         kinds = [len(set(step)) for step in zip(*timed["tokens"])]
-        if self.opened["experts"] and not self.job.folder and stats.median(kinds) < ALIKE * scenario.batch:
+        if self.opened["experts"] and not self.job.folder and stats.median(kinds) < LEAST_DISTINCT * scenario.batch:
             flags.append(
                 f"{stats.median(kinds):g} different tokens in a step of {scenario.batch}: "
                 "random weights choose fewer experts than text does"
@@ -220,7 +228,7 @@ def waits(profile: Mapping[str, Mapping[str, float]], walls: Mapping[str, float]
         launched = round(profile[phase]["launched"])
         found.append((host / wall, f"{phase}: the host, which schedules and launches, {_of(host, wall)}"))
         found.append((between / wall, f"{phase}: the next kernel, short pauses among {launched}, {_of(between, wall)}"))
-    return tuple(text for share, text in sorted(found, reverse=True) if share >= WORTH_SAYING)
+    return tuple(text for share, text in sorted(found, reverse=True) if share >= LEAST_WAIT_SHARE)
 
 
 def _of(part_ns: float, wall_ns: float) -> str:

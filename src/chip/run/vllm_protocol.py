@@ -28,7 +28,7 @@ CLOSE_S = 5.0
 INSTALL = "pip install vllm there, or point --python at the interpreter of an environment that has it"
 
 
-class Process(Protocol):
+class VllmProcess(Protocol):
     """What of a `Popen` a worker needs; it leads a session of its own."""
 
     pid: int
@@ -40,7 +40,7 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-class Worker:
+class VllmWorker:
     """Started at once; `ask` it, and `close` it. A subclass may `start` it in another way."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], title: str) -> None:
@@ -61,7 +61,7 @@ class Worker:
         self._answers: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
-    def start(self, environment: Mapping[str, str], log: IO[bytes]) -> Process:
+    def start(self, environment: Mapping[str, str], log: IO[bytes]) -> VllmProcess:
         return subprocess.Popen(
             self.command,
             stdin=subprocess.PIPE,

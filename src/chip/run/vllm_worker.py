@@ -50,7 +50,7 @@ WARM_S = 0.3  # of load before anything counts: clocks rise, and what is met for
 WARM_TOKENS = 8
 WARM_REQUESTS, WARM_APART_S = 20, 0.03  # before traffic: so many of its lengths, and so long between two
 NAP_S = 0.001  # at most, while nothing is there to do
-LAUNCHES, BATCHES, UNDISTURBED = 200, 3, 4  # as chip.run.pace, which cannot be imported where this runs
+LAUNCHES, BATCHES, UNDISTURBED = 200, 3, 4  # as chip.run.launch_latency, which cannot be imported where this runs
 PROFILED_STEPS = 4  # decode steps under the profiler
 SHORT_GAP_NS = 10_000  # a pause no longer than this lies between two kernels of one launch; a longer one is the host's
 NAME = 240  # characters of a kernel's name
@@ -69,7 +69,7 @@ NOT_SETTINGS = {  # of vLLM's configuration: the model's own config, and what on
 }
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that cannot be served; the engine is as good as before."""
 
 
@@ -127,7 +127,7 @@ class HostClock:
         return {name: round(sum(s) / len(s), 9) for name, s in self.spent.items() if s}
 
 
-class Server:
+class EngineServer:
     """The engine and the point it is at."""
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class Server:
         """Make the prompts of a point and run them, so that nothing is met for the first time later."""
         config = self.llm.llm_engine.vllm_config.model_config
         if prompt + output > config.max_model_len:
-            raise Refused(
+            raise RequestRefused(
                 f"prompt + output is {prompt + output} tokens and this engine takes {config.max_model_len}; "
                 "raise max_model_len or shorten them"
             )
@@ -197,14 +197,14 @@ class Server:
     def repeat(self, output: int, count: int, least_seconds: float, most_seconds: float) -> dict[str, Any]:
         """The point again and again: `count` times and at least `least_seconds`, but two once `most_seconds` are over.
 
-        Samples are those of the first `count`; `runs` and `seconds` cover all, for who counts joules meanwhile. Who
-        does not has the pace of the host among them too.
+        Samples are those of the first `count`; `runs` and `seconds` cover all, for counting joules. Without
+        `least_seconds` the launch latency is measured between them too.
         """
         ttft, steps, e2e, runs = [], [], [], 0
         finished: list[Any] = []
-        watched = not least_seconds
-        among = watched and output > UNDISTURBED
-        paces = [launch_ns()] if watched else []
+        with_latency = not least_seconds
+        between = with_latency and output > UNDISTURBED
+        latencies = [launch_ns()] if with_latency else []
         began = time.perf_counter()
         while runs < count or time.perf_counter() - began < least_seconds:
             if runs >= 2 and time.perf_counter() - began > most_seconds:
@@ -215,16 +215,16 @@ class Server:
                 ttft.append(at[1] - at[0])
                 steps.append([b - a for a, b in itertools.pairwise(at[1:])])
                 e2e.append(at[-1] - at[0])
-                paces += [launch_ns()] if among else []
+                latencies += [launch_ns()] if between else []
         seconds = time.perf_counter() - began
-        paces += [launch_ns()] if watched and not among else []
+        latencies += [launch_ns()] if with_latency and not between else []
         return {
             "ttft_ns": ttft,
             "step_ns": steps,
             "e2e_ns": e2e,
             "runs": runs,
             "seconds": seconds,
-            "launch_ns": [ns for ns in paces if ns],
+            "launch_ns": [ns for ns in latencies if ns],
             "memory": memory(),
             "tokens": [list(f.outputs[0].token_ids) for f in sorted(finished, key=lambda f: int(f.request_id))],
         }
@@ -251,13 +251,13 @@ class Server:
         self.warm(requests)
         if hasattr(self.llm, "reset_prefix_cache"):
             self.llm.reset_prefix_cache()
-        paces = [launch_ns()]
+        latencies = [launch_ns()]
         with HostClock(self.llm.llm_engine) as host:
             found = self.by_the_clock(requests, prompts)
         return {
             **found,
             "host_s": host.means(),
-            "launch_ns": [ns for ns in (*paces, launch_ns()) if ns],
+            "launch_ns": [ns for ns in (*latencies, launch_ns()) if ns],
             "memory": memory(),
         }
 
@@ -414,7 +414,7 @@ def torch_cuda() -> Any:
 
 
 def launch_ns() -> float:
-    """What this host takes to launch one small kernel, as chip.run.pace has it; 0 where there is no GPU."""
+    """Launch latency of this host, as chip.run.launch_latency measures it; 0 where there is no GPU."""
     cuda = torch_cuda()
     if cuda is None:
         return 0.0
@@ -452,8 +452,8 @@ def memory() -> dict[str, int]:
 
 
 def refill(model: Any, experts: bool) -> None:
-    """Random weights as models have them. vLLM's dummies are tiny and alike in all layers, and values change the power
-    a product draws and so its speed. In place: captured graphs keep their addresses.
+    """Random weights as models have them. vLLM's own are tiny and the same in all layers, and values change the power a
+    product draws and so its speed. In place: captured graphs keep their addresses.
 
     Where there are experts, embeddings are larger: then a token's own direction outlives the layers, rows go on saying
     different tokens and choose different experts. Else all rows would soon say one token and crowd on its experts.
@@ -622,12 +622,12 @@ def kind_of(error: BaseException) -> str:
 
 
 def serve(requests: Any, answers: Any) -> None:
-    server = Server()
+    server = EngineServer()
     for line in requests:
         request = json.loads(line)
         try:
             answer = {"ok": getattr(server, request.pop("do"))(**request)}
-        except Refused as e:
+        except RequestRefused as e:
             answer = {"error": str(e), "kind": "refused", "fatal": False}
         except Exception as e:
             traceback.print_exc()

@@ -9,10 +9,10 @@ from typing import Any
 
 from chip.simulate import figures, slo
 from chip.simulate.figures import Percentiles
-from chip.simulate.fleet import Served
+from chip.simulate.fleet import ServedRequests
+from chip.simulate.occupancy import Occupancy
 from chip.simulate.setup import Question, Setup
 from chip.simulate.step_time import StepTimes
-from chip.simulate.timeline import Timeline
 from chip.simulate.workload import Workload
 
 SCHEMA = "chip.simulation/1"
@@ -49,8 +49,8 @@ class Simulation:
     settings: dict[str, Any]
     interval: dict[str, Any] | None
     notes: list[str] = field(default_factory=list)
-    served: Served | None = None
-    timelines: tuple[Timeline, ...] = ()
+    served: ServedRequests | None = None
+    timelines: tuple[Occupancy, ...] = ()
 
     def json(self) -> dict[str, Any]:
         q = self.question
@@ -97,7 +97,7 @@ def short(value: Any) -> Any:
 
 
 def answer(
-    q: Question, made: Setup, w: Workload, done: Served, seed: int, targets: Sequence[slo.Target] = ()
+    q: Question, made: Setup, w: Workload, done: ServedRequests, seed: int, targets: Sequence[slo.Target] = ()
 ) -> Simulation:
     by_metric = figures.latencies(done)
     of = {m: figures.percentiles([1e3 * v for v in by_metric[m]]) for m in by_metric}
@@ -106,7 +106,7 @@ def answer(
     duration = max((done.last_s[i] for i in answered), default=begin) - begin
     tokens = sum(done.output[i] for i in answered)
     engines = done.engines
-    notes = [*w.notes, *made.notes, *_said(w, done, made.longest)]
+    notes = [*w.notes, *made.notes, *_notes(w, done, made.longest)]
     total_prompt = sum(e.prompt_tokens + e.found_tokens for e in engines)
     return Simulation(
         question=q,
@@ -139,7 +139,7 @@ def answer(
     )
 
 
-def _said(w: Workload, done: Served, longest: int) -> list[str]:
+def _notes(w: Workload, done: ServedRequests, longest: int) -> list[str]:
     notes = []
     if done.rejected:
         i = done.rejected[0]
@@ -152,7 +152,7 @@ def _said(w: Workload, done: Served, longest: int) -> list[str]:
     return notes
 
 
-def _goodput(done: Served, asked: int, duration: float, targets: Sequence[slo.Target]) -> dict[str, Any]:
+def _goodput(done: ServedRequests, asked: int, duration: float, targets: Sequence[slo.Target]) -> dict[str, Any]:
     good = sum(figures.meets(done, i, targets) for i in range(asked))
     return {
         "slo": {t.name: t.seconds * 1e3 for t in targets},
@@ -161,7 +161,7 @@ def _goodput(done: Served, asked: int, duration: float, targets: Sequence[slo.Ta
     }
 
 
-def _kv(made: Setup, done: Served, duration: float) -> dict[str, float]:
+def _kv(made: Setup, done: ServedRequests, duration: float) -> dict[str, float]:
     held = sum(e.used_block_s for e in done.engines)
     return {
         "blocks": made.blocks,
@@ -170,7 +170,9 @@ def _kv(made: Setup, done: Served, duration: float) -> dict[str, float]:
     }
 
 
-def _energy(times: StepTimes, q: Question, done: Served, duration: float, tokens: int) -> dict[str, float] | None:
+def _energy(
+    times: StepTimes, q: Question, done: ServedRequests, duration: float, tokens: int
+) -> dict[str, float] | None:
     """All GPUs together, idle power included."""
     idle_w = times.idle_w()
     if idle_w is None or not tokens:

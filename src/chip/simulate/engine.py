@@ -17,7 +17,7 @@ from typing import Protocol
 
 from chip.simulate.kv_blocks import Blocks
 from chip.simulate.request import InFlight, Request
-from chip.simulate.settings import Settings
+from chip.simulate.settings import EngineSettings
 from chip.simulate.step_time import end_of
 from chip.simulate.stretch import steps_until, total_s
 from chip.simulate.surface import MOST_GRAPH, Surface
@@ -27,12 +27,14 @@ from chip.types import ChipError
 class Watch(Protocol):
     """Told of every stretch of steps: `begin_s` and `end_s` by the host's clock."""
 
-    def __call__(self, engine: Engine, begin_s: float, end_s: float, steps: int, prompt_tokens: int) -> None: ...
+    def __call__(
+        self, engine: SimulatedEngine, begin_s: float, end_s: float, steps: int, prompt_tokens: int
+    ) -> None: ...
 
 
-class Engine:
+class SimulatedEngine:
     def __init__(
-        self, surface: Surface, settings: Settings, blocks: int, watch: Watch | None = None, merge: bool = True
+        self, surface: Surface, settings: EngineSettings, blocks: int, watch: Watch | None = None, merge: bool = True
     ) -> None:
         self.surface, self.settings = surface, settings
         self.pool = Blocks(blocks, settings.block_size, settings.enable_prefix_caching)
@@ -171,13 +173,13 @@ class Engine:
         new = min(wanted - past, room)
         if new <= 0:
             return chunks
-        blocks = self.pool.needed(past + new) - request.holding.own - request.holding.shared
+        blocks = self.pool.needed(past + new) - request.holding.private - request.holding.shared
         if blocks > self.pool.free:  # it is the last of those that run: it makes room by going
             self._send_back(request, past)
             self.partial = None
             return chunks
         self.pool.take(blocks)
-        request.holding.own += blocks
+        request.holding.private += blocks
         self._computed(request, past, new, wanted, first)
         return [*chunks, (new, past)]
 
@@ -258,7 +260,7 @@ class Engine:
         self._residues[-request.offset % self.settings.block_size] -= 1
         context = request.offset + self._count
         held = request.holding
-        held.own = self.pool.needed(context) - held.shared
+        held.private = self.pool.needed(context) - held.shared
         request.done += self._count - request.begin
 
     def _preempt(self) -> None:

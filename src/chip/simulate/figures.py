@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chip.simulate.fleet import Served
+from chip.simulate.fleet import ServedRequests
 from chip.simulate.slo import PERCENTILES, Target
 
 FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_ms")
@@ -32,7 +32,7 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
     return Percentiles(sum(ordered) / len(ordered), *(percentile(ordered, p) for p in PERCENTILES.values()))
 
 
-def latency_s(done: Served, i: int, metric: str) -> float:
+def latency_s(done: ServedRequests, i: int, metric: str) -> float:
     """Of one request that was answered."""
     if metric == "ttft":
         return done.first_s[i] - done.arrival_s[i]
@@ -43,7 +43,7 @@ def latency_s(done: Served, i: int, metric: str) -> float:
     return done.queue_s[i] - done.arrival_s[i]
 
 
-def latencies(done: Served) -> dict[str, array[float]]:
+def latencies(done: ServedRequests) -> dict[str, array[float]]:
     """Seconds by metric, of the requests that were answered. TPOT is of those that have more than one token."""
     answered = [i for i in range(len(done.last_s)) if done.last_s[i] >= 0]
     several = [i for i in answered if done.output[i] > 1]
@@ -53,7 +53,7 @@ def latencies(done: Served) -> dict[str, array[float]]:
     }
 
 
-def meets(done: Served, i: int, targets: Sequence[Target]) -> bool:
+def meets(done: ServedRequests, i: int, targets: Sequence[Target]) -> bool:
     return done.last_s[i] >= 0 and all(
         latency_s(done, i, t.metric) <= t.seconds for t in targets if t.metric != "tpot" or done.output[i] > 1
     )

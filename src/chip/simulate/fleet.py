@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from chip.simulate.engine import Engine
+from chip.simulate.engine import SimulatedEngine
 from chip.simulate.request import Request
 from chip.simulate.workload import Workload
 from chip.types import ChipError
 
 ROUTERS = ("round-robin", "least-loaded", "prefix")
-EveryFinish = Callable[["Served", int], bool]  # told of each request that ends; false stops the simulation
+EveryFinish = Callable[["ServedRequests", int], bool]  # told of each request that ends; false stops the simulation
 
 
 @dataclass(slots=True)
-class Served:
+class ServedRequests:
     """What became of every request, by its place in the workload; times from the start, -1 where there is none."""
 
     arrival_s: array[float]
@@ -31,24 +31,24 @@ class Served:
     replica: array[int]
     rejected: list[int] = field(default_factory=list)
     shortened: int = 0
-    engines: list[Engine] = field(default_factory=list)
+    engines: list[SimulatedEngine] = field(default_factory=list)
     stopped: bool = False
 
 
 def serve(
-    make: Callable[[int], Engine],
+    make: Callable[[int], SimulatedEngine],
     workload: Workload,
     max_model_len: int,
     replicas: int = 1,
     router: str = "round-robin",
     every_finish: EveryFinish | None = None,
-) -> Served:
+) -> ServedRequests:
     """Run a workload to its end. `make` gives the engine of each replica."""
     if router not in ROUTERS:
         raise ChipError(f"--router {router[:40]!r}: must be one of {', '.join(ROUTERS)}")
     n = len(workload)
     times, counts = [array("d", [-1.0]) * n for _ in range(4)], [array("q", [-1]) * n for _ in range(4)]
-    done = Served(times[0], times[1], times[2], times[3], counts[0], counts[1], counts[2], counts[3])
+    done = ServedRequests(times[0], times[1], times[2], times[3], counts[0], counts[1], counts[2], counts[3])
     done.engines = [make(i) for i in range(replicas)]
     choose = _router(router, done.engines, workload)
     loop = _closed if workload.users else _open
@@ -56,14 +56,14 @@ def serve(
     return done
 
 
-def _go_on(_: Served, __: int) -> bool:
+def _go_on(_: ServedRequests, __: int) -> bool:
     return True
 
 
 Choose = Callable[[int], int]
 
 
-def _open(w: Workload, done: Served, longest: int, choose: Choose, every_finish: EveryFinish) -> None:
+def _open(w: Workload, done: ServedRequests, longest: int, choose: Choose, every_finish: EveryFinish) -> None:
     engines = done.engines
     for i in range(len(w)):
         at = w.arrival_s[i]
@@ -78,7 +78,7 @@ def _open(w: Workload, done: Served, longest: int, choose: Choose, every_finish:
         done.stopped |= not _note(engine, done, every_finish)
 
 
-def _closed(w: Workload, done: Served, longest: int, choose: Choose, every_finish: EveryFinish) -> None:
+def _closed(w: Workload, done: ServedRequests, longest: int, choose: Choose, every_finish: EveryFinish) -> None:
     """Each user sends the next request as soon as the last one is answered."""
     ready = [0.0] * min(w.users, len(w))
     heapify(ready)
@@ -99,7 +99,7 @@ def _closed(w: Workload, done: Served, longest: int, choose: Choose, every_finis
             sent += 1
 
 
-def _submit(w: Workload, i: int, at: float, done: Served, longest: int, choose: Choose) -> bool:
+def _submit(w: Workload, i: int, at: float, done: ServedRequests, longest: int, choose: Choose) -> bool:
     prompt, output = w.prompt[i], w.output[i]
     done.arrival_s[i] = at
     if prompt >= longest:  # as vLLM does: no room for an answer
@@ -116,7 +116,7 @@ def _submit(w: Workload, i: int, at: float, done: Served, longest: int, choose: 
     return True
 
 
-def _note(engine: Engine, done: Served, every_finish: EveryFinish) -> bool:
+def _note(engine: SimulatedEngine, done: ServedRequests, every_finish: EveryFinish) -> bool:
     go_on = True
     for r in engine.finished:
         i = r.index
@@ -127,7 +127,7 @@ def _note(engine: Engine, done: Served, every_finish: EveryFinish) -> bool:
     return go_on
 
 
-def _router(name: str, engines: list[Engine], w: Workload) -> Choose:
+def _router(name: str, engines: list[SimulatedEngine], w: Workload) -> Choose:
     if len(engines) == 1:
         return lambda i: 0
     if name == "round-robin":

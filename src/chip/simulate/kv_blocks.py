@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 
 
-class Group:
+class CacheGroup:
     """Consecutive blocks with the same history. `blocks` of `full` are filled and can be found; the first ones stay
     the longest."""
 
@@ -22,19 +22,19 @@ class Group:
         self.blocks = 0
         self.refs = 0
         self.stamp = 0  # of its place in the queue of those to evict; older places do not count
-        self.children: dict[int, Group] = {}
+        self.children: dict[int, CacheGroup] = {}
 
 
 class Holding:
-    """What one request holds: groups it shares, the first `shared` blocks of its sequence, and `own` ones after."""
+    """What one request holds: groups it shares, the first `shared` blocks of its sequence, and `private` ones after."""
 
-    __slots__ = ("groups", "own", "past", "shared")
+    __slots__ = ("groups", "past", "private", "shared")
 
     def __init__(self) -> None:
-        self.groups: list[Group] = []
+        self.groups: list[CacheGroup] = []
         self.shared = 0
-        self.own = 0
-        self.past: Group | None = None  # its own blocks from before it was preempted
+        self.private = 0
+        self.past: CacheGroup | None = None  # its own blocks from before it was preempted
 
 
 class Blocks:
@@ -44,8 +44,8 @@ class Blocks:
         self.total = self.free = total
         self.block_tokens = block_tokens
         self.caching = caching
-        self._root = Group(0)
-        self._queue: deque[tuple[Group, int]] = deque()
+        self._root = CacheGroup(0)
+        self._queue: deque[tuple[CacheGroup, int]] = deque()
         self._blank = total  # of the free ones, those that hold nothing to be found
         self._stamp = 0
         self.evicted = 0
@@ -53,7 +53,7 @@ class Blocks:
     def needed(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
 
-    def path(self, ids: Sequence[int], piece_tokens: int) -> list[Group]:
+    def path(self, ids: Sequence[int], piece_tokens: int) -> list[CacheGroup]:
         """The groups of a prompt's pieces, in order; equal only where all before is equal too."""
         if not self.caching:
             return []
@@ -61,12 +61,12 @@ class Blocks:
         for i, piece in enumerate(ids):
             found = at.children.get(piece)
             if found is None:
-                found = at.children[piece] = Group((i + 1) * piece_tokens // size - i * piece_tokens // size)
+                found = at.children[piece] = CacheGroup((i + 1) * piece_tokens // size - i * piece_tokens // size)
             out.append(found)
             at = found
         return out
 
-    def hit(self, path: Sequence[Group], own: Group | None, most_tokens: int) -> int:
+    def hit(self, path: Sequence[CacheGroup], own: CacheGroup | None, most_tokens: int) -> int:
         """Tokens at the start of a sequence that are already there; whole blocks only, and at most so many."""
         blocks = 0
         for group in path:
@@ -77,7 +77,9 @@ class Blocks:
             blocks += own.blocks if own else 0
         return min(blocks, most_tokens // self.block_tokens) * self.block_tokens
 
-    def fits(self, path: Sequence[Group], own: Group | None, hit_blocks: int, blocks: int, spare: int) -> bool:
+    def fits(
+        self, path: Sequence[CacheGroup], own: CacheGroup | None, hit_blocks: int, blocks: int, spare: int
+    ) -> bool:
         """Whether a sequence of so many blocks can be held; blocks that it finds and nobody uses are free ones too."""
         found_free, left = 0, hit_blocks
         for group in path:
@@ -88,7 +90,7 @@ class Blocks:
         found_free += left if own else 0
         return blocks - hit_blocks + found_free + spare <= self.free
 
-    def admit(self, path: Sequence[Group], holding: Holding, hit_blocks: int, blocks: int) -> None:
+    def admit(self, path: Sequence[CacheGroup], holding: Holding, hit_blocks: int, blocks: int) -> None:
         """Take hold of what was found, and of blocks for the rest of this chunk."""
         left = hit_blocks
         for group in path:
@@ -109,12 +111,12 @@ class Blocks:
             self.free += spare
             self._blank += spare
             kept.stamp = kept.blocks = 0
-            holding.own += left
+            holding.private += left
         holding.past = None
         self.take(blocks - hit_blocks)
-        holding.own += blocks - hit_blocks
+        holding.private += blocks - hit_blocks
 
-    def fill(self, path: Sequence[Group], holding: Holding, tokens: int) -> None:
+    def fill(self, path: Sequence[CacheGroup], holding: Holding, tokens: int) -> None:
         """So many tokens of a prompt are computed: pieces that are whole can be found from now on."""
         end = 0
         for i, group in enumerate(path):
@@ -126,12 +128,12 @@ class Blocks:
                 if group.blocks < group.full:  # its end had been evicted; ours takes the place
                     more = group.full - group.blocks
                     group.blocks = group.full
-                    holding.own -= more
+                    holding.private -= more
                     holding.shared += more
             elif group.blocks == 0 and i == len(holding.groups):
                 group.blocks, group.refs = group.full, 1
                 holding.groups.append(group)
-                holding.own -= group.full
+                holding.private -= group.full
                 holding.shared += group.full
             else:
                 break  # somebody else computed the same at the same time: ours stay our own
@@ -155,12 +157,12 @@ class Blocks:
 
     def release(self, holding: Holding, tokens: int, again: bool) -> None:
         """Give everything back; `again`: the request will come back and may find its own blocks."""
-        own = holding.own
+        own = holding.private
         whole = max(0, min(own, tokens // self.block_tokens - holding.shared)) if self.caching else 0
         self._blank += own - whole
         self.free += own
         if whole:
-            kept = Group(whole)
+            kept = CacheGroup(whole)
             kept.blocks = whole
             self._queue_up(kept)
             holding.past = kept if again else None
@@ -170,9 +172,9 @@ class Blocks:
                 self.free += group.blocks
                 self._queue_up(group)
         holding.groups.clear()
-        holding.own = holding.shared = 0
+        holding.private = holding.shared = 0
 
-    def _queue_up(self, group: Group) -> None:
+    def _queue_up(self, group: CacheGroup) -> None:
         self._stamp += 1
         group.stamp = self._stamp
         self._queue.append((group, self._stamp))

@@ -10,7 +10,7 @@ from typing import Any
 
 from chip.simulate import figures, slo
 from chip.simulate.answer import Simulation, answer
-from chip.simulate.fleet import Served
+from chip.simulate.fleet import ServedRequests
 from chip.simulate.intervals import spreads_of
 from chip.simulate.jobs import Pool, spread_out
 from chip.simulate.setup import Question, Setup, run, setup
@@ -30,7 +30,7 @@ CROWDED_KV = 0.95  # a peak above this share of the blocks: memory limits
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PlanChoice:
     """One kind of engine, and how it does. `status` is ok, or why there is nothing to say."""
 
     gpu: str
@@ -58,7 +58,7 @@ class Plan:
     slo: tuple[Target, ...]
     requests: int
     seed: int
-    choices: tuple[Choice, ...]  # the best first
+    choices: tuple[PlanChoice, ...]  # the best first
     notes: tuple[str, ...] = ()
 
     def json(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def plan(
     return Plan(model, w.name, rate, targets, len(w), seed, ranked, (*w.notes, *_nearest_miss(ranked, targets)))
 
 
-def explore(task: Task) -> Choice:
+def explore(task: Task) -> PlanChoice:
     """The highest rate of one choice; a choice that cannot run says why instead of ending the plan."""
     q = task.question
     try:
@@ -139,18 +139,18 @@ def explore(task: Task) -> Choice:
         coarse = replace(task, workload=first(task.workload, part))
         rate, rough, at = _highest(made, task, coarse)
     except ChipError as e:
-        return Choice(q.gpu, q.tp, q.dtype, "refused", str(e))
+        return PlanChoice(q.gpu, q.tp, q.dtype, "refused", str(e))
     if not at.completed:
-        return Choice(
+        return PlanChoice(
             q.gpu, q.tp, q.dtype, "refused", f"every prompt leaves no room in {made.longest} tokens of context"
         )
     at_rate_ms = _figures(at, task.targets)
     if not rate:
         miss = ", ".join(f"{n} {v:.4g} ms" for n, v in at_rate_ms.items())
-        return Choice(q.gpu, q.tp, q.dtype, "missed", f"even alone a request takes {miss}", at_rate=at_rate_ms)
+        return PlanChoice(q.gpu, q.tp, q.dtype, "missed", f"even alone a request takes {miss}", at_rate=at_rate_ms)
     low, high = _interval(coarse, made, rate, rough or rate) if task.intervals else (rate, rate)
     energy = at.energy["joules_per_output_token"] if at.energy else None
-    return Choice(
+    return PlanChoice(
         q.gpu,
         q.tp,
         q.dtype,
@@ -221,7 +221,7 @@ class _Promises:
         self.targets = targets
         self.left = [requests - min(requests - 1, int(PERCENTILES[t.percentile] * requests)) for t in targets]
 
-    def __call__(self, done: Served, i: int) -> bool:
+    def __call__(self, done: ServedRequests, i: int) -> bool:
         kept = True
         for k, t in enumerate(self.targets):
             if figures.latency_s(done, i, t.metric) > t.seconds:
@@ -267,7 +267,7 @@ def _interval(coarse: Task, made: Setup, rate: float, rough: float) -> tuple[flo
     return min(ends[0], rate), max(ends[1], rate)
 
 
-def _priced(c: Choice, rate: float, w: Workload, prices: dict[str, float]) -> Choice:
+def _priced(c: PlanChoice, rate: float, w: Workload, prices: dict[str, float]) -> PlanChoice:
     if c.status != "ok":
         return c
     replicas = max(1, ceil(rate / c.max_rate_per_s - 1e-9))
@@ -279,21 +279,21 @@ def _priced(c: Choice, rate: float, w: Workload, prices: dict[str, float]) -> Ch
     return replace(c, replicas=replicas, gpus=gpus, cost_per_hour=hourly, cost_per_million_tokens=million)
 
 
-def _ranked(choices: Sequence[Choice]) -> tuple[Choice, ...]:
+def _ranked(choices: Sequence[PlanChoice]) -> tuple[PlanChoice, ...]:
     """By cost where all prices are known, else by GPUs; neighbours whose intervals overlap are tied."""
     ok = [c for c in choices if c.status == "ok"]
     priced = all(c.cost_per_hour is not None for c in ok)
 
-    def weight(c: Choice, rate: float) -> float:
+    def weight(c: PlanChoice, rate: float) -> float:
         """What one request a second costs."""
         return (c.cost_per_hour or 0.0) / c.replicas / rate if priced else c.tp / rate
 
-    def key(c: Choice) -> tuple[float, float]:
+    def key(c: PlanChoice) -> tuple[float, float]:
         whole = c.cost_per_hour if priced and c.cost_per_hour is not None else float(c.gpus)
         return whole, weight(c, c.max_rate_per_s)
 
     ok.sort(key=key)
-    out: list[Choice] = []
+    out: list[PlanChoice] = []
     for c in ok:
         before = out[-1] if out else None
         tied = before is not None and weight(c, c.interval[1] or inf) <= weight(before, before.interval[0] or 1e-12)
@@ -302,14 +302,14 @@ def _ranked(choices: Sequence[Choice]) -> tuple[Choice, ...]:
     return (*out, *others)
 
 
-def _nearest_miss(choices: Sequence[Choice], targets: Sequence[Target]) -> list[str]:
+def _nearest_miss(choices: Sequence[PlanChoice], targets: Sequence[Target]) -> list[str]:
     if any(c.status == "ok" for c in choices):
         return []
     missed = [c for c in choices if c.status == "missed"]
     if not missed:
         return ["no choice can run the model"]
 
-    def worst(c: Choice) -> float:
+    def worst(c: PlanChoice) -> float:
         return max(c.at_rate[t.name] / (t.seconds * 1e3) for t in targets)
 
     nearest = min(missed, key=worst)

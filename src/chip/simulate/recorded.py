@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from chip import artifact, codec
-from chip.simulate.fleet import Served
+from chip.simulate.fleet import ServedRequests
 from chip.simulate.workload import BLOCK_TOKENS, Workload
 from chip.types import ChipError
 
@@ -75,7 +75,7 @@ class TrafficRun:
             w.add(self.arrival_s[i], self.prompt[i], self.output[i], self.blocks[i] if self.blocks else ())
         return w
 
-    def served(self) -> Served:
+    def served(self) -> ServedRequests:
         """What became of it, as a simulation says it."""
         from array import array
 
@@ -83,7 +83,7 @@ class TrafficRun:
         none = array("q", [0]) * n
         times = [array("d", t) for t in (self.arrival_s, self.arrival_s, self.first_s, self.last_s)]
         rejected = [i for i in range(n) if self.last_s[i] < 0]
-        return Served(
+        return ServedRequests(
             times[0], times[1], times[2], times[3], array("q", self.output), none, none, none, rejected
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chip.simulate.kv_blocks import Group, Holding
+from chip.simulate.kv_blocks import CacheGroup, Holding
 
 
 class Request:
@@ -15,7 +15,7 @@ class Request:
         "preempted", "prompt", "queue_s",
     )  # fmt: skip
 
-    def __init__(self, index: int, arrival_s: float, prompt: int, output: int, path: Sequence[Group] = ()) -> None:
+    def __init__(self, index: int, arrival_s: float, prompt: int, output: int, path: Sequence[CacheGroup] = ()) -> None:
         self.index, self.arrival_s, self.prompt, self.output = index, arrival_s, prompt, output
         self.path = path
         self.holding = Holding()

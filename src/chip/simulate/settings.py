@@ -13,7 +13,7 @@ from chip.types import ChipError
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EngineSettings:
     """Scheduler and cache settings of one engine. `num_gpu_blocks` and `max_model_len` are 0 for what the GPU's memory
     and the model allow."""
 
@@ -37,9 +37,9 @@ LIMITS = {  # of whole numbers
 }
 
 
-def defaults(memory_bytes: float) -> Settings:
+def defaults(memory_bytes: float) -> EngineSettings:
     """Of the offline `LLM` class on a GPU of this size."""
-    return Settings(*default_limits(memory_bytes))
+    return EngineSettings(*default_limits(memory_bytes))
 
 
 def parse(words: Iterable[str]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def parse(words: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def with_values(base: Settings, given: Mapping[str, Any]) -> Settings:
+def with_values(base: EngineSettings, given: Mapping[str, Any]) -> EngineSettings:
     kinds = {f.name: type(getattr(base, f.name)) for f in fields(base)}
     for key, value in given.items():
         if key not in kinds:

@@ -9,12 +9,12 @@ from typing import Any
 
 from chip.models import library
 from chip.simulate import settings
-from chip.simulate.engine import Engine
-from chip.simulate.fleet import EveryFinish, Served, serve
-from chip.simulate.settings import Settings
+from chip.simulate.engine import SimulatedEngine
+from chip.simulate.fleet import EveryFinish, ServedRequests, serve
+from chip.simulate.occupancy import Occupancy
+from chip.simulate.settings import EngineSettings
 from chip.simulate.step_time import step_times
 from chip.simulate.surface import PLAIN, Factors, Surface
-from chip.simulate.timeline import Timeline
 from chip.simulate.workload import Workload
 from chip.types import ChipError
 
@@ -50,13 +50,15 @@ class Setup:
     """An engine ready to be made: its settings with all defaults filled in."""
 
     surface: Surface
-    settings: Settings
+    settings: EngineSettings
     blocks: int
     longest: int
     notes: tuple[str, ...]
 
-    def maker(self, watches: Sequence[Timeline] = (), merge: bool = True) -> Callable[[int], Engine]:
-        return lambda i: Engine(self.surface, self.settings, self.blocks, watches[i] if watches else None, merge)
+    def maker(self, watches: Sequence[Occupancy] = (), merge: bool = True) -> Callable[[int], SimulatedEngine]:
+        return lambda i: SimulatedEngine(
+            self.surface, self.settings, self.blocks, watches[i] if watches else None, merge
+        )
 
 
 def setup(q: Question, factors: Factors = PLAIN) -> Setup:
@@ -84,5 +86,5 @@ def setup(q: Question, factors: Factors = PLAIN) -> Setup:
     return Setup(surface, given, blocks, longest, tuple(notes))
 
 
-def run(made: Setup, q: Question, w: Workload, every_finish: EveryFinish | None = None) -> Served:
+def run(made: Setup, q: Question, w: Workload, every_finish: EveryFinish | None = None) -> ServedRequests:
     return serve(made.maker(), w, made.longest, q.replicas, q.router, every_finish)

@@ -12,8 +12,8 @@ from chip.simulate.answer import Simulation, answer
 from chip.simulate.fleet import serve
 from chip.simulate.intervals import intervals
 from chip.simulate.jobs import Pool, spread_out
+from chip.simulate.occupancy import Occupancy
 from chip.simulate.setup import DEFAULTS, Question, setup
-from chip.simulate.timeline import Timeline
 from chip.simulate.workload import Workload
 from chip.types import ChipError
 
@@ -86,7 +86,7 @@ def simulate(
     q = Question(model, gpu, engine, dtype, tp, tuple((engine_settings or {}).items()), replicas, router, launch_ns)
     targets = slo.parse(goals, percentiles=False) if goals else ()
     w = traffic(workload, requests, rate, seed)
-    watches = tuple(Timeline() for _ in range(replicas)) if timeline else ()
+    watches = tuple(Occupancy() for _ in range(replicas)) if timeline else ()
     made = setup(q)
     served = serve(made.maker(watches), w, made.longest, replicas, router)
     found = answer(q, made, w, served, seed, targets)

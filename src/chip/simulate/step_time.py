@@ -74,7 +74,7 @@ def end_of(start_s: float, host_end_s: float, device_s: float, one_by_one: bool)
     return start_s + max(host_end_s - start_s, device_s)
 
 
-class Found(NamedTuple):
+class OperatorTimes(NamedTuple):
     """A step's operators: as expected, at the least and at the most; what they compute and move."""
 
     seconds: float
@@ -87,7 +87,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
+class PredictedSteps:
     """`StepTimes` of the predictor."""
 
     steps: StepModel
@@ -100,14 +100,14 @@ class Predicted:
     kv_capacity_tokens: int
 
     @lru_cache(maxsize=4096)  # noqa: B019 (one for each simulation, and gone with it)
-    def _found(self, step: Step, rested: bool = False) -> Found:
+    def _found(self, step: Step, rested: bool = False) -> OperatorTimes:
         rows = self.steps.clocked([(self.steps.rows(step), 1.0)], rested)
         lines = list(lines_of(rows).values())
         seconds, low_s, high_s = interval(lines)
         kernels = sum(n * r[2] for found, _ in rows for n, calls in found for r in calls)
         attentions = sum(n for found, _ in rows for n, calls in found for r in calls if r[1] == "attention")
         flops = sum(line.flops for line in lines if line.kind in PRODUCTS)
-        return Found(seconds, low_s, high_s, kernels, attentions, flops, sum(line.bytes for line in lines))
+        return OperatorTimes(seconds, low_s, high_s, kernels, attentions, flops, sum(line.bytes for line in lines))
 
     def device_s(self, step: Step) -> float:
         found, terms = self._found(step), self.terms[0]
@@ -184,4 +184,4 @@ def step_times(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, lau
     terms = found.terms if found else (Terms(), Terms(), Terms())
     layers = decoder.layer_count
     about = (decoder.name, layers, decoder.max_context, roof.memory_bytes, capacity)
-    return Predicted(made, roof, terms, *about)
+    return PredictedSteps(made, roof, terms, *about)

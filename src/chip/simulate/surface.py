@@ -30,7 +30,7 @@ PAIRS_AT = 2048  # prompt tokens where the time of one attended pair is found
 Point = tuple[float, float]  # seconds of the device, joules above idle
 
 
-class Line(NamedTuple):
+class DecodeLine(NamedTuple):
     """Decode steps of one size while their mean context grows from `mean` by one token a step, up to `until`."""
 
     seconds: float
@@ -64,7 +64,7 @@ class Surface:
         self._pairs: list[Point] = known._pairs if known else []
         self.asked = 0  # nodes that the predictor was asked for
 
-    def decode(self, seqs: int, mean: float) -> Line:
+    def decode(self, seqs: int, mean: float) -> DecodeLine:
         i = min(max(bisect_right(NODES, mean) - 1, 0), len(NODES) - 2)
         low, high = NODES[i], NODES[i + 1]
         a, b = self._between(seqs, i), self._between(seqs, i + 1)
@@ -72,7 +72,7 @@ class Surface:
         slope = (b[0] - a[0]) / (high - low) * f
         ahead = mean - low
         joules = a[1] + (b[1] - a[1]) / (high - low) * ahead
-        return Line(max(a[0] * f + slope * ahead, 0.0), slope, joules, high)
+        return DecodeLine(max(a[0] * f + slope * ahead, 0.0), slope, joules, high)
 
     def _between(self, seqs: int, i: int) -> Point:
         """At one context node; beyond graphs between the nearest sizes that were asked for."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from chip.validate.points import GPU, HOST, METRICS, Point, Summary, summarise
+from chip.validate.points import GPU, HOST, METRICS, ErrorSummary, Point, summarise
 
-COVERAGE = (0.85, 0.97)  # of 90 % intervals, over at least COVERAGE_POINTS points
+COVERAGE = (0.85, 0.97)  # of 90 % intervals, asked of each metric that has COVERAGE_POINTS points
+COVERED = ("ttft", "tpot", "joules_per_token")  # the metrics it is asked of
 COVERAGE_POINTS = 100
 GPU_BOUND_HALF_WIDTH = 0.10
 FLASH = "sdpa=flash"
@@ -26,7 +28,7 @@ class Class:
     bound: str = ""
     least_tokens: int = 0  # batch x prompt
     setting: str = ""  # what the variant must name, such as sdpa=flash
-    paced: bool = False  # only where the pace of the host was measured beside the run
+    latency_known: bool = False  # only predictions at the launch latency that was measured beside the run
 
     def has(self, p: Point) -> bool:
         return (
@@ -35,7 +37,7 @@ class Class:
             and self.bound in ("", p.bound)
             and p.tokens >= self.least_tokens
             and (not self.setting or self.setting in p.variant.split(","))
-            and (p.paced or not self.paced)
+            and (p.latency_known or not self.latency_known)
         )
 
 
@@ -43,21 +45,29 @@ CLASSES = (
     Class("vLLM TPOT, GPU-bound", ("tpot",), 0.02, 0.05, "vllm", GPU),
     Class("vLLM TTFT, >= 4096 tokens", ("ttft",), 0.03, 0.08, "vllm", least_tokens=4096),
     Class("vLLM TTFT, all", ("ttft",), engine="vllm"),
-    Class("vLLM TTFT, pace known", ("ttft",), 0.08, 0.25, "vllm", paced=True),
+    Class("vLLM TTFT, launch latency known", ("ttft",), 0.08, 0.25, "vllm", latency_known=True),
     Class("hf-graph TPOT and TTFT", ("tpot", "ttft"), 0.04, 0.10, "hf-graph"),
     Class("hf-eager TTFT, >= 8192 tokens", ("ttft",), 0.04, 0.10, "hf-eager", least_tokens=8192),
     Class("hf-eager TPOT, flash", ("tpot",), engine="hf-eager", setting=FLASH),
-    Class("hf-eager TPOT, flash, pace known", ("tpot",), 0.15, 0.30, "hf-eager", setting=FLASH, paced=True),
+    Class(
+        "hf-eager TPOT, flash, launch latency known",
+        ("tpot",),
+        0.15,
+        0.30,
+        "hf-eager",
+        setting=FLASH,
+        latency_known=True,
+    ),
     Class("energy per token", ("joules_per_token",), 0.10),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedClass:
     """A class with what its points came to, and the worst of them; `met` is None where nothing is asked or found."""
 
     wanted: Class
-    found: Summary | None
+    found: ErrorSummary | None
     worst: Point | None = None
 
     @property
@@ -69,26 +79,26 @@ class Judged:
         )
 
 
-def judge_classes(points: Sequence[Point]) -> list[Judged]:
+def judge_classes(points: Sequence[Point]) -> list[JudgedClass]:
     out = []
     for wanted in CLASSES:
         members = [p for p in points if wanted.has(p)]
         worst = max(members, key=lambda p: abs(p.error), default=None)
-        out.append(Judged(wanted, summarise(members) if members else None, worst))
+        out.append(JudgedClass(wanted, summarise(members) if members else None, worst))
     return out
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ErrorGroup:
     engine: str
     variant: str
     metric: str
     bound: str  # "all", "gpu" or "host"
-    found: Summary
+    found: ErrorSummary
 
 
-def groups(points: Sequence[Point]) -> list[Group]:
-    """By engine, variant and metric: all, and where the device was watched, GPU-bound and host-bound apart."""
+def groups(points: Sequence[Point]) -> list[ErrorGroup]:
+    """By engine, variant and metric: all, and where device activity was recorded, GPU-bound and host-bound apart."""
     out = []
     for engine, variant in dict.fromkeys((p.engine, p.variant) for p in points):
         for metric in METRICS:
@@ -96,19 +106,32 @@ def groups(points: Sequence[Point]) -> list[Group]:
             for bound in ("all", GPU, HOST):
                 members = [p for p in here if bound in ("all", p.bound)]
                 if members and not (bound == GPU and len(members) == len(here)):
-                    out.append(Group(engine, variant, metric, bound, summarise(members)))
+                    out.append(ErrorGroup(engine, variant, metric, bound, summarise(members)))
     return out
 
 
-def intervals(points: Sequence[Point]) -> dict[str, float | int | None]:
-    """What intervals of TTFT and TPOT hold, and how wide they are where the device sets the pace."""
-    members = [p for p in points if p.metric in ("ttft", "tpot") and p.inside is not None]
+def intervals(points: Sequence[Point]) -> dict[str, Any]:
+    """How many measured values the 90 % intervals hold, metric by metric (`met`: whether that is as asked, None with
+    too few points to tell); of TTFT and TPOT together; and how wide they are where the device is the limit."""
+    members = [p for p in points if p.metric in STEPS and p.inside is not None]
     on_gpu = [p for p in members if p.bound == GPU]
     return {
         "points": len(members),
         "coverage": summarise(members).coverage if members else None,
         "gpu_bound_points": len(on_gpu),
         "gpu_bound_half_width": summarise(on_gpu).half_width if on_gpu else None,
+        "metrics": {metric: _coverage([p for p in points if p.metric == metric]) for metric in COVERED},
+    }
+
+
+def _coverage(points: Sequence[Point]) -> dict[str, Any]:
+    inside = [p.inside for p in points if p.inside is not None]
+    share = sum(inside) / len(inside) if inside else None
+    enough = share is not None and len(inside) >= COVERAGE_POINTS
+    return {
+        "points": len(inside),
+        "coverage": share,
+        "met": COVERAGE[0] <= share <= COVERAGE[1] if enough and share is not None else None,
     }
 
 

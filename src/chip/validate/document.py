@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from chip.validate.classes import CLASSES, Judged, groups, host_bound, intervals, judge_classes
+from chip.validate.classes import CLASSES, JudgedClass, groups, host_bound, intervals, judge_classes
 from chip.validate.judge import Validation
 from chip.validate.peers import shared
 from chip.validate.points import METRICS, Point, summarise
@@ -16,8 +16,13 @@ SCHEMA = "chip.validation/1"
 
 
 def document(
-    v: Validation, theirs: Sequence[Point] = (), stages: Sequence[Validation] = (), unseen: Sequence[Unseen] = ()
+    v: Validation,
+    theirs: Sequence[Point] = (),
+    stages: Sequence[Validation] = (),
+    unseen: Sequence[Unseen] = (),
+    known: Validation | None = None,
 ) -> dict[str, Any]:
+    """`known`: the same runs, predicted at the launch latency that was measured beside each."""
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "gpu": v.gpu,
@@ -34,6 +39,14 @@ def document(
         "left_out": list(v.left_out),
         "points": [point_json(p) for p in v.points],
     }
+    if known:
+        beside = [p for p in known.points if p.latency_known]
+        found["latency_known"] = {
+            "classes": [class_json(j) for j in judge_classes(beside)],
+            "groups": groups_json(beside),
+            "intervals": intervals(beside),
+            "points": [point_json(p) for p in beside],
+        }
     if theirs:
         found["peers"] = {"classes": peer_classes(v.points, theirs), "points": [point_json(p) for p in theirs]}
     if stages:
@@ -77,14 +90,14 @@ def point_json(p: Point) -> dict[str, Any]:
         "error": p.error,
         "inside": p.inside,
         "bound": p.bound or None,
-        "paced": p.paced,
+        "paced": p.latency_known,
         "called": p.called or None,
         "run": p.run,
         "parts": [part._asdict() for part in p.parts],
     }
 
 
-def class_json(j: Judged) -> dict[str, Any]:
+def class_json(j: JudgedClass) -> dict[str, Any]:
     wanted, found = j.wanted, j.found
     return {
         "class": wanted.title,

@@ -15,14 +15,14 @@ from chip.predict.stages import ALL, Stage
 from chip.runs import Run, Runs
 from chip.types import ChipError
 from chip.validate.points import FIRST, METRICS, Point, compare
-from chip.validate.provenance import Used, leaked, rests_on
+from chip.validate.provenance import UsedFile, leaked, rests_on
 
 # Files of engines' terms, by engine and by the name of the file of runs that they are for: "" for all others.
 Terms = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RunsSource:
     """A file of runs with where it was measured."""
 
     path: Path
@@ -41,13 +41,13 @@ class Validation:
 
     gpu: str
     stage: Stage
-    sources: tuple[Source, ...]
+    sources: tuple[RunsSource, ...]
     points: tuple[Point, ...]
     left_out: tuple[str, ...] = ()
-    used: tuple[Used, ...] = field(default=())
+    used: tuple[UsedFile, ...] = field(default=())
 
 
-def read(paths: Iterable[Path]) -> list[Source]:
+def read(paths: Iterable[Path]) -> list[RunsSource]:
     """Files, and all the .json files of folders."""
     files: list[Path] = []
     for path in paths:
@@ -61,11 +61,11 @@ def read(paths: Iterable[Path]) -> list[Source]:
         devices = {r.device for r in these.runs if r.device} or {str(held.environment.get("device", ""))}
         if len(devices) > 1:
             raise ChipError(f"{path}: holds runs of several devices: {', '.join(sorted(devices))}")
-        found.append(Source(path, held.id, devices.pop(), these))
+        found.append(RunsSource(path, held.id, devices.pop(), these))
     return found
 
 
-def gpu_of(sources: Sequence[Source], given: str) -> str:
+def gpu_of(sources: Sequence[RunsSource], given: str) -> str:
     """The GPU to predict for: the one given if the runs are of it, else the bundled one that the runs name."""
     devices = sorted({s.device for s in sources})
     if len(devices) > 1:
@@ -85,7 +85,7 @@ def gpu_of(sources: Sequence[Source], given: str) -> str:
 
 
 def judge(
-    sources: Sequence[Source],
+    sources: Sequence[RunsSource],
     gpu: str,
     engine: str = "",
     stage: Stage = ALL,
@@ -96,7 +96,7 @@ def judge(
     left out by name. `terms`: files to predict from instead of the GPU's own. `latency_known`: with the launch latency
     that was measured beside each run, instead of an unknown host."""
 
-    def file_of(source: Source, run: Run) -> str:
+    def file_of(source: RunsSource, run: Run) -> str:
         held = terms or {}
         return held.get((source.path.stem, run.engine)) or held.get(("", run.engine), "")
 
@@ -118,7 +118,7 @@ def judge(
         try:
             model = decoder_of(source, run)
             options = Options(stage, file, sdpa_of(run))
-            latencies = {run.ttft_pace_ns, run.tpot_pace_ns} if latency_known else {0.0}
+            latencies = {run.ttft_launch_ns, run.tpot_launch_ns} if latency_known else {0.0}
             answers = {
                 ns: predict(model, gpu, run.engine, run.scenario, replace(options, launch_ns=ns)).json()
                 for ns in latencies
@@ -126,13 +126,14 @@ def judge(
         except ChipError as e:
             left_out.append(f"{label(run)}: cannot be predicted ({e})")
             continue
-        first, later = (answers[ns if latency_known else 0.0] for ns in (run.ttft_pace_ns, run.tpot_pace_ns))
-        points += compare(run, {**dict.fromkeys(METRICS, later), FIRST: first}, run_id)
+        first, later = (answers[ns if latency_known else 0.0] for ns in (run.ttft_launch_ns, run.tpot_launch_ns))
+        known = latency_known and bool(run.launch_ns)
+        points += compare(run, {**dict.fromkeys(METRICS, later), FIRST: first}, run_id, latency_known=known)
     every = {u.path: u for found in used.values() for u in found}
     return Validation(gpu, stage, tuple(sources), tuple(points), tuple(left_out), tuple(every.values()))
 
 
-def refuse_leaked(source: Source, run: Run, run_id: str, used: Iterable[Used]) -> None:
+def refuse_leaked(source: RunsSource, run: Run, run_id: str, used: Iterable[UsedFile]) -> None:
     by = leaked((source.id, run_id), used)
     if by:
         raise ChipError(
@@ -152,7 +153,7 @@ def label(run: Run) -> str:
     return f"{run.model} {run.engine}{variant} {run.scenario.name}"
 
 
-def decoder_of(source: Source, run: Run) -> Decoder:
+def decoder_of(source: RunsSource, run: Run) -> Decoder:
     """From the config that really ran, where the file has it."""
     config = source.held.configs.get(run.model)
     if config is None:

@@ -1,4 +1,4 @@
-"""Other predictors' answers, recorded with their versions (benchmarks/peers/record.py), held against the same runs."""
+"""Other predictors' answers, recorded with their versions (benchmarks/peers/record.py), compared with the same runs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import ClassVar
 
 from chip import artifact, codec, runs
 from chip.types import ChipError
-from chip.validate.judge import Source
+from chip.validate.judge import RunsSource
 from chip.validate.points import METRICS, Point, bound_of
 
 DTYPE = "bf16"  # what they were asked for
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PeerAnswer:
     """What one of them said of one scenario; `error` where it had no answer."""
 
     peer: str
@@ -36,7 +36,7 @@ class Answers:
     SCHEMA: ClassVar[str] = "chip.peer_answers/1"
 
     peers: dict[str, str]  # name -> version
-    answers: tuple[Answer, ...]
+    answers: tuple[PeerAnswer, ...]
 
 
 def read(path: Path) -> Answers:
@@ -47,9 +47,9 @@ def read(path: Path) -> Answers:
     return found
 
 
-def judge(found: Answers, sources: Sequence[Source], gpu: str) -> list[Point]:
+def judge(found: Answers, sources: Sequence[RunsSource], gpu: str) -> list[Point]:
     """TTFT and TPOT of the runs that a peer was asked for, on its engine and at its dtype."""
-    asked: dict[tuple[str, str, int, int, int], list[Answer]] = {}
+    asked: dict[tuple[str, str, int, int, int], list[PeerAnswer]] = {}
     for a in found.answers:
         if a.gpu == gpu:
             asked.setdefault((a.model, a.engine, a.batch, a.prompt, a.output), []).append(a)

@@ -42,8 +42,8 @@ class Point:
     low: float | None  # of the 90 % interval; None where the predictor gives none
     high: float | None
     measured: float
-    bound: str  # as measured: "gpu", "host", or "" where nobody watched the device
-    paced: bool = False  # whether the pace of its host was measured beside it
+    bound: str  # as measured: "gpu", "host", or "" where the device's activity was not recorded
+    latency_known: bool = False  # predicted at the launch latency that was measured beside the run
     called: str = ""  # by the prediction: host, where its device waits for more than a GPU-bound one may; else by most
     run: str = ""  # id of the run
     parts: tuple[Part, ...] = ()  # what most of the prediction is made of, the largest first
@@ -142,9 +142,11 @@ def bound_of(run: Run, phase: str) -> str:
     return UNKNOWN if share is None else GPU if share >= GPU_BOUND else HOST
 
 
-def compare(run: Run, answers: Mapping[str, Mapping[str, Any]], run_id: str, who: str = CHIP) -> list[Point]:
-    """Every metric that both the prediction and the run have. Each has an answer of its own: one at the pace that the
-    host had meanwhile."""
+def compare(
+    run: Run, answers: Mapping[str, Mapping[str, Any]], run_id: str, who: str = CHIP, latency_known: bool = False
+) -> list[Point]:
+    """Every metric that both the prediction and the run have. Each has an answer of its own: that at the launch latency
+    measured beside it, where it is known."""
     found = []
     for name, metric in METRICS.items():
         answer = answers[name]
@@ -156,12 +158,12 @@ def compare(run: Run, answers: Mapping[str, Mapping[str, Any]], run_id: str, who
         called = HOST if waits > 1 - GPU_BOUND else answer["bound"].get(name) or ""
         parts = tuple(Part(line["role"], line["share"], line["source"]) for line in lines[:MOST_PARTS])
         about = (run.model, run.engine, run.variant, run.scenario, name)
-        found.append(Point(who, *about, *predicted, measured, bound, bool(run.launch_ns), called, run_id, parts))
+        found.append(Point(who, *about, *predicted, measured, bound, latency_known, called, run_id, parts))
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ErrorSummary:
     """Errors of several points. Absolute but for the bias, which is the median with its sign."""
 
     points: int
@@ -175,12 +177,12 @@ class Summary:
     half_width: float | None  # median
 
 
-def summarise(points: Sequence[Point]) -> Summary:
+def summarise(points: Sequence[Point]) -> ErrorSummary:
     errors = [p.error for p in points]
     absolute = [abs(e) for e in errors]
     inside = [p.inside for p in points if p.inside is not None]
     widths = [w for w in (p.half_width for p in points) if w is not None]
-    return Summary(
+    return ErrorSummary(
         len(points),
         len({p.model for p in points}),
         stats.median(absolute),

@@ -13,7 +13,7 @@ from chip.predict.roof import reference
 from chip.types import ChipError
 
 
-class Used(NamedTuple):
+class UsedFile(NamedTuple):
     """An artifact that a prediction reads, and the ids of what it was made from."""
 
     path: Path
@@ -39,7 +39,7 @@ def _terms(h: Hardware, engine: str) -> Path:
 SOURCES: tuple[Callable[[Hardware, str], Path | None], ...] = (_profile, _terms)
 
 
-def rests_on(gpu: str, engine: str, engine_file: str = "") -> list[Used]:
+def rests_on(gpu: str, engine: str, engine_file: str = "") -> list[UsedFile]:
     """Every measured or fitted file that a prediction for `gpu` and `engine` reads; `engine_file`: instead of the terms
     that lie beside the GPU's profile."""
     h = hardware.find(gpu)
@@ -50,26 +50,26 @@ def rests_on(gpu: str, engine: str, engine_file: str = "") -> list[Used]:
     return used + [one for folder in h.points for one in _points(folder)]
 
 
-def _points(folder: Path) -> list[Used]:
-    """Every file of points, with what its # inputs name."""
+def _points(folder: Path) -> list[UsedFile]:
+    """A folder of points as one, with what the # inputs of its files name."""
     digest, inputs = hashlib.sha256(), dict[str, None]()
     for kind in points.kinds(folder):
         path = folder / f"{kind}{points.SUFFIX}"
         digest.update(path.read_bytes())
         inputs.update(dict.fromkeys(points.about(path).get("inputs", "").split()))
-    return [Used(folder, digest.hexdigest()[:16], tuple(inputs))]
+    return [UsedFile(folder, digest.hexdigest()[:16], tuple(inputs))]
 
 
-def _used(path: Path) -> Used:
+def _used(path: Path) -> UsedFile:
     raw = artifact.read_json(path)
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if not isinstance(schema, str) or "/" not in schema:
         raise ChipError(f"{path}: has no schema, so it does not tell what it was made from")
     held = artifact.read(path, schema)
-    return Used(path, held.id, held.inputs)
+    return UsedFile(path, held.id, held.inputs)
 
 
-def leaked(ids: Iterable[str], used: Iterable[Used]) -> Used | None:
+def leaked(ids: Iterable[str], used: Iterable[UsedFile]) -> UsedFile | None:
     """The artifact that was made from one of `ids`, if any."""
     wanted = set(ids)
     return next((u for u in used if wanted & set(u.inputs)), None)

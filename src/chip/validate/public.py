@@ -55,20 +55,20 @@ class Suite:
     left_out: tuple[LeftOut, ...] = ()
 
 
-class Judged(NamedTuple):
+class JudgedRun(NamedTuple):
     run: Published
     point: Point
     fits: bool  # whether the KV cache of the whole batch fits at once: else requests wait for each other
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PublishedErrors:
     suite: Suite
-    judged: tuple[Judged, ...]
+    judged: tuple[JudgedRun, ...]
     left_out: tuple[LeftOut, ...]
 
 
-def judge(suite: Suite, gpu: str = "") -> Answer:
+def judge(suite: Suite, gpu: str = "") -> PublishedErrors:
     """Every run against today's prediction. `gpu`: only those of this GPU, by CHIP's name."""
     wanted = [r for r in suite.runs if gpu in ("", r.gpu)]
     if not wanted:
@@ -89,9 +89,9 @@ def judge(suite: Suite, gpu: str = "") -> Answer:
         point = Point(
             CHIP, run.model, run.engine, run.version, run.scenario, run.metric, *predicted, run.value, UNKNOWN
         )  # fmt: skip
-        found.append(Judged(run, point, bool(answer["memory"]["fits"])))
+        found.append(JudgedRun(run, point, bool(answer["memory"]["fits"])))
     left = [LeftOut(n, why) for why, n in refused.most_common()]
-    return Answer(suite, tuple(found), (*suite.left_out, *left))
+    return PublishedErrors(suite, tuple(found), (*suite.left_out, *left))
 
 
 def impossible(run: Published) -> bool:
@@ -111,25 +111,25 @@ def batch_class(batch: int) -> str:
     return f"{above // 2} - {above}" if above else f"over {BATCHES[-1]}"
 
 
-def grouped(judged: Iterable[Judged], by_batch: bool = False) -> list[dict[str, Any]]:
+def grouped(judged: Iterable[JudgedRun], by_batch: bool = False) -> list[dict[str, Any]]:
     """Errors by GPU, number of GPUs, engine, version and metric, and by batch where asked."""
-    groups: dict[tuple[Any, ...], list[Judged]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[JudgedRun]] = defaultdict(list)
     for one in judged:
         run = one.run
         key = (run.gpu, run.scenario.tp, run.engine, run.version, run.metric)
         groups[(*key, run.scenario.batch) if by_batch else key].append(one)
-    merged: dict[tuple[Any, ...], list[Judged]] = defaultdict(list)
+    merged: dict[tuple[Any, ...], list[JudgedRun]] = defaultdict(list)
     for key in sorted(groups):
         merged[(*key[:5], *map(batch_class, key[5:]))] += groups[key]
     names = ("gpu", "tp", "engine", "version", "metric", "batch")
     return [dict(zip(names, key)) | asdict(summarise([j.point for j in held])) for key, held in merged.items()]
 
 
-def fitting(judged: Iterable[Judged]) -> list[Judged]:
+def fitting(judged: Iterable[JudgedRun]) -> list[JudgedRun]:
     return [j for j in judged if j.fits]
 
 
-def document(answer: Answer) -> dict[str, Any]:
+def document(answer: PublishedErrors) -> dict[str, Any]:
     """The answer as JSON. Groups are of runs whose KV cache fits; those that wait for memory stand apart."""
     suite = answer.suite
     whole = fitting(answer.judged)

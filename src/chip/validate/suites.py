@@ -129,7 +129,7 @@ SERVING_GPUS = {"RTXPRO6000": "rtx-pro-6000-server", "RTX4090": "rtx-4090"}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PublishedRequest:
     """One request of live traffic as it really went, in seconds of one clock."""
 
     prompt: int
@@ -143,12 +143,12 @@ class Request:
         return (self.last_s - self.first_s) / (self.output - 1)
 
 
-def requests(path: Path) -> list[Request]:
+def requests(path: Path) -> list[PublishedRequest]:
     """Of a requests.jsonl, those with at least two tokens. Arrival is when the engine queued it."""
     found = []
     for number, row in enumerate(artifact.read_lines(path), 1):
         try:
-            one = Request(
+            one = PublishedRequest(
                 int(row["input_toks"]), int(row["output_toks"]), row["queued_ts"], row["first_token_ts"],
                 row["last_token_ts"],
             )  # fmt: skip
@@ -159,7 +159,7 @@ def requests(path: Path) -> list[Request]:
     return found
 
 
-def beside(one: Request, others: Sequence[Request]) -> tuple[float, float]:
+def beside(one: PublishedRequest, others: Sequence[PublishedRequest]) -> tuple[float, float]:
     """(requests that decode at the same time, their mean context) over the time that `one` decodes."""
     together = weighted = 0.0
     for other in others:
@@ -199,7 +199,7 @@ def llmservingsim(path: Path) -> Suite:
     return Suite("llmservingsim", SOURCES["llmservingsim"], "MIT", caution, tuple(runs), _counted(left))
 
 
-def _decodes(found: Sequence[Request], gpu: str, version: str, model: str, tp: int) -> Iterator[Published]:
+def _decodes(found: Sequence[PublishedRequest], gpu: str, version: str, model: str, tp: int) -> Iterator[Published]:
     for one in found:
         batch, context = beside(one, found)
         scenario = Scenario(max(1, round(batch)), max(1, round(context)), 2, "bf16", tp)

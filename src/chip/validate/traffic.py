@@ -27,7 +27,7 @@ TARGETS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedTraffic:
     """One figure of one run."""
 
     run: TrafficRun
@@ -46,9 +46,9 @@ class Judged:
         return None if self.low is None or self.high is None else self.low <= self.measured <= self.high
 
 
-def judge(paths: Sequence[Path], gpu: str = "", draws: int = 20) -> tuple[list[Judged], list[str]]:
+def judge(paths: Sequence[Path], gpu: str = "", draws: int = 20) -> tuple[list[JudgedTraffic], list[str]]:
     """Every figure of every ok run, and what could not be judged."""
-    found: list[Judged] = []
+    found: list[JudgedTraffic] = []
     left_out: list[str] = []
     for path in paths:
         _, held = recorded.read(path)
@@ -76,7 +76,7 @@ def measured(run: TrafficRun) -> dict[str, float]:
     return out
 
 
-def _judge(run: TrafficRun, gpu: str, draws: int) -> list[Judged]:
+def _judge(run: TrafficRun, gpu: str, draws: int) -> list[JudgedTraffic]:
     if not gpu:
         raise ChipError(f"no GPU is known for {run.device or 'a device it does not name'}; give --gpu")
     answer = simulate(
@@ -97,11 +97,11 @@ def _judge(run: TrafficRun, gpu: str, draws: int) -> list[Judged]:
         value = answer[figure][part] if part else answer[figure]
         span = (answer["interval"] or {}).get(figure)
         low, high = (span[part] if part else span) if span else (None, None)
-        out.append(Judged(run, metric, value, low, high, real[metric]))
+        out.append(JudgedTraffic(run, metric, value, low, high, real[metric]))
     return out
 
 
-def document(points: Sequence[Judged], left_out: Sequence[str]) -> dict[str, Any]:
+def document(points: Sequence[JudgedTraffic], left_out: Sequence[str]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "metrics": [row for metric in TARGETS if (row := _summary(points, metric))],
@@ -116,7 +116,7 @@ def document(points: Sequence[Judged], left_out: Sequence[str]) -> dict[str, Any
     }
 
 
-def _summary(points: Sequence[Judged], metric: str) -> dict[str, Any] | None:
+def _summary(points: Sequence[JudgedTraffic], metric: str) -> dict[str, Any] | None:
     those = [p for p in points if p.metric == metric]
     if not those:
         return None

@@ -21,14 +21,14 @@ from chip.ops.attention import Attention
 from chip.ops.elementwise import OverRows
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
-from chip.points import Group
+from chip.points import PointGroup
 from chip.predict.stages import Stage
 from chip.runs import Run, id_of
 from chip.types import ChipError, HardwareProfile, Measurement, Op
-from chip.validate.judge import Source, Validation, decoder_of, judge
+from chip.validate.judge import RunsSource, Validation, decoder_of, judge
 from chip.validate.points import Point
 
-Fit = Callable[[Sequence[Measurement]], Sequence[Group]]
+Fit = Callable[[Sequence[Measurement]], Sequence[PointGroup]]
 Shape = tuple[str | int, ...]
 
 
@@ -116,5 +116,5 @@ def _clock(folder: Path) -> dict[str, str]:
     return {"settling": about["settling"]} if "settling" in about else {}
 
 
-def _only(source: Source, runs: Sequence[Run]) -> Source:
+def _only(source: RunsSource, runs: Sequence[Run]) -> RunsSource:
     return replace(source, held=replace(source.held, runs=tuple(runs)))

@@ -25,9 +25,9 @@ from chip.ops.silu_mul_halves import SiluMulHalves
 from chip.ops.sink_attention import SinkAttention
 from chip.types import Block, Call, Program
 
-# Operators that this file brings in, and those of models that spell out their activation.
-SPELLED = (*composed.KINDS, "rope_join", "silu_mul_halves", "gelu_fast", "gelu_new")
-# Architectures that have no sdpa: each spells out an attention of its own.
+# Operators that this file brings in, and the activations that some models write out operator by operator.
+DECOMPOSED = (*composed.KINDS, "rope_join", "silu_mul_halves", "gelu_fast", "gelu_new")
+# Architectures that have no sdpa: each has an attention decomposed into torch operators.
 WITHOUT_SDPA: dict[str, type[Composed]] = {
     "BloomForCausalLM": AlibiAttention,
     "GPTJForCausalLM": FloatAttention,
@@ -44,20 +44,23 @@ ADDING_ONE = (  # to the weight of each norm
 SCALED = ("OPTForCausalLM",)  # that multiply their queries before they attend
 
 
-def own(program: Program, architecture: str) -> Program:
-    """The program with the family's own spelling of attention, rotations, queries and merged gates."""
+def rewrite(program: Program, architecture: str) -> Program:
+    """The program with the family's rewrites: of attention, rotations, queries and merged gates."""
     return Program(
-        tuple(Block(b.repeat, tuple(new for c in b.calls for new in _own(c, b, architecture))) for b in program.blocks)
+        tuple(
+            Block(b.repeat, tuple(new for c in b.calls for new in _rewritten(c, b, architecture)))
+            for b in program.blocks
+        )
     )
 
 
-def grown(program: Program) -> Program:
+def with_growing_cache(program: Program) -> Program:
     """A decode step over a cache that grows: joining the new token to the cache is part of the attention operator, but
-    stands apart where the family spells out its attention."""
-    return Program(tuple(Block(b.repeat, tuple(_grown(b))) for b in program.blocks))
+    stands apart where the family's attention is decomposed."""
+    return Program(tuple(Block(b.repeat, tuple(_joined(b))) for b in program.blocks))
 
 
-def _own(call: Call, block: Block, architecture: str) -> Iterator[Call]:
+def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     op = call.op
     if isinstance(op, Attention) and architecture in WITHOUT_SDPA:
         yield Call(call.role, _as(WITHOUT_SDPA[architecture], op))
@@ -79,7 +82,7 @@ def _merged(role: str) -> str:
     return role.removesuffix("act") + "gate_up_proj"
 
 
-def _grown(block: Block) -> list[Call]:
+def _joined(block: Block) -> list[Call]:
     join = next((_as(KvJoin, c.op) for c in block.calls if isinstance(c.op, Composed)), None)
     if join is None:
         return [c for c in block.calls if not isinstance(c.op, KvAppend)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from chip.engines.hf import families as hf_families
+from chip.engines.hf import families
 from chip.ops.composed import Composed
 from chip.ops.moe_experts import MoeExperts
 from chip.ops.moe_experts_composed import MoeExpertsComposed
@@ -24,7 +24,7 @@ RUNS_AS = {
         (
             "linear", "layer_norm", "add", "gelu", "silu", "silu_mul", "softmax", "embedding", "kv_append", "sampling",
             "rms_norm_composed", "rope_composed", "rotary_table", "masked_attention", "moe_experts_composed",
-            "moe_router_composed", *hf_families.SPELLED,
+            "moe_router_composed", *families.DECOMPOSED,
         ),
         "torch",
     ),
@@ -35,10 +35,12 @@ RUNS_AS = {
 KERNELS = {"silu_mul": 2, "kv_append": 2}
 
 
-def spelled(program: Program, attention: Callable[[Op], Op], architecture: str) -> Program:
-    """The program with HF's spelling of norms, rotations and experts, the engine's of attention, the family's own."""
-    own = hf_families.own(program, architecture)
-    blocks = [Block(b.repeat, tuple(Call(c.role, _spelled(c.op, attention)) for c in b.calls)) for b in own.blocks]
+def decompose(program: Program, attention: Callable[[Op], Op], architecture: str) -> Program:
+    """As HF runs it: norms, rotations and experts decomposed, the engine's attention, the family's rewrites."""
+    rewritten = families.rewrite(program, architecture)
+    blocks = [
+        Block(b.repeat, tuple(Call(c.role, _decomposed(c.op, attention)) for c in b.calls)) for b in rewritten.blocks
+    ]
     rope = next((c.op for b in program.blocks for c in b.calls if isinstance(c.op, Rope)), None)
     if rope is not None:  # angles are computed once a step, after the embedding
         first, *rest = blocks
@@ -47,7 +49,7 @@ def spelled(program: Program, attention: Callable[[Op], Op], architecture: str) 
     return Program(tuple(blocks))
 
 
-def _spelled(op: Op, attention: Callable[[Op], Op]) -> Op:
+def _decomposed(op: Op, attention: Callable[[Op], Op]) -> Op:
     if isinstance(op, RmsNorm):
         return RmsNormComposed(op.rows, op.cols, op.dtype)
     if isinstance(op, Rope):

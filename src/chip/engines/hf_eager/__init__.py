@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 
 from chip.engines.calibration import FAMILIES, HF_ALONE, HF_POINTS, LLAMA, TWO_DEPTHS, all_at
 from chip.engines.context import PANELS, decode_contexts
-from chip.engines.hf import families as hf_families
-from chip.engines.hf import modules as hf_ops
+from chip.engines.hf import families, modules
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
 from chip.ops.attention import Attention
@@ -24,7 +23,7 @@ CAVEAT = (
     "hf-eager: decode with the flash backend; torch's default (cuDNN) also builds a plan for every new context length, "
     "tens of milliseconds each"
 )
-KERNELS = hf_ops.KERNELS
+KERNELS = modules.KERNELS
 OVERLAPS_STEPS = False  # each step ends with a token that the caller reads
 SDPA = ("cudnn", "flash")  # what a prefill attends with: torch's choice first
 CALIBRATION = all_at((LLAMA, *FAMILIES, *HF_ALONE), TWO_DEPTHS, HF_POINTS)
@@ -40,7 +39,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     sdpa = options.get("sdpa", "")
     if sdpa and sdpa not in SDPA:
         raise ChipError(f"--sdpa {sdpa[:40]}: {NAME} is predicted with {' or '.join(SDPA)}, no other")
-    return {**hf_ops.RUNS_AS, "attention": sdpa or SDPA[0]}
+    return {**modules.RUNS_AS, "attention": sdpa or SDPA[0]}
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
@@ -75,8 +74,8 @@ def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, window
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     if not decode:
-        return hf_ops.spelled(program, _whole, architecture)
-    return hf_families.grown(hf_ops.spelled(program, _growing, architecture))
+        return modules.decompose(program, _whole, architecture)
+    return families.with_growing_cache(modules.decompose(program, _growing, architecture))
 
 
 def _whole(op: Op) -> Op:

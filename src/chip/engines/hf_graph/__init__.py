@@ -12,7 +12,7 @@ from itertools import pairwise
 from chip.engines.calibration import HF_POINTS, CalibrationModel
 from chip.engines.context import PANELS
 from chip.engines.fuse import apply
-from chip.engines.hf import modules as hf_ops
+from chip.engines.hf import modules
 from chip.engines.hf_eager import STREAMS, WORKSPACE_BYTES
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
@@ -32,12 +32,12 @@ OVERLAPS_STEPS = False
 CALIBRATION = (CalibrationModel("tinyllama-1.1b", (2, 6), HF_POINTS),)
 CONTEXT_BYTES = 1.45e9  # driver, framework and kernels beside torch's pool: 1.38 to 1.46 GB in the recorded runs
 WORKSPACES = 3  # of cuBLAS: of the stream itself, of the warm-up and of the capture
-KERNELS = {**hf_ops.KERNELS, "kv_append": 5}  # three of them count positions
+KERNELS = {**modules.KERNELS, "kv_append": 5}  # three of them count positions
 SPARE_TOKENS = 64  # least room after the prompt
 
 
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
-    return {**hf_ops.RUNS_AS, "kv_roll": "torch"}
+    return {**modules.RUNS_AS, "kv_roll": "torch"}
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
@@ -77,7 +77,7 @@ def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, window
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    return hf_ops.spelled(apply(program, _sliding), _masked, architecture)
+    return modules.decompose(apply(program, _sliding), _masked, architecture)
 
 
 def _sliding(calls: list[Call]) -> list[Call]:

@@ -109,7 +109,7 @@ def run(
     residual: torch.Tensor,
     weight: torch.Tensor,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
-    plan: plans.Plan | None = None,
+    plan: plans.LaunchPlan | None = None,
     eps: float = EPS,
     overlap: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -37,7 +37,7 @@ BENCH = [
     )
 ]
 BLOCK, WARPS, STAGES = 64, 4, 3
-PER_UNIT = 3  # programs an SM holds at once: with heads of 128 each takes 70 KiB of its shared memory
+PER_SM = 3  # programs an SM holds at once: with heads of 128 each takes 70 KiB of its shared memory
 LEAST_BLOCKS = 4  # a stretch shorter than this is not worth its share of the second kernel
 
 
@@ -123,7 +123,7 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor | N
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     batch, heads, dim = q.shape
     kv_heads, length = k.shape[1], k.shape[2]
-    slots = PER_UNIT * rows.units(q.device.index or 0) if q.is_cuda else 4
+    slots = PER_SM * rows.sm_count(q.device.index or 0) if q.is_cuda else 4
     splits = splits_for(batch * kv_heads, length, slots)
     per_split = ceil_div(ceil_div(length, BLOCK), splits) * BLOCK
     splits = ceil_div(length, per_split)  # rounding up may have left the last with nothing

@@ -133,7 +133,7 @@ def run(
     weight: torch.Tensor,
     bias: torch.Tensor,
     out: torch.Tensor | None = None,
-    plan: plans.Plan | None = None,
+    plan: plans.LaunchPlan | None = None,
 ) -> torch.Tensor:
     if not usable(x):
         return native(x, weight, bias)

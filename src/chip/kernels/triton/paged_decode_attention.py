@@ -30,7 +30,7 @@ PAGE = 64  # tokens of a page in `inputs`
 LEAST_PAGE = 16  # the least that the tensor cores multiply
 MOST_BLOCK = 64  # keys a step
 WARPS, STAGES = 4, 3
-PER_UNIT = 2  # programs an SM is to have
+PER_SM = 2  # programs an SM is to have
 MOST_SPLITS = 64
 
 
@@ -118,9 +118,9 @@ def _join(
 
 
 @lru_cache
-def splits_for(pairs: int, pages: int, units: int) -> int:
+def splits_for(pairs: int, pages: int, sm_count: int) -> int:
     """Shares of each (sequence, key head): enough programs for the device, none without a page."""
-    return max(1, min(MOST_SPLITS, pages, -(-PER_UNIT * units // pairs)))
+    return max(1, min(MOST_SPLITS, pages, -(-PER_SM * sm_count // pairs)))
 
 
 class Scratch:
@@ -162,8 +162,8 @@ def run(
         raise ChipError("pages of keys and values must be laid out alike, a head's tokens one after another")
     group, pairs = heads // kv_heads, batch * kv_heads
     block = min(page, MOST_BLOCK)
-    units = rows.units(q.device.index or 0) if q.is_cuda else 4
-    splits = splits or splits_for(pairs, table.shape[1] * (page // block), units)
+    sm_count = rows.sm_count(q.device.index or 0) if q.is_cuda else 4
+    splits = splits or splits_for(pairs, table.shape[1] * (page // block), sm_count)
     count = pairs * group * splits
     floats, arrived = Scratch.of(q.device, count * (dim + 2), pairs)
     parts, tops, sums = floats, floats[count * dim :], floats[count * (dim + 1) :]

@@ -93,7 +93,7 @@ def run(
     x: torch.Tensor,
     weight: torch.Tensor,
     out: torch.Tensor | None = None,
-    plan: plans.Plan | None = None,
+    plan: plans.LaunchPlan | None = None,
     eps: float = EPS,
     overlap: bool = False,
 ) -> torch.Tensor:

@@ -19,7 +19,7 @@ from chip.ops.rope import Rope
 
 KIND = "rope"
 BENCH = [Rope(4096, 40, 128), Rope(16384, 40, 128), Rope(16384, 36, 64)]
-RULE = plans.Plan()
+RULE = plans.LaunchPlan()
 CANDIDATES = [
     replace(RULE, warps=warps, evict=evict, cache=cache)
     for warps in (1, 2, 4, 8)
@@ -101,7 +101,7 @@ def run(
     cos: torch.Tensor,
     sin: torch.Tensor,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
-    plan: plans.Plan | None = None,
+    plan: plans.LaunchPlan | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if not usable(q):
         return native(q, k, cos, sin)

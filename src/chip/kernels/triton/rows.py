@@ -17,19 +17,19 @@ from typing import Any
 
 import torch
 
-from chip.kernels.plans import Plan, power_of_two
+from chip.kernels.plans import LaunchPlan, power_of_two
 from chip.kernels.triton.language import jit, tl
 from chip.measure.build import normal
 from chip.ops.elementwise import Elementwise
 from chip.types import ChipError
 
 
-def choose(p: Plan, short: Any, held: Any, twice: Any) -> Any:
+def choose(p: LaunchPlan, short: Any, held: Any, twice: Any) -> Any:
     """The form of a kernel that a plan is for."""
     return short if not p.chunk else held if p.held else twice
 
 
-def launch(p: Plan, cols: int) -> dict[str, Any]:
+def launch(p: LaunchPlan, cols: int) -> dict[str, Any]:
     """What a plan says to the kernel and to the compiler."""
     sizes: dict[str, Any] = {"COLS": p.chunk or power_of_two(cols)}
     if not p.chunk:
@@ -116,15 +116,15 @@ def again(held, known):
 
 
 @lru_cache
-def units(index: int) -> int:
+def sm_count(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).multi_processor_count)
 
 
-def grid(p: Plan, rows: int, device: torch.device) -> tuple[int]:
+def grid(p: LaunchPlan, rows: int, device: torch.device) -> tuple[int]:
     blocks = -(-rows // p.rows)
     if not p.per_unit:
         return (blocks,)
-    return (min(blocks, p.per_unit * (units(device.index or 0) if device.type == "cuda" else 1)),)
+    return (min(blocks, p.per_unit * (sm_count(device.index or 0) if device.type == "cuda" else 1)),)
 
 
 def flat(x: torch.Tensor) -> torch.Tensor:

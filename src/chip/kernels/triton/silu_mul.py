@@ -14,7 +14,9 @@ from chip.ops.silu_mul import SiluMul
 
 KIND = "silu_mul"
 BENCH = [SiluMul(4096, 11008), SiluMul(4096, 14336), SiluMul(16384, 5632)]
-ONE_LOAD = plans.Plan(warps=4, chunk=1024, evict="")  # 16 bytes of each input a thread: 64 warps an SM hide the latency
+ONE_LOAD = plans.LaunchPlan(
+    warps=4, chunk=1024, evict=""
+)  # 16 bytes of each input a thread: 64 warps an SM hide the latency
 CANDIDATES = [
     ONE_LOAD,
     replace(ONE_LOAD, warps=8, chunk=2048),
@@ -47,7 +49,7 @@ def _silu_mul(
 
 
 def run(
-    gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None, plan: plans.Plan | None = None
+    gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None, plan: plans.LaunchPlan | None = None
 ) -> torch.Tensor:
     if not usable(gate):
         return native(gate, up)

@@ -83,8 +83,8 @@ def run(
     if m > MOST_TOKENS:
         raise ChipError(f"skinny_gemm takes up to {MOST_TOKENS} rows, not {m}")
     out = torch.empty((m, n), dtype=x.dtype, device=x.device) if out is None else out
-    units = rows.units(x.device.index or 0) if x.is_cuda else 4
-    tile = 16 if n < 64 * units else 32  # rows of W a program: two programs an SM, or more
+    sm_count = rows.sm_count(x.device.index or 0) if x.is_cuda else 4
+    tile = 16 if n < 64 * sm_count else 32  # rows of W a program: two programs an SM, or more
     _skinny[(-(-n // tile),)](
         x, w, x if bias is None else bias, out, m, n, k, x.stride(0), w.stride(0), out.stride(0), tile,
         max(16, power_of_two(m)), DEPTH, gated, bias is not None, overlap, STAGES if m <= 32 else STAGES - 1,

@@ -106,7 +106,7 @@ def _softmax_twice(x, out, rows, cols, x_step, out_step, COLS: tl.constexpr, BAC
             tl.store(out + row * out_step + col, y, mask=col < cols, eviction_policy="evict_first")
 
 
-def run(x: torch.Tensor, out: torch.Tensor | None = None, plan: plans.Plan | None = None) -> torch.Tensor:
+def run(x: torch.Tensor, out: torch.Tensor | None = None, plan: plans.LaunchPlan | None = None) -> torch.Tensor:
     if not usable(x):
         return native(x)
     out = torch.empty_like(x) if out is None else out

@@ -126,7 +126,7 @@ def repeat(x: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 def additive_mask(op: Composed, device: torch.device) -> torch.Tensor:
-    """HF's mask for attention that is spelled out: 0 where a query sees a key, the least number elsewhere."""
+    """HF's mask for decomposed attention: 0 where a query sees a key, the least number elsewhere."""
     dtype = torch_dtype(op.dtype)
     last = torch.arange(op.keys - op.q_len, op.keys, device=device)[:, None]
     hidden = torch.arange(op.keys, device=device)[None, :] > last

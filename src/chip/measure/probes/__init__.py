@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from chip.measure.bench import Bench, Case
+from chip.measure.bench import Bench, ProbeCase
 
 ORDER = (
     "idle",
@@ -23,7 +23,7 @@ ORDER = (
 )
 
 
-def plan(bench: Bench, only: tuple[str, ...] = ()) -> list[tuple[str, Case]]:
+def plan(bench: Bench, only: tuple[str, ...] = ()) -> list[tuple[str, ProbeCase]]:
     """Every case in order, keyed `probe/case`."""
     return [
         (f"{name}/{case.name}", case)

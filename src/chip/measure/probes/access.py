@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from chip.measure.bench import Bench, Case, ratio
+from chip.measure.bench import Bench, ProbeCase, ratio
 from chip.measure.journal import Outcome
-from chip.measure.timer import Samples
+from chip.measure.stopping import Samples
 from chip.measure.timing import Call, events, inner_for
 from chip.stats import median
 from chip.types import Ceiling, Curve
@@ -16,12 +16,12 @@ LINE_BYTES = 128
 PIECE_BYTES = 32  # one sector
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     seconds = 1 + bench.budget.rule.max_seconds + len(bench.budget.access_bytes) * bench.budget.trial.max_seconds
     return [
-        Case("memory_turnaround", ("memory_turnaround",), seconds, _turnaround),
-        Case("memory_strided", ("memory_strided",), seconds, _strided),
-        Case("memory_random", ("memory_random",), seconds, _random),
+        ProbeCase("memory_turnaround", ("memory_turnaround",), seconds, _turnaround),
+        ProbeCase("memory_strided", ("memory_strided",), seconds, _strided),
+        ProbeCase("memory_random", ("memory_random",), seconds, _random),
     ]
 
 

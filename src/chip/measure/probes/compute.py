@@ -9,10 +9,10 @@ from functools import partial
 
 import torch
 
-from chip.measure.bench import DTYPES, Bench, Case, Skip
+from chip.measure.bench import DTYPES, Bench, ProbeCase, Skip
 from chip.measure.device import Device
 from chip.measure.journal import Outcome
-from chip.measure.timer import Take
+from chip.measure.stopping import Take
 from chip.measure.timing import Call, events, inner_for
 from chip.stats import median
 
@@ -20,14 +20,14 @@ FORMATS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 FROM = {"tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9)}  # compute capability
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     b = bench.budget
     seconds = (
         len(b.gemm_sizes) * len(b.gemm_layouts) * b.trial.min_samples * (b.burst_gap_s + 3 * b.burst_s)
         + 0.7 * b.burst.max_seconds
     )
     return [
-        Case(f"matmul_{f}", (f"matmul_{f}",), seconds * has_format(bench.device, f), partial(_boost, dtype=f))
+        ProbeCase(f"matmul_{f}", (f"matmul_{f}",), seconds * has_format(bench.device, f), partial(_boost, dtype=f))
         for f in FORMATS
     ]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from chip.measure.bench import DTYPES, Bench, Case
+from chip.measure.bench import DTYPES, Bench, ProbeCase
 from chip.measure.journal import Outcome
 from chip.measure.timing import Call, cold_copies, graph, inner_for, rested
 from chip.ops.linear import Linear
@@ -23,15 +23,15 @@ ROWS = (1, 2048, 16, 333, 64, 8192, 1000, 256, 4096, 8, 512, 1777)
 
 
 @dataclass(frozen=True)
-class Share:
+class RooflineShare:
     op: Linear
     bound: str  # "compute" or "memory", by the ridge of the measured ceilings
     value: float
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     seconds = bench.budget.gemm_shapes * (0.1 + bench.budget.trial.max_seconds / 2) + 0.5
-    return [Case("gemm", ("tensor_utilisation", "gemm_memory"), seconds, _gemm)]
+    return [ProbeCase("gemm", ("tensor_utilisation", "gemm_memory"), seconds, _gemm)]
 
 
 def shapes(count: int, width: int, rows_scale: float) -> Iterator[tuple[int, int, int]]:
@@ -67,7 +67,7 @@ def _gemm(bench: Bench) -> Outcome:
         compute_s, memory_s = cost.flops / flops_per_s.value, cost.bytes / bytes_per_s.value
         spent_s = max(_time_s(bench, op, pool) - floor_s, 1e-9)
         bound = "compute" if compute_s >= memory_s else "memory"
-        shares.append(Share(op, bound, max(compute_s, memory_s) / spent_s))
+        shares.append(RooflineShare(op, bound, max(compute_s, memory_s) / spent_s))
     basis = {"compute": f"matmul_{dtype}", "memory": "hbm_read"}
     factors, curves, missing = {}, {}, {}
     for name, bound in (("tensor_utilisation", "compute"), ("gemm_memory", "memory")):
@@ -106,7 +106,7 @@ def spread(values: list[float], method: str) -> Ceiling:
     return Ceiling(median(values), quantile(values, 0.1), quantile(values, 0.9), "1", method, kept)
 
 
-def _by_intensity(shares: list[Share], basis: str) -> Curve:
+def _by_intensity(shares: list[RooflineShare], basis: str) -> Curve:
     points = sorted((s.op.cost().intensity, s.value, f"{s.op.m}x{s.op.n}x{s.op.k}") for s in shares)
     return Curve(
         "intensity",

@@ -8,17 +8,17 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from chip.measure.bench import Bench, Case, Skip
+from chip.measure.bench import Bench, ProbeCase, Skip
 from chip.measure.journal import Outcome
 from chip.measure.probes.launch import tiny
-from chip.measure.timer import Take
+from chip.measure.stopping import Take
 from chip.measure.timing import capture, enqueue, host
 
 INNER = 200  # operators handed over before the host looks at its clock again
 ALLOCATION_BYTES = 64 * 2**20
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     makers = {
         "dispatch": _dispatch,
         "dispatch_linear": _dispatch_linear,
@@ -30,7 +30,8 @@ def cases(bench: Bench) -> list[Case]:
     }
     seconds = 0.05 + bench.budget.rule.max_seconds / 8
     return [
-        Case(name, (f"host.{name}",), seconds, partial(_term, name=name, make=make)) for name, make in makers.items()
+        ProbeCase(name, (f"host.{name}",), seconds, partial(_term, name=name, make=make))
+        for name, make in makers.items()
     ]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from chip.measure.bench import Bench, Case, Skip
+from chip.measure.bench import Bench, ProbeCase, Skip
 from chip.measure.energy import NotAvailable
 from chip.measure.journal import Outcome
 from chip.types import Ceiling
 
 
-def cases(bench: Bench) -> list[Case]:
-    return [Case("idle_power", ("idle_power",), bench.budget.idle_s, _idle)]
+def cases(bench: Bench) -> list[ProbeCase]:
+    return [ProbeCase("idle_power", ("idle_power",), bench.budget.idle_s, _idle)]
 
 
 def _idle(bench: Bench) -> Outcome:

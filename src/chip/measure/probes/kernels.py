@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from chip.measure.bench import DTYPES, Bench, Case
+from chip.measure.bench import DTYPES, Bench, ProbeCase
 from chip.measure.journal import Outcome
 from chip.measure.probes.gemm import spread
 from chip.measure.timing import Call, cold_copies, graph, inner_for
@@ -36,9 +36,9 @@ KERNELS: tuple[tuple[type[Elementwise], Make], ...] = (
 )
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     seconds = len(KERNELS) * len(bench.budget.kernel_rows) * (0.05 + bench.budget.trial.max_seconds / 2) + 0.5
-    return [Case("memory_kernel", ("memory_kernel",), seconds, _kernels)]
+    return [ProbeCase("memory_kernel", ("memory_kernel",), seconds, _kernels)]
 
 
 def _kernels(bench: Bench) -> Outcome:

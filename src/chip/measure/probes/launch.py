@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from chip.measure.bench import Bench, Case, Skip
+from chip.measure.bench import Bench, ProbeCase, Skip
 from chip.measure.journal import Outcome
 from chip.measure.timing import Call, capture, events, graph
 from chip.types import Ceiling
@@ -18,13 +18,13 @@ IN_GRAPH = 2000
 GRAPHS = 50
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     seconds = 0.1 + bench.budget.rule.max_seconds / 4
     in_graphs = seconds * (bench.device.kind == "cuda")
     return [
-        Case("launch_stream", ("launch_stream",), seconds, _stream),
-        Case("launch_graph", ("launch_graph",), in_graphs, _graph),
-        Case("launch_replay", ("launch_replay",), in_graphs, _replay),
+        ProbeCase("launch_stream", ("launch_stream",), seconds, _stream),
+        ProbeCase("launch_graph", ("launch_graph",), in_graphs, _graph),
+        ProbeCase("launch_replay", ("launch_replay",), in_graphs, _replay),
     ]
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from chip.measure.bench import Bench, Case
+from chip.measure.bench import Bench, ProbeCase
 from chip.measure.journal import Outcome
 from chip.measure.timing import Call
 from chip.measure.triton_read import reader
@@ -17,7 +17,7 @@ Variants = dict[str, Call]
 WRITE_BLOCK_BYTES = 4 * 2**20
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     seconds = bench.budget.warm_s + 1 + 1.2 * bench.budget.rule.max_seconds
     makers: dict[str, tuple[int, Callable[[Bench, int], Variants]]] = {
         "hbm_copy": (2, _copy),
@@ -28,7 +28,7 @@ def cases(bench: Bench) -> list[Case]:
         "hbm_mix_3to1": (4, _three_to_one),
     }
     return [
-        Case(name, (name,), seconds, partial(_stream, name=name, buffers=count, variants=make))
+        ProbeCase(name, (name,), seconds, partial(_stream, name=name, buffers=count, variants=make))
         for name, (count, make) in makers.items()
     ]
 

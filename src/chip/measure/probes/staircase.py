@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from chip.measure import limits
-from chip.measure.bench import Bench, Case, Skip
-from chip.measure.fits import fit_staircase
+from chip.measure.bench import Bench, ProbeCase, Skip
+from chip.measure.curve_shapes import fit_staircase
 from chip.measure.journal import Outcome
 from chip.measure.timing import graph, inner_for, rested
 from chip.stats import median
@@ -18,11 +18,11 @@ DEPTH = 4096
 WAVES = 5  # of 128 x 128 tiles, one a unit
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     step = max(1, bench.budget.staircase_step)
-    points = WAVES * bench.device.units / ROWS / step
+    points = WAVES * bench.device.sm_count / ROWS / step
     seconds = points * (0.03 + bench.budget.trial.max_seconds / 3) if bench.device.kind == "cuda" else 0.0
-    return [Case("sm_staircase", ("sm_staircase",), seconds, _staircase)]
+    return [ProbeCase("sm_staircase", ("sm_staircase",), seconds, _staircase)]
 
 
 def _staircase(bench: Bench) -> Outcome:
@@ -30,12 +30,12 @@ def _staircase(bench: Bench) -> Outcome:
     if device.kind == "cpu":
         raise Skip("a CPU runs no waves of tiles")
     clock_hz = device.clock_hz() or device.boost_hz
-    ideal = limits.flop_limit(device.compute_capability, "bf16", device.units, device.boost_hz)
-    basis = f"{device.units} units x FLOP a clock x the boost clock"
+    ideal = limits.flop_limit(device.compute_capability, "bf16", device.sm_count, device.boost_hz)
+    basis = f"{device.sm_count} {device.sm_word} x FLOP a clock x the boost clock"
     if ideal is None:
         ideal, basis = bench.need("matmul_bf16").value, "matmul_bf16: the architecture's rate is not known"
     tiles, times = _times(bench)
-    fit = fit_staircase(tiles, times, range(device.units // 2, 4 * device.units + 1))
+    fit = fit_staircase(tiles, times, range(device.sm_count // 2, 4 * device.sm_count + 1))
     if fit.low <= 0:
         raise Skip("no staircase in the times: a further wave takes no longer")
     per_wave = fit.tiles_per_wave * 2 * TILE * TILE * DEPTH
@@ -61,7 +61,7 @@ def _staircase(bench: Bench) -> Outcome:
 def _times(bench: Bench) -> tuple[list[int], list[float]]:
     device = bench.device
     x = bench.normal((ROWS * TILE, DEPTH), torch.bfloat16)
-    last = WAVES * device.units // ROWS
+    last = WAVES * device.sm_count // ROWS
     weights = bench.normal((last * TILE, DEPTH), torch.bfloat16)
     tiles, times = [], []
     for columns in range(1, last + 1, bench.budget.staircase_step):

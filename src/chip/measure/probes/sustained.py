@@ -8,12 +8,12 @@ from functools import partial
 
 import torch
 
-from chip.measure.bench import Bench, Case, ceiling
+from chip.measure.bench import Bench, ProbeCase, ceiling
 from chip.measure.device import Sensors
-from chip.measure.energy import Energy, NotAvailable
+from chip.measure.energy import EnergyReading, NotAvailable
 from chip.measure.journal import Outcome
 from chip.measure.probes.compute import FORMATS, arithmetic, fits_memory, has_format, product, require_format
-from chip.measure.timer import Samples, flags_of
+from chip.measure.stopping import Samples, flags_of
 from chip.measure.timing import Call, inner_for, unbroken
 from chip.measure.triton_read import reader
 from chip.stats import median
@@ -31,13 +31,13 @@ class Load:
     samples: Samples
     watts: tuple[float, ...]
     celsius: float | None
-    energy: Energy | NotAvailable
+    energy: EnergyReading | NotAvailable
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     seconds = bench.budget.settle_s + bench.budget.tail_s + 0.3
     products = [
-        Case(
+        ProbeCase(
             f"matmul_{f}_settled",
             (f"matmul_{f}_settled", f"joules_per_flop_{f}"),
             seconds * has_format(bench.device, f),
@@ -46,7 +46,7 @@ def cases(bench: Bench) -> list[Case]:
         for f in FORMATS
     ]
     streams = [
-        Case(way, (f"joules_per_byte_{way}", f"hbm_{way}_settled"), seconds, partial(_stream, way=way))
+        ProbeCase(way, (f"joules_per_byte_{way}", f"hbm_{way}_settled"), seconds, partial(_stream, way=way))
         for way in ("copy", "read")
     ]
     return [*products, *streams]

@@ -6,15 +6,15 @@ from functools import partial
 
 import torch
 
-from chip.measure.bench import Bench, Case, Skip
+from chip.measure.bench import Bench, ProbeCase, Skip
 from chip.measure.journal import Outcome
 from chip.measure.timing import events, host
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     seconds = 0.7 * bench.budget.rule.max_seconds * (bench.device.kind == "cuda")
     return [
-        Case(f"{way}_{kind}", (f"{way}_{kind}",), seconds, partial(_copy, way=way, kind=kind))
+        ProbeCase(f"{way}_{kind}", (f"{way}_{kind}",), seconds, partial(_copy, way=way, kind=kind))
         for way in ("h2d", "d2h")
         for kind in ("pinned", "pageable")
     ]

@@ -6,10 +6,10 @@ import math
 
 import torch
 
-from chip.measure.bench import Bench, Case
-from chip.measure.fits import find_knee
+from chip.measure.bench import Bench, ProbeCase
+from chip.measure.curve_shapes import find_knee
 from chip.measure.journal import Outcome
-from chip.measure.timer import Samples, StopRule
+from chip.measure.stopping import Samples, StopRule
 from chip.measure.timing import events, graph, inner_for
 from chip.measure.triton_read import BLOCK, reader
 from chip.stats import median
@@ -18,9 +18,9 @@ from chip.types import Ceiling, Curve
 LOOP_BYTES = 2 * 2**30  # what one sample reads at least: half a millisecond at 4 TB/s
 
 
-def cases(bench: Bench) -> list[Case]:
+def cases(bench: Bench) -> list[ProbeCase]:
     b = bench.budget
-    return [Case("read", ("l2_read", "l2_knee"), len(sizes(bench)) * (b.trial.max_seconds / 2 + 0.02) + 1, _curve)]
+    return [ProbeCase("read", ("l2_read", "l2_knee"), len(sizes(bench)) * (b.trial.max_seconds / 2 + 0.02) + 1, _curve)]
 
 
 def sizes(bench: Bench) -> list[int]:

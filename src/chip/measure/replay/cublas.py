@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from chip.measure.replay.cudart import loaded
-from chip.replay.gemm import Gemm, Matrix
+from chip.replay.gemm import Gemm, GemmOperand
 from chip.types import ChipError
 
 TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType
@@ -74,7 +74,7 @@ def product(gemm: Gemm, tensors: Sequence[torch.Tensor | None], into: torch.Tens
     return _lt_call(gemm, tensors, into) if gemm.epilogue else _ex_call(gemm, tensors, into)
 
 
-def _address(tensors: Sequence[torch.Tensor | None], matrix: Matrix) -> int:
+def _address(tensors: Sequence[torch.Tensor | None], matrix: GemmOperand) -> int:
     held = tensors[matrix.tensor] if matrix.tensor is not None else None
     if held is None:
         raise ChipError("an operand of the product was not recorded")
@@ -90,7 +90,7 @@ def _ex_call(gemm: Gemm, tensors: Sequence[torch.Tensor | None], into: torch.Ten
     a, b, c = _address(tensors, gemm.a), _address(tensors, gemm.b), into.data_ptr()
     shape = [handle, c_int(gemm.a.transposed), c_int(gemm.b.transposed), *map(c_int, (gemm.m, gemm.n, gemm.k))]
 
-    def operand(address: int, m: Matrix) -> list[Any]:
+    def operand(address: int, m: GemmOperand) -> list[Any]:
         strided = [c_int64(m.batch_stride)] if gemm.batch > 1 else []
         return [c_void_p(address), kind, c_int(m.ld), *strided]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from chip import artifact, codec, output
 from chip.measure.progress import Progress
-from chip.measure.replay.unit import Settings
+from chip.measure.replay.unit import ReplaySettings
 from chip.replay.results import Placed, Replayed, Sequenced
 from chip.replay.sequence import Sequence as Step
 from chip.replay.signatures import Unit
@@ -25,11 +25,11 @@ from chip.types import ChipError
 
 START_S = 180.0  # for importing torch and opening the device
 SEQUENCE_S = 120.0  # for the sequence
-TOGETHER = 8  # units in a request
+UNITS_PER_REQUEST = 8  # units in a request
 SCHEMA = "chip.replay_journal/2"
 
 
-class Worker:
+class ReplayWorker:
     """A worker process and its answers."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
@@ -80,27 +80,27 @@ class Worker:
         self.log.close()
 
 
-class Pool:
+class WorkerPool:
     """The worker of the day: started ahead if one likes, anew when it was lost. A spare one waits for work that must
     not be done where the profiler was used."""
 
     def __init__(self, command: Sequence[str], log: Path, spare: bool = False) -> None:
         self.command, self.log = command, log
-        self.worker: Worker | None = None
-        self.spare: Worker | None = None
+        self.worker: ReplayWorker | None = None
+        self.spare: ReplayWorker | None = None
         self.wants_spare = spare
-        self.ready: set[Worker] = set()
+        self.ready: set[ReplayWorker] = set()
 
-    def start(self) -> Worker:
+    def start(self) -> ReplayWorker:
         """Without waiting for it: importing torch and opening the device takes seconds."""
         if self.worker is None:
             self.log.parent.mkdir(parents=True, exist_ok=True)
-            self.worker = Worker(self.command, self.log)
+            self.worker = ReplayWorker(self.command, self.log)
             if self.wants_spare:
-                self.spare, self.wants_spare = Worker(self.command, self.log), False
+                self.spare, self.wants_spare = ReplayWorker(self.command, self.log), False
         return self.worker
 
-    def wait(self) -> Worker:
+    def wait(self) -> ReplayWorker:
         """The worker, when it can work. The spare is waited for too: its start would disturb what is timed."""
         if self.worker is not None and self.worker in self.ready and self.worker.ended:
             self.worker = None
@@ -148,7 +148,7 @@ def begun(path: Path, wanted: dict[str, Any]) -> bool:
     return bool(lines)
 
 
-class Journal:
+class ReplayJournal:
     """What was found so far; `header` is what must be the same to go on with it."""
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
@@ -175,13 +175,13 @@ class Journal:
 
 
 def replay_units(
-    units: Sequence[Unit], pool: Pool, journal: Journal, settings: Settings, limit_s: float
+    units: Sequence[Unit], pool: WorkerPool, journal: ReplayJournal, settings: ReplaySettings, limit_s: float
 ) -> tuple[Replayed, ...]:
     """Results of every unit, those that are in the journal already from there."""
     todo = [u for u in units if u.key not in journal.units]
     with Progress(len(todo), "replay") as progress:
-        for i in range(0, len(todo), TOGETHER):
-            some = todo[i : i + TOGETHER]
+        for i in range(0, len(todo), UNITS_PER_REQUEST):
+            some = todo[i : i + UNITS_PER_REQUEST]
             for unit in some:
                 called = unit.operator.name if unit.operator else unit.members[0].kernel.name
                 progress.step(f"tier {unit.tier} {called}")
@@ -191,7 +191,7 @@ def replay_units(
     return tuple(r for unit in units for r in journal.units[unit.key])
 
 
-def _ask(units: Sequence[Unit], pool: Pool, settings: Settings, limit_s: float) -> list[Any]:
+def _ask(units: Sequence[Unit], pool: WorkerPool, settings: ReplaySettings, limit_s: float) -> list[Any]:
     """Of each unit the worker's answer, or why there is none."""
     request = {"settings": codec.to_json(settings), "units": codec.to_json(list(units))}
     answer = pool.ask(request, limit_s + 3 * settings.energy_s * len(units))
@@ -206,7 +206,7 @@ def _results(unit: Unit, found: Any) -> list[Replayed]:
     return codec.from_json(list[Replayed], found, "worker")
 
 
-def replay_sequence(step: Step, pool: Pool, journal: Journal) -> tuple[Sequenced, dict[str, Placed]] | str:
+def replay_sequence(step: Step, pool: WorkerPool, journal: ReplayJournal) -> tuple[Sequenced, dict[str, Placed]] | str:
     """The whole and each kernel in its places, or why not."""
     if journal.sequence is None:
         print("replay: all of them in the model's order", file=sys.stderr)

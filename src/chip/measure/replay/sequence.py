@@ -23,7 +23,7 @@ from chip.measure.replay.arguments import PITCH, Buffers, Draw, memories, writte
 from chip.replay import gemm, owners
 from chip.replay.chrome import DeviceEvent
 from chip.replay.results import Placed, Sequenced
-from chip.replay.sequence import Call, Sequence
+from chip.replay.sequence import RecordedCall, Sequence
 from chip.stats import median
 from chip.traces import Place, TensorArg
 
@@ -35,7 +35,7 @@ def replay_sequence(sequence: Sequence, device: Device) -> tuple[Sequenced, dict
     gc.collect()
     device.empty_cache()
     with torch.inference_mode():
-        step = Step(sequence, device)
+        step = ReplayStep(sequence, device)
         graph = timing.capture(device, [step.run], 1, step.restore)
         whole = graph_timing(graph.replay, step.restore, device)  # first, as in a capture: the device is as warm
         looked = passes([Looked(graph.replay, PASSES, step.restore)], device)[0]
@@ -60,7 +60,7 @@ def places(sequence: Sequence, looked: list[list[DeviceEvent]]) -> dict[str, Pla
     return {key: Placed(median(each), sum(each) / len(each)) for key, each in by_key.items()}
 
 
-class Step:
+class ReplayStep:
     """The calls, and the memories that no call makes. A graph of `run` needs this object to live."""
 
     def __init__(self, sequence: Sequence, device: Device) -> None:
@@ -90,7 +90,7 @@ class Step:
             for memory in drop:
                 made.pop(memory, None)
 
-    def _call(self, call: Call, made: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+    def _call(self, call: RecordedCall, made: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """What it makes."""
         operator = self.sequence.operators[call.operator]
         held = {m: [self._bytes(call.inputs[m], size, like, made)] for m, (size, like) in memories(operator).items()}
@@ -128,7 +128,7 @@ def _given(sequence: Sequence) -> dict[int, tuple[int, TensorArg]]:
     return found
 
 
-def _drops(calls: tuple[Call, ...]) -> list[list[int]]:
+def _drops(calls: tuple[RecordedCall, ...]) -> list[list[int]]:
     """After each call, the memories that no later one uses."""
     last = {m: i for i, call in enumerate(calls) for m in (*call.outputs, *(p.memory for p in call.inputs))}
     drops: list[list[int]] = [[] for _ in calls]

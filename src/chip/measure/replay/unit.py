@@ -22,7 +22,7 @@ from chip.measure.profile import reason_of
 from chip.measure.replay import direct
 from chip.measure.replay.arguments import rotating
 from chip.measure.replay.joules import with_joules
-from chip.measure.timer import StopRule, collect, collect_interleaved
+from chip.measure.stopping import StopRule, collect, collect_interleaved
 from chip.replay.chrome import DeviceEvent
 from chip.replay.results import NO_GRAPH, Replayed
 from chip.replay.rotation import COLD_FACTOR, Rotation, rotation
@@ -46,7 +46,7 @@ Looks = Sequence[Sequence[DeviceEvent]]  # all kernels of a round, round by roun
 
 
 @dataclass(frozen=True)
-class Settings:
+class ReplaySettings:
     rule: str = "producer"
     warmup: int = 10  # calls of a round that are not counted
     runs: int = 100  # samples of each kernel
@@ -88,13 +88,13 @@ class _Periods:
         )
 
 
-def replay_units(units: Sequence[Unit], device: Device, settings: Settings) -> list[list[Replayed] | str]:
+def replay_units(units: Sequence[Unit], device: Device, settings: ReplaySettings) -> list[list[Replayed] | str]:
     """The members of each unit, timed, or why not. One session of the profiler looks at all: it takes longer to start
     than most units run."""
     gc.collect()
     device.empty_cache()  # what others left
     with torch.inference_mode():
-        benches = [_attempt(_Bench, unit, device, settings) for unit in units]
+        benches = [_attempt(_UnitBench, unit, device, settings) for unit in units]
         if device.kind == "cpu":
             return [b if isinstance(b, str) else _attempt(b.on_cpu) for b in benches]
         looks = [[] if isinstance(b, str) else b.looks for b in benches]
@@ -111,8 +111,8 @@ def _attempt(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | str
         return str(e) if isinstance(e, ChipError) else reason_of(e)
 
 
-class _Bench:
-    def __init__(self, unit: Unit, device: Device, settings: Settings) -> None:
+class _UnitBench:
+    def __init__(self, unit: Unit, device: Device, settings: ReplaySettings) -> None:
         self.unit, self.device, self.settings = unit, device, settings
         self.operator = unit.operator or direct.stand_in(unit)
         wanted = settings.warmup + settings.runs

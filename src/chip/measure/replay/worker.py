@@ -14,7 +14,7 @@ from chip import codec
 from chip.measure.device import open_device
 from chip.measure.profile import reason_of
 from chip.measure.replay.sequence import replay_sequence
-from chip.measure.replay.unit import Settings, replay_units
+from chip.measure.replay.unit import ReplaySettings, replay_units
 from chip.replay.sequence import Sequence
 from chip.replay.signatures import Unit
 from chip.types import ChipError
@@ -31,7 +31,7 @@ def main() -> None:
         if "sequence" in request:
             whole, places = replay_sequence(codec.from_json(Sequence, request["sequence"], "sequence"), device)
             return {"sequence": codec.to_json(whole), "places": codec.to_json(places)}
-        settings = codec.from_json(Settings, request["settings"], "settings")
+        settings = codec.from_json(ReplaySettings, request["settings"], "settings")
         units = codec.from_json(list[Unit], request["units"], "units")
         return {"units": codec.to_json(replay_units(units, device, settings))}
 

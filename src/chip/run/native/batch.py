@@ -9,7 +9,7 @@ import torch
 
 from chip.kernels.triton.prefill_attention import tiles_of
 from chip.run.native.pages import SPARE
-from chip.run.native.scheduler import Share
+from chip.run.native.scheduler import StepShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Batch:
     last: torch.Tensor | None = None  # rows whose logits are wanted; None: all
 
 
-def build(shares: Sequence[Share], page_tokens: int, device: torch.device) -> Batch:
+def build(shares: Sequence[StepShare], page_tokens: int, device: torch.device) -> Batch:
     ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []

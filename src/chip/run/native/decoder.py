@@ -9,10 +9,10 @@ from chip.run.native.batch import Batch
 from chip.run.native.launches import Launches
 from chip.run.native.pages import KvCache
 from chip.run.native.spec import DecoderSpec
-from chip.run.native.weights import Layer, Weights
+from chip.run.native.weights import LayerWeights, Weights
 
 
-class Decoder:
+class NativeDecoder:
     def __init__(self, spec: DecoderSpec, weights: Weights, cache: KvCache, launches: Launches) -> None:
         self.spec, self.weights, self.cache, self.launches = spec, weights, cache, launches
 
@@ -34,7 +34,7 @@ class Decoder:
         _, x = run.add_rms_norm(y, residual, self.weights.norm)
         return run.linear(x, self.weights.head, None)
 
-    def _attention(self, i: int, layer: Layer, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def _attention(self, i: int, layer: LayerWeights, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         run, w = self.launches, self.weights
         keys, values = self.cache.keys[i], self.cache.values[i]
         qkv = run.linear(x, layer.qkv, layer.qkv_bias)

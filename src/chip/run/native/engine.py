@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from chip.run.native import batch, sampler, spec, weights
-from chip.run.native.decoder import Decoder
+from chip.run.native.decoder import NativeDecoder
 from chip.run.native.graphs import DecodeGraphs
 from chip.run.native.launches import Launches
 from chip.run.native.pages import PAGE_TOKENS, Allocator, KvCache
-from chip.run.native.requests import Request
-from chip.run.native.scheduler import Scheduler, Share
+from chip.run.native.requests import NativeRequest
+from chip.run.native.scheduler import Scheduler, StepShare
 from chip.types import ChipError
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -29,7 +29,7 @@ def default_kernels(device_kind: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class NativeSettings:
     kernels: str = "chip"
     dtype: str = "bf16"
     device: str = "cuda:0"
@@ -43,12 +43,12 @@ class Settings:
     overlap: bool = True  # see Launches
 
 
-class Engine:
+class NativeEngine:
     def __init__(
         self,
         config: Mapping[str, Any],
         where: str,
-        settings: Settings,
+        settings: NativeSettings,
         folder: Path | None = None,
         loaded: weights.Weights | None = None,
     ) -> None:
@@ -86,7 +86,7 @@ class Engine:
             ) from None
         self.allocator = Allocator(pages, settings.page_tokens)
         self.scheduler = Scheduler(self.allocator, context, settings.max_rows, settings.max_step_tokens)
-        self.decoder = Decoder(self.spec, self.weights, cache, launches)
+        self.decoder = NativeDecoder(self.spec, self.weights, cache, launches)
         on_gpu = self.device.type == "cuda"
         self.graphs = (
             DecodeGraphs(self.decoder, self.allocator.pages_for(context)) if on_gpu and settings.graphs else None
@@ -112,13 +112,13 @@ class Engine:
     def launches(self) -> Launches:
         return self.decoder.launches
 
-    def add(self, request: Request) -> None:
+    def add(self, request: NativeRequest) -> None:
         for token in request.prompt:
             if not 0 <= token < self.spec.vocab:
                 raise ChipError(f"{request.name}: token {token} is not in the vocabulary of {self.spec.vocab}")
         self.scheduler.add(request)
 
-    def step(self) -> list[Request]:
+    def step(self) -> list[NativeRequest]:
         """One step of whatever is due; the requests that it finished."""
         shares = self.scheduler.next_step()
         if not shares:
@@ -140,14 +140,14 @@ class Engine:
             self.scheduler.finish(request)
         return finished
 
-    def run(self, requests: Iterable[Request] = ()) -> None:
+    def run(self, requests: Iterable[NativeRequest] = ()) -> None:
         """Until every request is finished."""
         for request in requests:
             self.add(request)
         while not self.scheduler.idle:
             self.step()
 
-    def _tokens(self, shares: list[Share]) -> list[int]:
+    def _tokens(self, shares: list[StepShare]) -> list[int]:
         """The next token of each share that samples one."""
         sampled = [s.request for s in shares if s.samples]
         if self.graphs and len(sampled) == len(shares) and all(s.new == 1 for s in shares):

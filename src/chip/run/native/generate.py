@@ -13,13 +13,13 @@ from chip import artifact
 from chip.measure.device import default_device, open_device
 from chip.run import text
 from chip.run.model import locate
-from chip.run.native.engine import Engine, Settings, default_kernels
-from chip.run.native.requests import GREEDY, Request, Sampling
+from chip.run.native.engine import NativeEngine, NativeSettings, default_kernels
+from chip.run.native.requests import GREEDY, NativeRequest, SamplingParams
 from chip.run.native.stream import TextStream
 from chip.types import ChipError
 
 SCHEMA = "chip.generate/1"
-SAMPLING = {f.name: type(f.default) for f in fields(Sampling)}
+SAMPLING = {f.name: type(f.default) for f in fields(SamplingParams)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Wish:
     prompt: str = ""
     tokens: tuple[int, ...] = ()
     system: str = ""
-    sampling: Sampling = GREEDY
+    sampling: SamplingParams = GREEDY
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Completion:
     name: str
     status: str  # "ok", "failed", "unfinished"
     prompt_tokens: int
@@ -52,29 +52,31 @@ class Answer:
 
 class Generation:
     def __init__(
-        self, model: str, weights: str, wishes: list[Wish], settings: Settings, raw: bool, trust: bool
+        self, model: str, weights: str, wishes: list[Wish], settings: NativeSettings, raw: bool, trust: bool
     ) -> None:
         path, self.title, self.folder = locate(model, weights)
         self.tokenizer = (
             text.open_tokenizer(self.folder, trust) if self.folder and _has_tokenizer(self.folder) else None
         )
-        self.answers: list[Answer] = []
-        self.requests: list[Request] = []
+        self.answers: list[Completion] = []
+        self.requests: list[NativeRequest] = []
         self.streams: dict[str, TextStream] = {}
         for wish in wishes:
             self._prepare(wish, raw)
         self.count = len(wishes)
         wanted = max((len(r.prompt) + r.sampling.max_tokens for r in self.requests), default=1)
-        self.engine = Engine(artifact.read_json(path), str(path), replace(settings, max_context=wanted), self.folder)
+        self.engine = NativeEngine(
+            artifact.read_json(path), str(path), replace(settings, max_context=wanted), self.folder
+        )
 
     @classmethod
     def from_options(cls, o: Namespace) -> Generation:
-        sampling = Sampling(o.max_tokens, o.temperature, o.top_k, o.top_p, o.seed, o.ignore_eos)
+        sampling = SamplingParams(o.max_tokens, o.temperature, o.top_k, o.top_p, o.seed, o.ignore_eos)
         sampling.check("options")
         given = Wish("prompt", o.prompt_text, system=o.system, sampling=sampling)
         wishes = read_wishes(o.requests, given) if o.requests else [given]
         device = open_device(o.device or default_device())
-        settings = Settings(
+        settings = NativeSettings(
             kernels=o.kernels or default_kernels(device.kind),
             dtype=o.dtype or ("fp32" if device.kind == "cpu" else "bf16"),
             device=device.name,
@@ -93,7 +95,7 @@ class Generation:
                 raise ChipError(f"{wish.name}: {self.title} comes without a tokenizer; give the request as tokens")
             assert self.folder is not None
             tokens = text.encode(self.folder, wish.prompt, wish.system, raw, tokenizer=self.tokenizer)
-        self.requests.append(Request(wish.name, tokens, wish.sampling))
+        self.requests.append(NativeRequest(wish.name, tokens, wish.sampling))
         if self.tokenizer is not None:
             self.streams[wish.name] = TextStream(self.tokenizer)
 
@@ -105,14 +107,14 @@ class Generation:
                 found.setdefault((row["by"], row["why"]), []).append(row["launch"])
         return [{"launches": ", ".join(names), "by": by, "why": why} for (by, why), names in found.items()]
 
-    def run(self, on_piece: Callable[[str], None] | None, on_answer: Callable[[Answer], object]) -> None:
+    def run(self, on_piece: Callable[[str], None] | None, on_answer: Callable[[Completion], object]) -> None:
         """Until all are finished. Whatever ends it, `answers` has every request, and the finished ones were told."""
         for request in self.requests:
             try:
                 request.on_token = self._heard(on_piece)
                 self.engine.add(request)
             except ChipError as e:
-                self._keep(Answer(request.name, "failed", len(request.prompt), reason=str(e)), on_answer)
+                self._keep(Completion(request.name, "failed", len(request.prompt), reason=str(e)), on_answer)
         try:
             while not self.engine.scheduler.idle:
                 for request in self.engine.step():
@@ -123,22 +125,24 @@ class Generation:
             told = {a.name for a in self.answers}
             self.answers += [self._answer(r, "unfinished") for r in self.requests if r.name not in told]
 
-    def _heard(self, on_piece: Callable[[str], None] | None) -> Callable[[Request, int], None] | None:
-        def heard(request: Request, token: int) -> None:
+    def _heard(self, on_piece: Callable[[str], None] | None) -> Callable[[NativeRequest, int], None] | None:
+        def heard(request: NativeRequest, token: int) -> None:
             if request.name in self.streams and on_piece:
                 on_piece(self.streams[request.name].add(token))
 
         return heard if on_piece else None
 
-    def _keep(self, answer: Answer, on_answer: Callable[[Answer], object]) -> None:
+    def _keep(self, answer: Completion, on_answer: Callable[[Completion], object]) -> None:
         self.answers.append(answer)
         on_answer(answer)
 
-    def _answer(self, r: Request, status: str) -> Answer:
+    def _answer(self, r: NativeRequest, status: str) -> Completion:
         said = self.tokenizer.decode(r.output, skip_special_tokens=True) if self.tokenizer is not None else ""
         first = r.token_s[0] - r.added_s if r.token_s else 0.0
         further = (r.token_s[-1] - r.token_s[0]) / (len(r.token_s) - 1) if len(r.token_s) > 1 else 0.0
-        return Answer(r.name, status, len(r.prompt), tuple(r.output), said, r.finish, "", first, further, r.preempted)
+        return Completion(
+            r.name, status, len(r.prompt), tuple(r.output), said, r.finish, "", first, further, r.preempted
+        )
 
     def document(self, interrupted: bool) -> dict[str, Any]:
         e = self.engine

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 
 from chip.run.native.batch import Batch, padded, upload
-from chip.run.native.decoder import Decoder
-from chip.run.native.requests import Request
+from chip.run.native.decoder import NativeDecoder
+from chip.run.native.requests import NativeRequest
 
 WARM_CALLS = 2  # before a capture: compiles, builds and lets cuBLAS take its workspace
 SMALL = (1, 2, 4)
@@ -28,7 +28,7 @@ def size_for(rows: int) -> int:
 class Captured:
     """The step of one batch size, with the tensors it reads and writes."""
 
-    def __init__(self, decoder: Decoder, size: int, width: int) -> None:
+    def __init__(self, decoder: NativeDecoder, size: int, width: int) -> None:
         device = decoder.cache.keys.device
         self.page_tokens = decoder.cache.page_tokens
         self.ids, self.positions, self.lengths, self.active = (
@@ -67,7 +67,7 @@ class Captured:
         self.lengths.add_(self.active)
         return tokens, logits
 
-    def load(self, requests: Sequence[Request]) -> None:
+    def load(self, requests: Sequence[NativeRequest]) -> None:
         rows, (size, width) = len(requests), self.table.shape
         spare = size - rows
         packed = upload(
@@ -85,12 +85,15 @@ class Captured:
 
 
 class DecodeGraphs:
-    def __init__(self, decoder: Decoder, max_pages: int) -> None:
+    def __init__(self, decoder: NativeDecoder, max_pages: int) -> None:
         self.decoder, self.max_pages = decoder, max_pages
         self.captured: dict[int, Captured] = {}
         self._pool: object | None = None
         self._side: torch.cuda.Stream | None = None  # one for all, since cuBLAS keeps a workspace for each
-        self._loaded: tuple[int, list[tuple[Request, int, int]]] = (0, [])  # size; request, computed, pages of each
+        self._loaded: tuple[int, list[tuple[NativeRequest, int, int]]] = (
+            0,
+            [],
+        )  # size; request, computed, pages of each
 
     def ready(self, rows: int) -> Captured:
         """The graph that serves so many rows, captured on first use."""
@@ -102,7 +105,7 @@ class DecodeGraphs:
             self.captured[size] = made
         return self.captured[size]
 
-    def logits(self, requests: Sequence[Request]) -> tuple[torch.Tensor, torch.Tensor]:
+    def logits(self, requests: Sequence[NativeRequest]) -> tuple[torch.Tensor, torch.Tensor]:
         """(likeliest tokens, logits), a row for each request; the cache grows by a token each."""
         graph = self.ready(len(requests))
         now = [(r, r.computed, len(r.table.pages)) for r in requests]
@@ -116,6 +119,6 @@ class DecodeGraphs:
         """The next step uploads its inputs, whatever was loaded."""
         self._loaded = (0, [])
 
-    def correct(self, requests: Sequence[Request], tokens: torch.Tensor) -> None:
+    def correct(self, requests: Sequence[NativeRequest], tokens: torch.Tensor) -> None:
         """Tokens that were drawn otherwise than the graph did."""
         self.captured[size_for(len(requests))].ids[: len(requests)].copy_(tokens)

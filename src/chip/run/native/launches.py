@@ -27,7 +27,7 @@ FEW = own_launches.FEW  # rows up to which a product is bound by reading its wei
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KernelChoice:
     launch: str
     by: str  # "torch", "triton", or the CUDA source
     call: Callable[..., Any]
@@ -53,7 +53,7 @@ class Launches:
         if unknown := sorted((only or frozenset()) - set(LAUNCHES)):
             raise ChipError(f"launch {unknown[0]!r} is not one of {', '.join(LAUNCHES)}")
         self.kernels, self.eps = kernels, spec.eps
-        setting = own_launches.Setting(spec, dtype, device, page_tokens)
+        setting = own_launches.LaunchSetting(spec, dtype, device, page_tokens)
         overlaps = overlap and kernels == "chip" and setting.overlaps
         if kernels == "chip" and device.type == "cuda":
             own_launches.compile_ahead(setting)
@@ -100,15 +100,15 @@ class Launches:
         return out
 
 
-def _choose(name: str, kernels: str, setting: own_launches.Setting, overlaps: bool) -> Choice:
+def _choose(name: str, kernels: str, setting: own_launches.LaunchSetting, overlaps: bool) -> KernelChoice:
     reasons: list[str] = []
     for kind in {"torch": (), "triton": ("triton",), "chip": ("cuda", "triton")}[kernels]:
         for own in own_launches.candidates(name, kind):
             why = own.unusable(setting)
             if not why:
                 call = partial(own.call, overlap=True) if overlaps and own.overlaps else own.call
-                return Choice(name, own.by, call, "; ".join(reasons))
+                return KernelChoice(name, own.by, call, "; ".join(reasons))
             reasons.append(f"{own.by}: {why}")
     if kernels != "torch" and not reasons:
         reasons.append(f"no {kernels} kernel for it")
-    return Choice(name, "torch", getattr(torch_launches, name.removesuffix("_few")), "; ".join(reasons))
+    return KernelChoice(name, "torch", getattr(torch_launches, name.removesuffix("_few")), "; ".join(reasons))

@@ -28,7 +28,7 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class LaunchSetting:
     """What decides whether a kernel can serve."""
 
     spec: DecoderSpec
@@ -54,24 +54,24 @@ class Setting:
 class Own:
     by: str
     call: Callable[..., Any]
-    unusable: Callable[[Setting], str]
+    unusable: Callable[[LaunchSetting], str]
     overlaps: bool = False  # takes `overlap`: it lets the next kernel start, or starts before the last has finished
 
 
 # -- what a kernel needs ----------------------------------------------------------------------------------------------
-def _triton(setting: Setting) -> str:
+def _triton(setting: LaunchSetting) -> str:
     return language.missing(setting.device.type)
 
 
-def _paged(setting: Setting) -> str:
+def _paged(setting: LaunchSetting) -> str:
     page = setting.page_tokens
     if page < prefill_attention.LEAST_PAGE or page & (page - 1):
         return f"pages of {page} tokens; it takes powers of two from {prefill_attention.LEAST_PAGE} on"
     return _triton(setting)
 
 
-def _cuda(stem: str) -> Callable[[Setting], str]:
-    def why_not(setting: Setting) -> str:
+def _cuda(stem: str) -> Callable[[LaunchSetting], str]:
+    def why_not(setting: LaunchSetting) -> str:
         why = build.unusable(stem, setting.device.type, setting.capability)
         if why:
             return why
@@ -204,7 +204,7 @@ _CUDA: dict[str, list[Own]] = {
 }
 
 
-def compile_ahead(setting: Setting) -> None:
+def compile_ahead(setting: LaunchSetting) -> None:
     """The CUDA sources that this device can run, at once: one after another they take a minute. What goes wrong here is
     said when a launch asks for its kernel."""
     with suppress(ChipError):

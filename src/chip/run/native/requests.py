@@ -13,7 +13,7 @@ from chip.types import ChipError
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingParams:
     """temperature 0 takes the likeliest token; top_k 0 and top_p 1 cut nothing off."""
 
     max_tokens: int = 128
@@ -35,7 +35,7 @@ class Sampling:
                 raise ChipError(f"{where}: {name} must be {words}, got {getattr(self, name)}")
 
 
-GREEDY = Sampling()
+GREEDY = SamplingParams()
 
 
 class State(Enum):
@@ -45,13 +45,13 @@ class State(Enum):
 
 
 @dataclass(eq=False)
-class Request:
+class NativeRequest:
     """`computed` tokens of `tokens` have their keys and values in the cache."""
 
     name: str
     prompt: tuple[int, ...]
-    sampling: Sampling = GREEDY
-    on_token: Callable[[Request, int], None] | None = None  # called as soon as a token is known
+    sampling: SamplingParams = GREEDY
+    on_token: Callable[[NativeRequest, int], None] | None = None  # called as soon as a token is known
     output: list[int] = field(default_factory=list)
     state: State = State.WAITING
     computed: int = 0

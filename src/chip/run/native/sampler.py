@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from chip.run.native.requests import Request
+from chip.run.native.requests import NativeRequest
 
 
-def greedy(requests: Sequence[Request]) -> bool:
+def greedy(requests: Sequence[NativeRequest]) -> bool:
     return all(r.sampling.temperature == 0 for r in requests)
 
 
-def choose(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
+def choose(logits: torch.Tensor, requests: Sequence[NativeRequest]) -> torch.Tensor:
     """A token for each row. A row depends on itself alone, so a request draws the same tokens in any batch."""
     likeliest = logits.argmax(-1)
     if greedy(requests):
@@ -24,7 +24,7 @@ def choose(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
     return likeliest
 
 
-def _draw(logits: torch.Tensor, requests: Sequence[Request]) -> torch.Tensor:
+def _draw(logits: torch.Tensor, requests: Sequence[NativeRequest]) -> torch.Tensor:
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, device=logits.device)[:, None]
 

@@ -12,15 +12,15 @@ from collections import deque
 from dataclasses import dataclass
 
 from chip.run.native.pages import Allocator
-from chip.run.native.requests import Request, State
+from chip.run.native.requests import NativeRequest, State
 from chip.types import ChipError
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StepShare:
     """`new` tokens of a request, after those already computed."""
 
-    request: Request
+    request: NativeRequest
     new: int
 
     @property
@@ -33,10 +33,10 @@ class Scheduler:
     def __init__(self, allocator: Allocator, max_context: int, max_rows: int, max_step_tokens: int) -> None:
         self.allocator, self.max_context = allocator, max_context
         self.max_rows, self.max_step_tokens = max_rows, max_step_tokens
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
+        self.waiting: deque[NativeRequest] = deque()
+        self.running: list[NativeRequest] = []
 
-    def add(self, request: Request) -> None:
+    def add(self, request: NativeRequest) -> None:
         request.sampling.check(request.name)
         prompt, wanted = len(request.prompt), len(request.prompt) + request.sampling.max_tokens
         if not prompt:
@@ -55,7 +55,7 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
-    def next_step(self) -> list[Share]:
+    def next_step(self) -> list[StepShare]:
         """Shares of the next step: those of one token first, as the kernels want them."""
         budget, shares = self.max_step_tokens, []
         preempted = False
@@ -70,7 +70,7 @@ class Scheduler:
                 if self._preempt_youngest() is request:
                     break
             else:
-                shares.append(Share(request, new))
+                shares.append(StepShare(request, new))
                 budget -= new
         while self.waiting and budget and not preempted and len(self.running) < self.max_rows:
             request = self.waiting[0]
@@ -80,11 +80,11 @@ class Scheduler:
             self.waiting.popleft()
             request.state = State.RUNNING
             self.running.append(request)
-            shares.append(Share(request, new))
+            shares.append(StepShare(request, new))
             budget -= new
         return sorted(shares, key=lambda s: s.new > 1)
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: NativeRequest) -> None:
         """Also for one that is given up, wherever it stands."""
         if request in self.running:
             self.running.remove(request)
@@ -93,7 +93,7 @@ class Scheduler:
         request.state = State.FINISHED
         self.allocator.release(request.table)
 
-    def _preempt_youngest(self) -> Request:
+    def _preempt_youngest(self) -> NativeRequest:
         victim = self.running.pop()
         self.allocator.release(victim.table)
         victim.state, victim.computed = State.WAITING, 0

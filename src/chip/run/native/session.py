@@ -11,9 +11,9 @@ import torch
 from chip import __version__
 from chip.run import Job
 from chip.run.native.batch import build
-from chip.run.native.engine import Engine, Settings, default_kernels
-from chip.run.native.requests import Request, Sampling, State
-from chip.run.native.scheduler import Share
+from chip.run.native.engine import NativeEngine, NativeSettings, default_kernels
+from chip.run.native.requests import NativeRequest, SamplingParams, State
+from chip.run.native.scheduler import StepShare
 from chip.run.session import SEED, HfSession, refuse_settings
 from chip.run.steps import LEAST_STEPS
 from chip.types import ChipError, Scenario
@@ -21,11 +21,11 @@ from chip.types import ChipError, Scenario
 KNOWN = ("kernels", "graphs", "overlap", "page_tokens", "step_tokens")
 
 
-def settings_of(job: Job) -> Settings:
+def settings_of(job: Job) -> NativeSettings:
     """--engine-setting kernels=..., graphs=on|off, overlap=on|off, page_tokens=N, step_tokens=N."""
     refuse_settings(job, KNOWN)
-    default, given = Settings(), job.settings
-    return Settings(
+    default, given = NativeSettings(), job.settings
+    return NativeSettings(
         kernels=given.get("kernels", default_kernels(torch.device(job.device).type)),
         dtype=job.dtype,
         device=job.device,
@@ -54,11 +54,11 @@ def _whole(given: Any, name: str, default: int) -> int:
 class NativeSteps:
     """Steps as the clock wants them: `prefill` until every request has its first token, `decode` one more for each."""
 
-    def __init__(self, engine: Engine, prompts: list[list[int]], output: int) -> None:
+    def __init__(self, engine: NativeEngine, prompts: list[list[int]], output: int) -> None:
         self.engine, self.prompts = engine, prompts
         room = engine.scheduler.max_context - len(prompts[0])
-        self.sampling = Sampling(max_tokens=min(room, max(output, 1 + LEAST_STEPS)), ignore_eos=True)
-        self.requests: list[Request] = []
+        self.sampling = SamplingParams(max_tokens=min(room, max(output, 1 + LEAST_STEPS)), ignore_eos=True)
+        self.requests: list[NativeRequest] = []
         self.told = 0
 
     def rewind(self) -> None:
@@ -68,7 +68,7 @@ class NativeSteps:
         self.requests, self.told = [], 0
 
     def prefill(self) -> torch.Tensor:
-        self.requests = [Request(f"row {i}", tuple(p), self.sampling) for i, p in enumerate(self.prompts)]
+        self.requests = [NativeRequest(f"row {i}", tuple(p), self.sampling) for i, p in enumerate(self.prompts)]
         for request in self.requests:
             self.engine.add(request)
         return self._next()
@@ -94,7 +94,7 @@ class NativeSession(HfSession):
         super().__init__(name, job, self._steps)
 
     def _steps(
-        self, engine: Engine, ids: torch.Tensor, s: Scenario, feed: bool, setup: dict[str, float]
+        self, engine: NativeEngine, ids: torch.Tensor, s: Scenario, feed: bool, setup: dict[str, float]
     ) -> NativeSteps:
         steps = NativeSteps(engine, ids.tolist(), s.output)
         if engine.graphs:
@@ -104,8 +104,8 @@ class NativeSession(HfSession):
             setup["capture"] = time.perf_counter() - began
         return steps
 
-    def _load(self) -> Engine:
-        return Engine(self.job.config, self.job.model, self.chosen, self.job.folder)
+    def _load(self) -> NativeEngine:
+        return NativeEngine(self.job.config, self.job.model, self.chosen, self.job.folder)
 
     def _attention(self) -> str:
         return str(self.model.launches.by["decode_attention"].by)
@@ -131,7 +131,7 @@ class NativeSession(HfSession):
 def recorded_step(job: Job, phase: str, batch: int, prompt: int) -> tuple[Callable[[], object], bool]:
     """(one step that can be run again and again, whether the engine runs it as a CUDA graph)."""
     chosen = settings_of(Job(job.model, job.config, job.folder, job.dtype, job.device, prompt + 1))
-    engine = Engine(job.config, job.model, chosen, job.folder)
+    engine = NativeEngine(job.config, job.model, chosen, job.folder)
     draw = torch.Generator().manual_seed(SEED)
     ids = torch.randint(0, engine.spec.vocab, (batch, prompt + 1), generator=draw).tolist()
     if prompt + (phase == "decode") > engine.spec.positions:
@@ -139,10 +139,10 @@ def recorded_step(job: Job, phase: str, batch: int, prompt: int) -> tuple[Callab
     past = prompt if phase == "decode" else 0
     shares = []
     for i, row in enumerate(ids):
-        request = Request(f"row {i}", tuple(row if past else row[:prompt]), Sampling(1))
+        request = NativeRequest(f"row {i}", tuple(row if past else row[:prompt]), SamplingParams(1))
         if not engine.allocator.grow(request.table, prompt + 1):
             raise ChipError(f"--batch {batch}: the KV cache has no room for it; choose a smaller batch or prompt")
         request.computed = past
-        shares.append(Share(request, 1 if past else prompt))
+        shares.append(StepShare(request, 1 if past else prompt))
     inputs = build(shares, chosen.page_tokens, engine.device)
     return lambda: engine.decoder.logits(inputs).argmax(-1), bool(past) and engine.device.type == "cuda"

@@ -22,7 +22,7 @@ KV_HEADS = {"llama": None, "mistral": 8, "qwen2": 32, "qwen3": 32}
 
 
 @dataclass(frozen=True, slots=True)
-class Rope:
+class RopeSpec:
     """Rotary positions. llama3 leaves high frequencies alone, divides low ones, and blends those between."""
 
     kind: str = "default"
@@ -60,7 +60,7 @@ class DecoderSpec:
     vocab: int
     positions: int  # tokens of the longest context
     eps: float
-    rope: Rope
+    rope: RopeSpec
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
@@ -134,11 +134,11 @@ def _window(c: Config, family: str) -> int:
     return c.window(4096)
 
 
-def _rope(c: Config, positions: int) -> Rope:
+def _rope(c: Config, positions: int) -> RopeSpec:
     key = "rope_parameters" if c.has("rope_parameters") else "rope_scaling"
     theta = c.number("rope_theta", 10000.0)
     if not c.has(key):
-        return Rope(theta=_positive(c, "rope_theta", theta))
+        return RopeSpec(theta=_positive(c, "rope_theta", theta))
     r = c.section(key)
     kind = r.text("rope_type", r.text("type", "default"))
     if kind not in ROPE_TYPES:
@@ -148,7 +148,7 @@ def _rope(c: Config, positions: int) -> Rope:
     low, high = r.number("low_freq_factor", 1.0), r.number("high_freq_factor", 4.0)
     if kind == "llama3" and not 0 < low < high:
         raise ChipError(f"{r.where}: low_freq_factor {low:g} must be above 0 and below high_freq_factor {high:g}")
-    return Rope(
+    return RopeSpec(
         kind=kind,
         theta=_positive(r, "rope_theta", r.number("rope_theta", theta)),
         factor=_positive(r, "factor", r.number("factor", 1.0)),

@@ -1,4 +1,4 @@
-"""Every launch of the decoder by PyTorch alone: what our kernels are held against, and what serves without them."""
+"""Every launch of the decoder by PyTorch alone: what our kernels are compared with, and what serves without them."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerWeights:
     input_norm: torch.Tensor
     qkv: torch.Tensor  # (q_size + 2 kv_size) x hidden
     qkv_bias: torch.Tensor | None
@@ -42,7 +42,7 @@ class Layer:
 @dataclass(frozen=True, slots=True)
 class Weights:
     embed: torch.Tensor
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
     head: torch.Tensor
     cos: torch.Tensor  # positions x head_dim / 2, fp32
@@ -55,18 +55,18 @@ class Weights:
         return sum(t.numel() * t.element_size() for t in {t.data_ptr(): t for t in held}.values())
 
 
-def _tensors(layer: Layer) -> list[torch.Tensor]:
+def _tensors(layer: LayerWeights) -> list[torch.Tensor]:
     return [t for name in layer.__slots__ if (t := getattr(layer, name)) is not None]
 
 
-class Source:
+class WeightSource:
     """Where a tensor comes from: `fill(to, name)` writes it into its place in a merged one."""
 
     def fill(self, to: torch.Tensor, name: str) -> None:
         raise NotImplementedError
 
 
-class Random(Source):
+class Random(WeightSource):
     """Normal matrices and biases, norms of one: never zeros, which draw less power and so run faster."""
 
     def __init__(self, device: torch.device) -> None:
@@ -79,7 +79,7 @@ class Random(Source):
             to.normal_(0, SPREAD, generator=self.draw)
 
 
-class Files(Source):
+class Files(WeightSource):
     """Safetensors in a folder; every file is opened and every name looked up before anything is read."""
 
     def __init__(self, folder: Path, spec: DecoderSpec) -> None:
@@ -179,7 +179,7 @@ def _sizes(spec: DecoderSpec) -> dict[str, tuple[tuple[int, ...], int]]:
     }  # fmt: skip
 
 
-def load(spec: DecoderSpec, source: Source, dtype: torch.dtype, device: torch.device) -> Weights:
+def load(spec: DecoderSpec, source: WeightSource, dtype: torch.dtype, device: torch.device) -> Weights:
     sizes = _sizes(spec)
 
     def tensor(names: list[str], rows: tuple[int, ...], cols: int) -> torch.Tensor:
@@ -188,10 +188,10 @@ def load(spec: DecoderSpec, source: Source, dtype: torch.dtype, device: torch.de
             source.fill(part, name)
         return made
 
-    def layer(i: int) -> Layer:
+    def layer(i: int) -> LayerWeights:
         parts = _layer_names(spec, i)
         made = {field: tensor(parts[field], *sizes[field]) for field in parts}
-        return Layer(**{field: made.get(field) for field in Layer.__slots__})
+        return LayerWeights(**{field: made.get(field) for field in LayerWeights.__slots__})
 
     embed = tensor(["model.embed_tokens.weight"], (spec.vocab,), spec.hidden)
     layers = tuple(layer(i) for i in range(spec.layers))

@@ -1,8 +1,8 @@
-"""The pace of the host while a point is timed: what it takes to launch one small kernel, before each repeat and
-after the last.
+"""Launch latency of the host while a point is timed: the time to launch one small kernel, before each repeat and after
+the last.
 
-A host that is shared, or that lowers its clock, launches at half its pace from one minute to the next, and whatever
-waits for it takes twice as long. The file of runs then tells so.
+On a host that is shared, or that lowers its clock, it can double from one minute to the next, and whatever waits for
+the host then takes twice as long. The file of runs records it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chip.measure.device import Device
 
 LAUNCHES, BATCHES = 200, 3  # 5 ms: nothing beside a repeat
 UNDISTURBED = 4  # decode steps after which no prompt can tell whether the device rested a moment before it
-APART = 1.5  # paces that differ by more are said
+MOST_CHANGE = 1.5  # a larger ratio of launch latencies during one point is flagged
 
 
 def launch_ns(device: Device) -> float:
@@ -34,8 +34,8 @@ def launch_ns(device: Device) -> float:
     return round(stats.median(found), 1)
 
 
-def flags(paces_ns: Sequence[float]) -> tuple[str, ...]:
-    if not paces_ns or max(paces_ns) <= APART * min(paces_ns):
+def flags(latencies_ns: Sequence[float]) -> tuple[str, ...]:
+    if not latencies_ns or max(latencies_ns) <= MOST_CHANGE * min(latencies_ns):
         return ()
-    least, most = min(paces_ns) * 1e-3, max(paces_ns) * 1e-3
-    return (f"the host changed its pace: a launch took {least:.2g} to {most:.2g} us",)
+    least, most = min(latencies_ns) * 1e-3, max(latencies_ns) * 1e-3
+    return (f"the launch latency changed: from {least:.2g} to {most:.2g} us",)

@@ -5,7 +5,7 @@ from itertools import count, cycle
 
 import pytest
 
-from chip.measure.timer import Samples, StopRule, collect, collect_interleaved
+from chip.measure.stopping import Samples, StopRule, collect, collect_interleaved
 from chip.types import ChipError
 
 

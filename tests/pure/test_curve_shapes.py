@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from chip.measure.curve_shapes import find_knee, fit_staircase
 from chip.measure.energy import NoProbe, NotAvailable, SampledProbe, joules_by_counter, joules_by_power, rapl_joules
-from chip.measure.fits import find_knee, fit_staircase
 from chip.measure.limits import AboveLimit, check_compute, check_memory, flop_limit
 from chip.types import Ceiling
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from chip.simulate.engine import Engine
+from chip.simulate.engine import SimulatedEngine
 
 MOST = 1024  # stretches of time that are kept; they double in length where there would be more
 
 
-class Timeline:
+class Occupancy:
     """Means over equal stretches of time. An instance is the `watch` of one engine."""
 
     def __init__(self, width_s: float = 0.01) -> None:
         self.width_s = width_s
         self.rows: list[list[float]] = []  # seconds, and seconds times: waiting, running, used blocks; prompt tokens
 
-    def __call__(self, engine: Engine, begin_s: float, end_s: float, steps: int, prompt_tokens: int) -> None:
+    def __call__(self, engine: SimulatedEngine, begin_s: float, end_s: float, steps: int, prompt_tokens: int) -> None:
         while end_s > self.width_s * MOST:
             self._halve()
         values = (len(engine.waiting), len(engine.running), engine.pool.total - engine.pool.free)

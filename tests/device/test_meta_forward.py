@@ -14,7 +14,7 @@ from chip.types import Seq, Step
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-from chip.measure import trace
+from chip.measure import meta_forward
 
 MODELS = Path(__file__).resolve().parents[2] / "src" / "chip" / "data" / "models"
 BF16 = precision("bf16")
@@ -48,7 +48,7 @@ def work(calls):
 
 
 def traced(model, seq):
-    return work([(c.role, c.op, n) for c, n in trace.calls(model, seq).items()])
+    return work([(c.role, c.op, n) for c, n in meta_forward.calls(model, seq).items()])
 
 
 def lowered(d, seq):
@@ -59,9 +59,9 @@ def lowered(d, seq):
 @pytest.mark.parametrize("name", [*SDPA, *EAGER])
 def test_what_is_traced_is_what_is_lowered(name, tmp_path):
     path, raw = cut(name, tmp_path)
-    d, model = describe(raw, name, "it.json"), trace.build(path, "bf16")
+    d, model = describe(raw, name, "it.json"), meta_forward.build(path, "bf16")
     assert sum(p.numel() * p.element_size() for p in model.parameters()) == d.weight_bytes(BF16)
-    assert trace.kv_bytes_per_token(model) == d.kv_bytes(1, BF16)
+    assert meta_forward.kv_bytes_per_token(model) == d.kv_bytes(1, BF16)
     for seq in STEPS:
         products, attention = traced(model, seq)
         expected, causal = lowered(d, seq)
@@ -78,15 +78,15 @@ def test_what_is_traced_is_what_is_lowered(name, tmp_path):
 
 def test_a_latent_cache_is_traced_as_it_is_kept(tmp_path):
     path, raw = cut("deepseek-v2-lite", tmp_path)
-    d, model = describe(raw, "it", "it.json"), trace.build(path, "bf16")
-    assert trace.kv_bytes_per_token(model) == d.kv_bytes(1, BF16, latent=True)
+    d, model = describe(raw, "it", "it.json"), meta_forward.build(path, "bf16")
+    assert meta_forward.kv_bytes_per_token(model) == d.kv_bytes(1, BF16, latent=True)
 
 
 def test_experts_are_traced_as_products(tmp_path):
     path, raw = cut("mixtral-8x7b", tmp_path)
-    d, model = describe(raw, "it", "it.json"), trace.build(path, "bf16")
+    d, model = describe(raw, "it", "it.json"), meta_forward.build(path, "bf16")
     step = Seq(512, 0, 4)
-    experts = sum(n * c.op.cost().flops for c, n in trace.calls(model, step).items() if "experts" in c.role)
+    experts = sum(n * c.op.cost().flops for c, n in meta_forward.calls(model, step).items() if "experts" in c.role)
     program = lower(d, Step((step,)), BF16)
     expected = sum(b.repeat * c.op.cost().flops for b in program.blocks for c in b.calls if c.role == "experts")
     assert experts == pytest.approx(expected, rel=0.01)
