@@ -16,7 +16,7 @@ from chip.predict.prediction import Prediction
 from chip.types import ChipError
 
 Model = str | Path | Mapping[str, Any] | Any  # a name, a path, a config as a dict or as transformers has it
-SWEPT = ("gpu", "engine", "batch", "prompt", "output", "dtype", "tp")
+AXES = ("gpu", "engine", "batch", "prompt", "output", "dtype", "kv_dtype", "tp")  # what a sweep may vary
 
 
 def predict(
@@ -28,6 +28,7 @@ def predict(
     prompt: int = request.DEFAULTS["prompt"],
     output: int = request.DEFAULTS["output"],
     dtype: str = request.DEFAULTS["dtype"],
+    kv_dtype: str = request.DEFAULTS["kv_dtype"],
     tp: int = request.DEFAULTS["tp"],
     engine_profile: str | Path = "",
     sdpa: str = "",
@@ -38,37 +39,47 @@ def predict(
     `model` is a bundled name (`chip.models()`), a path to a config.json or its folder, a config as a dict, or a
     transformers config object; `gpu` a bundled name (`chip.gpus()`) or a file of `chip calibrate`.
     """
-    sizes = {"batch": batch, "prompt": prompt, "output": output, "tp": tp, "dtype": dtype}
-    options = request.Options(engine_file=str(engine_profile), sdpa=sdpa, launch_ns=launch_ns)
+    sizes = {"batch": batch, "prompt": prompt, "output": output, "tp": tp, "dtype": dtype, "kv_dtype": kv_dtype}
+    options = options_of(engine_profile, sdpa, launch_ns)
     return request.predict(decoder_of(model), gpu, engine, request.scenario_of(sizes), options)
 
 
-def sweep(model: Model | Iterable[Model], **axes: Any) -> list[dict[str, Any]]:
+def options_of(engine_profile: str | Path = "", sdpa: str = "", launch_ns: float = 0.0) -> request.Options:
+    return request.Options(engine_file=str(engine_profile), sdpa=sdpa, launch_ns=launch_ns)
+
+
+def sweep(
+    model: Model | Iterable[Model],
+    *,
+    engine_profile: str | Path = "",
+    sdpa: str = "",
+    launch_ns: float = 0.0,
+    **axes: Any,
+) -> list[dict[str, Any]]:
     """One row for each combination of the axes: `chip.sweep("llama-3.1-8b", gpu=["h100", "h200"], batch=[1, 8])`.
 
-    Axes are those of `predict`; each is a value or a list of them. A row holds what was asked and the figures, flat, as
-    pandas and polars take it. What cannot be predicted has an `error` instead of figures.
+    Axes are gpu, engine, batch, prompt, output, dtype, kv_dtype and tp; each is a value or a list of them. A row holds
+    what was asked and the figures, flat, as pandas and polars take it. What cannot be predicted has an `error` instead
+    of figures.
     """
     for name in axes:
-        if name not in SWEPT:
-            raise ChipError(f"no axis {name!r} to sweep; choose of {', '.join(SWEPT)}")
+        if name not in AXES:
+            raise ChipError(f"no axis {name!r} to sweep; choose of {', '.join(AXES)}")
     lists = [v if isinstance(v, (list, tuple, range)) else [v] for v in axes.values()]
     models = list(model) if isinstance(model, (list, tuple)) else [model]
-    return [row for m in models for row in _rows(m, list(axes), lists)]
+    options = options_of(engine_profile, sdpa, launch_ns)
+    return [row for m in models for row in _rows(decoder_of(m), list(axes), lists, options)]
 
 
-def _rows(model: Model, names: list[str], lists: list[Any]) -> Iterator[dict[str, Any]]:
-    decoder = decoder_of(model)
+def _rows(decoder: Decoder, names: list[str], lists: list[Any], options: request.Options) -> Iterator[dict[str, Any]]:
     for values in product(*lists):
-        asked = {"model": decoder.name, **{k: request.DEFAULTS[k] for k in SWEPT}, **dict(zip(names, values))}
+        asked = {"model": decoder.name, **{k: request.DEFAULTS[k] for k in AXES}, **dict(zip(names, values))}
         try:
-            yield {**asked, **predict_decoder(decoder, asked).row()}
+            found = request.predict(decoder, asked["gpu"], asked["engine"], request.scenario_of(asked), options)
+            formats = {"dtype": found.scenario.dtype, "kv_dtype": found.scenario.kv_dtype}  # what auto came to
+            yield {**asked, **formats, **found.row()}
         except ChipError as e:
             yield {**asked, "error": str(e)}
-
-
-def predict_decoder(decoder: Decoder, asked: Mapping[str, Any]) -> Prediction:
-    return request.predict(decoder, asked["gpu"], asked["engine"], request.scenario_of(asked))
 
 
 def estimate(op: str, *, gpu: str = operator.DEFAULT_GPU, **axes: Any) -> dict[str, Any]:

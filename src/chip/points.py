@@ -28,6 +28,7 @@ SCHEMA = "chip.points/1"  # what a report calls such a file, which has no envelo
 NAMED = ("kernel", "context", "dtype")
 LARGEST = 1e30
 SUFFIX = ".csv"
+FORMATS = ("fp8_block", "bf16_kv_fp8", "nvfp4", "mxfp4")  # of imported points that no plain operator has
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,69 +73,80 @@ def about(path: Path) -> dict[str, str]:
 
 
 @lru_cache(maxsize=512)
-def read(path: Path, dtype: str = "") -> PointFile:
-    """`dtype`: only the points of this one, where a prediction needs no others; all that operators know without it."""
-    kind = path.stem
-    about: dict[str, str] = {}
+def read(path: Path, dtype: str = "", kernels: tuple[str, ...] = ()) -> PointFile:
+    """`dtype`, `kernels`: only these points, where a prediction needs no others; else all that operators know."""
     lines = artifact.read_text(path).splitlines()
     body = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    said: dict[str, str] = {}
     for number, line in enumerate(lines[:body], 1):
         key, colon, text = line[1:].partition(":")
         if not colon:
             raise ChipError(f"{path}:{number}: a line of # must be `# key: value`")
-        about[key.strip()] = text.strip()
+        said[key.strip()] = text.strip()
     rows = csv.reader(lines[body:])
-    header = next(rows, [])
-    axes = _axes(kind, header, path)
-    found: dict[tuple[str, str, str], list[tuple[Op, float, float | None]]] = {}
+    columns = Columns(path, next(rows, []))
+    found: dict[tuple[str, str, str], list[Measured]] = {}
     for number, row in enumerate(rows, body + 2):
-        if row and (len(row) < 3 or (row[2] == dtype if dtype else row[2] in BYTES)):
-            key3, point = _point(kind, header, axes, row, f"{path}:{number}")
-            found.setdefault(key3, []).append(point)
-    return PointFile(about, tuple(_group(kind, key3, points, about, path) for key3, points in found.items()))
+        if len(row) != columns.count:
+            if row:
+                raise ChipError(f"{path}:{number}: {len(row)} values, the header has {columns.count}")
+            continue
+        kernel, context, of_dtype = row[:3]
+        if of_dtype not in BYTES and of_dtype not in FORMATS and columns.has_dtype:
+            raise ChipError(f"{path}:{number}: dtype {of_dtype[:40]!r} is not known")
+        if (of_dtype == dtype if dtype else of_dtype in BYTES) and (not kernels or kernel in kernels):
+            found.setdefault((kernel, context, of_dtype), []).append(columns.point(row, f"{path}:{number}"))
+    return PointFile(said, tuple(_group(path.stem, key, points, said, path) for key, points in found.items()))
 
 
-def _axes(kind: str, header: Sequence[str], path: Path) -> list[str]:
-    if kind not in ops.names():
-        raise ChipError(f"{path}: no operator is called {kind!r}; the file's name says whose points it holds")
-    known = ops.axes(ops.get(kind))
-    axes = [c for c in header if c not in (*NAMED, "us", "loo")]
-    if tuple(header[:3]) != NAMED or "us" not in header or any(a not in known for a in axes):
-        raise ChipError(f"{path}: its columns must be {', '.join(NAMED)}, axes of {kind} ({', '.join(known)}), us, loo")
-    return axes
+Measured = tuple[Op, float, float | None]  # seconds, and the error of predicting it from the others
 
 
-def _point(
-    kind: str, header: Sequence[str], axes: Sequence[str], row: Sequence[str], where: str
-) -> tuple[tuple[str, str, str], tuple[Op, float, float | None]]:
-    if len(row) != len(header):
-        raise ChipError(f"{where}: {len(row)} values, the header has {len(header)}")
-    values = dict(zip(header, row))
-    try:
-        sizes: dict[str, Any] = {a: int(values[a]) for a in axes}
-        us, loo = float(values["us"]), float(values["loo"]) / 100 if values.get("loo") else None
-    except ValueError as e:
-        raise ChipError(f"{where}: {e}") from None
-    if not 0 < us < LARGEST or (loo is not None and not -1 < loo < LARGEST):
-        raise ChipError(f"{where}: us must be positive, loo above -100 %")
-    if "dtype" in ops.axes(ops.get(kind)):
-        sizes["dtype"] = values["dtype"]
-    if min(sizes[a] for a in axes) < 0:
-        raise ChipError(f"{where}: sizes must not be negative")
-    op = ops.get(kind)(**sizes)  # its columns are axes of the operator, as checked: a sweep reads thousands of rows
-    check = getattr(op, "check", None)
-    if check:
+class Columns:
+    """What the columns of a file of points are: a prediction reads thousands of rows, so this is worked out once."""
+
+    def __init__(self, path: Path, header: Sequence[str]) -> None:
+        kind = path.stem
+        if kind not in ops.names():
+            raise ChipError(f"{path}: no operator is called {kind!r}; the file's name says whose points it holds")
+        self.op: Any = ops.get(kind)
+        known = ops.axes(self.op)
+        axes = [c for c in header if c not in (*NAMED, "us", "loo")]
+        if tuple(header[:3]) != NAMED or "us" not in header or any(a not in known for a in axes):
+            names = f"{', '.join(NAMED)}, axes of {kind} ({', '.join(known)}), us, loo"
+            raise ChipError(f"{path}: its columns must be {names}")
+        for name, axis in known.items():
+            if axis.default is dataclasses.MISSING and name not in axes:
+                raise ChipError(f"{path}: {kind} needs axis {name!r}; its columns are {', '.join(header)}"[:400])
+        self.count, self.has_dtype = len(header), "dtype" in known
+        self.needed = [header.index(name) for name, axis in known.items() if axis.default is dataclasses.MISSING]
+        self.axes = [(a, header.index(a)) for a in axes]
+        self.us, self.loo = header.index("us"), header.index("loo") if "loo" in header else None
+
+    def point(self, row: Sequence[str], where: str) -> Measured:
         try:
-            check()
-        except (ChipError, ZeroDivisionError) as e:
+            sizes: dict[str, Any] = {a: int(row[i]) for a, i in self.axes}
+            us = float(row[self.us])
+            loo = float(row[self.loo]) / 100 if self.loo is not None and row[self.loo] else None
+            if not 0 < us < LARGEST or (loo is not None and not -1 < loo < LARGEST):
+                raise ValueError("us must be positive, loo above -100 %")
+            if min(sizes.values()) < 0 or any(row[i] == "0" for i in self.needed):
+                raise ValueError("sizes must be whole numbers from 1")
+            if self.has_dtype:
+                sizes["dtype"] = row[2]
+            op: Op = self.op(**sizes)
+            if hasattr(op, "check"):
+                op.check()
+            op.cost()
+        except (ValueError, TypeError, ZeroDivisionError, ChipError) as e:
             raise ChipError(f"{where}: {e}") from None
-    return (values["kernel"], values["context"], values["dtype"]), (op, us * 1e-6, loo)
+        return op, us * 1e-6, loo
 
 
 def _group(
     kind: str,
     key: tuple[str, str, str],
-    points: Sequence[tuple[Op, float, float | None]],
+    points: Sequence[Measured],
     about: Mapping[str, str],
     path: Path,
 ) -> Group:

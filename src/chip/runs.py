@@ -162,6 +162,8 @@ def id_of(run: Run) -> str:
     data = codec.to_json(run)
     if not run.identity:
         del data["identity"]  # as the record was before there was such a field: its id is written in other files
+    if run.scenario.kv_dtype == Scenario.__dataclass_fields__["kv_dtype"].default:
+        del data["scenario"]["kv_dtype"]
     return artifact.new(Run.SCHEMA, data, {}).id
 
 

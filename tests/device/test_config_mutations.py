@@ -26,6 +26,7 @@ FOUND = [
     ("BloomForCausalLM", {"apply_residual_connection_post_layernorm": None}),
     ("Qwen3MoeForCausalLM", {"decoder_sparse_step": None}),
     ("Qwen3MoeForCausalLM", {"num_experts": None}),
+    ("Qwen3MoeForCausalLM", {"head_dim": None}),
     ("Qwen3MoeForCausalLM", {"num_local_experts": 5}),
     ("MixtralForCausalLM", {"num_experts": 5}),
     ("OlmoeForCausalLM", {"num_local_experts": 3}),

@@ -4,10 +4,10 @@ every operator that is not a view is a kernel, and a product that adds to broadc
 import logging
 
 import pytest
-from chip.engines.hf_families import WITHOUT_SDPA
 
 from chip import engines, ops
 from chip.dtypes import precision
+from chip.engines.hf.families import WITHOUT_SDPA
 from chip.models import architectures, describe
 from chip.models.lower import body
 from chip.ops.attention import Attention

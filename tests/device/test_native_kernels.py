@@ -144,6 +144,16 @@ def test_the_rule_fills_the_device_where_tiles_are_few():
         assert 100 <= blocks(*shape) <= 132
 
 
+def test_splits_are_as_many_as_there_is_room_for():
+    assert gemm_plan.fitting(4088, 128, 4096) == 4088
+    assert gemm_plan.fitting(81, 4096, 4096) == 1081
+    fewer = gemm_plan.fitting(8088, 2200, 2400)
+    tile = next(t for t in gemm_plan.TILES if t.variant == 8)
+    assert fewer % 1000 == 88
+    assert tile.room(2200, 2400, fewer // 1000)
+    assert not tile.room(2200, 2400, fewer // 1000 + 1)
+
+
 def test_every_variant_of_the_rule_is_in_the_source():
     source = (catalog.CUDA / f"{hgemm.WGMMA}.cu").read_text()
     for tile in gemm_plan.TILES:

@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip("numpy")
 pytest.importorskip("scipy")
-pytest.importorskip("sklearn")
 
 from test_fit import DEVICE, law, linears, measured, write_profile
 

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from chip import artifact, runs
+from chip import artifact, engines, runs
 from chip.models.library import locate
-from chip.run import Job, Lost, dummies, vllm
+from chip.run import Job, Lost, vllm
 from chip.types import Scenario
 
 ROOT = Path(__file__).parents[2]
@@ -178,7 +178,7 @@ def test_the_small_models_of_calibrate_are_forks_too(script, tmp_path):
     done = script("dummies")
     assert "do not tell how long the device worked" in done.stderr  # nothing can be fitted without a GPU
     found = runs.read(tmp_path / "out" / "vllm.runs.json")[1].runs
-    assert len(found) == sum(len(d.depths) * len(d.points) for d in dummies.DUMMIES["vllm"])
+    assert len(found) == sum(len(d.depths) * len(d.points) for d in engines.get("vllm").CALIBRATION)
     assert {(r.status, r.method.endswith(vllm.FORKED)) for r in found} == {("ok", True)}
 
 

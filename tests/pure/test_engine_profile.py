@@ -7,8 +7,9 @@ import pytest
 from conftest import round_profile, write_profile
 
 from chip import artifact, cli, codec, engine_profile, engines, hardware
-from chip.engine_profile import ENGINES, TERMS, EngineProfile
-from chip.types import Ceiling, ChipError
+from chip.engine_profile import ENGINES, KNOWN_LATENCY, OTHER_HOST, SAME_HOST, EngineProfile
+from chip.engines.terms import MEANING, ON_HOST
+from chip.types import ChipError
 
 TERM = {"value": 2e-6, "low": 1e-6, "high": 3e-6, "unit": "s", "method": "made up for tests"}
 BUNDLED = sorted(ENGINES.glob("*.json"))
@@ -17,7 +18,7 @@ BUNDLED = sorted(ENGINES.glob("*.json"))
 def document(**changes):
     data = {
         "engine": "vllm", "engine_version": "vllm 1", "device": "Round GPU", "cpu": "a CPU", "models": ["tiny"],
-        "terms": {"kernel_s": dict(TERM), "host_step_s": dict(TERM)},
+        "terms": {"gap_s": dict(TERM), "host_step_s": dict(TERM)},
     }  # fmt: skip
     return {**copy.deepcopy(data), **changes}
 
@@ -35,14 +36,37 @@ def test_of_a_bundled_gpu_in_the_data_of_another_beside_its_profile(tmp_path):
     assert engine_profile.path_for(mine, "hf-graph") == tmp_path / "my.gpu.hf-graph.json"
 
 
-def test_it_is_found_only_where_it_is(tmp_path):
+def test_ones_own_are_found_and_those_of_the_reference_host_where_there_are_none(tmp_path):
     mine = hardware.find(write_profile(tmp_path / "my.json", round_profile()))
-    assert engine_profile.find(mine, "vllm") is None
+    reference = engine_profile.read(ENGINES / "h200.vllm.json")
+    for h in (mine, hardware.find("h100"), hardware.find("h200")):
+        found = engine_profile.find(h, "vllm")
+        assert found.host == reference.cpu
+        assert found.terms[0].host_step_s == reference.terms["host_step_s"].value
     write(tmp_path / "my.vllm.json", document())
     found = engine_profile.find(mine, "vllm")
-    assert found.terms["kernel_s"] == Ceiling(2e-6, 1e-6, 3e-6, "s", "made up for tests")
-    assert engine_profile.find(mine, "hf-eager") is None
-    assert engine_profile.find(hardware.find("h100"), "vllm") is None, "a datasheet has no host"
+    assert found.host == "", "the asker's own"
+    value, low, high = found.terms
+    assert (value.gap_s, low.gap_s, high.gap_s) == (2e-6, 1e-6, 3e-6), "the device's is as it was measured"
+    assert (low.host_step_s, high.host_step_s) == pytest.approx((1e-6 / SAME_HOST, 3e-6 * SAME_HOST))
+    assert engine_profile.find(hardware.find("h100"), "vllm").host, "a datasheet has no host"
+
+
+def test_another_host_is_less_certain_than_ones_own_a_known_latency_more(tmp_path):
+    assert 1 < KNOWN_LATENCY < SAME_HOST < OTHER_HOST < 3
+    h200 = hardware.find("h200")
+    latency = engine_profile.read(ENGINES / "h200.vllm.json").launch_ns
+    unknown, known, slow = (engine_profile.find(h200, "vllm", launch_ns=ns) for ns in (0.0, latency, 2 * latency))
+    assert (unknown.at_latency, known.at_latency, known.host) == (False, True, "")
+    for name in ON_HOST:
+        value, low, high = (getattr(t, name) for t in known.terms)
+        assert getattr(unknown.terms[0], name) == value
+        assert getattr(unknown.terms[1], name) <= low <= value <= high <= getattr(unknown.terms[2], name)
+        assert getattr(slow.terms[0], name) == pytest.approx(2 * value), "in proportion"
+    assert slow.terms[0].gap_s == known.terms[0].gap_s, "the device does not know the host"
+    older = write(tmp_path / "older.json", document(device="NVIDIA H200"))
+    found = engine_profile.find(h200, "vllm", str(older), latency)
+    assert not found.at_latency, "nobody measured at which latency they hold"
 
 
 def test_that_of_another_engine_or_gpu_is_refused(tmp_path):
@@ -57,41 +81,19 @@ def test_that_of_another_engine_or_gpu_is_refused(tmp_path):
 
 @pytest.mark.parametrize("path", BUNDLED, ids=lambda p: p.stem)
 def test_bundled_ones_are_whole(path):
-    gpu, engine = path.stem.split(".")
-    found = engine_profile.find(hardware.find(gpu), engine)
+    _, engine = path.stem.split(".")
+    found = engine_profile.read(path)
     assert engine in engines.names()
-    assert found.terms
+    assert set(found.terms) == set(engines.get(engine).TERMS)
     assert found.cpu
-    assert len(found.models) == 2 or len(found.families) >= 7, "of two depths, and of families where the host counts"
-    for own in found.families.values():
-        assert set(own) <= set(found.terms)
-    assert {name: t.unit for name, t in found.terms.items() if t.unit != "s"} == (
-        {"attention_share": "1"} if engine == "vllm" else {}
-    )
-    assert 5_000 < found.launch_ns < 20_000, "the pace of the hosts that it was measured on"
+    assert len(found.models) >= 2, "of two depths"
+    assert {t.unit for t in found.terms.values()} == {"s"}
+    assert all(t.method for t in found.terms.values())
+    if set(found.terms) & set(ON_HOST):
+        assert 5_000 < found.launch_ns < 20_000, "the launch latency of the hosts that it was measured on"
     held = artifact.read(path, EngineProfile.SCHEMA)
     assert f'"id": "{held.id}"' in path.read_text(), "edited by hand"
     assert held.inputs, "it names the runs that it was made from"
-
-
-def test_families_are_as_far_apart_as_intervals_take_them_to_be():
-    """In what a kernel takes the host; where the family of a model was not measured, that may be its own."""
-    apart = []
-    for path in BUNDLED:
-        found = engine_profile.read(path)
-        if found.families:
-            all_take = found.terms["host_kernel_s"].value
-            ratios = [found.terms_of(family)["host_kernel_s"].value / all_take for family in found.families]
-            apart += [max(r, 1 / r) for r in ratios]
-    assert len(apart) > 15
-    assert round(max(apart), 2) == engine_profile.AT_ONE_PACE
-
-
-def test_terms_of_a_family_stand_before_those_of_all(tmp_path):
-    own = {"PhiForCausalLM": {"kernel_s": {**TERM, "value": 3e-6}}}
-    found = engine_profile.read(write(tmp_path / "my.vllm.json", document(families=own)))
-    assert found.terms_of("PhiForCausalLM")["kernel_s"].value == 3e-6
-    assert found.terms_of("LlamaForCausalLM") == found.terms
 
 
 def test_every_engine_of_the_h200_has_one():
@@ -99,21 +101,21 @@ def test_every_engine_of_the_h200_has_one():
 
 
 # --- bad files
-def term(name="kernel_s", **changes):
+def term(name="gap_s", **changes):
     return document(terms={name: {**TERM, **changes}})
 
 
 BAD = {
-    "an unknown term": (term("kernels_s"), "unknown term 'kernels_s'; known: kernel_s, attention_share"),
-    "a negative one": (term(value=-1e-6, low=-2e-6), "term 'kernel_s' must have 0 <= low <= value <= high"),
+    "an unknown term": (term("kernels_s"), "unknown term 'kernels_s'; known: gap_s, attention_s"),
+    "a negative one": (term(value=-1e-6, low=-2e-6), "term 'gap_s' must have 0 <= low <= value <= high"),
     "a negative low": (term(low=-1e-9), "must have 0 <= low <= value <= high"),
     "low above": (term(low=5e-6), "must have 0 <= low <= value <= high"),
     "high below": (term(high=1e-6), "must have 0 <= low <= value <= high"),
     "NaN": (term(value=math.nan), "must have 0 <= low <= value <= high"),
     "no end": (term(high=math.inf), "must have 0 <= low <= value <= high"),
-    "text": (term(value="2e-6"), "data.terms.kernel_s.value: expected a number, got str"),
+    "text": (term(value="2e-6"), "data.terms.gap_s.value: expected a number, got str"),
     "a typo": (term(hihg=1), "unknown field 'hihg'; did you mean 'high'?"),
-    "a family's unknown one": (document(families={"A": {"kernels_s": TERM}}), "unknown term 'kernels_s'"),
+    "a latency of nothing": (document(launch_ns=-1.0), "launch_ns must be a launch latency in nanoseconds"),
     "a missing field": ({k: v for k, v in document().items() if k != "cpu"}, "field 'cpu' is missing"),
     "a list": ([], "data"),
 }
@@ -136,8 +138,8 @@ def test_a_bad_file_is_one_clear_line(tmp_path, capsys, name):
     [
         (lambda text: text[: len(text) // 2], "is not JSON or is cut short"),
         (lambda text: "", "is not JSON or is cut short"),
-        (lambda text: text.replace("engine_profile/1", "engine_profile/2"), "is newer than this chip reads"),
-        (lambda text: text.replace("chip.engine_profile/1", "chip.runs/1"), "is a chip.runs file"),
+        (lambda text: text.replace("engine_profile/2", "engine_profile/9"), "is newer than this chip reads"),
+        (lambda text: text.replace("chip.engine_profile/2", "chip.runs/1"), "is a chip.runs file"),
     ],
     ids=("half", "empty", "newer", "another kind"),
 )
@@ -151,7 +153,7 @@ def test_a_broken_file_is_one_clear_line(tmp_path, change, told):
 
 
 def test_every_term_may_be_there(tmp_path):
-    path = write(tmp_path / "all.json", document(terms=dict.fromkeys(TERMS, TERM)))
-    assert tuple(engine_profile.read(path).terms) == tuple(TERMS)
+    path = write(tmp_path / "all.json", document(terms=dict.fromkeys(MEANING, TERM)))
+    assert tuple(engine_profile.read(path).terms) == tuple(MEANING)
     profile = engine_profile.read(path)
     assert codec.from_json(EngineProfile, codec.to_json(profile), "it") == profile

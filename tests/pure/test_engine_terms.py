@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from chip import artifact, cli, codec, engine_profile, hardware
+from chip import artifact, cli, codec, engine_profile
 from chip.cli.calibrate_engine_text import render
 from chip.types import Ceiling
 
 PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
 TABLES = re.compile(r"(?<=^```text\n)([a-z-]+)(?= \().*?(?=^```$)", re.MULTILINE | re.DOTALL)
-H200 = engine_profile.find(hardware.find("h200"), "vllm")
+H200 = engine_profile.read(engine_profile.ENGINES / "h200.vllm.json")
 HOST_BOUND = ("predict", "tinyllama-1.1b", "--prompt", "16", "--json")
 
 
 def write(path, **changes):
-    made = replace(H200, **{"families": {}, **changes})
+    made = replace(H200, **changes)
     artifact.write(path, artifact.new(made.SCHEMA, codec.to_json(made), {}))
     return str(path)
 
@@ -63,7 +63,6 @@ def open_lines(folder, text):
     [
         ({"engine": "hf-eager"}, (), "holds terms of hf-eager on NVIDIA H200, not of vllm on NVIDIA H200"),
         ({"device": "NVIDIA L4"}, (), "holds terms of vllm on NVIDIA L4, not of vllm on NVIDIA H200"),
-        ({}, ("--gpu", "a100"), "holds terms of vllm on NVIDIA H200, not of vllm on NVIDIA A100"),
         ({}, ("--trace",), "--engine-profile, --sdpa and --launch-ns do not go with it"),
         ({"terms": {"nosuch_s": Ceiling(1, 1, 1, "s", "")}}, (), "unknown term 'nosuch_s'"),
         ({"terms": {"step_s": Ceiling(1, 2, 3, "s", "")}}, (), "term 'step_s' must have 0 <= low <= value <= high"),
@@ -75,21 +74,35 @@ def test_terms_of_something_else_are_refused(changes, words, says, capsys, tmp_p
     assert err.count("\n") == 1
 
 
-def test_a_pace_that_cannot_be_used_is_told(capsys, tmp_path):
-    """Terms that tell no pace, and a GPU without any."""
+def test_terms_of_a_host_go_with_a_gpu_that_nobody_measured(capsys, tmp_path):
+    own = write(tmp_path / "own.json", terms={"host_step_s": Ceiling(0.5, 0.4, 0.6, "s", "made up for tests")})
+    assert predict(capsys, "--gpu", "a100", "--engine-profile", own)["tpot_ms"] == pytest.approx(500)
+
+
+def test_a_launch_latency_that_cannot_be_used_is_told(capsys, tmp_path):
+    """Terms that do not tell at which they hold."""
     words = ("predict", "qwen3-0.6b", "--engine", "hf-eager", "--launch-ns", "8000")
-    assert cli.main([*words]) == 0
-    assert "pace of the host is not used" not in capsys.readouterr().err
-    older = write(tmp_path / "older.json", engine="hf-eager", launch_ns=0.0)
-    for more in (("--engine-profile", older), ("--gpu", "a100")):
+    for more in ((), ("--gpu", "a100")):
         assert cli.main([*words, *more]) == 0
-        assert "the pace of the host is not used: no terms of hf-eager on" in capsys.readouterr().err
+        out, err = capsys.readouterr()
+        assert "--launch-ns is not used" not in out + err
+    older = write(tmp_path / "older.json", engine="hf-eager", launch_ns=0.0)
+    assert cli.main([*words, "--engine-profile", older]) == 0
+    out, err = capsys.readouterr()
+    assert "--launch-ns is not used: no terms of hf-eager tell" in out + err
+
+
+def test_a_slower_host_is_predicted_slower(capsys):
+    words = ("--engine", "hf-eager", "--batch", "1")
+    fast, slow = (predict(capsys, *words, "--launch-ns", ns) for ns in ("6000", "12000"))
+    assert 1.7 < slow["tpot_ms"] / fast["tpot_ms"] <= 2.05
+    wide, narrow = (predict(capsys, *words, *more)["interval"]["tpot_ms"] for more in ((), ("--launch-ns", "8000")))
+    assert wide[1] / wide[0] > narrow[1] / narrow[0], "a host that is known is predicted more closely"
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 def bundled(engine):
-    found = engine_profile.find(hardware.find("h200"), engine)
-    return render(found) + "\n"
+    return render(engine_profile.read(engine_profile.ENGINES / f"h200.{engine}.json")) + "\n"
 
 
 def test_the_page_has_the_bundled_terms():
@@ -100,7 +113,7 @@ def test_the_page_has_the_bundled_terms():
 
 def test_every_term_is_on_the_page():
     text = PAGE.read_text(encoding="utf-8")
-    assert [name for name in engine_profile.TERMS if f"`{name}`" not in text] == []
+    assert [name for name in engine_profile.MEANING if f"`{name}`" not in text] == []
 
 
 if __name__ == "__main__":  # after new terms: write them into the page

@@ -18,7 +18,7 @@ from chip.hardware_import.thin import kept, merged, thin
 from chip.types import ChipError
 
 ROOT = Path(__file__).parents[2]
-POINTS = hardware.DATA / "points"
+POINTS = hardware.IMPORTED
 BUNDLED = sorted(POINTS.glob("*/*.csv"))
 GPUS = ("a100", "b200", "h100", "h200", "l40s", "rtx-pro-6000-server")
 

@@ -120,3 +120,17 @@ def test_bad_input_is_one_line(more, says, capsys):
     words = ["plan", "llama-3.1-8b", "--workload", "poisson", "--rate", "5", "--slo", "ttft_p99=1s"]
     assert main([*words, *more]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_prompts_that_no_choice_can_take_are_said(tmp_path):
+    file = tmp_path / "w.jsonl"
+    row = '{"arrival_s": %d, "prompt": %d, "output": 5}\n'
+    file.write_text("".join(row % (i, 5000) for i in range(3)))
+    asked = {"rate": 1.0, "goals": "ttft_p99=1s", "engine_settings": {"max_model_len": 1000}, "intervals": False}
+    got = plan("llama-3.1-8b", workload=file, requests=3, **asked)
+    assert got.choices[0].status == "refused"
+    assert "every prompt leaves no room in 1000 tokens" in got.choices[0].reason
+    file.write_text(row % (0, 5000) + "".join(row % (i, 100) for i in range(1, 20)))
+    got = plan("llama-3.1-8b", workload=file, requests=20, **asked)
+    assert got.choices[0].status == "ok"
+    assert "1 of 20 requests rejected" in got.choices[0].reason

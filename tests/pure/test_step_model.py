@@ -1,7 +1,7 @@
-"""Steps of a model on an engine: lines add up, intervals hold, every engine over models of every make and all stages."""
+"""Steps of a model on an engine: lines add up, intervals hold, for every engine and stage and models of every make."""
 
 import math
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -71,7 +71,7 @@ def test_a_played_step_is_the_decode_step(engine, model):
     assert phase.seconds == pytest.approx(period, rel=1e-6)
     ran = [e for e in t.events if e.queue == "device"]
     assert sum(e.seconds for e in ran) == pytest.approx(t.worked_s)
-    assert all(b.start_s >= a.start_s + a.seconds - 1e-12 for a, b in zip(ran, ran[1:]))
+    assert all(b.start_s >= a.start_s + a.seconds - 1e-12 for a, b in pairwise(ran))
 
 
 @pytest.mark.parametrize("engine", engines.names())

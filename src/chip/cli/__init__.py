@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from chip import __version__
 from chip.cli.streams import discard_output, standard_streams
 from chip.types import ChipError
 
-NOT_COMMANDS = ("text", "lines", "streams")  # and what ends in _text: how a command's answer is laid out
+NOT_COMMANDS = ("text", "lines", "streams", "grid")  # and what ends in _text: how a command's answer is laid out
 ORDER = (
     "predict", "simulate", "plan", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench",
     "compare", "validate",
@@ -36,8 +36,26 @@ CHIP tells how fast a language model will run on a GPU before it runs, and why i
 """
 
 
+class StoreOnce(argparse._StoreAction):
+    """An option that takes one value refuses to be given twice, instead of ignoring the first."""
+
+    given = False
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *rest: Any) -> None:
+        if self.given and self.option_strings:
+            hint = getattr(self.type, "once", "give it once")
+            parser.error(f"{self.option_strings[-1]} is given twice; {hint}")
+        self.given = True
+        super().__call__(parser, namespace, *rest)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are one line, with the nearest option named."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.register("action", None, StoreOnce)
+        self.register("action", "store", StoreOnce)
 
     def error(self, message: str) -> NoReturn:
         prefix = "unrecognized arguments: "

@@ -27,8 +27,10 @@ EPILOG = """\
   chip capture bloom-560m --engine hf-graph --prompt 5
   chip capture llama-3.1-8b --engine hf-eager --prompt 1024 --chrome perfetto.json
   chip capture my/config.json --device cpu --prompt 16
+  chip capture llama-3.1-8b --engine vllm --phase decode --batch 8 -o step.json
 """
 SIGNATURES = "kernel_signatures.json"
+VLLM_REPEATS = 4
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_step(parser)
     add("-o", "--output", metavar="FILE", default="artifacts/trace.json", help="the trace [%(default)s]")
     add("--chrome", metavar="FILE", default="", help="the profiler's own trace too, for Perfetto")
+    add("--python", metavar="FILE", default="", help="interpreter of the engine's own environment (vllm)")
     add("--json", action="store_true", help="one JSON document on stdout")
 
 
@@ -72,6 +75,8 @@ def check_step(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.engine == "vllm":
+        return run_vllm(args)
     trace, workload = record(args, args.model, Path(args.output), args.chrome)
     if args.json:
         print(json.dumps(document(trace, workload), indent=1))
@@ -137,6 +142,47 @@ def _check_output(path: Path, model: str, force: bool) -> None:
     config = library.locate(model)[0]
     output.check(path, traces.Trace.SCHEMA, (config,), force)
     output.check(path.with_name(SIGNATURES), signatures.Workload.SCHEMA, (config,), force)
+
+
+def run_vllm(args: argparse.Namespace) -> int:
+    """A step of vLLM: timed first, then every launch of it under the profiler, in the worker's own process. Its kernels
+    come from a compiled graph, so the trace has no operators and cannot be replayed; the ledger reads it."""
+    import tempfile
+
+    from chip import artifact, traces
+    from chip.cli.ledger_text import render as render_ledger
+    from chip.hardware import match_device
+    from chip.ledger import OUTPUT, ledger
+    from chip.run import Job
+    from chip.run.model import locate
+    from chip.run.vllm import open as open_vllm
+    from chip.types import Scenario
+
+    check_step(args)
+    path = Path(args.output)
+    artifact.refuse_folder(path)
+    if args.chrome or args.no_cache or args.sdpa:
+        raise ChipError("--chrome, --no-cache and --sdpa are for the hf engines")
+    config, title, _ = locate(args.model, "random")
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(title, artifact.read_json(config), dtype=args.dtype or "bf16", device=args.device or "cuda:0",
+                  max_context=args.prompt + OUTPUT, python=args.python, energy_s=0.0, traces=Path(folder))  # fmt: skip
+        print(f"capture: starting vLLM with {title}, random weights", file=sys.stderr)
+        with open_vllm(job) as session:
+            session.look(session.measure(Scenario(args.batch, args.prompt, OUTPUT, job.dtype), VLLM_REPEATS))
+        found = next(Path(folder).glob(f"*-{args.phase}-*.json"), None)
+        if found is None:
+            raise ChipError(f"the profiler saw no kernels of a {args.phase} step: may it be used here?")
+        held, trace = traces.read(found)
+    traces.write(path, trace, dict(held.environment))
+    print(f"capture: wrote {path}", file=sys.stderr)
+    gpu = match_device(trace.device)
+    if args.json:
+        shown = {"schema": "chip.capture/1", "title": trace.title, "device": trace.device, "source": trace.source}
+        print(json.dumps({**shown, "launches": len(trace.events), "gpu_us": trace.gpu_ns / 1e3}, indent=1))
+    elif gpu:
+        print(render_ledger([ledger(trace, gpu)]))
+    return 0
 
 
 def document(trace: Trace, workload: Workload) -> dict[str, Any]:

@@ -92,6 +92,8 @@ def render(a: dict[str, object]) -> str:
         right = ("rate a replica", "replicas", "GPUs", "cost/h", "cost/M tokens", "J/token")
         parts += [table(rows, right=right, keep=tuple(rows[0])), "", "=: tied with the line above, intervals overlap"]
     for c in choices:
+        if c["status"] == "ok" and c["reason"]:
+            parts.append(f"{c['tp']} x {c['gpu']} ({c['dtype']}): {c['reason']}")
         if c["status"] != "ok":
             parts.append(f"{c['tp']} x {c['gpu']} ({c['dtype']}): {c['status']}: {c['reason']}")
     return "\n".join(parts)

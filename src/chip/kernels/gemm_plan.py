@@ -65,3 +65,12 @@ def choose(m: int, n: int, k: int, units: int) -> int:
     ways = [(t, s) for s in range(1, MOST_SPLITS + 1) for t in TILES if t.room(m, n, s) and s <= -(-k // DEPTH)]
     tile, splits = min(ways, key=lambda way: way[0].ns(m, n, k, way[1], units))
     return tile.variant + 10 * BAND + 1000 * splits
+
+
+def fitting(config: int, m: int, n: int) -> int:
+    """The same config with as many splits as the workspace has room for."""
+    tile = next((t for t in TILES if t.variant == config % 10), TILES[0])
+    splits = max(1, config // 1000)
+    while not tile.room(m, n, splits):
+        splits -= 1
+    return config % 1000 + 1000 * splits

@@ -27,7 +27,7 @@ ARGUMENTS = (
     *(ctypes.c_void_p,) * 6, *(ctypes.c_int,) * 3, *(ctypes.c_int64,) * 3, *(ctypes.c_int,) * 4, ctypes.c_int64,
     ctypes.c_int,
 )  # fmt: skip
-FLOATS, COUNTERS = 1 << 21, 1024  # workspace: 264 tiles of 64 x 64 sums and more
+FLOATS, COUNTERS = 1 << 22, 1024  # workspace: 1024 tiles of 64 x 64 sums
 
 
 @cache

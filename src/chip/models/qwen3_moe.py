@@ -11,6 +11,7 @@ ARCHITECTURES = ("Qwen3MoeForCausalLM",)
 
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
+    c.refuse_null("head_dim")
     hidden = c.size("hidden_size")
     experts = c.size("num_experts", "num_local_experts", default=128)
     top_k = c.top_k("num_experts_per_tok", "num_experts", experts, default=8)

@@ -40,6 +40,7 @@ PRODUCT = "linear"  # the operator that every folder of points has
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
 SIMPLEST = "add"  # the elementwise kernel whose base stands for those that were not measured
 BORROWED_SPREAD = 0.2  # standard deviation of a base that another kernel of its kind was fitted to
+MOST_CURVES = 256  # remembered, so that questions of any number are answered in bounded memory
 OF_TORCH = ("torch", "flash")  # implementations that torch chooses itself
 ANY = "*"  # any kernel: what an estimate that names no engine takes
 
@@ -75,6 +76,7 @@ class Estimator:
         if library and self.settling is None and reference and reference.settling:
             self.settling = reference.settling.from_boost(self._to(reference, "matmul_bf16"))
         self._library, self._runs_as, self._reference = library, runs_as, reference
+        self._curves: dict[Op, Curve] = {}
         self._points: dict[tuple[str, str, str], Points | None] = {}
         self._bases: dict[tuple[type[Op], str, str], tuple[BaseTime, BaseTime, BaseTime]] = {}
 
@@ -87,7 +89,7 @@ class Estimator:
 
     def points(self, op: Op) -> Points | None:
         """Those of the kernel that runs this operator."""
-        if self._library is None:
+        if self._library is None or not op.place():
             return None
         dtype = getattr(op, "dtype", "")
         wanted = ANY if self._runs_as is None else self._runs_as.get(op.kind, "")
@@ -98,17 +100,16 @@ class Estimator:
 
     def _made(self, op: Op, wanted: str, dtype: str) -> Points | None:
         assert self._library is not None
-        known = self._library.groups(op.kind, dtype)
+        names, _, context = wanted.partition(" ")
+        kernels = tuple(op.kernel_of(name) for name in names.split("|")) if wanted != ANY else ()
+        known = self._library.groups(op.kind, dtype, kernels)
         if not known and dtype in SAME_KERNELS:
-            known = self._library.groups(op.kind, SAME_KERNELS[dtype])
+            known = self._library.groups(op.kind, SAME_KERNELS[dtype], kernels)
         if wanted == ANY:
             fitting = [g for g in known if g.kernel == op.kernel_of(g.kernel.split(".")[0])]
             fitting.sort(key=lambda g: (g.context != "cold", g.kernel.split(".")[0] not in OF_TORCH, -len(g.ops)))
         else:
-            names, _, context = wanted.partition(" ")
-            kernels = [op.kernel_of(name) for name in names.split("|")]
-            fitting = [g for g in known if g.kernel in kernels and context in ("", g.context)]
-            fitting = fitting or [g for g in known if g.kernel in kernels]
+            fitting = [g for g in known if context in ("", g.context)] or list(known)
             warm = "hot" if isinstance(op, OverRows) else "cold"  # activations are warm in cache, weights are not
             fitting.sort(key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != warm))
         if not fitting:
@@ -123,12 +124,29 @@ class Estimator:
             return self._over_link(op), cost
         like, points = op.like_measured(), self.points(op)
         if like is not None and points is not None:
-            return self._interpolated(points.seconds(like), op, cost), cost
+            return self._interpolated(self._looked_up(like, points), op, cost), cost
         if isinstance(op, Composed):
             return self._summed(op), cost
         if points is not None and isinstance(op, Attention) and op.window:
             return self._windowed(points, op, cost), cost
         return self._from_base(op, cost), cost
+
+    def _looked_up(self, op: Op, points: Points) -> Timed:
+        """What grows along one axis lies on the same curve as in a sweep, so that it never falls along it."""
+        if len(op.GROWS) != 1:
+            return points.seconds(op)
+        (axis,) = op.GROWS
+        one: Op = replace(op, **{axis: 1})  # type: ignore[type-var]
+        if one not in self._curves:
+            if len(self._curves) >= MOST_CURVES:
+                self._curves.clear()
+            self._curves[one] = self._curve(one, points)
+        return self._curves[one](getattr(op, axis))
+
+    def _curve(self, one: Op, points: Points) -> Curve:
+        if one.kind == PRODUCT:
+            return Curve(grown(one), points, PRODUCT_NODES)
+        return Curve(grown(one), points, straight=True)
 
     def _interpolated(self, found: Timed, op: Op, cost: Cost) -> Estimate:
         seconds, spread = found
@@ -267,13 +285,12 @@ class Estimator:
         like, points = op.like_measured(), self.points(op)
         if like is None or points is None:
             return self._base_along(op, make)
-        product, grow = op.kind == PRODUCT, grown(like)
         work = self._work_along(op, make)
         curve: list[Curve] = []
 
         def at(tokens: int) -> Answer:
             if not curve:
-                curve.append(Curve(grow, points, PRODUCT_NODES) if product else Curve(grow, points, straight=True))
+                curve.append(self._curve(like, points))
             seconds, spread = curve[0](tokens)
             flops, moved, arithmetic_s, memory_s = work(tokens)
             off = exp(Z90 * spread)
@@ -369,14 +386,15 @@ class Library:
         self.device = about.get("device", "")
         self.settling = Settling.read(about["settling"]) if "settling" in about else None
 
-    @lru_cache(maxsize=256)  # noqa: B019 (libraries live as long as the process)
-    def groups(self, kind: str, dtype: str) -> tuple[Group, ...]:
-        return tuple(
-            g
-            for folder, kinds in self._kinds.items()
-            if kind in kinds
-            for g in point_files.read(folder / f"{kind}{point_files.SUFFIX}", dtype).groups
-        )
+    @lru_cache(maxsize=1024)  # noqa: B019 (libraries live as long as the process)
+    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[Group, ...]:
+        """Those of the first folder that has any."""
+        for folder, kinds in self._kinds.items():
+            if kind in kinds:
+                found = point_files.read(folder / f"{kind}{point_files.SUFFIX}", dtype, kernels).groups
+                if found:
+                    return found
+        return ()
 
 
 @lru_cache(maxsize=16)

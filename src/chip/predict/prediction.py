@@ -81,15 +81,22 @@ class Prediction(NamedTuple):
         return Range(*(a + steps * b for a, b in zip(first, each)))
 
     def row(self) -> dict[str, Any]:
-        """The figures, flat, as a table takes them."""
+        """The figures, flat, as a table takes them; `notes` are lines of one text."""
+        spans = self.interval
+        (ttft_low, ttft_high), (tpot_low, tpot_high) = spans["ttft_s"], spans.get("tpot_s", (None, None))
         return {
             "ttft_ms": self.ttft_s * 1e3,
-            "tpot_ms": self.tpot_s * 1e3 if self.tpot_s is not None else None,
+            "ttft_low_ms": ttft_low * 1e3,
+            "ttft_high_ms": ttft_high * 1e3,
+            "tpot_ms": None if self.tpot_s is None else self.tpot_s * 1e3,
+            "tpot_low_ms": None if tpot_low is None else tpot_low * 1e3,
+            "tpot_high_ms": None if tpot_high is None else tpot_high * 1e3,
             "e2e_ms": self.e2e_s * 1e3,
             "tokens_per_s": self.tokens_per_s,
             "energy_j_per_token": self.energy_j_per_token,
             "fits": self.memory["fits"],
             "memory_bytes": self.memory["total_bytes"],
+            "notes": "\n".join(self.notes),
         }
 
     def to_dict(self) -> dict[str, Any]:

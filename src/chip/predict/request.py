@@ -207,7 +207,8 @@ def notes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, ca
     if not room["fits"]:
         out.append(
             f"does not fit: needs {room['total_bytes'] / 2**30:.1f} GiB a GPU, {roof.name} has "
-            f"{roof.memory_bytes / 2**30:.1f} GiB; times are as if it did"
+            f"{roof.memory_bytes / 2**30:.1f} GiB, the engine uses {room['usable_bytes'] / 2**30:.1f}; "
+            "times are as if it did"
         )
     if max_context and s.prompt + s.output > max_context:
         out.append(f"prompt + output exceed the model's context of {max_context} tokens")

@@ -7,7 +7,7 @@ from html import escape
 from math import ceil, floor, log10
 from typing import Any
 
-WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 860, 150, 84, 20, 44, 46
+WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 860, 150, 84, 24, 58, 46
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C6D00", "#56B4E9")
 INK, FAINT, GRID, PROMISE = "#1f2937", "#6b7280", "#e5e7eb", "#b91c1c"
 Series = tuple[str, str, Sequence[tuple[float, float]]]  # name, colour, points
@@ -135,8 +135,7 @@ def _axes(row: int, title: str, right: float, bottom: float, top: float, log: bo
         y = scale.y(tick)
         out += f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{GRID}"/>'
         out += f'<text x="{LEFT - 8}" y="{y + 4:.1f}" font-size="11" fill="{FAINT}" text-anchor="end">{tick:.4g}</text>'
-    for i in range(5):
-        value = right * i / 4
+    for value in _ticks(right):
         x = scale.x(value)
         out += (
             f'<text x="{x:.1f}" y="{scale.base + 16:.1f}" font-size="11" fill="{FAINT}" text-anchor="middle">'
@@ -155,6 +154,15 @@ def _page(title: str, panels: Sequence[str], x_title: str, rows: int = 0) -> str
         + f'<text x="{WIDTH - RIGHT}" y="{height - 8}" font-size="12" fill="{FAINT}" text-anchor="end">'
         f"{escape(x_title)}</text></svg>\n"
     )
+
+
+def _ticks(right: float) -> list[float]:
+    """Round numbers from 0 up to the right end, six at most beside 0."""
+    if right <= 0:
+        return [0.0]
+    scale = 10.0 ** floor(log10(right / 6))
+    each = next(m * scale for m in (1, 2, 2.5, 5, 10, 20) if m * scale * 6 >= right)
+    return [each * i for i in range(floor(right / each * (1 + 1e-9)) + 1)]
 
 
 def _nice(value: float) -> float:

@@ -140,6 +140,10 @@ def explore(task: Task) -> Choice:
         rate, rough, at = _highest(made, task, coarse)
     except ChipError as e:
         return Choice(q.gpu, q.tp, q.dtype, "refused", str(e))
+    if not at.completed:
+        return Choice(
+            q.gpu, q.tp, q.dtype, "refused", f"every prompt leaves no room in {made.longest} tokens of context"
+        )
     at_rate_ms = _figures(at, task.targets)
     if not rate:
         miss = ", ".join(f"{n} {v:.4g} ms" for n, v in at_rate_ms.items())
@@ -151,6 +155,7 @@ def explore(task: Task) -> Choice:
         q.tp,
         q.dtype,
         "ok",
+        f"{at.rejected} of {at.requests} requests rejected, their prompts leave no room" if at.rejected else "",
         max_rate_per_s=rate,
         interval=(low, high),
         joules_per_output_token=energy,

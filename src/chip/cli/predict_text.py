@@ -1,0 +1,121 @@
+"""One prediction as people read it: the figures, memory and the longest lines; every line with --breakdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chip.cli.text import duration, gib, number, percent, si, table
+
+LONGEST = 4  # lines of a phase in the short view
+PHASES = (("ttft", "TTFT", "to the first token"), ("tpot", "TPOT", "a decode step (mean)"))
+PARTS = (
+    ("weights", "weights_bytes"),
+    ("KV cache", "kv_bytes"),
+    ("activations", "activation_bytes"),
+    ("CUDA context", "context_bytes"),
+)
+
+
+def render(a: dict[str, Any], breakdown: bool = False) -> str:
+    gpus = f"{a['tp']} x {a['gpu']}" if a["tp"] > 1 else a["gpu"]
+    parts = [
+        f"{a['model']} on {gpus}, {a['engine']}, {_dtype(a)}: {a['batch']} x ({a['prompt']} in, {a['output']} out)",
+        *(f"note: {note}" for note in a["notes"]),
+        "",
+        _headline(a),
+        "",
+        *_memory(a["memory"]),
+        "sources: "
+        + ", ".join(f"{percent(v)} {k}" for k, v in a["sources"].items())
+        + f"; ridge point {a['ridge_flop_per_byte']:g} FLOP/B",
+    ]
+    phases = [(short, title, a["breakdown"][key]) for key, short, title in PHASES if a["breakdown"][key]]
+    if not breakdown:
+        parts += [f"{short}: {_longest(lines)}" for short, _, lines in phases]
+        return "\n".join([*parts, "every line of it: --breakdown"])
+    for _, title, lines in phases:
+        parts += ["", f"where the time goes: {title}", _breakdown(lines, a["ridge_flop_per_byte"])]
+    return "\n".join(parts)
+
+
+def _longest(lines: list[dict[str, Any]]) -> str:
+    """The longest lines of a phase with their shares, and what the others come to."""
+    shown = [f"{line['role']} {percent(line['share'])}" for line in lines[:LONGEST]]
+    others = lines[LONGEST:]
+    if others:
+        shown.append(f"{len(others)} more {percent(sum(line['share'] for line in others))}")
+    return ", ".join(shown)
+
+
+def _dtype(a: dict[str, Any]) -> str:
+    return f"{a['dtype']}, fp8 KV cache" if a["kv_dtype"] == "fp8" else str(a["dtype"])
+
+
+def _headline(a: dict[str, Any]) -> str:
+    rows = []
+    names = (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms"))
+    for title, key in names:
+        if a[key] is None:
+            continue
+        low, high = a["interval"][key]
+        span = f"{duration(low / 1e3)} - {duration(high / 1e3)}"
+        bound = a["bound"].get(key.removesuffix("_ms"), "")
+        rows.append({"": title, "predicted": duration(a[key] / 1e3), "90 % interval": span, "bound by": bound})
+    low, high = a["interval"]["tokens_per_s"]
+    rate = {"": "throughput", "predicted": f"{number(a['tokens_per_s'], 4)} tok/s"}
+    rows.append({**rate, "90 % interval": f"{number(low, 4)} - {number(high, 4)}", "bound by": ""})
+    if a.get("energy_j_per_token") is not None:
+        low, high = a["interval"]["energy_j_per_token"]
+        energy = {"": "energy", "predicted": f"{a['energy_j_per_token']:.3g} J/tok"}
+        rows.append({**energy, "90 % interval": f"{low:.3g} - {high:.3g}", "bound by": ""})
+    return table(rows, right=("predicted",), keep=tuple(rows[0]))
+
+
+def _memory(m: dict[str, Any]) -> list[str]:
+    """What each part takes, rounded so that the parts as printed come to the total as printed."""
+    verdict = "fits" if m["fits"] else "DOES NOT FIT"
+    scale, unit = (2**30, "GiB") if m["total_bytes"] >= 2**30 else (2**20, "MiB")
+    digits = 1 if m["total_bytes"] >= 10 * scale else 2
+    printed = _parts([m[key] / scale for _, key in PARTS], digits)
+    notes = {"kv_bytes": f" ({m['kv_bytes_per_token'] / 1024:.4g} KiB/token)"}
+    sum_of = " + ".join(f"{name} {x:.{digits}f}{notes.get(key, '')}" for (name, key), x in zip(PARTS, printed))
+    total = f"{sum(printed):.{digits}f} {unit}"
+    return [
+        f"memory a GPU: {total} of {gib(m['capacity_bytes'])}: {verdict}, largest batch {m['max_batch']}",
+        f"  {sum_of} = {total}",
+    ]
+
+
+def _parts(values: list[float], digits: int) -> list[float]:
+    """Rounded down, and those with the largest remainders up, so that their sum is the rounded sum."""
+    step = 10**digits
+    floors = [int(v * step) for v in values]
+    left = round(sum(values) * step) - sum(floors)
+    largest = sorted(range(len(values)), key=lambda i: floors[i] - values[i] * step)
+    for i in largest[:left]:
+        floors[i] += 1
+    return [n / step for n in floors]
+
+
+def _intensity(row: dict[str, Any]) -> float:
+    return float(row["flops"] / row["bytes"]) if row["bytes"] else 0.0
+
+
+def _breakdown(rows: list[dict[str, Any]], ridge: float) -> str:
+    shown = [
+        {
+            "role": r["role"],
+            "op": r["op"],
+            "calls": f"{r['count']:g}",
+            "time": duration(r["us"] / 1e6),
+            "share": percent(r["share"]),
+            "bound": r["bound"],
+            "FLOP/B": number(_intensity(r)),
+            "x ridge": number(_intensity(r) / ridge),
+            "work": si(r["flops"], "FLOP"),
+            "moved": si(r["bytes"], "B"),
+            "source": r["source"],
+        }
+        for r in rows
+    ]
+    return table(shown, right=("calls", "time", "share", "FLOP/B", "x ridge", "work", "moved"), keep=("bound",))
