@@ -19,18 +19,18 @@ from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError, Scenario
 
 CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2816,
-    "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 8192, "max_position_embeddings": 40960,
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "intermediate_size": 1408,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 8192, "max_position_embeddings": 40960,
     "hidden_act": "silu",
 }  # fmt: skip
-CONFIGS = {f"tiny-{n}-layers": {**CONFIG, "num_hidden_layers": n} for n in (4, 12)}
+CONFIGS = {f"tiny-{n}-layers": {**CONFIG, "num_hidden_layers": n} for n in (8, 24)}
 HOST_BOUND = tuple(Scenario(b, p, 9) for b, p in ((1, 64), (1, 400), (4, 64), (1, 1024), (2, 700), (16, 30), (8, 128)))
 # the GPU waits for most of it, and yet its step is longer than its launch
 LONG_BEFORE = (Scenario(32, 512, 9), Scenario(16, 1000, 9))
 GPU_BOUND = (Scenario(64, 8192, 9), Scenario(64, 12000, 9))
 VLLM = {
     "gap_s": 0.5e-6, "attention_s": 2e-6, "step_s": 30e-6, "first_s": 2e-3, "request_s": 150e-6, "host_step_s": 3e-3,
-    "host_kernel_s": 80e-6, "host_piece_s": 200e-6,
+    "host_kernel_s": 30e-6, "host_piece_s": 200e-6,
 }  # fmt: skip
 HF_GRAPH = {"gap_s": 0.6e-6, "step_s": 45e-6}
 HF_EAGER = {"gap_s": 0.5e-6, "first_s": 4e-3, "host_step_s": 700e-6, "host_call_s": 7e-6, "host_kernel_s": 16e-6}
@@ -139,7 +139,7 @@ def test_runs_of_other_engines_and_failed_ones_do_not_count(made, gpu):
     found = made("hf-graph", HF_GRAPH, HOST_BOUND[:2])
     with pytest.raises(ChipError, match="no two runs of vllm differ in their layers"):
         engine_fit.fit([found], gpu, "vllm", "a CPU")
-    deep = [replace(r, status="failed", reason="it fell") if "12" in r.model else r for r in found.runs]
+    deep = [replace(r, status="failed", reason="it fell") if "24" in r.model else r for r in found.runs]
     with pytest.raises(ChipError, match="no two runs of hf-graph differ in their layers"):
         engine_fit.fit([replace(found, runs=tuple(deep))], gpu, "hf-graph", "a CPU")
 

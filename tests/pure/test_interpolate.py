@@ -1,8 +1,8 @@
 """The one interpolator: right at its points, going on beyond them, no cliff at any edge, and never falling."""
 
-import itertools
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from math import dist, exp, log
 
 import pytest
@@ -184,7 +184,7 @@ def test_every_bundled_curve_rises(name):
     for op in group.ops[::8]:
         curve = Curve(lambda n, op=op: replace(op, **{axis: n}), found)
         times = [curve(n).seconds for n in sorted({round(1.3**i) for i in range(60)} | set(TOKEN_NODES))]
-        assert all(b >= a * (1 - 1e-12) for a, b in itertools.pairwise(times)), op
+        assert all(b >= a * (1 - 1e-12) for a, b in pairwise(times)), op
 
 
 def test_a_curve_is_near_the_points_it_goes_through():

@@ -1,8 +1,7 @@
 """How far predictions of operators are from what an H200 did, at every push, from the records in results/h200.
 
-Budgets are what was seen when they were set, rounded up, so that a refit may get better, not worse. Weak evidence are
-errors at the points themselves; of strong evidence those of points predicted from all others, and of a file that the
-points were not made from (operators-2.jsonl, taken on another day and card).
+Budgets are what was seen when they were set, rounded up, so that a refit may get better, not worse. Errors are of
+points predicted from all others, and of a file that the points were not made from (operators-2.jsonl).
 """
 
 from pathlib import Path

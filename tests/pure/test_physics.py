@@ -1,12 +1,12 @@
 """What no prediction may do, over models x engines x GPUs: more work takes no less time, one token more makes no leap
-that padding or tiles do not explain, no product is faster than the GPU's peaks, two GPUs are at most twice as fast.
+that padding or tiles do not explain, no product is faster than the peaks, two GPUs are not more than twice as fast.
 
 What breaks such a law is listed in KNOWN with its reason, reduced to one example, which is expected to fail: an example
 that no longer fails has to leave the list.
 """
 
-import itertools
 import os
+from itertools import pairwise
 from math import gcd
 
 import pytest
@@ -176,7 +176,7 @@ def test_walking_through_batches_of_a_decode(engine):
     """Every batch to 80: a step takes no less than the one before, and no leap but its padding."""
     d, s = library.find("llama-3.1-8b"), [Scenario(batch, 512, 2) for batch in range(1, 81)]
     steps = [predict(d, "h200", engine, each).decode.seconds for each in s]
-    for batch, (a, b) in enumerate(itertools.pairwise(steps), 1):
+    for batch, (a, b) in enumerate(pairwise(steps), 1):
         rows = [schedule.padded(n) if engine == "vllm" else n for n in (batch, batch + 1)]
         assert a * (1 - SLACK) <= b <= a * STAIRS * rows[1] / rows[0], batch
 

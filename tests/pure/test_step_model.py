@@ -1,4 +1,4 @@
-"""Steps of a model on an engine: lines add up, intervals hold, for every engine and stage and models of every make."""
+"""Steps of a model on an engine: lines add up, intervals hold; every engine, models of every make, all stages."""
 
 import math
 from itertools import pairwise, product
