@@ -25,7 +25,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
-from chip import cli, hardware, points  # noqa: E402
+from chip import __version__, cli, hardware, points  # noqa: E402
 from chip.cli.fit import row  # noqa: E402
 from chip.cli.text import percent, table  # noqa: E402
 
@@ -266,6 +266,15 @@ def test_links_resolve(page: Path) -> None:
 def test_no_absolute_paths(page: Path) -> None:
     found = re.findall(r"(?<![\w.:/])/(?:home|root|tmp|work|mnt|Users)/\S*", page.read_text(encoding="utf-8"))
     assert not found, f"{name_of(page)}: {found[0]} is a path of one machine"
+
+
+@pytest.mark.parametrize(
+    ("page", "says"), [("CHANGELOG.md", r"^## \[([\d.]+)\]"), ("CITATION.cff", r"^version: ([\d.]+)$")]
+)
+def test_version_is_that_of_the_package(page: str, says: str) -> None:
+    found = re.search(says, (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    assert found[1] == __version__, page
 
 
 def test_nothing_left_to_fill_in() -> None:
