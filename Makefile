@@ -18,7 +18,7 @@ $(VENV)/dev: $(VENV)/base
 
 demo: $(VENV)/base
 	$(VENV)/bin/chip predict llama-3.1-8b --gpu h200 --engine vllm --batch 8 --prompt 1024 --output 128
-	$(VENV)/bin/chip report results/h200 src/chip/data/profiles -o build/report --title "An H200, measured"
+	$(VENV)/bin/chip report results/h200 src/chip/data/profiles src/chip/data/points/h200 -o build/report --title "An H200, measured"
 
 test: $(VENV)/dev lint browser
 	$(PY) -m pytest

@@ -191,7 +191,7 @@ def render(about: Mapping[str, str], groups: Sequence[Group]) -> str:
     kind = groups[0].kind
     axes = [a for a in ops.axes(ops.get(kind)) if a != "dtype" and _varies(a, groups)]
     lines = [f"# {key}: {value}" for key, value in about.items() if not key.startswith("base ")]
-    for g in groups:
+    for g in sorted(groups, key=lambda g: (g.kernel, g.context, g.dtype)):
         if g.base is not None:
             numbers = " ".join(f"{f.name}={getattr(g.base, f.name):.6g}" for f in dataclasses.fields(g.base))
             lines.append(f"# base {g.kernel} {g.context} {g.dtype}: {numbers}")

@@ -12,7 +12,7 @@ import pytest
 
 from chip import cli, hardware, runs
 from chip.dtypes import precision
-from chip.engines import vllm
+from chip.engines.vllm import memory, schedule
 from chip.models import library
 from chip.predict.memory import needs
 
@@ -93,10 +93,10 @@ def test_defaults_of_vllm_are_those_it_ran_with(recorded):
         if run.engine != "vllm":
             continue
         config = run.settings["config"]
-        assert config["cache_config"]["gpu_memory_utilization"] == vllm.MEMORY_SHARE
-        assert config["scheduler_config"]["max_num_batched_tokens"] == vllm.step_tokens(CAPACITY)
-        assert config["scheduler_config"]["max_num_seqs"] == vllm.max_seqs(CAPACITY)
-        assert tuple(config["compilation_config"]["cudagraph_capture_sizes"]) == vllm.GRAPH_TOKENS
+        assert config["cache_config"]["gpu_memory_utilization"] == memory.MEMORY_SHARE
+        assert config["scheduler_config"]["max_num_batched_tokens"] == schedule.step_tokens(CAPACITY)
+        assert config["scheduler_config"]["max_num_seqs"] == schedule.max_seqs(CAPACITY)
+        assert tuple(config["compilation_config"]["cudagraph_capture_sizes"]) == schedule.GRAPH_TOKENS
 
 
 def test_a_file_of_runs_can_be_shown_again(capsys):

@@ -58,7 +58,7 @@ def test_a_fifo_keeps_nobody_waiting(words, tmp_path, capsys):
     began = time.monotonic()
     words = [*words, str(path), str(path)] if words[0] == "fit" else [*words, str(path)]
     assert cli.main(words) == 2
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # a FIFO would keep it for ever
     assert capsys.readouterr().err.count("\n") == 1
 
 

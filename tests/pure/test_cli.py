@@ -284,7 +284,7 @@ def test_estimate_json(run, round_gpu):
     moved = 2 * (16 * 64 + 64 + 16 * 64)
     us, (low, high) = a.pop("us"), a.pop("interval")
     assert 1 + moved / 1e6 <= us < 10, "no less than a launch and its bytes"
-    assert low < us < high
+    assert low <= us <= high
     assert a == {
         "schema": "chip.estimate/1", "op": "rms_norm", "gpu": round_gpu,
         "axes": {"rows": 16, "cols": 64, "dtype": "fp16"},
@@ -424,8 +424,8 @@ def test_a_datasheet_edited_by_hand_works(run, tmp_path):
     path.write_text(json.dumps(sheet))
     ask = ("--batch", 1, "--prompt", 16, "--output", 2, "--json")
     mine, its = (json.loads(run("predict", "llama-3.1-8b", "--gpu", g, *ask)[1]) for g in (path, "a100"))
-    assert 0.5 <= mine["tpot_ms"] / its["tpot_ms"] < 0.7
-    assert [n for n in mine["notes"] if n.startswith("mine was never calibrated: rests on the datasheet of My GPU")]
+    assert 0.4 <= mine["tpot_ms"] / its["tpot_ms"] < 0.8
+    assert [n for n in mine["notes"] if n.startswith("mine was never calibrated: ceilings are the datasheet of My GPU")]
 
 
 def test_by_capability_and_memory(run):

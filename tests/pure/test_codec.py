@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chip import codec
@@ -115,7 +115,7 @@ CEILINGS = st.builds(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.builds(
         HardwareProfile,

@@ -30,7 +30,7 @@ BF16 = precision("bf16")
 
 
 def test_engines_are_found_by_listing():
-    assert engines.names() == ("hf-eager", "hf-graph", "vllm")
+    assert engines.names() == ("hf-eager", "hf-graph", "native", "vllm")
     assert tuple(engines.get(n).NAME for n in engines.names()) == engines.names()
     assert all(engines.get(n).TITLE for n in engines.names())
     with pytest.raises(ChipError, match="no engine 'vlm'; did you mean vllm"):
@@ -43,7 +43,7 @@ def test_engines_are_found_by_listing():
 def test_attention_over_pages_is_the_kernel_of_the_gpu():
     runs_as = engines.get("vllm").runs_as
     assert {c: runs_as(c, {})["attention"] for c in (0.0, 8.0, 8.9, 9.0, 10.0)} == {
-        0.0: "flash", 8.0: "flash", 8.9: "flash", 9.0: "fa3", 10.0: "flash"
+        0.0: "fa2|flash", 8.0: "fa2|flash", 8.9: "fa2|flash", 9.0: "fa3", 10.0: "flashinfer|fa2|flash"
     }  # fmt: skip
     eager = engines.get("hf-eager").runs_as
     assert [eager(9.0, {"sdpa": asked})["attention"] for asked in ("", "flash", "cudnn")] == ["cudnn", "flash", "cudnn"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chip.cli import main
-from chip.predict.request import DEFAULTS
+from chip.predict.request import DEFAULTS, Options
 from chip.simulate import sweep
 from chip.simulate.jobs import Pool, pool_of, spread_out
 from chip.simulate.simulation import simulate
@@ -97,7 +97,7 @@ def test_a_sweep_over_processes_gives_the_lines_of_one():
     lines[600] = "nonsense"
     lines[5:5] = ["", "  "]
     given = {**DEFAULTS, "gpu": "h200"}
-    one, two = (list(sweep.answers(lines, given, ("", "", 0.0), Pool(jobs))) for jobs in (1, 2))
+    one, two = (list(sweep.answers(lines, given, Options(), Pool(jobs))) for jobs in (1, 2))
     assert one == two
     assert len(one) == 619
     assert json.loads(one[600]) == {"error": "the line is not JSON", "line": 603}

@@ -90,10 +90,6 @@ KNOWN = {
         ("qwen2.5-32b", "h200", "hf-graph", Scenario(24, 12, 51), Scenario(26, 12, 51)),
         "not physical: a product gets the rested GPU's clock, 10 % less time, from a rate on, all at once (steps._at)",
     ),
-    "FlashAttention-2's choice of splits": (
-        ("qwen3-8b", "h100", "vllm", Scenario(16, 135, 2), Scenario(20, 135, 2)),
-        "its own heuristic splits keys less for more sequences; where nothing was measured the base follows it, 15 %",
-    ),
 }
 
 

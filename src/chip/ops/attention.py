@@ -94,6 +94,11 @@ class Attention(Op):
             queries * v * width,
         )
 
+    @property
+    def cache_width_bytes(self) -> float:
+        """Of a key's or value's number in the cache."""
+        return BYTES[self.dtype]
+
     def moved_bytes(self) -> tuple[float, float]:
         """That the attention itself moves, and that are copied before it."""
         _, read, written = self.cost()

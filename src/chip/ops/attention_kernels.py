@@ -11,7 +11,6 @@ from functools import lru_cache
 from math import ceil
 from typing import Any, ClassVar
 
-from chip.dtypes import BYTES
 from chip.ops.base_time import BaseTime, blend
 
 WHOLE_HEADS = (64, 128, 256)  # sizes with kernels of their own; others are padded
@@ -36,7 +35,7 @@ class TiledBase(BaseTime):
     PACKS: ClassVar[bool] = True  # queries of all heads of a group share tiles (FlashAttention-3)
 
     def seconds(self, op: Any) -> float:
-        width, group, d = 2 * BYTES[op.dtype], op.heads // op.kv_heads, op.head_dim
+        width, group, d = 2 * op.cache_width_bytes, op.heads // op.kv_heads, op.head_dim
         count, rows = tiles(op, self.PACKS)
         keys: float = op.kv_len
         if op.q_len > 1 and op.causal:
@@ -91,7 +90,7 @@ class FlashBase(BaseTime):
     def seconds(self, op: Any) -> float:
         sizes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len)
         heads, queries, parts, keys_each = flash(*sizes, self.sm_count)
-        width, split = 2 * BYTES[op.dtype], parts > 1
+        width, split = 2 * op.cache_width_bytes, parts > 1
         d = 32 * -(-op.head_dim // 32)
         rows = FLASH_ROWS if split or op.head_dim > 128 else 128
         blocks = op.batch * heads * -(-queries // rows) * parts

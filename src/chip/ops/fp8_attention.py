@@ -22,3 +22,7 @@ class Fp8Attention(Attention):
     @property
     def compute(self) -> str:
         return "matmul_fp8"
+
+    @property
+    def cache_width_bytes(self) -> float:
+        return BYTES["fp8"]

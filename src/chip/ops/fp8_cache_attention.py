@@ -20,3 +20,7 @@ class Fp8CacheAttention(Attention):
         queries = self.batch * self.q_len * self.heads * self.head_dim * BYTES[self.dtype]
         cache = (wide.read_bytes - queries) * BYTES["fp8"] / BYTES[self.dtype]
         return wide._replace(read_bytes=queries + cache)
+
+    @property
+    def cache_width_bytes(self) -> float:
+        return BYTES["fp8"]

@@ -9,7 +9,7 @@ from math import exp
 
 from chip.types import ChipError
 
-NEAR_LIMIT = 0.9  # memory and idle power come on top of the arithmetic's
+FREE, BOUND = 0.8, 1.0  # shares of the settled rate: up to the first arithmetic keeps its clock, from the second on not
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Settling:
     def write(self) -> str:
         return " ".join(f"{f.name}={getattr(self, f.name):.4g}" for f in fields(self))
 
-    @property
-    def unlimited(self) -> float:
-        """Rate up to which arithmetic keeps its clock: it does not draw all the power there is."""
-        return NEAR_LIMIT * self.flop_per_s
+    def limited(self, flop_per_s: float) -> float:
+        """How far arithmetic at such a rate is held by the power limit: 0 where it keeps its clock, 1 where it draws all
+        the power there is."""
+        return min(1.0, max(0.0, (flop_per_s / self.flop_per_s - FREE) / (BOUND - FREE)))
 
     def factor(self, load_s: float) -> float:
         """Mean time over that of the tables, for arithmetic that keeps a rested GPU busy for so long."""

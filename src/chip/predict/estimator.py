@@ -192,7 +192,8 @@ class Estimator:
         for kind in (*own, SIMPLEST) if isinstance(op, OverRows) else own:
             groups = [g for g in self._library.groups(kind, "bf16") if g.base is not None]
             if groups:
-                best = min(groups, key=lambda g: (g.kernel != kernel, g.context != "hot", g.kernel not in OF_TORCH))
+                runs = (self._runs_as or {}).get(kind, "").partition(" ")[0].split("|")
+                best = min(groups, key=lambda g: (g.kernel != kernel, g.kernel not in runs, g.kernel not in OF_TORCH))
                 assert best.base is not None
                 kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
                 return replace(best.base, floor_s=best.base.floor_s * kernels), best.ops[0].compute
@@ -212,13 +213,16 @@ class Estimator:
         found = self._reference._fitted(op, kernel) if self._reference else None
         if found is None or self._reference is None or op.compute not in self._reference.roof.compute:
             return None
-        base, _ = found
+        base, compute = found
         flops = self._rate(op.compute)
-        by_flops = self._to(self._reference, op.compute)
+        by_flops = flops.value / self._reference._rate(compute).value
         moving = self.roof.stream if op.compute == "matmul_fp32" else self.roof.weights
         by_bytes = moving.value / (
             self._reference.roof.stream if op.compute == "matmul_fp32" else self._reference.roof.weights
         ).value  # fmt: skip
+        settling = self._reference.settling
+        # fitted between boost and settled clocks: without points of its own this GPU is taken as settled
+        held = settling.measured if settling and self._library is None else 1.0
         made = []
         for rate, memory in ((flops.value, moving.value), (flops.high, moving.high), (flops.low, moving.low)):
             numbers: dict[str, Any] = {"sm_count": self.roof.sm_count}
@@ -226,7 +230,7 @@ class Estimator:
                 if f.name.endswith("bytes_per_s"):
                     numbers[f.name] = getattr(base, f.name) * by_bytes * memory / moving.value
                 elif f.name == "flop_per_s":
-                    numbers[f.name] = base.flop_per_s * by_flops * rate / flops.value
+                    numbers[f.name] = base.flop_per_s * by_flops * held * rate / flops.value
             made.append(replace(base, **numbers))
         return made[0], made[1], made[2]
 
@@ -409,6 +413,6 @@ def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: S
     found = library(h.points) if h.points else None
     if found and h.profile is not None and found.device and found.device != h.profile.device:
         raise ChipError(f"{h.points[0]}: holds points of {found.device}, the profile is of {h.profile.device}")
-    cpu = h.profile is not None and h.profile.kind == "cpu"
-    like = None if cpu or h.name == REFERENCE else estimator_of(hardware.find(REFERENCE), runs_as)
+    # a device with ceilings of its own is taken at those
+    like = None if h.profile is not None else estimator_of(hardware.find(REFERENCE), runs_as)
     return Estimator(roof_of(h), stage, found, runs_as, like)

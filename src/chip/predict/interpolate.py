@@ -19,7 +19,7 @@ from chip.types import Op
 
 NEAREST = 6
 NOISE = 0.02  # squared distance within which points count alike
-LEAST_SPREAD = 0.01
+LEAST_SPREAD = 0.02
 REACH = 1.0  # distance to the nearest point from which on the spread grows, ...
 GROWTH = 0.1  # ... by so much for each more
 UNKNOWN_SPREAD = 0.15  # of points that nobody judged by the others

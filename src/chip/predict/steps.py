@@ -18,6 +18,7 @@ from chip.engines.playing import Played, Weighted
 from chip.engines.terms import Terms
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head, is_placeholder
+from chip.predict.clock import Settling
 from chip.predict.estimator import INTERPOLATED, Answer, Estimator
 from chip.timeline import Launch, Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
@@ -34,6 +35,7 @@ PRODUCTS = frozenset({
 })  # fmt: skip
 # Largest ratio between the ceilings of two H200s: a card differs from the next by so much.
 BETWEEN_CARDS = 1.035
+NOTHING_S = 1e-12  # a row shorter than this is rounding
 
 
 class Line(NamedTuple):
@@ -184,8 +186,7 @@ class StepModel:
         factor = settling.settled
         if first:
             factor = settling.factor(sum([w * n * r[3][0] for rows, w in found for n, calls in rows for r in calls]))
-        most = settling.unlimited
-        return [([(n, [_at(r, factor, most) for r in calls]) for n, calls in rows], w) for rows, w in found]
+        return [([(n, [_at(r, factor, settling) for r in calls]) for n, calls in rows], w) for rows, w in found]
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
@@ -208,7 +209,7 @@ class StepModel:
         lines += [
             Line(role, ENGINE, calls, v, lo, hi, bound, ENGINE, 0.0, 0.0)
             for (role, calls, bound), v, lo, hi in zip(ADDED, value.parts, least.parts, most.parts)
-            if v or hi
+            if hi > NOTHING_S
         ]  # fmt: skip
         return Phase(lines, least.seconds, most.seconds)
 
@@ -328,11 +329,13 @@ def _sums(rows: Rows) -> tuple[float, float, float]:
     return seconds, kernels, attending
 
 
-def _at(row: Row, factor: float, most: float) -> Row:
-    """At another clock where it is arithmetic that draws all the power there is."""
+def _at(row: Row, factor: float, settling: Settling) -> Row:
+    """At another clock, as far as it is arithmetic that draws all the power there is."""
     role, kind, kernels, (seconds, low_s, high_s, bound, source, flops, moved) = row
-    if flops <= most * seconds or source != INTERPOLATED:
+    held = settling.limited(flops / seconds)
+    if not held or source != INTERPOLATED:
         return row
+    factor = 1 + (factor - 1) * held
     return role, kind, kernels, (seconds * factor, low_s * factor, high_s * factor, bound, source, flops, moved)
 
 

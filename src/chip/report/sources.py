@@ -24,7 +24,8 @@ from chip.types import ChipError
 LARGEST_FILE = 64 << 20  # bytes
 SUFFIXES = (".json", ".jsonl", ".ndjson", points.SUFFIX)
 NOT_SHOWN = {  # of use to other commands, whose results are shown
-    "chip.trace": "`chip explain` reads it",
+    "chip.trace": "`chip explain` and `chip validate --by-operator` read it",
+    "chip.traffic": "`chip validate` judges simulations by it",
     "chip.kernel_signatures": "`chip replay` reads it",
     "chip.engine_profile": "`chip predict --engine-profile` reads it",
     "chip.replay": "`chip explain` reads it",

@@ -98,8 +98,8 @@ def room(scenario: Scenario, memory_bytes: float) -> Room:
         context_bytes=CONTEXT_BYTES,
         workspace_bytes=0.0,
         cache_tokens=scenario.prompt + scenario.output,
-        step_tokens=min(STEP_TOKENS, scenario.batch * scenario.prompt),
+        step_tokens=STEP_TOKENS,
         sequences=scenario.batch,
         streams=1,
-        pool=False,
+        pool=True,
     )
