@@ -50,7 +50,8 @@ def test_a_sweep_is_bounded(ask):
     status, found = ask("/api/sweep", {"model": "gpt2", "batch": list(range(1, 2002))})
     assert (status, found) == (422, {"error": "the grid has 2001 points; at most 2000 are answered at once"})
     status, found = ask("/api/sweep", {"model": "gpt2", "colour": 1})
-    assert status == 422 and "unknown key 'colour'" in found["error"]
+    assert status == 422
+    assert "unknown key 'colour'" in found["error"]
 
 
 def test_a_ranking_is_ordered_and_keeps_the_limits(ask):
@@ -64,9 +65,11 @@ def test_a_ranking_is_ordered_and_keeps_the_limits(ask):
     limits = {"tpot_ms": 12, "ttft_ms": 3000}
     status, found = ask("/api/rank", {**asked, "limits": limits, "prices": {"h200": 3.6}})
     rows = found["rows"]
-    assert status == 200 and len(rows) == 6
+    assert status == 200
+    assert len(rows) == 6
     good = [r for r in rows if "error" not in r and r["memory"]["fits"] and not r["missed"]]
-    assert good and rows[: len(good)] == good
+    assert good
+    assert rows[: len(good)] == good
     rates = [r["tokens_per_s_per_gpu"] for r in good]
     assert rates == sorted(rates, reverse=True)
     assert all(r["tpot_ms"] <= 12 and r["ttft_ms"] <= 3000 for r in good)
@@ -84,7 +87,8 @@ def test_a_ranking_by_cost_puts_what_has_no_price_last(ask):
     _, found = ask("/api/rank", {**asked, "prices": {"l40s": 0.5, "h200": 50}})
     assert [r["gpu"] for r in found["rows"]] == ["l40s", "h200", "h100"]
     status, found = ask("/api/rank", {**asked, "limits": {"tpot_ms": -1}})
-    assert status == 422 and found["error"].startswith("limits: tpot_ms must be a time in milliseconds above 0")
+    assert status == 422
+    assert found["error"].startswith("limits: tpot_ms must be a time in milliseconds above 0")
 
 
 @pytest.mark.parametrize("engine", ["vllm", "hf-eager", "hf-graph"])
