@@ -120,6 +120,7 @@ def _grids() -> dict[str, Schema]:
         "batch": {"anyOf": [grid["properties"]["batch"], {"const": ranking.LARGEST}]},
         "limits": {"type": "object", "additionalProperties": False, "properties": times},
         "by": {"enum": list(ranking.BY), "default": "throughput"},
+        "prune": {"type": "boolean", "default": False, "description": "leave out larger splits that give less per GPU"},
         "prices": {"type": "object", "additionalProperties": NUMBER, "description": "of one GPU for an hour, by GPU"},
     }
     phase = {"phase": {"enum": list(timeline.PHASES), "default": timeline.PHASES[0]}}

@@ -1,16 +1,18 @@
 """Which GPU: every GPU, split and precision for one workload, best first.
 
 Each is asked at the largest batch that fits and keeps the limits on latency (memory and latency only grow with the
-batch, so that few batches have to be tried), or at the batch that was given.
+batch, so that few batches have to be tried), or at the batch that was given. With `prune`, larger splits are left out
+once one gives less per GPU than the split before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from math import inf
 from typing import Any
 
+from chip import catalog, hardware
 from chip.models.decoder import Decoder
 from chip.serve import sweep
 from chip.types import ChipError
@@ -20,7 +22,14 @@ LARGEST = "largest"
 BATCHES = tuple(2**n for n in range(11))  # 1 to 1024
 LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
 BY = {"throughput": "tokens_per_s_per_gpu", "cost": "cost_per_million_tokens", "energy": "energy_j_per_token"}
-OWN = ("limits", "by", "prices")
+OWN = ("limits", "by", "prices", "prune")
+SPLITS = (1, 2, 4, 8)
+ORDER = ("measured here", "measured elsewhere", "datasheet")
+# What the page shows when it is opened without a question.
+START: dict[str, Any] = {
+    "model": "llama-3.1-8b", "gpu": "h200", "engine": "vllm", "dtype": "auto", "tp": 1, "batch": 8, "prompt": 1024,
+    "output": 128, "ttft": 2000, "tpot": 50, "precisions": "auto,fp8",
+}  # fmt: skip
 TRIES = 5  # predictions for one row, where the batch is to be found
 Row = dict[str, Any]
 
@@ -35,13 +44,36 @@ def rank(question: Any) -> dict[str, Any]:
         raise ChipError(f"by must be one of {', '.join(BY)}, got {str(by)[:40]!r}")
     search = axes["batch"] == [LARGEST]
     points = sweep.check_points(axes, TRIES if search else 1)
-    rows = []
+    prune = bool(question.get("prune", False))
+    rows, left_out, splits = [], 0, axes.pop("tp")
     for values in product(*axes.values()):
-        asked = dict(zip(axes, values))
-        found = _largest(decoder, asked, limits) if search else {**asked, **sweep.answer(decoder, asked)}
-        rows.append(_judged(found, limits, prices))
+        before: Row | None = None
+        for i, tp in enumerate(splits):
+            asked = {**dict(zip(axes, values)), "tp": tp}
+            found = _largest(decoder, asked, limits) if search else {**asked, **sweep.answer(decoder, asked)}
+            rows.append(_judged(found, limits, prices))
+            if prune and before and _worse(rows[-1], before, limits):
+                left_out += len(splits) - i - 1
+                break
+            before = rows[-1]
     rows.sort(key=_order(by))
-    return {"schema": SCHEMA, "model": decoder.name, "by": by, "limits": limits, "points": points, "rows": rows}
+    found = {"schema": SCHEMA, "model": decoder.name, "by": by, "limits": limits, "points": points}
+    return {**found, "left_out": left_out, "rows": rows}
+
+
+def _worse(row: Row, before: Row, limits: Mapping[str, float]) -> bool:
+    """Whether a split gives less per GPU than the one before it, where both are good."""
+    if not (_good(row, limits) and _good(before, limits)):
+        return False
+    return bool(row["tokens_per_s_per_gpu"] < before["tokens_per_s_per_gpu"])
+
+
+def first() -> Iterator[dict[str, Any]]:
+    """The rankings that the page asks for when it is opened, best known GPUs first."""
+    asked = {**{k: START[k] for k in ("model", "engine", "prompt", "output")}, "batch": LARGEST, "tp": list(SPLITS)}
+    asked |= {"dtype": START["precisions"].split(","), "limits": {k: START[k[:4]] for k in LIMITS[:2]}, "prune": True}
+    for gpu in sorted(hardware.spec_names(), key=lambda g: ORDER.index(catalog.rests_on(g))):
+        yield {**asked, "gpu": gpu}
 
 
 def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, float]) -> Row:

@@ -352,7 +352,7 @@ const Answer = (() => {
         button.textContent = "Copy";
       }, 1500);
     });
-    return h("div", { class: "copy" }, h("code", { class: kind, "aria-label": label }, unbroken(text)), button);
+    return h("div", { class: "copy" }, h("code", { class: kind, "aria-label": label }, kind === "python" ? text : unbroken(text)), button);
   }
   /** The question as other places ask it, and the answer as it came. */
   function commands(answers) {

@@ -2,7 +2,7 @@
 // The explorer: a form, the answers of the API, always those to the latest question.
 (() => {
   const { h } = Chip;
-  const { state, known, heard, byId, ask, listed, configurations, question, readLink, writeLink } = Question;
+  const { START, state, known, heard, byId, ask, listed, configurations, question, readLink, writeLink } = Question;
   const roofs = new Map(); // GPU -> its roofs
   const LATER_MS = 120; // curves, ranking and timeline wait until the question rests
 
@@ -87,15 +87,36 @@
     for (const a of links) here.observe(byId(a.dataset.part));
   }
 
+  /** On a phone the form is a sheet at the bottom, opened by a button. */
+  function sheet() {
+    const button = byId("sheet"),
+      form = byId("controls");
+    const open = (is) => {
+      form.classList.toggle("open", is);
+      button.setAttribute("aria-expanded", String(is));
+      button.textContent = is ? "Show the answer" : "Change the question";
+    };
+    button.addEventListener("click", () => open(!form.classList.contains("open")));
+    addEventListener("keydown", (e) => {
+      if (e.key !== "Escape" || !form.classList.contains("open")) return;
+      open(false);
+      button.focus();
+    });
+  }
+
   // -- start
   async function start() {
     document.querySelector(".top > div").append(Chip.themeButton());
     parts();
+    sheet();
     const [models, gpus, engines, ops, defaults] = await Promise.all(
       ["models", "gpus", "engines", "ops", "defaults"].map(listed),
     );
     Object.assign(known, { models, gpus, engines, ops, defaults });
     heard.change = changed;
+    for (const [name, value] of Object.entries(defaults.start))
+      START[name] = typeof START[name] === "string" ? String(value) : value;
+    Object.assign(state, START);
     readLink();
     const build = () => {
       Controls.build();

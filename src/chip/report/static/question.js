@@ -18,6 +18,7 @@ const Question = (() => {
     ttft: "", // limits in milliseconds
     tpot: "",
     by: "throughput",
+    which: "all", // GPUs to rank: all, or those with measured tables
     prices: "", // h200:3.5,h100:2.2 for an hour of one GPU
     precisions: "auto,fp8", // to rank
     at: "largest", // rank at the largest batch within the limits, or at the batch that is "given"

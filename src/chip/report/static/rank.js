@@ -7,7 +7,6 @@ const Rank = (() => {
   const { BADGES } = Controls;
   const SHOWN = 10,
     CHUNK = 9; // GPUs of one request: the page stays able to ask for something else in between
-  const SPLITS = [1, 2, 4, 8];
   const BY = {
     throughput: ["tokens_per_s_per_gpu", "tokens/s per GPU", "tok/s"],
     cost: ["cost_per_million_tokens", "cost of a million tokens", ""],
@@ -21,6 +20,7 @@ const Rank = (() => {
   let rows = [],
     all = false,
     latest = 0,
+    leftOut = 0,
     progress = "";
 
   const group = (r) => (r.error ? 3 : !r.memory.fits ? 2 : r.missed.length ? 1 : 0);
@@ -37,6 +37,7 @@ const Rank = (() => {
     const of = (basis) => able.filter((g) => g.rests_on === basis).map((g) => g.name);
     const rest = of("datasheet"),
       out = [of("measured here"), ...of("measured elsewhere").map((g) => [g])];
+    if (state.which !== "all") return out;
     for (let i = 0; i < rest.length; i += CHUNK) out.push(rest.slice(i, i + CHUNK));
     return out.filter((c) => c.length);
   }
@@ -46,6 +47,7 @@ const Rank = (() => {
       parts = chunks(),
       started = performance.now();
     const found = [];
+    leftOut = 0;
     byId("ranking").setAttribute("aria-busy", "true");
     try {
       const asked = {
@@ -54,7 +56,8 @@ const Rank = (() => {
         prompt: state.prompt,
         output: state.output,
         batch: state.at === "largest" ? "largest" : state.batch,
-        tp: SPLITS,
+        tp: known.defaults.rank.splits,
+        prune: true,
         dtype: state.precisions.split(","),
         limits: limits(),
         prices: prices(),
@@ -64,6 +67,7 @@ const Rank = (() => {
         const answer = await ask("/api/rank", { ...asked, gpu });
         if (mine !== latest) return;
         found.push(...answer.rows);
+        leftOut += answer.left_out;
         rows = sorted([...found]);
         progress = i + 1 < parts.length ? `${found.length} configurations so far …` : "";
         show();
@@ -111,7 +115,7 @@ const Rank = (() => {
     const [key] = BY[state.by],
       span = r.interval[key],
       n = meaningful(r[key], span);
-    const load = h("button", { type: "button", class: "link" }, title(r.gpu));
+    const load = h("button", { type: "button", class: "link", title: title(r.gpu) }, r.gpu);
     load.addEventListener("click", () => {
       Object.assign(state, { gpu: r.gpu, tp: r.tp, dtype: r.dtype, batch: r.batch });
       Controls.refresh();
@@ -129,21 +133,18 @@ const Rank = (() => {
       heard.change();
     });
     const most = Math.max(...rows.filter((o) => !group(o) && o.interval[key]).map((o) => o.interval[key][1]), 0);
+    const tie = i && best && overlap(span, best.interval[key]) ? "tie · " : "";
     const missed = r.missed.map((m) => m.replace("_ms", "").toUpperCase()).join(" and ");
     return h(
       "tr",
       { "data-gpu": r.gpu, "data-tp": r.tp, "data-dtype": r.dtype, "data-value": r[key] },
       h("td", { class: "num" }, String(i + 1)),
-      h("td", {}, load, " ", badge(r.rests_on)),
-      h("td", { class: "num" }, String(r.tp)),
-      h("td", {}, r.dtype),
-      h("td", { class: "num" }, String(r.batch)),
+      h("td", {}, load, " ", badge(r.rests_on), h("div", { class: "span" }, `${r.tp} × ${r.dtype}, batch ${r.batch}`)),
       h(
         "td",
         { class: "num wide" },
         Chip.known(r[key]) ? `${rounded(r[key], n)}` : Chip.NONE,
-        span && most ? [strip(span[0], r[key], span[1], most), h("div", { class: "span" }, `${rounded(span[0], n)} – ${rounded(span[1], n)}`)] : "",
-        i && best && overlap(span, best.interval[key]) ? h("span", { class: "tie" }, "tie") : "",
+        span && most ? [strip(span[0], r[key], span[1], most), h("div", { class: "span" }, `${tie}${rounded(span[0], n)} – ${rounded(span[1], n)}`)] : "",
       ),
       h("td", { class: "num" }, ms(r, "ttft_ms")),
       h("td", { class: "num" }, Chip.known(r.tpot_ms) ? ms(r, "tpot_ms") : Chip.NONE),
@@ -154,8 +155,8 @@ const Rank = (() => {
   }
   function table(found, best, from) {
     const [, name] = BY[state.by];
-    const heads = ["#", "GPU", "tp", "dtype", "batch", name, "TTFT", "TPOT", "J/token", "limited by", ""];
-    const number = new Set(["#", "tp", "batch", name, "TTFT", "TPOT", "J/token"]);
+    const heads = ["#", "GPU", name, "TTFT", "TPOT", "J/token", "limited by", ""];
+    const number = new Set(["#", name, "TTFT", "TPOT", "J/token"]);
     return h(
       "div",
       { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ranking" },
@@ -184,6 +185,7 @@ const Rank = (() => {
         { class: "tools" },
         good.length > SHOWN ? more : "",
         download(),
+        leftOut ? h("span", { class: "muted" }, `${leftOut} larger splits left out: they give less per GPU`) : "",
         progress ? h("span", { class: "muted", role: "status" }, progress) : "",
       ),
       rest.length
@@ -221,6 +223,7 @@ const Rank = (() => {
       ["by", "Rank by", Object.entries(BY).map(([k, [, name]]) => [k, name])],
       ["at", "At", [["largest", "largest batch within the limits"], ["given", "the batch given"]]],
       ["precisions", "Precisions", PRECISIONS],
+      ["which", "GPUs", [["all", "all"], ["tables", "with measured tables"]]],
     ].map(([name, label, values]) => Controls.choice(`rank-${name}`, label, [["", values]], state[name], set(name)));
     const box = h("input", { type: "text", id: "rank-prices", value: state.prices, placeholder: "h200:3.5, h100:2.2" });
     box.addEventListener("input", () => set("prices")(box.value.replace(/\s+/g, "")));
