@@ -122,7 +122,7 @@ def test_several_configurations_stand_in_aligned_rows(visit, explorer):
     rows = page.locator("#answer .aligned").first.locator("tbody tr")
     assert all(r.locator("td").count() == 4 for r in rows.all())
     rates = values(page, "tokens_per_s")
-    assert f"{rates[1] / rates[0]:.3g} × A" in page.locator("#metric-tokens_per_s").inner_text()
+    assert f"{rates[1] / rates[0]:.3g} \u00d7 A" in page.locator("#metric-tokens_per_s").inner_text()
     page.get_by_role("button", name="Remove h100, auto").click()
     expect(page.locator("#answer .command")).to_have_count(3)
     assert "h100" not in page.url
@@ -184,7 +184,7 @@ def test_a_timeline_can_be_searched_zoomed_and_saved(visit, explorer, tmp_path):
     assert page.locator("#timeline-view svg rect").count() != whole
     with page.expect_download() as saved:
         page.get_by_role("button", name="Download the trace for Perfetto").click()
-    trace = json.loads(open(saved.value.path(), encoding="utf-8").read())
+    trace = json.loads(saved.value.path().read_text(encoding="utf-8"))
     assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
 
 
