@@ -1,4 +1,4 @@
-"""Who does not see or does not use a mouse: names, labels, contrast and order, on both pages, themes and three widths."""
+"""Who does not see or does not use a mouse: names, labels, contrast and order, on both pages, themes, three widths."""
 
 import pytest
 from test_explorer import settled

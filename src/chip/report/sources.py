@@ -31,7 +31,6 @@ NOT_SHOWN = {  # of use to other commands, whose results are shown
     "chip.replay": "`chip explain` reads it",
     "chip.full_model_timing": "comparison_report.json has the same step",
     "chip.peer_answers": "`chip validate` reads it",
-    "chip.traffic": "`chip simulate` is held against it",
     "chip.lab": "`chip lab` keeps its steps in it",
     "chip.hardware_spec": "a datasheet: profiles are shown beside theirs",
     "chip.kernel_counters": "`chip kernels profile` printed it",
