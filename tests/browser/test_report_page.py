@@ -27,13 +27,13 @@ def written(folder, *results, title="Report"):
 
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
-    return written(tmp_path_factory.mktemp("bundled"), H200, hardware.PROFILES)
+    return written(tmp_path_factory.mktemp("bundled"), H200, hardware.PROFILES, hardware.POINTS / "h200")
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
     folder = tmp_path_factory.mktemp("full")
-    return written(folder / "site", H200, hardware.PROFILES, samples.write_all(folder / "results"))
+    return written(folder / "site", H200, hardware.PROFILES, hardware.POINTS / "h200", samples.write_all(folder / "results"))
 
 
 def cells(page, section, column):

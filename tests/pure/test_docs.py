@@ -2,12 +2,13 @@
 
 A ```console block holds a transcript: `$ command` (`> ` goes on with it) and its output. Those that only predict,
 estimate, list or show are run in a shell, in order, in an empty folder of their own; what they print on stdout must
-be what the page says. The errors of `chip fit` are those of the bundled points. After a change of output,
+be what the page says. The errors of `chip fit` are those of the bundled tables. After a change of output,
 `python tests/pure/test_docs.py` writes transcripts and errors anew.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -24,9 +25,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
-from chip import cli, hardware, points  # noqa: E402
-from chip.cli import fit  # noqa: E402
-from chip.cli.text import table  # noqa: E402
+from chip import __version__, cli, hardware, points  # noqa: E402
+from chip.cli.fit import row  # noqa: E402
+from chip.cli.text import percent, table  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "results").glob("*/*.md")])
 SAFE = ("predict", "estimate", "list", "show")
@@ -173,28 +174,57 @@ def rewrite(page: Path) -> bool:
     return text != old
 
 
-# -- what the bundled points say of themselves -------------------------------------------------------------------------
-def bundled_rows() -> list[dict[str, object]]:
-    """What `chip fit` said when it made the bundled points, but for the order."""
-    folder = hardware.POINTS / "h200"
-    return [fit.row(g) for kind in points.kinds(folder) for g in points.read(folder / f"{kind}.csv").groups]
+# -- what the bundled points and records say of themselves -------------------------------------------------------------
+def bundled_points() -> list[points.Group]:
+    folder = hardware.find("h200").points[0]
+    return [g for kind in points.kinds(folder) for g in points.read(folder / f"{kind}{points.SUFFIX}").groups]
 
 
 def bundled_errors() -> str:
-    return table(bundled_rows(), right=("shapes", "median error", "p90"), keep=("operator",)) + "\n"
+    """Errors of points predicted from all others, as `chip fit` prints them."""
+    return table([row(g) for g in bundled_points()], right=("shapes", "median error", "p90"), keep=("operator",)) + "\n"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/fit.md"])
-def test_errors_are_those_of_the_bundled_points(page: str) -> None:
-    assert ERRORS.findall((ROOT / page).read_text(encoding="utf-8")) == [bundled_errors()], page
+def test_errors_are_those_of_the_bundled_points() -> None:
+    assert ERRORS.findall((ROOT / "docs" / "fit.md").read_text(encoding="utf-8")) == [bundled_errors()]
 
 
-@pytest.mark.parametrize("op", ["linear", "attention"])
-def test_status_states_the_errors_of_the_bundled_points(op: str) -> None:
-    one = next(r for r in bundled_rows() if (r["operator"], r["context"]) == (op, "cold"))
-    row = re.search(rf"^\| {op} \|.*", (ROOT / "docs" / "status.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert row is not None
-    assert f"{one['median error']}, {one['p90']}" in row[0]
+@pytest.mark.parametrize(("op", "kernel"), [("linear", "torch"), ("attention", "flash"), ("attention", "fa3")])
+def test_accuracy_states_the_errors_of_the_bundled_points(op: str, kernel: str) -> None:
+    said = row(next(g for g in bundled_points() if (g.kind, g.kernel) == (op, kernel)))
+    text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    found = re.search(rf"^\| {op} \| {kernel} \|.*", text, re.MULTILINE)
+    assert found is not None
+    assert f"| {said['shapes']} | {said['median error']} | {said['p90']} |" in found[0]
+
+
+def test_lines_of_a_file_of_points_are_lines_of_it() -> None:
+    shown = re.findall(r"^```csv\n(.*?)^```$", (ROOT / "docs" / "fit.md").read_text(encoding="utf-8"), re.M | re.S)
+    lines = (hardware.find("h200").points[0] / "linear.csv").read_text(encoding="utf-8").splitlines()
+    assert shown
+    for block in shown:
+        assert set(block.splitlines()) <= set(lines), "docs/fit.md shows lines that linear.csv does not have"
+
+
+def recorded_classes() -> dict[str, dict[str, float]]:
+    record = json.loads((ROOT / "results" / "h200" / "validation.json").read_text(encoding="utf-8"))
+    return {c["class"]: c for c in record["data"]["classes"]}
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "vLLM TPOT, GPU-bound",
+        "vLLM TTFT, >= 4096 tokens",
+        "hf-graph TPOT and TTFT",
+        "hf-eager TTFT, >= 8192 tokens",
+        "energy per token",
+    ],
+)
+def test_readme_states_the_recorded_errors(title: str) -> None:
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    found = recorded_classes()[title]
+    assert f"{percent(found['median'])}, {percent(found['p90'])}" in readme, title
 
 
 # -- completeness -----------------------------------------------------------------------------------------------------
@@ -236,6 +266,15 @@ def test_links_resolve(page: Path) -> None:
 def test_no_absolute_paths(page: Path) -> None:
     found = re.findall(r"(?<![\w.:/])/(?:home|root|tmp|work|mnt|Users)/\S*", page.read_text(encoding="utf-8"))
     assert not found, f"{name_of(page)}: {found[0]} is a path of one machine"
+
+
+@pytest.mark.parametrize(
+    ("page", "says"), [("CHANGELOG.md", r"^## \[([\d.]+)\]"), ("CITATION.cff", r"^version: ([\d.]+)$")]
+)
+def test_version_is_that_of_the_package(page: str, says: str) -> None:
+    found = re.search(says, (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert found is not None
+    assert found[1] == __version__, page
 
 
 def test_nothing_left_to_fill_in() -> None:

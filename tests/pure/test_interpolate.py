@@ -111,9 +111,9 @@ def test_far_beyond_the_points_the_correction_goes_on_and_the_spread_grows(name)
 
 
 def test_the_spread_is_what_the_points_near_by_were_off():
-    near, far = made(BASE.seconds, loo=0.02), made(BASE.seconds, loo=0.3)
+    near, far = made(BASE.seconds, loo=0.05), made(BASE.seconds, loo=0.3)
     op = Linear(16, 2048, 512)
-    assert near.seconds(op).spread == pytest.approx(log(1.02))
+    assert near.seconds(op).spread == pytest.approx(log(1.05))
     assert far.seconds(op).spread == pytest.approx(log(1.3))
     assert made(BASE.seconds, loo=0.0).seconds(op).spread == LEAST_SPREAD
     nobody = Points(

@@ -68,7 +68,7 @@ def times(p, left_out=()):
 @pytest.fixture
 def one_clock(monkeypatch):
     """As if no product drew all the power there is: KNOWN has a line for those that do."""
-    monkeypatch.setattr(Settling, "unlimited", float("inf"))
+    monkeypatch.setattr(Settling, "limited", lambda self, flop_per_s: 0.0)
 
 
 def falls(model, gpu, engine, one, two, stage=Stage.POINTS):
@@ -85,10 +85,6 @@ KNOWN = {
     "a window's mask that becomes aligned": (
         ("gemma-3-12b", "h200", "hf-eager", Scenario(3, 2797, 1), Scenario(3, 2798, 1)),
         "measured: the same under the mask of a prompt longer than its window",
-    ),
-    "products that draw all the power": (
-        ("qwen2.5-32b", "h200", "hf-graph", Scenario(24, 12, 51), Scenario(26, 12, 51)),
-        "not physical: a product gets the rested GPU's clock, 10 % less time, from a rate on, all at once (steps._at)",
     ),
 }
 

@@ -22,7 +22,8 @@ def test_tables_are_not_stale(page):
 
 def test_every_view_has_a_table(tmp_path):
     folder = samples.write_all(tmp_path)
-    found = sources.gather([folder, ROOT / "results" / "h200", ROOT / "src" / "chip" / "data" / "profiles"])
+    data = ROOT / "src" / "chip" / "data"
+    found = sources.gather([folder, ROOT / "results" / "h200", data / "profiles", data / "points" / "h200"])
     for view in readme.VIEWS:
         lines = readme.table(found, view).splitlines()
         assert len(lines) > 2, view

@@ -22,7 +22,7 @@ EVIL = '</script><script>alert(1)</script><img src=x onerror=alert(2)> & \u2028 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory):
     folder = samples.write_all(tmp_path_factory.mktemp("results"))
-    return sources.gather([H200, hardware.PROFILES, folder], "All")
+    return sources.gather([H200, hardware.PROFILES, hardware.POINTS / "h200", folder], "All")
 
 
 def embedded(html):

@@ -41,8 +41,8 @@ class Settling:
         return " ".join(f"{f.name}={getattr(self, f.name):.4g}" for f in fields(self))
 
     def limited(self, flop_per_s: float) -> float:
-        """How far arithmetic at such a rate is held by the power limit: 0 where it keeps its clock, 1 where it draws all
-        the power there is."""
+        """How far arithmetic at such a rate is held by the power limit: 0 where it keeps its clock, 1 where it draws
+        all the power there is."""
         return min(1.0, max(0.0, (flop_per_s / self.flop_per_s - FREE) / (BOUND - FREE)))
 
     def factor(self, load_s: float) -> float:

@@ -51,13 +51,13 @@ def rests_on(gpu: str, engine: str, engine_file: str = "") -> list[UsedFile]:
 
 
 def _points(folder: Path) -> list[UsedFile]:
-    """Every file of points, with what its # inputs name."""
-    found = []
+    """A folder of points as one, with what the # inputs of its files name."""
+    digest, inputs = hashlib.sha256(), dict[str, None]()
     for kind in points.kinds(folder):
         path = folder / f"{kind}{points.SUFFIX}"
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-        found.append(UsedFile(path, digest, tuple(points.about(path).get("inputs", "").split())))
-    return found
+        digest.update(path.read_bytes())
+        inputs.update(dict.fromkeys(points.about(path).get("inputs", "").split()))
+    return [UsedFile(folder, digest.hexdigest()[:16], tuple(inputs))]
 
 
 def _used(path: Path) -> UsedFile:
