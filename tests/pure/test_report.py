@@ -112,6 +112,14 @@ def test_validation_kernels_and_replay(everything):
     assert [c["value"] for c in everything.rows("headlines", section="replay")] == [worst["error_percent"]], "no pick"
 
 
+def test_every_comparison_is_there_and_repeats_meet_their_first_only(tmp_path):
+    again = [samples.a_run(engine="hf-eager") for _ in range(4)]
+    samples.write_runs(tmp_path / "runs.json", *again, samples.a_run(engine="vllm"))
+    rows = list(sources.gather([tmp_path]).rows("comparisons", metric="end to end"))
+    assert [r["kind"] for r in rows] == ["other engine", "repeat", "repeat", "repeat"]
+    assert (rows[0]["first"], rows[0]["second"]) == ("hf-eager", "vllm")
+
+
 def test_headlines_are_values_of_other_tables(everything):
     values = {v for name, rows in everything.tables.items() if name != "headlines" for r in rows for v in r.values()}
     assert len(everything.tables["headlines"]) >= 7

@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 
 def add(out: Summary) -> None:
-    for find in (_accuracy, _operators, _fastest, _frugal, _bandwidth, _compute, _kernel, _replay):
+    for find in (_accuracy, _worst, _operators, _fastest, _frugal, _bandwidth, _compute, _kernel, _replay):
         find(out)
 
 
@@ -34,6 +34,22 @@ def _accuracy(out: Summary) -> None:
             value=row["median_percent"],
             unit="%",
             detail=f"{row['name']}, {row['points']} points",
+            section="accuracy",
+            source=row["source"],
+        )
+
+
+def _worst(out: Summary) -> None:
+    """The miss of our own predictions that is furthest off, either way."""
+    own = [r for r in out.rows("predictions", who="chip") if _number(r, "error_percent")]
+    row = max(own, key=lambda r: abs(float(r["error_percent"] or 0))) if own else None
+    if row:
+        out.add(
+            "headlines",
+            name="Worst miss of a prediction",
+            value=row["error_percent"],
+            unit="%",
+            detail=f"{row['metric']} of {row['model']}, {row['engine']}, batch {row['batch']}, prompt {row['prompt']}",
             section="accuracy",
             source=row["source"],
         )

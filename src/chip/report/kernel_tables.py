@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from chip.cli.text import duration, percent, si
+from chip.units import duration, percent, si
 
 Row = Mapping[str, Any]
 Lines = list[list[str]]

@@ -23,7 +23,7 @@ STATIC = Path(__file__).parent / "static"
 MOST_ROWS = 50_000  # of one table
 SCRIPTS = (
     "elements.js", "plots.js", "bars.js", "tables.js", "pieces.js",
-    "accuracy.js", "roofline.js", "calibration.js", "results.js", "report.js",
+    "strips.js", "accuracy.js", "roofline.js", "calibration.js", "results.js", "report.js",
 )  # fmt: skip
 ESCAPES = {
     ord(k): v

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 
 from chip.compare import compare
@@ -9,34 +10,55 @@ from chip.report.summary import Summary
 from chip.runs import Run
 from chip.types import Scenario
 
-MOST = 2000  # rows; a grid run again and again would fill the page with pairs
+OTHER, REPEAT = "other engine", "repeat"
+Held = tuple[str, Run]  # file, run
 
 
 def add(out: Summary) -> None:
-    groups: dict[tuple[str, Scenario], list[tuple[str, Run]]] = {}
+    """Different engines and variants first; of an engine's own repeats each is compared with the first one only."""
+    groups: dict[tuple[str, Scenario], list[Held]] = {}
     for file, run in out.runs:
         groups.setdefault((run.model, run.scenario), []).append((file, run))
-    for (model, scenario), members in groups.items():
-        for (file_a, a), (file_b, b) in combinations(members, 2):
-            for line in compare(a, b).lines:
-                if len(out.tables["comparisons"]) >= MOST:
-                    return
-                out.add(
-                    "comparisons",
-                    model=model,
-                    point=scenario.name,
-                    first=_who(a, file_a, file_a != file_b),
-                    second=_who(b, file_b, file_a != file_b),
-                    metric=line.metric,
-                    unit=line.unit,
-                    first_value=line.first,
-                    second_value=line.second,
-                    ratio=line.ratio,
-                    low=line.low,
-                    high=line.high,
-                    verdict=line.verdict,
-                    source=file_a if file_a == file_b else f"{file_a}, {file_b}",
-                )
+    for wanted in (OTHER, REPEAT):
+        for (model, scenario), members in groups.items():
+            for kind, (file_a, a), (file_b, b) in _pairs(members):
+                if kind == wanted:
+                    _add(out, model, scenario, kind, (file_a, a), (file_b, b))
+
+
+def _pairs(members: list[Held]) -> Iterator[tuple[str, Held, Held]]:
+    """Every engine and variant with every other, by their first runs; then each run with the first of its own kind."""
+    kinds: dict[tuple[str, str], list[Held]] = {}
+    for held in members:
+        kinds.setdefault((held[1].engine, held[1].variant), []).append(held)
+    first = [runs[0] for runs in kinds.values()]
+    for a, b in combinations(first, 2):
+        yield OTHER, a, b
+    for runs in kinds.values():
+        for again in runs[1:]:
+            yield REPEAT, runs[0], again
+
+
+def _add(out: Summary, model: str, scenario: Scenario, kind: str, first: Held, second: Held) -> None:
+    (file_a, a), (file_b, b) = first, second
+    for line in compare(a, b).lines:
+        out.add(
+            "comparisons",
+            model=model,
+            point=scenario.name,
+            kind=kind,
+            first=_who(a, file_a, file_a != file_b),
+            second=_who(b, file_b, file_a != file_b),
+            metric=line.metric,
+            unit=line.unit,
+            first_value=line.first,
+            second_value=line.second,
+            ratio=line.ratio,
+            low=line.low,
+            high=line.high,
+            verdict=line.verdict,
+            source=file_a if file_a == file_b else f"{file_a}, {file_b}",
+        )
 
 
 def _who(run: Run, file: str, with_file: bool) -> str:

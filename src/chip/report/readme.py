@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from chip import artifact
-from chip.cli.text import duration, gib, number, percent, si
 from chip.report import columns, kernel_tables, sources
 from chip.report.summary import Summary
 from chip.types import ChipError
+from chip.units import duration, gib, number, percent, si
 
 MARKED = re.compile(
     r"(?P<head><!-- summary: (?P<view>[\w-]+) of (?P<results>[^\n]*?) -->\n)(?P<table>.*?)(?=<!-- end of summary -->)",

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chip.cli.text import duration, si
 from chip.report import figure_file, roofline_inset
 from chip.report.figure_file import FAINT, INK
 from chip.report.roofline_mark import Mark
 from chip.roofline import RooflinePoint, Roofs
 from chip.types import ChipError
+from chip.units import duration, si
 
 # Okabe and Ito's palette, told apart by colour-blind readers too; kinds beyond it share colours but not marks.
 COLOURS = (

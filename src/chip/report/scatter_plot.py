@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chip.cli.text import duration, percent, si
 from chip.report import figure_file
 from chip.report.figure_file import FAINT, INK
+from chip.units import duration, percent, si
 from chip.validate.points import GPU, HOST, METRICS, UNKNOWN, Point, summarise
 
 # Okabe and Ito's palette, told apart by colour-blind readers too.

@@ -1,27 +1,20 @@
-"""What the API answers: the JSON of the command line, from names and pasted configs alone.
-
-On the command line MODEL and GPU may be files. Here they may not: a name is looked up among the bundled ones before
-anything that opens a file sees it, so that no file of the host can be read through the API.
-"""
+"""What the API answers: the JSON of the command line, from names and pasted configs alone."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
 from chip import catalog, hardware, roofline
 from chip.dtypes import AUTO, PRECISIONS
-from chip.models import describe, library
-from chip.models.decoder import Decoder
 from chip.predict import operator, request
+from chip.serve import ranking, sweep, timeline
+from chip.serve.names import PASTED, decoder_of, gpu_of
+from chip.serve.turn import Busy, Turn
 from chip.types import ChipError
-
-PASTED = "pasted"  # the name of a config that was given none
-LONGEST_NAME = 80
 
 
 def predict(question: Any) -> str:
@@ -33,21 +26,21 @@ def predict(question: Any) -> str:
     if config is not None:
         asked.setdefault("model", PASTED)
     values = request.values_of(asked)
-    decoder = _bundled(values["model"]) if config is None else _pasted(config, values["model"])
-    gpu = _gpu(values["gpu"])
+    decoder = decoder_of(values["model"], config)
+    gpu = gpu_of(values["gpu"])
     return request.predict(decoder, gpu, values["engine"], request.scenario_of(values)).line()
 
 
 def estimate(question: Any) -> str:
     """`chip estimate --json`."""
     if isinstance(question, dict) and isinstance(question.get("gpu"), str):
-        _gpu(question["gpu"])
+        gpu_of(question["gpu"])
     return _encode(operator.answer(question))
 
 
 def roofs(gpu: str) -> str:
     """`chip roofline --gpu NAME --json`, without points."""
-    return _encode({"schema": "chip.roofline/1", **roofline.describe(roofline.roofs_of(hardware.find(_gpu(gpu))))})
+    return _encode({"schema": "chip.roofline/1", **roofline.describe(roofline.roofs_of(hardware.find(gpu_of(gpu))))})
 
 
 @lru_cache(maxsize=8)
@@ -59,40 +52,36 @@ def listing(what: str) -> str:
 @lru_cache(maxsize=1)
 def defaults() -> str:
     """What a question may leave out, how large its numbers may be, and the dtypes there are."""
-    return _encode({"defaults": request.DEFAULTS, "limits": request.LIMITS, "dtypes": [AUTO, *PRECISIONS]})
+    return _encode(
+        {
+            "defaults": request.DEFAULTS,
+            "limits": request.LIMITS,
+            "dtypes": [AUTO, *PRECISIONS],
+            "rank": {
+                "by": list(ranking.BY),
+                "limits": ranking.LIMITS,
+                "batches": ranking.BATCHES,
+                "splits": ranking.SPLITS,
+            },
+            "start": ranking.START,
+            "most_points": sweep.MOST_POINTS,
+        }
+    )
 
 
 def warm_up() -> None:
-    """Read models, datasheets, profiles and tables before anyone waits for them."""
+    """Read models, datasheets, profiles and measured tables before anyone waits for them."""
     for what in catalog.ROWS:
         listing(what)
     for gpu in hardware.spec_names():
-        with suppress(ChipError):  # a GPU that is too old for the default engine
-            predict({"model": "llama-3.2-1b", "gpu": gpu, "dtype": "fp16"})
+        sweep.sweep({"model": "llama-3.2-1b", "gpu": gpu, "dtype": "fp16"})  # what cannot be predicted is a row, too
 
 
-def _bundled(name: str) -> Decoder:
-    if name.lower() in library.names():
-        return library.find(name.lower())
-    near = get_close_matches(name.lower()[:LONGEST_NAME], library.names(), 3, 0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "/api/models lists the bundled ones;"
-    raise ChipError(f"no model {name[:LONGEST_NAME]!r}; {hint} for another model send its config.json as 'config'")
-
-
-def _pasted(config: Any, name: str) -> Decoder:
-    if not isinstance(config, dict):
-        raise ChipError(f"config must be the object that a config.json holds, got {type(config).__name__}")
-    if not name or len(name) > LONGEST_NAME:
-        raise ChipError(f"model must name the pasted config in 1 to {LONGEST_NAME} characters")
-    return describe(config, name, "config")
-
-
-def _gpu(name: str) -> str:
-    if hardware.is_known(name):
-        return name
-    near = get_close_matches(name.lower()[:LONGEST_NAME], hardware.spec_names(), 3, 0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "/api/gpus lists the bundled ones;"
-    raise ChipError(f"no GPU {name[:LONGEST_NAME]!r}; {hint} another one may be given as sm_90:80GB")
+def warm_ranking(turn: Turn, within_s: float) -> None:
+    """Make the page's first ranking before it is opened, a GPU at a time, so that a question waits for one at most."""
+    for question in ranking.first():
+        with suppress(Busy, ChipError), turn.within(within_s):
+            ranking.rank(question)
 
 
 def _encode(found: Mapping[str, Any] | list[Any]) -> str:
@@ -100,7 +89,13 @@ def _encode(found: Mapping[str, Any] | list[Any]) -> str:
 
 
 Answer = Callable[[Any], str]
-ASKED: dict[str, Answer] = {"/api/predict": predict, "/api/estimate": estimate}  # POST, a JSON object in the body
+ASKED: dict[str, Answer] = {  # POST, a JSON object in the body
+    "/api/predict": predict,
+    "/api/estimate": estimate,
+    "/api/sweep": lambda question: _encode(sweep.sweep(question)),
+    "/api/rank": lambda question: _encode(ranking.rank(question)),
+    "/api/timeline": lambda question: _encode(timeline.timeline(question)),
+}
 LISTED = {f"/api/{what}": what for what in catalog.ROWS}  # GET
 ROOFS = "/api/gpus/"  # GET, a GPU's name after it
 DEFAULTS = "/api/defaults"  # GET

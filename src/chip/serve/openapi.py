@@ -9,7 +9,7 @@ from chip import __version__, engines, hardware, ops
 from chip.dtypes import AUTO, KV_DTYPES, PRECISIONS
 from chip.models import library
 from chip.predict import operator, request
-from chip.serve import api
+from chip.serve import api, ranking, timeline
 
 Schema = dict[str, Any]
 NUMBER: Schema = {"type": "number"}
@@ -36,6 +36,9 @@ def document() -> dict[str, Any]:
         "paths": {
             "/api/predict": {"post": _asked("Predict a model on a GPU", "Scenario", "Prediction")},
             "/api/estimate": {"post": _asked("Estimate one operator", "Operator", "Estimate")},
+            "/api/sweep": {"post": _asked("Predict a grid: any axis may be a list", "Grid", "Rows")},
+            "/api/rank": {"post": _asked("Rank GPUs, splits and precisions for a workload", "Workload", "Rows")},
+            "/api/timeline": {"post": _asked("The predicted timeline of one step", "OneStep", "Timeline")},
             **{path: {"get": _listed(f"chip list {what} --json")} for path, what in api.LISTED.items()},
             api.ROOFS + "{gpu}": {"get": _roofs()},
             api.DEFAULTS: {"get": _get("What a scenario may leave out, its limits, the dtypes", OBJECT)},
@@ -104,7 +107,39 @@ def _schemas() -> dict[str, Schema]:
         "Prediction": _prediction(),
         "Estimate": _estimate(),
         "Roofs": {"type": "object", "required": ["schema", "title", "source", "compute", "memory"]},
+        **_grids(),
     }
+
+
+def _grids() -> dict[str, Schema]:
+    """Questions of many points; the axes are those of a scenario, each a value or a list of them."""
+    one = _scenario()
+    grid = {**one, "properties": {k: _or_list(k, v) for k, v in one["properties"].items()}}
+    times = {k: {"type": "number", "exclusiveMinimum": 0} for k in ranking.LIMITS}
+    own = {
+        "batch": {"anyOf": [grid["properties"]["batch"], {"const": ranking.LARGEST}]},
+        "limits": {"type": "object", "additionalProperties": False, "properties": times},
+        "by": {"enum": list(ranking.BY), "default": "throughput"},
+        "prune": {"type": "boolean", "default": False, "description": "leave out larger splits that give less per GPU"},
+        "prices": {"type": "object", "additionalProperties": NUMBER, "description": "of one GPU for an hour, by GPU"},
+    }
+    phase = {"phase": {"enum": list(timeline.PHASES), "default": timeline.PHASES[0]}}
+    row = {"type": "object", "description": "an axis each, then the figures, or `error`"}
+    rows = {"schema": TEXT, "model": TEXT, "points": {"type": "integer"}, "rows": {"type": "array", "items": row}}
+    traced = ("schema", "model", "gpu", "engine", "phase", "us", "host_us", "device_us", "events", "chrome")
+    return {
+        "Grid": grid,
+        "Workload": {**grid, "properties": {**grid["properties"], **own}},
+        "OneStep": {**one, "properties": {**one["properties"], **phase}},
+        "Rows": {"type": "object", "required": list(rows), "properties": rows},
+        "Timeline": {"type": "object", "required": list(traced)},
+    }
+
+
+def _or_list(key: str, schema: Schema) -> Schema:
+    if key in ("model", "config"):
+        return schema
+    return {"anyOf": [schema, {"type": "array", "items": schema, "minItems": 1}]}
 
 
 def _scenario() -> Schema:

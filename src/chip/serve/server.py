@@ -25,7 +25,10 @@ from chip.serve.turn import Busy, Turn
 from chip.types import ChipError
 
 STATIC = Path(__file__).parent.parent / "report" / "static"
-SCRIPTS = ("elements.js", "plots.js", "bars.js", "question.js", "answer.js", "operator.js", "explorer.js")
+SCRIPTS = (
+    "elements.js", "plots.js", "bars.js", "question.js", "controls.js", "rank.js",
+    "answer.js", "curves.js", "timeline.js", "operator.js", "explorer.js",
+)  # fmt: skip
 PAGES = {
     "/": ("explorer.html", "text/html; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from chip.report.pairs import OTHER, REPEAT
 from chip.report.sources import Opened
 from chip.report.summary import Summary
 
@@ -21,6 +22,7 @@ def collect(opened: Opened, out: Summary) -> int:
                 "comparisons",
                 model=first["model"],
                 point=f"pp{scenario['prompt']}+tg{scenario['output']}xb{scenario['batch']}",
+                kind=OTHER if _who(first) != _who(second) else REPEAT,
                 first=_who(first),
                 second=_who(second),
                 metric=line["metric"],

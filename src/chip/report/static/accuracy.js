@@ -3,12 +3,12 @@
 const Accuracy = (() => {
   const { h, known, quantity } = Chip;
   const { plot, legend, reach } = Plots;
-  const { tables, empty, tableOf, words, select, unique, hasValues, COLORS, OTHER } = Report;
+  const { tables, empty, tableOf, words, select, unique, hasValues, folded, COLORS, OTHER } = Report;
 
   function accuracy() {
     const out = [],
       table = tables.predictions;
-    if (table.rows.length) out.push(scatter());
+    if (table.rows.length) out.push(errors(), folded("Predicted against measured, point by point", scatter));
     else
       out.push(
         empty(
@@ -19,7 +19,6 @@ const Accuracy = (() => {
       );
     if (tables.accuracy.rows.length) {
       out.push(
-        h("h3", {}, "Errors"),
         tableOf(
           "accuracy",
           "errors",
@@ -33,7 +32,6 @@ const Accuracy = (() => {
     }
     if (table.rows.length)
       out.push(
-        h("h3", {}, "Every prediction"),
         tableOf(
           "predictions",
           "accuracy",
@@ -43,6 +41,22 @@ const Accuracy = (() => {
         ),
       );
     return out;
+  }
+  /** How wrong each predictor is: the same metric for all, on one axis. */
+  function errors() {
+    const all = tables.predictions.objects(),
+      metrics = unique(all.map((p) => p.metric)),
+      box = h("div");
+    const draw = (metric) => {
+      const groups = Strips.byPredictor(all.filter((p) => p.metric === metric));
+      box.replaceChildren(
+        h("div", { class: "tools screen" }, select("Metric", metrics, metric, draw)),
+        groups.length ? Strips.strips(groups, `Signed errors of ${metric} by predictor`) : empty("No errors of this metric."),
+        h("p", { class: "span" }, "Left of 0 the prediction was too fast, right of it too slow. The band is 10 % either way, the bar the median, the figure at the right how many points."),
+      );
+    };
+    draw(metrics.includes("tpot") ? "tpot" : metrics[0]);
+    return box;
   }
   function scatter() {
     const box = h("div"),
@@ -57,6 +71,7 @@ const Accuracy = (() => {
       const series = unique(here.map((p) => (p.who === "chip" ? p.engine : p.who))).map((name, i) => ({
         name,
         color: COLORS[i] || OTHER,
+        shape: i,
         off: off.has(name),
         points: here
           .filter((p) => (p.who === "chip" ? p.engine : p.who) === name)

@@ -1,35 +1,38 @@
 "use strict";
-// The answer: one or two predictions as cards, memory, breakdown, roofline and commands.
+// The answer: up to six predictions as cards, memory, breakdown, roofline and commands.
 const Answer = (() => {
-  const { h, shared, si, duration, bytes, percent, number } = Chip;
+  const { h, shared, si, duration, bytes, percent, number, meaningful, rounded, save } = Chip;
   const { plot, legend, reach, roofLines } = Plots;
   const { bars, strip } = Bars;
-  const { PASTE, state, pasted, known, byId, command } = Question;
+  const { PASTE, state, known, byId, command, python, configurations } = Question;
   const METRICS = [
-    ["ttft_ms", "First token (TTFT)", (v) => duration(v / 1e3), "ttft"],
-    ["tpot_ms", "Per token (TPOT)", (v) => duration(v / 1e3), "tpot"],
-    ["tokens_per_s", "Throughput", (v) => `${number(v)} tok/s`],
-    ["e2e_ms", "End to end", (v) => duration(v / 1e3)],
-    ["energy_j_per_token", "Energy", (v) => `${number(v, 3)} J/tok`],
+    ["ttft_ms", "First token (TTFT)", (v, n) => duration(v / 1e3, n), "ttft"],
+    ["tpot_ms", "Per token (TPOT)", (v, n) => duration(v / 1e3, n), "tpot"],
+    ["tokens_per_s", "Throughput", (v, n) => `${rounded(v, n)} tok/s`],
+    ["e2e_ms", "End to end", (v, n) => duration(v / 1e3, n)],
+    ["energy_j_per_token", "Energy", (v, n) => `${rounded(v, n)} J/tok`],
   ];
-  const BOUNDS = {
-    compute: "var(--red)",
-    memory: "var(--blue)",
-    launch: "var(--yellow)",
-    link: "var(--purple)",
-    host: "var(--green)",
+  const BOUNDS = { // colour, pattern and shape: no two are told apart by colour alone
+    compute: { color: "var(--red)", pattern: "solid", shape: 1 },
+    memory: { color: "var(--blue)", pattern: "rising", shape: 0 },
+    launch: { color: "var(--yellow)", pattern: "falling", shape: 2 },
+    link: { color: "var(--purple)", pattern: "dotted", shape: 4 },
+    host: { color: "var(--green)", pattern: "upright", shape: 3 },
   };
   const MEMORY = [
-    ["weights_bytes", "weights", "var(--blue)"],
-    ["kv_bytes", "KV cache", "var(--orange)"],
-    ["activation_bytes", "activations", "var(--green)"],
-    ["context_bytes", "CUDA context", "var(--purple)"],
+    ["weights_bytes", "weights", "var(--blue)", "solid"],
+    ["kv_bytes", "KV cache", "var(--orange)", "rising"],
+    ["activation_bytes", "activations", "var(--green)", "upright"],
+    ["context_bytes", "CUDA context", "var(--purple)", "dotted"],
   ];
   const PHASES = [
     ["ttft", "prefill"],
     ["tpot", "decode"],
   ];
-  const SIDES = ["A", "B"];
+  const SIDES = ["A", "B", "C", "D", "E", "F"];
+  const overlap = (a, b) => a[0] <= b[1] && b[0] <= a[1];
+  const keyed = (names) => names.map((b) => ({ name: `${b}-bound`, ...BOUNDS[b] }));
+  const digitsOf = (a, key) => meaningful(a[key], a.interval[key]);
   // -- the answer
   function show(answers, roofs) {
     byId("said").textContent = answers
@@ -37,7 +40,7 @@ const Answer = (() => {
         (a) =>
           `${title(a.gpu)}: ${METRICS.slice(0, 3)
             .filter(([key]) => Chip.known(a[key]))
-            .map(([key, name, format]) => `${name} ${format(a[key])}`)
+            .map(([key, name, format]) => `${name} ${format(a[key], digitsOf(a, key))}`)
             .join(", ")}`,
       )
       .join("; ");
@@ -50,7 +53,9 @@ const Answer = (() => {
     );
   }
   const who = (a, i, many, name) =>
-    many ? h("div", { class: "who" }, h("b", { class: "side" }, SIDES[i]), name || title(a.gpu)) : "";
+    many ? h("div", { class: "who" }, h("b", { class: "side" }, SIDES[i]), name || named(a)) : "";
+  const named = (a) => `${a.tp > 1 ? `${a.tp} × ` : ""}${title(a.gpu)}, ${a.dtype}`;
+  const briefly = (a) => `${a.tp > 1 ? `${a.tp} × ` : ""}${a.gpu} ${a.dtype}`;
   const title = (gpu) => known.gpus.find((g) => g.name === gpu)?.title || gpu;
   const part = (name, lead, ...children) =>
     h("section", { class: "panel" }, h("h2", {}, name), lead ? h("p", { class: "lead" }, lead) : "", children);
@@ -58,7 +63,9 @@ const Answer = (() => {
   function headline(answers) {
     const a = answers[0],
       gpus = answers.map((b) => (b.tp > 1 ? `${b.tp} × ` : "") + title(b.gpu)).join(" against ");
-    const notes = [...new Set(answers.flatMap((b) => b.notes))];
+    // why it does not fit is told below, with the share of the memory that the engine may use
+    const notes = [...new Set(answers.flatMap((b) => b.notes))].filter((n) => !n.startsWith("does not fit: needs"));
+    const full = answers.filter((b) => !b.memory.fits);
     return h(
       "section",
       { class: "panel" },
@@ -68,13 +75,29 @@ const Answer = (() => {
         { class: "lead" },
         `${a.engine}, ${a.dtype}, ${number(a.batch)} × (${number(a.prompt)} tokens in, ${number(a.output)} out); 90 % intervals`,
       ),
-      notes.map((n) => h("p", { class: n.startsWith("does not fit") ? "note bad" : "note" }, n)),
+      h("p", {}, answers.map((b, i) => [i ? " " : "", answers.length > 1 ? `${SIDES[i]} ` : "", Rank.badge(basis(b.gpu))])),
+      full.map((b) => h("p", { class: "note bad" }, `${answers.length > 1 ? `${briefly(b)} ` : ""}does not fit: needs ${told(b)}. Times are as if it did.`)),
+      notes.map((n) => h("p", { class: "note" }, n)),
       h(
         "div",
         { class: "metrics" },
         METRICS.map((m) => metric(answers, ...m)),
       ),
     );
+  }
+  const basis = (gpu) => known.gpus.find((g) => g.name === gpu)?.rests_on || "datasheet";
+  /** "73.6 GiB a GPU; vllm may use 72.0 GiB (90 %) of its 80.0 GiB" */
+  function told(a) {
+    const m = a.memory,
+      share = m.usable_bytes / m.capacity_bytes;
+    const may = share < 0.9995 ? `${a.engine} may use ${bytes(m.usable_bytes)} (${Math.round(100 * share)} %) of its ${bytes(m.capacity_bytes)}` : `it has ${bytes(m.capacity_bytes)}`;
+    return `${bytes(m.total_bytes)} a GPU; ${may}`;
+  }
+  /** Against the first: a ratio, or a tie where the intervals overlap. */
+  function against(first, a, key) {
+    if (!Chip.known(first[key]) || !Chip.known(a[key])) return "";
+    const tie = overlap(first.interval[key], a.interval[key]);
+    return h("div", { class: "span" }, `${rounded(a[key] / first[key], 3)} × A${tie ? ", tie" : ""}`);
   }
   function metric(answers, key, name, format, bound) {
     const given = answers.filter((a) => Chip.known(a[key]));
@@ -88,15 +111,17 @@ const Answer = (() => {
       { class: "metric", id: `metric-${key}` },
       h("h3", {}, name),
       answers.map((a, i) => {
-        if (!Chip.known(a[key])) return [who(a, i, true, a.gpu), h("div", { class: "muted" }, "not measured")];
+        if (!Chip.known(a[key])) return [who(a, i, true, briefly(a)), h("div", { class: "muted" }, "not measured")];
         const [low, up] = a.interval[key],
-          limit = bound && a.bound[bound];
-        const [value, unit] = format(a[key]).split(" ");
+          limit = bound && a.bound[bound],
+          n = digitsOf(a, key);
+        const [value, unit] = format(a[key], n).split(" ");
         return [
-          who(a, i, answers.length > 1, a.gpu),
+          who(a, i, answers.length > 1, briefly(a)),
           h("div", { class: "value", "data-value": a[key] }, value, " ", h("small", {}, unit)),
           strip(low, a[key], up, high),
-          h("div", { class: "span" }, shared(format(low), "–", format(up))),
+          h("div", { class: "span" }, shared(format(low, n), "–", format(up, n))),
+          i ? against(answers[0], a, key) : "",
           limit ? h("div", { class: "span" }, `${limit}-bound`) : "",
         ];
       }),
@@ -107,19 +132,31 @@ const Answer = (() => {
     return part(
       "Memory of a GPU",
       "",
-      legend(parts.map(([, name, color]) => ({ name, color }))),
+      legend([
+        ...parts.map(([, name, color, pattern]) => ({ name, color, pattern })),
+        { name: "what the engine may use", color: "var(--ink)", pattern: "tick-usable" },
+        { name: "what the GPU has", color: "var(--red)", pattern: "tick-capacity" },
+      ]),
       h(
         "div",
         { class: "sides" },
         answers.map((a, i) => {
           const m = a.memory,
             whole = Math.max(m.capacity_bytes, m.total_bytes);
+          const mark = (value, kind, text) =>
+            h("b", { class: `limit ${kind}`, title: text, style: { left: `${(100 * value) / whole}%` } });
           const bar = h(
             "div",
-            { class: "stack", role: "img", "aria-label": `${bytes(m.total_bytes)} of ${bytes(m.capacity_bytes)}` },
-            parts.map(([key, name, color]) =>
-              h("i", { title: `${name} ${bytes(m[key])}`, style: { color, flex: `0 0 ${(100 * m[key]) / whole}%` } }),
+            { class: "stack", role: "img", "aria-label": `needs ${told(a)}` },
+            parts.map(([key, name, color, pattern]) =>
+              h("i", {
+                class: pattern,
+                title: `${name} ${bytes(m[key])}`,
+                style: { color, flex: `0 0 ${(100 * m[key]) / whole}%` },
+              }),
             ),
+            m.usable_bytes < m.capacity_bytes ? mark(m.usable_bytes, "usable", `${a.engine} may use ${bytes(m.usable_bytes)}`) : "",
+            m.total_bytes > m.capacity_bytes ? mark(m.capacity_bytes, "capacity", `the GPU has ${bytes(m.capacity_bytes)}`) : "",
           );
           const rest = parts
             .filter(([key]) => m[key])
@@ -133,8 +170,8 @@ const Answer = (() => {
             h(
               "div",
               {},
-              h("strong", {}, `${bytes(m.total_bytes)} of ${bytes(m.capacity_bytes)}`),
-              m.fits ? ": fits" : ": does not fit",
+              h("strong", {}, m.fits ? "fits" : "does not fit"),
+              `: ${told(a)}`,
               `, largest batch ${number(m.max_batch)}`,
             ),
             h("div", { class: "span" }, `${rest}; KV ${bytes(m.kv_bytes_per_token)} a token`),
@@ -155,18 +192,8 @@ const Answer = (() => {
     return part(
       "Where the time goes",
       "Each operator's share of the step, coloured by what bounds it.",
-      legend(bounds.map((b) => ({ name: `${b}-bound`, color: BOUNDS[b] }))),
-      phases.map(([phase, name]) => {
-        const longest = Math.max(...answers.flatMap((a) => a.breakdown[phase].map((r) => r.us)));
-        return [
-          h("h3", {}, name),
-          h(
-            "div",
-            { class: "sides" },
-            answers.map((a, i) => h("div", {}, who(a, i, answers.length > 1), rows(a.breakdown[phase], longest))),
-          ),
-        ];
-      }),
+      legend(keyed(bounds)),
+      phases.map(([phase, name]) => [h("h3", {}, name), answers.length > 1 ? aligned(answers, phase) : rows(answers[0].breakdown[phase])]),
       h(
         "p",
         { class: "span" },
@@ -179,17 +206,46 @@ const Answer = (() => {
       ),
     );
   }
-  function rows(lines, longest) {
+  function rows(lines) {
     const sorted = [...lines].sort((a, b) => b.us - a.us);
     return bars(
       sorted.map((r) => ({
         name: r.role,
         value: r.us,
-        color: BOUNDS[r.bound] || "var(--muted)",
+        color: BOUNDS[r.bound]?.color || "var(--muted)",
+        pattern: BOUNDS[r.bound]?.pattern,
         title: `${r.op}, ${r.bound}-bound, ${r.source}`,
-        text: `${duration(r.us / 1e6)} · ${percent(r.share)}`,
+        text: `${duration(r.us / 1e6, 3)} · ${percent(r.share)} · ${r.bound}`,
       })),
-      longest,
+    );
+  }
+  /** The same operator of every configuration in one row, longest first, against the first configuration. */
+  function aligned(answers, phase) {
+    const of = answers.map((a) => new Map(a.breakdown[phase].map((r) => [r.role, r])));
+    const longest = Math.max(...answers.flatMap((a) => a.breakdown[phase].map((r) => r.us)), 1e-9);
+    const roles = [...new Set(answers.flatMap((a) => a.breakdown[phase].map((r) => r.role)))];
+    const most = (role) => Math.max(...of.map((m) => m.get(role)?.us || 0));
+    roles.sort((a, b) => most(b) - most(a));
+    const cell = (r, first, i) => {
+      if (!r) return h("td", { class: "muted" }, Chip.NONE);
+      const look = BOUNDS[r.bound] || { color: "var(--muted)", pattern: "solid" };
+      const ratio = i && first ? ` · ${rounded(r.us / first.us, 2)} ×` : "";
+      return h(
+        "td",
+        { title: `${r.op}, ${r.bound}-bound, ${r.source}` },
+        h("i", { class: `bar ${look.pattern}`, style: { color: look.color, width: `${(100 * r.us) / longest}%` } }),
+        h("span", { class: "span" }, `${duration(r.us / 1e6, 3)}${ratio} · ${r.bound}`),
+      );
+    };
+    return h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Operators side by side" },
+      h(
+        "table",
+        { class: "aligned" },
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "operator"), answers.map((a, i) => h("th", { scope: "col" }, h("b", { class: "side" }, SIDES[i]), ` ${briefly(a)}`)))),
+        h("tbody", {}, roles.map((role) => h("tr", {}, h("th", { scope: "row" }, role), of.map((m, i) => cell(m.get(role), of[0].get(role), i))))),
+      ),
     );
   }
 
@@ -219,9 +275,10 @@ const Answer = (() => {
     );
     const series = (own) =>
       PHASES.flatMap(([phase, name]) =>
-        Object.entries(BOUNDS).map(([bound, color]) => ({
+        Object.entries(BOUNDS).map(([bound, { color, shape }]) => ({
           name,
           color,
+          shape,
           hollow: phase === "tpot",
           points: own.filter((p) => p.phase === phase && p.bound === bound),
         })),
@@ -238,13 +295,13 @@ const Answer = (() => {
     const ys = reach([...points.flat().map((p) => p.y), ...shown.flatMap((c) => c.map((r) => r.value))], 2);
     return part(
       "Roofline",
-      "Operators of both phases under the GPU's roofs; a larger dot is a larger share of its phase. Arrow keys walk through them.",
+      "Operators of both phases under the GPU's roofs: full lines were measured, dashed ones come from a datasheet. A larger mark is a larger share of its phase. Arrow keys walk through them.",
       legend([
         { name: "prefill", color: "var(--muted)" },
         { name: "decode", color: "var(--muted)", hollow: true },
         ...Object.keys(BOUNDS)
           .filter((b) => points.flat().some((p) => p.bound === b))
-          .map((b) => ({ name: `${b}-bound`, color: BOUNDS[b] })),
+          .map((b) => ({ name: `${b}-bound`, color: BOUNDS[b].color, shape: BOUNDS[b].shape })),
       ]),
       h(
         "div",
@@ -254,13 +311,14 @@ const Answer = (() => {
             "div",
             {},
             who(a, i, answers.length > 1),
+            h("p", { class: "span basis" }, found[i].source === "datasheet" ? `Dashed roofs: ${found[i].title}, never measured` : `Full roofs: ${found[i].title}`),
             plot({
               title: `Roofline of ${title(a.gpu)}: prefill and decode operators of ${a.model}`,
               width: answers.length > 1 ? 560 : 860,
               height: answers.length > 1 ? 380 : 420,
               x: { label: "FLOP per byte", format: (v) => number(v), range: xs },
               y: { label: "FLOP/s", format: (v) => si(v, ""), range: ys },
-              lines: roofLines(shown[i], memoryRoofs(found[i]), xs),
+              lines: roofLines(shown[i], memoryRoofs(found[i]), xs, found[i].source === "datasheet" ? "6 5" : null),
               series: series(points[i]),
             }),
           ),
@@ -281,7 +339,7 @@ const Answer = (() => {
   /** A command whose options stay whole where the line breaks. */
   const unbroken = (text) =>
     text.split(/ (?=--)/).map((piece, i) => [i ? " " : "", h("span", { class: "whole" }, piece)]);
-  function copyable(text, label) {
+  function copyable(text, label, kind = "command") {
     const button = h("button", { type: "button" }, "Copy");
     button.addEventListener("click", async () => {
       try {
@@ -294,14 +352,26 @@ const Answer = (() => {
         button.textContent = "Copy";
       }, 1500);
     });
-    return h("div", { class: "copy" }, h("code", { class: "command", "aria-label": label }, unbroken(text)), button);
+    return h("div", { class: "copy" }, h("code", { class: kind, "aria-label": label }, kind === "python" ? text : unbroken(text)), button);
   }
+  /** The question as other places ask it, and the answer as it came. */
   function commands(answers) {
-    const saved = state.model === PASTE ? `Save the pasted config as ${pasted.name}.json first.` : "";
+    const saved = state.model === PASTE ? `Save the pasted config as ${state.name}.json first.` : "";
+    const shown = configurations();
+    const json = h("button", { type: "button" }, "JSON of the answers");
+    json.addEventListener("click", () => save("predictions.json", "application/json", `${JSON.stringify(answers, null, 1)}\n`));
+    const table = h("button", { type: "button" }, "CSV of the breakdown");
+    table.addEventListener("click", () => {
+      const columns = ["role", "op", "count", "us", "share", "flops", "bytes", "bound", "source"];
+      const lines = answers.flatMap((a) => PHASES.flatMap(([phase, name]) => a.breakdown[phase].map((r) => [a.gpu, a.tp, a.dtype, name, ...columns.map((c) => r[c])])));
+      save("breakdown.csv", "text/csv", Chip.csv(["gpu", "tp", "dtype", "phase", ...columns], lines));
+    });
     return part(
-      "The same on the command line",
+      "The same elsewhere",
       saved,
-      answers.map((a) => copyable(command(a.gpu), `Command for ${title(a.gpu)}`)),
+      shown.map((c, i) => copyable(command(c), `Command for ${named(answers[i])}`)),
+      copyable(python(shown[0]), "The same in Python", "python"),
+      h("div", { class: "tools" }, json, table),
     );
   }
 

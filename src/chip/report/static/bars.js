@@ -27,7 +27,7 @@ const Bars = (() => {
           "span",
           { class: "track", title: r.title },
           h("i", {
-            class: "bar",
+            class: r.pattern ? `bar ${r.pattern}` : "bar",
             style: {
               color: r.color || "var(--blue)",
               width: `${Math.min(100, (100 * r.value) / scale)}%`,

@@ -50,7 +50,7 @@ const Chip = (() => {
     [1, "B"],
   ];
   const si = (v, unit) => scaled(v, unit, SI, 3);
-  const duration = (seconds) => scaled(seconds, "", TIMES, 4);
+  const duration = (seconds, n = 4) => scaled(seconds, "", TIMES, n);
   const bytes = (v) => scaled(v, "", BYTES, 4);
   const percent = (share) => (known(share) ? `${(100 * share).toFixed(1)} %` : NONE);
   function number(v, n = 4) {
@@ -72,6 +72,32 @@ const Chip = (() => {
     if (!unit || unit === "1" || unit === "count") return number(v);
     return `${number(v)} ${unit}`;
   }
+
+  /** Digits that an interval leaves meaning to: two where it is tens of percent wide, four where it is a percent. */
+  function meaningful(value, span) {
+    if (!span || !known(value) || !value) return 4;
+    const half = (span[1] - span[0]) / 2 / Math.abs(value);
+    return half >= 0.1 ? 2 : half >= 0.01 ? 3 : 4;
+  }
+  /** 5664.632 with two digits -> "5 700". */
+  function rounded(v, n) {
+    return known(v) ? number(Number(v.toPrecision(n)), Math.max(n, 1)) : NONE;
+  }
+  /** Saves text as a file. */
+  function save(name, type, text) {
+    const url = URL.createObjectURL(new Blob([text], { type }));
+    const a = h("a", { href: url, download: name });
+    document.body.append(a);
+    a.click();
+    a.remove();
+    setTimeout(() => URL.revokeObjectURL(url), 1000);
+  }
+  const cell = (v) => {
+    const text = v === null || v === undefined ? "" : String(v);
+    const safe = /^[=+\-@\t\r]/.test(text) && typeof v !== "number" ? `'${text}` : text; // no formula
+    return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const csv = (columns, rows) => [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
 
   /** "171.6 ms", "–", "218.9 ms" -> "171.6 – 218.9 ms": one unit where both have the same. */
   function shared(first, word, second) {
@@ -110,5 +136,5 @@ const Chip = (() => {
     return button;
   }
 
-  return { h, s, known, shared, si, duration, bytes, percent, number, quantity, themeButton, NONE };
+  return { h, s, known, shared, si, duration, bytes, percent, number, quantity, meaningful, rounded, save, csv, themeButton, NONE };
 })();

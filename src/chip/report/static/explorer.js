@@ -1,17 +1,40 @@
 "use strict";
-// The explorer: a form, the answers of /api/predict for one or two GPUs, always those to the latest question.
+// The explorer: a form, the answers of the API, always those to the latest question.
 (() => {
   const { h } = Chip;
-  const { state, known, heard, byId, ask, listed, question, readLink, writeLink, form } = Question;
+  const { START, state, known, heard, byId, ask, listed, configurations, question, readLink, writeLink } = Question;
   const roofs = new Map(); // GPU -> its roofs
+  const LATER_MS = 120; // curves, ranking and timeline wait until the question rests
 
   // -- asking: one question at a time, always the latest
   let waiting = false,
-    busy = false;
+    busy = false,
+    later = 0;
   function changed() {
     writeLink();
     waiting = true;
     if (!busy) run();
+  }
+  function rest() {
+    clearTimeout(later);
+    later = setTimeout(() => {
+      Rank.run();
+      Curves.run();
+      TimelineView.run();
+    }, LATER_MS);
+  }
+  function refused(error) {
+    const again = h("button", { type: "button" }, "Try again");
+    again.addEventListener("click", changed);
+    const kind = error.empty ? "note" : "note bad";
+    byId("answer").replaceChildren(
+      h(
+        "div",
+        { class: "panel" },
+        h("p", { class: kind, role: error.empty ? "status" : "alert" }, error.message),
+        error.gone ? again : "",
+      ),
+    );
   }
   async function run() {
     busy = true;
@@ -19,55 +42,100 @@
       waiting = false;
       byId("answer").setAttribute("aria-busy", "true");
       try {
-        const gpus = [state.gpu, ...(state.gpu2 && state.gpu2 !== state.gpu ? [state.gpu2] : [])];
+        const shown = configurations();
         const [answers] = await Promise.all([
-          Promise.all(gpus.map((gpu) => ask("/api/predict", question(gpu)))),
+          Promise.all(shown.map((c) => ask("/api/predict", question(c)))),
           Promise.all(
-            gpus.map(
+            [...new Set(shown.map((c) => c.gpu))].map(
               async (gpu) => roofs.has(gpu) || roofs.set(gpu, await ask(`/api/gpus/${encodeURIComponent(gpu)}`)),
             ),
           ),
         ]);
         if (!waiting) Answer.show(answers, roofs);
+        document.documentElement.dataset.answered ||= String(Math.round(performance.now()));
       } catch (error) {
-        if (!waiting)
-          byId("answer").replaceChildren(
-            h("div", { class: "panel" }, h("p", { class: "note bad", role: "alert" }, error.message)),
-          );
+        if (!waiting) refused(error);
       }
       byId("answer").setAttribute("aria-busy", "false");
     }
     busy = false;
+    rest();
+  }
+
+  /** The parts of the page: their links move the page and leave the question in the address alone. */
+  function parts() {
+    const nav = document.querySelector(".top nav");
+    const links = [...nav.querySelectorAll("a[data-part]")];
+    for (const a of links)
+      a.addEventListener("click", (e) => {
+        e.preventDefault();
+        byId(a.dataset.part).scrollIntoView();
+      });
+    const here = new IntersectionObserver(
+      (seen) => {
+        for (const one of seen)
+          if (one.isIntersecting)
+            for (const a of links) {
+              const now = a.dataset.part === one.target.id;
+              a.classList.toggle("here", now);
+              if (now) a.setAttribute("aria-current", "true");
+              else a.removeAttribute("aria-current");
+            }
+      },
+      { rootMargin: "-15% 0px -75% 0px" },
+    );
+    for (const a of links) here.observe(byId(a.dataset.part));
+  }
+
+  /** On a phone the form is a sheet at the bottom, opened by a button. */
+  function sheet() {
+    const button = byId("sheet"),
+      form = byId("controls");
+    const open = (is) => {
+      form.classList.toggle("open", is);
+      button.setAttribute("aria-expanded", String(is));
+      button.textContent = is ? "Show the answer" : "Change the question";
+    };
+    button.addEventListener("click", () => open(!form.classList.contains("open")));
+    addEventListener("keydown", (e) => {
+      if (e.key !== "Escape" || !form.classList.contains("open")) return;
+      open(false);
+      button.focus();
+    });
   }
 
   // -- start
   async function start() {
     document.querySelector(".top > div").append(Chip.themeButton());
+    parts();
+    sheet();
     const [models, gpus, engines, ops, defaults] = await Promise.all(
       ["models", "gpus", "engines", "ops", "defaults"].map(listed),
     );
     Object.assign(known, { models, gpus, engines, ops, defaults });
     heard.change = changed;
-    for (const key of ["gpu", "engine", "dtype"]) state[key] = defaults.defaults[key];
+    for (const [name, value] of Object.entries(defaults.start))
+      START[name] = typeof START[name] === "string" ? String(value) : value;
+    Object.assign(state, START);
     readLink();
-    form();
+    const build = () => {
+      Controls.build();
+      Rank.build();
+      TimelineView.build();
+    };
+    build();
     Operator.form();
     changed();
     Operator.changed();
     addEventListener("hashchange", () => {
-      if (location.hash.startsWith("#?")) {
-        readLink();
-        form();
-        changed();
-      }
+      if (!location.hash.startsWith("#?")) return writeLink();
+      readLink();
+      build();
+      return changed();
     });
     byId("controls").addEventListener("change", (e) => {
       if (e.target.id === "gpu") Operator.changed();
     });
   }
-  start().catch((error) =>
-    byId("answer").replaceChildren(
-      h("p", { class: "note bad", role: "alert" }, `The server did not answer: ${error.message}`),
-    ),
-  );
+  start().catch(refused);
 })();

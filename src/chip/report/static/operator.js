@@ -3,7 +3,8 @@
 const Operator = (() => {
   const { h, shared, si, duration, number } = Chip;
   const { strip } = Bars;
-  const { state, known, byId, ask, quoted, choice } = Question;
+  const { state, known, byId, ask, quoted } = Question;
+  const { choice } = Controls;
   const { copyable, title } = Answer;
   const operator = { op: "linear", axes: { m: "8", n: "4096", k: "4096" } };
   const EXAMPLES = {

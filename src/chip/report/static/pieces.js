@@ -5,6 +5,8 @@ const Report = (() => {
   const { Table, grid } = Grid;
   const COLORS = ["var(--blue)", "var(--red)", "var(--green)", "var(--purple)", "var(--orange)", "var(--sky)"];
   const OTHER = "var(--muted)";
+  const PATTERNS = ["solid", "rising", "falling", "upright", "dotted"];
+  const TITLES = { accuracy: "Errors by class", predictions: "Every prediction", comparisons: "Every comparison", sources: "Every file" };
   const data = JSON.parse(document.getElementById("data").textContent);
   const tables = Object.fromEntries(Object.entries(data.tables).map(([name, found]) => [name, new Table(name, found)]));
   const link = { section: "", params: {} };
@@ -28,8 +30,40 @@ const Report = (() => {
       h("p", {}, what),
       commands.map((c) => h("pre", {}, h("code", {}, c))),
     );
+  /** Folded until somebody wants it, or a link leads to it; what it holds is made when it is opened. */
+  function folded(name, make, open = false) {
+    const box = h("details", { class: "raw" }, h("summary", {}, name));
+    let made = false;
+    const fill = () => {
+      if (made) return;
+      made = true;
+      box.append(make());
+    };
+    box.addEventListener("toggle", () => box.open && fill());
+    if (open) {
+      box.open = true;
+      fill();
+    }
+    box.unfold = () => {
+      box.open = true;
+      fill();
+    };
+    return box;
+  }
+  /** A table of the summary, folded; a link into it opens it. */
   const tableOf = (name, section, show, filters, sort) =>
-    grid(tables[name], { show, filters, sort, state: stateOf(section), changed: (state) => writeLink(section, state) });
+    folded(
+      `${TITLES[name] || name}: ${tables[name].rows.length.toLocaleString("en")} rows`,
+      () =>
+        grid(tables[name], {
+          show,
+          filters,
+          sort,
+          state: stateOf(section),
+          changed: (state) => writeLink(section, state),
+        }),
+      link.section === section && (Object.keys(link.params).length > 0 || section === "errors"),
+    );
   function select(title, values, chosen, changed) {
     return h(
       "label",
@@ -56,6 +90,8 @@ const Report = (() => {
     stateOf,
     empty,
     tableOf,
+    folded,
+    PATTERNS,
     select,
     words,
     unique,

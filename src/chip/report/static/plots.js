@@ -54,6 +54,26 @@ const Plots = (() => {
     return low <= high ? [low / room, high * room] : [1, 10];
   }
 
+  // -- marks: told apart by shape as well as by colour
+  const SHAPES = [
+    (r) => `m${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0`, // disc
+    (r) => `m${-0.9 * r} ${-0.9 * r}h${1.8 * r}v${1.8 * r}h${-1.8 * r}z`, // square
+    (r) => `m0 ${-1.2 * r}l${1.15 * r} ${2 * r}h${-2.3 * r}z`, // triangle
+    (r) => `m0 ${-1.3 * r}l${1.3 * r} ${1.3 * r}l${-1.3 * r} ${1.3 * r}l${-1.3 * r} ${-1.3 * r}z`, // diamond
+    (r) => `m${-1.2 * r} ${-0.4 * r}h${0.8 * r}v${-0.8 * r}h${0.8 * r}v${0.8 * r}h${0.8 * r}v${0.8 * r}h${-0.8 * r}v${0.8 * r}h${-0.8 * r}v${-0.8 * r}h${-0.8 * r}z`, // cross
+    (r) => `m0 ${1.2 * r}l${1.15 * r} ${-2 * r}h${-2.3 * r}z`, // triangle, point down
+  ];
+  const shape = (i, r) => SHAPES[(i || 0) % SHAPES.length](r);
+  function swatch(item) {
+    const mark = s("path", {
+      d: `M7 7${shape(item.shape, 4.6)}`,
+      fill: item.hollow ? "none" : item.color,
+      stroke: item.color,
+      "stroke-width": 1.6,
+    });
+    return s("svg", { class: "swatch", viewBox: "0 0 14 14", "aria-hidden": "true" }, mark);
+  }
+
   // -- plots
   let plots = 0;
   /** Lines and dots over two axes. Dots of one series are one path, so that 10,000 of them draw at once; what lies under
@@ -104,6 +124,11 @@ const Plots = (() => {
     );
     const inside = s("g", { "clip-path": `url(#${id})` });
     svg.append(inside);
+    for (const band of spec.bands || []) {
+      const way = (points, k) => points.map((p) => `${x.at(p[0]).toFixed(1)} ${y.at(p[k]).toFixed(1)}`);
+      const d = `M${[...way(band.points, 1), ...way([...band.points].reverse(), 2)].join("L")}Z`;
+      inside.append(s("path", { d, class: "between", fill: band.color }));
+    }
     const taken = []; // heights at the right edge where a label stands
     for (const line of spec.lines || []) {
       const d = line.points
@@ -129,7 +154,7 @@ const Plots = (() => {
               fill: line.color,
               transform: line.rotate ? rotated(line, x, y) : null,
             },
-            line.label,
+            W < 500 && line.short ? line.short : line.label,
           ),
         );
       }
@@ -144,29 +169,22 @@ const Plots = (() => {
         (p) => drawable(p.x) && drawable(p.y) && (spec.x.log === false || p.x > 0) && (spec.y.log === false || p.y > 0),
       );
       for (const p of shown) dots.push({ at: [x.at(p.x), y.at(p.y)], p, series });
-      const sized = shown.length && shown[0].r;
-      if (sized)
-        for (const p of shown) {
-          inside.append(
-            s("circle", {
-              cx: x.at(p.x),
-              cy: y.at(p.y),
-              r: p.r,
-              stroke: series.color,
-              "stroke-width": 2,
-              fill: series.hollow ? "var(--panel)" : series.color,
-              "fill-opacity": series.hollow ? 0.4 : 0.75,
-            }),
-          );
-        }
-      else if (shown.length) {
-        const d = shown.map((p) => `M${x.at(p.x).toFixed(1)} ${y.at(p.y).toFixed(1)}h0`).join("");
+      if (series.joined && shown.length > 1) {
+        const d = shown.map((p, i) => `${i ? "L" : "M"}${x.at(p.x).toFixed(1)} ${y.at(p.y).toFixed(1)}`).join("");
+        inside.append(s("path", { d, class: "line", stroke: series.color, "stroke-width": 1.6 }));
+      }
+      const usual = shown.length > 2000 ? 2 : W < 500 ? 3 : 3.6;
+      for (const hollow of [false, true]) {
+        const own = shown.filter((p) => Boolean(p.hollow || series.hollow) === hollow);
+        if (!own.length) continue;
+        const d = own.map((p) => `M${x.at(p.x).toFixed(1)} ${y.at(p.y).toFixed(1)}${shape(series.shape, p.r || usual)}`);
         inside.append(
           s("path", {
-            d,
+            d: d.join(""),
             class: "dots",
+            fill: hollow ? "var(--panel)" : series.color,
             stroke: series.color,
-            "stroke-width": shown.length > 2000 || W < 500 ? 4 : 6.5,
+            "stroke-width": hollow ? 1.6 : 0.8,
           }),
         );
       }
@@ -213,12 +231,12 @@ const Plots = (() => {
       tip.style.left = `${left + tip.offsetWidth > room ? Math.max(0, at[0] * k - tip.offsetWidth - 14) : left}px`;
       tip.style.top = `${Math.max(0, at[1] * k - tip.offsetHeight / 2)}px`;
     };
-    svg.addEventListener("pointermove", (e) => {
+    const nearest = (e, far) => {
       const box = svg.getBoundingClientRect();
       const px = ((e.clientX - box.left) / box.width) * W,
         py = ((e.clientY - box.top) / box.width) * W;
       let best = -1,
-        near = 22 * 22;
+        near = far * far;
       dots.forEach(({ at }, i) => {
         const d = (at[0] - px) ** 2 + (at[1] - py) ** 2;
         if (d < near) {
@@ -226,11 +244,23 @@ const Plots = (() => {
           best = i;
         }
       });
+      return best;
+    };
+    const follow = (far) => (e) => {
+      const best = nearest(e, far);
       if (best !== chosen) choose(best);
+    };
+    let tapped = -1; // a first tap tells, a second one picks
+    svg.addEventListener("pointermove", (e) => e.pointerType === "touch" || follow(22)(e));
+    svg.addEventListener("pointerdown", (e) => {
+      if (e.pointerType !== "touch") return;
+      tapped = chosen;
+      follow(40)(e);
     });
-    svg.addEventListener("pointerleave", () => choose(-1));
+    svg.addEventListener("pointerleave", (e) => e.pointerType === "touch" || choose(-1));
     svg.addEventListener("blur", () => choose(-1));
-    svg.addEventListener("click", () => {
+    svg.addEventListener("click", (e) => {
+      if (e.pointerType === "touch" && tapped !== chosen) return;
       if (chosen >= 0 && spec.picked) spec.picked(dots[chosen].p);
     });
     svg.addEventListener("keydown", (e) => {
@@ -250,12 +280,12 @@ const Plots = (() => {
       "ul",
       { class: "legend" },
       items.map((item) => {
-        const swatch = h("span", { class: item.hollow ? "swatch hollow" : "swatch", style: { color: item.color } });
-        if (!toggle) return h("li", {}, swatch, item.name);
+        const mark = item.pattern ? h("span", { class: `patch ${item.pattern}`, style: { color: item.color } }) : swatch(item);
+        if (!toggle) return h("li", {}, mark, item.name);
         const button = h(
           "button",
           { type: "button", "aria-pressed": String(!item.off), onclick: () => toggle(item) },
-          swatch,
+          mark,
           item.name,
         );
         return h("li", {}, button);
@@ -265,7 +295,7 @@ const Plots = (() => {
 
   /** Roofs of a device as lines over a range of intensities: memory levels rise to the highest compute roof, compute roofs
    *  start where the fastest memory reaches them. compute, memory: [{name, value}]. */
-  function roofLines(compute, memory, xs) {
+  function roofLines(compute, memory, xs, dash) {
     const lines = [];
     const top = Math.max(...compute.map((c) => c.value)),
       fastest = Math.max(...memory.map((m) => m.value));
@@ -277,6 +307,8 @@ const Plots = (() => {
         ],
         color: "var(--muted)",
         label: `${m.name} ${si(m.value, "B/s")}`,
+        short: m.name,
+        dash,
         labelAt: "start",
         rotate: true,
         width: 1.5,
@@ -290,7 +322,8 @@ const Plots = (() => {
         ],
         color: "var(--ink)",
         label: `${c.name} ${si(c.value, "FLOP/s")}`,
-        dash: c.dash,
+        short: c.name,
+        dash: c.dash || dash,
         width: 1.5,
       });
     }

@@ -1,214 +1,182 @@
 "use strict";
-// The question of the explorer: its form, its address, the command that asks the same.
+// The question of the explorer: its state, its address, and the commands that ask the same.
 const Question = (() => {
-  const { h } = Chip;
   const SIZES = ["batch", "prompt", "output"];
-  const STEPS = { batch: [0, 10], prompt: [0, 17], output: [0, 13] }; // powers of two, and what lies halfway between
   const PASTE = "paste a config.json …";
+  const MOST_BESIDE = 5; // configurations compared with the first
   const byId = (id) => document.getElementById(id);
-  const state = {
+  const START = {
     model: "llama-3.1-8b",
-    gpu: "",
-    gpu2: "",
-    engine: "",
-    dtype: "",
+    gpu: "h200",
+    engine: "vllm",
+    dtype: "auto",
     tp: 1,
     batch: 8,
     prompt: 1024,
     output: 128,
+    beside: "", // h100~2~fp8,a100: GPU, split and precision of what is compared; what is left out is as in the first
+    ttft: "", // limits in milliseconds
+    tpot: "",
+    by: "throughput",
+    which: "all", // GPUs to rank: all, or those with measured tables
+    prices: "", // h200:3.5,h100:2.2 for an hour of one GPU
+    precisions: "auto,fp8", // to rank
+    at: "largest", // rank at the largest batch within the limits, or at the batch that is "given"
+    name: "my-model", // of a pasted config
+    config: "",
   };
-  const pasted = { name: "my-model", text: "" };
+  const state = { ...START };
   const known = {}; // models, gpus, engines, ops, defaults: what the server has
   const heard = { change: () => {} }; // who is told of a change
 
   // -- talking to the server
+  const GONE = "The server does not answer. Is `chip serve` still running?";
   async function ask(path, body) {
     const options = body && {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(body),
     };
-    const response = await fetch(path, options);
-    const found = await response.json();
+    let response, found;
+    try {
+      response = await fetch(path, options);
+      found = await response.json();
+    } catch {
+      const gone = new Error(GONE);
+      gone.gone = true;
+      throw gone;
+    }
     if (!response.ok) throw new Error(found.error || `status ${response.status}`);
     return found;
   }
   const listed = async (what) => ask(`/api/${what}`);
 
-  // -- the question
-  function question(gpu) {
-    const asked = { gpu, engine: state.engine, dtype: state.dtype, tp: state.tp };
-    for (const size of SIZES) asked[size] = state[size];
-    if (state.model !== PASTE) return { model: state.model, ...asked };
+  // -- what is asked
+  /** The model by name, or as the config that was pasted; an Error with `empty` where nothing was pasted yet. */
+  function model() {
+    if (state.model !== PASTE) return { model: state.model };
+    if (!state.config.trim()) {
+      const nothing = new Error("Paste the model's config.json, or drop the file on the box.");
+      nothing.empty = true;
+      throw nothing;
+    }
     let config;
     try {
-      config = JSON.parse(pasted.text);
-    } catch {
-      throw new Error("what is pasted is not JSON");
+      config = JSON.parse(state.config);
+    } catch (error) {
+      throw new Error(`what is pasted is not JSON: ${error.message}`);
     }
-    return { model: pasted.name, config, ...asked };
+    return { model: state.name, config };
   }
-  const quoted = (word) => (/^[\w.:@/+-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);
-  function command(gpu) {
-    const model = state.model === PASTE ? `${pasted.name}.json` : state.model;
-    const options = ["gpu", "engine", "batch", "prompt", "output", "dtype", "tp"].map(
-      (key) => `--${key} ${quoted(key === "gpu" ? gpu : state[key])}`,
+  /** The configurations shown: the first, then those beside it. */
+  function configurations() {
+    const first = { gpu: state.gpu, tp: state.tp, dtype: state.dtype };
+    const others = state.beside
+      .split(",")
+      .filter(Boolean)
+      .slice(0, MOST_BESIDE)
+      .map((text) => {
+        const [gpu, tp, dtype] = text.split("~");
+        return { gpu, tp: Number(tp) || first.tp, dtype: dtype || first.dtype };
+      });
+    return [first, ...others];
+  }
+  const key = (c) => `${c.gpu}~${c.tp}~${c.dtype}`;
+  function addBeside(c) {
+    const held = configurations();
+    if (held.length > MOST_BESIDE || held.some((d) => key(d) === key(c))) return false;
+    state.beside = [...held.slice(1), c].map(key).join(",");
+    return true;
+  }
+  function removeBeside(c) {
+    state.beside = configurations()
+      .slice(1)
+      .filter((d) => key(d) !== key(c))
+      .map(key)
+      .join(",");
+  }
+  const sizes = () => Object.fromEntries(SIZES.map((size) => [size, state[size]]));
+  const question = (c) => ({ ...model(), gpu: c.gpu, engine: state.engine, dtype: c.dtype, tp: c.tp, ...sizes() });
+  const limits = () =>
+    Object.fromEntries(
+      ["ttft", "tpot"].filter((k) => Number(state[k]) > 0).map((k) => [`${k}_ms`, Number(state[k])]),
     );
-    return `chip predict ${quoted(model)} ${options.join(" ")}`;
+  const prices = () =>
+    Object.fromEntries(
+      state.prices
+        .split(",")
+        .map((pair) => pair.split(":"))
+        .filter(([gpu, price]) => gpu && Number(price) > 0)
+        .map(([gpu, price]) => [gpu, Number(price)]),
+    );
+
+  // -- the same elsewhere
+  const quoted = (word) => (/^[\w.:@/+-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);
+  const file = () => (state.model === PASTE ? `${state.name}.json` : state.model);
+  function command(c) {
+    const values = { gpu: c.gpu, engine: state.engine, ...sizes(), dtype: c.dtype, tp: c.tp };
+    const options = Object.entries(values).map(([name, value]) => `--${name} ${quoted(value)}`);
+    return `chip predict ${quoted(file())} ${options.join(" ")}`;
   }
+  function python(c) {
+    const values = { gpu: c.gpu, engine: state.engine, ...sizes(), dtype: c.dtype, tp: c.tp };
+    const options = Object.entries(values).map(([name, value]) => `${name}=${JSON.stringify(value)}`);
+    return `chip.predict(${JSON.stringify(file())}, ${options.join(", ")})`;
+  }
+
+  // -- the address: what it leaves out is as at the start, so that a link means the same to everyone
   function readLink() {
     if (!location.hash.startsWith("#?")) return;
     const asked = new URLSearchParams(location.hash.slice(2));
-    for (const key of Object.keys(state)) {
-      const value = asked.get(key);
-      if (value === null) continue;
-      state[key] = typeof state[key] === "number" ? Math.max(1, Math.round(Number(value)) || 1) : value;
+    for (const [name, start] of Object.entries(START)) {
+      const value = asked.get(name);
+      if (value === null) state[name] = start;
+      else state[name] = typeof start === "number" ? Math.max(1, Math.round(Number(value)) || 1) : value;
     }
+    if (asked.get("config")) state.model = PASTE;
   }
   function writeLink() {
     const asked = new URLSearchParams();
-    for (const [key, value] of Object.entries(state)) if (value !== "" && value !== PASTE) asked.set(key, value);
+    for (const [name, value] of Object.entries(state)) {
+      const own = name === "config" || name === "name";
+      if (own && state.model !== PASTE) continue;
+      if (name === "model" && state.model === PASTE && state.config) continue;
+      if (value !== START[name] || (!own && ["model", "gpu", "engine", "tp", ...SIZES].includes(name)))
+        asked.set(name, name === "config" ? compact(value) : value);
+    }
     history.replaceState(null, "", `#?${asked}`);
   }
-
-  // -- the form
-  function choice(id, title, groups, selected, chosen) {
-    const option = (value) => {
-      const [v, text] = Array.isArray(value) ? value : [value, value];
-      return h("option", { value: v, selected: v === selected }, text);
-    };
-    const select = h(
-      "select",
-      { id, onchange: (e) => chosen(e.target.value) },
-      groups.map(([name, values]) => (name ? h("optgroup", { label: name }, values.map(option)) : values.map(option))),
-    );
-    return h("div", { class: "field" }, h("label", { for: id }, title), select);
-  }
-  function steps(size) {
-    const [low, high] = STEPS[size],
-      out = [];
-    for (let e = low; e <= high; e++) {
-      out.push(2 ** e);
-      if (e > 0 && e < high) out.push(1.5 * 2 ** e);
+  function compact(text) {
+    try {
+      return JSON.stringify(JSON.parse(text));
+    } catch {
+      return text;
     }
-    return out;
-  }
-  function slider(size, title) {
-    const values = steps(size),
-      most = known.defaults.limits[size];
-    const nearest = (v) =>
-      values.reduce((best, w, i) => (Math.abs(Math.log(w / v)) < Math.abs(Math.log(values[best] / v)) ? i : best), 0);
-    const range = h("input", {
-      type: "range",
-      min: 0,
-      max: values.length - 1,
-      value: nearest(state[size]),
-      "aria-label": `${title}, slider`,
-    });
-    const box = h("input", { type: "number", id: size, min: 1, max: most, value: state[size] });
-    const describe = () => range.setAttribute("aria-valuetext", String(state[size]));
-    range.addEventListener("input", () => {
-      state[size] = values[range.value];
-      box.value = state[size];
-      describe();
-      heard.change();
-    });
-    box.addEventListener("input", () => {
-      const v = Math.round(Number(box.value));
-      if (!(v >= 1 && v <= most)) return;
-      state[size] = v;
-      range.value = nearest(v);
-      describe();
-      heard.change();
-    });
-    describe();
-    return h("div", { class: "field" }, h("label", { for: size }, title), h("div", { class: "row" }, range, box));
-  }
-  function form() {
-    const set = (key) => (value) => {
-      state[key] = typeof state[key] === "number" ? Number(value) : value;
-      form();
-      heard.change();
-    };
-    const families = new Map();
-    for (const m of known.models) {
-      const family = m.name.split("-")[0].replace(/[\d.]+$/, "");
-      families.set(family, [...(families.get(family) || []), [m.name, `${m.name} (${digits(m.parameters / 1e9)} B)`]]);
-    }
-    const named = (measured) => known.gpus.filter((g) => g.measured === measured).map((g) => [g.name, g.title]);
-    const gpus = [
-      ["Measured", named(true)],
-      ["From the datasheet", named(false)],
-    ];
-    const other = known.gpus.some((g) => g.name === state.gpu) ? [] : [["Given by link", [state.gpu]]];
-    byId("controls").replaceChildren(
-      h("h2", { class: "visually-hidden" }, "Question"),
-      choice("model-name", "Model", [["", [PASTE]], ...families], state.model, set("model")),
-      state.model === PASTE ? paste() : "",
-      choice("gpu", "GPU", [...other, ...gpus], state.gpu, set("gpu")),
-      choice("gpu2", "Beside it", [["", [["", "nothing"]]], ...gpus], state.gpu2, set("gpu2")),
-      choice("engine", "Engine", [["", known.engines.map((e) => e.name)]], state.engine, set("engine")),
-      h(
-        "div",
-        { class: "pair2" },
-        choice("dtype", "dtype", [["", known.defaults.dtypes]], state.dtype, set("dtype")),
-        choice(
-          "tp",
-          "GPUs a layer (tp)",
-          [["", [...new Set([1, 2, 4, 8, state.tp])].sort((a, b) => a - b).map((n) => [n, String(n)])]],
-          state.tp,
-          set("tp"),
-        ),
-      ),
-      slider("batch", "Batch: requests at once"),
-      slider("prompt", "Prompt: tokens each"),
-      slider("output", "Output: tokens each"),
-    );
-  }
-  const digits = (v) => (v < 10 ? v.toFixed(1) : v.toFixed(0));
-  function paste() {
-    const name = h("input", { type: "text", id: "pasted-name", value: pasted.name, maxlength: 60 });
-    name.addEventListener("input", () => {
-      pasted.name = name.value.replace(/[^\w.-]+/g, "-") || "my-model";
-      heard.change();
-    });
-    const text = h("textarea", {
-      id: "pasted",
-      rows: 8,
-      spellcheck: "false",
-      class: "mono",
-      placeholder: '{"architectures": ["LlamaForCausalLM"], …}',
-    });
-    text.value = pasted.text;
-    text.addEventListener("input", () => {
-      pasted.text = text.value;
-      heard.change();
-    });
-    return h(
-      "div",
-      { class: "field" },
-      h("label", { for: "pasted" }, "config.json of the model"),
-      text,
-      h("label", { for: "pasted-name" }, "its name"),
-      name,
-    );
   }
 
   return {
     PASTE,
+    MOST_BESIDE,
+    SIZES,
+    START,
     state,
-    pasted,
     known,
     heard,
     byId,
     ask,
     listed,
+    model,
+    configurations,
+    addBeside,
+    removeBeside,
+    sizes,
     question,
+    limits,
+    prices,
     quoted,
     command,
+    python,
     readLink,
     writeLink,
-    choice,
-    form,
   };
 })();

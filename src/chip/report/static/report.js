@@ -10,8 +10,8 @@
     [
       "accuracy",
       "Accuracy",
-      "Predicted and measured",
-      "Predictions against real runs. On the line they are equal, above it the prediction was too slow; the dashed lines are 10 % off.",
+      "How wrong are the predictions",
+      "Every prediction that was held against a real run, by who made it. The worst miss is on the first screen.",
       Accuracy.accuracy,
     ],
     [
@@ -42,7 +42,7 @@
       "compared",
       "Compared",
       "Runs compared",
-      "Runs of one model and scenario, two by two. A ratio below 1 means that the second is faster; unclear means that the samples do not tell.",
+      "Runs of one model and scenario, two by two: other engines, and repeats of the same against their first. A ratio below 1 means that the second is faster; unclear means that the samples do not tell.",
       Results.comparisons,
     ],
     [
@@ -91,9 +91,34 @@
         ".",
       ),
     );
+    observe(main, nav);
     const wanted = link.section && document.getElementById(link.section === "errors" ? "accuracy-table" : link.section);
     if (wanted) wanted.scrollIntoView();
   }
+  /** Marks the section that is read, and keeps its name in sight where the bar is narrow. */
+  let watching = null;
+  function observe(main, nav) {
+    if (watching) watching.disconnect();
+    watching = new IntersectionObserver(
+      (seen) => {
+        for (const one of seen)
+          if (one.isIntersecting)
+            for (const a of nav.querySelectorAll("a")) {
+              const now = a.getAttribute("href") === `#${one.target.id}`;
+              a.classList.toggle("here", now);
+              if (now) {
+                a.setAttribute("aria-current", "true");
+                nav.scrollLeft = a.offsetLeft - nav.offsetLeft - 40;
+              } else a.removeAttribute("aria-current");
+            }
+      },
+      { rootMargin: "-20% 0px -75% 0px" },
+    );
+    for (const section of main.querySelectorAll("section")) watching.observe(section);
+  }
+  addEventListener("beforeprint", () => {
+    for (const box of document.querySelectorAll("details.raw")) box.unfold();
+  });
   document.querySelector(".top > div").append(Chip.themeButton());
   draw();
   addEventListener("hashchange", () => {

@@ -4,7 +4,7 @@ const Results = (() => {
   const { h, known, si, duration, percent, number, quantity } = Chip;
   const { legend } = Plots;
   const { bars, waterfall } = Bars;
-  const { tables, empty, tableOf, words, unique, hasValues, COLORS, OTHER } = Report;
+  const { tables, empty, tableOf, words, unique, hasValues, select, folded, PATTERNS, COLORS, OTHER } = Report;
 
   const MOST_BARS = 40;
 
@@ -13,6 +13,10 @@ const Results = (() => {
     const devices = unique(read.map((f) => f.device)),
       days = unique(read.map((f) => f.made && String(f.made).slice(0, 10))).sort();
     const when = days.length > 1 ? `, ${days[0]} to ${days[days.length - 1]}` : days.length ? `, ${days[0]}` : "";
+    const what = "CHIP predicts how fast a language model runs on a GPU before it is run, and explains the time it took. ";
+    return `${what}This page holds those predictions against what was measured: `.concat(counts(read, devices, when));
+  }
+  function counts(read, devices, when) {
     return `${read.length} ${read.length === 1 ? "file" : "files"} of results${devices.length ? `, measured on ${devices.join(", ")}` : ""}${when}.`;
   }
   function overview() {
@@ -101,7 +105,10 @@ const Results = (() => {
         "chip replay trace.json",
         "chip explain trace.json replay.json",
       );
-    return found.map((r) => {
+    const [first, ...others] = found.map((r) => () => step(r));
+    return [first(), others.length ? folded(`The other ${others.length} captured steps`, () => h("div", {}, others.map((make) => make()))) : ""];
+  }
+  function step(r) {
       const own = (name) => tables[name].objects().filter((t) => t.title === r.title && t.source === r.source);
       const tiers = own("replay_tiers"),
         worst = own("replay_kernels").slice(0, 10);
@@ -139,8 +146,7 @@ const Results = (() => {
           ),
         ),
         worst.length
-          ? [
-              h("h4", {}, "Kernels that replay worst"),
+          ? folded("Kernels that replay worst", () =>
               h(
                 "div",
                 { class: "scroll" },
@@ -165,7 +171,7 @@ const Results = (() => {
                       h(
                         "tr",
                         {},
-                        h("td", {}, k.kernel),
+                        h("td", { title: k.kernel }, k.kernel.length > 64 ? `${k.kernel.slice(0, 63)}…` : k.kernel),
                         h("td", {}, k.tier),
                         h("td", { class: "num" }, number(k.launches)),
                         h("td", { class: "num" }, quantity(k.captured_us, "us")),
@@ -176,16 +182,24 @@ const Results = (() => {
                   ),
                 ),
               ),
-            ]
+            )
           : "",
       );
-    });
   }
-  /** The fastest run of each model and engine, models in alphabetical order; cut-down ones only where there are no others. */
+  const workload = (r) => `${r.batch} × (${r.prompt} in, ${r.output} out), ${r.dtype}`;
+  /** Workloads by how many models and engines ran them. */
+  function workloads(ok) {
+    const found = new Map();
+    for (const r of ok) {
+      const key = workload(r);
+      found.set(key, (found.get(key) || new Set()).add(`${r.model} ${r.engine}`));
+    }
+    return [...found].sort((a, b) => b[1].size - a[1].size).map(([key]) => key);
+  }
+  /** The fastest run of each model and engine at one workload, models in alphabetical order. */
   function best(ok) {
     const found = new Map();
-    const whole = ok.filter((r) => r.bundled);
-    for (const r of whole.length ? whole : ok) {
+    for (const r of ok) {
       const key = `${r.model} ${r.engine}`;
       if (!found.has(key) || found.get(key).tokens_per_s < r.tokens_per_s) found.set(key, r);
     }
@@ -193,6 +207,37 @@ const Results = (() => {
       .sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }))
       .map(([, r]) => r)
       .slice(0, MOST_BARS);
+  }
+  /** Like with like: every bar is the same batch, prompt, output and precision. */
+  function throughput(ok, engines) {
+    const whole = ok.filter((r) => r.bundled),
+      shown = whole.length ? whole : ok, // cut-down models only where there are no others
+      box = h("div"),
+      all = workloads(shown);
+    const look = (r) => ({
+      color: COLORS[engines.indexOf(r.engine)] || OTHER,
+      pattern: PATTERNS[engines.indexOf(r.engine) % PATTERNS.length],
+    });
+    const draw = (chosen) => {
+      const found = best(shown.filter((r) => workload(r) === chosen));
+      const here = engines.filter((e) => found.some((r) => r.engine === e));
+      box.replaceChildren(
+        h("div", { class: "tools screen" }, select("Workload", all, chosen, draw)),
+        h("h3", {}, `Throughput at ${chosen}`),
+        legend(here.map((name) => ({ name, ...look({ engine: name }) }))),
+        bars(
+          found.map((r) => ({
+            name: `${r.model}, ${r.engine}`,
+            value: r.tokens_per_s,
+            ...look(r),
+            text: `${number(r.tokens_per_s)} tok/s`,
+            title: `${r.engine} ${r.variant}`,
+          })),
+        ),
+      );
+    };
+    if (all.length) draw(all[0]);
+    return box;
   }
   function runs() {
     const table = tables.runs;
@@ -204,17 +249,7 @@ const Results = (() => {
     const ok = table.objects().filter((r) => r.status === "ok");
     const engines = unique(ok.map((r) => r.engine));
     return [
-      h("h3", {}, "Highest throughput of each model and engine"),
-      legend(engines.map((name, i) => ({ name, color: COLORS[i] || OTHER }))),
-      bars(
-        best(ok).map((r) => ({
-          name: `${r.model}, ${r.batch} × (${r.prompt} + ${r.output})`,
-          value: r.tokens_per_s,
-          color: COLORS[engines.indexOf(r.engine)] || OTHER,
-          text: `${number(r.tokens_per_s)} tok/s`,
-          title: `${r.engine} ${r.variant}`,
-        })),
-      ),
+      throughput(ok, engines),
       tableOf(
         "runs",
         "runs",
@@ -233,13 +268,21 @@ const Results = (() => {
         "There are no two runs of the same model and scenario. Run it again, or with another engine:",
         "chip bench llama-3.1-8b --engine hf-eager -o other.json",
       );
-    return tableOf(
+    const all = tables.comparisons.objects(),
+      counted = (kind, verdict) => all.filter((c) => c.kind === kind && c.verdict === verdict).length;
+    const sums = unique(all.map((c) => c.kind)).map((kind) => {
+      const verdicts = unique(all.map((c) => c.verdict)).filter((v) => counted(kind, v));
+      return `${kind}: ${verdicts.map((v) => `${number(counted(kind, v))} ${v}`).join(", ")}`;
+    });
+    return [
+      h("ul", {}, sums.map((text) => h("li", {}, text))),
+      tableOf(
       "comparisons",
       "compared",
-      words("model point first second metric first_value second_value ratio low high verdict"),
-      words("model metric verdict"),
+      words("model point kind first second metric first_value second_value ratio low high verdict"),
+      words("kind model metric verdict"),
       "",
-    );
+    )];
   }
 
   function provenance() {

@@ -84,9 +84,10 @@ const Roofline = (() => {
       const names = unique(drawn.map(seriesOf)).sort(
         (a, b) => ((chief.indexOf(a) + 99) % 99) - ((chief.indexOf(b) + 99) % 99),
       );
-      const series = names.map((name) => ({
+      const series = names.map((name, i) => ({
         name,
         color: COLORS[chief.indexOf(name)] || OTHER,
+        shape: i,
         off: state.off.has(name),
         points: drawn.filter((o) => seriesOf(o) === name).map(point),
       }));

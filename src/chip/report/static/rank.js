@@ -1,0 +1,237 @@
+"use strict";
+// Which GPU: all GPUs, splits and precisions for the workload, best first.
+const Rank = (() => {
+  const { h, duration, meaningful, rounded, save, csv, percent } = Chip;
+  const { strip } = Bars;
+  const { state, known, heard, byId, ask, model, limits, prices, addBeside } = Question;
+  const { BADGES } = Controls;
+  const SHOWN = 10,
+    CHUNK = 9; // GPUs of one request: the page stays able to ask for something else in between
+  const BY = {
+    throughput: ["tokens_per_s_per_gpu", "tokens/s per GPU", "tok/s"],
+    cost: ["cost_per_million_tokens", "cost of a million tokens", ""],
+    energy: ["energy_j_per_token", "energy per token", "J/tok"],
+  };
+  const PRECISIONS = [
+    ["auto", "as the config says"],
+    ["auto,fp8", "as the config says, and fp8"],
+    ["auto,fp8,int4", "as the config says, fp8 and int4"],
+  ];
+  let rows = [],
+    all = false,
+    latest = 0,
+    leftOut = 0,
+    progress = "";
+
+  const group = (r) => (r.error ? 3 : !r.memory.fits ? 2 : r.missed.length ? 1 : 0);
+  /** The server's order, over the answers of several requests. */
+  function sorted(found) {
+    const value = BY[state.by][0],
+      sign = state.by === "throughput" ? -1 : 1;
+    const at = (r) => (Chip.known(r[value]) ? sign * r[value] : Infinity);
+    return found.sort((a, b) => group(a) - group(b) || at(a) - at(b) || 0);
+  }
+  /** GPUs in the order of how much is known of them. */
+  function chunks() {
+    const able = known.gpus.filter((g) => !g.too_old_for.includes(state.engine));
+    const of = (basis) => able.filter((g) => g.rests_on === basis).map((g) => g.name);
+    const rest = of("datasheet"),
+      out = [of("measured here"), ...of("measured elsewhere").map((g) => [g])];
+    if (state.which !== "all") return out;
+    for (let i = 0; i < rest.length; i += CHUNK) out.push(rest.slice(i, i + CHUNK));
+    return out.filter((c) => c.length);
+  }
+  /** Asks for one group after the other, and stops where a newer question has come. */
+  async function run() {
+    const mine = ++latest,
+      parts = chunks(),
+      started = performance.now();
+    const found = [];
+    leftOut = 0;
+    byId("ranking").setAttribute("aria-busy", "true");
+    try {
+      const asked = {
+        ...model(),
+        engine: state.engine,
+        prompt: state.prompt,
+        output: state.output,
+        batch: state.at === "largest" ? "largest" : state.batch,
+        tp: known.defaults.rank.splits,
+        prune: true,
+        dtype: state.precisions.split(","),
+        limits: limits(),
+        prices: prices(),
+        by: state.by,
+      };
+      for (const [i, gpu] of parts.entries()) {
+        const answer = await ask("/api/rank", { ...asked, gpu });
+        if (mine !== latest) return;
+        found.push(...answer.rows);
+        leftOut += answer.left_out;
+        rows = sorted([...found]);
+        progress = i + 1 < parts.length ? `${found.length} configurations so far …` : "";
+        show();
+        if (i === 0) byId("ranking").dataset.first = String(Math.round(performance.now() - started));
+      }
+      byId("ranking").dataset.took = String(Math.round(performance.now() - started));
+    } catch (error) {
+      if (mine !== latest) return;
+      rows = [];
+      byId("ranked").replaceChildren(h("p", { class: error.empty ? "note" : "note bad" }, error.message));
+    }
+    byId("ranking").setAttribute("aria-busy", "false");
+  }
+
+  // -- showing
+  const title = (gpu) => known.gpus.find((g) => g.name === gpu)?.title || gpu;
+  const ms = (r, key) => duration(r[key] / 1e3, meaningful(r[key], r.interval[key]));
+  const overlap = (a, b) => a && b && a[0] <= b[1] && b[0] <= a[1];
+  function badge(basis) {
+    const word = BADGES[basis] || basis;
+    return h("span", { class: `badge ${word}`, title: `its operators: ${basis}` }, word);
+  }
+  function claim(good) {
+    const [key, name, unit] = BY[state.by],
+      best = good[0];
+    if (!best) return h("p", { class: "claim" }, "Nothing fits within the limits.");
+    if (!Chip.known(best[key]))
+      return h(
+        "p",
+        { class: "claim" },
+        state.by === "cost" ? "Give prices below to rank by cost." : `No ${name} is known for what fits.`,
+      );
+    const n = meaningful(best[key], best.interval[key]),
+      [low, high] = best.interval[key];
+    const ties = good.slice(1).filter((r) => overlap(r.interval[key], best.interval[key])).length;
+    return h(
+      "p",
+      { class: "claim" },
+      h("strong", {}, `${best.tp > 1 ? `${best.tp} × ` : ""}${title(best.gpu)}, ${best.dtype}, batch ${best.batch}`),
+      `: ${rounded(best[key], n)} ${unit || name}${unit === "tok/s" ? " per GPU" : ""} (${rounded(low, n)} – ${rounded(high, n)}). `,
+      ties ? `${ties} more ${ties === 1 ? "is" : "are"} a tie: their intervals overlap.` : "",
+    );
+  }
+  function line(r, i, best) {
+    const [key] = BY[state.by],
+      span = r.interval[key],
+      n = meaningful(r[key], span);
+    const load = h("button", { type: "button", class: "link", title: title(r.gpu) }, r.gpu);
+    load.addEventListener("click", () => {
+      Object.assign(state, { gpu: r.gpu, tp: r.tp, dtype: r.dtype, batch: r.batch });
+      Controls.refresh();
+      heard.change();
+      byId("answer").scrollIntoView({ block: "start" });
+    });
+    const compare = h(
+      "button",
+      { type: "button", class: "small", "aria-label": `Compare ${title(r.gpu)}, ${r.tp} GPUs, ${r.dtype}` },
+      "compare",
+    );
+    compare.addEventListener("click", () => {
+      if (!addBeside({ gpu: r.gpu, tp: r.tp, dtype: r.dtype })) return;
+      Controls.refresh();
+      heard.change();
+    });
+    const most = Math.max(...rows.filter((o) => !group(o) && o.interval[key]).map((o) => o.interval[key][1]), 0);
+    const tie = i && best && overlap(span, best.interval[key]) ? "tie · " : "";
+    const missed = r.missed.map((m) => m.replace("_ms", "").toUpperCase()).join(" and ");
+    return h(
+      "tr",
+      { "data-gpu": r.gpu, "data-tp": r.tp, "data-dtype": r.dtype, "data-value": r[key] },
+      h("td", { class: "num" }, String(i + 1)),
+      h("td", {}, load, " ", badge(r.rests_on), h("div", { class: "span" }, `${r.tp} × ${r.dtype}, batch ${r.batch}`)),
+      h(
+        "td",
+        { class: "num wide" },
+        Chip.known(r[key]) ? `${rounded(r[key], n)}` : Chip.NONE,
+        span && most ? [strip(span[0], r[key], span[1], most), h("div", { class: "span" }, `${tie}${rounded(span[0], n)} – ${rounded(span[1], n)}`)] : "",
+      ),
+      h("td", { class: "num" }, ms(r, "ttft_ms")),
+      h("td", { class: "num" }, Chip.known(r.tpot_ms) ? ms(r, "tpot_ms") : Chip.NONE),
+      h("td", { class: "num" }, Chip.known(r.energy_j_per_token) ? rounded(r.energy_j_per_token, 2) : Chip.NONE),
+      h("td", {}, !r.memory.fits ? `memory: ${percent(r.memory.total_bytes / r.memory.usable_bytes)} of what it may use` : missed ? `misses ${missed}` : `${r.bound.tpot || r.bound.ttft}-bound`),
+      h("td", {}, compare),
+    );
+  }
+  function table(found, best, from) {
+    const [, name] = BY[state.by];
+    const heads = ["#", "GPU", name, "TTFT", "TPOT", "J/token", "limited by", ""];
+    const number = new Set(["#", name, "TTFT", "TPOT", "J/token"]);
+    return h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ranking" },
+      h(
+        "table",
+        { class: "ranking" },
+        h("thead", {}, h("tr", {}, heads.map((t) => (t ? h("th", { scope: "col", class: number.has(t) ? "num" : null }, t) : h("td", {}))))),
+        h("tbody", {}, found.map((r, i) => line(r, from + i, best))),
+      ),
+    );
+  }
+  function show() {
+    const good = rows.filter((r) => group(r) === 0),
+      rest = rows.filter((r) => [1, 2].includes(group(r))),
+      refused = rows.filter((r) => r.error);
+    const more = h("button", { type: "button" }, all ? `Show the first ${SHOWN}` : `Show all ${good.length}`);
+    more.addEventListener("click", () => {
+      all = !all;
+      show();
+    });
+    byId("ranked").replaceChildren(
+      claim(good),
+      good.length ? table(all ? good : good.slice(0, SHOWN), good[0], 0) : "",
+      h(
+        "div",
+        { class: "tools" },
+        good.length > SHOWN ? more : "",
+        download(),
+        leftOut ? h("span", { class: "muted" }, `${leftOut} larger splits left out: they give less per GPU`) : "",
+        progress ? h("span", { class: "muted", role: "status" }, progress) : "",
+      ),
+      rest.length
+        ? h("details", {}, h("summary", {}, `${rest.length} that do not fit or miss a limit`), table(rest.slice(0, 60), null, good.length))
+        : "",
+      refused.length
+        ? h(
+            "details",
+            {},
+            h("summary", {}, `${refused.length} that cannot be predicted`),
+            h("ul", {}, [...new Set(refused.map((r) => `${r.gpu}: ${r.error}`))].slice(0, 40).map((e) => h("li", {}, e))),
+          )
+        : "",
+    );
+  }
+  const COLUMNS = ["gpu", "tp", "dtype", "kv_dtype", "batch", "prompt", "output", "tokens_per_s_per_gpu", "tokens_per_s", "ttft_ms", "tpot_ms", "e2e_ms", "energy_j_per_token", "cost_per_million_tokens", "rests_on", "error"];
+  function download() {
+    const button = h("button", { type: "button" }, "CSV");
+    button.addEventListener("click", () =>
+      save("ranking.csv", "text/csv", csv([...COLUMNS, "low", "high", "fits", "missed"], rows.map((r) => {
+        const span = r.interval?.[BY[state.by][0]] || [];
+        return [...COLUMNS.map((c) => r[c]), span[0], span[1], r.memory?.fits, r.missed?.join(" ")];
+      }))),
+    );
+    return button;
+  }
+
+  /** Its own controls: what to rank by, at which batch, in which precisions, at which prices. */
+  function build() {
+    const set = (name) => (value) => {
+      state[name] = value;
+      heard.change();
+    };
+    const fields = [
+      ["by", "Rank by", Object.entries(BY).map(([k, [, name]]) => [k, name])],
+      ["at", "At", [["largest", "largest batch within the limits"], ["given", "the batch given"]]],
+      ["precisions", "Precisions", PRECISIONS],
+      ["which", "GPUs", [["all", "all"], ["tables", "with measured tables"]]],
+    ].map(([name, label, values]) => Controls.choice(`rank-${name}`, label, [["", values]], state[name], set(name)));
+    const box = h("input", { type: "text", id: "rank-prices", value: state.prices, placeholder: "h200:3.5, h100:2.2" });
+    box.addEventListener("input", () => set("prices")(box.value.replace(/\s+/g, "")));
+    byId("rank-controls").replaceChildren(
+      ...fields,
+      h("div", { class: "field" }, h("label", { for: "rank-prices" }, "Prices, an hour of one GPU"), box),
+    );
+  }
+
+  return { run, build, badge };
+})();

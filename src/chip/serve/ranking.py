@@ -1,0 +1,154 @@
+"""Which GPU: every GPU, split and precision for one workload, best first.
+
+Each is asked at the largest batch that fits and keeps the limits on latency (memory and latency only grow with the
+batch, so that few batches have to be tried), or at the batch that was given. With `prune`, larger splits are left out
+once one gives less per GPU than the split before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from math import inf
+from typing import Any
+
+from chip import catalog, hardware
+from chip.models.decoder import Decoder
+from chip.serve import sweep
+from chip.types import ChipError
+
+SCHEMA = "chip.ranking/1"
+LARGEST = "largest"
+BATCHES = tuple(2**n for n in range(11))  # 1 to 1024
+LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
+BY = {"throughput": "tokens_per_s_per_gpu", "cost": "cost_per_million_tokens", "energy": "energy_j_per_token"}
+OWN = ("limits", "by", "prices", "prune")
+SPLITS = (1, 2, 4, 8)
+ORDER = ("measured here", "measured elsewhere", "datasheet")
+# What the page shows when it is opened without a question.
+START: dict[str, Any] = {
+    "model": "llama-3.1-8b", "gpu": "h200", "engine": "vllm", "dtype": "auto", "tp": 1, "batch": 8, "prompt": 1024,
+    "output": 128, "ttft": 2000, "tpot": 50, "precisions": "auto,fp8",
+}  # fmt: skip
+TRIES = 5  # predictions for one row, where the batch is to be found
+Row = dict[str, Any]
+
+
+def rank(question: Any) -> dict[str, Any]:
+    """`{"model": "llama-3.1-8b", "gpu": ["h100", "h200"], "tp": [1, 2], "limits": {"tpot_ms": 20}}`; `batch` may be
+    "largest"."""
+    decoder, axes = sweep.understood(question, (*sweep.AXES, *OWN))
+    limits, prices = _limits(question.get("limits", {})), _prices(question.get("prices", {}))
+    by = question.get("by", "throughput")
+    if by not in BY:
+        raise ChipError(f"by must be one of {', '.join(BY)}, got {str(by)[:40]!r}")
+    search = axes["batch"] == [LARGEST]
+    points = sweep.check_points(axes, TRIES if search else 1)
+    prune = bool(question.get("prune", False))
+    rows, left_out, splits = [], 0, axes.pop("tp")
+    for values in product(*axes.values()):
+        before: Row | None = None
+        for i, tp in enumerate(splits):
+            asked = {**dict(zip(axes, values)), "tp": tp}
+            found = _largest(decoder, asked, limits) if search else {**asked, **sweep.answer(decoder, asked)}
+            rows.append(_judged(found, limits, prices))
+            if prune and before and _worse(rows[-1], before, limits):
+                left_out += len(splits) - i - 1
+                break
+            before = rows[-1]
+    rows.sort(key=_order(by))
+    found = {"schema": SCHEMA, "model": decoder.name, "by": by, "limits": limits, "points": points}
+    return {**found, "left_out": left_out, "rows": rows}
+
+
+def _worse(row: Row, before: Row, limits: Mapping[str, float]) -> bool:
+    """Whether a split gives less per GPU than the one before it, where both are good."""
+    if not (_good(row, limits) and _good(before, limits)):
+        return False
+    return bool(row["tokens_per_s_per_gpu"] < before["tokens_per_s_per_gpu"])
+
+
+def first() -> Iterator[dict[str, Any]]:
+    """The rankings that the page asks for when it is opened, best known GPUs first."""
+    asked = {**{k: START[k] for k in ("model", "engine", "prompt", "output")}, "batch": LARGEST, "tp": list(SPLITS)}
+    asked |= {"dtype": START["precisions"].split(","), "limits": {k: START[k[:4]] for k in LIMITS[:2]}, "prune": True}
+    for gpu in sorted(hardware.spec_names(), key=lambda g: ORDER.index(catalog.rests_on(g))):
+        yield {**asked, "gpu": gpu}
+
+
+def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, float]) -> Row:
+    """The row of the largest batch that fits and keeps the limits; that of batch 1 where none does."""
+
+    def at(batch: int) -> Row:
+        given = {**asked, "batch": batch}
+        return {**given, **sweep.answer(decoder, given)}
+
+    best = at(BATCHES[0])
+    if not _good(best, limits):
+        return best
+    room = best["memory"]["max_batch"]
+    low, high = 0, max(i for i, batch in enumerate(BATCHES) if batch <= max(1, room))
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = at(BATCHES[middle])
+        if _good(found, limits):
+            low, best = middle, found
+        else:
+            high = middle - 1
+    return best
+
+
+def _good(row: Row, limits: Mapping[str, float]) -> bool:
+    return "error" not in row and row["memory"]["fits"] and not _missed(row, limits)
+
+
+def _missed(row: Row, limits: Mapping[str, float]) -> list[str]:
+    return [name for name, most in limits.items() if row.get(name) is not None and row[name] > most]
+
+
+def _judged(row: Row, limits: Mapping[str, float], prices: Mapping[str, float]) -> Row:
+    if "error" in row:
+        return row
+    row = {**row, "missed": _missed(row, limits)}
+    price = prices.get(row["gpu"])
+    if price is not None:
+        whole = price * row["tp"] / 3600 * 1e6
+        row["price_per_gpu_hour"] = price
+        row["cost_per_million_tokens"] = sweep.short(whole / row["tokens_per_s"])
+        low, high = row["interval"]["tokens_per_s"]
+        span = [sweep.short(whole / high), sweep.short(whole / low)]
+        row["interval"] = {**row["interval"], "cost_per_million_tokens": span}
+    return row
+
+
+def _order(by: str) -> Callable[[Row], tuple[Any, ...]]:
+    """What fits and keeps the limits first, the best of them on top; errors last."""
+    sign = -1 if by == "throughput" else 1
+
+    def key(row: Row) -> tuple[Any, ...]:
+        if "error" in row:
+            return (3, 0.0, row["gpu"], 0)
+        value = row.get(BY[by])
+        group = 2 if not row["memory"]["fits"] else 1 if row["missed"] else 0
+        return (group, sign * value if value is not None else inf, row["gpu"], row["tp"])
+
+    return key
+
+
+def _limits(given: Any) -> dict[str, float]:
+    return _numbers(given, "limits", "a time in milliseconds", LIMITS)
+
+
+def _prices(given: Any) -> dict[str, float]:
+    return _numbers(given, "prices", "a price for an hour of one GPU", None)
+
+
+def _numbers(given: Any, what: str, meaning: str, known: tuple[str, ...] | None) -> dict[str, float]:
+    if not isinstance(given, dict):
+        raise ChipError(f"{what} must be an object, got {type(given).__name__}")
+    for key, value in given.items():
+        if known and key not in known:
+            raise ChipError(f"{what} has no {str(key)[:40]!r}; known: {', '.join(known)}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e12:
+            raise ChipError(f"{what}: {str(key)[:40]} must be {meaning} above 0, got {str(value)[:40]!r}")
+    return {str(key): float(value) for key, value in given.items()}

@@ -1,0 +1,95 @@
+"""Many predictions in one request: one row for each combination of the axes.
+
+A row is light: the figures of a prediction without its breakdown, and what they rest on. Rows are remembered, so that
+a limit or a price that changes costs no new prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+from chip import catalog, hardware
+from chip.models.decoder import Decoder
+from chip.predict import request
+from chip.serve.names import PASTED, decoder_of, gpu_of
+from chip.types import ChipError, Scenario
+
+SCHEMA = "chip.sweep/1"
+MOST_POINTS = 2000  # of one request
+REMEMBERED = 20_000
+AXES = tuple(request.DEFAULTS)  # gpu, engine, batch, prompt, output, dtype, kv_dtype, tp
+SHOWN = ("dtype", "kv_dtype", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token", "bound", "notes")
+SPANS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token")
+MEMORY = ("fits", "max_batch", "total_bytes", "usable_bytes", "capacity_bytes")
+
+
+def sweep(question: Any) -> dict[str, Any]:
+    """`{"model": "llama-3.1-8b", "gpu": ["h100", "h200"], "batch": [1, 8, 64]}` -> six rows."""
+    decoder, axes = understood(question, AXES)
+    points = check_points(axes)
+    rows = []
+    for values in product(*axes.values()):
+        asked = dict(zip(axes, values))
+        rows.append({**asked, **answer(decoder, asked)})
+    return {"schema": SCHEMA, "model": decoder.name, "points": points, "rows": rows}
+
+
+def understood(question: Any, known: tuple[str, ...]) -> tuple[Decoder, dict[str, list[Any]]]:
+    """The model, and every axis as a list; a ChipError says what is wrong with the question itself."""
+    if not isinstance(question, Mapping):
+        raise ChipError(f"a sweep is a JSON object, got {type(question).__name__}")
+    asked = dict(question)
+    config = asked.pop("config", None)
+    if config is not None:
+        asked.setdefault("model", PASTED)
+    if "model" not in asked:
+        raise ChipError("key 'model' is missing")
+    decoder = decoder_of(asked.pop("model"), config)
+    for key in asked:
+        if key not in known:
+            raise ChipError(f"unknown key {str(key)[:80]!r}; known: model, config, {', '.join(known)}")
+    given = {key: asked.get(key, request.DEFAULTS[key]) for key in AXES if key in known}
+    return decoder, {key: value if isinstance(value, list) else [value] for key, value in given.items()}
+
+
+def check_points(axes: Mapping[str, list[Any]], each: int = 1) -> int:
+    points = prod(len(values) for values in axes.values()) * each
+    if points > MOST_POINTS:
+        raise ChipError(f"the grid has {points} points; at most {MOST_POINTS} are answered at once")
+    return points
+
+
+def answer(decoder: Decoder, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The figures of one point, or its `error`."""
+    try:
+        gpu = gpu_of(asked["gpu"])
+        values = request.values_of({"model": decoder.name, **asked})
+        scenario = request.scenario_of(values)
+    except ChipError as e:
+        return {"error": str(e)}
+    return _row(decoder, gpu, values["engine"], scenario)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _row(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Mapping[str, Any]:
+    try:
+        found = request.predict(decoder, gpu, engine, s).json()
+    except ChipError as e:
+        return {"error": str(e)}
+    row: dict[str, Any] = {key: found.get(key) for key in SHOWN}
+    row["interval"] = {key: found["interval"].get(key) for key in SPANS}
+    for name, n in (("tokens_per_s_per_gpu", s.tp), ("tokens_per_s_per_user", s.batch)):
+        row[name] = short(found["tokens_per_s"] / n)
+        row["interval"][name] = [short(v / n) for v in found["interval"]["tokens_per_s"]]
+    row["memory"] = {key: found["memory"][key] for key in MEMORY}
+    row["rests_on"] = catalog.rests_on(gpu) if gpu in hardware.spec_names() else "datasheet"
+    return row
+
+
+def short(value: float) -> float:
+    """Seven digits, as a prediction has them."""
+    return float(f"{value:.7g}")

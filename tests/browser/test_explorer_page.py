@@ -1,0 +1,217 @@
+"""What the explorer once got wrong or did not have: links, focus, wrong input, comparing, ranking, curves, timeline."""
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+from test_explorer import DEEP, commands, settled, values
+
+pytest_plugins = ["browsing"]
+WIDTHS = [1440, 1024, 390]
+QUICK = "#?model=llama-3.2-1b&which=tables&precisions=auto"
+
+
+def ranked(page):
+    page.wait_for_selector("#ranking[aria-busy=false] tbody tr", timeout=60_000)
+
+
+def test_memory_that_fits_the_card_but_not_its_share(visit, explorer):
+    page = visit(explorer + "#?model=llama-3.1-8b&gpu=h100&engine=vllm&batch=512&prompt=800&output=128")
+    settled(page)
+    found = page.evaluate("""async () => (await fetch('/api/predict', {method: 'POST',
+        headers: {'Content-Type': 'application/json'},
+        body: JSON.stringify({model: 'llama-3.1-8b', gpu: 'h100', batch: 512, prompt: 800, output: 128})})).json()""")
+    memory = found["memory"]
+    assert memory["usable_bytes"] < memory["capacity_bytes"]
+    label = page.locator("#answer .stack").get_attribute("aria-label")
+    assert f"{memory['usable_bytes'] / 2**30:.4g} GiB" in label, "the bar says the share that the engine may use"
+    left = page.locator("#answer .stack .limit.usable").evaluate("e => parseFloat(e.style.left)")
+    whole = max(memory["capacity_bytes"], memory["total_bytes"])
+    assert left == pytest.approx(100 * memory["usable_bytes"] / whole, abs=0.1)
+
+
+def test_a_part_of_the_page_keeps_the_address(visit, explorer):
+    page = visit(explorer + DEEP + "&which=tables")
+    settled(page)
+    ranked(page)
+    before = page.url
+    page.get_by_role("link", name="Operator").click()
+    expect(page.locator("#operator-title")).to_be_in_viewport()
+    assert page.url == before
+
+
+def test_a_link_that_leaves_keys_out_means_the_start(visit, explorer):
+    page = visit(explorer + DEEP)
+    settled(page)
+    page.evaluate("location.hash = '#?model=gpt2'")
+    page.wait_for_selector("#answer[aria-busy=false] .command:has-text('gpt2')")
+    (command,) = commands(page)
+    assert "--gpu h200 --engine vllm --batch 8 --prompt 1024" in command, "nothing of the question before is left"
+
+
+def test_choosing_keeps_the_focus(visit, explorer):
+    page = visit(explorer + QUICK)
+    settled(page)
+    page.locator("#gpu").focus()
+    page.locator("#gpu").select_option("h100")
+    page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--gpu h100')")
+    assert page.evaluate("document.activeElement.id") == "gpu"
+
+
+def test_a_number_out_of_range_says_so(visit, explorer):
+    page = visit(explorer + QUICK)
+    settled(page)
+    before = commands(page)
+    page.locator("#batch").fill("0")
+    wrong = page.locator("#batch-wrong")
+    assert wrong.is_visible()
+    assert wrong.inner_text().startswith("a whole number from 1 to 1,000,000")
+    assert page.locator("#batch").get_attribute("aria-invalid") == "true"
+    assert commands(page) == before
+    page.locator("#batch").fill("3")
+    page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--batch 3 ')")
+    assert wrong.is_hidden()
+
+
+def test_a_server_that_is_gone_is_named_and_can_be_asked_again(browser, explorer):
+    page = browser.new_page()
+    page.goto(explorer + QUICK)
+    settled(page)
+    page.route("**/api/predict", lambda route: route.abort())
+    page.locator("#batch").fill("5")
+    page.wait_for_selector("#answer [role=alert]")
+    said = page.locator("#answer [role=alert]").inner_text()
+    assert said == "The server does not answer. Is `chip serve` still running?"
+    page.unroute("**/api/predict")
+    page.get_by_role("button", name="Try again").click()
+    page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--batch 5 ')")
+    page.close()
+
+
+def test_roofs_say_what_they_rest_on(visit, explorer):
+    page = visit(explorer + "#?model=llama-3.2-1b&gpu=h200&beside=a10&which=tables&precisions=auto")
+    settled(page)
+    measured, datasheet = page.locator("#answer .basis").all()
+    assert measured.inner_text().startswith("Full roofs: ")
+    assert datasheet.inner_text().endswith("never measured")
+    dashed = "svg => [...svg.querySelectorAll('path.line')].map(p => p.getAttribute('stroke-dasharray'))"
+    first, second = (p.evaluate(dashed) for p in page.locator("#answer svg.plot").all()[:2])
+    assert not any(first)
+    assert all(second)
+
+
+def test_no_two_bounds_are_told_apart_by_colour_alone(visit, explorer):
+    page = visit(explorer + QUICK)
+    settled(page)
+    looks = page.evaluate("""() => [...document.querySelectorAll('#answer .bars .bar')].map(b => b.className)""")
+    texts = page.locator("#answer .bars .num").all_inner_texts()
+    told = {(look.split()[1], text.split(" · ")[2]) for look, text in zip(looks, texts, strict=True)}
+    assert len(told) == len({bound for _, bound in told}) == len({pattern for pattern, _ in told}) >= 3
+
+
+def test_several_configurations_stand_in_aligned_rows(visit, explorer):
+    hash_ = "#?model=llama-3.1-8b&gpu=h200&beside=h100,a100~2~fp16,l40s&which=tables&precisions=auto"
+    page = visit(explorer + hash_)
+    settled(page)
+    assert len(commands(page)) == 4
+    assert "--gpu a100 --engine vllm" in commands(page)[2]
+    assert "--dtype fp16 --tp 2" in commands(page)[2]
+    heads = page.locator("#answer .aligned").first.locator("thead th").all_inner_texts()
+    assert [h.split()[0] for h in heads[1:]] == ["A", "B", "C", "D"]
+    rows = page.locator("#answer .aligned").first.locator("tbody tr")
+    assert all(r.locator("td").count() == 4 for r in rows.all())
+    rates = values(page, "tokens_per_s")
+    assert f"{rates[1] / rates[0]:.3g} \u00d7 A" in page.locator("#metric-tokens_per_s").inner_text()
+    page.get_by_role("button", name="Remove h100, auto").click()
+    expect(page.locator("#answer .command")).to_have_count(3)
+    assert "h100" not in page.url
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_ranking_answers_first_and_loads_a_row(visit, explorer, width):
+    page = visit(explorer + QUICK + "&tpot=20", viewport={"width": width, "height": 900})
+    ranked(page)
+    rows = page.locator("#ranked > .scroll tbody tr")
+    rates = [float(r.get_attribute("data-value")) for r in rows.all()]
+    assert rates == sorted(rates, reverse=True)
+    assert {r.locator(".badge").inner_text() for r in rows.all()} <= {"measured", "imported"}
+    best = rows.nth(0)
+    gpu, tp = best.get_attribute("data-gpu"), best.get_attribute("data-tp")
+    assert page.locator("#ranked .claim strong").inner_text()
+    best.get_by_role("button").first.click()
+    page.wait_for_selector(f"#answer[aria-busy=false] .command:has-text('--gpu {gpu} ')")
+    settled(page)
+    (command,) = commands(page)
+    assert command.endswith(f"--tp {tp}")
+    assert f"gpu={gpu}" in page.url
+    assert values(page, "tokens_per_s")[0] / int(tp) == pytest.approx(rates[0], rel=1e-6), "the row is the prediction"
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_ranking_by_cost_needs_prices(visit, explorer):
+    page = visit(explorer + QUICK + "&by=cost")
+    ranked(page)
+    assert "Give prices" in page.locator("#ranked .claim").inner_text()
+    page.locator("#rank-prices").fill("h100:2, h200:3.5")
+    expect(page.locator("#ranked tbody tr").first).to_have_attribute("data-value", re.compile(r"\d"))
+    ranked(page)
+    assert page.locator("#ranked tbody tr").first.get_attribute("data-gpu") in ("h100", "h200")
+    assert "prices=h100" in page.url
+
+
+def test_curves_load_the_point_that_is_chosen(visit, explorer):
+    page = visit(explorer + QUICK)
+    page.wait_for_selector("#curves svg.plot", timeout=60_000)
+    curve = page.locator("#curves svg.plot").first
+    assert curve.locator("path.between").count() == 1, "an interval is a band"
+    curve.focus()
+    curve.press("ArrowRight")
+    curve.press("ArrowRight")
+    assert "batch" in page.locator("#curves .tip").first.inner_text()
+    curve.press("Enter")
+    page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--batch 2 ')")
+
+
+def test_a_timeline_can_be_searched_zoomed_and_saved(visit, explorer, tmp_path):
+    page = visit(explorer + QUICK + "&engine=hf-eager")
+    page.wait_for_selector("#timeline-view svg", timeout=60_000)
+    whole = page.locator("#timeline-view svg rect").count()
+    page.locator("#timeline-search").fill("lm_head")
+    assert page.locator("#timeline-found").inner_text() == "2 events match", "its launch and its kernel"
+    page.get_by_role("button", name="Zoom in").click()
+    page.get_by_role("button", name="Zoom in").click()
+    assert page.locator("#timeline-view svg rect").count() != whole
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Download the trace for Perfetto").click()
+    trace = json.loads(saved.value.path().read_text(encoding="utf-8"))
+    assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}
+
+
+def test_a_tap_tells_the_numbers(browser, explorer):
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(explorer + QUICK)
+    settled(page)
+    plot = page.locator("#answer svg.plot").first
+    plot.scroll_into_view_if_needed()
+    plot.focus()
+    plot.press("ArrowRight")
+    ring = plot.locator(".ring").bounding_box()
+    plot.press("Escape")
+    page.touchscreen.tap(ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2)
+    assert page.locator("#answer .tip").first.is_visible()
+    assert "share" in page.locator("#answer .tip").first.inner_text()
+    context.close()
+
+
+def test_on_a_phone_the_question_is_a_sheet(visit, explorer):
+    page = visit(explorer + QUICK, viewport={"width": 390, "height": 844})
+    settled(page)
+    assert page.locator("#batch").is_hidden()
+    page.get_by_role("button", name="Change the question").click()
+    page.locator("#batch").fill("7")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--batch 7 ')")
+    assert page.locator("#batch").is_hidden()
+    assert page.evaluate("document.activeElement.id") == "sheet"

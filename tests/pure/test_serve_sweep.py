@@ -1,0 +1,109 @@
+"""Many predictions in one request: grids, rankings and timelines of the API."""
+
+import http.client
+import json
+import threading
+from contextlib import closing
+
+import pytest
+
+from chip.serve import server
+
+
+@pytest.fixture(scope="module")
+def address():
+    with server.Server(("127.0.0.1", 0), 60.0) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made.server_address[:2]
+        made.shutdown()
+
+
+@pytest.fixture
+def ask(address):
+    with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
+
+        def asked(path, body):
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+
+        yield asked
+
+
+def test_a_sweep_is_the_predictions_it_stands_for(ask):
+    status, found = ask("/api/sweep", {"model": "llama-3.1-8b", "gpu": ["h200", "nope"], "batch": [1, 8], "tp": [1, 3]})
+    assert (status, found["schema"], found["points"], len(found["rows"])) == (200, "chip.sweep/1", 8, 8)
+    row = next(r for r in found["rows"] if (r["gpu"], r["batch"], r["tp"]) == ("h200", 8, 1))
+    _, one = ask("/api/predict", {"model": "llama-3.1-8b", "gpu": "h200", "batch": 8})
+    for key in ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token", "bound", "dtype"):
+        assert row[key] == one[key]
+    assert row["interval"]["tpot_ms"] == one["interval"]["tpot_ms"]
+    assert row["tokens_per_s_per_user"] == pytest.approx(one["tokens_per_s"] / 8, rel=1e-6)
+    assert row["rests_on"] == "measured here"
+    errors = [r["error"] for r in found["rows"] if "error" in r]
+    assert len(errors) == 6, "an unknown GPU and a split that does not divide cost their own rows only"
+    assert any("no GPU 'nope'" in e for e in errors)
+    assert any("3" in e and "nope" not in e for e in errors)
+
+
+def test_a_sweep_is_bounded(ask):
+    status, found = ask("/api/sweep", {"model": "gpt2", "batch": list(range(1, 2002))})
+    assert (status, found) == (422, {"error": "the grid has 2001 points; at most 2000 are answered at once"})
+    status, found = ask("/api/sweep", {"model": "gpt2", "colour": 1})
+    assert status == 422
+    assert "unknown key 'colour'" in found["error"]
+
+
+def test_a_ranking_is_ordered_and_keeps_the_limits(ask):
+    asked = {
+        "model": "llama-3.1-8b",
+        "gpu": ["l4", "h200", "h100"],
+        "tp": [1, 2],
+        "dtype": ["bf16"],
+        "batch": "largest",
+    }
+    limits = {"tpot_ms": 12, "ttft_ms": 3000}
+    status, found = ask("/api/rank", {**asked, "limits": limits, "prices": {"h200": 3.6}})
+    rows = found["rows"]
+    assert status == 200
+    assert len(rows) == 6
+    good = [r for r in rows if "error" not in r and r["memory"]["fits"] and not r["missed"]]
+    assert good
+    assert rows[: len(good)] == good
+    rates = [r["tokens_per_s_per_gpu"] for r in good]
+    assert rates == sorted(rates, reverse=True)
+    assert all(r["tpot_ms"] <= 12 and r["ttft_ms"] <= 3000 for r in good)
+    best = next(r for r in good if r["gpu"] == "h200")
+    _, more = ask("/api/predict", {**{k: best[k] for k in ("gpu", "tp", "dtype")}, "model": "llama-3.1-8b",
+                                   "batch": 2 * best["batch"]})  # fmt: skip
+    assert more["tpot_ms"] > 12 or more["ttft_ms"] > 3000 or not more["memory"]["fits"], "a larger batch would not do"
+    dollars = 3.6 * best["tp"] / 3600 / best["tokens_per_s"] * 1e6
+    assert best["cost_per_million_tokens"] == pytest.approx(dollars, rel=1e-6)
+    assert any(r["gpu"] == "l4" and r["missed"] for r in rows), "an L4 cannot decode in 12 ms, and says so"
+
+
+def test_a_ranking_by_cost_puts_what_has_no_price_last(ask):
+    asked = {"model": "llama-3.2-1b", "gpu": ["h200", "h100", "l40s"], "batch": 8, "by": "cost"}
+    _, found = ask("/api/rank", {**asked, "prices": {"l40s": 0.5, "h200": 50}})
+    assert [r["gpu"] for r in found["rows"]] == ["l40s", "h200", "h100"]
+    status, found = ask("/api/rank", {**asked, "limits": {"tpot_ms": -1}})
+    assert status == 422
+    assert found["error"].startswith("limits: tpot_ms must be a time in milliseconds above 0")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "hf-eager", "hf-graph"])
+def test_the_timeline_of_a_step_is_the_step(ask, engine):
+    asked = {"model": "llama-3.2-1b", "gpu": "h200", "engine": engine, "batch": 4}
+    status, found = ask("/api/timeline", {**asked, "phase": "decode"})
+    assert status == 200
+    last = {}
+    for queue, _, start, us in found["events"]:
+        assert start >= last.get(queue, 0.0) - 0.01, "one queue runs one thing at a time"
+        last[queue] = start + us
+    assert found["us"] == pytest.approx(max(last.values()), abs=0.01)
+    _, one = ask("/api/predict", asked)
+    assert found["device_us"] <= 1.15e3 * one["tpot_ms"], "the device is not busy for longer than the step takes"
+    traced = [e for e in found["chrome"]["traceEvents"] if e["ph"] == "X"]
+    assert len(traced) == len(found["events"])
+    status, found = ask("/api/timeline", {**asked, "phase": "decode", "output": 1})
+    assert (status, found["error"]) == (422, "one token is asked for: there is no decode step")
