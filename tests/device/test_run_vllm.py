@@ -394,5 +394,5 @@ def test_real_text_comes_back_as_text(monkeypatch, tmp_path):
     made = session(folder=tmp_path, prompt_ids=(1, 2))
     stand_in = SimpleNamespace(decode=lambda folder, rows, trust: tuple(map(str, rows)))
     monkeypatch.setitem(sys.modules, "chip.run.text", stand_in)
-    assert made._said([[1, 2], [3]]) == ("[1, 2]", "[3]")
-    assert session()._said([[1, 2]]) == ()
+    assert made._generated_text([[1, 2], [3]]) == ("[1, 2]", "[3]")
+    assert session()._generated_text([[1, 2]]) == ()

@@ -175,7 +175,7 @@ def rewrite(page: Path) -> bool:
 
 
 # -- what the bundled points and records say of themselves -------------------------------------------------------------
-def bundled_points() -> list[points.Group]:
+def bundled_points() -> list[points.PointGroup]:
     folder = hardware.find("h200").points[0]
     return [g for kind in points.kinds(folder) for g in points.read(folder / f"{kind}{points.SUFFIX}").groups]
 

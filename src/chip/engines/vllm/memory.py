@@ -14,7 +14,7 @@ MEMORY_SHARE = 0.92  # gpu_memory_utilization, vLLM 0.26's default: in the confi
 CONTEXT_BYTES = 0.5e9
 BLOCK_TOKENS = 16
 STEPS_IN_FLIGHT = 2  # one runs while the next is scheduled
-ALIKE_GROUPS = 1.25  # kinds of layers up to so much apart in number share a size of groups
+EQUAL_GROUPS_RATIO = 1.25  # kinds of layers up to so much apart in number share a size of groups
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
@@ -42,7 +42,7 @@ def cache_tokens(
     if len(layers) < 2 or not longest:
         return max(0, int(room_bytes // token_bytes))
     few, many = min(layers.values()), max(layers.values())
-    size = many if many < ALIKE_GROUPS * few else few
+    size = many if many < EQUAL_GROUPS_RATIO * few else few
     in_flight = STEPS_IN_FLIGHT * step_tokens(memory_bytes)
     blocks = 0
     for window, count in layers.items():
