@@ -18,7 +18,7 @@ from chip.serve import server
 
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = [ROOT / "results" / "h200", ROOT / "src" / "chip" / "data" / "profiles"]
-EXPLORER = "#?model=llama-3.1-8b&gpu=h200&gpu2=h100&engine=vllm&batch=8&prompt=1024&output=128"
+EXPLORER = "#?model=llama-3.1-8b&gpu=h200&beside=h100&engine=vllm&batch=8&prompt=1024&output=128"
 WIDE = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
 
@@ -28,6 +28,8 @@ def shoot(browser, url, path, selector=None, viewport=WIDE, theme="light"):
     tab = browser.new_page(viewport=viewport, color_scheme=theme)
     tab.goto(url)
     tab.wait_for_selector("#answer[aria-busy=false] .metric, #overview .metric")
+    tab.wait_for_selector("#ranking[aria-busy=false] tbody tr, #overview .metric", timeout=120_000)
+    tab.wait_for_selector("#timeline-view svg, #overview .metric")
     if selector:
         tab.evaluate("document.querySelector('.top').style.position = 'static'")  # not over the element
     target = tab.locator(selector).first if selector else tab
@@ -48,7 +50,10 @@ def main(folder):
         shoot(browser, asked, folder / "explorer.png", viewport={"width": 1280, "height": 1180})
         shoot(browser, asked, folder / "explorer-dark.png", theme="dark")
         shoot(browser, asked, folder / "explorer-phone.png", viewport=PHONE)
+        shoot(browser, asked, folder / "explorer-curves.png", "#curves-part")
+        shoot(browser, asked, folder / "explorer-timeline.png", "#timeline")
         shoot(browser, index, folder / "report.png")
+        shoot(browser, index, folder / "report-accuracy.png", "#accuracy")
         shoot(browser, index, folder / "report-roofline.png", "#roofline")
         shoot(browser, index, folder / "report-calibration.png", "#calibration > div")
         shoot(browser, index, folder / "report-dark.png", "#roofline", theme="dark")

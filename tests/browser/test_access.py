@@ -1,4 +1,4 @@
-"""Who does not see or does not use a mouse: names, labels, contrast and order, on both pages, themes, three widths."""
+"""For those who do not see well or use no mouse: names, labels, contrast and order, on both pages and themes."""
 
 import pytest
 from test_explorer import settled
@@ -59,6 +59,20 @@ def test_explorer(visit, explorer, theme, width):
     page.wait_for_selector("#timeline-view svg")
     page.wait_for_selector("#curves svg.plot")
     assert page.evaluate(CHECK) == []
+
+
+def test_the_check_can_fail(visit, explorer):
+    page = visit(explorer)
+    settled(page)
+    page.evaluate("""() => {
+        const faint = document.createElement('p'), mute = document.createElement('button');
+        faint.textContent = 'faint';
+        faint.style.color = '#ccc';
+        document.querySelector('main').append(faint, mute);
+    }""")
+    found = page.evaluate(CHECK)
+    assert any(f.startswith("no name: <button") for f in found)
+    assert any(f.startswith("contrast 1.") and "faint" in f for f in found)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -12,7 +12,6 @@ import os
 import re
 import secrets
 import sys
-import threading
 from contextlib import suppress
 
 from chip.types import ChipError
@@ -76,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
     if args.host not in (LOOPBACK, "localhost", "::1") and not token:
         print(f"note: {args.host} can be reached from outside this machine; --token sets a password", file=sys.stderr)
     print("Ctrl-C ends it", file=sys.stderr)
-    threading.Thread(target=api.warm_ranking, args=(server.turn, args.time_limit), daemon=True).start()
     with server, suppress(KeyboardInterrupt):
         server.serve_forever()
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +12,6 @@ from chip.dtypes import AUTO, PRECISIONS
 from chip.predict import operator, request
 from chip.serve import ranking, sweep, timeline
 from chip.serve.names import PASTED, decoder_of, gpu_of
-from chip.serve.turn import Busy, Turn
 from chip.types import ChipError
 
 
@@ -75,13 +73,6 @@ def warm_up() -> None:
         listing(what)
     for gpu in hardware.spec_names():
         sweep.sweep({"model": "llama-3.2-1b", "gpu": gpu, "dtype": "fp16"})  # what cannot be predicted is a row, too
-
-
-def warm_ranking(turn: Turn, within_s: float) -> None:
-    """Make the page's first ranking before it is opened, a GPU at a time, so that a question waits for one at most."""
-    for question in ranking.first():
-        with suppress(Busy, ChipError), turn.within(within_s):
-            ranking.rank(question)
 
 
 def _encode(found: Mapping[str, Any] | list[Any]) -> str:

@@ -7,12 +7,11 @@ once one gives less per GPU than the split before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 from math import inf
 from typing import Any
 
-from chip import catalog, hardware
 from chip.models.decoder import Decoder
 from chip.serve import sweep
 from chip.types import ChipError
@@ -24,7 +23,6 @@ LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
 BY = {"throughput": "tokens_per_s_per_gpu", "cost": "cost_per_million_tokens", "energy": "energy_j_per_token"}
 OWN = ("limits", "by", "prices", "prune")
 SPLITS = (1, 2, 4, 8)
-ORDER = ("measured here", "measured elsewhere", "datasheet")
 # What the page shows when it is opened without a question.
 START: dict[str, Any] = {
     "model": "llama-3.1-8b", "gpu": "h200", "engine": "vllm", "dtype": "auto", "tp": 1, "batch": 8, "prompt": 1024,
@@ -66,14 +64,6 @@ def _worse(row: Row, before: Row, limits: Mapping[str, float]) -> bool:
     if not (_good(row, limits) and _good(before, limits)):
         return False
     return bool(row["tokens_per_s_per_gpu"] < before["tokens_per_s_per_gpu"])
-
-
-def first() -> Iterator[dict[str, Any]]:
-    """The rankings that the page asks for when it is opened, best known GPUs first."""
-    asked = {**{k: START[k] for k in ("model", "engine", "prompt", "output")}, "batch": LARGEST, "tp": list(SPLITS)}
-    asked |= {"dtype": START["precisions"].split(","), "limits": {k: START[k[:4]] for k in LIMITS[:2]}, "prune": True}
-    for gpu in sorted(hardware.spec_names(), key=lambda g: ORDER.index(catalog.rests_on(g))):
-        yield {**asked, "gpu": gpu}
 
 
 def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, float]) -> Row:
