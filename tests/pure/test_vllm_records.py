@@ -89,8 +89,6 @@ def test_with_the_terms_of_the_very_host():
 
 
 def test_the_pages_say_these_numbers():
-    readme, records = (ROOT / "README.md").read_text(), (RESULTS / "README.md").read_text()
-    for text in ("6.7 % (median) and 23.6 % (p90)", "2.2 us", "17 %", "1.8 to 3.3 ms a token"):
-        assert text in readme, text
+    records = (RESULTS / "README.md").read_text()
     for text in ("0.8 to 3.8 %", "up to 1.0 %", "2.5 %", "up to 81 %", "up to 35 %"):
         assert text in records, text
