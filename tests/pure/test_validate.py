@@ -253,7 +253,7 @@ def test_what_bundled_predictions_rest_on():
     assert used[0].id in used[2].inputs  # our points were fitted with the profile
     assert len({u.id for u in used}) == len(used)
     stand_ins = [u.path.name for u in rests_on("a100", "vllm")]  # whose kept share and whose host stand in
-    assert stand_ins == ["h200.json", "h200.vllm.json"]
+    assert stand_ins == ["h200.json", "h200.vllm.json", "a100"]
 
 
 def artifact_from(path, schema, data, *inputs):
