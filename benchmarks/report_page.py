@@ -31,6 +31,7 @@ CHANGE = """async ([selector, kind, value]) => {
   return performance.now() - start;
 }"""
 CHANGES = {
+    "unfold": ["#operators details.raw summary", "click", ""],
     "sort": ["#operators th[data-column=p50_us] button", "click", ""],
     "filter": ["#operators input[type=search]", "input", "rms_norm 4096"],
     "filter_roofline": ["#roofline input[type=search]", "input", "linear"],

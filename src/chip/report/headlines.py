@@ -41,8 +41,8 @@ def _accuracy(out: Summary) -> None:
 
 def _worst(out: Summary) -> None:
     """The miss of our own predictions that is furthest off, either way."""
-    own = [r for r in out.rows("predictions", who="chip") if _number(r, "error_percent")]
-    row = max(own, key=lambda r: abs(float(r["error_percent"] or 0))) if own else None
+    own: list[Row] = [r for r in out.rows("predictions", who="chip") if _number(r, "error_percent")]
+    row = max(own, key=lambda r: abs(r["error_percent"])) if own else None
     if row:
         out.add(
             "headlines",

@@ -41,6 +41,7 @@ def timeline(question: Any) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "model": decoder.name, "gpu": gpu, "engine": values["engine"], "phase": phase, "dtype": s.dtype,
+        "overlaps": steps.engine.OVERLAPS_STEPS and phase == "decode",  # the host prepares it during the step before
         "sequences": sum(q.count for q in step.seqs), "tokens": step.tokens,
         "us": _us(max(e.start_s + e.seconds for e in events)),
         "host_us": _us(sum(e.seconds for e in events if e.queue == "host")),

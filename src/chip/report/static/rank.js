@@ -106,6 +106,8 @@ const Rank = (() => {
     return h(
       "p",
       { class: "claim" },
+      badge(best.rests_on),
+      " ",
       h("strong", {}, `${best.tp > 1 ? `${best.tp} × ` : ""}${title(best.gpu)}, ${best.dtype}, batch ${best.batch}`),
       `: ${rounded(best[key], n)} ${unit || name}${unit === "tok/s" ? " per GPU" : ""} (${rounded(low, n)} – ${rounded(high, n)}). `,
       ties ? `${ties} more ${ties === 1 ? "is" : "are"} a tie: their intervals overlap.` : "",

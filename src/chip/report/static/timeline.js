@@ -81,7 +81,7 @@ const TimelineView = (() => {
     });
     const matches = wanted ? found.events.filter(([, name]) => name.toLowerCase().includes(wanted)) : [];
     byId("timeline-view").replaceChildren(
-      h("p", { class: "lead" }, `One ${found.phase} step of ${found.sequences} sequences, ${found.tokens} tokens: ${duration(found.us / 1e6)}; the host works ${duration(found.host_us / 1e6)}, the device ${duration(found.device_us / 1e6)}.`),
+      h("p", { class: "lead" }, `One ${found.phase} step of ${found.sequences} sequences, ${found.tokens} tokens: ${duration(found.us / 1e6)}; the host works ${duration(found.host_us / 1e6)}, the device ${duration(found.device_us / 1e6)}.${found.overlaps ? " The host prepares a step while the device runs the one before, so that steps follow each other faster than one alone takes: that is the TPOT above." : ""}`),
       svg,
       tip,
       wanted ? h("p", { class: "span", id: "timeline-found" }, `${matches.length} events match`) : "",
