@@ -124,7 +124,7 @@ class Setting:
     host: str  # whose terms they are, where not the asker's own
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def setting(
     decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = DEFAULT_OPTIONS, kv_dtype: str = ""
 ) -> Setting:
@@ -155,7 +155,7 @@ def setting(
     return Setting(steps, roof, tuple(notes), found.host if found else "")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, stage: Stage) -> ServedModel:
     """The model in the formats that the GPU can multiply in."""
     h = hardware.find(gpu)
