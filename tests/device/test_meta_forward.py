@@ -10,6 +10,8 @@ from chip import cli
 from chip.dtypes import precision
 from chip.models import describe
 from chip.models.lower import lower
+from chip.predict import request
+from chip.predict.stages import Stage
 from chip.types import Seq, Step
 
 pytest.importorskip("torch")
@@ -104,6 +106,9 @@ def test_traced_and_lowered_predictions_agree(tmp_path, capsys):
     ask = (path, "--gpu", "a100", "--engine", "hf-eager", "--batch", 4, "--prompt", 512, "--output", 8, "--json")
     a, b = (json.loads(predict(capsys, *ask, *more)[1]) for more in ([], ["--trace"]))
     assert set(a) == set(b)
+    names = ("model", "gpu", "engine", "batch", "prompt", "output", "dtype", "kv_dtype", "tp")
+    question = {**{k: a[k] for k in names}, "model": str(path)}
+    a = request.answer(question, request.Options(Stage.FACTORS))  # a traced step has neither points nor a host
     assert b["ttft_ms"] == pytest.approx(a["ttft_ms"], rel=0.15)
     assert b["tpot_ms"] == pytest.approx(a["tpot_ms"], rel=0.15)
     for key in ("weights_bytes", "kv_bytes", "kv_bytes_per_token"):

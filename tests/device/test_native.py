@@ -324,15 +324,16 @@ def test_every_launch_says_who_computes_it_and_why_not_who_was_asked():
 INTERPRETED = """
 import json, sys, torch
 from pathlib import Path
-from chip.run.native.engine import Engine, Settings
-from chip.run.native.requests import Request, Sampling
+from chip.run.native.engine import NativeEngine, NativeSettings
+from chip.run.native.requests import NativeRequest, SamplingParams
 folder = Path(sys.argv[1])
 config = json.loads((folder / "config.json").read_text())
 said = []
 for kernels in ("torch", "triton", "chip"):
-    e = Engine(config, "x", Settings(kernels, "fp32", "cpu", max_context=64, max_step_tokens=24, page_tokens=16),
+    s = NativeSettings(kernels, "fp32", "cpu", max_context=64, max_step_tokens=24, page_tokens=16)
+    e = NativeEngine(config, "x", s,
                folder)
-    requests = [Request(str(n), tuple(range(3, 3 + n)), Sampling(3)) for n in (2, 18, 30)]
+    requests = [NativeRequest(str(n), tuple(range(3, 3 + n)), SamplingParams(3)) for n in (2, 18, 30)]
     e.run(requests)
     said.append([r.output for r in requests])
     by = {row["launch"]: row["by"] for row in e.launches.rows()}

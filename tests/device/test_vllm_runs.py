@@ -176,7 +176,7 @@ def test_models_are_warmed_and_run_with_one_import(script, tmp_path):
 @pytest.mark.slow
 def test_the_small_models_of_calibrate_are_forks_too(script, tmp_path):
     done = script("calibration")
-    assert "do not tell how long the device worked" in done.stderr  # nothing can be fitted without a GPU
+    assert "chip calibrate:" in done.stderr
     found = runs.read(tmp_path / "out" / "vllm.runs.json")[1].runs
     assert len(found) == sum(len(d.depths) * len(d.points) for d in engines.get("vllm").CALIBRATION)
     assert {(r.status, r.method.endswith(vllm.FORKED)) for r in found} == {("ok", True)}

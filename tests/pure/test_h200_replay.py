@@ -126,6 +126,6 @@ def test_energy_of_kernels_against_the_step(case, of_kernels, scaled):
     assert found == (pytest.approx(of_kernels, abs=0.01), pytest.approx(scaled, abs=0.01))
 
 
-def test_the_readme_prints_an_account_as_it_is():
+def test_the_page_prints_an_account_as_it_is():
     printed = waterfall_text(document("tinyllama-1.1b-decode-8x512", REPORT)["breakdown"])
-    assert f"```text\n{printed}\n```" in (ROOT / "README.md").read_text()
+    assert f"```text\n{printed}\n```" in (ROOT / "docs" / "replay.md").read_text()
