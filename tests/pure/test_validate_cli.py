@@ -61,7 +61,7 @@ def test_text(capsys, file, round_gpu):
     assert lines.index("against what is asked") < 5, "the summary comes first"
     assert re.search(r"host-bound as measured: 4; the prediction says so of [0-4]", out)
     graph = next(x for x in lines if x.startswith("hf-graph TPOT and TTFT"))
-    assert graph.split()[:10] == ["hf-graph", "TPOT", "and", "TTFT", "4", "%,", "10", "%", "yes", "8"]
+    assert graph.split()[:10] == ["hf-graph", "TPOT", "and", "TTFT", "3", "%,", "7", "%", "yes", "8"]
     assert "NO" in next(x for x in lines if x.startswith("vLLM TPOT, GPU-bound"))
     assert "no points" in next(x for x in lines if x.startswith("hf-eager TPOT, flash, launch latency known"))
     missed = lines[lines.index("missed") + 1 :]

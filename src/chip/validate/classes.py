@@ -43,11 +43,11 @@ class Class:
 
 CLASSES = (
     Class("vLLM TPOT, GPU-bound", ("tpot",), 0.02, 0.05, "vllm", GPU),
-    Class("vLLM TTFT, >= 4096 tokens", ("ttft",), 0.03, 0.08, "vllm", least_tokens=4096),
+    Class("vLLM TTFT, >= 4096 tokens", ("ttft",), 0.02, 0.05, "vllm", least_tokens=4096),
     Class("vLLM TTFT, all", ("ttft",), engine="vllm"),
     Class("vLLM TTFT, launch latency known", ("ttft",), 0.08, 0.25, "vllm", latency_known=True),
-    Class("hf-graph TPOT and TTFT", ("tpot", "ttft"), 0.04, 0.10, "hf-graph"),
-    Class("hf-eager TTFT, >= 8192 tokens", ("ttft",), 0.04, 0.10, "hf-eager", least_tokens=8192),
+    Class("hf-graph TPOT and TTFT", ("tpot", "ttft"), 0.03, 0.07, "hf-graph"),
+    Class("hf-eager TTFT, >= 8192 tokens", ("ttft",), 0.025, 0.07, "hf-eager", least_tokens=8192),
     Class("hf-eager TPOT, flash", ("tpot",), engine="hf-eager", setting=FLASH),
     Class(
         "hf-eager TPOT, flash, launch latency known",
