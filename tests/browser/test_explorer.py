@@ -140,7 +140,7 @@ def test_roofline_tells_its_numbers_by_keyboard(visit, explorer):
     plot.press("ArrowRight")
     assert page.locator("#answer .tip").first.inner_text() != first
     plot.press("Escape")
-    assert page.locator("#answer .tip").first.is_hidden()
+    page.locator("#answer .tip").first.wait_for(state="hidden")
 
 
 def test_themes(visit, explorer):

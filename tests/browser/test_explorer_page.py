@@ -65,13 +65,13 @@ def test_a_number_out_of_range_says_so(visit, explorer):
     before = commands(page)
     page.locator("#batch").fill("0")
     wrong = page.locator("#batch-wrong")
-    assert wrong.is_visible()
+    wrong.wait_for(state="visible")
     assert wrong.inner_text().startswith("a whole number from 1 to 1,000,000")
     assert page.locator("#batch").get_attribute("aria-invalid") == "true"
     assert commands(page) == before
     page.locator("#batch").fill("3")
     page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--batch 3 ')")
-    assert wrong.is_hidden()
+    wrong.wait_for(state="hidden")
 
 
 def test_a_server_that_is_gone_is_named_and_can_be_asked_again(browser, explorer):
@@ -200,7 +200,7 @@ def test_a_tap_tells_the_numbers(browser, explorer):
     ring = plot.locator(".ring").bounding_box()
     plot.press("Escape")
     page.touchscreen.tap(ring["x"] + ring["width"] / 2, ring["y"] + ring["height"] / 2)
-    assert page.locator("#answer .tip").first.is_visible()
+    page.locator("#answer .tip").first.wait_for(state="visible")
     assert "share" in page.locator("#answer .tip").first.inner_text()
     context.close()
 
@@ -208,10 +208,10 @@ def test_a_tap_tells_the_numbers(browser, explorer):
 def test_on_a_phone_the_question_is_a_sheet(visit, explorer):
     page = visit(explorer + QUICK, viewport={"width": 390, "height": 844})
     settled(page)
-    assert page.locator("#batch").is_hidden()
+    page.locator("#batch").wait_for(state="hidden")
     page.get_by_role("button", name="Change the question").click()
     page.locator("#batch").fill("7")
     page.keyboard.press("Escape")
     page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--batch 7 ')")
-    assert page.locator("#batch").is_hidden()
+    page.locator("#batch").wait_for(state="hidden")
     assert page.evaluate("document.activeElement.id") == "sheet"

@@ -231,9 +231,9 @@ def test_tables_are_folded_until_wanted_or_linked(visit, full):
     page = visit(full, folded=True)
     assert page.locator("table:visible").count() <= 2, "the page shows charts, not archives"
     page.locator("#runs summary").first.click()
-    assert page.locator("#runs th[data-column=model]").is_visible()
+    page.locator("#runs th[data-column=model]").wait_for(state="visible")
     linked = visit(full + "#operators?op=linear", folded=True)
-    assert linked.locator("#operators th[data-column=label]").is_visible()
+    linked.locator("#operators th[data-column=label]").wait_for(state="visible")
 
 
 def test_the_first_screen_says_what_it_is_and_the_worst_miss(visit, full):
@@ -285,5 +285,5 @@ def test_the_section_that_is_read_is_marked(visit, full, width):
     assert page.locator(".top nav a[aria-current]").inner_text() == "Overview"
     page.locator("#replay").evaluate("e => e.scrollIntoView({behavior: 'instant'})")
     page.wait_for_selector(".top nav a[aria-current]:has-text('Replay')")
-    assert page.locator(".top nav a[aria-current]").is_visible()
+    page.locator(".top nav a[aria-current]").wait_for(state="visible")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
