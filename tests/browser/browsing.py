@@ -77,7 +77,7 @@ def visit(browser):
 
 @pytest.fixture(scope="session")
 def explorer():
-    with server.Server(("127.0.0.1", 0), 10.0) as made:
+    with server.Server(("127.0.0.1", 0), 60.0) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made.url
         made.shutdown()

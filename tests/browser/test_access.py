@@ -1,11 +1,11 @@
 """For those who do not see well or use no mouse: names, labels, contrast and order, on both pages and themes."""
 
 import pytest
-from test_explorer import settled
+from test_explorer import QUICK, settled
 from test_report_page import full  # noqa: F401, a fixture
 
 pytest_plugins = ["browsing"]
-COMPARED = "#?model=llama-3.1-8b&gpu=h200&beside=h100,a10&which=tables&precisions=auto"
+COMPARED = QUICK + "&beside=h100,a10"
 # Violations as text: controls without a name, ids used twice, headings that skip a level, text that is too faint.
 CHECK = """() => {
   const out = [], shown = (e) => e.checkVisibility({visibilityProperty: true});
@@ -62,7 +62,7 @@ def test_explorer(visit, explorer, theme, width):
 
 
 def test_the_check_can_fail(visit, explorer):
-    page = visit(explorer)
+    page = visit(explorer + QUICK)
     settled(page)
     page.evaluate("""() => {
         const faint = document.createElement('p'), mute = document.createElement('button');

@@ -10,7 +10,11 @@ from chip import cli
 from chip.models import library
 
 pytest_plugins = ["browsing"]
-DEEP = "#?model=qwen3-8b&gpu=a100&beside=h200&engine=hf-graph&dtype=fp16&tp=1&batch=5&prompt=333&output=21"
+QUICK = "#?which=tables"  # what the page comes with: nothing has to be predicted
+DEEP = (
+    QUICK + "&precisions=auto&model=qwen3-8b&gpu=a100&beside=h200&"
+    "engine=hf-graph&dtype=fp16&tp=1&batch=5&prompt=333&output=21"
+)
 
 
 @pytest.fixture
@@ -57,7 +61,7 @@ def test_numbers_are_the_command_lines(visit, explorer, answer):
 
 
 def test_a_slider_changes_answer_and_link(visit, explorer, answer):
-    page = visit(explorer)
+    page = visit(explorer + QUICK)
     settled(page)
     before = values(page, "tokens_per_s")
     page.get_by_label("Batch: requests at once, slider").press("ArrowRight")
@@ -73,7 +77,7 @@ def test_a_slider_changes_answer_and_link(visit, explorer, answer):
 
 
 def test_numbers_typed_beside_the_slider_count(visit, explorer, answer):
-    page = visit(explorer)
+    page = visit(explorer + QUICK)
     settled(page)
     page.locator("#prompt").fill("4097")
     says(page, "--prompt 4097 ")
@@ -84,7 +88,7 @@ def test_numbers_typed_beside_the_slider_count(visit, explorer, answer):
 
 
 def test_a_pasted_config(visit, explorer, answer, tmp_path, monkeypatch):
-    page = visit(explorer)
+    page = visit(explorer + QUICK)
     settled(page)
     page.locator("#model-name").select_option(label="paste a config.json …")
     page.wait_for_selector("#answer [role=status]")
@@ -112,7 +116,7 @@ def test_a_pasted_config(visit, explorer, answer, tmp_path, monkeypatch):
 
 
 def test_a_model_that_does_not_fit_says_so(visit, explorer):
-    page = visit(explorer + "#?model=llama-3.1-405b&gpu=l4")
+    page = visit(explorer + QUICK + "&model=llama-3.1-405b&gpu=l4")
     settled(page)
     said = page.locator("#answer .note.bad").first.inner_text()
     assert re.match(r"does not fit: needs .* a GPU; vllm may use [\d.]+ GiB \(\d+ %\) of its [\d.]+ GiB", said)
@@ -121,7 +125,7 @@ def test_a_model_that_does_not_fit_says_so(visit, explorer):
 
 
 def test_operator(visit, explorer, answer):
-    page = visit(explorer)
+    page = visit(explorer + QUICK)
     page.wait_for_selector("#operator-us")
     page.locator("#op").select_option("attention")
     page.wait_for_selector("#operator-answer .command:has-text('attention')")
@@ -130,7 +134,7 @@ def test_operator(visit, explorer, answer):
 
 
 def test_roofline_tells_its_numbers_by_keyboard(visit, explorer):
-    page = visit(explorer)
+    page = visit(explorer + QUICK)
     settled(page)
     plot = page.locator("#answer svg.plot").first
     plot.focus()
@@ -144,7 +148,7 @@ def test_roofline_tells_its_numbers_by_keyboard(visit, explorer):
 
 
 def test_themes(visit, explorer):
-    page = visit(explorer, color_scheme="dark")
+    page = visit(explorer + QUICK, color_scheme="dark")
     settled(page)
 
     def ground():

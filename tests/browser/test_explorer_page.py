@@ -5,19 +5,32 @@ import re
 
 import pytest
 from playwright.sync_api import expect
-from test_explorer import DEEP, commands, settled, values
+from test_explorer import DEEP, QUICK, commands, settled, values
 
 pytest_plugins = ["browsing"]
 WIDTHS = [1440, 1024, 390]
-QUICK = "#?model=llama-3.2-1b&which=tables&precisions=auto"
 
 
 def ranked(page):
     page.wait_for_selector("#ranking[aria-busy=false] tbody tr", timeout=60_000)
 
 
+def test_the_first_answers_come_with_the_page(browser, explorer):
+    asked = []
+    page = browser.new_page()
+    page.on("request", lambda r: asked.append(r.url.removeprefix(explorer)))
+    page.route("**/api/**", lambda route: route.abort())
+    page.goto(explorer)
+    settled(page)
+    page.wait_for_selector("#ranked tbody tr")
+    assert page.locator("#metric-ttft_ms .value").get_attribute("data-value")
+    assert page.locator("#operator-us").get_attribute("data-value")
+    assert not {"api/compare", "api/estimate"} & set(asked), "nothing had to be asked for what is shown first"
+    page.close()
+
+
 def test_memory_that_fits_the_card_but_not_its_share(visit, explorer):
-    page = visit(explorer + "#?model=llama-3.1-8b&gpu=h100&engine=vllm&batch=512&prompt=800&output=128")
+    page = visit(explorer + QUICK + "&gpu=h100&batch=512&prompt=800")
     settled(page)
     found = page.evaluate("""async () => (await fetch('/api/predict', {method: 'POST',
         headers: {'Content-Type': 'application/json'},
@@ -32,7 +45,7 @@ def test_memory_that_fits_the_card_but_not_its_share(visit, explorer):
 
 
 def test_a_part_of_the_page_keeps_the_address(visit, explorer):
-    page = visit(explorer + DEEP + "&which=tables")
+    page = visit(explorer + DEEP)
     settled(page)
     ranked(page)
     before = page.url
@@ -44,7 +57,7 @@ def test_a_part_of_the_page_keeps_the_address(visit, explorer):
 def test_a_link_that_leaves_keys_out_means_the_start(visit, explorer):
     page = visit(explorer + DEEP)
     settled(page)
-    page.evaluate("location.hash = '#?model=gpt2'")
+    page.evaluate("location.hash = '#?which=tables&model=gpt2'")
     page.wait_for_selector("#answer[aria-busy=false] .command:has-text('gpt2')")
     (command,) = commands(page)
     assert "--gpu h200 --engine vllm --batch 8 --prompt 1024" in command, "nothing of the question before is left"
@@ -66,7 +79,7 @@ def test_a_number_out_of_range_says_so(visit, explorer):
     page.locator("#batch").fill("0")
     wrong = page.locator("#batch-wrong")
     wrong.wait_for(state="visible")
-    assert wrong.inner_text().startswith("a whole number from 1 to 1,000,000")
+    assert wrong.inner_text().startswith("a whole number from 1 to 1\u202f000\u202f000")
     assert page.locator("#batch").get_attribute("aria-invalid") == "true"
     assert commands(page) == before
     page.locator("#batch").fill("3")
@@ -78,19 +91,19 @@ def test_a_server_that_is_gone_is_named_and_can_be_asked_again(browser, explorer
     page = browser.new_page()
     page.goto(explorer + QUICK)
     settled(page)
-    page.route("**/api/predict", lambda route: route.abort())
+    page.route("**/api/compare", lambda route: route.abort())
     page.locator("#batch").fill("5")
     page.wait_for_selector("#answer [role=alert]")
     said = page.locator("#answer [role=alert]").inner_text()
     assert said == "The server does not answer. Is `chip serve` still running?"
-    page.unroute("**/api/predict")
+    page.unroute("**/api/compare")
     page.get_by_role("button", name="Try again").click()
     page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--batch 5 ')")
     page.close()
 
 
 def test_roofs_say_what_they_rest_on(visit, explorer):
-    page = visit(explorer + "#?model=llama-3.2-1b&gpu=h200&beside=a10&which=tables&precisions=auto")
+    page = visit(explorer + QUICK + "&beside=a10")
     settled(page)
     measured, datasheet = page.locator("#answer .basis").all()
     assert measured.inner_text().startswith("Full roofs: ")
@@ -111,7 +124,7 @@ def test_no_two_bounds_are_told_apart_by_colour_alone(visit, explorer):
 
 
 def test_several_configurations_stand_in_aligned_rows(visit, explorer):
-    hash_ = "#?model=llama-3.1-8b&gpu=h200&beside=h100,a100~2~fp16,l40s&which=tables&precisions=auto"
+    hash_ = QUICK + "&beside=h100,a100~2~fp16,l40s"
     page = visit(explorer + hash_)
     settled(page)
     assert len(commands(page)) == 4

@@ -307,19 +307,49 @@ def test_connections_are_bounded():
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", server.PAGES)
-def test_page_is_served_with_a_policy_that_keeps_it_here(ask, path):
-    response, content = ask("GET", path)
+def test_the_page_is_served_with_a_policy_that_keeps_it_here(ask):
+    response, content = ask("GET", "/")
     assert response.status == 200
-    assert content
     policy = response.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
     assert "http:" not in policy
     assert response.headers["X-Content-Type-Options"] == "nosniff"
-    head, nothing = ask("HEAD", path)
+    head, nothing = ask("HEAD", "/")
     assert head.headers["Content-Length"] == str(len(content))
     assert not nothing
+
+
+def test_the_page_comes_with_the_answers_it_opens_with(ask):
+    _, content = ask("GET", "/")
+    held = json.loads(re.search(r'id="data">(.*?)</script>', content.decode())[1])
+    assert [path for path, _, _ in held["answers"]] == ["/api/compare", "/api/rank", "/api/estimate"]
+    for path, question, answer in held["answers"]:
+        assert ask("POST", path, question)[1] == answer
+    assert held["gpus"] == ask("GET", "/api/gpus")[1]
+    assert held["defaults"] == ask("GET", "/api/defaults")[1]
+
+
+def test_configurations_side_by_side(ask):
+    asked = {"model": "llama-3.1-8b", "batch": 4, "configurations": [{"gpu": "h200"}, {"gpu": "a10", "tp": 2}]}
+    response, found = ask("POST", "/api/compare", asked)
+    assert response.status == 200, found
+    first, second = found["predictions"]
+    assert second == ask("POST", "/api/predict", {"model": "llama-3.1-8b", "batch": 4, "gpu": "a10", "tp": 2})[1]
+    before, after = found["against_first"]
+    assert set(before["ratio"].values()) == {1.0}
+    assert after["ratio"]["tpot_ms"] == pytest.approx(second["tpot_ms"] / first["tpot_ms"], rel=1e-6)
+    assert not after["tie"]["tpot_ms"]
+    assert before["tie"]["tpot_ms"], "a configuration is a tie with itself"
+    us = [next(r["us"] for r in p["breakdown"]["tpot"] if r["role"] == "down_proj") for p in (first, second)]
+    assert after["operators"]["tpot"]["down_proj"] == pytest.approx(us[1] / us[0], rel=1e-6)
+    assert after["usable_share"] == pytest.approx(0.92, abs=1e-3)
+    assert set(found["roofs"]) == {"h200", "a10"}
+    for bad, why in (([], "1 to 6"), ([{}] * 7, "1 to 6"), ([{"batch": 1}], "no 'batch'"), ([{"gpu": "nope"}], "nope")):
+        response, refused = ask("POST", "/api/compare", {**asked, "configurations": bad})
+        assert response.status == 422
+        assert why in refused["error"]
 
 
 def test_description_names_every_path(ask):

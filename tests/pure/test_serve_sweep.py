@@ -73,6 +73,11 @@ def test_a_ranking_is_ordered_and_keeps_the_limits(ask):
     rates = [r["tokens_per_s_per_gpu"] for r in good]
     assert rates == sorted(rates, reverse=True)
     assert all(r["tpot_ms"] <= 12 and r["ttft_ms"] <= 3000 for r in good)
+    span = good[0]["interval"]["tokens_per_s_per_gpu"]
+    ties = [r for r in good[1:] if r["interval"]["tokens_per_s_per_gpu"][1] >= span[0]]
+    assert [r for r in rows if r.get("tie")] == ties
+    assert (found["ties"], found["good"]) == (len(ties), len(good))
+    assert all(r["memory"]["fits"] == (r["memory"]["share"] <= 1) for r in rows if "error" not in r)
     best = next(r for r in good if r["gpu"] == "h200")
     _, more = ask("/api/predict", {**{k: best[k] for k in ("gpu", "tp", "dtype")}, "model": "llama-3.1-8b",
                                    "batch": 2 * best["batch"]})  # fmt: skip

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0.01 <= args.time_limit <= 3600:
         raise ChipError(f"--time-limit must be between 0.01 and 3600 seconds, got {args.time_limit:g}")
 
-    from chip.serve import api
+    from chip.serve import api, page
     from chip.serve.guard import Guard
     from chip.serve.server import Server
 
@@ -67,11 +67,12 @@ def run(args: argparse.Namespace) -> int:
         why = getattr(e, "strerror", None) or e
         raise ChipError(f"cannot listen on {args.host}:{args.port} ({why}); choose another --port") from None
     api.warm_up()
+    page.explorer()
     gc.freeze()  # what is loaded stays: no collection looks at it again
     gc.set_threshold(50_000)  # answers make no cycles
-    page = f"{server.url}?token={token}" if token else server.url
-    where = {"schema": SCHEMA, "url": server.url, "openapi": f"{server.url}openapi.json", "page": page}
-    print(json.dumps(where) if args.json else f"explorer: {page}", flush=True)
+    opens = f"{server.url}?token={token}" if token else server.url
+    where = {"schema": SCHEMA, "url": server.url, "openapi": f"{server.url}openapi.json", "page": opens}
+    print(json.dumps(where) if args.json else f"explorer: {opens}", flush=True)
     if args.host not in (LOOPBACK, "localhost", "::1") and not token:
         print(f"note: {args.host} can be reached from outside this machine; --token sets a password", file=sys.stderr)
     print("Ctrl-C ends it", file=sys.stderr)

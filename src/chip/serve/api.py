@@ -10,7 +10,7 @@ from typing import Any
 from chip import catalog, hardware, roofline
 from chip.dtypes import AUTO, PRECISIONS
 from chip.predict import operator, request
-from chip.serve import ranking, sweep, timeline
+from chip.serve import compare, ranking, sweep, timeline
 from chip.serve.names import PASTED, decoder_of, gpu_of
 from chip.types import ChipError
 
@@ -83,6 +83,7 @@ Answer = Callable[[Any], str]
 ASKED: dict[str, Answer] = {  # POST, a JSON object in the body
     "/api/predict": predict,
     "/api/estimate": estimate,
+    "/api/compare": lambda question: _encode(compare.compare(question)),
     "/api/sweep": lambda question: _encode(sweep.sweep(question)),
     "/api/rank": lambda question: _encode(ranking.rank(question)),
     "/api/timeline": lambda question: _encode(timeline.timeline(question)),

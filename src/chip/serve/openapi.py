@@ -9,7 +9,7 @@ from chip import __version__, engines, hardware, ops
 from chip.dtypes import AUTO, KV_DTYPES, PRECISIONS
 from chip.models import library
 from chip.predict import operator, request
-from chip.serve import api, ranking, timeline
+from chip.serve import api, compare, ranking, timeline
 
 Schema = dict[str, Any]
 NUMBER: Schema = {"type": "number"}
@@ -36,6 +36,7 @@ def document() -> dict[str, Any]:
         "paths": {
             "/api/predict": {"post": _asked("Predict a model on a GPU", "Scenario", "Prediction")},
             "/api/estimate": {"post": _asked("Estimate one operator", "Operator", "Estimate")},
+            "/api/compare": {"post": _asked("Predictions side by side", "Configurations", "SideBySide")},
             "/api/sweep": {"post": _asked("Predict a grid: any axis may be a list", "Grid", "Rows")},
             "/api/rank": {"post": _asked("Rank GPUs, splits and precisions for a workload", "Workload", "Rows")},
             "/api/timeline": {"post": _asked("The predicted timeline of one step", "OneStep", "Timeline")},
@@ -123,17 +124,24 @@ def _grids() -> dict[str, Schema]:
         "prune": {"type": "boolean", "default": False, "description": "leave out larger splits that give less per GPU"},
         "prices": {"type": "object", "additionalProperties": NUMBER, "description": "of one GPU for an hour, by GPU"},
     }
+    several = {"type": "array", "minItems": 1, "maxItems": compare.MOST, "items": _configuration(one)}
     phase = {"phase": {"enum": list(timeline.PHASES), "default": timeline.PHASES[0]}}
     row = {"type": "object", "description": "an axis each, then the figures, or `error`"}
     rows = {"schema": TEXT, "model": TEXT, "points": {"type": "integer"}, "rows": {"type": "array", "items": row}}
     traced = ("schema", "model", "gpu", "engine", "phase", "us", "host_us", "device_us", "events", "chrome")
     return {
         "Grid": grid,
+        "Configurations": {**one, "properties": {**one["properties"], "configurations": several}},
+        "SideBySide": {"type": "object", "required": ["schema", "predictions", "against_first", "roofs"]},
         "Workload": {**grid, "properties": {**grid["properties"], **own}},
         "OneStep": {**one, "properties": {**one["properties"], **phase}},
         "Rows": {"type": "object", "required": list(rows), "properties": rows},
         "Timeline": {"type": "object", "required": list(traced)},
     }
+
+
+def _configuration(one: Schema) -> Schema:
+    return {**OBJECT, "additionalProperties": False, "properties": {key: one["properties"][key] for key in compare.OWN}}
 
 
 def _or_list(key: str, schema: Schema) -> Schema:

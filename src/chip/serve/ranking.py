@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from chip.models.decoder import Decoder
-from chip.serve import sweep
+from chip.serve import compare, sweep
 from chip.types import ChipError
 
 SCHEMA = "chip.ranking/1"
@@ -55,8 +55,20 @@ def rank(question: Any) -> dict[str, Any]:
                 break
             before = rows[-1]
     rows.sort(key=_order(by))
+    rows, ties = _tied(rows, BY[by], limits)
     found = {"schema": SCHEMA, "model": decoder.name, "by": by, "limits": limits, "points": points}
-    return {**found, "left_out": left_out, "rows": rows}
+    return {**found, "good": sum(_good(row, limits) for row in rows), "ties": ties, "left_out": left_out, "rows": rows}
+
+
+def _tied(rows: list[Row], key: str, limits: Mapping[str, float]) -> tuple[list[Row], int]:
+    """Good rows whose interval overlaps that of the best say so; how many they are."""
+    best = rows[0].get("interval", {}).get(key) if rows and _good(rows[0], limits) else None
+    out = []
+    for i, row in enumerate(rows):
+        span = row.get("interval", {}).get(key)
+        tie = bool(i and best and span and _good(row, limits) and compare.overlap(best, span))
+        out.append({**row, "tie": tie} if "error" not in row else row)
+    return out, sum(bool(row.get("tie")) for row in out)
 
 
 def _worse(row: Row, before: Row, limits: Mapping[str, float]) -> bool:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from socket import AF_INET, AF_INET6, socket
 from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from chip import __version__, jsontext
-from chip.serve import api
+from chip.serve import api, page
 from chip.serve.guard import COOKIE, Guard, host_name
 from chip.serve.limit import Overrun, Watchdog
 from chip.serve.openapi import document
@@ -24,21 +23,13 @@ from chip.serve.places import IDLE_S, MOST, Places
 from chip.serve.turn import Busy, Turn
 from chip.types import ChipError
 
-STATIC = Path(__file__).parent.parent / "report" / "static"
-SCRIPTS = (
-    "elements.js", "plots.js", "bars.js", "question.js", "controls.js", "rank.js",
-    "answer.js", "curves.js", "timeline.js", "operator.js", "explorer.js",
-)  # fmt: skip
-PAGES = {
-    "/": ("explorer.html", "text/html; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in SCRIPTS},
-}
 LARGEST_BODY = 1 << 20  # bytes; a config.json has some thousand
 JSON = "application/json"
+HTML = "text/html; charset=utf-8"
+PAGE = "/"
+NO_FRAMES = "frame-ancestors 'none'"  # a header can say so, a page cannot
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": f"default-src 'none'; {NO_FRAMES}",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
@@ -133,9 +124,12 @@ class Handler(BaseHTTPRequestHandler):
             body = self._body()
             self.server.places.busy(self.connection)
             self._admit()
-            with self.server.turn.within(self.server.watchdog.seconds), self.server.watchdog.limit():
+            limit = nullcontext() if self._url().path == PAGE else self.server.watchdog.limit()  # the page is made once
+            with self.server.turn.within(self.server.watchdog.seconds), limit:
                 kind, content = find(body)
             status = 200
+            if kind == HTML:
+                headers = {"Content-Security-Policy": f"{page.explorer().policy}; {NO_FRAMES}"}
         except Refused as e:
             status, kind, content, headers = e.status, JSON, _error(str(e)), e.headers
         except ChipError as e:
@@ -201,9 +195,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _get(self, _: bytes) -> tuple[str, bytes]:
         path = self._url().path
-        if path in PAGES:
-            name, kind = PAGES[path]
-            return kind, (STATIC / name).read_bytes()
+        if path == PAGE:
+            return HTML, page.explorer().text.encode()
         if path == "/openapi.json":
             return JSON, json.dumps(document()).encode()
         if path == api.DEFAULTS:
@@ -237,7 +230,7 @@ class Handler(BaseHTTPRequestHandler):
         path = self._url().path
         if path in api.ASKED:
             raise Refused(405, f"{path} is asked with POST", Allow="POST")
-        if path in PAGES or path in api.LISTED or path.startswith(api.ROOFS) or path in ("/openapi.json", api.DEFAULTS):
+        if path == PAGE or path in api.LISTED or path.startswith(api.ROOFS) or path in ("/openapi.json", api.DEFAULTS):
             raise Refused(405, f"{path} is asked with GET", Allow="GET, HEAD")
         raise Refused(404, "no such path; /openapi.json lists those there are")
 

@@ -85,7 +85,11 @@ def _row(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Mapping[str, A
     for name, n in (("tokens_per_s_per_gpu", s.tp), ("tokens_per_s_per_user", s.batch)):
         row[name] = short(found["tokens_per_s"] / n)
         row["interval"][name] = [short(v / n) for v in found["interval"]["tokens_per_s"]]
-    row["memory"] = {key: found["memory"][key] for key in MEMORY}
+    memory = found["memory"]
+    row["memory"] = {
+        **{key: memory[key] for key in MEMORY},
+        "share": short(memory["total_bytes"] / memory["usable_bytes"]),
+    }
     row["rests_on"] = catalog.rests_on(gpu) if gpu in hardware.spec_names() else "datasheet"
     return row
 

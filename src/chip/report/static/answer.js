@@ -30,11 +30,12 @@ const Answer = (() => {
     ["tpot", "decode"],
   ];
   const SIDES = ["A", "B", "C", "D", "E", "F"];
-  const overlap = (a, b) => a[0] <= b[1] && b[0] <= a[1];
   const keyed = (names) => names.map((b) => ({ name: `${b}-bound`, ...BOUNDS[b] }));
   const digitsOf = (a, key) => meaningful(a[key], a.interval[key]);
   // -- the answer
-  function show(answers, roofs) {
+  let shares = []; // of the memory that the engine may use, by configuration
+  function show({ predictions: answers, against_first: against, roofs }) {
+    shares = against.map((a) => a.usable_share);
     byId("said").textContent = answers
       .map(
         (a) =>
@@ -45,9 +46,9 @@ const Answer = (() => {
       )
       .join("; ");
     byId("answer").replaceChildren(
-      headline(answers),
+      headline(answers, against),
       memory(answers),
-      breakdown(answers),
+      breakdown(answers, against),
       rooflines(answers, roofs),
       commands(answers),
     );
@@ -60,12 +61,12 @@ const Answer = (() => {
   const part = (name, lead, ...children) =>
     h("section", { class: "panel" }, h("h2", {}, name), lead ? h("p", { class: "lead" }, lead) : "", children);
 
-  function headline(answers) {
+  function headline(answers, against) {
     const a = answers[0],
       gpus = answers.map((b) => (b.tp > 1 ? `${b.tp} × ` : "") + title(b.gpu)).join(" against ");
     // why it does not fit is told below, with the share of the memory that the engine may use
     const notes = [...new Set(answers.flatMap((b) => b.notes))].filter((n) => !n.startsWith("does not fit: needs"));
-    const full = answers.filter((b) => !b.memory.fits);
+    const full = answers.map((b, i) => [b, i]).filter(([b]) => !b.memory.fits);
     return h(
       "section",
       { class: "panel" },
@@ -76,30 +77,28 @@ const Answer = (() => {
         `${a.engine}, ${a.dtype}, ${number(a.batch)} × (${number(a.prompt)} tokens in, ${number(a.output)} out); 90 % intervals`,
       ),
       h("p", {}, answers.map((b, i) => [i ? " " : "", answers.length > 1 ? `${SIDES[i]} ` : "", Rank.badge(basis(b.gpu))])),
-      full.map((b) => h("p", { class: "note bad" }, `${answers.length > 1 ? `${briefly(b)} ` : ""}does not fit: needs ${told(b)}. Times are as if it did.`)),
+      full.map(([b, i]) => h("p", { class: "note bad" }, `${answers.length > 1 ? `${briefly(b)} ` : ""}does not fit: needs ${told(b, i)}. Times are as if it did.`)),
       notes.map((n) => h("p", { class: "note" }, n)),
       h(
         "div",
         { class: "metrics" },
-        METRICS.map((m) => metric(answers, ...m)),
+        METRICS.map((m) => metric(answers, against, ...m)),
       ),
     );
   }
   const basis = (gpu) => known.gpus.find((g) => g.name === gpu)?.rests_on || "datasheet";
   /** "73.6 GiB a GPU; vllm may use 72.0 GiB (90 %) of its 80.0 GiB" */
-  function told(a) {
+  function told(a, i) {
     const m = a.memory,
-      share = m.usable_bytes / m.capacity_bytes;
+      share = shares[i];
     const may = share < 0.9995 ? `${a.engine} may use ${bytes(m.usable_bytes)} (${Math.round(100 * share)} %) of its ${bytes(m.capacity_bytes)}` : `it has ${bytes(m.capacity_bytes)}`;
     return `${bytes(m.total_bytes)} a GPU; ${may}`;
   }
   /** Against the first: a ratio, or a tie where the intervals overlap. */
-  function against(first, a, key) {
-    if (!Chip.known(first[key]) || !Chip.known(a[key])) return "";
-    const tie = overlap(first.interval[key], a.interval[key]);
-    return h("div", { class: "span" }, `${rounded(a[key] / first[key], 3)} × A${tie ? ", tie" : ""}`);
+  function ratio({ ratio: of, tie }, key) {
+    return key in of ? h("div", { class: "span" }, `${rounded(of[key], 3)} × A${tie[key] ? ", tie" : ""}`) : "";
   }
-  function metric(answers, key, name, format, bound) {
+  function metric(answers, against, key, name, format, bound) {
     const given = answers.filter((a) => Chip.known(a[key]));
     if (!given.length)
       return key === "energy_j_per_token"
@@ -121,7 +120,7 @@ const Answer = (() => {
           h("div", { class: "value", "data-value": a[key] }, value, " ", h("small", {}, unit)),
           strip(low, a[key], up, high),
           h("div", { class: "span" }, shared(format(low, n), "–", format(up, n))),
-          i ? against(answers[0], a, key) : "",
+          i ? ratio(against[i], key) : "",
           limit ? h("div", { class: "span" }, `${limit}-bound`) : "",
         ];
       }),
@@ -147,7 +146,7 @@ const Answer = (() => {
             h("b", { class: `limit ${kind}`, title: text, style: { left: `${(100 * value) / whole}%` } });
           const bar = h(
             "div",
-            { class: "stack", role: "img", "aria-label": `needs ${told(a)}` },
+            { class: "stack", role: "img", "aria-label": `needs ${told(a, i)}` },
             parts.map(([key, name, color, pattern]) =>
               h("i", {
                 class: pattern,
@@ -171,7 +170,7 @@ const Answer = (() => {
               "div",
               {},
               h("strong", {}, m.fits ? "fits" : "does not fit"),
-              `: ${told(a)}`,
+              `: ${told(a, i)}`,
               `, largest batch ${number(m.max_batch)}`,
             ),
             h("div", { class: "span" }, `${rest}; KV ${bytes(m.kv_bytes_per_token)} a token`),
@@ -181,7 +180,7 @@ const Answer = (() => {
     );
   }
 
-  function breakdown(answers) {
+  function breakdown(answers, against) {
     const phases = [
       ["ttft", "To the first token"],
       ["tpot", "A decode step (mean)"],
@@ -193,7 +192,7 @@ const Answer = (() => {
       "Where the time goes",
       "Each operator's share of the step, coloured by what bounds it.",
       legend(keyed(bounds)),
-      phases.map(([phase, name]) => [h("h3", {}, name), answers.length > 1 ? aligned(answers, phase) : rows(answers[0].breakdown[phase])]),
+      phases.map(([phase, name]) => [h("h3", {}, name), answers.length > 1 ? aligned(answers, against, phase) : rows(answers[0].breakdown[phase])]),
       h(
         "p",
         { class: "span" },
@@ -220,21 +219,22 @@ const Answer = (() => {
     );
   }
   /** The same operator of every configuration in one row, longest first, against the first configuration. */
-  function aligned(answers, phase) {
+  function aligned(answers, against, phase) {
     const of = answers.map((a) => new Map(a.breakdown[phase].map((r) => [r.role, r])));
     const longest = Math.max(...answers.flatMap((a) => a.breakdown[phase].map((r) => r.us)), 1e-9);
     const roles = [...new Set(answers.flatMap((a) => a.breakdown[phase].map((r) => r.role)))];
     const most = (role) => Math.max(...of.map((m) => m.get(role)?.us || 0));
     roles.sort((a, b) => most(b) - most(a));
-    const cell = (r, first, i) => {
+    const cell = (r, i) => {
       if (!r) return h("td", { class: "muted" }, Chip.NONE);
       const look = BOUNDS[r.bound] || { color: "var(--muted)", pattern: "solid" };
-      const ratio = i && first ? ` · ${rounded(r.us / first.us, 2)} ×` : "";
+      const times = against[i].operators[phase][r.role],
+        beside = i && times ? ` · ${rounded(times, 2)} ×` : "";
       return h(
         "td",
         { title: `${r.op}, ${r.bound}-bound, ${r.source}` },
         h("i", { class: `bar ${look.pattern}`, style: { color: look.color, width: `${(100 * r.us) / longest}%` } }),
-        h("span", { class: "span" }, `${duration(r.us / 1e6, 3)}${ratio} · ${r.bound}`),
+        h("span", { class: "span" }, `${duration(r.us / 1e6, 3)}${beside} · ${r.bound}`),
       );
     };
     return h(
@@ -244,7 +244,7 @@ const Answer = (() => {
         "table",
         { class: "aligned" },
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "operator"), answers.map((a, i) => h("th", { scope: "col" }, h("b", { class: "side" }, SIDES[i]), ` ${briefly(a)}`)))),
-        h("tbody", {}, roles.map((role) => h("tr", {}, h("th", { scope: "row" }, role), of.map((m, i) => cell(m.get(role), of[0].get(role), i))))),
+        h("tbody", {}, roles.map((role) => h("tr", {}, h("th", { scope: "row" }, role), of.map((m, i) => cell(m.get(role), i))))),
       ),
     );
   }
@@ -283,7 +283,7 @@ const Answer = (() => {
           points: own.filter((p) => p.phase === phase && p.bound === bound),
         })),
       );
-    const found = answers.map((a) => roofs.get(a.gpu));
+    const found = answers.map((a) => roofs[a.gpu]);
     const shown = answers.map((a, i) => dtypeRoofs(found[i], a.dtype));
     const xs = reach(
       [

@@ -88,7 +88,7 @@ const Controls = (() => {
     box.addEventListener("input", () => {
       const v = Number(box.value);
       if (box.value === "" || !Number.isInteger(v) || v < 1 || v > most)
-        return wrong.say(`a whole number from 1 to ${most.toLocaleString("en")}; still answered for ${state[size]}`);
+        return wrong.say(`a whole number from 1 to ${Chip.grouped(most)}; still answered for ${state[size]}`);
       wrong.say("");
       state[size] = v;
       show();

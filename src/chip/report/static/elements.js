@@ -53,10 +53,18 @@ const Chip = (() => {
   const duration = (seconds, n = 4) => scaled(seconds, "", TIMES, n);
   const bytes = (v) => scaled(v, "", BYTES, 4);
   const percent = (share) => (known(share) ? `${(100 * share).toFixed(1)} %` : NONE);
+  /** 12345 -> "12 345"; the browser's own formatting loads tables of all languages first. */
+  const grouped = (whole) => String(whole).replace(/\B(?=(\d{3})+$)/g, "\u202f");
   function number(v, n = 4) {
     if (!known(v)) return v === null || v === undefined || v === "" ? NONE : String(v);
     if (Math.abs(v) >= 1e15 || (v && Math.abs(v) < 1e-4)) return v.toExponential(2);
-    return Math.abs(v) >= 10 ** (n - 1) ? Math.round(v).toLocaleString("en").replaceAll(",", "\u202f") : digits(v, n);
+    return Math.abs(v) >= 10 ** (n - 1) ? grouped(Math.round(v)) : digits(v, n);
+  }
+  /** By text, with numbers in it by their size: "qwen-7b" before "qwen-14b". */
+  const sortable = (text) => String(text).toLowerCase().replace(/\d+/g, (d) => d.padStart(8, "0"));
+  function byText(a, b) {
+    const [x, y] = [sortable(a), sortable(b)];
+    return x < y ? -1 : x > y ? 1 : 0;
   }
   /** A value in the unit its column is documented with. */
   function quantity(v, unit) {
@@ -136,5 +144,5 @@ const Chip = (() => {
     return button;
   }
 
-  return { h, s, known, shared, si, duration, bytes, percent, number, quantity, meaningful, rounded, save, csv, themeButton, NONE };
+  return { h, s, known, shared, si, duration, bytes, percent, number, grouped, byText, quantity, meaningful, rounded, save, csv, themeButton, NONE };
 })();

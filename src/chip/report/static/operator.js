@@ -68,7 +68,6 @@ const Operator = (() => {
         ["source", a.source],
         ["work", `${si(a.flops, "FLOP")}, ${si(a.bytes, "B")}`],
         ["intensity", `${number(a.intensity)} FLOP/B, ridge at ${number(a.ridge_flop_per_byte)}`],
-        ["achieves", seconds ? `${si(a.flops / seconds, "FLOP/s")}, ${si(a.bytes / seconds, "B/s")}` : Chip.NONE],
       ];
       const [value, unit] = duration(seconds).split(" ");
       shown = [

@@ -53,7 +53,7 @@ const Report = (() => {
   /** A table of the summary, folded; a link into it opens it. */
   const tableOf = (name, section, show, filters, sort) =>
     folded(
-      `${TITLES[name] || name}: ${tables[name].rows.length.toLocaleString("en")} rows`,
+      `${TITLES[name] || name}: ${Chip.grouped(tables[name].rows.length)} rows`,
       () =>
         grid(tables[name], {
           show,

@@ -26,12 +26,25 @@ const Question = (() => {
     config: "",
   };
   const state = { ...START };
-  const known = {}; // models, gpus, engines, ops, defaults: what the server has
+  const known = JSON.parse(byId("data").textContent); // models, gpus, engines, ops, defaults, and answers to open with
   const heard = { change: () => {} }; // who is told of a change
 
-  // -- talking to the server
+  // -- talking to the server: what the page came with is not asked again
+  const held = new Map();
+  const ordered = (v) =>
+    Array.isArray(v)
+      ? v.map(ordered)
+      : v && typeof v === "object"
+        ? Object.fromEntries(Object.keys(v).sort().map((k) => [k, ordered(v[k])]))
+        : v;
+  const keyOf = (path, body) => `${path} ${JSON.stringify(ordered(body))}`;
+  for (const [path, asked, answer] of known.answers) held.set(keyOf(path, asked), answer);
   const GONE = "The server does not answer. Is `chip serve` still running?";
   async function ask(path, body) {
+    const found = held.get(keyOf(path, body));
+    return found || askServer(path, body);
+  }
+  async function askServer(path, body) {
     const options = body && {
       method: "POST",
       headers: { "Content-Type": "application/json" },
@@ -49,7 +62,6 @@ const Question = (() => {
     if (!response.ok) throw new Error(found.error || `status ${response.status}`);
     return found;
   }
-  const listed = async (what) => ask(`/api/${what}`);
 
   // -- what is asked
   /** The model by name, or as the config that was pasted; an Error with `empty` where nothing was pasted yet. */
@@ -97,6 +109,7 @@ const Question = (() => {
   }
   const sizes = () => Object.fromEntries(SIZES.map((size) => [size, state[size]]));
   const question = (c) => ({ ...model(), gpu: c.gpu, engine: state.engine, dtype: c.dtype, tp: c.tp, ...sizes() });
+  const comparison = () => ({ ...model(), engine: state.engine, ...sizes(), configurations: configurations() });
   const limits = () =>
     Object.fromEntries(
       ["ttft", "tpot"].filter((k) => Number(state[k]) > 0).map((k) => [`${k}_ms`, Number(state[k])]),
@@ -164,13 +177,13 @@ const Question = (() => {
     heard,
     byId,
     ask,
-    listed,
     model,
     configurations,
     addBeside,
     removeBeside,
     sizes,
     question,
+    comparison,
     limits,
     prices,
     quoted,

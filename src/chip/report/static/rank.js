@@ -6,7 +6,7 @@ const Rank = (() => {
   const { state, known, heard, byId, ask, model, limits, prices, addBeside } = Question;
   const { BADGES } = Controls;
   const SHOWN = 10,
-    CHUNK = 9; // GPUs of one request: the page stays able to ask for something else in between
+    CHUNK = 9; // GPUs more in each request: the page stays able to ask for something else in between
   const BY = {
     throughput: ["tokens_per_s_per_gpu", "tokens/s per GPU", "tok/s"],
     cost: ["cost_per_million_tokens", "cost of a million tokens", ""],
@@ -17,75 +17,69 @@ const Rank = (() => {
     ["auto,fp8", "as the config says, and fp8"],
     ["auto,fp8,int4", "as the config says, fp8 and int4"],
   ];
-  let rows = [],
+  let found = { rows: [], ties: 0, good: 0, left_out: 0 },
     all = false,
     latest = 0,
-    leftOut = 0,
     progress = "";
 
   const group = (r) => (r.error ? 3 : !r.memory.fits ? 2 : r.missed.length ? 1 : 0);
-  /** The server's order, over the answers of several requests. */
-  function sorted(found) {
-    const value = BY[state.by][0],
-      sign = state.by === "throughput" ? -1 : 1;
-    const at = (r) => (Chip.known(r[value]) ? sign * r[value] : Infinity);
-    return found.sort((a, b) => group(a) - group(b) || at(a) - at(b) || 0);
-  }
-  /** GPUs in the order of how much is known of them. */
-  function chunks() {
+  /** GPUs of each request: those with measured tables first, then all of them, a few more each time. The server
+   *  remembers what it answered, and the order is always its own. */
+  function requests() {
     const able = known.gpus.filter((g) => !g.too_old_for.includes(state.engine));
     const of = (basis) => able.filter((g) => g.rests_on === basis).map((g) => g.name);
-    const rest = of("datasheet"),
-      out = [of("measured here"), ...of("measured elsewhere").map((g) => [g])];
-    if (state.which !== "all") return out;
-    for (let i = 0; i < rest.length; i += CHUNK) out.push(rest.slice(i, i + CHUNK));
-    return out.filter((c) => c.length);
+    const first = [...of("measured here"), ...of("measured elsewhere")],
+      rest = able.map((g) => g.name).filter((name) => !first.includes(name)),
+      out = [first];
+    if (state.which === "all")
+      for (let i = 0; i < rest.length; i += CHUNK) out.push([...first, ...rest.slice(0, i + CHUNK)]);
+    return out.filter((gpus) => gpus.length);
   }
+  const asked = () => ({
+    ...model(),
+    engine: state.engine,
+    prompt: state.prompt,
+    output: state.output,
+    batch: state.at === "largest" ? "largest" : state.batch,
+    tp: known.defaults.rank.splits,
+    prune: true,
+    dtype: state.precisions.split(","),
+    limits: limits(),
+    prices: prices(),
+    by: state.by,
+  });
   /** Asks for one group after the other, and stops where a newer question has come. */
   async function run() {
     const mine = ++latest,
-      parts = chunks(),
-      started = performance.now();
-    const found = [];
-    leftOut = 0;
-    byId("ranking").setAttribute("aria-busy", "true");
+      started = performance.now(),
+      box = byId("ranking");
+    let shown = false; // something of this question
+    box.setAttribute("aria-busy", "true");
     try {
-      const asked = {
-        ...model(),
-        engine: state.engine,
-        prompt: state.prompt,
-        output: state.output,
-        batch: state.at === "largest" ? "largest" : state.batch,
-        tp: known.defaults.rank.splits,
-        prune: true,
-        dtype: state.precisions.split(","),
-        limits: limits(),
-        prices: prices(),
-        by: state.by,
-      };
-      for (const [i, gpu] of parts.entries()) {
-        const answer = await ask("/api/rank", { ...asked, gpu });
+      const question = asked(),
+        groups = requests();
+      for (const [i, gpu] of groups.entries()) {
+        const answer = await ask("/api/rank", { ...question, gpu });
         if (mine !== latest) return;
-        found.push(...answer.rows);
-        leftOut += answer.left_out;
-        rows = sorted([...found]);
-        progress = i + 1 < parts.length ? `${found.length} configurations so far …` : "";
+        found = answer;
+        progress = i + 1 < groups.length ? `${gpu.length} GPUs so far …` : "";
         show();
-        if (i === 0) byId("ranking").dataset.first = String(Math.round(performance.now() - started));
+        shown = true;
+        if (i === 0) box.dataset.first = String(Math.round(performance.now() - started));
       }
-      byId("ranking").dataset.took = String(Math.round(performance.now() - started));
+      box.dataset.took = String(Math.round(performance.now() - started));
     } catch (error) {
       if (mine !== latest) return;
-      rows = [];
-      byId("ranked").replaceChildren(h("p", { class: error.empty ? "note" : "note bad" }, error.message));
+      progress = `The rest could not be asked for: ${error.message}`;
+      if (shown) show();
+      else byId("ranked").replaceChildren(h("p", { class: error.empty ? "note" : "note bad" }, error.message));
     }
-    byId("ranking").setAttribute("aria-busy", "false");
+    box.setAttribute("aria-busy", "false");
   }
 
   // -- showing
   const title = (gpu) => known.gpus.find((g) => g.name === gpu)?.title || gpu;
   const ms = (r, key) => duration(r[key] / 1e3, meaningful(r[key], r.interval[key]));
-  const overlap = (a, b) => a && b && a[0] <= b[1] && b[0] <= a[1];
   function badge(basis) {
     const word = BADGES[basis] || basis;
     return h("span", { class: `badge ${word}`, title: `its operators: ${basis}` }, word);
@@ -102,7 +96,7 @@ const Rank = (() => {
       );
     const n = meaningful(best[key], best.interval[key]),
       [low, high] = best.interval[key];
-    const ties = good.slice(1).filter((r) => overlap(r.interval[key], best.interval[key])).length;
+    const ties = found.ties;
     return h(
       "p",
       { class: "claim" },
@@ -113,7 +107,7 @@ const Rank = (() => {
       ties ? `${ties} more ${ties === 1 ? "is" : "are"} a tie: their intervals overlap.` : "",
     );
   }
-  function line(r, i, best) {
+  function line(r, i) {
     const [key] = BY[state.by],
       span = r.interval[key],
       n = meaningful(r[key], span);
@@ -134,8 +128,8 @@ const Rank = (() => {
       Controls.refresh();
       heard.change();
     });
-    const most = Math.max(...rows.filter((o) => !group(o) && o.interval[key]).map((o) => o.interval[key][1]), 0);
-    const tie = i && best && overlap(span, best.interval[key]) ? "tie · " : "";
+    const most = Math.max(...found.rows.filter((o) => !group(o) && o.interval[key]).map((o) => o.interval[key][1]), 0);
+    const tie = r.tie ? "tie · " : "";
     const missed = r.missed.map((m) => m.replace("_ms", "").toUpperCase()).join(" and ");
     return h(
       "tr",
@@ -151,11 +145,11 @@ const Rank = (() => {
       h("td", { class: "num" }, ms(r, "ttft_ms")),
       h("td", { class: "num" }, Chip.known(r.tpot_ms) ? ms(r, "tpot_ms") : Chip.NONE),
       h("td", { class: "num" }, Chip.known(r.energy_j_per_token) ? rounded(r.energy_j_per_token, 2) : Chip.NONE),
-      h("td", {}, !r.memory.fits ? `memory: ${percent(r.memory.total_bytes / r.memory.usable_bytes)} of what it may use` : missed ? `misses ${missed}` : `${r.bound.tpot || r.bound.ttft}-bound`),
+      h("td", {}, !r.memory.fits ? `memory: ${percent(r.memory.share)} of what it may use` : missed ? `misses ${missed}` : `${r.bound.tpot || r.bound.ttft}-bound`),
       h("td", {}, compare),
     );
   }
-  function table(found, best, from) {
+  function table(rows, from) {
     const [, name] = BY[state.by];
     const heads = ["#", "GPU", name, "TTFT", "TPOT", "J/token", "limited by", ""];
     const number = new Set(["#", name, "TTFT", "TPOT", "J/token"]);
@@ -166,32 +160,33 @@ const Rank = (() => {
         "table",
         { class: "ranking" },
         h("thead", {}, h("tr", {}, heads.map((t) => (t ? h("th", { scope: "col", class: number.has(t) ? "num" : null }, t) : h("td", {}))))),
-        h("tbody", {}, found.map((r, i) => line(r, from + i, best))),
+        h("tbody", {}, rows.map((r, i) => line(r, from + i))),
       ),
     );
   }
   function show() {
-    const good = rows.filter((r) => group(r) === 0),
+    const rows = found.rows,
+      good = rows.filter((r) => group(r) === 0),
       rest = rows.filter((r) => [1, 2].includes(group(r))),
       refused = rows.filter((r) => r.error);
-    const more = h("button", { type: "button" }, all ? `Show the first ${SHOWN}` : `Show all ${good.length}`);
+    const more = h("button", { type: "button" }, all ? `Show the first ${SHOWN}` : `Show all ${found.good}`);
     more.addEventListener("click", () => {
       all = !all;
       show();
     });
     byId("ranked").replaceChildren(
       claim(good),
-      good.length ? table(all ? good : good.slice(0, SHOWN), good[0], 0) : "",
+      good.length ? table(all ? good : good.slice(0, SHOWN), 0) : "",
       h(
         "div",
         { class: "tools" },
         good.length > SHOWN ? more : "",
         download(),
-        leftOut ? h("span", { class: "muted" }, `${leftOut} larger splits left out: they give less per GPU`) : "",
+        found.left_out ? h("span", { class: "muted" }, `${found.left_out} larger splits left out: they give less per GPU`) : "",
         progress ? h("span", { class: "muted", role: "status" }, progress) : "",
       ),
       rest.length
-        ? h("details", {}, h("summary", {}, `${rest.length} that do not fit or miss a limit`), table(rest.slice(0, 60), null, good.length))
+        ? h("details", {}, h("summary", {}, `${rest.length} that do not fit or miss a limit`), table(rest.slice(0, 60), good.length))
         : "",
       refused.length
         ? h(
@@ -207,7 +202,7 @@ const Rank = (() => {
   function download() {
     const button = h("button", { type: "button" }, "CSV");
     button.addEventListener("click", () =>
-      save("ranking.csv", "text/csv", csv([...COLUMNS, "low", "high", "fits", "missed"], rows.map((r) => {
+      save("ranking.csv", "text/csv", csv([...COLUMNS, "low", "high", "fits", "missed"], found.rows.map((r) => {
         const span = r.interval?.[BY[state.by][0]] || [];
         return [...COLUMNS.map((c) => r[c]), span[0], span[1], r.memory?.fits, r.missed?.join(" ")];
       }))),

@@ -204,7 +204,7 @@ const Results = (() => {
       if (!found.has(key) || found.get(key).tokens_per_s < r.tokens_per_s) found.set(key, r);
     }
     return [...found]
-      .sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }))
+      .sort(([a], [b]) => Chip.byText(a, b))
       .map(([, r]) => r)
       .slice(0, MOST_BARS);
   }

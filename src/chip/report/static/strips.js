@@ -56,7 +56,7 @@ const Strips = (() => {
         if (asked.has(point(p))) add(`CHIP, the others' points`, 1, p);
       }
     }
-    return [...groups.values()].sort((a, b) => a.order - b.order || a.name.localeCompare(b.name));
+    return [...groups.values()].sort((a, b) => a.order - b.order || Chip.byText(a.name, b.name));
   }
 
   return { strips, byPredictor };

@@ -3,7 +3,6 @@
 const Grid = (() => {
   const { h, known, number, quantity, NONE } = Chip;
   const PAGE = 25;
-  const collator = new Intl.Collator("en", { numeric: true });
 
   /** A table of the summary, with its rows as arrays and its columns by name. */
   class Table {
@@ -49,7 +48,7 @@ const Grid = (() => {
   function compare(a, b) {
     if (known(a) && known(b)) return a - b;
     if (known(a) !== known(b)) return known(a) ? -1 : 1; // numbers before text, text before nothing
-    return collator.compare(String(a ?? "\uffff"), String(b ?? "\uffff"));
+    return Chip.byText(a ?? "\uffff", b ?? "\uffff");
   }
 
   /** options: {show: columns shown at first, filters: columns with a choice, sort, caption, state, changed} */
@@ -207,7 +206,7 @@ const Grid = (() => {
         body.append(
           h("tr", {}, h("td", { colspan: shown().length, class: "muted" }, "No row is left: change the filter.")),
         );
-      const many = (n) => n.toLocaleString("en").replaceAll(",", "\u202f");
+      const many = Chip.grouped;
       count.textContent = `${found.length ? `${many(from + 1)}–${many(from + rows.length)} of ` : ""}${many(found.length)}${found.length < table.rows.length ? ` (${many(table.rows.length)} in all)` : ""}${table.leftOut ? `; ${many(table.leftOut)} more are in summary.csv` : ""}`;
       back.disabled = state.page <= 1;
       on.disabled = state.page >= pages;

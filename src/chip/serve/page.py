@@ -1,0 +1,71 @@
+"""The explorer's page: one file that holds the answers to the question it opens with, so that it shows them at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+from chip import catalog, webpage
+from chip.predict import operator
+from chip.serve import api, ranking
+from chip.types import ChipError
+from chip.webpage import Page
+
+SCRIPTS = (
+    "elements.js", "plots.js", "bars.js", "question.js", "controls.js", "rank.js",
+    "answer.js", "curves.js", "timeline.js", "operator.js", "explorer.js",
+)  # fmt: skip
+OPERATOR = {"op": "linear", "gpu": operator.DEFAULT_GPU, "m": 8, "n": 4096, "k": 4096}  # as operator.js opens
+
+
+@lru_cache(maxsize=1)
+def explorer() -> Page:
+    return webpage.assemble("explorer.html", SCRIPTS, data(opening()), "CHIP explorer", "connect-src 'self'")
+
+
+def data(answers: Iterable[str]) -> str:
+    """What the scripts start from: the lists, the defaults, and answers as `[path, question, answer]`."""
+    lists = ",".join(f'"{what}":{api.listing(what)}' for what in catalog.ROWS)
+    return f'{{{lists},"defaults":{api.defaults()},"answers":[{",".join(answers)}]}}'
+
+
+def opening() -> Iterable[str]:
+    """What the page asks for first; a question that it words otherwise is asked of the server."""
+    start = ranking.START
+    common = {key: start[key] for key in ("model", "engine", "prompt", "output")}
+    one = {"gpu": start["gpu"], "tp": start["tp"], "dtype": start["dtype"]}
+    yield from kept("/api/compare", {**common, "batch": start["batch"], "configurations": [one]})
+    yield from kept("/api/rank", first_ranking(start))
+    yield from kept("/api/estimate", OPERATOR)
+
+
+def first_ranking(start: dict[str, Any]) -> dict[str, Any]:
+    """GPUs whose operators were measured, here or elsewhere: the page shows them before it asks for the rest."""
+    bases = ("measured here", "measured elsewhere")
+    rows = catalog.gpus()
+    gpus = [g for basis in bases for g in rows if g["rests_on"] == basis]
+    return {
+        "model": start["model"],
+        "engine": start["engine"],
+        "prompt": start["prompt"],
+        "output": start["output"],
+        "gpu": [g["name"] for g in gpus if start["engine"] not in g["too_old_for"]],
+        "batch": ranking.LARGEST,
+        "tp": list(ranking.SPLITS),
+        "prune": True,
+        "dtype": start["precisions"].split(","),
+        "limits": {f"{key}_ms": start[key] for key in ("ttft", "tpot")},
+        "prices": {},
+        "by": "throughput",
+    }
+
+
+def kept(path: str, question: Any) -> Iterable[str]:
+    """Nothing where there is no answer: the page then asks for itself and shows why."""
+    ask: Callable[[Any], str] = api.ASKED[path]
+    try:
+        yield f"[{json.dumps(path)},{json.dumps(question)},{ask(question)}]"
+    except ChipError:
+        return
