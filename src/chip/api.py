@@ -33,19 +33,30 @@ def predict(
     engine_profile: str | Path = "",
     sdpa: str = "",
     launch_ns: float = 0.0,
+    host: str | Path = "",
+    engine_version: str = "",
 ) -> Prediction:
     """How fast a model runs on a GPU: time to first token, time per output token, throughput, memory and energy.
 
     `model` is a bundled name (`chip.models()`), a path to a config.json or its folder, a config as a dict, or a
-    transformers config object; `gpu` a bundled name (`chip.gpus()`) or a file of `chip calibrate`.
+    transformers config object; `gpu` a bundled name (`chip.gpus()`) or a file of `chip calibrate`; `host` a name or a
+    file of `chip calibrate --host`.
     """
     sizes = {"batch": batch, "prompt": prompt, "output": output, "tp": tp, "dtype": dtype, "kv_dtype": kv_dtype}
-    options = options_of(engine_profile, sdpa, launch_ns)
+    options = options_of(engine_profile, sdpa, launch_ns, host, engine_version)
     return request.predict(decoder_of(model), gpu, engine, request.scenario_of(sizes), options)
 
 
-def options_of(engine_profile: str | Path = "", sdpa: str = "", launch_ns: float = 0.0) -> request.Options:
-    return request.Options(engine_file=str(engine_profile), sdpa=sdpa, launch_ns=launch_ns)
+def options_of(
+    engine_profile: str | Path = "",
+    sdpa: str = "",
+    launch_ns: float = 0.0,
+    host: str | Path = "",
+    engine_version: str = "",
+) -> request.Options:
+    return request.Options(
+        engine_file=str(engine_profile), sdpa=sdpa, launch_ns=launch_ns, host=str(host), engine_version=engine_version
+    )
 
 
 def sweep(
@@ -54,6 +65,8 @@ def sweep(
     engine_profile: str | Path = "",
     sdpa: str = "",
     launch_ns: float = 0.0,
+    host: str | Path = "",
+    engine_version: str = "",
     **axes: Any,
 ) -> list[dict[str, Any]]:
     """One row for each combination of the axes: `chip.sweep("llama-3.1-8b", gpu=["h100", "h200"], batch=[1, 8])`.
@@ -67,7 +80,7 @@ def sweep(
             raise ChipError(f"no axis {name!r} to sweep; choose of {', '.join(AXES)}")
     lists = [v if isinstance(v, (list, tuple, range)) else [v] for v in axes.values()]
     models = list(model) if isinstance(model, (list, tuple)) else [model]
-    options = options_of(engine_profile, sdpa, launch_ns)
+    options = options_of(engine_profile, sdpa, launch_ns, host, engine_version)
     return [row for m in models for row in _rows(decoder_of(m), list(axes), lists, options)]
 
 

@@ -30,7 +30,8 @@ MAY = {
     "formats": {"dtypes"},
     "identity": {"types"},
     "hardware": {"types", "codec", "artifact"},
-    "engine_profile": {"types", "codec", "artifact", "hardware", "engines"},
+    "hosts": {"types", "codec", "artifact", "hardware"},
+    "engine_profile": {"types", "codec", "artifact", "hardware", "hosts", "engines"},
     "ops": {"types", "dtypes"},
     "callable_module": set(),
     "models": LOW | {"ops", "formats", "callable_module"},
@@ -40,7 +41,18 @@ MAY = {
     "engines": {"types", "ops", "timeline"},
     "links": {"types", "hardware", "hardware_import"},
     "predict": LOW
-    | {"hardware", "engine_profile", "engine_support", "ops", "formats", "models", "engines", "vllm_kernels", "points"}
+    | {
+        "hardware",
+        "hosts",
+        "engine_profile",
+        "engine_support",
+        "ops",
+        "formats",
+        "models",
+        "engines",
+        "vllm_kernels",
+        "points",
+    }
     | {"timeline", "links", "callable_module"},
 }
 

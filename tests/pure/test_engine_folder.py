@@ -25,6 +25,7 @@ CAVEAT = "made up"
 TERMS = ("host_step_s",)
 KERNELS = {}
 OVERLAPS_STEPS = False
+VERSIONS = ()
 CALIBRATION = ()
 
 

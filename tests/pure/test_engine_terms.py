@@ -31,8 +31,9 @@ def predict(capsys, *words):
 
 def test_the_reference_host_is_named_where_it_sets_the_pace(capsys):
     (note,) = predict(capsys)["notes"]
-    assert f"reference host ({H200.cpu})" in note
-    assert "`chip calibrate --engine vllm` measures yours" in note
+    assert f"reference host ({H200.cpu}, which launches a kernel in {H200.launch_ns / 1e3:.3g} us)" in note
+    assert "`chip calibrate --host` measures yours" in note
+    assert "`chip calibrate --engine vllm` more closely" in note
     assert cli.main(["predict", "llama-3.1-8b", "--batch", "64", "--prompt", "4096", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["notes"] == []  # here the device sets it
 
@@ -63,7 +64,7 @@ def open_lines(folder, text):
     [
         ({"engine": "hf-eager"}, (), "holds terms of hf-eager on NVIDIA H200, not of vllm on NVIDIA H200"),
         ({"device": "NVIDIA L4"}, (), "holds terms of vllm on NVIDIA L4, not of vllm on NVIDIA H200"),
-        ({}, ("--trace",), "--engine-profile, --sdpa and --launch-ns do not go with it"),
+        ({}, ("--trace",), "--engine-profile, --engine-version, --sdpa, --launch-ns and --host are not"),
         ({"terms": {"nosuch_s": Ceiling(1, 1, 1, "s", "")}}, (), "unknown term 'nosuch_s'"),
         ({"terms": {"step_s": Ceiling(1, 2, 3, "s", "")}}, (), "term 'step_s' must have 0 <= low <= value <= high"),
     ],

@@ -21,7 +21,7 @@ from chip.types import Ceiling, ChipError, Scenario, Seq
 BARE = request.Options(Stage.MEASURED)  # measured ceilings and nothing else: what can be computed by hand
 ENGINES = engines.names()
 KEYS = {
-    "schema", "model", "gpu", "engine", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "ttft_ms",
+    "schema", "model", "gpu", "engine", "host", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "ttft_ms",
     "tpot_ms", "e2e_ms", "tokens_per_s", "interval", "memory", "breakdown", "bound", "sources", "notes",
     "ridge_flop_per_byte",
 }  # fmt: skip

@@ -32,7 +32,7 @@ def argonne(tmp_path):
 def test_argonne_rows_become_runs(argonne):
     found = suites.read("argonne", argonne)
     assert found.runs[0] == Published(
-        "a100-40gb", "vllm", "of 2024", "llama-2-7b", Scenario(1, 128, 128), "e2e", pytest.approx(1.70)
+        "a100-40gb", "vllm", "0.6", "llama-2-7b", Scenario(1, 128, 128), "e2e", pytest.approx(1.70)
     )
     assert [(r.gpu, r.model, r.scenario.tp) for r in found.runs[1:]] == [
         ("h100", "qwen2.5-7b", 2),

@@ -2,6 +2,8 @@
 
 With --engine: measure what an engine and this host add to the operators of a model, on small models with random
 weights. The terms lie beside the profile (my-gpu.json -> my-gpu.vllm.json), where `--gpu my-gpu.json` finds them.
+
+With --host: measure the launch latency of this host alone, in 20 seconds, for `chip predict --host FILE` on any GPU.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ EPILOG = """\
   chip calibrate --device cuda:1 --full -o my-gpu.json
   chip calibrate --device cpu --json > cpu.json
   chip predict llama-3.1-8b --gpu my-gpu.json
+  chip calibrate --host -o my-host.json       # the host alone: chip predict MODEL --host my-host.json
   chip calibrate --engine hf-graph --gpu my-gpu.json
   chip calibrate --engine vllm --gpu my-gpu.json --python /opt/vllm/bin/python
 """
@@ -48,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--restart", action="store_true", help="forget what an interrupted run left")
     parser.add_argument("--only", metavar="PROBE", action="append", default=[], help="run one probe (repeatable)")
     parser.add_argument("--json", action="store_true", help="print the profile's JSON on stdout instead of the table")
+    parser.add_argument("--host", action="store_true", help="the launch latency of this host alone, or of --runs")
     engine = parser.add_argument_group("an engine and its host")
     engine.add_argument("--engine", default="", help="vllm, hf-eager or hf-graph")
     engine.add_argument("--gpu", default="", help="the device's profile (default: the bundled one of its name)")
@@ -63,6 +67,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from chip.cli import calibrate_engine_text as engine
 
+    if args.host:
+        from chip.cli import calibrate_host_text as host
+
+        return host.run(args)
     if engine.asked(args):
         return engine.run(args)
     from chip.measure.device import default_device, open_device, refuse_busy

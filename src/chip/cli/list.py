@@ -1,4 +1,4 @@
-"""List what CHIP knows: models, gpus, ops or engines."""
+"""List what CHIP knows: models, gpus, ops, engines or hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from chip.catalog import ROWS
 from chip.cli.text import gib, si, table
 
-HELP = "the models, GPUs, operators or engines that are known"
+HELP = "the models, GPUs, operators, engines or hosts that are known"
 EPILOG = """\
   chip list models
   chip list gpus --json
@@ -39,6 +39,7 @@ def _pretty(row: dict[str, Any]) -> dict[str, Any]:
     if "axes" in out:  # `chip show` has those with a default, and the whole text
         out["axes"] = out.pop("required")
         out["what"] = re.split(r"[:;.]| \(", out["what"])[0].strip()
+    out.pop("launch_ns", None)  # the text says it
     for key in ("parameters", "active"):
         if key in out:
             out[key] = f"{out[key] / 1e9:.2f} B"

@@ -24,6 +24,7 @@ from chip.types import ChipError
 
 HELP = "TTFT, TPOT, throughput and memory of a model on a GPU, with what limits it"
 LAUNCH = "launch latency of the host, in ns, as `chip bench` measures it [that of the engine's reference host]"
+HOST = "the host: a file of `chip calibrate --host` or --engine, or one of `chip list hosts` [reference]"
 DTYPE = (
     "weights and what they are multiplied in: auto (as the model's quantization_config says, else bf16); "
     "bf16, fp16, fp32; fp8, w8a8 (int8), nvfp4 with rounded inputs; weight-only int8, int4, mxfp4"
@@ -55,9 +56,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--breakdown", action="store_true", help="every line of both phases, with its work and its bound")
     add("--trace", action="store_true", help="take the operators from what HF really runs (needs torch)")
     add("--engine-profile", metavar="FILE", default="", help="terms of `chip calibrate --engine` [those of the GPU]")
+    add("--engine-version", metavar="VERSION", default="", help="an older vLLM, such as 0.6: as its steps ran [newest]")
     add("--sdpa", metavar="BACKEND", default="", help="attention backend of hf-eager's prefill: cudnn, flash [cudnn]")
     add("--timeline", metavar="FILE", default="", help="write a predicted step, host and device, as a Perfetto trace")
     add("--launch-ns", metavar="NS", type=float, default=0.0, help=LAUNCH)
+    add("--host", metavar="FILE|NAME", default="", help=HOST)
     add("--jobs", type=int, default=1, help="of MODEL -: processes, 0 for one a core [%(default)s]")
     add("--ray", metavar="ADDRESS", default="", help="of MODEL -: a Ray cluster, local or its address")
     add("--csv", metavar="FILE", default="", help="the figures as rows of a CSV file; - for stdout")
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if is_grid or args.csv:
         return _grid(args, axes)
     given = {name: values[0] for name, values in axes.items()}
-    options = request.Options(engine_file=args.engine_profile, sdpa=args.sdpa, launch_ns=args.launch_ns)
+    options = api.options_of(**_options(args))
     if args.model == "-":
         if args.jobs != 1 or args.ray:
             return _spread(given, options, args.jobs, args.ray)
@@ -92,8 +95,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if args.trace and (args.engine_profile or args.sdpa or args.launch_ns):
-        raise ChipError("--trace is of operators alone; --engine-profile, --sdpa and --launch-ns do not go with it")
+    if args.trace and any(_options(args).values()):
+        raise ChipError(
+            "--trace is of operators alone; --engine-profile, --engine-version, --sdpa, --launch-ns and --host are not"
+        )
     if not 0 <= args.launch_ns <= MOST_LAUNCH_NS:  # also what is not a number
         raise ChipError(f"--launch-ns must be between 0 and {MOST_LAUNCH_NS:g} ns, got {args.launch_ns:g}")
     if args.timeline and (args.trace or args.model == "-"):
@@ -104,11 +109,15 @@ def _check(args: argparse.Namespace) -> None:
         raise ChipError("--csv does not go with --json, --breakdown, --trace, --timeline or MODEL -")
 
 
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("engine_profile", "engine_version", "sdpa", "launch_ns", "host")
+    return {name: getattr(args, name) for name in names}
+
+
 def _grid(args: argparse.Namespace, axes: dict[str, list[Any]]) -> int:
     if args.csv:
         grid.check_csv(Path(args.csv))
-    options = {"engine_profile": args.engine_profile, "sdpa": args.sdpa, "launch_ns": args.launch_ns}
-    found = grid.rows(args.model, axes, **options)
+    found = grid.rows(args.model, axes, **_options(args))
     if args.csv:
         grid.write_csv(Path(args.csv), found)
         if args.csv != "-":

@@ -48,7 +48,7 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     room = _memory(model, s, roof.memory_bytes)
     notes = request.notes(s, roof, room, 0, engine.CAVEAT)
     notes.append(f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied")
-    asked = {"model": title, "gpu": values["gpu"], "engine": engine.NAME}
+    asked = {"model": title, "gpu": values["gpu"], "engine": engine.NAME, "host": ""}
     return Prediction(asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), roof.power, room, notes).json()
 
 

@@ -22,7 +22,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 class Prediction(NamedTuple):
     """All that an answer is made of. `decode` is the mean decode step, None when one token is asked for."""
 
-    asked: Mapping[str, str]  # model, gpu, engine
+    asked: Mapping[str, str]  # model, gpu, engine, and the host whose terms were taken
     scenario: Scenario
     prefill: Phase
     decode: Phase | None
@@ -142,8 +142,9 @@ class Prediction(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _asked(model: str, gpu: str, engine: str, dtype: str, kv_dtype: str) -> str:
-    return _encode({"model": model, "gpu": gpu, "engine": engine, "dtype": dtype, "kv_dtype": kv_dtype})[1:-1]
+def _asked(model: str, gpu: str, engine: str, host: str, dtype: str, kv_dtype: str) -> str:
+    named = {"model": model, "gpu": gpu, "engine": engine, "host": host, "dtype": dtype, "kv_dtype": kv_dtype}
+    return _encode(named)[1:-1]
 
 
 def _memory(found: Mapping[str, Any]) -> str:

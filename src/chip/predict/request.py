@@ -8,8 +8,10 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
-from chip import engine_profile, engine_support, engines, hardware
+from chip import engine_profile, engine_support, engines, hardware, hosts
 from chip.dtypes import AUTO, precision
+from chip.engine_profile import FoundTerms
+from chip.engines.versions import version_at
 from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_shards
@@ -46,6 +48,8 @@ class Options:
     engine_file: str = ""  # terms of the engine on the asker's own host, instead of those that come with the GPU
     sdpa: str = ""  # hf-eager: what a prefill attends with; "" for torch's choice
     launch_ns: float = 0.0  # launch latency of the host; 0 for that which its terms were measured at
+    host: str = ""  # a host by name or file (`chip.hosts`), instead of the reference host
+    engine_version: str = ""  # of the engine; "" for that which its terms were measured with
 
 
 DEFAULT_OPTIONS = Options()
@@ -121,7 +125,8 @@ class Setting:
     steps: StepModel
     roof: Roof
     notes: tuple[str, ...]  # that hold whatever is asked
-    host: str  # whose terms they are, where not the asker's own
+    host: str  # what the terms' host is called; "" where the engine has none
+    assumed: str  # what is said where the host limits and is none of the asker's own
 
 
 @lru_cache(maxsize=1024)
@@ -137,22 +142,46 @@ def setting(
         check_shards(decoder, tp)
     if options.sdpa and engine != "hf-eager":
         raise ChipError(f"--sdpa {options.sdpa[:40]} is for hf-eager, not for {engine}")
-    if h.spec and (too_old := engine_support.too_old(engine, h.spec)):
+    if h.spec and (too_old := engine_support.too_old(engine, h.spec, options.engine_version)):
         raise ChipError(too_old)
-    chosen = e.runs_as(hardware.capability(h), {"sdpa": options.sdpa})
+    version = version_at(engine, e.VERSIONS, options.engine_version)
+    chosen = e.runs_as(hardware.capability(h), {"sdpa": options.sdpa, "version": options.engine_version})
     estimator = estimator_of(h, chosen, options.stage)
     with_terms = options.stage >= Stage.ENGINE
-    found = engine_profile.find(h, engine, options.engine_file, options.launch_ns) if with_terms else None
+    about_host = (options.engine_file, options.launch_ns, options.host)
+    found = engine_profile.find(h, engine, *about_host) if with_terms else None
     notes = list(as_run.notes)
     if h.points:
         notes += _of_dtype(p.activation, estimator.measured_in(p.activation), roof.name)
     if h.spec and (old := engine_support.note(h.spec)):
         notes.append(old)
-    if options.launch_ns and not (found and found.at_latency):
-        notes.append(f"--launch-ns is not used: no terms of {engine} tell at which launch latency they hold")
+    if (options.launch_ns or _latency_of(options.host)) and not (found and found.at_latency):
+        name = "--launch-ns" if options.launch_ns else "--host"
+        notes.append(f"{name} is not used: no terms of {engine} tell at which launch latency they hold")
+    if options.engine_version and version and found:
+        measured = "its terms were measured with a newer version"
+        notes.append(f"{engine} {options.engine_version}: {version.source}; {measured}")
     terms = EngineTerms(*found.terms) if found else None
-    steps = StepModel(decoder, p, tp, engine, estimator, terms)
-    return Setting(steps, roof, tuple(notes), found.host if found else "")
+    steps = StepModel(decoder, p, tp, engine, estimator, terms, version.overlaps_steps if version else None)
+    return Setting(steps, roof, tuple(notes), *_host(found, engine, options))
+
+
+def _latency_of(host: str) -> float:
+    return hosts.find(host).launch_ns if host else 0.0
+
+
+def _host(found: FoundTerms | None, engine: str, options: Options) -> tuple[str, str]:
+    """What the host of the terms is called, and what is said of it where it stands for one that nobody measured."""
+    if found is None:
+        return "", ""
+    if not found.host:
+        return hosts.find(options.host).name if options.host else "own", ""
+    launches = f", which launches a kernel in {found.launch_ns / 1e3:.3g} us" if found.launch_ns else ""
+    return hosts.REFERENCE, (
+        f"limited by the host, and its terms are of the reference host ({found.host}{launches}); the interval holds "
+        f"hosts from half to twice as fast. `chip calibrate --host` measures yours in half a minute, "
+        f"`chip calibrate --engine {engine}` more closely"
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -176,18 +205,15 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
     prefill = steps.prefill(s, roof.memory_bytes)
     decode = steps.decode(s, roof.memory_bytes) if s.output > 1 else None
     room = memory.needs(steps.decoder, s, engine, steps.precision, roof.memory_bytes)
-    asked = {"model": decoder.name, "gpu": gpu, "engine": engine}
+    asked = {"model": decoder.name, "gpu": gpu, "engine": engine, "host": held.host}
     ridge = roof.ridge("matmul_" + steps.precision.matmul)
     said = [*notes(s, roof, room, decoder.max_context, steps.engine.CAVEAT), *held.notes]
     if not room["fits"]:
         said += fitting.hints(decoder, s, engine, steps.precision, roof.memory_bytes)
     if decoder.quantization and s.dtype != decoder.dtype:
         said.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")
-    if held.host and (_waits(prefill) or (decode and _waits(decode))):
-        said.append(
-            f"limited by the host, and its terms are of the reference host ({held.host}); "
-            f"`chip calibrate --engine {engine}` measures yours"
-        )
+    if held.assumed and (_waits(prefill) or (decode and _waits(decode))):
+        said.append(held.assumed)
     s = replace(s, kv_dtype=s.kv_dtype or steps.precision.activation)
     return Prediction(asked, s, prefill, decode, ridge, roof.power, room, said)
 

@@ -118,10 +118,12 @@ class StepModel:
 
     def __init__(
         self, decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator,
-        terms: EngineTerms | None = None,
+        terms: EngineTerms | None = None, overlaps: bool | None = None,
     ) -> None:  # fmt: skip
+        """`overlaps`: whether steps do, of another version than the engine's newest."""
         self.decoder, self.precision, self.tp = decoder, precision, tp
         self.engine = engines.get(engine)
+        self.overlaps = self.engine.OVERLAPS_STEPS if overlaps is None else overlaps
         self.estimator, self.terms = estimator, terms
         layers, kernels = body(decoder, 1, precision, tp), self.engine.KERNELS
         last = self.engine.rewrite(head(decoder, 1, precision, tp), False, decoder.architecture)
@@ -242,7 +244,7 @@ class StepModel:
     def _period(self, t: Timeline, terms: Terms) -> float:
         """What a decode step takes among its like: where the host prepares the next one meanwhile, the longer of what
         either queue needs."""
-        if not self.engine.OVERLAPS_STEPS:
+        if not self.overlaps:
             return t.device_s
         return max(t.host_s, t.device_s - terms.host_step_s)
 

@@ -17,6 +17,7 @@ from chip.measure.device import Device
 
 LAUNCHES, BATCHES = 200, 3  # 5 ms: nothing beside a repeat
 UNDISTURBED = 4  # decode steps after which no prompt can tell whether the device rested a moment before it
+ALONE_S, PAUSE_S = 20.0, 0.25  # of a host that is measured by itself
 MOST_CHANGE = 1.5  # a larger ratio of launch latencies during one point is flagged
 
 
@@ -32,6 +33,15 @@ def launch_ns(device: Device) -> float:
         found.append((time.perf_counter_ns() - began) / LAUNCHES)
     device.synchronize()
     return round(stats.median(found), 1)
+
+
+def samples_ns(device: Device, seconds: float = ALONE_S) -> list[float]:
+    """For so long, four looks a second: a host changes from second to second."""
+    found, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        found.append(launch_ns(device))
+        time.sleep(PAUSE_S)
+    return found
 
 
 def flags(latencies_ns: Sequence[float]) -> tuple[str, ...]:

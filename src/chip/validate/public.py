@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from chip import hardware
 from chip.dtypes import BYTES, precision
 from chip.models import library
-from chip.predict.request import predict
+from chip.predict.request import Options, predict
 from chip.types import ChipError, Scenario
 from chip.validate.document import point_json
 from chip.validate.points import CHIP, METRICS, UNKNOWN, Point, summarise
@@ -77,7 +77,8 @@ def judge(suite: Suite, gpu: str = "") -> PublishedErrors:
     found, refused = [], Counter[str]()
     for run in wanted:
         try:
-            answer = predict(library.find(run.model), run.gpu, run.engine, run.scenario).json()
+            options = Options(engine_version=run.version)
+            answer = predict(library.find(run.model), run.gpu, run.engine, run.scenario, options).json()
         except ChipError as e:
             refused[f"{run.gpu}, {run.model}: {e}"] += 1
             continue

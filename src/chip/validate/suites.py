@@ -90,6 +90,9 @@ def _counted(reasons: Counter[str]) -> tuple[LeftOut, ...]:
 
 
 # -- Argonne
+# Their scripts take what vLLM 0.5.4 to 0.6.1 has (PromptInputs, use_beam_search), their requirements name
+# vllm-flash-attn 2.6.1, of 0.5.4 to 0.6.1.
+ARGONNE_VERSION = "0.6"
 ARGONNE_GPUS = {
     # by their rates: Llama-2-7B at batch 1 reads its weights at 0.99 TB/s, half of what the 80 GB card has
     "Nvidia A100 GPU": "a100-40gb",
@@ -119,8 +122,11 @@ def argonne(path: Path) -> Suite:
             )
             key = (gpu, engine, model, Scenario(batch, length, length, "bf16", tp))
             same[key].append(_number(path, line, row, "Latency"))
-    runs = [Published(g, e, "of 2024", m, s, "e2e", stats.median(times)) for (g, e, m, s), times in same.items()]
-    caution = "software of 2024, versions not stated; one end-to-end time a point, prompt and output of equal length"
+    runs = [Published(g, e, ARGONNE_VERSION, m, s, "e2e", stats.median(times)) for (g, e, m, s), times in same.items()]
+    caution = (
+        "software of 2024; versions are not stated, their scripts run on vLLM 0.5.4 to 0.6.1; one end-to-end time a "
+        "point, prompt and output of equal length"
+    )
     return Suite("argonne", SOURCES["argonne"], "BSD-3-Clause", caution, tuple(runs), _counted(left))
 
 

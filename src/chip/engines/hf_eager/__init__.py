@@ -9,6 +9,7 @@ from chip.engines.context import PANELS, decode_contexts
 from chip.engines.hf import families, modules
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
+from chip.engines.versions import EngineVersion
 from chip.ops.attention import Attention
 from chip.ops.growing_attention import GrowingAttention
 from chip.ops.masked_attention import WindowedAttention
@@ -25,6 +26,7 @@ CAVEAT = (
 )
 KERNELS = modules.KERNELS
 OVERLAPS_STEPS = False  # each step ends with a token that the caller reads
+VERSIONS: tuple[EngineVersion, ...] = ()
 SDPA = ("cudnn", "flash")  # what a prefill attends with: torch's choice first
 CALIBRATION = all_at((LLAMA, *FAMILIES, *HF_ALONE), TWO_DEPTHS, HF_POINTS)
 # Driver, framework and kernels beside torch's pool: 1.36 to 1.38 GB in the recorded runs on an H200.

@@ -9,6 +9,7 @@ from chip.engines.context import PANELS, decode_contexts
 from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
+from chip.engines.versions import EngineVersion
 from chip.ops.kv_append import KvAppend
 from chip.ops.silu_mul import SiluMul
 from chip.timeline import HostCost, Timeline
@@ -23,6 +24,7 @@ CAVEAT = (
     "no host is counted"
 )
 OVERLAPS_STEPS = False  # a step's tokens are read before the next is launched
+VERSIONS: tuple[EngineVersion, ...] = ()
 KERNELS: Mapping[str, int] = {}
 CALIBRATION: tuple[CalibrationModel, ...] = ()
 STEP_TOKENS = 8192  # of prompts in one step

@@ -7,19 +7,21 @@ from collections.abc import Mapping
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, CalibrationModel, all_at
 from chip.engines.playing import Played
 from chip.engines.terms import Terms
+from chip.engines.versions import version_at
 from chip.engines.vllm.memory import room
 from chip.engines.vllm.rewrite import rewrite
 from chip.engines.vllm.schedule import decode, prefill
+from chip.engines.vllm.versions import VERSIONS
 from chip.timeline import HostCost, Launch, Timeline
 
-__all__ = ["room", "rewrite", "decode", "prefill"]
+__all__ = ["room", "rewrite", "decode", "prefill", "VERSIONS"]
 
 NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"
 LATENT_KV = True
 TERMS = ("gap_s", "attention_s", "step_s", "first_s", "request_s", "host_step_s", "host_kernel_s", "host_piece_s")
 CAVEAT = ""
-OVERLAPS_STEPS = True  # asynchronous scheduling
+OVERLAPS_STEPS = VERSIONS[0].overlaps_steps
 # Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum. Router: product, choice.
 KERNELS = {"attention": 2, "moe_experts": 6, "moe_router": 2}
 HOPPER, NEXT = 9.0, 10.0
@@ -38,12 +40,12 @@ CALIBRATION: tuple[CalibrationModel, ...] = (
 
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     """Norms, rotations and activations are what torch.compile makes of them. Attention over pages is FlashAttention-3
-    on Hopper and FlashAttention-2 elsewhere. Experts are Triton kernels."""
+    on Hopper (of old versions FlashAttention-2) and FlashAttention-2 elsewhere. Experts are Triton kernels."""
     compiled = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "relu", "rope")
     return {
         "linear": "torch",
         "embedding": "torch",
-        "attention": _attention(capability),
+        "attention": _attention(capability, options.get("version", "")),
         **dict.fromkeys(compiled, "compiled cold"),
         "kv_append": "paged",
         "moe_experts": "vllm",
@@ -52,9 +54,11 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def _attention(capability: float) -> str:
+def _attention(capability: float, version: str) -> str:
     if HOPPER <= capability < NEXT:
-        return "fa3"
+        found = version_at(NAME, VERSIONS, version)
+        assert found
+        return found.hopper_attention
     return "flashinfer|fa2|flash" if capability >= NEXT else "fa2|flash"
 
 

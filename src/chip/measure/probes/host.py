@@ -23,6 +23,7 @@ def cases(bench: Bench) -> list[ProbeCase]:
         "dispatch": _dispatch,
         "dispatch_linear": _dispatch_linear,
         "launch": _launch,
+        "launch_latency": _launch_latency,
         "graph_replay": _graph_replay,
         "sync": _sync,
         "alloc": _alloc,
@@ -55,6 +56,15 @@ def _launch(bench: Bench) -> tuple[str, Take]:
     _require_gpu(bench, "a CPU launches no kernels")
     return f"one bare kernel through torch's thinnest binding, {INNER} into an empty queue", enqueue(
         bench.device, lambda: torch.cuda._sleep(1), INNER
+    )
+
+
+def _launch_latency(bench: Bench) -> tuple[str, Take]:
+    """As `chip.run.launch_latency` measures it beside runs: what the terms of engines are scaled by."""
+    _require_gpu(bench, "a CPU launches no kernels")
+    x = torch.ones(64, device=bench.device.torch_device)
+    return f"x * 1.0 of 64 values, {INNER} into an empty queue, host clock", enqueue(
+        bench.device, lambda: x * 1.0, INNER
     )
 
 

@@ -1,0 +1,36 @@
+"""What changed in an engine from version to version, as far as predictions know it: facts with their source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from chip.types import ChipError
+
+
+class EngineVersion(NamedTuple):
+    """From version `since` on."""
+
+    since: str
+    overlaps_steps: bool  # whether the host prepares a step while the device runs the one before
+    hopper_attention: str  # the attention kernels that it runs on a Hopper GPU
+    source: str
+
+
+def number(version: str) -> tuple[int, ...]:
+    """`0.6.1.post2` as (0, 6, 1)."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    if found is None:
+        raise ChipError(f"--engine-version {version[:40]!r}: must be a version such as 0.6.1")
+    return tuple(int(n) for n in found[0].split("."))
+
+
+def version_at(engine: str, versions: Sequence[EngineVersion], asked: str) -> EngineVersion | None:
+    """The facts of a version of an engine, those of the newest where none is asked for."""
+    if not asked:
+        return versions[0] if versions else None
+    if not versions:
+        raise ChipError(f"--engine-version {asked[:40]}: no facts by version are known of {engine}; leave it out")
+    wanted = number(asked)
+    return next((v for v in versions if wanted >= number(v.since)), versions[-1])
