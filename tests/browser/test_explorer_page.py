@@ -7,6 +7,8 @@ import pytest
 from playwright.sync_api import expect
 from test_explorer import DEEP, QUICK, commands, settled, values
 
+from chip import cli
+
 pytest_plugins = ["browsing"]
 WIDTHS = [1440, 1024, 390]
 
@@ -228,3 +230,25 @@ def test_on_a_phone_the_question_is_a_sheet(visit, explorer):
     page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--batch 7 ')")
     page.locator("#batch").wait_for(state="hidden")
     assert page.evaluate("document.activeElement.id") == "sheet"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_traffic_is_simulated_for_those_who_look(visit, explorer, capsys, width):
+    page = visit(explorer + QUICK, viewport={"width": width, "height": 900})
+    settled(page)
+    page.locator("#traffic-view").scroll_into_view_if_needed()
+    page.wait_for_selector("#traffic[aria-busy=false] svg.plot")
+    plots = page.locator("#traffic-view svg.plot")
+    expect(plots).to_have_count(5)
+    assert "limit 2 s" in plots.nth(0).text_content(), "the limit is a line"
+    words = page.locator("#traffic-view .traffic-command").text_content().split()
+    assert cli.main([*words[1:], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["simulations"]
+    plots.nth(0).focus()
+    plots.nth(0).press("ArrowRight")
+    tip = page.locator("#traffic-view .tip").first
+    expect(tip).to_contain_text(f"{found[0]['rate_per_s']:g} requests/s")
+    plots.nth(0).press("Enter")
+    expect(page.locator("#traffic-held")).to_have_text(f"At {found[0]['rate_per_s']:g} requests/s")
+    assert f"rate={found[0]['rate_per_s']:g}" in page.url
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

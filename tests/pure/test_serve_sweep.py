@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 
+from chip import cli
 from chip.serve import server
 
 
@@ -112,3 +113,46 @@ def test_the_timeline_of_a_step_is_the_step(ask, engine):
     assert len(traced) == len(found["events"])
     status, found = ask("/api/timeline", {**asked, "phase": "decode", "output": 1})
     assert (status, found["error"]) == (422, "one token is asked for: there is no decode step")
+
+
+def test_traffic_is_what_chip_simulate_answers(ask, capsys):
+    asked = {"model": "llama-3.2-1b", "gpu": "h200", "prompt": 256, "output": 32, "requests": 60}
+    status, found = ask("/api/traffic", {**asked, "limits": {"ttft_ms": 300, "tpot_ms": 20}})
+    assert status == 200, found
+    rates = [s["rate_per_s"] for s in found["simulations"]]
+    assert len(rates) == 8
+    assert rates == sorted(rates)
+    assert rates[-1] > found["saturated_requests_per_s"], "the curve reaches past what can be served"
+    words = (
+        "simulate llama-3.2-1b --gpu h200 --workload poisson:prompt=256,output=32 --requests 60 --no-intervals --json"
+    )
+    assert cli.main([*words.split(), "--rate", f"{rates[0]:g},{rates[-1]:g}", "--slo", "ttft=300ms,tpot=20ms"]) == 0
+    first, last = json.loads(capsys.readouterr().out)["simulations"]
+    assert found["simulations"][0] == first
+    assert found["simulations"][-1] == last
+    kept = [s["rate_per_s"] for s in found["simulations"] if s["ttft_ms"]["p99"] <= 300 and s["tpot_ms"]["p99"] <= 20]
+    assert found["highest_rate_within_limits"] == found["timeline_rate"] == max(kept)
+    (held,) = found["timeline"]["replicas"]
+    assert max(held["running"]) > 0
+    status, one = ask("/api/traffic", {**asked, "rates": [rates[1]]})
+    assert (one["timeline_rate"], one["highest_rate_within_limits"]) == (rates[1], None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"workload": "/etc/passwd"}, "no workload '/etc/passwd'"),
+        ({"workload": "closed:users=4"}, "no request rate"),
+        ({"model": "../config.json"}, "no model"),
+        ({"config": {}}, "bundled models here"),
+        ({"rates": [-1]}, "requests a second above 0"),
+        ({"rates": [1.0] * 17}, "at most 16"),
+        ({"requests": 10**6}, "from 1 to 5000"),
+        ({"engine": "hf-eager"}, "hf-eager"),
+        ({"speed": 1}, "unknown key 'speed'"),
+    ],
+)
+def test_traffic_that_cannot_be_simulated(ask, wrong, why):
+    status, found = ask("/api/traffic", {"model": "llama-3.2-1b", **wrong})
+    assert status == 422
+    assert why in found["error"]

@@ -10,7 +10,7 @@ from typing import Any
 from chip import catalog, hardware, roofline
 from chip.dtypes import AUTO, PRECISIONS
 from chip.predict import operator, request
-from chip.serve import compare, ranking, sweep, timeline
+from chip.serve import compare, ranking, sweep, timeline, traffic
 from chip.serve.names import PASTED, decoder_of, gpu_of
 from chip.types import ChipError
 
@@ -63,6 +63,7 @@ def defaults() -> str:
             },
             "start": ranking.START,
             "most_points": sweep.MOST_POINTS,
+            "workloads": traffic.workloads(),
         }
     )
 
@@ -87,6 +88,7 @@ ASKED: dict[str, Answer] = {  # POST, a JSON object in the body
     "/api/sweep": lambda question: _encode(sweep.sweep(question)),
     "/api/rank": lambda question: _encode(ranking.rank(question)),
     "/api/timeline": lambda question: _encode(timeline.timeline(question)),
+    "/api/traffic": lambda question: _encode(traffic.traffic(question)),
 }
 LISTED = {f"/api/{what}": what for what in catalog.ROWS}  # GET
 ROOFS = "/api/gpus/"  # GET, a GPU's name after it

@@ -9,7 +9,7 @@ from chip import __version__, engines, hardware, ops
 from chip.dtypes import AUTO, KV_DTYPES, PRECISIONS
 from chip.models import library
 from chip.predict import operator, request
-from chip.serve import api, compare, ranking, timeline
+from chip.serve import api, compare, ranking, timeline, traffic
 
 Schema = dict[str, Any]
 NUMBER: Schema = {"type": "number"}
@@ -40,6 +40,7 @@ def document() -> dict[str, Any]:
             "/api/sweep": {"post": _asked("Predict a grid: any axis may be a list", "Grid", "Rows")},
             "/api/rank": {"post": _asked("Rank GPUs, splits and precisions for a workload", "Workload", "Rows")},
             "/api/timeline": {"post": _asked("The predicted timeline of one step", "OneStep", "Timeline")},
+            "/api/traffic": {"post": _asked("Live traffic over a range of request rates", "Traffic", "TrafficCurve")},
             **{path: {"get": _listed(f"chip list {what} --json")} for path, what in api.LISTED.items()},
             api.ROOFS + "{gpu}": {"get": _roofs()},
             api.DEFAULTS: {"get": _get("What a scenario may leave out, its limits, the dtypes", OBJECT)},
@@ -109,17 +110,39 @@ def _schemas() -> dict[str, Schema]:
         "Estimate": _estimate(),
         "Roofs": {"type": "object", "required": ["schema", "title", "source", "compute", "memory"]},
         **_grids(),
+        "Traffic": _traffic(),
+        "TrafficCurve": {
+            "type": "object",
+            "required": ["schema", "simulations", "timeline", "timeline_rate", "limits"],
+        },
     }
+
+
+def _traffic() -> Schema:
+    shared = {key: one for key, one in _scenario()["properties"].items() if key in traffic.ASKED}
+    rate = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e6}
+    own: dict[str, Schema] = {
+        "model": {**TEXT, "description": "a bundled model", "examples": library.names()[:3]},
+        "workload": {**TEXT, "examples": traffic.workloads()},
+        "requests": {"type": "integer", "minimum": 1, "maximum": traffic.MOST_REQUESTS, "default": traffic.REQUESTS},
+        "rates": {"type": "array", "items": rate, "maxItems": traffic.MOST_RATES, "default": []},
+        "limits": _times(),
+    }
+    return {"type": "object", "required": ["model"], "additionalProperties": False, "properties": {**shared, **own}}
+
+
+def _times() -> Schema:
+    times = {k: {"type": "number", "exclusiveMinimum": 0} for k in ranking.LIMITS}
+    return {"type": "object", "additionalProperties": False, "properties": times}
 
 
 def _grids() -> dict[str, Schema]:
     """Questions of many points; the axes are those of a scenario, each a value or a list of them."""
     one = _scenario()
     grid = {**one, "properties": {k: _or_list(k, v) for k, v in one["properties"].items()}}
-    times = {k: {"type": "number", "exclusiveMinimum": 0} for k in ranking.LIMITS}
-    own = {
+    own: dict[str, Schema] = {
         "batch": {"anyOf": [grid["properties"]["batch"], {"const": ranking.LARGEST}]},
-        "limits": {"type": "object", "additionalProperties": False, "properties": times},
+        "limits": _times(),
         "by": {"enum": list(ranking.BY), "default": "throughput"},
         "prune": {"type": "boolean", "default": False, "description": "leave out larger splits that give less per GPU"},
         "prices": {"type": "object", "additionalProperties": NUMBER, "description": "of one GPU for an hour, by GPU"},

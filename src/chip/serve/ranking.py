@@ -36,7 +36,7 @@ def rank(question: Any) -> dict[str, Any]:
     """`{"model": "llama-3.1-8b", "gpu": ["h100", "h200"], "tp": [1, 2], "limits": {"tpot_ms": 20}}`; `batch` may be
     "largest"."""
     decoder, axes = sweep.understood(question, (*sweep.AXES, *OWN))
-    limits, prices = _limits(question.get("limits", {})), _prices(question.get("prices", {}))
+    limits, prices = limits_of(question.get("limits", {})), _prices(question.get("prices", {}))
     by = question.get("by", "throughput")
     if by not in BY:
         raise ChipError(f"by must be one of {', '.join(BY)}, got {str(by)[:40]!r}")
@@ -137,7 +137,7 @@ def _order(by: str) -> Callable[[Row], tuple[Any, ...]]:
     return key
 
 
-def _limits(given: Any) -> dict[str, float]:
+def limits_of(given: Any) -> dict[str, float]:
     return _numbers(given, "limits", "a time in milliseconds", LIMITS)
 
 

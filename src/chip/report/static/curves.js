@@ -95,7 +95,7 @@ const Curves = (() => {
       return [{ points: ends, color: one.color, dash: "5 4", width: 1.4, ...said }];
     });
     const limit = limits()[latency[0]];
-    const slo = limit ? [{ points: [[1, limit], [1024, limit]], color: "var(--ink)", dash: "2 3", width: 1.2, label: `limit ${limit} ms` }] : [];
+    const slo = limit ? [{ points: [[1, limit], [1024, limit]], color: "var(--ink)", dash: "2 3", width: 1.2, label: `limit ${limit} ms`, labelAt: "start" }] : [];
     byId("curves").replaceChildren(
       legend([...series.map(({ name: n, color, shape }) => ({ name: n, color, shape })), { name: "does not fit", color: "var(--muted)", hollow: true }]),
       h(

@@ -22,6 +22,7 @@
       ranked = true;
       Curves.run();
       TimelineView.run();
+      Traffic.asked();
     }, LATER_MS);
   }
   /** When something was first on the screen, in milliseconds from the start: what benchmarks/explorer.py reads. */
@@ -121,6 +122,7 @@
       Controls.build();
       Rank.build();
       TimelineView.build();
+      Traffic.build();
     };
     build();
     Rank.run(); // before the rest: it answers first

@@ -22,6 +22,8 @@ const Question = (() => {
     prices: "", // h200:3.5,h100:2.2 for an hour of one GPU
     precisions: "auto,fp8", // to rank
     at: "largest", // rank at the largest batch within the limits, or at the batch that is "given"
+    traffic: "poisson", // arrivals: with the lengths above, or a bundled trace
+    rate: "", // whose queue, batch and KV use are shown; empty for the highest within the limits
     name: "my-model", // of a pasted config
     config: "",
   };
@@ -124,7 +126,7 @@ const Question = (() => {
     );
 
   // -- the same elsewhere
-  const quoted = (word) => (/^[\w.:@/+-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);
+  const quoted = (word) => (/^[\w.:@/+,=-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);
   const file = () => (state.model === PASTE ? `${state.name}.json` : state.model);
   function command(c) {
     const values = { gpu: c.gpu, engine: state.engine, ...sizes(), dtype: c.dtype, tp: c.tp };

@@ -1,0 +1,128 @@
+"""Live traffic over a range of request rates, as `chip simulate` answers it, and what the engine holds at one of them.
+
+Without rates the engine is first given all requests at once: what it then serves is its limit, and the rates are shares
+of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from chip.predict import request
+from chip.serve.names import decoder_of, gpu_of
+from chip.serve.ranking import limits_of
+from chip.simulate import synthetic, workload
+from chip.simulate.answer import Simulation
+from chip.simulate.setup import DEFAULTS
+from chip.simulate.simulation import simulate
+from chip.types import ChipError, Scenario
+
+SCHEMA = "chip.traffic_curve/1"
+SHARES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)  # of what is served when all requests come at once
+REQUESTS = 400
+MOST_REQUESTS, MOST_RATES = 5000, 16
+GIVEN = "poisson"  # with the prompt and output of the question
+ASKED: dict[str, Any] = {
+    "gpu": DEFAULTS["gpu"], "engine": DEFAULTS["engine"], "dtype": request.DEFAULTS["dtype"], "tp": DEFAULTS["tp"],
+    "prompt": request.DEFAULTS["prompt"], "output": request.DEFAULTS["output"], "workload": GIVEN,
+    "requests": REQUESTS, "rates": [], "limits": {},
+}  # fmt: skip
+
+
+def workloads() -> list[str]:
+    return [GIVEN, *workload.names()]
+
+
+def traffic(question: Any) -> dict[str, Any]:
+    """`{"model": "llama-3.1-8b", "gpu": "h200", "workload": "azure-conversation", "limits": {"ttft_ms": 500}}`."""
+    asked = _understood(question)
+    limits = limits_of(asked["limits"])
+    about = {key: asked[key] for key in ("model", "gpu", "engine", "dtype", "tp", "requests")}
+    about["workload"] = _workload(asked)
+    about["goals"] = ",".join(f"{name.removesuffix('_ms')}={value}ms" for name, value in limits.items())
+    return _curve(json.dumps([about, _rates(asked["rates"]), limits, asked["prompt"], asked["output"]]))
+
+
+@lru_cache(maxsize=64)
+def _curve(question: str) -> dict[str, Any]:
+    """Of what was understood, as JSON: the same question again costs nothing."""
+    about, rates, limits, prompt, output = json.loads(question)
+    saturated = None
+    if not rates:
+        saturated = _simulated(about, 0.0).requests_per_s
+        rates = list(dict.fromkeys(float(f"{share * saturated:.2g}") for share in SHARES))
+    found = {rate: _simulated(about, rate).json() for rate in rates}
+    kept = [rate for rate, one in found.items() if limits and _keeps(one, limits)]
+    chosen = max(kept, default=rates[0])
+    return {
+        "schema": SCHEMA,
+        **about,
+        "prompt": prompt,
+        "output": output,
+        "limits": limits,
+        "saturated_requests_per_s": saturated and float(f"{saturated:.7g}"),
+        "highest_rate_within_limits": max(kept, default=None),
+        "simulations": list(found.values()),
+        "timeline_rate": chosen,
+        "timeline": _simulated(about, chosen, timeline=True).timeline_json(),
+    }
+
+
+def _simulated(about: Mapping[str, Any], rate: float, timeline: bool = False) -> Simulation:
+    return simulate(**about, rate=rate, draws=0, timeline=timeline)
+
+
+def _keeps(one: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
+    """Whether the 99th percentile of every limited time does; a request that was turned away keeps nothing."""
+    kept = all(one[name] is None or one[name]["p99"] <= most for name, most in limits.items())
+    return bool(kept and not one["rejected"])
+
+
+def _understood(question: Any) -> dict[str, Any]:
+    if not isinstance(question, Mapping):
+        raise ChipError(f"traffic is asked for as a JSON object, got {type(question).__name__}")
+    if "config" in question:
+        raise ChipError("traffic is simulated for bundled models here; `chip simulate FILE` takes a config.json")
+    for key in question:
+        if key != "model" and key not in ASKED:
+            raise ChipError(f"unknown key {str(key)[:80]!r}; known: model, {', '.join(ASKED)}")
+    asked = {**ASKED, **question}
+    known = {key: asked[key] for key in ("gpu", "engine", "dtype", "tp", "prompt", "output")}
+    values = request.values_of({"model": asked.get("model", ""), **known})
+    scenario: Scenario = request.scenario_of(values)
+    decoder = decoder_of(values["model"])
+    asked |= {"model": decoder.name, "gpu": gpu_of(values["gpu"])}
+    asked["dtype"] = request.resolved(decoder, scenario, values["engine"]).dtype
+    count = asked["requests"]
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_REQUESTS:
+        raise ChipError(f"requests must be a whole number from 1 to {MOST_REQUESTS}")
+    return asked
+
+
+def _workload(asked: Mapping[str, Any]) -> str:
+    """A bundled trace, or synthetic traffic; never a file."""
+    name = asked["workload"]
+    if name == GIVEN:
+        return f"{GIVEN}:prompt={asked['prompt']},output={asked['output']}"
+    if name in workload.names():
+        return str(name)
+    if isinstance(name, str) and name.partition(":")[0] in synthetic.KINDS:
+        described = synthetic.parse(name)
+        if described.kind == "closed":
+            raise ChipError("users of a closed loop have no request rate; `chip simulate` answers for them")
+        return name
+    raise ChipError(
+        f"no workload {str(name)[:80]!r}; known: {', '.join(workloads())}, or poisson:prompt=512,output=128"
+    )
+
+
+def _rates(given: Any) -> list[float]:
+    if not isinstance(given, list) or len(given) > MOST_RATES:
+        raise ChipError(f"rates must be a list of at most {MOST_RATES} request rates")
+    for rate in given:
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e6:
+            raise ChipError(f"rates: {str(rate)[:40]!r} must be requests a second above 0")
+    return [float(rate) for rate in given]
