@@ -27,6 +27,12 @@ def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
     }
 
 
+@cache
+def _row(cls: type) -> Any:
+    """A NamedTuple's fields as the type of a tuple."""
+    return types.GenericAlias(tuple, tuple(typing.get_type_hints(cls).values()))
+
+
 def to_json(value: Any) -> Any:
     """Plain JSON values; fields at their default are kept, so that a file says all it means."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -56,8 +62,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _decode_dataclass(typing.cast(type, kind), value, where)
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):  # a NamedTuple: one row
-        row = types.GenericAlias(tuple, tuple(typing.get_type_hints(kind).values()))
-        return kind(*_decode(row, value, where))
+        return kind(*_decode(_row(kind), value, where))
     if origin is dict:
         if not isinstance(value, dict):
             raise _say(where, "an object", value)

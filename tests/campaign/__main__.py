@@ -5,7 +5,8 @@
     python tests/campaign --show results/cpu/campaign.json
 
 Run again with the same record, it goes on where it stopped, and the counts add up. It exits with 1 where anything
-failed; failing inputs, made as small as possible, are in the record.
+failed; failing inputs, made as small as possible, are in the record. --again tries those alone, and counts as mended
+what holds now.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
 
+import record as records  # noqa: E402
 import runner  # noqa: E402
+
+WITHOUT_END = 10**12
 
 
 def main() -> int:
@@ -32,6 +36,8 @@ def main() -> int:
     add("--jobs", type=int, default=os.cpu_count() or 1, help="processes at once [%(default)s]")
     add("--only", action="append", default=[], choices=runner.FUZZERS, help="one of them; may be repeated")
     add("--record", type=Path, default=Path("build/campaign.json"), help="[%(default)s]")
+    add("--cases", type=int, default=WITHOUT_END, help="end a fuzzer where so many were tried in all")
+    add("--again", action="store_true", help="try the record's failures again, nothing else")
     add("--show", type=Path, help="print a record's table and failures, run nothing")
     add("--json", action="store_true", help="print the record as JSON")
     for hidden in ("--worker", "--state"):
@@ -40,15 +46,19 @@ def main() -> int:
     add("--seconds", type=float, default=0.0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        runner.work(args.worker, args.seed, args.start, args.seconds, Path(args.state))
+        runner.work(args.worker, args.seed, args.start, args.seconds, args.cases, Path(args.state))
         return 0
     if args.show:
         held = json.loads(args.show.read_text(encoding="utf-8"))
     else:
         args.record.parent.mkdir(parents=True, exist_ok=True)
-        names = args.only or list(runner.FUZZERS)
-        held = runner.campaign(names, args.minutes * 60, args.seed, max(1, args.jobs), args.record.resolve())
-    print(json.dumps(held, indent=1) if args.json else runner.table(held))
+        names, path = args.only or list(runner.FUZZERS), args.record.resolve()
+        jobs = max(1, args.jobs)
+        if args.again:
+            held = runner.again(path, args.seed)
+        else:
+            held = runner.campaign(names, args.minutes * 60, args.seed, jobs, path, args.cases)
+    print(json.dumps(held, indent=1) if args.json else records.table(held))
     failed = sum(f["failed"] for f in held["fuzzers"].values())
     for name, f in held["fuzzers"].items():
         for one in f["failures"][:5]:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import command_lines
-from damage import damaged_bytes, damaged_value
+from damage import damage, damaged_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "artifacts"
@@ -68,7 +68,7 @@ def case(draw: Random) -> dict[str, Any]:
     if draw.random() < 0.6 and kind != "measurements":
         value = json.loads(data)
         for _ in range(draw.choice((1, 1, 2, 3))):
-            value = damaged_value(value, draw)
+            value = damage(value, draw)
         data = json.dumps(value).encode()
     else:
         for _ in range(draw.choice((1, 1, 2))):

@@ -17,7 +17,11 @@ BYTES = (
 
 def damaged_value(value: Any, draw: Random) -> Any:
     """A deep copy with one thing changed: a value, a key, or something left out."""
-    out = copy.deepcopy(value)
+    return damage(copy.deepcopy(value), draw)
+
+
+def damage(out: Any, draw: Random) -> Any:
+    """The same to the value itself."""
     places = list(_places(out))
     if not places:
         return draw.choice(VALUES)

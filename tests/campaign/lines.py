@@ -15,11 +15,12 @@ from chip.predict import operator, request
 
 NAME = "lines"
 LIMIT_S = 0.5
+GROUP = 40
 
 
-def case(draw: Random) -> dict[str, str]:
+def case(draw: Random, group: Random) -> dict[str, str]:
     command = draw.choice(("predict", "estimate"))
-    question: Any = scenarios.scenario(draw) if command == "predict" else scenarios.operator(draw)
+    question: Any = scenarios.scenario(draw, group) if command == "predict" else scenarios.operator(draw)
     how = draw.randrange(4)
     if how == 1:
         question = damaged_value(question, draw)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import platform
 import resource
 import signal
 import subprocess
@@ -16,12 +15,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import record as records
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 FUZZERS = ("lines", "command_lines", "configs", "artifacts", "traces", "http_requests", "kills", "physics", "edges")
-SCHEMA = "chip.campaign/1"
 HARD_S = 60  # a case that takes longer is stopped
-KEPT = 50  # failures of a fuzzer that are kept with their input
 SHRINKS = 200
 SAVE_S = 2.0
 
@@ -30,32 +29,50 @@ class Stopped(Exception):
     """A case was stopped because it took too long."""
 
 
-def work(name: str, seed: int, start: int, seconds: float, state: Path) -> None:
-    """Cases from number `start` on, until the time is up; the state is written every few seconds."""
-    fuzzer = importlib.import_module(name)
-    hard_s = max(HARD_S, getattr(fuzzer, "LIMIT_S", 0) * 2)
-    signal.signal(signal.SIGALRM, _stop)
-    found: dict[str, Any] = {"tried": 0, "failed": 0, "worst_s": 0.0, "worst_mib": 0.0, "seconds": 0.0, "failures": []}
-    began = saved = time.monotonic()
-    while (now := time.monotonic()) - began < seconds:
-        number = start + found["tried"]
-        case = fuzzer.case(Random(f"{name}:{seed}:{number}"))
+def case_of(fuzzer: Any, name: str, seed: int, number: int) -> Any:
+    """The case of a number. A fuzzer with a GROUP draws what is slow to prepare once for so many cases in a row."""
+    draw = Random(f"{name}:{seed}:{number}")
+    group = getattr(fuzzer, "GROUP", 0)
+    if getattr(fuzzer, "IN_ORDER", False):
+        return fuzzer.case(draw, number)
+    return fuzzer.case(draw, Random(f"{name}:{seed}:group {number // group}")) if group else fuzzer.case(draw)
+
+
+def judged(fuzzer: Any, case: Any, first: bool = False) -> tuple[str, float]:
+    """(why a case failed or "", seconds it took); the first one of a process reads models and modules, so it is
+    timed when it is asked again."""
+    hard_s = max(HARD_S, fuzzer.LIMIT_S * 2)
+    why, took = attempt(fuzzer.check, case, hard_s)
+    if first and not why:
         why, took = attempt(fuzzer.check, case, hard_s)
-        if not found["tried"]:
-            why, took = attempt(fuzzer.check, case, hard_s)  # the first one read tables and models
-        if not why and took > fuzzer.LIMIT_S:
-            why = f"took {took:.2f} s, the limit is {fuzzer.LIMIT_S:g} s"
+    if not why and took > fuzzer.LIMIT_S:
+        why = f"took {took:.2f} s, the limit is {fuzzer.LIMIT_S:g} s"
+    return why, took
+
+
+def work(name: str, seed: int, start: int, seconds: float, most: int, state: Path) -> None:
+    """Cases from number `start` to `most`, until the time is up; the state is written every few seconds."""
+    fuzzer, parent = importlib.import_module(name), os.getppid()
+    signal.signal(signal.SIGALRM, _stop)
+    found: dict[str, Any] = records.empty()
+    began = saved = time.monotonic()
+    last = getattr(fuzzer, "count", lambda: most)()
+    while (now := time.monotonic()) - began < seconds and start + found["tried"] < min(most, last):
+        number = start + found["tried"]
+        case = case_of(fuzzer, name, seed, number)
+        why, took = judged(fuzzer, case, first=not found["tried"])
         found["tried"] += 1
         found["worst_s"] = max(found["worst_s"], round(took, 4))
         if why:
             found["failed"] += 1
-            if len(found["failures"]) < KEPT:
-                case, why = shrink(fuzzer, case, why, hard_s)
-                found["failures"].append({"number": number, "why": why[:500], "case": case})
+            case, why = shrink(fuzzer, case, why)
+            found["failures"].append({"number": number, "why": why[:500], "case": case})
         if now - saved > SAVE_S:
             saved = now
-            _save(state, found, began)
-    _save(state, found, began)
+            _save(state, found, began, fuzzer)
+            if os.getppid() != parent:
+                break  # nobody waits for it any more
+    _save(state, found, began, fuzzer)
 
 
 def attempt(check: Callable[[Any], str], case: Any, hard_s: float) -> tuple[str, float]:
@@ -78,7 +95,7 @@ def _stop(*_: object) -> None:
     raise Stopped
 
 
-def shrink(fuzzer: Any, case: Any, why: str, hard_s: float) -> tuple[Any, str]:
+def shrink(fuzzer: Any, case: Any, why: str, hard_s: float = HARD_S) -> tuple[Any, str]:
     """A smaller input that fails as well, where the fuzzer knows how to make one."""
     smaller = getattr(fuzzer, "smaller", None)
     for _ in range(SHRINKS if smaller else 0):
@@ -92,84 +109,64 @@ def shrink(fuzzer: Any, case: Any, why: str, hard_s: float) -> tuple[Any, str]:
     return case, why
 
 
-def _save(state: Path, found: dict[str, Any], began: float) -> None:
+def _save(state: Path, found: dict[str, Any], began: float, fuzzer: Any) -> None:
     usage = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     found["worst_mib"] = round(max(usage) / 1024, 1)
     found["seconds"] = round(time.monotonic() - began, 1)
+    found["of_which"] = dict(getattr(fuzzer, "COUNTED", {}))
     beside = state.with_suffix(".new")
     beside.write_text(json.dumps(found))
     os.replace(beside, state)
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------
-def campaign(names: list[str], seconds: float, seed: int, jobs: int, record: Path) -> dict[str, Any]:
+def campaign(names: list[str], seconds: float, seed: int, jobs: int, record: Path, most: int) -> dict[str, Any]:
     """Every fuzzer gets the same share of the time. A record of the same seed is gone on with and added to."""
-    held = read(record, seed)
+    held = records.read(record, seed)
     share = seconds * jobs / len(names)
     waiting, running = list(names), {}
     folder = record.parent / f".{record.name}.states"
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("*.json"):  # of a campaign that was killed
+        records.add(held, left.stem, left, 0)
+        left.unlink()
     while waiting or running:
         while waiting and len(running) < jobs:
             name = waiting.pop(0)
             state = folder / f"{name}.json"
-            state.unlink(missing_ok=True)
             start = held["fuzzers"].get(name, {}).get("tried", 0)
             words = ["--worker", name, "--seed", str(seed), "--start", str(start), "--seconds", str(share)]
-            command = [sys.executable, "-W", "ignore", str(HERE), *words, "--state", str(state)]
+            command = [sys.executable, "-W", "ignore", str(HERE), *words, "--cases", str(most), "--state", str(state)]
             running[name] = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}), state
         time.sleep(0.2)
         for name, (process, state) in [*running.items()]:
             if process.poll() is not None:
                 del running[name]
-                add(held, name, state, process.returncode)
-                _write(record, held)
+                records.add(held, name, state, process.returncode)
+                state.unlink(missing_ok=True)
+                records.write(record, held)
     for left in folder.glob("*"):
         left.unlink()
     folder.rmdir()
     return held
 
 
-def read(record: Path, seed: int) -> dict[str, Any]:
-    fresh = {"schema": SCHEMA, "seed": seed, "environment": {}, "fuzzers": {}}
-    held = json.loads(record.read_text(encoding="utf-8")) if record.exists() else fresh
-    if held["seed"] != seed:
-        raise SystemExit(f"{record}: is of seed {held['seed']}; give --seed {held['seed']}, or another --record")
-    return dict(held)
-
-
-def add(held: dict[str, Any], name: str, state: Path, code: int) -> None:
-    """What a worker did, on top of what was done before."""
-    empty = {"tried": 0, "failed": 0, "worst_s": 0.0, "worst_mib": 0.0, "seconds": 0.0, "failures": []}
-    now = json.loads(state.read_text()) if state.exists() else dict(empty)
-    if code != 0:  # the fuzzer itself ended: what it tried is counted, and that it ended
-        now["failed"] += 1
-        now["failures"].append({"number": None, "why": f"the fuzzer ended with {code}", "case": None})
-    before = {**empty, **held["fuzzers"].get(name, {})}
-    held["fuzzers"][name] = {
-        **{key: before[key] + now[key] for key in ("tried", "failed")},
-        "seconds": round(before["seconds"] + now["seconds"], 1),
-        **{key: max(before[key], now[key]) for key in ("worst_s", "worst_mib")},
-        "failures": (before["failures"] + now["failures"])[:KEPT],
-    }
-
-
-def _write(record: Path, held: dict[str, Any]) -> None:
-    from chip import __version__
-
-    held["environment"] = {"chip": __version__, "python": platform.python_version(), "system": platform.system()}
-    beside = record.with_name(f".{record.name}.new")
-    beside.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
-    os.replace(beside, record)
-
-
-def table(held: dict[str, Any]) -> str:
-    rows = [("fuzzer", "tried", "failed", "worst time", "worst memory", "time spent")]
+def again(record: Path, seed: int) -> dict[str, Any]:
+    """Try every failing case of a record again, with the code of today: what holds now is counted as mended."""
+    held = records.read(record, seed)
+    signal.signal(signal.SIGALRM, _stop)
     for name, f in held["fuzzers"].items():
-        memory, spent = f"{f['worst_mib']:.0f} MiB", f"{f['seconds']:.0f} s"
-        rows.append((name, f"{f['tried']:,}", f"{f['failed']:,}", f"{f['worst_s']:.3g} s", memory, spent))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths)))
-        for row in rows
-    )
+        fuzzer = importlib.import_module(name)
+        left = []
+        for one in f["failures"]:
+            cases = [] if one["case"] is None else [one["case"]]
+            if one["number"] is not None:
+                cases.append(case_of(fuzzer, name, seed, one["number"]))
+            if why := next(filter(None, (judged(fuzzer, each)[0] for each in cases)), ""):
+                left.append({**one, "why": why[:500]})
+            else:
+                f["mended"].append({**one, "commit": records.commit()})
+        f["failed"] -= len(f["failures"]) - len(left)
+        f["failures"] = left
+    records.write(record, held)
+    return held

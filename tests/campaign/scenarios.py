@@ -13,13 +13,15 @@ from chip.models import library
 LIMITS = {"batch": 4096, "prompt": 131_072, "output": 4096}  # of what is asked in earnest
 
 
-def scenario(draw: Random) -> dict[str, Any]:
+def scenario(draw: Random, group: Random | None = None) -> dict[str, Any]:
+    """`group` draws model, GPU, engine, precision and split: a sweep asks many sizes of one of those."""
+    group = group or draw
     return {
-        "model": draw.choice(library.names()),
-        "gpu": gpu(draw),
-        "engine": draw.choice(engines.names()),
-        "dtype": draw.choice(sorted(PRECISIONS)),
-        "tp": draw.choice((1, 1, 1, 2, 4, 8)),
+        "model": group.choice(library.names()),
+        "gpu": gpu(group),
+        "engine": group.choice(engines.names()),
+        "dtype": group.choice(sorted(PRECISIONS)),
+        "tp": group.choice((1, 1, 1, 2, 4, 8)),
         **{axis: size(draw, most) for axis, most in LIMITS.items()},
     }
 

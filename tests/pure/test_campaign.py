@@ -18,6 +18,7 @@ import edges  # noqa: E402
 import http_requests  # noqa: E402
 import lines  # noqa: E402
 import physics  # noqa: E402
+import record as records  # noqa: E402
 import runner  # noqa: E402
 import traces  # noqa: E402
 
@@ -26,14 +27,15 @@ import traces  # noqa: E402
 def test_some_cases_of_each_fuzzer_hold(fuzzer, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for number in range(40):
-        case = fuzzer.case(Random(f"test:{fuzzer.NAME}:{number}"))
+        case = runner.case_of(fuzzer, f"test:{fuzzer.NAME}", 1, number)
         assert fuzzer.check(case) == "", case
 
 
 def test_the_same_seed_gives_the_same_cases():
-    for name in ("lines", "physics", "edges", "artifacts"):
-        fuzzer = {"lines": lines, "physics": physics, "edges": edges, "artifacts": artifacts}[name]
-        assert [fuzzer.case(Random(f"x:{i}")) for i in range(5)] == [fuzzer.case(Random(f"x:{i}")) for i in range(5)]
+    for fuzzer in (lines, physics, edges, artifacts):
+        assert [runner.case_of(fuzzer, "x", 1, i) for i in range(5)] == [
+            runner.case_of(fuzzer, "x", 1, i) for i in range(5)
+        ]
 
 
 def test_a_failing_input_is_made_smaller():
@@ -74,8 +76,10 @@ def test_records_add_up_and_go_on(tmp_path):
     done = campaign(record, *words)
     second = json.loads(record.read_text())["fuzzers"]
     assert done.stdout.splitlines()[0].split() == [
-        "fuzzer", "tried", "failed", "worst", "time", "worst", "memory", "time", "spent",
+        "fuzzer", "tried", "failed", "mended", "worst", "time", "worst", "memory", "time", "spent",
     ]  # fmt: skip
+    commits = json.loads(record.read_text())["commits"]
+    assert sum(of["lines"] for of in commits.values()) == second["lines"]["tried"]
     for name in ("lines", "physics"):
         assert second[name]["tried"] > first[name]["tried"] > 0
         assert second[name]["failed"] >= first[name]["failed"]
@@ -85,6 +89,23 @@ def test_records_add_up_and_go_on(tmp_path):
     assert other.returncode == 1
     assert "is of seed 1" in other.stderr
     assert list(tmp_path.iterdir()) == [record]
+
+
+def test_what_was_mended_is_tried_again_and_counted(tmp_path):
+    record = tmp_path / "c.json"
+    holds, fails = {"command": "predict", "line": "{}"}, {"command": "nothing", "line": None}
+    found = {**records.empty(), "tried": 9, "failed": 2}
+    found["failures"] = [{"number": None, "why": "once", "case": case} for case in (holds, fails)]
+    state = tmp_path / "lines.json"
+    state.write_text(json.dumps(found))
+    held = records.read(record, 1)
+    records.add(held, "lines", state, 0)
+    records.write(record, held)
+    after = runner.again(record, 1)["fuzzers"]["lines"]
+    assert (after["tried"], after["failed"], len(after["mended"])) == (9, 1, 1)
+    assert after["failures"][0]["case"] == fails
+    assert after["mended"][0]["commit"] == records.commit()
+    assert json.loads(record.read_text())["fuzzers"]["lines"] == after
 
 
 # -- the checkers see what they look for ------------------------------------------------------------------------------
