@@ -1,16 +1,20 @@
 """A walk along an axis of a prediction or an operator: no fall beyond the slack at any edge between two neighbours.
 
-Points an eighth of an octave apart are asked; where time falls between two of them, bisection finds the edge.
+Every second number walks along another combination of a bundled GPU, model, engine and precision, until all were; the
+others along operators. Points a quarter of an octave apart are asked, and both sides of every power of two, where
+tables, graphs and chunks end; where time falls between two of them, bisection finds the edge.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
 import scenarios
+from physics import MEASURED
 
 from chip import ops
 from chip.predict import operator, request
@@ -18,21 +22,26 @@ from chip.types import ChipError
 
 NAME = "edges"
 LIMIT_S = 20.0  # a walk is some hundred predictions
+IN_ORDER = True
+COUNTED: Counter[str] = Counter()
 SLACK = 0.005
+OTHER_KERNEL = 0.05  # along axes that a model fixes: another width may be another kernel, vectors of other lengths
 WALKS = {"batch": 1024, "prompt": 65_536, "output": 2048}
-FIXED = ("head_dim", "v_head_dim", "top_k", "groups", "kernel", "stride")  # other shapes, other kernels
+METRICS = {"batch": ("ttft_ms", "tpot_ms"), "prompt": ("ttft_ms", "tpot_ms"), "output": ("e2e_ms",)}
+FIXED = ("head_dim", "v_head_dim", "top_k", "groups", "kernel", "stride", "ranks")  # other shapes, other kernels
+OPERATOR_END = 65_536
 
 
-def case(draw: Random) -> dict[str, Any]:
-    if draw.random() < 0.5:
+def count() -> int:
+    return 2 * len(scenarios.combinations())
+
+
+def case(draw: Random, number: int) -> dict[str, Any]:
+    if number % 2 == 0:
         axis = draw.choice(sorted(WALKS))
-        question = {**scenarios.scenario(draw), "tp": 1, "batch": draw.choice((1, 8, 32)), "prompt": 512, "output": 32}
-        metric = (
-            "e2e_ms" if axis == "output" else draw.choice(("ttft_ms", "tpot_ms") if axis == "batch" else ("ttft_ms",))
-        )
-        if axis == "prompt" and draw.random() < 0.5:
-            metric = "tpot_ms"  # a longer context
-        return {"what": "predict", "axis": axis, "question": question, "metric": metric}
+        sizes = {"batch": draw.choice((1, 8, 32)), "prompt": 512, "output": 32}
+        question = {**scenarios.combination(number // 2), **sizes}
+        return {"what": "predict", "axis": axis, "question": question, "metric": draw.choice(METRICS[axis])}
     question = scenarios.operator(draw)
     axes = [
         f.name
@@ -42,37 +51,58 @@ def case(draw: Random) -> dict[str, Any]:
     return {"what": "estimate", "axis": draw.choice(axes) if axes else "", "question": question}
 
 
+def time_of(question: dict[str, Any], metric: str) -> float | None:
+    """None where there is none, or where the answer says that measurements show why it falls."""
+    try:
+        found = request.answer(question) if metric else operator.answer(question)
+    except ChipError:
+        return None
+    if any(MEASURED in n for n in found.get("notes", ())):
+        return None
+    return found[metric or "us"]
+
+
 def check(case: dict[str, Any]) -> str:
-    axis, question = case["axis"], case["question"]
+    axis, question, predicts = case["axis"], case["question"], case["what"] == "predict"
     if not axis:
         return ""
-    most = WALKS.get(axis, 65_536) if case["what"] == "predict" else 65_536
+    COUNTED["along predictions" if predicts else "along operators"] += 1
 
-    def time_of(value: int) -> float | None:
-        asked = {**question, axis: value}
-        try:
-            if case["what"] == "estimate":
-                return float(operator.answer(asked)["us"])
-            found = request.answer(asked)
-        except ChipError:
-            return None
-        return None if any("measured point" in n for n in found["notes"]) else float(found[case["metric"]])
+    def at(value: int) -> float | None:
+        COUNTED["points asked"] += 1
+        return time_of({**question, axis: value}, case.get("metric", ""))
 
-    return walk(time_of, most, axis)
+    if predicts:
+        return walk(at, steps(WALKS[axis]), axis)
+    if axis in ops.get(question["op"]).GROWS:
+        return walk(at, steps(OPERATOR_END), axis)
+    return walk(at, widths(question["op"], axis), axis, OTHER_KERNEL)
 
 
-def walk(time_of: Callable[[int], float | None], most: int, axis: str) -> str:
+def widths(op: str, axis: str) -> list[int]:
+    """Of an axis that a model fixes: multiples of 8, as models have them, up to where torch takes another kernel; no
+    power of two experts, which are chosen by another."""
+    edge = min(getattr(ops.get(op), "EDGES", None) or (OPERATOR_END,)) if axis == "cols" else OPERATOR_END
+    found = sorted({-(-value // 8) * 8 for value in steps(edge) if value >= 8})
+    return [value for value in found if axis != "experts" or value & (value - 1)]
+
+
+def steps(most: int) -> list[int]:
+    octaves = range(most.bit_length())
+    found = {round(2 ** (i + quarter / 4)) for i in octaves for quarter in range(4)} | {(1 << i) + 1 for i in octaves}
+    return sorted(value for value in found if value <= most)
+
+
+def walk(time_of: Callable[[int], float | None], values: list[int], axis: str, slack: float = SLACK) -> str:
     before: tuple[int, float] | None = None
-    value = 1
-    while value <= most:
+    for value in values:
         took = time_of(value)
         if took is None:
             before = None
         else:
-            if before and took < before[1] * (1 - SLACK):
+            if before and took < before[1] * (1 - slack):
                 return _edge(time_of, before, (value, took), axis)
             before = (value, took)
-        value = max(value + 1, round(value * 2**0.125))
     return ""
 
 

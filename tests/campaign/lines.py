@@ -35,7 +35,12 @@ def check(case: dict[str, str]) -> str:
     except Exception as e:
         said = cli.told(e)
         return said if "fault" in said else ""
-    return judge(found)
+    return "" if _alone(question) and json.loads(found)["us"] == 0 else judge(found)
+
+
+def _alone(question: Any) -> bool:
+    """One GPU exchanges nothing, in no time."""
+    return isinstance(question, dict) and question.get("op") == "all_reduce" and question.get("ranks") == 1
 
 
 def _not_finite(word: str) -> None:

@@ -1,54 +1,68 @@
 """Predictions obey physics: more work never takes less time, two GPUs are at most twice as fast, no peak is passed.
 
-It asks `chip.predict.request.answer` alone, so that it holds for any predictor behind it.
+Every number is another combination of a bundled GPU, model, engine and precision, until all were tried. It asks
+`chip.predict.request.answer` alone, so that it holds for any predictor behind it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import Any
 
 import scenarios
 
 from chip import hardware
+from chip.dtypes import precision
 from chip.predict import request
 from chip.types import ChipError
 
 NAME = "physics"
-LIMIT_S = 2.0
+LIMIT_S = 5.0
+IN_ORDER = True
+COUNTED: Counter[str] = Counter()
 SLACK = 0.005  # by which more work may take less time
 TWICE = 2.05  # as fast are two GPUs at most
-EXCUSE = "measured point"  # in a note: the answer says that a measurement shows why
-RULES = ("batch", "prompt", "output", "tp", "peaks", "memory")
+MEASURED = "measured points"  # in a note: the answer says that measurements show why
+AXES = ("batch", "prompt", "output")
+CACHED = 4  # times the L2 cache: what moves more cannot come from it
 
 
-def case(draw: Random) -> dict[str, Any]:
-    question = scenarios.scenario(draw)
-    rule = draw.choice(RULES)
-    if rule == "tp":
-        question["tp"] = 1
-    return {"rule": rule, "question": question, "step": draw.choice(("one", "double"))}
+def count() -> int:
+    return len(scenarios.combinations())
+
+
+def case(draw: Random, number: int) -> dict[str, Any]:
+    sizes = {axis: scenarios.size(draw, most) for axis, most in scenarios.LIMITS.items()}
+    more = {axis: draw.choice(("one", "double")) for axis in draw.sample(AXES, 2)}
+    return {"question": {**scenarios.combination(number), **sizes, "tp": 1}, "more": more}
 
 
 def check(case: dict[str, Any]) -> str:
-    question, rule = case["question"], case["rule"]
+    question = case["question"]
     try:
         found = request.answer(question)
-        if rule == "peaks":
-            return peaks(found)
-        if rule == "memory":
-            return memory(found)
-        if rule == "tp":
-            return two_gpus(found, request.answer({**question, "tp": 2}))
-        more = question[rule] + 1 if case["step"] == "one" else 2 * question[rule]
-        return no_less(found, request.answer({**question, rule: more}), rule)
     except ChipError:
+        COUNTED["refused"] += 1
         return ""  # no such thing to predict
+    COUNTED["predicted"] += 1
+    if why := peaks(found) or memory(found):
+        return why
+    for axis, step in case["more"].items():
+        more = question[axis] + 1 if step == "one" else 2 * question[axis]
+        if why := no_less(found, request.answer({**question, axis: more}), axis):
+            return why
+    try:
+        two = request.answer({**question, "tp": 2})
+    except ChipError:
+        return ""  # it cannot be split, or there is no link
+    COUNTED["on two GPUs"] += 1
+    return two_gpus(found, two) or peaks(two) or memory(two)
 
 
 def no_less(one: dict[str, Any], more: dict[str, Any], axis: str) -> str:
     """Beyond the slack, unless the answer itself says that a measurement shows why."""
-    if any(EXCUSE in note for note in (*one["notes"], *more["notes"])):
+    if any(MEASURED in note for note in (*one["notes"], *more["notes"])):
         return ""
     keys = {"batch": ("ttft_ms", "tpot_ms", "e2e_ms"), "prompt": ("ttft_ms", "e2e_ms"), "output": ("e2e_ms",)}[axis]
     for key in keys:
@@ -70,17 +84,17 @@ def peaks(found: dict[str, Any]) -> str:
     name = hardware.find(found["gpu"]).name
     if name not in hardware.spec_names():
         return ""
-    spec = hardware.spec(name)
-    bandwidth, rates = (
-        spec.ceilings["hbm"].value,
-        [c.value for n, c in spec.ceilings.items() if n.startswith("matmul_")],
-    )
+    spec, p = hardware.spec(name), precision(found["dtype"])
+    bandwidth = spec.ceilings["hbm"].value
+    rates = {n: c.value for n, c in spec.ceilings.items() if n.startswith("matmul_")}
+    plain = p.weight == p.activation  # quantised ones run as whatever the GPU has
+    rate = rates.get(f"matmul_{p.matmul}", max(rates.values())) if plain else max(rates.values())
     for phase, rows in found["breakdown"].items():
         for row in rows or ():
             seconds = row["us"] * 1e-6
-            if row["flops"] > max(rates) * seconds * (1 + SLACK) and row["flops"]:
-                return f"{phase} {row['role']}: {row['flops'] / max(seconds, 1e-12):.3g} FLOP/s, peak {max(rates):.3g}"
-            cold = row["count"] and row["bytes"] / row["count"] > 4 * spec.l2_bytes.value
+            if row["flops"] > rate * seconds * (1 + SLACK) and row["flops"]:
+                return f"{phase} {row['role']}: {row['flops'] / max(seconds, 1e-12):.3g} FLOP/s, peak {rate:.3g}"
+            cold = row["count"] and row["bytes"] / row["count"] > CACHED * spec.l2_bytes.value
             if cold and row["bytes"] > bandwidth * seconds * (1 + SLACK):
                 return f"{phase} {row['role']}: {row['bytes'] / max(seconds, 1e-12):.3g} B/s, peak {bandwidth:.3g}"
     return ""
@@ -89,15 +103,15 @@ def peaks(found: dict[str, Any]) -> str:
 def memory(found: dict[str, Any]) -> str:
     """A verdict on memory that the figures beside it explain."""
     m = found["memory"]
-    if m["fits"] and m["total_bytes"] > m["capacity_bytes"]:
-        return f"said to fit: {m['total_bytes']:.4g} of {m['capacity_bytes']:.4g} bytes"
-    explained = m["total_bytes"] > m["capacity_bytes"] or any("reserve" in n or "usable" in n for n in found["notes"])
-    if not m["fits"] and not explained:
-        return f"said not to fit without saying why: needs {m['total_bytes']:.4g} of {m['capacity_bytes']:.4g} bytes"
+    if m["fits"] != (m["total_bytes"] <= m["usable_bytes"] <= m["capacity_bytes"]):
+        return f"fits: {m['fits']}, and it needs {m['total_bytes']:.4g} of {m['usable_bytes']:.4g} usable bytes"
+    if not m["fits"] and not any("does not fit: needs" in n and "the engine uses" in n for n in found["notes"]):
+        return f"said not to fit without saying why: needs {m['total_bytes']:.4g} of {m['usable_bytes']:.4g} bytes"
     return ""
 
 
 def smaller(case: dict[str, Any]) -> list[dict[str, Any]]:
     q = case["question"]
-    fewer = [{**q, a: v} for a in ("batch", "prompt", "output") for v in (1, q[a] // 2) if 1 <= v < q[a]]
-    return [{**case, "question": f} for f in fewer]
+    fewer = [{**q, a: v} for a in AXES for v in (1, q[a] // 2) if 1 <= v < q[a]]
+    fewer_rules = [{**case, "more": {k: v for k, v in case["more"].items() if k != a}} for a in case["more"]]
+    return fewer_rules + [{**case, "question": f} for f in fewer]

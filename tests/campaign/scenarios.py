@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -11,6 +13,7 @@ from chip.dtypes import PRECISIONS
 from chip.models import library
 
 LIMITS = {"batch": 4096, "prompt": 131_072, "output": 4096}  # of what is asked in earnest
+STRIDE = 104_729  # a prime that divides no number of combinations there may be
 
 
 def scenario(draw: Random, group: Random | None = None) -> dict[str, Any]:
@@ -24,6 +27,19 @@ def scenario(draw: Random, group: Random | None = None) -> dict[str, Any]:
         "tp": group.choice((1, 1, 1, 2, 4, 8)),
         **{axis: size(draw, most) for axis, most in LIMITS.items()},
     }
+
+
+@cache
+def combinations() -> tuple[tuple[str, str, str, str], ...]:
+    """Every GPU x model x engine x precision."""
+    return tuple(product(hardware.spec_names(), library.names(), engines.names(), sorted(PRECISIONS)))
+
+
+def combination(number: int) -> dict[str, str]:
+    """In an order in which any stretch holds all kinds; after the last one the first comes again."""
+    every = combinations()
+    gpu, model, engine, dtype = every[number * STRIDE % len(every)]
+    return {"gpu": gpu, "model": model, "engine": engine, "dtype": dtype}
 
 
 def gpu(draw: Random) -> str:

@@ -111,14 +111,15 @@ def test_what_was_mended_is_tried_again_and_counted(tmp_path):
 # -- the checkers see what they look for ------------------------------------------------------------------------------
 ANSWER = {
     "gpu": "h200", "batch": 1, "prompt": 8, "output": 4, "ttft_ms": 10.0, "tpot_ms": 2.0, "e2e_ms": 16.0, "notes": [],
-    "memory": {"fits": True, "total_bytes": 10, "capacity_bytes": 20}, "breakdown": {"ttft": [], "tpot": []},
+    "dtype": "bf16", "memory": {"fits": True, "total_bytes": 10, "usable_bytes": 18, "capacity_bytes": 20},
+    "breakdown": {"ttft": [], "tpot": []},
 }  # fmt: skip
 
 
 def test_physics_are_seen_to_be_broken():
     fewer = {**ANSWER, "batch": 2, "tpot_ms": 1.9}
     assert "tpot_ms 2 -> 1.9 (-5.0%)" in physics.no_less(ANSWER, fewer, "batch")
-    assert physics.no_less(ANSWER, {**fewer, "notes": ["a measured point shows it"]}, "batch") == ""
+    assert physics.no_less(ANSWER, {**fewer, "notes": ["measured points show it"]}, "batch") == ""
     assert physics.no_less(ANSWER, {**ANSWER, "batch": 2, "tpot_ms": 1.995}, "batch") == ""
     assert "2.50 times as fast" in physics.two_gpus(ANSWER, {**ANSWER, "ttft_ms": 4.0})
     assert physics.two_gpus(ANSWER, {**ANSWER, "ttft_ms": 5.0, "tpot_ms": 1.0}) == ""
@@ -126,19 +127,20 @@ def test_physics_are_seen_to_be_broken():
     assert physics.peaks({**ANSWER, "breakdown": {"ttft": [row]}}) == ""
     assert "B/s, peak 4.8e+12" in physics.peaks({**ANSWER, "breakdown": {"ttft": [{**row, "bytes": 5e9}]}})
     assert "FLOP/s" in physics.peaks({**ANSWER, "breakdown": {"tpot": [{**row, "flops": 3e12}]}})
-    short = {"fits": False, "total_bytes": 10, "capacity_bytes": 20}
+    short = {"fits": False, "total_bytes": 10, "usable_bytes": 9, "capacity_bytes": 20}
     assert "without saying why" in physics.memory({**ANSWER, "memory": short})
-    assert physics.memory({**ANSWER, "memory": short, "notes": ["of 20 B, 9 are usable"]}) == ""
-    assert "said to fit" in physics.memory({**ANSWER, "memory": {**short, "fits": True, "total_bytes": 30}})
+    said = ["does not fit: needs 10 B a GPU, h200 has 20 B, the engine uses 9"]
+    assert physics.memory({**ANSWER, "memory": short, "notes": said}) == ""
+    assert "fits: True" in physics.memory({**ANSWER, "memory": {**short, "fits": True}})
 
 
 def test_the_walker_finds_the_edge():
     def cliff(value):
         return value * (1.0 if value <= 8237 else 0.5)
 
-    assert "at 8237 -> 8238: 8237 -> 4119" in edges.walk(cliff, 65_536, "prompt")
-    assert edges.walk(float, 65_536, "prompt") == ""
-    assert edges.walk(lambda value: None, 100, "prompt") == ""
+    assert "at 8237 -> 8238: 8237 -> 4119" in edges.walk(cliff, edges.steps(65_536), "prompt")
+    assert edges.walk(float, edges.steps(65_536), "prompt") == ""
+    assert edges.walk(lambda value: None, [1, 2], "prompt") == ""
 
 
 def test_packed_traces_that_are_damaged_inside():

@@ -24,13 +24,14 @@ from chip.ops.composed import Composed
 from chip.ops.elementwise import OverRows
 from chip.ops.masked_attention import MaskedAttention
 from chip.points import PointGroup
+from chip.predict.base_grid import BaseGrid
 from chip.predict.clock import Settling
 from chip.predict.interpolate import PRODUCT_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
+from chip.predict.limits import Answer, Peaks, at_least, peaks_of
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Cost, Estimate, Op, Seq
 
-Answer = tuple[float, float, float, str, str, float, float]
 AlongTokens = Callable[[int], Answer]
 OverSequences = Callable[[Seq], Answer]
 
@@ -69,9 +70,10 @@ class Estimator:
         library: Library | None,
         runs_as: Mapping[str, str] | None = None,
         reference: Estimator | None = None,
+        peaks: Peaks | None = None,
     ) -> None:
         """`reference`: of the GPU whose fitted bases stand in, at this one's rates, where it has none of its own."""
-        self.roof, self.stage = roof, stage
+        self.roof, self.stage, self._peaks = roof, stage, peaks
         self.settling = library.settling if library else None
         if library and self.settling is None and reference and reference.settling:
             self.settling = reference.settling.from_boost(self._to(reference, "matmul_bf16"))
@@ -119,6 +121,15 @@ class Estimator:
 
     # -- one operator ---------------------------------------------------------------------------------------------
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
+        found, cost = self._asked(op)
+        if self._peaks is not None:
+            least_s = self._peaks.least_s(op.compute)(cost[0], cost[1] + cost[2])
+            if found.seconds < least_s:
+                high_s = max(found.high_s, least_s)
+                found = found._replace(seconds=least_s, low_s=max(found.low_s, least_s), high_s=high_s)
+        return found, cost
+
+    def _asked(self, op: Op) -> tuple[Estimate, Cost]:
         cost = op.cost()
         if isinstance(op, AllReduce):
             return self._over_link(op), cost
@@ -289,7 +300,7 @@ class Estimator:
         like, points = op.like_measured(), self.points(op)
         if like is None or points is None:
             return self._base_along(op, make)
-        work = self._work_along(op, make)
+        work, least_s = self._work_along(op, make), self._least_s(op)
         curve: list[TimeCurve] = []
 
         def at(tokens: int) -> Answer:
@@ -299,22 +310,30 @@ class Estimator:
             flops, moved, arithmetic_s, memory_s = work(tokens)
             off = exp(Z90 * spread)
             bound = _longest(arithmetic_s, memory_s, seconds)
-            return seconds, seconds / off, seconds * off, bound, INTERPOLATED, flops, moved
+            found = seconds, seconds / off, seconds * off, bound, INTERPOLATED, flops, moved
+            return at_least(found, least_s(flops, moved))
 
         return at
 
     def _base_along(self, op: Op, make: Callable[[int], Op]) -> AlongTokens:
         """Of an operator without points."""
         value, fast, slow = (base.seconds for base in self._base(op, ""))
-        source, work = self.roof.source, self._work_along(op, make)
+        source, work, least_s = self.roof.source, self._work_along(op, make), self._least_s(op)
 
         def at(tokens: int) -> Answer:
             more = make(tokens)
             seconds = value(more)
             flops, moved, arithmetic_s, memory_s = work(tokens)
-            return seconds, fast(more), slow(more), _longest(arithmetic_s, memory_s, seconds), source, flops, moved
+            bound = _longest(arithmetic_s, memory_s, seconds)
+            return at_least(
+                (seconds, fast(more), slow(more), bound, source, flops, moved), least_s(flops, moved)
+            )  # fmt: skip
 
         return at
+
+    def _least_s(self, op: Op) -> Callable[[float, float], float]:
+        """Seconds that so many FLOPs and bytes of an operator take at the least."""
+        return self._peaks.least_s(op.compute) if self._peaks else lambda flops, moved: 0.0
 
     def _work_along(self, op: Op, make: Callable[[int], Op]) -> Callable[[int], tuple[float, float, float, float]]:
         """FLOPs and bytes for any number of tokens, and the seconds that either takes at its ceiling."""
@@ -338,8 +357,14 @@ class Estimator:
     def over(self, op: Any) -> OverSequences:
         """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
         sheets: dict[tuple[object, ...], tuple[Sheet, Callable[[Op], float]] | None] = {}
+        grids: dict[tuple[object, ...], BaseGrid] = {}
+        least_s = self._least_s(op)
 
         def at(seq: Seq) -> Answer:
+            found = asked(seq)
+            return at_least(found, least_s(found[5], found[6]))
+
+        def asked(seq: Seq) -> Answer:
             placed = op.over(seq)
             found = placed.sheet() if isinstance(placed, (Attention, MaskedAttention)) else None
             if found is None:
@@ -349,8 +374,12 @@ class Estimator:
                 points = self.points(placed)
                 sheets[key] = (Sheet(make, points, place), points.base.seconds) if points else None
             held = sheets[key]
+            if held is None and isinstance(placed, MaskedAttention):
+                return answer(*self(placed))  # its base never falls
             if held is None:
-                return answer(*self(placed))
+                if key not in grids:
+                    grids[key] = BaseGrid(make, self._base(placed, "")[0].seconds)
+                return self._over_base(placed, grids[key](*sizes))
             sheet, base = held
             seconds, spread = sheet(*sizes)
             like, node = placed.like_measured(), make(*sizes)
@@ -360,6 +389,14 @@ class Estimator:
             return answer(self._interpolated(TimedPoint(seconds, spread), placed, cost), cost)
 
         return at
+
+    def _over_base(self, placed: Op, seconds: float) -> Answer:
+        """Of attention without points that takes so long: as far off as its bases are."""
+        like = placed.like_measured() or placed
+        value, fast, slow = (base.seconds(like) for base in self._base(placed, ""))
+        cost = placed.cost()
+        low_s, high_s = seconds * fast / value, seconds * slow / value
+        return answer(Estimate(seconds, low_s, high_s, self.roof.source, self._bound(placed, cost, seconds)), cost)
 
 
 def _longest(arithmetic_s: float, memory_s: float, seconds: float) -> str:
@@ -409,10 +446,10 @@ def library(folders: tuple[Path, ...]) -> Library:
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
     """`runs_as`: which kernel an engine runs of each operator. `stage`: what it may rest on."""
     if stage < Stage.POINTS:
-        return Estimator(roof_of(h, stage), stage, None, runs_as)
+        return Estimator(roof_of(h, stage), stage, None, runs_as, peaks=peaks_of(h))
     found = library(h.points) if h.points else None
     if found and h.profile is not None and found.device and found.device != h.profile.device:
         raise ChipError(f"{h.points[0]}: holds points of {found.device}, the profile is of {h.profile.device}")
     # a device with ceilings of its own is taken at those
     like = None if h.profile is not None else estimator_of(hardware.find(REFERENCE), runs_as)
-    return Estimator(roof_of(h), stage, found, runs_as, like)
+    return Estimator(roof_of(h), stage, found, runs_as, like, peaks_of(h))

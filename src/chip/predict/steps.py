@@ -6,7 +6,7 @@ step of n tokens needs no lowering of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from math import sqrt
 from typing import Any, NamedTuple
@@ -18,12 +18,15 @@ from chip.engines.playing import Played, Weighted
 from chip.engines.terms import Terms
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head, is_placeholder
+from chip.ops.masked_attention import MASK_PIECE, MaskedAttention, WindowedAttention
 from chip.predict.clock import Settling
-from chip.predict.estimator import INTERPOLATED, Answer, Estimator
+from chip.predict.estimator import INTERPOLATED, Estimator
+from chip.predict.limits import Answer, of_a_share
 from chip.timeline import Launch, Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
 ATTENTION = "attention"  # the kind of attention over pages
+MASKED = (MaskedAttention, WindowedAttention)  # attention that meets a mask, or may
 ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
@@ -125,26 +128,48 @@ class StepModel:
         self.engine = engines.get(engine)
         self.overlaps = self.engine.OVERLAPS_STEPS if overlaps is None else overlaps
         self.estimator, self.terms = estimator, terms
-        layers, kernels = body(decoder, 1, precision, tp), self.engine.KERNELS
-        last = self.engine.rewrite(head(decoder, 1, precision, tp), False, decoder.architecture)
-        one_token = self.engine.rewrite(layers, True, decoder.architecture)
-        several = self.engine.rewrite(layers, False, decoder.architecture)
         self._asked: dict[Op, Callable[[Any], Answer]] = {}
-        self._decode, self._prefill, self._head = (self._template(p, kernels) for p in (one_token, several, last))
+        programs, whole = self._programs(tp), self._programs(1) if tp > 1 else (None, None, None)
+        one_token = programs[0]
+        self._decode, self._prefill, self._head = (self._template(p, w) for p, w in zip(programs, whole))
+        self._masks = {c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED)}
         self.windows = {getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0}
         self._body = lru_cache(maxsize=REMEMBERED)(self._body_rows)
         self._last = lru_cache(maxsize=REMEMBERED)(self._head_rows)
 
-    def _template(self, program: Program, kernels: Mapping[str, int]) -> Template:
-        return tuple((b.repeat, tuple(self._entry(c.role, c.op, kernels) for c in b.calls)) for b in program.blocks)
+    def _programs(self, tp: int) -> tuple[Program, Program, Program]:
+        """What the engine runs for one token of each sequence, for several, and after the last layer."""
+        d, rewrite = self.decoder, self.engine.rewrite
+        layers = body(d, 1, self.precision, tp)
+        last = head(d, 1, self.precision, tp)
+        return (
+            rewrite(layers, True, d.architecture), rewrite(layers, False, d.architecture),
+            rewrite(last, False, d.architecture),
+        )  # fmt: skip
 
-    def _entry(self, role: str, op: Op, kernels: Mapping[str, int]) -> TimedCall:
-        attends = is_placeholder(op)
+    def _template(self, program: Program, whole: Program | None) -> Template:
+        """`whole`: the same on one GPU, where the program is one of several GPUs'."""
+        blocks = whole.blocks if whole else ()
+        unsplit = [{c.role: c.op for c in b.calls} for b in blocks] or [{}] * len(program.blocks)
+        return tuple(
+            (b.repeat, tuple(self._entry(c.role, c.op, of_one.get(c.role)) for c in b.calls))
+            for b, of_one in zip(program.blocks, unsplit)
+        )
+
+    def _entry(self, role: str, op: Op, whole: Op | None) -> TimedCall:
+        ask = self._ask(op)
+        if whole is not None and whole != op and whole.kind == op.kind:
+            ask = of_a_share(ask, self._ask(whole), self.tp)
+        kernels = self.engine.KERNELS.get(op.kind, op.KERNELS)
+        return TimedCall(role, op.kind, kernels, is_placeholder(op), ask)
+
+    def _ask(self, op: Op) -> Callable[[Any], Answer]:
         ask = self._asked.get(op)
         if ask is None:
+            attends = is_placeholder(op)
             made = lru_cache(maxsize=REMEMBERED)(self.estimator.over(op)) if attends else self.estimator.along(op)
             ask = self._asked[op] = made
-        return TimedCall(role, op.kind, kernels.get(op.kind, op.KERNELS), attends, ask)
+        return ask
 
     def panels(self, s: Scenario) -> int:
         """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
@@ -153,6 +178,17 @@ class StepModel:
         if any(s.prompt < w < s.prompt + s.output for w in self.windows):
             return PANELS
         return 1 if 4 * s.output > s.prompt else 0
+
+    def unaligned(self, s: Scenario, memory_bytes: float) -> int:
+        """Keys under the mask of a prefill whose rows begin at odd places, which points show to take longer; 0 where
+        there is none."""
+        for op in self._masks:
+            for seq in (seq for step, _ in self.engine.prefill(s, memory_bytes) for seq in step.seqs if seq.new > 1):
+                placed = op.over(seq)
+                odd = isinstance(placed, MaskedAttention) and placed.kv_len % MASK_PIECE
+                if odd and self.estimator.points(placed):
+                    return placed.kv_len
+        return 0
 
     # -- operators of a step ----------------------------------------------------------------------------------------
     def _body_rows(self, tokens: int, decode: bool) -> list[tuple[int, list[Row | None]]]:

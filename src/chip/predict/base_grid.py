@@ -1,0 +1,57 @@
+"""An operator's base time over two sizes, made to never fall along either.
+
+Bases of attention have stairs that go down as well: a kernel that cuts its keys into more parts fills the GPU better.
+Where points were measured they decide how deep those are; without any, time is the largest so far at nodes, and a power
+law between them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from math import exp, log
+from typing import Any
+
+COUNTS = [1 << i for i in range(28)]
+LENGTHS = sorted({1, *COUNTS, *(3 << i for i in range(27))})
+
+
+class BaseGrid:
+    __slots__ = ("_make", "_rows", "_seconds")
+    _rows: dict[int, list[float]]
+
+    def __init__(self, make: Callable[[int, int], Any], seconds: Callable[[Any], float]) -> None:
+        self._make, self._seconds = make, seconds
+        self._rows = {}
+
+    def __call__(self, count: int, length: int) -> float:
+        row, column = bisect_right(COUNTS, count) - 1, bisect_right(LENGTHS, length) - 1
+        first = self._along(row, column, length)
+        if COUNTS[row] == count:
+            return first
+        return _between(count, COUNTS[row], first, COUNTS[row + 1], self._along(row + 1, column, length))
+
+    def _along(self, row: int, column: int, length: int) -> float:
+        low = self._node(row, column)
+        if LENGTHS[column] == length:
+            return low
+        return _between(length, LENGTHS[column], low, LENGTHS[column + 1], self._node(row, column + 1))
+
+    def _node(self, row: int, column: int) -> float:
+        """The largest of those no longer, of as many or half as many: fewer still never take more."""
+        most = self._longest(row, column)
+        return max(most, self._longest(row - 1, column)) if row else most
+
+    def _longest(self, row: int, column: int) -> float:
+        """The largest of a row up to a column."""
+        held = self._rows.setdefault(row, [])
+        for i in range(len(held), column + 1):
+            seconds = self._seconds(self._make(COUNTS[row], LENGTHS[i]))
+            held.append(max(seconds, held[-1]) if held else seconds)
+        return held[column]
+
+
+def _between(size: int, low: int, low_s: float, high: int, high_s: float) -> float:
+    if low_s == high_s:
+        return low_s
+    return low_s * exp(log(high_s / low_s) * log(size / low) / log(high / low))

@@ -1,0 +1,52 @@
+"""What no answer may pass, however it was found: the peaks of the datasheet, and as many GPUs as there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from chip.hardware import Hardware
+
+Answer = tuple[float, float, float, str, str, float, float]  # seconds, low, high, bound, source, FLOPs, bytes
+COLD = 4.0  # times the L2 cache: what an operator that moves so much finds in it is of no account
+
+
+class Peaks(NamedTuple):
+    """Of a datasheet."""
+
+    compute: dict[str, float]  # FLOP/s by ceiling name
+    bytes_per_s: float
+    l2_bytes: float
+
+    def least_s(self, compute: str) -> Callable[[float, float], float]:
+        """Seconds that so many FLOPs and bytes take at the least. Bytes that lie in L2 cost nothing here, those of an
+        operator that moves `COLD` times as many all come from memory, and between the two it is a part of them."""
+        rate, memory, l2 = self.compute.get(compute, float("inf")), self.bytes_per_s, self.l2_bytes
+
+        def least(flops: float, moved: float) -> float:
+            from_memory = min(1.0, max(0.0, (moved / l2 - 1) / (COLD - 1)))
+            return max(flops / rate, moved * from_memory / memory)
+
+        return least
+
+
+def peaks_of(h: Hardware) -> Peaks | None:
+    """None where there is no datasheet."""
+    if h.spec is None:
+        return None
+    rates = {name: q.value for name, q in h.spec.ceilings.items()}
+    return Peaks(rates, rates["hbm"], h.spec.l2_bytes.value)
+
+
+def at_least(found: Answer, seconds: float) -> Answer:
+    return (seconds, max(found[1], seconds), max(found[2], seconds), *found[3:]) if found[0] < seconds else found
+
+
+def of_a_share(share: Callable[[Any], Answer], whole: Callable[[Any], Answer], gpus: int) -> Callable[[Any], Answer]:
+    """A share of an operator: not more than so many times as fast as all of it on one GPU. Where its base says more,
+    because fewer heads fill a GPU better or are not copied, nobody measured that."""
+
+    def at(size: Any) -> Answer:
+        return at_least(share(size), whole(size)[0] / gpus)
+
+    return at

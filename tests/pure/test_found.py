@@ -1,0 +1,49 @@
+"""What the campaign found, made small: each of these once broke a law of physics or fell at an edge."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaign"))
+
+import edges
+import physics
+
+QUESTION = ("gpu", "model", "engine", "dtype", "batch", "prompt", "output")
+BROKEN = [  # two GPUs more than twice as fast; peaks passed; less time for more
+    ("rtx-3060", "tinyllama-1.1b", "native", "int8", 17, 131_072, 65),
+    ("a10", "qwen2.5-3b", "hf-graph", "fp16", 8, 131_072, 15),
+    ("rtx-4090", "gemma-2-27b", "vllm", "w8a8", 19, 1995, 255),
+    ("l4", "command-r", "hf-eager", "fp16", 129, 127, 512),
+    ("h100", "falcon-7b", "vllm", "int8", 1986, 131_071, 127),
+    ("h20", "falcon-7b", "hf-graph", "mxfp4", 255, 65_537, 256),
+    ("rtx-pro-6000", "gemma-2-2b", "vllm", "nvfp4", 65, 99, 64),
+    ("b200", "gemma-3-1b", "vllm", "bf16", 2, 32_768, 4096),
+    ("gtx-1080", "bloom-560m", "hf-graph", "int8", 64, 512, 31),
+    ("h200", "deepseek-v2-lite", "native", "int8", 7, 65_535, 1),
+    ("h200", "phi-3-medium", "hf-graph", "bf16", 2371, 4095, 63),
+    ("mi350x", "phi-3-medium", "vllm", "bf16", 17, 14_230, 2048),
+    ("jetson-agx-orin", "phi-3-mini", "hf-graph", "fp16", 4, 64, 4096),
+]
+
+
+@pytest.mark.parametrize("asked", BROKEN, ids=lambda asked: "-".join(map(str, asked)))
+def test_physics_hold(asked):
+    case = {"question": dict(zip(QUESTION, asked)) | {"tp": 1}, "more": dict.fromkeys(physics.AXES, "one")}
+    assert physics.check(case) == ""
+
+
+FALLS = [  # axis, metric, from where to where
+    (("gtx-1080-ti", "starcoder2-7b", "hf-eager", "fp32", 8, 512, 32), "prompt", "tpot_ms", 240),
+    (("h200", "starcoder2-15b", "hf-eager", "fp32", 1, 512, 32), "batch", "tpot_ms", 44),
+    (("mi355x", "falcon-7b", "native", "int4", 32, 512, 32), "prompt", "tpot_ms", 5360),
+    (("rtx-4090", "qwen2.5-3b", "native", "fp32", 1, 512, 32), "batch", "tpot_ms", 85),
+]
+
+
+@pytest.mark.parametrize(("asked", "axis", "metric", "at"), FALLS)
+def test_no_fall_at_an_edge(asked, axis, metric, at):
+    question = dict(zip(QUESTION, asked))
+    before, after = (edges.time_of({**question, axis: value}, metric) for value in (at, at + 1))
+    assert after >= before * (1 - edges.SLACK)
