@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chip import artifact, output
+from chip.cli import energy_probe
 from chip.cli.bench_text import document, render
 from chip.types import ChipError, Scenario
 
@@ -62,6 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=run.ENERGY_S,
         help="work for each energy figure, 0 for none [%(default)g]",
     )
+    energy_probe.add_option(parser)
     add(
         "--no-profile",
         action="store_true",
@@ -95,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
     from chip.run import grid
 
     device = open_device(args.device or default_device())
+    energy_probe.choose(args)
     plans = _plans(args, points, device)
     if not args.force:
         refuse_busy(device)

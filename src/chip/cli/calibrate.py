@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chip import output
+from chip.cli import energy_probe
 from chip.cli.text import duration, gib, si, table
 from chip.types import Ceiling, HardwareProfile, HardwareSpec, HostProfile
 
@@ -50,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--restart", action="store_true", help="forget what an interrupted run left")
     parser.add_argument("--only", metavar="PROBE", action="append", default=[], help="run one probe (repeatable)")
+    energy_probe.add_option(parser)
     parser.add_argument("--json", action="store_true", help="print the profile's JSON on stdout instead of the table")
     parser.add_argument("--host", action="store_true", help="the launch latency of this host alone, or of --runs")
     engine = parser.add_argument_group("an engine and its host")
@@ -76,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     from chip.measure.device import default_device, open_device, refuse_busy
 
     device = open_device(args.device or default_device())
+    energy_probe.choose(args)
     if not args.force:
         refuse_busy(device)
 

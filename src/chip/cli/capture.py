@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chip.cli import energy_probe
 from chip.cli.text import duration, percent, table
 from chip.types import ChipError
 
@@ -59,6 +60,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     add("--sdpa", default="", help="flash, cudnn, efficient, math [torch's choice]")
     add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
     add("--energy-seconds", type=float, default=0.0, help="work for each energy figure; 0 for none [%(default)s]")
+    energy_probe.add_option(parser)
     add(
         "--force",
         action="store_true",
@@ -104,6 +106,7 @@ def record(
         raise ChipError(f"--sdpa {args.sdpa} is not known; choose of {', '.join(SDPA)}")
     config, title, _ = locate(model, "random")
     device = open_device(args.device or default_device())
+    energy_probe.choose(args)
     if chrome and device.kind == "cpu":
         raise ChipError("--chrome: the profiler is asked on a GPU only, there is no such trace of a CPU")
     if not args.force:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chip import artifact, output
-from chip.cli import capture, explain
+from chip.cli import capture, energy_probe, explain
 from chip.cli.text import duration, table
 from chip.types import ChipError
 
@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from chip.replay import results
 
     args.device = args.device or default_device()
+    energy_probe.choose(args)
     spare = args.device != "cpu" and args.cache == "producer" and not wanted
     workers = pool.WorkerPool(pool.command(args.device), path.with_name(path.name + ".log"), spare)
     with output.locked(path):
@@ -200,7 +201,7 @@ def _replay(
     header = {
         "source": source, "device": device.title, "torch": about["torch"], "rule": args.cache,
         "warmup": args.warmup, "runs": args.runs, "tiers": list(wanted), "energy": args.energy_seconds,
-        "asked": _asked(args),
+        "energy_probe": args.energy_probe, "asked": _asked(args),
     }  # fmt: skip
     journal = pool.ReplayJournal(_journal(path), header)
     found = pool.replay_units(units, workers, journal, settings, args.timeout)

@@ -220,7 +220,11 @@ def rapl_joules(root: Path = Path("/sys/class/powercap")) -> Read | None:
 
 
 def probe_for(device: Device) -> EnergyProbe:
-    """The best meter there is for a device."""
+    """The user's own meter if one is named, else the best there is for a device."""
+    from chip.measure import own_probe
+
+    if (own := own_probe.probe()) is not None:
+        return own
     if device.gpu is not None:
         return SampledProbe("NVML", device.gpu.joules, device.gpu.watts)
     if device.kind == "cuda":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from chip import artifact, stats
-from chip.measure import nvml
+from chip.measure import nvml, own_probe
 from chip.measure.energy import (
     EnergyProbe,
     EnergyReading,
@@ -236,7 +236,9 @@ def _of(part_ns: float, wall_ns: float) -> str:
 
 
 def _meter(uuid: str) -> EnergyProbe:
-    """The device the worker sees, read from here: that disturbs nothing there."""
+    """The user's own meter, or the device the worker sees, read from here: that disturbs nothing there."""
+    if (own := own_probe.probe()) is not None:
+        return own
     gpu = nvml.open_gpu(0, uuid) if uuid else "the engine sees no GPU"
     return NoProbe(gpu) if isinstance(gpu, str) else SampledProbe("NVML", gpu.joules, gpu.watts)
 

@@ -1,0 +1,106 @@
+"""An energy meter of one's own: named once, used by bench, capture and replay and their workers."""
+
+import json
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from test_replay import config, one_thread, short  # noqa: E402, F401
+
+from chip import cli, runs, traces  # noqa: E402
+from chip.measure import own_probe  # noqa: E402
+from chip.measure.device import open_device  # noqa: E402
+from chip.measure.replay import joules  # noqa: E402
+from chip.replay.results import Replayed  # noqa: E402
+
+METER = """
+import time
+from chip.measure.energy import EnergyReading
+
+class Steady:
+    def start(self):
+        self.began = time.monotonic()
+
+    def stop(self):
+        seconds = time.monotonic() - self.began
+        return EnergyReading(50.0 * seconds, seconds, "fifty watts")
+
+class NoStop:
+    def start(self):
+        pass
+
+def broken():
+    raise OSError("no such serial port")
+"""
+
+
+@pytest.fixture
+def meter(tmp_path, monkeypatch):
+    (tmp_path / "meter.py").write_text(METER)
+    monkeypatch.setenv(own_probe.VARIABLE, "")  # so that what a command sets is taken back
+    monkeypatch.setattr("chip.measure.energy.IDLE_S", 0.05)
+    return str(tmp_path / "meter.py")
+
+
+def test_bench_reads_it(meter, tmp_path, capsys):
+    out = tmp_path / "runs.json"
+    words = ["bench", config(tmp_path), "--device", "cpu", "--engine", "hf-eager", "--batch", "1", "--prompt", "8"]
+    words += ["--output", "3", "--repeats", "2", "--energy-seconds", "0.1", "--no-profile"]
+    assert cli.main([*words, "--energy-probe", f"{meter}:Steady", "-o", str(out)]) == 0
+    (run,) = runs.read(out)[1].runs
+    assert run.energy.method.startswith("fifty watts, ")
+    capsys.readouterr()
+
+
+def test_capture_reads_it(meter, tmp_path, capsys):
+    out = tmp_path / "trace.json"
+    words = ["capture", config(tmp_path), "--device", "cpu", "--prompt", "8", "--energy-seconds", "0.02"]
+    assert cli.main([*words, "--energy-probe", f"{meter}:Steady", "-o", str(out)]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    # idle and work draw the same here, so that nothing is left above idle
+    found = [t.joules for t in traces.read(out)[1].timings.values() if t.joules is not None]
+    assert found
+    assert max(map(abs, found)) < 1e-3
+
+
+def test_kernels_of_a_replay_are_read_by_it_in_a_worker(meter, monkeypatch):
+    """A worker has the variable, not the option."""
+    monkeypatch.setenv(own_probe.VARIABLE, f"{meter}:Steady")
+    monkeypatch.setattr(joules, "_idle_w", {"cpu": 20.0})
+    kernels = [Replayed("a", "ok", samples_ns=(100,)), Replayed("b", "failed"), Replayed("c", "ok", samples_ns=(300,))]
+    found = joules.with_joules(kernels, open_device("cpu"), lambda: time.sleep(0.01), 0.01, 2, 0.05)
+    each = 0.01 * (50 - 20) / 2  # two calls a round
+    assert [k.joules is None for k in found] == [False, True, False]
+    assert found[2].joules == pytest.approx(3 * found[0].joules)
+    assert found[0].joules + found[2].joules == pytest.approx(each, rel=0.9)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Missing", "no class or function Missing there"),
+        ("NoStop", "has no stop; see docs/calibrate.md"),
+        ("broken", "cannot be made (OSError: no such serial port)"),
+    ],
+)
+def test_a_meter_that_is_none_is_one_line(meter, name, says, tmp_path, capsys):
+    words = ["capture", config(tmp_path), "--device", "cpu", "--prompt", "8", "-o", str(tmp_path / "t.json")]
+    assert cli.main([*words, "--energy-probe", f"{meter}:{name}"]) == 2
+    assert capsys.readouterr().err.strip() == f"chip capture: energy probe {meter}:{name}: {says}"
+    assert not (tmp_path / "t.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "says"), [("meter.py", "write FILE.py:NAME or MODULE:NAME"), ("no.such:Thing", "ModuleNotFoundError"),
+                        ("gone.py:Thing", "FileNotFoundError")]
+)  # fmt: skip
+def test_a_name_that_leads_nowhere_is_one_line(meter, where, says, tmp_path, capsys):
+    words = ["bench", config(tmp_path), "--engine", "hf-eager", "--device", "cpu", "-o", str(tmp_path / "r.json")]
+    assert cli.main([*words, "--energy-probe", where]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+    assert json.dumps(where)[1:-1] in said
