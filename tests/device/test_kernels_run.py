@@ -7,11 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from unchanged import RECORDING, unless_unchanged  # noqa: E402
 
 import chip  # noqa: E402
 from chip import artifact, cli, ops  # noqa: E402
@@ -32,25 +35,13 @@ ENV = {**os.environ, "PYTHONPATH": str(Path(chip.__file__).parents[1]), "OMP_NUM
 
 # -- Triton, in its interpreter ---------------------------------------------------------------------------------------
 @needs_triton
-@pytest.mark.parametrize("seed", [1, 2])
-def test_triton_kernels_are_right_in_the_interpreter(seed):
-    words = [
-        "kernels",
-        "check",
-        *catalog.triton_names(),
-        "--device",
-        "cpu",
-        "--seed",
-        str(seed),
-        "--count",
-        "8",
-        "--json",
-    ]
+def test_triton_kernels_are_right_in_the_interpreter():
+    words = ["kernels", "check", *catalog.triton_names(), "--device", "cpu", "--count", "3", "--json"]
     done = subprocess.run([sys.executable, "-m", "chip", *words], capture_output=True, text=True, env=ENV, timeout=300)
     found = json.loads(done.stdout)["findings"]
     assert not [f for f in found if f["status"] == "failed"], done.stdout[-2000:]
     for name in catalog.triton_names():
-        assert sum(f["kernel"] == name and f["status"] == "ok" for f in found) >= 10, name
+        assert sum(f["kernel"] == name and f["status"] == "ok" for f in found) >= 5, name
     assert done.returncode == 0
 
 
@@ -66,7 +57,7 @@ PLANS = (
     Plan(1, 4, chunk=64, held=True, evict="", cache=".cg", fetched=2), Plan(2, 1, evict="", cache=".cg"),
 )
 for module in (layer_norm, rms_norm, softmax, add_rms_norm):
-    for rows, cols, dtype in ((5, 333, "fp32"), (3, 384, "fp16"), (1, 130, "fp16"), (3, 333, "bf16")):
+    for rows, cols, dtype in ((3, 384, "fp16"), (2, 333, "bf16")):
         op = ops.build(module.KIND, {"rows": rows, "cols": cols, "dtype": dtype})
         times = 4 if dtype == "bf16" else 2  # the interpreter cuts off instead of rounding
         inputs = module.inputs(op, torch.device("cpu"), torch.Generator().manual_seed(1), 3)
@@ -279,9 +270,8 @@ def test_cases_have_tails_one_row_one_column_and_odd_strides():
 # -- bench: who is compared with whom ---------------------------------------------------------------------------------
 def test_ours_is_held_against_the_best_of_the_others():
     def slow(x, out=None):
-        for _ in range(40):
-            result = softmax.native(x)
-        return result
+        time.sleep(0.05)  # longer than a busy machine keeps a process waiting
+        return softmax.native(x)
 
     s = KernelSubject("softmax", softmax, (Variant("slow", slow),))
     op = ops.build("softmax", {"rows": 64, "cols": 64, "dtype": "fp32"})
@@ -323,25 +313,59 @@ def test_cuda_kernels_say_why_they_do_not_run_on_a_cpu():
     assert not build.unusable("hgemm_5_wgmma", "cuda", "9.0")
 
 
+def cuda_sources(*words):
+    """All that a compiled library depends on."""
+    return [*sorted(catalog.CUDA.iterdir()), str(build.toolkit()), *build.FLAGS, *words]
+
+
 @needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", catalog.ARCHS)
-def test_every_source_compiles(arch, tmp_path, monkeypatch, request):
-    if arch not in ("sm_80", "sm_90a") and "slow" not in request.config.option.markexpr:
-        pytest.skip("half a minute of nvcc for each further architecture: asked for with -m slow")
+def test_every_source_compiles(arch, tmp_path, monkeypatch):
+    def compiled():
+        built = build.compile_all(catalog.cuda_stems(), arch)
+        assert {b.stem for b in built} == {s for s in catalog.cuda_stems() if catalog.runs_on(s, arch)}
+
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    built = build.compile_all(catalog.cuda_stems(), arch)
-    assert {b.stem for b in built} == {s for s in catalog.cuda_stems() if catalog.runs_on(s, arch)}
+    unless_unchanged(f"nvcc {arch}", cuda_sources(arch), compiled)
 
 
 @needs_nvcc
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", ["hgemm_4_mma", "hgemm_5_wgmma", "skinny_1_mma"])
-def test_the_fast_rungs_neither_spill_nor_serialise(rung, tmp_path):
+def test_the_fast_rungs_compile_without_spills_or_serialised_instructions(rung, tmp_path):
     words = [*build.command(rung, "sm_90a", False, tmp_path / "lib.so"), "-Xptxas", "-v"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert set(re.findall(r"(\d+) bytes spill stores", done.stderr)) == {"0"}
-    assert "C7510" not in done.stderr  # ptxas: wgmma instructions are serialized
+
+    def compiled():
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert set(re.findall(r"(\d+) bytes spill stores", done.stderr)) == {"0"}
+        assert "C7510" not in done.stderr  # ptxas: wgmma instructions are serialized
+
+    unless_unchanged(f"ptxas {rung}", cuda_sources("sm_90a"), compiled)
+
+
+def test_what_changed_is_done_again(tmp_path, monkeypatch):
+    source, record, done = tmp_path / "a.cu", tmp_path / "unchanged.json", []
+    source.write_text("one")
+
+    def once(work=lambda: done.append(source.read_text())):
+        unless_unchanged("it", [source, "-O3"], work, record)
+
+    monkeypatch.delenv(RECORDING, raising=False)
+    once()
+    assert not record.exists()
+    monkeypatch.setenv(RECORDING, "1")
+    with pytest.raises(ZeroDivisionError):
+        once(lambda: 1 / 0)
+    assert not record.exists()
+    once()
+    monkeypatch.delenv(RECORDING)
+    with pytest.raises(pytest.skip.Exception, match="it: sources and compiler"):
+        once()
+    source.write_text("two")
+    once()
+    assert done == ["one", "one", "two"]
 
 
 @needs_nvcc
