@@ -16,7 +16,7 @@ from chip.predict.prediction import Prediction
 from chip.types import ChipError
 
 Model = str | Path | Mapping[str, Any] | Any  # a name, a path, a config as a dict or as transformers has it
-AXES = ("gpu", "engine", "batch", "prompt", "output", "dtype", "kv_dtype", "tp")  # what a sweep may vary
+AXES = ("gpu", "engine", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "pp", "ep")  # what a sweep may vary
 
 
 def predict(
@@ -30,6 +30,8 @@ def predict(
     dtype: str = request.DEFAULTS["dtype"],
     kv_dtype: str = request.DEFAULTS["kv_dtype"],
     tp: int = request.DEFAULTS["tp"],
+    pp: int = request.DEFAULTS["pp"],
+    ep: int = request.DEFAULTS["ep"],
     engine_profile: str | Path = "",
     sdpa: str = "",
     launch_ns: float = 0.0,
@@ -42,9 +44,10 @@ def predict(
     transformers config object; `gpu` a bundled name (`chip.gpus()`) or a file of `chip calibrate`; `host` a name or a
     file of `chip calibrate --host`.
     """
-    sizes = {"batch": batch, "prompt": prompt, "output": output, "tp": tp, "dtype": dtype, "kv_dtype": kv_dtype}
+    sizes = {"batch": batch, "prompt": prompt, "output": output, "tp": tp, "pp": pp, "ep": ep}
+    asked = {**sizes, "dtype": dtype, "kv_dtype": kv_dtype}
     options = options_of(engine_profile, sdpa, launch_ns, host, engine_version)
-    return request.predict(decoder_of(model), gpu, engine, request.scenario_of(sizes), options)
+    return request.predict(decoder_of(model), gpu, engine, request.scenario_of(asked), options)
 
 
 def options_of(
@@ -71,9 +74,9 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """One row for each combination of the axes: `chip.sweep("llama-3.1-8b", gpu=["h100", "h200"], batch=[1, 8])`.
 
-    Axes are gpu, engine, batch, prompt, output, dtype, kv_dtype and tp; each is a value or a list of them. A row holds
-    what was asked and the figures, flat, as pandas and polars take it. What cannot be predicted has an `error` instead
-    of figures.
+    Axes are gpu, engine, batch, prompt, output, dtype, kv_dtype, tp, pp and ep; each is a value or a list of them. A
+    row holds what was asked and the figures, flat, as pandas and polars take it. What cannot be predicted has an
+    `error` instead of figures.
     """
     for name in axes:
         if name not in AXES:

@@ -92,6 +92,18 @@ def formula(kind: str, size: float, ranks: int, link: Link) -> float:
     return BASE_S + steps * latency_s + steps / ranks * size / link.bytes_per_s.value
 
 
+def send(size: float, gpu: str) -> Transfer:
+    """From one GPU to the next: the base latency once, and the bytes at the datasheet's rate; scaled as rings are."""
+    name, link = link_of(hardware.find(gpu).spec or _no_link(gpu)) or ("", None)
+    if link is None:
+        _no_link(gpu)
+    assert link
+    latency_s = link.latency_s.value if link.latency_s else 0.0
+    once_s = BASE_S + latency_s + size / link.bytes_per_s.value
+    low_s, seconds, high_s = (kept * once_s for kept in (PCIE_KEPT if name == "pcie" else NVLINK_KEPT))
+    return Transfer(seconds, low_s, high_s, "formula", f"sent between two {gpu} over {name}: never measured")
+
+
 def collective(
     kind: str, size: float, ranks: int, gpu: str, kernel: str = NCCL, context: str = "graph", folder: Path = POINTS
 ) -> Transfer:

@@ -39,15 +39,15 @@ def pipeline_s(stage_s: Sequence[float], microbatches: int, hop_s: float = 0.0) 
     return sum(stage_s) + hop_s * (len(stage_s) - 1) + (microbatches - 1) * slowest
 
 
-def pipeline_decode_s(stage_s: Sequence[float], hop_s: float = 0.0) -> float:
-    """Between two tokens of a sequence when as many microbatches circulate as there are stages: a token starts only
-    after the one before it has passed all stages, and each stage serves every microbatch in turn. `stage_s` is for one
-    microbatch."""
+def pipeline_decode_s(stage_s: Sequence[float], hop_s: float = 0.0, microbatches: int = 0) -> float:
+    """Between two tokens of a sequence when so many microbatches circulate (0: as many as there are stages): a token
+    starts only after the one before it has passed all stages, and each stage serves every microbatch in turn. `stage_s`
+    is for one microbatch."""
     if not stage_s:
         raise ChipError("a pipeline needs at least one stage")
     stages = len(stage_s)
     hops = hop_s * stages if stages > 1 else 0.0  # the last stage sends the new token back to the first
-    return max(sum(stage_s) + hops, stages * max(stage_s))
+    return max(sum(stage_s) + hops, (microbatches or stages) * max(stage_s))
 
 
 def hop_bytes(tokens: int, hidden: int, width: float, tensors: int = 2) -> float:

@@ -164,8 +164,9 @@ def id_of(run: Run) -> str:
     # As the record was before there were these fields: its id is written in other files.
     if not run.identity:
         del data["identity"]
-    if run.scenario.kv_dtype == AUTO:
-        del data["scenario"]["kv_dtype"]
+    for name, usual in (("kv_dtype", AUTO), ("pp", 1), ("ep", 1)):
+        if getattr(run.scenario, name) == usual:
+            del data["scenario"][name]
     return artifact.new(Run.SCHEMA, data, {}).id
 
 

@@ -143,6 +143,17 @@ class Scenario:
     dtype: str = "bf16"
     tp: int = 1
     kv_dtype: str = "auto"  # of the KV cache: what the model's config says, else as the activations
+    pp: int = 1  # stages of a pipeline, each with its share of the layers
+    ep: int = 1  # GPUs that the experts of a layer lie on, each expert whole; 1: they are split as all else
+
+    @property
+    def replicas(self) -> int:
+        """Of the attention, each on `tp` GPUs with requests of its own, over one set of experts."""
+        return max(1, self.ep // self.tp)
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.pp * self.replicas
 
     @property
     def name(self) -> str:

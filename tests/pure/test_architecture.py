@@ -53,7 +53,7 @@ MAY = {
         "vllm_kernels",
         "points",
     }
-    | {"timeline", "links", "callable_module"},
+    | {"timeline", "links", "parallel", "callable_module"},
 }
 
 

@@ -130,7 +130,7 @@ def test_one_token_has_no_second_table(run):
 
 def test_several_gpus_are_named(run):
     _, out, _ = run("predict", "llama-3.1-70b", "--gpu", "h100", "--tp", 4)
-    assert out.startswith("llama-3.1-70b on 4 x h100, vllm, bf16: 1 x (1024 in, 128 out)\n")
+    assert out.startswith("llama-3.1-70b on 4 x h100 (tp 4), vllm, bf16: 1 x (1024 in, 128 out)\n")
 
 
 def test_models_are_found_as_name_file_and_folder(run, tiny):

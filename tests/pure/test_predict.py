@@ -21,9 +21,9 @@ from chip.types import Ceiling, ChipError, Scenario, Seq
 BARE = request.Options(Stage.MEASURED)  # measured ceilings and nothing else: what can be computed by hand
 ENGINES = engines.names()
 KEYS = {
-    "schema", "model", "gpu", "engine", "host", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "ttft_ms",
-    "tpot_ms", "e2e_ms", "tokens_per_s", "interval", "memory", "breakdown", "bound", "sources", "notes",
-    "ridge_flop_per_byte",
+    "schema", "model", "gpu", "engine", "host", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "pp", "ep",
+    "gpus", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "interval", "memory", "breakdown", "bound", "sources",
+    "notes", "ridge_flop_per_byte",
 }  # fmt: skip
 TIMES = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s")
 
@@ -255,7 +255,7 @@ def test_tensor_parallel_that_cannot_be():
 
 def test_a_gpu_without_a_known_link(tmp_path):
     gpu = write_profile(tmp_path / "alone.json", round_profile(spec=""))
-    assert "--tp above 1 cannot be predicted on round: its profile has no datasheet" in refusal(gpu=gpu, tp=2)
+    assert "several GPUs cannot be predicted of round: its profile has no datasheet" in refusal(gpu=gpu, tp=2)
     assert answer(gpu=gpu)["ttft_ms"] > 0
 
 
@@ -306,7 +306,8 @@ def test_a_gpu_never_measured_says_so():
     assert set(a["sources"]) == {"datasheet", "interpolated", "engine"}  # points that others measured
     assert set(answer(gpu="rtx-4090")["sources"]) == {"datasheet", "engine"}
     assert set(request.answer({"model": "gpt2", "gpu": "a100"}, BARE)["sources"]) == {"datasheet"}
-    assert [n for n in a["notes"] if n.startswith("a100 was never calibrated: ceilings are the datasheet of NVIDIA A")]
+    assert [n for n in a["notes"] if n.startswith("a100 was never calibrated: products, attention, experts")]
+    assert any(n.startswith("l4 was never calibrated: ceilings are the") for n in answer(gpu="l4")["notes"])
 
 
 def test_a_measured_gpu_says_so(round_gpu):

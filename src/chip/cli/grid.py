@@ -18,7 +18,7 @@ from chip.dtypes import AUTO
 from chip.types import ChipError
 
 MOST_ROWS = 10_000
-NUMBERS = ("batch", "prompt", "output", "tp", "TTFT", "TPOT", "end to end", "tok/s", "J/tok", "memory")
+NUMBERS = ("batch", "prompt", "output", "tp", "pp", "ep", "TTFT", "TPOT", "end to end", "tok/s", "J/tok", "memory")
 
 
 class Several:

@@ -24,6 +24,7 @@ from chip.types import ChipError
 
 HELP = "TTFT, TPOT, throughput and memory of a model on a GPU, with what limits it"
 LAUNCH = "launch latency of the host, in ns, as `chip bench` measures it [that of the engine's reference host]"
+EP = "GPUs that the experts lie on, a multiple of --tp: ep / tp replicas of the attention share them (vLLM)"
 HOST = "the host: a file of `chip calibrate --host` or --engine, or one of `chip list hosts` [reference]"
 DTYPE = (
     "weights and what they are multiplied in: auto (as the model's quantization_config says, else bf16); "
@@ -36,6 +37,8 @@ EPILOG = """\
   chip predict llama-3.1-8b --gpu h100,h200 --batch 1,8,32 --csv -
   chip predict ./my-model/config.json --gpu a100 --dtype int4 --json
   chip predict llama-3.1-70b --gpu h100 --tp 4
+  chip predict deepseek-v3 --gpu h200 --tp 1 --ep 8 --batch 64
+  chip predict llama-3.1-405b --gpu h100 --tp 8 --pp 2
   chip predict qwen3-32b-fp8 --gpu l40s --kv-dtype fp8
   chip predict mixtral-8x7b --gpu sm_90:80GB
   echo '{"model": "qwen3-8b", "gpu": "l40s", "batch": 4, "prompt": 512, "output": 64}' | chip predict -
@@ -53,6 +56,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--dtype", type=text, default=[d["dtype"]], help=f"* {DTYPE} [{d['dtype']}]")
     add("--kv-dtype", type=text, default=[d["kv_dtype"]], help=f"* {KV_DTYPE} [{d['kv_dtype']}]")
     add("--tp", type=count, default=[d["tp"]], help=f"* GPUs that share each layer (tensor parallel) [{d['tp']}]")
+    add("--pp", type=count, default=[d["pp"]], help=f"* stages of a pipeline, each with its layers [{d['pp']}]")
+    add("--ep", type=count, default=[d["ep"]], help=f"* {EP} [{d['ep']}]")
     add("--breakdown", action="store_true", help="every line of both phases, with its work and its bound")
     add("--trace", action="store_true", help="take the operators from what HF really runs (needs torch)")
     add("--engine-profile", metavar="FILE", default="", help="terms of `chip calibrate --engine` [those of the GPU]")
@@ -155,7 +160,7 @@ def write_timeline(path: Path, values: dict[str, Any], options: request.Options)
     """One decode step (the first after the prompt), or the prefill where one token is asked for, kernel by kernel."""
     s = request.scenario_of(values)
     decoder = library.find(values["model"])
-    held = request.setting(decoder, values["gpu"], values["engine"], s.dtype, s.tp, options)
+    held = request.setting(decoder, values["gpu"], values["engine"], s.dtype, s.tp, options, ep=s.ep)
     engine, memory = held.steps.engine, held.roof.memory_bytes
     steps = engine.decode(s, memory, 0) if s.output > 1 else engine.prefill(s, memory)
     played = held.steps.timeline(steps[0][0])

@@ -17,7 +17,8 @@ PARTS = (
 
 
 def render(a: dict[str, Any], breakdown: bool = False) -> str:
-    gpus = f"{a['tp']} x {a['gpu']}" if a["tp"] > 1 else a["gpu"]
+    split = [f"{name} {a[name]}" for name in ("tp", "pp", "ep") if a[name] > 1]
+    gpus = f"{a['gpus']} x {a['gpu']} ({', '.join(split)})" if a["gpus"] > 1 else a["gpu"]
     parts = [
         f"{a['model']} on {gpus}, {a['engine']}, {_dtype(a)}: {a['batch']} x ({a['prompt']} in, {a['output']} out)",
         *(f"note: {note}" for note in a["notes"]),

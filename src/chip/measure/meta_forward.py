@@ -35,8 +35,8 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     """`chip predict --trace`: the answer for a model of any architecture, operators taken from HF's own forward."""
     s = request.scenario_of(values)
     s = replace(s, dtype="bf16" if s.dtype == AUTO else s.dtype, kv_dtype="")
-    if s.tp > 1:
-        raise ChipError("--trace follows one GPU's forward pass; leave --tp at 1")
+    if s.gpus > 1:
+        raise ChipError("--trace follows one GPU's forward pass; leave --tp, --pp and --ep at 1")
     config, title = library.locate(values["model"])
     roof = roof_of(hardware.find(values["gpu"]))
     check_dtype(roof, f"matmul_{s.dtype}")

@@ -201,6 +201,12 @@ class Layer:
         biases = self.params(hidden) - matrices - whole
         return split + biases * BYTES[p.activation], whole * BYTES[p.activation]
 
+    def expert_bytes(self, hidden: int, p: Precision) -> float:
+        """Of all experts' matrices, without the one that every token uses."""
+        found = self.format_of("experts", p)
+        experts = [m for m in self.matrices(hidden) if m.role == "experts"]
+        return sum(m.copies * (found.bytes(m.n, m.k) if found else m.n * m.k * BYTES[p.activation]) for m in experts)
+
     @property
     def norm_count(self) -> int:
         return {"pre": 2, "post": 2, "post_add": 2, "sandwich": 4, "parallel": 1, "parallel_two": 2}[self.placement]
@@ -243,6 +249,11 @@ class Decoder:
     def layer_count(self) -> int:
         return sum(n for n, _ in self.layers)
 
+    @property
+    def experts(self) -> int:
+        """Of a layer, 0 where there are none."""
+        return max((layer.mlp.experts for _, layer in self.layers if isinstance(layer.mlp, Moe)), default=0)
+
     def _outer_params(self) -> tuple[int, int]:
         """(tables and output head, norms and biases) outside the layers."""
         width = self.embed_dim or self.hidden
@@ -266,8 +277,9 @@ class Decoder:
         )
         return self.params() - idle
 
-    def weight_bytes(self, p: Precision, tp: int = 1) -> float:
-        """Bytes of weights on each of `tp` GPUs. Tables, norms and routers keep the activation's width."""
+    def weight_bytes(self, p: Precision, tp: int = 1, ep: int = 1) -> float:
+        """Bytes of weights on each of `tp` GPUs, whole experts on each of `ep`. Tables, norms and routers keep the
+        activation's width."""
         tables, small = self._outer_params()
         act = BYTES[p.activation]
         split, whole = tables * act, small * act
@@ -276,8 +288,9 @@ class Decoder:
             split += self.head_format.bytes(self.vocab, width) - (0 if self.tied else self.vocab * width * act)
         for n, layer in self.layers:
             divided, kept = layer.weight_bytes(self.hidden, p)
-            split += n * divided
-            whole += n * kept
+            experts = layer.expert_bytes(self.hidden, p) if ep > 1 else 0.0
+            split += n * (divided - experts)
+            whole += n * (kept + experts / ep)
         return split / tp + whole
 
     def kv_bytes(self, context: int, p: Precision, latent: bool = False, tp: int = 1) -> float:

@@ -12,6 +12,7 @@ from chip.dtypes import Precision
 from chip.formats import WeightFormat
 from chip.models.decoder import Attn, Decoder, LatentAttn, Layer, Mlp, Moe
 from chip.ops.add import Add
+from chip.ops.all_gather import AllGather
 from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention
 from chip.ops.elementwise import Elementwise
@@ -33,6 +34,7 @@ from chip.ops.moe_router import MoeRouter
 from chip.ops.packed_experts import PackedExperts
 from chip.ops.packed_linear import PackedLinear
 from chip.ops.quantize import Quantize
+from chip.ops.reduce_scatter import ReduceScatter
 from chip.ops.relu import Relu
 from chip.ops.rms_norm import RmsNorm
 from chip.ops.rope import Rope
@@ -79,10 +81,11 @@ def attend(call: Call, seqs: tuple[Seq, ...]) -> tuple[Call, ...]:
     return tuple(Call(call.role, op.over(s)) for s in seqs)
 
 
-def body(d: Decoder, tokens: int, p: Precision, tp: int) -> Program:
-    """Embedding, layers and last norm of a step of so many tokens."""
+def body(d: Decoder, tokens: int, p: Precision, tp: int, ep: int = 1) -> Program:
+    """Embedding, layers and last norm of a step of so many tokens. `ep`: GPUs that the experts lie on, a multiple of
+    `tp`; the tokens are those of one of its ep / tp replicas of the attention."""
     blocks = [Block(1, tuple(_embed(d, tokens, p)))]
-    blocks += [Block(n, tuple(_layer(d, layer, tokens, p, tp))) for n, layer in d.layers]
+    blocks += [Block(n, tuple(_layer(d, layer, tokens, p, tp, ep))) for n, layer in d.layers]
     if d.final_norm:
         norm = NORMS[d.layers[0][1].norm](tokens, d.hidden, p.activation)
         blocks.append(Block(1, (Call("final_norm", norm),)))
@@ -94,30 +97,45 @@ def head(d: Decoder, rows: int, p: Precision, tp: int) -> Program:
     return Program((Block(1, tuple(_head(d, rows, p, tp))),))
 
 
-def check_shards(d: Decoder, tp: int) -> None:
-    """Tensor parallelism splits heads, intermediate sizes and the vocabulary evenly."""
+def check_experts(d: Decoder, tp: int, ep: int) -> None:
+    """Expert parallelism gives each GPU as many whole experts."""
+    found = [layer.mlp.experts for _, layer in d.layers if isinstance(layer.mlp, Moe)]
+    if not found:
+        raise ChipError(f"--ep {ep}: {d.name} has no experts; use --tp or --pp")
+    if ep % tp:
+        raise ChipError(f"--ep {ep} must be a multiple of --tp {tp}: GPUs of all attention replicas share the experts")
+    if any(n % ep for n in found):
+        raise ChipError(f"--ep {ep} does not divide the {found[0]} experts of {d.name}")
+
+
+def check_shards(d: Decoder, tp: int, ep: int = 1) -> None:
+    """Tensor parallelism splits heads, intermediate sizes and the vocabulary evenly; experts only where they do not lie
+    whole on GPUs."""
     for _, layer in d.layers:
         a = layer.attn
         if a.heads % tp:
             raise ChipError(f"--tp {tp} does not divide the {a.heads} attention heads of {d.name}")
         if isinstance(a, Attn) and max(a.kv_heads, tp) % min(a.kv_heads, tp):
             raise ChipError(f"--tp {tp} and the {a.kv_heads} key/value heads of {d.name} do not divide each other")
-        if layer.mlp.intermediate % tp:
+        whole = ep > 1 and isinstance(layer.mlp, Moe)
+        if layer.mlp.intermediate % tp and not whole:
             raise ChipError(f"--tp {tp} does not divide the intermediate size {layer.mlp.intermediate} of {d.name}")
         shared = layer.mlp.shared if isinstance(layer.mlp, Moe) else None
         if shared and shared.intermediate % tp:
             raise ChipError(f"--tp {tp} does not divide the shared expert's size {shared.intermediate} of {d.name}")
         if d.quantization:
-            _check_scales(d, layer, tp)
+            _check_scales(d, layer, tp, whole)
 
 
-def _check_scales(d: Decoder, layer: Layer, tp: int) -> None:
+def _check_scales(d: Decoder, layer: Layer, tp: int, whole_experts: bool) -> None:
     """A scale covers weights of one GPU only. Layers whose inputs are split need whole groups of inputs, those whose
     outputs are split whole blocks of outputs; down-projections of latents are not split."""
     formats = dict(layer.formats)
     for m in layer.matrices(d.hidden):
         found = formats.get(m.role)
         if found is None or found.dtype == "fp4" or m.role in ("q_down", "kv_down"):  # engines pad fp4
+            continue
+        if whole_experts and m.role == "experts":
             continue
         by_inputs = m.role.endswith(("o_proj", "down_proj")) or (m.role == "experts" and m.n == d.hidden)
         size, covered, what = (m.k, found.cols, "inputs") if by_inputs else (m.n, found.rows, "outputs")
@@ -162,7 +180,7 @@ def _head(d: Decoder, rows: int, p: Precision, tp: int) -> Iterator[Call]:
     yield Call("sampling", Sampling(rows, vocab, act))
 
 
-def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
+def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int, ep: int = 1) -> Iterator[Call]:
     act = p.activation
     norm = NORMS[layer.norm](tokens, d.hidden, act)
     attn_add, mlp_add = (Call(role, Add(tokens, d.hidden, act)) for role in ("attn_add", "mlp_add"))
@@ -190,7 +208,7 @@ def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int) -> Iter
     if isinstance(layer.mlp, Mlp):
         yield from _mlp(layer, layer.mlp, d.hidden, tokens, p, tp)
     else:
-        yield from _moe(layer, layer.mlp, d.hidden, tokens, p, tp)
+        yield from _moe(layer, layer.mlp, d.hidden, tokens, p, tp, ep)
     if parallel:  # both branches are there: add them, then reduce and add the residual
         yield attn_add
     if tp > 1:
@@ -267,11 +285,21 @@ def _mlp(layer: Layer, m: Mlp, hidden: int, tokens: int, p: Precision, tp: int, 
     yield from _dense(layer, {prefix + "down_proj": hidden}, inner, tokens, p, m.bias, prefix + "down_quant")
 
 
-def _moe(layer: Layer, m: Moe, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
-    act = p.activation
+def _moe(layer: Layer, m: Moe, hidden: int, tokens: int, p: Precision, tp: int, ep: int) -> Iterator[Call]:
+    """With expert parallelism every GPU has whole experts. Where they serve several replicas of the attention, tokens
+    of all are gathered before and results scattered after (vLLM's default all-to-all, allgather_reducescatter)."""
+    act, found = p.activation, layer.format_of("experts", p)
     yield Call("router", MoeRouter(tokens, hidden, m.experts, m.top_k, act))
-    inner = m.intermediate // tp
-    yield Call("experts", _experts(layer.format_of("experts", p), tokens, hidden, inner, m, act))
+    if ep > 1:
+        replicas = ep // tp
+        everyone = tokens * replicas
+        if replicas > 1:
+            yield Call("dispatch", AllGather(everyone, hidden, replicas, act))
+        yield Call("experts", _experts(found, everyone, hidden, m.intermediate, m, act, ep))
+        if replicas > 1:
+            yield Call("combine", ReduceScatter(everyone, hidden, replicas, act))
+    else:
+        yield Call("experts", _experts(found, tokens, hidden, m.intermediate // tp, m, act))
     if m.shared:
         yield from _mlp(layer, m.shared, hidden, tokens, p, tp, prefix="shared_")
         if m.shared_gate:
@@ -281,16 +309,18 @@ def _moe(layer: Layer, m: Moe, hidden: int, tokens: int, p: Precision, tp: int) 
         yield Call("shared_add", Add(tokens, hidden, act))
 
 
-def _experts(found: WeightFormat | None, tokens: int, hidden: int, inner: int, m: Moe, act: str) -> MoeExperts:
+def _experts(
+    found: WeightFormat | None, tokens: int, hidden: int, inner: int, m: Moe, act: str, ranks: int = 1
+) -> MoeExperts:
     axes = (tokens, hidden, inner, m.experts, m.top_k, m.gated)
     if found is None:
-        return MoeExperts(*axes, act, act)
+        return MoeExperts(*axes, act, act, ranks)
     if found.input:
         # one scale for a matrix goes with one scale for all tokens
         per_tensor = found.input_per_tensor or not (found.rows or found.cols)
         scales = (found.rows, found.cols, found.input_group, per_tensor)
-        return ScaledExperts(*axes, found.input, found.dtype, *scales)
-    return PackedExperts(*axes, act, found.dtype, found.cols, bool(found.zero_bytes))
+        return ScaledExperts(*axes, found.input, found.dtype, ranks, *scales)
+    return PackedExperts(*axes, act, found.dtype, ranks, found.cols, bool(found.zero_bytes))
 
 
 def _dense(

@@ -18,7 +18,7 @@ from typing import Any
 from chip.dtypes import BYTES
 from chip.types import ChipError, Op
 
-NOT_OPERATORS = ("attention_kernels", "base_time", "composed", "elementwise")  # what operators share
+NOT_OPERATORS = ("attention_kernels", "base_time", "collective", "composed", "elementwise")  # what operators share
 SHOWN = 12  # names in an error; the list has its own command
 MAX_AXIS = 2**40  # larger than any tensor axis; keeps arithmetic in a range where errors are honest
 

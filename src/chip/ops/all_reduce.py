@@ -5,32 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from chip.dtypes import BYTES
-from chip.types import Cost, Op
+from chip.ops.collective import Collective
 
 
 @dataclass(frozen=True, slots=True)
-class AllReduce(Op):
-    rows: int
-    cols: int
-    ranks: int
-    dtype: str = "bf16"
-
+class AllReduce(Collective):
     kind: ClassVar[str] = "all_reduce"
-
-    def cost(self) -> Cost:
-        elements = self.rows * self.cols
-        moved = elements * BYTES[self.dtype]
-        return Cost(elements * (self.ranks - 1) / self.ranks, moved, moved)
 
     @property
     def bytes_over_link(self) -> float:
-        return 2 * (self.ranks - 1) / self.ranks * self.rows * self.cols * BYTES[self.dtype]
+        return 2 * (self.ranks - 1) / self.ranks * self.tensor_bytes
 
     @property
     def hops(self) -> int:
         return 2 * (self.ranks - 1)
-
-    @property
-    def compute(self) -> str:
-        return "matmul_fp32"

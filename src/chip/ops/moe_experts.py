@@ -30,7 +30,7 @@ class ExpertsBase(BaseTime):
     def seconds(self, op: MoeExperts) -> float:
         tile = op.tile_rows
         weight = (3 if op.gated else 2) * op.hidden * op.intermediate
-        filled = row_tiles(op.tokens, op.top_k / op.experts, op.experts, tile)
+        filled = row_tiles(op.tokens, op.top_k / op.experts, op.experts // op.ranks, tile)
         arithmetic_s = 2 * filled * tile * weight / self.flop_per_s
         memory_s = op.products().bytes / self.bytes_per_s
         return self.floor_s + max(memory_s, arithmetic_s) + op.passes().bytes / self.copy_bytes_per_s
@@ -62,6 +62,7 @@ class MoeExperts(Op):
     gated: bool = True
     dtype: str = "bf16"
     weight_dtype: str = ""
+    ranks: int = 1  # GPUs that the experts lie on, each whole on one: `tokens` are those of all, the cost is one GPU's
 
     kind: ClassVar[str] = "moe_experts"
     GROWS: ClassVar[tuple[str, ...]] = ("tokens",)
@@ -69,14 +70,17 @@ class MoeExperts(Op):
     def check(self) -> None:
         if self.top_k > self.experts:
             raise ChipError(f"moe_experts: top_k {self.top_k} is more than experts {self.experts}")
+        if self.experts % self.ranks:
+            raise ChipError(f"moe_experts: ranks {self.ranks} does not divide the {self.experts} experts")
 
     @property
     def experts_read(self) -> float:
-        return self.experts * (1 - (1 - self.top_k / self.experts) ** self.tokens)
+        return self.experts / self.ranks * (1 - (1 - self.top_k / self.experts) ** self.tokens)
 
     @property
-    def pairs(self) -> int:
-        return self.tokens * self.top_k
+    def pairs(self) -> float:
+        """Of tokens and experts, on one GPU, where routing is even."""
+        return self.tokens * self.top_k / self.ranks
 
     def cost(self) -> Cost:
         """The products, and the activation between them."""
@@ -120,7 +124,12 @@ class MoeExperts(Op):
 
     def place(self) -> tuple[float, ...]:
         sizes = (log2(self.hidden) / 2, log2(self.intermediate) / 2)
-        return log2(self.tokens) / 2, log2(self.experts) / 2, log2(self.pairs / self.experts_read) / 2, *sizes
+        return (
+            log2(self.tokens) / 2,
+            log2(self.experts / self.ranks) / 2,
+            log2(self.pairs / self.experts_read) / 2,
+            *sizes,
+        )
 
     def like_measured(self) -> MoeExperts | None:
         return self if self.gated and self.weight_dtype in ("", self.dtype) else None

@@ -15,11 +15,10 @@ from typing import Any
 
 from chip import hardware, links
 from chip import points as point_files
-from chip.dtypes import BYTES
 from chip.hardware import Hardware
-from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention
 from chip.ops.base_time import BaseTime
+from chip.ops.collective import Collective
 from chip.ops.composed import Composed
 from chip.ops.elementwise import OverRows
 from chip.ops.masked_attention import MaskedAttention
@@ -82,6 +81,10 @@ class Estimator:
         self._points: dict[tuple[str, str, str], Points | None] = {}
         self._bases: dict[tuple[type[Op], str, str], tuple[BaseTime, BaseTime, BaseTime]] = {}
 
+    @property
+    def has_points(self) -> bool:
+        return self._library is not None
+
     # -- which points ---------------------------------------------------------------------------------------------
     def measured_in(self, dtype: str) -> str:
         """The dtype of the points that answer for this one; nothing where there are none."""
@@ -131,7 +134,7 @@ class Estimator:
 
     def _asked(self, op: Op) -> tuple[Estimate, Cost]:
         cost = op.cost()
-        if isinstance(op, AllReduce):
+        if isinstance(op, Collective):
             return self._over_link(op), cost
         like, points = op.like_measured(), self.points(op)
         if like is not None and points is not None:
@@ -267,10 +270,10 @@ class Estimator:
         check_dtype(self.roof, name)
         return self.roof.compute[name]
 
-    def _over_link(self, op: AllReduce) -> Estimate:
-        roof, size = self.roof, op.rows * op.cols * BYTES[op.dtype]
+    def _over_link(self, op: Collective) -> Estimate:
+        roof, size = self.roof, op.tensor_bytes
         if roof.link is None:
-            raise ChipError(f"--tp above 1 cannot be predicted on {roof.name}: {roof.ranks_need}")
+            raise ChipError(f"several GPUs cannot be predicted of {roof.name}: {roof.ranks_need}")
         if hardware.is_known(roof.name):
             found = links.collective(op.kind, size, op.ranks, roof.name.lower(), "vllm")
             source = "datasheet" if found.source == "formula" else INTERPOLATED
@@ -295,7 +298,7 @@ class Estimator:
         plain = getattr(op, "plain", None)  # a fused kernel that was not measured: as the one it grew from
         if plain is not None and self.points(op) is None:
             return self.along(plain)
-        if isinstance(op, (AllReduce, Composed)):
+        if isinstance(op, (Collective, Composed)):
             return lambda tokens: answer(*self(make(tokens)))
         like, points = op.like_measured(), self.points(op)
         if like is None or points is None:

@@ -14,11 +14,11 @@ NARROWER = ("fp8", "int4")
 
 def hints(decoder: Decoder, s: Scenario, engine: str, asked: Precision, capacity_bytes: float) -> list[str]:
     """Such as `fits with --dtype int4 (42.1 GiB)`: the widest that does; nothing where none does."""
-    weights = decoder.weight_bytes(asked, s.tp)
+    weights = decoder.weight_bytes(asked, s.tp, s.ep)
     for name in NARROWER:
         for kv in ("", "fp8") if engine == "vllm" else ("",):
             p = precision(name, kv or asked.kv)
-            if decoder.weight_bytes(p, s.tp) >= weights:
+            if decoder.weight_bytes(p, s.tp, s.ep) >= weights:
                 continue
             room = memory.needs(decoder, replace(s, dtype=name), engine, p, capacity_bytes)
             if room["fits"]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import lru_cache
 
 from chip import engines
 from chip.dtypes import BYTES, Precision
 from chip.engines.vllm.memory import cache_tokens
 from chip.models.decoder import Attn, Decoder, Mlp
+from chip.predict.pipeline import stage_decoders
 from chip.types import Scenario
 
 
 @lru_cache(maxsize=256)
-def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int, streams: int = 1) -> float:
+def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int, streams: int = 1, ep: int = 1) -> float:
     """Peak of the tensors alive at once in one step: the residual stream beside the widest operator's input and output,
     or the logits (16-bit and their fp32 copy) at the end."""
     width = BYTES[p.activation]
@@ -27,8 +29,11 @@ def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int, 
         if isinstance(layer.mlp, Mlp):
             mlp = d.hidden + (3 if layer.mlp.gated else 2) * layer.mlp.intermediate / tp
         else:
-            one = (3 if layer.mlp.gated else 2) * layer.mlp.intermediate / tp
-            mlp = d.hidden + layer.mlp.top_k * (one + d.hidden)
+            one = (3 if layer.mlp.gated else 2) * layer.mlp.intermediate / (tp if ep == 1 else 1)
+            pairs = (
+                layer.mlp.top_k if ep == 1 else layer.mlp.top_k / tp
+            )  # of each of its tokens: those of ep / tp by ep
+            mlp = d.hidden + pairs * (one + d.hidden)
         widest = max(widest, attention, mlp)
     in_layers = tokens * (streams * d.hidden + widest) * width
     logits = rows * d.vocab / tp * (width + BYTES["fp32"]) + tokens * d.hidden * width
@@ -36,23 +41,38 @@ def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int, 
 
 
 @lru_cache(maxsize=256)
-def _weight_bytes(d: Decoder, p: Precision, tp: int) -> float:
-    return d.weight_bytes(p, tp)
+def _weight_bytes(d: Decoder, p: Precision, tp: int, ep: int) -> float:
+    return d.weight_bytes(p, tp, ep)
 
 
 def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, object]:
+    """Of each GPU; of a pipeline, of the stage that has the least room."""
+    own = replace(s, batch=-(-s.batch // s.replicas), pp=1)
+    found = [_of_stage(stage, own, engine, p, capacity_bytes) for stage in stage_decoders(d, s.pp)] if s.pp > 1 else []
+    fullest = max(found, key=_taken) if found else _of_stage(d, own, engine, p, capacity_bytes)
+    if found:
+        fullest["max_batch"] = min(int(str(f["max_batch"])) for f in found)
+    fullest["max_batch"] = int(str(fullest["max_batch"])) * s.replicas
+    return fullest
+
+
+def _taken(room: dict[str, object]) -> int:
+    return int(str(room["total_bytes"]))
+
+
+def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, object]:
     e = engines.get(engine)
     room, latent = e.room(s, capacity_bytes), e.LATENT_KV
-    weights = _weight_bytes(d, p, s.tp)
+    weights = _weight_bytes(d, p, s.tp, s.ep)
     kv_sequence = d.kv_bytes(room.cache_tokens, p, latent, s.tp)
     batch = room.sequences
-    activations = activation_bytes(d, room.step_tokens, batch, p, s.tp, room.streams) + room.workspace_bytes
+    activations = activation_bytes(d, room.step_tokens, batch, p, s.tp, room.streams, s.ep) + room.workspace_bytes
     free = capacity_bytes * room.share - weights - room.context_bytes - room.workspace_bytes
     total = weights + batch * kv_sequence + activations + room.context_bytes
     if room.pool:
         most = int((free - activations) // kv_sequence)
     else:
-        most = int(free // (kv_sequence + activation_bytes(d, s.prompt, 1, p, s.tp, room.streams)))
+        most = int(free // (kv_sequence + activation_bytes(d, s.prompt, 1, p, s.tp, room.streams, s.ep)))
     out: dict[str, object] = {
         "weights_bytes": round(weights),
         "kv_bytes_per_token": round(kv_sequence / room.cache_tokens, 3),

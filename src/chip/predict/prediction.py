@@ -129,7 +129,8 @@ class Prediction(NamedTuple):
         joules = f'"energy_j_per_token":{energy.value / tokens:.6g},' if energy else ""
         joules_span = f',"energy_j_per_token":[{energy.low / tokens:.6g},{energy.high / tokens:.6g}]' if energy else ""
         return (
-            f'{{"schema":"{SCHEMA}",{names},"batch":{s.batch},"prompt":{s.prompt},"output":{s.output},"tp":{s.tp},'
+            f'{{"schema":"{SCHEMA}",{names},"batch":{s.batch},"prompt":{s.prompt},"output":{s.output},"tp":{s.tp},"pp":{s.pp},'
+            f'"ep":{s.ep},"gpus":{s.gpus},'
             f'"ttft_ms":{prefill.seconds * 1e3:.7g},"tpot_ms":{tpot},"e2e_ms":{whole.value * 1e3:.7g},'
             f'"tokens_per_s":{rate},{joules}"interval":{{"ttft_ms":{ttft_span},"tpot_ms":{tpot_span},'
             f'"e2e_ms":[{whole.low * 1e3:.7g},{whole.high * 1e3:.7g}],'
@@ -189,7 +190,7 @@ def _energy(p: Prediction, seconds: Range, steps: int) -> Range | None:
     value, low, high = p.power.joules(PRECISIONS[p.scenario.dtype].matmul, seconds, flops, moved)
     own = ENERGY_OFF * value
     low, high = value - hypot(value - low, own), value + hypot(high - value, own)
-    return Range(*(p.scenario.tp * j for j in (value, max(0.0, low), high)))
+    return Range(*(p.scenario.gpus * j for j in (value, max(0.0, low), high)))
 
 
 def _bound(phase: Phase) -> str:

@@ -14,9 +14,9 @@ from chip.engine_profile import FoundTerms
 from chip.engines.versions import version_at
 from chip.models import library
 from chip.models.decoder import Decoder
-from chip.models.lower import check_shards
+from chip.models.lower import check_experts, check_shards
 from chip.ops.masked_attention import MASK_PIECE
-from chip.predict import fitting, memory
+from chip.predict import fitting, memory, several
 from chip.predict.estimator import estimator_of
 from chip.predict.prediction import Prediction
 from chip.predict.roof import Roof, check_dtype, roof_of
@@ -34,11 +34,13 @@ DEFAULTS: dict[str, Any] = {
     "dtype": AUTO,
     "kv_dtype": AUTO,
     "tp": 1,
+    "pp": 1,
+    "ep": 1,
 }
 TEXTS = ("model", "gpu", "engine", "dtype", "kv_dtype")
 KEYS = ("model", *DEFAULTS)
 HOST_SHARE = 0.05  # of a phase: where the device waits for more, the host is called its limit
-LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024}
+LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024, "pp": 256, "ep": 1024}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
 
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
     sizes = [_count(values, key) for key in ("batch", "prompt", "output")]
-    return Scenario(sizes[0], sizes[1], sizes[2], values["dtype"], _count(values, "tp"), values["kv_dtype"])
+    tp, pp, ep = (_count(values, key) for key in ("tp", "pp", "ep"))
+    return Scenario(sizes[0], sizes[1], sizes[2], values["dtype"], tp, values["kv_dtype"], pp, ep)
 
 
 def resolved(decoder: Decoder, s: Scenario, engine: str) -> Scenario:
@@ -132,15 +135,18 @@ class Setting:
 
 @lru_cache(maxsize=1024)
 def setting(
-    decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = DEFAULT_OPTIONS, kv_dtype: str = ""
-) -> Setting:
+    decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = DEFAULT_OPTIONS,
+    kv_dtype: str = "", ep: int = 1,
+) -> Setting:  # fmt: skip
     h, e = hardware.find(gpu), engines.get(engine)
     roof = roof_of(h, options.stage)
     as_run = _as_run(decoder, gpu, engine, dtype, kv_dtype, options.stage)
     decoder, p = as_run.decoder, as_run.precision
     check_dtype(roof, "matmul_" + p.matmul)
+    if ep > 1:
+        check_experts(decoder, tp, ep)
     if tp > 1:
-        check_shards(decoder, tp)
+        check_shards(decoder, tp, ep)
     if options.sdpa and engine != "hf-eager":
         raise ChipError(f"--sdpa {options.sdpa[:40]} is for hf-eager, not for {engine}")
     if h.spec and (too_old := engine_support.too_old(engine, h.spec, options.engine_version)):
@@ -163,7 +169,7 @@ def setting(
         measured = "its terms were measured with a newer version"
         notes.append(f"{engine} {options.engine_version}: {version.source}; {measured}")
     terms = EngineTerms(*found.terms) if found else None
-    steps = StepModel(decoder, p, tp, engine, estimator, terms, version.overlaps_steps if version else None)
+    steps = StepModel(decoder, p, tp, engine, estimator, terms, version.overlaps_steps if version else None, ep)
     return Setting(steps, roof, tuple(notes), *_host(found, engine, options))
 
 
@@ -201,14 +207,19 @@ def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, 
 
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = DEFAULT_OPTIONS) -> Prediction:
     s = resolved(decoder, s, engine)
-    held = setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype)
+    several.check(s, engine)
+    held = setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype, s.ep)
     steps, roof = held.steps, held.roof
-    prefill = steps.prefill(s, roof.memory_bytes)
-    decode = steps.decode(s, roof.memory_bytes) if s.output > 1 else None
+    found = several.phases(steps, s, gpu, roof.memory_bytes)
+    prefill, decode, _ = found
     room = memory.needs(steps.decoder, s, engine, steps.precision, roof.memory_bytes)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine, "host": held.host}
     ridge = roof.ridge("matmul_" + steps.precision.matmul)
-    said = [*notes(s, roof, room, decoder.max_context, steps.engine.CAVEAT), *held.notes]
+    has_points = steps.estimator.has_points
+    said = [*notes(s, roof, room, decoder.max_context, steps.engine.CAVEAT, has_points), *held.notes]
+    said += several.notes(s, found, decoder.layer_count, decoder.experts)
+    if has_points:
+        said += several.unmeasured(found, s.output)
     if not room["fits"]:
         said += fitting.hints(decoder, s, engine, steps.precision, roof.memory_bytes)
     if keys := steps.unaligned(s, roof.memory_bytes):
@@ -235,7 +246,9 @@ def _waits(phase: Phase) -> bool:
     return any(line.role == WAITING and line.seconds > HOST_SHARE * phase.seconds for line in phase.lines)
 
 
-def notes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, caveat: str) -> list[str]:
+def notes(
+    s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, caveat: str, has_points: bool = False
+) -> list[str]:
     """What a reader must know beside the numbers."""
     out = []
     if not room["fits"]:
@@ -247,7 +260,8 @@ def notes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, ca
     if max_context and s.prompt + s.output > max_context:
         out.append(f"prompt + output exceed the model's context of {max_context} tokens")
     if roof.source == "datasheet":
-        out.append(f"{roof.name} was never calibrated: ceilings are {roof.basis}")
+        points = "products, attention, experts and collectives are times that others published; all else: "
+        out.append(f"{roof.name} was never calibrated: {points if has_points else ''}ceilings are {roof.basis}")
     if caveat:
         out.append(caveat)
     return out

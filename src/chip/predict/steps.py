@@ -121,15 +121,15 @@ class StepModel:
 
     def __init__(
         self, decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator,
-        terms: EngineTerms | None = None, overlaps: bool | None = None,
+        terms: EngineTerms | None = None, overlaps: bool | None = None, ep: int = 1,
     ) -> None:  # fmt: skip
-        """`overlaps`: whether steps do, of another version than the engine's newest."""
+        """`overlaps`: whether steps do, of another version than the engine's newest. `ep`: GPUs that experts lie on."""
         self.decoder, self.precision, self.tp = decoder, precision, tp
         self.engine = engines.get(engine)
         self.overlaps = self.engine.OVERLAPS_STEPS if overlaps is None else overlaps
         self.estimator, self.terms = estimator, terms
         self._asked: dict[Op, Callable[[Any], Answer]] = {}
-        programs, whole = self._programs(tp), self._programs(1) if tp > 1 else (None, None, None)
+        programs, whole = self._programs(tp, ep), self._programs(1, 1) if tp > 1 else (None, None, None)
         one_token = programs[0]
         self._decode, self._prefill, self._head = (self._template(p, w) for p, w in zip(programs, whole))
         self._masks = {c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED)}
@@ -137,10 +137,10 @@ class StepModel:
         self._body = lru_cache(maxsize=REMEMBERED)(self._body_rows)
         self._last = lru_cache(maxsize=REMEMBERED)(self._head_rows)
 
-    def _programs(self, tp: int) -> tuple[Program, Program, Program]:
+    def _programs(self, tp: int, ep: int) -> tuple[Program, Program, Program]:
         """What the engine runs for one token of each sequence, for several, and after the last layer."""
         d, rewrite = self.decoder, self.engine.rewrite
-        layers = body(d, 1, self.precision, tp)
+        layers = body(d, 1, self.precision, tp, ep)
         last = head(d, 1, self.precision, tp)
         return (
             rewrite(layers, True, d.architecture), rewrite(layers, False, d.architecture),
@@ -158,7 +158,8 @@ class StepModel:
 
     def _entry(self, role: str, op: Op, whole: Op | None) -> TimedCall:
         ask = self._ask(op)
-        if whole is not None and whole != op and whole.kind == op.kind:
+        of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
+        if whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus:
             ask = of_a_share(ask, self._ask(whole), self.tp)
         kernels = self.engine.KERNELS.get(op.kind, op.KERNELS)
         return TimedCall(role, op.kind, kernels, is_placeholder(op), ask)

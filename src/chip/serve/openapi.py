@@ -21,6 +21,8 @@ MEANINGS = {
     "prompt": "tokens of each prompt",
     "output": "tokens generated for each",
     "tp": "GPUs that share each layer",
+    "pp": "stages of a pipeline, each with its share of the layers",
+    "ep": "GPUs that the experts lie on, a multiple of tp",
 }
 
 
@@ -220,7 +222,7 @@ def _operator() -> Schema:
 def _prediction() -> Schema:
     texts = ("schema", "model", "gpu", "engine", "dtype")
     numbers = ("ttft_ms", "e2e_ms", "tokens_per_s", "ridge_flop_per_byte")
-    counts = ("batch", "prompt", "output", "tp")
+    counts = ("batch", "prompt", "output", "tp", "pp", "ep")
     parts = ("interval", "bound", "sources", "memory", "breakdown")
     return {
         "type": "object",

@@ -82,7 +82,7 @@ def _row(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Mapping[str, A
         return {"error": str(e)}
     row: dict[str, Any] = {key: found.get(key) for key in SHOWN}
     row["interval"] = {key: found["interval"].get(key) for key in SPANS}
-    for name, n in (("tokens_per_s_per_gpu", s.tp), ("tokens_per_s_per_user", s.batch)):
+    for name, n in (("tokens_per_s_per_gpu", s.gpus), ("tokens_per_s_per_user", s.batch)):
         row[name] = short(found["tokens_per_s"] / n)
         row["interval"][name] = [short(v / n) for v in found["interval"]["tokens_per_s"]]
     memory = found["memory"]

@@ -29,7 +29,7 @@ def timeline(question: Any) -> dict[str, Any]:
     values = request.values_of(asked)
     decoder, gpu = decoder_of(values["model"], config), gpu_of(values["gpu"])
     s = request.resolved(decoder, request.scenario_of(values), values["engine"])
-    held = request.setting(decoder, gpu, values["engine"], s.dtype, s.tp, kv_dtype=s.kv_dtype)
+    held = request.setting(decoder, gpu, values["engine"], s.dtype, s.tp, kv_dtype=s.kv_dtype, ep=s.ep)
     step = _step(held, s, phase)
     steps = held.steps
     launches = sum(repeat * max(1, n) for repeat, calls in steps.rows(step) for _, _, n, _ in calls)

@@ -19,7 +19,7 @@ def implementations(op: MoeExperts, device_type: str) -> tuple[str, ...]:
 def build(op: MoeExperts, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
     if implementation == "vllm":
         return _vllm(op, device, generator)
-    x = normal((op.pairs, op.hidden), op.dtype, device, generator)
+    x = normal((op.tokens * op.top_k, op.hidden), op.dtype, device, generator)
     up, down = (w.transpose(1, 2) for w in weights(op, device, generator))
     ends = torch.bincount(routing(op, device, generator).flatten(), minlength=op.experts).cumsum(0).to(torch.int32)
 

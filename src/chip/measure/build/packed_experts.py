@@ -56,7 +56,7 @@ def _torch(op: PackedExperts, device: torch.device, generator: torch.Generator) 
     words = [packed((op.experts, n, k // 8), device, generator) for n, k in shapes]
     of_groups = [scales((op.experts, n, k // (op.group or k), 1), act, device, generator) for n, k in shapes]
     shifts = torch.arange(0, 32, 4, device=device, dtype=torch.int32)
-    x = normal((op.pairs, op.hidden), op.dtype, device, generator)
+    x = normal((op.tokens * op.top_k, op.hidden), op.dtype, device, generator)
     ends = torch.bincount(routing(op, device, generator).flatten(), minlength=op.experts).cumsum(0).to(torch.int32)
 
     def widen(one: torch.Tensor, by_group: torch.Tensor) -> torch.Tensor:

@@ -54,7 +54,7 @@ def widened(op: MoeExperts, device: torch.device, generator: torch.Generator) ->
     shapes = ((2 * op.intermediate, op.hidden), (op.hidden, op.intermediate))
     narrow = [normal((op.experts, *shape), "fp8", device, generator) for shape in shapes]
     by_expert = scales((op.experts, 1, 1), torch.bfloat16, device, generator)
-    x = normal((op.pairs, op.hidden), "bf16", device, generator)
+    x = normal((op.tokens * op.top_k, op.hidden), "bf16", device, generator)
     ends = torch.bincount(routing(op, device, generator).flatten(), minlength=op.experts).cumsum(0).to(torch.int32)
 
     def call() -> object:

@@ -1,0 +1,18 @@
+"""Parts of a tensor that `ranks` GPUs hold, put together on each: the first half of vLLM's exchange of tokens between
+GPUs that hold different experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from chip.ops.collective import Collective
+from chip.types import Cost
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather(Collective):
+    kind: ClassVar[str] = "all_gather"
+
+    def cost(self) -> Cost:
+        return Cost(0, self.tensor_bytes / self.ranks, self.tensor_bytes)

@@ -1,0 +1,110 @@
+"""A scenario over several GPUs: replicas of the attention, stages of a pipeline, and what must be said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from chip import links
+from chip.dtypes import BYTES
+from chip.engines.playing import Weighted
+from chip.parallel import hop_bytes, split_layers
+from chip.predict import pipeline
+from chip.predict.estimator import INTERPOLATED
+from chip.predict.pipeline import Hop
+from chip.predict.steps import ENGINE, Phase, StepModel
+from chip.types import ChipError, Scenario
+
+CIRCULATE = "vllm"  # the engine that keeps several batches in flight; others send one through all stages
+UNMEASURED = 0.2  # share of the operators' time without a point from which on it is said
+NAMED = 4  # roles that are named then
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+class Phases(NamedTuple):
+    prefill: Phase
+    decode: Phase | None
+    microbatches: int  # that go round in the decode of a pipeline
+
+
+def phases(steps: StepModel, s: Scenario, gpu: str, memory_bytes: float) -> Phases:
+    """Every replica has its part of the requests, and all take as long."""
+    own = replace(s, batch=-(-s.batch // s.replicas))
+    prefill = steps.prefill(own, memory_bytes)
+    if s.pp == 1:
+        return Phases(prefill, steps.decode(own, memory_bytes) if s.output > 1 else None, 1)
+    planned = steps.engine.prefill(own, memory_bytes)
+    count = sum(weight for _, weight in planned)
+    in_flight = max(1, min(s.pp, round(count), own.batch)) if steps.engine.NAME == CIRCULATE else 1
+    prefill = pipeline.prefill(prefill, _shares(steps, s.pp, planned), count, _hop(steps, gpu, planned))
+    if s.output == 1:
+        return Phases(prefill, None, in_flight)
+    one = replace(own, batch=-(-own.batch // in_flight))
+    planned = steps.engine.decode(one, memory_bytes)
+    decode = pipeline.decode(
+        steps.decode(one, memory_bytes), _shares(steps, s.pp, planned), in_flight, _hop(steps, gpu, planned)
+    )
+    return Phases(prefill, decode, in_flight)
+
+
+def _shares(steps: StepModel, pp: int, planned: Weighted) -> list[float]:
+    """By stage, of the step that stands for most."""
+    step, _ = max(planned, key=lambda item: item[1])
+    return pipeline.stage_shares(steps.decoder, pp, steps.rows(step))
+
+
+def _hop(steps: StepModel, gpu: str, planned: Weighted) -> Hop:
+    tokens = sum(step.tokens * weight for step, weight in planned) / sum(weight for _, weight in planned)
+    size = hop_bytes(round(tokens), steps.decoder.hidden, BYTES[steps.precision.activation]) / steps.tp
+    found = links.send(size, gpu)
+    return Hop(found.seconds, found.low_s, found.high_s)
+
+
+def check(s: Scenario, engine: str) -> None:
+    if s.ep > 1 and engine != CIRCULATE:
+        raise ChipError(f"--ep {s.ep} is vLLM's; {engine} has no expert parallelism: use --tp or --pp")
+
+
+def notes(s: Scenario, found: Phases, layers: int, experts: int) -> list[str]:
+    """What of it was measured, and what was assumed."""
+    out, both = [], [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
+    if s.gpus > 1:
+        sent = {n.kind: n.source for n in both if n.kind in COLLECTIVES}
+        of = [f"{kind} " + ("measured elsewhere" if sent[kind] == INTERPOLATED else "by formula") for kind in sent]
+        exchange = f"{', '.join(of)}; " if of else ""
+        out.append(
+            f"{s.gpus} GPUs: {exchange}terms of engine and host were measured with one GPU, and no run on several"
+        )
+    if s.ep > 1:
+        way = ", tokens exchanged by all-gather and reduce-scatter (vLLM's default)" if s.replicas > 1 else ""
+        out.append(f"each GPU holds {experts // s.ep} of {experts} experts, routing taken as even{way}")
+    if s.pp > 1:
+        held = sorted(set(split_layers(layers, s.pp)))
+        idle = f"idles {100 * pipeline.idle_share(found.prefill):.0f} % of the prefill"
+        if found.decode:
+            idle += f" and {100 * pipeline.idle_share(found.decode):.0f} % of a decode step"
+        batches = f"{found.microbatches} batch{'es' if found.microbatches > 1 else ''} in flight"
+        out.append(f"{s.pp} stages of {' or '.join(map(str, held))} layers, {batches}: a GPU {idle}")
+    return out
+
+
+def unmeasured(found: Phases, output: int) -> list[str]:
+    """Where much of the operators' time rests on no point although the GPU has points."""
+    time_by: dict[str, float] = {}
+    total = without = 0.0
+    for phase, times in ((found.prefill, 1), (found.decode, output - 1)):
+        for n in phase.lines if phase else ():
+            if n.kind == ENGINE:
+                continue
+            total += times * n.seconds
+            if n.source != INTERPOLATED:
+                without += times * n.seconds
+                time_by[n.role] = time_by.get(n.role, 0.0) + times * n.seconds
+    if without < UNMEASURED * total:
+        return []
+    roles: Sequence[str] = sorted(time_by, key=time_by.__getitem__, reverse=True)
+    more = f" and {len(roles) - NAMED} more" if len(roles) > NAMED else ""
+    return [
+        f"{100 * without / total:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"
+    ]
