@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 # A bare `torch` pulls gigabytes of CUDA packages: the constraints pin the CPU-sized set used for development and CI.
 PIP := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-pure browser lint check campaign dist clean
+.PHONY: demo site test test-pure browser lint check campaign dist clean
 
 $(VENV)/base: pyproject.toml constraints.txt
 	@echo "making a virtual environment in $(VENV)"
@@ -21,6 +21,10 @@ $(VENV)/dev: $(VENV)/base
 demo: $(VENV)/base
 	$(VENV)/bin/chip predict llama-3.1-8b --gpu h200 --engine vllm --batch 8 --prompt 1024 --output 128
 	$(VENV)/bin/chip report results/h200 src/chip/data/profiles src/chip/data/points/h200 -o build/report --title "An H200, measured"
+
+# The report of the H200 and the explorer with answers worked out beforehand: a folder for any static host. Minutes.
+site: $(VENV)/base
+	$(VENV)/bin/chip report results/h200 src/chip/data/profiles src/chip/data/points/h200 -o build/site --title "An H200, measured" --explorer --jobs 0
 
 test: $(VENV)/dev lint browser
 	$(PY) -m pytest -n auto --dist loadfile

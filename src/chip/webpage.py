@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +21,42 @@ ESCAPES = {
 }
 
 
+PORT = 8471  # of the explorer, where it is not told another
+EXPLORER = f"http://127.0.0.1:{PORT}/"
+UNPACKED = """(async () => {{
+const held = document.getElementById("data"), bytes = Uint8Array.from(atob(held.textContent), (c) => c.charCodeAt(0));
+held.textContent = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+{}
+}})();"""
+CONNECT = "; connect-src 'self'"
+BESIDE = " 'self' file:"
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     text: str
     policy: str  # the same that its head names, for the header of an answer
 
 
-def assemble(template: str, scripts: Sequence[str], data: str, title: str = "", more: str = "") -> Page:
-    """`data` is JSON; `more` is what else the policy allows, such as "connect-src 'self'"."""
+def assemble(
+    template: str,
+    scripts: Sequence[str],
+    data: str,
+    title: str = "",
+    *,
+    connect: bool = False,
+    beside: bool = False,
+    packed: bool = False,
+) -> Page:
+    """`data` is JSON. With `connect` the page may ask the server it came from, with `beside` it may load scripts that
+    lie beside it, on a host or on disk; `packed` data is compressed, and the scripts wait until it is not."""
     style = (STATIC / "style.css").read_text(encoding="utf-8")
     script = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in scripts)
+    if packed:
+        data, script = pack(data), UNPACKED.format(script)
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
-        f"base-uri 'none'; form-action 'none'{'; ' if more else ''}{more}"
+        f"default-src 'none'; script-src '{_hash(script)}'{BESIDE if beside else ''}; style-src '{_hash(style)}'; "
+        f"img-src data:; base-uri 'none'; form-action 'none'{CONNECT if connect else ''}"
     )
     parts = {"policy": policy, "title": html.escape(title), "style": style, "script": script}
     parts["data"] = data.translate(ESCAPES)
@@ -43,6 +67,12 @@ def assemble(template: str, scripts: Sequence[str], data: str, title: str = "", 
         name, end, tail = after.partition("@")
         out, rest = (out + before + parts[name], tail) if at and end and name in parts else (out + before + at, after)
     return Page(out, policy)
+
+
+def pack(text: str) -> str:
+    """gzip in base64, which any page can hold and inflate."""
+    gzip = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return base64.b64encode(gzip.compress(text.encode()) + gzip.flush()).decode()
 
 
 def _hash(text: str) -> str:

@@ -71,7 +71,7 @@ def visit(browser):
     for one, url in made:
         one.page.close()
         assert not one.problems
-        home = url.split("#")[0]
+        home = url.split("#")[0].rpartition("/")[0] + "/"
         assert all(r.startswith(("data:", "blob:", home)) for r in one.requests), one.requests
 
 

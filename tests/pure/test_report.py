@@ -5,6 +5,7 @@ import io
 import json
 import re
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 import samples
@@ -13,7 +14,7 @@ from chip import cli, codec, hardware, roofline, stats
 from chip.report import columns, page, sources
 from chip.report.summary import Summary
 from chip.types import HardwareProfile
-from chip.webpage import STATIC
+from chip.webpage import EXPLORER, STATIC
 
 ROOT = Path(__file__).parents[2]
 H200 = ROOT / "results" / "h200"
@@ -158,9 +159,10 @@ def test_page_is_small_whole_and_keeps_to_itself(everything):
     assert len(html) - len(everything.json()) < 1_500_000
     data = embedded(html)
     assert all(table.pop("left_out") == 0 for table in data["tables"].values())
+    assert (data.pop("explorer"), data.pop("alone")) == (EXPLORER, False)
     assert data == json.loads(everything.json())
     assert not re.findall(r"""(?:src|href)=["'](?!summary\.|data:|#)[^"']*""", html.split('id="data"')[0])
-    assert "http://" not in html.replace("http://www.w3.org/2000/svg", "")
+    assert "http://" not in html.replace("http://www.w3.org/2000/svg", "").replace(EXPLORER, "")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)[1]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy
@@ -326,3 +328,21 @@ def test_command_says_what_it_misses(tmp_path, monkeypatch, capsys):
     samples.write_runs(tmp_path / "artifacts" / "llm.json", samples.a_run())
     assert cli.main(["report"]) == 0
     assert (tmp_path / "site" / "index.html").is_file()
+
+
+def test_a_site_asks_for_bundled_models_and_an_own_folder(tmp_path, capsys):
+    words = ["report", str(H200 / "runs" / "vllm-1.json"), "-o", str(tmp_path)]
+    assert cli.main([*words, "--explorer", "llama-9"]) == 2
+    assert "--explorer 'llama-9': no bundled model" in capsys.readouterr().err
+    (tmp_path / "index.html").write_text("mine")
+    assert cli.main([*words, "--explorer", "gpt2"]) == 2
+    assert "is there already and is of no site" in capsys.readouterr().err
+    assert (tmp_path / "index.html").read_text() == "mine"
+
+
+def test_runs_that_the_explorer_knows_have_its_question():
+    rows = list(sources.gather([H200 / "runs" / "vllm-1.json"]).rows("runs"))
+    asked = [dict(parse_qsl(r["question"])) for r in rows if r["question"]]
+    assert len(asked) == sum(r["bundled"] for r in rows) > 0
+    assert {a["gpu"] for a in asked} == {"h200"}
+    assert asked[0]["batch"] == str(next(r for r in rows if r["question"])["batch"])

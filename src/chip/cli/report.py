@@ -11,12 +11,14 @@ import sys
 from pathlib import Path
 
 from chip.report import page, sources
+from chip.report.summary import Summary
 from chip.types import ChipError
 
 HELP = "summary files and a page from results; opens from disk, needs no server"
 EPILOG = """\
   chip report results/h200 -o site
   chip report my-gpu.json operators.jsonl runs.json validation.json -o site --title "My GPU"
+  chip report results/h200 -o site --explorer --jobs 0       # with the explorer beside it, for a static host
   chip report                                 # all of artifacts/, into site/
 """
 SCHEMA = "chip.report/1"
@@ -27,7 +29,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS", nargs="*", type=Path, help=f"files or folders [{DEFAULT}]")
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, default=Path("site"), help="[%(default)s]")
     parser.add_argument("--title", default="CHIP report", help="of the page [%(default)s]")
+    parser.add_argument(
+        "--explorer",
+        metavar="MODELS",
+        nargs="?",
+        const="",
+        help="beside it the explorer, with answers for the bundled models or for those named; takes minutes",
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="processes for --explorer; 0 for one a core [%(default)s]")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def _site(args: argparse.Namespace, summary: Summary) -> Path:
+    """The report and the explorer in one folder that any static host can serve."""
+    from chip.models import library
+    from chip.serve import site
+    from chip.simulate.jobs import pool_of
+
+    models = [name for name in args.explorer.split(",") if name] or list(library.names())
+    for name in models:
+        if name not in library.names():
+            raise ChipError(f"--explorer {name[:80]!r}: no bundled model; `chip list models` shows them")
+    site.check(args.output)
+    pool = pool_of(args.jobs, "", _progress if sys.stderr.isatty() else None)
+    index = page.write_packed(args.output, summary, site.EXPLORER)
+    size = site.write(args.output, models, pool)
+    print(
+        f"explorer: {args.output / site.EXPLORER} ({len(models)} models, {size / 1e6:.1f} MB in all)", file=sys.stderr
+    )
+    return index
+
+
+def _progress(done: int, total: int) -> None:
+    print(f"\r{done} of {total} models", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if not read:
         why = f": {troubles[0]}" if troubles else ": the folders hold no .json or .jsonl file"
         raise ChipError(f"nothing to report{why}")
-    index = page.write(args.output, summary)
+    index = page.write(args.output, summary) if args.explorer is None else _site(args, summary)
     for line in troubles:
         print(line, file=sys.stderr)
     rows = {name: len(found) for name, found in summary.tables.items()}

@@ -15,6 +15,7 @@ import sys
 from contextlib import suppress
 
 from chip.types import ChipError
+from chip.webpage import PORT
 
 HELP = "explore predictions in a browser; the same JSON over HTTP"
 EPILOG = """\
@@ -30,7 +31,7 @@ SCHEMA = "chip.serve/1"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on; 0.0.0.0 is everyone [%(default)s]")
-    parser.add_argument("--port", type=int, default=8471, help="port to listen on; 0 takes a free one [%(default)s]")
+    parser.add_argument("--port", type=int, default=PORT, help="port to listen on; 0 takes a free one [%(default)s]")
     parser.add_argument(
         "--time-limit", metavar="S", type=float, default=5.0, help="seconds a request may take [%(default)s]"
     )

@@ -65,6 +65,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         weights | | random or files
         engine_version | | of the engine
         flags | | what makes a reader careful
+        question | | the same for the explorer, as its address holds it
         {_SOURCE}
     """),
     "comparisons": _columns(f"""

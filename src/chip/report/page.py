@@ -19,9 +19,11 @@ SCRIPTS = (
 )  # fmt: skip
 
 
-def render(summary: Summary) -> str:
-    data = json.dumps(_shown(summary), separators=(",", ":"), allow_nan=False)
-    return webpage.assemble("report.html", SCRIPTS, data, summary.title).text
+def render(summary: Summary, explorer: str = "") -> str:
+    """`explorer` is the page of a site that stands beside this one: then the data is packed, and no file of it is."""
+    shown = {**_shown(summary), "explorer": explorer or webpage.EXPLORER, "alone": bool(explorer)}
+    data = json.dumps(shown, separators=(",", ":"), allow_nan=False)
+    return webpage.assemble("report.html", SCRIPTS, data, summary.title, packed=bool(explorer)).text
 
 
 def _shown(summary: Summary) -> dict[str, Any]:
@@ -31,6 +33,13 @@ def _shown(summary: Summary) -> dict[str, Any]:
         table["left_out"] = max(0, len(table["rows"]) - MOST_ROWS)
         del table["rows"][MOST_ROWS:]
     return found
+
+
+def write_packed(folder: Path, summary: Summary, explorer: str) -> Path:
+    """`index.html` alone, of a site."""
+    index = folder / "index.html"
+    artifact.write_text(index, render(summary, explorer))
+    return index
 
 
 def write(folder: Path, summary: Summary) -> Path:

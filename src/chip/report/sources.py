@@ -39,7 +39,7 @@ NOT_SHOWN = {  # of use to other commands, whose results are shown
     "chip.kernel_plans": "how `chip kernels bench` launched what is shown",
 }
 KINDS = ("class", "group", "peer", "stage", "unseen", "operator")  # of accuracy, in the order they are shown
-OUR_OWN = ("index.html", "summary.json", "summary.csv")
+OUR_OWN = ("index.html", "summary.json", "summary.csv", "site.json")
 
 
 @dataclass

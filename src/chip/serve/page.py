@@ -22,13 +22,14 @@ OPERATOR = {"op": "linear", "gpu": operator.DEFAULT_GPU, "m": 8, "n": 4096, "k":
 
 @lru_cache(maxsize=1)
 def explorer() -> Page:
-    return webpage.assemble("explorer.html", SCRIPTS, data(opening()), "CHIP explorer", "connect-src 'self'")
+    return webpage.assemble("explorer.html", SCRIPTS, data(opening()), "CHIP explorer", connect=True)
 
 
-def data(answers: Iterable[str]) -> str:
-    """What the scripts start from: the lists, the defaults, and answers as `[path, question, answer]`."""
+def data(answers: Iterable[str], grid: Any = None) -> str:
+    """What the scripts start from: the lists, the defaults, and answers as `[path, question, answer]`; `grid` is what
+    can be asked where there is no server."""
     lists = ",".join(f'"{what}":{api.listing(what)}' for what in catalog.ROWS)
-    return f'{{{lists},"defaults":{api.defaults()},"answers":[{",".join(answers)}]}}'
+    return f'{{{lists},"defaults":{api.defaults()},"grid":{json.dumps(grid)},"answers":[{",".join(answers)}]}}'
 
 
 def opening() -> Iterable[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chip import runs, stats
+from chip import hardware, runs, stats
 from chip.models import library
 from chip.report.sources import Opened
 from chip.report.summary import Summary
@@ -37,10 +37,20 @@ def collect(opened: Opened, out: Summary) -> int:
             engine_version=run.engine_version,
             flags=", ".join(run.flags),
             source=opened.name,
+            question=_question(run, str(run.device or opened.environment.get("device") or "")),
             **(_numbers(run) if run.status == "ok" else {}),
         )
     out.runs += [(opened.name, run) for run in held.runs if run.status == "ok"]
     return len(held.runs)
+
+
+def _question(run: Run, device: str) -> str | None:
+    """The same as the explorer is asked it, where it knows model and GPU."""
+    gpu, s = hardware.match_device(device), run.scenario
+    if run.model not in library.names() or not gpu:
+        return None
+    sizes = f"batch={s.batch}&prompt={s.prompt}&output={s.output}"
+    return f"model={run.model}&gpu={gpu}&engine={run.engine}&dtype={s.dtype}&tp={s.tp}&{sizes}"
 
 
 def _numbers(run: Run) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 const Curves = (() => {
   const { h, duration, number, meaningful, rounded } = Chip;
   const { plot, legend, reach } = Plots;
-  const { state, heard, byId, ask, model, configurations, limits } = Question;
+  const { state, known, heard, byId, ask, model, configurations, limits } = Question;
   const COLORS = ["var(--blue)", "var(--orange)", "var(--green)", "var(--purple)", "var(--red)", "var(--ink)"];
   const BATCHES = Array.from({ length: 11 }, (_, i) => 2 ** i);
   let latest = 0;
@@ -68,7 +68,9 @@ const Curves = (() => {
       }));
     const picked = (p) => {
       const c = p.row;
-      Object.assign(state, { gpu: c.gpu, tp: c.tp, dtype: c.dtype, batch: c.batch });
+      const dtype = known.grid ? state.dtype : c.dtype;
+      if (known.grid && !Site.holds({ ...c, dtype })) return;
+      Object.assign(state, { gpu: c.gpu, tp: c.tp, dtype, batch: c.batch });
       Controls.refresh();
       heard.change();
     };

@@ -119,7 +119,8 @@
     Object.assign(state, START);
     readLink();
     const build = () => {
-      Controls.build();
+      if (known.grid) Site.build();
+      else Controls.build();
       Rank.build();
       TimelineView.build();
       Traffic.build();
@@ -127,8 +128,10 @@
     build();
     Rank.run(); // before the rest: it answers first
     changed();
-    Operator.form();
-    Operator.changed();
+    if (!known.grid) {
+      Operator.form();
+      Operator.changed();
+    }
     addEventListener("hashchange", () => {
       if (!location.hash.startsWith("#?")) return writeLink();
       readLink();
@@ -136,7 +139,7 @@
       return changed();
     });
     byId("controls").addEventListener("change", (e) => {
-      if (e.target.id === "gpu") Operator.changed();
+      if (e.target.id === "gpu" && !known.grid) Operator.changed();
     });
   }
   start();

@@ -59,6 +59,7 @@ const Report = (() => {
           show,
           filters,
           sort,
+          explorer: data.explorer,
           state: stateOf(section),
           changed: (state) => writeLink(section, state),
         }),

@@ -40,11 +40,14 @@ const Question = (() => {
         ? Object.fromEntries(Object.keys(v).sort().map((k) => [k, ordered(v[k])]))
         : v;
   const keyOf = (path, body) => `${path} ${JSON.stringify(ordered(body))}`;
-  for (const [path, asked, answer] of known.answers) held.set(keyOf(path, asked), answer);
+  function hold(answers) {
+    for (const [path, asked, answer] of answers) held.set(keyOf(path, asked), answer);
+  }
+  hold(known.answers);
   const GONE = "The server does not answer. Is `chip serve` still running?";
+  const elsewhere = { ask: askServer }; // a page without a server finds its answers otherwise
   async function ask(path, body) {
-    const found = held.get(keyOf(path, body));
-    return found || askServer(path, body);
+    return held.get(keyOf(path, body)) || elsewhere.ask(path, body);
   }
   async function askServer(path, body) {
     const options = body && {
@@ -179,6 +182,10 @@ const Question = (() => {
     heard,
     byId,
     ask,
+    elsewhere,
+    hold,
+    held,
+    keyOf,
     model,
     configurations,
     addBeside,

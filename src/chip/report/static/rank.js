@@ -31,6 +31,7 @@ const Rank = (() => {
     const first = [...of("measured here"), ...of("measured elsewhere")],
       rest = able.map((g) => g.name).filter((name) => !first.includes(name)),
       out = [first];
+    if (known.grid) return [known.grid.gpus];
     if (state.which === "all")
       for (let i = 0; i < rest.length; i += CHUNK) out.push([...first, ...rest.slice(0, i + CHUNK)]);
     return out.filter((gpus) => gpus.length);
@@ -111,19 +112,20 @@ const Rank = (() => {
     const [key] = BY[state.by],
       span = r.interval[key],
       n = meaningful(r[key], span);
-    const load = h("button", { type: "button", class: "link", title: title(r.gpu) }, r.gpu);
+    const able = !known.grid || Site.holds(r);
+    const load = able ? h("button", { type: "button", class: "link", title: title(r.gpu) }, r.gpu) : h("span", { title: title(r.gpu) }, r.gpu);
     load.addEventListener("click", () => {
       Object.assign(state, { gpu: r.gpu, tp: r.tp, dtype: r.dtype, batch: r.batch });
       Controls.refresh();
       heard.change();
       byId("answer").scrollIntoView({ block: "start" });
     });
-    const compare = h(
+    const compare = known.grid ? "" : h(
       "button",
       { type: "button", class: "small", "aria-label": `Compare ${title(r.gpu)}, ${r.tp} GPUs, ${r.dtype}` },
       "compare",
     );
-    compare.addEventListener("click", () => {
+    if (compare) compare.addEventListener("click", () => {
       if (!addBeside({ gpu: r.gpu, tp: r.tp, dtype: r.dtype })) return;
       Controls.refresh();
       heard.change();

@@ -66,6 +66,11 @@
       );
     }
   }
+  /** The data that the page holds, where no file of it lies beside. */
+  function saved() {
+    const { explorer: _, alone: __, ...summary } = data;
+    return h("button", { type: "button", class: "link", onclick: () => Chip.save("summary.json", "application/json", `${JSON.stringify(summary)}\n`) }, "summary.json");
+  }
   function draw() {
     readLink();
     const main = document.getElementById("report"),
@@ -85,10 +90,10 @@
         "footer",
         { class: "muted" },
         `Made by chip ${data.chip}. All figures are in `,
-        h("a", { href: "summary.json" }, "summary.json"),
-        " and ",
-        h("a", { href: "summary.csv" }, "summary.csv"),
-        ".",
+        data.alone ? saved() : [h("a", { href: "summary.json" }, "summary.json"), " and ", h("a", { href: "summary.csv" }, "summary.csv")],
+        ". Links to the explorer lead to ",
+        h("a", { href: data.explorer }, data.alone ? "the one beside this page" : data.explorer),
+        data.alone ? "." : ", where `chip serve` listens.",
       ),
     );
     observe(main, nav);

@@ -254,7 +254,7 @@ const Results = (() => {
         "runs",
         "runs",
         words(
-          "model gpu engine variant batch prompt output tokens_per_s ttft_p50_ms ttft_p95_ms tpot_p50_ms tpot_p95_ms latency_p50_ms latency_p95_ms vram_bytes joules_per_token status",
+          "model gpu engine variant batch prompt output tokens_per_s ttft_p50_ms ttft_p95_ms tpot_p50_ms tpot_p95_ms latency_p50_ms latency_p95_ms vram_bytes joules_per_token status question",
         ).filter((c) => c !== "variant" || hasValues(table)(c)),
         words("model engine dtype gpu status source"),
         "",

@@ -1,7 +1,7 @@
 "use strict";
 // Tables of any length: sorted, filtered and paged, with their state in the address.
 const Grid = (() => {
-  const { h, known, number, quantity, NONE } = Chip;
+  const { h, known, number, quantity, save, csv, NONE } = Chip;
   const PAGE = 25;
 
   /** A table of the summary, with its rows as arrays and its columns by name. */
@@ -109,6 +109,7 @@ const Grid = (() => {
       search,
       selects,
       options.show.length < table.columns.length ? whole : "",
+      h("button", { type: "button", onclick: () => save(`${table.name}.csv`, "text/csv", csv(table.columns, found)) }, "CSV of these rows"),
     );
     const pager = h(
       "div",
@@ -121,6 +122,8 @@ const Grid = (() => {
     const shown = () => (state.all ? table.columns : options.show);
     const numeric = (column) =>
       Boolean(table.units[table.at[column]]) || table.rows.slice(0, 50).some((row) => known(table.get(row, column)));
+    /** A question is a link to the explorer. */
+    const linked = (row, column) => (column === "question" && table.get(row, column) ? h("a", { href: `${options.explorer}#?${table.get(row, column)}` }, "explore") : null);
     const cell = (text, isNumber) => h("td", { class: isNumber ? "num" : text.length > 36 ? "long" : "short" }, text);
     function turn(by) {
       state.page += by;
@@ -198,7 +201,7 @@ const Grid = (() => {
           h(
             "tr",
             {},
-            shown().map((c) => cell(table.text(row, c), numeric(c))),
+            shown().map((c) => (linked(row, c) ? h("td", {}, linked(row, c)) : cell(table.text(row, c), numeric(c)))),
           ),
         ),
       );
