@@ -10,13 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-
-class Launch(NamedTuple):
-    """One operator: so many kernels, launched one by one, which take so long in all."""
-
-    name: str
-    kernels: float
-    seconds: float
+# One operator: its name, so many kernels, launched one by one, and the seconds they take in all.
+Launch = tuple[str, float, float]
 
 
 class HostCost(NamedTuple):
@@ -66,9 +61,13 @@ class Timeline:
         (call_s, kernel_s), scale, gap_s = cost, self.scale, self.gap_s
         for _, kernels, seconds in launches:
             launch_s, run_s = call_s + kernel_s * kernels, seconds * scale + gap_s * kernels
-            host_s += launch_s
             # waits for the first kernel of the operator, or only for its last
-            behind = max(behind + run_s, host_s - launch_s + launch_s / kernels + run_s, host_s + run_s / kernels)
+            first_s = host_s + launch_s / kernels + run_s
+            host_s += launch_s
+            last_s = host_s + run_s / kernels
+            behind += run_s
+            if behind < first_s or behind < last_s:
+                behind = first_s if first_s > last_s else last_s
             device_s += run_s
         slower = (repeat - 1) * max(host_s, device_s)
         self.device_s = max(self.device_s + repeat * device_s, self.host_s + behind + slower)

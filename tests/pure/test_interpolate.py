@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chip import hardware, ops, points, stats
+from chip.ops.attention import prompt, single
 from chip.ops.base_time import BaseTime
 from chip.ops.linear import GemmBase, Linear
 from chip.points import PointGroup
@@ -203,11 +204,6 @@ def test_a_curve_is_near_the_points_it_goes_through():
 HEADS = st.sampled_from([(8, 1, 64), (14, 2, 64), (32, 8, 128), (32, 32, 128), (16, 16, 96), (8, 4, 256)])
 
 
-def sized(op, single):
-    """The same heads for so many sequences and keys: of one token each, or of nothing but new tokens."""
-    return lambda batch, keys: replace(op, batch=batch, q_len=1 if single else keys, kv_len=keys)
-
-
 ATTENDING = ["attention (fa3, bf16, cold)", "attention (flash, bf16, cold)", "attention (cudnn, bf16, cold)"]
 
 
@@ -215,22 +211,23 @@ ATTENDING = ["attention (fa3, bf16, cold)", "attention (flash, bf16, cold)", "at
 @given(
     st.sampled_from(ATTENDING), HEADS, st.booleans(), st.integers(1, 512), st.integers(1, 60000), st.integers(1, 5000)
 )
-def test_a_sheet_never_falls_with_the_context(name, heads, single, count, length, more):
+def test_a_sheet_never_falls_with_the_context(name, heads, alone, count, length, more):
     _, found = held(name)
     op = ops.build("attention", dict(zip(("heads", "kv_heads", "head_dim"), heads)) | {"batch": 1, "q_len": 1,
                                                                                        "kv_len": 1})  # fmt: skip
-    sheet = Sheet(sized(op, single), found)
+    sheet = Sheet(op.sized, single if alone else prompt, found)
     slack = 1e-12 if count & (count - 1) == 0 else 1e-3  # between two rows, how near either is depends on the context
-    assert sheet(count, length).seconds <= sheet(count, length + more).seconds * (1 + slack)
-    assert sheet(count, length).spread > 0
+    (seconds, spread, _), (longer_s, _, _) = sheet(count, length), sheet(count, length + more)
+    assert seconds <= longer_s * (1 + slack)
+    assert spread > 0
 
 
 def test_a_sheet_is_the_same_whatever_was_asked_before():
     _, found = held("attention (fa3, bf16, cold)")
     op = ops.build("attention", {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "q_len": 1, "kv_len": 1})
-    asked = [(1, 100), (300, 100_000), (7, 3), (64, 65536), (7, 5000), (1, 100)]
-    one = Sheet(sized(op, True), found)
-    assert [one(*a) for a in asked] == [Sheet(sized(op, True), found)(*a) for a in asked]
+    asked = [(1, 100), (300, 100_000), (7, 3), (64, 65536), (7, 5000), (1, 100), (7, 300_000)]
+    one = Sheet(op.sized, single, found)
+    assert [one(*a) for a in asked] == [Sheet(op.sized, single, found)(*a) for a in asked]
 
 
 def test_a_sheet_is_near_the_points_it_goes_through():
@@ -238,7 +235,7 @@ def test_a_sheet_is_near_the_points_it_goes_through():
     errors = []
     for op, seconds in zip(group.ops, group.seconds):
         if op.q_len == 1:
-            errors.append(abs(Sheet(sized(op, True), found)(op.batch, op.kv_len).seconds / seconds - 1))
+            errors.append(abs(Sheet(op.sized, single, found)(op.batch, op.kv_len)[0] / seconds - 1))
     assert len(errors) > 50
     assert stats.median(errors) < 0.06
 
@@ -247,3 +244,21 @@ def test_a_sheet_is_near_the_points_it_goes_through():
 def test_a_plain_base_grows_with_its_work(rows):
     base = BaseTime(1e-6, 1e14, 1e12)
     assert base.seconds(Linear(rows, 64, 64)) <= base.seconds(Linear(rows + 1, 64, 64))
+
+
+@pytest.mark.parametrize("op", [Linear(1, 4096, 1024), ops.build("rms_norm", {"rows": 1, "cols": 4096})])
+def test_a_base_over_tokens_is_that_of_each_operator(op):
+    base = type(op).base_class("torch")(1e-6, 6e14, 4e12)
+    axis = op.GROWS[0]
+    over = base.over(lambda n: replace(op, **{axis: n}))
+    for n in (1, 7, 64, 1000, 70_000):
+        assert over(n) == base.seconds(replace(op, **{axis: n}))
+
+
+@pytest.mark.parametrize("kernel", ["fa3", "cudnn", "flash"])
+def test_a_base_over_sequences_is_that_of_each_attention(kernel):
+    op = ops.build("attention", {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "q_len": 1, "kv_len": 1})
+    base = type(op).base_class(kernel)(1e-6, 6e14, 4e12)
+    over = base.over(op.sized)
+    for sizes in ((1, 1, 1), (8, 1, 3000), (3, 700, 700), (1, 512, 9000)):
+        assert over(*sizes) == base.seconds(op.sized(*sizes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log2
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from chip.dtypes import BYTES
 from chip.ops.attention_kernels import CudnnBase, FlashBase, TiledBase
@@ -17,8 +17,31 @@ from chip.ops.base_time import BaseTime
 from chip.types import ChipError, Cost, Op, Seq
 
 BASES: dict[str, type[BaseTime]] = {"fa3": TiledBase, "cudnn": CudnnBase}  # the others are FlashAttention-2
-# a key, the operator of two sizes, the two sizes, and where its nodes lie among the points if not where they say
-Sheet = tuple[tuple[object, ...], Callable[[int, int], Any], tuple[int, int], Callable[[Any], tuple[float, ...]] | None]
+Sizes = tuple[int, int, int]  # batch, q_len, kv_len
+
+
+class Form(NamedTuple):
+    """How the time of an attention is looked up over two sizes (`Attention.form`)."""
+
+    name: object
+    sizes: tuple[int, int]
+    at: Callable[[int, int], Sizes]  # of the attention that the nodes of such sizes are
+    like: Sizes  # of the one that is asked for
+    place: Callable[[Any], tuple[float, ...]] | None = None  # of a node among the points, if not where it says
+
+
+def single(batch: int, keys: int) -> Sizes:
+    return batch, 1, keys
+
+
+def prompt(batch: int, tokens: int) -> Sizes:
+    return batch, tokens, tokens
+
+
+def chunk(new: int, past: int) -> Sizes:
+    return 1, new, new + past
+
+
 DECODE = 1.0  # how far a step of single tokens lies from one of several
 
 
@@ -136,20 +159,23 @@ class Attention(Op):
             return replace(self, window=0) if self.window else self
         return replace(self, kv_len=self.window, window=0) if self.q_len == 1 else None
 
-    def sheet(self) -> Sheet | None:
-        """How its time is looked up over two sizes: sequences and keys where all tokens are new or there is one a
-        sequence; new and past tokens of a single sequence. None where it must be asked for as it is."""
-        like = self.like_measured()
-        if like is None:
-            return None
-        cls: Any = type(self)
+    def sized(self, batch: int, q_len: int, kv_len: int) -> Self:
+        """The same heads over other sizes, all of them in sight."""
         heads = (self.heads, self.kv_heads, self.head_dim)
-        rest = (self.causal, 0, self.v_head_dim, self.dtype)
-        if like.q_len == 1:
-            return (like.kind, "single"), lambda n, k: cls(n, *heads, 1, k, *rest), (like.batch, like.kv_len), None
-        if like.q_len == like.kv_len:
-            return (like.kind, "prompt"), lambda n, k: cls(n, *heads, k, k, *rest), (like.batch, like.kv_len), None
-        if like.batch > 1:
+        return type(self)(batch, *heads, q_len, kv_len, self.causal, 0, self.v_head_dim, self.dtype)
+
+    def form(self) -> Form | None:
+        """Sequences and keys where all tokens are new or there is one a sequence; new and past tokens of a single
+        sequence. None where it must be asked for as it is."""
+        batch, q_len, kv_len = self.batch, self.q_len, self.kv_len
+        if self.v_head_dim not in (0, self.head_dim) or q_len > kv_len:
             return None
-        sizes = (like.q_len, like.kv_len - like.q_len)
-        return (like.kind, "chunk"), lambda q, past: cls(1, *heads, q, q + past, *rest), sizes, None
+        if self.window and kv_len > self.window:  # as in `like_measured`
+            if q_len > 1:
+                return None
+            kv_len = self.window
+        if q_len == 1:
+            return Form("single", (batch, kv_len), single, (batch, 1, kv_len))
+        if q_len == kv_len:
+            return Form("prompt", (batch, kv_len), prompt, (batch, q_len, kv_len))
+        return None if batch > 1 else Form("chunk", (q_len, kv_len - q_len), chunk, (1, q_len, kv_len))

@@ -6,6 +6,7 @@ the GPU the keys are split among several. `FlashBase`: FlashAttention-2, whose s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -35,12 +36,27 @@ class TiledBase(BaseTime):
     PACKS: ClassVar[bool] = True  # queries of all heads of a group share tiles (FlashAttention-3)
 
     def seconds(self, op: Any) -> float:
-        width, group, d = 2 * op.cache_width_bytes, op.heads // op.kv_heads, op.head_dim
-        count, rows = tiles(op, self.PACKS)
-        keys: float = op.kv_len
-        if op.q_len > 1 and op.causal:
-            queries = min(op.q_len, rows / (group if self.PACKS else 1))
-            keys = min(op.kv_len, op.kv_len - op.q_len + (op.q_len + queries + KEY_BLOCK) / 2)
+        return self._of(op.batch, op.q_len, op.kv_len, *_shape(op))
+
+    def over(self, make: Callable[..., Any]) -> Callable[..., float]:
+        shape = _shape(make(1, 1, 1))
+        return lambda batch, q_len, kv_len: self._of(batch, q_len, kv_len, *shape)
+
+    def _of(
+        self, batch: int, q_len: int, kv_len: int, heads: int, kv_heads: int, d: int, causal: bool, width: float
+    ) -> float:
+        group = heads // kv_heads
+        if q_len * group <= FEW_QUERIES and (self.PACKS or q_len == 1):
+            count, rows = batch * kv_heads, FEW_QUERIES
+        elif self.PACKS:
+            rows = 192 if d <= 96 else 128
+            count = batch * kv_heads * -(-q_len * group // rows)
+        else:
+            count, rows = batch * heads * -(-q_len // 128), 128
+        keys: float = kv_len
+        if q_len > 1 and causal:
+            queries = min(q_len, rows / (group if self.PACKS else 1))
+            keys = min(kv_len, kv_len - q_len + (q_len + queries + KEY_BLOCK) / 2)
         splits = min(max(1, self.sm_count // count), max(1.0, keys / KEY_BLOCK), MOST_SPLITS)
         slower = 1.0 if d in WHOLE_HEADS else self.odd_heads
         rate = self.flop_per_s * _of_heads(self, d)
@@ -48,7 +64,7 @@ class TiledBase(BaseTime):
         waves = max(1.0, count * splits / self.sm_count)
         waves += min(1.0, self.imbalance) * (ceil(waves) - waves)
         tiles_s = waves * (self.tile_s + key_s * (keys / splits + self.tile_keys)) * slower
-        moved = width * d * op.batch * (op.kv_len * op.kv_heads + op.q_len * op.heads)
+        moved = width * d * batch * (kv_len * kv_heads + q_len * heads)
         return self.floor_s + blend(tiles_s, moved / self.bytes_per_s * slower, SHARP_TILES)
 
 
@@ -57,15 +73,9 @@ class CudnnBase(TiledBase):
     PACKS: ClassVar[bool] = False  # each head has its own
 
 
-def tiles(op: Any, packs: bool) -> tuple[int, int]:
-    """How many, and the queries of one."""
-    group = op.heads // op.kv_heads
-    if op.q_len * group <= FEW_QUERIES and (packs or op.q_len == 1):
-        return op.batch * op.kv_heads, FEW_QUERIES
-    rows = 192 if packs and op.head_dim <= 96 else 128
-    if packs:
-        return op.batch * op.kv_heads * -(-op.q_len * group // rows), rows
-    return op.batch * op.heads * -(-op.q_len // rows), rows
+def _shape(op: Any) -> tuple[int, int, int, bool, float]:
+    """What a model fixes: heads, those of keys and values, their size, causality, bytes of a key and its value."""
+    return op.heads, op.kv_heads, op.head_dim, op.causal, 2 * op.cache_width_bytes
 
 
 def _of_heads(base: Any, d: int) -> float:

@@ -7,6 +7,7 @@ GPU's ceilings where nothing was measured. Every base grows with the tokens of a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,11 @@ class BaseTime:
         longer_s: float = max(flops / self.flop_per_s, (read + written) / self.bytes_per_s)
         return self.floor_s + longer_s
 
+    def over(self, make: Callable[..., Any]) -> Callable[..., float]:
+        """The seconds of `make(sizes)` for any sizes, where a model asks for one shape again and again: a base that
+        can work out beforehand what does not change with them."""
+        return lambda *sizes: self.seconds(make(*sizes))
+
 
 @dataclass(frozen=True, slots=True)
 class SeriesBase(BaseTime):
@@ -39,8 +45,17 @@ class SeriesBase(BaseTime):
         return self.floor_s + flops / self.flop_per_s + (read + written) / self.bytes_per_s
 
 
+def bytes_over(make: Callable[[int], Any]) -> tuple[float, float]:
+    """Bytes that an operator moves whatever its tokens, and for each of them: of those that grow in proportion."""
+    (_, r1, w1), (_, r2, w2) = make(1).cost(), make(2).cost()
+    return 2 * (r1 + w1) - (r2 + w2), r2 + w2 - (r1 + w1)
+
+
 def blend(one: float, other: float, sharp: float) -> float:
     """The longer of two limits, neither of them quite sharp: near where they meet, a kernel pays for both."""
     longer, shorter = (one, other) if one > other else (other, one)
-    sharp = min(max(sharp, 1.0), SHARPEST)
-    return longer * (1 + (shorter / longer) ** sharp) ** (1 / sharp) if longer else 0.0
+    if not longer:
+        return 0.0
+    sharp = 1.0 if sharp < 1.0 else SHARPEST if sharp > SHARPEST else sharp
+    together: float = (1 + (shorter / longer) ** sharp) ** (1 / sharp)
+    return longer * together

@@ -84,7 +84,7 @@ class Composed(Attention):
     def like_measured(self) -> Self | None:
         return self
 
-    def sheet(self) -> None:
+    def form(self) -> None:
         return None
 
     def merged(self) -> Pointwise:

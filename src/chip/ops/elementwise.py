@@ -6,12 +6,13 @@ and by their bytes. Whether those come from cache makes another difference.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
 from typing import Any, ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.base_time import BaseTime, blend
+from chip.ops.base_time import BaseTime, blend, bytes_over
 from chip.types import Cost, Op
 
 SHARP = 3  # of the blend of one row's time and many rows'
@@ -30,10 +31,16 @@ class RowBase(BaseTime):
 
     def seconds(self, op: Any) -> float:
         _, read, written = op.cost()
-        moved = read + written
+        return self._of(op.rows, op.cols, read + written)
+
+    def over(self, make: Callable[..., Any]) -> Callable[..., float]:
+        (fixed, each), one = bytes_over(make), make(1)
+        return lambda tokens: self._of(one.rows * tokens, one.cols, fixed + each * tokens)
+
+    def _of(self, rows: int, cols: int, moved: float) -> float:
         later = 1 + self.late / (1 + (self.knee_bytes / moved) ** KNEE)
-        alone_s = (self.row_s + self.column_s * op.cols) * later
-        many_s = blend(op.rows * self.each_s, moved / self.bytes_per_s * later, self.sharp)
+        alone_s = (self.row_s + self.column_s * cols) * later
+        many_s = blend(rows * self.each_s, moved / self.bytes_per_s * later, self.sharp)
         return self.floor_s + blend(alone_s, many_s, SHARP)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES, OUT_BYTES
-from chip.ops.base_time import BaseTime, blend
+from chip.ops.base_time import BaseTime, blend, bytes_over
 from chip.types import Cost, Op
 
 TILE = 64  # rows and columns that a GEMM kernel computes at least
@@ -25,14 +26,20 @@ class GemmBase(BaseTime):
     ramp_s: float = 4.7e-6  # what filling and draining the pipeline takes where k is long
 
     def seconds(self, op: Linear) -> float:
-        m, n, k = op.m, op.n, op.k
+        _, read, written = op.cost()
+        return self._of(op.m, op.n, op.k, read + written)
+
+    def over(self, make: Callable[..., Linear]) -> Callable[..., float]:
+        (fixed, each), one = bytes_over(make), make(1)
+        return lambda tokens: self._of(one.m * tokens, one.n, one.k, fixed + each * tokens)
+
+    def _of(self, m: int, n: int, k: int, moved: float) -> float:
         rows, columns = -(-m // TILE), -(-n // TILE)
         filled = rows * columns / 4 * max(1.0, k / self.split_k) / self.sm_count
         arithmetic_s = 2 * TILE * TILE * rows * columns * k / self.flop_per_s
         if filled < 1:
             arithmetic_s /= filled**self.fill
-        _, read, written = op.cost()
-        longer_s = blend(arithmetic_s, (read + written) / self.bytes_per_s, self.sharp)
+        longer_s = blend(arithmetic_s, moved / self.bytes_per_s, self.sharp)
         return self.floor_s + longer_s + self.ramp_s * (1 - exp(-k / RAMP_K))
 
 

@@ -12,13 +12,17 @@ from math import ceil, gcd, log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.attention import DECODE, Attention, Sheet
+from chip.ops.attention import DECODE, Attention, Form, Sizes, single
 from chip.ops.base_time import BaseTime
 from chip.types import ChipError, Cost, Op, Seq
 
 TILE = 128  # queries and keys that cuDNN's kernels take at a time
 SPARE = 64  # slots of a cache beyond the prompt
 MASK_PIECE = 64  # elements of a mask's row that are read at once, at most
+
+
+def with_spare(batch: int, tokens: int) -> Sizes:
+    return batch, tokens, tokens + SPARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +124,20 @@ class MaskedAttention(Op):
     def like_measured(self) -> MaskedAttention | None:
         return None if self.v_head_dim not in (0, self.head_dim) else self
 
-    def sheet(self) -> Sheet | None:
+    def sized(self, batch: int, q_len: int, kv_len: int) -> MaskedAttention:
+        heads = (self.heads, self.kv_heads, self.head_dim)
+        return MaskedAttention(batch, *heads, q_len, kv_len, self.v_head_dim, self.dtype)
+
+    def form(self) -> Form | None:
         """As that of plain attention. A prompt is looked up over a cache with SPARE slots, aligned as its own is."""
         if self.like_measured() is None:
             return None
-        heads, rest = (self.heads, self.kv_heads, self.head_dim), (self.v_head_dim, self.dtype)
+        like = (self.batch, self.q_len, self.kv_len)
         if self.q_len == 1:
-            sizes = (self.batch, self.kv_len)
-            return (self.kind, "single"), lambda n, k: MaskedAttention(n, *heads, 1, k, *rest), sizes, None
+            return Form("single", (self.batch, self.kv_len), single, like)
         aligned = self.place()[-1]
-        return (
-            (self.kind, aligned),
-            lambda n, q: MaskedAttention(n, *heads, q, q + SPARE, *rest),
-            (self.batch, self.q_len),
-            lambda op: (*op.place()[:-1], aligned),
-        )
+        sizes = (self.batch, self.q_len)
+        return Form(aligned, sizes, with_spare, like, lambda op: (*op.place()[:-1], aligned))
 
 
 @dataclass(frozen=True, slots=True)

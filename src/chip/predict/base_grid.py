@@ -8,20 +8,20 @@ law between them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import exp, log
-from typing import Any
 
 COUNTS = [1 << i for i in range(28)]
 LENGTHS = sorted({1, *COUNTS, *(3 << i for i in range(27))})
 
 
 class BaseGrid:
-    __slots__ = ("_make", "_rows", "_seconds")
+    __slots__ = ("_at", "_rows", "_seconds")
     _rows: dict[int, list[float]]
 
-    def __init__(self, make: Callable[[int, int], Any], seconds: Callable[[Any], float]) -> None:
-        self._make, self._seconds = make, seconds
+    def __init__(self, at: Callable[[int, int], Sequence[int]], seconds: Callable[..., float]) -> None:
+        """`seconds(*at(count, length))`."""
+        self._at, self._seconds = at, seconds
         self._rows = {}
 
     def __call__(self, count: int, length: int) -> float:
@@ -46,7 +46,7 @@ class BaseGrid:
         """The largest of a row up to a column."""
         held = self._rows.setdefault(row, [])
         for i in range(len(held), column + 1):
-            seconds = self._seconds(self._make(COUNTS[row], LENGTHS[i]))
+            seconds = self._seconds(*self._at(COUNTS[row], LENGTHS[i]))
             held.append(max(seconds, held[-1]) if held else seconds)
         return held[column]
 

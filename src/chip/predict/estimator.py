@@ -16,7 +16,7 @@ from typing import Any
 from chip import hardware, links
 from chip import points as point_files
 from chip.hardware import Hardware
-from chip.ops.attention import Attention
+from chip.ops.attention import Attention, Form
 from chip.ops.base_time import BaseTime
 from chip.ops.collective import Collective
 from chip.ops.composed import Composed
@@ -25,7 +25,7 @@ from chip.ops.masked_attention import MaskedAttention
 from chip.points import PointGroup
 from chip.predict.base_grid import BaseGrid
 from chip.predict.clock import Settling
-from chip.predict.interpolate import PRODUCT_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
+from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
 from chip.predict.limits import Answer, Peaks, at_least, peaks_of
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
@@ -78,6 +78,7 @@ class Estimator:
             self.settling = reference.settling.from_boost(self._to(reference, "matmul_bf16"))
         self._library, self._runs_as, self._reference = library, runs_as, reference
         self._curves: dict[Op, TimeCurve] = {}
+        self._sheets: dict[tuple[Op, object], Sheet | BaseGrid | None] = {}
         self._points: dict[tuple[str, str, str], Points | None] = {}
         self._bases: dict[tuple[type[Op], str, str], tuple[BaseTime, BaseTime, BaseTime]] = {}
 
@@ -150,17 +151,17 @@ class Estimator:
         if len(op.GROWS) != 1:
             return points.seconds(op)
         (axis,) = op.GROWS
-        one: Op = replace(op, **{axis: 1})  # type: ignore[type-var]
-        if one not in self._curves:
-            if len(self._curves) >= MOST_CURVES:
-                self._curves.clear()
-            self._curves[one] = self._curve(one, points)
-        return self._curves[one](getattr(op, axis))
+        return self._curve(replace(op, **{axis: 1}), points)(getattr(op, axis))  # type: ignore[type-var]
 
     def _curve(self, one: Op, points: Points) -> TimeCurve:
-        if one.kind == PRODUCT:
-            return TimeCurve(grown(one), points, PRODUCT_NODES)
-        return TimeCurve(grown(one), points, straight=True)
+        found = self._curves.get(one)
+        if found is None:
+            if len(self._curves) >= MOST_CURVES:
+                self._curves.clear()
+            product = one.kind == PRODUCT
+            found = TimeCurve(grown(one), points, PRODUCT_NODES if product else TOKEN_NODES, straight=not product)
+            self._curves[one] = found
+        return found
 
     def _interpolated(self, found: TimedPoint, op: Op, cost: Cost) -> Estimate:
         seconds, spread = found
@@ -304,12 +305,13 @@ class Estimator:
         if like is None or points is None:
             return self._base_along(op, make)
         work, least_s = self._work_along(op, make), self._least_s(op)
-        curve: list[TimeCurve] = []
+        curve: TimeCurve | None = None
 
         def at(tokens: int) -> Answer:
-            if not curve:
-                curve.append(self._curve(like, points))
-            seconds, spread = curve[0](tokens)
+            nonlocal curve
+            if curve is None:
+                curve = self._curve(like, points)
+            seconds, spread = curve(tokens)
             flops, moved, arithmetic_s, memory_s = work(tokens)
             off = exp(Z90 * spread)
             bound = _longest(arithmetic_s, memory_s, seconds)
@@ -320,17 +322,15 @@ class Estimator:
 
     def _base_along(self, op: Op, make: Callable[[int], Op]) -> AlongTokens:
         """Of an operator without points."""
-        value, fast, slow = (base.seconds for base in self._base(op, ""))
+        value, fast, slow = (base.over(make) for base in self._base(op, ""))
         source, work, least_s = self.roof.source, self._work_along(op, make), self._least_s(op)
 
         def at(tokens: int) -> Answer:
-            more = make(tokens)
-            seconds = value(more)
+            seconds = value(tokens)
             flops, moved, arithmetic_s, memory_s = work(tokens)
             bound = _longest(arithmetic_s, memory_s, seconds)
-            return at_least(
-                (seconds, fast(more), slow(more), bound, source, flops, moved), least_s(flops, moved)
-            )  # fmt: skip
+            found = seconds, fast(tokens), slow(tokens), bound, source, flops, moved
+            return at_least(found, least_s(flops, moved))
 
         return at
 
@@ -359,9 +359,8 @@ class Estimator:
 
     def over(self, op: Any) -> OverSequences:
         """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
-        sheets: dict[tuple[object, ...], tuple[Sheet, Callable[[Op], float]] | None] = {}
-        grids: dict[tuple[object, ...], BaseGrid] = {}
-        least_s = self._least_s(op)
+        sheets: dict[object, Sheet | BaseGrid | None] = {}
+        (rate, moving), least_s = self._rates(op), self._least_s(op)
 
         def at(seq: Seq) -> Answer:
             found = asked(seq)
@@ -369,29 +368,41 @@ class Estimator:
 
         def asked(seq: Seq) -> Answer:
             placed = op.over(seq)
-            found = placed.sheet() if isinstance(placed, (Attention, MaskedAttention)) else None
-            if found is None:
+            form = placed.form() if isinstance(placed, (Attention, MaskedAttention)) else None
+            if form is None:
                 return answer(*self(placed))
-            key, make, sizes, place = found
+            key = placed.kind, form.name
             if key not in sheets:
-                points = self.points(placed)
-                sheets[key] = (Sheet(make, points, place), points.base.seconds) if points else None
-            held = sheets[key]
-            if held is None and isinstance(placed, MaskedAttention):
-                return answer(*self(placed))  # its base never falls
-            if held is None:
-                if key not in grids:
-                    grids[key] = BaseGrid(make, self._base(placed, "")[0].seconds)
-                return self._over_base(placed, grids[key](*sizes))
-            sheet, base = held
-            seconds, spread = sheet(*sizes)
-            like, node = placed.like_measured(), make(*sizes)
-            if node != like and like is not None:
-                seconds *= base(like) / base(node)
-            cost = placed.cost()
-            return answer(self._interpolated(TimedPoint(seconds, spread), placed, cost), cost)
+                sheets[key] = self._sheet(placed, form)
+            sheet = sheets[key]
+            if sheet is None:
+                return answer(*self(placed))
+            if isinstance(sheet, BaseGrid):
+                return self._over_base(placed, sheet(*form.sizes))
+            seconds, spread, base = sheet(*form.sizes)
+            if form.like != form.at(*form.sizes):
+                seconds *= sheet.base(*form.like) / base
+            flops, read, written = placed.cost()
+            off, moved = exp(Z90 * spread), read + written
+            bound = _longest(flops / rate, moved / moving, seconds)
+            return seconds, seconds / off, seconds * off, bound, INTERPOLATED, flops, moved
 
         return at
+
+    def _sheet(self, op: Attention | MaskedAttention, form: Form) -> Sheet | BaseGrid | None:
+        """Models whose heads are alike share it. None for what is asked for as it is: bases under a mask never fall."""
+        key = op.sized(1, 1, 1), form.name
+        if key not in self._sheets:
+            if len(self._sheets) >= MOST_CURVES:
+                self._sheets.clear()
+            points = self.points(op)
+            if points:
+                self._sheets[key] = Sheet(op.sized, form.at, points, form.place)
+            elif isinstance(op, MaskedAttention):
+                self._sheets[key] = None
+            else:
+                self._sheets[key] = BaseGrid(form.at, self._base(op, "")[0].over(op.sized))
+        return self._sheets[key]
 
     def _over_base(self, placed: Op, seconds: float) -> Answer:
         """Of attention without points that takes so long: as far off as its bases are."""
@@ -448,6 +459,12 @@ def library(folders: tuple[Path, ...]) -> Library:
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
     """`runs_as`: which kernel an engine runs of each operator. `stage`: what it may rest on."""
+    return _estimator(h, None if runs_as is None else tuple(runs_as.items()), stage)
+
+
+@lru_cache(maxsize=32)  # models on one GPU and engine share what its points say
+def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: Stage) -> Estimator:
+    runs_as = None if chosen is None else dict(chosen)
     if stage < Stage.POINTS:
         return Estimator(roof_of(h, stage), stage, None, runs_as, peaks=peaks_of(h))
     found = library(h.points) if h.points else None

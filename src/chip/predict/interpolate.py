@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
+from itertools import count, pairwise
 from math import exp, log, sqrt
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ GROWTH = 0.1  # ... by so much for each more
 UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 FAR = 1e9  # squared distance of what does not count
+COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, from 1 on, each twice the one before
 MOST_ROWS = 256  # of a sheet: a sweep of any length runs in bounded memory
 
 
@@ -38,6 +40,9 @@ class TimedPoint(NamedTuple):
     spread: float
 
 
+Node = tuple[float, float, float]  # seconds, spread, and the base's seconds
+
+
 class Points:
     """A group of measured points, ready to be asked."""
 
@@ -47,7 +52,20 @@ class Points:
         self.residuals = [log(s / base.seconds(op)) for op, s in zip(group.ops, group.seconds)]
         loo = group.loo or (UNKNOWN_SPREAD,) * len(group.ops)
         self.variances = [log(1 + e) ** 2 for e in loo]
-        self._columns = list(zip(*self.places))  # by axis
+        self._all = Part.of(self, range(len(self.places)))
+        self._axis, self._parts = self._parted()
+
+    def _parted(self) -> tuple[int, dict[float, Part]]:
+        """The axis whose values lie furthest apart, and the points at each of them: the nearest of a place are mostly
+        at one value, so that the others need not be looked at."""
+        gaps = [min([b - a for a, b in pairwise(sorted(set(c)))], default=0.0) for c in self._all.columns]
+        axis = gaps.index(max(gaps))
+        if gaps[axis] < REACH:
+            return axis, {0.0: self._all}
+        at: dict[float, list[int]] = {}
+        for i, x in enumerate(self._all.columns[axis]):
+            at.setdefault(x, []).append(i)
+        return axis, {x: Part.of(self, among) for x, among in at.items()}
 
     def seconds(self, op: Op) -> TimedPoint:
         found = self.corrections([op.place()])[0]
@@ -57,33 +75,63 @@ class Points:
         """Of several places, which mostly share all coordinates but one or two. `but`: a point to leave out."""
         first, last = places[0], places[-1]
         moving = [a for a in range(len(first)) if first[a] != last[a]]
-        apart = [0.0] * len(self.places)  # squared distance along the axes that all places share
-        for a, column in enumerate(self._columns):
-            if a not in moving:
-                at = first[a]
-                apart = [d2 + (x - at) * (x - at) for d2, x in zip(apart, column)]
-        if but >= 0:
-            apart[but] = FAR
-        if not moving:
-            return [_mean(nsmallest(NEAREST, zip(apart, self.residuals, self.variances)))]
-        order = sorted(range(len(apart)), key=apart.__getitem__)
-        held = (apart, *(self._columns[a] for a in moving), self.residuals, self.variances)
-        rows = list(zip(*([column[i] for i in order] for column in held)))
-        search = _nearest_along if len(moving) == 1 else _nearest
-        return [_mean(search(rows, [p[a] for a in moving])) for p in places]
+        if len(moving) > 2:
+            return [self.corrections([place])[0] for place in places]
+        if but < 0 and len(self._parts) > 1 and self._axis not in moving:
+            at = first[self._axis]
+            _, nearest = min([(abs(at - x), x) for x in self._parts])
+            beyond = min([(at - x) * (at - x) for x in self._parts if x != nearest])
+            found = self._parts[nearest].nearest(places, moving)
+            if all(len(near) == NEAREST and near[-1][0] < beyond for near in found):
+                return [_mean(near) for near in found]
+        return [_mean(near) for near in self._all.nearest(places, moving, but)]
 
 
 Near = list[tuple[float, float, float]]  # squared distance, residual, variance
 
 
-def _nearest_along(rows: Sequence[tuple[float, ...]], at: Sequence[float]) -> Near:
+class Part(NamedTuple):
+    """Some of the points: their coordinates by axis, and what they say."""
+
+    columns: list[tuple[float, ...]]
+    residuals: list[float]
+    variances: list[float]
+
+    @classmethod
+    def of(cls, points: Points, among: Sequence[int]) -> Part:
+        columns = list(zip(*[points.places[i] for i in among]))
+        return cls(columns, [points.residuals[i] for i in among], [points.variances[i] for i in among])
+
+    def nearest(self, places: Sequence[tuple[float, ...]], moving: Sequence[int], but: int = -1) -> list[Near]:
+        """The nearest points of each place, nearest first."""
+        apart = [0.0] * len(self.residuals)  # squared distance along the axes that all places share
+        for a, column in enumerate(self.columns):
+            if a not in moving:
+                at = places[0][a]
+                apart = [d2 + (x - at) * (x - at) for d2, x in zip(apart, column)]
+        if but >= 0:
+            apart[but] = FAR
+        if not moving:
+            return [nsmallest(NEAREST, zip(apart, self.residuals, self.variances))]
+        one, other = moving[0], moving[-1]
+        also: Sequence[float] = self.columns[other] if one != other else apart
+        rows = sorted(zip(apart, count(), self.columns[one], also, self.residuals, self.variances))
+        if one == other:
+            return [_along(rows, p[one]) for p in places]
+        return [_along_both(rows, p[one], p[other]) for p in places]
+
+
+Rows = Sequence[tuple[float, int, float, float, float, float]]
+
+
+def _along(rows: Rows, at: float) -> Near:
     """Along one axis. `rows` come nearest first along the others, so that the search can stop."""
     best: Near = []
-    worst, (there,) = FAR, at
-    for apart, x, residual, variance in rows:
+    worst = FAR
+    for apart, _, x, _, residual, variance in rows:
         if apart >= worst:
             break
-        d2 = apart + (x - there) * (x - there)
+        d2 = apart + (x - at) * (x - at)
         if d2 < worst:
             insort(best, (d2, residual, variance))
             if len(best) > NEAREST:
@@ -92,14 +140,14 @@ def _nearest_along(rows: Sequence[tuple[float, ...]], at: Sequence[float]) -> Ne
     return best
 
 
-def _nearest(rows: Sequence[tuple[float, ...]], at: Sequence[float]) -> Near:
-    """The same along several axes."""
+def _along_both(rows: Rows, at_x: float, at_y: float) -> Near:
+    """The same along two axes."""
     best: Near = []
     worst = FAR
-    for apart, *x, residual, variance in rows:
+    for apart, _, x, y, residual, variance in rows:
         if apart >= worst:
             break
-        d2 = apart + sum([(a - b) * (a - b) for a, b in zip(x, at)])
+        d2 = apart + ((x - at_x) * (x - at_x) + (y - at_y) * (y - at_y))
         if d2 < worst:
             insort(best, (d2, residual, variance))
             if len(best) > NEAREST:
@@ -127,7 +175,7 @@ PRODUCT_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more 
 class TimeCurve:
     """An operator's time along its tokens: known at nodes, which never fall, and following the base between them."""
 
-    __slots__ = ("_base", "_bases", "_make", "_nodes", "_spreads", "_straight", "_times")
+    __slots__ = ("_base", "_bases", "_nodes", "_spreads", "_straight", "_times")
 
     def __init__(
         self,
@@ -139,7 +187,7 @@ class TimeCurve:
         """`straight` between nodes: where the base has no stairs that would be missed."""
         self._straight = straight
         made = [make(n) for n in nodes]
-        self._make, self._base, self._nodes = make, points.base.seconds, nodes
+        self._base, self._nodes = points.base.over(make), nodes
         found = points.corrections([op.place() for op in made])
         self._bases = [points.base.seconds(op) for op in made]
         self._times = _rising([b * exp(c.value) for b, c in zip(self._bases, found)])
@@ -148,7 +196,7 @@ class TimeCurve:
     def __call__(self, tokens: int) -> TimedPoint:
         nodes = self._nodes
         if tokens >= nodes[-1]:
-            grown = self._base(self._make(tokens)) / self._bases[-1]
+            grown = self._base(tokens) / self._bases[-1]
             return TimedPoint(self._times[-1] * grown, self._spreads[-1])
         low = bisect_right(nodes, tokens) - 1
         high = low + 1
@@ -156,7 +204,7 @@ class TimeCurve:
             return TimedPoint(self._times[low], self._spreads[low])
         share = (tokens - nodes[low]) / (nodes[high] - nodes[low])
         if not self._straight:
-            share = _share(self._base(self._make(tokens)), self._bases[low], self._bases[high], share)
+            share = _share(self._base(tokens), self._bases[low], self._bases[high], share)
         seconds = self._times[low] + (self._times[high] - self._times[low]) * share
         return TimedPoint(seconds, self._spreads[low] + (self._spreads[high] - self._spreads[low]) * share)
 
@@ -165,7 +213,8 @@ def _share(base: float, low: float, high: float, straight: float) -> float:
     """How far on the way between two nodes: as far as the base is, or the tokens where it does not grow."""
     if high <= low:
         return straight
-    return min(1.0, max(0.0, (base - low) / (high - low)))
+    share = (base - low) / (high - low)
+    return 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
 
 
 def _rising(times: Sequence[float]) -> list[float]:
@@ -189,51 +238,56 @@ class Sheet:
     """An operator's time over two sizes, such as sequences and context: as a curve, its nodes found when needed. Along
     the second size times never fall."""
 
-    __slots__ = ("_make", "_place", "_points", "_rows")
+    __slots__ = ("_at", "_make", "_place", "_points", "_rows", "base")
 
     def __init__(
-        self, make: Callable[[int, int], Op], points: Points, place: Callable[[Op], tuple[float, ...]] | None = None
+        self,
+        make: Callable[..., Op],
+        at: Callable[[int, int], Sequence[int]],
+        points: Points,
+        place: Callable[[Op], tuple[float, ...]] | None = None,
     ) -> None:
-        """`place`: where its nodes lie among the points, instead of where they say themselves."""
-        self._make, self._points, self._place = make, points, place or _own_place
-        self._rows: dict[int, list[tuple[float, float]]] = {}
+        """`make(*at(first, second))` is the operator of two sizes. `place`: where its nodes lie among the points,
+        instead of where they say themselves."""
+        self._make, self._at, self._points, self._place = make, at, points, place or _own_place
+        self.base = points.base.over(make)
+        self._rows: dict[int, list[Node]] = {}
 
-    def __call__(self, count: int, length: int) -> TimedPoint:
+    def __call__(self, count: int, length: int) -> Node:
         if len(self._rows) > MOST_ROWS:
             self._rows.clear()
         low = count.bit_length() - 1
         first = self._along(low, length)
         if 1 << low == count:
             return first
-        second = self._along(low + 1, length)
-        base = self._points.base.seconds
-        share = _share(base(self._make(count, length)), base(self._make(1 << low, length)),
-                       base(self._make(2 << low, length)), count / (1 << low) - 1)  # fmt: skip
-        return TimedPoint(
-            first.seconds + (second.seconds - first.seconds) * share,
-            first.spread + (second.spread - first.spread) * share,
-        )
+        base = self.base(*self._at(count, length))
+        return _between(first, self._along(low + 1, length), base, count / (1 << low) - 1)
 
-    def _along(self, row: int, length: int) -> TimedPoint:
+    def _along(self, row: int, length: int) -> Node:
         """At 2^row of the first size."""
         low = length.bit_length() - 1
-        times = self._row(row, low + 1)
-        seconds, spread = times[low]
+        nodes = self._rows.get(row, ())
+        if len(nodes) <= low + 1:
+            nodes = self._row(row, low + 1)
         if 1 << low == length:
-            return TimedPoint(seconds, spread)
-        base, count = self._points.base.seconds, 1 << row
-        share = _share(base(self._make(count, length)), base(self._make(count, 1 << low)),
-                       base(self._make(count, 2 << low)), length / (1 << low) - 1)  # fmt: skip
-        further, spread_there = times[low + 1]
-        return TimedPoint(seconds + (further - seconds) * share, spread + (spread_there - spread) * share)
+            return nodes[low]
+        base = self.base(*self._at(1 << row, length))
+        return _between(nodes[low], nodes[low + 1], base, length / (1 << low) - 1)
 
-    def _row(self, row: int, upto: int) -> list[tuple[float, float]]:
-        """Times at 2^0, 2^1, ... of the second size."""
+    def _row(self, row: int, upto: int) -> list[Node]:
+        """Nodes at 2^0, 2^1, ... of the second size: together those that most ask for, and the others together, so that
+        no answer depends on what was asked before."""
         known = self._rows.setdefault(row, [])
-        if len(known) <= upto:
-            made = [self._make(1 << row, 1 << i) for i in range(len(known), max(upto + 1, 14))]
-            found = self._points.corrections([self._place(op) for op in made])
-            for op, c in zip(made, found):
-                seconds = self._points.base.seconds(op) * exp(c.value)
-                known.append((max(seconds, known[-1][0]) if known else seconds, c.spread))
+        for end in COMMON_NODES, MOST_NODES:
+            if len(known) < end and upto >= len(known):
+                made = [self._make(*self._at(1 << row, 1 << i)) for i in range(len(known), end)]
+                for op, c in zip(made, self._points.corrections([self._place(op) for op in made])):
+                    base = self._points.base.seconds(op)
+                    seconds = base * exp(c.value)
+                    known.append((max(seconds, known[-1][0]) if known else seconds, c.spread, base))
         return known
+
+
+def _between(low: Node, high: Node, base: float, straight: float) -> Node:
+    share = _share(base, low[2], high[2], straight)
+    return low[0] + (high[0] - low[0]) * share, low[1] + (high[1] - low[1]) * share, base

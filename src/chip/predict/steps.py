@@ -19,7 +19,7 @@ from chip.engines.terms import Terms
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head, is_placeholder
 from chip.ops.masked_attention import MASK_PIECE, MaskedAttention, WindowedAttention
-from chip.predict.clock import Settling
+from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import INTERPOLATED, Estimator
 from chip.predict.limits import Answer, of_a_share
 from chip.timeline import Launch, Recorded, Timeline
@@ -225,7 +225,17 @@ class StepModel:
         factor = settling.settled
         if first:
             factor = settling.factor(sum([w * n * r[3][0] for rows, w in found for n, calls in rows for r in calls]))
-        return [([(n, [_at(r, factor, settling) for r in calls]) for n, calls in rows], w) for rows, w in found]
+        free = FREE * settling.flop_per_s  # up to this rate nothing changes
+        return [
+            (
+                [
+                    (n, [r if r[3][5] <= free * r[3][0] else _at(r, factor, settling) for r in calls])
+                    for n, calls in rows
+                ],
+                w,
+            )
+            for rows, w in found
+        ]
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
@@ -353,18 +363,16 @@ ADDED = (
 
 
 def _blocks(rows: Rows) -> list[tuple[float, list[Launch]]]:
-    return [(repeat, [Launch(role, n, a[0]) for role, _, n, a in calls]) for repeat, calls in rows]
+    return [(repeat, [(role, n, a[0]) for role, _, n, a in calls]) for repeat, calls in rows]
 
 
 def _sums(rows: Rows) -> tuple[float, float, float]:
     """Seconds, kernels and attentions of a step."""
     seconds = kernels = attending = 0.0
     for repeat, calls in rows:
-        for _, kind, n, a in calls:
-            seconds += repeat * a[0]
-            kernels += repeat * n
-            if kind == ATTENTION:
-                attending += repeat
+        seconds += repeat * sum([r[3][0] for r in calls])
+        kernels += repeat * sum([r[2] for r in calls])
+        attending += repeat * sum([r[1] == ATTENTION for r in calls])
     return seconds, kernels, attending
 
 
@@ -380,20 +388,23 @@ def _at(row: Row, factor: float, settling: Settling) -> Row:
 
 def lines_of(found: Iterable[tuple[Rows, float]]) -> dict[str, Line]:
     """Rows of one role added up; kind, bound and source are those of the longest."""
-    merged: dict[str, Line] = {}
+    merged: dict[str, list[Any]] = {}
     for rows, weight in found:
         for repeat, calls in rows:
             n = weight * repeat
             for role, kind, _, (seconds, low_s, high_s, bound, source, flops, moved) in calls:
-                new = (role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n)
-                old = merged.get(role)
-                merged[role] = Line._make(new) if old is None else _added(old, Line._make(new))
-    return merged
-
-
-def _added(old: Line, new: Line) -> Line:
-    longer = old if old.seconds > new.seconds else new
-    return Line(
-        old.role, longer.kind, old.calls + new.calls, old.seconds + new.seconds, old.low_s + new.low_s,
-        old.high_s + new.high_s, longer.bound, longer.source, old.flops + new.flops, old.bytes + new.bytes,
-    )  # fmt: skip
+                own_s, sums = seconds * n, merged.get(role)
+                if sums is None:
+                    merged[role] = [
+                        role, kind, n, own_s, low_s * n, high_s * n, bound, source, flops * n, moved * n,
+                    ]  # fmt: skip
+                    continue
+                if own_s >= sums[3]:
+                    sums[1], sums[6], sums[7] = kind, bound, source
+                sums[2] += n
+                sums[3] += own_s
+                sums[4] += low_s * n
+                sums[5] += high_s * n
+                sums[8] += flops * n
+                sums[9] += moved * n
+    return {role: Line._make(sums) for role, sums in merged.items()}

@@ -12,7 +12,7 @@ from chip.engines.vllm.memory import room
 from chip.engines.vllm.rewrite import rewrite
 from chip.engines.vllm.schedule import decode, prefill
 from chip.engines.vllm.versions import VERSIONS
-from chip.timeline import HostCost, Launch, Timeline
+from chip.timeline import HostCost, Timeline
 
 __all__ = ["room", "rewrite", "decode", "prefill", "VERSIONS"]
 
@@ -73,7 +73,7 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     for repeat, launches in step.blocks:
         if step.graph:
             kernels, seconds = sum([x[1] for x in launches]), sum([x[2] for x in launches])
-            t.layers(repeat, [Launch("layer", kernels, seconds)], HostCost(terms.host_piece_s, 0.0))
+            t.layers(repeat, [("layer", kernels, seconds)], HostCost(terms.host_piece_s, 0.0))
         else:
             t.layers(repeat, launches, one_by_one)
     t.graph("sampling", 0.0, terms.step_s)
