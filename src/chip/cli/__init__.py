@@ -20,7 +20,7 @@ from chip import __version__
 from chip.cli.streams import discard_output, standard_streams
 from chip.types import ChipError
 
-NOT_COMMANDS = ("text", "lines", "streams", "grid", "energy_probe")  # and what ends in _text: how a command's answer is laid out
+NOT_COMMANDS = ("text", "lines", "streams", "grid", "energy_probe")  # nor is what ends in _text: the layout of answers
 ORDER = (
     "predict", "simulate", "plan", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench",
     "compare", "validate",
