@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "pure"))
@@ -287,3 +288,27 @@ def test_the_section_that_is_read_is_marked(visit, full, width):
     page.wait_for_selector(".top nav a[aria-current]:has-text('Replay')")
     page.locator(".top nav a[aria-current]").wait_for(state="visible")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_what_each_stage_buys_is_a_chart(visit, bundled):
+    page = visit(bundled, folded=True)
+    stages = page.locator("#stages")
+    data = json.loads(page.locator("#data").text_content())["tables"]["accuracy"]
+    at = {name: i for i, name in enumerate(data["columns"])}
+    chosen = stages.locator("select").input_value()
+    rows = [r for r in data["rows"] if r[at["kind"]] == "stage" and r[at["name"]].endswith(f": {chosen}")]
+    assert len(rows) > 2
+    expect(stages.locator(".bars .num")).to_have_count(len(rows))
+    first = stages.locator(".bars .num").first.inner_text()
+    assert float(first.split()[0]) == pytest.approx(rows[0][at["median_percent"]], rel=5e-3)
+
+
+def test_a_table_is_saved_as_it_is_filtered(visit, bundled):
+    page = visit(bundled + "#runs?engine=vllm", folded=True)
+    page.locator("#runs tbody tr").first.wait_for()
+    with page.expect_download() as saved:
+        page.locator("#runs").get_by_role("button", name="CSV of these rows").click()
+    lines = saved.value.path().read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("model,bundled,gpu,engine")
+    assert len(lines) > 25
+    assert all(",vllm," in line for line in lines[1:])

@@ -8,7 +8,7 @@ const Accuracy = (() => {
   function accuracy() {
     const out = [],
       table = tables.predictions;
-    if (table.rows.length) out.push(errors(), folded("Predicted against measured, point by point", scatter));
+    if (table.rows.length) out.push(errors(), stages(), folded("Predicted against measured, point by point", scatter));
     else
       out.push(
         empty(
@@ -41,6 +41,26 @@ const Accuracy = (() => {
         ),
       );
     return out;
+  }
+  /** What each stage buys: the median error of every class with the predictor cut down to it, the whole one last. */
+  function stages() {
+    const rows = tables.accuracy.objects().filter((r) => r.kind === "stage" && known(r.median_percent)),
+      split = (r) => r.name.split(": ");
+    if (!rows.length) return "";
+    const classes = unique(rows.map((r) => split(r).slice(1).join(": "))),
+      box = h("div", { id: "stages" });
+    const draw = (chosen) =>
+      box.replaceChildren(
+        h("h3", {}, "What each stage buys"),
+        h("div", { class: "tools screen" }, select("Class", classes, chosen, draw)),
+        Bars.bars(
+          rows
+            .filter((r) => split(r).slice(1).join(": ") === chosen)
+            .map((r) => ({ name: split(r)[0], value: r.median_percent, text: `${quantity(r.median_percent, "%")} median, ${quantity(r.p90_percent, "%")} p90` })),
+        ),
+      );
+    draw(classes[0]);
+    return box;
   }
   /** How wrong each predictor is: the same metric for all, on one axis. */
   function errors() {
