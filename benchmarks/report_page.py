@@ -5,6 +5,7 @@ extra). Exits with 1 if a median is over its bar.
 """
 
 import argparse
+import gzip
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ import samples
 
 from chip.report import page, sources
 
-RECORDS, READY_MS = 10_000, 1000
+RECORDS, READY_MS, GZIP_BYTES = 10_000, 1500, 1_500_000
 # from the event to the next frame that shows its effect
 CHANGE = """async ([selector, kind, value]) => {
   const node = document.querySelector(selector), start = performance.now();
@@ -63,15 +64,19 @@ def main():
             "environment": {**environment.describe(), "browser": browser.version},
             "records": RECORDS,
             "page_bytes": index.stat().st_size,
+            "gzip_bytes": len(gzip.compress(index.read_bytes())),
             "median_ms": {name: statistics.median(v[name] for v in visits) for name in visits[0]},
         }
         browser.close()
-    result["kept"] = all(ms <= READY_MS for ms in result["median_ms"].values())
+    small = result["gzip_bytes"] <= GZIP_BYTES
+    result["kept"] = small and all(ms <= READY_MS for ms in result["median_ms"].values())
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(result, indent=2) + "\n")
     shown = ", ".join(f"{name} {ms:.0f} ms" for name, ms in result["median_ms"].items())
-    print(f"{RECORDS} operators, {result['page_bytes'] / 2**20:.1f} MiB: {shown} (medians of {options.visits} visits)")
-    print(f"{'kept  ' if result['kept'] else 'MISSED'} usable within {READY_MS} ms")
+    print(f"{RECORDS} operators, {result['gzip_bytes'] / 1e6:.2f} MB gzipped: {shown} (medians of {options.visits})")
+    print(
+        f"{'kept  ' if result['kept'] else 'MISSED'} usable within {READY_MS} ms, under {GZIP_BYTES / 1e6:g} MB gzipped"
+    )
     return 0 if result["kept"] else 1
 
 
