@@ -9,6 +9,7 @@ from math import hypot
 from typing import Any, NamedTuple
 
 from chip.dtypes import PRECISIONS
+from chip.models.decoder import Decoder
 from chip.predict.roof import Power, Range
 from chip.predict.steps import Line, Phase
 from chip.types import Scenario
@@ -30,6 +31,14 @@ class Prediction(NamedTuple):
     power: Power | None
     memory: Mapping[str, Any]
     notes: list[str]
+    decoder: Decoder | None = None  # None where operators were traced
+
+    @property
+    def nearest_validated(self) -> list[dict[str, Any]]:
+        """Runs that predictions were held against, nearest first, with their errors (`chip.predict.nearest`)."""
+        from chip.predict.nearest import nearest  # a sweep does not need it
+
+        return nearest(self.decoder, self.asked["gpu"], self.asked["engine"], self.scenario) if self.decoder else []
 
     @property
     def ttft_s(self) -> float:
@@ -109,9 +118,14 @@ class Prediction(NamedTuple):
 
         return page(self)
 
-    def json(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
+        """The answer as a line of a sweep has it."""
         found: dict[str, Any] = json.loads(self.line())
         return found
+
+    def json(self) -> dict[str, Any]:
+        """The same, with the nearest runs that predictions were held against."""
+        return {**self.figures(), "nearest_validated": self.nearest_validated}
 
     def line(self) -> str:
         """One line of JSON, put together by hand: in a sweep this is several times faster than the encoder, and only

@@ -232,7 +232,7 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
     if held.assumed and (_waits(prefill) or (decode and _waits(decode))):
         said.append(held.assumed)
     s = replace(s, kv_dtype=s.kv_dtype or steps.precision.activation)
-    return Prediction(asked, s, prefill, decode, ridge, roof.power, room, said)
+    return Prediction(asked, s, prefill, decode, ridge, roof.power, room, said, decoder)
 
 
 def _of_dtype(asked: str, measured: str, gpu: str) -> list[str]:

@@ -26,7 +26,8 @@ def predict(question: Any) -> str:
     values = request.values_of(asked)
     decoder = decoder_of(values["model"], config)
     gpu = gpu_of(values["gpu"])
-    return request.predict(decoder, gpu, values["engine"], request.scenario_of(values)).line()
+    found = request.predict(decoder, gpu, values["engine"], request.scenario_of(values))
+    return json.dumps(found.json(), separators=(",", ":"), allow_nan=False)
 
 
 def estimate(question: Any) -> str:

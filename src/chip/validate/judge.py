@@ -120,7 +120,7 @@ def judge(
             options = Options(stage, file, sdpa_of(run))
             latencies = {run.ttft_launch_ns, run.tpot_launch_ns} if latency_known else {0.0}
             answers = {
-                ns: predict(model, gpu, run.engine, run.scenario, replace(options, launch_ns=ns)).json()
+                ns: predict(model, gpu, run.engine, run.scenario, replace(options, launch_ns=ns)).figures()
                 for ns in latencies
             }
         except ChipError as e:

@@ -78,7 +78,7 @@ def judge(suite: Suite, gpu: str = "") -> PublishedErrors:
     for run in wanted:
         try:
             options = Options(engine_version=run.version)
-            answer = predict(library.find(run.model), run.gpu, run.engine, run.scenario, options).json()
+            answer = predict(library.find(run.model), run.gpu, run.engine, run.scenario, options).figures()
         except ChipError as e:
             refused[f"{run.gpu}, {run.model}: {e}"] += 1
             continue

@@ -1,0 +1,100 @@
+"""The runs that predictions were held against, nearest to a question first: how wrong the nearest one was.
+
+The index, data/validated.csv, is made from validations by `python benchmarks/validated_index.py`: a row for each
+scenario, with the signed errors of its prediction (predicted over measured, less 1; the median over hosts).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from heapq import nsmallest
+from math import log2
+from typing import Any, NamedTuple
+
+from chip import artifact, hardware
+from chip.models.decoder import Decoder
+from chip.types import Scenario
+
+INDEX = hardware.DATA / "validated.csv"
+METRICS = ("ttft", "tpot", "e2e")
+SHOWN = 3
+# How far apart two questions are: another architecture, vendor or engine is another question; a model counts by its
+# size, and lengths and batch by their octaves.
+OTHER_GPU, OTHER_ARCHITECTURE, OTHER_VENDOR, OTHER_ENGINE, OTHER_MODEL, OTHER_KIND = 4.0, 8.0, 16.0, 12.0, 1.0, 2.0
+
+
+PER_OCTAVE = (0.5, 0.25, 0.125, 2.0)  # of batch, prompt, output, GPUs
+
+
+class ValidatedSetting(NamedTuple):
+    """A model on a GPU and an engine, and its runs: batch, prompt, output, tp, errors, source, as the file has them."""
+
+    gpu: str
+    engine: str
+    version: str
+    model: str
+    active: float  # parameters that a token uses
+    experts: bool
+    lines: list[str]
+
+
+@lru_cache(maxsize=1)
+def settings() -> tuple[ValidatedSetting, ...]:
+    """The index, its runs left unread: a question needs few of them."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for line in artifact.read_text(INDEX).splitlines():
+        if line.startswith(("#", "gpu,")):
+            continue
+        *key, rest = line.split(",", 6)
+        found.setdefault(tuple(key), []).append(rest)
+    return tuple(
+        ValidatedSetting(gpu, engine, version, model, float(active), experts == "1", lines)
+        for (gpu, engine, version, model, active, experts), lines in found.items()
+    )
+
+
+@lru_cache(maxsize=256)
+def _between_gpus(gpu: str, other: str) -> float:
+    if gpu == other:
+        return 0.0
+    mine, theirs = hardware.find(gpu).spec, hardware.spec(other)
+    if mine is None or mine.vendor != theirs.vendor:
+        return OTHER_VENDOR
+    return OTHER_GPU if mine.architecture == theirs.architecture else OTHER_ARCHITECTURE
+
+
+@lru_cache(maxsize=64)
+def _by_distance(decoder: Decoder, gpu: str, engine: str) -> tuple[tuple[float, ValidatedSetting], ...]:
+    """Every setting with how far its model, GPU and engine are, nearest first."""
+    name, active, experts = decoder.name, decoder.active_params(), decoder.experts > 0
+    gpu = hardware.find(gpu).name if hardware.is_known(gpu) else gpu
+    found = []
+    for held in settings():
+        apart = _between_gpus(gpu, held.gpu) + (OTHER_ENGINE if engine != held.engine else 0.0)
+        if held.model != name:
+            apart += OTHER_MODEL + abs(log2(active / held.active)) + (OTHER_KIND if experts != held.experts else 0.0)
+        found.append((apart, held))
+    return tuple(sorted(found, key=lambda item: item[0]))
+
+
+def nearest(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> list[dict[str, Any]]:
+    """Up to three runs, nearest first: model, gpu, engine, version, batch, prompt, output, tp, and the errors of their
+    predictions as fractions: ttft_error, tpot_error, e2e_error, where known."""
+    asked = [log2(n) for n in (s.batch, s.prompt, s.output, s.gpus)]
+    best: list[tuple[float, int, int, ValidatedSetting, list[str]]] = []
+    for i, (far, held) in enumerate(_by_distance(decoder, gpu, engine)):
+        if len(best) == SHOWN and far >= best[-1][0]:
+            break
+        for j, line in enumerate(held.lines):
+            words = line.split(",")
+            apart = far + sum([w * abs(a - log2(int(n))) for w, a, n in zip(PER_OCTAVE, asked, words)])
+            best.append((apart, i, j, held, words))
+        best = nsmallest(SHOWN, best)
+    return [_row(held, words) for _, _, _, held, words in best]
+
+
+def _row(held: ValidatedSetting, words: list[str]) -> dict[str, Any]:
+    named = {"model": held.model, "gpu": held.gpu, "engine": held.engine, "version": held.version}
+    sizes = {name: int(n) for name, n in zip(("batch", "prompt", "output", "tp"), words)}
+    errors = {f"{name}_error": round(float(e) / 100, 5) for name, e in zip(METRICS, words[4:]) if e}
+    return {**named, **sizes, **errors, "source": words[-1]}
