@@ -71,13 +71,24 @@ class Client:
             kind = self.draw.choices(list(SHARES), list(SHARES.values()))[0]
             began = time.monotonic()
             try:
-                status = await asyncio.wait_for(self.ask(*question(kind, self.draw)), WAIT_S)
+                status = await asyncio.wait_for(self.answered(*question(kind, self.draw)), WAIT_S)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as e:
                 status = f"none ({type(e).__name__})"
                 self.close()
             self.found["statuses"][str(status)] += 1
             self.found["times_s"].append(time.monotonic() - began)
             await asyncio.sleep(self.draw.expovariate(1 / self.every_s))
+
+    async def answered(self, method: str, path: str, body: Any) -> int:
+        """Once more where a kept connection turns out to be closed before anything came: it was idle too long."""
+        kept = self.streams is not None
+        try:
+            return await self.ask(method, path, body)
+        except (ConnectionError, asyncio.IncompleteReadError) as e:
+            self.close()
+            if not kept or getattr(e, "partial", b""):
+                raise
+        return await self.ask(method, path, body)
 
     async def ask(self, method: str, path: str, body: Any) -> int:
         if self.streams is None:
