@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import tempfile
 from pathlib import Path
 from random import Random
@@ -20,7 +21,8 @@ WORDS = (
     "ü", "\udcff", "{runs}", "{config}", "{profile}", "{folder}", "{missing}", "{fifo}", "sm_90:80GB", "bf16", "int4",
     "fp3", "5%", "=", "a=b",
 )  # fmt: skip
-FOLDER = Path(tempfile.mkdtemp(prefix="campaign-"))
+FOLDER = Path(tempfile.mkdtemp(prefix="campaign-")) / "in"  # with nothing beside it: ".." is a word too
+FOLDER.mkdir()
 
 
 def case(draw: Random) -> list[str]:
@@ -86,7 +88,7 @@ def run(words: list[str]) -> str:
         return told[-200:]
     if code == 2 and words and len(told.strip().splitlines()) > 3:
         return f"the refusal has {len(told.splitlines())} lines"
-    if "\x1b" in out.getvalue() + told or "NaN" in out.getvalue():
+    if "\x1b" in out.getvalue() + told or re.search(r"\bNaN\b", out.getvalue()):
         return "a control character or NaN was printed"
     return ""
 

@@ -17,7 +17,7 @@ import configs
 import scenarios
 from damage import damaged_bytes, damaged_value
 
-from chip.serve import server
+from chip.serve import api, server
 
 NAME = "requests"
 LIMIT_S = 5.0
@@ -30,6 +30,7 @@ HOSTS = ("localhost", "localhost", "localhost", "evil.example")
 
 @cache
 def address() -> tuple[str, int]:
+    api.warm_up()  # as `chip serve` does
     made = server.Server(("127.0.0.1", 0), 5.0)
     threading.Thread(target=made.serve_forever, daemon=True).start()
     host, port = made.server_address[:2]

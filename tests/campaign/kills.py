@@ -173,6 +173,7 @@ class Process:
 
     def _run(self, words: list[str], most_bytes: int | None, cold: bool) -> None:
         """In the child; it never comes back."""
+        inside = False
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -187,10 +188,13 @@ class Process:
                 os.execve(sys.executable, [sys.executable, "-m", "chip", *words], environment)
             from chip import cli
 
+            inside = True
             code = cli.main(words)
-            sys.stdout.flush()
+            inside = False
             os._exit(code)
         except BaseException as e:
+            if isinstance(e, KeyboardInterrupt) and not inside:
+                os._exit(130)  # it hit this process before or after the command
             os.write(2, f"Traceback: {e!r}".encode())
             os._exit(70)
 

@@ -63,6 +63,13 @@ FOUND = [
     ("LlamaForCausalLM", {"pad_token_id": 256}),
     ("LlamaForCausalLM", {"max_position_embeddings": None}),
     ("Qwen3ForCausalLM", {"rope_theta": None}),
+    ("GptOssForCausalLM", {"rope_scaling": {"rope_type": "yarn", "factor": 32.0, "rope_theta": None}}),
+    ("GptOssForCausalLM", {"rope_scaling": {"rope_type": "yarn", "factor": 32.0, "rope_theta": False}}),
+    ("DeepseekV3ForCausalLM", {"head_dim": "8"}),
+    ("StableLmForCausalLM", {"head_dim": []}),
+    ("PhiForCausalLM", {"head_dim": None}),
+    ("OlmoeForCausalLM", {"head_dim": 6}),
+    ("Cohere2ForCausalLM", {"sliding_window_pattern": None}),
     ("Starcoder2ForCausalLM", {"pad_token_id": []}),
 ]
 

@@ -268,3 +268,45 @@ def test_what_may_not_be_read_or_written(tmp_path, capsys):
         err = capsys.readouterr().err
         assert err.count("\n") == 1, err
         assert "fault" not in err
+
+
+def test_an_interrupt_before_the_command_began_is_one_line(monkeypatch, capsys):
+    """Found by the campaign: Ctrl-C while commands were listed was a traceback."""
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "commands", interrupted)
+    assert cli.main(["list", "gpus"]) == 130
+    assert capsys.readouterr().err == "chip: interrupted\n"
+
+
+def test_a_folder_of_anything_is_not_searched_for_hours(tmp_path, monkeypatch, capsys):
+    """Found by the campaign: `chip report /`."""
+    from chip.report import sources
+
+    monkeypatch.setattr(sources, "MOST_ENTRIES", 3)
+    for i in range(5):
+        (tmp_path / f"{i}.txt").touch()
+    assert cli.main(["report", str(tmp_path), "-o", str(tmp_path / "site")]) == 2
+    assert "holds over 3 files; name the folders" in capsys.readouterr().err
+
+
+def test_looking_for_the_hub_is_quiet_where_connections_are_replaced(monkeypatch):
+    """A test that replaces socket.create_connection left a thread to die in it."""
+    import socket
+    import threading
+
+    from chip.models import hub
+
+    died = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    monkeypatch.setattr(socket, "create_connection", lambda *_: None)
+    for name in ("HF_HUB_OFFLINE", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    hub.answers.cache_clear()
+    try:
+        assert hub.answers("https://nowhere.invalid") is False
+    finally:
+        hub.answers.cache_clear()
+    assert not died

@@ -107,6 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ChipError as e:
         print(f"chip: {e}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before a command began, or while the last of its output was written
+        print("chip: interrupted", file=sys.stderr)
+        return 130
 
 
 def _main(words: list[str]) -> int:

@@ -16,6 +16,7 @@ def decoder(c: Config, name: str, architecture: str) -> Decoder:
     second = architecture == "Cohere2ForCausalLM"
     windows = [0] * count
     if second:
+        c.refuse_null("sliding_window_pattern")
         pattern = c.size("sliding_window_pattern", default=4)
         windows = c.windows(count, c.window(4096), lambda i: (i + 1) % pattern != 0)
     bias = c.flag("attention_bias", False)

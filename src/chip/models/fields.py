@@ -97,6 +97,17 @@ def _word(kind: str) -> str:
     return "a list of layer indices" if kind == "list[int]" else WORDS[kind.partition("[")[0]]
 
 
+def _check_rotation(c: Config, entry: dict[str, Any]) -> None:
+    """What rotary embeddings are made of, though it is no field of the family's own."""
+    for name in ROTARY:
+        theta = (c.raw.get(name) or {}).get("rope_theta", 1.0)
+        if isinstance(theta, bool) or not (isinstance(theta, (int, float)) and theta > 0):
+            raise ChipError(f"{c.where}: rope_theta of {name} must be a number above 0, got {str(theta)[:40]!r}")
+    dim = c.raw.get("head_dim", 1)
+    if "head_dim" not in entry["fields"] and (isinstance(dim, bool) or not (isinstance(dim, int) and dim > 0)):
+        raise ChipError(f"{c.where}: head_dim must be a whole number above 0, or be left out, got {str(dim)[:40]!r}")
+
+
 def _check_values(c: Config, entry: dict[str, Any]) -> None:
     """What the types leave open and the model's own code refuses."""
     for name in ACTIVATIONS:
@@ -113,6 +124,7 @@ def _check_values(c: Config, entry: dict[str, Any]) -> None:
         for name in ROTARY_NUMBERS:
             if name in c.raw and not (isinstance(c.raw[name], (int, float)) and c.raw[name] > 0):
                 raise ChipError(f"{c.where}: {name} must be a number above 0, got {str(c.raw[name])[:40]!r}")
+        _check_rotation(c, entry)
     if "layer_types" in c.raw:
         c.names("layer_types")
     pad, rows = c.raw.get("pad_token_id", entry["pad_token_id"]), c.raw.get("vocab_size")

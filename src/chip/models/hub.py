@@ -61,9 +61,13 @@ def answers(endpoint: str) -> bool:
     url = urlsplit(endpoint)
     answered: list[bool] = []
 
+    reach = socket.create_connection  # looked up here: the thread may outlive whoever replaced it
+
     def connect() -> None:
-        with suppress(OSError), socket.create_connection((url.hostname or "", url.port or 443), REACH_S):
-            answered.append(True)
+        with suppress(OSError):
+            if made := reach((url.hostname or "", url.port or 443), REACH_S):
+                answered.append(True)
+                made.close()
 
     look = threading.Thread(target=connect, daemon=True)  # resolving a name has no time limit of its own
     look.start()

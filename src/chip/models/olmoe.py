@@ -5,6 +5,7 @@ from __future__ import annotations
 from chip.models.config import Config
 from chip.models.decoder import Decoder, Layer, Moe
 from chip.models.spelling import attention, stack
+from chip.types import ChipError
 
 ARCHITECTURES = ("OlmoeForCausalLM",)
 
@@ -13,8 +14,11 @@ def decoder(c: Config, name: str, architecture: str) -> Decoder:
     hidden = c.size("hidden_size")
     bias = c.flag("attention_bias", False)
     experts = c.size("num_experts", default=64)
+    attn = attention(c, hidden, qkv_bias=bias, out_bias=bias, qk_norm="full")
+    if attn.heads * attn.head_dim != hidden:  # its norms are as wide as the model
+        raise ChipError(f"{c.where}: head_dim must be hidden_size / num_attention_heads, got {attn.head_dim}")
     layer = Layer(
-        attn=attention(c, hidden, qkv_bias=bias, out_bias=bias, qk_norm="full"),
+        attn=attn,
         mlp=Moe(
             experts, c.top_k("num_experts_per_tok", "num_experts", experts, default=8), c.size("intermediate_size")
         ),

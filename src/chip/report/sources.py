@@ -58,6 +58,9 @@ class Opened:
         return found if isinstance(found, dict) else {}
 
 
+MOST_ENTRIES = 50_000  # of a folder that is searched
+
+
 @cache
 def collectors() -> dict[str, ModuleType]:
     """Schema without its version -> the module of `collect` that reads it, in the order they must run."""
@@ -66,15 +69,21 @@ def collectors() -> dict[str, ModuleType]:
     return {schema: m for m in modules for schema in m.SCHEMAS}
 
 
+def _inside(folder: Path) -> Iterable[Path]:
+    """Files that may be results; a folder such as / is refused before hours are spent in it."""
+    for count, path in enumerate(folder.rglob("*")):
+        if count >= MOST_ENTRIES:
+            raise ChipError(f"{folder}: holds over {MOST_ENTRIES} files; name the folders that hold results")
+        if path.suffix in SUFFIXES and path.is_file() and path.name not in OUR_OWN:
+            yield path
+
+
 def find(paths: Iterable[Path]) -> list[tuple[Path, str]]:
     """(file, name to show) of all results; folders are searched, and a file given twice counts once."""
     found: dict[Path, tuple[Path, str]] = {}
     for given in paths:
         if given.is_dir():
-            inside = sorted(
-                p for p in given.rglob("*") if p.suffix in SUFFIXES and p.is_file() and p.name not in OUR_OWN
-            )
-            for p in inside:
+            for p in sorted(_inside(given)):
                 found.setdefault(p.resolve(), (p, p.relative_to(given).as_posix()))
         elif given.is_file():
             found.setdefault(given.resolve(), (given, given.name))
