@@ -18,7 +18,7 @@ from chip.serve import server
 
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = [ROOT / "results" / "h200", ROOT / "src" / "chip" / "data" / "profiles"]
-EXPLORER = "#?model=llama-3.1-8b&gpu=h200&beside=h100&engine=vllm&batch=8&prompt=1024&output=128"
+EXPLORER = "#?which=tables&model=llama-3.1-8b&gpu=h200&beside=h100&engine=vllm&batch=8&prompt=1024&output=128"
 WIDE = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
 
@@ -33,6 +33,9 @@ def shoot(browser, url, path, selector=None, viewport=WIDE, theme="light"):
     if selector:
         tab.evaluate("document.querySelector('.top').style.position = 'static'")  # not over the element
     target = tab.locator(selector).first if selector else tab
+    if selector == "#traffic":
+        target.scroll_into_view_if_needed()
+        tab.wait_for_selector("#traffic[aria-busy=false] svg.plot")
     target.screenshot(path=path)
     tab.close()
     print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
@@ -51,6 +54,7 @@ def main(folder):
         shoot(browser, asked, folder / "explorer-dark.png", theme="dark")
         shoot(browser, asked, folder / "explorer-phone.png", viewport=PHONE)
         shoot(browser, asked, folder / "explorer-curves.png", "#curves-part")
+        shoot(browser, asked, folder / "explorer-traffic.png", "#traffic")
         shoot(browser, asked, folder / "explorer-timeline.png", "#timeline")
         shoot(browser, index, folder / "report.png")
         shoot(browser, index, folder / "report-accuracy.png", "#accuracy")
