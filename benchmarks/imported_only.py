@@ -1,0 +1,41 @@
+"""Our vLLM runs of an H200 predicted from imported operator times alone: how far the GPUs that have no others can be
+trusted. Ceilings, clocks and terms of engine and host stay ours.
+
+    python benchmarks/imported_only.py [RUNS ...]
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from chip import hardware, stats
+from chip.hardware import Hardware
+from chip.validate import judge
+
+GPU = "h200"
+RUNS = Path(__file__).parents[1] / "results" / "h200" / "runs"
+bundled = hardware._bundled
+
+
+def imported_only(name: str) -> Hardware:
+    found = bundled(name)
+    return replace(found, points=(hardware.IMPORTED / GPU,)) if name == GPU else found
+
+
+def main() -> None:
+    hardware._bundled = imported_only
+    hardware.find.cache_clear()
+    found = judge.judge(judge.read([Path(f) for f in sys.argv[1:]] or [RUNS]), GPU, "vllm")
+    for title in ("GPU-bound", "all"):
+        errors = [p.error for p in found.points if p.metric == "tpot" and (title == "all" or p.bound == "gpu")]
+        sizes = [abs(e) for e in errors]
+        print(
+            f"TPOT, {title}: {len(errors)} points, median {100 * stats.median(sizes):.1f} %, "
+            f"p90 {100 * stats.quantile(sizes, 0.9):.1f} %, bias {100 * stats.median(errors):+.1f} %"
+        )
+
+
+if __name__ == "__main__":
+    main()
