@@ -34,7 +34,7 @@ def damage(out: Any, draw: Random) -> Any:
     elif how == 2:
         holder[key] = [holder[key]]
     else:
-        holder[key] = draw.choice(VALUES)
+        holder[key] = copy.deepcopy(draw.choice(VALUES))  # it may be damaged in turn
     return out
 
 
