@@ -19,6 +19,8 @@ CHECK = """() => {
   for (const e of document.querySelectorAll('[aria-labelledby], [aria-describedby], [aria-controls], label[for]'))
     for (const key of ['aria-labelledby', 'aria-describedby', 'aria-controls', 'for'])
       if (e.getAttribute(key) && !document.getElementById(e.getAttribute(key))) out.push(`no ${key}: ` + e.outerHTML);
+  const regions = [...document.querySelectorAll('[role=region]')].map((e) => e.getAttribute('aria-label'));
+  for (const [i, name] of regions.entries()) if (regions.indexOf(name) < i) out.push('region twice: ' + name);
   let level = 0;
   for (const e of document.querySelectorAll('h1, h2, h3, h4')) {
     if (Number(e.tagName[1]) > level + 1) out.push('heading skips a level: ' + e.textContent);

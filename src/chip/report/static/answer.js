@@ -239,7 +239,7 @@ const Answer = (() => {
     };
     return h(
       "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Operators side by side" },
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": `Operators of ${PHASES.find(([p]) => p === phase)[1]} side by side` },
       h(
         "table",
         { class: "aligned" },
