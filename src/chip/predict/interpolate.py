@@ -15,7 +15,7 @@ from math import exp, log, sqrt
 from typing import NamedTuple
 
 from chip.ops.base_time import BaseTime
-from chip.points import Neighbourhood
+from chip.points import PointGroup
 from chip.types import Op
 
 NEAREST = 6
@@ -46,16 +46,16 @@ Node = tuple[float, float, float]  # seconds, spread, and the base's seconds
 class Points:
     """A group of measured points, ready to be asked."""
 
-    def __init__(self, group: Neighbourhood, base: BaseTime) -> None:
+    def __init__(self, group: PointGroup, base: BaseTime) -> None:
         self.base = base
         self.places = [op.place() for op in group.ops]
         self.residuals = [log(s / base.seconds(op)) for op, s in zip(group.ops, group.seconds)]
         loo = group.loo or (UNKNOWN_SPREAD,) * len(group.ops)
         self.variances = [log(1 + e) ** 2 for e in loo]
-        self._all = Neighbourhood.of(self, range(len(self.places)))
+        self._all = PointBlock.of(self, range(len(self.places)))
         self._axis, self._parts = self._parted()
 
-    def _parted(self) -> tuple[int, dict[float, Neighbourhood]]:
+    def _parted(self) -> tuple[int, dict[float, PointBlock]]:
         """The axis whose values lie furthest apart, and the points at each of them: the nearest of a place are mostly
         at one value, so that the others need not be looked at."""
         gaps = [min([b - a for a, b in pairwise(sorted(set(c)))], default=0.0) for c in self._all.columns]
@@ -65,7 +65,7 @@ class Points:
         at: dict[float, list[int]] = {}
         for i, x in enumerate(self._all.columns[axis]):
             at.setdefault(x, []).append(i)
-        return axis, {x: Neighbourhood.of(self, among) for x, among in at.items()}
+        return axis, {x: PointBlock.of(self, among) for x, among in at.items()}
 
     def seconds(self, op: Op) -> TimedPoint:
         found = self.corrections([op.place()])[0]
@@ -90,7 +90,7 @@ class Points:
 Near = list[tuple[float, float, float]]  # squared distance, residual, variance
 
 
-class Neighbourhood(NamedTuple):
+class PointBlock(NamedTuple):
     """Some of the points: their coordinates by axis, and what they say."""
 
     columns: list[tuple[float, ...]]
@@ -98,7 +98,7 @@ class Neighbourhood(NamedTuple):
     variances: list[float]
 
     @classmethod
-    def of(cls, points: Points, among: Sequence[int]) -> Neighbourhood:
+    def of(cls, points: Points, among: Sequence[int]) -> PointBlock:
         columns = list(zip(*[points.places[i] for i in among]))
         return cls(columns, [points.residuals[i] for i in among], [points.variances[i] for i in among])
 
