@@ -147,3 +147,12 @@ def test_packed_traces_that_are_damaged_inside():
     """Found by the campaign: zlib's own error was not among those expected."""
     for number in (27, 28, 29):
         assert traces.check(traces.case(Random(f"traces:1:{number}"))) == ""
+
+
+def test_the_long_run_is_shown_as_it_was_recorded():
+    """Counts add up over the commits, and the page has the table that the record makes."""
+    held = json.loads((HERE.parents[1] / "results" / "cpu" / "campaign.json").read_text())
+    for name, f in held["fuzzers"].items():
+        assert sum(of.get(name, 0) for of in held["commits"].values()) == f["tried"]
+        assert f["failed"] >= len(f["failures"])
+    assert records.table(held) in (HERE.parents[1] / "docs" / "reliability.md").read_text()
