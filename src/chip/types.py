@@ -52,6 +52,11 @@ class Step:
         return sum(s.new * s.count for s in self.seqs) + self.pad_tokens
 
     @property
+    def routed_tokens(self) -> int:
+        """Tokens that choose experts of their own: padding is one token repeated, which always chooses the same."""
+        return self.tokens - self.pad_tokens + (1 if self.pad_tokens else 0)
+
+    @property
     def rows(self) -> int:
         """Sequences in the step: each gives one row of logits."""
         return sum(s.count for s in self.seqs)

@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "campaign"))
 import edges
 import physics
 
+import chip
+
 QUESTION = ("gpu", "model", "engine", "dtype", "batch", "prompt", "output")
 BROKEN = [  # two GPUs more than twice as fast; peaks passed; less time for more
     ("rtx-3060", "tinyllama-1.1b", "native", "int8", 17, 131_072, 65),
@@ -47,3 +49,10 @@ def test_no_fall_at_an_edge(asked, axis, metric, at):
     question = dict(zip(QUESTION, asked))
     before, after = (edges.time_of({**question, axis: value}, metric) for value in (at, at + 1))
     assert after >= before * (1 - edges.SLACK)
+
+
+def test_padding_chooses_no_experts_of_its_own():
+    """A graph for 16 tokens with 9 of them real reads the experts of ten tokens: the padding is one token repeated."""
+    tpot_s = [chip.predict("gpt-oss-120b", gpu="l40s", tp=2, batch=b, prompt=512, output=32).tpot_s for b in (8, 9, 16)]
+    assert 1.05 < tpot_s[1] / tpot_s[0] < 1.25
+    assert 1.2 < tpot_s[2] / tpot_s[1] < 1.5

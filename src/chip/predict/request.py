@@ -133,7 +133,7 @@ class Setting:
     assumed: str  # what is said where the host limits and is none of the asker's own
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)  # a ranking of all GPUs asks for nearly as many
 def setting(
     decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = DEFAULT_OPTIONS,
     kv_dtype: str = "", ep: int = 1,
@@ -191,7 +191,7 @@ def _host(found: FoundTerms | None, engine: str, options: Options) -> tuple[str,
     )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=512)
 def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, stage: Stage) -> ServedModel:
     """The model in the formats that the GPU can multiply in."""
     h = hardware.find(gpu)

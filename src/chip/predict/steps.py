@@ -30,7 +30,8 @@ MASKED = (MaskedAttention, WindowedAttention)  # attention that meets a mask, or
 ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
-REMEMBERED = 64  # sizes of steps: few, so that a sweep of any length runs in bounded memory
+REMEMBERED = 24  # sizes of steps: few, so that a sweep of any length runs in bounded memory
+EXPERTS = frozenset({"moe_experts", "moe_experts_composed", "scaled_experts", "packed_experts"})
 PRODUCTS = frozenset({
     "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "alibi_attention", "float_attention",
     "sink_attention", "scaled_linear", "packed_linear", "scaled_experts", "packed_experts", "fp8_attention",
@@ -192,12 +193,16 @@ class StepModel:
         return 0
 
     # -- operators of a step ----------------------------------------------------------------------------------------
-    def _body_rows(self, tokens: int, decode: bool) -> list[tuple[int, list[Row | None]]]:
-        """Rows of a step of so many tokens, None where a call attends."""
-        return [
-            (repeat, [None if e.attends else (e.role, e.kind, e.kernels, e.ask(tokens)) for e in entries])
-            for repeat, entries in (self._decode if decode else self._prefill)
-        ]
+    def _body_rows(self, tokens: int, routed: int, decode: bool) -> list[tuple[int, list[Row | None]]]:
+        """Rows of a step of so many tokens, None where a call attends. `routed`: those that choose experts."""
+
+        def row(e: TimedCall) -> Row | None:
+            if e.attends:
+                return None
+            return e.role, e.kind, e.kernels, e.ask(routed if e.kind in EXPERTS else tokens)
+
+        template = self._decode if decode else self._prefill
+        return [(repeat, [row(e) for e in entries]) for repeat, entries in template]
 
     def _head_rows(self, rows: int) -> Rows:
         return [(n, [(e.role, e.kind, e.kernels, e.ask(rows)) for e in entries]) for n, entries in self._head]
@@ -207,7 +212,7 @@ class StepModel:
         decode = all(s.new == 1 for s in step.seqs)
         found: Rows = []
         template = self._decode if decode else self._prefill
-        for (repeat, held), (_, entries) in zip(self._body(step.tokens, decode), template):
+        for (repeat, held), (_, entries) in zip(self._body(step.tokens, step.routed_tokens, decode), template):
             calls: list[Row] = []
             for row, e in zip(held, entries):
                 if row is not None:
