@@ -102,7 +102,7 @@ def run(kind, axes, implementation="", count=False):
 
 def test_every_operator_has_a_builder_and_every_builder_an_operator():
     assert set(build.names()) == set(ops.names())
-    assert set(CASES) | QUANTISED | {"all_reduce", "pointwise"} == set(ops.names())
+    assert set(CASES) | QUANTISED | {"all_gather", "all_reduce", "reduce_scatter", "pointwise"} == set(ops.names())
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -151,7 +151,7 @@ def test_an_architecture_not_served_is_refused_or_traced(architecture, tmp_path,
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        (["--tp", "2"], "--trace follows one GPU's forward pass; leave --tp at 1"),
+        (["--tp", "2"], "--trace follows one GPU's forward pass; leave --tp, --pp and --ep at 1"),
         (["--dtype", "int4"], "a100 has no int4 matrix rate"),
         (["--dtype", "int8"], "--trace follows what torch runs and takes --dtype bf16, fp16, fp32, not int8"),
     ],

@@ -124,7 +124,7 @@ def test_predict_json_is_one_document(run, round_gpu):
 
 def test_one_token_has_no_second_table(run):
     _, out, _ = run("predict", "gpt2", "--gpu", "a100", "--output", 1)
-    assert "TPOT" not in out
+    assert "\nTPOT" not in out
     assert "decode step" not in out
 
 
@@ -195,7 +195,9 @@ def test_options_stand_in_for_what_a_line_leaves_out(run):
 def test_a_line_answers_as_the_command_does(run):
     _, line, _ = run("predict", "-", stdin='{"model": "gpt2", "gpu": "a100", "engine": "hf-graph", "dtype": "fp16"}\n')
     _, document, _ = run("predict", "gpt2", "--gpu", "a100", "--engine", "hf-graph", "--dtype", "fp16", "--json")
-    assert json.loads(line) == json.loads(document)
+    whole = json.loads(document)
+    assert whole.pop("nearest_validated")  # which would cost a sweep more than it says
+    assert json.loads(line) == whole
 
 
 def test_estimate_lines(run):

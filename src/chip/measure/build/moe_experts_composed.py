@@ -36,7 +36,7 @@ def build(
             inner = F.silu(inner)
         out = F.grouped_mm(inner, down, offs=ends).masked_fill(elsewhere, 0.0) * share.unsqueeze(-1)
         place = torch.empty_like(order)
-        place[order] = torch.arange(op.pairs, device=device)
+        place[order] = torch.arange(len(order), device=device)
         return out[place].view(op.tokens, op.top_k, op.hidden).sum(1)
 
     return call
