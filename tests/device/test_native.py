@@ -329,26 +329,25 @@ from chip.run.native.requests import NativeRequest, SamplingParams
 folder = Path(sys.argv[1])
 config = json.loads((folder / "config.json").read_text())
 said = []
-for kernels in ("torch", "triton", "chip"):
+for kernels in ("torch", sys.argv[2]):
     s = NativeSettings(kernels, "fp32", "cpu", max_context=64, max_step_tokens=24, page_tokens=16)
     e = NativeEngine(config, "x", s,
                folder)
-    requests = [NativeRequest(str(n), tuple(range(3, 3 + n)), SamplingParams(3)) for n in (2, 18, 30)]
+    requests = [NativeRequest(str(n), tuple(range(3, 3 + n)), SamplingParams(2)) for n in (2, 30)]
     e.run(requests)
     said.append([r.output for r in requests])
     by = {row["launch"]: row["by"] for row in e.launches.rows()}
     assert kernels == "torch" or by["decode_attention"] == by["rope_store"] == by["linear_few"] == "triton", by
-assert said[0] == said[1] == said[2], said
+assert said[0] == said[1], said
 """
 
 
 @needs_triton
-@pytest.mark.parametrize("name", ["llama-3.2-1b", "qwen3-0.6b"])
-def test_our_triton_kernels_say_the_same_tokens(saved, name):
+@pytest.mark.parametrize(("name", "kernels"), [("llama-3.2-1b", "triton"), ("qwen3-0.6b", "chip")])
+def test_our_triton_kernels_say_the_same_tokens(saved, name, kernels):
     env = {**os.environ, "PYTHONPATH": str(Path(chip.__file__).parents[1]), "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED, str(saved(name)[1])], capture_output=True, text=True, env=env, timeout=300
-    )
+    words = [sys.executable, "-c", INTERPRETED, str(saved(name)[1]), kernels]
+    done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -177,7 +177,22 @@ def test_hotspots_of_a_model(capsys, tmp_path):
         "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3, "vocab_size": 256,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    words = ("--model", tmp_path, "--batch", 2, "--prompt", 8, "--quick", "--runs", 5, "--json")
+    words = (
+        "--model",
+        tmp_path,
+        "--batch",
+        2,
+        "--prompt",
+        8,
+        "--quick",
+        "--runs",
+        3,
+        "--warm-up",
+        0,
+        "--context",
+        "cold",
+        "--json",
+    )
     code, out, _ = run(capsys, *words)
     assert code == 0
     spots = json.loads(out)["hotspots"]
