@@ -180,7 +180,9 @@ def test_closed_and_full_streams():
         line = told(chip_does("list", "models", shell="> /dev/full"), code=1)
         assert line == "chip: standard output cannot be written (No space left on device)"
         assert told(chip_does("predict", "-", shell="> /dev/full", stdin='{"model": "gpt2"}'), code=1) == line
-        assert chip_does("predict", "nothing", shell="2> /dev/full").returncode == 2
+        for buffered in ("", "1"):
+            done = chip_does("predict", "nothing", shell="2> /dev/full", env={"PYTHONUNBUFFERED": buffered})
+            assert done.returncode == 2
     assert chip_does("list", "models", shell="| head -1").returncode == 0
 
 

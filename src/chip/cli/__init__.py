@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from chip import __version__
-from chip.cli.streams import discard_output, standard_streams
+from chip.cli.streams import discard, standard_streams
 from chip.types import ChipError
 
 NOT_COMMANDS = ("text", "lines", "streams", "grid", "energy_probe")  # nor is what ends in _text: the layout of answers
@@ -98,10 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             finally:
                 sys.stdout.flush()  # here, where a reader that left can still be dealt with
     except BrokenPipeError:  # it had enough (`| head`)
-        discard_output()
+        discard(sys.stdout)
         return 0
     except OSError as e:  # files are dealt with below: this is standard output itself, on a full disk for instance
-        discard_output()
+        discard(sys.stdout)
         print(f"chip: standard output cannot be written ({e.strerror})", file=sys.stderr)
         return 1
     except ChipError as e:

@@ -33,6 +33,7 @@ class Printable:
         except OSError:
             if not self._lossy:
                 raise
+            discard(self._inner)
             return 0
 
     def flush(self) -> None:
@@ -41,6 +42,7 @@ class Printable:
         except OSError:
             if not self._lossy:
                 raise
+            discard(self._inner)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -65,7 +67,7 @@ def standard_streams() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def discard_output() -> None:
+def discard(stream: TextIO) -> None:
     """After a failed write: what is left in the buffer goes nowhere, so that the exit of Python does not fail on it."""
     with suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
