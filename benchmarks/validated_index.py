@@ -1,6 +1,6 @@
 """Make the index of validated runs that `chip predict` names the nearest of: src/chip/data/validated.csv.
 
-    python benchmarks/validated_index.py [results/h200/validation.json results/public/argonne.json ...]
+    python benchmarks/validated_index.py results/h200/validation.json build/argonne.json
 
 Takes documents of `chip validate -o` (our own runs) and `chip validate --suite ... -o` (published ones). A row is a
 scenario of a model on a GPU and an engine; its errors are signed, in percent, the median where several hosts ran it.
@@ -20,7 +20,6 @@ from chip.models import library
 from chip.predict.nearest import INDEX, METRICS
 
 ROOT = Path(__file__).parents[1]
-USUAL = ("results/h200/validation.json", "results/public/argonne.json", "results/public/llmservingsim.json")
 HEAD = "gpu,engine,version,model,active,experts,batch,prompt,output,tp," + ",".join(METRICS) + ",source"
 SCENARIO = ("batch", "prompt", "output", "tp")
 
@@ -56,7 +55,7 @@ def index(files: list[Path]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, default=[ROOT / f for f in USUAL if (ROOT / f).is_file()])
+    parser.add_argument("files", nargs="+", type=Path, help="every document that is to be in the index")
     parser.add_argument("-o", "--output", type=Path, default=INDEX)
     args = parser.parse_args()
     artifact.write_text(args.output, index(args.files))
