@@ -24,6 +24,7 @@ import gc
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
@@ -582,6 +583,7 @@ def main(words: Sequence[str]) -> int:
         except Exception as e:  # a part that fails must not take the others with it
             if device.lost():
                 raise
+            traceback.print_exc()
             result = {"failed": f"{type(e).__name__}: {e}"[:500]}
             print(f"native: {name} failed: {result['failed']}", file=sys.stderr)
         kept["parts"][name] = {"took_s": round(time.monotonic() - began, 1), "made": about, "result": result}
