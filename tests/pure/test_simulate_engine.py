@@ -164,9 +164,9 @@ def test_nothing_is_lost_and_memory_is_never_exceeded(rows, blocks, seqs, budget
     assert all(done.last_s[i] == -1 for i in done.rejected)
     engine.pool.check()
     assert engine.pool.free == blocks  # all of it came back
-    assert engine.load == engine._decodes == len(engine._flight) == 0
-    assert engine._offsets == 0
-    assert not any(engine._residues)
+    assert engine.load == engine.decodes.n == len(engine._flight) == 0
+    assert engine.decodes.offsets == 0
+    assert not any(engine.decodes.residues)
     # every prompt token was computed or found, and more than once only after a preemption
     asked = sum(rows[i][1] for i in served)
     computed = engine.prompt_tokens + engine.found_tokens

@@ -35,11 +35,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--slo", required=True, metavar="GOALS", help="ttft_p99=500ms,tpot_p99=40ms; p50, p90, p95 or p99")
     add("--gpu", default="h200", help="several with commas [%(default)s]")
     add("--tp", default="1", help="several with commas [%(default)s]")
+    add("--pp", default="1", help="stages of a pipeline; several with commas [%(default)s]")
+    add("--ep", default="1", help="GPUs that the experts lie on; several with commas [%(default)s]")
     add("--dtype", default="bf16", help="several with commas [%(default)s]")
     add("--engine", default="vllm", help="[%(default)s]")
     add("--price", default="", metavar="PRICES", help="of a GPU for an hour: h100=2.5,h200=3.5, a file, or example")
     add("--requests", type=int, default=REQUESTS, help="of each simulation [%(default)s]")
     add("--seed", type=int, default=0, help="of synthetic traffic [%(default)s]")
+    add("--host", metavar="FILE|NAME", default="", help="the host, as in `chip predict` [reference]")
     add("--engine-setting", metavar="KEY=VALUE", action="append", default=[], help="as in `chip simulate`")
     add("--no-intervals", action="store_true", help="find rates only: about twice as fast")
     add("--jobs", type=int, default=1, help="processes; 0 for one a core [%(default)s]")
@@ -56,17 +59,18 @@ def run(args: argparse.Namespace) -> int:
 
     if args.plot is not None and args.plot.suffix != ".svg":
         raise ChipError(f"--plot {args.plot}: must end in .svg")
-    if not all(word.strip().isdecimal() and 1 <= int(word) <= 1024 for word in args.tp.split(",")):
-        raise ChipError(f"--tp {args.tp[:40]!r}: must be whole numbers like 1,2,4")
     found = plan(
         args.model,
         workload=args.workload,
         rate=args.rate,
         goals=args.slo,
         gpus=args.gpu.split(","),
-        tps=[int(word) for word in args.tp.split(",")],
+        tps=_counts("--tp", args.tp),
+        pps=_counts("--pp", args.pp),
+        eps=_counts("--ep", args.ep),
         dtypes=args.dtype.split(","),
         engine=args.engine,
+        host=args.host,
         prices=prices.parse(args.price),
         requests=args.requests,
         seed=args.seed,
@@ -82,6 +86,12 @@ def run(args: argparse.Namespace) -> int:
     return 0 if any(c["status"] == "ok" for c in found["choices"]) else 1
 
 
+def _counts(option: str, text: str) -> list[int]:
+    if not all(word.strip().isdecimal() and 1 <= int(word) <= 1024 for word in text.split(",")):
+        raise ChipError(f"{option} {text[:40]!r}: must be whole numbers like 1,2,4")
+    return [int(word) for word in text.split(",")]
+
+
 def render(a: dict[str, object]) -> str:
     promised = ", ".join(f"{name} {ms:g} ms" for name, ms in a["slo"].items())  # type: ignore[attr-defined]
     head = f"{a['model']}: {a['rate_per_s']:g} requests/s of {a['workload']} within {promised}"
@@ -93,9 +103,9 @@ def render(a: dict[str, object]) -> str:
         parts += [table(rows, right=right, keep=tuple(rows[0])), "", "=: tied with the line above, intervals overlap"]
     for c in choices:
         if c["status"] == "ok" and c["reason"]:
-            parts.append(f"{c['tp']} x {c['gpu']} ({c['dtype']}): {c['reason']}")
+            parts.append(f"{c['title']}: {c['reason']}")
         if c["status"] != "ok":
-            parts.append(f"{c['tp']} x {c['gpu']} ({c['dtype']}): {c['status']}: {c['reason']}")
+            parts.append(f"{c['title']}: {c['status']}: {c['reason']}")
     return "\n".join(parts)
 
 
@@ -107,8 +117,7 @@ def _row(c: dict[str, object]) -> dict[str, str]:
 
     return {
         "": "=" if c["tied"] else "",
-        "GPU": f"{c['tp']} x {c['gpu']}",
-        "dtype": str(c["dtype"]),
+        "replica": str(c["title"]),
         "rate a replica": number(float(str(c["max_rate_per_s"])), 3),
         "90 % interval": f"{number(low, 3)} - {number(high, 3)}",  # type: ignore[has-type]
         "replicas": str(c["replicas"]),

@@ -38,6 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--engine", default=d["engine"], help="[%(default)s]")
     add("--dtype", default=d["dtype"], help="[%(default)s]")
     add("--tp", type=int, default=d["tp"], help="GPUs that share each layer (tensor parallel) [%(default)s]")
+    add("--pp", type=int, default=d["pp"], help="stages of a pipeline, each with its layers [%(default)s]")
+    add("--ep", type=int, default=d["ep"], help="GPUs that the experts lie on, as in `chip predict` [%(default)s]")
+    add("--host", metavar="FILE|NAME", default="", help="the host, as in `chip predict` [reference]")
     add("--rate", default="", help="requests a second, several with commas, 0 for all at once [as in the workload]")
     add("--requests", type=int, default=None, help="how many [all of a file, else 1000]")
     add("--seed", type=int, default=d["seed"], help="of synthetic traffic and of intervals [%(default)s]")
@@ -91,6 +94,9 @@ def run(args: argparse.Namespace) -> int:
         engine=args.engine,
         dtype=args.dtype,
         tp=args.tp,
+        pp=args.pp,
+        ep=args.ep,
+        host=args.host,
         requests=args.requests,
         seed=args.seed,
         replicas=args.replicas,

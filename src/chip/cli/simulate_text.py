@@ -11,7 +11,7 @@ METRICS = (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms"), (
 
 
 def render(a: Mapping[str, Any]) -> str:
-    gpus = f"{a['tp']} x {a['gpu']}" if a["tp"] > 1 else a["gpu"]
+    gpus = on(a) if a["gpus"] > a["replicas"] else a["gpu"]
     fleet = f", {a['replicas']} replicas ({a['router']})" if a["replicas"] > 1 else ""
     rate = f"{a['rate_per_s']:.4g} requests/s" if a["rate_per_s"] else "all at once"
     rate = f"{a['users']} users" if a["users"] else rate
@@ -29,6 +29,13 @@ def render(a: Mapping[str, Any]) -> str:
         g = a["goodput"]
         parts.append(f"goodput: {percent(g['share'])} of requests, {g['requests_per_s']:.4g}/s, within {promised}")
     return "\n".join(parts)
+
+
+def on(a: Mapping[str, Any]) -> str:
+    """The GPUs of a replica, and how it lies on them where not by tensor parallelism alone."""
+    kinds = ", ".join(f"{name} {a[name]}" for name in ("tp", "pp", "ep") if a[name] > 1)
+    split = f" ({kinds})" if a["pp"] > 1 or a["ep"] > 1 else ""
+    return f"{a['gpus'] // a['replicas']} x {a['gpu']}{split}"
 
 
 def _row(a: Mapping[str, Any], title: str, key: str) -> dict[str, str]:
@@ -79,7 +86,5 @@ def render_sweep(found: Sequence[Mapping[str, Any]]) -> str:
             row["goodput"] = percent(a["goodput"]["share"])
         rows.append(row)
     first = found[0]
-    head = (
-        f"{first['model']} on {first['tp']} x {first['gpu']}, {first['engine']}, {first['dtype']}: {first['workload']}"
-    )
+    head = f"{first['model']} on {on(first)}, {first['engine']}, {first['dtype']}: {first['workload']}"
     return f"{head}\n\n{table(rows, right=tuple(rows[0]), keep=tuple(rows[0]))}"

@@ -51,7 +51,9 @@ def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: fl
     found = [_of_stage(stage, own, engine, p, capacity_bytes) for stage in stage_decoders(d, s.pp)] if s.pp > 1 else []
     fullest = max(found, key=_taken) if found else _of_stage(d, own, engine, p, capacity_bytes)
     if found:
-        fullest["max_batch"] = min(int(str(f["max_batch"])) for f in found)
+        for name in ("max_batch", "kv_capacity_tokens"):
+            if name in fullest:
+                fullest[name] = min(int(str(f[name])) for f in found)
     fullest["max_batch"] = int(str(fullest["max_batch"])) * s.replicas
     return fullest
 

@@ -99,8 +99,8 @@ def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
 
 
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
-    sizes = [_count(values, key) for key in ("batch", "prompt", "output")]
-    tp, pp, ep = (_count(values, key) for key in ("tp", "pp", "ep"))
+    sizes = [count_of(values, key) for key in ("batch", "prompt", "output")]
+    tp, pp, ep = (count_of(values, key) for key in ("tp", "pp", "ep"))
     return Scenario(sizes[0], sizes[1], sizes[2], values["dtype"], tp, values["kv_dtype"], pp, ep)
 
 
@@ -113,7 +113,7 @@ def resolved(decoder: Decoder, s: Scenario, engine: str) -> Scenario:
     return replace(s, dtype=dtype, kv_dtype=kv)
 
 
-def _count(values: Mapping[str, Any], key: str) -> int:
+def count_of(values: Mapping[str, Any], key: str) -> int:
     value = values[key]
     if isinstance(value, bool) or not isinstance(value, int):
         raise ChipError(f"{key} must be a whole number, got {str(value)[:40]!r}")

@@ -19,6 +19,7 @@ from chip.types import ChipError, Scenario
 CIRCULATE = "vllm"  # the engine that keeps several batches in flight; others send one through all stages
 UNMEASURED = 0.2  # share of the operators' time without a point from which on it is said
 NAMED = 4  # roles that are named then
+ONE_GPU = "terms of engine and host were measured with one GPU, and no run on several"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
@@ -55,7 +56,11 @@ def _shares(steps: StepModel, pp: int, planned: Weighted) -> list[float]:
 
 
 def _hop(steps: StepModel, gpu: str, planned: Weighted) -> Hop:
-    tokens = sum(step.tokens * weight for step, weight in planned) / sum(weight for _, weight in planned)
+    return hop(steps, gpu, sum(step.tokens * weight for step, weight in planned) / sum(weight for _, weight in planned))
+
+
+def hop(steps: StepModel, gpu: str, tokens: float) -> Hop:
+    """Of a step of so many tokens."""
     size = hop_bytes(round(tokens), steps.decoder.hidden, BYTES[steps.precision.activation]) / steps.tp
     found = links.send(size, gpu)
     return Hop(found.seconds, found.low_s, found.high_s)
@@ -73,20 +78,26 @@ def notes(s: Scenario, found: Phases, layers: int, experts: int) -> list[str]:
         sent = {n.kind: n.source for n in both if n.kind in COLLECTIVES}
         of = [f"{kind} " + ("measured elsewhere" if sent[kind] == INTERPOLATED else "by formula") for kind in sent]
         exchange = f"{', '.join(of)}; " if of else ""
-        out.append(
-            f"{s.gpus} GPUs: {exchange}terms of engine and host were measured with one GPU, and no run on several"
-        )
-    if s.ep > 1:
-        way = ", tokens exchanged by all-gather and reduce-scatter (vLLM's default)" if s.replicas > 1 else ""
-        out.append(f"each GPU holds {experts // s.ep} of {experts} experts, routing taken as even{way}")
+        out.append(f"{s.gpus} GPUs: {exchange}{ONE_GPU}")
+    out += experts_note(s, experts)
     if s.pp > 1:
-        held = sorted(set(split_layers(layers, s.pp)))
         idle = f"idles {100 * pipeline.idle_share(found.prefill):.0f} % of the prefill"
         if found.decode:
             idle += f" and {100 * pipeline.idle_share(found.decode):.0f} % of a decode step"
         batches = f"{found.microbatches} batch{'es' if found.microbatches > 1 else ''} in flight"
-        out.append(f"{s.pp} stages of {' or '.join(map(str, held))} layers, {batches}: a GPU {idle}")
+        out.append(f"{stages_text(layers, s.pp)}, {batches}: a GPU {idle}")
     return out
+
+
+def experts_note(s: Scenario, experts: int) -> list[str]:
+    if s.ep == 1:
+        return []
+    way = ", tokens exchanged by all-gather and reduce-scatter (vLLM's default)" if s.replicas > 1 else ""
+    return [f"each GPU holds {experts // s.ep} of {experts} experts, routing taken as even{way}"]
+
+
+def stages_text(layers: int, pp: int) -> str:
+    return f"{pp} stages of {' or '.join(map(str, sorted(set(split_layers(layers, pp)))))} layers"
 
 
 def unmeasured(found: Phases, output: int) -> list[str]:

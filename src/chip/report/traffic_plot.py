@@ -29,7 +29,7 @@ def _over_time(a: Mapping[str, Any], timelines: Mapping[str, Any]) -> str:
         panels.append(_panel(len(panels), title, lines, log=False, least_top=1.0))
     rate = f"{a['rate_per_s']:.4g} requests/s" if a["rate_per_s"] else "all at once"
     rate = f"{a['users']} users" if a["users"] else rate
-    title = f"{a['model']} on {a['tp']} x {a['gpu']}, {a['engine']}: {a['workload']}, {rate}"
+    title = f"{a['model']} on {a['gpus'] // a['replicas']} x {a['gpu']}, {a['engine']}: {a['workload']}, {rate}"
     return _page(title, panels, "seconds")
 
 
@@ -45,7 +45,8 @@ def _over_rates(found: Sequence[Mapping[str, Any]]) -> str:
     rates = [(a["rate_per_s"], a["output_tokens_per_s"]) for a in found]
     panels.append(_panel(2, "output tokens/s", [("", COLOURS[0], sorted(rates))], log=False))
     first = found[0]
-    title = f"{first['model']} on {first['tp']} x {first['gpu']}, {first['engine']}: {first['workload']}"
+    gpus = first["gpus"] // first["replicas"]
+    title = f"{first['model']} on {gpus} x {first['gpu']}, {first['engine']}: {first['workload']}"
     return _page(title, panels, "requests/s")
 
 
@@ -70,7 +71,7 @@ def pareto(plan: Mapping[str, Any]) -> str:
         colour = COLOURS[gpus.index(c["gpu"]) % len(COLOURS)]
         px, py = scale.x(x), scale.y(y)
         body += f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4.5" fill="{colour}"/>'
-        label = escape(f"{c['tp']} x {c['gpu']} {c['dtype']}")
+        label = escape(c["title"])
         body += f'<text x="{px + 7:.1f}" y="{py - 5:.1f}" font-size="11" fill="{INK}">{label}</text>'
     promised = ", ".join(f"{k} {v:g} ms" for k, v in plan["slo"].items())
     title = f"{plan['model']}: {plan['rate_per_s']:g} requests/s of {plan['workload']} within {promised}"

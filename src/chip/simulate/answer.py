@@ -47,6 +47,7 @@ class Simulation:
     gpu_busy: float
     steps: int
     settings: dict[str, Any]
+    host: str
     interval: dict[str, Any] | None
     notes: list[str] = field(default_factory=list)
     served: ServedRequests | None = None
@@ -55,7 +56,16 @@ class Simulation:
     def json(self) -> dict[str, Any]:
         q = self.question
         out: dict[str, Any] = {"schema": SCHEMA, "model": q.model, "gpu": q.gpu, "engine": q.engine, "dtype": q.dtype}
-        out |= {"tp": q.tp, "replicas": q.replicas, "router": q.router, "workload": self.workload}
+        out |= {
+            "tp": q.tp,
+            "pp": q.pp,
+            "ep": q.ep,
+            "gpus": q.gpus * q.replicas,
+            "host": self.host,
+            "replicas": q.replicas,
+            "router": q.router,
+            "workload": self.workload,
+        }
         for name in ("rate_per_s", "users", "seed", "requests", "completed", "rejected", "shortened"):
             out[name] = short(getattr(self, name))
         for name in ("duration_s", "output_tokens_per_s", "requests_per_s"):
@@ -134,6 +144,7 @@ def answer(
         steps=sum(e.steps for e in engines),
         settings={n: getattr(made.settings, n) for n in made.settings.__slots__}
         | {"num_gpu_blocks": made.blocks + 1, "max_model_len": made.longest},
+        host=made.surface.times.host_name,
         interval=None,
         notes=notes,
     )
@@ -177,5 +188,5 @@ def _energy(
     idle_w = times.idle_w()
     if idle_w is None or not tokens:
         return None
-    joules = q.tp * (sum(e.joules for e in done.engines) + idle_w * duration * len(done.engines))
+    joules = q.tp * sum(e.joules for e in done.engines) + idle_w * duration * q.gpus * q.replicas
     return {"joules": joules, "joules_per_output_token": joules / tokens, "mean_w": joules / duration}

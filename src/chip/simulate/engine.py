@@ -2,19 +2,17 @@
 
 Each step first gives one token to every decode, then fills what is left of the token budget with prompts, first come
 first served. With asynchronous scheduling the next step is scheduled while the last one runs, so a request that comes
-during step k waits for the rest of k and for k+1 before its prompt runs in k+2.
-
-Decodes are not walked one by one: all of them advance in every step, so that a counter of steps, the sum of their
-contexts and the steps at which they end say all. Steps with nothing else to do are taken together.
+during step k waits for the rest of k and for k+1 before its prompt runs in k+2. Steps with nothing but decodes are
+taken together.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from heapq import heapify, heappop, heappush
 from math import ceil, inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from chip.simulate.decodes import Decodes
 from chip.simulate.kv_blocks import Blocks
 from chip.simulate.request import InFlight, Request
 from chip.simulate.settings import EngineSettings
@@ -32,6 +30,21 @@ class Watch(Protocol):
     ) -> None: ...
 
 
+class Scheduled(NamedTuple):
+    """What one step holds: decodes and their mean context, prompts' chunks of (new, past) tokens; and what its end
+    brings."""
+
+    decodes: int
+    mean: float
+    chunks: list[tuple[int, int]]
+    first: list[Request]
+    ended: list[Request]
+
+    @property
+    def tokens(self) -> int:
+        return self.decodes + sum(new for new, _ in self.chunks)
+
+
 class SimulatedEngine:
     def __init__(
         self, surface: Surface, settings: EngineSettings, blocks: int, watch: Watch | None = None, merge: bool = True
@@ -47,13 +60,8 @@ class SimulatedEngine:
         self.partial: Request | None = None  # whose prompt is not yet done; its `offset` is how much of it is
         self.finished: list[Request] = []  # since somebody last looked
         self._flight: deque[InFlight] = deque()
-        self._count = 0  # decode steps so far
-        self._decodes = 0
-        self._offsets = 0  # sum over decodes
-        self._residues = [0] * settings.block_size  # decodes that need a block when the count has this residue
-        self._ends: list[int] = []  # heap of counts at which decodes end
-        self._ending: dict[int, list[Request]] = {}
-        self._rested = False  # the next step is the first one after a pause
+        self.decodes = Decodes(settings.block_size)
+        self.rested = False  # the next step is the first one after a pause
         self._blocked = False  # the first waiting request could not be admitted, and nothing was freed since
         self.steps = self.preemptions = self.prompt_tokens = self.found_tokens = self.peak_blocks = 0
         self.busy_s = self.joules = self.used_block_s = 0.0
@@ -63,29 +71,37 @@ class SimulatedEngine:
         """Requests it has not answered."""
         return len(self.inbox) + len(self.waiting) + len(self.running)
 
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running or self.waiting or self._flight)
+
     def submit(self, request: Request) -> None:
         self.inbox.append(request)
 
     def advance(self, until_s: float, stop_at_finish: bool = False) -> None:
         """Go on until the host, between two steps, has reached `until_s`, or there is nothing to do."""
         while self.now_s < until_s:
-            if not (self.running or self.waiting or self._flight):
+            if not self.has_work:
                 if not self.inbox:
                     return
                 self.now_s = max(self.now_s, self.inbox[0].arrival_s)
                 if self.now_s >= until_s:
                     return
-                self._admit_arrivals()
-                self.now_s += self.surface.wake_s()
-                self._rested = True
+                self.wake()
             else:
-                self._admit_arrivals()
+                self.admit_arrivals()
             if not (self.merge and self._steps_together(until_s)):
                 self._one_step()
             if stop_at_finish and self.finished:
                 return
 
-    def _admit_arrivals(self) -> None:
+    def wake(self) -> None:
+        """To the first step after a pause."""
+        self.admit_arrivals()
+        self.now_s += self.surface.wake_s()
+        self.rested = True
+
+    def admit_arrivals(self) -> None:
         now = self.now_s
         while self.inbox and self.inbox[0].arrival_s <= now:
             request = self.inbox.popleft()
@@ -94,55 +110,69 @@ class SimulatedEngine:
 
     def _one_step(self) -> None:
         begin_s = self.now_s
+        planned = self.schedule()
+        if planned:
+            self.launch(planned, self.device(planned))
+        self.close_step(planned, begin_s)
+
+    def schedule(self) -> Scheduled | None:
+        """The next step, None where nothing can run."""
         first: list[Request] = []
         ended: list[Request] = []
-        decodes, mean = self._decodes, self._mean()
-        if decodes:
-            if self._residues[self._count % self.settings.block_size] > self.pool.free:
+        held, room = self.decodes, self.pool.free
+        n, mean = held.n, held.mean
+        if n:
+            if held.blocks_now() > room:
                 self._preempt()
-                decodes, mean = self._decodes, self._mean()
-                chunks = self._continue(decodes, [], first)
+                n, mean = held.n, held.mean
+                chunks = self._continue(n, [], first)
             else:
-                self.pool.take(self._residues[self._count % self.settings.block_size])
-                chunks = self._admit(decodes, self._continue(decodes, [], first), first)
-            self._count += 1
-            ended = self._end_decodes()
+                self.pool.take(held.blocks_now())
+                chunks = self._admit(n, self._continue(n, [], first), first)
+            held.count += 1
+            ended = held.end(self.pool)
         else:
             chunks = self._admit(0, self._continue(0, [], first), first)
         ended += self._begin_decodes(first)
-        if decodes or chunks:
-            self._launch(decodes, mean, chunks, first, ended)
-            self.steps += 1
-        elif not self._flight and not self.preemptions:
+        if n or chunks:
+            return Scheduled(n, mean, chunks, first, ended)
+        if not self._flight and not self.preemptions and self.waiting:
             raise ChipError(f"request {self.waiting[0].index}: needs more KV blocks than the engine has")
-        used = self.pool.total - self.pool.free
-        self.peak_blocks = max(self.peak_blocks, used)
-        if self._flight and (len(self._flight) > 1 or not self.settings.async_scheduling or not (decodes or chunks)):
-            self._collect()
-        if self.watch:
-            self.watch(self, begin_s, self.now_s, 1 if decodes or chunks else 0, sum(new for new, _ in chunks))
-        self.used_block_s += used * (self.now_s - begin_s)
+        return None
 
-    def _launch(
-        self, decodes: int, mean: float, chunks: list[tuple[int, int]], first: list[Request], ended: list[Request]
-    ) -> None:
+    def device(self, planned: Scheduled) -> tuple[float, float]:
+        """Seconds and joules of a step on the device."""
         surface = self.surface
-        tokens = decodes + sum(new for new, _ in chunks)
-        if chunks:
-            device_s, joules = surface.mixed(decodes, mean, chunks)
-            device_s *= surface.rested(tokens) if self._rested else 1.0
-        else:
-            line = surface.decode(decodes, mean)
-            device_s, joules = line.seconds, line.joules
-        prepare_s, launch_s, one_by_one = surface.host(decodes + len(chunks), tokens, not chunks)
+        if planned.chunks:
+            device_s, joules = surface.mixed(planned.decodes, planned.mean, planned.chunks)
+            return device_s * (surface.rested(planned.tokens) if self.rested else 1.0), joules
+        line = surface.decode(planned.decodes, planned.mean)
+        return line.seconds, line.joules
+
+    def launch(self, planned: Scheduled, took: tuple[float, float]) -> None:
+        device_s, joules = took
+        decodes, _, chunks, first, ended = planned
+        prepare_s, launch_s, one_by_one = self.surface.host(decodes + len(chunks), planned.tokens, not chunks)
         ready_s = self.now_s + prepare_s
         host_end_s = ready_s + launch_s
         end_s = end_of(max(self.device_free_s, ready_s), host_end_s, device_s, one_by_one)
         self.device_free_s, self.now_s = end_s, host_end_s
-        self._rested = False
+        self.rested = False
         self._flight.append(InFlight(end_s, first, ended))
         self.busy_s += device_s
         self.joules += joules
+        self.steps += 1
+
+    def close_step(self, planned: Scheduled | None, begin_s: float) -> None:
+        """Take the tokens of a step that must be waited for, and count what was held meanwhile."""
+        used = self.pool.total - self.pool.free
+        self.peak_blocks = max(self.peak_blocks, used)
+        if self._flight and (len(self._flight) > 1 or not self.settings.async_scheduling or not planned):
+            self._collect()
+        if self.watch:
+            chunks = planned.chunks if planned else []
+            self.watch(self, begin_s, self.now_s, 1 if planned else 0, sum(new for new, _ in chunks))
+        self.used_block_s += used * (self.now_s - begin_s)
 
     def _collect(self) -> None:
         """Wait for the oldest step and take its tokens."""
@@ -157,9 +187,6 @@ class SimulatedEngine:
             self.pool.release(request.holding, request.prompt + request.output - 1, False)
             self.finished.append(request)
             self._blocked = False
-
-    def _mean(self) -> float:
-        return self._offsets / self._decodes + self._count if self._decodes else 0.0
 
     # prompts
 
@@ -233,35 +260,8 @@ class SimulatedEngine:
             if request.done >= request.output:
                 ended.append(request)
                 continue
-            request.begin = self._count
-            request.offset -= self._count
-            self._decodes += 1
-            self._offsets += request.offset
-            self._residues[-request.offset % self.settings.block_size] += 1
-            end = self._count + request.output - request.done
-            if end not in self._ending:
-                heappush(self._ends, end)
-                self._ending[end] = []
-            self._ending[end].append(request)
+            self.decodes.begin(request)
         return ended
-
-    def _end_decodes(self) -> list[Request]:
-        """Those whose last token this step gives."""
-        if not self._ends or self._ends[0] > self._count:
-            return []
-        ended = self._ending.pop(heappop(self._ends))
-        for request in ended:
-            self._leave(request)
-        return ended
-
-    def _leave(self, request: Request) -> None:
-        self._decodes -= 1
-        self._offsets -= request.offset
-        self._residues[-request.offset % self.settings.block_size] -= 1
-        context = request.offset + self._count
-        held = request.holding
-        held.private = self.pool.needed(context) - held.shared
-        request.done += self._count - request.begin
 
     def _preempt(self) -> None:
         """Decodes take their blocks in order; where none is free the youngest gives up all of its own, until it is the
@@ -269,33 +269,20 @@ class SimulatedEngine:
         if self.partial is not None:
             self._send_back(self.partial, self.partial.offset)
             self.partial = None
-        residue, size = self._count % self.settings.block_size, self.settings.block_size
-        decoding = [r for r in self.running if self._is_decoding(r)]
+        held = self.decodes
+        decoding = [r for r in self.running if held.has(r)]
         at = 0
         while at < len(decoding):
             request = decoding[at]
-            if -request.offset % size == residue:
+            if held.needs_block(request):
                 while not self.pool.free:
                     victim = decoding.pop()
-                    self._forget_end(victim)
-                    self._leave(victim)
-                    self._send_back(victim, victim.offset + self._count)
+                    held.give_up(victim, self.pool)
+                    self._send_back(victim, victim.offset + held.count)
                     if victim is request:
                         return
                 self.pool.take(1)
             at += 1
-
-    def _forget_end(self, request: Request) -> None:
-        end = request.begin + request.output - request.done
-        self._ending[end].remove(request)
-        if not self._ending[end]:
-            del self._ending[end]
-            self._ends.remove(end)
-            heapify(self._ends)
-
-    def _is_decoding(self, request: Request) -> bool:
-        end = request.begin + request.output - request.done
-        return request is not self.partial and request in self._ending.get(end, ())
 
     def _send_back(self, request: Request, context: int) -> None:
         del self.running[request]
@@ -310,18 +297,18 @@ class SimulatedEngine:
     def _steps_together(self, until_s: float) -> bool:
         """Steps of decodes alone, until the next request comes or ends, or the time of a step bends."""
         if (
-            not self._decodes
+            not self.decodes.n
             or self.partial is not None
             or (self.waiting and not self._blocked)
             or len(self._flight) != (1 if self.settings.async_scheduling else 0)
             or (self._flight and (self._flight[0].first or self._flight[0].ended))
-            or self._decodes > MOST_GRAPH
+            or self.decodes.n > MOST_GRAPH
         ):
             return False
-        n, count = self._decodes, self._count
-        mean = self._mean()
+        held = self.decodes
+        n, mean = held.n, held.mean
         line = self.surface.decode(n, mean)
-        most = min(self._ends[0] - count - 1, int(line.until - mean) + 1)
+        most = min(held.next_end - held.count - 1, int(line.until - mean) + 1)
         if most < 2:
             return False
         prepare_s = self.surface.host(n, n, True).prepare_s
@@ -332,7 +319,7 @@ class SimulatedEngine:
 
     def _most_blocks(self, most: int) -> int:
         """How many steps the free blocks last for, at least."""
-        size, free, n = self.settings.block_size, self.pool.free, self._decodes
+        size, free, n = self.settings.block_size, self.pool.free, self.decodes.n
         if free >= n * (most // size + 1):
             return most
         return min(most, max(0, free // n * size))
@@ -362,13 +349,13 @@ class SimulatedEngine:
         return steps
 
     def _count_steps(self, steps: int, seconds: float, slope: float, begin_s: float) -> None:
-        size, n = self.settings.block_size, self._decodes
+        held = self.decodes
         used = self.pool.total - self.pool.free
-        middle = self.surface.decode(n, self._mean() + (steps - 1) / 2)
-        blocks = steps // size * n + sum(self._residues[(self._count + i) % size] for i in range(steps % size))
+        middle = self.surface.decode(held.n, held.mean + (steps - 1) / 2)
+        blocks = held.blocks_in(steps)
         self.pool.take(blocks)
         self.peak_blocks = max(self.peak_blocks, used + blocks)
-        self._count += steps
+        held.count += steps
         self.steps += steps
         self.busy_s += total_s(seconds, slope, steps)
         self.joules += middle.joules * steps

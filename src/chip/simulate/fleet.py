@@ -9,6 +9,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from chip.simulate.engine import SimulatedEngine
+from chip.simulate.lockstep import Lockstep
 from chip.simulate.request import Request
 from chip.simulate.workload import Workload
 from chip.types import ChipError
@@ -33,6 +34,15 @@ class ServedRequests:
     shortened: int = 0
     engines: list[SimulatedEngine] = field(default_factory=list)
     stopped: bool = False
+    lockstep: int = 1  # engines whose steps go together
+
+    @property
+    def drivers(self) -> list[SimulatedEngine | Lockstep]:
+        """What is told to go on: each engine for itself, or as many at once as share their experts."""
+        size = self.lockstep
+        if size == 1:
+            return list(self.engines)
+        return [Lockstep(self.engines[i : i + size]) for i in range(0, len(self.engines), size)]
 
 
 def serve(
@@ -42,14 +52,17 @@ def serve(
     replicas: int = 1,
     router: str = "round-robin",
     every_finish: EveryFinish | None = None,
+    lockstep: int = 1,
 ) -> ServedRequests:
-    """Run a workload to its end. `make` gives the engine of each replica."""
+    """Run a workload to its end. `make` gives the engine of each replica; of a replica with experts that several share,
+    each of its `lockstep` engines."""
     if router not in ROUTERS:
         raise ChipError(f"--router {router[:40]!r}: must be one of {', '.join(ROUTERS)}")
     n = len(workload)
     times, counts = [array("d", [-1.0]) * n for _ in range(4)], [array("q", [-1]) * n for _ in range(4)]
     done = ServedRequests(times[0], times[1], times[2], times[3], counts[0], counts[1], counts[2], counts[3])
-    done.engines = [make(i) for i in range(replicas)]
+    done.lockstep = lockstep
+    done.engines = [make(i) for i in range(replicas * lockstep)]
     choose = _router(router, done.engines, workload)
     loop = _closed if workload.users else _open
     loop(workload, done, max_model_len, choose, every_finish or _go_on)
@@ -64,17 +77,19 @@ Choose = Callable[[int], int]
 
 
 def _open(w: Workload, done: ServedRequests, longest: int, choose: Choose, every_finish: EveryFinish) -> None:
-    engines = done.engines
+    engines, drivers = done.engines, done.drivers
     for i in range(len(w)):
         at = w.arrival_s[i]
+        for driver in drivers:
+            driver.advance(at)
         for engine in engines:
-            engine.advance(at)
             if engine.finished and not _note(engine, done, every_finish):
                 done.stopped = True
                 return
         _submit(w, i, at, done, longest, choose)
+    for driver in drivers:
+        driver.advance(inf)
     for engine in engines:
-        engine.advance(inf)
         done.stopped |= not _note(engine, done, every_finish)
 
 
@@ -82,11 +97,12 @@ def _closed(w: Workload, done: ServedRequests, longest: int, choose: Choose, eve
     """Each user sends the next request as soon as the last one is answered."""
     ready = [0.0] * min(w.users, len(w))
     heapify(ready)
-    sent = 0
+    sent, drivers = 0, done.drivers
     while sent < len(w) or any(e.load for e in done.engines):
         at = ready[0] if ready and sent < len(w) else inf
+        for driver in drivers:
+            driver.advance(at, stop_at_finish=True)
         for engine in done.engines:
-            engine.advance(at, stop_at_finish=True)
             for request in engine.finished:
                 heappush(ready, request.last_s)
             if not _note(engine, done, every_finish):
@@ -111,7 +127,7 @@ def _submit(w: Workload, i: int, at: float, done: ServedRequests, longest: int, 
     replica = choose(i)
     engine = done.engines[replica]
     path = engine.pool.path(w.blocks[i][: prompt // w.block_tokens], w.block_tokens) if w.blocks else ()
-    done.replica[i], done.output[i] = replica, output
+    done.replica[i], done.output[i] = replica // done.lockstep, output
     engine.submit(Request(i, at, prompt, output, path))
     return True
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from itertools import product
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
@@ -41,13 +43,25 @@ class PlanChoice:
     max_rate_per_s: float = 0.0  # of one replica
     interval: tuple[float, float] = (0.0, 0.0)  # of that rate, 90 %
     replicas: int = 0
-    gpus: int = 0
+    gpus: int = 0  # of all replicas
     cost_per_hour: float | None = None
     cost_per_million_tokens: float | None = None  # output tokens, at the asked rate
     joules_per_output_token: float | None = None
     limited_by: str = ""
     at_rate: dict[str, float] = field(default_factory=dict)  # figures of one replica at its highest rate, ms
     tied: bool = False  # with the one ranked before it
+    pp: int = 1
+    ep: int = 1
+
+    @property
+    def gpus_each(self) -> int:
+        """Of one replica."""
+        return Question("", tp=self.tp, pp=self.pp, ep=self.ep).gpus
+
+    @property
+    def title(self) -> str:
+        split = "".join(f", {name} {n}" for name, n in (("pp", self.pp), ("ep", self.ep)) if n > 1)
+        return f"{self.gpus_each} x {self.gpu} ({self.dtype}{split})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +84,7 @@ class Plan:
             "slo": {t.name: t.seconds * 1e3 for t in self.slo},
             "requests": self.requests,
             "seed": self.seed,
-            "choices": [_rounded(asdict(c)) for c in self.choices],
+            "choices": [_rounded(asdict(c) | {"title": c.title}) for c in self.choices],
             "notes": list(self.notes),
         }
 
@@ -99,6 +113,8 @@ def plan(
     goals: str,
     gpus: Sequence[str] = ("h200",),
     tps: Sequence[int] = (1,),
+    pps: Sequence[int] = (1,),
+    eps: Sequence[int] = (1,),
     dtypes: Sequence[str] = ("bf16",),
     engine: str = "vllm",
     prices: Mapping[str, float] | None = None,
@@ -106,6 +122,7 @@ def plan(
     seed: int = 0,
     engine_settings: Mapping[str, Any] | None = None,
     intervals: bool = True,
+    host: str | Path = "",
     pool: Pool | None = None,
 ) -> Plan:
     """The choices, best first: the cheapest where prices are given, else the fewest GPUs. A price is of one GPU for an
@@ -118,13 +135,11 @@ def plan(
         raise ChipError(f"{w.name}: a plan needs a rate, and users of a closed loop have none")
     given = tuple((engine_settings or {}).items())
     tasks = [
-        Task(Question(model, gpu, engine, dtype, tp, given), w, targets, intervals)
-        for gpu in gpus
-        for tp in tps
-        for dtype in dtypes
+        Task(Question(model, gpu, engine, dtype, tp, given, pp=pp, ep=ep, host=str(host)), w, targets, intervals)
+        for gpu, tp, pp, ep, dtype in product(gpus, tps, pps, eps, dtypes)
     ]
     if not tasks:
-        raise ChipError("nothing to choose from: give at least one --gpu, --tp and --dtype")
+        raise ChipError("nothing to choose from: give at least one --gpu, --tp, --pp, --ep and --dtype")
     found = [_priced(c, rate, w, dict(prices or {})) for c in spread_out(explore, tasks, pool)]
     ranked = _ranked(found)
     return Plan(model, w.name, rate, targets, len(w), seed, ranked, (*w.notes, *_nearest_miss(ranked, targets)))
@@ -133,27 +148,23 @@ def plan(
 def explore(task: Task) -> PlanChoice:
     """The highest rate of one choice; a choice that cannot run says why instead of ending the plan."""
     q = task.question
+    made_of = partial(PlanChoice, q.gpu, q.tp, q.dtype, pp=q.pp, ep=q.ep)
     try:
         made = setup(q)
         part = min(len(task.workload), max(FEW, len(task.workload) // 4))
         coarse = replace(task, workload=first(task.workload, part))
         rate, rough, at = _highest(made, task, coarse)
     except ChipError as e:
-        return PlanChoice(q.gpu, q.tp, q.dtype, "refused", str(e))
+        return made_of("refused", str(e))
     if not at.completed:
-        return PlanChoice(
-            q.gpu, q.tp, q.dtype, "refused", f"every prompt leaves no room in {made.longest} tokens of context"
-        )
+        return made_of("refused", f"every prompt leaves no room in {made.longest} tokens of context")
     at_rate_ms = _figures(at, task.targets)
     if not rate:
         miss = ", ".join(f"{n} {v:.4g} ms" for n, v in at_rate_ms.items())
-        return PlanChoice(q.gpu, q.tp, q.dtype, "missed", f"even alone a request takes {miss}", at_rate=at_rate_ms)
+        return made_of("missed", f"even alone a request takes {miss}", at_rate=at_rate_ms)
     low, high = _interval(coarse, made, rate, rough or rate) if task.intervals else (rate, rate)
     energy = at.energy["joules_per_output_token"] if at.energy else None
-    return PlanChoice(
-        q.gpu,
-        q.tp,
-        q.dtype,
+    return made_of(
         "ok",
         f"{at.rejected} of {at.requests} requests rejected, their prompts leave no room" if at.rejected else "",
         max_rate_per_s=rate,
@@ -271,7 +282,7 @@ def _priced(c: PlanChoice, rate: float, w: Workload, prices: dict[str, float]) -
     if c.status != "ok":
         return c
     replicas = max(1, ceil(rate / c.max_rate_per_s - 1e-9))
-    gpus = replicas * c.tp
+    gpus = replicas * c.gpus_each
     price = prices.get(c.gpu)
     hourly = price * gpus if price is not None else None
     tokens_per_hour = rate * 3600 * sum(w.output) / len(w)
@@ -286,7 +297,7 @@ def _ranked(choices: Sequence[PlanChoice]) -> tuple[PlanChoice, ...]:
 
     def weight(c: PlanChoice, rate: float) -> float:
         """What one request a second costs."""
-        return (c.cost_per_hour or 0.0) / c.replicas / rate if priced else c.tp / rate
+        return (c.cost_per_hour or 0.0) / c.replicas / rate if priced else c.gpus_each / rate
 
     def key(c: PlanChoice) -> tuple[float, float]:
         whole = c.cost_per_hour if priced and c.cost_per_hour is not None else float(c.gpus)
@@ -315,6 +326,6 @@ def _nearest_miss(choices: Sequence[PlanChoice], targets: Sequence[Target]) -> l
     nearest = min(missed, key=worst)
     t = max(targets, key=lambda t: nearest.at_rate[t.name] / t.seconds)
     return [
-        f"nothing keeps the promise; the nearest is {nearest.tp} x {nearest.gpu} ({nearest.dtype}) with {t.name} of "
+        f"nothing keeps the promise; the nearest is {nearest.title} with {t.name} of "
         f"{nearest.at_rate[t.name]:.4g} ms where {t.seconds * 1e3:g} ms are asked for, on a nearly idle engine"
     ]

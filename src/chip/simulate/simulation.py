@@ -62,6 +62,8 @@ def simulate(
     engine: str = DEFAULTS["engine"],
     dtype: str = DEFAULTS["dtype"],
     tp: int = DEFAULTS["tp"],
+    pp: int = DEFAULTS["pp"],
+    ep: int = DEFAULTS["ep"],
     rate: float | None = None,
     requests: int | None = None,
     seed: int = DEFAULTS["seed"],
@@ -72,6 +74,7 @@ def simulate(
     draws: int = DEFAULTS["draws"],
     timeline: bool = False,
     launch_ns: float = 0.0,
+    host: str | Path = "",
     pool: Pool | None = None,
 ) -> Simulation:
     """Simulate traffic through `replicas` engines. `goals` is what goodput counts by, "ttft=500ms,tpot=40ms"; `draws`
@@ -83,12 +86,13 @@ def simulate(
         raise ChipError(f"--launch-ns must be between 0 and {MOST_LAUNCH_NS:g} ns, got {launch_ns:g}")
     if not 0 <= draws <= 10_000:
         raise ChipError(f"--draws must be between 0 and 10000, got {draws}")
-    q = Question(model, gpu, engine, dtype, tp, tuple((engine_settings or {}).items()), replicas, router, launch_ns)
+    given = tuple((engine_settings or {}).items())
+    q = Question(model, gpu, engine, dtype, tp, given, replicas, router, launch_ns, pp, ep, str(host))
     targets = slo.parse(goals, percentiles=False) if goals else ()
     w = traffic(workload, requests, rate, seed)
-    watches = tuple(Occupancy() for _ in range(replicas)) if timeline else ()
+    watches = tuple(Occupancy() for _ in range(replicas * q.lockstep)) if timeline else ()
     made = setup(q)
-    served = serve(made.maker(watches), w, made.longest, replicas, router)
+    served = serve(made.maker(watches), w, made.longest, replicas, router, lockstep=q.lockstep)
     found = answer(q, made, w, served, seed, targets)
     interval = intervals(q, w, seed, draws, pool) if draws else None
     return replace(found, interval=interval, served=served, timelines=watches)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from chip import engine_profile, hardware
 from chip.engines.terms import Terms
 from chip.engines.vllm import NAME, memory
 from chip.engines.vllm import schedule as vllm
 from chip.models.decoder import Decoder
+from chip.predict import pipeline, several
 from chip.predict.memory import needs
-from chip.predict.request import setting
+from chip.predict.request import Options, count_of, setting
 from chip.predict.roof import Power, Range, Roof
 from chip.predict.steps import PRODUCTS, StepModel, interval, lines_of
 from chip.types import ChipError, Scenario, Seq, Step
@@ -42,6 +42,13 @@ class Spread(NamedTuple):
     high: float
 
 
+class Stages(NamedTuple):
+    """A step over a pipeline: each stage's share of its time, and seconds to hand it to the next stage."""
+
+    shares: tuple[float, ...]
+    hop_s: float
+
+
 class StepTimes(Protocol):
     """All that the simulator asks of a predictor."""
 
@@ -51,11 +58,16 @@ class StepTimes(Protocol):
     def memory_bytes(self) -> float: ...
     @property
     def kv_capacity_tokens(self) -> int: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    @property
+    def host_name(self) -> str: ...
     def seconds(self, step: Step) -> float: ...
     def device_s(self, step: Step) -> float: ...
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host: ...
     def request_s(self, prompt: int) -> float: ...
     def wake_s(self) -> float: ...
+    def stages(self, step: Step) -> Stages: ...
     def rested(self, step: Step) -> float: ...
     def joules(self, step: Step) -> float | None: ...
     def idle_w(self) -> float | None: ...
@@ -98,6 +110,10 @@ class PredictedSteps:
     max_context: int
     memory_bytes: float
     kv_capacity_tokens: int
+    gpu: str = ""
+    pp: int = 1
+    notes: tuple[str, ...] = ()
+    host_name: str = ""
 
     @lru_cache(maxsize=4096)  # noqa: B019 (one for each simulation, and gone with it)
     def _found(self, step: Step, rested: bool = False) -> OperatorTimes:
@@ -135,6 +151,10 @@ class PredictedSteps:
         """Before the first step after the engine had nothing to do."""
         return self.terms[0].first_s
 
+    def stages(self, step: Step) -> Stages:
+        shares = pipeline.stage_shares(self.steps.decoder, self.pp, self.steps.rows(step))
+        return Stages(tuple(shares), several.hop(self.steps, self.gpu, step.tokens).value)
+
     def rested(self, step: Step) -> float:
         """The device's time of a step on a GPU that had nothing to do, over that under load: clocks are higher."""
         return self._found(step, True).seconds / self._found(step).seconds
@@ -164,24 +184,41 @@ class PredictedSteps:
         return Spread(low / value, high / value) if value else Spread(1.0, 1.0)
 
 
-def step_times(decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, launch_ns: float = 0.0) -> StepTimes:
+def step_times(
+    decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, launch_ns: float = 0.0, pp: int = 1, ep: int = 1,
+    host: str = "",
+) -> StepTimes:  # fmt: skip
     """The predictor of one model on one kind of GPU; a ChipError where the engine has no scheduler to simulate or the
-    model does not fit. `launch_ns`: launch latency of the host, 0 for that of the reference host."""
+    model does not fit. `launch_ns`: launch latency of the host, 0 for that of the reference host; `host`: a host by
+    name or file."""
     if engine != NAME:
         raise ChipError(f"engine {engine[:40]!r} cannot be simulated: only {NAME} has a scheduler of live traffic")
-    held = setting(decoder, gpu, engine, dtype, tp)
+    asked = {"tp": tp, "pp": pp, "ep": ep}
+    for name in asked:
+        count_of(asked, name)
+    s = Scenario(1, 1, 1, dtype, tp, pp=pp, ep=ep)
+    several.check(s, engine)
+    held = setting(decoder, gpu, engine, dtype, tp, Options(launch_ns=launch_ns, host=host), ep=ep)
     made, roof = held.steps, held.roof
-    room = needs(made.decoder, Scenario(1, 1, 1, dtype, tp), engine, made.precision, roof.memory_bytes)
+    room = needs(made.decoder, s, engine, made.precision, roof.memory_bytes)
     capacity = int(str(room["kv_capacity_tokens"]))
     if capacity < BLOCK_TOKENS:
         weights = int(str(room["weights_bytes"]))
         raise ChipError(
-            f"{decoder.name} does not fit {tp} x {gpu}: weights take {weights / 2**30:.1f} GiB of a GPU's "
-            f"{roof.memory_bytes / 2**30:.1f} GiB and leave no room for a KV cache; take a larger GPU, more --tp, or a "
-            "smaller --dtype"
+            f"{decoder.name} does not fit {s.gpus} x {gpu}: weights take {weights / 2**30:.1f} GiB of a GPU's "
+            f"{roof.memory_bytes / 2**30:.1f} GiB and leave no room for a KV cache; take a larger GPU, more --tp or "
+            "--pp, or a smaller --dtype"
         )
-    found = engine_profile.find(hardware.find(gpu), engine, launch_ns=launch_ns)
-    terms = found.terms if found else (Terms(), Terms(), Terms())
+    terms: tuple[Terms, Terms, Terms] = made.terms or (Terms(), Terms(), Terms())
     layers = decoder.layer_count
-    about = (decoder.name, layers, decoder.max_context, roof.memory_bytes, capacity)
-    return PredictedSteps(made, roof, terms, *about)
+    about = (decoder.name, layers, decoder.max_context, roof.memory_bytes, capacity, gpu, pp)
+    return PredictedSteps(made, roof, terms, *about, tuple(_notes(s, decoder)), held.host)
+
+
+def _notes(s: Scenario, decoder: Decoder) -> list[str]:
+    """What must be said where there are several GPUs, or experts on several."""
+    out = [f"{s.gpus} GPUs: {several.ONE_GPU}"] if s.gpus > 1 else []
+    out += several.experts_note(s, decoder.experts)
+    if s.pp > 1:
+        out.append(f"{several.stages_text(decoder.layer_count, s.pp)}, at most {s.pp} batches in flight")
+    return out

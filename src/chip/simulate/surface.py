@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from chip.simulate.step_time import GRAPH_TOKENS, Host, StepTimes, step
+from chip.simulate.step_time import GRAPH_TOKENS, Host, Stages, StepTimes, step
 from chip.types import Seq
 
 # mean context of decodes, and past of a prompt's chunk
@@ -61,6 +61,7 @@ class Surface:
         self._hosts: dict[tuple[int, bool, bool], Host] = {}
         self._each: dict[int, Point] = known._each if known else {}
         self._rested: dict[int, float] = known._rested if known else {}
+        self._stages: dict[tuple[int, int], Stages] = known._stages if known else {}
         self._pairs: list[Point] = known._pairs if known else []
         self.asked = 0  # nodes that the predictor was asked for
 
@@ -200,6 +201,15 @@ class Surface:
         if node not in self._rested:
             self._rested[node] = self.times.rested(step((Seq(node, 0, 1),)))
         return self._rested[node]
+
+    def stages(self, tokens: int, mean: float) -> Stages:
+        """Of a step of so many tokens, decodes alone with this mean context, or, where that is 0, with prompts."""
+        key = (bisect_right(TOKENS, tokens - 1), bisect_right(NODES, mean))
+        found = self._stages.get(key)
+        if found is None:
+            node, past = TOKENS[key[0]], NODES[key[1] - 1] if key[1] else 0
+            found = self._stages[key] = self.times.stages(step((Seq(1, past, node) if past else Seq(node, 0, 1),)))
+        return found
 
     def wake_s(self) -> float:
         return self.times.wake_s() * self.factors.host
