@@ -6,19 +6,19 @@ at any byte: a last line without its newline is dropped on reading and overwritt
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
-import threading
 import time
+from _thread import get_ident
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TextIO
 
 from chip import jsontext, output
+from chip.records import dataclass
 from chip.types import ChipError
 
 MAX_BYTES = 1 << 28  # of one file: what is larger is not chip's, and would fill the memory
@@ -36,6 +36,8 @@ class Artifact:
     @property
     def id(self) -> str:
         """Content id: the same data gives the same id, whoever wrote it and when."""
+        import hashlib  # with its library the slowest import of a cold answer, which has no need of it
+
         text = json.dumps([self.schema, self.data], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -53,7 +55,7 @@ def write_text(path: Path, text: str) -> None:
     real = output.plain(path)
     try:
         real.parent.mkdir(parents=True, exist_ok=True)
-        temp = real.with_name(f".{real.name[:100]}.{os.getpid()}.{threading.get_ident() % 10**6}")
+        temp = real.with_name(f".{real.name[:100]}.{os.getpid()}.{get_ident() % 10**6}")
         try:
             with open(temp, "w", encoding="utf-8") as f:
                 f.write(text)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from chip import runs, stats
+from chip.records import dataclass
 from chip.runs import Run
 from chip.types import Scenario
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from chip.records import dataclass
 from chip.types import ChipError
 
 # Values alone: scales of quantised weights are counted by `formats.WeightFormat` and by the operators that read them.

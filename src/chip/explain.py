@@ -18,10 +18,10 @@ What is left is printed as unexplained. Without a sequence there is no switch, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from chip import stats
+from chip.records import dataclass
 from chip.replay import signatures, tiers
 from chip.replay.results import Replay, Replayed, Sequenced
 from chip.replay.signatures import Signature

@@ -9,9 +9,10 @@ A scale covers a block of `rows` x `cols` weights of a matrix with n outputs and
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from chip.dtypes import BYTES
+from chip.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

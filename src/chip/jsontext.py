@@ -20,11 +20,8 @@ class Malformed(ValueError):
 
 
 def parse(text: str) -> Any:
-    hooks: dict[str, Any] = {"parse_constant": _constant}
-    if SUSPECT.search(text):  # a hook for each number is slow, so only where one may matter
-        hooks |= {"parse_int": _whole, "parse_float": _real}
-    try:
-        return json.loads(text, **hooks)
+    try:  # a hook for each number is slow, so only where one may matter
+        return (_CHECKED if SUSPECT.search(text) else _PLAIN).decode(text)
     except json.JSONDecodeError as e:
         raise Malformed(f"line {e.lineno}: {e.msg}") from None
     except RecursionError:
@@ -52,3 +49,7 @@ def _real(digits: str) -> float:
     if not math.isfinite(value):
         raise Malformed("a number too large")
     return value
+
+
+_PLAIN = json.JSONDecoder(parse_constant=_constant)
+_CHECKED = json.JSONDecoder(parse_constant=_constant, parse_int=_whole, parse_float=_real)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from chip import stats
@@ -17,6 +16,7 @@ from chip.models import library
 from chip.predict.request import Options, setting
 from chip.predict.stages import Stage
 from chip.predict.steps import Rows
+from chip.records import dataclass
 from chip.traces import Trace
 from chip.types import ChipError, Scenario
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from typing import Any
 from chip import artifact, ops
 from chip.dtypes import BYTES
 from chip.ops.base_time import BaseTime
+from chip.records import dataclass
 from chip.types import ChipError, Op
 
 SCHEMA = "chip.points/1"  # what a report calls such a file, which has no envelope

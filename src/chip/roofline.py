@@ -7,12 +7,12 @@ no matrix product), its bytes at the bandwidth of the memory level they come fro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from chip import ops, stats
 from chip.hardware import Hardware
 from chip.measurements import operator
+from chip.records import dataclass
 from chip.types import ChipError, Cost, HardwareProfile, HardwareSpec, Measurement, Op
 
 OVER = 1.02  # a rate this much above a roof is above it; less is noise of the two measurements

@@ -6,13 +6,14 @@ It is rewritten whole, atomically, after each point, so that a grid that was sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 from chip import artifact, codec, identity, output, stats
 from chip.dtypes import AUTO
+from chip.records import dataclass
 from chip.types import ChipError, Scenario
 
 Key = tuple[str, str, str, Scenario]  # identity (or label, where that is unknown), engine, variant, scenario

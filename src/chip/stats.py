@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from chip.records import dataclass
 
 
 def quantile(samples: Sequence[float], q: float) -> float:

@@ -1,9 +1,11 @@
-"""The nouns of CHIP: small immutable values in SI units. No imports from the rest of the package."""
+"""The nouns of CHIP: small immutable values in SI units. They import nothing of the package but `records`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, NamedTuple
+
+from chip.records import dataclass
 
 
 class ChipError(Exception):

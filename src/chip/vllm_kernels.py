@@ -6,12 +6,13 @@ and the layer is taken. A product that a GPU has no arithmetic for runs with 16-
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from chip.dtypes import Precision
 from chip.formats import UNIFORM, WeightFormat
 from chip.models.decoder import Decoder, LatentAttn, Layer
+from chip.records import dataclass
 from chip.types import ChipError, HardwareSpec, Op
 
 LATEST = 999  # no upper end
@@ -92,7 +93,7 @@ def kernel_for(stored: WeightFormat, capability: int) -> VllmKernel | None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model as a GPU runs it: formats it can multiply in, the precision to lower with, and what to say of both."""
 

@@ -11,8 +11,9 @@ import hashlib
 import html
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from chip.records import dataclass
 
 STATIC = Path(__file__).parent / "report" / "static"
 ESCAPES = {

@@ -8,13 +8,15 @@ are judged by. Families differ in how much Python lies around a kernel, so there
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from chip.records import dataclass
 
 CONTEXT = 8192  # tokens: room for prompts longer than a base model takes
 Points = tuple[tuple[int, int], ...]  # (batch, prompt)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CalibrationModel:
     """A bundled model with some numbers of its config changed, at several depths."""
 

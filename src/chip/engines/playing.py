@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from chip.records import dataclass
 from chip.timeline import Launch
 from chip.types import Step
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from chip import artifact
+from chip.records import dataclass
 from chip.types import ChipError
 
 LABELS = ("kernel", "context", "dtype")

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from chip.dtypes import BYTES, Precision
 from chip.formats import UNIFORM, WeightFormat
+from chip.records import dataclass
 
 
 class Matrix(NamedTuple):

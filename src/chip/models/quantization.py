@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from chip.formats import WeightFormat
 from chip.models import modules
 from chip.models.decoder import Layer
+from chip.records import dataclass
 from chip.types import ChipError
 
 CLASSES = ("Linear", "linear")  # what a list may name instead of a layer
@@ -25,7 +26,7 @@ EXPERT = re.compile(r"(experts\.)\d+")
 LAYER = re.compile(r"\blayers?\.(\d+)\b|\bh\.(\d+)\b")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """Layers that `targets` name are stored in `format`."""
 
@@ -33,7 +34,7 @@ class Rule:
     format: WeightFormat
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Quantization:
     """A `quantization_config`, understood. The first rule that names a layer holds, unless `ignore` names it too."""
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.add_rms_norm import AddRmsNorm
 from chip.ops.quantize import SCALE_BYTES
+from chip.records import dataclass
 from chip.types import Cost
 
 

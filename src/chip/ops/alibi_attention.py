@@ -3,7 +3,6 @@ added, softmax in fp32, products with the values, heads merged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.composed import Composed
@@ -12,8 +11,8 @@ from chip.ops.softmax import Softmax
 from chip.types import Op
 
 
-@dataclass(frozen=True, slots=True)
 class AlibiAttention(Composed):
+    __slots__ = ()
     kind: ClassVar[str] = "alibi_attention"
     KERNELS: ClassVar[int] = 8
 

@@ -3,15 +3,14 @@ GPUs that hold different experts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.collective import Collective
 from chip.types import Cost
 
 
-@dataclass(frozen=True, slots=True)
 class AllGather(Collective):
+    __slots__ = ()
     kind: ClassVar[str] = "all_gather"
 
     def cost(self) -> Cost:

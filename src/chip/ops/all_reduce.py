@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.collective import Collective
 
 
-@dataclass(frozen=True, slots=True)
 class AllReduce(Collective):
+    __slots__ = ()
     kind: ClassVar[str] = "all_reduce"
 
     @property

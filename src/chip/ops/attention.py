@@ -7,13 +7,14 @@ FLOPs, so a prefill of n tokens costs exactly what its n decode steps cost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2
 from typing import Any, ClassVar, NamedTuple, Self
 
 from chip.dtypes import BYTES
 from chip.ops.attention_kernels import CudnnBase, FlashBase, TiledBase
 from chip.ops.base_time import BaseTime
+from chip.records import dataclass
 from chip.types import ChipError, Cost, Op, Seq
 
 BASES: dict[str, type[BaseTime]] = {"fa3": TiledBase, "cudnn": CudnnBase}  # the others are FlashAttention-2

@@ -8,9 +8,9 @@ GPU's ceilings where nothing was measured. Every base grows with the tokens of a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from chip.records import dataclass
 from chip.types import Op
 
 SHARPEST = 20.0
@@ -36,9 +36,10 @@ class BaseTime:
         return lambda *sizes: self.seconds(make(*sizes))
 
 
-@dataclass(frozen=True, slots=True)
 class SeriesBase(BaseTime):
     """Products and passes that are kernels of their own, one after the other: their times add."""
+
+    __slots__ = ()
 
     def seconds(self, op: Op) -> float:
         flops, read, written = op.cost()

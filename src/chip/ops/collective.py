@@ -3,9 +3,8 @@ the whole tensor: what each GPU holds before an all-reduce or a reduce-scatter, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from chip.dtypes import BYTES
+from chip.records import dataclass
 from chip.types import Cost, Op
 
 

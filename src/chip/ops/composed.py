@@ -6,7 +6,6 @@ a window saves work, but keys that have left a sliding cache are not there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log2
 from typing import Self
 
@@ -21,8 +20,9 @@ ALIGNED = 8  # keys: products over other numbers of them take other kernels
 KINDS = ("alibi_attention", "float_attention", "sink_attention")  # that are measured as a whole
 
 
-@dataclass(frozen=True, slots=True)
 class Composed(Attention):
+    __slots__ = ()
+
     def parts(self) -> tuple[Op, ...]:
         """The kernels it launches, in order."""
         raise NotImplementedError

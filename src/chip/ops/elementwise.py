@@ -7,12 +7,12 @@ and by their bytes. Whether those come from cache makes another difference.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import log2
 from typing import Any, ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.base_time import BaseTime, blend, bytes_over
+from chip.records import dataclass
 from chip.types import Cost, Op
 
 SHARP = 3  # of the blend of one row's time and many rows'

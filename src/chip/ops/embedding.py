@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.elementwise import OverRows
+from chip.records import dataclass
 from chip.types import Cost
 
 INDEX_BYTES = 8

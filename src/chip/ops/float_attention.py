@@ -3,7 +3,6 @@ narrowed for the product with the values, heads merged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.composed import Composed
@@ -12,8 +11,8 @@ from chip.ops.softmax import Softmax
 from chip.types import Op
 
 
-@dataclass(frozen=True, slots=True)
 class FloatAttention(Composed):
+    __slots__ = ()
     kind: ClassVar[str] = "float_attention"
     KERNELS: ClassVar[int] = 9
 

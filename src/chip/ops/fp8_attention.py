@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -11,8 +10,8 @@ from chip.ops.attention import Attention
 from chip.types import Cost
 
 
-@dataclass(frozen=True, slots=True)
 class Fp8Attention(Attention):
+    __slots__ = ()
     kind: ClassVar[str] = "fp8_attention"
 
     def cost(self) -> Cost:

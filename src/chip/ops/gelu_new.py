@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.elementwise import Elementwise
 from chip.ops.gelu import Gelu
 
 
-@dataclass(frozen=True, slots=True)
 class GeluNew(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "gelu_new"
     FLAT: ClassVar[bool] = True
     KERNELS: ClassVar[int] = 8

@@ -5,7 +5,6 @@ Before the attention itself, keys and values are copied into new tensors with on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -13,8 +12,8 @@ from chip.ops.attention import Attention, visible_keys
 from chip.types import Cost
 
 
-@dataclass(frozen=True, slots=True)
 class GrowingAttention(Attention):
+    __slots__ = ()
     kind: ClassVar[str] = "growing_attention"
     KERNELS: ClassVar[int] = 4
 

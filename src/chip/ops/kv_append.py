@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.elementwise import Elementwise
 
 
-@dataclass(frozen=True, slots=True)
 class KvAppend(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "kv_append"
     FLOPS: ClassVar[int] = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -10,8 +9,8 @@ from chip.ops.kv_append import KvAppend
 from chip.types import Cost
 
 
-@dataclass(frozen=True, slots=True)
 class KvAppendFp8(KvAppend):
+    __slots__ = ()
     kind: ClassVar[str] = "kv_append_fp8"
 
     def cost(self) -> Cost:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.composed import Composed
@@ -10,8 +9,8 @@ from chip.ops.pointwise import Pointwise
 from chip.types import Op
 
 
-@dataclass(frozen=True, slots=True)
 class KvJoin(Composed):
+    __slots__ = ()
     kind: ClassVar[str] = "kv_join"
     KERNELS: ClassVar[int] = 2
 

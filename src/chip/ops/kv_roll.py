@@ -6,16 +6,16 @@ rolled by a token into a new tensor, the last slot is written, and all of it is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.elementwise import Elementwise
 from chip.ops.kv_append import KvAppend
+from chip.records import dataclass
 from chip.types import Seq
 
 
-@dataclass(frozen=True, slots=True)
 class KvRoll(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "kv_roll"
     FLOPS: ClassVar[int] = 0
     READS: ClassVar[int] = 2

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.elementwise import Elementwise
 
 
-@dataclass(frozen=True, slots=True)
 class LayerNormGelu(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "layer_norm_gelu"
     FLOPS: ClassVar[int] = 16
     READS: ClassVar[int] = 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import exp, log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES, OUT_BYTES
 from chip.ops.base_time import BaseTime, blend, bytes_over
+from chip.records import dataclass
 from chip.types import Cost, Op
 
 TILE = 64  # rows and columns that a GEMM kernel computes at least

@@ -7,13 +7,13 @@ an unused tail saves work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, gcd, log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.attention import DECODE, Attention, Form, Sizes, single
 from chip.ops.base_time import BaseTime
+from chip.records import dataclass
 from chip.types import ChipError, Cost, Op, Seq
 
 TILE = 128  # queries and keys that cuDNN's kernels take at a time
@@ -152,10 +152,11 @@ class SlidingAttention(MaskedAttention):
         return self._meeting(seq, slots if seq.new + seq.past <= slots else min(seq.past, slots - 1) + seq.new)
 
 
-@dataclass(frozen=True, slots=True)
 class WindowedAttention(Attention):
     """As it stands in a program whose sequences are not placed yet: torch's fused attention knows no window, so a
     prompt that outgrows it is met under a mask (HF DynamicCache)."""
+
+    __slots__ = ()
 
     def over(self, seq: Seq) -> Attention | MaskedAttention:  # type: ignore[override]
         keys = seq.new + seq.past

@@ -6,11 +6,11 @@ absorb the up-projections into query and output are separate batched products in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.attention import visible_pairs
+from chip.records import dataclass
 from chip.types import ChipError, Cost, Op, Seq
 
 

@@ -6,13 +6,13 @@ experts * (1 - (1 - top_k / experts) ^ tokens) of them on average: at batch 1 to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import erf, log2, sqrt
 from typing import ClassVar
 
 from chip.dtypes import BYTES, OUT_BYTES
 from chip.ops.base_time import BaseTime
+from chip.records import dataclass
 from chip.types import ChipError, Cost, Op
 
 # (most tokens, rows of a tile): of vLLM's Triton kernels where no others were tuned, by the tokens of a step

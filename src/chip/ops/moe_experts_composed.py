@@ -5,7 +5,6 @@ that live elsewhere, which later versions do only where there are such).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -13,8 +12,8 @@ from chip.ops.moe_experts import MoeExperts
 from chip.types import Cost
 
 
-@dataclass(frozen=True, slots=True)
 class MoeExpertsComposed(MoeExperts):
+    __slots__ = ()
     kind: ClassVar[str] = "moe_experts_composed"
     KERNELS: ClassVar[int] = 21
 

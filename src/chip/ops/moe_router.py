@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
+from chip.records import dataclass
 from chip.types import ChipError, Cost, Op
 
 PICK_BYTES = 8  # an expert's index and weight, 32 bits each

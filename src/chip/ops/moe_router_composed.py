@@ -3,7 +3,6 @@ sum, divided by it, narrowed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -13,8 +12,8 @@ from chip.types import Cost
 FP32, INDEX = BYTES["fp32"], 8
 
 
-@dataclass(frozen=True, slots=True)
 class MoeRouterComposed(MoeRouter):
+    __slots__ = ()
     kind: ClassVar[str] = "moe_router_composed"
     KERNELS: ClassVar[int] = 7
 

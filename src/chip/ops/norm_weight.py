@@ -3,7 +3,6 @@ however many rows the norm has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -13,8 +12,8 @@ from chip.types import Cost
 FP32 = BYTES["fp32"]
 
 
-@dataclass(frozen=True, slots=True)
 class NormWeight(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "norm_weight"
     KERNELS: ClassVar[int] = 2
 

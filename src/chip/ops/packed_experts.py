@@ -3,12 +3,12 @@ covers `group` weights of a row (0: the whole row); it has 16 bits, those of fp4
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.moe_experts import MoeExperts
 from chip.ops.packed_linear import SCALE_BYTES
+from chip.records import dataclass
 from chip.types import Cost
 
 

@@ -4,11 +4,11 @@ kernel; a `static` one is read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.elementwise import Elementwise
+from chip.records import dataclass
 from chip.types import Cost
 
 SCALE_BYTES = 4

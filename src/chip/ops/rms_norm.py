@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.elementwise import Elementwise
 
 
-@dataclass(frozen=True, slots=True)
 class RmsNorm(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "rms_norm"
     LANES: ClassVar[int] = 512  # 128 threads, four columns each
     FLOPS: ClassVar[int] = 4

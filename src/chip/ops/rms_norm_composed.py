@@ -5,7 +5,6 @@ x is widened to fp32, squared, averaged, scaled by the inverse root, narrowed an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -15,8 +14,8 @@ from chip.types import Cost
 FP32 = BYTES["fp32"]
 
 
-@dataclass(frozen=True, slots=True)
 class RmsNormComposed(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "rms_norm_composed"
     KERNELS: ClassVar[int] = 8
 

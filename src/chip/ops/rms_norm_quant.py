@@ -3,12 +3,12 @@ values (0: for each row)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.quantize import SCALE_BYTES
 from chip.ops.rms_norm import RmsNorm
+from chip.records import dataclass
 from chip.types import Cost
 
 

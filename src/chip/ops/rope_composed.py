@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -10,8 +9,8 @@ from chip.ops.rope import Rope
 from chip.types import Cost
 
 
-@dataclass(frozen=True, slots=True)
 class RopeComposed(Rope):
+    __slots__ = ()
     kind: ClassVar[str] = "rope_composed"
     KERNELS: ClassVar[int] = 10
 

@@ -5,15 +5,15 @@ Some families join where the rest is empty too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.elementwise import Elementwise
 
 
-@dataclass(frozen=True, slots=True)
 class RopeJoin(Elementwise):
     """Columns are the values of all query and key heads of a token."""
+
+    __slots__ = ()
 
     kind: ClassVar[str] = "rope_join"
     KERNELS: ClassVar[int] = 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -12,8 +11,8 @@ from chip.types import Cost
 FP32 = BYTES["fp32"]
 
 
-@dataclass(frozen=True, slots=True)
 class RotaryTable(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "rotary_table"
     KERNELS: ClassVar[int] = 10
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.elementwise import Elementwise
 
 
-@dataclass(frozen=True, slots=True)
 class RowNormalize(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "row_normalize"
     FLOPS: ClassVar[int] = 6
     READS: ClassVar[int] = 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.elementwise import OverRows
+from chip.records import dataclass
 from chip.types import Cost
 
 INDEX_BYTES = 8

@@ -3,12 +3,12 @@ products rounded by kernels of their own. Scales as in `scaled_linear`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.dtypes import BYTES, OUT_BYTES
 from chip.ops.moe_experts import MoeExperts
 from chip.ops.scaled_linear import SCALE_BYTES
+from chip.records import dataclass
 from chip.types import Cost
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.elementwise import Elementwise
 
 
-@dataclass(frozen=True, slots=True)
 class SiluMul(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "silu_mul"
     FLAT: ClassVar[bool] = True
     FLOPS: ClassVar[int] = 5

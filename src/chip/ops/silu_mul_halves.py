@@ -5,14 +5,13 @@ The halves are slices, so that torch takes kernels without vector loads. Also st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.elementwise import Elementwise
 
 
-@dataclass(frozen=True, slots=True)
 class SiluMulHalves(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "silu_mul_halves"
     KERNELS: ClassVar[int] = 2
     FLOPS: ClassVar[int] = 5

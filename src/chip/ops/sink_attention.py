@@ -3,7 +3,6 @@ row, the largest subtracted, softmax, the sink left out of the products with the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.composed import Composed
@@ -12,8 +11,8 @@ from chip.ops.softmax import Softmax
 from chip.types import Op
 
 
-@dataclass(frozen=True, slots=True)
 class SinkAttention(Composed):
+    __slots__ = ()
     kind: ClassVar[str] = "sink_attention"
     KERNELS: ClassVar[int] = 11
 

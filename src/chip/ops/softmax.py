@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from chip.ops.elementwise import Elementwise
 
 
-@dataclass(frozen=True, slots=True)
 class Softmax(Elementwise):
+    __slots__ = ()
     kind: ClassVar[str] = "softmax"
     # torch: a warp a row, the row in registers, the row in shared memory, neither
     EDGES: ClassVar[tuple[int, ...]] = (2048, 9216, 24511)

@@ -4,15 +4,16 @@ long one after."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import exp
 
+from chip.records import dataclass
 from chip.types import ChipError
 
 FREE, BOUND = 0.8, 1.0  # shares of the settled rate: up to the first arithmetic keeps its clock, from the second on not
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Settling:
     boost: float  # how much less time than settled arithmetic takes at first
     measured: float  # time over settled time while the tables were measured

@@ -3,13 +3,13 @@ its promise that the nearest measured architecture keeps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from chip import hardware
 from chip.hardware import Hardware
 from chip.predict.stages import ALL, Stage
+from chip.records import dataclass
 from chip.types import ChipError, HardwareProfile, HardwareSpec, Link
 
 

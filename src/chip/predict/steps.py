@@ -133,7 +133,7 @@ class StepModel:
         programs, whole = self._programs(tp, ep), self._programs(1, 1) if tp > 1 else (None, None, None)
         one_token = programs[0]
         self._decode, self._prefill, self._head = (self._template(p, w) for p, w in zip(programs, whole))
-        self._masks = {c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED)}
+        self._masks = dict.fromkeys(c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED))
         self.windows = {getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0}
         self._body = lru_cache(maxsize=REMEMBERED)(self._body_rows)
         self._last = lru_cache(maxsize=REMEMBERED)(self._head_rows)

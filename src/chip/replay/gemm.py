@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from chip.records import dataclass
 from chip.traces import Operator, TensorArg
 
 BATCHED = ("bmm", "baddbmm")

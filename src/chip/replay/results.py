@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from chip import artifact, codec, stats
+from chip.records import dataclass
 from chip.traces import Timing
 from chip.types import ChipError
 

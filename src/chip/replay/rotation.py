@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from chip.records import dataclass
 from chip.traces import Operator
 
 RULES = ("producer", "cold", "hot")

@@ -7,9 +7,9 @@ weights among it, is random. Calls whose kernels could not be run alone, and tho
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from chip.records import dataclass
 from chip.replay import gemm, signatures
 from chip.replay.results import NO_GRAPH, Replayed
 from chip.replay.signatures import Signature

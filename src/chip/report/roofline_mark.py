@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from chip.records import dataclass
 from chip.roofline import RooflinePoint
 
 

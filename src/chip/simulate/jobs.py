@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
+from chip.records import dataclass
 from chip.types import ChipError
 
 T = TypeVar("T")

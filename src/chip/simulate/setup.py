@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from chip.models import library
+from chip.records import dataclass
 from chip.simulate import settings
 from chip.simulate.engine import SimulatedEngine
 from chip.simulate.fleet import EveryFinish, ServedRequests, serve

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from chip.records import dataclass
 from chip.validate.points import GPU, HOST, METRICS, ErrorSummary, Point, summarise
 
 COVERAGE = (0.85, 0.97)  # of 90 % intervals, asked of each metric that has COVERAGE_POINTS points

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from chip import hardware, runs
@@ -12,6 +12,7 @@ from chip.models import describe, library
 from chip.models.decoder import Decoder
 from chip.predict.request import Options, predict
 from chip.predict.stages import ALL, Stage
+from chip.records import dataclass
 from chip.runs import Run, Runs
 from chip.types import ChipError
 from chip.validate.points import FIRST, METRICS, Point, compare

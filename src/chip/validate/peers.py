@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from chip import artifact, codec, runs
+from chip.records import dataclass
 from chip.types import ChipError
 from chip.validate.judge import RunsSource
 from chip.validate.points import METRICS, Point, bound_of

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from chip import stats
+from chip.records import dataclass
 from chip.runs import Run
 from chip.types import Scenario
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from chip import hardware
 from chip.dtypes import BYTES, precision
 from chip.models import library
 from chip.predict.request import Options, predict
+from chip.records import dataclass
 from chip.types import ChipError, Scenario
 from chip.validate.document import point_json
 from chip.validate.points import CHIP, METRICS, UNKNOWN, Point, summarise

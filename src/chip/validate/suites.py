@@ -12,11 +12,11 @@ import gzip
 import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chip import artifact, stats
+from chip.records import dataclass
 from chip.types import ChipError, Scenario
 from chip.validate.public import LeftOut, Published, Suite
 

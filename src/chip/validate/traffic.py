@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chip import hardware, stats
+from chip.records import dataclass
 from chip.simulate import figures, recorded
 from chip.simulate.recorded import TrafficRun
 from chip.simulate.simulation import simulate

@@ -1,0 +1,65 @@
+"""Records behave as the frozen dataclasses of the standard library do."""
+
+import copy
+import dataclasses
+import pickle
+from dataclasses import field
+
+import pytest
+
+from chip.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    rows: int
+    cols: int = 2
+    names: dict[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Size):
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    value: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ById:
+    value: int
+
+
+def test_fields_defaults_and_repr():
+    one = Named(3, name="x")
+    assert (one.rows, one.cols, one.names, one.name) == (3, 2, {}, "x")
+    assert one.names is not Named(3).names
+    assert repr(one) == f"{Named.__qualname__}(rows=3, cols=2, names={{}}, name='x')"
+    assert [f.name for f in dataclasses.fields(one)] == ["rows", "cols", "names", "name"]
+    with pytest.raises(TypeError, match="rows"):
+        Named()
+
+
+def test_equal_by_value_and_class():
+    assert Size(1) == Size(1, 2) != Size(2)
+    assert Named(1) != Size(1)
+    assert hash(Alone(1)) == hash(Alone(1))
+    assert Alone(1) != (1,)
+    assert ById(1) != ById(1)
+    assert len({ById(1), ById(1)}) == 2
+
+
+def test_frozen_without_a_dict():
+    one = Named(1)
+    for change in (lambda: setattr(one, "rows", 2), lambda: setattr(one, "other", 2), lambda: delattr(one, "rows")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            change()
+    assert not hasattr(one, "__dict__")
+
+
+def test_copied_pickled_and_replaced():
+    one = Named(1, 5, {"a": 1}, "n")
+    assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == one
+    assert dataclasses.replace(one, rows=2) == Named(2, 5, {"a": 1}, "n")
