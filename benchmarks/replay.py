@@ -3,8 +3,8 @@
   PYTHONPATH=src python benchmarks/replay.py OUT [CASE ...] [--seconds 300]
 
 A folder for each case lands in OUT, with what the command printed, and OUT.tar.gz holds them all. A case that was not
-begun within --seconds is left out and said; run again, it goes on. A case is meant to take about half a minute, the two
-of Llama-3.1-8B 15 s longer for the energy of their heavy kernels. Each has a process of its own, since one that has
+begun within --seconds is left out and said; run again, it goes on. A case is meant to take about half a minute, those of
+BLOOM and Llama-3.1-8B 15 s longer for the energy of their heavy kernels. Each has a process of its own, since one that has
 used the profiler launches more slowly; they are forked, so that torch is imported once.
 """
 
@@ -21,14 +21,14 @@ from chip import cli
 
 GRAPH = ("--engine", "hf-graph")
 CASES = {
-    "bloom-560m-1x5": ("replay", "bloom-560m", *GRAPH, "--prompt", "5"),
+    "bloom-560m-1x5": ("replay", "bloom-560m", *GRAPH, "--prompt", "5", "--energy-seconds", "1"),
     "tinyllama-1.1b-decode-8x512": ("replay", "tinyllama-1.1b", *GRAPH, "--batch", "8", "--phase", "decode"),
     "llama-3.1-8b-decode-8x512": (
         "replay", "llama-3.1-8b", *GRAPH, "--batch", "8", "--phase", "decode", "--energy-seconds", "1",
     ),
     "llama-3.1-8b-prefill-1x1024": ("replay", "llama-3.1-8b", *GRAPH, "--prompt", "1024", "--energy-seconds", "1"),
     "tinyllama-1.1b-prefill-1x1024": ("replay", "tinyllama-1.1b", *GRAPH, "--prompt", "1024"),
-    "bloom-560m-8x512": ("replay", "bloom-560m", *GRAPH, "--batch", "8"),
+    "bloom-560m-8x512": ("replay", "bloom-560m", *GRAPH, "--batch", "8", "--energy-seconds", "1"),
     "bloom-560m-1x5-eager": ("capture", "bloom-560m", "--engine", "hf-eager", "--no-cache", "--prompt", "5"),
 }  # fmt: skip
 

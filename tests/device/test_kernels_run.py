@@ -332,7 +332,7 @@ def test_every_source_compiles(arch, tmp_path, monkeypatch):
 
 @needs_nvcc
 @pytest.mark.slow
-@pytest.mark.parametrize("rung", ["hgemm_4_mma", "hgemm_5_wgmma", "skinny_1_mma"])
+@pytest.mark.parametrize("rung", ["hgemm_4_mma", "hgemm_5_wgmma", "skinny_1_mma", "skinny_2_wgmma"])
 def test_the_fast_rungs_compile_without_spills_or_serialised_instructions(rung, tmp_path):
     words = [*build.command(rung, "sm_90a", False, tmp_path / "lib.so"), "-Xptxas", "-v"]
 

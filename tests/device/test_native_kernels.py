@@ -96,7 +96,7 @@ SPEC = spec.DecoderSpec("llama", 4096, 14336, 32, 32, 8, 128, 128256, 8192, 1e-5
 def test_a_card_before_hopper_is_served_by_the_mma_rung():
     assert [own.by for own in candidates("linear", "cuda")] == ["hgemm_5_wgmma", "hgemm_4_mma"]
     assert catalog.runs_on("hgemm_4_mma", "sm_89")
-    assert catalog.runs_on(skinny.STEM, "sm_80")
+    assert catalog.runs_on(skinny.MMA, "sm_80")
     assert not catalog.runs_on("hgemm_5_wgmma", "sm_89")
 
 
@@ -109,11 +109,11 @@ def test_pages_that_attention_cannot_take_are_said():
 def test_products_refuse_what_they_cannot_multiply():
     x, w = torch.zeros(2, 16), torch.zeros(8, 16)
     with pytest.raises(ChipError, match="skinny multiplies fp16 by fp16 or bf16 by bf16"):
-        skinny.run(skinny.STEM, x, w)
+        skinny.run(skinny.MMA, x, w)
     with pytest.raises(ChipError, match="skinny wants m x k and n x k"):
-        skinny.run(skinny.STEM, x.bfloat16(), w[:, :8].bfloat16())
-    assert skinny.takes(skinny.STEM, torch.zeros(65, 16), w) == "more than 64 rows"
-    assert skinny.takes(skinny.STEM, torch.zeros(4, 17)[:, :16], w) == "rows must start at multiples of 16 bytes"
+        skinny.run(skinny.MMA, x.bfloat16(), w[:, :8].bfloat16())
+    assert skinny.takes(skinny.MMA, torch.zeros(65, 16), w) == "more than 64 rows"
+    assert skinny.takes(skinny.MMA, torch.zeros(4, 17)[:, :16], w) == "rows must start at multiples of 16 bytes"
     assert all("no NVIDIA GPU" in v.unusable for v in subject("skinny", open_device("cpu"), configs=True).variants)
 
 
@@ -189,7 +189,7 @@ def test_the_benchmark_runs_on_a_cpu_and_goes_on(tmp_path):
 
 @pytest.mark.parametrize(
     ("capability", "compiled"),
-    [((9, 0), ["skinny_1_mma", "hgemm_5_wgmma"]), ((8, 9), ["skinny_1_mma", "hgemm_4_mma"]), ((7, 5), None)],
+    [((9, 0), ["skinny_2_wgmma", "hgemm_5_wgmma"]), ((8, 9), ["skinny_1_mma", "hgemm_4_mma"]), ((7, 5), None)],
 )
 def test_only_what_a_card_runs_is_compiled_for_it(monkeypatch, capability, compiled):
     asked = []

@@ -1,4 +1,4 @@
-"""The product for few rows from Python: y = x W^T (+ bias), or silu(gate) * up (`cuda/skinny_1_mma.cu`)."""
+"""The product for few rows from Python: y = x W^T (+ bias), or silu(gate) * up (`cuda/skinny_*.cu`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from chip.types import ChipError
 
 KIND = "linear"
 COMPILED = False
-STEM = "skinny_1_mma"
+MMA, WGMMA = "skinny_1_mma", "skinny_2_wgmma"
+RUNGS = (WGMMA, MMA)  # the fastest first
 MOST_TOKENS = 64
 CONFIGS: dict[str, tuple[int, ...]] = {
-    STEM: (1, 2, 4, 8)
-}  # blocks that divide k among them; 0: the kernel's own choice
+    MMA: (1, 2, 4, 8),  # blocks that divide k among them
+    WGMMA: (11, 21, 12, 22, 121, 112),  # warpgroups, boxes of k, depth of the queue
+}  # 0: the kernel's own choice
 BENCH = skinny_gemm.BENCH
 ARGUMENTS = (
     *(ctypes.c_void_p,) * 6, *(ctypes.c_int,) * 3, *(ctypes.c_int64,) * 3, *(ctypes.c_int,) * 4, ctypes.c_int64,

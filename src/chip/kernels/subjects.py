@@ -44,9 +44,9 @@ class KernelSubject:
         return bool(getattr(self.module, "COMPILED", True))
 
     def timed(self, op: Op) -> KernelSubject:
-        """With the variants that are worth timing on one of its own calls: the slowest have just one (SLOW)."""
+        """With the variants that are worth timing on one of its own calls: the slowest have few (SLOW)."""
         only = getattr(self.module, "SLOW", {})
-        return replace(self, variants=tuple(v for v in self.variants if only.get(v.name, op) == op))
+        return replace(self, variants=tuple(v for v in self.variants if op in only.get(v.name, [op])))
 
     @property
     def bench(self) -> list[Op]:

@@ -36,6 +36,9 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes) {  // one arrival, and bytes to come
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
 }
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
 // At the same barrier of a block of the cluster. No scope wider than the block is asked for: what is handed over was read
 // by wgmma, which has finished; `.release.cluster` would put a fence of the whole GPU before every arrival.
 __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, int rank) {
@@ -57,6 +60,13 @@ __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap& map, ui
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];\n" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(col), "r"(row)
+      : "memory");
+}
+__device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];\n" ::"r"(
+          to),
+      "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
 }
 // To the same place in every block of `mask`, each of which has its own barrier told.
@@ -104,6 +114,8 @@ __device__ __forceinline__ void wgmma_wait() {
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "           \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES16 NAMES8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES32                                                                                \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                     \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -164,6 +176,34 @@ __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, in
     asm volatile(WGMMA("m64n64k16", "f16", NAMES32, "%32", "%33", "%34") : REGS32(d, 0) : "l"(a), "l"(b), "r"(add));
 }
 
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b, int add) {
+  if constexpr (std::is_same_v<T, bf16>)
+    asm volatile(WGMMA("m64n32k16", "bf16", NAMES16, "%16", "%17", "%18")
+                 : REGS8(d, 0), REGS8(d, 8)
+                 : "l"(a), "l"(b), "r"(add));
+  else
+    asm volatile(WGMMA("m64n32k16", "f16", NAMES16, "%16", "%17", "%18")
+                 : REGS8(d, 0), REGS8(d, 8)
+                 : "l"(a), "l"(b), "r"(add));
+}
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[8], uint64_t a, uint64_t b, int add) {
+  if constexpr (std::is_same_v<T, bf16>)
+    asm volatile(WGMMA("m64n16k16", "bf16", NAMES8, "%8", "%9", "%10") : REGS8(d, 0) : "l"(a), "l"(b), "r"(add));
+  else
+    asm volatile(WGMMA("m64n16k16", "f16", NAMES8, "%8", "%9", "%10") : REGS8(d, 0) : "l"(a), "l"(b), "r"(add));
+}
+template <typename T>
+__device__ __forceinline__ void wgmma(float (&d)[4], uint64_t a, uint64_t b, int add) {
+#define REGS4 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+  if constexpr (std::is_same_v<T, bf16>)
+    asm volatile(WGMMA("m64n8k16", "bf16", "%0, %1, %2, %3", "%4", "%5", "%6") : REGS4 : "l"(a), "l"(b), "r"(add));
+  else
+    asm volatile(WGMMA("m64n8k16", "f16", "%0, %1, %2, %3", "%4", "%5", "%6") : REGS4 : "l"(a), "l"(b), "r"(add));
+#undef REGS4
+}
+
 // Four 8 x 8 matrices from registers to shared memory: lanes 0-7 give the rows of the first, 8-15 of the second, ...
 __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(r0), "r"(r1),
@@ -172,9 +212,11 @@ __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t r0, uint32_
 }
 
 // -- host: what TMA has to know of a matrix ------------------------------------------------------------------------------
-// A row-major matrix taken in boxes of box_rows x 64 elements, swizzled; nullptr, or what is wrong with it.
-template <typename T>
-const char* describe(CUtensorMap& map, const T* base, int rows, int cols, int64_t ld, int box_rows) {
+// Rows of elements of T in boxes of 64 along the row, swizzled: sizes and boxes of each dimension (64 elements of a row come
+// first, for all of them), and the elements from one to the next of each but the first. nullptr, or what is wrong with it.
+template <typename T, int RANK>
+const char* describe_boxes(CUtensorMap& map, const T* base, const int64_t (&sizes)[RANK], const int64_t (&steps)[RANK - 1],
+                           const int (&boxes)[RANK]) {
   static decltype(&cuTensorMapEncodeTiled) encode = [] {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult status;
@@ -186,13 +228,21 @@ const char* describe(CUtensorMap& map, const T* base, int rows, int cols, int64_
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
   }();
   if (!encode) return "wgmma rung: the driver has no cuTensorMapEncodeTiled; it needs CUDA 12";
-  if (ld % 8 || reinterpret_cast<uintptr_t>(base) % 16)
+  if (steps[0] % 8 || reinterpret_cast<uintptr_t>(base) % 16)
     return "wgmma rung: rows of A, B and C must start at multiples of 16 bytes (TMA)";
-  const cuuint64_t size[2] = {cuuint64_t(cols), cuuint64_t(rows)}, stride[1] = {cuuint64_t(ld) * sizeof(T)};
-  const cuuint32_t box[2] = {64, cuuint32_t(box_rows)}, step[2] = {1, 1};
+  cuuint64_t size[RANK], stride[RANK - 1];
+  cuuint32_t box[RANK], one[RANK];
+  for (int i = 0; i < RANK; ++i) size[i] = sizes[i], box[i] = boxes[i], one[i] = 1;
+  for (int i = 0; i < RANK - 1; ++i) stride[i] = steps[i] * sizeof(T);
   const auto type = std::is_same_v<T, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const CUresult e = encode(&map, type, 2, const_cast<T*>(base), size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+  const CUresult e = encode(&map, type, RANK, const_cast<T*>(base), size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return e == CUDA_SUCCESS ? nullptr : "wgmma rung: cuTensorMapEncodeTiled refused the matrix";
+}
+
+// A row-major matrix taken in boxes of box_rows x 64 elements.
+template <typename T>
+const char* describe(CUtensorMap& map, const T* base, int rows, int cols, int64_t ld, int box_rows) {
+  return describe_boxes<T, 2>(map, base, {cols, rows}, {ld}, {64, box_rows});
 }

@@ -1,4 +1,4 @@
-// A product for few rows: y = x W^T (+ bias), or silu(gate) * up of it, at the pace at which W can be read.
+// Rung 1, mma + cp.async: a product for few rows, y = x W^T (+ bias) or silu(gate) * up of it.
 // Needs: sm_80 or later
 //
 // With up to 64 tokens a product is bound by reading W once. Rows of W are the rows of the tensor cores' tile and tokens
@@ -10,22 +10,9 @@
 // end; where there are fewer tiles than places on the device, blocks divide k too (`splits`), and the last to arrive adds
 // their sums in a fixed order. (4) W does not depend on the kernel before: its first tiles are asked for before that
 // one has finished (programmatic dependent launch, sm_90 or later), and only then x.
-#include "hgemm.cuh"
+#include "skinny.cuh"
 
 constexpr int WARPS = 8, THREADS = 32 * WARPS, MOST_SPLITS = 8;
-
-template <typename T>
-struct Skinny {
-  const T* x;
-  const T* w;
-  const T* bias;  // or null
-  T* out;
-  float* partial;  // sums of blocks that share a tile
-  int* arrived;    // how many of them are done; zero between launches
-  int m, n, k;     // n: columns of the result; a gated W has 2 n rows
-  int64_t ldx, ldw, ldo;
-  int splits;
-};
 
 // TOKENS: tiles of 8 tokens. ROWS: tiles of 16 rows of W; gated, every second one is of `up`. CHUNKS: k in steps of 32.
 template <int TOKENS_, int ROWS_, int CHUNKS_, int STAGES_, int RESIDENT_, bool GATED_>
@@ -39,17 +26,6 @@ struct Config {
   static constexpr int QUEUE_BYTES = STAGES * PIECES * THREADS * 16, SUM_BYTES = (WARPS + 1) * SUMS * 4;
   static constexpr int BYTES = QUEUE_BYTES > SUM_BYTES ? QUEUE_BYTES : SUM_BYTES;
 };
-
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
-#endif
-}
 
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int bytes) {  // the rest of 16 becomes zero
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -79,12 +55,6 @@ __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1
   if constexpr (std::is_same_v<T, bf16>) MMA("bf16");
   else MMA("f16");
 #undef MMA
-}
-
-template <typename T>
-__device__ __forceinline__ float widen(T x) {
-  if constexpr (std::is_same_v<T, bf16>) return __bfloat162float(x);
-  else return __half2float(x);
 }
 
 // The lane's own queue of tiles on their way from memory.
@@ -260,42 +230,24 @@ inline int splits_for(int tiles, int steps, int places) {
 }
 
 template <typename C, typename T>
-const char* launch(Skinny<T> g, int splits, bool overlap, int64_t floats, int counters, cudaStream_t stream) {
-  auto kernel = skinny_tiles<T, C>;
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, C::BYTES) != cudaSuccess)
-    return last_error();
-  int device = 0, sms = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+const char* launch(Skinny<T> g, int splits, bool overlap, Workspace room, cudaStream_t stream) {
   const int tiles = ceil_div(g.n, C::COLUMNS);
-  g.splits = splits ? splits : splits_for(tiles, ceil_div(g.k, C::DEPTH), sms * C::RESIDENT);
-  if (g.splits > 1 && (tiles > counters || int64_t(g.splits) * tiles * C::SUMS > floats))
+  g.splits = splits ? splits : splits_for(tiles, ceil_div(g.k, C::DEPTH), sm_count() * C::RESIDENT);
+  if (g.splits > 1 && (tiles > room.counters || int64_t(g.splits) * tiles * C::SUMS > room.floats))
     return "skinny: the workspace is too small for so many splits";
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t how = {};
-  how.gridDim = dim3(tiles, g.splits);
-  how.blockDim = dim3(THREADS);
-  how.dynamicSmemBytes = C::BYTES;
-  how.stream = stream;
-  how.attrs = &early;
-  how.numAttrs = overlap ? 1 : 0;
-  cudaLaunchKernelEx(&how, kernel, g);
-  return last_error();
+  return launch_early(skinny_tiles<T, C>, dim3(tiles, g.splits), THREADS, C::BYTES, overlap, stream, g);
 }
 
 // config: 0, or the number of splits.
 template <typename T, bool GATED>
-const char* run(Skinny<T> g, int config, bool overlap, int64_t floats, int counters, cudaStream_t stream) {
+const char* run(const Skinny<T>& g, int config, bool overlap, Workspace room, cudaStream_t stream) {
   if (g.ldx % 8 || g.ldw % 8 || (uintptr_t)g.x % 16 || (uintptr_t)g.w % 16)
     return "skinny: rows of x and W must start at multiples of 16 bytes (cp.async)";
-  if (g.m < 1 || g.m > 64) return "skinny: takes 1 to 64 rows of x";
   if (config < 0 || config > MOST_SPLITS) return "skinny: no such config";
   int device = 0, most = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  auto with = [&](auto c) { return launch<decltype(c)>(g, config, overlap, floats, counters, stream); };
+  auto with = [&](auto c) { return launch<decltype(c)>(g, config, overlap, room, stream); };
   if constexpr (GATED) {
     if (g.m <= 8) return with(Config<1, 2, 1, 4, 2, true>{});
     if (g.m <= 16) return with(Config<2, 2, 1, 4, 2, true>{});
@@ -308,19 +260,4 @@ const char* run(Skinny<T> g, int config, bool overlap, int64_t floats, int count
   return with(Config<8, 2, 1, 2, 1, GATED>{});
 }
 
-extern "C" const char* skinny(const void* x, const void* w, const void* bias, void* out, void* partial, void* arrived,
-                              int m, int n, int k, int64_t ldx, int64_t ldw, int64_t ldo, int is_bf16, int gated,
-                              int config, int overlap, int64_t floats, int counters, cudaStream_t stream) {
-  if (is_bf16) {
-    Skinny<bf16> g{(const bf16*)x, (const bf16*)w, (const bf16*)bias, (bf16*)out, (float*)partial, (int*)arrived,
-                   m,             n,               k,                 ldx,        ldw,             ldo,
-                   1};
-    return gated ? run<bf16, true>(g, config, overlap, floats, counters, stream)
-                 : run<bf16, false>(g, config, overlap, floats, counters, stream);
-  }
-  Skinny<__half> g{(const __half*)x, (const __half*)w, (const __half*)bias, (__half*)out, (float*)partial, (int*)arrived,
-                   m,                n,                k,                   ldx,          ldw,             ldo,
-                   1};
-  return gated ? run<__half, true>(g, config, overlap, floats, counters, stream)
-               : run<__half, false>(g, config, overlap, floats, counters, stream);
-}
+SKINNY_ENTRY(run)

@@ -151,11 +151,19 @@ class NativeEngine:
         """The next token of each share that samples one."""
         sampled = [s.request for s in shares if s.samples]
         if self.graphs and len(sampled) == len(shares) and all(s.new == 1 for s in shares):
-            tokens, logits = self.graphs.logits(sampled)
-            if not sampler.greedy(sampled):
-                tokens = sampler.choose(logits, sampled)
-                self.graphs.correct(sampled, tokens)
+            if sampler.greedy(sampled):
+                return self.graphs.tokens(sampled, again=self._go_on(sampled))
+            tokens = sampler.choose(self.graphs.logits(sampled), sampled)
+            self.graphs.correct(sampled, tokens)
         else:
             logits = self.decoder.logits(batch.build(shares, self.settings.page_tokens, self.device))
             tokens = sampler.choose(logits, sampled)
         return tokens.tolist() if sampled else []
+
+    def _go_on(self, requests: list[NativeRequest]) -> bool:
+        """Whether these very requests come next, unless one of them draws an end token: nobody waits, none reaches its
+        length with this step, and each has a place for its next key."""
+        room = self.settings.page_tokens
+        return not self.scheduler.waiting and all(
+            len(r.output) + 1 < r.sampling.max_tokens and r.computed + 2 <= room * len(r.table.pages) for r in requests
+        )

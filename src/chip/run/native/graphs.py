@@ -2,12 +2,14 @@
 
 The graph advances its own inputs: the token drawn is the next one's input, positions grow by one, and where a key goes
 follows from the page table. So a step that decodes the same requests as the last needs no upload, unless one of them
-got a new page.
+got a new page. Such a step is launched before the last one's tokens are read, so that the device never waits for the
+host; where a token ends a request after all, the step is computed again without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -84,16 +86,31 @@ class Captured:
             to.copy_(new)
 
 
+Rows = list[tuple[NativeRequest, int, int]]  # request, tokens computed, pages of each
+
+
+@dataclass
+class Flight:
+    """A step that was launched: for whom, and where its tokens will be."""
+
+    rows: Rows
+    tokens: torch.Tensor  # on the host
+    done: torch.cuda.Event | None
+
+    def read(self) -> list[int]:
+        if self.done:
+            self.done.synchronize()
+        return self.tokens.tolist()  # type: ignore[no-any-return]
+
+
 class DecodeGraphs:
     def __init__(self, decoder: NativeDecoder, max_pages: int) -> None:
         self.decoder, self.max_pages = decoder, max_pages
         self.captured: dict[int, Captured] = {}
         self._pool: object | None = None
         self._side: torch.cuda.Stream | None = None  # one for all, since cuBLAS keeps a workspace for each
-        self._loaded: tuple[int, list[tuple[NativeRequest, int, int]]] = (
-            0,
-            [],
-        )  # size; request, computed, pages of each
+        self._loaded: tuple[int, Rows] = (0, [])  # size of the graph whose inputs stand for these rows
+        self._ahead: Flight | None = None
 
     def ready(self, rows: int) -> Captured:
         """The graph that serves so many rows, captured on first use."""
@@ -105,20 +122,49 @@ class DecodeGraphs:
             self.captured[size] = made
         return self.captured[size]
 
-    def logits(self, requests: Sequence[NativeRequest]) -> tuple[torch.Tensor, torch.Tensor]:
-        """(likeliest tokens, logits), a row for each request; the cache grows by a token each."""
-        graph = self.ready(len(requests))
-        now = [(r, r.computed, len(r.table.pages)) for r in requests]
-        if self._loaded != (size_for(len(requests)), now):
-            graph.load(requests)
+    def tokens(self, requests: Sequence[NativeRequest], again: bool) -> list[int]:
+        """The likeliest token of each; the cache grows by a token each. `again`: these requests have room for one more, so
+        the step after this one is launched too."""
+        rows = _rows(requests)
+        now = self._ahead if self._ahead and self._ahead.rows == rows else self._launch(rows)
+        self._ahead = self._launch(_next(rows)) if again else None
+        return now.read()
+
+    def logits(self, requests: Sequence[NativeRequest]) -> torch.Tensor:
+        """A row for each request; the cache grows by a token each."""
+        self._ahead = None
+        return self._replay(_rows(requests)).logits[: len(requests)]
+
+    def _launch(self, rows: Rows) -> Flight:
+        tokens = self._replay(rows).tokens[: len(rows)]
+        if not tokens.is_cuda:
+            return Flight(rows, tokens.clone(), None)
+        host = torch.empty(len(rows), dtype=tokens.dtype, pin_memory=True)
+        host.copy_(tokens, non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+        return Flight(rows, host, done)
+
+    def _replay(self, rows: Rows) -> Captured:
+        graph = self.ready(len(rows))
+        if self._loaded != (size_for(len(rows)), rows):
+            graph.load([request for request, _, _ in rows])
         graph.replay()
-        self._loaded = (size_for(len(requests)), [(r, n + 1, pages) for r, n, pages in now])
-        return graph.tokens[: len(requests)], graph.logits[: len(requests)]
+        self._loaded = (size_for(len(rows)), _next(rows))
+        return graph
 
     def forget(self) -> None:
         """The next step uploads its inputs, whatever was loaded."""
-        self._loaded = (0, [])
+        self._loaded, self._ahead = (0, []), None
 
     def correct(self, requests: Sequence[NativeRequest], tokens: torch.Tensor) -> None:
         """Tokens that were drawn otherwise than the graph did."""
         self.captured[size_for(len(requests))].ids[: len(requests)].copy_(tokens)
+
+
+def _rows(requests: Sequence[NativeRequest]) -> Rows:
+    return [(r, r.computed, len(r.table.pages)) for r in requests]
+
+
+def _next(rows: Rows) -> Rows:
+    return [(r, computed + 1, pages) for r, computed, pages in rows]

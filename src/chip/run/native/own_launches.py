@@ -129,14 +129,13 @@ def _linear_by(rung: str) -> Callable[..., torch.Tensor]:
     return call
 
 
-def _skinny(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, overlap: bool = False) -> torch.Tensor:
-    return skinny.run(skinny.STEM, x, weight, bias, overlap=overlap)
+def _skinny_by(rung: str, gated: bool) -> Callable[..., torch.Tensor]:
+    def call(
+        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, overlap: bool = False
+    ) -> torch.Tensor:
+        return skinny.run(rung, x, weight, bias, gated=gated, overlap=overlap)
 
-
-def _skinny_gated(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, overlap: bool = False
-) -> torch.Tensor:
-    return skinny.run(skinny.STEM, x, weight, bias, gated=True, overlap=overlap)
+    return call
 
 
 def _rope_store(
@@ -199,8 +198,8 @@ _TRITON: dict[str, Own] = {
 _CUDA: dict[str, list[Own]] = {
     "linear": [Own(rung, _linear_by(rung), _cuda(rung)) for rung in _RUNGS],
     "gate_up": [Own(f"{rung} + triton", _gate_up_by(_linear_by(rung)), _cuda(rung)) for rung in _RUNGS],
-    "linear_few": [Own(skinny.STEM, _skinny, _cuda(skinny.STEM), overlaps=True)],
-    "gate_up_few": [Own(skinny.STEM, _skinny_gated, _cuda(skinny.STEM), overlaps=True)],
+    "linear_few": [Own(rung, _skinny_by(rung, False), _cuda(rung), overlaps=True) for rung in skinny.RUNGS],
+    "gate_up_few": [Own(rung, _skinny_by(rung, True), _cuda(rung), overlaps=True) for rung in skinny.RUNGS],
 }
 
 
@@ -209,8 +208,8 @@ def compile_ahead(setting: LaunchSetting) -> None:
     said when a launch asks for its kernel."""
     with suppress(ChipError):
         arch = catalog.arch_of(setting.capability or "")
-        rungs = [rung for rung in _RUNGS if catalog.runs_on(rung, arch)]
-        build.compile_all([skinny.STEM, *rungs[:1]], arch)
+        best = [next((r for r in rungs if catalog.runs_on(r, arch)), None) for rungs in (skinny.RUNGS, _RUNGS)]
+        build.compile_all([rung for rung in best if rung], arch)
 
 
 def candidates(launch: str, kind: str) -> list[Own]:
