@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from chip import cli
+from chip import cli, hardware
+from chip.simulate.simulation import simulate
 from chip.types import ChipError, Scenario
 from chip.validate import public, suites
 from chip.validate.public import Published
-from chip.validate.suites import PublishedRequest, beside
 
 HEAD = "Hardware,Num of Hardware,Framework,Model,Input Output Length,Batch Size,Latency,Throughput\n"
 ROWS = (
@@ -101,16 +101,6 @@ def test_a_row_with_a_bad_number_is_named(tmp_path):
 
 
 # -- live traffic
-def test_who_decodes_beside_a_request():
-    one = PublishedRequest(100, 11, 0.0, 1.0, 3.0)
-    assert one.tpot_s == pytest.approx(0.2)
-    assert beside(one, [one]) == (1.0, pytest.approx(105.5))
-    half = PublishedRequest(200, 10, 0.0, 2.0, 4.0)  # the second half of one's time, the first half of its own
-    together, context = beside(one, [one, half])
-    assert together == pytest.approx(1.5)
-    assert context == pytest.approx((2 * 105.5 + 1 * 202.5) / 3)
-
-
 def serving(folder, meta, rows):
     folder.mkdir(parents=True)
     (folder / "meta.json").write_text(json.dumps(meta))
@@ -118,26 +108,73 @@ def serving(folder, meta, rows):
 
 
 def request(start, **more):
-    return {"input_toks": 100, "output_toks": 11, "queued_ts": start, "first_token_ts": start + 1.0,
-            "last_token_ts": start + 3.0} | more  # fmt: skip
+    """The wall clock is 5000 s ahead of the engine's."""
+    return {"input_toks": 100, "output_toks": 11, "arrival_time": 5000 + start, "queued_ts": start + 0.01,
+            "first_token_ts": start + 1.0, "last_token_ts": start + 3.0} | more  # fmt: skip
 
 
-def test_requests_are_compared_at_the_batch_they_ran_in(tmp_path):
-    kwargs = {"tensor_parallel_size": 2, "data_parallel_size": 1}
-    meta = {"model": "Qwen/Qwen3-32B", "vllm_version": "0.19.0", "engine_kwargs": kwargs}
-    serving(tmp_path / "RTXPRO6000" / "a", meta, [request(0.0), request(0.0), request(9.0, output_toks=1)])
-    spread = {**meta, "engine_kwargs": {"data_parallel_size": 2}}
-    serving(tmp_path / "RTXPRO6000" / "b", spread, [request(0.0)])
-    found = suites.read("llmservingsim", tmp_path)
-    assert [r.scenario for r in found.runs] == [Scenario(2, 106, 2, "bf16", 2)] * 2
-    assert found.runs[0].gpu == "rtx-pro-6000-server"
-    assert found.left_out[0].reason.endswith("data parallelism is not predicted")
+META = {"model": "Qwen/Qwen3-32B", "vllm_version": "0.19.0"}
+
+
+def test_published_traffic_is_read_with_its_clock_and_settings(tmp_path):
+    kwargs = {"tensor_parallel_size": 2, "max_num_seqs": 128, "max_model_len": None, "seed": 42}
+    rows = [request(9.0), request(7.0), request(8.0, queued_ts=8.5)]  # the last one waited for a step to end
+    kv = {"num_gpu_blocks": 3000}
+    serving(tmp_path / "RTXPRO6000" / "a" / "vllm", {**META, "engine_kwargs": kwargs, "kv_cache": kv}, rows)
+    (run,) = suites.read_traffic(tmp_path).runs
+    assert (run.model, run.tp, run.ep, run.engine_version) == ("qwen3-32b", 2, 1, "0.19.0")
+    assert run.scheduler == {"max_num_seqs": 128, "num_gpu_blocks": 3000}
+    assert run.arrival_s == (0.0, 1.0, 2.0), "in the order they were planned"
+    assert run.first_s == pytest.approx((0.99, 1.99, 2.99)), "queued 10 ms late at the least: the clocks' difference"
+    assert hardware.match_device(run.device) == "rtx-pro-6000-server"
+
+
+def test_replicas_that_share_experts_are_expert_parallel(tmp_path):
+    kwargs = {"tensor_parallel_size": 1, "data_parallel_size": 2, "enable_expert_parallel": True}
+    meta = {"model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "engine_kwargs": kwargs}
+    serving(tmp_path / "RTXPRO6000" / "a", meta, [request(0.0)])
+    (run,) = suites.read_traffic(tmp_path).runs
+    assert (run.tp, run.ep) == (1, 2)
+    del kwargs["enable_expert_parallel"]
+    serving(tmp_path / "RTXPRO6000" / "b", meta, [request(0.0)])
+    with pytest.raises(ChipError, match="without shared experts is not replayed"):
+        suites.read_traffic(tmp_path)
+
+
+def test_published_traffic_is_replayed_by_the_simulator(tmp_path, capsys):
+    """What the simulator itself says, written down as published: errors are none."""
+    rows = [request(i / 4, input_toks=300 + i, output_toks=40) for i in range(20)]
+    kwargs = {"max_num_seqs": 128, "max_num_batched_tokens": 2048}
+    meta = {"model": "meta-llama/Llama-3.1-8B", "vllm_version": "0.19.0", "engine_kwargs": kwargs}
+    serving(tmp_path / "x" / "RTX4090" / "a", meta, rows)
+    (run,) = suites.read_traffic(tmp_path / "x").runs
+    done = simulate(
+        "llama-3.1-8b", gpu="rtx-4090", workload=run.traffic(), engine_settings=run.scheduler, draws=0
+    ).served
+    for i, row in enumerate(rows):
+        row |= {"queued_ts": row["arrival_time"], "first_token_ts": 5000 + done.first_s[i]}
+        row |= {"last_token_ts": 5000 + done.last_s[i]}
+    serving(tmp_path / "y" / "RTX4090" / "a", meta, rows)
+    serving(tmp_path / "y" / "RTX4090" / "b", {**meta, "model": "nobody/knows"}, [request(0.0)])
+    assert cli.main(["validate", "--suite", "llmservingsim", str(tmp_path / "y"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    made = json.loads(out)
+    assert len(made["points"]) == 7
+    for p in made["points"]:
+        assert p["error"] == pytest.approx(0.0, abs=1e-6)
+        assert p["inside"]
+    tpot = next(p for p in made["points"] if p["metric"] == "tpot_ms.mean")
+    assert tpot["by_request"]["p90"] == pytest.approx(0.0, abs=1e-6)
+    assert (tpot["gpu"], tpot["rate_per_s"]) == ("rtx-4090", 4.0)
+    assert "left out: 1 rows: model nobody/knows is not known" in err
+    assert cli.main(["validate", "--suite", "llmservingsim", str(tmp_path / "y")]) == 0
+    assert "1 published runs of https://github.com/casys-kaist/LLMServingSim" in capsys.readouterr().out
 
 
 def test_a_line_that_is_no_request_is_named(tmp_path):
-    serving(tmp_path / "RTX4090" / "a", {"model": "x", "engine_kwargs": {}}, [{"id": 3}])
+    serving(tmp_path / "RTX4090" / "a", {**META, "engine_kwargs": {}}, [{"id": 3}])
     with pytest.raises(ChipError, match="line 1 is no request"):
-        suites.read("llmservingsim", tmp_path)
+        suites.read_traffic(tmp_path)
 
 
 # -- silicon sample

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chip import artifact, engine_profile, hardware, output
 from chip.cli import ledger_text
@@ -24,6 +24,9 @@ from chip.validate.document import SCHEMA, document
 from chip.validate.points import Point
 from chip.validate.unseen import Unseen, leave_one_model_out
 from chip.validate.unseen import read as read_measurements
+
+if TYPE_CHECKING:
+    from chip.simulate.recorded import TrafficRun
 
 HELP = "predictions against real runs: errors by engine, metric and model, with and without each stage"
 EPILOG = """\
@@ -111,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
 def _published(args: argparse.Namespace) -> int:
     if len(args.runs) > 1:
         raise ChipError(f"--suite {args.suite} takes one file or folder, got {len(args.runs)}")
+    if args.suite == suites.TRAFFIC:
+        return _published_traffic(args)
     found = public.judge(suites.read(args.suite, Path(args.runs[0])), args.gpu)
     made = public.document(found)
     print(json.dumps(made, indent=1) if args.json else render_suite(found))
@@ -121,6 +126,20 @@ def _published(args: argparse.Namespace) -> int:
         artifact.write(Path(args.output), artifact.new(public.SCHEMA, data, {}))
         print(f"wrote {args.output}", file=sys.stderr)
     return 0
+
+
+def _published_traffic(args: argparse.Namespace) -> int:
+    from chip.validate import published_traffic
+
+    held = suites.read_traffic(Path(args.runs[0]))
+    counted = [f"{rows} rows: {reason}" for rows, reason in held.left_out]
+    if not held.runs:
+        raise ChipError(f"no run could be judged; the first: {counted[0]}")
+    if not args.json:
+        print(
+            f"{len(held.runs)} published runs of {published_traffic.SOURCE} (MIT)\nmind: {published_traffic.CAUTION}\n"
+        )
+    return _judged_traffic(args, held.runs, counted, published_traffic.TARGETS)
 
 
 def _traffic_files(given: Sequence[str]) -> list[Path]:
@@ -136,22 +155,34 @@ def _traffic_files(given: Sequence[str]) -> list[Path]:
 
 
 def _traffic(args: argparse.Namespace, files: Sequence[Path]) -> int:
-    from chip.cli.validate_traffic_text import render as render_traffic
-    from chip.validate import traffic
+    from chip.simulate import recorded
+    from chip.validate.traffic import TARGETS
 
     for option in ("ablate", "latency_known", "points", "leave_one_model_out", "peers", "plot", "engine_profile"):
         if getattr(args, option):
             raise ChipError(f"--{option.replace('_', '-')} is of static batches; {files[0]} holds live traffic")
-    points, left_out = traffic.judge(files, args.gpu)
+    runs = [run for f in files for run in recorded.read(f)[1].runs]
+    return _judged_traffic(args, runs, (), TARGETS, [artifact_id(f) for f in files])
+
+
+def _judged_traffic(
+    args: argparse.Namespace, runs: Sequence[TrafficRun], counted: Sequence[str],
+    targets: Mapping[str, float | None], inputs: Sequence[str] = (),
+) -> int:  # fmt: skip
+    from chip.cli.validate_traffic_text import render as render_traffic
+    from chip.validate import traffic
+
+    points, left_out = traffic.judge_runs(runs, args.gpu)
+    left_out = [*counted, *left_out]
     if not points:
         raise ChipError(f"no run could be judged; the first: {left_out[0] if left_out else 'the files hold none'}")
-    made = traffic.document(points, left_out)
+    made = traffic.document(points, left_out, targets)
     print(json.dumps(made, indent=1) if args.json else render_traffic(made))
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
     if args.output:
         data = {k: v for k, v in made.items() if k != "schema"}
-        artifact.write(Path(args.output), artifact.new(traffic.SCHEMA, data, {}, [artifact_id(f) for f in files]))
+        artifact.write(Path(args.output), artifact.new(traffic.SCHEMA, data, {}, inputs))
         print(f"wrote {args.output}", file=sys.stderr)
     return 0
 

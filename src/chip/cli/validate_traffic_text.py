@@ -8,9 +8,14 @@ from typing import Any
 from chip.cli.text import number, percent, table
 
 
+def gpus(p: Mapping[str, Any]) -> int:
+    return int(max(p["tp"], p["ep"]))
+
+
 def render(a: Mapping[str, Any]) -> str:
     rows = [
         {
+            "gpu": f"{gpus(p)} x {p['gpu']}" if gpus(p) > 1 else p["gpu"],
             "model": p["model"],
             "workload": p["workload"],
             "rate/s": f"{p['rate_per_s']:.4g}" if p["rate_per_s"] else "at once",
@@ -19,6 +24,9 @@ def render(a: Mapping[str, Any]) -> str:
             "simulated": number(p["predicted"], 4),
             "error": f"{100 * p['error']:+.1f} %",
             "in the interval": {True: "yes", False: "no", None: "-"}[p["inside"]],
+            "by request": f"{percent(p['by_request']['median'])}, {percent(p['by_request']['p90'])}"
+            if "by_request" in p
+            else "",
         }
         for p in a["points"]
     ]
@@ -34,5 +42,16 @@ def render(a: Mapping[str, Any]) -> str:
         }
         for m in a["metrics"]
     ]
-    right = ("measured", "simulated", "error", "runs", "median error", "worst", "bias", "target", "rate/s")
+    right = (
+        "measured",
+        "simulated",
+        "error",
+        "runs",
+        "median error",
+        "worst",
+        "bias",
+        "target",
+        "rate/s",
+        "by request",
+    )
     return f"{table(rows, right=right)}\n\n{table(over, right=right, keep=tuple(over[0]))}"

@@ -45,6 +45,7 @@ class TrafficRun:
     steps: int = 0
     wall_s: float = 0.0
     tp: int = 1
+    ep: int = 1
     variant: str = ""  # what else was chosen for the engine; "" for its defaults
     scheduler: dict[str, Any] = field(default_factory=dict)  # settings the simulator takes: num_gpu_blocks, ...
     engine_version: str = ""

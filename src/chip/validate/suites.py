@@ -1,7 +1,7 @@
 """Readers of published measurements, by name: the file or folder as its authors publish it, fetched by the user.
 
 argonne: LLM-Inference-Bench of Argonne National Laboratory, Plots/All_results.csv (BSD-3-Clause).
-llmservingsim: vLLM runs of live traffic in LLMServingSim, bench/examples (MIT).
+llmservingsim: live traffic on vLLM in LLMServingSim, bench/examples (MIT); `chip.validate.published_traffic`.
 silicon: systems/silicon_sample.csv of NVIDIA's aiconfigurator-core (Apache-2.0).
 """
 
@@ -11,14 +11,15 @@ import csv
 import gzip
 import io
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chip import artifact, stats
-from chip.records import dataclass
 from chip.types import ChipError, Scenario
+from chip.validate import published_traffic
 from chip.validate.public import LeftOut, Published, Suite
+from chip.validate.published_traffic import PublishedTraffic
 
 # Hub ids by bundled models of the same shape. Llama-3 and Qwen2 have those of Llama-3.1 and Qwen2.5.
 MODELS = {
@@ -45,6 +46,7 @@ MODELS = {
     "deepseek-r1": "deepseek-v3",
     "gpt-oss-120b": "gpt-oss-120b",
 }
+TRAFFIC = "llmservingsim"
 ENGINES = {"vllm": "vllm"}
 
 
@@ -54,10 +56,20 @@ def model_of(hub_id: str) -> str:
 
 def read(name: str, path: Path) -> Suite:
     if name not in READERS:
-        raise ChipError(f"no suite {name[:40]!r}; choose one of {', '.join(READERS)}")
-    if not path.exists():
-        raise ChipError(f"{path}: no such file or folder; fetch it from {SOURCES[name]}")
+        raise ChipError(f"no suite {name[:40]!r}; choose one of {', '.join(sorted((*READERS, TRAFFIC)))}")
+    _check(path, SOURCES[name])
     return READERS[name](path)
+
+
+def read_traffic(path: Path) -> PublishedTraffic:
+    """Of the suite whose runs are traffic, to be replayed by the simulator."""
+    _check(path, published_traffic.SOURCE)
+    return published_traffic.read(path, MODELS)
+
+
+def _check(path: Path, source: str) -> None:
+    if not path.exists():
+        raise ChipError(f"{path}: no such file or folder; fetch it from {source}")
 
 
 def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
@@ -130,88 +142,6 @@ def argonne(path: Path) -> Suite:
     return Suite("argonne", SOURCES["argonne"], "BSD-3-Clause", caution, tuple(runs), _counted(left))
 
 
-# -- LLMServingSim
-SERVING_GPUS = {"RTXPRO6000": "rtx-pro-6000-server", "RTX4090": "rtx-4090"}
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedRequest:
-    """One request of live traffic as it really went, in seconds of one clock."""
-
-    prompt: int
-    output: int
-    arrival_s: float
-    first_s: float
-    last_s: float
-
-    @property
-    def tpot_s(self) -> float:
-        return (self.last_s - self.first_s) / (self.output - 1)
-
-
-def requests(path: Path) -> list[PublishedRequest]:
-    """Of a requests.jsonl, those with at least two tokens. Arrival is when the engine queued it."""
-    found = []
-    for number, row in enumerate(artifact.read_lines(path), 1):
-        try:
-            one = PublishedRequest(
-                int(row["input_toks"]), int(row["output_toks"]), row["queued_ts"], row["first_token_ts"],
-                row["last_token_ts"],
-            )  # fmt: skip
-        except (TypeError, KeyError, ValueError):
-            raise ChipError(f"{path}: line {number} is no request of LLMServingSim's bench") from None
-        if one.output > 1:
-            found.append(one)
-    return found
-
-
-def beside(one: PublishedRequest, others: Sequence[PublishedRequest]) -> tuple[float, float]:
-    """(requests that decode at the same time, their mean context) over the time that `one` decodes."""
-    together = weighted = 0.0
-    for other in others:
-        start, end = max(one.first_s, other.first_s), min(one.last_s, other.last_s)
-        if end <= start:
-            continue
-        middle = ((start + end) / 2 - other.first_s) / (other.last_s - other.first_s)
-        together += end - start
-        weighted += (end - start) * (other.prompt + middle * other.output)
-    return together / (one.last_s - one.first_s), weighted / together
-
-
-def llmservingsim(path: Path) -> Suite:
-    files = sorted(path.rglob("requests.jsonl")) if path.is_dir() else [path]
-    if not files:
-        raise ChipError(f"{path}: the folder holds no requests.jsonl")
-    runs: list[Published] = []
-    left = Counter[str]()
-    for file in files:
-        meta = artifact.read_json(file.with_name("meta.json"))
-        kwargs = meta.get("engine_kwargs") if isinstance(meta, dict) else None
-        if not isinstance(kwargs, dict):
-            raise ChipError(f"{file.with_name('meta.json')}: engine_kwargs is missing")
-        folder, found = file.parent.parent.name, requests(file)
-        gpu, model = SERVING_GPUS.get(folder, ""), model_of(str(meta.get("model", "")))
-        if not gpu or not model:
-            left[f"{folder}, {meta.get('model')}: not known"] += len(found)
-        elif kwargs.get("data_parallel_size", 1) != 1:
-            left[f"{folder}, {meta.get('model')}: data parallelism is not predicted"] += len(found)
-        else:
-            version, tp = str(meta.get("vllm_version", "")), int(kwargs.get("tensor_parallel_size", 1))
-            runs += _decodes(found, gpu, version, model, tp)
-    caution = (
-        "live traffic: each request's time a token against a steady batch of as many requests as decoded beside it; "
-        "prefills between its steps are in the measurement and not in the prediction"
-    )
-    return Suite("llmservingsim", SOURCES["llmservingsim"], "MIT", caution, tuple(runs), _counted(left))
-
-
-def _decodes(found: Sequence[PublishedRequest], gpu: str, version: str, model: str, tp: int) -> Iterator[Published]:
-    for one in found:
-        batch, context = beside(one, found)
-        scenario = Scenario(max(1, round(batch)), max(1, round(context)), 2, "bf16", tp)
-        yield Published(gpu, "vllm", version, model, scenario, "tpot", one.tpot_s)
-
-
 # -- aiconfigurator's silicon sample
 SILICON_GPUS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "gb200": "gb200"}
 SILICON_DTYPES = {"": "bf16", "bf16": "bf16", "fp8": "fp8"}
@@ -256,9 +186,8 @@ def _not_silicon(row: Mapping[str, Any]) -> str:
     return "" if set(spread) <= {"", "1"} else "pipeline, data or expert parallelism"
 
 
-READERS: dict[str, Callable[[Path], Suite]] = {"argonne": argonne, "llmservingsim": llmservingsim, "silicon": silicon}
+READERS: dict[str, Callable[[Path], Suite]] = {"argonne": argonne, "silicon": silicon}
 SOURCES = {
     "argonne": "https://github.com/argonne-lcf/LLM-Inference-Bench, Plots/All_results.csv",
-    "llmservingsim": "https://github.com/casys-kaist/LLMServingSim, bench/examples",
     "silicon": "the wheel of aiconfigurator-core 0.12.0, systems/silicon_sample.csv",
 }

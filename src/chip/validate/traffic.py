@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chip import hardware, stats
 from chip.records import dataclass
 from chip.simulate import figures, recorded
+from chip.simulate.fleet import ServedRequests
 from chip.simulate.recorded import TrafficRun
 from chip.simulate.simulation import simulate
 from chip.types import ChipError
 
 SCHEMA = "chip.traffic_validation/1"
 # what is judged: figure and part, and the median error over rates that it should stay within
-TARGETS = {
+TARGETS: dict[str, float | None] = {
     "ttft_ms.mean": 0.12,
     "ttft_ms.p50": None,
     "ttft_ms.p99": 0.25,
@@ -31,11 +32,13 @@ class JudgedTraffic:
     """One figure of one run."""
 
     run: TrafficRun
+    gpu: str
     metric: str
     predicted: float
     low: float | None
     high: float | None
     measured: float
+    by_request: tuple[float, ...] = ()  # of a mean: the error of every request
 
     @property
     def error(self) -> float:
@@ -48,18 +51,20 @@ class JudgedTraffic:
 
 def judge(paths: Sequence[Path], gpu: str = "", draws: int = 20) -> tuple[list[JudgedTraffic], list[str]]:
     """Every figure of every ok run, and what could not be judged."""
+    return judge_runs([run for path in paths for run in recorded.read(path)[1].runs], gpu, draws)
+
+
+def judge_runs(runs: Iterable[TrafficRun], gpu: str = "", draws: int = 20) -> tuple[list[JudgedTraffic], list[str]]:
     found: list[JudgedTraffic] = []
     left_out: list[str] = []
-    for path in paths:
-        _, held = recorded.read(path)
-        for run in held.runs:
-            if run.status != "ok":
-                left_out.append(f"{run.title}: {run.status} ({run.reason})")
-                continue
-            try:
-                found += _judge(run, gpu or hardware.match_device(run.device), draws)
-            except ChipError as e:
-                left_out.append(f"{run.title}: cannot be simulated ({e})")
+    for run in runs:
+        if run.status != "ok":
+            left_out.append(f"{run.title}: {run.status} ({run.reason})")
+            continue
+        try:
+            found += _judge(run, gpu or hardware.match_device(run.device), draws)
+        except ChipError as e:
+            left_out.append(f"{run.title}: cannot be simulated ({e})")
     return found, left_out
 
 
@@ -79,50 +84,75 @@ def measured(run: TrafficRun) -> dict[str, float]:
 def _judge(run: TrafficRun, gpu: str, draws: int) -> list[JudgedTraffic]:
     if not gpu:
         raise ChipError(f"no GPU is known for {run.device or 'a device it does not name'}; give --gpu")
-    answer = simulate(
+    simulated = simulate(
         run.model,
         workload=run.traffic(),
         gpu=gpu,
         engine=run.engine,
         dtype=run.dtype,
         tp=run.tp,
+        ep=run.ep,
         engine_settings=run.scheduler,
         draws=draws,
         launch_ns=stats.median(run.launch_ns) if run.launch_ns else 0.0,
-    ).json()
-    real = measured(run)
+    )
+    answer, real = simulated.json(), measured(run)
+    errors = _by_request(run, simulated.served)
     out = []
     for metric in TARGETS:
         figure, _, part = metric.partition(".")
         value = answer[figure][part] if part else answer[figure]
         span = (answer["interval"] or {}).get(figure)
         low, high = (span[part] if part else span) if span else (None, None)
-        out.append(JudgedTraffic(run, metric, value, low, high, real[metric]))
+        spread = errors.get(figure.removesuffix("_ms"), ()) if part == "mean" else ()
+        out.append(JudgedTraffic(run, gpu, metric, value, low, high, real[metric], spread))
     return out
 
 
-def document(points: Sequence[JudgedTraffic], left_out: Sequence[str]) -> dict[str, Any]:
+def _by_request(run: TrafficRun, served: ServedRequests | None) -> dict[str, tuple[float, ...]]:
+    """Errors of TTFT and TPOT request by request."""
+    assert served is not None
+    real_ones, out = run.served(), {}
+    answered = [i for i in range(len(run.prompt)) if run.last_s[i] >= 0 <= served.last_s[i]]
+    for metric in ("ttft", "tpot"):
+        both = [tuple(figures.latency_s(done, i, metric) for done in (served, real_ones)) for i in answered]
+        out[metric] = tuple(predicted / real - 1 for predicted, real in both if real > 0)
+    return out
+
+
+def document(
+    points: Sequence[JudgedTraffic], left_out: Sequence[str], targets: Mapping[str, float | None] = TARGETS
+) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "metrics": [row for metric in TARGETS if (row := _summary(points, metric))],
+        "metrics": [row for metric in TARGETS if (row := _summary(points, metric, targets.get(metric)))],
         "left_out": list(left_out),
         "points": [
-            {"model": p.run.model, "engine": p.run.engine, "variant": p.run.variant, "workload": p.run.workload}
+            {"gpu": p.gpu, "tp": p.run.tp, "ep": p.run.ep, "version": p.run.engine_version}
+            | {"model": p.run.model, "engine": p.run.engine, "variant": p.run.variant, "workload": p.run.workload}
             | {"rate_per_s": p.run.rate_per_s, "requests": len(p.run.prompt), "metric": p.metric}
             | {"predicted": p.predicted, "low": p.low, "high": p.high, "measured": p.measured}
             | {"error": p.error, "inside": p.inside}
+            | _spread(p.by_request)
             for p in points
         ],
     }
 
 
-def _summary(points: Sequence[JudgedTraffic], metric: str) -> dict[str, Any] | None:
+def _spread(errors: Sequence[float]) -> dict[str, Any]:
+    """Of the errors of single requests."""
+    if not errors:
+        return {}
+    sizes = sorted(abs(e) for e in errors)
+    return {"by_request": {"median": stats.median(sizes), "p90": sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]}}
+
+
+def _summary(points: Sequence[JudgedTraffic], metric: str, target: float | None) -> dict[str, Any] | None:
     those = [p for p in points if p.metric == metric]
     if not those:
         return None
     errors = [abs(p.error) for p in those]
     inside = [p.inside for p in those if p.inside is not None]
-    target = TARGETS[metric]
     middle = stats.median(errors)
     return {
         "metric": metric,
