@@ -83,6 +83,13 @@ def link_of(spec: HardwareSpec) -> tuple[str, Link] | None:
     return max(spec.links.items(), key=lambda item: item[1].bytes_per_s.value, default=None)
 
 
+def over_pcie(gpu: str) -> bool:
+    """Whether its GPUs reach each other over PCIe alone."""
+    sheet = hardware.find(gpu).spec
+    found = link_of(sheet) if sheet else None
+    return found is not None and found[0] == "pcie"
+
+
 def formula(kind: str, size: float, ranks: int, link: Link) -> float:
     """Seconds of a ring: what passes over each link at its promised rate, and the latency of each step."""
     check(kind, size, ranks)

@@ -16,7 +16,7 @@ from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_experts, check_shards
 from chip.ops.masked_attention import MASK_PIECE
-from chip.predict import fitting, memory, several
+from chip.predict import fitting, interval_class, memory, several
 from chip.predict.estimator import estimator_of
 from chip.predict.prediction import Prediction
 from chip.predict.roof import Roof, check_dtype, roof_of
@@ -54,6 +54,7 @@ class Options:
     launch_ns: float = 0.0  # launch latency of the host; 0 for that which its terms were measured at
     host: str = ""  # a host by name or file (`chip.hosts`), instead of the reference host
     engine_version: str = ""  # of the engine; "" for that which its terms were measured with
+    interval_scale: float = 0.0  # of the logarithm of intervals' widths; 0 for that of the kind of GPU
 
 
 DEFAULT_OPTIONS = Options()
@@ -137,7 +138,7 @@ class Setting:
 @lru_cache(maxsize=512)  # a ranking of all GPUs asks for nearly as many
 def setting(
     decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = DEFAULT_OPTIONS,
-    kv_dtype: str = "", ep: int = 1,
+    kv_dtype: str = "", ep: int = 1, pp: int = 1,
 ) -> Setting:  # fmt: skip
     h, e = hardware.find(gpu), engines.get(engine)
     roof = roof_of(h, options.stage)
@@ -170,7 +171,9 @@ def setting(
         measured = "its terms were measured with a newer version"
         notes.append(f"{engine} {options.engine_version}: {version.source}; {measured}")
     terms = EngineTerms(*found.terms) if found else None
-    steps = StepModel(decoder, p, tp, engine, estimator, terms, version.overlaps_steps if version else None, ep)
+    overlaps = version.overlaps_steps if version else None
+    scale = options.interval_scale or interval_class.scale_of(h, max(tp, ep, pp) > 1)
+    steps = StepModel(decoder, p, tp, engine, estimator, terms, overlaps, ep, scale)
     return Setting(steps, roof, tuple(notes), *_host(found, engine, options))
 
 
@@ -209,7 +212,7 @@ def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, 
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = DEFAULT_OPTIONS) -> Prediction:
     s = resolved(decoder, s, engine)
     several.check(s, engine)
-    held = setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype, s.ep)
+    held = setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype, s.ep, s.pp)
     steps, roof = held.steps, held.roof
     found = several.phases(steps, s, gpu, roof.memory_bytes)
     prefill, decode, _ = found
@@ -218,7 +221,7 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
     ridge = roof.ridge("matmul_" + steps.precision.matmul)
     has_points = steps.estimator.has_points
     said = [*notes(s, roof, room, decoder.max_context, steps.engine.CAVEAT, has_points), *held.notes]
-    said += several.notes(s, found, decoder.layer_count, decoder.experts)
+    said += several.notes(s, gpu, found, decoder.layer_count, decoder.experts)
     if has_points:
         said += several.unmeasured(found, s.output)
     if not room["fits"]:

@@ -20,6 +20,7 @@ CIRCULATE = "vllm"  # the engine that keeps several batches in flight; others se
 UNMEASURED = 0.2  # share of the operators' time without a point from which on it is said
 NAMED = 4  # roles that are named then
 ONE_GPU = "terms of engine and host were measured with one GPU, and no run on several"
+PCIE = "; links over PCIe differ between machines"
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
@@ -71,14 +72,14 @@ def check(s: Scenario, engine: str) -> None:
         raise ChipError(f"--ep {s.ep} is vLLM's; {engine} has no expert parallelism: use --tp or --pp")
 
 
-def notes(s: Scenario, found: Phases, layers: int, experts: int) -> list[str]:
+def notes(s: Scenario, gpu: str, found: Phases, layers: int, experts: int) -> list[str]:
     """What of it was measured, and what was assumed."""
     out, both = [], [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
     if s.gpus > 1:
         sent = {n.kind: n.source for n in both if n.kind in COLLECTIVES}
         of = [f"{kind} " + ("measured elsewhere" if sent[kind] == INTERPOLATED else "by formula") for kind in sent]
         exchange = f"{', '.join(of)}; " if of else ""
-        out.append(f"{s.gpus} GPUs: {exchange}{ONE_GPU}")
+        out.append(f"{s.gpus} GPUs: {exchange}{ONE_GPU}{PCIE if links.over_pcie(gpu) else ''}")
     out += experts_note(s, experts)
     if s.pp > 1:
         idle = f"idles {100 * pipeline.idle_share(found.prefill):.0f} % of the prefill"

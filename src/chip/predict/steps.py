@@ -82,9 +82,10 @@ def _seconds(line: Line) -> float:
     return line.seconds
 
 
-def interval(lines: Sequence[Line]) -> tuple[float, float, float]:
+def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, float]:
     """Seconds of all lines, at the least and at the most. What rests on one roof errs together; what was measured errs
-    each on its own; and cards differ, then in everything."""
+    each on its own; and cards differ, then in everything. `scale` is that of the kind of GPU
+    (`chip.predict.interval_class`)."""
     seconds = sum([n.seconds for n in lines])
     below = above = (seconds * (BETWEEN_CARDS - 1)) ** 2
     together: dict[str, tuple[float, float]] = {}
@@ -99,7 +100,10 @@ def interval(lines: Sequence[Line]) -> tuple[float, float, float]:
     for low, high in together.values():
         below += low * low
         above += high * high
-    return seconds, max(0.0, seconds - sqrt(below)), seconds + sqrt(above)
+    low_s, high_s = max(0.0, seconds - sqrt(below)), seconds + sqrt(above)
+    if scale != 1.0 and seconds:
+        low_s, high_s = (seconds * (s / seconds) ** scale for s in (low_s, high_s))
+    return seconds, low_s, high_s
 
 
 class TimedCall(NamedTuple):
@@ -123,8 +127,10 @@ class StepModel:
     def __init__(
         self, decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator,
         terms: EngineTerms | None = None, overlaps: bool | None = None, ep: int = 1,
+        interval_scale: float = 1.0,
     ) -> None:  # fmt: skip
         """`overlaps`: whether steps do, of another version than the engine's newest. `ep`: GPUs that experts lie on."""
+        self.interval_scale = interval_scale
         self.decoder, self.precision, self.tp = decoder, precision, tp
         self.engine = engines.get(engine)
         self.overlaps = self.engine.OVERLAPS_STEPS if overlaps is None else overlaps
@@ -253,7 +259,7 @@ class StepModel:
         """`asked` where the steps end with the first tokens."""
         found = self.clocked([(self.rows(step), weight) for step, weight in steps], asked is not None)
         lines = list(lines_of(found).values())
-        seconds, low_s, high_s = interval(lines)
+        seconds, low_s, high_s = interval(lines, self.interval_scale)
         if self.terms is None or not seconds:
             return Phase(lines, low_s, high_s)
         known = _known(steps, found)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from chip import links
 from chip.engines.terms import Terms
 from chip.engines.vllm import NAME, memory
 from chip.engines.vllm import schedule as vllm
@@ -119,7 +120,7 @@ class PredictedSteps:
     def _found(self, step: Step, rested: bool = False) -> OperatorTimes:
         rows = self.steps.clocked([(self.steps.rows(step), 1.0)], rested)
         lines = list(lines_of(rows).values())
-        seconds, low_s, high_s = interval(lines)
+        seconds, low_s, high_s = interval(lines, self.steps.interval_scale)
         kernels = sum(n * r[2] for found, _ in rows for n, calls in found for r in calls)
         attentions = sum(n for found, _ in rows for n, calls in found for r in calls if r[1] == "attention")
         flops = sum(line.flops for line in lines if line.kind in PRODUCTS)
@@ -198,7 +199,7 @@ def step_times(
         count_of(asked, name)
     s = Scenario(1, 1, 1, dtype, tp, pp=pp, ep=ep)
     several.check(s, engine)
-    held = setting(decoder, gpu, engine, dtype, tp, Options(launch_ns=launch_ns, host=host), ep=ep)
+    held = setting(decoder, gpu, engine, dtype, tp, Options(launch_ns=launch_ns, host=host), ep=ep, pp=pp)
     made, roof = held.steps, held.roof
     room = needs(made.decoder, s, engine, made.precision, roof.memory_bytes)
     capacity = int(str(room["kv_capacity_tokens"]))
@@ -212,12 +213,13 @@ def step_times(
     terms: tuple[Terms, Terms, Terms] = made.terms or (Terms(), Terms(), Terms())
     layers = decoder.layer_count
     about = (decoder.name, layers, decoder.max_context, roof.memory_bytes, capacity, gpu, pp)
-    return PredictedSteps(made, roof, terms, *about, tuple(_notes(s, decoder)), held.host)
+    return PredictedSteps(made, roof, terms, *about, tuple(_notes(s, gpu, decoder)), held.host)
 
 
-def _notes(s: Scenario, decoder: Decoder) -> list[str]:
+def _notes(s: Scenario, gpu: str, decoder: Decoder) -> list[str]:
     """What must be said where there are several GPUs, or experts on several."""
-    out = [f"{s.gpus} GPUs: {several.ONE_GPU}"] if s.gpus > 1 else []
+    links_text = several.PCIE if s.gpus > 1 and links.over_pcie(gpu) else ""
+    out = [f"{s.gpus} GPUs: {several.ONE_GPU}{links_text}"] if s.gpus > 1 else []
     out += several.experts_note(s, decoder.experts)
     if s.pp > 1:
         out.append(f"{several.stages_text(decoder.layer_count, s.pp)}, at most {s.pp} batches in flight")

@@ -1,0 +1,91 @@
+"""Derive how wide intervals must be for each kind of GPU: src/chip/data/interval_classes.csv.
+
+    python benchmarks/interval_classes.py
+
+Every run of the index (src/chip/data/validated.csv) is predicted again, its truth being the prediction less the error
+that the index has. Kinds of GPUs are those of chip.predict.interval_class, on one GPU or several. A kind whose
+intervals hold 80 to 97 % of its runs as they are keeps them. Narrower ones are widened by the least scale that holds
+90 %, wider ones narrowed by the largest that holds no more than 97 %. No GPU has a scale of its own. The index must be
+of the present predictor: `chip validate` and benchmarks/validated_index.py renew it.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from typing import Any
+
+from chip import artifact, hardware
+from chip.models import library
+from chip.predict import interval_class, nearest
+from chip.predict.request import Options, predict
+from chip.types import Scenario
+
+WANTED, LEAST, MOST = 0.90, 0.80, 0.97
+STEP, LARGEST = 0.05, 10.0
+Kind = tuple[str, bool]
+HEAD = "kind;gpus;scale;runs;models;inside unscaled;inside"
+
+
+def runs() -> dict[Kind, list[dict[str, str]]]:
+    """Rows of the index by kind of GPU."""
+    found: dict[Kind, list[dict[str, str]]] = defaultdict(list)
+    lines = (line for line in artifact.read_text(nearest.INDEX).splitlines() if not line.startswith("#"))
+    for row in csv.DictReader(lines):
+        found[interval_class.kind_of(hardware.find(row["gpu"])), int(row["tp"]) > 1].append(row)
+    return dict(sorted(found.items()))
+
+
+def inside(rows: list[dict[str, str]], scale: float) -> list[bool]:
+    """Whether each measured figure of these runs lies in its interval."""
+    found: list[bool] = []
+    for row in rows:
+        asked = Scenario(*(int(row[k]) for k in ("batch", "prompt", "output")), "bf16", int(row["tp"]))
+        options = Options(engine_version=row["version"] if row["engine"] == "vllm" else "", interval_scale=scale)
+        answer: dict[str, Any] = predict(
+            library.find(row["model"]), row["gpu"], row["engine"], asked, options
+        ).figures()
+        for metric in nearest.METRICS:
+            if row[metric] and answer[f"{metric}_ms"]:
+                truth = answer[f"{metric}_ms"] / (1 + float(row[metric]) / 100)
+                low, high = answer["interval"][f"{metric}_ms"]
+                found.append(low <= truth <= high)
+    return found
+
+
+def share(rows: list[dict[str, str]], scale: float) -> float:
+    found = inside(rows, scale)
+    return sum(found) / len(found)
+
+
+def scale_for(rows: list[dict[str, str]], plain: float) -> float:
+    """A multiple of STEP, found by bisection: the share inside only grows with the scale."""
+    if LEAST <= plain <= MOST:
+        return 1.0
+    widen = plain < LEAST
+    low, high = (round(1 / STEP), round(LARGEST / STEP)) if widen else (0, round(1 / STEP))
+    while high - low > 1:
+        middle = (low + high) // 2
+        held = share(rows, middle * STEP)
+        enough = held >= WANTED if widen else held > MOST
+        low, high = (low, middle) if enough else (middle, high)
+    return round((high if widen else low) * STEP, 2)
+
+
+def main() -> None:
+    made: list[str] = []
+    for (kind, several), rows in runs().items():
+        plain = share(rows, 1.0)
+        scale = scale_for(rows, plain)
+        models = len({row["model"] for row in rows})
+        gpus = "several" if several else "one"
+        held = share(rows, scale)
+        made.append(f"{kind};{gpus};{scale:g};{len(rows)};{models};{plain:.3f};{held:.3f}")
+        print(made[-1], flush=True)
+    about = "# made by: python benchmarks/interval_classes.py, from validated.csv"
+    artifact.write_text(interval_class.FILE, "\n".join((about, HEAD, *made)) + "\n")
+    print(f"wrote {interval_class.FILE}")
+
+
+if __name__ == "__main__":
+    main()
