@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 import chip
-from chip import cli
+from chip import cli, links
 from chip.dtypes import precision
 from chip.models import library
 from chip.models.lower import body
 from chip.ops.moe_experts import MoeExperts
+from chip.parallel import ranks_reached
 from chip.predict import memory, pipeline
 from chip.types import Scenario
 
@@ -149,3 +150,20 @@ def test_what_cannot_be_split_is_one_line(words, message, capsys):
     if message:
         assert (code, err.count("\n")) == (2, 1)
         assert message in err
+
+
+def test_the_measured_all_to_all_is_named_beside_what_is_taken():
+    """Eight GPUs with 8 tokens each: 2 x (bytes of 8 tokens to 5.3 GPUs on average) by the measured points."""
+    p = chip.predict(EXPERTS, gpu="h200", ep=8, batch=64, prompt=256, output=8)
+    (note,) = [n for n in p.notes if "NCCL's all-to-all" in n]
+    d = library.find(EXPERTS)
+    moe = d.layers[-1][1].mlp
+    size = 8 * ranks_reached(moe.experts, moe.top_k, 8) * d.hidden * 2
+    expected = 2e6 * links.collective("all_to_all", size, 8, "h200").seconds
+    assert note.endswith(f"would take {expected:.3g} us")
+    taken = [n.seconds / n.calls for n in p.lines["tpot"] if n.role in ("dispatch", "combine")]
+    assert len(taken) == 2
+    assert f"takes {1e6 * sum(taken):.3g} us a layer" in note
+    unmeasured = chip.predict(EXPERTS, gpu="h200", ep=16, batch=64).notes
+    assert "no all-to-all of 16 h200 was measured" in unmeasured
+    assert not any("all-to-all" in n for n in chip.predict(EXPERTS, gpu="h200", tp=8, ep=8).notes)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from chip import engine_profile, engine_support, engines, hardware, hosts
-from chip.dtypes import AUTO, precision
+from chip.dtypes import AUTO, BYTES, precision
 from chip.engine_profile import FoundTerms
 from chip.engines.versions import version_at
 from chip.models import library
@@ -222,6 +222,7 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
     has_points = steps.estimator.has_points
     said = [*notes(s, roof, room, decoder.max_context, steps.engine.CAVEAT, has_points), *held.notes]
     said += several.notes(s, gpu, found, decoder.layer_count, decoder.experts)
+    said += several.all_to_all_note(s, gpu, steps.decoder, BYTES[steps.precision.activation], found)
     if has_points:
         said += several.unmeasured(found, s.output)
     if not room["fits"]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from chip import links
 from chip.dtypes import BYTES
 from chip.engines.playing import Weighted
-from chip.parallel import hop_bytes, split_layers
+from chip.models.decoder import Decoder, Moe
+from chip.parallel import hop_bytes, ranks_reached, split_layers
 from chip.predict import pipeline
 from chip.predict.estimator import INTERPOLATED
 from chip.predict.pipeline import Hop
@@ -21,6 +22,7 @@ UNMEASURED = 0.2  # share of the operators' time without a point from which on i
 NAMED = 4  # roles that are named then
 ONE_GPU = "terms of engine and host were measured with one GPU, and no run on several"
 PCIE = "; links over PCIe differ between machines"
+EXCHANGED = ("dispatch", "combine")  # roles of the tokens' way to experts and back
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
@@ -95,6 +97,25 @@ def experts_note(s: Scenario, experts: int) -> list[str]:
         return []
     way = ", tokens exchanged by all-gather and reduce-scatter (vLLM's default)" if s.replicas > 1 else ""
     return [f"each GPU holds {experts // s.ep} of {experts} experts, routing taken as even{way}"]
+
+
+def all_to_all_note(s: Scenario, gpu: str, d: Decoder, width: float, found: Phases) -> list[str]:
+    """What the other way to exchange tokens would take, where such GPUs were measured: each is sent once to every GPU
+    that has an expert for it, and back. Predictions do not use it: vLLM's default is all-gather and reduce-scatter, and
+    its all-to-all kernels are not NCCL's."""
+    moe = next((layer.mlp for _, layer in d.layers if isinstance(layer.mlp, Moe)), None)
+    taken_s = sum(n.seconds / n.calls for n in (found.decode.lines if found.decode else []) if n.role in EXCHANGED)
+    if moe is None or s.replicas == 1 or s.tp > 1 or not taken_s:
+        return []
+    if not any(ranks == s.ep for _, _, ranks in links.measured(gpu, "all_to_all")):
+        return [f"no all-to-all of {s.ep} {gpu} was measured"]
+    tokens = -(-s.batch // s.replicas // found.microbatches)
+    size = tokens * ranks_reached(moe.experts, moe.top_k, s.ep) * d.hidden * width
+    both_ways_s = 2 * links.collective("all_to_all", size, s.ep, gpu).seconds
+    return [
+        f"exchanging tokens takes {taken_s * 1e6:.3g} us a layer of a decode step; NCCL's all-to-all, which was "
+        f"measured and is not used, would take {both_ways_s * 1e6:.3g} us"
+    ]
 
 
 def stages_text(layers: int, pp: int) -> str:
