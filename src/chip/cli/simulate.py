@@ -4,7 +4,8 @@ WORKLOAD is a bundled trace (azure-conversation, azure-code, mooncake-conversati
 {"arrival_s", "prompt", "output"[, "blocks": [ids]]}, or synthetic: poisson, gamma (bursty), uniform, closed (a loop of
 users) or batch (all at once), as in poisson:prompt=400~0.9,output=120~0.8 (median and spread) or closed:users=16.
 TTFT is from the planned arrival to the end of the step that gives the first token; TPOT is (last - first) / (output -
-1). The engine runs in the caller's process; requests are admitted between its steps.
+1). The engine runs in the caller's process; requests are admitted between its steps. --server-request-ms and
+--server-token-us add a server before it, in figures of your own.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--pp", type=int, default=d["pp"], help="stages of a pipeline, each with its layers [%(default)s]")
     add("--ep", type=int, default=d["ep"], help="GPUs that the experts lie on, as in `chip predict` [%(default)s]")
     add("--host", metavar="FILE|NAME", default="", help="the host, as in `chip predict` [reference]")
+    add("--server", action="store_true", help="a server before the engine; needs your own figures of it, as follows")
+    add("--server-request-ms", type=float, default=0.0, metavar="MS", help="of a request: HTTP, tokenising [none]")
+    add("--server-token-us", type=float, default=0.0, metavar="US", help="to pass one output token on [none]")
     add("--rate", default="", help="requests a second, several with commas, 0 for all at once [as in the workload]")
     add("--requests", type=int, default=None, help="how many [all of a file, else 1000]")
     add("--seed", type=int, default=d["seed"], help="of synthetic traffic and of intervals [%(default)s]")
@@ -82,6 +86,11 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError("--requests-out and --timeline are of one rate")
     if args.plot is not None and args.plot.suffix != ".svg":
         raise ChipError(f"--plot {args.plot}: must end in .svg")
+    if args.server and not (args.server_request_ms or args.server_token_us):
+        raise ChipError(
+            "--server: nobody measured what vLLM's HTTP server takes; give your own figures with --server-request-ms "
+            "and --server-token-us"
+        )
     given = settings.parse(args.engine_setting)
     pool = pool_of(args.jobs, args.ray, _progress if sys.stderr.isatty() else None)
 
@@ -97,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
         pp=args.pp,
         ep=args.ep,
         host=args.host,
+        server_request_ms=args.server_request_ms,
+        server_token_us=args.server_token_us,
         requests=args.requests,
         seed=args.seed,
         replicas=args.replicas,

@@ -67,6 +67,8 @@ class Simulation:
             "router": q.router,
             "workload": self.workload,
         }
+        cost = q.server
+        out["server"] = {"request_ms": cost.request_s * 1e3, "token_us": cost.token_s * 1e6} if any(cost) else None
         for name in ("rate_per_s", "users", "seed", "requests", "completed", "rejected", "shortened"):
             out[name] = short(getattr(self, name))
         for name in ("duration_s", "output_tokens_per_s", "requests_per_s"):

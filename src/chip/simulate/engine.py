@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from chip.simulate.decodes import Decodes
 from chip.simulate.kv_blocks import Blocks
 from chip.simulate.request import InFlight, Request
+from chip.simulate.server import Delivery
 from chip.simulate.settings import EngineSettings
 from chip.simulate.step_time import end_of
 from chip.simulate.stretch import steps_until, total_s
@@ -47,11 +48,14 @@ class Scheduled(NamedTuple):
 
 class SimulatedEngine:
     def __init__(
-        self, surface: Surface, settings: EngineSettings, blocks: int, watch: Watch | None = None, merge: bool = True
-    ) -> None:
+        self, surface: Surface, settings: EngineSettings, blocks: int, watch: Watch | None = None, merge: bool = True,
+        token_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        """`token_s`: of the server that passes tokens on; 0 for none."""
         self.surface, self.settings = surface, settings
         self.pool = Blocks(blocks, settings.block_size, settings.enable_prefix_caching)
         self.watch, self.merge = watch, merge
+        self._delivery = Delivery(token_s) if token_s else None
         self.now_s = 0.0  # the host's clock, between steps
         self.device_free_s = 0.0
         self.inbox: deque[Request] = deque()
@@ -90,7 +94,8 @@ class SimulatedEngine:
                 self.wake()
             else:
                 self.admit_arrivals()
-            if not (self.merge and self._steps_together(until_s)):
+            soon_s = self.inbox[0].arrival_s if self.inbox else until_s
+            if not (self.merge and self._steps_together(min(until_s, soon_s))):
                 self._one_step()
             if stop_at_finish and self.finished:
                 return
@@ -158,7 +163,7 @@ class SimulatedEngine:
         end_s = end_of(max(self.device_free_s, ready_s), host_end_s, device_s, one_by_one)
         self.device_free_s, self.now_s = end_s, host_end_s
         self.rested = False
-        self._flight.append(InFlight(end_s, first, ended))
+        self._flight.append(InFlight(end_s, first, ended, decodes + len(first)))
         self.busy_s += device_s
         self.joules += joules
         self.steps += 1
@@ -178,11 +183,12 @@ class SimulatedEngine:
         """Wait for the oldest step and take its tokens."""
         step = self._flight.popleft()
         self.now_s = max(self.now_s, step.end_s)
+        seen_s = self._delivery.pass_on(1, step.tokens, self.now_s) if self._delivery else self.now_s
         for request in step.first:
             if request.first_s < 0:  # not one that comes back after a preemption
-                request.first_s = self.now_s
+                request.first_s = seen_s
         for request in step.ended:
-            request.last_s = self.now_s
+            request.last_s = seen_s
             del self.running[request]
             self.pool.release(request.holding, request.prompt + request.output - 1, False)
             self.finished.append(request)
@@ -356,6 +362,8 @@ class SimulatedEngine:
         self.pool.take(blocks)
         self.peak_blocks = max(self.peak_blocks, used + blocks)
         held.count += steps
+        if self._delivery:
+            self._delivery.pass_on(steps, held.n, self.now_s)
         self.steps += steps
         self.busy_s += total_s(seconds, slope, steps)
         self.joules += middle.joules * steps

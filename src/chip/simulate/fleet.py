@@ -35,6 +35,7 @@ class ServedRequests:
     engines: list[SimulatedEngine] = field(default_factory=list)
     stopped: bool = False
     lockstep: int = 1  # engines whose steps go together
+    request_s: float = 0.0  # that a server takes before the engine sees a request
 
     @property
     def drivers(self) -> list[SimulatedEngine | Lockstep]:
@@ -53,15 +54,16 @@ def serve(
     router: str = "round-robin",
     every_finish: EveryFinish | None = None,
     lockstep: int = 1,
+    request_s: float = 0.0,
 ) -> ServedRequests:
     """Run a workload to its end. `make` gives the engine of each replica; of a replica with experts that several share,
-    each of its `lockstep` engines."""
+    each of its `lockstep` engines. `request_s`: how much later requests reach it than they come to its server."""
     if router not in ROUTERS:
         raise ChipError(f"--router {router[:40]!r}: must be one of {', '.join(ROUTERS)}")
     n = len(workload)
     times, counts = [array("d", [-1.0]) * n for _ in range(4)], [array("q", [-1]) * n for _ in range(4)]
     done = ServedRequests(times[0], times[1], times[2], times[3], counts[0], counts[1], counts[2], counts[3])
-    done.lockstep = lockstep
+    done.lockstep, done.request_s = lockstep, request_s
     done.engines = [make(i) for i in range(replicas * lockstep)]
     choose = _router(router, done.engines, workload)
     loop = _closed if workload.users else _open
@@ -128,7 +130,7 @@ def _submit(w: Workload, i: int, at: float, done: ServedRequests, longest: int, 
     engine = done.engines[replica]
     path = engine.pool.path(w.blocks[i][: prompt // w.block_tokens], w.block_tokens) if w.blocks else ()
     done.replica[i], done.output[i] = replica // done.lockstep, output
-    engine.submit(Request(i, at, prompt, output, path))
+    engine.submit(Request(i, at + done.request_s, prompt, output, path))
     return True
 
 

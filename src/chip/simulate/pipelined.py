@@ -16,9 +16,10 @@ from chip.simulate.surface import Surface
 
 class PipelinedEngine(SimulatedEngine):
     def __init__(
-        self, surface: Surface, settings: EngineSettings, blocks: int, pp: int, watch: Watch | None = None
-    ) -> None:
-        super().__init__(surface, settings, blocks, watch, merge=False)
+        self, surface: Surface, settings: EngineSettings, blocks: int, pp: int, watch: Watch | None = None,
+        token_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__(surface, settings, blocks, watch, False, token_s)
         self.pp = pp
         self._batches: list[Decodes] = []  # of the steps in flight, oldest first
         self._free_s = [0.0] * pp  # when each stage is
@@ -40,7 +41,7 @@ class PipelinedEngine(SimulatedEngine):
         if not chunks:
             at_s += hop_s  # the new tokens go back to the first stage
         self.rested = False
-        self._flight.append(InFlight(at_s, first, ended))
+        self._flight.append(InFlight(at_s, first, ended, decodes + len(first)))
         self._batches.append(self.decodes)
         self.decodes = Decodes(self.settings.block_size)
         self.busy_s += device_s / self.pp

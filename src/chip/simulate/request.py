@@ -30,7 +30,8 @@ class Request:
 class InFlight:
     """A step that the device has not finished: what its end will bring."""
 
-    __slots__ = ("end_s", "ended", "first")
+    __slots__ = ("end_s", "ended", "first", "tokens")
 
-    def __init__(self, end_s: float, first: list[Request], ended: list[Request]) -> None:
+    def __init__(self, end_s: float, first: list[Request], ended: list[Request], tokens: int) -> None:
         self.end_s, self.first, self.ended = end_s, first, ended
+        self.tokens = tokens  # that it gives to readers

@@ -13,6 +13,7 @@ from chip.simulate.engine import SimulatedEngine
 from chip.simulate.fleet import EveryFinish, ServedRequests, serve
 from chip.simulate.occupancy import Occupancy
 from chip.simulate.pipelined import PipelinedEngine
+from chip.simulate.server import NONE, ServerCost
 from chip.simulate.settings import EngineSettings
 from chip.simulate.step_time import step_times
 from chip.simulate.surface import PLAIN, Factors, Surface
@@ -41,6 +42,7 @@ class Question:
     pp: int = DEFAULTS["pp"]
     ep: int = DEFAULTS["ep"]
     host: str = ""  # by name or file, instead of the reference host
+    server: ServerCost = NONE
 
     @property
     def lockstep(self) -> int:
@@ -72,6 +74,7 @@ class Setup:
     longest: int
     notes: tuple[str, ...]
     pp: int = 1
+    token_s: float = 0.0  # of the server
 
     def maker(self, watches: Sequence[Occupancy] = (), merge: bool = True) -> Callable[[int], SimulatedEngine]:
         about = (self.surface, self.settings, self.blocks)
@@ -79,8 +82,8 @@ class Setup:
         def make(i: int) -> SimulatedEngine:
             watch = watches[i] if watches else None
             if self.pp > 1:
-                return PipelinedEngine(*about, self.pp, watch)
-            return SimulatedEngine(*about, watch, merge)
+                return PipelinedEngine(*about, self.pp, watch, self.token_s)
+            return SimulatedEngine(*about, watch, merge, self.token_s)
 
         return make
 
@@ -107,10 +110,12 @@ def setup(q: Question, factors: Factors = PLAIN) -> Setup:
             f"max_model_len; {room} is taken"
         )
         longest = room
+    if q.server != NONE:
+        notes.append("what the server adds is as given: nobody measured it for CHIP")
     if not known.times.host(1, 1, True, True).prepare_s:
         notes.append(f"no host or engine terms are known for {q.engine} on {q.gpu}: steps are the device's time alone")
-    return Setup(surface, given, blocks, longest, tuple(notes), q.pp)
+    return Setup(surface, given, blocks, longest, tuple(notes), q.pp, q.server.token_s)
 
 
 def run(made: Setup, q: Question, w: Workload, every_finish: EveryFinish | None = None) -> ServedRequests:
-    return serve(made.maker(), w, made.longest, q.replicas, q.router, every_finish, q.lockstep)
+    return serve(made.maker(), w, made.longest, q.replicas, q.router, every_finish, q.lockstep, q.server.request_s)

@@ -13,6 +13,7 @@ from chip.simulate.fleet import serve
 from chip.simulate.intervals import intervals
 from chip.simulate.jobs import Pool, spread_out
 from chip.simulate.occupancy import Occupancy
+from chip.simulate.server import given as server_of
 from chip.simulate.setup import DEFAULTS, Question, setup
 from chip.simulate.workload import Workload
 from chip.types import ChipError
@@ -75,10 +76,14 @@ def simulate(
     timeline: bool = False,
     launch_ns: float = 0.0,
     host: str | Path = "",
+    server_request_ms: float = 0.0,
+    server_token_us: float = 0.0,
     pool: Pool | None = None,
 ) -> Simulation:
     """Simulate traffic through `replicas` engines. `goals` is what goodput counts by, "ttft=500ms,tpot=40ms"; `draws`
     simulations with resampled errors make the intervals, 0 for none; `pool` spreads those over processes or machines.
+    `server_request_ms` and `server_token_us` are the asker's own figures of a server before the engine (`chip.simulate.
+    server`).
     """
     if not 1 <= replicas <= 4096:
         raise ChipError(f"--replicas must be between 1 and 4096, got {replicas}")
@@ -86,13 +91,13 @@ def simulate(
         raise ChipError(f"--launch-ns must be between 0 and {MOST_LAUNCH_NS:g} ns, got {launch_ns:g}")
     if not 0 <= draws <= 10_000:
         raise ChipError(f"--draws must be between 0 and 10000, got {draws}")
-    given = tuple((engine_settings or {}).items())
-    q = Question(model, gpu, engine, dtype, tp, given, replicas, router, launch_ns, pp, ep, str(host))
+    given, server = tuple((engine_settings or {}).items()), server_of(server_request_ms, server_token_us)
+    q = Question(model, gpu, engine, dtype, tp, given, replicas, router, launch_ns, pp, ep, str(host), server)
     targets = slo.parse(goals, percentiles=False) if goals else ()
     w = traffic(workload, requests, rate, seed)
     watches = tuple(Occupancy() for _ in range(replicas * q.lockstep)) if timeline else ()
     made = setup(q)
-    served = serve(made.maker(watches), w, made.longest, replicas, router, lockstep=q.lockstep)
+    served = serve(made.maker(watches), w, made.longest, replicas, router, None, q.lockstep, q.server.request_s)
     found = answer(q, made, w, served, seed, targets)
     interval = intervals(q, w, seed, draws, pool) if draws else None
     return replace(found, interval=interval, served=served, timelines=watches)
