@@ -5,14 +5,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from source_trees import FILES, SRC, nodes, tree
 
-import chip
 from chip import cli
 
-SRC = Path(chip.__file__).parent
 DEVICE = {"measure", "run", "kernels"}
 ABOVE = DEVICE | {"cli", "report", "serve"}
 HEAVY = {"torch", "triton", "pandas", "transformers", "matplotlib", "numpy", "pynvml", "cuda", "vllm", "tqdm"}
@@ -78,19 +76,15 @@ def top_level(node):
             yield from top_level(child)
 
 
+@pytest.fixture(scope="module")
 def arrows():
-    for path in sorted(SRC.rglob("*.py")):
-        for name in top_level(ast.parse(path.read_text(encoding="utf-8"))):
-            yield path, name.split(".")
+    return [(path, name.split(".")) for path in FILES for name in top_level(tree(path))]
 
 
-CHIP = [(path, names[1]) for path, names in arrows() if names[0] == "chip" and len(names) > 1]
-OUTSIDE = [(path, names[0]) for path, names in arrows() if names[0] != "chip"]
-
-
-def test_arrows_point_down():
-    assert len(CHIP) > 300
-    for path, target in CHIP:
+def test_arrows_point_down(arrows):
+    inside = [(path, names[1]) for path, names in arrows if names[0] == "chip" and len(names) > 1]
+    assert len(inside) > 300
+    for path, target in inside:
         source = part(path)
         if source in MAY:
             assert target in MAY[source] | {source, "records"}, f"{path} imports chip.{target}"
@@ -103,8 +97,10 @@ def test_arrows_point_down():
 
 
 def test_measure_never_imports_run():
-    for path in sorted((SRC / "measure").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    within = [path for path in FILES if path.is_relative_to(SRC / "measure")]
+    assert within
+    for path in within:
+        for node in nodes(path):
             names = [a.name for a in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             for name in names:
@@ -112,9 +108,9 @@ def test_measure_never_imports_run():
                 assert parts[:2] not in (["chip", "run"], ["chip", "cli"]), path
 
 
-def test_nothing_pure_imports_what_is_heavy():
-    for path, module in OUTSIDE:
-        if part(path) not in DEVICE:
+def test_nothing_pure_imports_what_is_heavy(arrows):
+    for path, (module, *_) in arrows:
+        if module != "chip" and part(path) not in DEVICE:
             assert module not in HEAVY, f"{path} imports {module} at module level"
             assert module in sys.stdlib_module_names, f"{path} imports {module}: the base install has no dependencies"
 

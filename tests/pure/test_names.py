@@ -3,19 +3,16 @@
 import ast
 import re
 from collections import defaultdict
-from pathlib import Path
 
-import chip
+from source_trees import FILES, SRC, nodes, tree
 
-SRC = Path(chip.__file__).parent
-FILES = sorted(SRC.rglob("*.py"))
 DIALECT = re.compile(r"(^|_)(?i:paces?|paced|dumm(y|ies)|spelled|said|watched|alike)(_|$)|^(IN_TURN|HELD|ONE_PASS)$")
 
 
 def test_a_class_name_has_one_meaning():
     homes = defaultdict(list)
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(str(path.relative_to(SRC)))
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
@@ -34,9 +31,8 @@ def test_defined_names_are_the_fields_own_words():
 
 
 def defined(path):
-    tree = ast.parse(path.read_text())
-    found = {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    for scope in [tree, *(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))]:
+    found = {n.name for n in nodes(path) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    for scope in [tree(path), *(n for n in nodes(path) if isinstance(n, ast.ClassDef))]:
         for node in scope.body:
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             found |= {t.id for t in targets if isinstance(t, ast.Name)}

@@ -1,27 +1,23 @@
 """What SECURITY.md promises of the code itself: nothing that is read is run."""
 
 import ast
-from pathlib import Path
 
-import chip
+from source_trees import FILES, nodes
 
-SRC = Path(chip.__file__).parent
 UNSAFE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "joblib", "code", "xmlrpc"}
 UNSAFE_CALLS = {"eval", "exec", "os.system", "os.popen", "torch.load", "numpy.load", "np.load"}
 LOADERS = {"from_pretrained", "from_config"}
-FILES = sorted(SRC.rglob("*.py"))
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 
-def calls(tree):
-    for node in ast.walk(tree):
+def calls(path):
+    for node in nodes(path):
         if isinstance(node, ast.Call):
             yield node, ast.unparse(node.func)
 
 
 def test_nothing_that_runs_what_it_reads_is_imported():
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path in FILES:
+        for node in nodes(path):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not {n.split(".")[0] for n in names} & UNSAFE_MODULES, path
@@ -29,8 +25,8 @@ def test_nothing_that_runs_what_it_reads_is_imported():
 
 def test_nothing_is_evaluated_and_no_shell_is_asked():
     seen = 0
-    for path, tree in TREES.items():
-        for node, name in calls(tree):
+    for path in FILES:
+        for node, name in calls(path):
             seen += 1
             assert name not in UNSAFE_CALLS, f"{path}: {name}"
             for keyword in node.keywords:
@@ -42,8 +38,8 @@ def test_nothing_is_evaluated_and_no_shell_is_asked():
 def test_code_of_a_model_is_run_only_where_asked_for():
     """Every loader of transformers says whether: without the word it asks on the terminal, and a pipe may answer."""
     seen = 0
-    for path, tree in TREES.items():
-        for node, name in calls(tree):
+    for path in FILES:
+        for node, name in calls(path):
             if name.rpartition(".")[2] in LOADERS and "Auto" in name:
                 seen += 1
                 given = {k.arg: ast.unparse(k.value) for k in node.keywords}
