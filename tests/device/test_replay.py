@@ -406,7 +406,8 @@ def test_a_prompt_beyond_the_positions_is_one_line(tmp_path, capsys):
         (["replay", "no-such-file.json"], "no-such-file.json: no such file"),
     ],
 )
-def test_bad_input_is_one_line(words, message, capsys):
+def test_bad_input_is_one_line(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert cli.main([*words, "--device", "cpu"]) == 2
     err = capsys.readouterr().err
     assert message in err.splitlines()[-1]

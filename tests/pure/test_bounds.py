@@ -52,7 +52,8 @@ def test_a_small_packed_trace_cannot_keep_us_busy(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
 @pytest.mark.parametrize("words", [["predict"], ["validate"], ["show"], ["report"], ["replay"], ["fit", "--profile"]])
-def test_a_fifo_keeps_nobody_waiting(words, tmp_path, capsys):
+def test_a_fifo_keeps_nobody_waiting(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "it.json"
     os.mkfifo(path)
     began = time.monotonic()

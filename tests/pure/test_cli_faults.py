@@ -80,7 +80,8 @@ def test_every_operator_on_every_gpu_in_every_dtype_is_answered_or_refused():
     ],
     ids=lambda words: " ".join(w[:12].replace("\0", "0") for w in words),
 )
-def test_names_that_nothing_can_have(words, capsys):
+def test_names_that_nothing_can_have(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     try:
         code = cli.main(words)
     except SystemExit as e:
@@ -253,8 +254,9 @@ def test_without_torch_it_says_what_to_install(words, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes of POSIX")
-def test_what_may_not_be_read_or_written(tmp_path, capsys):
+def test_what_may_not_be_read_or_written(tmp_path, capsys, monkeypatch):
     """As root nothing is forbidden: there a folder that is a file stands in for one that is read-only."""
+    monkeypatch.chdir(tmp_path)
     forbidden = tmp_path / "forbidden.json"
     forbidden.write_text("{}")
     forbidden.chmod(0)

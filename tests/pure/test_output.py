@@ -171,8 +171,9 @@ def test_validate_keeps_its_input(held, tmp_path, capsys):
     ],
     ids=lambda words: words[0],
 )
-def test_no_command_replaces_an_input_or_a_stranger(words, held, tmp_path, capsys):
+def test_no_command_replaces_an_input_or_a_stranger(words, held, tmp_path, capsys, monkeypatch):
     pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
     config = tmp_path / "config.json"
     config.write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}')
     page = tmp_path / "page"
