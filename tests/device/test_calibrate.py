@@ -9,47 +9,25 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tiny_budget import tiny  # noqa: E402
+
 from chip import artifact, codec, hardware  # noqa: E402
 from chip.cli import main  # noqa: E402
 from chip.measure import calibrate, timing  # noqa: E402
 from chip.measure.bench import Bench, ProbeCase, Skip, ceiling, ratio  # noqa: E402
-from chip.measure.budget import Budget, budget_for  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
 from chip.measure.energy import EnergyReading, NoProbe  # noqa: E402
 from chip.measure.journal import Outcome  # noqa: E402
 from chip.measure.limits import AboveLimit  # noqa: E402
 from chip.measure.probes import ORDER, plan  # noqa: E402
-from chip.measure.stopping import StopRule  # noqa: E402
 from chip.types import Ceiling, ChipError, HardwareProfile, HostProfile  # noqa: E402
 
 MIB = 2**20
 
 
-def tiny() -> Budget:
-    """Everything is measured, nothing well: a test of the path, not of the machine."""
-    fast = StopRule(0.5, 2, 3, 0.05)
-    return replace(
-        budget_for(open_device("cpu"), "quick"),
-        rule=fast,
-        trial=fast,
-        burst=fast,
-        gemm_sizes=(64, 128),
-        settle_s=0.02,
-        tail_s=0.02,
-        idle_s=0.02,
-        warm_s=0.0,
-        sample_s=0.001,
-        buffer_bytes=8 * MIB,
-        curve_from_bytes=1 * MIB,
-        curve_to_bytes=8 * MIB,
-        gemm_width=64,
-        kernel_rows=(64,),
-    )
-
-
 @pytest.fixture
 def cpu(monkeypatch):
-    device = replace(open_device("cpu"), l2_bytes=1 * MIB)
+    device = open_device("cpu")
     monkeypatch.setattr("chip.measure.device.open_device", lambda name: device)
     return device
 

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import round_profile, write_profile
+from round_profiles import round_profile, write_profile
 
 import chip
 from chip import cli, engines, hardware, ops

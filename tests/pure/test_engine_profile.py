@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from conftest import round_profile, write_profile
+from round_profiles import round_profile, write_profile
 
 from chip import artifact, cli, codec, engine_profile, engines, hardware
 from chip.engine_profile import ENGINES, KNOWN_LATENCY, OTHER_HOST, SAME_HOST, EngineProfile

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import round_profile, write_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from round_profiles import round_profile, write_profile
 
 from chip import cli, hardware, ops, points
 from chip.ops.linear import GemmBase, Linear

@@ -5,9 +5,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from conftest import round_profile, write_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from round_profiles import round_profile, write_profile
 
 from chip import engine_support, engines, hardware, ops
 from chip.models import describe, library

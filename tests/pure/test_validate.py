@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import round_profile, write_profile
+from round_profiles import round_profile, write_profile
 
 from chip import artifact, codec, engines, hardware, measurements, points, runs
 from chip.cli.validate_text import unseen_table

@@ -1,0 +1,32 @@
+"""What the tests that need torch share."""
+
+import json
+
+import pytest
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="session", autouse=True)
+def small_cache():
+    """The CPU that is measured has a small cache: buffers that lie outside of it are filled in a moment."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("chip.measure.device._last_level_cache_bytes", lambda: MIB)
+        yield
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """Family -> (tiny HF model, folder with its shards, config as transformers writes it)."""
+    from tiny_native import hf_model, tiny
+
+    made = {}
+
+    def of(name):
+        if name not in made:
+            folder, model = tmp_path_factory.mktemp(name), hf_model(tiny(name))
+            model.save_pretrained(folder, max_shard_size="60KB")
+            made[name] = model, folder, json.loads((folder / "config.json").read_text())
+        return made[name]
+
+    return of

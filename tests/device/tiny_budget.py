@@ -1,0 +1,31 @@
+"""A calibration that measures everything in a moment."""
+
+from dataclasses import replace
+
+from chip.measure.budget import Budget, budget_for
+from chip.measure.device import open_device
+from chip.measure.stopping import StopRule
+
+MIB = 2**20
+
+
+def tiny() -> Budget:
+    """Everything is measured, nothing well: a test of the path, not of the machine."""
+    fast = StopRule(0.5, 2, 3, 0.05)
+    return replace(
+        budget_for(open_device("cpu"), "quick"),
+        rule=fast,
+        trial=fast,
+        burst=fast,
+        gemm_sizes=(64, 128),
+        settle_s=0.02,
+        tail_s=0.02,
+        idle_s=0.02,
+        warm_s=0.0,
+        sample_s=0.001,
+        buffer_bytes=8 * MIB,
+        curve_from_bytes=1 * MIB,
+        curve_to_bytes=8 * MIB,
+        gemm_width=64,
+        kernel_rows=(64,),
+    )
