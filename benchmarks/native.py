@@ -241,7 +241,8 @@ def part_few(b: Bench) -> list[dict[str, Any]]:
                     if name == "gate_up":
                         calls[f"{rung}, gated"] = bound(skinny.run, given, gated=True)
                 given = [(skinny.WGMMA, *s) for s in sets]
-                calls |= {f"{skinny.WGMMA}:{c}": bound(skinny.run, given, config=c) for c in skinny.CONFIGS[skinny.WGMMA]}
+                for config in skinny.CONFIGS[skinny.WGMMA]:
+                    calls[f"{skinny.WGMMA}:{config}"] = bound(skinny.run, given, config=config)
                 if name == "gate_up":
                     calls["torch gated"] = bound(skinny_gemm.native, sets, gated=True)
             timed = b.shares(b.race(calls), op.cost().bytes)

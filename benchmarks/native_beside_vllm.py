@@ -2,9 +2,9 @@
 
     PYTHONPATH=src:/opt/vllm python benchmarks/native_beside_vllm.py OUT.json
 
-Each round measures every point with one engine, then with the other, and each round begins with the other one. Both keep
-their weights on the GPU throughout; while one is measured the other waits. TPOT is the median over rounds of each round's own
-median; the ratio is of the two.
+Each round measures every point with one engine, then with the other, and each round begins with the other one. Both
+keep their weights on the GPU throughout; while one is measured the other waits. TPOT is the median over rounds of each
+round's own median; the ratio is of the two.
 """
 
 from __future__ import annotations
@@ -43,15 +43,17 @@ def main() -> int:
     args = parser.parse_args()
     points = [(int(b), int(p)) for b, p in (word.split("x") for word in args.points.split(","))]
     taken: dict[tuple[str, int, int], list[Any]] = {}
-    with get("vllm").open(job_of("vllm", args.model, points, args.output)) as vllm:
-        with get("native").open(job_of("native", args.model, points, args.output)) as native:
-            sessions = {"vllm": vllm, "native": native}
-            for round_ in range(args.rounds):
-                for engine in sorted(sessions, reverse=bool(round_ % 2)):
-                    for batch, prompt in points:
-                        run = sessions[engine].measure(Scenario(batch, prompt, args.output, "bf16"), 2)
-                        taken.setdefault((engine, batch, prompt), []).append(run)
-                        print(f"{engine} {batch}x{prompt}: {1e3 * run.tpot_s:.3f} ms", file=sys.stderr)
+    with (
+        get("vllm").open(job_of("vllm", args.model, points, args.output)) as vllm,
+        get("native").open(job_of("native", args.model, points, args.output)) as native,
+    ):
+        sessions = {"vllm": vllm, "native": native}
+        for round_ in range(args.rounds):
+            for engine in sorted(sessions, reverse=bool(round_ % 2)):
+                for batch, prompt in points:
+                    run = sessions[engine].measure(Scenario(batch, prompt, args.output, "bf16"), 2)
+                    taken.setdefault((engine, batch, prompt), []).append(run)
+                    print(f"{engine} {batch}x{prompt}: {1e3 * run.tpot_s:.3f} ms", file=sys.stderr)
     rows = []
     for batch, prompt in points:
         row: dict[str, Any] = {"batch": batch, "prompt": prompt}
@@ -63,11 +65,15 @@ def main() -> int:
         rows.append(row)
     first = {engine: taken[engine, *points[0]][0] for engine in SETTINGS}
     about = {**environment.describe(), "model": args.model, "output": args.output, "rounds": args.rounds}
-    about["engines"] = {e: {"version": r.engine_version, "settings": r.settings, "method": r.method} for e, r in first.items()}
+    about["engines"] = {
+        engine: {"version": run.engine_version, "settings": run.settings, "method": run.method}
+        for engine, run in first.items()
+    }
     artifact.write_text(args.file, json.dumps({"schema": SCHEMA, "made": about, "rows": rows}, indent=1) + "\n")
     for row in rows:
-        print(f"{row['batch']}x{row['prompt']}: TPOT {1e3 * row['native_tpot_s']:.3f} / {1e3 * row['vllm_tpot_s']:.3f} ms, "
-              f"TTFT {1e3 * row['native_ttft_s']:.2f} / {1e3 * row['vllm_ttft_s']:.2f} ms")  # fmt: skip
+        ttft, tpot = ([1e3 * row[f"{engine}_{what}"] for engine in ("native", "vllm")] for what in ("ttft_s", "tpot_s"))
+        point = f"{row['batch']}x{row['prompt']}"
+        print(f"{point}: TPOT {tpot[0]:.3f} / {tpot[1]:.3f} ms, TTFT {ttft[0]:.2f} / {ttft[1]:.2f} ms")
     return 0
 
 

@@ -3,9 +3,9 @@
   PYTHONPATH=src python benchmarks/replay.py OUT [CASE ...] [--seconds 300]
 
 A folder for each case lands in OUT, with what the command printed, and OUT.tar.gz holds them all. A case that was not
-begun within --seconds is left out and said; run again, it goes on. A case is meant to take about half a minute, those of
-BLOOM and Llama-3.1-8B 15 s longer for the energy of their heavy kernels. Each has a process of its own, since one that has
-used the profiler launches more slowly; they are forked, so that torch is imported once.
+begun within --seconds is left out and said; run again, it goes on. A case is meant to take about half a minute, those
+of BLOOM and Llama-3.1-8B 15 s longer for the energy of their heavy kernels. Each has a process of its own, since one
+that has used the profiler launches more slowly; they are forked, so that torch is imported once.
 """
 
 import argparse

@@ -155,7 +155,7 @@ def test_steps_that_feed_themselves_say_the_same(saved, monkeypatch, sampling, s
 
 
 def test_a_step_launched_too_early_is_dropped(saved, monkeypatch):
-    """The next step is launched before this one's tokens are known: an end token among them must not change the others."""
+    """The next step is launched before this one's tokens are known: an end token among them changes no other."""
     monkeypatch.setattr(graphs, "Captured", OnCpu)
     _, folder, config = saved("llama-3.1-8b")
     plain, _ = generated(engine_of(folder, config, max_context=64), SamplingParams(OUTPUT))

@@ -36,7 +36,7 @@ BENCH = [Linear(*s, dtype) for dtype in ("bf16", "fp16") for s in [*((n, n, n) f
 
 
 # a second a call at the larger: timed at 4096 cubed alone
-SLOW = dict.fromkeys(RUNGS[:2], [op for op in BENCH if op.m == op.n == op.k == SQUARES[0]])
+SLOW = {rung: [op for op in BENCH if op.m == op.n == op.k == SQUARES[0]] for rung in RUNGS[:2]}
 
 
 def path_of(rung: str) -> str:

@@ -123,8 +123,8 @@ class DecodeGraphs:
         return self.captured[size]
 
     def tokens(self, requests: Sequence[NativeRequest], again: bool) -> list[int]:
-        """The likeliest token of each; the cache grows by a token each. `again`: these requests have room for one more, so
-        the step after this one is launched too."""
+        """The likeliest token of each; the cache grows by a token each. `again`: these requests have room for one more,
+        so the step after this one is launched too."""
         rows = _rows(requests)
         now = self._ahead if self._ahead and self._ahead.rows == rows else self._launch(rows)
         self._ahead = self._launch(_next(rows)) if again else None

@@ -130,9 +130,7 @@ def _linear_by(rung: str) -> Callable[..., torch.Tensor]:
 
 
 def _skinny_by(rung: str, gated: bool) -> Callable[..., torch.Tensor]:
-    def call(
-        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, overlap: bool = False
-    ) -> torch.Tensor:
+    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, overlap: bool = False) -> torch.Tensor:
         return skinny.run(rung, x, weight, bias, gated=gated, overlap=overlap)
 
     return call
