@@ -82,28 +82,37 @@ def hostile(twins, tmp_path):
     return str(folder), mark
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["predict", "{model}", "--trace", "--dtype", "fp32"],
-        ["predict", "{model}"],
-        ["bench", "{model}", *BENCH],
-        ["capture", "{model}", "--device", "cpu", "--prompt", "4"],
-        ["replay", "{model}", "--device", "cpu", "--prompt", "4"],
-        ["profile", "--model", "{model}", "--device", "cpu", "--quick", "--prompt", "4"],
-        ["show", "{model}"],
-    ],
-    ids=lambda words: " ".join(words[:1] + [w for w in words if w == "--trace"]),
+COMMANDS = (
+    ("predict", "MODEL", "--trace", "--dtype", "fp32"),
+    ("predict", "MODEL"),
+    ("bench", "MODEL", *BENCH),
+    ("capture", "MODEL", "--device", "cpu", "--prompt", "4"),
+    ("replay", "MODEL", "--device", "cpu", "--prompt", "4", "--runs", "3", "--tier", "2"),
+    ("profile", "--model", "MODEL", "--device", "cpu", "--quick", "--prompt", "4", "--runs", "3", "--context", "hot"),
+    ("show", "MODEL"),
 )
-def test_no_command_runs_code_from_a_model_folder(words, hostile, tmp_path):
+ALL = """
+import json, sys
+from pathlib import Path
+from chip import cli
+mark, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
+for words in commands:
+    cli.main(words)
+    assert not mark.exists(), words
+print("all done")
+"""
+
+
+def test_no_command_runs_code_from_a_model_folder(hostile, tmp_path):
     """Not even where `yes |` answers the question that transformers asks on the terminal."""
     model, mark = hostile
-    asked = [w.format(model=model) for w in words]
+    asked = [[model if w == "MODEL" else w for w in words] for words in COMMANDS]
     environment = {**os.environ, "PYTHONPATH": str(SRC), "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     done = subprocess.run(
-        [sys.executable, "-m", "chip", *asked],
-        input="y\n" * 1000, capture_output=True, text=True, timeout=120, env=environment, cwd=tmp_path,
+        [sys.executable, "-c", ALL, str(mark), json.dumps(asked)],
+        input="y\n" * 1000, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path,
     )  # fmt: skip
     assert not mark.exists(), done.stdout + done.stderr
+    assert done.stdout.endswith("all done\n"), done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert "Do you wish to run" not in done.stdout + done.stderr
