@@ -14,6 +14,19 @@ from typing import NamedTuple
 Launch = tuple[str, float, float]
 
 
+class LaunchBlock(NamedTuple):
+    """`repeat` times the same operators in the same order, and the kernels and seconds of all of them."""
+
+    repeat: float
+    launches: Sequence[Launch]
+    kernels: float
+    seconds: float
+
+    @classmethod
+    def of(cls, repeat: float, launches: Sequence[Launch]) -> LaunchBlock:
+        return cls(repeat, launches, sum([x[1] for x in launches]), sum([x[2] for x in launches]))
+
+
 class HostCost(NamedTuple):
     """What the host takes to launch an operator by itself: for the call, and for each of its kernels."""
 
@@ -46,18 +59,28 @@ class Timeline:
     def graph(self, name: str, launch_s: float, device_s: float) -> None:
         """Many kernels as one launch."""
         self.host_s += launch_s
-        self.device_s = max(self.host_s, self.device_s) + device_s
+        self.device_s = (self.host_s if self.host_s > self.device_s else self.device_s) + device_s
         self.worked_s += device_s
 
-    def layers(self, repeat: float, launches: Sequence[Launch], cost: HostCost) -> None:
-        """`repeat` times the same kernels in the same order.
-
-        One layer advances the host by h and the device by d, or, if the device has to wait, to where the host was plus
-        `behind`: the longest way through the layer that begins with a launch. So after n layers the device is at the
-        latest of: never having waited; having waited for the first layer's launches, or the last's, n - 1 layers of
+    def layers(self, block: LaunchBlock, cost: HostCost) -> None:
+        """One layer advances the host by h and the device by d, or, if the device has to wait, to where the host was
+        plus `behind`: the longest way through the layer that begins with a launch. So after n layers the device is at
+        the latest of: never having waited; having waited for the first layer's launches, or the last's, n - 1 layers of
         the slower queue later or before.
         """
-        host_s = device_s = behind = 0.0
+        repeat, launches, kernels, seconds = block
+        host_s = cost[0] * len(launches) + cost[1] * kernels
+        device_s = seconds * self.scale + self.gap_s * kernels
+        slower_s = (repeat - 1) * (host_s if host_s > device_s else device_s)
+        never_s = self.device_s + repeat * device_s
+        if never_s < self.host_s + host_s + device_s + slower_s:  # else no way through the layer is that long
+            never_s = max(never_s, self.host_s + self._behind(launches, cost) + slower_s)
+        self.device_s = never_s
+        self.host_s += repeat * host_s
+        self.worked_s += repeat * device_s
+
+    def _behind(self, launches: Sequence[Launch], cost: HostCost) -> float:
+        host_s = behind = 0.0
         (call_s, kernel_s), scale, gap_s = cost, self.scale, self.gap_s
         for _, kernels, seconds in launches:
             launch_s, run_s = call_s + kernel_s * kernels, seconds * scale + gap_s * kernels
@@ -68,11 +91,7 @@ class Timeline:
             behind += run_s
             if behind < first_s or behind < last_s:
                 behind = first_s if first_s > last_s else last_s
-            device_s += run_s
-        slower = (repeat - 1) * max(host_s, device_s)
-        self.device_s = max(self.device_s + repeat * device_s, self.host_s + behind + slower)
-        self.host_s += repeat * host_s
-        self.worked_s += repeat * device_s
+        return behind
 
     def skip(self, steps: float, host_s: float, device_s: float) -> None:
         """So many more steps like the one before, each of so much of either queue."""
@@ -101,9 +120,9 @@ class Recorded(Timeline):
         super().graph(name, launch_s, device_s)
         self.events.append(Event("device", name, self.device_s - device_s, device_s))
 
-    def layers(self, repeat: float, launches: Sequence[Launch], cost: HostCost) -> None:
-        for _ in range(round(repeat)):
-            for name, kernels, seconds in launches:
+    def layers(self, block: LaunchBlock, cost: HostCost) -> None:
+        for _ in range(round(block.repeat)):
+            for name, kernels, seconds in block.launches:
                 launch_s = cost.call_s + cost.kernel_s * kernels
                 run_s = seconds * self.scale + self.gap_s * kernels
                 for _ in range(max(1, round(kernels))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, ClassVar, NamedTuple
 
 from chip.records import dataclass
@@ -51,7 +51,7 @@ class Step:
 
     @property
     def tokens(self) -> int:
-        return sum(s.new * s.count for s in self.seqs) + self.pad_tokens
+        return sum([s.new * s.count for s in self.seqs]) + self.pad_tokens
 
     @property
     def routed_tokens(self) -> int:
@@ -59,9 +59,14 @@ class Step:
         return self.tokens - self.pad_tokens + (1 if self.pad_tokens else 0)
 
     @property
+    def decode(self) -> bool:
+        """Whether every sequence has one new token."""
+        return max([s.new for s in self.seqs]) == 1
+
+    @property
     def rows(self) -> int:
         """Sequences in the step: each gives one row of logits."""
-        return sum(s.count for s in self.seqs)
+        return sum([s.count for s in self.seqs])
 
 
 class Op:
@@ -161,6 +166,15 @@ class Scenario:
     @property
     def gpus(self) -> int:
         return self.tp * self.pp * self.replicas
+
+    @property
+    def of_replica(self) -> Scenario:
+        """What each replica has of it."""
+        return self if self.ep <= self.tp else replace(self, batch=-(-self.batch // self.replicas))
+
+    def stored_as(self, dtype: str, kv_dtype: str) -> Scenario:
+        """The same in other number formats."""
+        return Scenario(self.batch, self.prompt, self.output, dtype, self.tp, kv_dtype, self.pp, self.ep)
 
     @property
     def name(self) -> str:

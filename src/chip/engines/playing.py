@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from chip.records import dataclass
-from chip.timeline import Launch
+from chip.timeline import LaunchBlock
 from chip.types import Step
 
 Weighted = tuple[tuple[Step, float], ...]  # steps, and how many steps of the schedule each stands for
@@ -15,7 +15,7 @@ Weighted = tuple[tuple[Step, float], ...]  # steps, and how many steps of the sc
 class Played(NamedTuple):
     """A step as an engine plays it."""
 
-    blocks: Sequence[tuple[float, Sequence[Launch]]]  # its operators in order: how often, and what
+    blocks: Sequence[LaunchBlock]  # its operators in order
     device_s: float  # all of it, gaps between kernels included
     rows: int  # sequences
     graph: bool

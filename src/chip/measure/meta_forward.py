@@ -59,7 +59,7 @@ def _phase(model: Any, steps: Weighted, estimator: Estimator) -> Phase:
             for call, count in calls(model, seq).items():
                 row = (call.role, call.op.kind, call.op.KERNELS, answer(*estimator(call.op)))
                 found.append(([(1, [row])], weight * count))
-    lines = list(lines_of(found).values())
+    lines = lines_of(found)
     _, low_s, high_s = interval(lines)
     return Phase(lines, low_s, high_s)
 

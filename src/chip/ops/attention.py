@@ -27,7 +27,7 @@ class Form(NamedTuple):
     name: object
     sizes: tuple[int, int]
     at: Callable[[int, int], Sizes]  # of the attention that the nodes of such sizes are
-    like: Sizes  # of the one that is asked for
+    like: Sizes | None = None  # of the one that is asked for, where that is another
     place: Callable[[Any], tuple[float, ...]] | None = None  # of a node among the points, if not where it says
 
 
@@ -176,7 +176,7 @@ class Attention(Op):
                 return None
             kv_len = self.window
         if q_len == 1:
-            return Form("single", (batch, kv_len), single, (batch, 1, kv_len))
+            return Form("single", (batch, kv_len), single)
         if q_len == kv_len:
-            return Form("prompt", (batch, kv_len), prompt, (batch, q_len, kv_len))
-        return None if batch > 1 else Form("chunk", (q_len, kv_len - q_len), chunk, (1, q_len, kv_len))
+            return Form("prompt", (batch, kv_len), prompt)
+        return None if batch > 1 else Form("chunk", (q_len, kv_len - q_len), chunk)

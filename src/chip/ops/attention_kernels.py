@@ -36,36 +36,43 @@ class TiledBase(BaseTime):
     PACKS: ClassVar[bool] = True  # queries of all heads of a group share tiles (FlashAttention-3)
 
     def seconds(self, op: Any) -> float:
-        return self._of(op.batch, op.q_len, op.kv_len, *_shape(op))
+        return self._of(op)(op.batch, op.q_len, op.kv_len)
 
     def over(self, make: Callable[..., Any]) -> Callable[..., float]:
-        shape = _shape(make(1, 1, 1))
-        return lambda batch, q_len, kv_len: self._of(batch, q_len, kv_len, *shape)
+        return self._of(make(1, 1, 1))
 
-    def _of(
-        self, batch: int, q_len: int, kv_len: int, heads: int, kv_heads: int, d: int, causal: bool, width: float
-    ) -> float:
-        group = heads // kv_heads
-        if q_len * group <= FEW_QUERIES and (self.PACKS or q_len == 1):
-            count, rows = batch * kv_heads, FEW_QUERIES
-        elif self.PACKS:
-            rows = 192 if d <= 96 else 128
-            count = batch * kv_heads * -(-q_len * group // rows)
-        else:
-            count, rows = batch * heads * -(-q_len // 128), 128
-        keys: float = kv_len
-        if q_len > 1 and causal:
-            queries = min(q_len, rows / (group if self.PACKS else 1))
-            keys = min(kv_len, kv_len - q_len + (q_len + queries + KEY_BLOCK) / 2)
-        splits = min(max(1, self.sm_count // count), max(1.0, keys / KEY_BLOCK), MOST_SPLITS)
+    def _of(self, op: Any) -> Callable[[int, int, int], float]:
+        """For any sizes of an operator."""
+        heads, kv_heads, d, causal, width = _shape(op)
+        group, packs, sms = heads // kv_heads, self.PACKS, self.sm_count
         slower = 1.0 if d in WHOLE_HEADS else self.odd_heads
-        rate = self.flop_per_s * _of_heads(self, d)
-        key_s = max(4 * rows * d / rate, width * d / self.bytes_per_s) * self.sm_count
-        waves = max(1.0, count * splits / self.sm_count)
-        waves += min(1.0, self.imbalance) * (ceil(waves) - waves)
-        tiles_s = waves * (self.tile_s + key_s * (keys / splits + self.tile_keys)) * slower
-        moved = width * d * batch * (kv_len * kv_heads + q_len * heads)
-        return self.floor_s + blend(tiles_s, moved / self.bytes_per_s * slower, SHARP_TILES)
+        rate, value_s = self.flop_per_s * _of_heads(self, d), width * d / self.bytes_per_s
+        large = 192 if packs and d <= 96 else 128
+        few_s, large_s = (max(4 * rows * d / rate, value_s) * sms for rows in (FEW_QUERIES, large))
+        partly, tile_s, tile_keys, floor_s = min(1.0, self.imbalance), self.tile_s, self.tile_keys, self.floor_s
+
+        def seconds(batch: int, q_len: int, kv_len: int) -> float:
+            few = q_len * group <= FEW_QUERIES and (packs or q_len == 1)
+            if few:
+                count = batch * kv_heads
+            elif packs:
+                count = batch * kv_heads * -(-q_len * group // large)
+            else:
+                count = batch * heads * -(-q_len // large)
+            keys: float = kv_len
+            if q_len > 1 and causal:
+                queries = min(q_len, (FEW_QUERIES if few else large) / (group if packs else 1))
+                keys = min(kv_len, kv_len - q_len + (q_len + queries + KEY_BLOCK) / 2)
+            splits = 1.0
+            if 2 * count <= sms and keys > KEY_BLOCK:
+                splits = min(sms // count, keys / KEY_BLOCK, MOST_SPLITS)
+            waves = count * splits / sms
+            waves = waves + partly * (ceil(waves) - waves) if waves > 1.0 else 1.0
+            tiles_s = waves * (tile_s + (few_s if few else large_s) * (keys / splits + tile_keys)) * slower
+            moved_s = value_s * batch * (kv_len * kv_heads + q_len * heads)
+            return floor_s + blend(tiles_s, moved_s * slower, SHARP_TILES)
+
+        return seconds
 
 
 class CudnnBase(TiledBase):
@@ -98,32 +105,48 @@ class FlashBase(BaseTime):
     stream_bytes_per_s: float = 4e12  # at which all blocks together take in keys and values, from cache or memory
 
     def seconds(self, op: Any) -> float:
-        sizes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len)
-        heads, queries, parts, keys_each = flash(*sizes, self.sm_count)
-        width, split = 2 * op.cache_width_bytes, parts > 1
-        d = 32 * -(-op.head_dim // 32)
-        rows = FLASH_ROWS if split or op.head_dim > 128 else 128
-        blocks = op.batch * heads * -(-queries // rows) * parts
-        seen: float = op.kv_len
-        if split:
-            seen = min(keys_each, op.kv_len)
-        elif op.q_len > 1 and op.causal:
-            seen = op.kv_len - op.q_len + min(op.q_len, (op.q_len + rows) / 2)
-        rate = self.flop_per_s * _of_heads(self, d)
-        key_s = max(4 * rows * d / rate, width * op.head_dim / self.stream_bytes_per_s) * self.sm_count
-        through_s = key_s * ceil(seen / KEY_STEP) * KEY_STEP
-        waves = max(1.0, blocks / self.sm_count)
-        waves += min(1.0, self.imbalance) * (ceil(waves) - waves)
-        later = 0.0 if split else max(0.0, op.kv_len - seen)  # under a causal mask the last block sees most, ends last
-        blocks_s = (waves + self.alone - 1) * (self.block_s + through_s) + self.alone * key_s * later
-        attended, copied = op.moved_bytes()
-        combine_s = self.combine_s + self.part_s * parts if split else 0.0
-        longer_s = blend(blocks_s, attended / self.bytes_per_s, SHARP_BLOCKS)
-        copies_s: float = copied / self.copy_bytes_per_s
-        return self.floor_s + combine_s + copies_s + longer_s
+        return self._of(op)(op.batch, op.q_len, op.kv_len, *op.moved_bytes())
+
+    def over(self, make: Callable[..., Any]) -> Callable[..., float]:
+        """Bytes grow with the queries and the keys of each sequence."""
+        seconds, first = self._of(make(1, 1, 1)), make(1, 1, 1).moved_bytes()
+        key = [more - one for one, more in zip(first, make(1, 1, 2).moved_bytes())]
+        query = [one - more for one, more in zip(first, key)]
+
+        def at(batch: int, q_len: int, kv_len: int) -> float:
+            attended, copied = (batch * (q_len * q + kv_len * k) for q, k in zip(query, key))
+            return seconds(batch, q_len, kv_len, attended, copied)
+
+        return at
+
+    def _of(self, op: Any) -> Callable[[int, int, int, float, float], float]:
+        """For any sizes of an operator, and bytes that it moves."""
+        heads, kv_heads, head_dim, causal, width = _shape(op)
+        sms, alone, d = self.sm_count, self.alone, 32 * -(-head_dim // 32)
+        row_s, value_s = 4 * d / (self.flop_per_s * _of_heads(self, d)), width * head_dim / self.stream_bytes_per_s
+
+        def seconds(batch: int, q_len: int, kv_len: int, attended: float, copied: float) -> float:
+            of_heads, queries, parts, keys_each = flash(batch, heads, kv_heads, head_dim, q_len, kv_len, sms)
+            split = parts > 1
+            rows = FLASH_ROWS if split or head_dim > 128 else 128
+            seen: float = kv_len
+            if split:
+                seen = min(keys_each, kv_len)
+            elif q_len > 1 and causal:
+                seen = kv_len - q_len + min(q_len, (q_len + rows) / 2)
+            key_s = max(rows * row_s, value_s) * sms
+            waves = max(1.0, batch * of_heads * -(-queries // rows) * parts / sms)
+            waves += min(1.0, self.imbalance) * (ceil(waves) - waves)
+            later = 0.0 if split else max(0.0, kv_len - seen)  # under a causal mask the last block sees most, ends last
+            through_s = self.block_s + key_s * ceil(seen / KEY_STEP) * KEY_STEP
+            blocks_s = (waves + alone - 1) * through_s + alone * key_s * later
+            combine_s = self.combine_s + self.part_s * parts if split else 0.0
+            longer_s = blend(blocks_s, attended / self.bytes_per_s, SHARP_BLOCKS)
+            return self.floor_s + combine_s + copied / self.copy_bytes_per_s + longer_s
+
+        return seconds
 
 
-@lru_cache(maxsize=4096)
 def flash(
     batch: int, heads: int, kv_heads: int, head_dim: int, q_len: int, kv_len: int, sm_count: int
 ) -> tuple[int, int, int, int]:

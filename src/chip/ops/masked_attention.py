@@ -132,11 +132,10 @@ class MaskedAttention(Op):
         """As that of plain attention. A prompt is looked up over a cache with SPARE slots, aligned as its own is."""
         if self.like_measured() is None:
             return None
-        like = (self.batch, self.q_len, self.kv_len)
         if self.q_len == 1:
-            return Form("single", (self.batch, self.kv_len), single, like)
+            return Form("single", (self.batch, self.kv_len), single)
         aligned = self.place()[-1]
-        sizes = (self.batch, self.q_len)
+        sizes, like = (self.batch, self.q_len), (self.batch, self.q_len, self.kv_len)
         return Form(aligned, sizes, with_spare, like, lambda op: (*op.place()[:-1], aligned))
 
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
-from math import exp
+from math import exp, inf
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,14 @@ from chip.points import PointGroup
 from chip.predict.base_grid import BaseGrid
 from chip.predict.clock import Settling
 from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
-from chip.predict.limits import Answer, Peaks, at_least, peaks_of
+from chip.predict.limits import UNLIMITED, Answer, Peaks, at_least, peaks_of
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Cost, Estimate, Op, Seq
 
 AlongTokens = Callable[[int], Answer]
 OverSequences = Callable[[Seq], Answer]
+Answering = Callable[[float, float, float, float, float], Answer]
 
 INTERPOLATED = "interpolated"  # the source of what points answer
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
@@ -69,7 +70,7 @@ class Estimator:
         library: Library | None,
         runs_as: Mapping[str, str] | None = None,
         reference: Estimator | None = None,
-        peaks: Peaks | None = None,
+        peaks: Peaks = UNLIMITED,
     ) -> None:
         """`reference`: of the GPU whose fitted bases stand in, at this one's rates, where it has none of its own."""
         self.roof, self.stage, self._peaks = roof, stage, peaks
@@ -126,11 +127,10 @@ class Estimator:
     # -- one operator ---------------------------------------------------------------------------------------------
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
         found, cost = self._asked(op)
-        if self._peaks is not None:
-            least_s = self._peaks.least_s(op.compute)(cost[0], cost[1] + cost[2])
-            if found.seconds < least_s:
-                high_s = max(found.high_s, least_s)
-                found = found._replace(seconds=least_s, low_s=max(found.low_s, least_s), high_s=high_s)
+        least_s = self._peaks.least_s(op.compute, cost[0], cost[1] + cost[2])
+        if found.seconds < least_s:
+            high_s = max(found.high_s, least_s)
+            found = found._replace(seconds=least_s, low_s=max(found.low_s, least_s), high_s=high_s)
         return found, cost
 
     def _asked(self, op: Op) -> tuple[Estimate, Cost]:
@@ -304,7 +304,7 @@ class Estimator:
         like, points = op.like_measured(), self.points(op)
         if like is None or points is None:
             return self._base_along(op, make)
-        work, least_s = self._work_along(op, make), self._least_s(op)
+        work, answered = self._work_along(make), self._answering(op, INTERPOLATED)
         curve: TimeCurve | None = None
 
         def at(tokens: int) -> Answer:
@@ -312,61 +312,49 @@ class Estimator:
             if curve is None:
                 curve = self._curve(like, points)
             seconds, spread = curve(tokens)
-            flops, moved, arithmetic_s, memory_s = work(tokens)
             off = exp(Z90 * spread)
-            bound = _longest(arithmetic_s, memory_s, seconds)
-            found = seconds, seconds / off, seconds * off, bound, INTERPOLATED, flops, moved
-            return at_least(found, least_s(flops, moved))
+            return answered(seconds, seconds / off, seconds * off, *work(tokens))
 
         return at
 
     def _base_along(self, op: Op, make: Callable[[int], Op]) -> AlongTokens:
         """Of an operator without points."""
         value, fast, slow = (base.over(make) for base in self._base(op, ""))
-        source, work, least_s = self.roof.source, self._work_along(op, make), self._least_s(op)
+        work, answered = self._work_along(make), self._answering(op, self.roof.source)
+        return lambda tokens: answered(value(tokens), fast(tokens), slow(tokens), *work(tokens))
 
-        def at(tokens: int) -> Answer:
-            seconds = value(tokens)
-            flops, moved, arithmetic_s, memory_s = work(tokens)
-            bound = _longest(arithmetic_s, memory_s, seconds)
-            found = seconds, fast(tokens), slow(tokens), bound, source, flops, moved
-            return at_least(found, least_s(flops, moved))
+    def _answering(self, op: Op, source: str) -> Answering:
+        """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
+        (rate, moving), compute, peaks = self._rates(op), op.compute, self._peaks
+        peak, l2_bytes = peaks.compute.get(compute, inf), peaks.l2_bytes
 
-        return at
+        def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float) -> Answer:
+            found = seconds, low_s, high_s, _longest(flops / rate, moved / moving, seconds), source, flops, moved
+            if moved <= l2_bytes and flops <= peak * seconds:
+                return found
+            return at_least(found, peaks.least_s(compute, flops, moved))
 
-    def _least_s(self, op: Op) -> Callable[[float, float], float]:
-        """Seconds that so many FLOPs and bytes of an operator take at the least."""
-        return self._peaks.least_s(op.compute) if self._peaks else lambda flops, moved: 0.0
+        return answered
 
-    def _work_along(self, op: Op, make: Callable[[int], Op]) -> Callable[[int], tuple[float, float, float, float]]:
-        """FLOPs and bytes for any number of tokens, and the seconds that either takes at its ceiling."""
-        rate, moving = self._rates(op)
+    def _work_along(self, make: Callable[[int], Op]) -> Callable[[int], tuple[float, float]]:
+        """FLOPs and bytes for any number of tokens."""
         (f1, b1), (f2, b2), (f4, b4) = ((c[0], c[1] + c[2]) for c in (make(n).cost() for n in (1, 2, 4)))
         if (f4 - f2, b4 - b2) != (2 * (f2 - f1), 2 * (b2 - b1)):
 
-            def work(tokens: int) -> tuple[float, float, float, float]:
+            def work(tokens: int) -> tuple[float, float]:
                 flops, read, written = make(tokens).cost()
-                return flops, read + written, flops / rate, (read + written) / moving
+                return flops, read + written
 
             return work
         per_token, per_byte, flops_0, bytes_0 = f2 - f1, b2 - b1, 2 * f1 - f2, 2 * b1 - b2
-
-        def straight(tokens: int) -> tuple[float, float, float, float]:
-            flops, moved = flops_0 + per_token * tokens, bytes_0 + per_byte * tokens
-            return flops, moved, flops / rate, moved / moving
-
-        return straight
+        return lambda tokens: (flops_0 + per_token * tokens, bytes_0 + per_byte * tokens)
 
     def over(self, op: Any) -> OverSequences:
         """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
         sheets: dict[object, Sheet | BaseGrid | None] = {}
-        (rate, moving), least_s = self._rates(op), self._least_s(op)
+        answered, based = self._answering(op, INTERPOLATED), self._answering(op, self.roof.source)
 
         def at(seq: Seq) -> Answer:
-            found = asked(seq)
-            return at_least(found, least_s(found[5], found[6]))
-
-        def asked(seq: Seq) -> Answer:
             placed = op.over(seq)
             form = placed.form() if isinstance(placed, (Attention, MaskedAttention)) else None
             if form is None:
@@ -378,14 +366,13 @@ class Estimator:
             if sheet is None:
                 return answer(*self(placed))
             if isinstance(sheet, BaseGrid):
-                return self._over_base(placed, sheet(*form.sizes))
+                return self._over_base(placed, sheet(*form.sizes), based)
             seconds, spread, base = sheet(*form.sizes)
-            if form.like != form.at(*form.sizes):
+            if form.like:
                 seconds *= sheet.base(*form.like) / base
             flops, read, written = placed.cost()
-            off, moved = exp(Z90 * spread), read + written
-            bound = _longest(flops / rate, moved / moving, seconds)
-            return seconds, seconds / off, seconds * off, bound, INTERPOLATED, flops, moved
+            off = exp(Z90 * spread)
+            return answered(seconds, seconds / off, seconds * off, flops, read + written)
 
         return at
 
@@ -404,13 +391,12 @@ class Estimator:
                 self._sheets[key] = BaseGrid(form.at, self._base(op, "")[0].over(op.sized))
         return self._sheets[key]
 
-    def _over_base(self, placed: Op, seconds: float) -> Answer:
+    def _over_base(self, placed: Op, seconds: float, answered: Answering) -> Answer:
         """Of attention without points that takes so long: as far off as its bases are."""
         like = placed.like_measured() or placed
         value, fast, slow = (base.seconds(like) for base in self._base(placed, ""))
-        cost = placed.cost()
-        low_s, high_s = seconds * fast / value, seconds * slow / value
-        return answer(Estimate(seconds, low_s, high_s, self.roof.source, self._bound(placed, cost, seconds)), cost)
+        flops, read, written = placed.cost()
+        return answered(seconds, seconds * fast / value, seconds * slow / value, flops, read + written)
 
 
 def _longest(arithmetic_s: float, memory_s: float, seconds: float) -> str:

@@ -175,7 +175,7 @@ PRODUCT_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more 
 class TimeCurve:
     """An operator's time along its tokens: known at nodes, which never fall, and following the base between them."""
 
-    __slots__ = ("_base", "_bases", "_nodes", "_spreads", "_straight", "_times")
+    __slots__ = ("_base", "_nodes", "_spans", "_straight")
 
     def __init__(
         self,
@@ -189,24 +189,22 @@ class TimeCurve:
         made = [make(n) for n in nodes]
         self._base, self._nodes = points.base.over(make), nodes
         found = points.corrections([op.place() for op in made])
-        self._bases = [points.base.seconds(op) for op in made]
-        self._times = _rising([b * exp(c.value) for b, c in zip(self._bases, found)])
-        self._spreads = [c.spread for c in found]
+        bases = [points.base.seconds(op) for op in made]
+        times = _rising([b * exp(c.value) for b, c in zip(bases, found)])
+        ends = list(zip(nodes, times, [c.spread for c in found], bases))
+        self._spans = [
+            (n, m - n, t, u - t, s, r - s, b, c) for (n, t, s, b), (m, u, r, c) in pairwise([*ends, ends[-1]])
+        ]  # of each node and the next: tokens, seconds and spread with what they grow by, and the bases
 
     def __call__(self, tokens: int) -> TimedPoint:
         nodes = self._nodes
+        first, width, seconds, more_s, spread, wider, low, high = self._spans[bisect_right(nodes, tokens) - 1]
         if tokens >= nodes[-1]:
-            grown = self._base(tokens) / self._bases[-1]
-            return TimedPoint(self._times[-1] * grown, self._spreads[-1])
-        low = bisect_right(nodes, tokens) - 1
-        high = low + 1
-        if nodes[low] == tokens:
-            return TimedPoint(self._times[low], self._spreads[low])
-        share = (tokens - nodes[low]) / (nodes[high] - nodes[low])
+            return TimedPoint(seconds * self._base(tokens) / low, spread)
+        share = (tokens - first) / width
         if not self._straight:
-            share = _share(self._base(tokens), self._bases[low], self._bases[high], share)
-        seconds = self._times[low] + (self._times[high] - self._times[low]) * share
-        return TimedPoint(seconds, self._spreads[low] + (self._spreads[high] - self._spreads[low]) * share)
+            share = _share(self._base(tokens), low, high, share)
+        return TimedPoint(seconds + more_s * share, spread + wider * share)
 
 
 def _share(base: float, low: float, high: float, straight: float) -> float:

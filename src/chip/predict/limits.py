@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any, NamedTuple
 
 from chip.hardware import Hardware
@@ -18,22 +19,22 @@ class Peaks(NamedTuple):
     bytes_per_s: float
     l2_bytes: float
 
-    def least_s(self, compute: str) -> Callable[[float, float], float]:
+    def least_s(self, compute: str, flops: float, moved: float) -> float:
         """Seconds that so many FLOPs and bytes take at the least. Bytes that lie in L2 cost nothing here, those of an
         operator that moves `COLD` times as many all come from memory, and between the two it is a part of them."""
-        rate, memory, l2 = self.compute.get(compute, float("inf")), self.bytes_per_s, self.l2_bytes
-
-        def least(flops: float, moved: float) -> float:
-            from_memory = min(1.0, max(0.0, (moved / l2 - 1) / (COLD - 1)))
-            return max(flops / rate, moved * from_memory / memory)
-
-        return least
+        seconds = flops / self.compute.get(compute, inf)
+        if moved <= self.l2_bytes:
+            return seconds
+        return max(seconds, moved * min(1.0, (moved / self.l2_bytes - 1) / (COLD - 1)) / self.bytes_per_s)
 
 
-def peaks_of(h: Hardware) -> Peaks | None:
-    """None where there is no datasheet."""
+UNLIMITED = Peaks({}, inf, inf)
+
+
+def peaks_of(h: Hardware) -> Peaks:
+    """Unlimited where there is no datasheet."""
     if h.spec is None:
-        return None
+        return UNLIMITED
     rates = {name: q.value for name, q in h.spec.ceilings.items()}
     return Peaks(rates, rates["hbm"], h.spec.l2_bytes.value)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import lru_cache
 
 from chip import engines
@@ -14,30 +13,28 @@ from chip.predict.pipeline import stage_decoders
 from chip.types import Scenario
 
 
-@lru_cache(maxsize=256)
 def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int, streams: int = 1, ep: int = 1) -> float:
     """Peak of the tensors alive at once in one step: the residual stream beside the widest operator's input and output,
     or the logits (16-bit and their fp32 copy) at the end."""
-    width = BYTES[p.activation]
+    width, widest = BYTES[p.activation], _widest(d, tp, ep)
+    logits = rows * d.vocab / tp * (width + BYTES["fp32"]) + tokens * d.hidden * width
+    return max(tokens * (streams * d.hidden + widest) * width, logits)
+
+
+@lru_cache(maxsize=256)
+def _widest(d: Decoder, tp: int, ep: int) -> float:
+    """Values that the widest operator of a layer reads and writes for a token."""
     widest = 0.0
     for _, layer in d.layers:
         a = layer.attn
-        heads = a.heads // tp
-        head_values = heads * (a.head_dim if isinstance(a, Attn) else a.qk_dim)
+        head_values = a.heads // tp * (a.head_dim if isinstance(a, Attn) else a.qk_dim)
         kv_values = a.kv_values(latent=False) / min(tp, a.kv_heads if isinstance(a, Attn) else a.heads)
-        attention = d.hidden + 2 * head_values + kv_values
-        if isinstance(layer.mlp, Mlp):
-            mlp = d.hidden + (3 if layer.mlp.gated else 2) * layer.mlp.intermediate / tp
-        else:
-            one = (3 if layer.mlp.gated else 2) * layer.mlp.intermediate / (tp if ep == 1 else 1)
-            pairs = (
-                layer.mlp.top_k if ep == 1 else layer.mlp.top_k / tp
-            )  # of each of its tokens: those of ep / tp by ep
-            mlp = d.hidden + pairs * (one + d.hidden)
-        widest = max(widest, attention, mlp)
-    in_layers = tokens * (streams * d.hidden + widest) * width
-    logits = rows * d.vocab / tp * (width + BYTES["fp32"]) + tokens * d.hidden * width
-    return max(in_layers, logits)
+        whole = ep > 1 and not isinstance(layer.mlp, Mlp)  # experts lie whole on each GPU
+        mlp = (3 if layer.mlp.gated else 2) * layer.mlp.intermediate / (1 if whole else tp)
+        if not isinstance(layer.mlp, Mlp):  # of each of its tokens: those of ep / tp by ep
+            mlp = (layer.mlp.top_k if ep == 1 else layer.mlp.top_k / tp) * (mlp + d.hidden)
+        widest = max(widest, 2 * head_values + kv_values, mlp)
+    return d.hidden + widest
 
 
 @lru_cache(maxsize=256)
@@ -47,7 +44,7 @@ def _weight_bytes(d: Decoder, p: Precision, tp: int, ep: int) -> float:
 
 def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, object]:
     """Of each GPU; of a pipeline, of the stage that has the least room."""
-    own = replace(s, batch=-(-s.batch // s.replicas), pp=1)
+    own = s.of_replica
     found = [_of_stage(stage, own, engine, p, capacity_bytes) for stage in stage_decoders(d, s.pp)] if s.pp > 1 else []
     fullest = max(found, key=_taken) if found else _of_stage(d, own, engine, p, capacity_bytes)
     if found:

@@ -178,7 +178,7 @@ def _rows_text(phase: Phase) -> str:
         "["
         + ",".join(
             [
-                _NUMBERS % (_names(role, kind, bound, source, calls), s * 1e6, s * to_share, flops, moved)
+                _ROW % (role, kind, calls, bound, source, s * 1e6, s * to_share, flops, moved)
                 for role, kind, calls, s, _, _, bound, source, flops, moved in phase.lines
             ]
         )
@@ -186,12 +186,7 @@ def _rows_text(phase: Phase) -> str:
     )
 
 
-_NUMBERS = '%s,"us":%.7g,"share":%.4g,"flops":%d,"bytes":%d}'
-
-
-@lru_cache(maxsize=1024)
-def _names(role: str, kind: str, bound: str, source: str, calls: float) -> str:
-    return f'{{"role":"{role}","op":"{kind}","count":{calls:.6g},"bound":"{bound}","source":"{source}"'
+_ROW = '{"role":"%s","op":"%s","count":%.6g,"bound":"%s","source":"%s","us":%.7g,"share":%.4g,"flops":%d,"bytes":%d}'
 
 
 def _energy(p: Prediction, seconds: Range, steps: int) -> Range | None:

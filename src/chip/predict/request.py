@@ -101,9 +101,8 @@ def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
 
 
 def scenario_of(values: Mapping[str, Any]) -> Scenario:
-    sizes = [count_of(values, key) for key in ("batch", "prompt", "output")]
-    tp, pp, ep = (count_of(values, key) for key in ("tp", "pp", "ep"))
-    return Scenario(sizes[0], sizes[1], sizes[2], values["dtype"], tp, values["kv_dtype"], pp, ep)
+    batch, prompt, output, tp, pp, ep = [count_of(values, key) for key in LIMITS]
+    return Scenario(batch, prompt, output, values["dtype"], tp, values["kv_dtype"], pp, ep)
 
 
 def resolved(decoder: Decoder, s: Scenario, engine: str) -> Scenario:
@@ -112,7 +111,7 @@ def resolved(decoder: Decoder, s: Scenario, engine: str) -> Scenario:
     kv = s.kv_dtype
     if kv == AUTO:  # a config's cache format is part of its quantisation, and only vLLM has such caches
         kv = decoder.kv_dtype if dtype == decoder.dtype and engine == "vllm" else ""
-    return replace(s, dtype=dtype, kv_dtype=kv)
+    return s.stored_as(dtype, kv)
 
 
 def count_of(values: Mapping[str, Any], key: str) -> int:
@@ -236,7 +235,7 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
         said.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")
     if held.assumed and (_waits(prefill) or (decode and _waits(decode))):
         said.append(held.assumed)
-    s = replace(s, kv_dtype=s.kv_dtype or steps.precision.activation)
+    s = s.stored_as(s.dtype, s.kv_dtype or steps.precision.activation)
     return Prediction(asked, s, prefill, decode, ridge, roof.power, room, said, decoder)
 
 
@@ -248,7 +247,7 @@ def _of_dtype(asked: str, measured: str, gpu: str) -> list[str]:
 
 def _waits(phase: Phase) -> bool:
     """Whether its device waits for the host for more than it may where the device is called busy."""
-    return any(line.role == WAITING and line.seconds > HOST_SHARE * phase.seconds for line in phase.lines)
+    return any(n[3] > HOST_SHARE * phase.seconds for n in phase.lines if n[0] == WAITING)
 
 
 def notes(

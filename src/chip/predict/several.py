@@ -34,7 +34,7 @@ class Phases(NamedTuple):
 
 def phases(steps: StepModel, s: Scenario, gpu: str, memory_bytes: float) -> Phases:
     """Every replica has its part of the requests, and all take as long."""
-    own = replace(s, batch=-(-s.batch // s.replicas))
+    own = s.of_replica
     prefill = steps.prefill(own, memory_bytes)
     if s.pp == 1:
         return Phases(prefill, steps.decode(own, memory_bytes) if s.output > 1 else None, 1)
@@ -124,20 +124,16 @@ def stages_text(layers: int, pp: int) -> str:
 
 def unmeasured(found: Phases, output: int) -> list[str]:
     """Where much of the operators' time rests on no point although the GPU has points."""
-    time_by: dict[str, float] = {}
-    total = without = 0.0
-    for phase, times in ((found.prefill, 1), (found.decode, output - 1)):
-        for n in phase.lines if phase else ():
-            if n.kind == ENGINE:
-                continue
-            total += times * n.seconds
-            if n.source != INTERPOLATED:
-                without += times * n.seconds
-                time_by[n.role] = time_by.get(n.role, 0.0) + times * n.seconds
-    if without < UNMEASURED * total:
+    times = [(1, found.prefill.lines), (output - 1, found.decode.lines if found.decode else [])]
+    total = sum([n * sum([x[3] for x in lines if x[1] != ENGINE]) for n, lines in times])
+    measured = sum([n * sum([x[3] for x in lines if x[7] == INTERPOLATED]) for n, lines in times])
+    if total - measured < UNMEASURED * total:
         return []
+    time_by: dict[str, float] = {}
+    for n, lines in times:
+        for line in lines:
+            if line.kind != ENGINE and line.source != INTERPOLATED:
+                time_by[line.role] = time_by.get(line.role, 0.0) + n * line.seconds
     roles: Sequence[str] = sorted(time_by, key=time_by.__getitem__, reverse=True)
-    more = f" and {len(roles) - NAMED} more" if len(roles) > NAMED else ""
-    return [
-        f"{100 * without / total:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"
-    ]
+    share, more = 100 * (1 - measured / total), f" and {len(roles) - NAMED} more" if len(roles) > NAMED else ""
+    return [f"{share:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"]

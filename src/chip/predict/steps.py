@@ -7,8 +7,9 @@ step of n tokens needs no lowering of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import sqrt
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chip import engines
@@ -22,7 +23,7 @@ from chip.ops.masked_attention import MASK_PIECE, MaskedAttention, WindowedAtten
 from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import INTERPOLATED, Estimator
 from chip.predict.limits import Answer, of_a_share
-from chip.timeline import Launch, Recorded, Timeline
+from chip.timeline import LaunchBlock, Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
 ATTENTION = "attention"  # the kind of attention over pages
@@ -30,7 +31,7 @@ MASKED = (MaskedAttention, WindowedAttention)  # attention that meets a mask, or
 ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
-REMEMBERED = 24  # sizes of steps: few, so that a sweep of any length runs in bounded memory
+REMEMBERED = 64  # sizes of steps, so that a sweep of any length runs in bounded memory
 EXPERTS = frozenset({"moe_experts", "moe_experts_composed", "scaled_experts", "packed_experts"})
 PRODUCTS = frozenset({
     "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "alibi_attention", "float_attention",
@@ -71,32 +72,28 @@ class Phase:
     __slots__ = ("bytes", "high_s", "lines", "low_s", "matmul_flops", "seconds")
 
     def __init__(self, lines: Iterable[Line], low_s: float, high_s: float) -> None:
-        self.lines = sorted(lines, key=_seconds, reverse=True)
-        self.seconds = sum([n.seconds for n in self.lines])
+        self.lines = sorted(lines, key=itemgetter(3), reverse=True)
+        self.seconds = sum([n[3] for n in self.lines])
         self.low_s, self.high_s = min(low_s, self.seconds), max(high_s, self.seconds)
-        self.bytes = sum([n.bytes for n in self.lines])
-        self.matmul_flops = sum([n.flops for n in self.lines if n.kind in PRODUCTS])
-
-
-def _seconds(line: Line) -> float:
-    return line.seconds
+        self.bytes = sum([n[9] for n in self.lines])
+        self.matmul_flops = sum([n[8] for n in self.lines if n[1] in PRODUCTS])
 
 
 def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, float]:
     """Seconds of all lines, at the least and at the most. What rests on one roof errs together; what was measured errs
     each on its own; and cards differ, then in everything. `scale` is that of the kind of GPU
     (`chip.predict.interval_class`)."""
-    seconds = sum([n.seconds for n in lines])
+    seconds = sum([n[3] for n in lines])
     below = above = (seconds * (BETWEEN_CARDS - 1)) ** 2
     together: dict[str, tuple[float, float]] = {}
-    for n in lines:
-        low, high = n.seconds - n.low_s, n.high_s - n.seconds
-        if n.source == INTERPOLATED:
+    for _, _, _, own_s, low_s, high_s, _, source, _, _ in lines:
+        low, high = own_s - low_s, high_s - own_s
+        if source == INTERPOLATED:
             below += low * low
             above += high * high
         else:
-            less, more = together.get(n.source, (0.0, 0.0))
-            together[n.source] = (less + low, more + high)
+            less, more = together.get(source, (0.0, 0.0))
+            together[source] = (less + low, more + high)
     for low, high in together.values():
         below += low * low
         above += high * high
@@ -112,13 +109,14 @@ class TimedCall(NamedTuple):
     role: str
     kind: str
     kernels: int
-    attends: bool
     ask: Callable[[Any], Answer]
 
 
-Template = tuple[tuple[int, tuple[TimedCall, ...]], ...]  # blocks: how often, and what
 Row = tuple[str, str, int, Answer]  # role, kind, kernels, answer
 Rows = list[tuple[int, list[Row]]]
+Attends = list[tuple[int, TimedCall]]  # calls that attend and where among the others, from the last on
+Template = list[tuple[int, list[TimedCall], Attends]]  # blocks: how often, what, and what of it attends
+Body = tuple[int, list[Row], Attends]
 
 
 class StepModel:
@@ -141,7 +139,9 @@ class StepModel:
         self._decode, self._prefill, self._head = (self._template(p, w) for p, w in zip(programs, whole))
         self._masks = dict.fromkeys(c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED))
         self.windows = {getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0}
-        self._body = lru_cache(maxsize=REMEMBERED)(self._body_rows)
+        self._body = {
+            decode: lru_cache(maxsize=REMEMBERED)(partial(self._body_rows, decode)) for decode in (True, False)
+        }
         self._last = lru_cache(maxsize=REMEMBERED)(self._head_rows)
 
     def _programs(self, tp: int, ep: int) -> tuple[Program, Program, Program]:
@@ -158,18 +158,25 @@ class StepModel:
         """`whole`: the same on one GPU, where the program is one of several GPUs'."""
         blocks = whole.blocks if whole else ()
         unsplit = [{c.role: c.op for c in b.calls} for b in blocks] or [{}] * len(program.blocks)
-        return tuple(
-            (b.repeat, tuple(self._entry(c.role, c.op, of_one.get(c.role)) for c in b.calls))
-            for b, of_one in zip(program.blocks, unsplit)
-        )
+        made: Template = []
+        for b, of_one in zip(program.blocks, unsplit):
+            calls: list[TimedCall] = []
+            attends: Attends = []
+            for c in b.calls:
+                entry = self._entry(c.role, c.op, of_one.get(c.role))
+                if is_placeholder(c.op):
+                    attends.insert(0, (len(calls), entry))
+                else:
+                    calls.append(entry)
+            made.append((b.repeat, calls, attends))
+        return made
 
     def _entry(self, role: str, op: Op, whole: Op | None) -> TimedCall:
         ask = self._ask(op)
         of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
         if whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus:
             ask = of_a_share(ask, self._ask(whole), self.tp)
-        kernels = self.engine.KERNELS.get(op.kind, op.KERNELS)
-        return TimedCall(role, op.kind, kernels, is_placeholder(op), ask)
+        return TimedCall(role, op.kind, self.engine.KERNELS.get(op.kind, op.KERNELS), ask)
 
     def _ask(self, op: Op) -> Callable[[Any], Answer]:
         ask = self._asked.get(op)
@@ -199,32 +206,24 @@ class StepModel:
         return 0
 
     # -- operators of a step ----------------------------------------------------------------------------------------
-    def _body_rows(self, tokens: int, routed: int, decode: bool) -> list[tuple[int, list[Row | None]]]:
-        """Rows of a step of so many tokens, None where a call attends. `routed`: those that choose experts."""
-
-        def row(e: TimedCall) -> Row | None:
-            if e.attends:
-                return None
-            return e.role, e.kind, e.kernels, e.ask(routed if e.kind in EXPERTS else tokens)
-
-        template = self._decode if decode else self._prefill
-        return [(repeat, [row(e) for e in entries]) for repeat, entries in template]
+    def _body_rows(self, decode: bool, tokens: int, routed: int) -> list[Body]:
+        """Rows of a step of so many tokens but those that attend. `routed`: tokens that choose experts."""
+        return [
+            (n, [(e[0], e[1], e[2], e[3](routed if e[1] in EXPERTS else tokens)) for e in calls], attends)
+            for n, calls, attends in (self._decode if decode else self._prefill)
+        ]
 
     def _head_rows(self, rows: int) -> Rows:
-        return [(n, [(e.role, e.kind, e.kernels, e.ask(rows)) for e in entries]) for n, entries in self._head]
+        return [(n, [(e.role, e.kind, e.kernels, e.ask(rows)) for e in calls]) for n, calls, _ in self._head]
 
     def rows(self, step: Step) -> Rows:
         """Every operator of a step, in order."""
-        decode = all(s.new == 1 for s in step.seqs)
         found: Rows = []
-        template = self._decode if decode else self._prefill
-        for (repeat, held), (_, entries) in zip(self._body(step.tokens, step.routed_tokens, decode), template):
-            calls: list[Row] = []
-            for row, e in zip(held, entries):
-                if row is not None:
-                    calls.append(row)
-                else:
-                    calls += [(e.role, e.kind, e.kernels, e.ask(seq)) for seq in step.seqs]
+        for repeat, calls, attends in self._body[step.decode](step.tokens, step.routed_tokens):
+            if attends:
+                calls = calls.copy()
+                for at, e in attends:  # from the last on, so that places stay what they are
+                    calls[at:at] = [(e.role, e.kind, e.kernels, e.ask(seq)) for seq in step.seqs]
             found.append((repeat, calls))
         return found + self._last(step.rows)
 
@@ -237,16 +236,13 @@ class StepModel:
         if first:
             factor = settling.factor(sum([w * n * r[3][0] for rows, w in found for n, calls in rows for r in calls]))
         free = FREE * settling.flop_per_s  # up to this rate nothing changes
-        return [
-            (
-                [
-                    (n, [r if r[3][5] <= free * r[3][0] else _at(r, factor, settling) for r in calls])
-                    for n, calls in rows
-                ],
-                w,
-            )
-            for rows, w in found
-        ]
+
+        def clocked(calls: list[Row]) -> list[Row]:
+            if not [r for r in calls if r[3][5] > free * r[3][0]]:
+                return calls
+            return [r if r[3][5] <= free * r[3][0] else _at(r, factor, settling) for r in calls]
+
+        return [([(n, clocked(calls)) for n, calls in rows], w) for rows, w in found]
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
@@ -258,7 +254,7 @@ class StepModel:
     def _phase(self, steps: Weighted, asked: Scenario | None) -> Phase:
         """`asked` where the steps end with the first tokens."""
         found = self.clocked([(self.rows(step), weight) for step, weight in steps], asked is not None)
-        lines = list(lines_of(found).values())
+        lines = lines_of(found)
         seconds, low_s, high_s = interval(lines, self.interval_scale)
         if self.terms is None or not seconds:
             return Phase(lines, low_s, high_s)
@@ -275,26 +271,25 @@ class StepModel:
 
     def _played(self, found: Sequence[Known], terms: Terms, scale: float, asked: Scenario | None) -> Added:
         """The steps on the timeline, every operator's time times `scale`."""
-        gaps = attending = around = worked = seconds = 0.0
+        worked = seconds = gaps = attending = around = 0.0
         before = terms.first_s + terms.request_s * asked.batch if asked else 0.0
         t = Timeline(scale, terms.gap_s)
         t.prepare("submit", before)
-        for k in found:
-            own = Timeline(scale, terms.gap_s) if asked is None else t
-            host_s, worked_s = own.host_s, own.worked_s
-            more_s = terms.gap_s * k.kernels + (terms.attention_s * k.attentions if k.decode else 0.0)
-            played = Played(k.blocks, k.seconds * scale + more_s, k.step.rows, k.step.graph, k.decode)
-            self.engine.play(own, played, terms)
-            gaps += k.weight * k.kernels * terms.gap_s
-            around += k.weight * terms.step_s
-            if k.decode:
-                attending += k.weight * k.attentions * terms.attention_s
+        for weight, rows, graph, decode, blocks, device_s, kernels, attentions in found:
             if asked is None:
-                worked += k.weight * own.worked_s
-                seconds += k.weight * self._period(own, terms)
-            else:
-                worked += k.weight * (own.worked_s - worked_s)
-                t.skip(k.weight - 1, own.host_s - host_s, own.worked_s - worked_s)
+                t = Timeline(scale, terms.gap_s)
+            host_s, worked_s = t.host_s, t.worked_s
+            gaps_s, attending_s = terms.gap_s * kernels, terms.attention_s * attentions
+            played = Played(blocks, device_s * scale + gaps_s + attending_s, rows, graph, decode)
+            self.engine.play(t, played, terms)
+            worked += weight * (t.worked_s - worked_s)
+            if asked is None:
+                seconds += weight * self._period(t, terms)
+            elif weight != 1.0:
+                t.skip(weight - 1, t.host_s - host_s, t.worked_s - worked_s)
+            gaps += weight * gaps_s
+            attending += weight * attending_s
+            around += weight * terms.step_s
         if asked is not None:
             seconds = t.device_s
         return Added(seconds, (gaps, attending, around, max(0.0, seconds - worked - before), before))
@@ -317,13 +312,11 @@ class StepModel:
 
     def timeline(self, step: Step) -> Recorded:
         """One step played kernel by kernel."""
-        rows = self.clocked([(self.rows(step), 1.0)], False)[0][0]
+        (k,) = _known(((step, 1.0),), self.clocked([(self.rows(step), 1.0)], False))
         terms = self.terms.value if self.terms else Terms()
         t = Recorded(1.0, terms.gap_s)
-        seconds, kernels, attentions = _sums(rows)
-        decode = all(s.new == 1 for s in step.seqs)
-        device_s = seconds + terms.gap_s * kernels + (terms.attention_s * attentions if decode else 0.0)
-        self.engine.play(t, Played(_blocks(rows), device_s, step.rows, step.graph, decode), terms)
+        device_s = k.seconds + terms.gap_s * k.kernels + terms.attention_s * k.attentions
+        self.engine.play(t, Played(k.blocks, device_s, step.rows, step.graph, step.decode), terms)
         return t
 
 
@@ -341,22 +334,33 @@ class TimedSteps(NamedTuple):
 class Known(NamedTuple):
     """A step whose operators' times are known, and how many steps it stands for."""
 
-    step: Step
     weight: float
-    blocks: list[tuple[float, list[Launch]]]
+    rows: int
+    graph: bool
+    decode: bool
+    blocks: list[LaunchBlock]
     seconds: float
     kernels: float
-    attentions: float
-    decode: bool
+    attentions: float  # of a decode step, over pages
 
 
 def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> list[Known]:
     made = []
+    known: dict[int, LaunchBlock] = {}  # steps share what does not attend
     for (step, weight), (rows, _) in zip(steps, found):
-        decode = all(s.new == 1 for s in step.seqs)
-        # a decode step that is one graph is known by its sums
-        blocks = [] if step.graph and decode else _blocks(rows)
-        made.append(Known(step, weight, blocks, *_sums(rows), decode))
+        blocks = []
+        for repeat, calls in rows:
+            block = known.get(id(calls))
+            if block is None:
+                block = LaunchBlock.of(repeat, [(role, n, a[0]) for role, _, n, a in calls])
+                known[id(calls)] = block
+            blocks.append(block)
+        attentions, decode = 0.0, step.decode
+        if decode:
+            attentions = sum([repeat * sum([r[1] == ATTENTION for r in calls]) for repeat, calls in rows])
+        seconds = sum([b.repeat * b.seconds for b in blocks])
+        kernels = sum([b.repeat * b.kernels for b in blocks])
+        made.append(Known(weight, step.rows, step.graph, decode, blocks, seconds, kernels, attentions))
     return made
 
 
@@ -373,20 +377,6 @@ ADDED = (
 )  # fmt: skip
 
 
-def _blocks(rows: Rows) -> list[tuple[float, list[Launch]]]:
-    return [(repeat, [(role, n, a[0]) for role, _, n, a in calls]) for repeat, calls in rows]
-
-
-def _sums(rows: Rows) -> tuple[float, float, float]:
-    """Seconds, kernels and attentions of a step."""
-    seconds = kernels = attending = 0.0
-    for repeat, calls in rows:
-        seconds += repeat * sum([r[3][0] for r in calls])
-        kernels += repeat * sum([r[2] for r in calls])
-        attending += repeat * sum([r[1] == ATTENTION for r in calls])
-    return seconds, kernels, attending
-
-
 def _at(row: Row, factor: float, settling: Settling) -> Row:
     """At another clock, as far as it is arithmetic that draws all the power there is."""
     role, kind, kernels, (seconds, low_s, high_s, bound, source, flops, moved) = row
@@ -397,25 +387,22 @@ def _at(row: Row, factor: float, settling: Settling) -> Row:
     return role, kind, kernels, (seconds * factor, low_s * factor, high_s * factor, bound, source, flops, moved)
 
 
-def lines_of(found: Iterable[tuple[Rows, float]]) -> dict[str, Line]:
+def lines_of(found: Iterable[tuple[Rows, float]]) -> list[Line]:
     """Rows of one role added up; kind, bound and source are those of the longest."""
-    merged: dict[str, list[Any]] = {}
+    merged: dict[str, tuple[Any, ...]] = {}
     for rows, weight in found:
         for repeat, calls in rows:
             n = weight * repeat
             for role, kind, _, (seconds, low_s, high_s, bound, source, flops, moved) in calls:
-                own_s, sums = seconds * n, merged.get(role)
-                if sums is None:
-                    merged[role] = [
-                        role, kind, n, own_s, low_s * n, high_s * n, bound, source, flops * n, moved * n,
-                    ]  # fmt: skip
-                    continue
-                if own_s >= sums[3]:
-                    sums[1], sums[6], sums[7] = kind, bound, source
-                sums[2] += n
-                sums[3] += own_s
-                sums[4] += low_s * n
-                sums[5] += high_s * n
-                sums[8] += flops * n
-                sums[9] += moved * n
-    return {role: Line._make(sums) for role, sums in merged.items()}
+                own = role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n
+                merged[role] = _added(merged[role], own) if role in merged else own
+    return [tuple.__new__(Line, sums) for sums in merged.values()]  # twice as fast as Line's own
+
+
+def _added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    role, kind, n, seconds, low_s, high_s, bound, source, flops, moved = one
+    _, of, more, own_s, own_low_s, own_high_s, by, why, own_flops, own_moved = other
+    if own_s >= seconds:
+        kind, bound, source = of, by, why
+    n, seconds, low_s, high_s = n + more, seconds + own_s, low_s + own_low_s, high_s + own_high_s
+    return role, kind, n, seconds, low_s, high_s, bound, source, flops + own_flops, moved + own_moved

@@ -119,7 +119,7 @@ class PredictedSteps:
     @lru_cache(maxsize=4096)  # noqa: B019 (one for each simulation, and gone with it)
     def _found(self, step: Step, rested: bool = False) -> OperatorTimes:
         rows = self.steps.clocked([(self.steps.rows(step), 1.0)], rested)
-        lines = list(lines_of(rows).values())
+        lines = lines_of(rows)
         seconds, low_s, high_s = interval(lines, self.steps.interval_scale)
         kernels = sum(n * r[2] for found, _ in rows for n, calls in found for r in calls)
         attentions = sum(n for found, _ in rows for n, calls in found for r in calls if r[1] == "attention")

@@ -48,8 +48,8 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     """Every kernel is launched by the host."""
     t.prepare("prepare", terms.host_step_s)
     cost = HostCost(terms.host_call_s, terms.host_kernel_s)
-    for repeat, launches in step.blocks:
-        t.layers(repeat, launches, cost)
+    for block in step.blocks:
+        t.layers(block, cost)
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:

@@ -90,8 +90,8 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
         t.graph("step", terms.host_step_s, step.device_s + terms.step_s)
         return
     t.prepare("batch", terms.host_step_s)
-    for repeat, launches in step.blocks:
-        t.layers(repeat, launches, HostCost(0.0, terms.host_kernel_s))
+    for block in step.blocks:
+        t.layers(block, HostCost(0.0, terms.host_kernel_s))
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:

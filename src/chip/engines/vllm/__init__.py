@@ -69,11 +69,10 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     if step.graph and step.decode:
         t.graph("step", 0.0, step.device_s + terms.step_s)
         return
-    one_by_one = HostCost(0.0, terms.host_kernel_s)
-    for repeat, launches in step.blocks:
+    one_by_one, whole = HostCost(0.0, terms.host_kernel_s), HostCost(terms.host_piece_s, 0.0)
+    for block in step.blocks:
         if step.graph:
-            kernels, seconds = sum([x[1] for x in launches]), sum([x[2] for x in launches])
-            t.layers(repeat, [("layer", kernels, seconds)], HostCost(terms.host_piece_s, 0.0))
+            t.layers(block._replace(launches=(("layer", block.kernels, block.seconds),)), whole)
         else:
-            t.layers(repeat, launches, one_by_one)
+            t.layers(block, one_by_one)
     t.graph("sampling", 0.0, terms.step_s)

@@ -48,9 +48,9 @@ def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     before them to end."""
     most = max_seqs(memory_bytes)
     waves = (scenario.batch - 1) // most
-    last = _wave(replace(scenario, batch=scenario.batch - waves * most), step_tokens(memory_bytes))
     if not waves:
-        return last
+        return _wave(scenario, step_tokens(memory_bytes))
+    last = _wave(replace(scenario, batch=scenario.batch - waves * most), step_tokens(memory_bytes))
     full = replace(scenario, batch=most)
     steps = [(step, weight * waves) for step, weight in _wave(full, step_tokens(memory_bytes))]
     if scenario.output > 1:
