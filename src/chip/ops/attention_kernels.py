@@ -104,6 +104,8 @@ class FlashBase(BaseTime):
     large_heads: float = 0.8
     stream_bytes_per_s: float = 4e12  # at which all blocks together take in keys and values, from cache or memory
 
+    PAGED: ClassVar[bool] = False
+
     def seconds(self, op: Any) -> float:
         return self._of(op)(op.batch, op.q_len, op.kv_len, *op.moved_bytes())
 
@@ -128,7 +130,8 @@ class FlashBase(BaseTime):
         def seconds(batch: int, q_len: int, kv_len: int, attended: float, copied: float) -> float:
             of_heads, queries, parts, keys_each = flash(batch, heads, kv_heads, head_dim, q_len, kv_len, sms)
             split = parts > 1
-            rows = FLASH_ROWS if split or head_dim > 128 else 128
+            few = self.PAGED and queries <= FLASH_ROWS
+            rows = FLASH_ROWS if split or few or head_dim > 128 else 128
             seen: float = kv_len
             if split:
                 seen = min(keys_each, kv_len)
@@ -145,6 +148,14 @@ class FlashBase(BaseTime):
             return self.floor_s + combine_s + copied / self.copy_bytes_per_s + longer_s
 
         return seconds
+
+
+class PagedFlashBase(FlashBase):
+    """FlashAttention-2 over pages, as vLLM calls it: the kernel that cuts keys runs even where they are not cut
+    (`force_split_kernel` for a paged cache in its flash_api.cpp), so that few queries fill small blocks."""
+
+    __slots__ = ()
+    PAGED: ClassVar[bool] = True
 
 
 def flash(

@@ -211,7 +211,8 @@ class Estimator:
                 best = min(groups, key=lambda g: (g.kernel != kernel, g.kernel not in runs, g.kernel not in OF_TORCH))
                 assert best.base is not None
                 kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
-                return replace(best.base, floor_s=best.base.floor_s * kernels), best.ops[0].compute
+                base = _in_form(best.base, type(op).base_class(kernel or runs[0]))
+                return replace(base, floor_s=base.floor_s * kernels), best.ops[0].compute
         return None
 
     def _borrowed(self, op: Op, kernel: str) -> tuple[BaseTime, BaseTime, BaseTime] | None:
@@ -353,8 +354,14 @@ class Estimator:
         """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
         sheets: dict[object, Sheet | BaseGrid | None] = {}
         answered, based = self._answering(op, INTERPOLATED), self._answering(op, self.roof.source)
+        # a step reads the weights of all layers before it comes to the same cache again, so that L2 has none of it
+        memory = self._peaks.bytes_per_s if self._runs_as is not None else inf
 
         def at(seq: Seq) -> Answer:
+            found = asked(seq)
+            return at_least(found, found[6] / memory) if seq.new == 1 else found
+
+        def asked(seq: Seq) -> Answer:
             placed = op.over(seq)
             form = placed.form() if isinstance(placed, (Attention, MaskedAttention)) else None
             if form is None:
@@ -405,6 +412,14 @@ def _longest(arithmetic_s: float, memory_s: float, seconds: float) -> str:
     if seconds > 2 * longer:
         return "launch"
     return "compute" if arithmetic_s == longer else "memory"
+
+
+def _in_form(base: BaseTime, form: type[BaseTime]) -> BaseTime:
+    """The numbers of a base in the form of a kernel that is a variant of the one they were fitted to, with the same
+    numbers."""
+    numbers = {f.name: getattr(base, f.name) for f in dataclasses.fields(base)}
+    is_variant = issubclass(form, type(base)) and len(dataclasses.fields(form)) == len(numbers)
+    return form(**numbers) if is_variant and form is not type(base) else base
 
 
 def _times(base: BaseTime, factor: float) -> BaseTime:
