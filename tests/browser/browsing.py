@@ -3,11 +3,23 @@ the last lines of the run say so; with CHIP_BROWSER=required, as in CI, that is 
 
 import os
 import shutil
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from chip.serve import server
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "pure"))
+
+import samples  # noqa: E402
+
+from chip import hardware  # noqa: E402
+from chip.report import page as report_page  # noqa: E402
+from chip.report import sources  # noqa: E402
+from chip.serve import server  # noqa: E402
+
+H200 = ROOT / "results" / "h200"
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 REQUIRED = os.environ.get("CHIP_BROWSER") == "required"
@@ -81,6 +93,19 @@ def explorer():
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made.url
         made.shutdown()
+
+
+def written(folder, *results, title="Report"):
+    return report_page.write(folder, sources.gather(results, title)).as_uri()
+
+
+@pytest.fixture(scope="session")
+def full(tmp_path_factory):
+    """The report of all bundled results and of made-up ones of every kind."""
+    folder = tmp_path_factory.mktemp("full")
+    return written(
+        folder / "site", H200, hardware.PROFILES, hardware.POINTS / "h200", samples.write_all(folder / "results")
+    )
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,7 +2,6 @@
 
 import pytest
 from test_explorer import QUICK, settled
-from test_report_page import full  # noqa: F401, a fixture
 
 pytest_plugins = ["browsing"]
 COMPARED = QUICK + "&beside=h100,a10"
@@ -78,7 +77,7 @@ def test_the_check_can_fail(visit, explorer):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_report(visit, full, theme):  # noqa: F811
+def test_report(visit, full, theme):
     page = visit(full, color_scheme=theme)
     page.evaluate("document.querySelectorAll('details.raw').forEach(d => d.unfold())")
     assert page.evaluate(CHECK) == []

@@ -1,23 +1,12 @@
 """The report in a real browser, opened from disk: sections, sorting, filters, deep links, keyboard, themes, print."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
+from browsing import H200, samples, written
 from playwright.sync_api import expect
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "pure"))
-
-import samples  # noqa: E402
-
-from chip import hardware  # noqa: E402
-from chip.report import page as report_page  # noqa: E402
-from chip.report import sources  # noqa: E402
-
 pytest_plugins = ["browsing"]
-H200 = ROOT / "results" / "h200"
 SECTIONS = ["overview", "accuracy", "roofline", "calibration", "operators", "kernels", "replay", "runs", "compared",
             "provenance"]  # fmt: skip
 
@@ -35,30 +24,13 @@ def visit(visit):
     return go
 
 
-def written(folder, *results, title="Report"):
-    return report_page.write(folder, sources.gather(results, title)).as_uri()
-
-
-@pytest.fixture(scope="module")
-def bundled(tmp_path_factory):
-    return written(tmp_path_factory.mktemp("bundled"), H200, hardware.PROFILES, hardware.POINTS / "h200")
-
-
-@pytest.fixture(scope="module")
-def full(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("full")
-    return written(
-        folder / "site", H200, hardware.PROFILES, hardware.POINTS / "h200", samples.write_all(folder / "results")
-    )
-
-
 def cells(page, section, column):
     at = [h.get_attribute("data-column") for h in page.locator(f"#{section} th[data-column]").all()].index(column)
     return page.locator(f"#{section} tbody td:nth-child({at + 1})").all_text_contents()
 
 
-def test_every_section_renders_with_the_bundled_results(visit, bundled):
-    page = visit(bundled)
+def test_every_section_renders(visit, full):
+    page = visit(full)
     assert [s.get_attribute("id") for s in page.locator("main > section").all()] == SECTIONS
     assert page.locator("text=could not be drawn").count() == 0
     for name in SECTIONS:
@@ -89,8 +61,8 @@ def test_every_section_has_its_data(visit, full):
     assert "failed" in page.locator("#runs tbody").inner_text()
 
 
-def test_sorting(visit, bundled):
-    page = visit(bundled)
+def test_sorting(visit, full):
+    page = visit(full)
     heading = page.locator("#operators th[data-column=p50_us]")
     heading.get_by_role("button").click()
     assert heading.get_attribute("aria-sort") == "descending"
@@ -102,8 +74,8 @@ def test_sorting(visit, bundled):
     assert "sort=p50_us" in page.url
 
 
-def test_filters_pages_and_deep_links(visit, bundled):
-    page = visit(bundled)
+def test_filters_pages_and_deep_links(visit, full):
+    page = visit(full)
     operators = page.locator("#operators")
     operators.get_by_label("op of operators").select_option("attention")
     operators.get_by_label("context of operators").select_option("graph")
@@ -117,7 +89,7 @@ def test_filters_pages_and_deep_links(visit, bundled):
     assert cells(again, "operators", "label") == shown
     operators.get_by_label("Filter operators").fill("nothing is called so")
     assert "No row is left" in operators.inner_text()
-    third = visit(bundled + "#operators?op=linear&page=3&sort=-flops")
+    third = visit(full + "#operators?op=linear&page=3&sort=-flops")
     assert "51\u201375 of" in third.locator("#operators .pager").inner_text()
     third.locator("#operators").get_by_role("button", name="Next").click()
     assert "page=4" in third.url
@@ -260,8 +232,8 @@ def test_every_error_is_a_mark_on_its_predictors_strip(visit, full):
     assert page.locator("#accuracy svg.strips circle.peer").count() == len(shown)
 
 
-def test_throughput_compares_like_with_like(visit, bundled):
-    page = visit(bundled, folded=True)
+def test_throughput_compares_like_with_like(visit, full):
+    page = visit(full, folded=True)
     runs = page.locator("#runs")
     chosen = runs.locator("select").first
     data = json.loads(page.locator("#data").text_content())["tables"]["runs"]
@@ -290,8 +262,8 @@ def test_the_section_that_is_read_is_marked(visit, full, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_what_each_stage_buys_is_a_chart(visit, bundled):
-    page = visit(bundled, folded=True)
+def test_what_each_stage_buys_is_a_chart(visit, full):
+    page = visit(full, folded=True)
     stages = page.locator("#stages")
     data = json.loads(page.locator("#data").text_content())["tables"]["accuracy"]
     at = {name: i for i, name in enumerate(data["columns"])}
@@ -303,8 +275,8 @@ def test_what_each_stage_buys_is_a_chart(visit, bundled):
     assert float(first.split()[0]) == pytest.approx(rows[0][at["median_percent"]], rel=5e-3)
 
 
-def test_a_table_is_saved_as_it_is_filtered(visit, bundled):
-    page = visit(bundled + "#runs?engine=vllm", folded=True)
+def test_a_table_is_saved_as_it_is_filtered(visit, full):
+    page = visit(full + "#runs?engine=vllm", folded=True)
     page.locator("#runs tbody tr").first.wait_for()
     with page.expect_download() as saved:
         page.locator("#runs").get_by_role("button", name="CSV of these rows").click()

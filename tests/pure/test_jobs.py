@@ -3,10 +3,9 @@
 import io
 import json
 import os
-import signal
-from pathlib import Path
 
 import pytest
+from pool_work import always_die, die_once, refuse, square
 
 from chip.cli import main
 from chip.predict.request import DEFAULTS, Options
@@ -14,28 +13,6 @@ from chip.simulate import sweep
 from chip.simulate.jobs import Pool, pool_of, spread_out
 from chip.simulate.simulation import simulate
 from chip.types import ChipError
-
-
-def square(x):
-    return x * x
-
-
-def die_once(task):
-    """Kills its process the first time that anybody comes here."""
-    folder, x = task
-    mark = Path(folder, "died")
-    if x == 3 and not mark.exists():
-        mark.write_text("")
-        os.kill(os.getpid(), signal.SIGKILL)
-    return x * 10
-
-
-def always_die(x):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def refuse(x):
-    raise ChipError(f"not {x}")
 
 
 def test_the_order_is_kept_and_progress_is_told():
@@ -92,15 +69,16 @@ def test_a_cluster_that_is_not_there_is_one_line(monkeypatch):
         spread_out(square, [1, 2], Pool(2, "127.0.0.1:1"))
 
 
-def test_a_sweep_over_processes_gives_the_lines_of_one():
-    lines = [json.dumps({"model": "llama-3.1-8b", "batch": b, "prompt": 64}) for b in range(1, 620)]
-    lines[600] = "nonsense"
+def test_a_sweep_over_processes_gives_the_lines_of_one(monkeypatch):
+    monkeypatch.setattr(sweep, "CHUNK", 100)
+    lines = [json.dumps({"model": "llama-3.1-8b", "batch": b, "prompt": 64}) for b in range(1, 320)]
+    lines[300] = "nonsense"
     lines[5:5] = ["", "  "]
     given = {**DEFAULTS, "gpu": "h200"}
     one, two = (list(sweep.answers(lines, given, Options(), Pool(jobs))) for jobs in (1, 2))
     assert one == two
-    assert len(one) == 619
-    assert json.loads(one[600]) == {"error": "the line is not JSON", "line": 603}
+    assert len(one) == 319
+    assert json.loads(one[300]) == {"error": "the line is not JSON", "line": 303}
     assert json.loads(one[10])["batch"] == 11
 
 

@@ -44,12 +44,12 @@ def url():
 
 
 @schema.parametrize()
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_as_described(case, url):
     case.call_and_validate(base_url=url, checks=CHECKS)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(config=st.sampled_from(CONFIGS), wrong=st.fixed_dictionaries({}, optional={k: JUNK for c in CONFIGS for k in c}))
 def test_configs_with_fields_gone_wrong(config, wrong):
     """A config of the hub with some fields replaced by anything is answered or refused by name."""
