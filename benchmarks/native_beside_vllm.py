@@ -20,6 +20,7 @@ import environment
 from chip import artifact, stats
 from chip.models import library
 from chip.run import Job, get
+from chip.run.grid import without_home
 from chip.types import Scenario
 
 SCHEMA = "chip.benchmark_native_beside_vllm/1"
@@ -66,7 +67,7 @@ def main() -> int:
     first = {engine: taken[engine, *points[0]][0] for engine in SETTINGS}
     about = {**environment.describe(), "model": args.model, "output": args.output, "rounds": args.rounds}
     about["engines"] = {
-        engine: {"version": run.engine_version, "settings": run.settings, "method": run.method}
+        engine: {"version": run.engine_version, "settings": without_home(run.settings), "method": run.method}
         for engine, run in first.items()
     }
     artifact.write_text(args.file, json.dumps({"schema": SCHEMA, "made": about, "rows": rows}, indent=1) + "\n")

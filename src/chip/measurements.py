@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,9 @@ def operator(record: Mapping[str, Any]) -> Op:
     return ops.build(kind, axes)
 
 
-def start(path: Path, device: str, environment: Mapping[str, Any]) -> list[Measurement]:
-    """Make the file ready to append to: its header written, or what it already holds returned."""
+def start(path: Path, device: str, environment: Mapping[str, Any], runs: Sequence[str] = ()) -> list[Measurement]:
+    """Make the file ready to append to: its header written, or what it already holds returned. `runs`: ids of the runs
+    that the measurements were read out of, where they were."""
     output.check_lines(path, Measurement.SCHEMA)
     if not artifact.read_lines(path):
         header: dict[str, Any] = {
@@ -48,6 +49,7 @@ def start(path: Path, device: str, environment: Mapping[str, Any]) -> list[Measu
             "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "device": device,
             "environment": dict(environment),
+            **({"runs": list(runs)} if runs else {}),
         }
         artifact.append(path, header)
         return []
@@ -79,6 +81,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[Measurement]]:
     artifact.check_schema(header.get("schema"), Measurement.SCHEMA, str(path))
     if not isinstance(header.get("device"), str) or not isinstance(header.get("environment"), dict):
         raise ChipError(f"{path}: its header must name a device and an environment")
+    if not all(isinstance(run, str) for run in header.get("runs", [])):
+        raise ChipError(f"{path}: the runs of its header must be a list of ids")
     found: dict[Key, Measurement] = {}
     for number, line in enumerate(lines[1:], 2):
         m = codec.from_json(Measurement, line, f"{path}: line {number}")

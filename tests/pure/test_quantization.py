@@ -403,7 +403,7 @@ def test_a_gpu_without_fp8_widens_the_weights():
     a = answer(model="llama-3.1-8b", gpu="a100", dtype="fp8", prompt=4096)
     wide = answer(model="llama-3.1-8b", gpu="a100", prompt=4096)
     assert a["memory"]["weights_bytes"] < 0.6 * wide["memory"]["weights_bytes"]
-    assert a["ttft_ms"] > 0.95 * wide["ttft_ms"]
+    assert a["ttft_ms"] > 0.9 * wide["ttft_ms"]
     assert a["tpot_ms"] < 0.7 * wide["tpot_ms"]
     assert any("Marlin" in n and "no fp8 products" in n for n in a["notes"])
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         if header["device"] != profile.device:
             raise ChipError(f"{name}: was measured on {header['device']}, the profile is of {profile.device}")
         found += ms
-        inputs.append(artifact.new(header["schema"], [codec.to_json(m) for m in ms], {}).id)
+        inputs += [artifact.new(header["schema"], [codec.to_json(m) for m in ms], {}).id, *header.get("runs", [])]
     try:
         from chip.measure.fit import fit, settling
     except ImportError as e:

@@ -4,10 +4,11 @@ k, W is n x k, stored as `weight_dtype` with a 16-bit scale for each `group` of 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.linear import Linear
+from chip.ops.linear import ALIGNED, Linear
 from chip.records import dataclass
 from chip.types import Cost
 
@@ -27,3 +28,12 @@ class PackedLinear(Linear):
         scales = self.n * -(-self.k // (self.group or self.k))
         beside = SCALE_BYTES + (BYTES[self.weight_dtype] if self.zeros else 0)
         return plain + Cost(0, scales * beside, 0)
+
+    def kernel_of(self, implementation: str) -> str:
+        return implementation if self.weight_dtype == "int4" else f"{implementation}.{self.weight_dtype}"
+
+    def like_measured(self) -> PackedLinear | None:
+        """Zero points are read beside the scales, at no cost that was seen."""
+        if self.n % ALIGNED or self.k % ALIGNED:
+            return None
+        return replace(self, bias=False, zeros=False) if self.bias or self.zeros else self

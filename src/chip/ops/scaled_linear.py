@@ -4,9 +4,10 @@ token's values (0: all of them; with `per_tensor` all tokens' together). The res
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
-from chip.ops.linear import Linear
+from chip.ops.linear import ALIGNED, Linear
 from chip.records import dataclass
 from chip.types import Cost
 
@@ -28,3 +29,12 @@ class ScaledLinear(Linear):
         of_weights = -(-self.n // (self.block_n or self.n)) * -(-self.k // (self.block_k or self.k))
         of_input = 1 if self.per_tensor else self.m * -(-self.k // (self.group or self.k))
         return plain + Cost(0, SCALE_BYTES * (of_weights + of_input), 0)
+
+    def kernel_of(self, implementation: str) -> str:
+        """Scales of blocks are another kernel."""
+        return f"{implementation}.block" if self.block_k else implementation
+
+    def like_measured(self) -> ScaledLinear | None:
+        if self.n % ALIGNED or self.k % ALIGNED:
+            return None
+        return replace(self, bias=False, weight_dtype="") if self.bias or self.weight_dtype == self.dtype else self

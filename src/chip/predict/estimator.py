@@ -21,6 +21,7 @@ from chip.ops.base_time import BaseTime
 from chip.ops.collective import Collective
 from chip.ops.composed import Composed
 from chip.ops.elementwise import OverRows
+from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
 from chip.points import PointGroup
 from chip.predict.base_grid import BaseGrid
@@ -158,7 +159,7 @@ class Estimator:
         if found is None:
             if len(self._curves) >= MOST_CURVES:
                 self._curves.clear()
-            product = one.kind == PRODUCT
+            product = isinstance(one, Linear)
             found = TimeCurve(grown(one), points, PRODUCT_NODES if product else TOKEN_NODES, straight=not product)
             self._curves[one] = found
         return found
@@ -209,6 +210,8 @@ class Estimator:
             if groups:
                 runs = (self._runs_as or {}).get(kind, "").partition(" ")[0].split("|")
                 best = min(groups, key=lambda g: (g.kernel != kernel, g.kernel not in runs, g.kernel not in OF_TORCH))
+                if isinstance(op, Linear) and kind != PRODUCT and op.kernel_of(runs[0]) != best.kernel:
+                    continue  # kernels of a format have little in common: a plain product is nearer
                 assert best.base is not None
                 kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
                 base = _in_form(best.base, type(op).base_class(kernel or runs[0]))

@@ -51,6 +51,11 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
         "moe_experts": "vllm",
         "moe_router": "vllm",
         "sampling": "fp32",
+        "scaled_linear": "cutlass",
+        "packed_linear": "machete" if HOPPER <= capability < NEXT else "marlin",
+        **dict.fromkeys(("quantize", "rms_norm_quant", "add_rms_norm_quant", "silu_mul_quant"), "compiled|vllm"),
+        "fp8_attention": "fa3",
+        "kv_append_fp8": "paged",
     }
 
 

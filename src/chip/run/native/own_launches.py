@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,14 +105,6 @@ def _add_rms_norm(
     return add_rms_norm.run(x, residual, weight, eps=eps, overlap=overlap)
 
 
-def _linear_few(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return skinny_gemm.run(x, weight, bias)
-
-
-def _gate_up_few(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return skinny_gemm.run(x, weight, bias, gated=True)
-
-
 def _gate_up_by(linear: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         both = linear(x, weight, bias)
@@ -125,13 +118,6 @@ def _linear_by(rung: str) -> Callable[..., torch.Tensor]:
     def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         y = hgemm.run(rung, x, weight)
         return y if bias is None else y.add_(bias)
-
-    return call
-
-
-def _skinny_by(rung: str, gated: bool) -> Callable[..., torch.Tensor]:
-    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, overlap: bool = False) -> torch.Tensor:
-        return skinny.run(rung, x, weight, bias, gated=gated, overlap=overlap)
 
     return call
 
@@ -155,17 +141,6 @@ def _rope_store(
     return q
 
 
-def _decode_attention(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    table: torch.Tensor,
-    lengths: torch.Tensor,
-    overlap: bool = False,
-) -> torch.Tensor:
-    return paged_decode_attention.run(q, keys, values, table, lengths, overlap=overlap)
-
-
 def _prefill_attention(
     q: torch.Tensor,
     keys: torch.Tensor,
@@ -178,26 +153,24 @@ def _prefill_attention(
     prefill_attention.launch(q, keys, values, table, tiles, out)
 
 
-def _torch_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.nn.functional.linear(x, weight, bias)
-
-
 _RUNGS = catalog.steps("hgemm")[:2:-1]  # the fastest first: wgmma, then mma
 _TRITON: dict[str, Own] = {
     "rms_norm": Own("triton", _rms_norm, _triton, overlaps=True),
     "add_rms_norm": Own("triton", _add_rms_norm, _triton, overlaps=True),
-    "linear_few": Own("triton", _linear_few, _triton),
-    "gate_up": Own("torch + triton", _gate_up_by(_torch_linear), _triton),
-    "gate_up_few": Own("triton", _gate_up_few, _triton),
+    "linear_few": Own("triton", skinny_gemm.run, _triton),
+    "gate_up": Own("torch + triton", _gate_up_by(torch.nn.functional.linear), _triton),
+    "gate_up_few": Own("triton", partial(skinny_gemm.run, gated=True), _triton),
     "rope_store": Own("triton", _rope_store, _triton, overlaps=True),
-    "decode_attention": Own("triton", _decode_attention, _paged, overlaps=True),
+    "decode_attention": Own("triton", paged_decode_attention.run, _paged, overlaps=True),
     "prefill_attention": Own("triton", _prefill_attention, _paged),
 }
 _CUDA: dict[str, list[Own]] = {
     "linear": [Own(rung, _linear_by(rung), _cuda(rung)) for rung in _RUNGS],
     "gate_up": [Own(f"{rung} + triton", _gate_up_by(_linear_by(rung)), _cuda(rung)) for rung in _RUNGS],
-    "linear_few": [Own(rung, _skinny_by(rung, False), _cuda(rung), overlaps=True) for rung in skinny.RUNGS],
-    "gate_up_few": [Own(rung, _skinny_by(rung, True), _cuda(rung), overlaps=True) for rung in skinny.RUNGS],
+    "linear_few": [Own(rung, partial(skinny.run, rung), _cuda(rung), overlaps=True) for rung in skinny.RUNGS],
+    "gate_up_few": [
+        Own(rung, partial(skinny.run, rung, gated=True), _cuda(rung), overlaps=True) for rung in skinny.RUNGS
+    ],
 }
 
 

@@ -1,0 +1,28 @@
+"""Quantised models that were really run on an H200, and what is predicted of them."""
+
+from pathlib import Path
+
+import pytest
+
+from chip import stats
+from chip.types import ChipError
+from chip.validate.judge import judge, read
+
+FOLDER = Path(__file__).parents[2] / "results" / "h200" / "quantised"
+
+
+def test_models_kept_back_are_predicted_from_points_of_others():
+    found = judge(read([FOLDER / "vllm-kept.json"]), "h200")
+    assert {p.model for p in found.points} == {"mistral-small-24b-fp8", "qwen2.5-32b-w4a16"}
+    steps = [abs(p.error) for p in found.points if p.metric == "tpot"]
+    first = [abs(p.error) for p in found.points if p.metric == "ttft" and p.scenario.batch * p.scenario.prompt >= 4096]
+    room = [abs(p.error) for p in found.points if p.metric == "kv_cache_tokens"]
+    assert (len(steps), len(first), len(room)) == (12, 8, 12)
+    assert stats.median(steps) < 0.07
+    assert stats.median(first) < 0.04
+    assert max(room) < 0.04
+
+
+def test_runs_that_points_were_read_out_of_are_no_judges():
+    with pytest.raises(ChipError, match="is among the inputs of"):
+        judge(read([FOLDER / "vllm-fp8.json"]), "h200")
