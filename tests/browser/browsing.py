@@ -3,23 +3,13 @@ the last lines of the run say so; with CHIP_BROWSER=required, as in CI, that is 
 
 import os
 import shutil
-import sys
 import threading
-from pathlib import Path
 
 import pytest
+from reports import H200, samples, written
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "pure"))
-
-import samples  # noqa: E402
-
-from chip import hardware  # noqa: E402
-from chip.report import page as report_page  # noqa: E402
-from chip.report import sources  # noqa: E402
-from chip.serve import server  # noqa: E402
-
-H200 = ROOT / "results" / "h200"
+from chip import hardware
+from chip.serve import server
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 REQUIRED = os.environ.get("CHIP_BROWSER") == "required"
@@ -93,10 +83,6 @@ def explorer():
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made.url
         made.shutdown()
-
-
-def written(folder, *results, title="Report"):
-    return report_page.write(folder, sources.gather(results, title)).as_uri()
 
 
 @pytest.fixture(scope="session")

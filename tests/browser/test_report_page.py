@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from browsing import H200, samples, written
 from playwright.sync_api import expect
+from reports import H200, samples, written
 
 pytest_plugins = ["browsing"]
 SECTIONS = ["overview", "accuracy", "roofline", "calibration", "operators", "kernels", "replay", "runs", "compared",

@@ -69,12 +69,6 @@ def test_active_parameters_of_a_mixture():
     assert model("llama-3.1-8b").active_params() == model("llama-3.1-8b").params()
 
 
-@pytest.mark.parametrize("name", BUNDLED)
-def test_weights_in_bf16_take_two_bytes_each(name):
-    d = model(name)
-    assert d.weight_bytes(BF16) == 2 * d.params()
-
-
 def test_cache_bytes():
     assert model("llama-3.1-8b").kv_bytes(1, BF16) == 131_072
     assert model("llama-3.1-8b").kv_bytes(1, BF16, tp=4) == 131_072 / 4
@@ -86,9 +80,10 @@ def test_cache_bytes():
 
 
 @pytest.mark.parametrize("name", BUNDLED)
-def test_prefill_has_the_flops_of_its_decode_steps(name):
+def test_weights_take_two_bytes_each_and_a_prefill_the_flops_of_its_decode_steps(name):
     narrow = {"sliding_window": 5} if raw(name).get("sliding_window") else {}  # so that the steps outgrow it
     d = model(name, **narrow)
+    assert d.weight_bytes(BF16) == 2 * d.params()
 
     def flops(new, past):
         return lower(d, Step((Seq(new, past, 3),)), BF16, all_logits=True).cost().flops
@@ -206,14 +201,10 @@ ESSENTIAL = [
 
 
 @pytest.mark.parametrize(("name", "field"), ESSENTIAL)
-def test_a_missing_size_is_named(name, field):
+def test_a_missing_or_senseless_size_is_named(name, field):
     assert "missing" in refusal(without(raw(name), field))
-
-
-@pytest.mark.parametrize("value", [0, -1, 10**9, 10**30, 1.5, "4096", True, [4096], {}], ids=str)
-@pytest.mark.parametrize(("name", "field"), ESSENTIAL)
-def test_a_senseless_size_is_named(name, field, value):
-    assert field in refusal(raw(name, **{field: value}))
+    for value in (0, -1, 10**9, 10**30, 1.5, "4096", True, [4096], {}):
+        assert field in refusal(raw(name, **{field: value})), value
 
 
 @pytest.mark.parametrize(
@@ -267,9 +258,10 @@ def test_the_language_part_of_a_model_that_sees():
 
 @pytest.mark.parametrize("bad", [None, 0, -3, 2.5, "x", [], {}, True, 10**12])
 def test_no_field_makes_a_family_fall_over(bad):
-    """Whatever stands in a field, the answer is a model or one clear line."""
+    """Whatever stands in a field, the answer is a model or one clear line. One model of each architecture: the
+    campaign tries all of them."""
     told = set()
-    for name in BUNDLED:
+    for name in {raw(name)["architectures"][0]: name for name in BUNDLED}.values():
         config = raw(name)
         for field in config:
             try:

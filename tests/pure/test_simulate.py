@@ -220,15 +220,16 @@ def test_bad_input_is_one_line_and_exit_code_2(words, says, capsys):
     assert err.count("\n") == 1
 
 
-def test_ten_thousand_requests_take_at_most_ten_loops_of_ten_million_additions():
-    began, total = time.perf_counter(), 0
-    for i in range(10_000_000):
+def test_a_request_takes_at_most_ten_thousand_additions():
+    """In time of this process, which others that use the machine do not lengthen."""
+    began, total = time.process_time(), 0
+    for i in range(3_000_000):
         total += i
-    loop_s = time.perf_counter() - began
-    began = time.perf_counter()
-    found = simulate("llama-3.1-8b", gpu="h200", workload="azure-conversation", requests=10_000, rate=20, draws=0)
-    assert found.completed == 10_000
-    assert time.perf_counter() - began < 10 * loop_s
+    loop_s = time.process_time() - began
+    began = time.process_time()
+    found = simulate("llama-3.1-8b", gpu="h200", workload="azure-conversation", requests=3_000, rate=20, draws=0)
+    assert found.completed == 3_000
+    assert time.process_time() - began < 10 * loop_s
 
 
 def test_a_run_is_given_up_when_asked():

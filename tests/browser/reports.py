@@ -1,0 +1,18 @@
+"""Reports to look at in a browser."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "pure"))
+
+import samples  # noqa: E402
+
+from chip.report import page, sources  # noqa: E402
+
+H200 = ROOT / "results" / "h200"
+__all__ = ["H200", "samples", "written"]
+
+
+def written(folder, *results, title="Report"):
+    return page.write(folder, sources.gather(results, title)).as_uri()
