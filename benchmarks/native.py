@@ -289,7 +289,7 @@ def prefills(b: Bench) -> list[dict[str, Any]]:
         with flash(b.on_gpu):
             calls = {"flash": bound(F.scaled_dot_product_attention, dense, is_causal=True, enable_gqa=grouped)}
             calls[b.ours] = bound(prefill_attention.run, sets)
-            for warps, stages in ((8, 2), (8, 4), (4, 3)) if b.on_gpu else ():
+            for warps, stages in ((8, 3), (8, 4), (4, 3)) if b.on_gpu else ():
                 calls[f"ours, {warps} warps, {stages} stages"] = [
                     lambda s=s, w=warps, st=stages: prefill_attention.launch(
                         s[0].flatten(0, 1), s[1], s[2], s[3], s[5], torch.empty_like(s[0]).flatten(0, 1), w, st

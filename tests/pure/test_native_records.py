@@ -1,0 +1,31 @@
+"""What the native engine reached on an H200, computed from its records."""
+
+import json
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[2] / "results" / "h200" / "native"
+
+
+def test_beside_vllm_a_step_takes_less():
+    rows = json.loads((FOLDER / "beside-vllm.json").read_text())["rows"]
+    by_batch = {row["batch"]: row for row in rows}
+    assert all(row["tpot_s_native_over_vllm"] <= 1.05 for row in rows)
+    assert by_batch[1]["tpot_s_native_over_vllm"] < 1
+    assert by_batch[8]["ttft_s_native_over_vllm"] <= 1.10
+
+
+def test_our_kernels_are_worth_more_than_a_tenth():
+    rows = json.loads((FOLDER / "native.json").read_text())["parts"]["engine"]["result"]["rows"]
+    taken = {(row["kernels"], row["batch"]): row["step_device_s"] for row in rows}
+    for batch in (1, 8, 32):
+        assert taken["chip", batch] * 1.1 <= taken["torch", batch]
+
+
+def test_logits_and_kernels_were_right():
+    parts = json.loads((FOLDER / "native.json").read_text())["parts"]
+    assert all(found["within_twice"] for found in parts["exact"]["result"].values())
+    checked = parts["check"]["result"].values()
+    assert sum(found["ok"] for found in checked) > 2000
+    assert not any(found["failed"] for found in checked)
+    prefill = [row["timed"] for row in parts["attention"]["result"]["prefill"]]
+    assert all(t["ours"]["p50_s"] <= 1.15 * t["flash"]["p50_s"] for t in prefill)
