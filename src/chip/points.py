@@ -74,30 +74,79 @@ def about(path: Path) -> dict[str, str]:
 
 
 @lru_cache(maxsize=512)
-def read(path: Path, dtype: str = "", kernels: tuple[str, ...] = ()) -> PointFile:
-    """`dtype`, `kernels`: only these points, where a prediction needs no others; else all that operators know."""
-    lines = artifact.read_text(path).splitlines()
-    body = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    said: dict[str, str] = {}
-    for number, line in enumerate(lines[:body], 1):
-        key, colon, text = line[1:].partition(":")
-        if not colon:
-            raise ChipError(f"{path}:{number}: a line of # must be `# key: value`")
-        said[key.strip()] = text.strip()
-    rows = csv.reader(lines[body:])
-    columns = Columns(path, next(rows, []))
-    found: dict[tuple[str, str, str], list[Measured]] = {}
-    for number, row in enumerate(rows, body + 2):
-        if len(row) != columns.count:
-            if row:
-                raise ChipError(f"{path}:{number}: {len(row)} values, the header has {columns.count}")
-            continue
-        kernel, context, of_dtype = row[:3]
-        if of_dtype not in BYTES and of_dtype not in FORMATS and columns.has_dtype:
-            raise ChipError(f"{path}:{number}: dtype {of_dtype[:40]!r} is not known")
-        if (of_dtype == dtype if dtype else of_dtype in BYTES) and (not kernels or kernel in kernels):
-            found.setdefault((kernel, context, of_dtype), []).append(columns.point(row, f"{path}:{number}"))
-    return PointFile(said, tuple(_group(path.stem, key, points, said, path) for key, points in found.items()))
+def read(path: Path) -> PointFile:
+    """All points that operators know."""
+    found = PointTable(path)
+    return PointFile(found.about, found.groups())
+
+
+Key = tuple[str, str, str]  # kernel, context, dtype
+
+
+class PointTable:
+    """A file of points, made into operators group by group: a prediction needs few of them."""
+
+    def __init__(self, path: Path) -> None:
+        lines = artifact.read_text(path).splitlines()
+        body = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+        self.about: dict[str, str] = {}
+        for number, line in enumerate(lines[:body], 1):
+            key, colon, text = line[1:].partition(":")
+            if not colon:
+                raise ChipError(f"{path}:{number}: a line of # must be `# key: value`")
+            self.about[key.strip()] = text.strip()
+        rows = csv.reader(lines[body:])
+        columns = Columns(path, next(rows, []))
+        self._path, self._columns, self._made = path, columns, dict[Key, PointGroup]()
+        self._rows: dict[Key, list[tuple[int, list[str]]]] = {}
+        for number, row in enumerate(rows, body + 2):
+            if len(row) != columns.count:
+                if row:
+                    raise ChipError(f"{path}:{number}: {len(row)} values, the header has {columns.count}")
+                continue
+            held = self._rows.get((row[0], row[1], row[2]))
+            if held is None:
+                if row[2] not in BYTES and row[2] not in FORMATS and columns.has_dtype:
+                    raise ChipError(f"{path}:{number}: dtype {row[2][:40]!r} is not known")
+                held = self._rows[row[0], row[1], row[2]] = []
+            held.append((number, row))
+
+    @property
+    def dtypes(self) -> set[str]:
+        return {dtype for _, _, dtype in self._rows}
+
+    def groups(self, dtype: str = "", kernels: tuple[str, ...] = ()) -> tuple[PointGroup, ...]:
+        """`dtype`, `kernels`: only these points; else all that operators know."""
+        return tuple(
+            self._group(key)
+            for key in self._rows
+            if (key[2] == dtype if dtype else key[2] in BYTES) and (not kernels or key[0] in kernels)
+        )
+
+    def bases(self, dtype: str) -> list[tuple[str, BaseTime, str]]:
+        """Of each group that has one: its kernel, its base time, and the compute ceiling that it runs under."""
+        found = []
+        for key, ((number, row), *_) in self._rows.items():
+            base = self._base(key) if key[2] == dtype else None
+            if base is not None:
+                found.append((key[0], base, self._columns.point(row, f"{self._path}:{number}")[0].compute))
+        return found
+
+    def _base(self, key: Key) -> BaseTime | None:
+        name = f"base {' '.join(key)}"
+        text = self.about.get(name)
+        return _base(self._path.stem, key[0], text, f"{self._path}: {name}") if text else None
+
+    def _group(self, key: Key) -> PointGroup:
+        if key not in self._made:
+            points = [self._columns.point(row, f"{self._path}:{number}") for number, row in self._rows[key]]
+            made, seconds, errors = zip(*points)
+            loo = errors if None not in errors else ()
+            self._made[key] = PointGroup(self._path.stem, *key, self._base(key), made, seconds, loo)
+        return self._made[key]
+
+
+table = lru_cache(maxsize=128)(PointTable)
 
 
 Measured = tuple[Op, float, float | None]  # seconds, and the error of predicting it from the others
@@ -121,44 +170,27 @@ class Columns:
                 raise ChipError(f"{path}: {kind} needs axis {name!r}; its columns are {', '.join(header)}"[:400])
         self.count, self.has_dtype = len(header), "dtype" in known
         self.needed = [header.index(name) for name, axis in known.items() if axis.default is dataclasses.MISSING]
-        self.axes = [(a, header.index(a)) for a in axes]
+        self.axes = [header.index(a) for a in axes]
+        self.names = [*axes, "dtype"] if self.has_dtype else axes
+        self.checks = hasattr(self.op, "check")
         self.us, self.loo = header.index("us"), header.index("loo") if "loo" in header else None
 
     def point(self, row: Sequence[str], where: str) -> Measured:
         try:
-            sizes: dict[str, Any] = {a: int(row[i]) for a, i in self.axes}
+            sizes = [int(row[i]) for i in self.axes]
             us = float(row[self.us])
             loo = float(row[self.loo]) / 100 if self.loo is not None and row[self.loo] else None
             if not 0 < us < LARGEST or (loo is not None and not -1 < loo < LARGEST):
                 raise ValueError("us must be positive, loo above -100 %")
-            if min(sizes.values()) < 0 or any(row[i] == "0" for i in self.needed):
+            if min(sizes) < 0 or "0" in [row[i] for i in self.needed]:
                 raise ValueError("sizes must be whole numbers from 1")
-            if self.has_dtype:
-                sizes["dtype"] = row[2]
-            op: Op = self.op(**sizes)
-            if hasattr(op, "check"):
-                op.check()
+            op: Op = self.op(**dict(zip(self.names, (*sizes, row[2]))))
+            if self.checks:
+                op.check()  # type: ignore[attr-defined]
             op.cost()
         except (ValueError, TypeError, ZeroDivisionError, ChipError) as e:
             raise ChipError(f"{where}: {e}") from None
         return op, us * 1e-6, loo
-
-
-def _group(
-    kind: str,
-    key: tuple[str, str, str],
-    points: Sequence[Measured],
-    about: Mapping[str, str],
-    path: Path,
-) -> PointGroup:
-    kernel, context, dtype = key
-    text = about.get(f"base {kernel} {context} {dtype}")
-    base = _base(kind, kernel, text, f"{path}: base {kernel} {context} {dtype}") if text else None
-    loo = tuple(e for _, _, e in points if e is not None)
-    return PointGroup(
-        kind, kernel, context, dtype, base, tuple(p[0] for p in points), tuple(p[1] for p in points),
-        loo if len(loo) == len(points) else (),
-    )  # fmt: skip
 
 
 def _base(kind: str, kernel: str, text: str, where: str) -> BaseTime:

@@ -74,23 +74,26 @@ class Timeline:
         slower_s = (repeat - 1) * (host_s if host_s > device_s else device_s)
         never_s = self.device_s + repeat * device_s
         if never_s < self.host_s + host_s + device_s + slower_s:  # else no way through the layer is that long
-            never_s = max(never_s, self.host_s + self._behind(launches, cost) + slower_s)
+            never_s = max(never_s, self.host_s + self._behind(launches, cost, host_s, device_s) + slower_s)
         self.device_s = never_s
         self.host_s += repeat * host_s
         self.worked_s += repeat * device_s
 
-    def _behind(self, launches: Sequence[Launch], cost: HostCost) -> float:
-        host_s = behind = 0.0
+    def _behind(self, launches: Sequence[Launch], cost: HostCost, host_s: float, device_s: float) -> float:
+        """From the last launch backwards, as far as one before could still be the longest way."""
+        behind = after_s = 0.0
         (call_s, kernel_s), scale, gap_s = cost, self.scale, self.gap_s
-        for _, kernels, seconds in launches:
+        for _, kernels, seconds in reversed(launches):
             launch_s, run_s = call_s + kernel_s * kernels, seconds * scale + gap_s * kernels
-            # waits for the first kernel of the operator, or only for its last
-            first_s = host_s + launch_s / kernels + run_s
-            host_s += launch_s
-            last_s = host_s + run_s / kernels
-            behind += run_s
+            # waits for the last kernel of the operator, or for its first
+            last_s = host_s + run_s / kernels + after_s
+            after_s += run_s
+            host_s -= launch_s
+            first_s = host_s + launch_s / kernels + after_s
             if behind < first_s or behind < last_s:
                 behind = first_s if first_s > last_s else last_s
+            if host_s + device_s <= behind:
+                break
         return behind
 
     def skip(self, steps: float, host_s: float, device_s: float) -> None:

@@ -111,15 +111,13 @@ class FlashBase(BaseTime):
 
     def over(self, make: Callable[..., Any]) -> Callable[..., float]:
         """Bytes grow with the queries and the keys of each sequence."""
-        seconds, first = self._of(make(1, 1, 1)), make(1, 1, 1).moved_bytes()
-        key = [more - one for one, more in zip(first, make(1, 1, 2).moved_bytes())]
-        query = [one - more for one, more in zip(first, key)]
-
-        def at(batch: int, q_len: int, kv_len: int) -> float:
-            attended, copied = (batch * (q_len * q + kv_len * k) for q, k in zip(query, key))
-            return seconds(batch, q_len, kv_len, attended, copied)
-
-        return at
+        seconds, (attended, copied) = self._of(make(1, 1, 1)), make(1, 1, 1).moved_bytes()
+        key, key_copied = (two - one for one, two in zip((attended, copied), make(1, 1, 2).moved_bytes()))
+        query, query_copied = attended - key, copied - key_copied
+        return lambda batch, q_len, kv_len: seconds(
+            batch, q_len, kv_len, batch * (q_len * query + kv_len * key),
+            batch * (q_len * query_copied + kv_len * key_copied),
+        )  # fmt: skip
 
     def _of(self, op: Any) -> Callable[[int, int, int, float, float], float]:
         """For any sizes of an operator, and bytes that it moves."""

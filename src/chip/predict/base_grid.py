@@ -15,16 +15,25 @@ COUNTS = [1 << i for i in range(28)]
 LENGTHS = sorted({1, *COUNTS, *(3 << i for i in range(27))})
 
 
+Base = Callable[..., float]
+
+
 class BaseGrid:
-    __slots__ = ("_at", "_rows", "_seconds")
+    __slots__ = ("_at", "_fast", "_rows", "_seconds", "_slow")
     _rows: dict[int, list[float]]
 
-    def __init__(self, at: Callable[[int, int], Sequence[int]], seconds: Callable[..., float]) -> None:
-        """`seconds(*at(count, length))`."""
-        self._at, self._seconds = at, seconds
+    def __init__(self, at: Callable[[int, int], Sequence[int]], seconds: Base, fast: Base, slow: Base) -> None:
+        """`seconds(*at(count, length))`; `fast` and `slow`: the same at the best and at the worst."""
+        self._at, self._seconds, self._fast, self._slow = at, seconds, fast, slow
         self._rows = {}
 
-    def __call__(self, count: int, length: int) -> float:
+    def __call__(self, count: int, length: int) -> tuple[float, float, float]:
+        """Seconds, and as far off as the bases are."""
+        found, sizes = self.rising(count, length), self._at(count, length)
+        off = found / self._seconds(*sizes)
+        return found, off * self._fast(*sizes), off * self._slow(*sizes)
+
+    def rising(self, count: int, length: int) -> float:
         row, column = bisect_right(COUNTS, count) - 1, bisect_right(LENGTHS, length) - 1
         first = self._along(row, column, length)
         if COUNTS[row] == count:

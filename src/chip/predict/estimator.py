@@ -6,7 +6,7 @@ An answer is a plain tuple (seconds, low, high, bound, source, FLOPs, bytes): a 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
 from math import exp, inf
@@ -23,7 +23,7 @@ from chip.ops.composed import Composed
 from chip.ops.elementwise import OverRows
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
-from chip.points import PointGroup
+from chip.points import PointGroup, PointTable
 from chip.predict.base_grid import BaseGrid
 from chip.predict.clock import Settling
 from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
@@ -93,7 +93,7 @@ class Estimator:
         """The dtype of the points that answer for this one; nothing where there are none."""
         if self._library is None:
             return ""
-        return next((d for d in (dtype, SAME_KERNELS.get(dtype, "")) if d and self._library.groups(PRODUCT, d)), "")
+        return next((d for d in (dtype, SAME_KERNELS.get(dtype, "")) if self._library.has(PRODUCT, d)), "")
 
     def points(self, op: Op) -> Points | None:
         """Those of the kernel that runs this operator."""
@@ -152,7 +152,7 @@ class Estimator:
         if len(op.GROWS) != 1:
             return points.seconds(op)
         (axis,) = op.GROWS
-        return self._curve(replace(op, **{axis: 1}), points)(getattr(op, axis))  # type: ignore[type-var]
+        return TimedPoint(*self._curve(replace(op, **{axis: 1}), points)(getattr(op, axis)))  # type: ignore[type-var]
 
     def _curve(self, one: Op, points: Points) -> TimeCurve:
         found = self._curves.get(one)
@@ -206,16 +206,17 @@ class Estimator:
             return None
         own = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]  # its own, then what it grew from
         for kind in (*own, SIMPLEST) if isinstance(op, OverRows) else own:
-            groups = [g for g in self._library.groups(kind, "bf16") if g.base is not None]
-            if groups:
+            bases = self._library.bases(kind)
+            if bases:
                 runs = (self._runs_as or {}).get(kind, "").partition(" ")[0].split("|")
-                best = min(groups, key=lambda g: (g.kernel != kernel, g.kernel not in runs, g.kernel not in OF_TORCH))
-                if isinstance(op, Linear) and kind != PRODUCT and op.kernel_of(runs[0]) != best.kernel:
+                found, base, compute = min(
+                    bases, key=lambda b: (b[0] != kernel, b[0] not in runs, b[0] not in OF_TORCH)
+                )
+                if isinstance(op, Linear) and kind != PRODUCT and op.kernel_of(runs[0]) != found:
                     continue  # kernels of a format have little in common: a plain product is nearer
-                assert best.base is not None
                 kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
-                base = _in_form(best.base, type(op).base_class(kernel or runs[0]))
-                return replace(base, floor_s=base.floor_s * kernels), best.ops[0].compute
+                base = _in_form(base, type(op).base_class(kernel or runs[0]))
+                return replace(base, floor_s=base.floor_s * kernels), compute
         return None
 
     def _borrowed(self, op: Op, kernel: str) -> tuple[BaseTime, BaseTime, BaseTime] | None:
@@ -330,11 +331,11 @@ class Estimator:
     def _answering(self, op: Op, source: str) -> Answering:
         """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
         (rate, moving), compute, peaks = self._rates(op), op.compute, self._peaks
-        peak, l2_bytes = peaks.compute.get(compute, inf), peaks.l2_bytes
+        peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
 
         def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float) -> Answer:
             found = seconds, low_s, high_s, _longest(flops / rate, moved / moving, seconds), source, flops, moved
-            if moved <= l2_bytes and flops <= peak * seconds:
+            if flops <= peak * seconds and moved <= memory * seconds:
                 return found
             return at_least(found, peaks.least_s(compute, flops, moved))
 
@@ -375,12 +376,12 @@ class Estimator:
             sheet = sheets[key]
             if sheet is None:
                 return answer(*self(placed))
+            flops, read, written = placed.cost()
             if isinstance(sheet, BaseGrid):
-                return self._over_base(placed, sheet(*form.sizes), based)
+                return based(*sheet(*form.sizes), flops, read + written)
             seconds, spread, base = sheet(*form.sizes)
             if form.like:
                 seconds *= sheet.base(*form.like) / base
-            flops, read, written = placed.cost()
             off = exp(Z90 * spread)
             return answered(seconds, seconds / off, seconds * off, flops, read + written)
 
@@ -398,15 +399,9 @@ class Estimator:
             elif isinstance(op, MaskedAttention):
                 self._sheets[key] = None
             else:
-                self._sheets[key] = BaseGrid(form.at, self._base(op, "")[0].over(op.sized))
+                value, fast, slow = (base.over(op.sized) for base in self._base(op, ""))
+                self._sheets[key] = BaseGrid(form.at, value, fast, slow)
         return self._sheets[key]
-
-    def _over_base(self, placed: Op, seconds: float, answered: Answering) -> Answer:
-        """Of attention without points that takes so long: as far off as its bases are."""
-        like = placed.like_measured() or placed
-        value, fast, slow = (base.seconds(like) for base in self._base(placed, ""))
-        flops, read, written = placed.cost()
-        return answered(seconds, seconds * fast / value, seconds * slow / value, flops, read + written)
 
 
 def _longest(arithmetic_s: float, memory_s: float, seconds: float) -> str:
@@ -445,15 +440,21 @@ class Library:
         self.device = about.get("device", "")
         self.settling = Settling.read(about["settling"]) if "settling" in about else None
 
-    @lru_cache(maxsize=1024)  # noqa: B019 (libraries live as long as the process)
-    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[PointGroup, ...]:
-        """Those of the first folder that has any."""
+    def _tables(self, kind: str) -> Iterator[PointTable]:
+        """Of the folders that have points of a kind."""
         for folder, kinds in self._kinds.items():
             if kind in kinds:
-                found = point_files.read(folder / f"{kind}{point_files.SUFFIX}", dtype, kernels).groups
-                if found:
-                    return found
-        return ()
+                yield point_files.table(folder / f"{kind}{point_files.SUFFIX}")
+
+    def has(self, kind: str, dtype: str) -> bool:
+        return any(dtype in table.dtypes for table in self._tables(kind))
+
+    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[PointGroup, ...]:
+        """Those of the first folder that has any."""
+        return next((found for table in self._tables(kind) if (found := table.groups(dtype, kernels))), ())
+
+    def bases(self, kind: str) -> list[tuple[str, BaseTime, str]]:
+        return next((found for table in self._tables(kind) if (found := table.bases("bf16"))), [])
 
 
 @lru_cache(maxsize=16)

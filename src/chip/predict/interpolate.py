@@ -196,15 +196,16 @@ class TimeCurve:
             (n, m - n, t, u - t, s, r - s, b, c) for (n, t, s, b), (m, u, r, c) in pairwise([*ends, ends[-1]])
         ]  # of each node and the next: tokens, seconds and spread with what they grow by, and the bases
 
-    def __call__(self, tokens: int) -> TimedPoint:
+    def __call__(self, tokens: int) -> tuple[float, float]:
+        """Seconds and spread."""
         nodes = self._nodes
         first, width, seconds, more_s, spread, wider, low, high = self._spans[bisect_right(nodes, tokens) - 1]
         if tokens >= nodes[-1]:
-            return TimedPoint(seconds * self._base(tokens) / low, spread)
+            return seconds * self._base(tokens) / low, spread
         share = (tokens - first) / width
         if not self._straight:
             share = _share(self._base(tokens), low, high, share)
-        return TimedPoint(seconds + more_s * share, spread + wider * share)
+        return seconds + more_s * share, spread + wider * share
 
 
 def _share(base: float, low: float, high: float, straight: float) -> float:

@@ -118,16 +118,16 @@ class Prediction(NamedTuple):
 
         return page(self)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, breakdown: bool = True) -> dict[str, Any]:
         """The answer as a line of a sweep has it."""
-        found: dict[str, Any] = json.loads(self.line())
+        found: dict[str, Any] = json.loads(self.line(breakdown))
         return found
 
     def json(self) -> dict[str, Any]:
         """The same, with the nearest runs that predictions were held against."""
         return {**self.figures(), "nearest_validated": self.nearest_validated}
 
-    def line(self) -> str:
+    def line(self, breakdown: bool = True) -> str:
         """One line of JSON, put together by hand: in a sweep this is several times faster than the encoder, and only
         names and notes have anything to escape."""
         s, prefill, decode = self.scenario, self.prefill, self.decode
@@ -151,9 +151,12 @@ class Prediction(NamedTuple):
             f'"tokens_per_s":[{tokens / whole.high:.7g},{tokens / whole.low:.7g}]{joules_span}}},'
             f'"bound":{{"ttft":"{_bound(prefill)}","tpot":{bound}}},"sources":{_sources(prefill, decode, steps)},'
             f'"ridge_flop_per_byte":{self.ridge:.4g},"memory":{_memory(self.memory)},'
-            f'"notes":{_encode(self.notes) if self.notes else "[]"},"breakdown":{{"ttft":{_rows_text(prefill)},'
-            f'"tpot":{_rows_text(decode) if decode else "[]"}}}}}'
+            f'"notes":{_encode(self.notes) if self.notes else "[]"}{self._breakdown() if breakdown else ""}}}'
         )
+
+    def _breakdown(self) -> str:
+        tpot = _rows_text(self.decode) if self.decode else "[]"
+        return f',"breakdown":{{"ttft":{_rows_text(self.prefill)},"tpot":{tpot}}}'
 
 
 @lru_cache(maxsize=256)

@@ -208,10 +208,17 @@ class StepModel:
     # -- operators of a step ----------------------------------------------------------------------------------------
     def _body_rows(self, decode: bool, tokens: int, routed: int) -> list[Body]:
         """Rows of a step of so many tokens but those that attend. `routed`: tokens that choose experts."""
-        return [
-            (n, [(e[0], e[1], e[2], e[3](routed if e[1] in EXPERTS else tokens)) for e in calls], attends)
-            for n, calls, attends in (self._decode if decode else self._prefill)
-        ]
+        known: dict[Callable[[Any], Answer], Answer] = {}  # norms, additions and halves of a gate are alike
+        found: list[Body] = []
+        for n, calls, attends in self._decode if decode else self._prefill:
+            rows: list[Row] = []
+            for role, kind, kernels, ask in calls:
+                answer = known.get(ask)
+                if answer is None:
+                    answer = known[ask] = ask(routed if kind in EXPERTS else tokens)
+                rows.append((role, kind, kernels, answer))
+            found.append((n, rows, attends))
+        return found
 
     def _head_rows(self, rows: int) -> Rows:
         return [(n, [(e.role, e.kind, e.kernels, e.ask(rows)) for e in calls]) for n, calls, _ in self._head]

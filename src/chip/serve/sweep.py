@@ -77,7 +77,7 @@ def answer(decoder: Decoder, asked: Mapping[str, Any]) -> Mapping[str, Any]:
 @lru_cache(maxsize=REMEMBERED)
 def _row(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Mapping[str, Any]:
     try:
-        found = request.predict(decoder, gpu, engine, s).figures()
+        found = request.predict(decoder, gpu, engine, s).figures(breakdown=False)
     except ChipError as e:
         return {"error": str(e)}
     row: dict[str, Any] = {key: found.get(key) for key in SHOWN}
