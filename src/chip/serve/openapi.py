@@ -236,6 +236,7 @@ def _prediction() -> Schema:
             "energy_j_per_token": NUMBER,
             "interval": {"type": "object", "additionalProperties": SPAN},
             "notes": {"type": "array", "items": TEXT},
+            "nearest_validated": {"type": "array", "items": OBJECT, "description": "measured runs and their errors"},
         },
     }
 

@@ -84,6 +84,7 @@ const Answer = (() => {
         { class: "metrics" },
         METRICS.map((m) => metric(answers, against, ...m)),
       ),
+      Sure.table(answers, SIDES),
     );
   }
   const basis = (gpu) => known.gpus.find((g) => g.name === gpu)?.rests_on || "datasheet";
@@ -122,6 +123,7 @@ const Answer = (() => {
           h("div", { class: "span" }, shared(format(low, n), "–", format(up, n))),
           i ? ratio(against[i], key) : "",
           limit ? h("div", { class: "span" }, `${limit}-bound`) : "",
+          Sure.beside(a, key),
         ];
       }),
     );

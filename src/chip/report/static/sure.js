@@ -1,0 +1,56 @@
+"use strict";
+// How sure: the runs nearest to a question whose predictions were held against measurements, and how far off they were.
+const Sure = (() => {
+  const { h, number } = Chip;
+  const ERRORS = [
+    ["ttft_error", "TTFT"],
+    ["tpot_error", "TPOT"],
+    ["e2e_error", "end to end"],
+  ];
+
+  /** -0.0103 -> "−1.0 %": above 0 the prediction was too slow. */
+  const signed = (error) => `${error < 0 ? "−" : "+"}${(100 * Math.abs(error)).toFixed(1)} %`;
+  const ran = (r) =>
+    `${r.model} on ${r.tp > 1 ? `${r.tp} × ` : ""}${Answer.title(r.gpu)}, ${`${r.engine} ${r.version}`.trim()}, ${number(r.batch)} × (${number(r.prompt)} in, ${number(r.output)} out)`;
+
+  /** Beside a figure: what the prediction of the nearest run erred by. */
+  function beside(answer, key) {
+    const error = answer.nearest_validated[0]?.[key.replace("_ms", "_error")];
+    return Chip.known(error) ? h("div", { class: "span sure", "data-value": error }, `nearest run ${signed(error)}`) : "";
+  }
+  function row(r, who) {
+    return h(
+      "tr",
+      {},
+      who ? h("td", {}, h("b", { class: "side" }, who)) : "",
+      h("th", { scope: "row" }, ran(r)),
+      ERRORS.map(([key]) =>
+        Chip.known(r[key]) ? h("td", { class: "num", "data-value": r[key] }, signed(r[key])) : h("td", { class: "num muted" }, Chip.NONE),
+      ),
+      h("td", {}, r.source),
+    );
+  }
+  /** The runs of every answer, nearest first. */
+  function table(answers, sides) {
+    const many = answers.length > 1;
+    if (!answers.some((a) => a.nearest_validated.length)) return "";
+    const heads = [...(many ? [""] : []), "nearest validated run", ...ERRORS.map(([, name]) => name), "source"];
+    return h(
+      "div",
+      { class: "how-sure" },
+      h("h3", {}, "How sure"),
+      h("p", { class: "lead" }, "How far predictions of the nearest measured runs were off: predicted over measured, less 1."),
+      h(
+        "div",
+        { class: "scroll", tabindex: "0", role: "region", "aria-label": "Nearest validated runs" },
+        h(
+          "table",
+          {},
+          h("thead", {}, h("tr", {}, heads.map((name) => (name ? h("th", { scope: "col" }, name) : h("td", {}))))),
+          h("tbody", {}, answers.map((a, i) => a.nearest_validated.map((r) => row(r, many ? sides[i] : "")))),
+        ),
+      ),
+    );
+  }
+  return { beside, table, signed };
+})();
