@@ -22,7 +22,7 @@ CASES = (
 # of each step: the operator of its head, and batch, m, n, k of the product. The two with a bmm, of one matrix, were
 # recorded while views of weights did not say that they require grad: the model calls mm, which is the same product
 HEADS = {
-    "bloom-560m-1x5": ("aten::bmm", 1, 250880, 1, 1024),
+    "bloom-560m-1x5": ("aten::mm", 1, 250880, 1, 1024),
     "bloom-560m-8x512": ("aten::mm", 1, 250880, 8, 1024),
     "llama-3.1-8b-decode-8x512": ("aten::mm", 1, 128256, 8, 4096),
     "llama-3.1-8b-prefill-1x1024": ("aten::mm", 1, 128256, 1, 4096),

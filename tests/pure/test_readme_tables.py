@@ -35,9 +35,10 @@ def test_every_view_has_a_table(everything):
 
 def test_a_ladder_is_climbed(tmp_path):
     found = sources.gather([samples.write_all(tmp_path)])
-    first, *_, last = readme.table(found, "hgemm-ladder").splitlines()[2:]
-    assert first == "| 1_naive | 6,872 | 1.0 % | 40.0 % | - | - |"
-    assert last == "| 5_wgmma | 670,434 | 97.6 % | 40.0 % | 1.46x | 97.56x |"
+    first, *_, last, cublas = readme.table(found, "hgemm-ladder").splitlines()[2:]
+    assert first == "| 1_naive | fp16 | 6,872 | 1.0 % | 40.0 % | - | - |"
+    assert last == "| 5_wgmma | fp16 | 670,434 | 97.6 % | 40.0 % | 1.46x | 97.56x |"
+    assert cublas == "| cuBLAS | fp16 | 687,195 | 100.0 % | - | - | 100.00x |"
     (product,) = readme.table(found, "hgemm-products").splitlines()[2:]
     assert product.startswith("| 4096x4096x4096 | fp16 | 687 TFLOP/s | 6.87 TFLOP/s, 1.0 % |")
     assert product.endswith("| 670 TFLOP/s, 97.6 % | 0.976x |")

@@ -34,16 +34,23 @@ def steps(rows: Iterable[Row]) -> Lines:
 
 
 def ladder(rows: Iterable[Row]) -> Lines:
-    """The rungs of the shape that has most of them."""
+    """The rungs of the shape that has most of them, in each dtype, and cuBLAS as the last."""
     by = _by(rows, "shape", "dtype", "step")
-    rungs = max(by.values(), key=len)
-    lines = [["rung", "GFLOP/s", "of PyTorch's cuBLAS", "of its own roof", "over the rung before", "over the first"]]
-    rates: list[float] = []
-    for step, row in rungs.items():
-        rate = row["flops_per_s"]
-        over = [f"{rate / rates[i]:.2f}x" for i in (-1, 0)] if rates else ["-", "-"]
-        lines.append([step, f"{rate / 1e9:,.0f}", percent(row["over_pytorch"]), percent(row["share_of_roof"]), *over])
-        rates.append(rate)
+    most = max(map(len, by.values()))
+    names = ["rung", "dtype", "GFLOP/s", "of PyTorch's cuBLAS", "of its own roof", "over the rung before"]
+    lines = [[*names, "over the first"]]
+    for (_, dtype), rungs in by.items():
+        if len(rungs) < most:
+            continue
+        rates: list[float] = []
+        for step, row in rungs.items():
+            rate = row["flops_per_s"]
+            over = [f"{rate / rates[i]:.2f}x" for i in (-1, 0)] if rates else ["-", "-"]
+            shares = [percent(row["over_pytorch"]), percent(row["share_of_roof"])]
+            lines.append([step, dtype, f"{rate / 1e9:,.0f}", *shares, *over])
+            rates.append(rate)
+        theirs = row["flops"] / (row["pytorch_p50_us"] * 1e-6)
+        lines.append(["cuBLAS", dtype, f"{theirs / 1e9:,.0f}", percent(1.0), "-", "-", f"{theirs / rates[0]:.2f}x"])
     return lines
 
 
