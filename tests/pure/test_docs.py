@@ -39,7 +39,8 @@ PROMPT = re.compile(r"^\$ (.*(?:\n> .*)*)\n?((?:(?!\$ ).*\n?)*)", re.MULTILINE)
 PLACEHOLDER = re.compile(r"<[a-z][a-z -]*>|\.\.\.|…")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")  # of pictures too
 ERRORS = re.compile(
-    r"(?<=^```text\n)operator +implementation +(?:dtype +)?context +shapes +median error .*?(?=^```$)", re.MULTILINE | re.DOTALL
+    r"(?<=^```text\n)operator +implementation +(?:dtype +)?context +shapes +median error .*?(?=^```$)",
+    re.MULTILINE | re.DOTALL,
 )
 # a command line that needs no shell: the command, errors too, only the first lines
 PLAIN = re.compile(r"(chip [^|;&<>$`*?~\n\\]*?)( 2>&1)?(?: \| head -(\d+))?")
