@@ -4,7 +4,8 @@
 
 Takes documents of `chip validate -o` (our own runs) and `chip validate --suite ... -o` (published ones). A row is a
 scenario of a model on a GPU and an engine; its errors are signed, in percent, the median where several hosts ran it.
-Of published runs only the errors of predictions are kept, no measurement.
+Our own runs carry their precision and the measured TTFT and TPOT, medians as well. Of published runs only the errors of
+predictions are kept, no measurement.
 """
 
 from __future__ import annotations
@@ -17,39 +18,48 @@ from typing import Any
 
 from chip import artifact, stats
 from chip.models import library
-from chip.predict.nearest import INDEX, METRICS
+from chip.predict.nearest import INDEX, MEASURED, METRICS, OURS
 
 ROOT = Path(__file__).parents[1]
-HEAD = "gpu,engine,version,model,active,experts,batch,prompt,output,tp," + ",".join(METRICS) + ",source"
+HEAD = ",".join(
+    ("gpu,engine,version,model,active,experts,batch,prompt,output,tp", *METRICS, "dtype", *MEASURED, "source")
+)
 SCENARIO = ("batch", "prompt", "output", "tp")
 
 
-def points(path: Path) -> list[tuple[tuple[Any, ...], str, float]]:
-    """(what ran, metric, error) of every point of a document."""
+def points(path: Path) -> list[tuple[tuple[Any, ...], str, float, float | None]]:
+    """(what ran, metric, error, measured ms) of every point of a document; what others measured is None."""
     raw = json.loads(path.read_text(encoding="utf-8"))
     data, found = raw["data"], []
-    source = data.get("suite") or "our runs"
+    source = data.get("suite") or OURS
     for p in data["points"]:
         if p["metric"] in METRICS and p.get("fits", True):
             gpu = p.get("gpu") or data["gpu"]
-            what = (gpu, p["engine"], p.get("version", ""), p["model"], *(p[k] for k in SCENARIO), source)
-            found.append((what, p["metric"], p["error"]))
+            dtype, measured_ms = (p["dtype"], 1e3 * p["measured"]) if source == OURS else ("", None)
+            what = (gpu, p["engine"], p.get("version", ""), p["model"], *(p[k] for k in SCENARIO), dtype, source)
+            found.append((what, p["metric"], p["error"], measured_ms))
     return found
 
 
 def index(files: list[Path]) -> str:
     errors: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    times: dict[tuple[Any, ...], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for path in files:
-        for what, metric, error in points(path):
+        for what, metric, error, measured_ms in points(path):
             errors[what][metric].append(error)
+            if measured_ms is not None:
+                times[what][f"{metric}_ms"].append(measured_ms)
     made = []
-    for (gpu, engine, version, model, *sizes, source), by_metric in sorted(errors.items()):
+    for what, by_metric in sorted(errors.items()):
+        gpu, engine, version, model, *sizes, dtype, source = what
         d = library.find(model)
+        took = [f"{stats.median(times[what][m]):.5g}" if times[what][m] else "" for m in MEASURED]
         told = [f"{100 * stats.median(by_metric[m]):.1f}" if by_metric[m] else "" for m in METRICS]
         size = (f"{d.active_params():.3g}", str(int(d.experts > 0)))
-        made.append(",".join((gpu, engine, version, model, *size, *map(str, sizes), *told, source)))
+        made.append(",".join((gpu, engine, version, model, *size, *map(str, sizes), *told, dtype, *took, source)))
     names = ", ".join(str(f.resolve().relative_to(ROOT)) for f in files)
-    about = f"# made by: python benchmarks/validated_index.py {names}\n# errors of predictions, in percent"
+    units = "# errors of predictions, in percent; measured times, in ms, of our own runs"
+    about = f"# made by: python benchmarks/validated_index.py {names}\n{units}"
     return "\n".join((about, HEAD, *made)) + "\n"
 
 

@@ -1,6 +1,9 @@
 """How sure an answer is: what the nearest validated runs erred by, beside the numbers and on the curves."""
 
+import csv
+
 import pytest
+from playwright.sync_api import expect
 from test_explorer import DEEP, QUICK, answer, commands, settled  # noqa: F401
 from test_explorer_page import WIDTHS
 
@@ -29,3 +32,52 @@ def test_the_nearest_runs_and_their_errors_are_those_of_the_command_line(visit, 
         assert run["model"] in row.inner_text()
         assert run["source"] in row.inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def measured_of(page, explorer, prompt):
+    asked = {"model": "llama-3.1-8b", "gpu": "h200", "engine": "vllm", "prompt": prompt, "output": 128, "batch": [1]}
+    found = page.request.post(f"{explorer}api/sweep", data=asked)
+    return found.json()["measured"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_measured_runs_lie_on_the_curve(visit, explorer, width):
+    page = visit(explorer + QUICK + "&prompt=512", viewport={"width": width, "height": 900})
+    curve = page.locator("#curves svg.plot").first
+    curve.wait_for()
+    runs = measured_of(page, explorer, 512)
+    assert {r["batch"] for r in runs} >= {8, 32}
+    expect(page.locator("#curves .legend")).to_contain_text("measured")
+    curve.focus()
+    told = []
+    for _ in range(11 + len(runs)):
+        curve.press("ArrowRight")
+        told.append(page.locator("#curves .tip").first.inner_text())
+    told = [t for t in told if "measured" in t]
+    assert len(told) == len(runs)
+    for run, text in zip(sorted(runs, key=lambda r: r["batch"]), told, strict=True):
+        assert f"{run['tpot_ms']:.4g} ms" in text
+        assert f"{abs(100 * run['tpot_error']):.1f} %" in text
+        assert f"{run['output']} tokens" in text
+    page.close()
+    page = visit(explorer + QUICK + "&prompt=515", viewport={"width": width, "height": 900})
+    page.wait_for_selector("#curves svg.plot")
+    assert measured_of(page, explorer, 515) == []
+    expect(page.locator("#curves .legend")).not_to_contain_text("measured")
+
+
+def test_the_curves_as_csv(visit, explorer):
+    page = visit(explorer + QUICK)
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="CSV of the curves").click()
+    with saved.value.path().open(encoding="utf-8") as f:
+        rows = list(csv.DictReader(f))
+    runs = measured_of(page, explorer, 1024)
+    assert [float(r["tpot_ms"]) for r in rows if r["kind"] == "measured"] == [r["tpot_ms"] for r in runs]
+    assert [r["output"] for r in rows if r["kind"] == "measured"] == [str(r["output"]) for r in runs]
+    predicted = [r for r in rows if r["kind"] == "predicted"]
+    assert [int(r["batch"]) for r in predicted] == [2**n for n in range(11)]
+    eight = next(r for r in predicted if r["batch"] == "8")
+    settled(page)
+    assert [float(eight["tpot_ms"])] == held(page.locator("#metric-tpot_ms .value"))
+    assert float(eight["tpot_low_ms"]) < float(eight["tpot_ms"]) < float(eight["tpot_high_ms"])

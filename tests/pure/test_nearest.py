@@ -46,3 +46,16 @@ def test_the_index_is_what_its_command_makes_of_the_records():
     assert [row for row in held if row.endswith(",our runs")] == ours[3:], "run `python benchmarks/validated_index.py`"
     assert held[1:3] == ours[1:3]
     assert nearest.INDEX.stat().st_size < 200_000
+
+
+def test_only_our_own_runs_carry_what_was_measured():
+    runs = list(nearest.measured("llama-3.1-8b", "h200", "vllm", "bf16", 1, {512, 1024}))
+    assert {run["prompt"] for run in runs} == {512, 1024}
+    for run in runs:
+        assert run["source"] == nearest.OURS
+        assert 0 < run["tpot_ms"] < run["ttft_ms"]
+    assert not list(nearest.measured("llama-3.1-8b", "h200", "vllm", "fp8", 1, {512}))
+    assert not list(nearest.measured("llama-3.1-8b", "h200", "vllm", "bf16", 2, {512}))
+    published = [line for held in nearest.settings() for line in held.lines if not line.endswith(nearest.OURS)]
+    assert len(published) > 1000
+    assert all(line.split(",")[7:-1] == ["", "", ""] for line in published)

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from chip import cli
+from chip.models import library
 from chip.serve import server
 
 
@@ -156,3 +157,17 @@ def test_traffic_that_cannot_be_simulated(ask, wrong, why):
     status, found = ask("/api/traffic", {"model": "llama-3.2-1b", **wrong})
     assert status == 422
     assert why in found["error"]
+
+
+def test_a_sweep_brings_the_runs_measured_in_its_settings(ask):
+    asked = {"model": "llama-3.1-8b", "gpu": ["h200", "h100"], "dtype": ["auto", "fp8"], "prompt": 512, "batch": [8]}
+    _, found = ask("/api/sweep", asked)
+    assert {(r["gpu"], r["dtype"], r["prompt"]) for r in found["measured"]} == {("h200", "bf16", 512)}
+    run = next(r for r in found["measured"] if r["batch"] == 8)
+    row = next(r for r in found["rows"] if (r["gpu"], r["dtype"]) == ("h200", "bf16"))
+    assert row["tpot_ms"] / run["tpot_ms"] - 1 == pytest.approx(run["tpot_error"], abs=0.05), "outputs differ"
+    _, cached = ask("/api/sweep", {**asked, "kv_dtype": "fp8"})
+    assert cached["measured"] == []
+    config = json.loads((library.CONFIGS / "llama-3.1-8b.json").read_text())
+    _, pasted = ask("/api/sweep", {**asked, "config": config})
+    assert pasted["measured"] == [], "a pasted config may have any name"

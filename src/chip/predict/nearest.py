@@ -1,11 +1,13 @@
 """The runs that predictions were held against, nearest to a question first: how wrong the nearest one was.
 
 The index, data/validated.csv, is made from validations by `python benchmarks/validated_index.py`: a row for each
-scenario, with the signed errors of its prediction (predicted over measured, less 1; the median over hosts).
+scenario, with the signed errors of its prediction (predicted over measured, less 1; the median over hosts). Our own
+runs carry their precision and what was measured, published ones do not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from functools import lru_cache
 from heapq import nsmallest
 from math import log2
@@ -17,6 +19,8 @@ from chip.types import Scenario
 
 INDEX = hardware.DATA / "validated.csv"
 METRICS = ("ttft", "tpot", "e2e")
+MEASURED = ("ttft_ms", "tpot_ms")
+OURS = "our runs"
 SHOWN = 3
 # How far apart two questions are: another architecture, vendor or engine is another question; a model counts by its
 # size, and lengths and batch by their octaves.
@@ -27,7 +31,8 @@ PER_OCTAVE = (0.5, 0.25, 0.125, 2.0)  # of batch, prompt, output, GPUs
 
 
 class ValidatedSetting(NamedTuple):
-    """A model on a GPU and an engine, and its runs: batch, prompt, output, tp, errors, source, as the file has them."""
+    """A model on a GPU and an engine, and its runs as the file has them: batch, prompt, output, tp, errors, dtype,
+    measured times, source."""
 
     gpu: str
     engine: str
@@ -93,8 +98,23 @@ def nearest(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> list[dict[s
     return [_row(held, words) for _, _, _, held, words in best]
 
 
+def measured(
+    model: str, gpu: str, engine: str, dtype: str, tp: int, prompts: Container[int]
+) -> Iterator[dict[str, Any]]:
+    """Our own runs of a bundled model with these prompts: batch, prompt, output, the measured ttft_ms and tpot_ms
+    (medians over hosts), and the errors of their predictions."""
+    for held in settings():
+        if (held.model, held.gpu, held.engine) != (model, gpu, engine):
+            continue
+        for words in (line.split(",") for line in held.lines):
+            row = _row(held, words)
+            if words[-1] == OURS and words[7] == dtype and row["tp"] == tp and row["prompt"] in prompts:
+                times = {name: float(ms) for name, ms in zip(MEASURED, words[8:-1]) if ms}
+                yield {**row, "dtype": dtype, **times}
+
+
 def _row(held: ValidatedSetting, words: list[str]) -> dict[str, Any]:
     named = {"model": held.model, "gpu": held.gpu, "engine": held.engine, "version": held.version}
     sizes = {name: int(n) for name, n in zip(("batch", "prompt", "output", "tp"), words)}
-    errors = {f"{name}_error": round(float(e) / 100, 5) for name, e in zip(METRICS, words[4:]) if e}
+    errors = {f"{name}_error": round(float(e) / 100, 5) for name, e in zip(METRICS, words[4:7]) if e}
     return {**named, **sizes, **errors, "source": words[-1]}

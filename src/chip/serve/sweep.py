@@ -15,6 +15,7 @@ from typing import Any
 from chip import catalog, hardware
 from chip.models.decoder import Decoder
 from chip.predict import request
+from chip.predict.nearest import measured
 from chip.serve.names import PASTED, decoder_of, gpu_of
 from chip.types import ChipError, Scenario
 
@@ -28,14 +29,26 @@ MEMORY = ("fits", "max_batch", "total_bytes", "usable_bytes", "capacity_bytes")
 
 
 def sweep(question: Any) -> dict[str, Any]:
-    """`{"model": "llama-3.1-8b", "gpu": ["h100", "h200"], "batch": [1, 8, 64]}` -> six rows."""
+    """`{"model": "llama-3.1-8b", "gpu": ["h100", "h200"], "batch": [1, 8, 64]}` -> six rows; `measured` has our own
+    runs of the same model, GPU, engine, precision, split and prompt, at any batch and output."""
     decoder, axes = understood(question, AXES)
     points = check_points(axes)
     rows = []
     for values in product(*axes.values()):
         asked = dict(zip(axes, values))
         rows.append({**asked, **answer(decoder, asked)})
-    return {"schema": SCHEMA, "model": decoder.name, "points": points, "rows": rows}
+    runs = [] if question.get("config") else _measured(decoder.name, rows)
+    return {"schema": SCHEMA, "model": decoder.name, "points": points, "rows": rows, "measured": runs}
+
+
+def _measured(model: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs that were measured in the settings of these rows; none had its cache in another precision or more stages."""
+    prompts: dict[tuple[Any, ...], set[int]] = {}
+    for row in rows:
+        if "error" not in row and row["kv_dtype"] == row["dtype"] and row["pp"] == row["ep"] == 1:
+            key = tuple(row[axis] for axis in ("gpu", "engine", "dtype", "tp"))
+            prompts.setdefault(key, set()).add(row["prompt"])
+    return [run for key, asked in prompts.items() for run in measured(model, *key, asked)]
 
 
 def understood(question: Any, known: tuple[str, ...]) -> tuple[Decoder, dict[str, list[Any]]]:
