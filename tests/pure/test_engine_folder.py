@@ -38,7 +38,7 @@ def rewrite(program, decode, architecture=""):
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
-    t.graph("step", terms.host_step_s, step.device_s)
+    t.graph("step", terms.host_step_s, step.device_s(t, terms))
 '''
 
 

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from chip.engines.terms import Terms
 from chip.records import dataclass
-from chip.timeline import LaunchBlock
+from chip.timeline import LaunchBlock, Timeline
 from chip.types import Step
 
 Weighted = tuple[tuple[Step, float], ...]  # steps, and how many steps of the schedule each stands for
 
 
 class Played(NamedTuple):
-    """A step as an engine plays it."""
+    """A step as an engine plays it: its operators are known."""
 
     blocks: Sequence[LaunchBlock]  # its operators in order
-    device_s: float  # all of it, gaps between kernels included
-    rows: int  # sequences
+    seconds: float  # of all of them, ...
+    kernels: float  # ... that many kernels ...
+    attentions: float  # ... and, in a decode step, attentions over pages
     graph: bool
     decode: bool  # all sequences have one new token
+
+    def device_s(self, t: Timeline, terms: Terms) -> float:
+        """All of it on the device, gaps between kernels included."""
+        return self.seconds * t.scale + t.gap_s * self.kernels + terms.attention_s * self.attentions
 
 
 @dataclass(frozen=True, slots=True)

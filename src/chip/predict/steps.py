@@ -276,26 +276,24 @@ class StepModel:
         ]  # fmt: skip
         return Phase(lines, least.seconds, most.seconds)
 
-    def _played(self, found: Sequence[Known], terms: Terms, scale: float, asked: Scenario | None) -> Added:
+    def _played(self, found: PlayedSteps, terms: Terms, scale: float, asked: Scenario | None) -> Added:
         """The steps on the timeline, every operator's time times `scale`."""
         worked = seconds = gaps = attending = around = 0.0
         before = terms.first_s + terms.request_s * asked.batch if asked else 0.0
         t = Timeline(scale, terms.gap_s)
         t.prepare("submit", before)
-        for weight, rows, graph, decode, blocks, device_s, kernels, attentions in found:
+        for played, weight in found:
             if asked is None:
                 t = Timeline(scale, terms.gap_s)
             host_s, worked_s = t.host_s, t.worked_s
-            gaps_s, attending_s = terms.gap_s * kernels, terms.attention_s * attentions
-            played = Played(blocks, device_s * scale + gaps_s + attending_s, rows, graph, decode)
             self.engine.play(t, played, terms)
             worked += weight * (t.worked_s - worked_s)
             if asked is None:
                 seconds += weight * self._period(t, terms)
             elif weight != 1.0:
                 t.skip(weight - 1, t.host_s - host_s, t.worked_s - worked_s)
-            gaps += weight * gaps_s
-            attending += weight * attending_s
+            gaps += weight * played.kernels * terms.gap_s
+            attending += weight * played.attentions * terms.attention_s
             around += weight * terms.step_s
         if asked is not None:
             seconds = t.device_s
@@ -319,11 +317,10 @@ class StepModel:
 
     def timeline(self, step: Step) -> Recorded:
         """One step played kernel by kernel."""
-        (k,) = _known(((step, 1.0),), self.clocked([(self.rows(step), 1.0)], False))
+        ((played, _),) = _known(((step, 1.0),), self.clocked([(self.rows(step), 1.0)], False))
         terms = self.terms.value if self.terms else Terms()
         t = Recorded(1.0, terms.gap_s)
-        device_s = k.seconds + terms.gap_s * k.kernels + terms.attention_s * k.attentions
-        self.engine.play(t, Played(k.blocks, device_s, step.rows, step.graph, step.decode), terms)
+        self.engine.play(t, played, terms)
         return t
 
 
@@ -331,27 +328,17 @@ class TimedSteps(NamedTuple):
     """Steps with their operators' times."""
 
     model: StepModel
-    found: Sequence[Known]
+    found: PlayedSteps
     asked: Scenario | None
 
     def seconds(self, terms: Terms) -> float:
         return self.model._played(self.found, terms, 1.0, self.asked).seconds
 
 
-class Known(NamedTuple):
-    """A step whose operators' times are known, and how many steps it stands for."""
-
-    weight: float
-    rows: int
-    graph: bool
-    decode: bool
-    blocks: list[LaunchBlock]
-    seconds: float
-    kernels: float
-    attentions: float  # of a decode step, over pages
+PlayedSteps = list[tuple[Played, float]]  # and how many steps each stands for
 
 
-def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> list[Known]:
+def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> PlayedSteps:
     made = []
     known: dict[int, LaunchBlock] = {}  # steps share what does not attend
     for (step, weight), (rows, _) in zip(steps, found):
@@ -367,7 +354,7 @@ def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> list[Known]:
             attentions = sum([repeat * sum([r[1] == ATTENTION for r in calls]) for repeat, calls in rows])
         seconds = sum([b.repeat * b.seconds for b in blocks])
         kernels = sum([b.repeat * b.kernels for b in blocks])
-        made.append(Known(weight, step.rows, step.graph, decode, blocks, seconds, kernels, attentions))
+        made.append((Played(blocks, seconds, kernels, attentions, step.graph, decode), weight))
     return made
 
 

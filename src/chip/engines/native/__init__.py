@@ -87,7 +87,7 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
     if step.graph:
-        t.graph("step", terms.host_step_s, step.device_s + terms.step_s)
+        t.graph("step", terms.host_step_s, step.device_s(t, terms) + terms.step_s)
         return
     t.prepare("batch", terms.host_step_s)
     for block in step.blocks:

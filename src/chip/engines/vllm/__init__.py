@@ -72,7 +72,7 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     larger one kernel by kernel."""
     t.prepare("schedule", terms.host_step_s)
     if step.graph and step.decode:
-        t.graph("step", 0.0, step.device_s + terms.step_s)
+        t.graph("step", 0.0, step.device_s(t, terms) + terms.step_s)
         return
     one_by_one, whole = HostCost(0.0, terms.host_kernel_s), HostCost(terms.host_piece_s, 0.0)
     for block in step.blocks:
