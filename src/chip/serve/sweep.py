@@ -43,10 +43,10 @@ def sweep(question: Any) -> dict[str, Any]:
 
 def _measured(model: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Runs that were measured in the settings of these rows; none had its cache in another precision or more stages."""
-    prompts: dict[tuple[Any, ...], set[int]] = {}
+    prompts: dict[tuple[str, str, str, int], set[int]] = {}
     for row in rows:
         if "error" not in row and row["kv_dtype"] == row["dtype"] and row["pp"] == row["ep"] == 1:
-            key = tuple(row[axis] for axis in ("gpu", "engine", "dtype", "tp"))
+            key = (row["gpu"], row["engine"], row["dtype"], row["tp"])
             prompts.setdefault(key, set()).add(row["prompt"])
     return [run for key, asked in prompts.items() for run in measured(model, *key, asked)]
 
