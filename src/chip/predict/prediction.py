@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii
 from math import hypot
 from typing import Any, NamedTuple
 
@@ -151,7 +152,7 @@ class Prediction(NamedTuple):
             f'"tokens_per_s":[{tokens / whole.high:.7g},{tokens / whole.low:.7g}]{joules_span}}},'
             f'"bound":{{"ttft":"{_bound(prefill)}","tpot":{bound}}},"sources":{_sources(prefill, decode, steps)},'
             f'"ridge_flop_per_byte":{self.ridge:.4g},"memory":{_memory(self.memory)},'
-            f'"notes":{_encode(self.notes) if self.notes else "[]"}{self._breakdown() if breakdown else ""}}}'
+            f'"notes":[{",".join(map(encode_basestring_ascii, self.notes))}]{self._breakdown() if breakdown else ""}}}'
         )
 
     def _breakdown(self) -> str:
