@@ -149,7 +149,7 @@ const Results = (() => {
           ? folded("Kernels that replay worst", () =>
               h(
                 "div",
-                { class: "scroll" },
+                { class: "scroll", tabindex: "0", role: "region", "aria-label": `Kernels that replay worst, ${r.title}, ${r.source}` },
                 h(
                   "table",
                   {},
