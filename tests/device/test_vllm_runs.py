@@ -107,7 +107,8 @@ def test_a_fork_serves_as_a_started_worker_does_and_says_what_it_is(forks, tmp_p
 )
 def test_how_a_fork_ended_is_known(what, says, forks, monkeypatch, tmp_path):
     monkeypatch.setenv("CHIP_ENGINE_STAND_IN", what)
-    with vllm.open(job(timeout_s=2.0)) as session, pytest.raises(Lost, match=says) as e:
+    timeout_s = 2.0 if "hang" in what else 60.0  # a busy machine may keep the others waiting for longer
+    with vllm.open(job(timeout_s=timeout_s)) as session, pytest.raises(Lost, match=says) as e:
         session.measure(Scenario(2, 8, 4), 2)
     (log,) = tmp_path.glob("chip-worker-*.log")
     assert str(e.value).endswith(f"log: {log}")
@@ -127,7 +128,7 @@ def test_no_fork_outlives_the_nursery(benchmarks, tmp_path):
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     made.line.close()  # as it is when the process at this end is killed
-    assert process.wait(10) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     os.waitpid(made.pid, 0)
     with pytest.raises(BrokenPipeError):
         process.stdin.write(b"\n" * 10**6)
