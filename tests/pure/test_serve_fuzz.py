@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from schemathesis import checks  # noqa: E402
 
-from chip.models import library  # noqa: E402
+from chip.models import hub, library  # noqa: E402
 from chip.serve import api, server  # noqa: E402
 from chip.serve.openapi import document  # noqa: E402
 from chip.types import ChipError  # noqa: E402
@@ -39,6 +39,14 @@ JUNK = st.one_of(
 
 @pytest.fixture(scope="module")
 def url():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")  # made-up ids are nobody else's business
+        hub.answers.cache_clear()
+        yield from served()
+    hub.answers.cache_clear()
+
+
+def served():
     with server.Server(("127.0.0.1", 0), 30.0) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made.url.rstrip("/")

@@ -63,13 +63,14 @@ def locate(name: str) -> tuple[Path, str]:
             raise ChipError(f"{name}: no such file")
         return path, path.resolve().parent.name if path.name == "config.json" else path.stem
     if name.count("/") == 1 and not name.startswith((".", "/")):
-        return _from_hub(name), name
+        return from_hub(name), name
     near = get_close_matches(lowered[:80], names(), 3, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`chip list models` shows the bundled ones;"
     raise ChipError(f"no model {name[:80]!r}; {hint} a config.json or its folder works too")
 
 
-def _from_hub(repo: str) -> Path:
+def from_hub(repo: str) -> Path:
+    """config.json of a hub id, whatever lies in this folder."""
     short = repo.split("/")[1].lower()[:80]
     near = get_close_matches(short, names(), 1, 0.6)
     hint = f"; the bundled {near[0]!r} may be what you want" if near else "; point at a local config.json instead"

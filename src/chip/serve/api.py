@@ -10,7 +10,7 @@ from typing import Any
 from chip import catalog, hardware, roofline
 from chip.dtypes import AUTO, PRECISIONS
 from chip.predict import operator, request
-from chip.serve import compare, ranking, sweep, timeline, traffic
+from chip.serve import compare, hub, ranking, sweep, timeline, traffic
 from chip.serve.names import PASTED, decoder_of, gpu_of
 from chip.types import ChipError
 
@@ -82,6 +82,7 @@ def _encode(found: Mapping[str, Any] | list[Any]) -> str:
 
 
 Answer = Callable[[Any], str]
+HUB = "/api/hub"  # waits for the hub, not for this machine
 ASKED: dict[str, Answer] = {  # POST, a JSON object in the body
     "/api/predict": predict,
     "/api/estimate": estimate,
@@ -90,6 +91,7 @@ ASKED: dict[str, Answer] = {  # POST, a JSON object in the body
     "/api/rank": lambda question: _encode(ranking.rank(question)),
     "/api/timeline": lambda question: _encode(timeline.timeline(question)),
     "/api/traffic": lambda question: _encode(traffic.traffic(question)),
+    HUB: lambda question: _encode(hub.config(question)),
 }
 LISTED = {f"/api/{what}": what for what in catalog.ROWS}  # GET
 ROOFS = "/api/gpus/"  # GET, a GPU's name after it

@@ -21,11 +21,16 @@ class Guard:
     not among `names`. Addresses are no names and cannot be pointed anywhere."""
 
     def __init__(self, bound: str, allowed: Collection[str] = (), token: str = "") -> None:
-        self.token = token
+        self.token, self.bound = token, bound.lower()
         self.addresses = bound in EVERYWHERE
         self.names = {*LOCAL, bound.lower(), *(name.lower() for name in allowed)}
         if self.addresses:
             self.names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    @property
+    def open(self) -> bool:
+        """Whether anyone who reaches this server from another machine may ask."""
+        return not self.token and self.bound not in LOCAL
 
     def knows(self, host: str | None) -> bool:
         """Whether a Host header names this server; one without the header comes from no browser."""

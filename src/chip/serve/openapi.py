@@ -9,7 +9,8 @@ from chip import __version__, engines, hardware, ops
 from chip.dtypes import AUTO, KV_DTYPES, PRECISIONS
 from chip.models import library
 from chip.predict import operator, request
-from chip.serve import api, compare, ranking, timeline, traffic
+from chip.serve import api, compare, hub, ranking, timeline, traffic
+from chip.serve.names import LONGEST_NAME
 
 Schema = dict[str, Any]
 NUMBER: Schema = {"type": "number"}
@@ -43,6 +44,7 @@ def document() -> dict[str, Any]:
             "/api/rank": {"post": _asked("Rank GPUs, splits and precisions for a workload", "Workload", "Rows")},
             "/api/timeline": {"post": _asked("The predicted timeline of one step", "OneStep", "Timeline")},
             "/api/traffic": {"post": _asked("Live traffic over a range of request rates", "Traffic", "TrafficCurve")},
+            api.HUB: {"post": _asked("The config.json of a hub id, to be sent as `config`", "HubId", "HubConfig")},
             **{path: {"get": _listed(f"chip list {what} --json")} for path, what in api.LISTED.items()},
             api.ROOFS + "{gpu}": {"get": _roofs()},
             api.DEFAULTS: {"get": _get("What a scenario may leave out, its limits, the dtypes", OBJECT)},
@@ -113,6 +115,13 @@ def _schemas() -> dict[str, Schema]:
         "Roofs": {"type": "object", "required": ["schema", "title", "source", "compute", "memory"]},
         **_grids(),
         "Traffic": _traffic(),
+        "HubId": {
+            "type": "object",
+            "required": ["model"],
+            "additionalProperties": False,
+            "properties": {"model": {**TEXT, "pattern": f"^{hub.REPO}$", "maxLength": LONGEST_NAME}},
+        },
+        "HubConfig": {"type": "object", "required": ["schema", "model", "config"]},
         "TrafficCurve": {
             "type": "object",
             "required": ["schema", "simulations", "timeline", "timeline_rate", "limits"],

@@ -125,7 +125,9 @@ class Handler(BaseHTTPRequestHandler):
             self.server.places.busy(self.connection)
             self._admit()
             limit = nullcontext() if self._url().path == PAGE else self.server.watchdog.limit()  # the page is made once
-            with self.server.turn.within(self.server.watchdog.seconds), limit:
+            waits = self._url().path == api.HUB  # others need not wait for the hub as well
+            turn = nullcontext() if waits else self.server.turn.within(self.server.watchdog.seconds)
+            with turn, limit:
                 kind, content = find(body)
             status = 200
             if kind == HTML:
@@ -217,6 +219,8 @@ class Handler(BaseHTTPRequestHandler):
         path = self._url().path
         if path not in api.ASKED:
             self._other(body)
+        if path == api.HUB and self.server.guard.open:
+            raise Refused(403, "hub ids are answered with --token, or where only this machine can ask")
         if self.headers.get_content_type() != JSON:
             raise Refused(415, f"the body must be {JSON}")
         try:

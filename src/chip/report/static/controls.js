@@ -161,6 +161,23 @@ const Controls = (() => {
     });
     return box;
   }
+  /** Bundled models by their names, a config of one's own, or a hub id. */
+  function model() {
+    const { field, show } = Models.box({
+      id: "model-name",
+      title: "Model: type to search, or a hub id",
+      groups: [["", [[PASTE, PASTE]]], ...families()],
+      now: () => state.model,
+      chosen: (value) => {
+        state.model = value;
+        refresh();
+        heard.change();
+      },
+      other: (typed) => (Models.HUB_ID.test(typed) ? [typed, `${typed}, from the Hugging Face hub`] : null),
+    });
+    showing.push(show);
+    return field;
+  }
   function families() {
     const found = new Map();
     for (const m of known.models) {
@@ -216,7 +233,7 @@ const Controls = (() => {
     const tps = [1, 2, 4, 8].map((n) => [String(n), String(n)]);
     byId("controls").replaceChildren(
       h("h2", { class: "visually-hidden" }, "Question"),
-      bound("model", "model-name", "Model", [["", [PASTE]], ...families()]),
+      model(),
       paste(),
       slider("prompt", "Prompt: tokens each"),
       slider("output", "Output: tokens each"),

@@ -49,7 +49,20 @@ const Question = (() => {
   async function ask(path, body) {
     return held.get(keyOf(path, body)) || elsewhere.ask(path, body);
   }
+  /** A hub id is asked as the config that the server has from the hub. */
+  const fetched = new Map();
   async function askServer(path, body) {
+    if (!body?.model?.includes("/") || body.config) return send(path, body);
+    const repo = body.model;
+    if (!fetched.has(repo)) fetched.set(repo, send("/api/hub", { model: repo }));
+    try {
+      return await send(path, { ...body, config: (await fetched.get(repo)).config });
+    } catch (error) {
+      if (error.gone) fetched.delete(repo);
+      throw error;
+    }
+  }
+  async function send(path, body) {
     const options = body && {
       method: "POST",
       headers: { "Content-Type": "application/json" },

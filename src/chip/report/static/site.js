@@ -110,10 +110,16 @@ const Site = (() => {
     });
     byId("controls").replaceChildren(
       h("h2", { class: "visually-hidden" }, "Question"),
-      field("model-name", "Model", grid.models.map((m) => [m, m]), state.model, (value) => {
-        Object.assign(state, { model: value, beside: "" });
-        changed();
-      }),
+      Models.box({
+        id: "model-name",
+        title: "Model: type to search",
+        groups: [["", grid.models.map((m) => [m, m])]],
+        now: () => state.model,
+        chosen: (value) => {
+          Object.assign(state, { model: value, beside: "" });
+          changed();
+        },
+      }).field,
       field("workload", "Workload", grid.workloads.map(([p, o]) => [`${p}~${o}`, `${p} tokens in, ${o} out`]), `${state.prompt}~${state.output}`, (value) => {
         const [prompt, output] = value.split("~").map(Number);
         Object.assign(state, { prompt, output, beside: "" });

@@ -42,7 +42,7 @@ const Traffic = (() => {
     stale = false;
     box.setAttribute("aria-busy", "true");
     try {
-      if (state.model === PASTE) throw new Error("Traffic is simulated for bundled models here; `chip simulate FILE` takes a config.json.");
+      if (state.model === PASTE || state.model.includes("/")) throw new Error("Traffic is simulated for bundled models here; `chip simulate` takes a config.json and hub ids.");
       const found = await ask("/api/traffic", question()),
         rate = Number(state.rate);
       const one = rate > 0 && rate !== found.timeline_rate ? await ask("/api/traffic", { ...question(), rates: [rate] }) : found;
