@@ -15,7 +15,7 @@ from chip.webpage import Page
 
 SCRIPTS = (
     "elements.js", "plots.js", "bars.js", "question.js", "models.js", "controls.js", "rank.js",
-    "sure.js", "answer.js", "curves.js", "traffic.js", "timeline.js", "operator.js", "explorer.js",
+    "sure.js", "answer.js", "curves.js", "traffic.js", "perfetto.js", "timeline.js", "operator.js", "explorer.js",
 )  # fmt: skip
 OPERATOR = {"op": "linear", "gpu": operator.DEFAULT_GPU, "m": 8, "n": 4096, "k": 4096}  # as operator.js opens
 

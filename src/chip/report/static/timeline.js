@@ -1,5 +1,5 @@
 "use strict";
-// The predicted timeline of one step: host above, device below; zoom, search, and a file for Perfetto.
+// The predicted timeline of one step: host above, device below; zoom, search, and Perfetto.
 const TimelineView = (() => {
   const { h, s, duration, save } = Chip;
   const { byId, ask, question, configurations } = Question;
@@ -113,13 +113,22 @@ const TimelineView = (() => {
       if (found) show();
     });
     const button = (text, label, act) => h("button", { type: "button", "aria-label": label, onclick: act }, text);
-    const perfetto = button("Trace for Perfetto", "Download the trace for Perfetto", () => {
-      if (found) save(`${found.model}-${found.gpu}-${found.phase}.trace.json`, "application/json", JSON.stringify(found.chrome));
-    });
+    const file = () => `${found.model}-${found.gpu}-${found.phase}.trace.json`.replaceAll("/", "-");
+    const handed = h("span", { class: "span", role: "status", id: "perfetto-said" });
+    const perfetto = [
+      button("Open in Perfetto", "Open in Perfetto, in a new tab", () => {
+        const title = found && `${found.model} on ${found.gpu}, ${found.engine}, ${found.phase}`;
+        if (found) Perfetto.open(found.chrome, title, file(), (words) => (handed.textContent = words));
+      }),
+      button("Trace for Perfetto", "Download the trace for Perfetto", () => {
+        if (found) save(file(), "application/json", JSON.stringify(found.chrome));
+      }),
+      handed,
+    ];
     byId("timeline-controls").replaceChildren(
       phase,
       h("div", { class: "field" }, h("label", { for: "timeline-search" }, "Search"), search),
-      h("div", { class: "tools" }, button("+", "Zoom in", () => zoom(0.5)), button("−", "Zoom out", () => zoom(2)), button("←", "Earlier", () => move(-0.25)), button("→", "Later", () => move(0.25)), button("All", "The whole step", () => zoom(Infinity)), perfetto),
+      h("div", { class: "tools" }, button("+", "Zoom in", () => zoom(0.5)), button("−", "Zoom out", () => zoom(2)), button("←", "Earlier", () => move(-0.25)), button("→", "Later", () => move(0.25)), button("All", "The whole step", () => zoom(Infinity)), ...perfetto),
     );
   }
   return { run, build };
