@@ -14,7 +14,7 @@ from test_explorer_page import WIDTHS
 from chip import cli
 from chip.report import page as report_page
 from chip.report import sources
-from chip.serve import page, ranking, site
+from chip.serve import compare, page, ranking, site
 
 pytest_plugins = ["browsing"]
 RUNS = Path(__file__).parents[2] / "results" / "h200" / "runs" / "vllm-1.json"
@@ -92,3 +92,20 @@ def test_a_run_of_the_report_leads_to_its_question(visit, folder):
     with page.expect_download() as saved:
         page.get_by_role("button", name="summary.json").click()
     assert json.loads(saved.value.path().read_text(encoding="utf-8"))["schema"] == "chip.summary/1"
+
+
+def test_configurations_are_compared_as_by_the_server(visit, folder):
+    page = visit(f"{folder.as_uri()}/explorer.html#?model=llama-3.1-8b&beside=h100~1~auto")
+    expect(page.locator("#answer .command")).to_have_count(2)
+    asked = {"model": "llama-3.1-8b", "engine": "vllm", "batch": 8, "prompt": 1024, "output": 128}
+    asked["configurations"] = [{"gpu": gpu, "tp": 1, "dtype": "auto"} for gpu in ("h200", "h100")]
+    worked_out = page.evaluate("(asked) => Site.ask('/api/compare', asked)", asked)["against_first"]
+    assert worked_out == compare.compare(asked)["against_first"]
+    ratio = worked_out[1]["ratio"]["tpot_ms"]
+    tie = ", tie" if worked_out[1]["tie"]["tpot_ms"] else ""
+    expect(page.locator("#metric-tpot_ms")).to_contain_text(f"{ratio:.3g} \u00d7 A{tie}")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="CSV of the curves").click()
+    lines = saved.value.path().read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("kind,prompt,output,gpu,")
+    assert {line.split(",")[3] for line in lines[1:]} == {"h200", "h100"}

@@ -47,13 +47,30 @@ const Site = (() => {
     if (path === "/api/compare") return beside(asked);
     throw outside();
   }
-  /** Several configurations from the answers for each; ratios are not among them. */
+  // -- how one stands to the first, as chip.serve.compare works it out; a test holds both against each other
+  const METRICS = ["ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token"];
+  const short = (v) => Number(v.toPrecision(7));
+  const overlap = (a, b) => a[0] <= b[1] && b[0] <= a[1];
+  function operators(first, one) {
+    const before = new Map(first.map((r) => [r.role, r.us]));
+    return Object.fromEntries(one.filter((r) => before.get(r.role)).map((r) => [r.role, short(r.us / before.get(r.role))]));
+  }
+  function against(first, one) {
+    const both = METRICS.filter((key) => Chip.known(first[key]) && Chip.known(one[key]));
+    return {
+      ratio: Object.fromEntries(both.map((key) => [key, short(one[key] / first[key])])),
+      tie: Object.fromEntries(both.map((key) => [key, overlap(first.interval[key], one.interval[key])])),
+      operators: Object.fromEntries(["ttft", "tpot"].map((phase) => [phase, operators(first.breakdown[phase], one.breakdown[phase])])),
+    };
+  }
+  /** Several configurations from the answers for each. */
   function beside(asked) {
     const found = asked.configurations.map((one) => held.get(keyOf("/api/compare", { ...asked, configurations: [one] })));
     if (found.some((one) => !one)) throw outside();
+    const predictions = found.map((one) => one.predictions[0]);
     return {
-      predictions: found.map((one) => one.predictions[0]),
-      against_first: found.map((one) => ({ usable_share: one.against_first[0].usable_share, ratio: {}, tie: {}, operators: { ttft: {}, tpot: {} } })),
+      predictions,
+      against_first: found.map((one, i) => ({ ...against(predictions[0], predictions[i]), usable_share: one.against_first[0].usable_share })),
       roofs: Object.assign({}, ...found.map((one) => one.roofs)),
     };
   }
@@ -142,5 +159,5 @@ const Site = (() => {
   }
 
   elsewhere.ask = ask;
-  return { take, build, refresh, holds };
+  return { take, build, refresh, holds, ask };
 })();
