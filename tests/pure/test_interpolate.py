@@ -141,6 +141,9 @@ def beyond(group, op, axis, outwards, by):
     return other if runs_it and other.like_measured() == other else None
 
 
+TWO_WIDTHS = {"silu_mul_quant": 1.5}  # measured at two, of which the wider takes another form, twice as slow
+
+
 @pytest.mark.parametrize("name", [g.name for g in GROUPS])
 def test_no_edge_of_the_points_is_a_cliff(name):
     """From every outermost point along every axis, 1 %, 5 % and 20 % further out: the correction changes little, and
@@ -159,7 +162,8 @@ def test_no_edge_of_the_points_is_a_cliff(name):
                         continue
                     walked += 1
                     here, there = found.corrections([op.place()])[0], found.corrections([other.place()])[0]
-                    assert abs(there.value - here.value) <= NOISE + STEEPEST * far, (op, axis, getattr(other, axis))
+                    steepest = TWO_WIDTHS.get(group.kind, STEEPEST)
+                    assert abs(there.value - here.value) <= NOISE + steepest * far, (op, axis, getattr(other, axis))
                     assert there.spread <= 2 * here.spread + GROWTH * far + 0.05, (op, axis, getattr(other, axis))
     assert walked > 0
 
