@@ -2,7 +2,7 @@
 
 A product takes as many rounds as its blocks need on the SMs there are, and each block a time for each 64 of k: that of
 its multiplications, or of bringing its tiles through L2. Sharing a tile fills SMs that would be idle, and costs a trip
-of the sums through L2. The rates are an H200's in round numbers, from 480 timings at 128 to 1024 rows
+of the sums through L2. The rates are an H200's in round numbers, from 320 timings at 128 to 1024 rows
 (`benchmarks/native.py`, part `many`): there the rule's choice takes 0.5 % longer than the best config on average, 4 %
 at most. `chip kernels tune hgemm --keep` overrules it for a shape.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from math import sqrt
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from chip import engines
@@ -72,18 +72,18 @@ class Phase:
     __slots__ = ("bytes", "high_s", "lines", "low_s", "matmul_flops", "seconds")
 
     def __init__(self, lines: Iterable[Line], low_s: float, high_s: float) -> None:
-        self.lines = sorted(lines, key=itemgetter(3), reverse=True)
-        self.seconds = sum([n[3] for n in self.lines])
+        self.lines = sorted(lines, key=attrgetter("seconds"), reverse=True)
+        self.seconds = sum([n.seconds for n in self.lines])
         self.low_s, self.high_s = min(low_s, self.seconds), max(high_s, self.seconds)
-        self.bytes = sum([n[9] for n in self.lines])
-        self.matmul_flops = sum([n[8] for n in self.lines if n[1] in PRODUCTS])
+        self.bytes = sum([n.bytes for n in self.lines])
+        self.matmul_flops = sum([n.flops for n in self.lines if n.kind in PRODUCTS])
 
 
 def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, float]:
     """Seconds of all lines, at the least and at the most. What rests on one roof errs together; what was measured errs
     each on its own; and cards differ, then in everything. `scale` is that of the kind of GPU
     (`chip.predict.interval_class`)."""
-    seconds = sum([n[3] for n in lines])
+    seconds = sum([n.seconds for n in lines])
     below = above = (seconds * (BETWEEN_CARDS - 1)) ** 2
     together: dict[str, tuple[float, float]] = {}
     for _, _, _, own_s, low_s, high_s, _, source, _, _ in lines:
