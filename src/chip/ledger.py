@@ -30,11 +30,11 @@ NAMES = (
     (r"reshape_and_cache|index_copy", "kv_append"),
     (r"flash.*combine", "attention"),
     (r"prepare_varlen", OTHER),
-    (r"flash|fmha|sdpa|attention", "attention"),
+    (r"flash|fmha|sdpa|attention|^_paged|^_prefill", "attention"),
     (r"moe|topk|grouped_mm|align_block", "experts"),
-    (r"nvjet|gemm|cutlass|gemv|wgmma", PRODUCT),
+    (r"nvjet|gemm|cutlass|gemv|wgmma|skinny|mma_tiles", PRODUCT),
     (r"gumbel|argmax", "sampling"),
-    (r"rms_norm|layer_norm|layernorm|silu|gelu|relu|triton_poi|triton_red|triton_per|elementwise|reduce_kernel|"
+    (r"rms_norm|rope_store|layer_norm|layernorm|silu|gelu|relu|triton_poi|triton_red|triton_per|elementwise|reduce_kernel|"
      r"catarray|index", "pointwise"),
 )  # fmt: skip
 CLASS_OF = {

@@ -66,6 +66,7 @@ CASES = {
     "rope_join": ({"rows": 6, "cols": 320}, [(1, 4, 6, 64), (1, 1, 6, 64)]),
     "rotary_table": (ROWS, [(1, 5, 24), (1, 5, 24)]),
     "rope": ({"rows": 6, "heads": 5, "head_dim": 8}, [(1, 4, 6, 8), (1, 1, 6, 8)]),
+    "rope_store": ({"rows": 6, "heads": 4, "kv_heads": 2, "head_dim": 8}, [(6, 4, 8), (1, 2, 64, 8), (1, 2, 64, 8)]),
     "row_normalize": (ROWS, [(5, 24)]),
     "sampling": (ROWS, [(5,)]),
     "scale": (ROWS, [(5, 24)]),

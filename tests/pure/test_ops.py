@@ -203,6 +203,13 @@ BY_HAND = {
     "sampling": ({"rows": 3, "cols": 5}, 15, 2 * 15, 3 * 8),
     # 6 FLOPs turn a pair of values; cosines and sines of a token, 4 values, serve all its heads
     "rope": ({"rows": 3, "heads": 2, "head_dim": 4}, 6 * 3 * 2 * 2, 2 * (3 * 2 * 4 + 3 * 4), 2 * 3 * 2 * 4),
+    # 2 query heads and 1 key head are turned, its value is moved; cosines and sines are fp32
+    "rope_store": (
+        {"rows": 3, "heads": 2, "kv_heads": 1, "head_dim": 4},
+        6 * 3 * 3 * 2,
+        2 * (3 * 4 * 4) + 4 * (3 * 4),
+        2 * (3 * 4 * 4),
+    ),
     "pointwise": ({"reads": 10, "writes": 4}, 10, 2 * 10, 2 * 4),
     # each rank adds up its quarter of 15 values from the three others
     "all_reduce": ({"rows": 3, "cols": 5, "ranks": 4}, 15 * 3 / 4, 2 * 15, 2 * 15),

@@ -36,7 +36,7 @@ EPILOG = """\
 """
 SUITE_NAMES = (
     *("llm", "classic", "gemm", "tables", "odd", "odd-paged", "families", "paged", "windows", "experts"),
-    *("experts-vllm", "quant"),
+    *("experts-vllm", "quant", "native"),
 )
 TABLE_SUITES = SUITE_NAMES[3:]  # of many shapes, each measured briefly
 CONTEXTS = ("cold", "hot", "graph", "host")

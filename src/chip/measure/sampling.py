@@ -130,7 +130,7 @@ def points(dtype: str) -> list[SamplePoint]:
     groups += [
         [SamplePoint(op, "compiled", "hot") for op in _compiled(kind, dtype)] for kind in (*COMPILED_COLS, "rope")
     ]
-    return _interleaved([*groups, *_families(dtype)])
+    return interleaved([*groups, *_families(dtype)])
 
 
 def odd_points(dtype: str) -> list[SamplePoint]:
@@ -144,7 +144,7 @@ def odd_points(dtype: str) -> list[SamplePoint]:
     for kind, widths in ODD_COMPILED.items():
         made = [(rows, width) for width in widths for rows in ODD_ROWS]
         groups.append([SamplePoint(_odd_compiled(kind, rows, width, dtype), "compiled") for rows, width in made])
-    return _interleaved(groups)
+    return interleaved(groups)
 
 
 def odd_paged_points(dtype: str) -> list[SamplePoint]:
@@ -152,7 +152,7 @@ def odd_paged_points(dtype: str) -> list[SamplePoint]:
     groups = [[SamplePoint(op, "fa3") for op in _odd_prefill(dtype, 110, 0.75)]]
     groups.append([SamplePoint(op, "fa3") for op in _odd_decode(dtype)])
     groups.append([SamplePoint(op, "fa3") for op in _odd_chunk(dtype)])
-    return _interleaved(groups)
+    return interleaved(groups)
 
 
 def _odd_decode(dtype: str) -> Iterator[Op]:
@@ -219,7 +219,7 @@ def _odd_rows(kind: str, dtype: str, count: int, offset: float) -> Iterator[Op]:
 
 def family_points(dtype: str) -> list[SamplePoint]:
     """Of the same, the operators that only single families launch under HF transformers."""
-    return _interleaved(_families(dtype))
+    return interleaved(_families(dtype))
 
 
 def _families(dtype: str) -> list[list[SamplePoint]]:
@@ -231,27 +231,27 @@ def paged_points(dtype: str) -> list[SamplePoint]:
     """Attention over a paged cache by FlashAttention-3, writes into its pages, and experts, as vLLM calls them."""
     attention = (_decode(dtype), _served_decode(dtype), _prefill(dtype), _served_prefill(dtype), _chunk(dtype))
     groups = [[SamplePoint(op, "fa3") for op in ops] for ops in attention]
-    return _interleaved(
+    return interleaved(
         [*groups, [SamplePoint(op, "paged", "hot") for op in _page_writes(dtype)], *_vllm_experts(dtype)]
     )
 
 
 def expert_points(dtype: str) -> list[SamplePoint]:
     """Experts and routers as HF transformers runs them: part of the tables, for who has the rest."""
-    return _interleaved(_experts("_composed", dtype))
+    return interleaved(_experts("_composed", dtype))
 
 
 def vllm_expert_points(dtype: str) -> list[SamplePoint]:
     """The same as vLLM runs them: part of what is paged."""
-    return _interleaved(_vllm_experts(dtype))
+    return interleaved(_vllm_experts(dtype))
 
 
 def window_points(dtype: str) -> list[SamplePoint]:
     """What a full sliding window of a static cache adds: part of the tables, for who has the rest."""
-    return _interleaved([[SamplePoint(op) for op in _rolls(dtype)]])
+    return interleaved([[SamplePoint(op) for op in _rolls(dtype)]])
 
 
-def _interleaved(groups: Iterable[Sequence[SamplePoint]]) -> list[SamplePoint]:
+def interleaved(groups: Iterable[Sequence[SamplePoint]]) -> list[SamplePoint]:
     found: dict[SamplePoint, float] = {}
     for group in groups:
         for i, point in enumerate(group):

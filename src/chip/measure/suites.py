@@ -8,7 +8,7 @@ from typing import Any
 
 from chip import ops
 from chip.dtypes import precision
-from chip.measure import quantised_cases, sampling
+from chip.measure import own_cases, quantised_cases, sampling
 from chip.models.decoder import Decoder
 from chip.models.lower import lower
 from chip.types import Op, Program, Seq, Step
@@ -157,6 +157,10 @@ def _quantised(dtype: str) -> Iterator[SuiteCase]:
     return (SuiteCase(p.op, p.implementation, (p.context,)) for p in quantised_cases.points())
 
 
+def _native(dtype: str) -> Iterator[SuiteCase]:
+    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in own_cases.points(dtype))
+
+
 SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "llm": _llm,
     "classic": _classic,
@@ -170,11 +174,13 @@ SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "experts": _experts,
     "experts-vllm": _vllm_experts,
     "quant": _quantised,
+    "native": _native,
 }
 MODEL_TOKENS = (1, 16, 256, 4096)  # rows at which a named model's matrices join the gemm suite
 CPU_SHRINK = 8
 GPU_ONLY = (  # implementations
-    "cudnn", "efficient", "fa3", "paged", "vllm", "cutlass", "triton", "deepgemm", "machete", "marlin"
+    "cudnn", "efficient", "fa3", "paged", "vllm", "cutlass", "triton", "deepgemm", "machete", "marlin",
+    "chip",
 )  # fmt: skip
 CPU_AXES = (
     "m", "n", "k", "rows", "cols", "q_len", "kv_len", "height", "width", "seq", "hidden", "input_size", "tokens",

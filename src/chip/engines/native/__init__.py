@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from chip.engines.calibration import CalibrationModel
+from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, all_at
 from chip.engines.context import PANELS, decode_contexts
 from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
 from chip.ops.kv_append import KvAppend
+from chip.ops.rope import Rope
+from chip.ops.rope_store import RopeStore
 from chip.ops.silu_mul import SiluMul
 from chip.timeline import HostCost, Timeline
 from chip.types import Call, Program, Scenario, Seq, Step
@@ -26,7 +28,7 @@ CAVEAT = (
 OVERLAPS_STEPS = True  # the next step is launched before a step's tokens are read
 VERSIONS: tuple[EngineVersion, ...] = ()
 KERNELS: Mapping[str, int] = {}
-CALIBRATION: tuple[CalibrationModel, ...] = ()
+CALIBRATION = all_at((LLAMA, *FAMILIES[:2]), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))
 STEP_TOKENS = 8192  # of prompts in one step
 GRAPH_TOKENS = (1, 2, 4)  # then multiples of GRAPH_STEP
 GRAPH_STEP, FEW_ROWS = 8, 64  # rows up to which a product is the skinny kernel's, with the gate inside
@@ -36,10 +38,11 @@ CONTEXT_BYTES = 1.4e9
 
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     return {
-        "linear": "torch",
+        "linear": "chip|torch",
         "embedding": "torch",
-        "attention": "fa3|fa2|flash",
-        **dict.fromkeys(("rms_norm", "add_rms_norm", "silu_mul", "rope"), "compiled cold"),
+        "attention": "chip|fa3|fa2|flash",
+        **dict.fromkeys(("rms_norm", "add_rms_norm", "silu_mul"), "chip|compiled cold"),
+        "rope_store": "chip",
         "sampling": "torch",
     }
 
@@ -67,22 +70,33 @@ def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, window
     return tuple((Step((Seq(1, past, rows),), padded(rows) - rows, True), weight) for past, weight in points)
 
 
+def fuse_store(calls: list[Call]) -> list[Call]:
+    """Head norms, rotation and the write to pages as one kernel."""
+    rope = next((c.op for c in calls if isinstance(c.op, Rope)), None)
+    append = next((c.op for c in calls if isinstance(c.op, KvAppend)), None)
+    if rope is None or append is None:
+        return calls
+    kv_heads = append.cols // (2 * rope.head_dim)
+    store = RopeStore(rope.rows, rope.heads - kv_heads, kv_heads, rope.head_dim, rope.dtype)
+    kept = [c for c in calls if c.role not in ("q_norm", "k_norm") and c.op is not append]
+    return [Call("rope_store", store) if c.op is rope else c for c in kept]
+
+
 RULES = (
     merge_linears(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
     fuse_residual_norms,
+    fuse_store,
 )
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    """Rotation, head norms and the write to pages are one kernel; in a decode step the gate is inside its product."""
-    inside = ("q_norm", "k_norm")
+    """In a decode step the gate is inside its product."""
 
-    def fused(calls: list[Call]) -> list[Call]:
-        kept = [c for c in calls if c.role not in inside and not isinstance(c.op, KvAppend)]
-        return [c for c in kept if not (decode and isinstance(c.op, SiluMul))]
+    def gated(calls: list[Call]) -> list[Call]:
+        return [c for c in calls if not (decode and isinstance(c.op, SiluMul))]
 
-    return apply(program, *RULES, fused)
+    return apply(program, *RULES, gated)
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from chip.measure import own_ops
 from chip.measure.build import Closure, compiled, normal
 from chip.ops.add_rms_norm import AddRmsNorm
 
 
 def implementations(op: AddRmsNorm, device_type: str) -> tuple[str, ...]:
-    return ("torch", "compiled")
+    return ("torch", "compiled", "chip")
 
 
 def add_norm(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,6 +21,8 @@ def add_norm(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> tuple[to
 
 
 def build(op: AddRmsNorm, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
+    if implementation == own_ops.NAME:
+        return own_ops.add_rms_norm(op, device, generator)
     rows = max(2, op.rows) if implementation == "compiled" else op.rows
     x = normal((rows, op.cols), op.dtype, device, generator)
     y = normal((rows, op.cols), op.dtype, device, generator)

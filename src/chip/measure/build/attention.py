@@ -16,6 +16,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from chip.engines.vllm.memory import BLOCK_TOKENS
 from chip.engines.vllm.schedule import GRAPH_TOKENS
+from chip.measure import own_ops
 from chip.measure.build import Closure, Unsupported, normal, torch_dtype
 from chip.ops.attention import Attention
 from chip.ops.composed import Composed
@@ -32,10 +33,10 @@ GRAPH_SPLITS, GRAPH_CONTEXT = 32, 4096  # what steps that run as graphs are laid
 
 def implementations(op: Attention, device_type: str) -> tuple[str, ...]:
     if device_type == "cpu":
-        return ("torch", "flash", "math")
+        return ("torch", "flash", "math", "chip")
     if _needs_mask(op) or op.v_head_dim not in (0, op.head_dim) or op.head_dim > FLASH_HEAD_DIM or op.dtype == "fp32":
-        return ("efficient", "cudnn", "math", "torch", "flash", "fa3")
-    return ("flash", "cudnn", "efficient", "math", "torch", "fa3")
+        return ("efficient", "cudnn", "math", "torch", "flash", "fa3", "chip")
+    return ("flash", "cudnn", "efficient", "math", "torch", "fa3", "chip")
 
 
 def around(op: Attention, implementation: str) -> AbstractContextManager[object]:
@@ -43,6 +44,8 @@ def around(op: Attention, implementation: str) -> AbstractContextManager[object]
 
 
 def build(op: Attention, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
+    if implementation == own_ops.NAME:
+        return own_ops.attention(op, device, generator)
     if implementation == "fa3":
         return paged(op, device, generator)
     if implementation == "flash" and _needs_mask(op):

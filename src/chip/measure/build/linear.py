@@ -5,11 +5,18 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from chip.measure import own_ops
 from chip.measure.build import Closure, Unsupported, normal
 from chip.ops.linear import Linear
 
 
+def implementations(op: Linear, device_type: str) -> tuple[str, ...]:
+    return ("torch",) if device_type == "cpu" else ("torch", "chip")
+
+
 def build(op: Linear, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
+    if implementation == own_ops.NAME:
+        return own_ops.linear(op, device, generator)
     if op.weight_dtype not in ("", op.dtype):
         raise Unsupported(f"torch has no product of {op.dtype} with {op.weight_dtype} weights")
     x = normal((op.m, op.k), op.dtype, device, generator)

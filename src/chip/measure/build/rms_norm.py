@@ -8,12 +8,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from chip.measure import own_ops
 from chip.measure.build import Closure, compiled, normal
 from chip.ops.rms_norm import RmsNorm
 
 
 def implementations(op: RmsNorm, device_type: str) -> tuple[str, ...]:
-    return ("torch", "compiled")
+    return ("torch", "compiled", "chip")
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -22,6 +23,8 @@ def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def build(op: RmsNorm, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
+    if implementation == own_ops.NAME:
+        return own_ops.rms_norm(op, device, generator)
     rows = max(2, op.rows) if implementation == "compiled" else op.rows
     x = normal((rows, op.cols), op.dtype, device, generator)
     weight = normal((op.cols,), op.dtype, device, generator)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from chip.measure import own_ops
 from chip.measure.build import Closure, compiled, normal
 from chip.ops.silu_mul import SiluMul
 
 
 def implementations(op: SiluMul, device_type: str) -> tuple[str, ...]:
-    return ("torch", "compiled")
+    return ("torch", "compiled", "chip")
 
 
 def gated(merged: torch.Tensor) -> torch.Tensor:
@@ -20,6 +21,8 @@ def gated(merged: torch.Tensor) -> torch.Tensor:
 
 
 def build(op: SiluMul, device: torch.device, generator: torch.Generator, implementation: str = "torch") -> Closure:
+    if implementation == own_ops.NAME:
+        return own_ops.silu_mul(op, device, generator)
     if implementation == "compiled":
         merged = normal((max(2, op.rows), 2 * op.cols), op.dtype, device, generator)
         return compiled(gated, (merged,))

@@ -1,0 +1,108 @@
+"""Operators by our own kernels (implementation `chip`), called as the native engine calls them.
+
+Where a device has it, every kernel lets the next one start early (`overlap`), so a chain of calls takes what it takes
+inside a decode step: ramps of neighbours overlap. Kernels are imported on use: they build their inputs with
+`chip.measure.build`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from chip.engines.native import FEW_ROWS
+from chip.measure.build import Closure, Unsupported, normal
+from chip.ops.add_rms_norm import AddRmsNorm
+from chip.ops.attention import Attention
+from chip.ops.linear import Linear
+from chip.ops.rms_norm import RmsNorm
+from chip.ops.rope_store import RopeStore
+from chip.ops.silu_mul import SiluMul
+
+NAME = "chip"
+PAGE_TOKENS = 64
+POSITIONS = 8192  # of the rotary table
+
+
+def overlaps(device: torch.device) -> bool:
+    """Whether a kernel may start before the last has finished (programmatic dependent launch)."""
+    from chip.kernels.triton import language
+
+    return (
+        device.type == "cuda" and language.overlapped is not None and torch.cuda.get_device_capability(device)[0] >= 9
+    )
+
+
+def linear(op: Linear, device: torch.device, generator: torch.Generator) -> Closure:
+    from chip.kernels import build, catalog, hgemm, skinny
+
+    if op.bias:
+        raise Unsupported("our products are measured without bias")
+    few = op.m <= FEW_ROWS
+    rungs = skinny.RUNGS if few else catalog.steps("hgemm")[:2:-1]
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device))) if device.type == "cuda" else None
+    reasons = {rung: build.unusable(rung, device.type, capability) for rung in rungs}
+    rung = next((r for r, why in reasons.items() if not why), None)
+    if rung is None:
+        raise Unsupported(f"our products: {next(iter(reasons.values()))}")
+    x = normal((op.m, op.k), op.dtype, device, generator)
+    weight = normal((op.n, op.k), op.dtype, device, generator)
+    if few:
+        return partial(skinny.run, rung, x, weight, overlap=overlaps(device))
+    return partial(hgemm.run, rung, x, weight)
+
+
+def rms_norm(op: RmsNorm, device: torch.device, generator: torch.Generator) -> Closure:
+    from chip.kernels.triton import rms_norm as kernel
+
+    x, weight = kernel.inputs(op, device, generator)
+    return partial(kernel.run, x, weight, overlap=overlaps(device))
+
+
+def add_rms_norm(op: AddRmsNorm, device: torch.device, generator: torch.Generator) -> Closure:
+    from chip.kernels.triton import add_rms_norm as kernel
+
+    x, residual, weight = kernel.inputs(op, device, generator)
+    return partial(kernel.run, x, residual, weight, overlap=overlaps(device))
+
+
+def silu_mul(op: SiluMul, device: torch.device, generator: torch.Generator) -> Closure:
+    """Of the halves that a merged product left."""
+    from chip.kernels.triton import silu_mul as kernel
+
+    both = normal((op.rows, 2 * op.cols), op.dtype, device, generator)
+    return partial(kernel.run, both[:, : op.cols], both[:, op.cols :])
+
+
+def attention(op: Attention, device: torch.device, generator: torch.Generator) -> Closure:
+    """Over pages: single tokens by one kernel, prompts and chunks by another."""
+    from chip.kernels.triton import paged_decode_attention, prefill_attention
+
+    if not op.causal or op.window or op.v_head_dim not in (0, op.head_dim):
+        raise Unsupported("our attention is causal, without a window, and keys are as wide as values")
+    kernel: Any = paged_decode_attention if op.q_len == 1 else prefill_attention
+    early = {"overlap": overlaps(device)} if op.q_len == 1 else {}
+    given = kernel.inputs(op, device, generator)
+    return lambda: kernel.run(*given, **early)
+
+
+def rope_store(op: RopeStore, device: torch.device, generator: torch.Generator, ours: bool) -> Closure:
+    """`ours`: by our kernel, not by PyTorch's."""
+    from chip.kernels.triton import rope_store as kernel
+
+    qkv = normal((op.rows, op.cols), op.dtype, device, generator)
+    angles = torch.rand((POSITIONS, op.head_dim // 2), device=device, generator=generator) * 6
+    cos, sin = angles.cos(), angles.sin()
+    positions = torch.randint(0, POSITIONS, (op.rows,), device=device, generator=generator, dtype=torch.int32)
+    pages = -(-op.rows // PAGE_TOKENS)
+    slots = torch.randperm(pages * PAGE_TOKENS, device=device, generator=generator)[: op.rows].int()
+    shape = (pages, op.kv_heads, PAGE_TOKENS, op.head_dim)
+    keys = torch.empty(shape, dtype=qkv.dtype, device=device)
+    call = partial(kernel.run if ours else kernel.native, qkv, cos, sin, positions, slots, keys)
+    if not ours:
+        return call
+    queries = torch.empty((op.rows, op.heads, op.head_dim), dtype=qkv.dtype, device=device)
+    out = (queries, keys, torch.empty_like(keys))
+    return partial(call, out=out, overlap=overlaps(device))
