@@ -148,26 +148,29 @@ def test_the_ranking_answers_first_and_loads_a_row(visit, explorer, width):
     page = visit(explorer + QUICK + "&tpot=20", viewport={"width": width, "height": 900})
     ranked(page)
     rows = page.locator("#ranked > .scroll tbody tr")
-    rates = [float(r.get_attribute("data-value")) for r in rows.all()]
-    assert rates == sorted(rates, reverse=True)
+    sure = [float(r.get_attribute("data-sure")) for r in rows.all()]
+    assert sure == sorted(sure, reverse=True), "by the low ends"
+    places = [r.locator("td").first.inner_text() for r in rows.all()]
+    assert places[0].startswith("1")
+    assert all(p.endswith("=") == (places.count(p) > 1) for p in places[:-1]), "a tie has two at least"
     assert {r.locator(".badge").inner_text() for r in rows.all()} <= {"measured", "imported"}
     best = rows.nth(0)
-    gpu, tp = best.get_attribute("data-gpu"), best.get_attribute("data-tp")
-    assert page.locator("#ranked .claim strong").inner_text()
+    gpu, tp, rate = (best.get_attribute(f"data-{name}") for name in ("gpu", "tp", "value"))
+    assert page.locator("#claim .claim strong").inner_text()
     best.get_by_role("button").first.click()
     page.wait_for_selector(f"#answer[aria-busy=false] .command:has-text('--gpu {gpu} ')")
     settled(page)
     (command,) = commands(page)
     assert command.endswith(f"--tp {tp}")
     assert f"gpu={gpu}" in page.url
-    assert values(page, "tokens_per_s")[0] / int(tp) == pytest.approx(rates[0], rel=1e-6), "the row is the prediction"
+    assert values(page, "tokens_per_s")[0] / int(tp) == pytest.approx(float(rate), rel=1e-6), "row and prediction"
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_ranking_by_cost_needs_prices(visit, explorer):
     page = visit(explorer + QUICK + "&by=cost")
     ranked(page)
-    assert "Give prices" in page.locator("#ranked .claim").inner_text()
+    assert "Give prices" in page.locator("#claim .claim").inner_text()
     page.locator("#rank-prices").fill("h100:2, h200:3.5")
     expect(page.locator("#ranked tbody tr").first).to_have_attribute("data-value", re.compile(r"\d"))
     ranked(page)

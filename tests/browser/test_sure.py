@@ -40,25 +40,46 @@ def measured_of(page, explorer, prompt):
     return found.json()["measured"]
 
 
+def told_of_runs(page, title, runs):
+    """What a plot tells of the runs on it, from left to right."""
+    plot = page.locator(f"#curves svg.plot[aria-label*='{title}']")
+    plot.focus()
+    told = []
+    for _ in range(11 + runs):
+        plot.press("ArrowRight")
+        told.append(plot.locator("xpath=following-sibling::*").inner_text())
+    return [t for t in told if "measured" in t]
+
+
+def test_a_click_on_a_measured_run_loads_it(visit, explorer):
+    page = visit(explorer + QUICK + "&prompt=512")
+    run = max(measured_of(page, explorer, 512), key=lambda r: r["batch"])
+    plot = page.locator("#curves svg.plot[aria-label*='Tokens/s of a user']")
+    plot.focus()
+    for _ in range(12 + 2):
+        plot.press("ArrowRight")
+        text = plot.locator("xpath=following-sibling::*").inner_text()
+        if "measured" in text and f"batch\n{run['batch']}\n" in text:
+            break
+    plot.press("Enter")
+    expect(page.locator("#batch")).to_have_value(str(run["batch"]))
+    expect(page.locator("#output")).to_have_value(str(run["output"]))
+    assert f"output={run['output']}" in page.url
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_measured_runs_lie_on_the_curve(visit, explorer, width):
     page = visit(explorer + QUICK + "&prompt=512", viewport={"width": width, "height": 900})
-    curve = page.locator("#curves svg.plot").first
-    curve.wait_for()
     runs = measured_of(page, explorer, 512)
     assert {r["batch"] for r in runs} >= {8, 32}
+    for title, x in (("TPOT", "batch"), ("TTFT", "batch"), ("Tokens/s of a user", "tokens_per_s_per_gpu")):
+        told = told_of_runs(page, title, len(runs))
+        for run, text in zip(sorted(runs, key=lambda r: r[x]), told, strict=True):
+            assert f"{run['tpot_ms']:.4g} ms" in text
+            assert f"{abs(100 * run['tpot_error']):.1f} %" in text
+            assert f"{run['output']} tokens" in text
+            assert f"tok/s per GPU, with 128 out\n{run['tokens_per_s_per_gpu']:.4g}" in text.replace("\u202f", "")
     expect(page.locator("#curves .legend")).to_contain_text("measured")
-    curve.focus()
-    told = []
-    for _ in range(11 + len(runs)):
-        curve.press("ArrowRight")
-        told.append(page.locator("#curves .tip").first.inner_text())
-    told = [t for t in told if "measured" in t]
-    assert len(told) == len(runs)
-    for run, text in zip(sorted(runs, key=lambda r: r["batch"]), told, strict=True):
-        assert f"{run['tpot_ms']:.4g} ms" in text
-        assert f"{abs(100 * run['tpot_error']):.1f} %" in text
-        assert f"{run['output']} tokens" in text
     page.close()
     page = visit(explorer + QUICK + "&prompt=515", viewport={"width": width, "height": 900})
     page.wait_for_selector("#curves svg.plot")

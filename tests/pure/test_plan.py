@@ -43,18 +43,24 @@ def test_replicas_serve_the_rate_and_cost_follows(found):
         low, high = c.interval
         assert low <= c.max_rate_per_s <= high
         assert c.limited_by
-    costs = [c.cost_per_hour for c in found.choices]
-    assert costs == sorted(costs)
+        assert c.sure_gpus * low >= 60 * c.tp > (c.sure_gpus - c.tp) * low, "the low end of the rate takes these"
+    sure = [c.cost_per_hour / c.gpus * c.sure_gpus for c in found.choices]
+    assert sure == sorted(sure)
 
 
-def test_intervals_that_overlap_are_ties():
-    def choice(gpu, low, rate, high):
-        return PlanChoice(gpu, 1, "bf16", "ok", "", rate, (low, high), replicas=1, gpus=1, cost_per_hour=1.0)
+def test_the_order_goes_by_the_low_end_and_ties_are_mutual():
+    def choice(gpu, low, rate, high, sure=1):
+        return PlanChoice(
+            gpu, 1, "bf16", "ok", "", rate, (low, high), replicas=1, gpus=1, sure_gpus=sure, cost_per_hour=1.0
+        )
 
     near = _ranked([choice("a", 9, 10, 11), choice("b", 8, 9.5, 10.5)])
-    assert [c.tied for c in near] == [False, True]
+    assert [(c.gpu, c.place, c.tied) for c in near] == [("a", 1, True), ("b", 1, True)]
     far = _ranked([choice("a", 9, 10, 11), choice("b", 2, 3, 4)])
-    assert [(c.gpu, c.tied) for c in far] == [("a", False), ("b", False)]
+    assert [(c.gpu, c.place, c.tied) for c in far] == [("a", 1, False), ("b", 2, False)]
+    unknown = choice("wide", 0, 30, 900, sure=None)  # leads by its estimate, and may keep no promise at all
+    wide = _ranked([unknown, choice("a", 9, 10, 11), choice("b", 2, 3, 4)])
+    assert [(c.gpu, c.place, c.tied) for c in wide] == [("a", 1, False), ("b", 2, False), ("wide", 3, False)]
 
 
 def test_a_choice_that_does_not_fit_is_kept_with_its_reason():

@@ -72,13 +72,12 @@ def test_a_ranking_is_ordered_and_keeps_the_limits(ask):
     good = [r for r in rows if "error" not in r and r["memory"]["fits"] and not r["missed"]]
     assert good
     assert rows[: len(good)] == good
-    rates = [r["tokens_per_s_per_gpu"] for r in good]
-    assert rates == sorted(rates, reverse=True)
+    lows = [r["interval"]["tokens_per_s_per_gpu"][0] for r in good]
+    assert lows == sorted(lows, reverse=True), "by the end of the interval that one can count on"
     assert all(r["tpot_ms"] <= 12 and r["ttft_ms"] <= 3000 for r in good)
-    span = good[0]["interval"]["tokens_per_s_per_gpu"]
-    ties = [r for r in good[1:] if r["interval"]["tokens_per_s_per_gpu"][1] >= span[0]]
-    assert [r for r in rows if r.get("tie")] == ties
-    assert (found["ties"], found["good"]) == (len(ties), len(good))
+    assert [r["place"] for r in good] == sorted(r["place"] for r in good)
+    assert found["good"] == len(good)
+    assert found["ties"] == sum(r["place"] == 1 for r in good) - 1
     assert all(r["memory"]["fits"] == (r["memory"]["share"] <= 1) for r in rows if "error" not in r)
     best = next(r for r in good if r["gpu"] == "h200")
     _, more = ask("/api/predict", {**{k: best[k] for k in ("gpu", "tp", "dtype")}, "model": "llama-3.1-8b",
@@ -87,6 +86,21 @@ def test_a_ranking_is_ordered_and_keeps_the_limits(ask):
     dollars = 3.6 * best["tp"] / 3600 / best["tokens_per_s"] * 1e6
     assert best["cost_per_million_tokens"] == pytest.approx(dollars, rel=1e-6)
     assert any(r["gpu"] == "l4" and r["missed"] for r in rows), "an L4 cannot decode in 12 ms, and says so"
+
+
+def test_a_gpu_that_nobody_measured_does_not_lead_by_its_estimate(ask):
+    asked = {"model": "llama-3.1-8b", "gpu": ["mi355x", "b200", "h200", "gb200"], "dtype": ["fp8"], "batch": "largest"}
+    _, found = ask("/api/rank", {**asked, "limits": {"ttft_ms": 2000}})
+    by_gpu = {r["gpu"]: r for r in found["rows"]}
+    rate, span = "tokens_per_s_per_gpu", lambda gpu: by_gpu[gpu]["interval"]["tokens_per_s_per_gpu"]
+    assert by_gpu["mi355x"][rate] > by_gpu["b200"][rate], "else this shows nothing"
+    assert found["rows"][-1]["gpu"] == "mi355x", "its low end is the least"
+    assert by_gpu["mi355x"]["may_lead"]
+    assert not by_gpu["mi355x"]["tie"], "a wide interval is no tie with all"
+    first, second = found["rows"][:2]
+    assert {first["gpu"], second["gpu"]} == {"b200", "gb200"}
+    assert (first["place"], second["place"], found["ties"], found["unsure"]) == (1, 1, 1, 1)
+    assert span("b200")[0] <= by_gpu["gb200"][rate] <= span("b200")[1]
 
 
 def test_a_ranking_by_cost_puts_what_has_no_price_last(ask):
@@ -166,6 +180,14 @@ def test_a_sweep_brings_the_runs_measured_in_its_settings(ask):
     run = next(r for r in found["measured"] if r["batch"] == 8)
     row = next(r for r in found["rows"] if (r["gpu"], r["dtype"]) == ("h200", "bf16"))
     assert row["tpot_ms"] / run["tpot_ms"] - 1 == pytest.approx(run["tpot_error"], abs=0.05), "outputs differ"
+    whole_ms = run["ttft_ms"] + 127 * run["tpot_ms"]
+    assert (run["output"], run["rates_at_output"]) == (17, 128)
+    assert run["tokens_per_s_per_user"] == pytest.approx(128e3 / whole_ms, rel=1e-6)
+    assert run["tokens_per_s_per_gpu"] == pytest.approx(8 * 128e3 / whole_ms, rel=1e-6)
+    assert row["tokens_per_s_per_gpu"] == pytest.approx(run["tokens_per_s_per_gpu"], rel=0.1)
+    _, several = ask("/api/sweep", {**asked, "output": [1, 128]})
+    assert several["measured"]
+    assert not any("rates_at_output" in r for r in several["measured"]), "of which output would they be?"
     _, cached = ask("/api/sweep", {**asked, "kv_dtype": "fp8"})
     assert cached["measured"] == []
     config = json.loads((library.CONFIGS / "llama-3.1-8b.json").read_text())

@@ -2,8 +2,9 @@
 replicas the asked rate needs, what they cost, and what limits them.
 
 The promise is of percentiles: --slo ttft_p99=500ms,tpot_p99=40ms. Prices are your own, for one GPU and hour
-(--price h100=2.5,h200=3.5, a file, or `example` for the bundled one); without them the fewest GPUs win. Choices whose
-90 % intervals overlap are tied. A choice that does not fit or cannot keep the promise says so; the others go on.
+(--price h100=2.5,h200=3.5, a file, or `example` for the bundled one); without them the fewest GPUs win. The order goes
+by the low end of the 90 % interval of the rate; choices are tied where each rate lies within the other's interval. A
+choice that does not fit or cannot keep the promise says so; the others go on.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ EPILOG = """\
       --gpu h100,h200,l40s --tp 1,2,4,8 --price h100=2.5,h200=3.5,l40s=1 --jobs 2
   chip plan llama-3.1-70b --workload poisson:prompt=800,output=200 --rate 10 --slo ttft_p95=1s --gpu h200 --tp 2,4,8
 """
+LEGEND = """\
+ordered by "GPUs, sure" (what the low end of the rate takes) or their cost; =: tied, each rate lies within the other's
+interval"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -99,8 +103,8 @@ def render(a: dict[str, object]) -> str:
     rows = [_row(c) for c in choices if c["status"] == "ok"]
     parts = [head, ""]
     if rows:
-        right = ("rate a replica", "replicas", "GPUs", "cost/h", "cost/M tokens", "J/token")
-        parts += [table(rows, right=right, keep=tuple(rows[0])), "", "=: tied with the line above, intervals overlap"]
+        right = ("rate a replica", "replicas", "GPUs", "GPUs, sure", "cost/h", "cost/M tokens", "J/token")
+        parts += [table(rows, right=right, keep=tuple(rows[0])), "", LEGEND]
     for c in choices:
         if c["status"] == "ok" and c["reason"]:
             parts.append(f"{c['title']}: {c['reason']}")
@@ -113,15 +117,16 @@ def _row(c: dict[str, object]) -> dict[str, str]:
     low, high = c["interval"]  # type: ignore[misc]
 
     def amount(key: str) -> str:
-        return f"{c[key]:.3g}" if c[key] is not None else "-"
+        return number(float(str(c[key])), 3) if c[key] is not None else "-"
 
     return {
-        "": "=" if c["tied"] else "",
+        "#": f"{c['place']}{'=' if c['tied'] else ''}",
         "replica": str(c["title"]),
         "rate a replica": number(float(str(c["max_rate_per_s"])), 3),
         "90 % interval": f"{number(low, 3)} - {number(high, 3)}",  # type: ignore[has-type]
         "replicas": str(c["replicas"]),
         "GPUs": str(c["gpus"]),
+        "GPUs, sure": amount("sure_gpus"),
         "cost/h": amount("cost_per_hour"),
         "cost/M tokens": amount("cost_per_million_tokens"),
         "J/token": amount("joules_per_output_token"),

@@ -2,18 +2,20 @@
 
 Each is asked at the largest batch that fits and keeps the limits on latency (memory and latency only grow with the
 batch, so that few batches have to be tried), or at the batch that was given. With `prune`, larger splits are left out
-once one gives less per GPU than the split before it.
+once one gives less per GPU than the split before it. The order goes by the end of the interval that one can count on
+(`chip.standing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import product
 from math import inf
 from typing import Any
 
 from chip.models.decoder import Decoder
-from chip.serve import compare, sweep
+from chip.serve import sweep
+from chip.standing import Figure, places
 from chip.types import ChipError
 
 SCHEMA = "chip.ranking/1"
@@ -54,21 +56,33 @@ def rank(question: Any) -> dict[str, Any]:
                 left_out += len(splits) - i - 1
                 break
             before = rows[-1]
-    rows.sort(key=_order(by))
-    rows, ties = _tied(rows, BY[by], limits)
+    rows.sort(key=lambda row: _order(row, by))
+    rows = _placed(rows, by, limits)
     found = {"schema": SCHEMA, "model": decoder.name, "by": by, "limits": limits, "points": points}
-    return {**found, "good": sum(_good(row, limits) for row in rows), "ties": ties, "left_out": left_out, "rows": rows}
+    found |= {"good": sum(_good(row, limits) for row in rows), "left_out": left_out}
+    found |= {"ties": sum(row.get("place") == 1 for row in rows[1:]), "unsure": sum("may_lead" in row for row in rows)}
+    return {**found, "rows": rows}
 
 
-def _tied(rows: list[Row], key: str, limits: Mapping[str, float]) -> tuple[list[Row], int]:
-    """Good rows whose interval overlaps that of the best say so; how many they are."""
-    best = rows[0].get("interval", {}).get(key) if rows and _good(rows[0], limits) else None
-    out = []
-    for i, row in enumerate(rows):
-        span = row.get("interval", {}).get(key)
-        tie = bool(i and best and span and _good(row, limits) and compare.overlap(best, span))
-        out.append({**row, "tie": tie} if "error" not in row else row)
-    return out, sum(bool(row.get("tie")) for row in out)
+def _placed(rows: list[Row], by: str, limits: Mapping[str, float]) -> list[Row]:
+    """Good rows with their place, whether another row shares it, and whether one that is behind the first may be better
+    than it: its interval reaches beyond the first one's estimate."""
+    figures = [figure for row in rows if _good(row, limits) and (figure := _figure(row, by))]
+    out = list(rows)
+    for i, (place, shared) in enumerate(places(figures)):
+        out[i] = {**rows[i], "place": place, "tie": shared}
+        if place > 1 and figures[i].may_beat(figures[0]):
+            out[i]["may_lead"] = True
+    return out
+
+
+def _figure(row: Row, by: str) -> Figure | None:
+    """What a row is ranked by; None where it is not known."""
+    value, span = row.get(BY[by]), row["interval"].get(BY[by])
+    if value is None:
+        return None
+    low, high = span or (value, value)
+    return Figure(value, low, high, by == "throughput")
 
 
 def _worse(row: Row, before: Row, limits: Mapping[str, float]) -> bool:
@@ -123,18 +137,13 @@ def _judged(row: Row, limits: Mapping[str, float], prices: Mapping[str, float]) 
     return row
 
 
-def _order(by: str) -> Callable[[Row], tuple[Any, ...]]:
+def _order(row: Row, by: str) -> tuple[Any, ...]:
     """What fits and keeps the limits first, the best of them on top; errors last."""
-    sign = -1 if by == "throughput" else 1
-
-    def key(row: Row) -> tuple[Any, ...]:
-        if "error" in row:
-            return (3, 0.0, row["gpu"], 0)
-        value = row.get(BY[by])
-        group = 2 if not row["memory"]["fits"] else 1 if row["missed"] else 0
-        return (group, sign * value if value is not None else inf, row["gpu"], row["tp"])
-
-    return key
+    if "error" in row:
+        return (3, (0.0, 0.0), row["gpu"], 0)
+    figure = _figure(row, by)
+    group = 2 if not row["memory"]["fits"] else 1 if row["missed"] else 0
+    return (group, figure.order if figure else (inf, inf), row["gpu"], row["tp"])
 
 
 def limits_of(given: Any) -> dict[str, float]:

@@ -30,7 +30,8 @@ MEMORY = ("fits", "max_batch", "total_bytes", "usable_bytes", "capacity_bytes")
 
 def sweep(question: Any) -> dict[str, Any]:
     """`{"model": "llama-3.1-8b", "gpu": ["h100", "h200"], "batch": [1, 8, 64]}` -> six rows; `measured` has our own
-    runs of the same model, GPU, engine, precision, split and prompt, at any batch and output."""
+    runs of the same model, GPU, engine, precision, split and prompt, at any batch and output. Where one output is asked
+    for, they have the rates that their times give at that output, which is seldom their own."""
     decoder, axes = understood(question, AXES)
     points = check_points(axes)
     rows = []
@@ -38,6 +39,8 @@ def sweep(question: Any) -> dict[str, Any]:
         asked = dict(zip(axes, values))
         rows.append({**asked, **answer(decoder, asked)})
     runs = [] if question.get("config") else _measured(decoder.name, rows)
+    if len(axes["output"]) == 1 and runs:
+        runs = [{**run, **_rates(run, axes["output"][0])} for run in runs]
     return {"schema": SCHEMA, "model": decoder.name, "points": points, "rows": rows, "measured": runs}
 
 
@@ -49,6 +52,15 @@ def _measured(model: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             key = (row["gpu"], row["engine"], row["dtype"], row["tp"])
             prompts.setdefault(key, set()).add(row["prompt"])
     return [run for key, asked in prompts.items() for run in measured(model, *key, asked)]
+
+
+def _rates(run: Mapping[str, Any], output: int) -> dict[str, float]:
+    """Tokens a second at `output`, from the first token's time and the time of each one after it."""
+    if "ttft_ms" not in run or (output > 1 and "tpot_ms" not in run):
+        return {}
+    per_user = 1e3 * output / (run["ttft_ms"] + (output - 1) * run.get("tpot_ms", 0.0))
+    whole = {"tokens_per_s_per_gpu": per_user * run["batch"] / run["tp"], "tokens_per_s_per_user": per_user}
+    return {**{name: short(rate) for name, rate in whole.items()}, "rates_at_output": output}
 
 
 def understood(question: Any, known: tuple[str, ...]) -> tuple[Decoder, dict[str, list[Any]]]:

@@ -21,6 +21,7 @@ from chip.simulate.simulation import traffic
 from chip.simulate.slo import PERCENTILES, Target
 from chip.simulate.surface import Factors
 from chip.simulate.workload import Workload, at_rate, first
+from chip.standing import Figure, places
 from chip.types import ChipError
 
 SCHEMA = "chip.plan/1"
@@ -45,12 +46,14 @@ class PlanChoice:
     interval: tuple[float, float] = (0.0, 0.0)  # of that rate, 90 %
     replicas: int = 0
     gpus: int = 0  # of all replicas
+    sure_gpus: int | None = None  # at the low end of the rate; None where that end keeps no promise
     cost_per_hour: float | None = None
     cost_per_million_tokens: float | None = None  # output tokens, at the asked rate
     joules_per_output_token: float | None = None
     limited_by: str = ""
     at_rate: dict[str, float] = field(default_factory=dict)  # figures of one replica at its highest rate, ms
-    tied: bool = False  # with the one ranked before it
+    place: int = 0  # from 1; who is tied has the same
+    tied: bool = False  # shares its place
     pp: int = 1
     ep: int = 1
 
@@ -126,8 +129,9 @@ def plan(
     host: str | Path = "",
     pool: Pool | None = None,
 ) -> Plan:
-    """The choices, best first: the cheapest where prices are given, else the fewest GPUs. A price is of one GPU for an
-    hour, in the asker's money. `goals` is like "ttft_p99=500ms,tpot_p99=40ms"."""
+    """The choices, best first: the cheapest where prices are given, else the fewest GPUs, at the low end of the rate
+    that each serves. A price is of one GPU for an hour, in the asker's money. `goals` is like
+    "ttft_p99=500ms,tpot_p99=40ms"."""
     if not 0 < rate < 1e9:
         raise ChipError(f"--rate must be requests a second above 0, got {rate:g}")
     targets = slo.parse(goals, percentiles=True)
@@ -282,36 +286,42 @@ def _interval(coarse: Task, made: Setup, rate: float, rough: float) -> tuple[flo
 def _priced(c: PlanChoice, rate: float, w: Workload, prices: dict[str, float]) -> PlanChoice:
     if c.status != "ok":
         return c
-    replicas = max(1, ceil(rate / c.max_rate_per_s - 1e-9))
+    replicas = _replicas(rate, c.max_rate_per_s)
     gpus = replicas * c.gpus_each
+    sure = _replicas(rate, c.interval[0]) * c.gpus_each if c.interval[0] else None
     price = prices.get(c.gpu)
     hourly = price * gpus if price is not None else None
     tokens_per_hour = rate * 3600 * sum(w.output) / len(w)
     million = hourly / tokens_per_hour * 1e6 if hourly is not None else None
-    return replace(c, replicas=replicas, gpus=gpus, cost_per_hour=hourly, cost_per_million_tokens=million)
+    cost: dict[str, Any] = {"cost_per_hour": hourly, "cost_per_million_tokens": million}
+    return replace(c, replicas=replicas, gpus=gpus, sure_gpus=sure, **cost)
+
+
+def _replicas(rate: float, each: float) -> int:
+    return max(1, ceil(rate / each - 1e-9))
 
 
 def _ranked(choices: Sequence[PlanChoice]) -> tuple[PlanChoice, ...]:
-    """By cost where all prices are known, else by GPUs; neighbours whose intervals overlap are tied."""
+    """By what the low end of the rate costs where all prices are known, else by the GPUs it takes (`chip.standing`)."""
     ok = [c for c in choices if c.status == "ok"]
     priced = all(c.cost_per_hour is not None for c in ok)
 
-    def weight(c: PlanChoice, rate: float) -> float:
-        """What one request a second costs."""
-        return (c.cost_per_hour or 0.0) / c.replicas / rate if priced else c.gpus_each / rate
+    def each(c: PlanChoice) -> float:
+        """What one GPU weighs."""
+        return (c.cost_per_hour or 0.0) / c.gpus if priced else 1.0
 
-    def key(c: PlanChoice) -> tuple[float, float]:
-        whole = c.cost_per_hour if priced and c.cost_per_hour is not None else float(c.gpus)
-        return whole, weight(c, c.max_rate_per_s)
+    def figure(c: PlanChoice) -> Figure:
+        """What one request a second weighs."""
+        replica, (low, high) = each(c) * c.gpus_each, c.interval
+        return Figure(replica / c.max_rate_per_s, replica / high, replica / low if low else inf, larger=False)
+
+    def key(c: PlanChoice) -> tuple[float, tuple[float, float]]:
+        return each(c) * c.sure_gpus if c.sure_gpus is not None else inf, figure(c).order
 
     ok.sort(key=key)
-    out: list[PlanChoice] = []
-    for c in ok:
-        before = out[-1] if out else None
-        tied = before is not None and weight(c, c.interval[1] or inf) <= weight(before, before.interval[0] or 1e-12)
-        out.append(replace(c, tied=tied))
-    others = sorted((c for c in choices if c.status != "ok"), key=lambda c: c.status)
-    return (*out, *others)
+    stand = places([figure(c) for c in ok])
+    placed = [replace(c, place=place, tied=tied) for c, (place, tied) in zip(ok, stand)]
+    return (*placed, *sorted((c for c in choices if c.status != "ok"), key=lambda c: c.status))
 
 
 def _nearest_miss(choices: Sequence[PlanChoice], targets: Sequence[Target]) -> list[str]:

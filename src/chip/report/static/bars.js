@@ -3,14 +3,16 @@
 const Bars = (() => {
   const { h, s, duration } = Chip;
 
-  /** Low to high as a band, the value as a mark; both GPUs on one scale from zero. */
+  /** Low to high as a band, the value as a mark, on one scale from zero; a band that is longer than the scale ends in a
+   *  point. */
   function strip(low, value, high, most) {
-    const at = (v) => (v / most) * 196 + 2;
+    const at = (v) => (Math.min(v, most) / most) * 196 + 2;
     return s(
       "svg",
       { class: "strip", viewBox: "0 0 200 14", preserveAspectRatio: "none", "aria-hidden": "true" },
       s("rect", { x: 2, y: 6, width: 196, height: 2, fill: "var(--line)" }),
       s("rect", { x: at(low), y: 3, width: Math.max(1.5, at(high) - at(low)), height: 8, class: "band", rx: 2 }),
+      high > most ? s("path", { d: "M192 0L200 7L192 14Z", class: "mark" }) : "",
       s("rect", { x: at(value) - 1.25, y: 0, width: 2.5, height: 14, class: "mark" }),
     );
   }

@@ -46,112 +46,112 @@ const Curves = (() => {
       ["memory", r.memory.fits ? "fits" : "does not fit"],
     ];
   }
-  /** A run that was measured: what it took, and what its own prediction erred by. */
+  /** A run that was measured: what it took, what its own prediction erred by, and the rates that its times give. */
   function tellRun(r) {
     const time = (key) => (Chip.known(r[key]) ? duration(r[key] / 1e3) : Chip.NONE);
     const erred = (key) => (Chip.known(r[key]) ? `, predicted ${Sure.signed(r[key])}` : "");
+    const rate = (name, key) => (Chip.known(r[key]) ? [[`${name}, with ${number(r.rates_at_output)} out`, rounded(r[key], 4)]] : []);
     return [
       ["batch", number(r.batch)],
       ["in, out", `${number(r.prompt)}, ${number(r.output)} tokens`],
       ["TTFT", time("ttft_ms") + erred("ttft_error")],
       ["TPOT", time("tpot_ms") + erred("tpot_error")],
+      ...rate("tok/s per GPU", "tokens_per_s_per_gpu"),
+      ...rate("tok/s per user", "tokens_per_s_per_user"),
     ];
   }
-  /** The rows of the curves as they came; what was measured has no rates. */
+  /** The rows of the curves as they came; rates of what was measured are those at the output that is asked for. */
   function table(answers) {
     const line = (kind, prompt, output) => (r) => [kind, r.prompt ?? prompt, r.output ?? output, ...SAVED.map((key) => r[key]), r.memory?.fits, ...["ttft_ms", "tpot_ms"].flatMap((key) => r.interval?.[key] || ["", ""])];
     const rows = answers.flatMap((a) => [...a.rows.filter((r) => !r.error).map(line("predicted", state.prompt, state.output)), ...a.measured.map(line("measured"))]);
     const spans = ["ttft_low_ms", "ttft_high_ms", "tpot_low_ms", "tpot_high_ms"];
     return Chip.csv(["kind", "prompt", "output", ...SAVED, "fits", ...spans], rows);
   }
-  function show(shown, answers) {
-    const latency = state.output > 1 ? ["tpot_ms", "TPOT"] : ["ttft_ms", "TTFT"];
-    const series = answers.map((a, i) => ({
-      name: name(shown[i]),
-      color: COLORS[i],
-      shape: i,
-      rows: a.rows.filter((r) => !r.error),
+  const KEYS = {
+    ttft_ms: ["TTFT", (v) => duration(v / 1e3, 3)],
+    tpot_ms: ["TPOT", (v) => duration(v / 1e3, 3)],
+    tokens_per_s_per_gpu: ["tokens/s per GPU", (v) => number(v)],
+    tokens_per_s_per_user: ["tokens/s per user", (v) => number(v)],
+    batch: ["batch", (v) => number(v)],
+  };
+  const TITLES = {
+    ttft_ms: "First token (TTFT) against batch",
+    tpot_ms: "Time per token (TPOT) against batch",
+    tokens_per_s_per_gpu: "Tokens/s of a GPU against batch",
+    tokens_per_s_per_user: "Tokens/s of a user against tokens/s of a GPU",
+  };
+  /** A click loads the point; a run that was measured brings the output that it had. */
+  function picked(p) {
+    const c = p.row;
+    if (known.grid) {
+      if (p.run || !Site.holds({ ...c, dtype: state.dtype })) return;
+      Object.assign(state, { gpu: c.gpu, tp: c.tp, batch: c.batch });
+    } else Object.assign(state, { gpu: c.gpu, tp: c.tp, dtype: c.dtype, batch: c.batch, ...(p.run ? { output: c.output } : {}) });
+    Controls.refresh();
+    heard.change();
+  }
+  const spans = (rows, key) => rows.flatMap((r) => r.interval?.[key] || [r[key]]).filter(Chip.known);
+  /** One curve of every configuration with its band, and what was measured on it. */
+  function curve(series, xKey, yKey) {
+    const predicted = series.map((one) => ({
+      name: one.name,
+      color: one.color,
+      shape: one.shape,
+      joined: true,
+      points: one.rows.map((r) => ({ x: r[xKey], y: r[yKey], hollow: !r.memory.fits, title: one.name, tell: () => tell(r), row: r })),
     }));
-    const over = (xKey, yKey) =>
-      series.map((one) => ({
-        ...one,
-        joined: true,
-        points: one.rows.map((r) => ({
-          x: r[xKey],
-          y: r[yKey],
-          hollow: !r.memory.fits,
-          title: one.name,
-          tell: () => tell(r),
-          row: r,
-        })),
-      }));
-    const runs = (yKey) =>
-      series.map((one, i) => ({
-        name: `${one.name}, measured`,
-        color: "var(--ink)",
-        shape: one.shape,
-        points: answers[i].measured.filter((r) => Chip.known(r[yKey])).map((r) => ({ x: r.batch, y: r[yKey], r: 5, hollow: true, title: `${one.name}, measured`, tell: () => tellRun(r), row: r })),
-      }));
-    const measured = runs(latency[0]);
-    const picked = (p) => {
-      const c = p.row;
-      const dtype = known.grid ? state.dtype : c.dtype;
-      if (known.grid && !Site.holds({ ...c, dtype })) return;
-      Object.assign(state, { gpu: c.gpu, tp: c.tp, dtype, batch: c.batch });
-      Controls.refresh();
-      heard.change();
-    };
-    const bands = (xKey, yKey) =>
-      series.map((one) => ({
-        color: one.color,
-        points: one.rows.filter((r) => r.interval[yKey]).map((r) => [r[xKey], ...r.interval[yKey]]),
-      }));
-    const every = series.flatMap((one) => one.rows);
-    if (!every.length) {
-      byId("curves").replaceChildren(h("p", { class: "note" }, answers[0].rows[0]?.error || "nothing to draw"));
-      return;
-    }
-    const range = (key, room) => reach(every.flatMap((r) => r.interval[key] || [r[key]]), room);
-    const ys = reach([...every.flatMap((r) => r.interval[latency[0]] || [r[latency[0]]]), ...measured.flatMap((m) => m.points.map((p) => p.y))], 1.3);
-    const edges = series.flatMap((one, i) => {
-      const most = one.rows[0].memory.max_batch;
+    const measured = series.map((one) => ({
+      name: `${one.name}, measured`,
+      color: "var(--ink)",
+      shape: one.shape,
+      points: one.runs
+        .filter((r) => Chip.known(r[xKey]) && Chip.known(r[yKey]))
+        .map((r) => ({ x: r[xKey], y: r[yKey], r: 5, hollow: true, title: `${one.name}, measured`, tell: () => tellRun(r), row: r, run: true })),
+    }));
+    const rows = series.flatMap((one) => [...one.rows, ...one.runs]),
+      ys = reach(spans(rows, yKey), 1.25),
+      overBatch = xKey === "batch";
+    return plot({
+      title: TITLES[yKey],
+      width: 560,
+      height: 360,
+      x: { label: KEYS[xKey][0], format: KEYS[xKey][1], ...(overBatch ? { range: [0.85, 1200], binary: true } : { range: reach(spans(rows, xKey), 1.2) }) },
+      y: { label: KEYS[yKey][0], format: KEYS[yKey][1], range: ys },
+      bands: series.map((one) => ({ color: one.color, points: one.rows.filter((r) => r.interval[yKey]).map((r) => [r[xKey], ...r.interval[yKey]]) })),
+      lines: overBatch ? [...edges(series, ys), ...limit(yKey)] : [],
+      series: [...predicted, ...measured],
+      picked,
+    });
+  }
+  /** Where memory is full; each label stands at the foot, a little higher than the one before. */
+  const edges = (series, ys) =>
+    series.flatMap((one, i) => {
+      const most = one.rows[0]?.memory.max_batch;
       if (!(most >= 1 && most < BATCHES[BATCHES.length - 1])) return [];
       const ends = [
         [most, ys[1]],
-        [most, ys[0] * 1.04 ** (1 + 4 * i)], // its label stands at the foot, each a little higher
+        [most, ys[0] * 1.04 ** (1 + 4 * i)],
       ];
-      const said = { label: `memory full at ${most}`, short: `full: ${most}` };
-      return [{ points: ends, color: one.color, dash: "5 4", width: 1.4, ...said }];
+      return [{ points: ends, color: one.color, dash: "5 4", width: 1.4, label: `memory full at ${most}`, short: `full: ${most}` }];
     });
-    const limit = limits()[latency[0]];
-    const slo = limit ? [{ points: [[1, limit], [1024, limit]], color: "var(--ink)", dash: "2 3", width: 1.2, label: `limit ${limit} ms`, labelAt: "start" }] : [];
+  function limit(key) {
+    const most = limits()[key];
+    return most ? [{ points: [[1, most], [1024, most]], color: "var(--ink)", dash: "2 3", width: 1.2, label: `limit ${most} ms`, labelAt: "start" }] : [];
+  }
+  function show(shown, answers) {
+    const series = answers.map((a, i) => ({ name: name(shown[i]), color: COLORS[i], shape: i, rows: a.rows.filter((r) => !r.error), runs: a.measured }));
+    if (!series.some((one) => one.rows.length)) {
+      byId("curves").replaceChildren(h("p", { class: "note" }, answers[0].rows[0]?.error || "nothing to draw"));
+      return;
+    }
+    const drawn = [["batch", "ttft_ms"], ...(state.output > 1 ? [["batch", "tpot_ms"]] : []), ["batch", "tokens_per_s_per_gpu"], ["tokens_per_s_per_gpu", "tokens_per_s_per_user"]];
     byId("curves").replaceChildren(
-      legend([...series.map(({ name: n, color, shape }) => ({ name: n, color, shape })), { name: "does not fit", color: "var(--muted)", hollow: true }, ...measured.filter((m) => m.points.length).map(({ name: n, color, shape }) => ({ name: n, color, shape, hollow: true }))]),
-      h(
-        "div",
-        { class: "sides" },
-        plot({
-          title: `${latency[1]} against batch`,
-          width: 560,
-          height: 380,
-          x: { label: "batch", format: (v) => number(v), range: [0.85, 1200], binary: true },
-          y: { label: latency[1], format: (v) => duration(v / 1e3, 3), range: ys },
-          bands: bands("batch", latency[0]),
-          lines: [...edges, ...slo],
-          series: [...over("batch", latency[0]), ...measured],
-          picked,
-        }),
-        plot({
-          title: "Tokens/s of a user against tokens/s of a GPU",
-          width: 560,
-          height: 380,
-          x: { label: "tokens/s per GPU", format: (v) => number(v), range: range("tokens_per_s_per_gpu", 1.2) },
-          y: { label: "tokens/s per user", format: (v) => number(v), range: range("tokens_per_s_per_user", 1.2) },
-          bands: bands("tokens_per_s_per_gpu", "tokens_per_s_per_user"),
-          series: over("tokens_per_s_per_gpu", "tokens_per_s_per_user"),
-          picked,
-        }),
-      ),
+      legend([
+        ...series.map(({ name: n, color, shape }) => ({ name: n, color, shape })),
+        { name: "does not fit", color: "var(--muted)", hollow: true },
+        ...series.filter((one) => one.runs.length).map(({ name: n, shape }) => ({ name: `${n}, measured`, color: "var(--ink)", shape, hollow: true })),
+      ]),
+      h("div", { class: "sides" }, drawn.map(([x, y]) => h("figure", {}, h("figcaption", {}, TITLES[y]), curve(series, x, y)))),
       h("div", { class: "tools" }, h("button", { type: "button", onclick: () => save("curves.csv", "text/csv", table(answers)) }, "CSV of the curves")),
     );
   }

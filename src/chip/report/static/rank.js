@@ -5,6 +5,7 @@ const Rank = (() => {
   const { strip } = Bars;
   const { state, known, heard, byId, ask, model, limits, prices, addBeside } = Question;
   const { BADGES } = Controls;
+  const ROOM = 2; // of a bar, over the largest estimate
   const SHOWN = 10,
     CHUNK = 9; // GPUs more in each request: the page stays able to ask for something else in between
   const BY = {
@@ -13,11 +14,11 @@ const Rank = (() => {
     energy: ["energy_j_per_token", "energy per token", "J/tok"],
   };
   const PRECISIONS = [
-    ["auto", "as the config says"],
-    ["auto,fp8", "as the config says, and fp8"],
-    ["auto,fp8,int4", "as the config says, fp8 and int4"],
+    ["auto", "the config's"],
+    ["auto,fp8", "its own, fp8"],
+    ["auto,fp8,int4", "its own, fp8, int4"],
   ];
-  let found = { rows: [], ties: 0, good: 0, left_out: 0 },
+  let found = { rows: [], ties: 0, unsure: 0, good: 0, left_out: 0 },
     all = false,
     latest = 0,
     progress = "";
@@ -73,7 +74,10 @@ const Rank = (() => {
       if (mine !== latest) return;
       progress = `The rest could not be asked for: ${error.message}`;
       if (shown) show();
-      else byId("ranked").replaceChildren(h("p", { class: error.empty ? "note" : "note bad" }, error.message));
+      else {
+        byId("claim").replaceChildren(h("p", { class: error.empty ? "note" : "note bad" }, error.message));
+        byId("ranked").replaceChildren();
+      }
     }
     box.setAttribute("aria-busy", "false");
   }
@@ -97,18 +101,31 @@ const Rank = (() => {
       );
     const n = meaningful(best[key], best.interval[key]),
       [low, high] = best.interval[key];
-    const ties = found.ties;
     return h(
       "p",
-      { class: "claim" },
+      { class: "claim", elementtiming: "answer" }, // when it is on the screen: what benchmarks/opening.py reads
       badge(best.rests_on),
       " ",
       h("strong", {}, `${best.tp > 1 ? `${best.tp} × ` : ""}${title(best.gpu)}, ${best.dtype}, batch ${best.batch}`),
       `: ${rounded(best[key], n)} ${unit || name}${unit === "tok/s" ? " per GPU" : ""} (${rounded(low, n)} – ${rounded(high, n)}). `,
-      ties ? `${ties} more ${ties === 1 ? "is" : "are"} a tie: their intervals overlap.` : "",
+      found.ties ? `${found.ties} more ${found.ties === 1 ? "shares" : "share"} this place: a tie. ` : "",
+      found.unsure ? `${found.unsure} further down may be ${better()}, but too little is known of them to say so.` : "",
     );
   }
-  function line(r, i) {
+  const better = () => ({ throughput: "faster", cost: "cheaper", energy: "thriftier" })[state.by];
+  /** The interval, with the end that the order goes by set off. */
+  function interval(r, [low, high], n) {
+    const ends = [low, high].map((v) => rounded(v, n)),
+      sure = state.by === "throughput" ? 0 : 1;
+    return h("div", { class: "span" }, sure ? [`${ends[0]} – `, h("b", {}, ends[1])] : [h("b", {}, ends[0]), ` – ${ends[1]}`], r.may_lead ? h("div", {}, `may be ${better()} than 1`) : "");
+  }
+  /** Of the bars: an interval of which nearly nothing is known would leave no room for the others, and runs off the end. */
+  function scale() {
+    const [key] = BY[state.by],
+      good = found.rows.filter((r) => !group(r) && r.interval[key]);
+    return Math.min(Math.max(...good.map((r) => r.interval[key][1]), 0), ROOM * Math.max(...good.map((r) => r[key]), 0));
+  }
+  function line(r, i, most) {
     const [key] = BY[state.by],
       span = r.interval[key],
       n = meaningful(r[key], span);
@@ -130,19 +147,17 @@ const Rank = (() => {
       Controls.refresh();
       heard.change();
     });
-    const most = Math.max(...found.rows.filter((o) => !group(o) && o.interval[key]).map((o) => o.interval[key][1]), 0);
-    const tie = r.tie ? "tie · " : "";
     const missed = r.missed.map((m) => m.replace("_ms", "").toUpperCase()).join(" and ");
     return h(
       "tr",
-      { "data-gpu": r.gpu, "data-tp": r.tp, "data-dtype": r.dtype, "data-value": r[key] },
-      h("td", { class: "num" }, String(i + 1)),
-      h("td", {}, load, " ", badge(r.rests_on), h("div", { class: "span" }, `${r.tp} × ${r.dtype}, batch ${r.batch}`)),
+      { "data-gpu": r.gpu, "data-tp": r.tp, "data-dtype": r.dtype, "data-value": r[key], "data-sure": span?.[state.by === "throughput" ? 0 : 1] },
+      h("td", { class: "num" }, r.place ? `${r.place}${r.tie ? "=" : ""}` : String(i + 1)),
+      h("td", {}, load, " ", badge(r.rests_on), h("div", { class: "span" }, `${r.tp} GPU${r.tp > 1 ? "s" : ""}, ${r.dtype}, batch ${r.batch}`)),
       h(
         "td",
         { class: "num wide" },
         Chip.known(r[key]) ? `${rounded(r[key], n)}` : Chip.NONE,
-        span && most ? [strip(span[0], r[key], span[1], most), h("div", { class: "span" }, `${tie}${rounded(span[0], n)} – ${rounded(span[1], n)}`)] : "",
+        span && most ? [strip(span[0], r[key], span[1], most), interval(r, span, n)] : "",
       ),
       h("td", { class: "num" }, ms(r, "ttft_ms")),
       h("td", { class: "num" }, Chip.known(r.tpot_ms) ? ms(r, "tpot_ms") : Chip.NONE),
@@ -152,7 +167,8 @@ const Rank = (() => {
     );
   }
   function table(rows, from) {
-    const [, name] = BY[state.by];
+    const [, name] = BY[state.by],
+      most = scale();
     const heads = ["#", "GPU", name, "TTFT", "TPOT", "J/token", "limited by", ""];
     const number = new Set(["#", name, "TTFT", "TPOT", "J/token"]);
     return h(
@@ -162,7 +178,7 @@ const Rank = (() => {
         "table",
         { class: "ranking" },
         h("thead", {}, h("tr", {}, heads.map((t) => (t ? h("th", { scope: "col", class: number.has(t) ? "num" : null }, t) : h("td", {}))))),
-        h("tbody", {}, rows.map((r, i) => line(r, from + i))),
+        h("tbody", {}, rows.map((r, i) => line(r, from + i, most))),
       ),
     );
   }
@@ -176,8 +192,8 @@ const Rank = (() => {
       all = !all;
       show();
     });
+    byId("claim").replaceChildren(claim(good));
     byId("ranked").replaceChildren(
-      claim(good),
       good.length ? table(all ? good : good.slice(0, SHOWN), 0) : "",
       h(
         "div",
@@ -200,7 +216,7 @@ const Rank = (() => {
         : "",
     );
   }
-  const COLUMNS = ["gpu", "tp", "dtype", "kv_dtype", "batch", "prompt", "output", "tokens_per_s_per_gpu", "tokens_per_s", "ttft_ms", "tpot_ms", "e2e_ms", "energy_j_per_token", "cost_per_million_tokens", "rests_on", "error"];
+  const COLUMNS = ["gpu", "tp", "dtype", "kv_dtype", "batch", "prompt", "output", "tokens_per_s_per_gpu", "tokens_per_s", "ttft_ms", "tpot_ms", "e2e_ms", "energy_j_per_token", "cost_per_million_tokens", "rests_on", "place", "tie", "may_lead", "error"];
   function download() {
     const button = h("button", { type: "button" }, "CSV");
     button.addEventListener("click", () =>
@@ -220,7 +236,7 @@ const Rank = (() => {
     };
     const fields = [
       ["by", "Rank by", Object.entries(BY).map(([k, [, name]]) => [k, name])],
-      ["at", "At", [["largest", "largest batch within the limits"], ["given", "the batch given"]]],
+      ["at", "Batch", [["largest", "largest that will do"], ["given", "as given"]]],
       ["precisions", "Precisions", PRECISIONS],
       ["which", "GPUs", [["all", "all"], ["tables", "with measured tables"]]],
     ].map(([name, label, values]) => Controls.choice(`rank-${name}`, label, [["", values]], state[name], set(name)));
@@ -228,7 +244,7 @@ const Rank = (() => {
     box.addEventListener("input", () => set("prices")(box.value.replace(/\s+/g, "")));
     byId("rank-controls").replaceChildren(
       ...fields,
-      h("div", { class: "field" }, h("label", { for: "rank-prices" }, "Prices, an hour of one GPU"), box),
+      h("div", { class: "field" }, h("label", { for: "rank-prices" }, "Price of a GPU hour"), box),
     );
   }
 
