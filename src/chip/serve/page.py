@@ -25,6 +25,10 @@ def explorer() -> Page:
     return webpage.assemble("explorer.html", SCRIPTS, data(opening()), "CHIP explorer", connect=True)
 
 
+def is_made() -> bool:
+    return bool(explorer.cache_info().currsize)
+
+
 def data(answers: Iterable[str], grid: Any = None) -> str:
     """What the scripts start from: the lists, the defaults, and answers as `[path, question, answer]`; `grid` is what
     can be asked where there is no server."""

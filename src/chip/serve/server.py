@@ -124,9 +124,10 @@ class Handler(BaseHTTPRequestHandler):
             body = self._body()
             self.server.places.busy(self.connection)
             self._admit()
-            limit = nullcontext() if self._url().path == PAGE else self.server.watchdog.limit()  # the page is made once
-            waits = self._url().path == api.HUB  # others need not wait for the hub as well
-            turn = nullcontext() if waits else self.server.turn.within(self.server.watchdog.seconds)
+            path = self._url().path  # others need not wait for the hub as well, nor a visitor for others' answers
+            free = path == api.HUB or (path == PAGE and page.is_made())
+            limit = nullcontext() if path == PAGE else self.server.watchdog.limit()  # the page is made once
+            turn = nullcontext() if free else self.server.turn.within(self.server.watchdog.seconds)
             with turn, limit:
                 kind, content = find(body)
             status = 200

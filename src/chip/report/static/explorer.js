@@ -4,6 +4,7 @@
   const { h } = Chip;
   const { START, state, known, heard, byId, ask, comparison, readLink, writeLink } = Question;
   const LATER_MS = 120; // curves, ranking and timeline wait until the question rests
+  const UNSEEN_MS = 500;
 
   // -- asking: one question at a time, always the latest
   let waiting = false,
@@ -25,15 +26,15 @@
       Traffic.asked();
     }, LATER_MS);
   }
-  /** When something was first on the screen, in milliseconds from the start: what benchmarks/explorer.py reads. */
-  function painted(what) {
-    const root = document.documentElement;
-    if (root.dataset[what]) return;
-    requestAnimationFrame(() =>
-      setTimeout(() => {
-        root.dataset[what] ||= String(Math.round(performance.now()));
-      }),
-    );
+  /** After what is there now is on the screen; a page that is not looked at is not painted, and need not wait. */
+  function afterPaint(then) {
+    const once = () => {
+      const run = then;
+      then = () => {};
+      run();
+    };
+    requestAnimationFrame(() => setTimeout(once));
+    setTimeout(once, UNSEEN_MS);
   }
   function refused(error) {
     const again = h("button", { type: "button" }, "Try again");
@@ -56,7 +57,6 @@
       try {
         const found = await ask("/api/compare", comparison());
         if (!waiting) Answer.show(found);
-        painted("answered");
       } catch (error) {
         if (!waiting) refused(error);
       }
@@ -127,11 +127,12 @@
     };
     build();
     Rank.run(); // before the rest: it answers first
-    changed();
-    if (!known.grid) {
+    afterPaint(() => {
+      changed();
+      if (known.grid) return;
       Operator.form();
       Operator.changed();
-    }
+    });
     addEventListener("hashchange", () => {
       if (!location.hash.startsWith("#?")) return writeLink();
       readLink();
