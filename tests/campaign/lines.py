@@ -9,7 +9,7 @@ from typing import Any
 import scenarios
 from damage import damaged_text, damaged_value
 
-from chip import cli
+from chip import cli, garbage
 from chip.cli.lines import _parse
 from chip.predict import operator, request
 
@@ -35,6 +35,8 @@ def check(case: dict[str, str]) -> str:
     except Exception as e:
         said = cli.told(e)
         return said if "fault" in said else ""
+    finally:
+        garbage.after_answer()  # as a sweep does
     return "" if _alone(question) and json.loads(found)["us"] == 0 else judge(found)
 
 

@@ -17,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
 
-from chip import __version__
+from chip import __version__, garbage
 from chip.cli.streams import discard, standard_streams
 from chip.types import ChipError
 
@@ -101,7 +101,7 @@ def parser(name: str) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    gc.set_threshold(50_000)  # answers make no cycles: looking for them at every 700 objects is a tenth of the time
+    gc.set_threshold(garbage.THRESHOLD)
     try:
         with standard_streams():
             try:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from chip import cli, jsontext
+from chip import cli, garbage, jsontext
 from chip.types import ChipError
 
 MAX_LINE = 1_000_000
@@ -34,6 +34,7 @@ def answer_stdin(answer: Callable[[Mapping[str, Any]], str]) -> int:
             out = json.dumps({"error": cli.told(e), "line": number})
         sys.stdout.write(out + "\n")
         sys.stdout.flush()
+        garbage.after_answer()
     if failed:
         print(f"chip: {failed} line{'s' if failed > 1 else ''} could not be answered", file=sys.stderr)
     return 1 if failed else 0

@@ -70,7 +70,6 @@ def run(args: argparse.Namespace) -> int:
     api.warm_up()
     page.explorer()
     gc.freeze()  # what is loaded stays: no collection looks at it again
-    gc.set_threshold(50_000)  # answers make no cycles
     opens = f"{server.url}?token={token}" if token else server.url
     where = {"schema": SCHEMA, "url": server.url, "openapi": f"{server.url}openapi.json", "page": opens}
     print(json.dumps(where) if args.json else f"explorer: {opens}", flush=True)

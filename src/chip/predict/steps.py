@@ -139,10 +139,10 @@ class StepModel:
         self._decode, self._prefill, self._head = (self._template(p, w) for p, w in zip(programs, whole))
         self._masks = dict.fromkeys(c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED))
         self.windows = {getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0}
-        self._body = {
-            decode: lru_cache(maxsize=REMEMBERED)(partial(self._body_rows, decode)) for decode in (True, False)
-        }
-        self._last = lru_cache(maxsize=REMEMBERED)(self._head_rows)
+        # of templates, not of this object: what refers to itself waits for a collection of garbage to be freed
+        remembered = lru_cache(maxsize=REMEMBERED)
+        self._body = {d: remembered(partial(_body_rows, t)) for d, t in ((True, self._decode), (False, self._prefill))}
+        self._last = remembered(partial(_head_rows, self._head))
 
     def _programs(self, tp: int, ep: int) -> tuple[Program, Program, Program]:
         """What the engine runs for one token of each sequence, for several, and after the last layer."""
@@ -206,23 +206,6 @@ class StepModel:
         return 0
 
     # -- operators of a step ----------------------------------------------------------------------------------------
-    def _body_rows(self, decode: bool, tokens: int, routed: int) -> list[Body]:
-        """Rows of a step of so many tokens but those that attend. `routed`: tokens that choose experts."""
-        known: dict[Callable[[Any], Answer], Answer] = {}  # norms, additions and halves of a gate are alike
-        found: list[Body] = []
-        for n, calls, attends in self._decode if decode else self._prefill:
-            rows: list[Row] = []
-            for role, kind, kernels, ask in calls:
-                answer = known.get(ask)
-                if answer is None:
-                    answer = known[ask] = ask(routed if kind in EXPERTS else tokens)
-                rows.append((role, kind, kernels, answer))
-            found.append((n, rows, attends))
-        return found
-
-    def _head_rows(self, rows: int) -> Rows:
-        return [(n, [(e.role, e.kind, e.kernels, e.ask(rows)) for e in calls]) for n, calls, _ in self._head]
-
     def rows(self, step: Step) -> Rows:
         """Every operator of a step, in order."""
         found: Rows = []
@@ -322,6 +305,25 @@ class StepModel:
         t = Recorded(1.0, terms.gap_s)
         self.engine.play(t, played, terms)
         return t
+
+
+def _body_rows(template: Template, tokens: int, routed: int) -> list[Body]:
+    """Rows of a step of so many tokens but those that attend. `routed`: tokens that choose experts."""
+    known: dict[Callable[[Any], Answer], Answer] = {}  # norms, additions and halves of a gate are alike
+    found: list[Body] = []
+    for n, calls, attends in template:
+        rows: list[Row] = []
+        for role, kind, kernels, ask in calls:
+            answer = known.get(ask)
+            if answer is None:
+                answer = known[ask] = ask(routed if kind in EXPERTS else tokens)
+            rows.append((role, kind, kernels, answer))
+        found.append((n, rows, attends))
+    return found
+
+
+def _head_rows(template: Template, rows: int) -> Rows:
+    return [(n, [(e.role, e.kind, e.kernels, e.ask(rows)) for e in calls]) for n, calls, _ in template]
 
 
 class TimedSteps(NamedTuple):

@@ -14,7 +14,7 @@ from socket import AF_INET, AF_INET6, socket
 from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from chip import __version__, jsontext
+from chip import __version__, garbage, jsontext
 from chip.serve import api, page
 from chip.serve.guard import COOKIE, Guard, host_name
 from chip.serve.limit import Overrun, Watchdog
@@ -149,7 +149,9 @@ class Handler(BaseHTTPRequestHandler):
             print(f"chip serve: {self.command} {self.path[:200]!r}: {type(e).__name__}: {e}", file=sys.stderr)
             status, kind, content = 500, JSON, _error("a fault of chip's own; the server's log has it")
         self._send(status, kind, content, headers)
+        self.wfile.flush()
         self.server.places.idle(self.connection)
+        garbage.after_answer()
 
     def _admit(self) -> None:
         """Refuse other names for this server, and who does not have its token."""

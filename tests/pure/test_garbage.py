@@ -1,0 +1,59 @@
+"""Memory of a process that answers for long: tables that are dropped are freed at once, and collections stay short."""
+
+from __future__ import annotations
+
+import gc
+import io
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from chip import garbage
+from chip.cli import lines
+from chip.predict import estimator, request
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+def test_a_dropped_model_is_freed_without_a_collection(no_collections: None) -> None:
+    for question in (
+        {"model": "llama-3.1-8b", "gpu": "h200"},
+        {"model": "gpt-oss-20b", "gpu": "l40s", "engine": "hf-eager", "batch": 9},
+        {"model": "gemma-3-27b", "gpu": "h100", "engine": "hf-graph", "tp": 2},
+        {"model": "deepseek-v2-lite", "gpu": "a10", "engine": "native", "output": 1},
+    ):
+        decoder, gpu, engine, s = request._understand(question)
+        request.answer(question)
+        s = request.resolved(decoder, s, engine)
+        options = request.DEFAULT_OPTIONS
+        hits = request.setting.cache_info().hits
+        steps = request.setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype, s.ep, s.pp).steps
+        assert request.setting.cache_info().hits == hits + 1  # the one that answered
+        left = weakref.ref(steps)
+        del steps
+        request.setting.cache_clear()
+        estimator._estimator.cache_clear()
+        assert left() is None, question
+
+
+def test_what_a_collection_has_seen_is_not_looked_at_again(no_collections: None) -> None:
+    held = [[i] for i in range(10_000)]
+    for _ in range(garbage.EVERY):
+        garbage.after_answer()
+    assert gc.get_freeze_count() > len(held)
+    assert len(gc.get_objects()) < len(held)
+
+
+def test_a_sweep_keeps_collections_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(garbage, "after_answer", lambda: calls.append(None))
+    monkeypatch.setattr("sys.stdin", io.StringIO("{}\nnot json\n\n{}\n"))
+    assert lines.answer_stdin(lambda question: "{}") == 1
+    assert len(calls) == 3
