@@ -21,7 +21,7 @@ from chip.serve import api, server
 
 NAME = "requests"
 LIMIT_S = 5.0
-GROUP = 40
+GROUP = 400
 COUNTED: Counter[str] = Counter()
 ASKED = ("/api/predict", "/api/estimate")
 PATHS = (*ASKED, "/api/models", "/api/gpus/h200", "/", "/openapi.json", "/api/nothing", "http://[", "*")

@@ -15,7 +15,7 @@ from chip.predict import operator, request
 
 NAME = "lines"
 LIMIT_S = 0.5
-GROUP = 40
+GROUP = 400  # numbers in a row ask about one model and GPU, as sweeps do
 
 
 def case(draw: Random, group: Random) -> dict[str, str]:
