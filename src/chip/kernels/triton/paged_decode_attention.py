@@ -51,7 +51,10 @@ def _paged(
     mine = (member < group)[:, None] & (d < dim)[None, :]
     length = tl.load(lengths + batch)
     blocks = tl.cdiv(length, BLOCK)
-    share = tl.cdiv(blocks, splits)
+    share = tl.maximum(tl.cdiv(blocks, splits), 1)
+    used = tl.maximum(tl.cdiv(blocks, share), 1)  # shares that have keys: a short sequence leaves the others nothing
+    if split >= used:
+        return
     first = split * share
     end = tl.minimum(first + share, blocks)
     head = kv_head * group + member
@@ -80,36 +83,36 @@ def _paged(
         values = values * fade[:, None] + tl.dot(weight.to(worth.dtype), worth, input_precision="ieee")
         top = higher
     row = (batch * kv_heads + kv_head) * group + member
-    if SPLITS == 1:
+    if used == 1:
         tl.store(out + row[:, None] * dim + d[None, :], values / total[:, None], mask=mine)
     else:
         place = row * splits + split
-        tl.store(parts + place[:, None] * dim + d[None, :], values, mask=mine)  # a share without keys leaves zeros
+        tl.store(parts + place[:, None] * dim + d[None, :], values, mask=mine)
         tl.store(tops + place, top, mask=member < group)
         tl.store(sums + place, total, mask=member < group)
         tl.debug_barrier()  # every thread has stored before one of them says so
         before = tl.atomic_add(arrived + pair, 1, sem="acq_rel", scope="gpu")
-        if before == splits - 1:
-            _join(parts, tops, sums, out, row, member < group, dim, splits, GROUP, DIM, SPLITS)
+        if before == used - 1:
+            _join(parts, tops, sums, out, row, member < group, dim, splits, used, GROUP, DIM, SPLITS)
             tl.store(arrived + pair, 0)  # ready for the next launch
 
 
 @jit
 def _join(
-    parts, tops, sums, out, row, inside, dim, splits, GROUP: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr
+    parts, tops, sums, out, row, inside, dim, splits, used, GROUP: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr
 ):
     """The shares' softmaxes as one. Read past L1, which may hold what another launch left there."""
     d = tl.arange(0, DIM)
     split = tl.arange(0, SPLITS)
     place = row[:, None] * splits + split[None, :]
-    there = inside[:, None] & (split < splits)[None, :]
+    there = inside[:, None] & (split < used)[None, :]
     top = tl.load(tops + place, mask=there, other=-float("inf"), cache_modifier=".cg")
     total = tl.load(sums + place, mask=there, other=0.0, cache_modifier=".cg")
     highest = tl.where(inside, tl.max(top, 1), 0.0)
     whole = tl.where(inside, tl.sum(tl.exp2(top - highest[:, None]) * total, 1), 1.0)
     joined = tl.zeros((GROUP, DIM), tl.float32)
     mine = inside[:, None] & (d < dim)[None, :]
-    for i in range(splits):
+    for i in range(used):
         at = row * splits + i
         fade = tl.exp2(tl.load(tops + at, mask=inside, other=0.0, cache_modifier=".cg") - highest)
         part = tl.load(parts + at[:, None] * dim + d[None, :], mask=mine, other=0.0, cache_modifier=".cg")
