@@ -22,7 +22,7 @@ RUNGS = (WGMMA, MMA)  # the fastest first
 MOST_TOKENS = 64
 CONFIGS: dict[str, tuple[int, ...]] = {
     MMA: (1, 2, 4, 8),  # blocks that divide k among them
-    WGMMA: (11, 21, 12, 22, 121, 112, 211, 221, 222),  # warpgroups, boxes of k, depth of the queue
+    WGMMA: (11, 21, 12, 22, 121, 112),  # warpgroups, boxes of k, depth of the queue
 }  # 0: the kernel's own choice
 BENCH = skinny_gemm.BENCH
 ARGUMENTS = (

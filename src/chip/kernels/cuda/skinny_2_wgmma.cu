@@ -23,7 +23,6 @@ struct Config {
   static constexpr int STAGE_BYTES = BOXES * (W_BOX + X_BOX), STAGES = KIB_ * 1024 / STAGE_BYTES;
   static constexpr int BARRIERS = STAGES * STAGE_BYTES, BYTES = BARRIERS + 2 * STAGES * 8 + 1024;
   static constexpr int SUMS = 64 * TOKENS;  // of a warpgroup
-  static constexpr int RESIDENT = KIB_ > 104 ? 1 : 2;  // blocks on an SM: this kernel's, and the next one's that fills its queue
 };
 
 // The steps of a block, and who shares a tile. Steps are counted through all tiles: tile = step / per_tile.
@@ -160,7 +159,7 @@ __device__ __forceinline__ void consume(const Skinny<T>& g, const Share& share, 
 }
 
 template <typename T, typename C>
-__global__ void __launch_bounds__(C::THREADS, C::RESIDENT)
+__global__ void __launch_bounds__(C::THREADS, 1)
     skinny_steps(const __grid_constant__ CUtensorMap w, const __grid_constant__ CUtensorMap x, const Skinny<T> g,
                  const Share share) {
   extern __shared__ unsigned char memory[];
@@ -201,8 +200,7 @@ const char* launch(const Skinny<T>& g, bool overlap, Workspace room, cudaStream_
                       Share{total, per_tile, blocks});
 }
 
-// config: 0, or warpgroups + 10 x boxes + 100 x (1 where the queue takes 208 KiB of shared memory instead of 160, 2 where it
-// takes 96, so that the next product's block fills its own beside it).
+// config: 0, or warpgroups + 10 x boxes + 100 x (1 where the queue takes 208 KiB of shared memory instead of 160).
 template <typename T, bool GATED, int TOKENS>
 const char* run_for(const Skinny<T>& g, int config, bool overlap, Workspace room, cudaStream_t stream) {
   if (config == 0) config = 21;
@@ -213,9 +211,6 @@ const char* run_for(const Skinny<T>& g, int config, bool overlap, Workspace room
   if (config == 22) return with(Config<TOKENS, 2, 2, 160, GATED>{});
   if (config == 121) return with(Config<TOKENS, 1, 2, 208, GATED>{});
   if (config == 112) return with(Config<TOKENS, 2, 1, 208, GATED>{});
-  if (config == 211) return with(Config<TOKENS, 1, 1, 96, GATED>{});
-  if (config == 221) return with(Config<TOKENS, 1, 2, 96, GATED>{});
-  if (config == 222) return with(Config<TOKENS, 2, 2, 96, GATED>{});
   return "skinny, wgmma rung: no such config";
 }
 
