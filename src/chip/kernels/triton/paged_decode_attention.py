@@ -99,8 +99,8 @@ def _paged(
 
 @jit
 def _join(parts, tops, sums, out, first, group, dim, splits, used, DIM: tl.constexpr, SPLITS: tl.constexpr):
-    """The shares' softmaxes as one, a query head at a time, all of its shares at once. Read past L1, which may hold what
-    another launch left there."""
+    """The shares' softmaxes as one: a query head at a time, all of its shares at once. Read past L1, which may hold
+    what another launch left there."""
     d = tl.arange(0, DIM)
     split = tl.arange(0, SPLITS)
     for member in range(group):
