@@ -288,3 +288,15 @@ def test_a_table_is_saved_as_it_is_filtered(visit, full):
     assert lines[0].startswith("model,bundled,gpu,engine")
     assert len(lines) > 25
     assert all(",vllm," in line for line in lines[1:])
+
+
+def test_a_section_claims_what_its_cards_say(visit, full):
+    page = visit(full)
+    cards = page.locator("#overview a.metric").all()
+    for card in cards:
+        section = card.get_attribute("href").removeprefix("#")
+        claim = page.locator(f"#{section} > .claim").inner_text()
+        name, value, detail = (card.locator(part).inner_text() for part in ("h3", ".value", ".span"))
+        assert f"{name}: {value}" in claim
+        assert f"({detail})" in claim
+    assert len({card.get_attribute("href") for card in cards}) >= 5

@@ -102,3 +102,16 @@ def test_the_curves_as_csv(visit, explorer):
     settled(page)
     assert [float(eight["tpot_ms"])] == held(page.locator("#metric-tpot_ms .value"))
     assert float(eight["tpot_low_ms"]) < float(eight["tpot_ms"]) < float(eight["tpot_high_ms"])
+
+
+def test_the_nearest_run_of_another_gpu_says_so_and_many_notes_are_folded(visit, explorer):
+    page = visit(explorer + QUICK + "&gpu=b200&batch=1&beside=h200,mi300x~1~fp8,l40s")
+    settled(page)
+    first = page.locator("#metric-ttft_ms .sure").first.inner_text()
+    assert first.startswith("nearest run (h200) "), first
+    assert "nearest run " in page.locator("#metric-ttft_ms").inner_text().replace("nearest run (h200)", "")
+    notes = page.locator("#answer details.notes")
+    assert notes.locator("p.note").count() > 2
+    assert not notes.locator("p.note").first.is_visible()
+    notes.locator("summary").click()
+    assert notes.locator("p.note").first.is_visible()

@@ -146,6 +146,8 @@ def test_traffic_is_what_chip_simulate_answers(ask, capsys):
     assert found["simulations"][0] == first
     assert found["simulations"][-1] == last
     kept = [s["rate_per_s"] for s in found["simulations"] if s["ttft_ms"]["p99"] <= 300 and s["tpot_ms"]["p99"] <= 20]
+    assert max(kept) > found["saturated_requests_per_s"], "so few requests keep the limits even beyond"
+    kept = [rate for rate in kept if rate <= found["saturated_requests_per_s"]]
     assert found["highest_rate_within_limits"] == found["timeline_rate"] == max(kept)
     (held,) = found["timeline"]["replicas"]
     assert max(held["running"]) > 0

@@ -253,7 +253,7 @@ class StepModel:
         times = [self._played(known, terms, scale, asked) for terms, scale in scaled]
         value, least, most = times
         lines += [
-            Line(role, ENGINE, calls, v, lo, hi, bound, ENGINE, 0.0, 0.0)
+            Line(role, ENGINE, calls, v if v > NOTHING_S else 0.0, lo, hi, bound, ENGINE, 0.0, 0.0)
             for (role, calls, bound), v, lo, hi in zip(ADDED, value.parts, least.parts, most.parts)
             if hi > NOTHING_S
         ]  # fmt: skip

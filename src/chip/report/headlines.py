@@ -11,7 +11,7 @@ Row = dict[str, Any]
 
 
 def add(out: Summary) -> None:
-    for find in (_accuracy, _worst, _operators, _fastest, _frugal, _bandwidth, _compute, _kernel, _replay):
+    for find in (_accuracy, _worst, _operators, _product, _fastest, _frugal, _bandwidth, _compute, _kernel, _replay):
         find(out)
 
 
@@ -65,6 +65,22 @@ def _operators(out: Summary) -> None:
             unit="%",
             detail=f"{row['points']} shapes, each predicted by a fit that had not seen it",
             section="accuracy",
+            source=row["source"],
+        )
+
+
+def _product(out: Summary) -> None:
+    row = _best(out.rows("operators", op="linear", dtype="bf16", status="ok", context="cold"), "flops_per_s")
+    if row:
+        share = row["share_of_roof"]
+        reached = f", {100 * float(share):.0f} % of its roof" if isinstance(share, float) else ""
+        out.add(
+            "headlines",
+            name="Fastest matrix product",
+            value=row["flops_per_s"],
+            unit="FLOP/s",
+            detail=f"{row['label']}{reached}",
+            section="roofline",
             source=row["source"],
         )
 

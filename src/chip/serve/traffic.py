@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from math import inf
 from typing import Any
 
 from chip.predict import request
@@ -55,7 +56,8 @@ def _curve(question: str) -> dict[str, Any]:
         saturated = _simulated(about, 0.0).requests_per_s
         rates = list(dict.fromkeys(float(f"{share * saturated:.2g}") for share in SHARES))
     found = {rate: _simulated(about, rate).json() for rate in rates}
-    kept = [rate for rate, one in found.items() if limits and _keeps(one, limits)]
+    # beyond what is served at best the queue grows for as long as it lasts, whatever some hundred requests show
+    kept = [r for r, one in found.items() if limits and _keeps(one, limits) and r <= (saturated or inf)]
     chosen = max(kept, default=rates[0])
     return {
         "schema": SCHEMA,

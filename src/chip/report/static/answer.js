@@ -29,6 +29,7 @@ const Answer = (() => {
     ["ttft", "prefill"],
     ["tpot", "decode"],
   ];
+  const OPEN_NOTES = 2;
   const SIDES = ["A", "B", "C", "D", "E", "F"];
   const keyed = (names) => names.map((b) => ({ name: `${b}-bound`, ...BOUNDS[b] }));
   const digitsOf = (a, key) => meaningful(a[key], a.interval[key]);
@@ -78,14 +79,19 @@ const Answer = (() => {
       ),
       h("p", {}, answers.map((b, i) => [i ? " " : "", answers.length > 1 ? `${SIDES[i]} ` : "", Rank.badge(basis(b.gpu))])),
       full.map(([b, i]) => h("p", { class: "note bad" }, `${answers.length > 1 ? `${briefly(b)} ` : ""}does not fit: needs ${told(b, i)}. Times are as if it did.`)),
-      notes.map((n) => h("p", { class: "note" }, n)),
       h(
         "div",
         { class: "metrics" },
         METRICS.map((m) => metric(answers, against, ...m)),
       ),
+      toldNotes(notes),
       Sure.table(answers, SIDES),
     );
+  }
+  /** Few notes stand open; many would stand between a reader and the rest. */
+  function toldNotes(notes) {
+    const all = notes.map((n) => h("p", { class: "note" }, n));
+    return notes.length > OPEN_NOTES ? h("details", { class: "notes" }, h("summary", {}, `${notes.length} notes on what these figures rest on`), all) : all;
   }
   const basis = (gpu) => known.gpus.find((g) => g.name === gpu)?.rests_on || "datasheet";
   /** "73.6 GiB a GPU; vllm may use 72.0 GiB (90 %) of its 80.0 GiB" */

@@ -61,15 +61,16 @@ const Operator = (() => {
     try {
       const a = await ask("/api/estimate", asked);
       const line = `chip estimate ${a.op} ${axes.map(([k, v]) => quoted(`${k}=${v}`).replace(/^'(\w+=[\w.]+)'$/, "$1")).join(" ")} --gpu ${quoted(a.gpu)}`;
-      const seconds = a.us / 1e6;
+      const digits = Chip.meaningful(a.us, a.interval),
+        time = (us) => duration(us / 1e6, digits);
       const facts = [
-        ["90 % interval", shared(duration(a.interval[0] / 1e6), "–", duration(a.interval[1] / 1e6))],
+        ["90 % interval", shared(time(a.interval[0]), "–", time(a.interval[1]))],
         ["bound by", a.bound],
         ["source", a.source],
         ["work", `${si(a.flops, "FLOP")}, ${si(a.bytes, "B")}`],
         ["intensity", `${number(a.intensity)} FLOP/B, ridge at ${number(a.ridge_flop_per_byte)}`],
       ];
-      const [value, unit] = duration(seconds).split(" ");
+      const [value, unit] = time(a.us).split(" ");
       shown = [
         h(
           "div",

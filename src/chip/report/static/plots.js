@@ -12,7 +12,7 @@ const Plots = (() => {
     const ticks = [];
     const every = Math.max(1, Math.ceil((b - a) / Math.max(2, Math.min(7, Math.abs(to - from) / 60))));
     for (let e = Math.ceil(a - 1e-9); e <= b + 1e-9; e += every) ticks.push(10 ** e);
-    if (ticks.length < 3)
+    if (every === 1 && ticks.length < 3)
       for (const m of [2, 5])
         for (let e = Math.floor(a); e <= b; e++) {
           const v = m * 10 ** e;
@@ -102,7 +102,8 @@ const Plots = (() => {
     svg.append(s("clipPath", { id }, s("rect", { x: L, y: T, width: W - L - R, height: H - T - B })));
     for (const v of x.ticks) {
       svg.append(s("line", { x1: x.at(v), x2: x.at(v), y1: T, y2: H - B, class: "grid" }));
-      svg.append(s("text", { x: x.at(v), y: H - B + 18, "text-anchor": "middle", class: "tick" }, spec.x.format(v)));
+      const anchor = x.at(v) > W - R - 14 ? "end" : "middle"; // the last one stays inside
+      svg.append(s("text", { x: anchor === "end" ? Math.min(W - 2, x.at(v) + 14) : x.at(v), y: H - B + 18, "text-anchor": anchor, class: "tick" }, spec.x.format(v)));
     }
     for (const v of y.ticks) {
       svg.append(s("line", { x1: L, x2: W - R, y1: y.at(v), y2: y.at(v), class: "grid" }));

@@ -2,7 +2,7 @@
 // The report: every section is drawn from the tables of the summary, and says how to make them where they are empty.
 (() => {
   const { h } = Chip;
-  const { data, link, readLink } = Report;
+  const { data, tables, link, readLink } = Report;
 
   // [id, name in the bar, title, lead, what draws it]
   const SECTIONS = [
@@ -54,6 +54,12 @@
     ],
   ];
 
+  /** What a section has to say, in the figures of its cards. */
+  function claim(id) {
+    const own = tables.headlines.objects().filter((c) => c.section === id);
+    const said = (c) => [h("strong", {}, `${c.name}: ${Chip.quantity(c.value, c.unit)}`), ` (${c.detail}). `];
+    return own.length ? h("p", { class: "claim" }, own.map(said)) : "";
+  }
   /** What cannot be drawn costs its own section only. */
   function drawn(make) {
     try {
@@ -82,6 +88,7 @@
           "section",
           { class: "panel", id, "aria-labelledby": `${id}-title` },
           h("h2", { id: `${id}-title` }, title),
+          claim(id),
           lead ? h("p", { class: "lead" }, lead) : "",
           drawn(make),
         ),

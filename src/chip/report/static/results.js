@@ -105,6 +105,7 @@ const Results = (() => {
         "chip replay trace.json",
         "chip explain trace.json replay.json",
       );
+    found.sort((a, b) => Math.abs(b.error_percent) - Math.abs(a.error_percent)); // the worst first
     const [first, ...others] = found.map((r) => () => step(r));
     return [first(), others.length ? folded(`The other ${others.length} captured steps`, () => h("div", {}, others.map((make) => make()))) : ""];
   }
@@ -187,14 +188,15 @@ const Results = (() => {
       );
   }
   const workload = (r) => `${r.batch} × (${r.prompt} in, ${r.output} out), ${r.dtype}`;
-  /** Workloads by how many models and engines ran them. */
+  /** Workloads by how many engines and how many models with each ran them. */
   function workloads(ok) {
     const found = new Map();
     for (const r of ok) {
       const key = workload(r);
       found.set(key, (found.get(key) || new Set()).add(`${r.model} ${r.engine}`));
     }
-    return [...found].sort((a, b) => b[1].size - a[1].size).map(([key]) => key);
+    const engines = (ran) => new Set([...ran].map((one) => one.split(" ")[1])).size;
+    return [...found].sort(([, a], [, b]) => engines(b) * b.size - engines(a) * a.size).map(([key]) => key);
   }
   /** The fastest run of each model and engine at one workload, models in alphabetical order. */
   function best(ok) {
@@ -269,11 +271,14 @@ const Results = (() => {
         "chip bench llama-3.1-8b --engine hf-eager -o other.json",
       );
     const all = tables.comparisons.objects(),
-      counted = (kind, verdict) => all.filter((c) => c.kind === kind && c.verdict === verdict).length;
-    const sums = unique(all.map((c) => c.kind)).map((kind) => {
-      const verdicts = unique(all.map((c) => c.verdict)).filter((v) => counted(kind, v));
-      return `${kind}: ${verdicts.map((v) => `${number(counted(kind, v))} ${v}`).join(", ")}`;
-    });
+      VERDICTS = words("faster less unclear slower more"); // of the second; less and more where it is no time
+    const sums = unique(all.map((c) => c.kind)).flatMap((kind) =>
+      unique(all.map((c) => c.metric)).flatMap((metric) => {
+        const own = all.filter((c) => c.kind === kind && c.metric === metric);
+        const counts = VERDICTS.map((v) => [v, own.filter((c) => c.verdict === v).length]).filter(([, n]) => n);
+        return counts.length ? [`${kind}, ${metric}: ${counts.map(([v, n]) => `${number(n)} ${v}`).join(", ")}`] : [];
+      }),
+    );
     return [
       h("ul", {}, sums.map((text) => h("li", {}, text))),
       tableOf(

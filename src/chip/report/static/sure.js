@@ -15,8 +15,11 @@ const Sure = (() => {
 
   /** Beside a figure: what the prediction of the nearest run erred by. */
   function beside(answer, key) {
-    const error = answer.nearest_validated[0]?.[key.replace("_ms", "_error")];
-    return Chip.known(error) ? h("div", { class: "span sure", "data-value": error }, `nearest run ${signed(error)}`) : "";
+    const run = answer.nearest_validated[0],
+      error = run?.[key.replace("_ms", "_error")];
+    if (!Chip.known(error)) return "";
+    const other = [run.model === answer.model ? "" : run.model, run.gpu === answer.gpu ? "" : run.gpu].filter(Boolean).join(", ");
+    return h("div", { class: "span sure", "data-value": error }, `nearest run${other ? ` (${other})` : ""} ${signed(error)}`);
   }
   function row(r, who) {
     return h(

@@ -7,7 +7,8 @@ const TimelineView = (() => {
   const NAMES = { host: "host", device: "device", operators: "in the graph" };
   const L = 92,
     ROW = 34,
-    W = 1100;
+    WIDE = 1100;
+  let W = WIDE; // a phone gets a narrower picture, not smaller letters
   const view = { phase: "decode", from: 0, to: 1, search: "" };
   let found = null,
     latest = 0;
@@ -50,8 +51,10 @@ const TimelineView = (() => {
     return out;
   }
   function show() {
+    W = Math.min(WIDE, Math.max(320, innerWidth - 60));
     const tracks = TRACKS.filter((t) => found.events.some(([queue]) => queue === t));
-    const H = tracks.length * ROW + 30;
+    const H = tracks.length * ROW + 30,
+      parts = W < 500 ? 2 : 4;
     const wanted = view.search.toLowerCase();
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "plot timeline", role: "img", tabindex: "0", "aria-label": `Timeline of a ${found.phase} step: ${duration(found.us / 1e6)}` });
     const tip = h("div", { class: "span", role: "status", id: "timeline-tip" }, "Point at an event. + and − zoom, arrow keys move.");
@@ -68,9 +71,9 @@ const TimelineView = (() => {
         if (e.end - e.x > 8 * e.name.length && hit) svg.append(s("text", { x: e.x + 4, y: y + 16, class: "event" }, e.name));
       }
     });
-    for (let i = 0; i <= 4; i++) {
-      const x = L + ((W - L) * i) / 4;
-      svg.append(s("text", { x: i === 4 ? W - 2 : x, y: H - 6, class: "tick", "text-anchor": i === 4 ? "end" : i ? "middle" : "start" }, duration((view.from + ((view.to - view.from) * i) / 4) / 1e6, 3)));
+    for (let i = 0; i <= parts; i++) {
+      const x = L + ((W - L) * i) / parts;
+      svg.append(s("text", { x: i === parts ? W - 2 : x, y: H - 6, class: "tick", "text-anchor": i === parts ? "end" : i ? "middle" : "start" }, duration((view.from + ((view.to - view.from) * i) / parts) / 1e6, 3)));
     }
     svg.addEventListener("keydown", (e) => {
       const act = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), ArrowLeft: () => move(-0.25), ArrowRight: () => move(0.25), 0: () => zoom(Infinity) }[e.key];

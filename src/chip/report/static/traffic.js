@@ -76,14 +76,17 @@ const Traffic = (() => {
       limit = found.limits[key],
       most = Math.max(...rows.map((r) => r.rate_per_s)) * 1.06;
     const ys = reach([...rows.flatMap((r) => [r[key].p50, r[key].p99]), limit], 1.6);
-    const ends = [0, most].map((x) => [x, limit]);
+    const ends = [0, most].map((x) => [x, limit]),
+      served = found.saturated_requests_per_s;
+    const slo = limit ? [{ points: ends, color: "var(--ink)", dash: "2 3", width: 1.4, label: `limit ${duration(limit / 1e3)}`, labelAt: "start" }] : [],
+      full = served ? [{ points: [[served, ys[1]], [served, ys[0] * 1.04]], color: "var(--muted)", dash: "5 4", width: 1.2, label: "all it can serve", short: "full" }] : [];
     return plot({
       title: `${name} against the request rate`,
       width: 560,
       height: 340,
       x: { label: "requests/s", format: (v) => number(v), range: [0, most], log: false },
       y: { label: name, format: (v) => duration(v / 1e3, 3), range: ys },
-      lines: limit ? [{ points: ends, color: "var(--ink)", dash: "2 3", width: 1.4, label: `limit ${duration(limit / 1e3)}`, labelAt: "start" }] : [],
+      lines: [...slo, ...full],
       series: LOOKS.map(([part, title, color, shape]) => ({
         name: title,
         color,
@@ -140,7 +143,7 @@ const Traffic = (() => {
       limit = found.saturated_requests_per_s;
     byId("traffic-view").replaceChildren(
       h("p", { class: "claim" }, claim(found)),
-      h("p", { class: "lead" }, `${number(first.requests)} requests of ${found.workload}; all at once, it serves ${number(limit)} a second.`),
+      h("p", { class: "lead" }, `${number(first.requests)} requests of ${found.workload}; when all come at once it serves ${number(limit, 3)} a second, and no higher rate would last.`),
       ...[...new Set(found.simulations.flatMap((r) => r.notes))].map((n) => h("p", { class: "note" }, n)),
       legend(LOOKS.map(([, name, color, shape]) => ({ name, color, shape }))),
       h("div", { class: "sides" }, latency(found, "ttft_ms", "TTFT"), first.tpot_ms ? latency(found, "tpot_ms", "TPOT") : ""),
