@@ -34,6 +34,19 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
     return ordered[low], ordered[n - 1 - low]
 
 
+def rising(times: Sequence[float]) -> list[float]:
+    """The times made to never fall: between the largest so far and the least to come, halfway."""
+    above, below = [], []
+    most, least = 0.0, float("inf")
+    for t in times:
+        most = max(most, t)
+        above.append(most)
+    for t in reversed(times):
+        least = min(least, t)
+        below.append(least)
+    return [math.sqrt(a * b) for a, b in zip(above, reversed(below))]
+
+
 def noise(samples: Sequence[float]) -> float:
     """Half-width of the median's interval over the median: 0.005 means the median is known to 0.5 %."""
     low, high = median_interval(samples)

@@ -48,6 +48,7 @@ class Step:
     seqs: tuple[Seq, ...]
     pad_tokens: int = 0  # tokens computed for nothing, because a CUDA graph has a fixed size
     graph: bool = False
+    prompts: bool = False  # whole ones, which run as such even where they are of one token
 
     @property
     def tokens(self) -> int:
@@ -60,8 +61,8 @@ class Step:
 
     @property
     def decode(self) -> bool:
-        """Whether every sequence has one new token."""
-        return max([s.new for s in self.seqs]) == 1
+        """Whether every sequence has one new token, and is not run as a prompt."""
+        return not self.prompts and max([s.new for s in self.seqs]) == 1
 
     @property
     def rows(self) -> int:

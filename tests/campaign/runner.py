@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +24,7 @@ ROOT = HERE.parents[1]
 FUZZERS = ("lines", "command_lines", "configs", "artifacts", "traces", "http_requests", "kills", "physics", "edges")
 HARD_S = 60  # a case that takes longer is stopped
 SHRINKS = 200
+AGED = 600  # cases, each about another model and GPU: more than a process remembers
 SAVE_S = 2.0
 
 
@@ -76,8 +79,9 @@ def work(name: str, seed: int, start: int, seconds: float, most: int, state: Pat
 
 
 def attempt(check: Callable[[Any], str], case: Any, hard_s: float) -> tuple[str, float]:
-    """(why it failed, seconds of this process's CPU; of the clock where other processes do the work)."""
-    began, clock = time.process_time(), time.monotonic()
+    """(why it failed, seconds it took: of the clock, less those in which this process waited for a CPU that others
+    had). Of what other processes do for it, all seconds count."""
+    began, clock, waited = time.process_time(), time.monotonic(), _waited_s()
     signal.setitimer(signal.ITIMER_REAL, hard_s)
     try:
         why = check(case)
@@ -87,8 +91,17 @@ def attempt(check: Callable[[Any], str], case: Any, hard_s: float) -> tuple[str,
         why = f"{type(e).__name__}: {e}"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    spent = time.process_time() - began
-    return why, spent if spent > 0.1 * (time.monotonic() - clock) else time.monotonic() - clock
+    spent, elapsed = time.process_time() - began, time.monotonic() - clock
+    return why, max(spent, elapsed - (_waited_s() - waited))
+
+
+def _waited_s() -> float:
+    """How long the threads of this process have waited for a CPU; 0 where the system does not tell."""
+    found = 0
+    for path in glob("/proc/self/task/*/schedstat"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found += int(Path(path).read_text().split()[1])
+    return found * 1e-9
 
 
 def _stop(*_: object) -> None:
@@ -153,16 +166,18 @@ def campaign(names: list[str], seconds: float, seed: int, jobs: int, record: Pat
 
 def again(record: Path, seed: int) -> dict[str, Any]:
     """Try every failing case of a record again, with the code of today: what holds now is counted as mended. A case
-    that took too long stays: in a fresh process it would be quick."""
+    that took too long is asked in a process that has answered others of every kind before: in a fresh one it would be
+    quick."""
     held = records.read(record, seed)
     signal.signal(signal.SIGALRM, _stop)
     for name, f in held["fuzzers"].items():
         fuzzer = importlib.import_module(name)
-        left = []
+        left, aged = [], False
         for one in f["failures"]:
-            if one["why"].startswith("took"):
-                left.append(one)
-                continue
+            if one["why"].startswith("took") and not aged:
+                aged = True
+                for number in range(AGED):
+                    fuzzer.check(case_of(fuzzer, name, seed, number * getattr(fuzzer, "GROUP", 1)))
             cases = [] if one["case"] is None else [one["case"]]
             if one["number"] is not None:
                 cases.append(case_of(fuzzer, name, seed, one["number"]))

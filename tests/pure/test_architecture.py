@@ -38,7 +38,7 @@ MAY = {
     "timeline": set(),
     "points": {"types", "dtypes", "ops", "artifact"},
     "engines": {"types", "ops", "timeline"},
-    "links": {"types", "hardware", "hardware_import"},
+    "links": {"types", "hardware", "hardware_import", "stats"},
     "predict": LOW
     | {
         "hardware",

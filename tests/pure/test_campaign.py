@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -63,6 +64,18 @@ def test_a_case_that_never_ends_is_stopped():
         signal.signal(signal.SIGALRM, before)
 
 
+def test_waiting_for_a_cpu_that_others_have_is_no_fault_of_a_case(monkeypatch):
+    """Found by the campaign: on a busy machine lines of a hundredth of a second were said to take one."""
+
+    def slow(_):
+        time.sleep(0.4)
+
+    assert runner.attempt(slow, None, 5.0)[1] > 0.1  # it blocked
+    waited = iter((1.0, 1.39))
+    monkeypatch.setattr(runner, "_waited_s", lambda: next(waited))
+    assert runner.attempt(slow, None, 5.0)[1] < 0.3
+
+
 def campaign(record, *words):
     command = [sys.executable, "-W", "ignore", str(HERE), "--record", str(record), "--jobs", "2", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=record.parent)
@@ -108,6 +121,20 @@ def test_what_was_mended_is_tried_again_and_counted(tmp_path):
     assert json.loads(record.read_text())["fuzzers"]["lines"] == after
 
 
+def test_what_took_too_long_is_asked_of_a_process_that_knows_many_models(tmp_path, monkeypatch):
+    record, asked = tmp_path / "c.json", []
+    monkeypatch.setattr(runner, "AGED", 3)
+    monkeypatch.setattr(lines, "check", lambda case: asked.append(case) or "")
+    slow = {"command": "predict", "line": "{}"}
+    held = records.read(record, 1)
+    found = {**records.empty(), "tried": 9, "failed": 1}
+    held["fuzzers"]["lines"] = {**found, "failures": [{"number": None, "why": "took 0.9 s", "case": slow}]}
+    records.write(record, held)
+    after = runner.again(record, 1)["fuzzers"]["lines"]
+    assert (after["failed"], len(after["mended"])) == (0, 1)
+    assert asked == [runner.case_of(lines, "lines", 1, i * lines.GROUP) for i in range(3)] + [slow]
+
+
 # -- the checkers see what they look for ------------------------------------------------------------------------------
 ANSWER = {
     "gpu": "h200", "batch": 1, "prompt": 8, "output": 4, "ttft_ms": 10.0, "tpot_ms": 2.0, "e2e_ms": 16.0, "notes": [],
@@ -147,6 +174,34 @@ def test_packed_traces_that_are_damaged_inside():
     """Found by the campaign: zlib's own error was not among those expected."""
     for number in (27, 28, 29):
         assert traces.check(traces.case(Random(f"traces:1:{number}"))) == ""
+
+
+FELL = {
+    "vllm, one token beyond four full steps": (
+        {"gpu": "a6000", "model": "deepseek-v3", "engine": "vllm", "dtype": "int8", "batch": 8}, "prompt", 4096,
+    ),
+    "vllm, one request beyond four full steps": (
+        {"gpu": "a100-pcie", "model": "qwen3-0.6b", "engine": "vllm", "dtype": "fp8", "prompt": 257}, "batch", 255,
+    ),
+    "native, three prompts a step instead of four": (
+        {"gpu": "a6000", "model": "deepseek-v2", "engine": "native", "dtype": "int4", "batch": 32}, "prompt", 2048,
+    ),
+    "hf-eager, a prompt of one token": (
+        {"gpu": "mi350x", "model": "pythia-1.4b", "engine": "hf-eager", "dtype": "fp16", "batch": 8}, "prompt", 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "axis", "size"), FELL.values(), ids=FELL)
+def test_what_the_walker_found_does_not_fall(question, axis, size):
+    one, more = (edges.time_of({"output": 32, **question, axis: n}, "ttft_ms") for n in (size, size + 1))
+    assert one <= more * (1 + edges.SLACK)
+
+
+def test_gathering_more_never_takes_less():
+    rows = {"op": "all_gather", "gpu": "h200", "cols": 4095, "ranks": 2, "dtype": "bf16"}
+    times = [edges.time_of({**rows, "rows": n}, "") for n in (1, 2, 3, 4, 8, 64)]
+    assert times == sorted(times)
 
 
 def test_the_long_run_is_shown_as_it_was_recorded():

@@ -304,6 +304,18 @@ def test_a_folder_of_anything_is_not_searched_for_hours(tmp_path, monkeypatch, c
     assert "holds over 3 files; name the folders" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("limit", ["MOST_FILES", "MOST_BYTES"])
+def test_a_folder_beside_a_hundred_others_is_not_read_for_a_minute(limit, tmp_path, monkeypatch, capsys):
+    """Found by the campaign: `chip report ..` took 36 s."""
+    from chip.report import sources
+
+    monkeypatch.setattr(sources, limit, 3)
+    for i in range(4):
+        (tmp_path / f"{i}.json").write_text("{}")
+    assert cli.main(["report", str(tmp_path), "-o", str(tmp_path / "site")]) == 2
+    assert "name the folders that hold them" in capsys.readouterr().err
+
+
 def test_looking_for_the_hub_is_quiet_where_connections_are_replaced(monkeypatch):
     """A test that replaces socket.create_connection left a thread to die in it."""
     import socket

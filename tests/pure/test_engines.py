@@ -80,7 +80,8 @@ def test_context_points_only_move_up(first, steps):
 
 def test_hf_eager_is_one_prefill_and_growing_decodes():
     e, s = engines.get("hf-eager"), Scenario(4, 100, 11)
-    assert e.prefill(s, LARGE) == ((Step((Seq(100, 0, 4),)), 1.0),)
+    assert e.prefill(s, LARGE) == ((Step((Seq(100, 0, 4),), prompts=True), 1.0),)
+    assert not e.prefill(Scenario(4, 1, 11), LARGE)[0][0].decode  # nothing is joined yet
     steps = e.decode(s, LARGE)
     assert [step.seqs for step, _ in steps] == [(Seq(1, past, 4),) for past in (100, 102, 105, 107, 109)]
     assert [weight * 12 for _, weight in steps] == pytest.approx([1, 4, 2, 4, 1])

@@ -1,4 +1,4 @@
-"""An operator's base time over two sizes, made to never fall along either.
+"""An operator's base time over one or two sizes, made to never fall along any.
 
 Bases of attention have stairs that go down as well: a kernel that cuts its keys into more parts fills the GPU better.
 Where points were measured they decide how deep those are; without any, time is the largest so far at nodes, and a power
@@ -64,3 +64,24 @@ def _between(size: int, low: int, low_s: float, high: int, high_s: float) -> flo
     if low_s == high_s:
         return low_s
     return low_s * exp(log(high_s / low_s) * log(size / low) / log(high / low))
+
+
+class StraightCurve:
+    """Times along tokens, straight between nodes that are found when needed."""
+
+    __slots__ = ("_seconds", "_times")
+
+    def __init__(self, seconds: Callable[[int], float]) -> None:
+        self._seconds = seconds
+        self._times: dict[int, float] = {}
+
+    def __call__(self, tokens: int) -> float:
+        low = 1 << tokens.bit_length() - 1
+        first = self._at(low)
+        return first if low == tokens else first + (self._at(2 * low) - first) * (tokens / low - 1)
+
+    def _at(self, node: int) -> float:
+        found = self._times.get(node)
+        if found is None:
+            found = self._times[node] = self._seconds(node)
+        return found

@@ -23,8 +23,9 @@ from chip.ops.composed import Composed
 from chip.ops.elementwise import OverRows
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
+from chip.ops.moe_experts import MoeExperts
 from chip.points import PointGroup, PointTable
-from chip.predict.base_grid import BaseGrid
+from chip.predict.base_grid import BaseGrid, StraightCurve
 from chip.predict.clock import Settling
 from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
 from chip.predict.limits import UNLIMITED, Answer, Peaks, at_least, peaks_of
@@ -325,6 +326,8 @@ class Estimator:
     def _base_along(self, op: Op, make: Callable[[int], Op]) -> AlongTokens:
         """Of an operator without points."""
         value, fast, slow = (base.over(make) for base in self._base(op, ""))
+        if isinstance(op, MoeExperts):  # as between their points: stairs of tiles are of even routing, which is none
+            value, fast, slow = (StraightCurve(times) for times in (value, fast, slow))
         work, answered = self._work_along(make), self._answering(op, self.roof.source)
         return lambda tokens: answered(value(tokens), fast(tokens), slow(tokens), *work(tokens))
 

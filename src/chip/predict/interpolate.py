@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from chip.ops.base_time import BaseTime
 from chip.points import PointGroup
+from chip.stats import rising
 from chip.types import Op
 
 NEAREST = 6
@@ -190,7 +191,7 @@ class TimeCurve:
         self._base, self._nodes = points.base.over(make), nodes
         found = points.corrections([op.place() for op in made])
         bases = [points.base.seconds(op) for op in made]
-        times = _rising([b * exp(c.value) for b, c in zip(bases, found)])
+        times = rising([b * exp(c.value) for b, c in zip(bases, found)])
         ends = list(zip(nodes, times, [c.spread for c in found], bases))
         self._spans = [
             (n, m - n, t, u - t, s, r - s, b, c) for (n, t, s, b), (m, u, r, c) in pairwise([*ends, ends[-1]])
@@ -214,19 +215,6 @@ def _share(base: float, low: float, high: float, straight: float) -> float:
         return straight
     share = (base - low) / (high - low)
     return 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
-
-
-def _rising(times: Sequence[float]) -> list[float]:
-    """The times made to never fall: between the largest so far and the least to come, halfway."""
-    above, below = [], []
-    most, least = 0.0, float("inf")
-    for t in times:
-        most = max(most, t)
-        above.append(most)
-    for t in reversed(times):
-        least = min(least, t)
-        below.append(least)
-    return [sqrt(a * b) for a, b in zip(above, reversed(below))]
 
 
 def _own_place(op: Op) -> tuple[float, ...]:

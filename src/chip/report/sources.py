@@ -61,6 +61,7 @@ class Opened:
 
 
 MOST_ENTRIES = 50_000  # of a folder that is searched
+MOST_FILES, MOST_BYTES = 1000, 64 << 20  # of them that may be results: what is read in some ten seconds
 
 
 @cache
@@ -73,10 +74,16 @@ def collectors() -> dict[str, ModuleType]:
 
 def _inside(folder: Path) -> Iterable[Path]:
     """Files that may be results; a folder such as / is refused before hours are spent in it."""
+    files = size = 0
     for count, path in enumerate(folder.rglob("*")):
         if count >= MOST_ENTRIES:
             raise ChipError(f"{folder}: holds over {MOST_ENTRIES} files; name the folders that hold results")
         if path.suffix in SUFFIXES and path.is_file() and path.name not in OUR_OWN:
+            own = path.stat().st_size
+            files, size = files + 1, size + (own if own <= LARGEST_FILE else 0)  # larger ones are not read
+            if files > MOST_FILES or size > MOST_BYTES:
+                most = f"{MOST_FILES} files or {MOST_BYTES >> 20} MiB"
+                raise ChipError(f"{folder}: what may be results in it are over {most}; name the folders that hold them")
             yield path
 
 

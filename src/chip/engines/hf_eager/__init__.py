@@ -66,7 +66,8 @@ def room(scenario: Scenario, memory_bytes: float) -> Room:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    return ((Step((Seq(scenario.prompt, 0, scenario.batch),)), 1.0),)
+    """A cache that holds nothing yet is not joined, not even to a prompt of one token."""
+    return ((Step((Seq(scenario.prompt, 0, scenario.batch),), prompts=True), 1.0),)
 
 
 def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from math import ceil, floor
 
 from chip.engines.context import PANELS, decode_contexts
 from chip.engines.playing import Weighted
@@ -19,6 +20,7 @@ STEP_TOKENS_LARGE, STEP_TOKENS_SMALL = 16384, 8192  # max_num_batched_tokens
 SEQS_LARGE, SEQS_SMALL = 1024, 256  # max_num_seqs
 GRAPH_TOKENS = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 EXACT_STEPS = 4  # schedules longer than this are integrated, not walked
+WHOLE = 1e-6  # by which sums of steps and tokens are off whole numbers
 
 
 def step_tokens(memory_bytes: float) -> int:
@@ -97,21 +99,29 @@ def _chunks(scenario: Scenario, budget: int) -> list[tuple[Seq, ...]]:
 
 
 def _long_prefill(scenario: Scenario, budget: int) -> Weighted:
-    """Many steps: full ones, with few to all requests decoding along, at a few depths into the prompt, weighted to make
-    up the whole."""
-    steps = []
-    for decoding, share in decode_contexts(0, scenario.batch if scenario.output > 1 else 1, 1):
-        room = budget - decoding
-        along = (Seq(1, scenario.prompt, decoding),) if decoding else ()
-        weight = share * scenario.batch * scenario.prompt / room
-        steps += [(_step((*along, *seqs)), weight * part) for seqs, part in _filled(scenario.prompt, room)]
-    return tuple(steps)
+    """Many steps: full ones, with few to all requests decoding along, at a few depths into the prompt, and a last one
+    with what is left, which reads all weights again. Weighted to make up the whole."""
+    prompt, total = scenario.prompt, scenario.batch * scenario.prompt
+    mixes = decode_contexts(0, scenario.batch if scenario.output > 1 else 1, 1)
+    steps = sum([share * total / (budget - decoding) for decoding, share in mixes])
+    decoding = mixes[-1][0]
+    rest = min(ceil(total * (1 - floor(steps + WHOLE) / steps) - WHOLE), budget - decoding)
+    found = []
+    for along, share in mixes:
+        found += _steps_of(prompt, along, budget - along, share * (total - rest) / (budget - along))
+    return (*found, *(_steps_of(prompt, decoding, rest, 1.0, panels=0) if rest > 0 else ()))
 
 
-def _filled(prompt: int, room: int) -> list[tuple[tuple[Seq, ...], float]]:
+def _steps_of(prompt: int, decoding: int, room: int, weight: float, panels: int = 1) -> list[tuple[Step, float]]:
+    """So many steps with room for as many prompt tokens, beside sequences that decode."""
+    along = (Seq(1, prompt, decoding),) if decoding else ()
+    return [(_step((*along, *seqs)), weight * part) for seqs, part in _filled(prompt, room, panels)]
+
+
+def _filled(prompt: int, room: int, panels: int) -> list[tuple[tuple[Seq, ...], float]]:
     """What a step with room for so many prompt tokens holds on average: exact in tokens and in attended pairs."""
     if prompt > room:
-        return [((Seq(room, past, 1),), part) for past, part in decode_contexts(0, prompt - room + 1, 1)]
+        return [((Seq(room, past, 1),), part) for past, part in decode_contexts(0, prompt - room + 1, panels)]
     whole, rest = divmod(room, prompt)
     cut = (Seq(rest, (prompt - rest) // 2, 1),) if rest else ()  # the middle of a prompt cut somewhere
     return [((Seq(prompt, 0, whole), *cut), 1.0)]
