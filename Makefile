@@ -27,7 +27,7 @@ site: $(VENV)/base
 	$(VENV)/bin/chip report results/h200 src/chip/data/profiles src/chip/data/points/h200 -o build/site --title "An H200, measured" --explorer --jobs 0
 
 test: $(VENV)/dev lint browser
-	$(PY) -m pytest -n auto --dist loadfile
+	$(PY) -m pytest -n auto
 
 # Without torch, numpy or a browser: what predicts, reads and writes
 $(VENV)/pure: $(VENV)/base
@@ -36,7 +36,7 @@ $(VENV)/pure: $(VENV)/base
 	touch $@
 
 test-pure: $(VENV)/pure
-	$(PY) -m pytest tests/pure -n auto --dist loadfile
+	$(PY) -m pytest tests/pure -n auto
 
 # Debian's Chromium where we may install it, else Playwright's own. Where neither comes the last lines of the tests say so.
 browser: $(VENV)/dev

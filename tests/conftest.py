@@ -1,7 +1,9 @@
-"""What holds for all tests: one thread a process, few examples of each property, short collections of garbage."""
+"""What holds for all tests: one thread a process, few examples of each property, short collections of garbage, and
+how files are shared out to workers."""
 
 import gc
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,9 +13,46 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # On a busy machine any example may take long. `make campaign` tries many more
 settings.register_profile("suite", deadline=None, max_examples=30)
 settings.load_profile("suite")
+# Files that share what takes long to make (a browser, the report of all results, runs of the H200) run in one worker
+TOGETHER = {
+    "a browser": "access axe explorer explorer_page model_box perfetto report_page site sure",
+    "a report": "report readme_tables",
+    "the runs": "model_accuracy validate vllm_records",
+}
+SHARE = {file: share for share, files in TOGETHER.items() for file in files.split()}
+# What takes longest starts first, so that no worker is left with it at the end
+LONGEST = """a browser, triton_interpreter, run_families, vllm_runs, families_against_hf, replay, bench_cli,
+calibrate_engine, native_kernels, meta_forward, a report, the runs"""
+FIRST = {share.strip(): place for place, share in enumerate(LONGEST.split(","))}
+gc.disable()  # while modules are imported and tests collected: nothing of that is garbage
 # A session of ours thaws what is frozen at its end, and each collection would search all modules again. What leaks
 # of the tiny models of tests is small
 unfreeze, gc.unfreeze = gc.unfreeze, lambda: None
+
+
+def share_of(nodeid: str) -> str:
+    file = Path(nodeid.split("::")[0]).stem.removeprefix("test_")
+    return SHARE.get(file, file)
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: FIRST.get(share_of(item.nodeid), len(FIRST)))
+
+
+def pytest_collection_finish():
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByShare(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return share_of(nodeid)
+
+    config.option.loadscopereorder = False  # it starts with the files of most tests, which take a moment each
+    return ByShare(config, log)
 
 
 def pytest_unconfigure():

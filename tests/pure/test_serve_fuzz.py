@@ -4,28 +4,20 @@ import json
 import os
 import threading
 from contextlib import suppress
+from importlib.util import find_spec
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is in the dev extra")
-from hypothesis import HealthCheck, given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from schemathesis import checks  # noqa: E402
-
-from chip.models import hub, library  # noqa: E402
-from chip.serve import api, server  # noqa: E402
-from chip.serve.openapi import document  # noqa: E402
-from chip.types import ChipError  # noqa: E402
+from chip.models import hub, library
+from chip.serve import api, server
+from chip.serve.openapi import document
+from chip.types import ChipError
 
 CONFIGS = [json.loads((library.CONFIGS / f"{n}.json").read_text()) for n in ("gpt2", "qwen3-0.6b", "gemma-3-1b")]
-CHECKS = (
-    checks.not_a_server_error,
-    checks.status_code_conformance,
-    checks.content_type_conformance,
-    checks.response_schema_conformance,
-)
-schema = schemathesis.openapi.from_dict(document())
-schema.config.phases.coverage.enabled = "CHIP_EXAMPLES" in os.environ  # every bound of every field: most of the time
+OPERATIONS = [(method, path) for path, methods in document()["paths"].items() for method in methods]
+EXAMPLES = int(os.environ.get("CHIP_EXAMPLES", "12"))
 JUNK = st.one_of(
     st.none(),
     st.booleans(),
@@ -53,10 +45,43 @@ def served():
         made.shutdown()
 
 
-@schema.parametrize()
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-def test_as_described(case, url):
-    case.call_and_validate(base_url=url, checks=CHECKS)
+@pytest.fixture(scope="module")
+def described():
+    """Its plugin for pytest is not used: every process would import it, and under pytest-xdist all operations have the
+    name of one test, of which one is run."""
+    import schemathesis
+
+    return schemathesis.openapi.from_dict(document())
+
+
+def sent_to(operation):
+    """What the description allows, and what it does not where it limits anything."""
+    from schemathesis import GenerationMode
+
+    allowed = operation.as_strategy(generation_mode=GenerationMode.POSITIVE)
+    limited = operation.body or operation.query or operation.path_parameters
+    return st.one_of(allowed, operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)) if limited else allowed
+
+
+@pytest.mark.skipif(not find_spec("schemathesis"), reason="schemathesis is in the dev extra")
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_as_described(method, path, described, url):
+    from schemathesis import checks
+
+    held = (
+        checks.not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+    )
+    operation = described[path][method]
+
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(case=sent_to(operation))
+    def answered(case):
+        case.call_and_validate(base_url=url, checks=held)
+
+    answered()
 
 
 @settings(max_examples=60, deadline=None)
