@@ -27,7 +27,7 @@ class Figure:
         """The smallest is the best: by the end one can count on, then by the estimate."""
         return (-self.low, -self.value) if self.larger else (self.high, self.value)
 
-    def alike(self, other: Figure) -> bool:
+    def ties_with(self, other: Figure) -> bool:
         return self.low <= other.value <= self.high and other.low <= self.value <= other.high
 
     def may_beat(self, other: Figure) -> bool:
@@ -40,6 +40,6 @@ def places(figures: Sequence[Figure]) -> list[tuple[int, bool]]:
     place shares that place, as in a table of sports: 1, 1, 3."""
     firsts: list[int] = []
     for i, figure in enumerate(figures):
-        shares = bool(firsts) and figures[firsts[-1]].alike(figure)
+        shares = bool(firsts) and figures[firsts[-1]].ties_with(figure)
         firsts.append(firsts[-1] if shares else i)
     return [(first + 1, firsts.count(first) > 1) for first in firsts]

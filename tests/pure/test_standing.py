@@ -12,9 +12,9 @@ def test_the_order_goes_by_the_end_one_can_count_on():
 
 def test_a_tie_is_mutual():
     sure, bold = Figure(10, 9, 11, larger=True), Figure(50, 1, 900, larger=True)
-    assert not sure.alike(bold)
-    assert not bold.alike(sure)
-    assert sure.alike(Figure(9.5, 8, 12, larger=True))
+    assert not sure.ties_with(bold)
+    assert not bold.ties_with(sure)
+    assert sure.ties_with(Figure(9.5, 8, 12, larger=True))
 
 
 def test_what_may_be_better_reaches_beyond_the_estimate():
