@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from chip import stats
 from chip.models import library
+from chip.predict.phase import Rows
 from chip.predict.request import Options, setting
 from chip.predict.stages import Stage
-from chip.predict.steps import Rows
 from chip.records import dataclass
 from chip.traces import Trace
 from chip.types import ChipError, Scenario
@@ -119,17 +119,17 @@ def _predicted(trace: Trace, gpu: str) -> list[tuple[Rows, float]]:
     s, memory = Scenario(trace.batch, trace.prompt, OUTPUT, trace.dtype), held.roof.memory_bytes
     e = held.steps.engine
     steps = e.prefill(s, memory) if trace.phase == "prefill" else e.decode(s, memory, 0, held.steps.windows)
-    found = [(held.steps.rows(step), weight) for step, weight in steps]
-    return held.steps.clocked(found, trace.phase == "prefill")
+    return held.steps.timed(steps, trace.phase == "prefill")
 
 
 def _unrolled(found: Iterable[tuple[Rows, float]]) -> list[tuple[str, str, float, float]]:
     """(role, kind, how often, seconds) of every call of the steps, layer after layer."""
     out = []
     for rows, weight in found:
-        for repeat, calls in rows:
+        for repeat, calls, answers in rows:
+            n = weight * repeat / max(1, round(repeat))
             for _ in range(max(1, round(repeat))):
-                out += [(role, kind, weight * repeat / max(1, round(repeat)), a[0]) for role, kind, _, a in calls]
+                out += [(role, kind, n, a[0]) for role, kind, a in zip(calls.launches.names, calls.kinds, answers)]
     return out
 
 

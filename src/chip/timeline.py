@@ -8,23 +8,66 @@ one by one: what n of them do to the two queues has a closed form.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-# One operator: its name, so many kernels, launched one by one, and the seconds they take in all.
-Launch = tuple[str, float, float]
+REMEMBERED = 64  # costs of launches, so that a fit which tries many runs in bounded memory
 
 
-class LaunchBlock(NamedTuple):
-    """`repeat` times the same operators in the same order, and the kernels and seconds of all of them."""
+class Launches:
+    """Operators that are launched in this order, each as so many kernels, one by one: what a model fixes."""
 
-    repeat: float
-    launches: Sequence[Launch]
-    kernels: float
-    seconds: float
+    __slots__ = ("_counted", "_known", "kernel_count", "kernels", "names")
 
-    @classmethod
-    def of(cls, repeat: float, launches: Sequence[Launch]) -> LaunchBlock:
-        return cls(repeat, launches, sum([x[1] for x in launches]), sum([x[2] for x in launches]))
+    def __init__(self, names: tuple[str, ...], kernels: tuple[float, ...]) -> None:
+        self.names, self.kernels, self.kernel_count = names, kernels, sum(kernels)
+        # Kernels that a device can have waited for longest, from the last launch on: of each operator its last one and
+        # its first. The operator, and its share of the seconds since the one before in this list.
+        self._counted: list[tuple[int, float]] = []
+        for i, k in reversed(list(enumerate(kernels))):
+            self._counted += [(i, 1 / k), (i, (k - 1) / k)] if k > 1 else [(i, 1.0)]
+        self._known: dict[tuple[HostCost, float], list[float]] = {}
+
+    def after_s(self, each_s: Sequence[float]) -> list[float]:
+        """Of each kernel that counts: what it and all after it take."""
+        return list(accumulate([each_s[i] * share for i, share in self._counted]))
+
+    def launched_s(self, cost: HostCost, gap_s: float) -> list[float]:
+        """Of each kernel that counts: when it is launched, and the device's pauses from then on."""
+        found = self._known.get((cost, gap_s))
+        if found is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            found, after = [], 0.0
+            at_s = cost.call_s * len(self.kernels) + cost.kernel_s * self.kernel_count
+            for k in reversed(self.kernels):
+                launch_s = cost.call_s + cost.kernel_s * k
+                if k > 1:
+                    found.append(at_s + gap_s * (after + 1))
+                at_s, after = at_s - launch_s, after + k
+                found.append(at_s + launch_s / k + gap_s * after)
+            self._known[cost, gap_s] = found
+        return found
+
+
+class LaunchBlock:
+    """`repeat` times the same operators, and the seconds that each takes with all its kernels."""
+
+    __slots__ = ("_after", "each_s", "launches", "repeat", "seconds")
+
+    def __init__(self, repeat: float, launches: Launches, each_s: Sequence[float]) -> None:
+        self.repeat, self.launches, self.each_s, self.seconds = repeat, launches, each_s, sum(each_s)
+        self._after: list[float] | None = None
+
+    def as_one(self, name: str) -> LaunchBlock:
+        """All of it in one launch."""
+        return LaunchBlock(self.repeat, Launches((name,), (self.launches.kernel_count,)), (self.seconds,))
+
+    def behind_s(self, cost: HostCost, gap_s: float, scale: float) -> float:
+        """The longest way through a layer that begins with a launch."""
+        if self._after is None:
+            self._after = self.launches.after_s(self.each_s)
+        return max([at_s + scale * s for at_s, s in zip(self.launches.launched_s(cost, gap_s), self._after)])
 
 
 class HostCost(NamedTuple):
@@ -62,39 +105,29 @@ class Timeline:
         self.device_s = (self.host_s if self.host_s > self.device_s else self.device_s) + device_s
         self.worked_s += device_s
 
-    def layers(self, block: LaunchBlock, cost: HostCost) -> None:
-        """One layer advances the host by h and the device by d, or, if the device has to wait, to where the host was
-        plus `behind`: the longest way through the layer that begins with a launch. So after n layers the device is at
-        the latest of: never having waited; having waited for the first layer's launches, or the last's, n - 1 layers of
-        the slower queue later or before.
+    def layers(self, blocks: Sequence[LaunchBlock], cost: HostCost) -> None:
+        """Blocks of layers. One layer advances the host by h and the device by d, or, if the device has to wait, to
+        where the host was plus `behind`: the longest way through the layer that begins with a launch. So after n layers
+        the device is at the latest of: never having waited; having waited for the first layer's launches, or the
+        last's, n - 1 layers of the slower queue later or before.
         """
-        repeat, launches, kernels, seconds = block
-        host_s = cost[0] * len(launches) + cost[1] * kernels
-        device_s = seconds * self.scale + self.gap_s * kernels
-        slower_s = (repeat - 1) * (host_s if host_s > device_s else device_s)
-        never_s = self.device_s + repeat * device_s
-        if never_s < self.host_s + host_s + device_s + slower_s:  # else no way through the layer is that long
-            never_s = max(never_s, self.host_s + self._behind(launches, cost, host_s, device_s) + slower_s)
-        self.device_s = never_s
-        self.host_s += repeat * host_s
-        self.worked_s += repeat * device_s
-
-    def _behind(self, launches: Sequence[Launch], cost: HostCost, host_s: float, device_s: float) -> float:
-        """From the last launch backwards, as far as one before could still be the longest way."""
-        behind = after_s = 0.0
         (call_s, kernel_s), scale, gap_s = cost, self.scale, self.gap_s
-        for _, kernels, seconds in reversed(launches):
-            launch_s, run_s = call_s + kernel_s * kernels, seconds * scale + gap_s * kernels
-            # waits for the last kernel of the operator, or for its first
-            last_s = host_s + run_s / kernels + after_s
-            after_s += run_s
-            host_s -= launch_s
-            first_s = host_s + launch_s / kernels + after_s
-            if behind < first_s or behind < last_s:
-                behind = first_s if first_s > last_s else last_s
-            if host_s + device_s <= behind:
-                break
-        return behind
+        at_host_s, at_device_s, worked_s = self.host_s, self.device_s, self.worked_s
+        for block in blocks:
+            repeat, launches = block.repeat, block.launches
+            kernels = launches.kernel_count
+            host_s, device_s = (
+                call_s * len(launches.kernels) + kernel_s * kernels,
+                block.seconds * scale + gap_s * kernels,
+            )
+            slower_s = (repeat - 1) * (host_s if host_s > device_s else device_s)
+            at_device_s += repeat * device_s
+            if at_device_s < at_host_s + host_s + device_s + slower_s:  # else no way through the layer is that long
+                waited_s = at_host_s + block.behind_s(cost, gap_s, scale) + slower_s
+                at_device_s = waited_s if waited_s > at_device_s else at_device_s
+            at_host_s += repeat * host_s
+            worked_s += repeat * device_s
+        self.host_s, self.device_s, self.worked_s = at_host_s, at_device_s, worked_s
 
     def skip(self, steps: float, host_s: float, device_s: float) -> None:
         """So many more steps like the one before, each of so much of either queue."""
@@ -123,19 +156,20 @@ class Recorded(Timeline):
         super().graph(name, launch_s, device_s)
         self.events.append(Event("device", name, self.device_s - device_s, device_s))
 
-    def layers(self, block: LaunchBlock, cost: HostCost) -> None:
-        for _ in range(round(block.repeat)):
-            for name, kernels, seconds in block.launches:
-                launch_s = cost.call_s + cost.kernel_s * kernels
-                run_s = seconds * self.scale + self.gap_s * kernels
-                for _ in range(max(1, round(kernels))):
-                    one, ran = launch_s / kernels, run_s / kernels
-                    self.events.append(Event("host", f"launch {name}", self.host_s, one))
-                    self.host_s += one
-                    start = max(self.host_s, self.device_s)
-                    self.events.append(Event("device", name, start, ran))
-                    self.device_s = start + ran
-                    self.worked_s += ran
+    def layers(self, blocks: Sequence[LaunchBlock], cost: HostCost) -> None:
+        for block in blocks:
+            launches = block.launches
+            for _ in range(round(block.repeat)):
+                for name, kernels, seconds in zip(launches.names, launches.kernels, block.each_s):
+                    one = (cost.call_s + cost.kernel_s * kernels) / kernels
+                    ran = (seconds * self.scale + self.gap_s * kernels) / kernels
+                    for _ in range(max(1, round(kernels))):
+                        self.events.append(Event("host", f"launch {name}", self.host_s, one))
+                        self.host_s += one
+                        start = max(self.host_s, self.device_s)
+                        self.events.append(Event("device", name, start, ran))
+                        self.device_s = start + ran
+                        self.worked_s += ran
 
 
 def chrome(events: Sequence[Event], title: str) -> dict[str, object]:

@@ -22,7 +22,8 @@ from chip.ops.mla import Mla
 from chip.ops.rms_norm import RmsNorm
 from chip.ops.rope import Rope
 from chip.predict.estimator import estimator_of
-from chip.predict.steps import Phase, StepModel, lines_of
+from chip.predict.phase import Phase, lines_of
+from chip.predict.steps import StepModel
 from chip.types import ChipError, Scenario, Seq, Step
 
 LARGE, SMALL = 80 * 2**30, 24 * 2**30
@@ -389,8 +390,8 @@ def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, outpu
     s = Scenario(batch, prompt, output)
     budget = schedule.step_tokens(LARGE)
     assert batch * prompt > schedule.EXACT_STEPS * budget
-    steps = [(c.rows(schedule._step(seqs)), 1.0) for seqs in schedule._chunks(s, budget)]
-    walked = Phase(lines_of(c.clocked(steps, True)), 0, 0)
+    steps = tuple((schedule._step(seqs), 1.0) for seqs in schedule._chunks(s, budget))
+    walked = Phase(lines_of(c.timed(steps, True)), 0, 0)
     integrated = c.prefill(s, LARGE)
     assert integrated.seconds == pytest.approx(walked.seconds, rel=0.02)
     assert integrated.matmul_flops == pytest.approx(walked.matmul_flops, rel=0.02)

@@ -17,9 +17,9 @@ from chip import engines, hardware
 from chip.engines.vllm import schedule
 from chip.models import library
 from chip.predict.clock import Settling
+from chip.predict.phase import PRODUCTS
 from chip.predict.request import Options, predict, setting
 from chip.predict.stages import Stage
-from chip.predict.steps import PRODUCTS
 from chip.types import ChipError, Scenario
 
 SLACK = 0.005

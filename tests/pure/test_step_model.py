@@ -13,9 +13,10 @@ from chip.engines.terms import Terms
 from chip.models import library
 from chip.models.lower import body, head, place
 from chip.predict.estimator import estimator_of
+from chip.predict.phase import Line, interval
 from chip.predict.request import Options, setting
 from chip.predict.stages import Stage
-from chip.predict.steps import ENGINE, WAITING, EngineTerms, Line, StepModel, interval
+from chip.predict.steps import ENGINE, WAITING, EngineTerms, StepModel
 from chip.types import Program, Scenario, Seq, Step
 
 MODELS = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gemma-2-2b", "gpt2", "gpt-oss-20b")
@@ -127,7 +128,7 @@ def test_a_template_that_grows_is_each_step_lowered_and_rewritten(model, new, pa
     last = e.rewrite(head(d, step.rows, BF16, 1), False, d.architecture).blocks
     whole = place(Program((*blocks, *last)), step.seqs).cost()
     found = StepModel(d, BF16, 1, engine, estimator_of(hardware.find("a100"))).rows(step)
-    flops, moved = (sum(n * row[3][i] for n, rows in found for row in rows) for i in (5, 6))
+    flops, moved = (sum(n * a[i] for n, _, answers in found for a in answers) for i in (5, 6))
     assert flops == pytest.approx(whole.flops, rel=1e-9)
     assert moved == pytest.approx(whole.bytes, rel=1e-9)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip.timeline import Event, HostCost, LaunchBlock, Recorded, Timeline, chrome
+from chip.timeline import Event, HostCost, LaunchBlock, Launches, Recorded, Timeline, chrome
 
 SECONDS = st.floats(0, 1e-3, allow_subnormal=False)
 LAUNCHES = st.lists(
@@ -19,13 +19,18 @@ COSTS = st.builds(HostCost, SECONDS, SECONDS)
 LAYERS = st.lists(st.tuples(st.integers(1, 40), LAUNCHES, COSTS), min_size=1, max_size=4)
 
 
+def block(repeat, launches):
+    names, kernels, seconds = zip(*launches)
+    return LaunchBlock(repeat, Launches(names, kernels), seconds)
+
+
 def both(prepared, layers):
     made = Timeline(), Recorded()
     for t in made:
         t.prepare("schedule", prepared[0])
         t.graph("before", 0.0, prepared[1])
         for repeat, launches, cost in layers:
-            t.layers(LaunchBlock.of(repeat, launches), cost)
+            t.layers([block(repeat, launches)], cost)
     return made
 
 
@@ -65,11 +70,11 @@ def test_the_slower_queue_sets_the_time(layers):
 def test_by_hand():
     t = Timeline()
     t.prepare("schedule", 5.0)
-    t.layers(LaunchBlock.of(3, [("a", 1, 1.0)]), HostCost(0.0, 2.0))  # the host is slower: launched at 7, 9, 11
+    t.layers([block(3, [("a", 1, 1.0)])], HostCost(0.0, 2.0))  # the host is slower: launched at 7, 9, 11
     assert (t.host_s, t.device_s, t.worked_s) == (11.0, 12.0, 3.0)
     t = Timeline()
     t.layers(
-        LaunchBlock.of(3, [("a", 2, 8.0)]), HostCost(0.0, 1.0)
+        [block(3, [("a", 2, 8.0)])], HostCost(0.0, 1.0)
     )  # two kernels of 4 a layer, the device never waits but once
     assert (t.host_s, t.device_s) == (6.0, 1.0 + 24.0)
 
@@ -99,7 +104,7 @@ def test_steps_that_are_skipped_are_as_those_walked(host_s, device_s):
 def test_a_trace_that_perfetto_opens():
     t = Recorded()
     t.prepare("schedule", 2e-6)
-    t.layers(LaunchBlock.of(2, [("norm", 1, 3e-6)]), HostCost(1e-6, 0.0))
+    t.layers([block(2, [("norm", 1, 3e-6)])], HostCost(1e-6, 0.0))
     found = json.loads(json.dumps(chrome(t.events, "a model")))
     told = [e for e in found["traceEvents"] if e["ph"] == "M"]
     assert {e["args"]["name"] for e in told} == {"a model", "host", "device"}

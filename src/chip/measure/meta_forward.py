@@ -22,10 +22,11 @@ from chip.ops.pointwise import Pointwise
 from chip.ops.softmax import Softmax
 from chip.predict import request
 from chip.predict.estimator import Estimator, answer
+from chip.predict.phase import CallBlock, Phase, Rows, interval, lines_of
 from chip.predict.prediction import Prediction
 from chip.predict.roof import check_dtype, roof_of
 from chip.predict.stages import Stage
-from chip.predict.steps import Phase, Rows, interval, lines_of
+from chip.timeline import Launches
 from chip.types import Call, ChipError, Op, Scenario, Seq
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -57,8 +58,8 @@ def _phase(model: Any, steps: Weighted, estimator: Estimator) -> Phase:
     for step, weight in steps:
         for seq in step.seqs:
             for call, count in calls(model, seq).items():
-                row = (call.role, call.op.kind, call.op.KERNELS, answer(*estimator(call.op)))
-                found.append(([(1, [row])], weight * count))
+                named = CallBlock((call.op.kind,), Launches((call.role,), (call.op.KERNELS,)))
+                found.append(([(1, named, [answer(*estimator(call.op))])], weight * count))
     lines = lines_of(found)
     _, low_s, high_s = interval(lines)
     return Phase(lines, low_s, high_s)

@@ -28,7 +28,7 @@ from chip.points import PointGroup, PointTable
 from chip.predict.base_grid import BaseGrid, StraightCurve
 from chip.predict.clock import Settling
 from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
-from chip.predict.limits import UNLIMITED, Answer, Peaks, at_least, peaks_of
+from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, at_least, peaks_of
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Cost, Estimate, Op, Seq
@@ -37,7 +37,6 @@ AlongTokens = Callable[[int], Answer]
 OverSequences = Callable[[Seq], Answer]
 Answering = Callable[[float, float, float, float, float], Answer]
 
-INTERPOLATED = "interpolated"  # the source of what points answer
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
 PRODUCT = "linear"  # the operator that every folder of points has
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others

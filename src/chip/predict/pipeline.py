@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from chip.models.decoder import Decoder, Moe
 from chip.parallel import pipeline_decode_s, pipeline_s, split_layers
-from chip.predict.steps import BEFORE, ENGINE, Line, Phase, Rows
+from chip.predict.phase import Line, Phase, Rows
+from chip.predict.steps import BEFORE, ENGINE
 
 BUBBLE, SEND = "pipeline_bubble", "pipeline_send"
 
@@ -62,11 +63,11 @@ def stage_decoders(d: Decoder, pp: int) -> tuple[Decoder, ...]:
 
 def stage_shares(d: Decoder, pp: int, rows: Rows) -> list[float]:
     """Of a step's time, by stage. `rows`: the embedding, each kind of layer, and what follows the layers."""
-    seconds = [sum(call[3][0] for call in calls) for _, calls in rows]
+    seconds = [sum(a[0] for a in answers) for _, _, answers in rows]
     layers = seconds[1 : 1 + len(d.layers)]
     found = [sum(n * s for n, s in zip(kinds, layers)) for kinds in layer_kinds(d, pp)]
     found[0] += rows[0][0] * seconds[0]
-    found[-1] += sum(repeat * s for (repeat, _), s in zip(rows[1 + len(d.layers) :], seconds[1 + len(d.layers) :]))
+    found[-1] += sum(row[0] * s for row, s in zip(rows[1 + len(d.layers) :], seconds[1 + len(d.layers) :]))
     total = sum(found)
     return [s / total for s in found]
 

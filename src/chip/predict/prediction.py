@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from chip.dtypes import PRECISIONS
 from chip.models.decoder import Decoder
+from chip.predict.phase import Line, Phase
 from chip.predict.roof import Power, Range
-from chip.predict.steps import Line, Phase
 from chip.types import Scenario
 
 SCHEMA = "chip.prediction/1"

@@ -18,10 +18,11 @@ from chip.models.lower import check_experts, check_shards
 from chip.ops.masked_attention import MASK_PIECE
 from chip.predict import fitting, interval_class, memory, several
 from chip.predict.estimator import estimator_of
+from chip.predict.phase import Phase
 from chip.predict.prediction import Prediction
 from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
-from chip.predict.steps import WAITING, EngineTerms, Phase, StepModel
+from chip.predict.steps import WAITING, EngineTerms, StepModel
 from chip.records import dataclass
 from chip.types import ChipError, Scenario
 from chip.vllm_kernels import ServedModel, capability_of, served

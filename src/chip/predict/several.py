@@ -12,9 +12,10 @@ from chip.engines.playing import Weighted
 from chip.models.decoder import Decoder, Moe
 from chip.parallel import hop_bytes, ranks_reached, split_layers
 from chip.predict import pipeline
-from chip.predict.estimator import INTERPOLATED
+from chip.predict.limits import INTERPOLATED
+from chip.predict.phase import Phase
 from chip.predict.pipeline import Hop
-from chip.predict.steps import ENGINE, Phase, StepModel
+from chip.predict.steps import ENGINE, StepModel
 from chip.types import ChipError, Scenario
 
 CIRCULATE = "vllm"  # the engine that keeps several batches in flight; others send one through all stages

@@ -32,7 +32,7 @@ def timeline(question: Any) -> dict[str, Any]:
     held = request.setting(decoder, gpu, values["engine"], s.dtype, s.tp, kv_dtype=s.kv_dtype, ep=s.ep)
     step = _step(held, s, phase)
     steps = held.steps
-    launches = sum(repeat * max(1, n) for repeat, calls in steps.rows(step) for _, _, n, _ in calls)
+    launches = sum(n * max(1, k) for n, calls, _ in steps.rows(step) for k in calls.launches.kernels)
     if launches > MOST_EVENTS:
         raise ChipError(f"the step launches {launches:.0f} kernels; at most {MOST_EVENTS} are drawn")
     events = [*steps.timeline(step).events]
@@ -72,10 +72,10 @@ def _inside(held: Setting, step: Step, events: list[Event]) -> list[Event]:
     gap_s = terms.gap_s if terms else 0.0
     at = next(e.start_s for e in events if e.queue == "device")
     found = []
-    rows = held.steps.clocked([(held.steps.rows(step), 1.0)], False)[0][0]
-    for repeat, calls in rows:
+    ((rows, _),) = held.steps.timed(((step, 1.0),), False)
+    for repeat, calls, answers in rows:
         for _ in range(round(repeat)):
-            for role, _, kernels, answered in calls:
+            for role, kernels, answered in zip(calls.launches.names, calls.launches.kernels, answers):
                 seconds = answered[0] + gap_s * kernels
                 found.append(Event(INSIDE, role, at, seconds))
                 at += seconds

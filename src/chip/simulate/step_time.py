@@ -14,9 +14,10 @@ from chip.engines.vllm import schedule as vllm
 from chip.models.decoder import Decoder
 from chip.predict import pipeline, several
 from chip.predict.memory import needs
+from chip.predict.phase import PRODUCTS, interval, lines_of
 from chip.predict.request import Options, count_of, setting
 from chip.predict.roof import Power, Range, Roof
-from chip.predict.steps import PRODUCTS, StepModel, interval, lines_of
+from chip.predict.steps import StepModel
 from chip.types import ChipError, Scenario, Seq, Step
 
 GRAPH_TOKENS = vllm.GRAPH_TOKENS  # sizes of the engine's CUDA graphs
@@ -118,11 +119,11 @@ class PredictedSteps:
 
     @lru_cache(maxsize=4096)  # noqa: B019 (one for each simulation, and gone with it)
     def _found(self, step: Step, rested: bool = False) -> OperatorTimes:
-        rows = self.steps.clocked([(self.steps.rows(step), 1.0)], rested)
-        lines = lines_of(rows)
+        timed = self.steps.timed(((step, 1.0),), rested)
+        (rows, _), lines = timed[0], lines_of(timed)
         seconds, low_s, high_s = interval(lines, self.steps.interval_scale)
-        kernels = sum(n * r[2] for found, _ in rows for n, calls in found for r in calls)
-        attentions = sum(n for found, _ in rows for n, calls in found for r in calls if r[1] == "attention")
+        kernels = sum(n * calls.launches.kernel_count for n, calls, _ in rows)
+        attentions = sum(n * calls.kinds.count("attention") for n, calls, _ in rows)
         flops = sum(line.flops for line in lines if line.kind in PRODUCTS)
         return OperatorTimes(seconds, low_s, high_s, kernels, attentions, flops, sum(line.bytes for line in lines))
 

@@ -47,9 +47,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
 def play(t: Timeline, step: Played, terms: Terms) -> None:
     """Every kernel is launched by the host."""
     t.prepare("prepare", terms.host_step_s)
-    cost = HostCost(terms.host_call_s, terms.host_kernel_s)
-    for block in step.blocks:
-        t.layers(block, cost)
+    t.layers(step.blocks, HostCost(terms.host_call_s, terms.host_kernel_s))
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:

@@ -104,8 +104,7 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
         t.graph("step", terms.host_step_s, step.device_s(t, terms) + terms.step_s)
         return
     t.prepare("batch", terms.host_step_s)
-    for block in step.blocks:
-        t.layers(block, HostCost(0.0, terms.host_kernel_s))
+    t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:

@@ -74,10 +74,8 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     if step.graph and step.decode:
         t.graph("step", 0.0, step.device_s(t, terms) + terms.step_s)
         return
-    one_by_one, whole = HostCost(0.0, terms.host_kernel_s), HostCost(terms.host_piece_s, 0.0)
-    for block in step.blocks:
-        if step.graph:
-            t.layers(block._replace(launches=(("layer", block.kernels, block.seconds),)), whole)
-        else:
-            t.layers(block, one_by_one)
+    if step.graph:
+        t.layers([block.as_one("layer") for block in step.blocks], HostCost(terms.host_piece_s, 0.0))
+    else:
+        t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))
     t.graph("sampling", 0.0, terms.step_s)

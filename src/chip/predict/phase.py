@@ -1,0 +1,103 @@
+"""A phase of a prediction: its operators added up by role, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import sqrt
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from chip.predict.limits import INTERPOLATED, Answer
+from chip.timeline import Launches
+
+PRODUCTS = frozenset({
+    "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "alibi_attention", "float_attention",
+    "sink_attention", "scaled_linear", "packed_linear", "scaled_experts", "packed_experts", "fp8_attention",
+    "fp8_cache_attention", "moe_experts", "moe_experts_composed", "moe_router", "moe_router_composed",
+})  # fmt: skip
+# Largest ratio between the ceilings of two H200s: a card differs from the next by so much.
+BETWEEN_CARDS = 1.035
+
+
+class CallBlock(NamedTuple):
+    """Operators in the order in which they are called."""
+
+    kinds: tuple[str, ...]
+    launches: Launches  # by role
+
+
+Rows = list[tuple[int, CallBlock, Sequence[Answer]]]  # all operators of a step: how often, which, and what they take
+
+
+class Line(NamedTuple):
+    """A row of the breakdown: all calls of one role in a phase."""
+
+    role: str
+    kind: str
+    calls: float
+    seconds: float
+    low_s: float
+    high_s: float
+    bound: str
+    source: str
+    flops: float
+    bytes: float
+
+
+class Phase:
+    """Prefill (until the last first token) or the mean decode step: its lines, longest first, and their sums."""
+
+    __slots__ = ("bytes", "high_s", "lines", "low_s", "matmul_flops", "seconds")
+
+    def __init__(self, lines: Iterable[Line], low_s: float, high_s: float) -> None:
+        self.lines = sorted(lines, key=attrgetter("seconds"), reverse=True)
+        self.seconds = sum([n.seconds for n in self.lines])
+        self.low_s, self.high_s = min(low_s, self.seconds), max(high_s, self.seconds)
+        self.bytes = sum([n.bytes for n in self.lines])
+        self.matmul_flops = sum([n.flops for n in self.lines if n.kind in PRODUCTS])
+
+
+def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, float]:
+    """Seconds of all lines, at the least and at the most. What rests on one roof errs together; what was measured errs
+    each on its own; and cards differ, then in everything. `scale` is that of the kind of GPU
+    (`chip.predict.interval_class`)."""
+    seconds = sum([n.seconds for n in lines])
+    below = above = (seconds * (BETWEEN_CARDS - 1)) ** 2
+    together: dict[str, tuple[float, float]] = {}
+    for _, _, _, own_s, low_s, high_s, _, source, _, _ in lines:
+        low, high = own_s - low_s, high_s - own_s
+        if source == INTERPOLATED:
+            below += low * low
+            above += high * high
+        else:
+            less, more = together.get(source, (0.0, 0.0))
+            together[source] = (less + low, more + high)
+    for low, high in together.values():
+        below += low * low
+        above += high * high
+    low_s, high_s = max(0.0, seconds - sqrt(below)), seconds + sqrt(above)
+    if scale != 1.0 and seconds:
+        low_s, high_s = (seconds * (s / seconds) ** scale for s in (low_s, high_s))
+    return seconds, low_s, high_s
+
+
+def lines_of(found: Iterable[tuple[Rows, float]]) -> list[Line]:
+    """Operators of one role added up; kind, bound and source are those of the longest."""
+    merged: dict[str, tuple[Any, ...]] = {}
+    for rows, weight in found:
+        for repeat, (kinds, launches), answers in rows:
+            n = weight * repeat
+            calls = zip(launches.names, kinds, answers)
+            for role, kind, (seconds, low_s, high_s, bound, source, flops, moved) in calls:
+                own = role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n
+                merged[role] = _added(merged[role], own) if role in merged else own
+    return [tuple.__new__(Line, sums) for sums in merged.values()]  # twice as fast as Line's own
+
+
+def _added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    role, kind, n, seconds, low_s, high_s, bound, source, flops, moved = one
+    _, of, more, own_s, own_low_s, own_high_s, by, why, own_flops, own_moved = other
+    if own_s >= seconds:
+        kind, bound, source = of, by, why
+    n, seconds, low_s, high_s = n + more, seconds + own_s, low_s + own_low_s, high_s + own_high_s
+    return role, kind, n, seconds, low_s, high_s, bound, source, flops + own_flops, moved + own_moved
