@@ -72,7 +72,9 @@ def test_it_states_its_grid_and_what_lies_outside(visit, folder, width):
     expect(outside).to_contain_text("chip predict llama-3.1-8b --gpu h200 --engine vllm --batch 7 --prompt 1024")
     grid = json.loads((folder / site.RECORD).read_text())["grid"]
     stated = page.locator("#grid")
-    expect(stated).to_contain_text(f"{len(grid['gpus'])} GPUs ranked at splits of 1, 2, 4, 8 in auto and fp8")
+    expect(stated).to_contain_text(
+        f"{len(grid['gpus'])} GPUs at splits of 1, 2, 4, 8 in the config's own precision and fp8"
+    )
     if width < 800:
         page.get_by_role("button", name="Change the question").click()
     chosen = page.locator("#configuration")

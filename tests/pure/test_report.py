@@ -11,6 +11,7 @@ import pytest
 import samples
 
 from chip import cli, codec, hardware, roofline, stats
+from chip.cli import report
 from chip.report import columns, page, sources
 from chip.report.summary import Summary
 from chip.types import HardwareProfile
@@ -334,6 +335,16 @@ def test_a_site_asks_for_bundled_models_and_an_own_folder(tmp_path, capsys):
     assert cli.main([*words, "--explorer", "gpt2"]) == 2
     assert "is there already and is of no site" in capsys.readouterr().err
     assert (tmp_path / "index.html").read_text() == "mine"
+
+
+def test_a_log_has_a_line_for_each_tenth_of_a_site(capsys):
+    told = report._Progress()
+    for done in range(1, 76):
+        told(done, 75)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[4].startswith("[##########          ] 38 of 75 models")
+    assert lines[-1] == "[####################] 75 of 75 models, 0 min left"
 
 
 def test_runs_that_the_explorer_knows_have_its_question():

@@ -76,7 +76,7 @@ def test_a_ranking_is_ordered_and_keeps_the_limits(ask):
     assert lows == sorted(lows, reverse=True), "by the end of the interval that one can count on"
     assert all(r["tpot_ms"] <= 12 and r["ttft_ms"] <= 3000 for r in good)
     assert [r["place"] for r in good] == sorted(r["place"] for r in good)
-    assert found["good"] == len(good)
+    assert (found["good"], found["not_good"], found["refused"]) == (len(good), len(rows) - len(good), 0)
     assert found["ties"] == sum(r["place"] == 1 for r in good) - 1
     assert all(r["memory"]["fits"] == (r["memory"]["share"] <= 1) for r in rows if "error" not in r)
     best = next(r for r in good if r["gpu"] == "h200")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 
 from chip.report import page, sources
@@ -23,6 +24,7 @@ EPILOG = """\
 """
 SCHEMA = "chip.report/1"
 DEFAULT = Path("artifacts")  # where the other commands write
+BAR = 20  # characters of a progress bar
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +53,7 @@ def _site(args: argparse.Namespace, summary: Summary) -> Path:
         if name not in library.names():
             raise ChipError(f"--explorer {name[:80]!r}: no bundled model; `chip list models` shows them")
     site.check(args.output)
-    pool = pool_of(args.jobs, "", _progress if sys.stderr.isatty() else None)
+    pool = pool_of(args.jobs, "", _Progress())
     index = page.write_packed(args.output, summary, site.EXPLORER)
     size = site.write(args.output, models, pool)
     print(
@@ -60,8 +62,20 @@ def _site(args: argparse.Namespace, summary: Summary) -> Path:
     return index
 
 
-def _progress(done: int, total: int) -> None:
-    print(f"\r{done} of {total} models", end="\n" if done == total else "", file=sys.stderr, flush=True)
+class _Progress:
+    """A bar where somebody looks, a line for each tenth where it goes into a log."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        left_s = (time.monotonic() - self.started) / done * (total - done)
+        bar = "#" * (BAR * done // total)
+        said = f"[{bar:<{BAR}}] {done} of {total} models, {left_s / 60:.0f} min left"
+        if sys.stderr.isatty():
+            print(f"\r{said}  ", end="\n" if done == total else "", file=sys.stderr, flush=True)
+        elif 10 * done // total > 10 * (done - 1) // total:
+            print(said, file=sys.stderr, flush=True)
 
 
 def run(args: argparse.Namespace) -> int:

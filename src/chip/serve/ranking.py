@@ -59,7 +59,8 @@ def rank(question: Any) -> dict[str, Any]:
     rows.sort(key=lambda row: _order(row, by))
     rows = _placed(rows, by, limits)
     found = {"schema": SCHEMA, "model": decoder.name, "by": by, "limits": limits, "points": points}
-    found |= {"good": sum(_good(row, limits) for row in rows), "left_out": left_out}
+    refused, good = sum("error" in row for row in rows), sum(_good(row, limits) for row in rows)
+    found |= {"good": good, "not_good": len(rows) - good - refused, "refused": refused, "left_out": left_out}
     found |= {"ties": sum(row.get("place") == 1 for row in rows[1:]), "unsure": sum("may_lead" in row for row in rows)}
     return {**found, "rows": rows}
 

@@ -204,13 +204,13 @@ const Rank = (() => {
         progress ? h("span", { class: "muted", role: "status" }, progress) : "",
       ),
       rest.length
-        ? h("details", {}, h("summary", {}, `${rest.length} that do not fit or miss a limit`), table(rest.slice(0, 60), good.length))
+        ? h("details", {}, h("summary", {}, `${found.not_good} that do not fit or miss a limit`), table(rest.slice(0, 60), good.length))
         : "",
       refused.length
         ? h(
             "details",
             {},
-            h("summary", {}, `${refused.length} that cannot be predicted`),
+            h("summary", {}, `${found.refused} that cannot be predicted`),
             h("ul", {}, [...new Set(refused.map((r) => `${r.gpu}: ${r.error}`))].slice(0, 40).map((e) => h("li", {}, e))),
           )
         : "",

@@ -78,9 +78,16 @@ const Site = (() => {
   const here = () => (choices.get(state.model) || []).filter((q) => q.prompt === state.prompt && q.output === state.output);
   /** Whether a configuration, with its batch, can be shown. */
   const holds = (c) => here().some((q) => same(q.configurations[0], c) && q.batch === c.batch);
+  /** The grid, as a clause that begins with the models. */
   function stated() {
-    const loads = grid.workloads.map(([prompt, output]) => `${prompt} tokens in and ${output} out`).join(" or ");
-    return `${grid.models.length === 1 ? grid.models[0] : `${grid.models.length} models`} with ${loads} on ${grid.engine}: ${grid.gpus.length} GPUs ranked at splits of ${grid.splits.join(", ")} in ${grid.precisions.join(" and ")}, with ${Object.entries(grid.limits).map(([k, v]) => `${k.replace("_ms", "").toUpperCase()} up to ${v} ms`).join(" and ")}; ${grid.detailed_gpus.length} of them in detail, with ${grid.workloads[0][0]} tokens in, at batch ${grid.batches.join(", ")} and at their best`;
+    const most = Object.entries(grid.limits).map(([k, v]) => `${k.replace("_ms", "").toUpperCase()} up to ${v} ms`);
+    const loads = grid.workloads.map(([prompt, output]) => `${prompt} tokens in and ${output} out`);
+    const precisions = grid.precisions.map((p) => (p === "auto" ? "the config's own precision" : p));
+    return [
+      `${grid.models.length === 1 ? grid.models[0] : `${grid.models.length} models`} on ${grid.engine}, ${loads.join(" or ")}`,
+      `a ranking of ${grid.gpus.length} GPUs at splits of ${grid.splits.join(", ")} in ${precisions.join(" and ")}, within ${most.join(" and ")}`,
+      `and, for ${loads[0]}, details of ${grid.detailed_gpus.length} GPUs at batch ${grid.batches.join(", ")} and at their best`,
+    ].join("; ");
   }
 
   // -- its form
@@ -151,7 +158,7 @@ const Site = (() => {
       }),
       none,
     );
-    byId("grid").textContent = `Worked out beforehand: ${stated()}.`;
+    byId("grid").textContent = `This page has no server; its answers were worked out beforehand. It holds ${stated()}. \`chip serve\` answers anything else.`;
     byId("grid").hidden = false;
     for (const id of ["operator", "rank-controls", "operator-link", "traffic-controls", "api-link"]) byId(id).hidden = true;
     byId("report-link").hidden = false;
