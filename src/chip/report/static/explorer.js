@@ -33,7 +33,7 @@
       then = () => {};
       run();
     };
-    requestAnimationFrame(() => setTimeout(once));
+    requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(once)));
     setTimeout(once, UNSEEN_MS);
   }
   function refused(error) {
@@ -125,9 +125,9 @@
       TimelineView.build();
       Traffic.build();
     };
-    build();
-    Rank.run(); // before the rest: it answers first
+    Rank.run(); // its claim before the rest: it answers first
     afterPaint(() => {
+      build();
       changed();
       if (known.grid) return;
       Operator.form();

@@ -21,6 +21,7 @@ const Rank = (() => {
   let found = { rows: [], ties: 0, unsure: 0, good: 0, left_out: 0 },
     all = false,
     latest = 0,
+    built = false,
     progress = "";
 
   const group = (r) => (r.error ? 3 : !r.memory.fits ? 2 : r.missed.length ? 1 : 0);
@@ -193,6 +194,7 @@ const Rank = (() => {
       show();
     });
     byId("claim").replaceChildren(claim(good));
+    if (!built) return; // the claim is painted before anything else
     byId("ranked").replaceChildren(
       good.length ? table(all ? good : good.slice(0, SHOWN), 0) : "",
       h(
@@ -246,6 +248,8 @@ const Rank = (() => {
       ...fields,
       h("div", { class: "field" }, h("label", { for: "rank-prices" }, "Price of a GPU hour"), box),
     );
+    built = true;
+    if (found.rows.length) show();
   }
 
   return { run, build, badge };
