@@ -28,7 +28,8 @@ PAINTED = """() => new Promise((done) => new PerformanceObserver((seen) => {
 }).observe({ type: "element", buffered: true }))"""
 NAVIGATION = """() => {
   const { responseEnd, encodedBodySize } = performance.getEntriesByType("navigation")[0];
-  return { responseEnd, encodedBodySize };
+  const [{ startTime }] = performance.getEntriesByName("first-contentful-paint");
+  return { responseEnd, encodedBodySize, startTime };
 }"""
 
 
@@ -44,7 +45,7 @@ def visit(browser, url):
     figures = {m["name"]: m["value"] for m in measured.send("Performance.getMetrics")["metrics"]}
     found["cpu"] = 1e3 * figures["TaskDuration"]
     loaded = tab.evaluate(NAVIGATION)
-    found |= {"loaded": loaded["responseEnd"], "bytes": loaded["encodedBodySize"]}
+    found |= {"loaded": loaded["responseEnd"], "bytes": loaded["encodedBodySize"], "paint": loaded["startTime"]}
     tab.wait_for_selector("#ranking[aria-busy=false] tbody tr", timeout=120_000)
     found["ranked"] = float(tab.evaluate("document.getElementById('ranking').dataset.took"))
     tab.wait_for_selector("#answer[aria-busy=false] .metric")
@@ -80,6 +81,7 @@ def main():
         "environment": {**environment.describe(), "browser": version},
         "page_bytes": visits[0]["bytes"],
         "answered_ms": [v["answered"] for v in visits],
+        "first_paint_ms": [v["paint"] for v in visits],
         "loaded_ms": [v["loaded"] for v in visits],
         "cpu_ms_until_answered": [v["cpu"] for v in visits],
         "requests_until_answered": [v["requests"] for v in visits],

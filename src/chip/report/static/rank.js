@@ -184,6 +184,10 @@ const Rank = (() => {
     );
   }
   function show() {
+    byId("claim").replaceChildren(claim(found.rows.filter((r) => group(r) === 0)));
+    if (built) list(); // the claim is painted before anything else
+  }
+  function list() {
     const rows = found.rows,
       good = rows.filter((r) => group(r) === 0),
       rest = rows.filter((r) => [1, 2].includes(group(r))),
@@ -191,10 +195,8 @@ const Rank = (() => {
     const more = h("button", { type: "button" }, all ? `Show the first ${SHOWN}` : `Show all ${found.good}`);
     more.addEventListener("click", () => {
       all = !all;
-      show();
+      list();
     });
-    byId("claim").replaceChildren(claim(good));
-    if (!built) return; // the claim is painted before anything else
     byId("ranked").replaceChildren(
       good.length ? table(all ? good : good.slice(0, SHOWN), 0) : "",
       h(
@@ -249,7 +251,7 @@ const Rank = (() => {
       h("div", { class: "field" }, h("label", { for: "rank-prices" }, "Price of a GPU hour"), box),
     );
     built = true;
-    if (found.rows.length) show();
+    if (found.rows.length) list();
   }
 
   return { run, build, badge };
