@@ -170,6 +170,18 @@ def test_the_walker_finds_the_edge():
     assert edges.walk(lambda value: None, [1, 2], "prompt") == ""
 
 
+def test_the_walker_sees_a_cliff_between_widths(monkeypatch):
+    def answer(question):
+        us = 10.0 if question["cols"] <= 512 else 9.0 if question["cols"] <= 4096 else 7.0
+        return {"us": us, "interval": [us * 0.85, us / 0.85], "axes": question}
+
+    monkeypatch.setattr(edges.operator, "answer", answer)
+    case = {"what": "estimate", "axis": "cols", "question": {"op": "rms_norm", "rows": 8, "cols": 1}}
+    assert edges.over_widths(case["question"], [512, 520, 4096], "cols") == ""
+    assert "4096 -> 4104: 9 (at least 7.65) -> 7" in edges.over_widths(case["question"], [512, 4096, 4104], "cols")
+    assert "at least" in edges.check(case)
+
+
 def test_packed_traces_that_are_damaged_inside():
     """Found by the campaign: zlib's own error was not among those expected."""
     for number in (27, 28, 29):
@@ -186,6 +198,9 @@ FELL = {
     "native, three prompts a step instead of four": (
         {"gpu": "a6000", "model": "deepseek-v2", "engine": "native", "dtype": "int4", "batch": 32}, "prompt", 2048,
     ),
+    "vllm, two kinds of sequences in a step": (
+        {"gpu": "h800", "model": "smollm2-135m", "engine": "vllm", "dtype": "int8", "batch": 4}, "prompt", 8191,
+    ),
     "hf-eager, a prompt of one token": (
         {"gpu": "mi350x", "model": "pythia-1.4b", "engine": "hf-eager", "dtype": "fp16", "batch": 8}, "prompt", 1,
     ),
@@ -196,6 +211,13 @@ FELL = {
 def test_what_the_walker_found_does_not_fall(question, axis, size):
     one, more = (edges.time_of({"output": 32, **question, axis: n}, "ttft_ms") for n in (size, size + 1))
     assert one <= more * (1 + edges.SLACK)
+
+
+@pytest.mark.parametrize("batches", [(4, 8), (3, 4)])
+def test_more_sequences_never_take_less_than_fewer_that_were_measured(batches):
+    question = {"gpu": "a100", "model": "glm-4-9b", "engine": "vllm", "dtype": "nvfp4", "prompt": 65, "output": 395}
+    times = [edges.time_of({**question, "batch": n}, "tpot_ms") for n in batches]
+    assert times == sorted(times)
 
 
 def test_gathering_more_never_takes_less():

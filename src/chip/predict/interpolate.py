@@ -227,7 +227,7 @@ def _own_place(op: Op) -> tuple[float, ...]:
 
 class Sheet:
     """An operator's time over two sizes, such as sequences and context: as a curve, its nodes found when needed. Along
-    the second size times never fall."""
+    neither do times fall."""
 
     __slots__ = ("_at", "_make", "_place", "_points", "_rows", "base")
 
@@ -271,10 +271,13 @@ class Sheet:
         known = self._rows.setdefault(row, [])
         for end in COMMON_NODES, MOST_NODES:
             if len(known) < end and upto >= len(known):
+                fewer = self._row(row - 1, end - 1) if row else None
                 made = [self._make(*self._at(1 << row, 1 << i)) for i in range(len(known), end)]
                 for op, c in zip(made, self._points.corrections([self._place(op) for op in made])):
                     base = self._points.base.seconds(op)
                     seconds = base * exp(c.value)
+                    if fewer:
+                        seconds = max(seconds, fewer[len(known)][0])
                     known.append((max(seconds, known[-1][0]) if known else seconds, c.spread, base))
         return known
 

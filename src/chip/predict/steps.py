@@ -19,7 +19,7 @@ from chip.predict.estimator import Estimator
 from chip.predict.limits import INTERPOLATED, Answer, of_a_share
 from chip.predict.phase import Line, Phase, Rows, interval, lines_of
 from chip.predict.template import REMEMBERED, Ask, Template, TimedCall
-from chip.timeline import LaunchBlock, Recorded, Timeline
+from chip.timeline import Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
 ATTENTION = "attention"  # the kind of attention over pages
@@ -233,7 +233,7 @@ PlayedSteps = list[tuple[Played, float]]  # and how many steps each stands for
 def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> PlayedSteps:
     made = []
     for (step, weight), (rows, _) in zip(steps, found):
-        blocks = [LaunchBlock(n, calls.launches, [a[0] for a in answers]) for n, calls, answers in rows]
+        blocks = [calls.launched(n, [a[0] for a in answers]) for n, calls, answers in rows]
         decode = step.decode
         attentions = sum([n * calls.kinds.count(ATTENTION) for n, calls, _ in rows]) if decode else 0.0
         seconds = sum([b.repeat * b.seconds for b in blocks])

@@ -41,14 +41,17 @@ class TemplateBlock:
         self._by_seqs: dict[int, CallBlock] = {}
 
     def calls(self, seqs: int) -> CallBlock:
-        """What is called where a step has so many groups of sequences: each attends by itself."""
+        """What is called where a step has so many groups of sequences: each has an answer of its own."""
         found = self._by_seqs.get(seqs)
         if found is None:
             if len(self._by_seqs) >= REMEMBERED:
                 self._by_seqs.clear()
             each = [c for c in self._calls for _ in range(seqs if c.attends else 1)]
             roles, kinds, kernels, _, _ = zip(*each)
-            found = self._by_seqs[seqs] = CallBlock(kinds, Launches(roles, kernels))
+            together = None
+            if seqs > 1 and self.attends:
+                together = Launches(tuple(c.role for c in self._calls), tuple(c.kernels for c in self._calls))
+            found = self._by_seqs[seqs] = CallBlock(kinds, Launches(roles, kernels), together)
         return found
 
 
