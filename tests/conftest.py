@@ -11,7 +11,7 @@ from hypothesis import settings
 # Workers fill the cores already: threads of torch that wait for each other there take several times as long
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # On a busy machine any example may take long. `make campaign` tries many more
-settings.register_profile("suite", deadline=None, max_examples=30)
+settings.register_profile("suite", deadline=None, max_examples=int(os.environ.get("CHIP_EXAMPLES", "30")))
 settings.load_profile("suite")
 # Files that share what takes long to make (a browser, the report of all results, runs of the H200) run in one worker
 TOGETHER = {

@@ -21,7 +21,10 @@ import record as records
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-FUZZERS = ("lines", "command_lines", "configs", "artifacts", "traces", "http_requests", "kills", "physics", "edges")
+FUZZERS = (
+    "lines", "command_lines", "configs", "artifacts", "traces", "http_requests", "kills", "physics", "edges",
+    "properties",
+)  # fmt: skip
 HARD_S = 60  # a case that takes longer is stopped
 SHRINKS = 200
 AGED = 600  # cases, each about another model and GPU: more than a process remembers

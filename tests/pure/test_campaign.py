@@ -19,6 +19,7 @@ import edges  # noqa: E402
 import http_requests  # noqa: E402
 import lines  # noqa: E402
 import physics  # noqa: E402
+import properties  # noqa: E402
 import record as records  # noqa: E402
 import runner  # noqa: E402
 import traces  # noqa: E402
@@ -180,6 +181,21 @@ def test_the_walker_sees_a_cliff_between_widths(monkeypatch):
     assert edges.over_widths(case["question"], [512, 520, 4096], "cols") == ""
     assert "4096 -> 4104: 9 (at least 7.65) -> 7" in edges.over_widths(case["question"], [512, 4096, 4104], "cols")
     assert "at least" in edges.check(case)
+
+
+def test_a_property_that_does_not_hold_is_seen(monkeypatch, tmp_path):
+    assert "test_physics.py" in properties.FILES
+    tests = tmp_path / "tests" / "pure"
+    tests.mkdir(parents=True)
+    given = "from hypothesis import given, strategies as st\n\n@given(st.integers(0, 9))\ndef test_it(n):\n    assert "
+    (tests / "test_holds.py").write_text(given + "n < 10\n")
+    (tests / "test_fails.py").write_text(given + "n < 5\n")
+    monkeypatch.setattr(properties, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "")
+    before = properties.COUNTED["examples"]
+    assert properties.check({"file": "test_holds.py", "seed": 1}) == ""
+    assert properties.COUNTED["examples"] > before
+    assert "test_it" in properties.check({"file": "test_fails.py", "seed": 1})
 
 
 def test_packed_traces_that_are_damaged_inside():
