@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = [ROOT / "results" / "h200", ROOT / "src" / "chip" / "data" / "profiles"]
 EXPLORER = "#?which=tables&model=llama-3.1-8b&gpu=h200&beside=h100&engine=vllm&batch=8&prompt=1024&output=128"
 WIDE = {"width": 1280, "height": 900}
+TALL = 2600
 PHONE = {"width": 390, "height": 844}
 
 
@@ -30,12 +31,14 @@ def shoot(browser, url, path, selector=None, viewport=WIDE, theme="light"):
     tab.wait_for_selector("#answer[aria-busy=false] .metric, #overview .metric")
     tab.wait_for_selector("#ranking[aria-busy=false] tbody tr, #overview .metric", timeout=120_000)
     tab.wait_for_selector("#timeline-view svg, #overview .metric")
+    target = tab.locator(selector).first if selector else tab
     if selector:
         tab.evaluate("document.querySelector('.top').style.position = 'static'")  # not over the element
-    target = tab.locator(selector).first if selector else tab
-    if selector == "#traffic":
-        target.scroll_into_view_if_needed()
-        tab.wait_for_selector("#traffic[aria-busy=false] svg.plot")
+        if tab.locator("#traffic").count():  # simulated when it is seen, and moves what is below it
+            tab.locator("#traffic").scroll_into_view_if_needed()
+            tab.wait_for_selector("#traffic[aria-busy=false] svg.plot")
+        tab.set_viewport_size({**viewport, "height": TALL})  # nothing is scrolled, nothing moves
+        tab.wait_for_timeout(300)
     target.screenshot(path=path)
     tab.close()
     print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")

@@ -130,7 +130,7 @@ const Curves = (() => {
       if (!(most >= 1 && most < BATCHES[BATCHES.length - 1])) return [];
       const ends = [
         [most, ys[1]],
-        [most, ys[0] * 1.04 ** (1 + 4 * i)],
+        [most, ys[0] * (ys[1] / ys[0]) ** (0.02 + 0.06 * i)],
       ];
       return [{ points: ends, color: one.color, dash: "5 4", width: 1.4, label: `memory full at ${most}`, short: `full: ${most}` }];
     });

@@ -240,9 +240,9 @@ const Rank = (() => {
     };
     const fields = [
       ["by", "Rank by", Object.entries(BY).map(([k, [, name]]) => [k, name])],
-      ["at", "Batch", [["largest", "largest that will do"], ["given", "as given"]]],
+      ["at", "Batch", [["largest", "the largest"], ["given", "as given"]]],
       ["precisions", "Precisions", PRECISIONS],
-      ["which", "GPUs", [["all", "all"], ["tables", "with measured tables"]]],
+      ["which", "GPUs", [["all", "all"], ["tables", "measured tables"]]],
     ].map(([name, label, values]) => Controls.choice(`rank-${name}`, label, [["", values]], state[name], set(name)));
     const box = h("input", { type: "text", id: "rank-prices", value: state.prices, placeholder: "h200:3.5, h100:2.2" });
     box.addEventListener("input", () => set("prices")(box.value.replace(/\s+/g, "")));
