@@ -397,7 +397,7 @@ class Estimator:
                 self._sheets.clear()
             points = self.points(op)
             if points:
-                self._sheets[key] = Sheet(op.sized, form.at, points, form.place)
+                self._sheets[key] = Sheet(op.sized, form.at, points, form.place, form.name != "chunk")
             elif isinstance(op, MaskedAttention):
                 self._sheets[key] = None
             else:

@@ -227,9 +227,9 @@ def _own_place(op: Op) -> tuple[float, ...]:
 
 class Sheet:
     """An operator's time over two sizes, such as sequences and context: as a curve, its nodes found when needed. Along
-    neither do times fall."""
+    the second size times never fall."""
 
-    __slots__ = ("_at", "_make", "_place", "_points", "_rows", "base")
+    __slots__ = ("_at", "_counts", "_make", "_place", "_points", "_rows", "base")
 
     def __init__(
         self,
@@ -237,10 +237,13 @@ class Sheet:
         at: Callable[[int, int], Sequence[int]],
         points: Points,
         place: Callable[[Op], tuple[float, ...]] | None = None,
+        counts: bool = False,
     ) -> None:
         """`make(*at(first, second))` is the operator of two sizes. `place`: where its nodes lie among the points,
-        instead of where they say themselves."""
+        instead of where they say themselves. `counts`: the first size is a number of sequences, and times never fall
+        along it either."""
         self._make, self._at, self._points, self._place = make, at, points, place or _own_place
+        self._counts = counts
         self.base = points.base.over(make)
         self._rows: dict[int, list[Node]] = {}
 
@@ -271,7 +274,8 @@ class Sheet:
         known = self._rows.setdefault(row, [])
         for end in COMMON_NODES, MOST_NODES:
             if len(known) < end and upto >= len(known):
-                fewer = self._row(row - 1, end - 1) if row else None
+                # longer contexts take what their bytes take: only the common ones can fall as sequences become more
+                fewer = self._row(row - 1, end - 1) if row and self._counts and end == COMMON_NODES else None
                 made = [self._make(*self._at(1 << row, 1 << i)) for i in range(len(known), end)]
                 for op, c in zip(made, self._points.corrections([self._place(op) for op in made])):
                     base = self._points.base.seconds(op)
