@@ -178,10 +178,10 @@ TOKENS = st.integers(1, 2**19)
 def test_a_curve_never_falls_and_does_not_leap(widths, tokens, more):
     _, found = held("linear (torch, bf16, cold)")
     curve = TimeCurve(lambda m: Linear(m, *widths), found)
-    (before, spread), (after, _) = curve(tokens), curve(tokens + more)
+    (before, spread), (after, _) = curve.at(tokens), curve.at(tokens + more)
     assert 0 < before <= after * (1 + 1e-12)
     tiles = -(-(tokens + 1) // 64) / -(-tokens // 64)
-    assert curve(tokens + 1)[0] <= 1.05 * max(tiles, (tokens + 1) / tokens) * before
+    assert curve.at(tokens + 1)[0] <= 1.05 * max(tiles, (tokens + 1) / tokens) * before
     assert spread > 0
 
 
@@ -192,13 +192,13 @@ def test_every_bundled_curve_rises(name):
     axis = next(iter(ops.axes(type(group.ops[0]))))
     for op in group.ops[::8]:
         curve = TimeCurve(lambda n, op=op: replace(op, **{axis: n}), found)
-        times = [curve(n)[0] for n in sorted({round(1.3**i) for i in range(60)} | set(TOKEN_NODES))]
+        times = [curve.at(n)[0] for n in sorted({round(1.3**i) for i in range(60)} | set(TOKEN_NODES))]
         assert all(b >= a * (1 - 1e-12) for a, b in pairwise(times)), op
 
 
 def test_a_curve_is_near_the_points_it_goes_through():
     group, found = held("linear (torch, bf16, cold)")
-    errors = [abs(TimeCurve(lambda m, o=op: replace(o, m=m), found)(op.m)[0] / s - 1)
+    errors = [abs(TimeCurve(lambda m, o=op: replace(o, m=m), found).at(op.m)[0] / s - 1)
               for op, s in list(zip(group.ops, group.seconds))[::10]]  # fmt: skip
     assert stats.median(errors) < 0.03
     assert stats.quantile(errors, 0.9) < 0.1
@@ -221,7 +221,7 @@ def test_a_sheet_never_falls_with_the_context(name, heads, alone, count, length,
                                                                                        "kv_len": 1})  # fmt: skip
     sheet = Sheet(op.sized, single if alone else prompt, found)
     slack = 1e-12 if count & (count - 1) == 0 else 1e-3  # between two rows, how near either is depends on the context
-    (seconds, spread, _), (longer_s, _, _) = sheet(count, length), sheet(count, length + more)
+    (seconds, spread, _), (longer_s, _, _) = sheet.at(count, length), sheet.at(count, length + more)
     assert seconds <= longer_s * (1 + slack)
     assert spread > 0
 
@@ -231,7 +231,7 @@ def test_a_sheet_is_the_same_whatever_was_asked_before():
     op = ops.build("attention", {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "q_len": 1, "kv_len": 1})
     asked = [(1, 100), (300, 100_000), (7, 3), (64, 65536), (7, 5000), (1, 100), (7, 300_000)]
     one = Sheet(op.sized, single, found)
-    assert [one(*a) for a in asked] == [Sheet(op.sized, single, found)(*a) for a in asked]
+    assert [one.at(*a) for a in asked] == [Sheet(op.sized, single, found).at(*a) for a in asked]
 
 
 def test_a_sheet_is_near_the_points_it_goes_through():
@@ -239,7 +239,7 @@ def test_a_sheet_is_near_the_points_it_goes_through():
     errors = []
     for op, seconds in zip(group.ops, group.seconds):
         if op.q_len == 1:
-            errors.append(abs(Sheet(op.sized, single, found)(op.batch, op.kv_len)[0] / seconds - 1))
+            errors.append(abs(Sheet(op.sized, single, found).at(op.batch, op.kv_len)[0] / seconds - 1))
     assert len(errors) > 50
     assert stats.median(errors) < 0.06
 

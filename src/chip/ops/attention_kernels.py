@@ -18,6 +18,7 @@ WHOLE_HEADS = (64, 128, 256)  # sizes with kernels of their own; others are padd
 FEW_QUERIES = 64  # of all heads of a group: up to so many a tile is small, as in a decode step
 KEY_BLOCK = 128
 MOST_SPLITS = 32
+REMEMBERED = 512  # shapes of heads on all GPUs: a file of points has dozens
 SHARP_TILES, SHARP_BLOCKS = 6, 4  # of the blend of work on the SMs and memory
 FLASH_ROWS = 64  # queries of a block where keys are cut
 KEY_STEP = 64  # keys that a block takes at a time
@@ -36,14 +37,14 @@ class TiledBase(BaseTime):
     PACKS: ClassVar[bool] = True  # queries of all heads of a group share tiles (FlashAttention-3)
 
     def seconds(self, op: Any) -> float:
-        return self._of(op)(op.batch, op.q_len, op.kv_len)
+        return self._of(*_shape(op))(op.batch, op.q_len, op.kv_len)
 
     def over(self, make: Callable[..., Any]) -> Callable[..., float]:
-        return self._of(make(1, 1, 1))
+        return self._of(*_shape(make(1, 1, 1)))
 
-    def _of(self, op: Any) -> Callable[[int, int, int], float]:
+    @lru_cache(maxsize=REMEMBERED)  # noqa: B019 (few bases, and as long as their points)
+    def _of(self, heads: int, kv_heads: int, d: int, causal: bool, width: float) -> Callable[[int, int, int], float]:
         """For any sizes of an operator."""
-        heads, kv_heads, d, causal, width = _shape(op)
         group, packs, sms = heads // kv_heads, self.PACKS, self.sm_count
         slower = 1.0 if d in WHOLE_HEADS else self.odd_heads
         rate, value_s = self.flop_per_s * _of_heads(self, d), width * d / self.bytes_per_s
@@ -107,11 +108,11 @@ class FlashBase(BaseTime):
     PAGED: ClassVar[bool] = False
 
     def seconds(self, op: Any) -> float:
-        return self._of(op)(op.batch, op.q_len, op.kv_len, *op.moved_bytes())
+        return self._of(*_shape(op))(op.batch, op.q_len, op.kv_len, *op.moved_bytes())
 
     def over(self, make: Callable[..., Any]) -> Callable[..., float]:
         """Bytes grow with the queries and the keys of each sequence."""
-        seconds, (attended, copied) = self._of(make(1, 1, 1)), make(1, 1, 1).moved_bytes()
+        seconds, (attended, copied) = self._of(*_shape(make(1, 1, 1))), make(1, 1, 1).moved_bytes()
         key, key_copied = (two - one for one, two in zip((attended, copied), make(1, 1, 2).moved_bytes()))
         query, query_copied = attended - key, copied - key_copied
         return lambda batch, q_len, kv_len: seconds(
@@ -119,9 +120,11 @@ class FlashBase(BaseTime):
             batch * (q_len * query_copied + kv_len * key_copied),
         )  # fmt: skip
 
-    def _of(self, op: Any) -> Callable[[int, int, int, float, float], float]:
+    @lru_cache(maxsize=REMEMBERED)  # noqa: B019
+    def _of(
+        self, heads: int, kv_heads: int, head_dim: int, causal: bool, width: float
+    ) -> Callable[[int, int, int, float, float], float]:
         """For any sizes of an operator, and bytes that it moves."""
-        heads, kv_heads, head_dim, causal, width = _shape(op)
         sms, alone, d = self.sm_count, self.alone, 32 * -(-head_dim // 32)
         row_s, value_s = 4 * d / (self.flop_per_s * _of_heads(self, d)), width * head_dim / self.stream_bytes_per_s
 

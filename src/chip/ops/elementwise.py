@@ -31,17 +31,29 @@ class RowBase(BaseTime):
 
     def seconds(self, op: Any) -> float:
         _, read, written = op.cost()
-        return self._of(op.rows, op.cols, read + written)
+        return self._of(op.cols)(op.rows, read + written)
 
     def over(self, make: Callable[..., Any]) -> Callable[..., float]:
         (fixed, each), one = bytes_over(make), make(1)
-        return lambda tokens: self._of(one.rows * tokens, one.cols, fixed + each * tokens)
+        rows, seconds = one.rows, self._of(one.cols)
+        return lambda tokens: seconds(rows * tokens, fixed + each * tokens)
 
-    def _of(self, rows: int, cols: int, moved: float) -> float:
-        later = 1 + self.late / (1 + (self.knee_bytes / moved) ** KNEE)
-        alone_s = (self.row_s + self.column_s * cols) * later
-        many_s = blend(rows * self.each_s, moved / self.bytes_per_s * later, self.sharp)
-        return self.floor_s + blend(alone_s, many_s, SHARP)
+    def _of(self, cols: int) -> Callable[[int, float], float]:
+        """For any rows of so many columns, and bytes that they move."""
+        floor_s, one_s, each_s, bytes_per_s = (
+            self.floor_s,
+            self.row_s + self.column_s * cols,
+            self.each_s,
+            self.bytes_per_s,
+        )
+        late, knee_bytes, sharp = self.late, self.knee_bytes, self.sharp
+
+        def seconds(rows: int, moved: float) -> float:
+            later = 1 + late / (1 + (knee_bytes / moved) ** KNEE)
+            many_s = blend(rows * each_s, moved / bytes_per_s * later, sharp)
+            return floor_s + blend(one_s * later, many_s, SHARP)
+
+        return seconds
 
 
 class OverRows(Op):

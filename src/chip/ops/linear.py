@@ -27,20 +27,28 @@ class GemmBase(BaseTime):
 
     def seconds(self, op: Linear) -> float:
         _, read, written = op.cost()
-        return self._of(op.m, op.n, op.k, read + written)
+        return self._of(op.n, op.k)(op.m, read + written)
 
     def over(self, make: Callable[..., Linear]) -> Callable[..., float]:
         (fixed, each), one = bytes_over(make), make(1)
-        return lambda tokens: self._of(one.m * tokens, one.n, one.k, fixed + each * tokens)
+        m, seconds = one.m, self._of(one.n, one.k)
+        return lambda tokens: seconds(m * tokens, fixed + each * tokens)
 
-    def _of(self, m: int, n: int, k: int, moved: float) -> float:
-        rows, columns = -(-m // TILE), -(-n // TILE)
-        filled = rows * columns / 4 * max(1.0, k / self.split_k) / self.sm_count
-        arithmetic_s = 2 * TILE * TILE * rows * columns * k / self.flop_per_s
-        if filled < 1:
-            arithmetic_s /= filled**self.fill
-        longer_s = blend(arithmetic_s, moved / self.bytes_per_s, self.sharp)
-        return self.floor_s + longer_s + self.ramp_s * (1 - exp(-k / RAMP_K))
+    def _of(self, n: int, k: int) -> Callable[[int, float], float]:
+        """For any rows of a weight, and bytes that they move."""
+        columns = -(-n // TILE)
+        splits, sms, tile_flops = max(1.0, k / self.split_k), self.sm_count, 2 * TILE * TILE * columns * k
+        floor_s, ramp_s = self.floor_s, self.ramp_s * (1 - exp(-k / RAMP_K))
+        flop_per_s, bytes_per_s, fill, sharp = self.flop_per_s, self.bytes_per_s, self.fill, self.sharp
+
+        def seconds(m: int, moved: float) -> float:
+            rows = -(-m // TILE)
+            arithmetic_s, filled = rows * tile_flops / flop_per_s, rows * columns / 4 * splits / sms
+            if filled < 1:
+                arithmetic_s /= filled**fill
+            return floor_s + blend(arithmetic_s, moved / bytes_per_s, sharp) + ramp_s
+
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)

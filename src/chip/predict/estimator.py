@@ -6,15 +6,13 @@ An answer is a plain tuple (seconds, low, high, bound, source, FLOPs, bytes): a 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
 from math import exp, inf
-from pathlib import Path
 from typing import Any
 
 from chip import hardware, links
-from chip import points as point_files
 from chip.hardware import Hardware
 from chip.ops.attention import Attention, Form
 from chip.ops.base_time import BaseTime
@@ -24,10 +22,9 @@ from chip.ops.elementwise import OverRows
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.moe_experts import MoeExperts
-from chip.points import PointGroup, PointTable
 from chip.predict.base_grid import BaseGrid, StraightCurve
-from chip.predict.clock import Settling
 from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
+from chip.predict.library import PRODUCT, Library, library
 from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, at_least, peaks_of
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
@@ -38,7 +35,6 @@ OverSequences = Callable[[Seq], Answer]
 Answering = Callable[[float, float, float, float, float], Answer]
 
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
-PRODUCT = "linear"  # the operator that every folder of points has
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
 SIMPLEST = "add"  # the elementwise kernel whose base stands for those that were not measured
 BORROWED_SPREAD = 0.2  # standard deviation of a base that another kernel of its kind was fitted to
@@ -79,7 +75,6 @@ class Estimator:
         if library and self.settling is None and reference and reference.settling:
             self.settling = reference.settling.from_boost(self._to(reference, "matmul_bf16"))
         self._library, self._runs_as, self._reference = library, runs_as, reference
-        self._curves: dict[Op, TimeCurve] = {}
         self._sheets: dict[tuple[Op, object], Sheet | BaseGrid | None] = {}
         self._points: dict[tuple[str, str, str], Points | None] = {}
         self._bases: dict[tuple[type[Op], str, str], tuple[BaseTime, BaseTime, BaseTime]] = {}
@@ -123,7 +118,7 @@ class Estimator:
         if not fitting:
             return None
         found = fitting[0]
-        return Points(found, found.base or self._base(op, found.kernel)[0])
+        return self._library.points(found) if found.base else Points(found, self._base(op, found.kernel)[0])
 
     # -- one operator ---------------------------------------------------------------------------------------------
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
@@ -152,16 +147,16 @@ class Estimator:
         if len(op.GROWS) != 1:
             return points.seconds(op)
         (axis,) = op.GROWS
-        return TimedPoint(*self._curve(replace(op, **{axis: 1}), points)(getattr(op, axis)))  # type: ignore[type-var]
+        return TimedPoint(*self._curve(replace(op, **{axis: 1}), points).at(getattr(op, axis)))  # type: ignore[type-var]
 
     def _curve(self, one: Op, points: Points) -> TimeCurve:
-        found = self._curves.get(one)
+        found = points.curves.get(one)
         if found is None:
-            if len(self._curves) >= MOST_CURVES:
-                self._curves.clear()
+            if len(points.curves) >= MOST_CURVES:
+                points.curves.clear()
             product = isinstance(one, Linear)
             found = TimeCurve(grown(one), points, PRODUCT_NODES if product else TOKEN_NODES, straight=not product)
-            self._curves[one] = found
+            points.curves[one] = found
         return found
 
     def _interpolated(self, found: TimedPoint, op: Op, cost: Cost) -> Estimate:
@@ -316,9 +311,10 @@ class Estimator:
             nonlocal curve
             if curve is None:
                 curve = self._curve(like, points)
-            seconds, spread = curve(tokens)
+            seconds, spread = curve.at(tokens)
             off = exp(Z90 * spread)
-            return answered(seconds, seconds / off, seconds * off, *work(tokens))
+            flops, moved = work(tokens)
+            return answered(seconds, seconds / off, seconds * off, flops, moved)
 
         return at
 
@@ -328,7 +324,12 @@ class Estimator:
         if isinstance(op, MoeExperts):  # as between their points: stairs of tiles are of even routing, which is none
             value, fast, slow = (StraightCurve(times) for times in (value, fast, slow))
         work, answered = self._work_along(make), self._answering(op, self.roof.source)
-        return lambda tokens: answered(value(tokens), fast(tokens), slow(tokens), *work(tokens))
+
+        def at(tokens: int) -> Answer:
+            flops, moved = work(tokens)
+            return answered(value(tokens), fast(tokens), slow(tokens), flops, moved)
+
+        return at
 
     def _answering(self, op: Op, source: str) -> Answering:
         """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
@@ -381,7 +382,7 @@ class Estimator:
             flops, read, written = placed.cost()
             if isinstance(sheet, BaseGrid):
                 return based(*sheet(*form.sizes), flops, read + written)
-            seconds, spread, base = sheet(*form.sizes)
+            seconds, spread, base = sheet.at(*form.sizes)
             if form.like:
                 seconds *= sheet.base(*form.like) / base
             off = exp(Z90 * spread)
@@ -431,37 +432,6 @@ def _times(base: BaseTime, factor: float) -> BaseTime:
         elif name.endswith("_s"):
             timed[name] = value * factor
     return type(base)(**timed)
-
-
-class Library:
-    """Folders of points, ours first, each kind of operator read when it is asked for."""
-
-    def __init__(self, folders: tuple[Path, ...]) -> None:
-        self._kinds = {folder: frozenset(point_files.kinds(folder)) for folder in folders}
-        about = point_files.about(folders[0] / f"{PRODUCT}{point_files.SUFFIX}")
-        self.device = about.get("device", "")
-        self.settling = Settling.read(about["settling"]) if "settling" in about else None
-
-    def _tables(self, kind: str) -> Iterator[PointTable]:
-        """Of the folders that have points of a kind."""
-        for folder, kinds in self._kinds.items():
-            if kind in kinds:
-                yield point_files.table(folder / f"{kind}{point_files.SUFFIX}")
-
-    def has(self, kind: str, dtype: str) -> bool:
-        return any(dtype in table.dtypes for table in self._tables(kind))
-
-    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[PointGroup, ...]:
-        """Those of the first folder that has any."""
-        return next((found for table in self._tables(kind) if (found := table.groups(dtype, kernels))), ())
-
-    def bases(self, kind: str) -> list[tuple[str, BaseTime, str]]:
-        return next((found for table in self._tables(kind) if (found := table.bases("bf16"))), [])
-
-
-@lru_cache(maxsize=16)
-def library(folders: tuple[Path, ...]) -> Library:
-    return Library(folders)
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:

@@ -8,9 +8,9 @@ predicts those points from the others. Beyond the points the last correction goe
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
-from itertools import pairwise
+from itertools import count, pairwise
 from math import exp, log, sqrt
 from typing import NamedTuple
 
@@ -55,6 +55,7 @@ class Points:
         self.variances = [log(1 + e) ** 2 for e in loo]
         self._all = PointBlock.of(self, range(len(self.places)))
         self._axis, self._parts = self._parted()
+        self.curves: dict[Op, TimeCurve] = {}  # of operators that differ in tokens
 
     def _parted(self) -> tuple[int, dict[float, PointBlock]]:
         """The axis whose values lie furthest apart, and the points at each of them: the nearest of a place are mostly
@@ -114,47 +115,43 @@ class PointBlock(NamedTuple):
             apart[but] = FAR
         if not moving:
             return [nsmallest(NEAREST, zip(apart, self.residuals, self.variances))]
-        order = sorted(range(len(apart)), key=apart.__getitem__)
-        apart, residuals, variances = ([x[i] for i in order] for x in (apart, self.residuals, self.variances))
-        axes = [([self.columns[a][i] for i in order], [p[a] for p in places]) for a in moving]
-        return _along(apart, residuals, variances, axes)
+        one, other = moving[0], moving[-1]
+        also: Sequence[float] = self.columns[other] if one != other else apart
+        rows = sorted(zip(apart, count(), self.columns[one], also, self.residuals, self.variances))
+        if one == other:
+            return [_along(rows, p[one]) for p in places]
+        return [_along_both(rows, p[one], p[other]) for p in places]
 
 
-def _along(
-    apart: list[float], residuals: list[float], variances: list[float], axes: list[tuple[list[float], list[float]]]
-) -> list[Near]:
-    """At places along one or two axes, each with the points' coordinates and the places'. Points come nearest first
-    along the others. Those nearest to one place bound how far those of the next can be: few have to be looked at."""
-    found = []
-    best: Sequence[int] = range(min(NEAREST, len(apart)))
-    (xs, at_x), (ys, at_y) = axes[0], axes[-1]
-    for x0, y0 in zip(at_x, at_y):
-        if ys is xs:
-            bound = max([apart[i] + (xs[i] - x0) * (xs[i] - x0) for i in best])
-        else:
-            bound = max([apart[i] + ((xs[i] - x0) * (xs[i] - x0) + (ys[i] - y0) * (ys[i] - y0)) for i in best])
-        upto = bisect_right(apart, bound)
-        if ys is xs:
-            squares = [d2 + (x - x0) * (x - x0) for d2, x in zip(apart[:upto], xs)]
-        else:
-            squares = [d2 + ((x - x0) * (x - x0) + (y - y0) * (y - y0)) for d2, x, y in zip(apart[:upto], xs, ys)]
-        worst = sorted(squares)[len(best) - 1]
-        nearest = [i for i, d2 in enumerate(squares) if d2 <= worst]
-        near = [(squares[i], residuals[i], variances[i]) for i in nearest]
-        if len(near) > NEAREST:
-            near = _first(zip(squares, residuals, variances))
-        found.append(sorted(near))
-        best = nearest[: len(best)]
-    return found
+Rows = Sequence[tuple[float, int, float, float, float, float]]
 
 
-def _first(points: Iterable[tuple[float, float, float]]) -> Near:
-    """The nearest where several are equally far: mostly those that come first."""
+def _along(rows: Rows, at: float) -> Near:
+    """Along one axis. `rows` come nearest first along the others, so that the search can stop."""
     best: Near = []
     worst = FAR
-    for point in points:
-        if point[0] < worst:
-            insort(best, point)
+    for apart, _, x, _, residual, variance in rows:
+        if apart >= worst:
+            break
+        d2 = apart + (x - at) * (x - at)
+        if d2 < worst:
+            insort(best, (d2, residual, variance))
+            if len(best) > NEAREST:
+                best.pop()
+                worst = best[-1][0]
+    return best
+
+
+def _along_both(rows: Rows, at_x: float, at_y: float) -> Near:
+    """The same along two axes."""
+    best: Near = []
+    worst = FAR
+    for apart, _, x, y, residual, variance in rows:
+        if apart >= worst:
+            break
+        d2 = apart + ((x - at_x) * (x - at_x) + (y - at_y) * (y - at_y))
+        if d2 < worst:
+            insort(best, (d2, residual, variance))
             if len(best) > NEAREST:
                 best.pop()
                 worst = best[-1][0]
@@ -201,7 +198,7 @@ class TimeCurve:
             (n, m - n, t, u - t, s, r - s, b, c) for (n, t, s, b), (m, u, r, c) in pairwise([*ends, ends[-1]])
         ]  # of each node and the next: tokens, seconds and spread with what they grow by, and the bases
 
-    def __call__(self, tokens: int) -> tuple[float, float]:
+    def at(self, tokens: int) -> tuple[float, float]:
         """Seconds and spread."""
         nodes = self._nodes
         first, width, seconds, more_s, spread, wider, low, high = self._spans[bisect_right(nodes, tokens) - 1]
@@ -247,7 +244,7 @@ class Sheet:
         self.base = points.base.over(make)
         self._rows: dict[int, list[Node]] = {}
 
-    def __call__(self, count: int, length: int) -> Node:
+    def at(self, count: int, length: int) -> Node:
         if len(self._rows) > MOST_ROWS:
             self._rows.clear()
         low = count.bit_length() - 1

@@ -59,7 +59,16 @@ class Line(NamedTuple):
 class Phase:
     """Prefill (until the last first token) or the mean decode step: its lines, longest first, and their sums."""
 
-    __slots__ = ("bytes", "high_s", "lines", "low_s", "matmul_flops", "seconds")
+    __slots__ = (
+        "bytes",
+        "high_s",
+        "lines",
+        "low_s",
+        "matmul_flops",
+        "seconds",
+        "seconds_by_bound",
+        "seconds_by_source",
+    )
 
     def __init__(self, lines: Iterable[Line], low_s: float, high_s: float) -> None:
         self.lines = sorted(lines, key=attrgetter("seconds"), reverse=True)
@@ -67,6 +76,17 @@ class Phase:
         self.low_s, self.high_s = min(low_s, self.seconds), max(high_s, self.seconds)
         self.bytes = sum([n.bytes for n in self.lines])
         self.matmul_flops = sum([n.flops for n in self.lines if n.kind in PRODUCTS])
+        self.seconds_by_bound: dict[str, float] = {}
+        self.seconds_by_source: dict[str, float] = {}
+        by_bound, by_source = self.seconds_by_bound, self.seconds_by_source
+        for _, _, _, seconds, _, _, bound, source, _, _ in self.lines:
+            by_bound[bound] = by_bound.get(bound, 0.0) + seconds
+            by_source[source] = by_source.get(source, 0.0) + seconds
+
+    @property
+    def bound(self) -> str:
+        """What most of the time is bound by."""
+        return max(self.seconds_by_bound, key=self.seconds_by_bound.__getitem__)
 
 
 def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, float]:

@@ -140,7 +140,7 @@ class Prediction(NamedTuple):
         ttft_span = f"[{prefill.low_s * 1e3:.7g},{prefill.high_s * 1e3:.7g}]"
         tpot = f"{decode.seconds * 1e3:.7g}" if decode else "null"
         tpot_span = f"[{decode.low_s * 1e3:.7g},{decode.high_s * 1e3:.7g}]" if decode else "null"
-        bound = f'"{_bound(decode)}"' if decode else "null"
+        bound = f'"{decode.bound}"' if decode else "null"
         joules = f'"energy_j_per_token":{energy.value / tokens:.6g},' if energy else ""
         joules_span = f',"energy_j_per_token":[{energy.low / tokens:.6g},{energy.high / tokens:.6g}]' if energy else ""
         return (
@@ -150,7 +150,7 @@ class Prediction(NamedTuple):
             f'"tokens_per_s":{rate},{joules}"interval":{{"ttft_ms":{ttft_span},"tpot_ms":{tpot_span},'
             f'"e2e_ms":[{whole.low * 1e3:.7g},{whole.high * 1e3:.7g}],'
             f'"tokens_per_s":[{tokens / whole.high:.7g},{tokens / whole.low:.7g}]{joules_span}}},'
-            f'"bound":{{"ttft":"{_bound(prefill)}","tpot":{bound}}},"sources":{_sources(prefill, decode, steps)},'
+            f'"bound":{{"ttft":"{prefill.bound}","tpot":{bound}}},"sources":{_sources(prefill, decode, steps)},'
             f'"ridge_flop_per_byte":{self.ridge:.4g},"memory":{_memory(self.memory)},'
             f'"notes":[{",".join(map(encode_basestring_ascii, self.notes))}]{self._breakdown() if breakdown else ""}}}'
         )
@@ -168,29 +168,27 @@ def _asked(model: str, gpu: str, engine: str, host: str, dtype: str, kv_dtype: s
 
 def _memory(found: Mapping[str, Any]) -> str:
     """Whole numbers, and whether it fits."""
-    return (
-        "{"
-        + ",".join([f'"{k}":{"true" if v is True else "false" if v is False else v}' for k, v in found.items()])
-        + "}"
-    )
+    values = [f'"{k}":{"true" if v is True else "false" if v is False else v}' for k, v in found.items()]
+    return "{" + ",".join(values) + "}"
 
 
 def _rows_text(phase: Phase) -> str:
     """Rows of the breakdown as JSON. Roles, kinds, bounds and sources are identifiers."""
     to_share = 1 / phase.seconds
-    return (
-        "["
-        + ",".join(
-            [
-                _ROW % (role, kind, calls, bound, source, s * 1e6, s * to_share, flops, moved)
-                for role, kind, calls, s, _, _, bound, source, flops, moved in phase.lines
-            ]
-        )
-        + "]"
-    )
+    rows = [
+        _ROW % (_named(role, kind, calls, bound, source), s * 1e6, s * to_share, flops, moved)
+        for role, kind, calls, s, _, _, bound, source, flops, moved in phase.lines
+    ]
+    return f"[{','.join(rows)}]"
 
 
-_ROW = '{"role":"%s","op":"%s","count":%.6g,"bound":"%s","source":"%s","us":%.7g,"share":%.4g,"flops":%d,"bytes":%d}'
+_ROW = '%s,"us":%.7g,"share":%.4g,"flops":%d,"bytes":%d}'
+
+
+@lru_cache(maxsize=4096)
+def _named(role: str, kind: str, calls: float, bound: str, source: str) -> str:
+    """What many rows have in common."""
+    return f'{{"role":"{role}","op":"{kind}","count":{calls:.6g},"bound":"{bound}","source":"{source}"'
 
 
 def _energy(p: Prediction, seconds: Range, steps: int) -> Range | None:
@@ -206,20 +204,10 @@ def _energy(p: Prediction, seconds: Range, steps: int) -> Range | None:
     return Range(*(p.scenario.gpus * j for j in (value, max(0.0, low), high)))
 
 
-def _bound(phase: Phase) -> str:
-    """What most of the time is bound by."""
-    time_by: dict[str, float] = {}
-    for _, _, _, seconds, _, _, bound, _, _, _ in phase.lines:
-        time_by[bound] = time_by.get(bound, 0.0) + seconds
-    return max(time_by, key=time_by.__getitem__)
-
-
 def _sources(prefill: Phase, decode: Phase | None, steps: int) -> str:
     """Share of the end-to-end time by where its numbers come from."""
-    time_by: dict[str, float] = {}
-    for _, _, _, seconds, _, _, _, source, _, _ in prefill.lines:
-        time_by[source] = time_by.get(source, 0.0) + seconds
-    for _, _, _, seconds, _, _, _, source, _, _ in decode.lines if decode else ():
+    time_by = dict(prefill.seconds_by_source)
+    for source, seconds in decode.seconds_by_source.items() if decode else ():
         time_by[source] = time_by.get(source, 0.0) + steps * seconds
     total = sum(time_by.values())
     return "{" + ",".join([f'"{name}":{seconds / total:.4f}' for name, seconds in time_by.items()]) + "}"

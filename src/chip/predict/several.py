@@ -125,6 +125,8 @@ def stages_text(layers: int, pp: int) -> str:
 
 def unmeasured(found: Phases, output: int) -> list[str]:
     """Where much of the operators' time rests on no point although the GPU has points."""
+    if all(phase.seconds_by_source.keys() <= {INTERPOLATED, ENGINE} for phase in found[:2] if phase):
+        return []
     times = [(1, found.prefill.lines), (output - 1, found.decode.lines if found.decode else [])]
     total = sum([n * sum([x[3] for x in lines if x[1] != ENGINE]) for n, lines in times])
     measured = sum([n * sum([x[3] for x in lines if x[7] == INTERPOLATED]) for n, lines in times])

@@ -118,8 +118,9 @@ class StepModel:
     # -- operators of a step ----------------------------------------------------------------------------------------
     def rows(self, step: Step) -> Rows:
         """Every operator of a step, in order, at the clock that its points were measured at."""
-        last = self._head.rows(step.rows, step.rows, ())
-        return self._body[step.decode].rows(step.tokens, step.routed_tokens, step.seqs) + last
+        tokens, rows = step.tokens, step.rows
+        routed = step.routed_tokens if step.pad_tokens else tokens
+        return self._body[step.decode].rows(tokens, routed, step.seqs) + self._head.rows(rows, rows, ())
 
     def timed(self, steps: Weighted, first: bool) -> list[tuple[Rows, float]]:
         """With arithmetic at the clock it runs at: a prefill finds a rested GPU, decode steps one that has settled."""

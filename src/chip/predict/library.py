@@ -1,0 +1,54 @@
+"""Folders of measured points, read and made ready as they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from chip import points as point_files
+from chip.ops.base_time import BaseTime
+from chip.points import PointGroup, PointTable
+from chip.predict.clock import Settling
+from chip.predict.interpolate import Points
+
+PRODUCT = "linear"  # the operator that every folder of points has
+
+
+class Library:
+    """Folders of points, ours first, each kind of operator read when it is asked for."""
+
+    def __init__(self, folders: tuple[Path, ...]) -> None:
+        self._kinds = {folder: frozenset(point_files.kinds(folder)) for folder in folders}
+        about = point_files.about(folders[0] / f"{PRODUCT}{point_files.SUFFIX}")
+        self.device = about.get("device", "")
+        self.settling = Settling.read(about["settling"]) if "settling" in about else None
+        self._points: dict[int, tuple[PointGroup, Points]] = {}  # by identity, which lasts as long as it is held
+
+    def _tables(self, kind: str) -> Iterator[PointTable]:
+        """Of the folders that have points of a kind."""
+        for folder, kinds in self._kinds.items():
+            if kind in kinds:
+                yield point_files.table(folder / f"{kind}{point_files.SUFFIX}")
+
+    def has(self, kind: str, dtype: str) -> bool:
+        return any(dtype in table.dtypes for table in self._tables(kind))
+
+    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[PointGroup, ...]:
+        """Those of the first folder that has any."""
+        return next((found for table in self._tables(kind) if (found := table.groups(dtype, kernels))), ())
+
+    def points(self, group: PointGroup) -> Points:
+        """Ready to be asked, by every engine that runs their kernel."""
+        assert group.base is not None
+        if id(group) not in self._points:
+            self._points[id(group)] = group, Points(group, group.base)
+        return self._points[id(group)][1]
+
+    def bases(self, kind: str) -> list[tuple[str, BaseTime, str]]:
+        return next((found for table in self._tables(kind) if (found := table.bases("bf16"))), [])
+
+
+@lru_cache(maxsize=16)
+def library(folders: tuple[Path, ...]) -> Library:
+    return Library(folders)
