@@ -3,20 +3,23 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 # A bare `torch` pulls gigabytes of CUDA packages: the constraints pin the CPU-sized set used for development and CI.
-PIP := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --quiet --disable-pip-version-check
+PIP := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --disable-pip-version-check
 
-.PHONY: demo site test test-pure browser lint check campaign dist clean
+.PHONY: demo site test test-pure browser style lint check campaign dist clean
 
-$(VENV)/base: pyproject.toml constraints.txt
+$(VENV)/made:
 	@echo "making a virtual environment in $(VENV)"
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e .
 	touch $@
 
-$(VENV)/dev: $(VENV)/base
+$(VENV)/base: $(VENV)/made pyproject.toml constraints.txt
+	$(PIP) --quiet -e .
+	touch $@
+
+$(VENV)/dev: $(VENV)/made pyproject.toml constraints.txt
 	@echo "installing torch, transformers and the test tools into $(VENV): a few minutes the first time"
 	$(PIP) -e '.[measure,kernels,plot,dev]'
-	touch $@
+	touch $(VENV)/base $@
 
 demo: $(VENV)/base
 	$(VENV)/bin/chip predict llama-3.1-8b --gpu h200 --engine vllm --batch 8 --prompt 1024 --output 128
@@ -26,13 +29,16 @@ demo: $(VENV)/base
 site: $(VENV)/base
 	$(VENV)/bin/chip report results/h200 src/chip/data/profiles src/chip/data/points/h200 -o build/site --title "An H200, measured" --explorer --jobs 0
 
-test: $(VENV)/dev lint browser
-	$(PY) -m pytest -n auto
+# Types are checked while the tests run; what mypy says comes last
+test: $(VENV)/dev style browser
+	@$(VENV)/bin/mypy > $(VENV)/mypy.txt & types=$$!; \
+	$(PY) -m pytest -n auto; tests=$$?; \
+	wait $$types; typed=$$?; cat $(VENV)/mypy.txt; test $$tests = 0 && test $$typed = 0
 
 # Without torch, numpy or a browser: what predicts, reads and writes
 $(VENV)/pure: $(VENV)/base
 	@echo "installing pytest and hypothesis"
-	$(PIP) pytest hypothesis pytest-xdist
+	$(PIP) --quiet pytest hypothesis pytest-xdist
 	touch $@
 
 test-pure: $(VENV)/pure
@@ -44,9 +50,11 @@ browser: $(VENV)/dev
 	{ test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; } || \
 	$(PY) -m playwright install chromium || echo "no Chromium could be installed: browser tests will be skipped"
 
-lint: $(VENV)/dev
+style: $(VENV)/dev
 	$(VENV)/bin/ruff check src tests benchmarks
 	$(VENV)/bin/ruff format --check src tests benchmarks
+
+lint: style
 	$(VENV)/bin/mypy
 
 # Fuzzers, a fault injector, a physics checker and an edge walker; run again to go on: docs/reliability.md

@@ -13,16 +13,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # On a busy machine any example may take long. `make campaign` tries many more
 settings.register_profile("suite", deadline=None, max_examples=int(os.environ.get("CHIP_EXAMPLES", "30")))
 settings.load_profile("suite")
-# Files that share what takes long to make (a browser, the report of all results, runs of the H200) run in one worker
+# Files that share what takes long to make (a browser, a report, the families' modules) run in one worker
 TOGETHER = {
     "a browser": "access axe explorer explorer_page model_box perfetto report_page site sure",
     "a report": "report readme_tables",
     "the runs": "model_accuracy validate vllm_records",
+    "the families": "run_families families_against_hf launches_against_hf meta_forward bundled_configs",
+    "what torch compiles": "build_ops build_quantised",
 }
 SHARE = {file: share for share, files in TOGETHER.items() for file in files.split()}
 # What takes longest starts first, so that no worker is left with it at the end
-LONGEST = """a browser, triton_interpreter, run_families, vllm_runs, families_against_hf, replay, bench_cli,
-calibrate_engine, native_kernels, meta_forward, a report, the runs"""
+LONGEST = """a browser, the families, triton_interpreter, vllm_runs, replay, bench_cli, calibrate_engine,
+what torch compiles, a report, the runs, untrusted_models, native, make_quantised, lab_cpu, profile"""
 FIRST = {share.strip(): place for place, share in enumerate(LONGEST.split(","))}
 gc.disable()  # while modules are imported and tests collected: nothing of that is garbage
 # A session of ours thaws what is frozen at its end, and each collection would search all modules again. What leaks

@@ -46,7 +46,7 @@ def every_kernel():
 
 def plans_of_row_kernels():
     for module in (layer_norm, rms_norm, softmax, add_rms_norm):
-        for rows, cols, dtype in ((3, 384, "fp16"), (2, 333, "bf16")):
+        for rows, cols, dtype in ((3, 256, "fp16"), (2, 205, "bf16")):
             op = ops.build(module.KIND, {"rows": rows, "cols": cols, "dtype": dtype})
             times = 4 if dtype == "bf16" else 2  # the interpreter cuts off instead of rounding
             inputs = module.inputs(op, torch.device("cpu"), torch.Generator().manual_seed(1), 3)
@@ -59,9 +59,9 @@ def plans_of_row_kernels():
 
 
 def rows_far_from_zero_and_rows_with_nan():
-    x = torch.randn(2, 1000, generator=torch.Generator().manual_seed(2)) + 100  # one element far from all others
+    x = torch.randn(2, 300, generator=torch.Generator().manual_seed(2)) + 100  # one element far from all others
     x[:, 0] = 3e4
-    weight = torch.ones(1000)
+    weight = torch.ones(300)
     want = layer_norm.reference(x, weight, weight)
     for plan in PLANS[1:7]:
         assert check.distance(layer_norm.run(x, weight, weight, plan=plan), want) < 4e-6 * float(want.abs().max()), plan
@@ -97,7 +97,7 @@ def pages_and_splits_of_attention():
         q = torch.randn(4, 3, 24, generator=g)
         want, own = paged.reference(q, keys, values, table, lengths), paged.native(q, keys, values, table, lengths)
         for split in splits:
-            for _ in range(2 if page == 16 else 1):  # counters are back at zero
+            for _ in range(2 if split == 7 else 1):  # counters are back at zero
                 near(paged.run(q, keys, values, table, lengths, splits=split), want, own)
         q = torch.randn(9, 3, 24, generator=g)
         chunks = [(0, 2, 5), (2, 7, page + 3)]  # of two sequences, after tokens of theirs

@@ -610,7 +610,7 @@ GROUPS = st.dictionaries(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(
     st.sampled_from([*METHODS, "nosuch"]) | ANY,
     st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=5),
