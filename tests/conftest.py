@@ -15,7 +15,6 @@ settings.register_profile("suite", deadline=None, max_examples=int(os.environ.ge
 settings.load_profile("suite")
 # Files that share what takes long to make (a browser, a report, the families' modules) run in one worker
 TOGETHER = {
-    "a browser": "access axe explorer explorer_page model_box perfetto report_page site sure",
     "a report": "report readme_tables",
     "the runs": "model_accuracy validate vllm_records",
     "the families": "run_families families_against_hf launches_against_hf meta_forward bundled_configs",
@@ -33,8 +32,9 @@ unfreeze, gc.unfreeze = gc.unfreeze, lambda: None
 
 
 def share_of(nodeid: str) -> str:
-    file = Path(nodeid.split("::")[0]).stem.removeprefix("test_")
-    return SHARE.get(file, file)
+    path = Path(nodeid.split("::")[0])
+    file = path.stem.removeprefix("test_")
+    return "a browser" if path.parent.name == "browser" else SHARE.get(file, file)
 
 
 def pytest_collection_modifyitems(items):

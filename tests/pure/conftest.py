@@ -1,10 +1,12 @@
+import io
+import sys
 from pathlib import Path
 
 import pytest
 import samples
 from round_profiles import round_profile, write_profile
 
-from chip import hardware
+from chip import cli, hardware
 from chip.report import sources
 
 H200 = Path(__file__).parents[2] / "results" / "h200"
@@ -20,3 +22,38 @@ def everything(tmp_path_factory):
     """The summary of all bundled results and of made-up ones of every kind; to be read only."""
     folder = samples.write_all(tmp_path_factory.mktemp("results"))
     return sources.gather([H200, hardware.PROFILES, hardware.POINTS / "h200", folder], "All")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run a command: (exit code, stdout, stderr)."""
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def call(*words, stdin=None):
+        if stdin is not None:
+            monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        try:
+            code = cli.main([str(w) for w in words])
+        except SystemExit as e:
+            code = e.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def refused(run):
+    """Run a command that must fail: the one line it tells."""
+
+    def call(*words):
+        code, out, err = run(*words)
+        assert code == 2
+        assert out == ""
+        assert err.count("\n") == 1
+        assert err.endswith("\n")
+        assert "Traceback" not in err
+        return err.rstrip("\n")
+
+    return call

@@ -1,74 +1,36 @@
-"""What a quantization_config means: bytes against published checkpoints and by hand, formats by layer, what runs, and
-what wrong configs are told."""
+"""What a quantization_config means: bytes against published checkpoints and by hand, formats by layer, and what wrong
+configs are told."""
 
 import json
 import sys
 import time
 import types
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from quantised_configs import (
+    AWQ,
+    BLOCKS,
+    F8,
+    GPTQ,
+    LLAMA,
+    MATRICES,
+    MODELS,
+    OUTPUTS,
+    REST,
+    TOKEN,
+    W4,
+    W8,
+    ct,
+    said,
+    weight_bytes,
+)
 
 from chip import artifact
 from chip.dtypes import precision
-from chip.formats import UNIFORM
 from chip.models import describe, hub, library
-from chip.models.lower import lower
 from chip.models.quantization_methods import METHODS
-from chip.ops.fp8_attention import Fp8Attention
-from chip.ops.linear import Linear
-from chip.ops.packed_linear import PackedLinear
-from chip.ops.quantize import Quantize
-from chip.ops.scaled_linear import ScaledLinear
-from chip.predict import request
-from chip.types import ChipError, Scenario, Seq, Step
-from chip.vllm_kernels import KERNELS, implementations, kernel_for
-
-MODELS = Path(library.CONFIGS)
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 512,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 1000,
-}
-MATRICES = 3 * (512 * 512 + 2 * 512 * 256 + 512 * 512 + 3 * 512 * 1024)  # weights of all layers' dense layers
-REST = 2 * 1000 * 512 + 7 * 512  # embedding, output matrix, norms
-OUTPUTS = 3 * (512 + 256 + 256 + 512 + 1024 + 1024 + 512)
-
-
-def said(**fields):
-    return describe({**LLAMA, "quantization_config": fields}, "it", "config.json")
-
-
-def weight_bytes(d, tp=1):
-    return d.weight_bytes(replace(precision(d.dtype), per_layer=True), tp)
-
-
-def ct(weights, inputs=None, ignore=("lm_head",), targets=("Linear",), **fields):
-    group = {"targets": list(targets), "weights": weights, "input_activations": inputs}
-    return {
-        "quant_method": "compressed-tensors",
-        "config_groups": {"group_0": group},
-        "ignore": list(ignore),
-        **fields,
-    }
-
-
-W4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
-W8 = {"num_bits": 8, "type": "int", "strategy": "channel"}
-F8 = {"num_bits": 8, "type": "float", "strategy": "channel"}
-TOKEN = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
-BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
-AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
-GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
-
+from chip.types import ChipError
 
 # --- bytes
 
@@ -328,305 +290,3 @@ def test_two_groups_of_the_same_layers():
 def test_parts_that_are_no_dense_layer_may_be_listed():
     listed = ["lm_head", "model.layers.0.input_layernorm", "re:.*vision_tower.*", "model.layers.3.eh_proj", "mtp"]
     assert said(**BLOCKS, modules_to_not_convert=listed).dtype == "fp8"
-
-
-# --- what runs
-
-
-def roles(d, kv="", attention=""):
-    p = replace(precision(d.dtype, kv), per_layer=True, attention=attention)
-    program = lower(d, Step((Seq(1, 8, 2),)), p)
-    return {c.role: c.op for b in program.blocks for c in b.calls}
-
-
-def test_operators_carry_the_format():
-    found = roles(said(**BLOCKS))
-    assert found["q_proj"].kind == "scaled_linear"
-    assert (found["q_proj"].block_n, found["q_proj"].block_k, found["q_proj"].group) == (128, 128, 128)
-    assert [found[r].kind for r in ("qkv_quant", "o_quant", "up_quant", "down_quant")] == ["quantize"] * 4
-    assert found["down_quant"].cols == 1024
-    assert found["lm_head"].kind == "linear"
-    packed = roles(said(**AWQ))
-    assert (packed["up_proj"].kind, packed["up_proj"].weight_dtype, packed["up_proj"].group) == (
-        "packed_linear",
-        "int4",
-        128,
-    )
-    assert packed["up_proj"].zeros
-    assert not [r for r in packed if r.endswith("_quant")]
-
-
-def test_operators_read_what_memory_holds():
-    """The weights that one step of a dense model reads, taken from its operators, are those of its memory."""
-    for fields in (BLOCKS, AWQ, ct(W4), ct(F8, TOKEN)):
-        d = said(**fields)
-        p = replace(precision(d.dtype), per_layer=True)
-        step = lower(d, Step((Seq(1, 8, 1),)), p)
-        read = 0.0
-        for b in step.blocks:
-            for c in b.calls:
-                if "linear" in c.op.kind:
-                    cost, none = c.op.cost(), replace(c.op, n=1).cost()
-                    one_output = (cost.read_bytes - none.read_bytes) / (c.op.n - 1)
-                    read += b.repeat * c.op.n * one_output
-        table = 2 * 1000 * 512
-        assert read == pytest.approx(weight_bytes(d) - table - 2 * 7 * 512, rel=0.01)
-
-
-def test_an_fp8_cache_is_written_and_read_in_bytes():
-    d = said(**ct(F8, TOKEN))
-    wide, narrow, widened = roles(d), roles(d, "fp8", "fp8"), roles(d, "fp8")
-    assert narrow["kv_append"].cost().write_bytes == wide["kv_append"].cost().write_bytes / 2
-    assert narrow["attention"].kind == "fp8_attention"
-    assert narrow["query_quant"].static
-    assert widened["attention"].kind == "fp8_cache_attention"
-    assert "query_quant" not in widened
-    assert d.kv_bytes(100, precision("fp8", "fp8")) == d.kv_bytes(100, precision("fp8")) / 2
-
-
-def answer(**asked):
-    return request.answer({"gpu": "h200", "output": 16, **asked})
-
-
-def test_auto_is_what_the_config_says():
-    a = answer(model="qwen3-32b-fp8")
-    assert (a["dtype"], a["kv_dtype"]) == ("fp8", "bf16")
-    assert a["memory"]["weights_bytes"] == round(weight_bytes(library.find("qwen3-32b-fp8")))
-    wide = answer(model="qwen3-32b-fp8", dtype="bf16")
-    assert wide["memory"]["weights_bytes"] == answer(model="qwen3-32b")["memory"]["weights_bytes"]
-    assert any("config's weights are fp8" in n for n in wide["notes"])
-    assert answer(model="gpt-oss-120b", gpu="h100")["memory"]["fits"]
-    assert not answer(model="gpt-oss-120b", gpu="h100", dtype="bf16")["memory"]["fits"]
-
-
-def test_a_gpu_without_fp8_widens_the_weights():
-    a = answer(model="llama-3.1-8b", gpu="a100", dtype="fp8", prompt=4096)
-    wide = answer(model="llama-3.1-8b", gpu="a100", prompt=4096)
-    assert a["memory"]["weights_bytes"] < 0.6 * wide["memory"]["weights_bytes"]
-    assert a["ttft_ms"] > 0.9 * wide["ttft_ms"]
-    assert a["tpot_ms"] < 0.7 * wide["tpot_ms"]
-    assert any("Marlin" in n and "no fp8 products" in n for n in a["notes"])
-
-
-def test_an_fp8_cache_holds_more():
-    plain, narrow = answer(model="llama-3.1-8b"), answer(model="llama-3.1-8b", kv_dtype="fp8")
-    assert narrow["kv_dtype"] == "fp8"
-    assert narrow["memory"]["kv_capacity_tokens"] == pytest.approx(2 * plain["memory"]["kv_capacity_tokens"], rel=1e-4)
-    long = {"model": "llama-3.1-8b", "batch": 64, "prompt": 8000}
-    assert answer(**long, kv_dtype="fp8")["tpot_ms"] < 0.8 * answer(**long)["tpot_ms"]
-    with pytest.raises(ChipError, match="kv_dtype fp8: hf-eager keeps its cache"):
-        answer(model="llama-3.1-8b", engine="hf-eager", kv_dtype="fp8")
-    with pytest.raises(ChipError, match="kv_dtype 'int3' is not known; choose one of auto, bf16"):
-        answer(model="llama-3.1-8b", kv_dtype="int3")
-
-
-def test_a_model_that_does_not_fit_is_told_what_would():
-    notes = answer(model="llama-3.1-70b", gpu="h100")["notes"]
-    assert any(n.startswith("fits with --dtype fp8 (") for n in notes)
-    assert any(n.startswith("fits with --dtype int4 (") for n in answer(model="llama-3.1-70b", gpu="l40s")["notes"])
-    assert not any(n.startswith("fits with") for n in answer(model="llama-3.1-405b", gpu="l4")["notes"])
-
-
-@pytest.mark.parametrize(
-    ("stored", "capability", "name"),
-    [
-        ("fp8", 90, "CUTLASS"),
-        ("fp8", 89, "CUTLASS"),
-        ("fp8", 80, "Marlin"),
-        ("fp8", 70, None),
-        ("int4", 90, "Machete"),
-        ("int4", 100, "Marlin"),
-        ("int4", 86, "Marlin"),
-        ("w8a8", 75, "CUTLASS int8"),
-        ("nvfp4", 100, "FlashInfer"),
-        ("nvfp4", 90, "Marlin"),
-        ("mxfp4", 90, "Triton"),
-    ],
-)
-def test_the_kernel_for_a_format_and_gpu(stored, capability, name):
-    found = kernel_for(UNIFORM[stored], capability)
-    assert found is None if name is None else found.name.startswith(name)
-
-
-def test_blocks_have_kernels_of_their_own():
-    blocks = dict(said(**BLOCKS).layers[0][1].formats)["q_proj"]
-    assert kernel_for(blocks, 90).name.startswith("DeepGEMM (FlashInfer")
-    assert kernel_for(blocks, 100).name == "DeepGEMM"
-    assert kernel_for(blocks, 89).name.startswith("Triton")
-    assert kernel_for(blocks, 80).widens
-
-
-def test_a_split_that_cuts_a_block_is_refused():
-    shards = {"gpu": "h200", "output": 16}
-    assert request.answer({"model": "deepseek-v3", "tp": 8, **shards})["memory"]["fits"]
-    narrow = {**LLAMA, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 64}
-    for fields, line in (
-        (BLOCKS, "--tp 8 leaves 64 outputs of q_proj to each GPU, which the config's scales over 128"),
-        (AWQ, "--tp 8 leaves 64 inputs of o_proj to each GPU"),
-    ):
-        d = describe({**narrow, "quantization_config": fields}, "it", "config.json")
-        with pytest.raises(ChipError, match=line):
-            request.predict(d, "h200", "vllm", Scenario(1, 8, 2, "auto", 8))
-        assert request.predict(d, "h200", "vllm", Scenario(1, 8, 2, "auto", 2)).memory["fits"]
-
-
-@pytest.mark.parametrize(
-    ("op", "capability", "found"),
-    [
-        (ScaledLinear(1, 128, 128), 90, ("cutlass", "torch")),
-        (ScaledLinear(1, 128, 128, block_n=128, block_k=128, group=128), 90, ("deepgemm", "cutlass", "triton")),
-        (ScaledLinear(1, 128, 128, block_n=128, block_k=128, group=128), 89, ("triton",)),
-        (PackedLinear(1, 128, 128), 90, ("machete", "marlin")),
-        (PackedLinear(1, 128, 128), 80, ("marlin",)),
-        (PackedLinear(1, 128, 128, weight_dtype="fp8"), 90, ("marlin",)),
-        (Quantize(1, 128), 90, ("compiled",)),
-        (Quantize(1, 128, to="int8"), 90, ("vllm",)),
-        (Fp8Attention(1, 8, 8, 64, 1, 9), 90, ("fa3",)),
-        (Linear(1, 128, 128), 90, ()),
-    ],
-    ids=str,
-)
-def test_the_measured_implementation_that_stands_for_an_operator(op, capability, found):
-    assert implementations(op, capability) == found
-
-
-def test_what_widens_is_a_product_with_rounded_inputs():
-    assert all(k.input for k in KERNELS if k.widens)
-
-
-def test_bundled_quantised_models_read_back():
-    for name in ("qwen3-32b-fp8", "llama-3.1-70b-awq", "gpt-oss-20b", "gpt-oss-120b", "deepseek-v3"):
-        raw = artifact.read_json(MODELS / f"{name}.json")
-        assert library.find(name).quantization == raw["quantization_config"]["quant_method"]
-
-
-# --- configs in the form that publishers write them: (model, quantization_config, dtype, KV cache)
-
-NORMS = ("input_layernorm", "mlp.gate", "post_attention_layernorm")
-STATIC = {"dynamic": False, "num_bits": 8, "strategy": "tensor", "symmetric": True, "type": "float"}
-PUBLISHED = {
-    "fp8 blocks, norms and routers listed": (
-        "qwen3-30b-a3b",
-        {**BLOCKS, "modules_to_not_convert": ["lm_head", *(f"model.layers.{i}.{n}" for i in range(48) for n in NORMS)]},
-        "fp8",
-        "",
-    ),
-    "llm-compressor W4A16": (
-        "llama-3.1-70b",
-        {
-            **ct({**W4, "actorder": "weight", "block_structure": None, "observer": "mse", "observer_kwargs": {}}),
-            "format": "pack-quantized",
-            "kv_cache_scheme": None,
-            "quantization_status": "compressed",
-        },
-        "int4",
-        "",
-    ),
-    "llm-compressor FP8, routers listed": (
-        "mixtral-8x7b",
-        ct(F8, TOKEN, ignore=["lm_head", *(f"model.layers.{i}.block_sparse_moe.gate" for i in range(32))]),
-        "fp8",
-        "",
-    ),
-    "llm-compressor FP8 with static scales and cache": (
-        "llama-3.1-8b",
-        ct(STATIC, STATIC, kv_cache_scheme=STATIC),
-        "fp8",
-        "fp8",
-    ),
-    "AutoGPTQ": ("qwen2.5-7b", {**GPTQ, "damp_percent": 0.01, "dataset": None, "true_sequential": True}, "int4", ""),
-    "bitsandbytes NF4": (
-        "llama-3.1-8b",
-        {
-            "quant_method": "bitsandbytes",
-            "_load_in_4bit": True,
-            "_load_in_8bit": False,
-            "load_in_4bit": True,
-            "load_in_8bit": False,
-            "bnb_4bit_quant_type": "nf4",
-            "bnb_4bit_use_double_quant": True,
-            "llm_int8_skip_modules": None,
-        },
-        "int4",
-        "",
-    ),
-    "ModelOpt NVFP4, wildcards and a draft layer": (
-        "deepseek-v3",
-        {
-            "quant_method": "modelopt",
-            "quant_algo": "NVFP4",
-            "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
-            "ignore": ["lm_head", "model.layers.0.self_attn*", "model.layers.61*"],
-        },
-        "nvfp4",
-        "fp8",
-    ),
-    "a multimodal model, other towers listed": (
-        "gemma-3-27b",
-        ct(W4, ignore=["lm_head", "re:.*vision_tower.*", "re:.*multi_modal_projector.*"]),
-        "int4",
-        "",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_forms_are_understood(name):
-    model, fields, dtype, kv = PUBLISHED[name]
-    raw = artifact.read_json(MODELS / f"{model}.json")
-    d = describe({**raw, "quantization_config": fields}, model, model)
-    assert (d.dtype, d.kv_dtype, d.head_format) == (dtype, kv, None)
-    tables = (1 if d.tied else 2) * d.vocab * d.hidden
-    bits = 8 * (weight_bytes(d) - 2 * tables) / (d.params() - tables)
-    stored = {"fp8": 8, "int4": 4, "nvfp4": 4}[dtype]
-    assert stored < bits < stored + 0.7  # with scales, and what is left out
-
-
-# --- anything at all
-
-WORDS = st.sampled_from(
-    ["fp8", "awq", "gptq", "int", "float", "group", "channel", "tensor", "block", "token", "Linear", "lm_head", "NVFP4",
-     "FP8", "MIXED_PRECISION", "static", "re:.*mlp.*", "-:.*", "+:.*up.*", "", "gemm", "e4m3"]
-)  # fmt: skip
-VALUES = st.text(max_size=3) | st.none() | st.booleans() | st.integers(-2, 300) | st.floats() | WORDS
-ANY = st.recursive(VALUES, lambda v: st.lists(v, max_size=3) | st.dictionaries(WORDS, v, max_size=3), max_leaves=6)
-FIELDS = (
-    "bits", "w_bit", "group_size", "zero_point", "version", "desc_act", "dynamic", "lm_head", "weight_block_size",
-    "activation_scheme", "modules_to_not_convert", "ignored_layers", "ignore", "config_groups", "kv_cache_scheme",
-    "quant_algo", "kv_cache_quant_algo", "exclude_modules", "quantization", "quantized_layers", "load_in_4bit",
-    "load_in_8bit", "bnb_4bit_quant_type", "llm_int8_skip_modules", "fmt",
-)  # fmt: skip
-ARGS = st.fixed_dictionaries(
-    {},
-    optional={
-        **dict.fromkeys(("num_bits", "group_size"), st.sampled_from([4, 8, 128, -1]) | ANY),
-        **dict.fromkeys(("type", "strategy", "symmetric", "dynamic", "block_structure", "actorder"), ANY),
-    },
-)
-GROUPS = st.dictionaries(
-    st.sampled_from(["group_0", "two\nlines"]),
-    st.fixed_dictionaries({}, optional={"weights": ARGS | ANY, "input_activations": ARGS | ANY, "targets": ANY}),
-    max_size=2,
-)
-
-
-@settings(max_examples=150)
-@given(
-    st.sampled_from([*METHODS, "nosuch"]) | ANY,
-    st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=5),
-    st.none() | GROUPS,
-)
-def test_any_config_is_understood_or_refused_in_one_line(method, fields, groups):
-    fields = {**fields, "quant_method": method}
-    if groups is not None:
-        fields["config_groups"] = groups
-    try:
-        d = said(**fields)
-    except ChipError as e:
-        told = str(e)
-        assert len(told) < 600 and "\n" not in told  # noqa: PT018
-        return
-    bits16 = 2 * d.params()
-    assert 0.2 * bits16 < weight_bytes(d) < 1.6 * bits16
-    assert d.dtype in UNIFORM
-    roles(d)

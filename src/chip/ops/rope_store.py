@@ -1,4 +1,4 @@
-"""Rotary positions and the write to the paged KV cache in one pass over the merged projection, head norms included."""
+"""Rotary positions and the write to the paged KV cache in one pass."""
 
 from __future__ import annotations
 
