@@ -93,7 +93,7 @@ def test_a_hub_whose_name_is_not_resolved_is_given_up(monkeypatch):
     hub.answers.cache_clear()
     began = time.monotonic()
     assert not hub.answers("https://hub.example")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30  # of 60
     hub.answers.cache_clear()
 
 
