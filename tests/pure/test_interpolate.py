@@ -66,12 +66,10 @@ def test_between_points_it_is_between_their_corrections(logs, m, n):
 @pytest.mark.parametrize("name", [g.name for g in GROUPS])
 def test_bundled_points_are_met_better_than_when_left_out(name):
     group, found = held(name)
-    errors = [abs(found.seconds(op).seconds / s - 1) for op, s in zip(group.ops, group.seconds)]
+    pairs = [(found.seconds(op), s) for op, s in zip(group.ops, group.seconds)]
+    errors = [abs(e.seconds / s - 1) for e, s in pairs]
     assert stats.median(errors) <= stats.median([abs(e) for e in group.loo]) + 0.005
-    inside = [
-        abs(log(found.seconds(op).seconds / s)) <= 1.645 * found.seconds(op).spread
-        for op, s in zip(group.ops, group.seconds)
-    ]
+    inside = [abs(log(e.seconds / s)) <= 1.645 * e.spread for e, s in pairs]
     assert sum(inside) >= 0.8 * len(inside), "of the points that it was made from, most lie in their interval"
 
 

@@ -57,8 +57,13 @@ def test_every_operator_with_points_is_left_out(engine):
     assert ("sampling", 128256) in unseen.shapes(d, engine, "bf16", 1)
 
 
-def test_only_what_the_points_were_made_from(round_gpu, fitted_on):
-    assert len(unseen.read(fitted_on, "h200")) > 1000
+@pytest.fixture(scope="module")
+def measured(fitted_on):
+    return unseen.read(fitted_on, "h200")
+
+
+def test_only_what_the_points_were_made_from(round_gpu, fitted_on, measured):
+    assert len(measured) > 1000
     other = next(path for path in RECORDS if path not in fitted_on)
     with pytest.raises(ChipError, match=rf"{other.name}: the points in h200 were not made from it"):
         unseen.read([other], "h200")
@@ -68,9 +73,8 @@ def test_only_what_the_points_were_made_from(round_gpu, fitted_on):
         unseen.read(fitted_on, round_gpu)
 
 
-def test_a_model_is_predicted_without_its_shapes(fitted_on):
+def test_a_model_is_predicted_without_its_shapes(measured):
     """With a stand-in for the fit that notes what it was given; tests/device has a real one."""
-    found = unseen.read(fitted_on, "h200")
     runs = [synthetic("h200", model, device="NVIDIA H200") for model in ("llama-3.1-8b", "qwen2.5-7b")]
     given = []
 
@@ -79,7 +83,7 @@ def test_a_model_is_predicted_without_its_shapes(fitted_on):
         return points.read(hardware.POINTS / "h200" / "attention.csv").groups
 
     elsewhere = replace(runs[0], engine="nobody-runs-it")  # left out, not in the way
-    both = list(unseen.leave_one_model_out(judged("h200", *runs, elsewhere), found, fit))
+    both = list(unseen.leave_one_model_out(judged("h200", *runs, elsewhere), measured, fit))
     assert [u.model for u in both] == ["llama-3.1-8b", "qwen2.5-7b"]
     llama, qwen = given
     assert not llama & unseen.shapes(library.find("llama-3.1-8b"), "vllm", "bf16", 1)

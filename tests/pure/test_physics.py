@@ -26,7 +26,7 @@ SLACK = 0.005
 STAIRS = 1.10  # a wave of tiles more than there were, where tiles fill the GPU a few times
 FASTEST_TWO = 2.05
 ROUNDING_S = 1e-12
-EXAMPLES = int(os.environ.get("CHIP_EXAMPLES", "60"))  # more of them, at random, where the variable asks for it
+EXAMPLES = int(os.environ.get("CHIP_EXAMPLES", "30"))  # more of them, at random, where the variable asks for it
 LAWS = settings(deadline=None, max_examples=EXAMPLES, derandomize="CHIP_EXAMPLES" not in os.environ)
 MODELS = st.sampled_from(library.names())
 ENGINES = st.sampled_from(engines.names())

@@ -95,7 +95,7 @@ requests = st.lists(st.tuples(st.floats(0, 3), st.integers(1, 900), st.integers(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(requests, st.integers(70, 400), st.sampled_from([1, 4, 64]), st.sampled_from([64, 512]), st.booleans())
 def test_a_pipeline_loses_nothing(rows, blocks, seqs, tokens, caching):
     done = piped(rows, blocks, max_num_seqs=seqs, max_num_batched_tokens=tokens, enable_prefix_caching=caching)
