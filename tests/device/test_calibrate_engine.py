@@ -172,7 +172,7 @@ def test_an_engine_that_does_not_start_is_told_in_one_line(cpu, capsys):
         (["--engine-setting", "a=b"], "--engine-setting goes with --engine"),
         (["--engine", "vllm", "--only", "idle"], "--only does not go with --engine"),
         (["--engine", "vllm", "--full"], "--full does not go with --engine"),
-        (["--engine", "hf-compile"], "--engine hf-compile: terms are measured for hf-eager, hf-graph, vllm"),
+        (["--engine", "hf-compile"], "--engine hf-compile: terms are measured for hf-eager, hf-graph, native, vllm"),
         (["--engine", "vllm", "--device", "cpu"], "no bundled profile of"),
         (["--engine", "vllm", "--device", "cpu", "--gpu", "a100"], "a100 was never calibrated; make a profile"),
         (["--engine", "vllm", "--device", "cpu", "--gpu", "h200"], "--gpu h200 is of NVIDIA H200, cpu is"),
