@@ -14,7 +14,7 @@ from typing import NamedTuple
 REMEMBERED = 64  # costs of launches, so that a fit which tries many runs in bounded memory
 
 
-class Launches:
+class RoleLaunches:
     """Operators that are launched in this order, each as so many kernels, one by one: what a model fixes."""
 
     __slots__ = ("_counted", "_known", "kernel_count", "kernels", "names")
@@ -55,13 +55,13 @@ class LaunchBlock:
 
     __slots__ = ("_after", "each_s", "launches", "repeat", "seconds")
 
-    def __init__(self, repeat: float, launches: Launches, each_s: Sequence[float]) -> None:
+    def __init__(self, repeat: float, launches: RoleLaunches, each_s: Sequence[float]) -> None:
         self.repeat, self.launches, self.each_s, self.seconds = repeat, launches, each_s, sum(each_s)
         self._after: list[float] | None = None
 
     def as_one(self, name: str) -> LaunchBlock:
         """All of it in one launch."""
-        return LaunchBlock(self.repeat, Launches((name,), (self.launches.kernel_count,)), (self.seconds,))
+        return LaunchBlock(self.repeat, RoleLaunches((name,), (self.launches.kernel_count,)), (self.seconds,))
 
     def behind_s(self, cost: HostCost, gap_s: float, scale: float) -> float:
         """The longest way through a layer that begins with a launch."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip.timeline import Event, HostCost, LaunchBlock, Launches, Recorded, Timeline, chrome
+from chip.timeline import Event, HostCost, LaunchBlock, Recorded, RoleLaunches, Timeline, chrome
 
 SECONDS = st.floats(0, 1e-3, allow_subnormal=False)
 LAUNCHES = st.lists(
@@ -21,7 +21,7 @@ LAYERS = st.lists(st.tuples(st.integers(1, 40), LAUNCHES, COSTS), min_size=1, ma
 
 def block(repeat, launches):
     names, kernels, seconds = zip(*launches)
-    return LaunchBlock(repeat, Launches(names, kernels), seconds)
+    return LaunchBlock(repeat, RoleLaunches(names, kernels), seconds)
 
 
 def both(prepared, layers):

@@ -26,7 +26,7 @@ from chip.predict.phase import CallBlock, Phase, Rows, interval, lines_of
 from chip.predict.prediction import Prediction
 from chip.predict.roof import check_dtype, roof_of
 from chip.predict.stages import Stage
-from chip.timeline import Launches
+from chip.timeline import RoleLaunches
 from chip.types import Call, ChipError, Op, Scenario, Seq
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -58,7 +58,7 @@ def _phase(model: Any, steps: Weighted, estimator: Estimator) -> Phase:
     for step, weight in steps:
         for seq in step.seqs:
             for call, count in calls(model, seq).items():
-                named = CallBlock((call.op.kind,), Launches((call.role,), (call.op.KERNELS,)))
+                named = CallBlock((call.op.kind,), RoleLaunches((call.role,), (call.op.KERNELS,)))
                 found.append(([(1, named, [answer(*estimator(call.op))])], weight * count))
     lines = lines_of(found)
     _, low_s, high_s = interval(lines)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from chip.predict.limits import INTERPOLATED, Answer
-from chip.timeline import LaunchBlock, Launches
+from chip.timeline import LaunchBlock, RoleLaunches
 
 PRODUCTS = frozenset({
     "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "alibi_attention", "float_attention",
@@ -23,8 +23,8 @@ class CallBlock(NamedTuple):
     """Operators in the order in which they are called."""
 
     kinds: tuple[str, ...]
-    launches: Launches  # by role
-    together: Launches | None = None  # where groups of sequences attend, which one kernel does for all of them
+    launches: RoleLaunches  # by role
+    together: RoleLaunches | None = None  # where groups of sequences attend, which one kernel does for all of them
 
     def launched(self, repeat: int, each_s: list[float]) -> LaunchBlock:
         if self.together is None:

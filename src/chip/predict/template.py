@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from chip.predict.limits import Answer
 from chip.predict.phase import CallBlock, Rows
-from chip.timeline import Launches
+from chip.timeline import RoleLaunches
 from chip.types import Seq
 
 EXPERTS = frozenset({"moe_experts", "moe_experts_composed", "scaled_experts", "packed_experts"})
@@ -50,8 +50,8 @@ class TemplateBlock:
             roles, kinds, kernels, _, _ = zip(*each)
             together = None
             if seqs > 1 and self.attends:
-                together = Launches(tuple(c.role for c in self._calls), tuple(c.kernels for c in self._calls))
-            found = self._by_seqs[seqs] = CallBlock(kinds, Launches(roles, kernels), together)
+                together = RoleLaunches(tuple(c.role for c in self._calls), tuple(c.kernels for c in self._calls))
+            found = self._by_seqs[seqs] = CallBlock(kinds, RoleLaunches(roles, kernels), together)
         return found
 
 
