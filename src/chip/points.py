@@ -170,8 +170,10 @@ class Columns:
                 raise ChipError(f"{path}: {kind} needs axis {name!r}; its columns are {', '.join(header)}"[:400])
         self.count, self.has_dtype = len(header), "dtype" in known
         self.needed = [header.index(name) for name, axis in known.items() if axis.default is dataclasses.MISSING]
-        self.axes = [header.index(a) for a in axes]
-        self.names = [*axes, "dtype"] if self.has_dtype else axes
+        words = [a for a in axes if isinstance(known[a].default, str)]  # number formats
+        axes = [a for a in axes if a not in words]
+        self.axes, self.words = ([header.index(a) for a in some] for some in (axes, words))
+        self.names = [*axes, *words, "dtype"] if self.has_dtype else [*axes, *words]
         self.checks = hasattr(self.op, "check")
         self.us, self.loo = header.index("us"), header.index("loo") if "loo" in header else None
 
@@ -184,7 +186,7 @@ class Columns:
                 raise ValueError("us must be positive, loo above -100 %")
             if min(sizes) < 0 or "0" in [row[i] for i in self.needed]:
                 raise ValueError("sizes must be whole numbers from 1")
-            op: Op = self.op(**dict(zip(self.names, (*sizes, row[2]))))
+            op: Op = self.op(**dict(zip(self.names, (*sizes, *[row[i] for i in self.words], row[2]))))
             if self.checks:
                 op.check()  # type: ignore[attr-defined]
             op.cost()
@@ -233,7 +235,7 @@ def render(about: Mapping[str, str], groups: Sequence[PointGroup]) -> str:
     for g in sorted(groups, key=lambda g: (g.kernel, g.context, g.dtype)):
         rows = []
         for i, (op, seconds) in enumerate(zip(g.ops, g.seconds)):
-            sizes = tuple(int(getattr(op, a)) for a in axes)
+            sizes = tuple(v if isinstance(v := getattr(op, a), str) else int(v) for a in axes)
             tail = [f"{100 * g.loo[i]:.1f}"] if with_loo else []
             words = (g.kernel, g.context, g.dtype, *map(str, sizes), f"{seconds * 1e6:.4g}", *tail)
             rows.append((sizes, ",".join(words)))

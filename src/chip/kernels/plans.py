@@ -18,6 +18,7 @@ THREAD_BYTES = 128  # of a row in each thread: eight 16-byte loads under way
 LONG_BYTES = 32 << 10  # rows from here on are held
 HELD_BYTES = 128 << 10  # what 1024 threads can hold
 ANY = 0  # columns of a plan that holds for all
+NORMS = ("layer_norm", "rms_norm", "add_rms_norm")  # measured at 2560 to 5120 columns: at most 0.3 % behind the best plan
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,16 @@ class LaunchPlan:
 
 
 def plan(kernel: str, cols: int, element_bytes: int) -> LaunchPlan:
-    """What tuning found for 16-bit rows of this length, or of the next power of two; otherwise 128 bytes of a row a
-    thread, at least 2 KiB of rows a warp."""
+    """What tuning found for 16-bit rows of this length; for norms of a length between powers of two, chunks that divide
+    it; what tuning found for the next power of two; otherwise 128 bytes of a row a thread, at least 2 KiB of rows a
+    warp."""
     padded = power_of_two(cols)
-    found: LaunchPlan | None = tuned(kernel, cols) or tuned(kernel, padded) if element_bytes == 2 else None
-    if found:
-        return found
+    if element_bytes == 2:
+        found: LaunchPlan | None = tuned(kernel, cols)
+        if not found and kernel in NORMS and cols != padded and 2048 < cols <= 8192:
+            return dividing(cols)[-1]
+        if found := found or tuned(kernel, padded):
+            return found
     if cols * element_bytes > HELD_BYTES:
         return LaunchPlan(1, 16, 2, 1, 8192)
     row_bytes = padded * element_bytes

@@ -10,7 +10,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import exp, log
+from math import exp, inf, log
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ from chip.types import ChipError, HardwareProfile, Measurement, Op
 CONTEXTS = ("cold", "hot")
 DISTURBED = "CPU shared"  # a flag of measurements that other work on the machine disturbed
 LEAST_POINTS = 10
+LIKE = {"matmul_int8": "matmul_fp8"}  # rates that are alike on tensor cores, to start a fit from
+MOST = {"fill": 2.0}  # of numbers that have a meaning only up to here
 FIXED = ("sm_count", "knee_bytes")  # numbers of a base that are known, not fitted
 ROBUST_SCALE = 0.05  # error of a logarithm from which on a point counts less than its square
 PRIOR_WEIGHT = 0.03  # pull of a number towards where it started from, for those that no point tells
@@ -91,8 +93,11 @@ def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile
 
 
 def _rate(profile: HardwareProfile, name: str) -> float:
-    found = profile.ceilings.get(f"{name}_settled") or profile.ceilings.get(name)
-    if found is None:
+    for one in (name, LIKE.get(name, name)):
+        found = profile.ceilings.get(f"{one}_settled") or profile.ceilings.get(one)
+        if found is not None:
+            break
+    else:
         raise ChipError(f"the profile of {profile.device} has no ceiling {name}; run `chip calibrate` again")
     return found.value
 
@@ -104,7 +109,7 @@ def fit_base(base: BaseTime, shapes: Sequence[Op], seconds: Sequence[float]) -> 
 
     def made(p: np.ndarray) -> BaseTime:
         numbers = np.exp(np.clip(p, -60, 60))
-        changed: dict[str, Any] = {n: float(f"{v:.6g}") for n, v in zip(names, numbers)}
+        changed: dict[str, Any] = {n: min(float(f"{v:.6g}"), MOST.get(n, inf)) for n, v in zip(names, numbers)}
         return replace(base, **changed)
 
     def residuals(p: np.ndarray) -> np.ndarray:

@@ -1,13 +1,34 @@
-"""Rotary positions and the write to the paged KV cache in one pass."""
+"""Rotary positions and the write to the paged KV cache in one pass over the merged projection, head norms included.
+
+A program takes one token and one key head with the queries that share it; beyond a few thousand of them their number is
+what counts, not their bytes.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from math import log2
+from typing import Any, ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.elementwise import OverRows
+from chip.ops.base_time import BaseTime, bytes_over
+from chip.ops.elementwise import OverRows, RowBase
 from chip.records import dataclass
 from chip.types import Cost
+
+
+class StoreBase(RowBase):
+    """Rows are programs."""
+
+    __slots__ = ()
+
+    def seconds(self, op: Any) -> float:
+        _, read, written = op.cost()
+        return self._of(op.programs, op.cols // op.kv_heads, read + written)
+
+    def over(self, make: Callable[..., Any]) -> Callable[..., float]:
+        (fixed, each), one = bytes_over(make), make(1)
+        return lambda tokens: self._of(one.programs * tokens, one.cols // one.kv_heads, fixed + each * tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +52,16 @@ class RopeStore(OverRows):
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     @property
+    def programs(self) -> int:
+        return self.rows * self.kv_heads
+
+    @property
     def compute(self) -> str:
         return "matmul_fp32"
+
+    @classmethod
+    def base_class(cls, kernel: str) -> type[BaseTime]:
+        return StoreBase
+
+    def place(self) -> tuple[float, ...]:
+        return log2(self.programs), log2(self.cols / self.kv_heads)

@@ -93,26 +93,31 @@ def _paged(
         tl.debug_barrier()  # every thread has stored before one of them says so
         before = tl.atomic_add(arrived + pair, 1, sem="acq_rel", scope="gpu")
         if before == used - 1:
-            _join(parts, tops, sums, out, (batch * kv_heads + kv_head) * group, group, dim, splits, used, DIM, SPLITS)
+            _join(parts, tops, sums, out, row, member < group, dim, splits, used, GROUP, DIM, SPLITS)
             tl.store(arrived + pair, 0)  # ready for the next launch
 
 
 @jit
-def _join(parts, tops, sums, out, first, group, dim, splits, used, DIM: tl.constexpr, SPLITS: tl.constexpr):
-    """The shares' softmaxes as one: a query head at a time, all of its shares at once. Read past L1, which may hold
-    what another launch left there."""
+def _join(
+    parts, tops, sums, out, row, inside, dim, splits, used, GROUP: tl.constexpr, DIM: tl.constexpr, SPLITS: tl.constexpr
+):
+    """The shares' softmaxes as one. Read past L1, which may hold what another launch left there."""
     d = tl.arange(0, DIM)
     split = tl.arange(0, SPLITS)
-    for member in range(group):
-        row = first + member
-        place = row * splits + split
-        top = tl.load(tops + place, mask=split < used, other=-float("inf"), cache_modifier=".cg")
-        total = tl.load(sums + place, mask=split < used, other=0.0, cache_modifier=".cg")
-        weight = tl.exp2(top - tl.max(top, 0))
-        inside = (split < used)[:, None] & (d < dim)[None, :]
-        part = tl.load(parts + place[:, None] * dim + d[None, :], mask=inside, other=0.0, cache_modifier=".cg")
-        joined = tl.sum(part * weight[:, None], 0) / tl.sum(weight * total, 0)
-        tl.store(out + row * dim + d, joined, mask=d < dim)
+    place = row[:, None] * splits + split[None, :]
+    there = inside[:, None] & (split < used)[None, :]
+    top = tl.load(tops + place, mask=there, other=-float("inf"), cache_modifier=".cg")
+    total = tl.load(sums + place, mask=there, other=0.0, cache_modifier=".cg")
+    highest = tl.where(inside, tl.max(top, 1), 0.0)
+    whole = tl.where(inside, tl.sum(tl.exp2(top - highest[:, None]) * total, 1), 1.0)
+    joined = tl.zeros((GROUP, DIM), tl.float32)
+    mine = inside[:, None] & (d < dim)[None, :]
+    for i in range(used):
+        at = row * splits + i
+        fade = tl.exp2(tl.load(tops + at, mask=inside, other=0.0, cache_modifier=".cg") - highest)
+        part = tl.load(parts + at[:, None] * dim + d[None, :], mask=mine, other=0.0, cache_modifier=".cg")
+        joined += part * fade[:, None]
+    tl.store(out + row[:, None] * dim + d[None, :], joined / whole[:, None], mask=mine)
 
 
 @lru_cache
