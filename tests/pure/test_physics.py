@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from chip import engines, hardware
+from chip.engines.native import FEW_ROWS
 from chip.engines.vllm import schedule
 from chip.models import library
 from chip.predict.clock import Settling
@@ -170,7 +171,8 @@ def test_walking_through_batches_of_a_decode(engine):
     steps = [predict(d, "h200", engine, each).decode.seconds for each in s]
     for batch, (a, b) in enumerate(pairwise(steps), 1):
         rows = [schedule.padded(n) if engine == "vllm" else n for n in (batch, batch + 1)]
-        assert a * (1 - SLACK) <= b <= a * STAIRS * rows[1] / rows[0], batch
+        stairs = 1.2 if (engine, batch) == ("native", FEW_ROWS) else STAIRS  # there another kernel takes products over
+        assert a * (1 - SLACK) <= b <= a * stairs * rows[1] / rows[0], batch
 
 
 # --- peaks

@@ -12,13 +12,13 @@ from math import log2
 from typing import Any, ClassVar, NamedTuple, Self
 
 from chip.dtypes import BYTES
-from chip.ops.attention_kernels import CudnnBase, FlashBase, PagedFlashBase, TiledBase
+from chip.ops.attention_kernels import CudnnBase, FlashBase, OwnBase, PagedFlashBase, TiledBase
 from chip.ops.base_time import BaseTime
 from chip.records import dataclass
 from chip.types import ChipError, Cost, Op, Seq
 
 BASES: dict[str, type[BaseTime]] = {  # the others are FlashAttention-2 as torch calls it
-    "fa3": TiledBase, "cudnn": CudnnBase, "fa2": PagedFlashBase, "flashinfer": PagedFlashBase,
+    "fa3": TiledBase, "cudnn": CudnnBase, "fa2": PagedFlashBase, "flashinfer": PagedFlashBase, "chip": OwnBase,
 }  # fmt: skip
 Sizes = tuple[int, int, int]  # batch, q_len, kv_len
 

@@ -159,6 +159,34 @@ class PagedFlashBase(FlashBase):
     PAGED: ClassVar[bool] = True
 
 
+class OwnBase(FlashBase):
+    """Our kernels: prompts as FlashAttention-2; of single tokens a program takes a key head and a share of its pages. It
+    takes as long as the longest share, or as all of them on the programs that run at once."""
+
+    __slots__ = ()
+    PROGRAMS: ClassVar[int] = 2  # on an SM
+    PAGE_TOKENS: ClassVar[int] = 64
+    MOST_SHARES: ClassVar[int] = 64
+
+    @lru_cache(maxsize=REMEMBERED)  # noqa: B019
+    def _of(
+        self, heads: int, kv_heads: int, head_dim: int, causal: bool, width: float
+    ) -> Callable[[int, int, int, float, float], float]:
+        several = FlashBase._of(self, heads, kv_heads, head_dim, causal, width)
+        programs = self.PROGRAMS * self.sm_count
+        page_s = self.PAGE_TOKENS * 2 * head_dim * width * programs / self.stream_bytes_per_s
+
+        def seconds(batch: int, q_len: int, kv_len: int, attended: float, copied: float) -> float:
+            if q_len > 1:
+                return several(batch, q_len, kv_len, attended, copied)
+            pairs, pages = batch * kv_heads, -(-kv_len // self.PAGE_TOKENS)
+            shares = min(self.MOST_SHARES, pages, -(-programs // pairs))
+            longest = max(-(-pages // shares), pairs * pages / programs)
+            return self.floor_s + self.block_s + blend(longest * page_s, attended / self.bytes_per_s, SHARP_BLOCKS)
+
+        return seconds
+
+
 def flash(
     batch: int, heads: int, kv_heads: int, head_dim: int, q_len: int, kv_len: int, sm_count: int
 ) -> tuple[int, int, int, int]:

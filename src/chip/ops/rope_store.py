@@ -1,6 +1,6 @@
-"""Rotary positions and the write to the paged KV cache in one pass over the merged projection, head norms included.
+"""Rotary positions and the write to pages.
 
-A program takes one token and one key head with the queries that share it; beyond a few thousand of them their number is
+One pass over the merged projection, norms of heads included. A program takes one token and one key head with the queries that share it; beyond a few thousand of them their number is
 what counts, not their bytes.
 """
 
@@ -24,11 +24,12 @@ class StoreBase(RowBase):
 
     def seconds(self, op: Any) -> float:
         _, read, written = op.cost()
-        return self._of(op.programs, op.cols // op.kv_heads, read + written)
+        return self._of(op.cols // op.kv_heads)(op.programs, read + written)
 
     def over(self, make: Callable[..., Any]) -> Callable[..., float]:
         (fixed, each), one = bytes_over(make), make(1)
-        return lambda tokens: self._of(one.programs * tokens, one.cols // one.kv_heads, fixed + each * tokens)
+        programs, seconds = one.programs, self._of(one.cols // one.kv_heads)
+        return lambda tokens: seconds(programs * tokens, fixed + each * tokens)
 
 
 @dataclass(frozen=True, slots=True)

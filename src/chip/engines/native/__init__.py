@@ -102,6 +102,7 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
         return
     t.prepare("batch", terms.host_step_s)
     t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))
+    t.graph("sampling", 0.0, terms.step_s)
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
