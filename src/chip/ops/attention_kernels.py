@@ -160,8 +160,8 @@ class PagedFlashBase(FlashBase):
 
 
 class OwnBase(FlashBase):
-    """Our kernels: prompts as FlashAttention-2; of single tokens a program takes a key head and a share of its pages. It
-    takes as long as the longest share, or as all of them on the programs that run at once."""
+    """Our kernels: prompts as FlashAttention-2; of single tokens a program takes a key head and a share of its pages.
+    They take as long as the longest share, or as all of them on the programs that run at once."""
 
     __slots__ = ()
     PROGRAMS: ClassVar[int] = 2  # on an SM

@@ -1,7 +1,7 @@
 """Rotary positions and the write to pages.
 
-One pass over the merged projection, norms of heads included. A program takes one token and one key head with the queries that share it; beyond a few thousand of them their number is
-what counts, not their bytes.
+One pass over the merged projection, norms of heads included. A program takes one token and one key head with the
+queries that share it; beyond a few thousand programs their number is what counts, not their bytes.
 """
 
 from __future__ import annotations
