@@ -27,12 +27,9 @@ POSITIONS = 8192  # of the rotary table
 
 
 def overlaps(device: torch.device) -> bool:
-    """Whether a kernel may start before the last has finished (programmatic dependent launch)."""
     from chip.kernels.triton import language
 
-    return (
-        device.type == "cuda" and language.overlapped is not None and torch.cuda.get_device_capability(device)[0] >= 9
-    )
+    return language.can_overlap(device)
 
 
 def linear(op: Linear, device: torch.device, generator: torch.Generator) -> Closure:

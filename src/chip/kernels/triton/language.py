@@ -71,6 +71,7 @@ except ImportError:  # optional
 __all__ = [
     "FALLBACK",
     "OURS",
+    "can_overlap",
     "early",
     "exp",
     "exp2",
@@ -102,6 +103,13 @@ def usable(x: torch.Tensor) -> bool:
 def label(device_type: str) -> str:
     """What `run` really is there. A fallback is PyTorch against itself: no speed-up is made of it."""
     return FALLBACK if missing(device_type) else OURS
+
+
+def can_overlap(device: torch.device) -> bool:
+    """Whether a kernel may start on it before the last has finished (programmatic dependent launch)."""
+    if device.type != "cuda" or overlapped is None:
+        return False
+    return bool(torch.cuda.get_device_capability(device)[0] >= 9)
 
 
 def early(overlap: bool) -> dict[str, bool]:

@@ -39,10 +39,7 @@ class LaunchSetting:
 
     @property
     def overlaps(self) -> bool:
-        """Whether the next kernel may start while this one runs (programmatic dependent launch)."""
-        if self.device.type != "cuda" or language.overlapped is None:
-            return False
-        return bool(torch.cuda.get_device_capability(self.device)[0] >= 9)
+        return language.can_overlap(self.device)
 
     @property
     def capability(self) -> str | None:
