@@ -56,6 +56,14 @@ def test_the_suite_measures_every_launch_of_the_engine():
     assert suites.cases("native", "bf16", on_cpu=True) == []
 
 
+def test_the_base_of_decode_attention_has_the_kernels_numbers():
+    from chip.kernels.triton import paged_decode_attention as kernel
+    from chip.ops.attention_kernels import OwnBase
+
+    base = (OwnBase.PROGRAMS, OwnBase.PAGE_TOKENS, OwnBase.MOST_SHARES)
+    assert base == (kernel.PER_SM, kernel.PAGE, kernel.MOST_SPLITS)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", [*CASES, "linear"])
