@@ -3,6 +3,7 @@ how files are shared out to workers."""
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import settings
 
 # Workers fill the cores already: threads of torch that wait for each other there take several times as long
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Two workers and dozens of commands import the same modules: compiled once, whatever the environment says
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # On a busy machine any example may take long. `make campaign` tries many more
 settings.register_profile("suite", deadline=None, max_examples=int(os.environ.get("CHIP_EXAMPLES", "30")))
 settings.load_profile("suite")
