@@ -1,6 +1,8 @@
 """A real browser: Debian's Chromium (or Playwright's own), headless. Where there is none these tests cannot run, and
 the last lines of the run say so; with CHIP_BROWSER=required, as in CI, that is a failure."""
 
+import collections
+import json
 import os
 import shutil
 import threading
@@ -44,37 +46,91 @@ REFUSED = "Failed to load resource: the server responded with a status of 422"  
 
 
 class Visit:
-    """A page, with what went wrong on it and what it asked for."""
+    """What went wrong on a page and what it asked for, since a test came to it."""
 
     def __init__(self, page):
-        self.page, self.problems, self.requests = page, [], []
+        self.page = page
+        self.come("about:blank")
         page.on("console", self.heard)
         page.on("pageerror", lambda e: self.problems.append(str(e)))
         page.on("request", lambda r: self.requests.append(r.url))
+
+    def come(self, url):
+        self.problems, self.requests, self.home = [], [], url.split("#")[0].rpartition("/")[0] + "/"
+        self.page.goto(url)
 
     def heard(self, message):
         if message.type in ("error", "warning") and not message.text.startswith(REFUSED):
             self.problems.append(message.text)
 
+    def check(self):
+        assert not self.problems
+        assert all(r.startswith(("data:", "blob:", self.home)) for r in self.requests), self.requests
+
+    def leave(self):
+        """As new for the next test: nothing is kept of the place, or of what a test changed."""
+        self.page.unroute_all()
+        self.page.context.unroute_all()
+        self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
+        self.page.goto("about:blank")
+
+
+@pytest.fixture(scope="session")
+def tabs(browser):
+    """Options -> tabs that no test looks at: a process of the browser is started for each new one."""
+    return collections.defaultdict(list)
+
 
 @pytest.fixture
-def visit(browser):
+def visit(browser, tabs):
     """`visit(url, **options of the page)`; afterwards, nothing may have gone wrong and nothing may have been asked for
     elsewhere."""
     made = []
 
     def go(url, **options):
-        page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
-        made.append((Visit(page), url))
-        page.goto(url)
-        return page
+        options = {"viewport": {"width": 1280, "height": 900}, **options}
+        free = tabs[json.dumps(options, sort_keys=True)]
+        one = free.pop() if free else Visit(browser.new_page(**options))
+        made.append((one, free))
+        one.come(url)
+        return one.page
 
     yield go
-    for one, url in made:
-        one.page.close()
-        assert not one.problems
-        home = url.split("#")[0].rpartition("/")[0] + "/"
-        assert all(r.startswith(("data:", "blob:", home)) for r in one.requests), one.requests
+    for one, free in made:
+        one.check()
+        if not one.page.is_closed():
+            one.leave()
+            free.append(one)
+
+
+@pytest.fixture(scope="session")
+def looks():
+    """What is open for tests that only look."""
+    return {}
+
+
+@pytest.fixture
+def look(browser, looks):
+    """`look(url, width, theme, height)`: as `visit`, but all tests that ask for an address get one page of it, which
+    they leave as it is. `ready` is called with it when it is new."""
+    used = []
+
+    def at(url, width=1280, theme="light", height=900, ready=None):
+        key = url, ready
+        if key not in looks:
+            looks[key] = Visit(browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme))
+            looks[key].come(url)
+            if ready:
+                ready(looks[key].page)
+        used.append(looks[key])
+        page = looks[key].page
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=theme)
+        return page
+
+    yield at
+    for one in used:
+        one.check()
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +148,14 @@ def full(tmp_path_factory):
     return written(
         folder / "site", H200, hardware.PROFILES, hardware.POINTS / "h200", samples.write_all(folder / "results")
     )
+
+
+@pytest.fixture(scope="session")
+def part(tmp_path_factory):
+    """A report of one file of most kinds, for tests that change what is shown: a browser has it drawn in no time."""
+    folder = tmp_path_factory.mktemp("part")
+    files = (H200 / name for name in ("calibration-1.json", "operators-contexts.jsonl", "kernels", "runs/vllm-1.json"))
+    return written(folder / "site", *files, samples.write_all(folder / "results"))
 
 
 @pytest.hookimpl(trylast=True)

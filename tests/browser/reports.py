@@ -11,8 +11,12 @@ import samples  # noqa: E402
 from chip.report import page, sources  # noqa: E402
 
 H200 = ROOT / "results" / "h200"
-__all__ = ["H200", "samples", "written"]
+__all__ = ["H200", "samples", "unfold", "written"]
 
 
 def written(folder, *results, title="Report"):
     return page.write(folder, sources.gather(results, title)).as_uri()
+
+
+def unfold(page):
+    page.evaluate("document.querySelectorAll('details.raw').forEach(d => d.unfold())")

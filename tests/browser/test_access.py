@@ -1,6 +1,7 @@
 """For those who do not see well or use no mouse: names, labels, contrast and order, on both pages and themes."""
 
 import pytest
+from reports import unfold
 from test_explorer import QUICK, settled
 
 pytest_plugins = ["browsing"]
@@ -51,20 +52,24 @@ CHECK = """() => {
 }"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
-def test_explorer(visit, explorer, theme, width):
-    page = visit(explorer + COMPARED, color_scheme=theme, viewport={"width": width, "height": 900})
+def drawn(page):
+    """All that the explorer shows, traffic included, which is asked for when it is looked at."""
     settled(page)
     page.wait_for_selector("#ranking[aria-busy=false] tbody tr", timeout=60_000)
     page.wait_for_selector("#timeline-view svg")
     page.wait_for_selector("#curves svg.plot")
-    assert page.evaluate(CHECK) == []
+    page.locator("#traffic-view").scroll_into_view_if_needed()
+    page.wait_for_selector("#traffic[aria-busy=false] svg.plot")
 
 
-def test_the_check_can_fail(visit, explorer):
-    page = visit(explorer + QUICK)
-    settled(page)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_explorer(look, explorer, theme, width):
+    assert look(explorer + COMPARED, width, theme, ready=drawn).evaluate(CHECK) == []
+
+
+def test_the_check_can_fail(visit, part):
+    page = visit(part)
     page.evaluate("""() => {
         const faint = document.createElement('p'), mute = document.createElement('button');
         faint.textContent = 'faint';
@@ -77,7 +82,5 @@ def test_the_check_can_fail(visit, explorer):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_report(visit, full, theme):
-    page = visit(full, color_scheme=theme)
-    page.evaluate("document.querySelectorAll('details.raw').forEach(d => d.unfold())")
-    assert page.evaluate(CHECK) == []
+def test_report(look, full, theme):
+    assert look(full, theme=theme, ready=unfold).evaluate(CHECK) == []

@@ -3,47 +3,58 @@ of our own, which also looks at what axe leaves to people."""
 
 import pytest
 from browsing import cannot_run
-from test_access import COMPARED
-from test_explorer import QUICK, settled
+from reports import unfold
+from test_access import COMPARED, drawn
 from test_explorer_page import WIDTHS
 
 pytest_plugins = ["browsing"]
-LOOKS = [*(("light", width) for width in WIDTHS), ("dark", WIDTHS[0])]  # a width changes no colour
+# Contrast takes axe most of its time. No width changes a colour, and a theme changes nothing else
+COLOURS = ["color-contrast", "link-in-text-block"]
+LIKE_THE_WIDEST = {"rules": {rule: {"enabled": False} for rule in COLOURS}}
+ALIKE = {"exclude": [["tbody tr:nth-child(n+4)"]]}  # rows after the third; test_access.py looks at all
+LOOKS = [("light", 1440, {}), ("dark", 1440, {"runOnly": COLOURS}), ("light", 1024, LIKE_THE_WIDEST)]
+assert sorted(WIDTHS) == [390, 1024, 1440]
 
 
-def violations(page):
+def violations(page, **options):
     try:
         from axe_playwright_python.sync_playwright import Axe
     except ImportError:
         cannot_run("axe-playwright-python is not installed (it is in the dev extra)")
-    found = Axe().run(page).response["violations"]
+    found = Axe().run(page, ALIKE, options).response["violations"]
     return [f"{v['id']}: {n['html'][:160]}" for v in found for n in v["nodes"]]
 
 
-@pytest.mark.parametrize(("theme", "width"), LOOKS)
-def test_explorer(visit, explorer, theme, width):
-    page = visit(explorer + COMPARED, color_scheme=theme, viewport={"width": width, "height": 900})
-    settled(page)
-    page.wait_for_selector("#ranking[aria-busy=false] tbody tr")
-    page.wait_for_selector("#timeline-view svg")
-    page.wait_for_selector("#curves svg.plot")
-    page.locator("#traffic-view").scroll_into_view_if_needed()
-    page.wait_for_selector("#traffic[aria-busy=false] svg.plot")
-    if width < 800:
-        page.get_by_role("button", name="Change the question").click()
+@pytest.mark.parametrize(("theme", "width", "rules"), LOOKS)
+def test_explorer(look, explorer, theme, width, rules):
+    assert violations(look(explorer + COMPARED, width, theme, ready=drawn), **rules) == []
+
+
+def test_explorer_on_a_phone(look, explorer):
+    page = look(explorer + COMPARED, 390, ready=drawn)
+    page.get_by_role("button", name="Change the question").click()
     assert violations(page) == []
+    page.keyboard.press("Escape")
 
 
-@pytest.mark.parametrize(("theme", "width"), LOOKS)
-def test_report(visit, full, theme, width):
-    page = visit(full, color_scheme=theme, viewport={"width": width, "height": 900})
-    if width < 800:  # where most has to scroll; thousands of rows take axe half a minute
-        page.evaluate("document.querySelectorAll('details.raw').forEach(d => d.unfold())")
-    assert violations(page) == []
+@pytest.mark.parametrize(("theme", "width", "rules"), LOOKS)
+def test_report(look, full, theme, width, rules):
+    assert violations(look(full, width, theme), **rules) == []
 
 
-def test_a_violation_is_found(visit, explorer):
-    page = visit(explorer + QUICK)
-    settled(page)
-    page.evaluate("document.querySelector('main').append(document.createElement('button'))")
-    assert [v.split(":")[0] for v in violations(page)] == ["button-name"]
+def test_report_on_a_phone(look, part):
+    """With all tables open, where most has to scroll."""
+    assert violations(look(part, 390, ready=unfold)) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rules", "name"),
+    [
+        ("<button></button>", {}, "button-name"),
+        ("<button></button>", LIKE_THE_WIDEST, "button-name"),
+        ("<p style='color: #ccc; background: #fff'>faint</p>", {"runOnly": COLOURS}, "color-contrast"),
+    ],
+)
+def test_a_violation_is_found(visit, tmp_path, wrong, rules, name):
+    (tmp_path / "wrong.html").write_text(f"<!doctype html><html lang=en><title>t</title><main><h1>t</h1>{wrong}</main>")
+    assert [v.split(":")[0] for v in violations(visit((tmp_path / "wrong.html").as_uri()), **rules)] == [name]

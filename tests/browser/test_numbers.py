@@ -2,6 +2,7 @@
 another unit or with fewer digits. Ticks of axes and what a user typed are no figures."""
 
 import json
+import math
 import re
 
 import pytest
@@ -35,12 +36,19 @@ def inside(value):
     return ([abs(value)] if value is not None and not isinstance(value, bool) else []), []
 
 
-def rounded(values):
-    """All that these values may look like."""
+def decade(value):
+    return math.floor(math.log10(value))
+
+
+def rounded(values, shown):
+    """All that these values may look like, of the sizes that are shown."""
     out = {0.0} if 0 in values else set()
-    for value in values:
+    sizes = {decade(v) + n for v in shown if v for n in (-1, 0, 1)}
+    for value in {v for v in values if v}:
         for scale in SCALES:
             scaled = value * scale
+            if decade(scaled) not in sizes:
+                continue
             up = scaled * (1 + 1e-12)  # JavaScript rounds a half up, Python to even
             out |= {float(f"{v:.{n}g}") for n in DIGITS for v in (scaled, up)}
             if 0.01 <= scale <= 100:
@@ -53,8 +61,9 @@ def unfounded(text, answer, *known):
     numbers, texts = inside(answer)
     for name in sorted({t for t in texts if re.search(r"\d", t)}, key=len, reverse=True):
         text = text.replace(name, " ")
-    may = rounded(numbers) | set(known)
-    return [word for word in NUMBER.findall(text) if float(word.replace("\u202f", "")) not in may]
+    shown = {word: float(word.replace("\u202f", "")) for word in NUMBER.findall(text)}
+    may = rounded(numbers, shown.values()) | set(known)
+    return [word for word, value in shown.items() if value not in may]
 
 
 def asked(page, explorer, path, question):
@@ -63,14 +72,16 @@ def asked(page, explorer, path, question):
     ).json()
 
 
-@pytest.fixture
-def opened(visit, explorer):
-    page = visit(explorer + QUICK + "&prompt=512&beside=b200~2~fp8")
+def drawn(page):
     settled(page)
     page.wait_for_selector("#ranking[aria-busy=false] tbody tr")
     page.wait_for_selector("#curves svg.plot")
     page.wait_for_selector("#timeline-view svg")
-    return page
+
+
+@pytest.fixture
+def opened(look, explorer):
+    return look(explorer + QUICK + "&prompt=512&beside=b200~2~fp8", ready=drawn)
 
 
 LISTS = "({models: Question.known.models, gpus: Question.known.gpus})"
@@ -173,8 +184,8 @@ SECTIONS = {
 }  # fmt: skip
 
 
-def test_the_report(visit, full):
-    page = visit(full)
+def test_the_report(look, full):
+    page = look(full)
     data = json.loads(page.locator("#data").text_content())
     for section, names in SECTIONS.items():
         tables = [[dict(zip(data["tables"][n]["columns"], r)) for r in data["tables"][n]["rows"]] for n in names]

@@ -8,6 +8,11 @@ from test_explorer import DEEP, QUICK, answer, commands, settled  # noqa: F401
 from test_explorer_page import WIDTHS
 
 pytest_plugins = ["browsing"]
+# What a plot tells at each press of a key; a hand at the keyboard is played below, where a run is loaded
+WALK = """(plot, times) => Array.from({length: times}, () => {
+  plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true, cancelable: true}));
+  return plot.nextElementSibling.innerText;
+})"""
 ERRORS = ("ttft_error", "tpot_error", "e2e_error")
 
 
@@ -15,10 +20,8 @@ def held(locator):
     return [float(e.get_attribute("data-value")) for e in locator.all()]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_nearest_runs_and_their_errors_are_those_of_the_command_line(visit, explorer, answer, width):  # noqa: F811
-    page = visit(explorer + DEEP, viewport={"width": width, "height": 900})
-    settled(page)
+def test_the_nearest_runs_and_their_errors_are_those_of_the_command_line(look, explorer, answer):  # noqa: F811
+    page = look(explorer + DEEP, ready=settled)
     found = [answer(c)["nearest_validated"] for c in commands(page)]
     assert len(found) == 2
     for metric in ("ttft", "tpot", "e2e"):
@@ -31,7 +34,8 @@ def test_the_nearest_runs_and_their_errors_are_those_of_the_command_line(visit, 
         assert held(row.locator("td[data-value]")) == [run[key] for key in ERRORS if key in run]
         assert run["model"] in row.inner_text()
         assert run["source"] in row.inner_text()
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for width in WIDTHS:
+        assert look(explorer + DEEP, width, ready=settled).evaluate("document.documentElement.scrollWidth") <= width
 
 
 def measured_of(page, explorer, prompt):
@@ -40,14 +44,15 @@ def measured_of(page, explorer, prompt):
     return found.json()["measured"]
 
 
+def curves(page):
+    page.wait_for_selector("#curves svg.plot")
+
+
 def told_of_runs(page, title, runs):
     """What a plot tells of the runs on it, from left to right."""
     plot = page.locator(f"#curves svg.plot[aria-label*='{title}']")
     plot.focus()
-    told = []
-    for _ in range(11 + runs):
-        plot.press("ArrowRight")
-        told.append(plot.locator("xpath=following-sibling::*").inner_text())
+    told = plot.evaluate(WALK, 11 + runs)
     return [t for t in told if "measured" in t]
 
 
@@ -68,8 +73,8 @@ def test_a_click_on_a_measured_run_loads_it(visit, explorer):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_measured_runs_lie_on_the_curve(visit, explorer, width):
-    page = visit(explorer + QUICK + "&prompt=512", viewport={"width": width, "height": 900})
+def test_measured_runs_lie_on_the_curve(look, explorer, width):
+    page = look(explorer + QUICK + "&prompt=512", width, ready=curves)
     runs = measured_of(page, explorer, 512)
     assert {r["batch"] for r in runs} >= {8, 32}
     for title, x in (("TPOT", "batch"), ("TTFT", "batch"), ("Tokens/s of a user", "tokens_per_s_per_gpu")):
@@ -80,9 +85,11 @@ def test_measured_runs_lie_on_the_curve(visit, explorer, width):
             assert f"{run['output']} tokens" in text
             assert f"tok/s per GPU, with 128 out\n{run['tokens_per_s_per_gpu']:.4g}" in text.replace("\u202f", "")
     expect(page.locator("#curves .legend")).to_contain_text("measured")
-    page.close()
-    page = visit(explorer + QUICK + "&prompt=515", viewport={"width": width, "height": 900})
-    page.wait_for_selector("#curves svg.plot")
+
+
+def test_where_nothing_was_measured_no_run_is_drawn(visit, explorer):
+    page = visit(explorer + QUICK + "&prompt=515")
+    curves(page)
     assert measured_of(page, explorer, 515) == []
     expect(page.locator("#curves .legend")).not_to_contain_text("measured")
 
