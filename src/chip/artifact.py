@@ -13,12 +13,11 @@ import time
 from _thread import get_ident
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from pathlib import Path
 from typing import Any, TextIO
 
 from chip import jsontext, output
-from chip.records import dataclass
+from chip.records import dataclass, field
 from chip.types import ChipError
 
 MAX_BYTES = 1 << 28  # of one file: what is larger is not chip's, and would fill the memory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +10,7 @@ from chip import engines as runtimes
 from chip import hosts as known_hosts
 from chip import ops as operators
 from chip.models import library
+from chip.records import MISSING
 
 
 def models() -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def ops() -> list[dict[str, Any]]:
             {
                 "name": name,
                 "axes": " ".join(axes),
-                "required": " ".join(n for n, f in axes.items() if f.default is dataclasses.MISSING),
+                "required": " ".join(n for n, f in axes.items() if f.default is MISSING),
                 "what": " ".join(doc_of(name).split("\n\n")[0].split()),
             }
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar
 
+from chip.records import MISSING, fields, is_dataclass
 from chip.types import ChipError
 
 T = TypeVar("T")
@@ -21,9 +21,9 @@ def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
     return {
         f.name: (
             hints[f.name],
-            f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING,
+            f.default is MISSING and f.default_factory is MISSING,
         )
-        for f in dataclasses.fields(cls)
+        for f in fields(cls)
     }
 
 
@@ -35,8 +35,8 @@ def _row(cls: type) -> Any:
 
 def to_json(value: Any) -> Any:
     """Plain JSON values; fields at their default are kept, so that a file says all it means."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):
         return {str(k): to_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -59,7 +59,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         return _decode_union(kind, value, where)
-    if dataclasses.is_dataclass(kind):
+    if is_dataclass(kind):
         return _decode_dataclass(typing.cast(type, kind), value, where)
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):  # a NamedTuple: one row
         return kind(*_decode(_row(kind), value, where))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.types import ChipError
 
 # Values alone: scales of quantised weights are counted by `formats.WeightFormat` and by the operators that read them.

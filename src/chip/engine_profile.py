@@ -9,7 +9,6 @@ with those of the reference host.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
@@ -17,7 +16,7 @@ from typing import ClassVar
 from chip import artifact, codec, hardware, hosts
 from chip.engines.terms import MEANING, ON_HOST, Terms
 from chip.hardware import Hardware
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.types import Ceiling, ChipError
 
 ENGINES = hardware.DATA / "engines"

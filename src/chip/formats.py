@@ -9,10 +9,8 @@ A scale covers a block of `rows` x `cols` weights of a matrix with n outputs and
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chip.dtypes import BYTES
-from chip.records import dataclass
+from chip.records import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from chip import artifact, codec
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.types import ChipError, HardwareProfile, HardwareSpec, Quoted
 
 DATA = Path(__file__).parent / "data"

@@ -12,9 +12,7 @@ dtype). `us` is the median time; `loo` the error, in percent, of the prediction 
 from __future__ import annotations
 
 import csv
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from typing import Any
 from chip import artifact, ops
 from chip.dtypes import BYTES
 from chip.ops.base_time import BaseTime
-from chip.records import dataclass
+from chip.records import MISSING, dataclass, field, fields
 from chip.types import ChipError, Op
 
 SCHEMA = "chip.points/1"  # what a report calls such a file, which has no envelope
@@ -139,9 +137,7 @@ class PointTable:
 
     def _group(self, key: Key) -> PointGroup:
         if key not in self._made:
-            points = [self._columns.point(row, f"{self._path}:{number}") for number, row in self._rows[key]]
-            made, seconds, errors = zip(*points)
-            loo = errors if None not in errors else ()
+            made, seconds, loo = self._columns.points(self._rows[key], self._path)
             self._made[key] = PointGroup(self._path.stem, *key, self._base(key), made, seconds, loo)
         return self._made[key]
 
@@ -150,6 +146,7 @@ table = lru_cache(maxsize=128)(PointTable)
 
 
 Measured = tuple[Op, float, float | None]  # seconds, and the error of predicting it from the others
+Columned = tuple[tuple[Op, ...], tuple[float, ...], tuple[Any, ...]]  # the same of several; no errors where some lack
 
 
 class Columns:
@@ -166,16 +163,41 @@ class Columns:
             names = f"{', '.join(NAMED)}, axes of {kind} ({', '.join(known)}), us, loo"
             raise ChipError(f"{path}: its columns must be {names}")
         for name, axis in known.items():
-            if axis.default is dataclasses.MISSING and name not in axes:
+            if axis.default is MISSING and name not in axes:
                 raise ChipError(f"{path}: {kind} needs axis {name!r}; its columns are {', '.join(header)}"[:400])
         self.count, self.has_dtype = len(header), "dtype" in known
-        self.needed = [header.index(name) for name, axis in known.items() if axis.default is dataclasses.MISSING]
+        self.needed = [header.index(name) for name, axis in known.items() if axis.default is MISSING]
         words = [a for a in axes if isinstance(known[a].default, str)]  # number formats
         axes = [a for a in axes if a not in words]
         self.axes, self.words = ([header.index(a) for a in some] for some in (axes, words))
         self.names = [*axes, *words, "dtype"] if self.has_dtype else [*axes, *words]
         self.checks = hasattr(self.op, "check")
         self.us, self.loo = header.index("us"), header.index("loo") if "loo" in header else None
+
+    def points(self, rows: Sequence[tuple[int, Sequence[str]]], path: Path) -> Columned:
+        """Of numbered rows of one kernel, column by column; where that fails, row by row to say which is to blame."""
+        try:
+            return self._at_once(list(zip(*[row for _, row in rows])))
+        except (ValueError, TypeError, ZeroDivisionError, ChipError):
+            made, seconds, errors = zip(*[self.point(row, f"{path}:{number}") for number, row in rows])
+            return made, seconds, errors if None not in errors else ()
+
+    def _at_once(self, texts: Sequence[Sequence[str]]) -> Columned:
+        sizes = [list(map(int, texts[i])) for i in self.axes]
+        us = list(map(float, texts[self.us]))
+        loo = [float(e) / 100 for e in texts[self.loo]] if self.loo is not None and all(texts[self.loo]) else []
+        if not all(0 < u < LARGEST for u in us) or not all(-1 < e < LARGEST for e in loo):
+            raise ValueError
+        if min(map(min, sizes)) < 0 or any("0" in texts[i] for i in self.needed):
+            raise ValueError
+        held = dict(zip(self.names, (*sizes, *[texts[i] for i in self.words], texts[2])))
+        axes = [held.get(f.name) or [f.default] * len(us) for f in fields(self.op)]
+        made: tuple[Op, ...] = tuple(map(self.op, *axes))
+        for op in made:
+            if self.checks:
+                op.check()  # type: ignore[attr-defined]
+            op.cost()
+        return made, tuple([u * 1e-6 for u in us]), tuple(loo)
 
     def point(self, row: Sequence[str], where: str) -> Measured:
         try:
@@ -197,7 +219,7 @@ class Columns:
 
 def _base(kind: str, kernel: str, text: str, where: str) -> BaseTime:
     cls = ops.get(kind).base_class(kernel)
-    known = {f.name for f in dataclasses.fields(cls)}
+    known = {f.name for f in fields(cls)}
     values: dict[str, float] = {}
     for word in text.split():
         name, _, value = word.partition("=")
@@ -228,7 +250,7 @@ def render(about: Mapping[str, str], groups: Sequence[PointGroup]) -> str:
     lines = [f"# {key}: {value}" for key, value in about.items() if not key.startswith("base ")]
     for g in sorted(groups, key=lambda g: (g.kernel, g.context, g.dtype)):
         if g.base is not None:
-            numbers = " ".join(f"{f.name}={getattr(g.base, f.name):.6g}" for f in dataclasses.fields(g.base))
+            numbers = " ".join(f"{f.name}={getattr(g.base, f.name):.6g}" for f in fields(g.base))
             lines.append(f"# base {g.kernel} {g.context} {g.dtype}: {numbers}")
     with_loo = all(g.loo for g in groups)
     lines.append(",".join((*NAMED, *axes, "us", *(("loo",) if with_loo else ()))))
@@ -246,4 +268,4 @@ def render(about: Mapping[str, str], groups: Sequence[PointGroup]) -> str:
 def _varies(axis: str, groups: Sequence[PointGroup]) -> bool:
     """Whether any point departs from the axis's default."""
     default = ops.axes(ops.get(groups[0].kind))[axis].default
-    return default is dataclasses.MISSING or any(getattr(op, axis) != default for g in groups for op in g.ops)
+    return default is MISSING or any(getattr(op, axis) != default for g in groups for op in g.ops)

@@ -1,16 +1,31 @@
-"""Frozen dataclasses with slots, made in a third of the time: a prediction imports some seventy, and the standard
-library compiles six methods for each. Here it is `__init__` alone; the others are shared."""
+"""Frozen dataclasses with slots, made without the module `dataclasses`: a prediction imports some seventy. That module
+imports the compiler's tools and compiles six methods for each; here it is `__init__` alone. Who asks `dataclasses`
+about a record gets an answer."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+__all__ = ["MISSING", "Field", "dataclass", "field", "fields", "is_dataclass", "replace"]
+
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 else:
+    MISSING = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
+
+    class Field:
+        """As `dataclasses.Field`, as far as it is asked for here."""
+
+        __slots__ = ("default", "default_factory", "name", "type")
+
+        def __init__(self, default=MISSING, default_factory=MISSING):
+            self.default, self.default_factory = default, default_factory
+            self.name = self.type = ""
+
+    def field(*, default=MISSING, default_factory=MISSING):
+        return Field(default, default_factory)
 
     def dataclass(*, frozen: bool, slots: bool, eq: bool = True):
         """As `dataclasses.dataclass`, for what is frozen and has slots."""
@@ -18,15 +33,56 @@ else:
         assert slots
         return _compared if eq else _record
 
+    def fields(of):
+        """Of a record or, through `dataclasses`, of what else is a dataclass."""
+        found = getattr(of, "RECORD_FIELDS", None)
+        return _of_dataclass(of) if found is None else found
 
-__all__ = ["dataclass"]
+    def is_dataclass(of):
+        return hasattr(of, "RECORD_FIELDS") or hasattr(of, "__dataclass_fields__")
+
+    def replace(of, /, **changes):
+        """A copy with other values; of any dataclass."""
+        return type(of)(**{**{name: getattr(of, name) for name in of.__match_args__}, **changes})
+
+
+def _of_dataclass(of: Any) -> tuple[Any, ...]:
+    """Its fields, with what is missing as here."""
+    import dataclasses
+
+    made = []
+    for f in dataclasses.fields(of):
+        both: list[Any] = [MISSING if v is dataclasses.MISSING else v for v in (f.default, f.default_factory)]
+        made.append(_field(f.name, f.type, *both))
+    return tuple(made)
+
+
+def _field(name: str, kind: Any, default: Any = MISSING, default_factory: Any = MISSING) -> Any:
+    found: Any = field(default=default, default_factory=default_factory)
+    found.name, found.type = name, kind
+    return found
 
 
 def _record(cls: Any) -> Any:
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
-    made.__init__ = _init(made)
-    made.__repr__, made.__setattr__, made.__delattr__, made.__reduce__ = _repr, _refuse, _refuse, _reduce
-    return made
+    found = {f.name: f for f in getattr(cls, "RECORD_FIELDS", ())}  # of what it inherits from
+    names = dict(cls.__dict__)
+    own = {n: t for n, t in names.get("__annotations__", {}).items() if "ClassVar[" not in str(t)}
+    for name, kind in own.items():
+        given: Any = names.pop(name, MISSING)
+        assert type(given).__module__ != "dataclasses", f"{cls.__name__}.{name}: use chip.records.field"
+        of_field = (given.default, given.default_factory) if isinstance(given, Field) else (given,)
+        found[name] = _field(name, kind, *of_field)
+    inherited = {n for base in cls.__mro__[1:] for n in getattr(base, "__slots__", ())}
+    for name in ("__dict__", "__weakref__"):
+        names.pop(name, None)
+    names["__slots__"] = tuple(n for n in own if n not in inherited)
+    names["RECORD_FIELDS"], names["__match_args__"] = tuple(found.values()), tuple(found)
+    names["__dataclass_fields__"] = _Described()
+    record = type(cls)(cls.__name__, cls.__bases__, names)
+    record.__qualname__ = cls.__qualname__
+    record.__init__ = _init(record)
+    record.__repr__, record.__setattr__, record.__delattr__, record.__reduce__ = _repr, _refuse, _refuse, _reduce
+    return record
 
 
 def _compared(cls: Any) -> Any:
@@ -42,16 +98,16 @@ def _compared(cls: Any) -> Any:
 
 def _init(cls: Any) -> Any:
     """Sets each slot by its descriptor, as assignment is refused."""
-    known: dict[str, Any] = {"MISSING": dataclasses.MISSING}
+    known: dict[str, Any] = {"MISSING": MISSING}
     args, lines = ["self"], []
-    for f in dataclasses.fields(cls):
+    for f in cls.RECORD_FIELDS:
         known[f"set_{f.name}"] = getattr(cls, f.name).__set__
         value = f.name
-        if f.default_factory is not dataclasses.MISSING:
+        if f.default_factory is not MISSING:
             known[f"make_{f.name}"] = f.default_factory
             value = f"make_{f.name}() if {f.name} is MISSING else {f.name}"
-            known[f"of_{f.name}"] = dataclasses.MISSING
-        elif f.default is not dataclasses.MISSING:
+            known[f"of_{f.name}"] = MISSING
+        elif f.default is not MISSING:
             known[f"of_{f.name}"] = f.default
         args.append(f"{f.name}=of_{f.name}" if f"of_{f.name}" in known else f.name)
         lines.append(f"    set_{f.name}(self, {value})\n")
@@ -59,8 +115,27 @@ def _init(cls: Any) -> Any:
     return known["__init__"]
 
 
+class _Described:
+    """What `dataclasses` looks for, made when it does."""
+
+    def __get__(self, of: object, cls: Any) -> dict[str, Any]:
+        import dataclasses
+
+        made: dict[str, Any] = {}
+        for f in cls.RECORD_FIELDS:
+            given = {n: v for n in ("default", "default_factory") if (v := getattr(f, n)) is not MISSING}
+            described: Any = dataclasses.field(**given)
+            described.name, described.type = f.name, f.type
+            described._field_type = dataclasses._FIELD  # type: ignore[attr-defined]
+            made[f.name] = described
+        cls.__dataclass_fields__ = made
+        return made
+
+
 def _refuse(self: Any, name: str, *value: Any) -> None:
-    raise dataclasses.FrozenInstanceError(f"{type(self).__name__} is frozen: {name!r} cannot be changed")
+    from dataclasses import FrozenInstanceError
+
+    raise FrozenInstanceError(f"{type(self).__name__} is frozen: {name!r} cannot be changed")
 
 
 def _repr(self: Any) -> str:

@@ -6,14 +6,13 @@ It is rewritten whole, atomically, after each point, so that a grid that was sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 from chip import artifact, codec, identity, output, stats
 from chip.dtypes import AUTO
-from chip.records import dataclass
+from chip.records import dataclass, field, replace
 from chip.types import ChipError, Scenario
 
 Key = tuple[str, str, str, Scenario]  # identity (or label, where that is unknown), engine, variant, scenario

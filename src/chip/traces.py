@@ -6,12 +6,11 @@ Nothing in it is code or data of the model: names, shapes, strides, scalars and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from chip import artifact, codec
-from chip.records import dataclass
+from chip.records import dataclass, field
 from chip.types import ChipError
 
 FULL_CLOCK = 0.99  # of the boost clock

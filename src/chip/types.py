@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
 from typing import Any, ClassVar, NamedTuple
 
-from chip.records import dataclass
+from chip.records import dataclass, field, replace
 
 
 class ChipError(Exception):

@@ -6,13 +6,12 @@ and the layer is taken. A product that a GPU has no arithmetic for runs with 16-
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 
 from chip.dtypes import Precision
 from chip.formats import UNIFORM, WeightFormat
 from chip.models.decoder import Decoder, LatentAttn, Layer
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.types import ChipError, HardwareSpec, Op
 
 LATEST = 999  # no upper end

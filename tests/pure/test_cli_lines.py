@@ -98,10 +98,10 @@ def test_hostile_lines(run):
     assert all(len(t) < 400 for t in told)
 
 
-def start(*words):
+def start(*words, stdin=subprocess.PIPE):
     env = {**os.environ, "PYTHONPATH": str(Path(chip.__file__).parents[1]), "PYTHONUNBUFFERED": ""}
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-m", "chip", *words], stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+    return subprocess.Popen([sys.executable, "-m", "chip", *words], stdin=stdin, stdout=pipe, stderr=pipe, env=env)
 
 
 @pytest.mark.parametrize("command", ["predict", "estimate"])
@@ -126,3 +126,50 @@ def test_a_reader_that_had_enough_is_no_error(words):
         p.stdout.close()
         assert p.wait(60) == 0
         assert p.stderr.read() == b""
+
+
+def many(count=600):
+    models = ("gpt2", "tinyllama-1.1b", "llama-3.2-1b")
+    lines = [json.dumps({"model": models[i % 3], "prompt": 16 + i, "output": 4}) for i in range(count)]
+    lines[7], lines[300:300] = "nonsense", ["", '{"model": "nobody"}']
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("by", ["file", "pipe"])
+def test_several_processes_write_what_one_writes(by, tmp_path):
+    (tmp_path / "lines").write_text(many())
+    found = []
+    for jobs in ("1", "3"):
+        with open(tmp_path / "lines", "rb") as file:
+            of = {"stdin": file} if by == "file" else {}
+            with start("predict", "-", "--jobs", jobs, **of) as p:
+                found.append((*p.communicate(None if of else file.read()), p.returncode))
+    assert found[0] == found[1]
+    out, err, code = found[0]
+    assert (code, err) == (1, b"chip: 2 lines could not be answered\n")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [a["line"] for a in answers if "error" in a] == [8, 302]
+    assert [a["prompt"] for a in answers if "error" not in a] == [16 + i for i in range(600) if i != 7]
+
+
+def test_lines_of_a_process_that_died_are_answered_by_another():
+    """The one that dies is asked once more after that."""
+    code = """if True:
+        import os
+        from chip.cli.forks import Forks
+        parent = os.getpid()
+        def answer(line):
+            if line[1] == "b" and os.getpid() != parent:
+                os.kill(os.getpid(), 9)
+            return f"{line[0]} {line[1]} {os.getpid() == parent}"
+        forks = Forks(3, answer, lambda line: line[1])
+        for lines in [(i, "abc"[i % 3]) for i in range(300)], [(i, "abc"[i % 3]) for i in range(9)], [(1, "c")]:
+            found = [x.split() for x in forks.answers(lines)]
+            print([(int(n), x) for n, x, _ in found] == lines, {x: own for _, x, own in found})
+    """
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert out.stdout.splitlines() == [
+        "True {'a': 'True', 'b': 'True', 'c': 'False'}",
+        "True {'a': 'True', 'b': 'True', 'c': 'False'}",
+        "True {'c': 'False'}",
+    ], out.stderr

@@ -3,18 +3,20 @@
 import copy
 import dataclasses
 import pickle
-from dataclasses import field
+import subprocess
+import sys
 
 import pytest
 
-from chip.records import dataclass
+from chip import records
+from chip.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     rows: int
     cols: int = 2
-    names: dict[str, int] = field(default_factory=dict, hash=False)
+    names: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +65,28 @@ def test_copied_pickled_and_replaced():
     one = Named(1, 5, {"a": 1}, "n")
     assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == one
     assert dataclasses.replace(one, rows=2) == Named(2, 5, {"a": 1}, "n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    rows: int
+    names: list[int] = dataclasses.field(default_factory=list)
+
+
+def test_fields_are_told_alike_of_records_and_dataclasses():
+    for cls in (Size, Plain):
+        rows, *_, names = records.fields(cls)
+        assert (rows.name, rows.default) == ("rows", records.MISSING)
+        assert (names.name, names.default) == ("names", records.MISSING)
+        assert names.default_factory in (dict, list)
+        assert records.is_dataclass(cls)
+        assert records.replace(cls(1), rows=4) == dataclasses.replace(cls(1), rows=4) == cls(4)
+    assert not records.is_dataclass(int)
+    described = dataclasses.fields(Size)
+    assert [(f.name, f.default) for f in described[:2]] == [("rows", dataclasses.MISSING), ("cols", 2)]
+    assert dataclasses.asdict(Named(1, name="x")) == {"rows": 1, "cols": 2, "names": {}, "name": "x"}
+
+
+def test_a_prediction_needs_no_dataclasses():
+    code = "import sys, chip\nchip.predict('llama-3.1-8b').line()\nprint('dataclasses' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -21,7 +21,15 @@ from chip import __version__, garbage
 from chip.cli.streams import discard, standard_streams
 from chip.types import ChipError
 
-NOT_COMMANDS = ("text", "lines", "streams", "grid", "energy_probe")  # nor is what ends in _text: the layout of answers
+NOT_COMMANDS = (
+    "forks",
+    "incoming",
+    "text",
+    "lines",
+    "streams",
+    "grid",
+    "energy_probe",
+)  # nor is what ends in _text: the layout of answers
 ORDER = (
     "predict", "simulate", "plan", "estimate", "list", "show", "calibrate", "profile", "fit", "roofline", "bench",
     "compare", "validate",

@@ -11,13 +11,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from chip import codec, runs
 from chip.cli.text import duration, gib, table
 from chip.compare import ComparedMetric, RunPair, pairs
+from chip.records import replace
 from chip.runs import Run
 from chip.types import ChipError
 

@@ -2,50 +2,53 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from chip import cli, garbage, jsontext
+from chip.cli import forks, incoming
+from chip.cli.incoming import MAX_LINE, Numbered
 from chip.types import ChipError
 
-MAX_LINE = 1_000_000
+MANY = 256  # lines that are there at once, from which on several processes are faster
+SHARED = ("model", "gpu", "engine", "dtype", "tp")  # keys of lines that have much to work out in common
 
 
-def answer_stdin(answer: Callable[[Mapping[str, Any]], str]) -> int:
-    """`answer` gives one line of JSON. 0 when every line was answered, 1 when any was an error."""
-    failed = 0
-    if sys.stdin is None:
-        raise ChipError("standard input is closed: there is nothing to read scenarios from")
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        # JSON is UTF-8 whatever the locale; bytes that are not are their line's error, not the end of the sweep
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-    for number, line in enumerate(_lines(), 1):
-        if not line.strip():
-            continue
+def answer_stdin(answer: Callable[[Mapping[str, Any]], str], jobs: int = 1) -> int:
+    """`answer` gives one line of JSON. `jobs`: processes, 0 for one a core. 0 when every line was answered, 1 when any
+    was an error."""
+
+    def answered(line: Numbered) -> str:
         try:
-            out = answer(_parse(line))
+            out = answer(_parse(line[1]))
         except BrokenPipeError:
             raise
         except Exception as e:  # one line's trouble is never the end of a sweep
-            failed += 1
-            out = json.dumps({"error": cli.told(e), "line": number})
-        sys.stdout.write(out + "\n")
-        sys.stdout.flush()
+            out = json.dumps({"error": cli.told(e), "line": line[0]})
         garbage.after_answer()
+        return out
+
+    failed, several = 0, None
+    for lines in incoming.rounds():
+        if several is None and jobs != 1 and len(lines) >= MANY and (count := jobs or forks.cores()) > 1:
+            several = forks.Forks(count, answered, _setting)
+        for out in several.answers(lines) if several and len(lines) >= MANY else map(answered, lines):
+            failed += out.startswith('{"error"')
+            sys.stdout.write(out + "\n")
+            sys.stdout.flush()
     if failed:
         print(f"chip: {failed} line{'s' if failed > 1 else ''} could not be answered", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _lines() -> Iterator[str]:
-    """The lines of stdin; of one that is too long only as much as tells that it is."""
-    while line := sys.stdin.readline(MAX_LINE + 2):
-        yield line
-        while len(line) == MAX_LINE + 2 and not line.endswith("\n"):  # the rest of it belongs to no other line
-            line = sys.stdin.readline(MAX_LINE + 2)
+def _setting(line: Numbered) -> str:
+    try:
+        asked = _parse(line[1])
+        return str([asked.get(key) for key in SHARED])
+    except Exception:  # whoever answers it says what is wrong
+        return ""
 
 
 def _parse(line: str) -> Any:

@@ -32,6 +32,7 @@ DTYPE = (
 )
 KV_DTYPE = "of the KV cache: auto (as the config says), bf16, fp16, fp8"
 MOST_LAUNCH_NS = 1e6
+MOST_JOBS = 256
 EPILOG = """\
   chip predict llama-3.1-8b --gpu h200 --batch 8 --prompt 1024 --output 128
   chip predict llama-3.1-8b --gpu h100,h200 --batch 1,8,32 --csv -
@@ -66,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--timeline", metavar="FILE", default="", help="write a predicted step, host and device, as a Perfetto trace")
     add("--launch-ns", metavar="NS", type=float, default=0.0, help=LAUNCH)
     add("--host", metavar="FILE|NAME", default="", help=HOST)
-    add("--jobs", type=int, default=1, help="of MODEL -: processes, 0 for one a core [%(default)s]")
+    add("--jobs", type=int, default=0, help="of MODEL -, where many lines come at once: processes [one a core]")
     add("--ray", metavar="ADDRESS", default="", help="of MODEL -: a Ray cluster, local or its address")
     add("--csv", metavar="FILE", default="", help="the figures as rows of a CSV file; - for stdout")
     add("--json", action="store_true", help="one JSON document on stdout; of a grid, a list of its rows")
@@ -83,9 +84,9 @@ def run(args: argparse.Namespace) -> int:
     given = {name: values[0] for name, values in axes.items()}
     options = api.options_of(**_options(args))
     if args.model == "-":
-        if args.jobs != 1 or args.ray:
-            return _spread(given, options, args.jobs, args.ray)
-        return answer_stdin(lambda question: request.answer_line(question, given, options))
+        if args.ray:
+            return _over_ray(given, options, args.jobs, args.ray)
+        return answer_stdin(lambda question: request.answer_line(question, given, options), args.jobs)
     values = {"model": args.model, **given}
     found = _traced(values) if args.trace else request.answer(values, options)
     if args.json:
@@ -110,6 +111,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ChipError("--timeline takes one MODEL, without --trace")
     if args.trace and args.model == "-":
         raise ChipError("--trace takes one MODEL, not scenarios from stdin")
+    if not 0 <= args.jobs <= MOST_JOBS:
+        raise ChipError(f"--jobs must be between 1 and {MOST_JOBS}, or 0 for one a core, got {args.jobs}")
     if args.csv and (args.trace or args.timeline or args.breakdown or args.json or args.model == "-"):
         raise ChipError("--csv does not go with --json, --breakdown, --trace, --timeline or MODEL -")
 
@@ -135,7 +138,7 @@ def _grid(args: argparse.Namespace, axes: dict[str, list[Any]]) -> int:
     return 1 if failed else 0
 
 
-def _spread(given: dict[str, Any], about: request.Options, jobs: int, ray: str) -> int:
+def _over_ray(given: dict[str, Any], about: request.Options, jobs: int, ray: str) -> int:
     from chip.simulate.jobs import pool_of
     from chip.simulate.sweep import answers
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chip import artifact, output
 from chip.cli import capture, energy_probe, explain
 from chip.cli.text import duration, table
+from chip.records import replace
 from chip.types import ChipError
 
 if TYPE_CHECKING:

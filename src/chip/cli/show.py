@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 from difflib import get_close_matches
@@ -17,6 +16,7 @@ from chip.cli.text import duration, gib, si, table
 from chip.dtypes import precision
 from chip.models import library
 from chip.models.decoder import Decoder, Moe
+from chip.records import MISSING, fields, is_dataclass, replace
 from chip.types import Ceiling, ChipError
 
 HELP = "one model, GPU, operator or engine in full, or a file of runs"
@@ -83,7 +83,7 @@ def _find(name: str) -> tuple[Any, str]:
 def _model(name: str) -> tuple[Any, str]:
     path, _ = library.locate(name)
     d = library.find(name)
-    p, own = precision("bf16"), dataclasses.replace(precision(d.dtype), per_layer=True)
+    p, own = precision("bf16"), replace(precision(d.dtype), per_layer=True)
     layers = [{"count": n, **codec.to_json(layer)} for n, layer in d.layers]
     data = {
         "name": d.name,
@@ -132,10 +132,8 @@ def _formats(d: Decoder) -> list[str]:
 
 def _brief(part: Any) -> str:
     """The fields of a part of a layer that are not at their default."""
-    shown = [(f.name, getattr(part, f.name)) for f in dataclasses.fields(part) if getattr(part, f.name) != f.default]
-    return " ".join(
-        k if v is True else f"{k}=({_brief(v)})" if dataclasses.is_dataclass(v) else f"{k}={v}" for k, v in shown
-    )
+    shown = [(f.name, getattr(part, f.name)) for f in fields(part) if getattr(part, f.name) != f.default]
+    return " ".join(k if v is True else f"{k}=({_brief(v)})" if is_dataclass(v) else f"{k}={v}" for k, v in shown)
 
 
 def _gpu(name: str) -> tuple[Any, str]:
@@ -189,7 +187,7 @@ def _unit(ceiling: str) -> str:
 def _op(name: str) -> tuple[Any, str]:
     cls = ops.get(name)
     axes = {
-        f.name: {"type": str(f.type), **({} if f.default is dataclasses.MISSING else {"default": f.default})}
+        f.name: {"type": str(f.type), **({} if f.default is MISSING else {"default": f.default})}
         for f in ops.axes(cls).values()
     }
     data = {"name": name, "what": doc_of(name), "axes": axes}

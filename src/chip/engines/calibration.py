@@ -8,9 +8,8 @@ are judged by. Families differ in how much Python lies around a kernel, so there
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 
-from chip.records import dataclass
+from chip.records import dataclass, field, replace
 
 CONTEXT = 8192  # tokens: room for prompts longer than a base model takes
 Points = tuple[tuple[int, int], ...]  # (batch, prompt)

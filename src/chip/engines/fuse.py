@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from chip.ops.add_layer_norm import AddLayerNorm
@@ -20,6 +19,7 @@ from chip.ops.rms_norm import RmsNorm
 from chip.ops.rms_norm_quant import RmsNormQuant
 from chip.ops.silu_mul import SiluMul
 from chip.ops.silu_mul_quant import SiluMulQuant
+from chip.records import replace
 from chip.types import Block, Call, Op, Program
 
 Rule = Callable[[list[Call]], list[Call]]

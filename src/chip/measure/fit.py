@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import exp, inf, log
 from typing import Any
 
@@ -23,6 +22,7 @@ from chip.ops.linear import Linear
 from chip.points import PointGroup
 from chip.predict.clock import Settling
 from chip.predict.interpolate import Points
+from chip.records import replace
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
 CONTEXTS = ("cold", "hot")

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from chip.predict.phase import CallBlock, Phase, Rows, interval, lines_of
 from chip.predict.prediction import Prediction
 from chip.predict.roof import check_dtype, roof_of
 from chip.predict.stages import Stage
+from chip.records import replace
 from chip.timeline import RoleLaunches
 from chip.types import Call, ChipError, Op, Scenario, Seq
 

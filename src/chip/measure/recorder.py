@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from chip.measure.device import Device
+from chip.records import replace
 from chip.traces import Flow, Operator, Place, TensorArg
 
 LINE = 16  # bytes: the alignment that kernels look at

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from chip.formats import WeightFormat
 from chip.models import modules
 from chip.models.decoder import Layer
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.types import ChipError
 
 CLASSES = ("Linear", "linear")  # what a list may name instead of a layer

@@ -4,12 +4,12 @@ library writes: packed values, scales, zero points, and GPTQ's group of every in
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from chip.formats import UNIFORM, WeightFormat
 from chip.models.config import Config
 from chip.models.quantization import CLASSES, Quantization, Rule
+from chip.records import replace
 from chip.types import ChipError
 
 ALL = CLASSES[:1]

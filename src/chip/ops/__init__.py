@@ -7,7 +7,6 @@ matrix products over the pairs that are really visible.
 
 from __future__ import annotations
 
-import dataclasses
 import pkgutil
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -16,6 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from chip.dtypes import BYTES
+from chip.records import MISSING, Field, fields
 from chip.types import ChipError, Op
 
 NOT_OPERATORS = ("attention_kernels", "base_time", "collective", "composed", "elementwise")  # what operators share
@@ -43,8 +43,8 @@ def get(kind: str) -> type[Op]:
     raise AssertionError(f"chip/ops/{kind}.py defines no operator of that kind")
 
 
-def axes(cls: type[Op]) -> dict[str, dataclasses.Field[Any]]:
-    return {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+def axes(cls: type[Op]) -> dict[str, Field[Any]]:
+    return {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
 
 
 def build(kind: str, values: Mapping[str, Any]) -> Op:
@@ -62,7 +62,7 @@ def build(kind: str, values: Mapping[str, Any]) -> Op:
     for name, f in known.items():
         if name in values:
             out[name] = _axis(kind, f, values[name])
-        elif f.default is dataclasses.MISSING:
+        elif f.default is MISSING:
             raise ChipError(f"{kind} needs axis {name!r}; its axes are {', '.join(known)}")
     op = cls(**out)
     check = getattr(op, "check", None)
@@ -71,7 +71,7 @@ def build(kind: str, values: Mapping[str, Any]) -> Op:
     return op
 
 
-def _axis(kind: str, f: dataclasses.Field[Any], value: Any) -> Any:
+def _axis(kind: str, f: Field[Any], value: Any) -> Any:
     if f.type == "bool":
         if isinstance(value, bool) or value in (0, 1):
             return bool(value)

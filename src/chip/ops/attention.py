@@ -7,14 +7,13 @@ FLOPs, so a prefill of n tokens costs exactly what its n decode steps cost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import log2
 from typing import Any, ClassVar, NamedTuple, Self
 
 from chip.dtypes import BYTES
 from chip.ops.attention_kernels import CudnnBase, FlashBase, OwnBase, PagedFlashBase, TiledBase
 from chip.ops.base_time import BaseTime
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.types import ChipError, Cost, Op, Seq
 
 BASES: dict[str, type[BaseTime]] = {  # the others are FlashAttention-2 as torch calls it

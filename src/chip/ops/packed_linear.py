@@ -4,12 +4,11 @@ k, W is n x k, stored as `weight_dtype` with a 16-bit scale for each `group` of 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.linear import ALIGNED, Linear
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.types import Cost
 
 SCALE_BYTES = 2

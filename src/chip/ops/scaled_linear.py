@@ -4,11 +4,10 @@ token's values (0: all of them; with `per_tensor` all tokens' together). The res
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from chip.ops.linear import ALIGNED, Linear
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.types import Cost
 
 SCALE_BYTES = 4

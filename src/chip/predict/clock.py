@@ -4,10 +4,9 @@ long one after."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from math import exp
 
-from chip.records import dataclass
+from chip.records import dataclass, fields
 from chip.types import ChipError
 
 FREE, BOUND = 0.8, 1.0  # shares of the settled rate: up to the first arithmetic keeps its clock, from the second on not

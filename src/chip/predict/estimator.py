@@ -5,9 +5,7 @@ An answer is a plain tuple (seconds, low, high, bound, source, FLOPs, bytes): a 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
 from functools import lru_cache
 from math import exp, inf
 from typing import Any
@@ -28,6 +26,7 @@ from chip.predict.library import PRODUCT, Library, library
 from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, at_least, peaks_of
 from chip.predict.roof import Range, Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
+from chip.records import fields, replace
 from chip.types import ChipError, Cost, Estimate, Op, Seq
 
 AlongTokens = Callable[[int], Answer]
@@ -241,7 +240,7 @@ class Estimator:
         made = []
         for rate, memory in ((flops.value, moving.value), (flops.high, moving.high), (flops.low, moving.low)):
             numbers: dict[str, Any] = {"sm_count": self.roof.sm_count}
-            for f in dataclasses.fields(base):
+            for f in fields(base):
                 if f.name.endswith("bytes_per_s"):
                     numbers[f.name] = getattr(base, f.name) * by_bytes * memory / moving.value
                 elif f.name == "flop_per_s":
@@ -418,14 +417,14 @@ def _longest(arithmetic_s: float, memory_s: float, seconds: float) -> str:
 def _in_form(base: BaseTime, form: type[BaseTime]) -> BaseTime:
     """The numbers of a base in the form of a kernel that is a variant of the one they were fitted to, with the same
     numbers."""
-    numbers = {f.name: getattr(base, f.name) for f in dataclasses.fields(base)}
-    is_variant = issubclass(form, type(base)) and len(dataclasses.fields(form)) == len(numbers)
+    numbers = {f.name: getattr(base, f.name) for f in fields(base)}
+    is_variant = issubclass(form, type(base)) and len(fields(form)) == len(numbers)
     return form(**numbers) if is_variant and form is not type(base) else base
 
 
 def _times(base: BaseTime, factor: float) -> BaseTime:
     """A base that takes so many times as long."""
-    timed = {f.name: getattr(base, f.name) for f in dataclasses.fields(base)}
+    timed = {f.name: getattr(base, f.name) for f in fields(base)}
     for name, value in timed.items():
         if name.endswith("per_s"):
             timed[name] = value / factor

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chip.dtypes import Precision, precision
 from chip.models.decoder import Decoder
 from chip.predict import memory
+from chip.records import replace
 from chip.types import Scenario
 
 NARROWER = ("fp8", "int4")

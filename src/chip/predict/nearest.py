@@ -47,11 +47,14 @@ class ValidatedSetting(NamedTuple):
 def settings() -> tuple[ValidatedSetting, ...]:
     """The index, its runs left unread: a question needs few of them."""
     found: dict[tuple[str, ...], list[str]] = {}
+    start, runs = "\n", list[str]()  # what lines of one setting begin with, which mostly follow each other
     for line in artifact.read_text(INDEX).splitlines():
-        if line.startswith(("#", "gpu,")):
-            continue
-        *key, rest = line.split(",", 6)
-        found.setdefault(tuple(key), []).append(rest)
+        if not line.startswith(start):
+            if line.startswith(("#", "gpu,")):
+                continue
+            *key, rest = line.split(",", 6)
+            start, runs = line[: len(line) - len(rest)], found.setdefault(tuple(key), [])
+        runs.append(line[len(start) :])
     return tuple(
         ValidatedSetting(gpu, engine, version, model, float(active), experts == "1", lines)
         for (gpu, engine, version, model, active, experts), lines in found.items()

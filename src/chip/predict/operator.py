@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from chip import hardware, ops
 from chip.predict.estimator import Estimator, estimator_of
+from chip.records import fields
 from chip.types import ChipError
 
 DEFAULT_GPU = "h200"
@@ -37,7 +37,7 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
         "schema": SCHEMA,
         "op": op.kind,
         "gpu": gpu,
-        "axes": {f.name: getattr(op, f.name) for f in dataclasses.fields(op)},  # type: ignore[arg-type]
+        "axes": {f.name: getattr(op, f.name) for f in fields(op)},  # type: ignore[arg-type]
         "us": _us(e.seconds),
         "interval": [_us(e.low_s), _us(e.high_s)],
         "bound": e.bound,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from chip.models.decoder import Decoder, Moe
 from chip.parallel import pipeline_decode_s, pipeline_s, split_layers
 from chip.predict.phase import Line, Phase, Rows
 from chip.predict.steps import BEFORE, ENGINE
+from chip.records import replace
 
 BUBBLE, SEND = "pipeline_bubble", "pipeline_send"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from chip import links
@@ -16,6 +15,7 @@ from chip.predict.limits import INTERPOLATED
 from chip.predict.phase import Phase
 from chip.predict.pipeline import Hop
 from chip.predict.steps import ENGINE, StepModel
+from chip.records import replace
 from chip.types import ChipError, Scenario
 
 CIRCULATE = "vllm"  # the engine that keeps several batches in flight; others send one through all stages

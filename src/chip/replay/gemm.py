@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.traces import Operator, TensorArg
 
 BATCHED = ("bmm", "baddbmm")

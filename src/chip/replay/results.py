@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from chip import artifact, codec, stats
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.traces import Timing
 from chip.types import ChipError
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from chip import artifact, codec, stats
-from chip.records import dataclass
+from chip.records import dataclass, field
 from chip.replay import gemm, tiers
 from chip.traces import Kernel, Operator, Trace, check_kernel, check_operator
 from chip.types import ChipError

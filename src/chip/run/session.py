@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ import torch
 from chip.measure.device import open_device
 from chip.measure.energy import NotAvailable, idle_watts, probe_for
 from chip.measure.kineto import ProfilerUse
+from chip.records import replace
 from chip.run import ContextLost, Job, busy, clock, energy, launch_latency, text
 from chip.run.model import brief, build, libraries, no_kernel
 from chip.run.steps import LEAST_STEPS, Steps

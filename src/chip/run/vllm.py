@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from chip.measure.energy import (
     of_work,
     start_whole,
 )
+from chip.records import replace
 from chip.run import Job, vllm_trace
 from chip.run.energy import above_idle
 from chip.run.vllm_protocol import VllmWorker

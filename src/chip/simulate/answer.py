@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import field
 from typing import Any
 
-from chip.records import dataclass
+from chip.records import dataclass, field
 from chip.simulate import figures, slo
 from chip.simulate.figures import Percentiles
 from chip.simulate.fleet import ServedRequests

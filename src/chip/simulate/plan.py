@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import product
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
-from chip.records import dataclass
+from chip.records import dataclass, field, replace
 from chip.simulate import figures, slo
 from chip.simulate.answer import Simulation, answer
 from chip.simulate.fleet import ServedRequests

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from chip import artifact, codec
-from chip.records import dataclass
+from chip.records import dataclass, field, replace
 from chip.simulate.fleet import ServedRequests
 from chip.simulate.workload import BLOCK_TOKENS, Workload
 from chip.types import ChipError

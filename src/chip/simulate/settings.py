@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from chip.records import dataclass
+from chip.records import dataclass, fields, replace
 from chip.simulate.step_time import BLOCK_TOKENS, default_limits
 from chip.types import ChipError
 

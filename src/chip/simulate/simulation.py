@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from chip.records import replace
 from chip.simulate import slo, synthetic, workload
 from chip.simulate.answer import Simulation, answer
 from chip.simulate.fleet import serve

@@ -6,11 +6,10 @@ Lengths are lognormal around a median, `prompt=400~0.9` (a spread of 0.9 in the 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from math import log
 from typing import Any
 
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.simulate.workload import MOST_TOKENS, Workload
 from chip.types import ChipError
 

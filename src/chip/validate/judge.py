@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 
 from chip import hardware, runs
@@ -12,7 +11,7 @@ from chip.models import describe, library
 from chip.models.decoder import Decoder
 from chip.predict.request import Options, predict
 from chip.predict.stages import ALL, Stage
-from chip.records import dataclass
+from chip.records import dataclass, field, replace
 from chip.runs import Run, Runs
 from chip.types import ChipError
 from chip.validate.points import FIRST, METRICS, Point, compare

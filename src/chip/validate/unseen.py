@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from chip import artifact, codec, engines, hardware, measurements
@@ -23,7 +22,7 @@ from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
 from chip.points import PointGroup
 from chip.predict.stages import Stage
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.runs import Run, id_of
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 from chip.validate.judge import RunsSource, Validation, decoder_of, judge

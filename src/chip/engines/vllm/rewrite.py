@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chip.engines.fuse import apply, fuse_gelu, fuse_head_norms, fuse_quantize, fuse_residual_norms, merge_linears
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
@@ -11,6 +9,7 @@ from chip.ops.kv_append import KvAppend
 from chip.ops.linear import Linear
 from chip.ops.mla import Mla
 from chip.ops.rope import Rope
+from chip.records import replace
 from chip.types import Call, Program
 
 

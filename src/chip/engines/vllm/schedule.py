@@ -8,11 +8,11 @@ to 512 tokens.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from math import ceil, floor
 
 from chip.engines.context import PANELS, decode_contexts
 from chip.engines.playing import Weighted
+from chip.records import replace
 from chip.types import Scenario, Seq, Step
 
 LARGE_GPU_BYTES = 70 * 2**30

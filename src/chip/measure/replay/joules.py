@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from chip.measure.device import Device
 from chip.measure.energy import EnergyProbe, NotAvailable, each, idle_watts, probe_for
+from chip.records import replace
 from chip.replay.results import Replayed
 
 BATCH_S = 0.02  # of work between synchronisations
