@@ -96,13 +96,21 @@ class PointBlock(NamedTuple):
     """Some of the points: their coordinates by axis, and what they say."""
 
     columns: list[tuple[float, ...]]
+    ends: list[tuple[float, float]]  # least and greatest of each
     residuals: list[float]
     variances: list[float]
 
     @classmethod
     def of(cls, points: Points, among: Sequence[int]) -> PointBlock:
         columns = list(zip(*[points.places[i] for i in among]))
-        return cls(columns, [points.residuals[i] for i in among], [points.variances[i] for i in among])
+        ends = [(min(c), max(c)) for c in columns]
+        return cls(columns, ends, [points.residuals[i] for i in among], [points.variances[i] for i in among])
+
+    def _beyond(self, axis: int, at: float) -> float:
+        """Squared distance along an axis that every point is away at least."""
+        least, most = self.ends[axis]
+        off = max(at - most, least - at, 0.0)
+        return off * off
 
     def nearest(self, places: Sequence[tuple[float, ...]], moving: Sequence[int], but: int = -1) -> list[Near]:
         """The nearest points of each place, nearest first."""
@@ -119,19 +127,23 @@ class PointBlock(NamedTuple):
         also: Sequence[float] = self.columns[other] if one != other else apart
         rows = sorted(zip(apart, count(), self.columns[one], also, self.residuals, self.variances))
         if one == other:
-            return [_along(rows, p[one]) for p in places]
-        return [_along_both(rows, p[one], p[other]) for p in places]
+            return [_along(rows, p[one], self._beyond(one, p[one])) for p in places]
+        return [
+            _along_both(rows, p[one], p[other], self._beyond(one, p[one]) + self._beyond(other, p[other]))
+            for p in places
+        ]
 
 
 Rows = Sequence[tuple[float, int, float, float, float, float]]
 
 
-def _along(rows: Rows, at: float) -> Near:
-    """Along one axis. `rows` come nearest first along the others, so that the search can stop."""
+def _along(rows: Rows, at: float, beyond: float) -> Near:
+    """Along one axis, where all are `beyond` away at least. `rows` come nearest first along the others, so that the
+    search can stop."""
     best: Near = []
     worst = FAR
     for apart, _, x, _, residual, variance in rows:
-        if apart >= worst:
+        if apart + beyond >= worst:
             break
         d2 = apart + (x - at) * (x - at)
         if d2 < worst:
@@ -142,12 +154,12 @@ def _along(rows: Rows, at: float) -> Near:
     return best
 
 
-def _along_both(rows: Rows, at_x: float, at_y: float) -> Near:
+def _along_both(rows: Rows, at_x: float, at_y: float, beyond: float) -> Near:
     """The same along two axes."""
     best: Near = []
     worst = FAR
     for apart, _, x, y, residual, variance in rows:
-        if apart >= worst:
+        if apart + beyond >= worst:
             break
         d2 = apart + ((x - at_x) * (x - at_x) + (y - at_y) * (y - at_y))
         if d2 < worst:
