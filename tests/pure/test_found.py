@@ -56,3 +56,17 @@ def test_padding_chooses_no_experts_of_its_own():
     tpot_s = [chip.predict("gpt-oss-120b", gpu="l40s", tp=2, batch=b, prompt=512, output=32).tpot_s for b in (8, 9, 16)]
     assert 1.05 < tpot_s[1] / tpot_s[0] < 1.25
     assert 1.2 < tpot_s[2] / tpot_s[1] < 1.5
+
+
+def test_more_sequences_attend_no_faster_between_rows_of_a_table():
+    """Between nodes the base of eight sequences leaps where that of sixteen does not yet: 0.7 % of a step."""
+    asked = {"gpu": "a100", "engine": "vllm", "dtype": "nvfp4", "prompt": 65, "output": 395}
+    tpot_s = [chip.predict("glm-4-9b", **asked, batch=b).tpot_s for b in range(8, 18)]
+    assert tpot_s == sorted(tpot_s)
+
+
+def test_attention_without_points_never_takes_less_for_more_keys():
+    """Three sequences of 65 queries, whose keys the base cuts into more parts from 1,025 on."""
+    asked = {"batch": 3, "heads": 32, "kv_heads": 8, "head_dim": 2, "q_len": 65, "dtype": "fp16"}
+    times = [chip.estimate("attention", gpu="gb200", **asked, kv_len=k)["us"] for k in range(900, 1300, 25)]
+    assert times == sorted(times)

@@ -260,11 +260,21 @@ class Sheet:
         if len(self._rows) > MOST_ROWS:
             self._rows.clear()
         low = count.bit_length() - 1
-        first = self._along(low, length)
+        first = self._rising(low, length)
         if 1 << low == count:
             return first
         base = self.base(*self._at(count, length))
-        return _between(first, self._along(low + 1, length), base, count / (1 << low) - 1)
+        return _between(first, self._rising(low + 1, length), base, count / (1 << low) - 1)
+
+    def _rising(self, row: int, length: int) -> Node:
+        """At 2^row of the first size: not less than of half as many, also between nodes."""
+        found = self._along(row, length)
+        end = length.bit_length()
+        if not self._counts or not row or end >= COMMON_NODES:
+            return found
+        if self._rows[row][end - 1][0] >= self._row(row - 1, end)[end][0]:  # no time between is that long
+            return found
+        return max(found[0], self._rising(row - 1, length)[0]), found[1], found[2]
 
     def _along(self, row: int, length: int) -> Node:
         """At 2^row of the first size."""
