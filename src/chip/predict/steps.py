@@ -166,7 +166,7 @@ class StepModel:
         lines += [
             Line(role, ENGINE, calls, v if v > NOTHING_S else 0.0, lo, hi, bound, ENGINE, 0.0, 0.0)
             for (role, calls, bound), v, lo, hi in zip(ADDED, value.parts, least.parts, most.parts)
-            if hi > NOTHING_S
+            if v > NOTHING_S or hi > NOTHING_S  # a device at its slowest may not wait where one as expected does
         ]  # fmt: skip
         return Phase(lines, least.seconds, most.seconds)
 
