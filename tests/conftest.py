@@ -19,7 +19,7 @@ settings.register_profile("suite", deadline=None, max_examples=int(os.environ.ge
 settings.load_profile("suite")
 # Files that share what takes long to make (a browser, a report, the families' modules) run in one worker
 TOGETHER = {
-    "a report": "report readme_tables",
+    "a browser": "report readme_tables",
     "the runs": "model_accuracy validate vllm_records",
     "the families": "run_families families_against_hf launches_against_hf meta_forward bundled_configs",
     "what torch compiles": "build_ops build_quantised",
@@ -27,7 +27,7 @@ TOGETHER = {
 SHARE = {file: share for share, files in TOGETHER.items() for file in files.split()}
 # What takes longest starts first, so that no worker is left with it at the end
 LONGEST = """a browser, the families, triton_interpreter, vllm_runs, replay, bench_cli, calibrate_engine,
-what torch compiles, a report, the runs, untrusted_models, native, make_quantised, lab_cpu, profile"""
+what torch compiles, the runs, untrusted_models, native, make_quantised, lab_cpu, profile"""
 FIRST = {share.strip(): place for place, share in enumerate(LONGEST.split(","))}
 gc.disable()  # while modules are imported and tests collected: nothing of that is garbage
 # A session of ours thaws what is frozen at its end, and each collection would search all modules again. What leaks
@@ -70,3 +70,16 @@ def imported_modules_are_no_garbage():
     """`gc.collect()` before a measurement walks all that torch and transformers have made: 0.2 s and more."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory):
+    """The summary of all bundled results and of made-up ones of every kind; to be read only."""
+    import samples  # of tests/pure
+
+    from chip import hardware
+    from chip.report import sources
+
+    folder = samples.write_all(tmp_path_factory.mktemp("results"))
+    h200 = Path(__file__).parents[1] / "results" / "h200"
+    return sources.gather([h200, hardware.PROFILES, hardware.POINTS / "h200", folder], "All")

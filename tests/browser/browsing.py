@@ -10,7 +10,7 @@ import threading
 import pytest
 from reports import H200, samples, written
 
-from chip import hardware
+from chip.report import page
 from chip.serve import server
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -142,12 +142,9 @@ def explorer():
 
 
 @pytest.fixture(scope="session")
-def full(tmp_path_factory):
+def full(everything, tmp_path_factory):
     """The report of all bundled results and of made-up ones of every kind."""
-    folder = tmp_path_factory.mktemp("full")
-    return written(
-        folder / "site", H200, hardware.PROFILES, hardware.POINTS / "h200", samples.write_all(folder / "results")
-    )
+    return page.write(tmp_path_factory.mktemp("full"), everything).as_uri()
 
 
 @pytest.fixture(scope="session")
