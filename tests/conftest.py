@@ -17,17 +17,17 @@ sys.dont_write_bytecode = False
 # On a busy machine any example may take long. `make campaign` tries many more
 settings.register_profile("suite", deadline=None, max_examples=int(os.environ.get("CHIP_EXAMPLES", "30")))
 settings.load_profile("suite")
-# Files that share what takes long to make (a browser, a report, the families' modules) run in one worker
+# Files that share what takes long to make (a browser, a report, modules of families, torch's compiler) have one worker
 TOGETHER = {
     "a browser": "report readme_tables",
     "the runs": "model_accuracy validate vllm_records",
-    "the families": "run_families families_against_hf launches_against_hf meta_forward bundled_configs",
-    "what torch compiles": "build_ops build_quantised",
+    "the families": "run_families families_against_hf launches_against_hf meta_forward bundled_configs "
+    "build_ops build_quantised",
 }
 SHARE = {file: share for share, files in TOGETHER.items() for file in files.split()}
 # What takes longest starts first, so that no worker is left with it at the end
 LONGEST = """a browser, the families, triton_interpreter, vllm_runs, replay, bench_cli, calibrate_engine,
-what torch compiles, the runs, untrusted_models, native, make_quantised, lab_cpu, profile"""
+the runs, untrusted_models, native, make_quantised, lab_cpu, profile"""
 FIRST = {share.strip(): place for place, share in enumerate(LONGEST.split(","))}
 gc.disable()  # while modules are imported and tests collected: nothing of that is garbage
 # A session of ours thaws what is frozen at its end, and each collection would search all modules again. What leaks
