@@ -180,7 +180,8 @@ def test_traffic_and_timeline(opened, explorer):
 SECTIONS = {
     "overview": ("headlines", "sources"), "calibration": ("ceilings", "curves", "headlines"),
     "kernels": ("kernels", "headlines"), "replay": ("replays", "replay_tiers", "replay_terms", "headlines"),
-    "compared": ("comparisons",),
+    "compared": ("comparisons", "tallies", "headlines"), "operators": ("operators", "tallies", "headlines"),
+    "provenance": ("sources", "tallies", "headlines"),
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -353,3 +354,27 @@ def test_runs_that_the_explorer_knows_have_its_question():
     assert len(asked) == sum(r["bundled"] for r in rows) > 0
     assert {a["gpu"] for a in asked} == {"h200"}
     assert asked[0]["batch"] == str(next(r for r in rows if r["question"])["batch"])
+
+
+def test_tallies_are_medians_and_counts_of_other_tables(everything):
+    first = {name: next(everything.rows("tallies", section=name)) for name in ("operators", "compared", "provenance")}
+    shares = [
+        r["share_of_roof"] for r in everything.rows("operators", status="ok", context="cold")
+        if r["share_of_roof"] is not None and r["p50_us"] >= 10
+    ]  # fmt: skip
+    assert (first["operators"]["value"], first["operators"]["count"]) == (stats.median(shares), len(shares))
+    read = list(everything.rows("sources", status="read"))
+    assert (first["provenance"]["value"], first["provenance"]["unit"]) == (len(read), "files")
+    assert first["provenance"]["count"] == sum(r["records"] or 0 for r in read)
+    assert first["compared"]["unit"] == "x"
+    cards = {c["section"] for c in everything.rows("headlines")}
+    assert cards >= {"operators", "compared", "provenance"}
+
+
+def test_a_ratio_of_engines_reads_one_way_round(tmp_path):
+    for name, first, second in ("a", "hf-eager", "vllm"), ("b", "vllm", "hf-eager"):
+        runs = [replace(samples.a_run(engine=e), model=f"{name}-model") for e in (first, second)]
+        samples.write_runs(tmp_path / f"{name}.json", *runs)
+    tallies = list(sources.gather([tmp_path]).rows("tallies", section="compared"))
+    assert {t["name"] for t in tallies} == {"TPOT of vllm over hf-eager", "TTFT of vllm over hf-eager"}
+    assert [t["count"] for t in tallies] == [2, 2]

@@ -16,6 +16,7 @@ from chip.report.summary import Summary
 from chip.types import ChipError
 
 HELP = "summary files and a page from results; opens from disk, needs no server"
+BESIDE = ("headlines", "tallies", "sources")  # tables that are about the others
 EPILOG = """\
   chip report results/h200 -o site
   chip report my-gpu.json operators.jsonl runs.json validation.json -o site --title "My GPU"
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"schema": SCHEMA, "page": str(index), "files": len(read), "rows": rows}, indent=1))
     else:
-        filled = ", ".join(f"{n} {name}" for name, n in rows.items() if n and name not in ("headlines", "sources"))
+        filled = ", ".join(f"{n} {name}" for name, n in rows.items() if n and name not in BESIDE)
         files = "1 file" if len(read) == 1 else f"{len(read)} files"
         print(f"{files}: {filled}\nreport: {index}")
     return 1 if any(row["status"] == "refused" for row in summary.tables["sources"]) else 0

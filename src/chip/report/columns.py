@@ -40,6 +40,13 @@ TABLES: dict[str, tuple[Column, ...]] = {
         section | | the part of the page that has the rest
         source | | the file it was read from
     """),
+    "tallies": _columns("""
+        section | | the part of the page that shows it
+        name | | what is counted or taken the median of
+        value | | the number, in `unit`
+        unit | | of the value
+        count | count | rows that it stands for; of files, their records
+    """),
     "runs": _columns(f"""
         model | | bundled name, or the name of the config
         bundled | | whether it is a model as published, of those bundled with chip

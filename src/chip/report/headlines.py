@@ -11,7 +11,21 @@ Row = dict[str, Any]
 
 
 def add(out: Summary) -> None:
-    for find in (_accuracy, _worst, _operators, _product, _fastest, _frugal, _bandwidth, _compute, _kernel, _replay):
+    for find in (
+        _accuracy,
+        _worst,
+        _operators,
+        _product,
+        _fastest,
+        _frugal,
+        _bandwidth,
+        _compute,
+        _kernel,
+        _replay,
+        _roofs,
+        _engines,
+        _files,
+    ):
         find(out)
 
 
@@ -161,3 +175,25 @@ def _replay(out: Summary) -> None:
             section="replay",
             source=row["source"],
         )
+
+
+def _tally(out: Summary, section: str, name: str, detail: str) -> None:
+    """The first of a section's, which stands for most rows."""
+    row = next(out.rows("tallies", section=section), None)
+    if row:
+        value = {"value": row["value"], "unit": row["unit"], "section": section}
+        out.add("headlines", name=name.format(**row), detail=detail.format(**row), **value)
+
+
+def _roofs(out: Summary) -> None:
+    _tally(out, "operators", "Share of their roof, median", "{count} operators of 10 us or more, operands not in cache")
+
+
+def _engines(out: Summary) -> None:
+    _tally(out, "compared", "{name}, median", "{count} runs of the same model and scenario")
+
+
+def _files(out: Summary) -> None:
+    devices = {r["device"] for r in out.rows("sources", status="read") if r["device"]}
+    on = ", ".join(sorted(map(str, devices))) or "no named device"
+    _tally(out, "provenance", "Read", "{count} records, measured on " + on.replace("{", "").replace("}", ""))

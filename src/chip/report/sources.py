@@ -17,7 +17,7 @@ from typing import Any
 
 from chip import artifact, points
 from chip.models import library
-from chip.report import collect, headlines, pairs
+from chip.report import collect, headlines, pairs, tallies
 from chip.report.summary import Summary
 from chip.types import ChipError
 
@@ -121,6 +121,7 @@ def gather(paths: Iterable[Path], title: str = "") -> Summary:
     out.tables["runs"].sort(key=lambda row: not row["bundled"])  # models cut down to calibrate an engine come last
     out.runs.sort(key=lambda held: held[1].model not in library.names())
     pairs.add(out)
+    tallies.add(out)
     headlines.add(out)
     return out
 

@@ -6,7 +6,8 @@ const Results = (() => {
   const { bars, waterfall } = Bars;
   const { tables, empty, tableOf, words, unique, hasValues, select, folded, PATTERNS, COLORS, OTHER } = Report;
 
-  const MOST_BARS = 40;
+  const MOST_BARS = 40,
+    MOST_TALLIES = 14;
 
   function about() {
     const read = tables.sources.objects().filter((f) => f.status === "read");
@@ -44,12 +45,29 @@ const Results = (() => {
         "No measured operators are among the results. On the device:",
         "chip profile --suite llm -o operators.jsonl",
       );
-    return tableOf(
-      "operators",
-      "operators",
-      words("label implementation context p50_us p95_us flops_per_s bytes_per_s share_of_roof bound verdict"),
-      words("op context dtype bound status source"),
-      "",
+    return [
+      tallied("operators", "Share of its roof that a kind of operator reaches, median · number of operators", 1),
+      tableOf(
+        "operators",
+        "operators",
+        words("label implementation context p50_us p95_us flops_per_s bytes_per_s share_of_roof bound verdict"),
+        words("op context dtype bound status source"),
+        "",
+      ),
+    ];
+  }
+  /** The tallies of a section as bars; `most`: the end of their scale. */
+  function tallied(section, title, most) {
+    const rows = tables.tallies.objects().filter((t) => t.section === section);
+    if (!rows.length) return "";
+    return h(
+      "div",
+      {},
+      h("h3", {}, title),
+      bars(
+        rows.slice(0, MOST_TALLIES).map((t) => ({ name: t.name, value: t.value, text: `${t.unit === "x" ? `${number(t.value, 3)} x` : quantity(t.value, t.unit)} · ${number(t.count)}` })),
+        most,
+      ),
     );
   }
 
@@ -280,7 +298,8 @@ const Results = (() => {
       }),
     );
     return [
-      h("ul", {}, sums.map((text) => h("li", {}, text))),
+      tallied("compared", "Time of one engine over another's, median · number of pairs"),
+      folded("Verdicts by metric", () => h("ul", {}, sums.map((text) => h("li", {}, text)))),
       tableOf(
       "comparisons",
       "compared",
@@ -291,13 +310,16 @@ const Results = (() => {
   }
 
   function provenance() {
-    return tableOf(
-      "sources",
-      "provenance",
-      words("file schema status reason records made device torch cuda driver id"),
-      words("status schema"),
-      "",
-    );
+    return [
+      tallied("provenance", "Files by what they are · their records"),
+      tableOf(
+        "sources",
+        "provenance",
+        words("file schema status reason records made device torch cuda driver id"),
+        words("status schema"),
+        "",
+      ),
+    ];
   }
 
   return { about, overview, operators, kernels, replay, runs, comparisons, provenance };
