@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import types
 import typing
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar
 
 from chip.records import MISSING, fields, is_dataclass
+from chip.suggest import get_close_matches
 from chip.types import ChipError
 
 T = TypeVar("T")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from chip import artifact, codec
 from chip.records import dataclass, replace
+from chip.suggest import get_close_matches
 from chip.types import ChipError, HardwareProfile, HardwareSpec, Quoted
 
 DATA = Path(__file__).parent / "data"

@@ -7,12 +7,12 @@ Bundled are the hosts whose launch latency was recorded beside the runs of an H2
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from chip import artifact, codec, hardware
+from chip.suggest import get_close_matches
 from chip.types import ChipError, HostProfile
 
 HOSTS = hardware.DATA / "hosts"

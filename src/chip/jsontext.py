@@ -12,7 +12,9 @@ import re
 from typing import Any
 
 MOST = 1 << 63  # of a whole number, either side of zero: nanoseconds of 292 years, bytes of 8 EiB
-SUSPECT = re.compile(r"\d{19}|\d[eE]\+?\d{3}")  # a number that may be too large; also many that are not
+DIGITS = 19  # of a whole number that may be too large
+SHAPE = bytes.maketrans(b"123456789E", b"000000000e")  # every digit as 0
+WHOLE = re.compile(rb"(?<![0.])0{%d}" % DIGITS)  # not the digits of a fraction
 
 
 class Malformed(ValueError):
@@ -21,11 +23,19 @@ class Malformed(ValueError):
 
 def parse(text: str) -> Any:
     try:  # a hook for each number is slow, so only where one may matter
-        return (_CHECKED if SUSPECT.search(text) else _PLAIN).decode(text)
+        return (_CHECKED if _may_be_large(text) else _PLAIN).decode(text)
     except json.JSONDecodeError as e:
         raise Malformed(f"line {e.lineno}: {e.msg}") from None
     except RecursionError:
         raise Malformed("too deeply nested") from None
+
+
+def _may_be_large(text: str) -> bool:
+    """Whether a number of it may be too large; also true of some texts where none is."""
+    shape = text.encode("utf-8", "surrogatepass").translate(SHAPE)
+    if b"e000" in shape or b"e+000" in shape:
+        return True
+    return b"0" * DIGITS in shape and WHOLE.search(shape) is not None
 
 
 def dump(value: Any, indent: int | None = None) -> str:

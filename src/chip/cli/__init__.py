@@ -12,13 +12,13 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
 
 from chip import __version__, garbage
 from chip.cli.streams import discard, standard_streams
+from chip.suggest import get_close_matches
 from chip.types import ChipError
 
 NOT_COMMANDS = (

@@ -16,7 +16,6 @@ from typing import Any
 
 from chip import api, artifact, timeline
 from chip.cli import grid
-from chip.cli.lines import answer_stdin
 from chip.cli.predict_text import render
 from chip.models import library
 from chip.predict import request
@@ -86,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     if args.model == "-":
         if args.ray:
             return _over_ray(given, options, args.jobs, args.ray)
+        from chip.cli.lines import answer_stdin
+
         return answer_stdin(lambda question: request.answer_line(question, given, options), args.jobs)
     values = {"model": args.model, **given}
     found = _traced(values) if args.trace else request.answer(values, options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from chip.dtypes import precision
 from chip.models import library
 from chip.models.decoder import Decoder, Moe
 from chip.records import MISSING, fields, is_dataclass, replace
+from chip.suggest import get_close_matches
 from chip.types import Ceiling, ChipError
 
 HELP = "one model, GPU, operator or engine in full, or a file of runs"

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Protocol, cast
@@ -32,6 +31,7 @@ from chip.engines.calibration import CalibrationModel
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
+from chip.suggest import get_close_matches
 from chip.timeline import Timeline
 from chip.types import ChipError, Program, Scenario
 

@@ -12,7 +12,6 @@ import importlib.util
 import re
 import zipfile
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from chip.hardware_import.aiconfigurator_rows import DTYPES, HOT, ROUTING, SOURC
 from chip.hardware_import.points_csv import Row, Table
 from chip.hardware_import.thin import merged
 from chip.records import dataclass
+from chip.suggest import get_close_matches
 from chip.types import ChipError
 
 PACKAGE, FOLDER, VERSION = "aiconfigurator-core", "aiconfigurator_core", "0.12.0"

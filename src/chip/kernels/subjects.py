@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from chip.kernels import build, catalog
 from chip.measure.device import Device
+from chip.suggest import get_close_matches
 from chip.types import ChipError, Op
 
 

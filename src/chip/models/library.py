@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from chip import artifact
 from chip.models import describe, hub
 from chip.models.decoder import Decoder
+from chip.suggest import get_close_matches
 from chip.types import ChipError
 
 CONFIGS = Path(__file__).parent.parent / "data" / "models"

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
 from chip.dtypes import BYTES
 from chip.records import MISSING, Field, fields
+from chip.suggest import get_close_matches
 from chip.types import ChipError, Op
 
 NOT_OPERATORS = ("attention_kernels", "base_time", "collective", "composed", "elementwise")  # what operators share

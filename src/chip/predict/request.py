@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +22,7 @@ from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.predict.steps import WAITING, EngineTerms, StepModel
 from chip.records import dataclass, replace
+from chip.suggest import get_close_matches
 from chip.types import ChipError, Scenario
 from chip.vllm_kernels import ServedModel, capability_of, served
 

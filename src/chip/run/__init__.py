@@ -16,7 +16,6 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, Protocol, cast
 
 from chip import identity
 from chip.runs import Run
+from chip.suggest import get_close_matches
 from chip.types import ChipError, Scenario
 
 SDPA = ("flash", "cudnn", "efficient", "math")

@@ -6,12 +6,12 @@ anything that opens a file sees it, so that no file of the host can be read thro
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 from chip import hardware
 from chip.models import describe, library
 from chip.models.decoder import Decoder
+from chip.suggest import get_close_matches
 from chip.types import ChipError
 
 PASTED = "pasted"  # the name of a config that was given none

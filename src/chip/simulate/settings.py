@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from chip.records import dataclass, fields, replace
 from chip.simulate.step_time import BLOCK_TOKENS, default_limits
+from chip.suggest import get_close_matches
 from chip.types import ChipError
 
 
