@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from chip.types import ChipError
 
 MAX_LINE = 1_000_000  # characters
-ROUND_LINES, ROUND_BYTES = 4096, 8_000_000  # held at a time
+ROUND_LINES, ROUND_BYTES = 1024, 8_000_000  # held at a time
 PIECE = 1 << 16
 KEPT = 4 * MAX_LINE + 8  # bytes of a line that is too long: as many as tell that it is, in any script
 
