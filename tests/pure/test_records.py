@@ -88,5 +88,13 @@ def test_fields_are_told_alike_of_records_and_dataclasses():
 
 
 def test_a_prediction_needs_no_dataclasses():
-    code = "import sys, chip\nchip.predict('llama-3.1-8b').line()\nprint('dataclasses' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+    """Unless whatever starts Python here has imported them before."""
+    code = """if True:
+        import sys
+        before = "dataclasses" in sys.modules
+        import chip
+        chip.predict("llama-3.1-8b").line()
+        print(before or "dataclasses" not in sys.modules)
+    """
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout == "True\n", found.stderr
