@@ -1,5 +1,6 @@
 """Workers that are forks of a process with vLLM imported, over the stand-in for vLLM; and the script that uses them."""
 
+import importlib.util
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from chip import artifact, engines, runs
+from chip.measure import device
 from chip.models.library import locate
 from chip.run import Job, Lost, vllm
 from chip.types import Scenario
@@ -145,10 +147,10 @@ def script(tmp_path):
     (tmp_path / "engine" / "vllm").symlink_to(STAND_IN / "vllm")  # without the stand-in for torch
     (tmp_path / "script.py").write_text(ON_A_GPU.format(benchmarks=str(ROOT / "benchmarks")))
 
-    def call(*words, path="engine", **environment):
+    def call(*words, **environment):
         env = {
             **os.environ,
-            "PYTHONPATH": f"{ROOT / 'src'}:{tmp_path / path}",
+            "PYTHONPATH": f"{ROOT / 'src'}:{tmp_path / 'engine'}",
             "XDG_CACHE_HOME": str(tmp_path / "cache"),
             "TMPDIR": str(tmp_path),
             **environment,
@@ -191,14 +193,38 @@ def test_the_small_models_of_calibrate_are_forks_too(script, tmp_path):
     assert {(r.status, r.method.endswith(vllm.FORKED)) for r in found} == {("ok", True)}
 
 
-def test_no_model_is_tried_where_nothing_can_be_forked(script, tmp_path):
-    done = script("runs", path="nowhere")
-    assert done.returncode == 2
-    assert done.stderr == "vllm_runs: vLLM: cannot be imported (ModuleNotFoundError: vllm); is it on PYTHONPATH?\n"
-    done = script("runs", STAND_IN="CUDA in the import")
-    assert done.returncode == 2
-    said = "vllm_runs: vLLM: importing it started CUDA, which forks cannot use then; run `chip bench` instead"
-    assert said in done.stderr.splitlines()  # two processes write there, in any order
+@pytest.fixture
+def here(benchmarks, monkeypatch, capfd, tmp_path):
+    """The script in this process, up to its first model: (exit code, stderr)."""
+    import vllm_runs
+    from forked import ForkedWorker
+
+    cpu = device.open_device
+    monkeypatch.setattr(device, "open_device", lambda name: replace(cpu("cpu"), name="cuda:0", title="NVIDIA H200"))
+    monkeypatch.setattr(ForkedWorker, "nursery", None, raising=False)  # what the script sets is undone
+    monkeypatch.setattr(vllm, "VllmWorker", ForkedWorker)
+    monkeypatch.setattr(sys, "argv", ["vllm_runs.py", str(tmp_path / "out"), "runs"])
+
+    def call():
+        with redirect_stdout(sys.__stdout__), redirect_stderr(sys.__stderr__):
+            code = vllm_runs.main()
+        ForkedWorker.nursery.line.close()
+        os.waitpid(ForkedWorker.nursery.pid, 0)
+        return code, capfd.readouterr().err
+
+    return call
+
+
+def test_no_model_is_tried_where_nothing_can_be_forked(here, monkeypatch, tmp_path):
+    if not importlib.util.find_spec("vllm"):
+        said = "vllm_runs: vLLM: cannot be imported (ModuleNotFoundError: vllm); is it on PYTHONPATH?\n"
+        assert here() == (2, said)
+    monkeypatch.syspath_prepend(str(STAND_IN))
+    monkeypatch.setenv("STAND_IN", "CUDA in the import")
+    code, said = here()
+    assert code == 2
+    told = "vllm_runs: vLLM: importing it started CUDA, which forks cannot use then; run `chip bench` instead"
+    assert told in said.splitlines()  # two processes write there, in any order
     assert not (tmp_path / "out").exists()
 
 
