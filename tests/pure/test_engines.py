@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chip import engines, hardware, ops
 from chip.dtypes import precision
-from chip.engines import context, fuse, hf_graph, vllm
+from chip.engines import chunked, context, fuse, hf_graph, native, vllm
 from chip.engines.vllm import schedule
 from chip.models import library
 from chip.models.lower import body, lower
@@ -281,7 +281,7 @@ def test_what_an_engine_runs_is_an_operator(engine):
 @given(st.integers(1, 400), st.integers(2, 3000), st.integers(400, 5000), st.integers(1, 2))
 def test_every_prompt_token_is_computed_once(batch, prompt, budget, output):
     """Follow the scheduler's sequences as a KV cache would: no gap, no overlap, no step over its budget."""
-    steps = schedule._chunks(Scenario(batch, prompt, output), budget)
+    steps = chunked._chunks(Scenario(batch, prompt, output), budget)
     half_done, finished = None, 0
     for number, seqs in enumerate(steps):
         assert sum(s.new * s.count for s in seqs) <= budget
@@ -389,8 +389,8 @@ def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, outpu
     c = StepModel(library.find(model), BF16, 1, "vllm", estimator_of(hardware.find("a100")))
     s = Scenario(batch, prompt, output)
     budget = schedule.step_tokens(LARGE)
-    assert batch * prompt > schedule.EXACT_STEPS * budget
-    steps = tuple((schedule._step(seqs), 1.0) for seqs in schedule._chunks(s, budget))
+    assert batch * prompt > chunked.EXACT_STEPS * budget
+    steps = tuple((schedule._step(seqs), 1.0) for seqs in chunked._chunks(s, budget))
     walked = Phase(lines_of(c.timed(steps, True)), 0, 0)
     integrated = c.prefill(s, LARGE)
     assert integrated.seconds == pytest.approx(walked.seconds, rel=0.02)
@@ -530,3 +530,14 @@ def test_hf_eager_meets_a_prompt_that_outgrows_a_window_under_a_mask():
     assert not isinstance(by_window[512].over(short), MaskedAttention)
     assert not isinstance(by_window[512].over(one), MaskedAttention)
     assert not isinstance(by_window[0].over(long), MaskedAttention)
+
+
+def test_requests_that_have_their_first_token_take_room_from_prompts_in_native_too():
+    """Two steps would hold 8 x 2048 tokens; four that decode along leave four tokens of the last prompt to a third."""
+    steps = [step for step, _ in native.prefill(Scenario(8, 2048, 64), 140e9)]
+    assert [[(s.new, s.past, s.count) for s in step.seqs] for step in steps] == [
+        [(2048, 0, 4)],
+        [(1, 2048, 4), (2048, 0, 3), (2044, 0, 1)],
+        [(1, 2048, 7), (4, 2044, 1)],
+    ]
+    assert [len(native.prefill(Scenario(b, n, 1), 140e9)) for b, n in ((8, 512), (8, 2048), (1, 8192))] == [1, 2, 1]

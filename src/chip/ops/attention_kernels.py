@@ -106,6 +106,7 @@ class FlashBase(BaseTime):
     stream_bytes_per_s: float = 4e12  # at which all blocks together take in keys and values, from cache or memory
 
     PAGED: ClassVar[bool] = False
+    SPLITS: ClassVar[bool] = True  # keys, where few queries leave SMs idle
 
     def seconds(self, op: Any) -> float:
         return self._of(*_shape(op))(op.batch, op.q_len, op.kv_len, *op.moved_bytes())
@@ -129,10 +130,12 @@ class FlashBase(BaseTime):
         row_s, value_s = 4 * d / (self.flop_per_s * _of_heads(self, d)), width * head_dim / self.stream_bytes_per_s
 
         def seconds(batch: int, q_len: int, kv_len: int, attended: float, copied: float) -> float:
-            of_heads, queries, parts, keys_each = flash(batch, heads, kv_heads, head_dim, q_len, kv_len, sms)
+            of_heads, queries, parts, keys_each = heads, q_len, 1, kv_len
+            if self.SPLITS:
+                of_heads, queries, parts, keys_each = flash(batch, heads, kv_heads, head_dim, q_len, kv_len, sms)
             split = parts > 1
             few = self.PAGED and queries <= FLASH_ROWS
-            rows = FLASH_ROWS if split or few or head_dim > 128 else 128
+            rows = FLASH_ROWS if split or few or (self.SPLITS and head_dim > 128) else 128
             seen: float = kv_len
             if split:
                 seen = min(keys_each, kv_len)
@@ -160,10 +163,12 @@ class PagedFlashBase(FlashBase):
 
 
 class OwnBase(FlashBase):
-    """Our kernels: prompts as FlashAttention-2; of single tokens a program takes a key head and a share of its pages.
-    They take as long as the longest share, or as all of them on the programs that run at once."""
+    """Our kernels: prompts as FlashAttention-2, but in blocks of 128 queries that always go through all their keys; of
+    single tokens a program takes a key head and a share of its pages. They take as long as the longest share, or as all
+    of them on the programs that run at once."""
 
     __slots__ = ()
+    SPLITS: ClassVar[bool] = False
     PROGRAMS: ClassVar[int] = 2  # on an SM
     PAGE_TOKENS: ClassVar[int] = 64
     MOST_SHARES: ClassVar[int] = 64

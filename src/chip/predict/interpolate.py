@@ -14,6 +14,7 @@ from itertools import count, pairwise
 from math import exp, log, sqrt
 from typing import NamedTuple
 
+from chip.ops.attention import single
 from chip.ops.base_time import BaseTime
 from chip.points import PointGroup
 from chip.stats import rising
@@ -28,6 +29,7 @@ UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 FAR = 1e9  # squared distance of what does not count
 COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, from 1 on, each twice the one before
+BETWEEN = 8  # numbers of sequences between two rows of a sheet whose bases are looked at
 MOST_ROWS = 256  # of a sheet: a sweep of any length runs in bounded memory
 
 
@@ -263,8 +265,10 @@ class Sheet:
         first = self._rising(low, length)
         if 1 << low == count:
             return first
-        base = self.base(*self._at(count, length))
-        return _between(first, self._rising(low + 1, length), base, count / (1 << low) - 1)
+        bases = [self.base(*self._at(count, length))]
+        if self._counts and self._at is single:  # a base may fall where another split fills the GPU better
+            bases += [self.base(*self._at(n, length)) for n in range(1 << low, count, max(1, (1 << low) // BETWEEN))]
+        return _between(first, self._rising(low + 1, length), max(bases), count / (1 << low) - 1)
 
     def _rising(self, row: int, length: int) -> Node:
         """At 2^row of the first size: not less than of half as many, also between nodes."""

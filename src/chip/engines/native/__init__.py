@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, all_at
+from chip.engines.chunked import wave
 from chip.engines.context import PANELS, decode_contexts
 from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
 from chip.engines.playing import Played, Room, Weighted
@@ -54,15 +55,8 @@ def padded(rows: int) -> int:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    """Chunks of prompts, as many tokens in a step as fit, launched one by one."""
-    whole = max(1, STEP_TOKENS // scenario.prompt)
-    if scenario.prompt > STEP_TOKENS:
-        steps = -(-scenario.prompt // STEP_TOKENS)
-        chunk = Step((Seq(STEP_TOKENS, (scenario.prompt - STEP_TOKENS) // 2, 1),))
-        return ((chunk, steps * scenario.batch * scenario.prompt / (steps * STEP_TOKENS)),)
-    full, rest = divmod(scenario.batch, whole)
-    found = [(Step((Seq(scenario.prompt, 0, whole),)), float(full))] if full else []
-    return (*found, *(((Step((Seq(scenario.prompt, 0, rest),)), 1.0),) if rest else ()))
+    """Chunks of prompts, launched kernel by kernel, beside requests that have their first token."""
+    return wave(scenario, STEP_TOKENS, Step)
 
 
 def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
