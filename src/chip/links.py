@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import exp, log
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from chip import hardware
-from chip.hardware_import import points_csv
-from chip.hardware_import.points_csv import Row
 from chip.stats import rising
 from chip.types import ChipError, HardwareSpec, Link
+
+if TYPE_CHECKING:
+    from chip.hardware_import.points_csv import Row
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 POINTS = hardware.IMPORTED
@@ -81,6 +82,8 @@ def _curve(points: list[tuple[int, float]]) -> LinkCurve:
 @lru_cache(maxsize=32)
 def measured(gpu: str, kind: str, folder: Path = POINTS) -> Curves:
     """The curves of a GPU, empty where it was not measured."""
+    from chip.hardware_import import points_csv  # one GPU by itself has no use for it
+
     path = folder / gpu / f"{kind}.csv"
     return curves(points_csv.read(path).rows) if path.is_file() else {}
 
