@@ -17,10 +17,15 @@ Key = Callable[[Numbered], str]
 SIZE = 8  # bytes that say how long a message is
 
 
-def cores() -> int:
-    """That this process may use, 1 where it cannot fork."""
+def processes(wanted: int) -> int:
+    """As many as are wanted, 0 for one a core; 1 where this process cannot fork."""
     if not hasattr(os, "fork") or threading.active_count() > 1:
         return 1
+    return wanted or _cores()
+
+
+def _cores() -> int:
+    """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

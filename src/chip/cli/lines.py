@@ -32,7 +32,7 @@ def answer_stdin(answer: Callable[[Mapping[str, Any]], str], jobs: int = 1) -> i
 
     failed, several = 0, None
     for lines in incoming.rounds():
-        if several is None and jobs != 1 and len(lines) >= MANY and (count := jobs or forks.cores()) > 1:
+        if several is None and jobs != 1 and len(lines) >= MANY and (count := forks.processes(jobs)) > 1:
             several = forks.Forks(count, answered, _setting)
         for out in several.answers(lines) if several and len(lines) >= MANY else map(answered, lines):
             failed += out.startswith('{"error"')
