@@ -190,10 +190,10 @@ def _roofs(out: Summary) -> None:
 
 
 def _engines(out: Summary) -> None:
-    _tally(out, "compared", "{name}, median", "{count} runs of the same model and scenario")
+    _tally(out, "compared", "{name}, median", "{count} pairs of runs of one model and scenario")
 
 
 def _files(out: Summary) -> None:
     devices = {r["device"] for r in out.rows("sources", status="read") if r["device"]}
     on = ", ".join(sorted(map(str, devices))) or "no named device"
-    _tally(out, "provenance", "Read", "{count} records, measured on " + on.replace("{", "").replace("}", ""))
+    _tally(out, "provenance", "Files read", "{count} records, measured on " + on.replace("{", "").replace("}", ""))
