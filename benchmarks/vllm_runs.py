@@ -18,6 +18,8 @@ come too late here. Steps:
     fp8       three models with `--engine-setting quantization=fp8`
     formats   quantised checkpoints: int4 (compressed-tensors, AWQ), fp8 in blocks, int8; random weights, no files
     kept      two quantised models that nothing is fitted on
+    traffic   live traffic: four models from light to saturated and all at once, one with shared prefixes and prefix
+              caching, one whose KV cache is too small
 
 Files land in OUT, each complete after every point. A step that was stopped resumes: run it again. The README's
 table resumes from results/h200/runs, where other engines' rows of it lie. A model that fails costs itself only.
@@ -99,8 +101,21 @@ BENCHES = {
     "formats": Bench("vllm-formats.json", FORMATS, f"{TIMED} --energy-seconds 0.5"),
     "kept": Bench("vllm-kept.json", KEPT, f"{TIMED} --energy-seconds 0"),
 }
-STEPS = ("warm", *BENCHES, "calibration")
-ON_DEMAND = ("again", "families", "unseen", "fp8", "formats", "kept")
+CHAT = "poisson:prompt=400~0.9,output=120~0.8"
+SHARED = "poisson:prompt=900~0.4,output=60~0.6,shared=768"
+LONG = "poisson:prompt=400~0.6,output=300~0.5"
+LIVE = "--engine vllm --requests 240 --energy-seconds 0"
+# (file, model, workload and rates, settings of the engine); one start of the engine each
+TRAFFIC = (
+    ("llama-3.1-8b.json", "llama-3.1-8b", f"{CHAT} --rate 6,16,30,0", ("max_model_len=8192",)),
+    ("qwen2.5-7b.json", "qwen2.5-7b", f"{CHAT} --rate 6,12,36,0", ("max_model_len=8192",)),
+    ("tinyllama-1.1b.json", "tinyllama-1.1b", f"{CHAT} --rate 8,32,96,0", ("max_model_len=2048",)),
+    ("mistral-7b.json", "mistral-7b", f"{CHAT} --rate 8,16,36,0", ("max_model_len=8192",)),
+    ("prefix.json", "llama-3.1-8b", f"{SHARED} --rate 8,24,0", ("max_model_len=8192", "enable_prefix_caching=true")),
+    ("preempts.json", "llama-3.1-8b", f"{LONG} --rate 12,0", ("max_model_len=8192", "num_gpu_blocks_override=1200")),
+)
+STEPS = ("warm", *BENCHES, "traffic", "calibration")
+ON_DEMAND = ("again", "families", "unseen", "fp8", "formats", "kept", "traffic")
 USUALLY = [s for s in STEPS if s not in ON_DEMAND]
 
 
@@ -133,7 +148,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("out", type=Path)
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"{', '.join(STEPS)} [{', '.join(USUALLY)}]")
     parser.add_argument(
-        "--models", default="", help="instead of a step's own, with commas; not for readme and calibration"
+        "--models", default="", help="instead of a step's own, with commas (traffic: of its files); not for readme and calibration"
     )
     parser.add_argument("--points", default="", help="instead of each model's own: 1x128,8x512; not for calibration")
     parser.add_argument("--caches", type=Path, help="folder for what is compiled; a copy of it serves another host")
@@ -157,6 +172,12 @@ def commands(step: str, args: argparse.Namespace) -> list[list[str]]:
         return [["calibrate", "--engine", "vllm", "-o", str(args.out / TERMS)]]
     if step == "warm":
         return []
+    if step == "traffic":
+        return [
+            ["bench", model, *f"{LIVE} --workload {words}".split(), *of_engine(settings), "-o", str(args.out / file)]
+            for file, model, words, settings in TRAFFIC
+            if not args.models or Path(file).stem in args.models.split(",")
+        ]
     bench = BENCHES[step]
     made = []
     for model in models(step, args.models):
@@ -164,9 +185,13 @@ def commands(step: str, args: argparse.Namespace) -> list[list[str]]:
         words = f"--engine vllm --dtype {bench.dtype} --points {points} {bench.words}"
         if args.traces:
             words += f" --traces {args.traces}"
-        settings = [word for one in bench.settings for word in ("--engine-setting", one)]
-        made.append(["bench", named(model, args.out), *words.split(), *settings, "-o", str(args.out / bench.file)])
+        file = str(args.out / bench.file)
+        made.append(["bench", named(model, args.out), *words.split(), *of_engine(bench.settings), "-o", file])
     return made
+
+
+def of_engine(settings: Sequence[str]) -> list[str]:
+    return [word for setting in settings for word in ("--engine-setting", setting)]
 
 
 def named(model: str, out: Path) -> str:
@@ -186,6 +211,8 @@ def jobs(step: str, instead: str, out: Path, device: Device) -> list[Job]:
         from chip.run import calibration
 
         return [plan.job for plan in calibration.plans("vllm", device, "bf16")]
+    if step == "traffic":  # what it compiles depends on the longest context: nothing to warm up
+        return []
     bench = BENCHES[step]
     settings = dict(setting.split("=", 1) for setting in bench.settings)
     found = [locate(named(model, out)) for model in models(step, instead)]
