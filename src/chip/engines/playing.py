@@ -22,6 +22,7 @@ class Played(NamedTuple):
     attentions: float  # ... and, in a decode step, attentions over pages
     graph: bool
     decode: bool  # all sequences have one new token
+    sequences: int
 
     def device_s(self, t: Timeline, terms: Terms) -> float:
         """All of it on the device, gaps between kernels included."""

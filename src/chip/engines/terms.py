@@ -11,6 +11,7 @@ MEANING = {
     "first_s": "host, once before the first step",
     "request_s": "host, each request before the first step",
     "host_step_s": "host, each step",
+    "host_seq_s": "host, each sequence of a step",
     "host_call_s": "host, each operator that it launches by itself",
     "host_kernel_s": "host, each kernel that it launches by itself",
     "host_piece_s": "host, each layer that it launches as a piece of a graph",
@@ -26,6 +27,11 @@ class Terms(NamedTuple):
     first_s: float = 0.0
     request_s: float = 0.0
     host_step_s: float = 0.0
+    host_seq_s: float = 0.0
     host_call_s: float = 0.0
     host_kernel_s: float = 0.0
     host_piece_s: float = 0.0
+
+    def prepare_s(self, sequences: int) -> float:
+        """What the host does for a step before it launches it."""
+        return self.host_step_s + self.host_seq_s * sequences

@@ -27,9 +27,10 @@ from chip.types import Ceiling, ChipError
 
 ROBUST_SCALE = 0.1  # error of a logarithm from which on a run counts less than its square
 PRIOR_WEIGHT = 0.05  # pull of a term towards where it started from, for those that no run tells
+CARD_WEIGHT = 1.0  # the same of a GPU's speed: GPUs differ by as much as steps that they set the time of are off
 DEVICE_BOUND = 0.9  # busy share of a step that tells of the device's terms, not of the host's
 DEEP = 20  # layers of a calibration model that counts in full
-START = Terms(0.4e-6, 3e-6, 30e-6, 3e-3, 0.15e-3, 1e-3, 5e-6, 15e-6, 0.15e-3)
+START = Terms(0.4e-6, 3e-6, 30e-6, 3e-3, 0.15e-3, 1e-3, 20e-6, 5e-6, 15e-6, 0.15e-3)
 
 
 class PhaseTiming(NamedTuple):
@@ -113,32 +114,37 @@ def _scaled(terms: Terms, slower: float) -> Terms:
 
 def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms, np.ndarray]:
     """The terms, and the logarithm of predicted over measured of each timing. Hosts differ in more than their launch
-    latency: each has a factor of its own, and the terms are of the host in the middle of them."""
+    latency, and GPUs of one kind in how fast they run: each machine has a factor of either, and the terms are of the
+    machine in the middle of them."""
     at = np.array([getattr(START, n) for n in names])
-    hosts = sorted({t.host for t in timings})
-    of_host = np.array([hosts.index(t.host) for t in timings])
+    machines = sorted({t.host for t in timings})
+    of_machine = np.array([machines.index(t.host) for t in timings])
     weights = np.array([t.weight for t in timings])
+    parts = np.cumsum([len(names), len(machines)])
 
     def made(p: np.ndarray) -> Terms:
         return Terms(**{n: float(v * a) for n, v, a in zip(names, p, at)})
 
     def errors(p: np.ndarray) -> np.ndarray:
-        tried = made(p[: len(names)])
-        factors = np.exp(p[len(names) :] - p[len(names) :].mean())[of_host]
-        slower = [f * t.slower for f, t in zip(factors, timings)]
-        return np.array([log(t.subject.seconds(_scaled(tried, s)) / t.seconds) for t, s in zip(timings, slower)])
+        terms, hosts, cards = np.split(p, parts)
+        tried = made(terms)
+        slower = np.exp(hosts - hosts.mean())[of_machine] * [t.slower for t in timings]
+        scale = np.exp(cards - cards.mean())[of_machine]
+        found = [t.subject.seconds(_scaled(tried, s), c) for t, s, c in zip(timings, slower, scale)]
+        return np.array([log(f / t.seconds) for f, t in zip(found, timings)])
 
     def residuals(p: np.ndarray) -> np.ndarray:
+        terms, hosts, cards = np.split(p, parts)
         return np.concatenate(
-            [weights * errors(p), PRIOR_WEIGHT * (p[: len(names)] - 1), PRIOR_WEIGHT * p[len(names) :]]
+            [weights * errors(p), PRIOR_WEIGHT * (terms - 1), PRIOR_WEIGHT * hosts, CARD_WEIGHT * cards]
         )
 
-    start = np.concatenate([np.ones(len(names)), np.zeros(len(hosts))])
-    least = np.concatenate([np.zeros(len(names)), np.full(len(hosts), -np.inf)])
+    start = np.concatenate([np.ones(len(names)), np.zeros(2 * len(machines))])
+    least = np.concatenate([np.zeros(len(names)), np.full(2 * len(machines), -np.inf)])
     robust = {"loss": "soft_l1", "f_scale": ROBUST_SCALE}
     found = least_squares(residuals, start, bounds=(least, np.inf), diff_step=1e-3, **robust)
-    typical = np.concatenate([found.x[: len(names)], np.zeros(len(hosts))])
-    return made(found.x[: len(names)]), errors(typical)
+    terms = found.x[: len(names)]
+    return made(terms), errors(np.concatenate([terms, np.zeros(2 * len(machines))]))
 
 
 def _ceiling(name: str, terms: Terms, timings: Sequence[PhaseTiming], errors: np.ndarray) -> Ceiling:

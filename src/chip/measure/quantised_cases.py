@@ -71,7 +71,7 @@ def points() -> list[QuantisedCase]:
 
 def _shapes(models: tuple[str, ...]) -> Iterator[tuple[int, int, int]]:
     """(m, n, k): tokens far apart before those between, so that a run cut short has decode steps and prompts."""
-    for m in (*TOKENS[::4], *TOKENS[2::4], *TOKENS[1::2]):
+    for m in (*TOKENS[::4], *reversed(TOKENS[2::4]), *TOKENS[1::2]):
         for model in models:
             yield from ((m, n, k) for n, k in MATRICES[model])
 

@@ -183,7 +183,7 @@ class StepModel:
             self.engine.play(t, played, terms)
             worked += weight * (t.worked_s - worked_s)
             if asked is None:
-                seconds += weight * self._period(t, terms)
+                seconds += weight * self._period(t, terms.prepare_s(played.sequences))
             elif weight != 1.0:
                 t.skip(weight - 1, t.host_s - host_s, t.worked_s - worked_s)
             gaps += weight * played.kernels * terms.gap_s
@@ -193,12 +193,12 @@ class StepModel:
             seconds = t.device_s
         return Added(seconds, (gaps, attending, around, max(0.0, seconds - worked - before), before))
 
-    def _period(self, t: Timeline, terms: Terms) -> float:
+    def _period(self, t: Timeline, prepare_s: float) -> float:
         """What a decode step takes among its like: where the host prepares the next one meanwhile, the longer of what
         either queue needs."""
         if not self.overlaps:
             return t.device_s
-        return max(t.host_s, t.device_s - terms.host_step_s)
+        return max(t.host_s, t.device_s - prepare_s)
 
     def subject(self, s: Scenario, memory_bytes: float, first: bool) -> TimedSteps:
         """A phase whose operators are known, to be timed under any terms."""
@@ -224,8 +224,9 @@ class TimedSteps(NamedTuple):
     found: PlayedSteps
     asked: Scenario | None
 
-    def seconds(self, terms: Terms) -> float:
-        return self.model._played(self.found, terms, 1.0, self.asked).seconds
+    def seconds(self, terms: Terms, scale: float = 1.0) -> float:
+        """`scale`: of every operator's time."""
+        return self.model._played(self.found, terms, scale, self.asked).seconds
 
 
 PlayedSteps = list[tuple[Played, float]]  # and how many steps each stands for
@@ -239,7 +240,7 @@ def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> PlayedSteps:
         attentions = sum([n * calls.kinds.count(ATTENTION) for n, calls, _ in rows]) if decode else 0.0
         seconds = sum([b.repeat * b.seconds for b in blocks])
         kernels = sum([b.repeat * b.launches.kernel_count for b in blocks])
-        made.append((Played(blocks, seconds, kernels, attentions, step.graph, decode), weight))
+        made.append((Played(blocks, seconds, kernels, attentions, step.graph, decode, step.rows), weight))
     return made
 
 

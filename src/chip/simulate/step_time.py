@@ -135,10 +135,11 @@ class PredictedSteps:
 
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host:
         terms = self.terms[0]
+        prepare_s = terms.prepare_s(rows)
         if graph:
-            return Host(terms.host_step_s, 0.0 if decode else self.layers * terms.host_piece_s, False)
+            return Host(prepare_s, 0.0 if decode else self.layers * terms.host_piece_s, False)
         like = Step((Seq(1, 1, tokens) if decode else Seq(max(2, tokens), 0, 1),))
-        return Host(terms.host_step_s, self._found(like).kernels * terms.host_kernel_s, True)
+        return Host(prepare_s, self._found(like).kernels * terms.host_kernel_s, True)
 
     def seconds(self, step: Step) -> float:
         """One step alone, with all the host does for it: what the device takes after it was prepared."""

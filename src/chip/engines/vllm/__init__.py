@@ -19,7 +19,10 @@ __all__ = ["room", "rewrite", "decode", "prefill", "VERSIONS"]
 NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"
 LATENT_KV = True
-TERMS = ("gap_s", "attention_s", "step_s", "first_s", "request_s", "host_step_s", "host_kernel_s", "host_piece_s")
+TERMS = (
+    *("gap_s", "attention_s", "step_s", "first_s", "request_s"),
+    *("host_step_s", "host_seq_s", "host_kernel_s", "host_piece_s"),
+)
 CAVEAT = ""
 OVERLAPS_STEPS = VERSIONS[0].overlaps_steps
 # Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum. Router: product, choice.
@@ -70,7 +73,7 @@ def _attention(capability: float, version: str) -> str:
 def play(t: Timeline, step: Played, terms: Terms) -> None:
     """A decode step is one graph; a prefill of few tokens one graph a layer, whose attention is launched between; a
     larger one kernel by kernel."""
-    t.prepare("schedule", terms.host_step_s)
+    t.prepare("schedule", terms.prepare_s(step.sequences))
     if step.graph and step.decode:
         t.graph("step", 0.0, step.device_s(t, terms) + terms.step_s)
         return
