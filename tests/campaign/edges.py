@@ -90,13 +90,20 @@ def widths(op: str, axis: str) -> list[int]:
     return [value for value in found if axis != "experts" or value & (value - 1)]
 
 
+def wider(question: dict[str, Any], axis: str, value: int) -> dict[str, int]:
+    """Key heads come with the queries that share them: the same queries over more of them is less work for each."""
+    if axis != "kv_heads":
+        return {axis: value}
+    return {axis: value, "heads": value * -(-question["heads"] // question["kv_heads"])}
+
+
 def over_widths(question: dict[str, Any], values: list[int], axis: str) -> str:
     """Another width may be another kernel, and its time rests on other points: it may fall, but not below what the one
     before says that it may be off by."""
     before: dict[str, Any] | None = None
     for value in values:
         COUNTED["points asked"] += 1
-        found = answered({**question, axis: value}, "")
+        found = answered({**question, **wider(question, axis, value)}, "")
         if found and before and found["us"] < min(before["us"] * (1 - OTHER_KERNEL), before["interval"][0]):
             least = f"{before['us']:.5g} (at least {before['interval'][0]:.5g})"
             return f"{axis} {before['axes'][axis]} -> {value}: {least} -> {found['us']:.5g}"

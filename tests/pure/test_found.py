@@ -12,7 +12,7 @@ import edges
 import physics
 
 import chip
-from chip import hardware, points
+from chip import hardware, ops, points
 from chip.ops.attention import Attention
 
 QUESTION = ("gpu", "model", "engine", "dtype", "batch", "prompt", "output")
@@ -52,6 +52,38 @@ def test_no_fall_at_an_edge(asked, axis, metric, at):
     question = dict(zip(QUESTION, asked))
     before, after = (edges.time_of({**question, axis: value}, metric) for value in (at, at + 1))
     assert after >= before * (1 - edges.SLACK)
+
+
+OPERATORS = [  # numbers of the edge walker's cases, with what they walk along
+    ("add_rms_norm", {"rows": 4095, "cols": 999}, "cols"),  # 2077: points of up to 512 columns shared a place
+    ("layer_norm", {"rows": 31, "cols": 9, "dtype": "fp16"}, "cols"),  # 2759
+    ("rope_store", {"rows": 3, "heads": 4095, "kv_heads": 65, "head_dim": 511, "dtype": "fp32"}, "kv_heads"),  # 1161
+    # 3463 and 4533: heads that no measured kernel takes were answered by points far away, six others at every step
+    ("attention", {"batch": 1, "heads": 8192, "kv_heads": 4096, "head_dim": 4097, "kv_len": 2048}, "q_len"),
+    ("masked_attention", {"batch": 4, "heads": 4, "kv_heads": 1, "head_dim": 8192, "q_len": 255}, "kv_len"),
+]
+
+
+@pytest.mark.parametrize(("op", "axes", "axis"), OPERATORS, ids=[op for op, _, _ in OPERATORS])
+def test_operators_do_not_fall_along_an_axis(op, axes, axis):
+    assert edges.check({"what": "estimate", "axis": axis, "question": {"op": op, "gpu": "h200", **axes}}) == ""
+
+
+def test_heads_that_no_measured_kernel_takes_are_not_said_to_be_interpolated():
+    asked = {"batch": 1, "heads": 8, "kv_heads": 8, "q_len": 64, "kv_len": 64}
+    for op in ("attention", "masked_attention"):
+        found = [chip.estimate(op, gpu="h200", **asked, head_dim=d) for d in (256, 512)]
+        assert [f["source"] for f in found] == ["interpolated", "roofline"]
+        assert found[1]["us"] > found[0]["us"]
+
+
+def test_norms_take_whole_passes_and_lie_among_their_points_by_their_columns():
+    norms = [ops.build("rms_norm", {"rows": 1, "cols": cols}) for cols in (64, 512, 513)]
+    assert len({norm.place() for norm in norms}) == 3
+    base = next(g.base for g in points.read(hardware.POINTS / "h200" / "rms_norm.csv").groups if g.kernel == "torch")
+    one_s, same_s, more_s = map(base.seconds, norms)
+    assert one_s == pytest.approx(same_s, rel=1e-3)
+    assert more_s > 1.05 * same_s
 
 
 def test_padding_chooses_no_experts_of_its_own():

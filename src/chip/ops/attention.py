@@ -11,7 +11,7 @@ from math import log2
 from typing import Any, ClassVar, NamedTuple, Self
 
 from chip.dtypes import BYTES
-from chip.ops.attention_kernels import CudnnBase, FlashBase, OwnBase, PagedFlashBase, TiledBase
+from chip.ops.attention_kernels import WHOLE_HEADS, CudnnBase, FlashBase, OwnBase, PagedFlashBase, TiledBase
 from chip.ops.base_time import BaseTime
 from chip.records import dataclass, replace
 from chip.types import ChipError, Cost, Op, Seq
@@ -154,8 +154,8 @@ class Attention(Op):
 
     def like_measured(self) -> Attention | None:
         """A single token under a window just sees fewer keys. Windows over prompts and values of another size were not
-        measured."""
-        if self.v_head_dim not in (0, self.head_dim) or self.q_len > self.kv_len:
+        measured; larger heads take other kernels."""
+        if self.v_head_dim not in (0, self.head_dim) or self.q_len > self.kv_len or self.head_dim > WHOLE_HEADS[-1]:
             return None
         if not self.window or self.kv_len <= self.window:
             return replace(self, window=0) if self.window else self
@@ -170,9 +170,9 @@ class Attention(Op):
         """Sequences and keys where all tokens are new or there is one a sequence; new and past tokens of a single
         sequence. None where it must be asked for as it is."""
         batch, q_len, kv_len = self.batch, self.q_len, self.kv_len
-        if self.v_head_dim not in (0, self.head_dim) or q_len > kv_len:
-            return None
-        if self.window and kv_len > self.window:  # as in `like_measured`
+        if self.v_head_dim not in (0, self.head_dim) or q_len > kv_len or self.head_dim > WHOLE_HEADS[-1]:
+            return None  # as in `like_measured`
+        if self.window and kv_len > self.window:
             if q_len > 1:
                 return None
             kv_len = self.window

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from chip.ops.base_time import BaseTime, blend
 from chip.records import dataclass
 
-WHOLE_HEADS = (64, 128, 256)  # sizes with kernels of their own; others are padded
+WHOLE_HEADS = (64, 128, 256)  # sizes with kernels of their own; others are padded, larger ones have none
 FEW_QUERIES = 64  # of all heads of a group: up to so many a tile is small, as in a decode step
 KEY_BLOCK = 128
 MOST_SPLITS = 32

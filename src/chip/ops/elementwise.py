@@ -31,11 +31,11 @@ class RowBase(BaseTime):
 
     def seconds(self, op: Any) -> float:
         _, read, written = op.cost()
-        return self._of(op.cols)(op.rows, read + written)
+        return self._of(op.pass_cols)(op.rows, read + written)
 
     def over(self, make: Callable[..., Any]) -> Callable[..., float]:
         (fixed, each), one = bytes_over(make), make(1)
-        rows, seconds = one.rows, self._of(one.cols)
+        rows, seconds = one.rows, self._of(one.pass_cols)
         return lambda tokens: seconds(rows * tokens, fixed + each * tokens)
 
     def _of(self, cols: int) -> Callable[[int, float], float]:
@@ -61,7 +61,7 @@ class OverRows(Op):
 
     __slots__ = ()
     FLAT: ClassVar[bool] = False  # takes each element by itself: only how many there are counts
-    LANES: ClassVar[int] = 1  # columns that a block takes at a time
+    LANES: ClassVar[int] = 1  # columns that a block takes in one pass
     EDGES: ClassVar[tuple[int, ...]] = ()  # columns: the last of each kernel of torch's before the next
 
     @classmethod
@@ -72,7 +72,12 @@ class OverRows(Op):
         rows, cols = self.rows, self.cols  # type: ignore[attr-defined]
         if self.FLAT:
             return (log2(rows * cols) / 2,)
-        return log2(rows), log2(-(-cols // self.LANES) * self.LANES)
+        return log2(rows), log2(cols)
+
+    @property
+    def pass_cols(self) -> int:
+        """Columns of whole passes: a row's last one takes as long with few columns as with all."""
+        return -(-self.cols // self.LANES) * self.LANES  # type: ignore[attr-defined,no-any-return]
 
     def kernel_of(self, implementation: str) -> str:
         """torch takes another kernel where rows are wider: `torch.2` is the third."""

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from chip.dtypes import BYTES
 from chip.ops.attention import DECODE, Attention, Form, Sizes, single
+from chip.ops.attention_kernels import WHOLE_HEADS
 from chip.ops.base_time import BaseTime
 from chip.records import dataclass
 from chip.types import ChipError, Cost, Op, Seq
@@ -38,7 +39,7 @@ class MaskedBase(BaseTime):
         products_s = 0.0
         if op.q_len > 1:
             waves = ceil(-(-op.q_len // TILE) * op.batch * op.heads / self.sm_count)
-            padded = 64 if d <= 64 else 128 if d <= 128 else 256
+            padded = next((whole for whole in WHOLE_HEADS if d <= whole), d)
             tile_flops = 4 * TILE * padded * -(-op.kv_len // TILE) * TILE
             products_s = waves * self.sm_count * tile_flops / self.flop_per_s
         copies_s = (kept + copied) / self.copy_bytes_per_s if op.copies else 0.0
@@ -122,7 +123,8 @@ class MaskedAttention(Op):
         )
 
     def like_measured(self) -> MaskedAttention | None:
-        return None if self.v_head_dim not in (0, self.head_dim) else self
+        """Larger heads take other kernels."""
+        return None if self.v_head_dim not in (0, self.head_dim) or self.head_dim > WHOLE_HEADS[-1] else self
 
     def sized(self, batch: int, q_len: int, kv_len: int) -> MaskedAttention:
         heads = (self.heads, self.kv_heads, self.head_dim)
