@@ -148,7 +148,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("out", type=Path)
     parser.add_argument("steps", nargs="*", metavar="STEP", help=f"{', '.join(STEPS)} [{', '.join(USUALLY)}]")
     parser.add_argument(
-        "--models", default="", help="instead of a step's own, with commas (traffic: of its files); not for readme and calibration"
+        "--models",
+        default="",
+        help="instead of a step's own, with commas; traffic: its files; not for readme, calibration",
     )
     parser.add_argument("--points", default="", help="instead of each model's own: 1x128,8x512; not for calibration")
     parser.add_argument("--caches", type=Path, help="folder for what is compiled; a copy of it serves another host")

@@ -15,6 +15,7 @@ from chip.records import dataclass, replace
 from chip.types import ChipError, HardwareSpec, Op
 
 LATEST = 999  # no upper end
+TIMED_ON = "h200"  # the GPU whose quantised products were measured in the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,14 @@ class VllmKernel:
     last: int
     name: str
     otherwise: str = ""  # what runs where the first is not installed, or does not take the layer's shape
+    timed: str = ""  # on the bundled H200, where that is not what vLLM takes first
     widens: bool = False  # the product runs in 16 bits though the format asks for narrow inputs
 
 
 BLOCKWISE = "DeepGEMM (FlashInfer below 32 tokens where it is installed)"
 KERNELS = (
     VllmKernel("fp8", "fp8", False, 89, LATEST, "CUTLASS (cutlass_scaled_mm)", "torch._scaled_mm"),
-    VllmKernel("fp8", "fp8", True, 90, 99, BLOCKWISE, "CUTLASS blockwise where DeepGEMM is not installed"),
+    VllmKernel("fp8", "fp8", True, 90, 99, BLOCKWISE, "CUTLASS blockwise where DeepGEMM is not installed", "CUTLASS"),
     VllmKernel("fp8", "fp8", True, 100, LATEST, "DeepGEMM", "CUTLASS blockwise where DeepGEMM is not installed"),
     VllmKernel("fp8", "fp8", True, 89, 89, "Triton (w8a8_triton_block_scaled_mm)"),
     VllmKernel("fp8", "fp8", None, 75, 88, "Marlin (W8A16)", widens=True),
@@ -49,7 +51,7 @@ KERNELS = (
     VllmKernel("int8", "", None, 75, LATEST, "Marlin (W8A16)"),
     VllmKernel("fp4", "fp4", None, 100, LATEST, "FlashInfer NVFP4", "CUTLASS NVFP4"),
     VllmKernel("fp4", "fp4", None, 75, 99, "Marlin (W4A16)", widens=True),
-    VllmKernel("fp4", "", None, 90, 99, "Triton (experts)", "Marlin"),
+    VllmKernel("fp4", "", None, 90, 99, "Triton (experts)", "Marlin", "Marlin"),
     VllmKernel("fp4", "", None, 75, LATEST, "Marlin (W4A16)"),
 )
 # A format that a GPU multiplies but that its profile or datasheet has no rate of: the rate that stands in
@@ -129,7 +131,7 @@ def served(
         matmul = next((i for i in ("fp4", "fp8", "int8") if i in inputs), p.activation)
         p = replace(p, per_layer=True, matmul=matmul)
         decoder = replace(decoder, layers=layers, head_format=head)
-        notes[:0] = _described(formats, capability, engine)
+        notes[:0] = _described(formats, capability, gpu, engine)
     if p.kv == "fp8":
         p, said = _cache(decoder, p, capability, engine)
         notes += said
@@ -176,8 +178,8 @@ def _runs_as(
     return stored
 
 
-def _described(formats: dict[WeightFormat, WeightFormat], capability: int, engine: str) -> list[str]:
-    """What is stored, and which kernel runs it."""
+def _described(formats: dict[WeightFormat, WeightFormat], capability: int, gpu: str, engine: str) -> list[str]:
+    """What is stored, which kernel runs it, and which one was timed."""
     said = []
     for stored in formats:
         found = kernel_for(stored, capability)
@@ -186,6 +188,8 @@ def _described(formats: dict[WeightFormat, WeightFormat], capability: int, engin
             text += f"; {engine} runs kernels of its own for them, which are not measured: a roofline answers"
         elif found:
             text += f"; vllm runs {found.name}" + (f", else {found.otherwise}" if found.otherwise else "")
+            if found.timed and gpu == TIMED_ON:
+                text += f"; times are of {found.timed}, which was measured: the first choice may be faster"
         said.append(text)
     return said
 

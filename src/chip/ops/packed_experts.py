@@ -31,3 +31,9 @@ class PackedExperts(MoeExperts):
         up = self.intermediate * -(-self.hidden // (self.group or self.hidden))
         down = self.hidden * -(-self.intermediate // (self.group or self.intermediate))
         return (2 if self.gated else 1) * up + down
+
+    def kernel_of(self, implementation: str) -> str:
+        return f"{implementation}.fp4" if self.weight_dtype == "fp4" else implementation
+
+    def like_measured(self) -> PackedExperts | None:
+        return self if self.gated else None

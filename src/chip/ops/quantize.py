@@ -32,3 +32,8 @@ class Quantize(Elementwise):
         if self.static:
             return Cost(self.FLOPS * self.elements, read + SCALE_BYTES * scales, written)
         return Cost(self.FLOPS * self.elements, read, written + SCALE_BYTES * scales)
+
+    def kernel_of(self, implementation: str) -> str:
+        if self.to != "fp8":
+            return f"{implementation}.{self.to}"
+        return implementation + (".group" if self.group else ".static" if self.static else "")

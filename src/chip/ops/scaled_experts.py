@@ -36,3 +36,6 @@ class ScaledExperts(MoeExperts):
 
     def _scales(self, n: int, k: int) -> int:
         return -(-n // (self.block_n or n)) * -(-k // (self.block_k or k))
+
+    def kernel_of(self, implementation: str) -> str:
+        return implementation + (".block" if self.block_k else "")

@@ -11,6 +11,7 @@ from chip.records import dataclass, replace
 from chip.types import Cost
 
 SCALE_BYTES = 4
+FP8_ROWS = (16, 64, 128)  # most rows of each of CUTLASS's fp8 kernels on Hopper but the largest, as vLLM chooses them
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,12 @@ class ScaledLinear(Linear):
     def kernel_of(self, implementation: str) -> str:
         """Scales of blocks are another kernel."""
         return f"{implementation}.block" if self.block_k else implementation
+
+    def place(self) -> tuple[float, ...]:
+        """Products that take another kernel lie apart."""
+        if self.dtype != "fp8" or self.block_k:
+            return Linear.place(self)
+        return *Linear.place(self), float(sum([self.m > most for most in FP8_ROWS]))
 
     def like_measured(self) -> ScaledLinear | None:
         if self.n % ALIGNED or self.k % ALIGNED:

@@ -57,6 +57,8 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
         "scaled_linear": "cutlass",
         "packed_linear": "machete" if HOPPER <= capability < NEXT else "marlin",
         **dict.fromkeys(("quantize", "rms_norm_quant", "add_rms_norm_quant", "silu_mul_quant"), "compiled|vllm"),
+        "scaled_experts": "vllm",
+        "packed_experts": "marlin",
         "fp8_attention": "fa3",
         "kv_append_fp8": "paged",
     }
