@@ -17,17 +17,19 @@ sys.dont_write_bytecode = False
 # On a busy machine any example may take long. `make campaign` tries many more
 settings.register_profile("suite", deadline=None, max_examples=int(os.environ.get("CHIP_EXAMPLES", "30")))
 settings.load_profile("suite")
-# Files that share what takes long to make (a browser, a report, modules of families, torch's compiler) have one worker
+# Files that share what takes long to make (a browser, a report, modules of families, parsed sources) have one worker
 TOGETHER = {
     "a browser": "report readme_tables",
     "the runs": "model_accuracy validate vllm_records",
+    "the source": "architecture names security",
     "the families": "run_families families_against_hf launches_against_hf meta_forward bundled_configs "
     "build_ops build_quantised",
 }
 SHARE = {file: share for share, files in TOGETHER.items() for file in files.split()}
 # What takes longest starts first, so that no worker is left with it at the end
 LONGEST = """a browser, the families, triton_interpreter, vllm_runs, replay, bench_cli, calibrate_engine,
-the runs, untrusted_models, native, make_quantised, lab_cpu, profile"""
+the runs, config_mutations, untrusted_models, native, make_quantised, lab_cpu, profile, campaign, serve, jobs,
+simulate_engine, validate_cli, plan, the source, serve_fuzz, cli_lines, cli_faults, interval_classes, leave_one_out"""
 FIRST = {share.strip(): place for place, share in enumerate(LONGEST.split(","))}
 gc.disable()  # while modules are imported and tests collected: nothing of that is garbage
 # A session of ours thaws what is frozen at its end, and each collection would search all modules again. What leaks
@@ -39,6 +41,10 @@ def share_of(nodeid: str) -> str:
     path = Path(nodeid.split("::")[0])
     file = path.stem.removeprefix("test_")
     return "a browser" if path.parent.name == "browser" else SHARE.get(file, file)
+
+
+def needs_torch(nodeid: str) -> bool:
+    return Path(nodeid.split("::")[0]).parent.name == "device"
 
 
 def pytest_collection_modifyitems(items):
@@ -54,8 +60,17 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
 
     class ByShare(LoadScopeScheduling):
+        """A worker goes on with what needs torch, or with what does not, as long as there is some: each of them then
+        imports torch's and transformers' parts, or reads the bundled data, but hardly any both."""
+
         def _split_scope(self, nodeid):
             return share_of(nodeid)
+
+        def _assign_work_unit(self, node):
+            on_device = self.nodes.index(node) % 2 == 0
+            fitting = (s for s, tests in self.workqueue.items() if needs_torch(next(iter(tests))) == on_device)
+            self.workqueue.move_to_end(next(fitting, next(iter(self.workqueue))), last=False)
+            super()._assign_work_unit(node)
 
     config.option.loadscopereorder = False  # it starts with the files of most tests, which take a moment each
     return ByShare(config, log)

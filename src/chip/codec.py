@@ -15,12 +15,13 @@ T = TypeVar("T")
 
 
 @cache
-def _fields(cls: type) -> dict[str, tuple[Any, bool]]:
-    """Field name -> (type, required)."""
+def _fields(cls: type) -> dict[str, tuple[Any, frozenset[type], bool]]:
+    """Field name -> (type, types taken as they are, required)."""
     hints = typing.get_type_hints(cls)
     return {
         f.name: (
             hints[f.name],
+            _taken(hints[f.name]),
             f.default is MISSING and f.default_factory is MISSING,
         )
         for f in fields(cls)
@@ -53,8 +54,20 @@ def _say(where: str, wanted: str, got: Any) -> ChipError:
     return ChipError(f"{where}: expected {wanted}, got {type(got).__name__} {str(got)[:40]!r}")
 
 
+@cache
+def _taken(kind: Any) -> frozenset[type]:
+    """Types whose values are taken as they are: most of a file, and no path has to be made for them."""
+    if kind is float:
+        return frozenset((float, int))
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        args = [a for a in typing.get_args(kind) if a is not type(None)]
+        taken = _taken(args[0]) if len(args) == 1 else frozenset(a for a in args if isinstance(a, type))
+        return taken | {type(None)} if len(args) < len(typing.get_args(kind)) else taken
+    return frozenset((kind,) if kind in (int, str, bool) else ())
+
+
 def _decode(kind: Any, value: Any, where: str) -> Any:
-    if kind is Any:
+    if kind is Any or type(value) in _taken(kind):
         return value
     origin = typing.get_origin(kind)
     if origin in (typing.Union, types.UnionType):
@@ -67,7 +80,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise _say(where, "an object", value)
         inner = typing.get_args(kind)[1]
-        return {k: _decode(inner, v, f"{where}.{k}") for k, v in value.items()}
+        taken = _taken(inner)
+        return {k: v if type(v) in taken else _decode(inner, v, f"{where}.{k}") for k, v in value.items()}
     if origin in (tuple, list):
         if not isinstance(value, list):
             raise _say(where, "a list", value)
@@ -76,7 +90,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             if len(value) != len(args):
                 raise ChipError(f"{where}: expected {len(args)} items, got {len(value)}")
             return tuple(_decode(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(zip(args, value)))
-        if args[0] in (int, float) and set(map(type, value)) <= {int, args[0]}:
+        if _taken(args[0]).issuperset(map(type, value)):
             return tuple(value) if origin is tuple else value  # long arrays of numbers, checked at once
         items = [_decode(args[0], v, f"{where}[{i}]") for i, v in enumerate(value)]
         return tuple(items) if origin is tuple else items
@@ -121,9 +135,10 @@ def _decode_dataclass(cls: type, value: Any, where: str) -> Any:
             hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
             raise ChipError(f"{where}: unknown field {key!r}{hint}")
     out = {}
-    for name, (kind, required) in known.items():
+    for name, (kind, taken, required) in known.items():
         if name in value:
-            out[name] = _decode(kind, value[name], f"{where}.{name}")
+            given = value[name]
+            out[name] = given if type(given) in taken else _decode(kind, given, f"{where}.{name}")
         elif required:
             raise ChipError(f"{where}: field {name!r} is missing")
     return cls(**out)

@@ -14,6 +14,7 @@ from typing import Any
 MOST = 1 << 63  # of a whole number, either side of zero: nanoseconds of 292 years, bytes of 8 EiB
 DIGITS = 19  # of a whole number that may be too large
 SHAPE = bytes.maketrans(b"123456789E", b"000000000e")  # every digit as 0
+EXPONENT = re.compile(rb"e\+?000")
 WHOLE = re.compile(rb"(?<![0.])0{%d}" % DIGITS)  # not the digits of a fraction
 
 
@@ -33,9 +34,15 @@ def parse(text: str) -> Any:
 def _may_be_large(text: str) -> bool:
     """Whether a number of it may be too large; also true of some texts where none is."""
     shape = text.encode("utf-8", "surrogatepass").translate(SHAPE)
-    if b"e000" in shape or b"e+000" in shape:
+    if (b"e000" in shape or b"e+000" in shape) and any(_is_number(shape, e.start()) for e in EXPONENT.finditer(shape)):
         return True
     return b"0" * DIGITS in shape and WHOLE.search(shape) is not None
+
+
+def _is_number(shape: bytes, end: int) -> bool:
+    """Whether what ends here may be a number, and not part of an id such as 3e123f."""
+    before = shape[max(0, end - DIGITS - 1) : end].rstrip(b"0.")
+    return before[-1:] in b"-,:[ \t\r\n"
 
 
 def dump(value: Any, indent: int | None = None) -> str:

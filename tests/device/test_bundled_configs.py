@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from folding import each
 
 MODELS = Path(__file__).resolve().parents[2] / "src" / "chip" / "data" / "models"
 
@@ -53,7 +54,7 @@ def test_there_are_enough_models():
     assert len(list(MODELS.glob("*.json"))) >= 25
 
 
-@pytest.mark.parametrize("path", sorted(MODELS.glob("*.json")), ids=lambda p: p.stem)
+@each(sorted(MODELS.glob("*.json")))
 def test_file_is_a_causal_lm_config(path):
     config = json.loads(path.read_text(encoding="utf-8"))
     assert path.stem == path.stem.lower()

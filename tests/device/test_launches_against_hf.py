@@ -4,6 +4,7 @@ every operator that is not a view is a kernel, and a product that adds to broadc
 import logging
 
 import pytest
+from folding import each
 
 from chip import engines, ops
 from chip.dtypes import precision
@@ -129,7 +130,7 @@ def test_experts_are_measured_in_as_many_kernels(kind):
     assert len(launches.names) == op.KERNELS, launches.names
 
 
-@pytest.mark.parametrize("architecture", sorted(architectures()))
+@each(sorted(architectures()))
 def test_families_without_sdpa_are_those_of_transformers(architecture):
     has = getattr(transformers, architecture)._supports_sdpa
     assert has == (architecture not in WITHOUT_SDPA) or (architecture in LATER and not has)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from folding import each
 from source_trees import FILES, SRC, nodes, tree
 
 from chip import cli
@@ -167,7 +168,7 @@ def test_a_command_that_needs_torch_says_so_in_one_line(tmp_path):
     assert told == "chip predict: --trace needs torch: pip install 'chip-inference[measure]'\n"
 
 
-@pytest.mark.parametrize("name", cli.commands())
+@each(cli.commands())
 def test_every_command_has_help_examples_and_json(name):
     module = cli.command(name)
     assert module.__doc__

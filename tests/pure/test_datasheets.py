@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from folding import each
 
 FOLDER = Path(__file__).resolve().parents[2] / "src" / "chip" / "data" / "hardware"
 FILES = sorted(FOLDER.glob("*.json"))
@@ -36,7 +37,7 @@ ARCHITECTURES = {
 }  # fmt: skip
 FIELDS = ("units", "boost_clock_hz", "memory_bytes", "l2_bytes", "power_w")
 
-every_sheet = pytest.mark.parametrize("name", sorted(SHEETS))
+every_sheet = each(sorted(SHEETS))
 
 
 def numbers(sheet):

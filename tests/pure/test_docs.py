@@ -25,7 +25,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+from folding import each  # noqa: E402
 
 from chip import __version__, cli, hardware, points  # noqa: E402
 from chip.cli.fit import row  # noqa: E402
@@ -94,7 +96,7 @@ def is_self_contained(words: list[str]) -> bool:
     return words[0] in SAFE and not any(w in needs or "/" in w or w.endswith((".json", ".jsonl")) for w in words[1:])
 
 
-@pytest.mark.parametrize(("page", "line"), all_lines())
+@each(all_lines())
 def test_command_line_parses(page: str, line: str) -> None:
     name, *words = shlex.split(line)[1:]
     if name in ("--help", "--version", "-h", "-V"):
@@ -253,7 +255,7 @@ def test_readme_states_the_recorded_errors(title: str) -> None:
 
 
 # -- completeness -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", cli.commands())
+@each(cli.commands())
 def test_command_is_documented(name: str) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.search(rf"\bchip {name}\b", readme), f"README.md does not show `chip {name}`"
@@ -261,7 +263,7 @@ def test_command_is_documented(name: str) -> None:
     assert any(re.search(rf"\bchip {name}\b", h) for h in headings), f"no section on `chip {name}` in docs/"
 
 
-@pytest.mark.parametrize("name", cli.commands())
+@each(cli.commands())
 def test_every_option_is_documented(name: str) -> None:
     text = "".join(p.read_text(encoding="utf-8") for p in PAGES)
     options = [s for s in cli.parser(name)._option_string_actions if s.startswith("--") and s != "--help"]
@@ -275,7 +277,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@each(PAGES)
 def test_links_resolve(page: Path) -> None:
     for link in LINK.findall(prose(page.read_text(encoding="utf-8"))):
         if re.match(r"[a-z]+:", link):
@@ -287,7 +289,7 @@ def test_links_resolve(page: Path) -> None:
             assert anchor in anchors(target), f"{name_of(page)}: {link}: no such heading"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@each(PAGES)
 def test_no_absolute_paths(page: Path) -> None:
     found = re.findall(r"(?<![\w.:/])/(?:home|root|tmp|work|mnt|Users)/\S*", page.read_text(encoding="utf-8"))
     assert not found, f"{name_of(page)}: {found[0]} is a path of one machine"

@@ -8,6 +8,7 @@ from math import exp, log
 from pathlib import Path
 
 import pytest
+from folding import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -233,7 +234,7 @@ def test_a_file_that_is_no_wheel_and_a_package_that_is_not_there(tmp_path, capsy
 
 
 # -- what is bundled
-@pytest.mark.parametrize("path", BUNDLED, ids=lambda p: f"{p.parent.name}/{p.stem}")
+@each(BUNDLED)
 def test_bundled_points_are_whole_and_say_where_they_come_from(path):
     found = points_csv.read(path)
     assert {"device", "source", "licence", "clock", "about"} <= set(found.notes)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import dist, exp, log
 
 import pytest
+from folding import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +64,7 @@ def test_between_points_it_is_between_their_corrections(logs, m, n):
     assert min(logs) - 1e-9 <= log(found.seconds(op).seconds / BASE.seconds(op)) <= max(logs) + 1e-9
 
 
-@pytest.mark.parametrize("name", [g.name for g in GROUPS])
+@each([g.name for g in GROUPS])
 def test_bundled_points_are_met_better_than_when_left_out(name):
     group, found = held(name)
     pairs = [(found.seconds(op), s) for op, s in zip(group.ops, group.seconds)]
@@ -73,7 +74,7 @@ def test_bundled_points_are_met_better_than_when_left_out(name):
     assert sum(inside) >= 0.8 * len(inside), "of the points that it was made from, most lie in their interval"
 
 
-@pytest.mark.parametrize("name", [g.name for g in GROUPS[::4]])
+@each([g.name for g in GROUPS[::4]])
 def test_left_out_errors_are_those_of_the_others(name):
     """The column of every file, computed again from the others: chip fit judged what is predicted here."""
     group, found = held(name)
@@ -93,7 +94,7 @@ def test_several_places_at_once_are_each_by_itself():
 
 
 # --- beyond them
-@pytest.mark.parametrize("name", [g.name for g in GROUPS])
+@each([g.name for g in GROUPS])
 def test_far_beyond_the_points_the_correction_goes_on_and_the_spread_grows(name):
     """By a thousand and a million times along the axis that grows with tokens."""
     group, found = held(name)
@@ -142,7 +143,7 @@ def beyond(group, op, axis, outwards, by):
 TWO_WIDTHS = {"silu_mul_quant": 1.5}  # measured at two, of which the wider takes another form, twice as slow
 
 
-@pytest.mark.parametrize("name", [g.name for g in GROUPS])
+@each([g.name for g in GROUPS])
 def test_no_edge_of_the_points_is_a_cliff(name):
     """From every outermost point along every axis, 1 %, 5 % and 20 % further out: the correction changes little, and
     the spread does not leap."""
@@ -183,7 +184,7 @@ def test_a_curve_never_falls_and_does_not_leap(widths, tokens, more):
     assert spread > 0
 
 
-@pytest.mark.parametrize("name", [g.name for g in GROUPS if "attention" not in g.kind])
+@each([g.name for g in GROUPS if "attention" not in g.kind])
 def test_every_bundled_curve_rises(name):
     """Over nodes and what lies between and beyond them, for the sizes of every eighth point."""
     group, found = held(name)

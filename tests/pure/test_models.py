@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from folding import each
 
 import chip
 from chip.dtypes import precision
@@ -79,7 +80,7 @@ def test_cache_bytes():
     assert window == (4 * 4096 + 22 * 512) * 2 * 256 * 2
 
 
-@pytest.mark.parametrize("name", BUNDLED)
+@each(BUNDLED)
 def test_weights_take_two_bytes_each_and_a_prefill_the_flops_of_its_decode_steps(name):
     narrow = {"sliding_window": 5} if raw(name).get("sliding_window") else {}  # so that the steps outgrow it
     d = model(name, **narrow)
@@ -200,15 +201,14 @@ ESSENTIAL = [
 ]
 
 
-@pytest.mark.parametrize(("name", "field"), ESSENTIAL)
+@each(ESSENTIAL)
 def test_a_missing_or_senseless_size_is_named(name, field):
     assert "missing" in refusal(without(raw(name), field))
     for value in (0, -1, 10**9, 10**30, 1.5, "4096", True, [4096], {}):
         assert field in refusal(raw(name, **{field: value})), value
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "what"),
+@each(
     [
         (
             "llama-3.1-8b",
@@ -239,7 +239,7 @@ def test_a_missing_or_senseless_size_is_named(name, field):
         ("phi-2", {"partial_rotary_factor": 1.5}, "partial_rotary_factor must be above 0 and at most 1"),
         ("phi-2", {"partial_rotary_factor": "half"}, "partial_rotary_factor must be a number"),
         ("phi-2", {"rope_parameters": {"partial_rotary_factor": -1}}, "rope_parameters: partial_rotary_factor must be"),
-    ],
+    ]
 )
 def test_a_wrong_field_is_named(name, changes, what):
     assert what in refusal(raw(name, **changes))

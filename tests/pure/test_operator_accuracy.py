@@ -7,6 +7,7 @@ points predicted from all others, and of a file that the points were not made fr
 from pathlib import Path
 
 import pytest
+from folding import each
 
 from chip import artifact, codec, hardware, measurements, points, stats
 from chip.predict.estimator import estimator_of
@@ -43,7 +44,7 @@ def measured(name, context="cold"):
             yield measurements.operator(m.op), m.implementation, stats.median(m.samples_ns) * 1e-9
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@each(GROUPS)
 def test_points_predicted_from_the_others(name):
     errors = [abs(e) for e in GROUPS[name].loo]
     median, p90 = LEFT_OUT.get(name) or TWO_WIDTHS.get(GROUPS[name].kind, OTHERS)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from folding import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from round_profiles import round_profile, write_profile
@@ -86,7 +87,7 @@ def test_rows_are_sorted_whatever_order_they_come_in(order, of_groups):
     assert one == other
 
 
-@pytest.mark.parametrize("path", BUNDLED, ids=lambda p: p.stem)
+@each(BUNDLED)
 def test_bundled_files_are_whole(path):
     found = points.read(path)
     assert found.about["device"] == "NVIDIA H200"

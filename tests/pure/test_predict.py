@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from folding import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from round_profiles import round_profile, write_profile
@@ -326,7 +327,7 @@ def test_a_gpu_without_terms_of_its_own_is_predicted_with_the_reference_hosts():
     assert alone["tpot_ms"] < a["tpot_ms"]
 
 
-@pytest.mark.parametrize("name", hardware.spec_names())
+@each(hardware.spec_names())
 def test_every_gpu_predicts_within_its_own_bounds(name):
     dtype = "bf16" if "matmul_bf16" in hardware.spec(name).ceilings else "fp16"
     engine = "hf-eager" if engine_support.too_old("vllm", hardware.spec(name)) else "vllm"

@@ -8,6 +8,7 @@ import types
 from dataclasses import replace
 
 import pytest
+from folding import each
 from quantised_configs import (
     AWQ,
     BLOCKS,
@@ -227,8 +228,7 @@ def test_two_files_that_contradict_each_other(tmp_path):
 # --- what is refused
 
 
-@pytest.mark.parametrize(
-    ("fields", "line"),
+@each(
     [
         ({"quant_method": "hqq"}, "quant_method 'hqq' is not known; known: fp8, fbgemm_fp8, compressed-tensors, awq"),
         ({"bits": 4}, "field 'quant_method' is missing; known: fp8, "),
@@ -269,8 +269,7 @@ def test_two_files_that_contradict_each_other(tmp_path):
         ),
         ({"quant_method": "mxfp4"}, "every layer of this model is left out"),
         ({"quant_method": 4}, "quant_method must be text"),
-    ],
-    ids=lambda v: v if isinstance(v, str) else "",
+    ]
 )
 def test_what_makes_no_sense_is_told_in_one_line(fields, line):
     with pytest.raises(ChipError) as told:

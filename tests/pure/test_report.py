@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 import samples
+from folding import each
 
 from chip import cli, codec, hardware, roofline, stats
 from chip.cli import report
@@ -173,7 +174,7 @@ def test_a_page_of_too_many_rows_says_what_it_leaves_out(everything, monkeypatch
     assert found["left_out"] == len(everything.tables["operators"]) - 10
 
 
-@pytest.mark.parametrize("name", sorted(p.name for p in STATIC.iterdir()))
+@each(sorted(p.name for p in STATIC.iterdir()))
 def test_nothing_makes_markup_of_data_or_asks_elsewhere(name):
     text = (STATIC / name).read_text(encoding="utf-8")
     for word in (

@@ -75,7 +75,8 @@ def _plain(value: Any) -> Value:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    text = text.encode("utf-8", "replace").decode()  # lone halves of surrogate pairs are no text
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()  # lone halves of surrogate pairs are no text
     return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + " …"
 
 
