@@ -318,7 +318,7 @@ def tokens(steps, prompt):
 def test_a_schedule_of_any_length_computes_its_prompts(batch, prompt, output, memory):
     s = Scenario(batch, prompt, output)
     steps = vllm.prefill(s, memory)
-    assert len(steps) < 64
+    assert len(steps) <= 2 * chunked.EXACT_STEPS + 1
     assert all(0 < step.tokens <= schedule.step_tokens(memory) for step, _ in steps)
     assert all(weight > 0 for _, weight in steps)
     assert tokens(steps, prompt)[0] == pytest.approx(batch * prompt, rel=1e-9)
@@ -385,7 +385,8 @@ def test_a_padded_step_has_the_rows_of_its_requests():
         ("mixtral-8x7b", 200, 3000, 16),
     ],
 )
-def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, output):
+def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, output, monkeypatch):
+    monkeypatch.setattr(chunked, "EXACT_STEPS", 4)
     c = StepModel(library.find(model), BF16, 1, "vllm", estimator_of(hardware.find("a100")))
     s = Scenario(batch, prompt, output)
     budget = schedule.step_tokens(LARGE)

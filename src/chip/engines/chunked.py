@@ -23,7 +23,7 @@ def wave(scenario: Scenario, budget: int, step: MakeStep) -> Weighted:
     total = scenario.batch * scenario.prompt
     if total <= budget:
         return ((step((Seq(scenario.prompt, 0, scenario.batch),)), 1.0),)
-    if total > EXACT_STEPS * budget:
+    if total > EXACT_STEPS * budget or 2 * scenario.batch > budget:  # the more decode along, the less a step gets on
         return _long_prefill(scenario, budget, step)
     return tuple((step(s), 1.0) for s in _chunks(scenario, budget))
 
