@@ -43,7 +43,7 @@ def inside(rows: list[dict[str, str]], scale: float) -> list[bool]:
     for row in rows:
         asked = Scenario(*(int(row[k]) for k in ("batch", "prompt", "output")), "bf16", int(row["tp"]))
         version = row["version"] if row["engine"] == "vllm" else ""
-        # over several GPUs the host counts as known: its interval, wide as hosts differ, must not hide what links err by
+        # over several GPUs the host counts as known: its interval, wide as hosts differ, must not hide what links do
         known_ns = engine_profile.read(HOST).launch_ns if int(row["tp"]) > 1 else 0.0
         options = Options(engine_version=version, interval_scale=scale, launch_ns=known_ns)
         answer: dict[str, Any] = predict(

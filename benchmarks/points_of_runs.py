@@ -7,7 +7,8 @@ A run holds the profiler's sum for each kernel's name in one step. A kernel that
 shape's mean time. The products of a layer share a name: their sum is divided among them in proportion to their base
 times, and the base is fitted to what comes out, together with what `--alone` timed, until it no longer changes. That is
 coarser than `chip profile --suite quant`, which times each shape alone, and is for formats of which a GPU has runs and
-little of that suite.
+little of that suite. Of a kernel that was timed alone at prompts only steps of few rows are taken: a product alone runs
+at a settled clock, as predictions hold points to, in a prompt at one between that and the highest.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ KERNELS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {  # words th
     "silu_mul_quant": ("compiled", ("clamp", "silu"), ()),
     "quantize": ("compiled", ("clamp",), ("silu", "rms_norm")),
 }
+DECODES = 128  # rows: products of more set the clock, which a step of few does not
 ZEROED = "Memset"  # the workspace of Machete's split sums, a kernel before the product
 ROUNDS = 6
 METHOD = "in a step of vLLM, by the profiler; products of a layer by their share of the sum"
@@ -104,6 +106,10 @@ def base_of(shared: list[Shared], alone: list[tuple[Op, float]], profile: Hardwa
     return base
 
 
+def rows_of(op: Op) -> int:
+    return int(op.m if isinstance(op, (ScaledLinear, PackedLinear)) else op.rows)  # type: ignore[attr-defined]
+
+
 def context_of(op: Op) -> str:
     return "cold" if isinstance(op, (ScaledLinear, PackedLinear)) else "hot"
 
@@ -136,8 +142,12 @@ def main() -> int:
         shared += [s for run in found.runs for s in of_run(run, found.configs[run.model])]
     measurements.start(args.output, shared[0].device, about.environment, ids)
     for kind, (implementation, _, _) in KERNELS.items():
-        own = [s for s in shared if s.kind == kind]
-        base = base_of(own, timed_alone(args.alone, kind), profile)
+        alone = timed_alone(args.alone, kind)
+        prompts = any(
+            rows_of(op) > DECODES for op, _ in alone
+        )  # timed alone, at the clock that points are held to be at
+        own = [s for s in shared if s.kind == kind and not (prompts and rows_of(s.calls[0][1]) > DECODES)]
+        base = base_of(own, alone, profile)
         times: dict[Op, list[int]] = {}
         for s in own:
             for op, seconds in s.times(base).items():

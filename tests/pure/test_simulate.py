@@ -105,9 +105,9 @@ def errors_table(recorded):
     """The table of the page."""
     out = [f"| model | requests a second | {' | '.join(ROWS)} |", f"|---|---|{'---|' * len(ROWS)}"]
     for name, title in RECORDED.items():
-        for run in {id(p.run): p.run for p in recorded[name]}.values():
-            errors = {p.metric: p.error for p in recorded[name] if p.run is run}
-            rate = f"{run.rate_per_s:.0f}" if run.rate_per_s else "at once"
+        for served in {id(p.run): p.run for p in recorded[name]}.values():
+            errors = {p.metric: p.error for p in recorded[name] if p.run is served}
+            rate = f"{served.rate_per_s:.0f}" if served.rate_per_s else "at once"
             out.append(f"| {title} | {rate} | " + " | ".join(f"{100 * errors[m]:+.1f} %" for m in ROWS.values()) + " |")
     everything = [p for points in recorded.values() for p in points]
     for title, points in (("kept back", recorded["mistral-7b"]), ("all", everything)):
