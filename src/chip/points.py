@@ -196,7 +196,8 @@ class Columns:
         for op in made:
             if self.checks:
                 op.check()  # type: ignore[attr-defined]
-            op.cost()
+            if held.get("dtype", ("",))[0] not in FORMATS:
+                op.cost()
         return made, tuple([u * 1e-6 for u in us]), tuple(loo)
 
     def point(self, row: Sequence[str], where: str) -> Measured:
@@ -211,7 +212,8 @@ class Columns:
             op: Op = self.op(**dict(zip(self.names, (*sizes, *[row[i] for i in self.words], row[2]))))
             if self.checks:
                 op.check()  # type: ignore[attr-defined]
-            op.cost()
+            if row[2] not in FORMATS:
+                op.cost()
         except (ValueError, TypeError, ZeroDivisionError, ChipError) as e:
             raise ChipError(f"{where}: {e}") from None
         return op, us * 1e-6, loo

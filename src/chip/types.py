@@ -96,6 +96,18 @@ class Op:
         """The kernel that an implementation runs at these sizes, where it has several."""
         return implementation
 
+    def published(self) -> tuple[str, str]:
+        """The kind and the format under which tables of others have it, where these are not its own."""
+        return "", ""
+
+    def from_published(self, found: Any) -> Op:
+        """One like this at the sizes of what such a table has."""
+        return self
+
+    def rounded_before(self) -> Op | None:
+        """The rounding of its input, which such a table counts with it and a model's program does not."""
+        return None
+
     def like_measured(self) -> Op | None:
         """The operator that measured points tell its time by, mostly itself; None where none do."""
         return self

@@ -7,11 +7,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from chip.ops.linear import ALIGNED, Linear
+from chip.ops.quantize import Quantize
 from chip.records import dataclass, replace
-from chip.types import Cost
+from chip.types import Cost, Op
 
 SCALE_BYTES = 4
 FP8_ROWS = (16, 64, 128)  # most rows of each of CUTLASS's fp8 kernels on Hopper but the largest, as vLLM chooses them
+
+
+PUBLISHED = {"fp8": "fp8"}  # formats of products in tables of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,16 @@ class ScaledLinear(Linear):
     def kernel_of(self, implementation: str) -> str:
         """Scales of blocks are another kernel."""
         return f"{implementation}.block" if self.block_k else implementation
+
+    def published(self) -> tuple[str, str]:
+        form = "" if self.block_k or self.group else PUBLISHED.get(self.dtype, "")
+        return ("linear", form) if form else ("", "")
+
+    def from_published(self, found: Linear) -> ScaledLinear:
+        return replace(self, m=found.m, n=found.n, k=found.k)
+
+    def rounded_before(self) -> Op | None:
+        return Quantize(self.m, self.k, to=self.dtype, group=self.group)
 
     def place(self) -> tuple[float, ...]:
         """Products that take another kernel lie apart."""

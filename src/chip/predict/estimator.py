@@ -5,7 +5,7 @@ An answer is a plain tuple (seconds, low, high, bound, source, FLOPs, bytes): a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import exp, inf
 from typing import Any
@@ -20,6 +20,7 @@ from chip.ops.elementwise import OverRows
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.moe_experts import MoeExperts
+from chip.points import PointGroup
 from chip.predict.base_grid import BaseGrid, StraightCurve
 from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
 from chip.predict.library import PRODUCT, Library, library
@@ -37,6 +38,8 @@ SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
 SIMPLEST = "add"  # the elementwise kernel whose base stands for those that were not measured
 BORROWED_SPREAD = 0.2  # standard deviation of a base that another kernel of its kind was fitted to
+LONGEST_ROUNDING = 3.0  # a tiny product of a published format over one of bf16: above, more was timed than that
+LEAST_PRODUCT = 0.5  # of a published time: what is left at least when the rounding before the product is taken off
 MOST_CURVES = 256  # remembered, so that questions of any number are answered in bounded memory
 OF_TORCH = ("torch", "flash")  # implementations that torch chooses itself
 ANY = "*"  # any kernel: what an estimate that names no engine takes
@@ -115,9 +118,26 @@ class Estimator:
             warm = "hot" if isinstance(op, OverRows) else "cold"  # activations are warm in cache, weights are not
             fitting.sort(key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != warm))
         if not fitting:
-            return None
+            return self._published(op) if wanted else None
         found = fitting[0]
         return self._library.points(found) if found.base else Points(found, self._base(op, found.kernel)[0])
+
+    def _published(self, op: Op) -> Points | None:
+        """Out of tables of others, which have quantised products among the plain ones, their inputs' rounding counted
+        in."""
+        assert self._library is not None
+        kind, form = op.published()
+        known, plain = (self._library.groups(kind, f) if kind else () for f in (form, "bf16"))
+        if not known or not plain or _least_s(known) > LONGEST_ROUNDING * _least_s(plain):
+            return None
+        found = min(known, key=lambda g: (g.context != "cold", -len(g.ops)))
+        made, seconds = tuple(op.from_published(o) for o in found.ops), found.seconds
+        if (rounding := op.rounded_before()) is not None:
+            before = self._base(rounding, "")[0]
+            rounded = [before.seconds(each) for o in made if (each := o.rounded_before()) is not None]
+            seconds = tuple(max(s - r, LEAST_PRODUCT * s) for s, r in zip(seconds, rounded))
+        group = replace(found, kind=op.kind, dtype=getattr(op, "dtype", ""), ops=made, seconds=seconds)
+        return Points(group, self._base(op, "")[0])
 
     # -- one operator ---------------------------------------------------------------------------------------------
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
@@ -408,6 +428,11 @@ class Estimator:
                 value, fast, slow = (base.over(op.sized) for base in self._base(op, ""))
                 self._sheets[key] = BaseGrid(form.at, value, fast, slow)
         return self._sheets[key]
+
+
+def _least_s(groups: Sequence[PointGroup]) -> float:
+    """Of the smallest shape."""
+    return min((sum(op.place()), s) for g in groups for op, s in zip(g.ops, g.seconds))[1]
 
 
 def _longest(arithmetic_s: float, memory_s: float, seconds: float) -> str:
