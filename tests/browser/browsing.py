@@ -13,6 +13,8 @@ from reports import H200, samples, written
 from chip.report import page
 from chip.serve import server
 
+BUSY_MS = 30_000  # what a page may take to change while others use the machine
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 REQUIRED = os.environ.get("CHIP_BROWSER") == "required"
 missing = []
@@ -28,9 +30,10 @@ def cannot_run(why):
 @pytest.fixture(scope="session")
 def browser():
     try:
-        from playwright.sync_api import Error, sync_playwright
+        from playwright.sync_api import Error, expect, sync_playwright
     except ImportError:
         cannot_run("playwright is not installed (it is in the dev extra)")
+    expect.set_options(timeout=BUSY_MS)
     with sync_playwright() as playwright:
         found = next(filter(None, map(shutil.which, NAMES)), None)
         sandbox = [] if os.name == "nt" or os.getuid() else ["--no-sandbox"]  # root has no sandbox to go into
