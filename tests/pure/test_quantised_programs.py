@@ -182,12 +182,15 @@ def test_bundled_quantised_models_read_back():
 
 
 @pytest.mark.parametrize(
-    ("gpu", "source"),
-    [("h100", "interpolated"), ("l40s", "interpolated"), ("b200", "datasheet"), ("h200", "interpolated")],
-)
-def test_fp8_products_rest_on_published_tables_where_these_have_products_alone(gpu, source):
+    ("gpu", "dtype", "source"),
+    [
+        *((gpu, "fp8", "interpolated") for gpu in ("h100", "h200", "l40s")),
+        ("b200", "nvfp4", "interpolated"), ("b200", "fp8", "datasheet"),
+    ],
+)  # fmt: skip
+def test_products_rest_on_published_tables_where_these_have_products_alone(gpu, dtype, source):
     """A tiny fp8 product of the B200's takes 8.6 times one of bf16: something else was timed with it."""
-    answer = request.predict(library.find("llama-3.1-8b"), gpu, "vllm", Scenario(8, 512, 8, "fp8"))
+    answer = request.predict(library.find("llama-3.1-8b"), gpu, "vllm", Scenario(8, 512, 8, dtype))
     sources = {line.source for line in answer.decode.lines if line.kind == "scaled_linear"}
     assert sources == {source}
 

@@ -15,7 +15,7 @@ SCALE_BYTES = 4
 FP8_ROWS = (16, 64, 128)  # most rows of each of CUTLASS's fp8 kernels on Hopper but the largest, as vLLM chooses them
 
 
-PUBLISHED = {"fp8": "fp8"}  # formats of products in tables of others
+PUBLISHED = {("fp8", 0): "fp8", ("fp4", 16): "nvfp4"}  # format and values of a scale, in tables of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ScaledLinear(Linear):
         return f"{implementation}.block" if self.block_k else implementation
 
     def published(self) -> tuple[str, str]:
-        form = "" if self.block_k or self.group else PUBLISHED.get(self.dtype, "")
+        form = PUBLISHED.get((self.weight_dtype or self.dtype, self.group), "")
         return ("linear", form) if form else ("", "")
 
     def from_published(self, found: Linear) -> ScaledLinear:
