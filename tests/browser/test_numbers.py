@@ -64,7 +64,8 @@ def unfounded(text, answer, *known):
     """Numbers of a text that stand in no part of the answer; `known` are those that a page may say of itself."""
     numbers, texts = inside(answer)
     for name in sorted({t for t in texts if re.search(r"\d", t)}, key=len, reverse=True):
-        text = re.sub(rf"(?<![\d\u202f]){re.escape(name)}(?![\d\u202f])", " ", text)  # not a part of a longer number
+        if name in text:  # and is not a part of a longer number
+            text = re.sub(rf"(?<![\d\u202f]){re.escape(name)}(?![\d\u202f])", " ", text)
     shown = {word: float(word.replace("\u202f", "")) for word in NUMBER.findall(text)}
     values = sorted(set(numbers))
     return [word for word, value in shown.items() if value not in known and not is_rounded(value, values)]
