@@ -12,7 +12,7 @@ from chip.engines.context import decode_contexts
 from chip.engines.playing import Weighted
 from chip.types import Scenario, Seq, Step
 
-EXACT_STEPS = 256  # schedules longer than this are integrated, not walked
+EXACT_STEPS = 64  # schedules longer than this are integrated, not walked
 WHOLE = 1e-6  # by which sums of steps and tokens are off whole numbers
 MakeStep = Callable[[tuple[Seq, ...]], Step]
 
