@@ -13,6 +13,7 @@ from chip.types import Scenario
 
 METER = 0.05  # two joule figures closer than this are the same: what counter and integrated power may differ by
 BETWEEN = 0.01  # medians of two processes differ by this much, whatever they run (an H200's GPU-bound latencies)
+GPU_BOUND = 0.95  # busy share from which on the host does not set the time
 CHANCE = 0.05  # of a verdict between equals that is allowed
 T_975 = (  # Student's t: from so many degrees of freedom on
     (60, 2.0), (30, 2.04), (20, 2.09), (14, 2.14), (10, 2.23), (8, 2.31), (7, 2.36), (6, 2.45), (5, 2.57), (4, 2.78),
@@ -50,10 +51,11 @@ class RunPair:
 def compare(first: Run, second: Run) -> RunPair:
     """Every metric that both runs have. Times of a run that was disturbed tell nothing of the other."""
     unsure = any(f.startswith(runs.DISTURBED) for r in (first, second) for f in r.flags)
+    apart = _hosts_apart(first, second)
     lines = [
-        _times("TTFT", first.ttft_ns, second.ttft_ns, unsure),
-        _times("TPOT", _means(first), _means(second), unsure) if first.decodes and second.decodes else None,
-        _times("end to end", first.e2e_ns, second.e2e_ns, unsure),
+        _times("TTFT", first.ttft_ns, second.ttft_ns, unsure, apart),
+        _times("TPOT", _means(first), _means(second), unsure, apart) if first.decodes and second.decodes else None,
+        _times("end to end", first.e2e_ns, second.e2e_ns, unsure, apart),
         _single("peak memory", "B", _peak(first), _peak(second), ROOM),
         _single("J/token", "J", first.joules_per_token, second.joules_per_token, METER),
     ]
@@ -101,12 +103,27 @@ def _peak(run: Run) -> float | None:
     return next((run.memory[k] for k in ("allocated_peak_bytes", "process_peak_bytes") if k in run.memory), None)
 
 
-def _times(metric: str, first_ns: Sequence[float], second_ns: Sequence[float], unsure: bool = False) -> ComparedMetric:
+def _hosts_apart(first: Run, second: Run) -> float:
+    """By how much the host was faster in one of them, as a share, where it sets the time: launch latencies were taken
+    between the repeats, and a clock that comes and goes moves them too. 0 where the GPU sets it."""
+    if any(not r.launch_ns for r in (first, second)) or all(
+        r.busy and min(r.busy.values()) >= GPU_BOUND for r in (first, second)
+    ):
+        return 0.0
+    ends = [(min(r.launch_ns), max(r.launch_ns)) for r in (first, second)]
+    return max(ends[0][1] / ends[1][0], ends[1][1] / ends[0][0]) - 1
+
+
+def _times(
+    metric: str, first_ns: Sequence[float], second_ns: Sequence[float], unsure: bool = False, apart: float = 0.0
+) -> ComparedMetric:
     """As `stats.compare`, but a verdict must also hold for runs of two processes at two times: these differ by as much
-    as the repeats of one do, and by BETWEEN."""
+    as the repeats of one do, by BETWEEN, and by what their hosts are `apart`."""
     v = stats.compare(first_ns, second_ns)
     a, b = stats.median(first_ns) * 1e-9, stats.median(second_ns) * 1e-9
-    margin = BETWEEN + _reach(len(first_ns) + len(second_ns) - 2) * math.hypot(_spread(first_ns), _spread(second_ns))
+    margin = (
+        BETWEEN + apart + _reach(len(first_ns) + len(second_ns) - 2) * math.hypot(_spread(first_ns), _spread(second_ns))
+    )
     low, high = min(v.low, v.ratio / (1 + margin)), max(v.high, v.ratio * (1 + margin))
     chance = 2 / math.comb(len(first_ns) + len(second_ns), len(first_ns))  # that equals fall apart wholly
     clear = not unsure and chance <= CHANCE and (high < 1 or low > 1)

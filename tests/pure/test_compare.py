@@ -153,3 +153,13 @@ def test_too_few_samples_and_disturbed_runs_are_unclear() -> None:
     assert verdicts(run(), hit)["TTFT"] == "unclear"
     one = run(ttft_ns=(10,), step_ns=((1, 1),), e2e_ns=(12,))
     json.dumps([(x.low, x.high) for x in compare(one, one).lines], allow_nan=False)
+
+
+def test_a_host_at_another_speed_is_no_difference_of_what_ran() -> None:
+    """Launch latencies beside the repeats tell of it; where the GPU sets the time they do not matter."""
+    slow, quick = (4400.0, 4500.0), (4000.0, 4100.0)
+    first, second = run(1.1, launch_ns=slow), run(launch_ns=quick)
+    assert set(verdicts(first, second).values()) <= {"unclear"} | {"more", "less"}
+    assert "faster" in verdicts(run(1.1, launch_ns=quick), second).values()
+    busy = {"prefill": 0.99, "decode": 0.99}
+    assert "faster" in verdicts(replace(first, busy=busy), replace(second, busy=busy)).values()
