@@ -201,14 +201,14 @@ def check_splits(b: Bench) -> dict[str, Any]:
         x, w = (normal(s, "bf16", b.device.torch_device, b.generator) for s in ((m, k), (n, k)))
         want, own = hgemm.reference(x, w), hgemm.native(x, w)
         for config in (0, *hgemm.CONFIGS[hgemm.WGMMA]):
-            for _ in range(2):
+            for overlap in (False, True):
                 try:
-                    why = held(hgemm.run(hgemm.WGMMA, x, w, config=config), want, own)
+                    why = held(hgemm.run(hgemm.WGMMA, x, w, config=config, overlap=overlap), want, own)
                 except ChipError as e:
                     why = str(e)
                 count += 1
                 if why:
-                    wrong.append(f"{m}x{n}x{k} config {config}: {why}")
+                    wrong.append(f"{m}x{n}x{k} config {config} overlap {overlap}: {why}")
     return {"ok": count - len(wrong), "failed": len(wrong), "wrong": wrong[:20]}
 
 
@@ -260,8 +260,10 @@ def part_many(b: Bench) -> list[dict[str, Any]]:
                 calls |= {lt: bound(call, sets) for lt, call in hgemm.rivals(*sets[0]).items()}
                 given = [(hgemm.WGMMA, *s) for s in sets]
                 calls["wgmma"] = bound(hgemm.run, given)
+                calls["wgmma, early"] = bound(hgemm.run, given, overlap=True)
                 few = m <= 1024  # what is large is tuned already
-                calls |= {f"wgmma:{c}": bound(hgemm.run, given, config=c) for c in hgemm.CONFIGS[hgemm.WGMMA] if few}
+                calls |= {f"wgmma:{c}, early": bound(hgemm.run, given, config=c, overlap=True)
+                          for c in hgemm.CONFIGS[hgemm.WGMMA] if few}  # fmt: skip
             timed = b.race(calls)
             for row in timed.values():
                 if "p50_s" in row:

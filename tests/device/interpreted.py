@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -25,6 +26,7 @@ from chip.kernels.triton import add_rms_norm, layer_norm, rms_norm, rope_store, 
 from chip.kernels.triton import paged_decode_attention as paged
 from chip.kernels.triton import prefill_attention as prefill
 from chip.run.native.engine import NativeEngine, NativeSettings
+from chip.run.native.graphs import PromptGraphs
 from chip.run.native.requests import NativeRequest, SamplingParams
 
 PLANS = (
@@ -144,22 +146,35 @@ def slots_that_rope_store_writes():
     assert torch.allclose(q, want[0], atol=1e-6)
 
 
-def same_tokens(folder, kernels):
+class Again:
+    """Stands for CUDA graphs: the step is run anew on the inputs that its graph would read."""
+
+    def capture(self, step, device):
+        held = step()
+        return SimpleNamespace(replay=lambda: held.copy_(step())), held
+
+
+def same_tokens(folder, kernels, graphs=None):
     config = json.loads((folder / "config.json").read_text())
     said = []
     for used in ("torch", kernels):
         settings = NativeSettings(used, "fp32", "cpu", max_context=32, max_step_tokens=16, page_tokens=16)
         engine = NativeEngine(config, "x", settings, folder)
+        if graphs and used == kernels:
+            engine.prompts = PromptGraphs(engine.decoder, engine.allocator.pages_for(32), graphs)
         requests = [NativeRequest(str(n), tuple(range(3, 3 + n)), SamplingParams(2)) for n in (2, 18)]
-        engine.run(requests)
+        for together in [[r] for r in requests] if graphs else [requests]:
+            engine.run(together)
         said.append([r.output for r in requests])
         by = {row["launch"]: row["by"] for row in engine.launches.rows()}
         assert used == "torch" or by["decode_attention"] == by["rope_store"] == by["linear_few"] == "triton", by
     assert said[0] == said[1], said
+    return engine
 
 
 def tokens_of_llama(folder):
-    same_tokens(folder, "triton")
+    engine = same_tokens(folder, "triton", Again())
+    assert set(engine.prompts.captured) == {16}  # both prompts end in such a step: 2 tokens, and 2 after 16
 
 
 def tokens_of_qwen(folder):

@@ -123,7 +123,7 @@ def test_random_weights_are_drawn_once_and_never_zero():
 class OnCpu(graphs.Captured):
     """The step of a graph, run anew instead of replayed: everything around it is the same."""
 
-    def capture(self, side, pool):
+    def capture(self, by):
         self.step()  # warm: rows that are all padding
         self.tokens, self.logits = (t.clone() for t in self.step())
 
@@ -142,8 +142,7 @@ def test_steps_that_feed_themselves_say_the_same(saved, monkeypatch, sampling, s
     _, folder, config = saved("llama-3.1-8b")
     plain, _ = generated(engine_of(folder, config, **settings), sampling)
     engine = engine_of(folder, config, **settings)
-    engine.graphs = graphs.DecodeGraphs(engine.decoder, engine.allocator.pages_for(64))
-    engine.graphs._side = "a stream"  # which no CPU has
+    engine.graphs = graphs.DecodeGraphs(engine.decoder, engine.allocator.pages_for(64), graphs.Capturer())
     loads = []
     load = OnCpu.load
     monkeypatch.setattr(OnCpu, "load", lambda self, requests: (loads.append(len(requests)), load(self, requests)))
@@ -164,8 +163,7 @@ def test_a_step_launched_too_early_is_dropped(saved, monkeypatch):
     stopped, _ = generated(engine_of(folder, config, max_context=64), SamplingParams(OUTPUT))
     assert stopped != plain
     engine = engine_of(folder, config, max_context=64)
-    engine.graphs = graphs.DecodeGraphs(engine.decoder, engine.allocator.pages_for(64))
-    engine.graphs._side = "a stream"
+    engine.graphs = graphs.DecodeGraphs(engine.decoder, engine.allocator.pages_for(64), graphs.Capturer())
     replays = []
     replay = OnCpu.replay
     monkeypatch.setattr(OnCpu, "replay", lambda self: (replays.append(1), replay(self)))

@@ -117,6 +117,18 @@ def test_graphs_and_early_starts_change_no_token(models, kernels):
     assert said(early, sampling=drawn) == said(engine_of(model, kernels=kernels, graphs=False), sampling=drawn)
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_prompt_alone_says_the_same_as_a_graph(models, name):
+    """Padded to 16, 128 and 384 tokens, after other prompts of the same graph, and after a chunk of its own."""
+    lengths = (5, 100, 128, 70, 300, 9, 381)
+    plain, engine = engine_of(models(name), graphs=False), engine_of(models(name))
+    chunked = engine_of(models(name), max_step_tokens=96)
+    for length in lengths:
+        told = [said(e, (length,)) for e in (plain, engine, chunked)]
+        assert told[0] == told[1] == told[2], length
+    assert set(engine.prompts.captured) == {16, 128, 384}
+
+
 def test_on_this_gpu_every_launch_is_ours(models):
     rows = engine_of(models("llama-3.1-8b"), kernels="chip").launches.rows()
     assert all(row["by"] != "torch" for row in rows), rows

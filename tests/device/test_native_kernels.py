@@ -133,33 +133,39 @@ def test_cases_of_few_rows_reach_every_tile_and_tail():
 )
 def test_the_rule_picks_a_config_that_the_rung_has_room_for(m, n, k):
     config = gemm_plan.choose(m, n, k, 132)
-    tile = next(t for t in gemm_plan.TILES if t.variant == config % 10)
-    splits = config // 1000
+    tile, splits = gemm_plan.tile_of(config), gemm_plan.splits_of(config)
     assert 1 <= splits <= min(gemm_plan.MOST_SPLITS, -(-k // gemm_plan.DEPTH))
-    assert tile.room(m, n, splits)
+    assert tile.takes(m, n, k, splits)
     assert tile.ns(m, n, k, splits, 132) <= gemm_plan.TILES[0].ns(m, n, k, 1, 132)
 
 
 def test_the_rule_fills_the_device_where_tiles_are_few():
     def blocks(m, n, k):
         config = gemm_plan.choose(m, n, k, 132)
-        tile = next(t for t in gemm_plan.TILES if t.variant == config % 10)
-        return -(-m // (tile.rows * tile.cluster)) * tile.cluster * -(-n // tile.cols) * (config // 1000)
+        tile = gemm_plan.tile_of(config)
+        shares = tile.parts * gemm_plan.splits_of(config)
+        return -(-m // (tile.rows * tile.high)) * tile.high * -(-n // tile.cols) * shares
 
-    assert gemm_plan.choose(8192, 8192, 8192, 132) % 1000 == 81  # large products keep the tile they were tuned with
-    assert gemm_plan.choose(8192, 8192, 8192, 132) // 1000 == 1
+    large = gemm_plan.choose(8192, 8192, 8192, 132)
+    assert gemm_plan.tile_of(large).cols >= 192
+    assert gemm_plan.splits_of(large) == 1
     for shape in ((128, 4096, 4096), (512, 6144, 4096), (256, 4096, 14336)):
         assert 100 <= blocks(*shape) <= 132
 
 
+def test_a_k_of_one_step_is_not_divided():
+    assert not any(t.takes(128, 4096, 64, 1) for t in gemm_plan.TILES if t.parts > 1)
+    assert not gemm_plan.tile_of(gemm_plan.choose(128, 4096, 64, 132)).parts > 1
+
+
 def test_splits_are_as_many_as_there_is_room_for():
-    assert gemm_plan.fitting(4088, 128, 4096) == 4088
-    assert gemm_plan.fitting(81, 4096, 4096) == 1081
-    fewer = gemm_plan.fitting(8088, 2200, 2400)
-    tile = next(t for t in gemm_plan.TILES if t.variant == 8)
-    assert fewer % 1000 == 88
-    assert tile.room(2200, 2400, fewer // 1000)
-    assert not tile.room(2200, 2400, fewer // 1000 + 1)
+    assert gemm_plan.fitting(40808, 128, 4096) == 40808
+    assert gemm_plan.fitting(801, 4096, 4096) == 10801
+    fewer = gemm_plan.fitting(80808, 2200, 2400)
+    tile = gemm_plan.tile_of(80808)
+    assert fewer % 10000 == 808
+    assert tile.room(2200, 2400, fewer // 10000)
+    assert not tile.room(2200, 2400, fewer // 10000 + 1)
 
 
 def test_every_variant_of_the_rule_is_in_the_source():
@@ -167,7 +173,7 @@ def test_every_variant_of_the_rule_is_in_the_source():
     for tile in gemm_plan.TILES:
         line = f"if (variant == {tile.variant}) return with(Config<{tile.rows}, {tile.cols}, "
         assert line in source
-        assert source.split(line)[1].split(">")[0].endswith(f", {tile.cluster}")
+        assert source.split(line)[1].split(">")[0].endswith(f", {tile.high}" + f", {tile.parts}" * (tile.parts > 1))
 
 
 # -- the benchmark ----------------------------------------------------------------------------------------------------

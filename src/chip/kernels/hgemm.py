@@ -23,12 +23,12 @@ PATHS = {"naive": "fma", "shared": "fma", "wmma": "mma", "mma": "mma", "wgmma": 
 CONFIGS: dict[str, tuple[int, ...]] = {
     "hgemm_4_mma": (1, 81, 321, 2, 3, 43, 163),
     "hgemm_5_wgmma": (
-        *(41, 61, 81, 161, 321, 43, 83, 163, 82, 85, 86, 87, 88, 89),
-        *(2082, 2085, 2087, 2088, 3088, 4088, 2089, 4089),
+        *(401, 801, 1601, 3201, 403, 803, 1603, 802, *range(805, 817), *range(820, 826)),
+        *(20802, 20805, 20807, 20808, 30808, 40808, 20809, 40809, 20815),
     ),
 }
 ARGUMENTS = (*(ctypes.c_void_p,) * 3, *(ctypes.c_int,) * 3, *(ctypes.c_int64,) * 3, ctypes.c_int, ctypes.c_int)
-SPLIT_ARGUMENTS = (*ARGUMENTS, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
+WITH_ARGUMENTS = (*ARGUMENTS, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
 WGMMA = "hgemm_5_wgmma"
 SQUARES = (4096, 8192)
 LLM = ((4096, 6144, 4096), (4096, 28672, 4096), (8192, 4096, 14336))  # m, n, k: Llama-3.1-8B's qkv, gate+up, down
@@ -43,8 +43,16 @@ def path_of(rung: str) -> str:
     return PATHS[rung.rsplit("_", 1)[1]]
 
 
-def run(rung: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, config: int = 0) -> torch.Tensor:
-    """`a` (m x k) times `b` (n x k) transposed, as F.linear(a, b)."""
+def run(
+    rung: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None = None,
+    config: int = 0,
+    overlap: bool = False,
+) -> torch.Tensor:
+    """`a` (m x k) times `b` (n x k) transposed, as F.linear(a, b). `overlap`: `b` may be asked for before the kernel
+    before has finished, by the rung that can; `a` never is."""
     (m, k), n = a.shape, b.shape[0]
     if a.dtype not in (torch.float16, torch.bfloat16) or b.dtype != a.dtype:
         raise ChipError(f"hgemm multiplies fp16 by fp16 or bf16 by bf16, not {a.dtype} by {b.dtype}")
@@ -58,10 +66,11 @@ def run(rung: str, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = 
         a.data_ptr(), b.data_ptr(), out.data_ptr(), m, n, k, a.stride(0), b.stride(0), out.stride(0),
         a.dtype == torch.bfloat16, config,
     )  # fmt: skip
-    if rung == WGMMA and config // 1000 > 1:
-        sums, arrived = workspace(a.device)
-        more = (sums.data_ptr(), arrived.data_ptr(), gemm_plan.FLOATS, gemm_plan.COUNTERS)
-        build.launch(rung, "hgemm_split", a.device, SPLIT_ARGUMENTS, *given, *more)
+    if rung == WGMMA:
+        shares = gemm_plan.splits_of(config) > 1
+        room = [t.data_ptr() for t in workspace(a.device)] if shares else [0, 0]
+        more = (overlap, *room, gemm_plan.FLOATS, gemm_plan.COUNTERS)
+        build.launch(rung, "hgemm_with", a.device, WITH_ARGUMENTS, *given, *more)
     else:
         build.launch(rung, "hgemm", a.device, ARGUMENTS, *given)
     return out

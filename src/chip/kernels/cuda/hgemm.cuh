@@ -51,6 +51,36 @@ inline const char* last_error() {
   return e == cudaSuccess ? nullptr : cudaGetErrorString(e);
 }
 
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
+// A kernel that may begin before the one before it has finished, where `overlap` says so (programmatic dependent launch).
+template <typename Kernel, typename... Arguments>
+const char* launch_early(Kernel kernel, dim3 grid, int threads, int bytes, bool overlap, cudaStream_t stream,
+                         const Arguments&... arguments) {
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) != cudaSuccess) return last_error();
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t how = {};
+  how.gridDim = grid;
+  how.blockDim = dim3(threads);
+  how.dynamicSmemBytes = bytes;
+  how.stream = stream;
+  how.attrs = &early;
+  how.numAttrs = overlap ? 1 : 0;
+  cudaLaunchKernelEx(&how, kernel, arguments...);
+  return last_error();
+}
+
 // Defines the function that Python calls: nullptr, or what went wrong. `config` picks one of a rung's variants.
 #define HGEMM_ENTRY(run)                                                                                          \
   extern "C" const char* hgemm(const void* a, const void* b, void* c, int m, int n, int k, int64_t lda,           \

@@ -48,6 +48,38 @@ __device__ __forceinline__ void barrier_arrive_at(uint32_t barrier, int rank) {
       "r"(rank)
       : "memory");
 }
+// The same, where threads of another block wrote to this one's shared memory before, or are told that it was read.
+__device__ __forceinline__ void barrier_hand_over(uint32_t barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+__device__ __forceinline__ void barrier_take_over(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (!done)
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+}
+__device__ __forceinline__ uint32_t address_in(uint32_t address, int rank) {  // the same place in a block of the cluster
+  uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(remote) : "r"(address), "r"(rank));
+  return remote;
+}
+__device__ __forceinline__ void store4_cluster(uint32_t to, const float* x) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+}
+__device__ __forceinline__ void add4_shared(float* x, uint32_t from) {
+  float y[4];
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n" : "=f"(y[0]), "=f"(y[1]), "=f"(y[2]), "=f"(y[3]) : "r"(from));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] += y[i];
+}
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" ::: "memory");
 }
@@ -68,6 +100,9 @@ __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap& map, ui
           to),
       "l"(&map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
       : "memory");
+}
+__device__ __forceinline__ void tma_prefetch(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 }
 // To the same place in every block of `mask`, each of which has its own barrier told.
 __device__ __forceinline__ void tma_load_multicast(uint32_t to, const CUtensorMap& map, uint32_t barrier, int col, int row,
@@ -106,103 +141,49 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(PENDING) : "memory");
 }
 
-#define REGS8(d, i)                                                                                                   \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define REGS32(d, i) REGS8(d, i), REGS8(d, i + 8), REGS8(d, i + 16), REGS8(d, i + 24)
-#define NAMES64                                                                                \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                     \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "           \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define NAMES8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define REGS4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define REGS8(i) REGS4(i), REGS4(i + 4)
+#define REGS16(i) REGS8(i), REGS8(i + 8)
+#define REGS32(i) REGS16(i), REGS16(i + 16)
+#define REGS64(i) REGS32(i), REGS32(i + 32)
+#define NAMES4 "%0, %1, %2, %3"
+#define NAMES8 NAMES4 ", %4, %5, %6, %7"
 #define NAMES16 NAMES8 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define NAMES32                                                                                \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                     \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES96                                                                                \
-  NAMES64 ", "                                                                                 \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define NAMES128                                                                               \
-  NAMES64 ", "                                                                                 \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
-  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "           \
-  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define WGMMA(shape, type, names, a, b, flag)                                             \
-  "{\n.reg .pred p;\nsetp.ne.b32 p, " flag ", 0;\n"                                       \
-  "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" names "}, " a ", " b ", p, 1, 1, 0, 0;\n}\n"
+#define NAMES32 NAMES16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES48 NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES56 NAMES48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define NAMES64 NAMES56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES72 NAMES64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define NAMES80 NAMES72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define NAMES96 NAMES80 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES112 NAMES96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define NAMES128 NAMES112 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // d = a b^T, or += where `add`. Thread t of the warpgroup holds rows 16 (t / 32) + t % 32 / 4 and 8 below it: of each
 // eight columns j the neighbours 2 (t % 4) and + 1, as d[4 j], d[4 j + 1] and, for the lower row, d[4 j + 2], d[4 j + 3].
-template <typename T>
-__device__ __forceinline__ void wgmma(float (&d)[128], uint64_t a, uint64_t b, int add) {
-  if constexpr (std::is_same_v<T, bf16>)
-    asm volatile(WGMMA("m64n256k16", "bf16", NAMES128, "%128", "%129", "%130")
-                 : REGS32(d, 0), REGS32(d, 32), REGS32(d, 64), REGS32(d, 96)
-                 : "l"(a), "l"(b), "r"(add));
-  else
-    asm volatile(WGMMA("m64n256k16", "f16", NAMES128, "%128", "%129", "%130")
-                 : REGS32(d, 0), REGS32(d, 32), REGS32(d, 64), REGS32(d, 96)
-                 : "l"(a), "l"(b), "r"(add));
-}
-template <typename T>
-__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b, int add) {
-  if constexpr (std::is_same_v<T, bf16>)
-    asm volatile(WGMMA("m64n128k16", "bf16", NAMES64, "%64", "%65", "%66")
-                 : REGS32(d, 0), REGS32(d, 32)
-                 : "l"(a), "l"(b), "r"(add));
-  else
-    asm volatile(WGMMA("m64n128k16", "f16", NAMES64, "%64", "%65", "%66")
-                 : REGS32(d, 0), REGS32(d, 32)
-                 : "l"(a), "l"(b), "r"(add));
-}
-template <typename T>
-__device__ __forceinline__ void wgmma(float (&d)[96], uint64_t a, uint64_t b, int add) {
-  if constexpr (std::is_same_v<T, bf16>)
-    asm volatile(WGMMA("m64n192k16", "bf16", NAMES96, "%96", "%97", "%98")
-                 : REGS32(d, 0), REGS32(d, 32), REGS32(d, 64)
-                 : "l"(a), "l"(b), "r"(add));
-  else
-    asm volatile(WGMMA("m64n192k16", "f16", NAMES96, "%96", "%97", "%98")
-                 : REGS32(d, 0), REGS32(d, 32), REGS32(d, 64)
-                 : "l"(a), "l"(b), "r"(add));
-}
-template <typename T>
-__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b, int add) {
-  if constexpr (std::is_same_v<T, bf16>)
-    asm volatile(WGMMA("m64n64k16", "bf16", NAMES32, "%32", "%33", "%34") : REGS32(d, 0) : "l"(a), "l"(b), "r"(add));
-  else
-    asm volatile(WGMMA("m64n64k16", "f16", NAMES32, "%32", "%33", "%34") : REGS32(d, 0) : "l"(a), "l"(b), "r"(add));
-}
-
-template <typename T>
-__device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b, int add) {
-  if constexpr (std::is_same_v<T, bf16>)
-    asm volatile(WGMMA("m64n32k16", "bf16", NAMES16, "%16", "%17", "%18")
-                 : REGS8(d, 0), REGS8(d, 8)
-                 : "l"(a), "l"(b), "r"(add));
-  else
-    asm volatile(WGMMA("m64n32k16", "f16", NAMES16, "%16", "%17", "%18")
-                 : REGS8(d, 0), REGS8(d, 8)
-                 : "l"(a), "l"(b), "r"(add));
-}
-template <typename T>
-__device__ __forceinline__ void wgmma(float (&d)[8], uint64_t a, uint64_t b, int add) {
-  if constexpr (std::is_same_v<T, bf16>)
-    asm volatile(WGMMA("m64n16k16", "bf16", NAMES8, "%8", "%9", "%10") : REGS8(d, 0) : "l"(a), "l"(b), "r"(add));
-  else
-    asm volatile(WGMMA("m64n16k16", "f16", NAMES8, "%8", "%9", "%10") : REGS8(d, 0) : "l"(a), "l"(b), "r"(add));
-}
-template <typename T>
-__device__ __forceinline__ void wgmma(float (&d)[4], uint64_t a, uint64_t b, int add) {
-#define REGS4 "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-  if constexpr (std::is_same_v<T, bf16>)
-    asm volatile(WGMMA("m64n8k16", "bf16", "%0, %1, %2, %3", "%4", "%5", "%6") : REGS4 : "l"(a), "l"(b), "r"(add));
-  else
-    asm volatile(WGMMA("m64n8k16", "f16", "%0, %1, %2, %3", "%4", "%5", "%6") : REGS4 : "l"(a), "l"(b), "r"(add));
-#undef REGS4
-}
+#define WGMMA_ASM(shape, type, names, a, b, flag, ...)                                                         \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag ", 0;\nwgmma.mma_async.sync.aligned." shape ".f32." type "." type \
+               " {" names "}, " a ", " b ", p, 1, 1, 0, 0;\n}\n"                                              \
+               : __VA_ARGS__                                                                                   \
+               : "l"(x), "l"(y), "r"(add))
+#define WGMMA(count, shape, names, a, b, flag, ...)                                              \
+  template <typename T>                                                                          \
+  __device__ __forceinline__ void wgmma(float (&d)[count], uint64_t x, uint64_t y, int add) {    \
+    if constexpr (std::is_same_v<T, bf16>) WGMMA_ASM(shape, "bf16", names, a, b, flag, __VA_ARGS__); \
+    else WGMMA_ASM(shape, "f16", names, a, b, flag, __VA_ARGS__);                                \
+  }
+WGMMA(4, "m64n8k16", NAMES4, "%4", "%5", "%6", REGS4(0))
+WGMMA(8, "m64n16k16", NAMES8, "%8", "%9", "%10", REGS8(0))
+WGMMA(16, "m64n32k16", NAMES16, "%16", "%17", "%18", REGS16(0))
+WGMMA(32, "m64n64k16", NAMES32, "%32", "%33", "%34", REGS32(0))
+WGMMA(48, "m64n96k16", NAMES48, "%48", "%49", "%50", REGS32(0), REGS16(32))
+WGMMA(56, "m64n112k16", NAMES56, "%56", "%57", "%58", REGS32(0), REGS16(32), REGS8(48))
+WGMMA(64, "m64n128k16", NAMES64, "%64", "%65", "%66", REGS64(0))
+WGMMA(72, "m64n144k16", NAMES72, "%72", "%73", "%74", REGS64(0), REGS8(64))
+WGMMA(80, "m64n160k16", NAMES80, "%80", "%81", "%82", REGS64(0), REGS16(64))
+WGMMA(96, "m64n192k16", NAMES96, "%96", "%97", "%98", REGS64(0), REGS32(64))
+WGMMA(112, "m64n224k16", NAMES112, "%112", "%113", "%114", REGS64(0), REGS32(64), REGS16(96))
+WGMMA(128, "m64n256k16", NAMES128, "%128", "%129", "%130", REGS64(0), REGS64(64))
 
 // Four 8 x 8 matrices from registers to shared memory: lanes 0-7 give the rows of the first, 8-15 of the second, ...
 __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
@@ -212,8 +193,8 @@ __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t r0, uint32_
 }
 
 // -- host: what TMA has to know of a matrix ------------------------------------------------------------------------------
-// Rows of elements of T in boxes of 64 along the row, swizzled: sizes and boxes of each dimension (64 elements of a row come
-// first, for all of them), and the elements from one to the next of each but the first. nullptr, or what is wrong with it.
+// Rows of elements of T in boxes of 64, 32 or 16 along the row, swizzled: sizes and boxes of each dimension (elements of a row
+// come first), and the elements from one to the next of each but the first. nullptr, or what is wrong with it.
 template <typename T, int RANK>
 const char* describe_boxes(CUtensorMap& map, const T* base, const int64_t (&sizes)[RANK], const int64_t (&steps)[RANK - 1],
                            const int (&boxes)[RANK]) {
@@ -235,14 +216,16 @@ const char* describe_boxes(CUtensorMap& map, const T* base, const int64_t (&size
   for (int i = 0; i < RANK; ++i) size[i] = sizes[i], box[i] = boxes[i], one[i] = 1;
   for (int i = 0; i < RANK - 1; ++i) stride[i] = steps[i] * sizeof(T);
   const auto type = std::is_same_v<T, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const auto swizzle = boxes[0] == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                       : boxes[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                        : CU_TENSOR_MAP_SWIZZLE_32B;
   const CUresult e = encode(&map, type, RANK, const_cast<T*>(base), size, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                            swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return e == CUDA_SUCCESS ? nullptr : "wgmma rung: cuTensorMapEncodeTiled refused the matrix";
 }
 
-// A row-major matrix taken in boxes of box_rows x 64 elements.
+// A row-major matrix taken in boxes of box_rows x 64 (or 32, 16) elements.
 template <typename T>
-const char* describe(CUtensorMap& map, const T* base, int rows, int cols, int64_t ld, int box_rows) {
-  return describe_boxes<T, 2>(map, base, {cols, rows}, {ld}, {64, box_rows});
+const char* describe(CUtensorMap& map, const T* base, int rows, int cols, int64_t ld, int box_rows, int box_cols = 64) {
+  return describe_boxes<T, 2>(map, base, {cols, rows}, {ld}, {box_cols, box_rows});
 }

@@ -20,40 +20,10 @@ struct Skinny {
   int splits;
 };
 
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
-#endif
-}
-
 template <typename T>
 __device__ __forceinline__ float widen(T x) {
   if constexpr (std::is_same_v<T, bf16>) return __bfloat162float(x);
   else return __half2float(x);
-}
-
-// A kernel that may begin before the one before it has finished, where `overlap` says so (programmatic dependent launch).
-template <typename Kernel, typename... Arguments>
-const char* launch_early(Kernel kernel, dim3 grid, int threads, int bytes, bool overlap, cudaStream_t stream,
-                         const Arguments&... arguments) {
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) != cudaSuccess) return last_error();
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t how = {};
-  how.gridDim = grid;
-  how.blockDim = dim3(threads);
-  how.dynamicSmemBytes = bytes;
-  how.stream = stream;
-  how.attrs = &early;
-  how.numAttrs = overlap ? 1 : 0;
-  cudaLaunchKernelEx(&how, kernel, arguments...);
-  return last_error();
 }
 
 // Where blocks that share a tile leave their sums: elements and counters.

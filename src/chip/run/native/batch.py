@@ -34,9 +34,13 @@ class Batch:
     chunks: tuple[Chunk, ...] = ()
     tiles: torch.Tensor | None = None  # see prefill_attention.tiles_of
     last: torch.Tensor | None = None  # rows whose logits are wanted; None: all
+    packed: torch.Tensor | None = None  # all of the above, one after another
 
 
-def build(shares: Sequence[StepShare], page_tokens: int, device: torch.device) -> Batch:
+def build(
+    shares: Sequence[StepShare], page_tokens: int, device: torch.device, tokens: int = 0, width: int = 0
+) -> Batch:
+    """`tokens`: a single chunk is computed as if it went on to so many; `width`: of the table, at least."""
     ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -52,11 +56,14 @@ def build(shares: Sequence[StepShare], page_tokens: int, device: torch.device) -
         slots += [request.table.pages[p // page_tokens] * page_tokens + p % page_tokens for p in where]
         if share.samples:
             last.append(len(ids) - 1)
-    width = max(len(s.request.table.pages) for s in shares)
+    if spare := max(0, tokens - len(ids)):
+        chunks = [Chunk(0, tokens, shares[0].request.computed)]
+        ids, positions, slots = ids + [0] * spare, positions + [0] * spare, slots + [SPARE * page_tokens] * spare
+    width = max(width, *(len(s.request.table.pages) for s in shares))
     table = [p for s in shares for p in padded(s.request.table.pages, width)]
     lengths = [s.request.computed + s.new for s in shares]
     tiles = tiles_of([(c.first, c.new, c.past) for c in chunks])
-    packed = upload([ids, positions, slots, table, lengths, last, tiles], device)
+    packed, whole = upload([ids, positions, slots, table, lengths, last, tiles], device)
     return Batch(
         ids=packed[0],
         positions=packed[1],
@@ -67,6 +74,7 @@ def build(shares: Sequence[StepShare], page_tokens: int, device: torch.device) -
         chunks=tuple(chunks),
         tiles=packed[6].view(-1, 4) if chunks else None,
         last=packed[5] if len(last) < len(ids) else None,
+        packed=whole,
     )
 
 
@@ -77,8 +85,8 @@ def padded(pages: list[int], width: int) -> list[int]:
 ALIGN = 4  # int32 elements: each part starts at a multiple of 16 bytes
 
 
-def upload(parts: Sequence[Sequence[int]], device: torch.device) -> list[torch.Tensor]:
-    """Lists of whole numbers as int32 on the device, in one copy."""
+def upload(parts: Sequence[Sequence[int]], device: torch.device) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Lists of whole numbers as int32 on the device, in one copy; and that copy."""
     flat: list[int] = []
     spans = []
     for part in parts:
@@ -89,4 +97,4 @@ def upload(parts: Sequence[Sequence[int]], device: torch.device) -> list[torch.T
     if device.type == "cuda":
         host = host.pin_memory()
     there = host.to(device, non_blocking=True)
-    return [there[start : start + count] for start, count in spans]
+    return [there[start : start + count] for start, count in spans], there

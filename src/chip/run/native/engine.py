@@ -11,7 +11,7 @@ import torch
 
 from chip.run.native import batch, sampler, spec, weights
 from chip.run.native.decoder import NativeDecoder
-from chip.run.native.graphs import DecodeGraphs
+from chip.run.native.graphs import Capturer, DecodeGraphs, PromptGraphs
 from chip.run.native.launches import Launches
 from chip.run.native.pages import PAGE_TOKENS, Allocator, KvCache
 from chip.run.native.requests import NativeRequest
@@ -38,7 +38,7 @@ class NativeSettings:
     max_step_tokens: int = 8192  # of one step; longer prompts are computed in chunks
     page_tokens: int = PAGE_TOKENS
     kv_tokens: int = 0  # room of the KV cache; 0: what memory holds, at most max_rows x max_context
-    graphs: bool = True  # decode by CUDA graphs, where there is a GPU
+    graphs: bool = True  # decodes and single prompts as CUDA graphs, where there is a GPU
     only: frozenset[str] | None = None  # see Launches
     overlap: bool = True  # see Launches
 
@@ -87,10 +87,12 @@ class NativeEngine:
         self.allocator = Allocator(pages, settings.page_tokens)
         self.scheduler = Scheduler(self.allocator, context, settings.max_rows, settings.max_step_tokens)
         self.decoder = NativeDecoder(self.spec, self.weights, cache, launches)
-        on_gpu = self.device.type == "cuda"
-        self.graphs = (
-            DecodeGraphs(self.decoder, self.allocator.pages_for(context)) if on_gpu and settings.graphs else None
-        )
+        self.graphs: DecodeGraphs | None = None
+        self.prompts: PromptGraphs | None = None
+        if settings.graphs and self.device.type == "cuda":
+            longest, by = self.allocator.pages_for(context), Capturer()
+            self.graphs = DecodeGraphs(self.decoder, longest, by)
+            self.prompts = PromptGraphs(self.decoder, longest, by)
         self.steps = 0
 
     def _pages(self, context: int, element_bytes: int) -> int:
@@ -155,6 +157,8 @@ class NativeEngine:
                 return self.graphs.tokens(sampled, again=self._go_on(sampled))
             tokens = sampler.choose(self.graphs.logits(sampled), sampled)
             self.graphs.correct(sampled, tokens)
+        elif self.prompts and self.prompts.takes(shares):
+            tokens = sampler.choose(self.prompts.logits(shares[0]), sampled)
         else:
             logits = self.decoder.logits(batch.build(shares, self.settings.page_tokens, self.device))
             tokens = sampler.choose(logits, sampled)

@@ -1,25 +1,29 @@
-"""A decode step as one CUDA graph for each batch size in use; a batch between two sizes is padded to the larger.
+"""Steps as CUDA graphs: decodes, one graph for each batch size in use, and prompts that are alone in their step, one
+for each length in use. What lies between two sizes is padded to the larger.
 
-The graph advances its own inputs: the token drawn is the next one's input, positions grow by one, and where a key goes
-follows from the page table. So a step that decodes the same requests as the last needs no upload, unless one of them
-got a new page. Such a step is launched before the last one's tokens are read, so that the device never waits for the
-host; where a token ends a request after all, the step is computed again without it.
+The graph of a decode step advances its own inputs: the token drawn is the next one's input, positions grow by one, and
+where a key goes follows from the page table. So a step that decodes the same requests as the last needs no upload,
+unless one of them got a new page. Such a step is launched before the last one's tokens are read, so that the device
+never waits for the host; where a token ends a request after all, the step is computed again without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from chip.run.native.batch import Batch, padded, upload
+from chip.run.native.batch import Batch, build, padded, upload
 from chip.run.native.decoder import NativeDecoder
 from chip.run.native.requests import NativeRequest
+from chip.run.native.scheduler import StepShare
 
 WARM_CALLS = 2  # before a capture: compiles, builds and lets cuBLAS take its workspace
-SMALL = (1, 2, 4)
-STEP = 8
+SMALL, STEP = (1, 2, 4), 8  # batch sizes: these, then multiples
+SHORT, TOKENS = (16, 32, 64), 128  # lengths of prompts: these, then multiples
+MOST_TOKENS = 2048  # longer prompts keep the device busy while the host launches them
 
 
 def size_for(rows: int) -> int:
@@ -27,8 +31,35 @@ def size_for(rows: int) -> int:
     return next((s for s in SMALL if s >= rows), -(-rows // STEP) * STEP)
 
 
+def length_for(tokens: int) -> int:
+    return next((s for s in SHORT if s >= tokens), -(-tokens // TOKENS) * TOKENS)
+
+
+class Capturer:
+    """Captures steps, all in one memory pool and warmed up on one stream, since cuBLAS keeps a workspace for each."""
+
+    def __init__(self) -> None:
+        self._pool: object | None = None
+        self._side: torch.cuda.Stream | None = None
+
+    def capture(self, step: Callable[[], Any], device: torch.device) -> tuple[torch.cuda.CUDAGraph, Any]:
+        self._side = self._side or torch.cuda.Stream(device)
+        here = torch.cuda.current_stream(device)
+        self._side.wait_stream(here)
+        with torch.cuda.stream(self._side):
+            for _ in range(WARM_CALLS):
+                step()
+        here.wait_stream(self._side)
+        torch.cuda.synchronize(device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = step()
+        self._pool = graph.pool()
+        return graph, result
+
+
 class Captured:
-    """The step of one batch size, with the tensors it reads and writes."""
+    """The decode step of one batch size, with the tensors it reads and writes."""
 
     def __init__(self, decoder: NativeDecoder, size: int, width: int) -> None:
         device = decoder.cache.keys.device
@@ -40,19 +71,8 @@ class Captured:
         self.lengths.fill_(1)
         self.decoder = decoder
 
-    def capture(self, side: torch.cuda.Stream, pool: object | None) -> object:
-        """Warm up on a stream of its own, as a capture demands; the memory pool, for the next to share."""
-        here = torch.cuda.current_stream(self.ids.device)
-        side.wait_stream(here)
-        with torch.cuda.stream(side):
-            for _ in range(WARM_CALLS):
-                self.step()
-        here.wait_stream(side)
-        torch.cuda.synchronize(self.ids.device)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, pool=pool):
-            self.tokens, self.logits = self.step()
-        return self.graph.pool()
+    def capture(self, by: Capturer) -> None:
+        self.graph, (self.tokens, self.logits) = by.capture(self.step, self.ids.device)
 
     def replay(self) -> None:
         self.graph.replay()
@@ -72,7 +92,7 @@ class Captured:
     def load(self, requests: Sequence[NativeRequest]) -> None:
         rows, (size, width) = len(requests), self.table.shape
         spare = size - rows
-        packed = upload(
+        packed, _ = upload(
             [
                 [r.tokens(r.computed, r.computed + 1)[0] for r in requests] + [0] * spare,
                 [r.computed for r in requests] + [0] * spare,
@@ -104,11 +124,9 @@ class Flight:
 
 
 class DecodeGraphs:
-    def __init__(self, decoder: NativeDecoder, max_pages: int) -> None:
-        self.decoder, self.max_pages = decoder, max_pages
+    def __init__(self, decoder: NativeDecoder, max_pages: int, by: Capturer) -> None:
+        self.decoder, self.max_pages, self._by = decoder, max_pages, by
         self.captured: dict[int, Captured] = {}
-        self._pool: object | None = None
-        self._side: torch.cuda.Stream | None = None  # one for all, since cuBLAS keeps a workspace for each
         self._loaded: tuple[int, Rows] = (0, [])  # size of the graph whose inputs stand for these rows
         self._ahead: Flight | None = None
 
@@ -116,10 +134,8 @@ class DecodeGraphs:
         """The graph that serves so many rows, captured on first use."""
         size = size_for(rows)
         if size not in self.captured:
-            made = Captured(self.decoder, size, self.max_pages)
-            self._side = self._side or torch.cuda.Stream(made.ids.device)
-            self._pool = made.capture(self._side, self._pool)
-            self.captured[size] = made
+            self.captured[size] = Captured(self.decoder, size, self.max_pages)
+            self.captured[size].capture(self._by)
         return self.captured[size]
 
     def tokens(self, requests: Sequence[NativeRequest], again: bool) -> list[int]:
@@ -160,6 +176,29 @@ class DecodeGraphs:
     def correct(self, requests: Sequence[NativeRequest], tokens: torch.Tensor) -> None:
         """Tokens that were drawn otherwise than the graph did."""
         self.captured[size_for(len(requests))].ids[: len(requests)].copy_(tokens)
+
+
+class PromptGraphs:
+    def __init__(self, decoder: NativeDecoder, max_pages: int, by: Capturer) -> None:
+        page = decoder.cache.page_tokens
+        self.decoder, self._by, self._width = decoder, by, max_pages + -(-MOST_TOKENS // page)
+        self.captured: dict[int, tuple[torch.Tensor, torch.cuda.CUDAGraph, torch.Tensor]] = {}
+
+    def takes(self, shares: Sequence[StepShare]) -> bool:
+        """A prompt to its end, alone, through kernels that learn its length on the device."""
+        ours = self.decoder.launches.by["prefill_attention"].by != "torch"
+        return ours and len(shares) == 1 and shares[0].samples and 1 < shares[0].new <= MOST_TOKENS
+
+    def logits(self, share: StepShare) -> torch.Tensor:
+        cache, size = self.decoder.cache, length_for(share.new)
+        new = build([share], cache.page_tokens, cache.keys.device, size, self._width)
+        assert new.packed is not None
+        if size not in self.captured:
+            self.captured[size] = (new.packed, *self._by.capture(lambda: self.decoder.logits(new), new.packed.device))
+        inputs, graph, logits = self.captured[size]
+        inputs.copy_(new.packed)
+        graph.replay()
+        return logits
 
 
 def _rows(requests: Sequence[NativeRequest]) -> Rows:

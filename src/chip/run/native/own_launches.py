@@ -103,8 +103,8 @@ def _add_rms_norm(
 
 
 def _gate_up_by(linear: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        both = linear(x, weight, bias)
+    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, **how: bool) -> torch.Tensor:
+        both = linear(x, weight, bias, **how)
         half = both.shape[1] // 2
         return silu_mul.run(both[:, :half], both[:, half:])
 
@@ -112,8 +112,8 @@ def _gate_up_by(linear: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
 
 
 def _linear_by(rung: str) -> Callable[..., torch.Tensor]:
-    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        y = hgemm.run(rung, x, weight)
+    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, overlap: bool = False) -> torch.Tensor:
+        y = hgemm.run(rung, x, weight, overlap=overlap)
         return y if bias is None else y.add_(bias)
 
     return call
@@ -162,8 +162,8 @@ _TRITON: dict[str, Own] = {
     "prefill_attention": Own("triton", _prefill_attention, _paged),
 }
 _CUDA: dict[str, list[Own]] = {
-    "linear": [Own(rung, _linear_by(rung), _cuda(rung)) for rung in _RUNGS],
-    "gate_up": [Own(f"{rung} + triton", _gate_up_by(_linear_by(rung)), _cuda(rung)) for rung in _RUNGS],
+    "linear": [Own(rung, _linear_by(rung), _cuda(rung), overlaps=True) for rung in _RUNGS],
+    "gate_up": [Own(f"{rung} + triton", _gate_up_by(_linear_by(rung)), _cuda(rung), overlaps=True) for rung in _RUNGS],
     "linear_few": [Own(rung, partial(skinny.run, rung), _cuda(rung), overlaps=True) for rung in skinny.RUNGS],
     "gate_up_few": [
         Own(rung, partial(skinny.run, rung, gated=True), _cuda(rung), overlaps=True) for rung in skinny.RUNGS

@@ -12,6 +12,7 @@ from chip import __version__
 from chip.run import Job
 from chip.run.native.batch import build
 from chip.run.native.engine import NativeEngine, NativeSettings, default_kernels
+from chip.run.native.graphs import length_for
 from chip.run.native.requests import NativeRequest, SamplingParams, State
 from chip.run.native.scheduler import StepShare
 from chip.run.session import SEED, HfSession, refuse_settings
@@ -101,6 +102,9 @@ class NativeSession(HfSession):
             began = time.perf_counter()
             with torch.inference_mode():
                 engine.graphs.ready(s.batch)
+                if s.batch == 1:  # a prompt alone may be a graph too
+                    steps.prefill()
+                    steps.rewind()
             setup["capture"] = time.perf_counter() - began
         return steps
 
@@ -144,5 +148,6 @@ def recorded_step(job: Job, phase: str, batch: int, prompt: int) -> tuple[Callab
             raise ChipError(f"--batch {batch}: the KV cache has no room for it; choose a smaller batch or prompt")
         request.computed = past
         shares.append(StepShare(request, 1 if past else prompt))
-    inputs = build(shares, chosen.page_tokens, engine.device)
-    return lambda: engine.decoder.logits(inputs).argmax(-1), bool(past) and engine.device.type == "cuda"
+    alone = engine.prompts is not None and engine.prompts.takes(shares)
+    inputs = build(shares, chosen.page_tokens, engine.device, length_for(prompt) if alone else 0)
+    return lambda: engine.decoder.logits(inputs).argmax(-1), alone or (bool(past) and engine.graphs is not None)
