@@ -92,7 +92,7 @@ TILES = (
 
 @lru_cache(maxsize=4096)
 def choose(m: int, n: int, k: int, sm_count: int) -> int:
-    """The config of the wgmma rung: variant + 100 x band + 10000 x splits. At a tie the first tile, the fewer splits."""
+    """A config of the wgmma rung: variant + 100 x band + 10000 x splits. At a tie the first tile, the fewer splits."""
     ways = [(t, s) for s in range(1, MOST_SPLITS + 1) for t in TILES if t.takes(m, n, k, s)]
     tile, splits = min(ways, key=lambda way: way[0].ns(m, n, k, way[1], sm_count))
     return tile.variant + 100 * BAND + 10000 * splits

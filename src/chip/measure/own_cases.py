@@ -19,7 +19,7 @@ MATRICES = (  # (n, k): projections of 0.5 to 14 billion parameters, and vocabul
     (32768, 4096), (152064, 3584),
 )  # fmt: skip
 FEW = (1, 8, 24, 32, 64)  # rows of decode steps
-MANY = (96, 256, 640, 1024, 2048, 4096, 8192)  # of prompts: every matrix at three of them
+MANY = (128, 256, 384, 640, 1024, 2048, 8192)  # of prompts: every matrix at four of them
 MOST_FLOPS = 1e13
 HEADS = ((32, 8, 128), (28, 4, 128), (16, 8, 128), (32, 8, 64), (40, 8, 128))  # queries, keys, size
 DECODES, PREFILLS, CHUNKS = 40, 34, 14
@@ -42,7 +42,7 @@ def _few(dtype: str) -> Iterator[Op]:
 
 def _many(dtype: str) -> Iterator[Op]:
     for i, (n, k) in enumerate(MATRICES):
-        for m in (MANY[i % 7], MANY[(i + 2) % 7], MANY[(i + 5) % 7]):
+        for m in (MANY[i % 7], MANY[(i + 1) % 7], MANY[(i + 3) % 7], MANY[(i + 5) % 7]):
             if 2 * m * n * k <= MOST_FLOPS:
                 yield ops.build("linear", {"m": m, "n": n, "k": k, "dtype": dtype})
 

@@ -1,7 +1,7 @@
 """Operators by our own kernels (implementation `chip`), called as the native engine calls them.
 
 Where a device has it, every kernel lets the next one start early (`overlap`), so a chain of calls takes what it takes
-inside a decode step: ramps of neighbours overlap. Kernels are imported on use: they build their inputs with
+inside a step: ramps of neighbours overlap. Kernels are imported on use: they build their inputs with
 `chip.measure.build`.
 """
 
@@ -46,9 +46,7 @@ def linear(op: Linear, device: torch.device, generator: torch.Generator) -> Clos
         raise Unsupported(f"our products: {next(iter(reasons.values()))}")
     x = normal((op.m, op.k), op.dtype, device, generator)
     weight = normal((op.n, op.k), op.dtype, device, generator)
-    if few:
-        return partial(skinny.run, rung, x, weight, overlap=overlaps(device))
-    return partial(hgemm.run, rung, x, weight)
+    return partial((skinny if few else hgemm).run, rung, x, weight, overlap=overlaps(device))
 
 
 def rms_norm(op: RmsNorm, device: torch.device, generator: torch.Generator) -> Closure:

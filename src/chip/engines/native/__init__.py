@@ -19,7 +19,7 @@ from chip.timeline import HostCost, Timeline
 from chip.types import Call, Program, Scenario, Seq, Step
 
 NAME = "native"
-TITLE = "chip's own engine: paged KV cache, merged projections, one CUDA graph a decode step"
+TITLE = "chip's own engine: paged KV cache, merged projections, one CUDA graph a decode step or single prompt"
 LATENT_KV = False
 TERMS = ("step_s", "first_s", "request_s", "host_step_s", "host_kernel_s")
 CAVEAT = (
@@ -32,6 +32,7 @@ KERNELS: Mapping[str, int] = {}
 CALIBRATION = all_at((LLAMA, *FAMILIES[:2]), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))
 STEP_TOKENS = 8192  # of prompts in one step
 GRAPH_TOKENS = (1, 2, 4)  # then multiples of GRAPH_STEP
+PROMPT_TOKENS, PROMPT_STEP, MOST_PROMPT = (16, 32, 64), 128, 2048  # of a prompt alone in its step, which is a graph too
 GRAPH_STEP, FEW_ROWS = 8, 64  # rows up to which a product is the skinny kernel's, with the gate inside
 MEMORY_SHARE = 0.9
 CONTEXT_BYTES = 1.4e9
@@ -48,15 +49,22 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def padded(rows: int) -> int:
-    """Rows of the graph that a decode step of so many runs in."""
-    small = next((g for g in GRAPH_TOKENS if g >= rows), 0)
-    return small or -(-rows // GRAPH_STEP) * GRAPH_STEP
+def padded(size: int, small: Collection[int] = GRAPH_TOKENS, step: int = GRAPH_STEP) -> int:
+    """Rows of the graph that a decode step of so many runs in; tokens of a prompt's likewise."""
+    return next((g for g in small if g >= size), 0) or -(-size // step) * step
+
+
+def _chunks(seqs: tuple[Seq, ...]) -> Step:
+    """A short prompt alone is a graph; other chunks are launched kernel by kernel."""
+    (first, *others) = seqs
+    if others or first.count > 1 or not 1 < first.new <= MOST_PROMPT:
+        return Step(seqs)
+    return Step(seqs, padded(first.new, PROMPT_TOKENS, PROMPT_STEP) - first.new, True)
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    """Chunks of prompts, launched kernel by kernel, beside requests that have their first token."""
-    return wave(scenario, STEP_TOKENS, Step)
+    """Chunks of prompts beside requests that have their first token."""
+    return wave(scenario, STEP_TOKENS, _chunks)
 
 
 def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
