@@ -2,9 +2,9 @@
 
 A product takes as many rounds as its blocks need on the SMs there are, and each block a time for each 64 of k: that of
 its multiplications, or of bringing its tiles through L2. Sharing a tile fills SMs that would be idle, and costs a trip
-of the sums through L2, or to the other block of a cluster. The rates are an H200's in round numbers, from 2,900 timings
-at 128 to 2048 rows of fourteen products, started early: there the rule's choice takes 0.7 % longer than the best config
-on average, 11 % at most. `chip kernels tune hgemm --keep` overrules it for a shape.
+of the sums through L2, or to the other block of a cluster. The rates are an H200's in round numbers, from 3,700 timings
+at 128 to 2048 rows of fourteen products, started early: there the rule's choice takes 0.6 % longer than the best config
+on average, 8 % at most. `chip kernels tune hgemm --keep` overrules it for a shape.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ DEPTH = 64  # of k, a step
 BAND = 8  # tile rows that are walked together
 MOST_SPLITS = 8
 FLOATS, COUNTERS = 1 << 23, 4096  # of the workspace: 32 MiB
-SM_FLOPS_PER_NS = 6500.0  # dense bf16, of one SM
-NARROW_COLS = 18.0  # what a tile of few columns loses, as if it had so many more: it reads A as often for less
-THIN_RATE = 0.9  # of a ring of three stages
+SM_FLOPS_PER_NS = 6200.0  # dense bf16, of one SM
+NARROW_COLS = 15.5  # what a tile of few columns loses, as if it had so many more: it reads A as often for less
+THIN_RATE = 0.88  # of a ring of three stages
 SM_L2_BYTES_PER_NS = 80.0  # of one SM, all of them asking
 SHARED_B = 0.8  # what is left of B's bytes where two blocks share them
-SM_CLUSTER_BYTES_PER_NS = 14.0  # sums sent to the other block of a cluster
-SM_SHARED_BYTES_PER_NS = 38.0  # the same for sums of a shared tile, which are written, waited for and read
+SM_CLUSTER_BYTES_PER_NS = 13.5  # sums sent to the other block of a cluster
+SM_SHARED_BYTES_PER_NS = 35.0  # the same for sums of a shared tile, which are written, waited for and read
 MEMORY_BYTES_PER_NS = 4600.0
-START_NS, ROUND_NS = 1000.0, 50.0  # of a launch; of a tile: its first operands, its result
+START_NS, ROUND_NS = 1100.0, 40.0  # of a launch; of a tile: its first operands, its result
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,29 +42,36 @@ def build(
     shares: Sequence[StepShare], page_tokens: int, device: torch.device, tokens: int = 0, width: int = 0
 ) -> Batch:
     """`tokens`: a single chunk is computed as if it went on to so many; `width`: of the table, at least."""
-    ids: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    last: list[int] = []
+    tokens_of: list[list[torch.Tensor]] = [[], [], []]  # ids, positions, slots, a tensor for each chunk
+    singles: list[tuple[int, int, int]] = []  # the same of decodes
     chunks: list[Chunk] = []
+    ends: list[int] = []
+    rows = 0
     for share in shares:
-        request, past = share.request, share.request.computed
-        if share.new > 1:
-            chunks.append(Chunk(len(ids), share.new, past))
-        ids += request.tokens(past, past + share.new)
-        where = range(past, past + share.new)
-        positions += where
-        slots += [request.table.pages[p // page_tokens] * page_tokens + p % page_tokens for p in where]
+        request, past, end = share.request, share.request.computed, share.request.computed + share.new
+        if share.new == 1:
+            slot = request.table.pages[past // page_tokens] * page_tokens + past % page_tokens
+            singles.append((request.tokens(past, end)[0], past, slot))
+        else:  # thousands of tokens: no loop in Python goes over them
+            chunks.append(Chunk(rows, share.new, past))
+            where = torch.arange(past, end, dtype=torch.int32)
+            found = ints(request.table.pages)[where // page_tokens] * page_tokens + where % page_tokens
+            for part, new in zip(tokens_of, (ints(request.tokens(past, end)), where, found)):
+                part.append(new)
+        rows += share.new
         if share.samples:
-            last.append(len(ids) - 1)
-    if spare := max(0, tokens - len(ids)):
-        chunks = [Chunk(0, tokens, shares[0].request.computed)]
-        ids, positions, slots = ids + [0] * spare, positions + [0] * spare, slots + [SPARE * page_tokens] * spare
+            ends.append(rows - 1)
+    if spare := max(0, tokens - rows):
+        chunks, rows = [Chunk(0, tokens, shares[0].request.computed)], tokens
+        for part, filler in zip(tokens_of, (0, 0, SPARE * page_tokens)):
+            part.append(torch.full((spare,), filler, dtype=torch.int32))
+    decodes = [ints(part) for part in zip(*singles)] or [ints([])] * 3
     width = max(width, *(len(s.request.table.pages) for s in shares))
     table = [p for s in shares for p in padded(s.request.table.pages, width)]
     lengths = [s.request.computed + s.new for s in shares]
     tiles = tiles_of([(c.first, c.new, c.past) for c in chunks])
-    packed, whole = upload([ids, positions, slots, table, lengths, last, tiles], device)
+    each = [torch.cat([first, *part]) for first, part in zip(decodes, tokens_of)]
+    packed, whole = upload([*each, *map(ints, (table, lengths, ends, tiles))], device)
     return Batch(
         ids=packed[0],
         positions=packed[1],
@@ -73,7 +81,7 @@ def build(
         decodes=len(shares) - len(chunks),
         chunks=tuple(chunks),
         tiles=packed[6].view(-1, 4) if chunks else None,
-        last=packed[5] if len(last) < len(ids) else None,
+        last=packed[5] if len(ends) < rows else None,
         packed=whole,
     )
 
@@ -85,15 +93,18 @@ def padded(pages: list[int], width: int) -> list[int]:
 ALIGN = 4  # int32 elements: each part starts at a multiple of 16 bytes
 
 
-def upload(parts: Sequence[Sequence[int]], device: torch.device) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Lists of whole numbers as int32 on the device, in one copy; and that copy."""
-    flat: list[int] = []
-    spans = []
+def ints(numbers: Sequence[int]) -> torch.Tensor:
+    return torch.frombuffer(array("i", numbers), dtype=torch.int32) if numbers else torch.empty(0, dtype=torch.int32)
+
+
+def upload(parts: Iterable[torch.Tensor], device: torch.device) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """int32 tensors on the device, in one copy; and that copy."""
+    aligned, spans, at = [], [], 0
     for part in parts:
-        spans.append((len(flat), len(part)))
-        flat += part
-        flat += [0] * (-len(flat) % ALIGN)
-    host = torch.tensor(flat, dtype=torch.int32)
+        spans.append((at, len(part)))
+        aligned += [part, torch.zeros(-len(part) % ALIGN, dtype=torch.int32)]
+        at += len(part) + len(aligned[-1])
+    host = torch.cat(aligned)
     if device.type == "cuda":
         host = host.pin_memory()
     there = host.to(device, non_blocking=True)

@@ -115,7 +115,7 @@ class NativeEngine:
         return self.decoder.launches
 
     def add(self, request: NativeRequest) -> None:
-        for token in request.prompt:
+        for token in (min(request.prompt, default=0), max(request.prompt, default=0)):
             if not 0 <= token < self.spec.vocab:
                 raise ChipError(f"{request.name}: token {token} is not in the vocabulary of {self.spec.vocab}")
         self.scheduler.add(request)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from chip.run.native.batch import Batch, build, padded, upload
+from chip.run.native.batch import Batch, build, ints, padded, upload
 from chip.run.native.decoder import NativeDecoder
 from chip.run.native.requests import NativeRequest
 from chip.run.native.scheduler import StepShare
@@ -93,13 +93,16 @@ class Captured:
         rows, (size, width) = len(requests), self.table.shape
         spare = size - rows
         packed, _ = upload(
-            [
-                [r.tokens(r.computed, r.computed + 1)[0] for r in requests] + [0] * spare,
-                [r.computed for r in requests] + [0] * spare,
-                [r.computed + 1 for r in requests] + [1] * spare,
-                [1] * rows + [0] * spare,
-                [p for r in requests for p in padded(r.table.pages, width)] + [0] * (spare * width),
-            ],
+            map(
+                ints,
+                (
+                    [r.tokens(r.computed, r.computed + 1)[0] for r in requests] + [0] * spare,
+                    [r.computed for r in requests] + [0] * spare,
+                    [r.computed + 1 for r in requests] + [1] * spare,
+                    [1] * rows + [0] * spare,
+                    [p for r in requests for p in padded(r.table.pages, width)] + [0] * (spare * width),
+                ),
+            ),
             self.ids.device,
         )
         for to, new in zip((self.ids, self.positions, self.lengths, self.active, self.table.view(-1)), packed):
