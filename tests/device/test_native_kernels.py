@@ -155,13 +155,15 @@ def test_the_rule_fills_the_device_where_tiles_are_few():
 
 def test_a_k_of_one_step_is_not_divided():
     assert not any(t.takes(128, 4096, 64, 1) for t in gemm_plan.TILES if t.parts > 1)
-    assert not gemm_plan.tile_of(gemm_plan.choose(128, 4096, 64, 132)).parts > 1
+    assert gemm_plan.tile_of(gemm_plan.choose(128, 4096, 64, 132)).parts == 1
+    assert gemm_plan.fitting(820, 128, 4096, 64) == 10801
+    assert gemm_plan.fitting(820, 128, 4096, 65) == 10820
 
 
 def test_splits_are_as_many_as_there_is_room_for():
-    assert gemm_plan.fitting(40808, 128, 4096) == 40808
-    assert gemm_plan.fitting(801, 4096, 4096) == 10801
-    fewer = gemm_plan.fitting(80808, 2200, 2400)
+    assert gemm_plan.fitting(40808, 128, 4096, 4096) == 40808
+    assert gemm_plan.fitting(801, 4096, 4096, 64) == 10801
+    fewer = gemm_plan.fitting(80808, 2200, 2400, 4096)
     tile = gemm_plan.tile_of(80808)
     assert fewer % 10000 == 808
     assert tile.room(2200, 2400, fewer // 10000)

@@ -106,8 +106,10 @@ def splits_of(config: int) -> int:
     return max(1, config // 10000)
 
 
-def fitting(config: int, m: int, n: int) -> int:
-    """The same config with as many splits as the workspace has room for."""
+def fitting(config: int, m: int, n: int, k: int) -> int:
+    """The same config with as many splits as the workspace has room for; the first tile where k is too short for it."""
+    if tile_of(config).parts > -(-k // DEPTH):
+        return TILES[0].variant + 100 * BAND + 10000
     splits = splits_of(config)
     while not tile_of(config).room(m, n, splits):
         splits -= 1

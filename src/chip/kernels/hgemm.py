@@ -61,7 +61,7 @@ def run(
     out = torch.empty((m, n), dtype=a.dtype, device=a.device) if out is None else out
     config = config or plans.tuned(rung, plans.product(m, n, k)) or 0
     if rung == WGMMA:
-        config = gemm_plan.fitting(config or gemm_plan.choose(m, n, k, sm_count(a.device.index or 0)), m, n)
+        config = gemm_plan.fitting(config or gemm_plan.choose(m, n, k, sm_count(a.device.index or 0)), m, n, k)
     given = (
         a.data_ptr(), b.data_ptr(), out.data_ptr(), m, n, k, a.stride(0), b.stride(0), out.stride(0),
         a.dtype == torch.bfloat16, config,
