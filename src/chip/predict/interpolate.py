@@ -86,8 +86,10 @@ class Points:
             _, nearest = min([(abs(at - x), x) for x in self._parts])
             beyond = min([(at - x) * (at - x) for x in self._parts if x != nearest])
             found = self._parts[nearest].nearest(places, moving)
-            if all(len(near) == NEAREST and near[-1][0] < beyond for near in found):
-                return [_mean(near) for near in found]
+            far = [i for i, near in enumerate(found) if len(near) < NEAREST or near[-1][0] >= beyond]
+            for i, near in zip(far, self._all.nearest([places[i] for i in far], moving) if far else ()):
+                found[i] = near
+            return [_mean(near) for near in found]
         return [_mean(near) for near in self._all.nearest(places, moving, but)]
 
 
@@ -265,20 +267,22 @@ class Sheet:
         first = self._rising(low, length)
         if 1 << low == count:
             return first
-        bases = [self.base(*self._at(count, length))]
+        base = self.base(*self._at(count, length))
         if self._counts and self._at is single:  # a base may fall where another split fills the GPU better
-            bases += [self.base(*self._at(n, length)) for n in range(1 << low, count, max(1, (1 << low) // BETWEEN))]
-        return _between(first, self._rising(low + 1, length), max(bases), count / (1 << low) - 1)
+            step = max(1, (1 << low) // BETWEEN)
+            base = max([base, first[2], *[self.base(n, 1, length) for n in range((1 << low) + step, count, step)]])
+        return _between(first, self._rising(low + 1, length, first), base, count / (1 << low) - 1)
 
-    def _rising(self, row: int, length: int) -> Node:
-        """At 2^row of the first size: not less than of half as many, also between nodes."""
+    def _rising(self, row: int, length: int, fewer: Node | None = None) -> Node:
+        """At 2^row of the first size: not less than of half as many, also between nodes. `fewer`: those, if known."""
         found = self._along(row, length)
         end = length.bit_length()
         if not self._counts or not row or end >= COMMON_NODES:
             return found
-        if self._rows[row][end - 1][0] >= self._row(row - 1, end)[end][0]:  # no time between is that long
+        if found[0] >= self._row(row - 1, end)[end][0]:  # no time between is that long
             return found
-        return max(found[0], self._rising(row - 1, length)[0]), found[1], found[2]
+        fewer = fewer or self._rising(row - 1, length)
+        return (fewer[0], *found[1:]) if fewer[0] > found[0] else found
 
     def _along(self, row: int, length: int) -> Node:
         """At 2^row of the first size."""
