@@ -69,7 +69,8 @@ class LaunchBlock:
         if self._after is None:
             self._after = self.launches.after_s(self.each_s)
         after = self._after if scale == 1.0 else [scale * s for s in self._after]
-        return max(map(add, self.launches.launched_s(cost, gap_s), after))
+        longest: float = max(map(add, self.launches.launched_s(cost, gap_s), after))
+        return longest
 
 
 class HostCost(NamedTuple):
