@@ -20,13 +20,11 @@ Base = Callable[..., float]
 
 class BaseGrid:
     __slots__ = ("_at", "_fast", "_longest", "_nodes", "_seconds", "_slow")
-    _longest: dict[int, list[float]]
-    _nodes: dict[int, list[float]]
 
     def __init__(self, at: Callable[[int, int], Sequence[int]], seconds: Base, fast: Base, slow: Base) -> None:
         """`seconds(*at(count, length))`; `fast` and `slow`: the same at the best and at the worst."""
         self._at, self._seconds, self._fast, self._slow = at, seconds, fast, slow
-        self._longest, self._nodes = {}, {}
+        self._longest, self._nodes = dict[int, list[float]](), dict[int, list[float]]()
 
     def __call__(self, count: int, length: int) -> tuple[float, float, float]:
         """Seconds, and as far off as the bases are."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from itertools import count, pairwise
 from math import exp, log, sqrt
+from operator import methodcaller
 from typing import NamedTuple
 
 from chip.ops.attention import single
@@ -128,38 +129,18 @@ class PointBlock(NamedTuple):
         if not moving:
             return [nsmallest(NEAREST, zip(apart, self.residuals, self.variances))]
         one, other = moving[0], moving[-1]
-        also: Sequence[float] = self.columns[other] if one != other else apart
-        rows = sorted(zip(apart, count(), self.columns[one], also, self.residuals, self.variances))
-        if one == other:
-            return [_along(rows, p[one], self._beyond(one, p[one])) for p in places]
-        return [
-            _along_both(rows, p[one], p[other], self._beyond(one, p[one]) + self._beyond(other, p[other]))
-            for p in places
-        ]
+        xs, ys = self.columns[one], self.columns[other] if one != other else [0.0] * len(apart)
+        rows = sorted(zip(apart, count(), xs, ys, self.residuals, self.variances))
+        beyond = [sum([self._beyond(a, p[a]) for a in moving]) for p in places]
+        return [_along(rows, p[one], p[other] if one != other else 0.0, off) for p, off in zip(places, beyond)]
 
 
 Rows = Sequence[tuple[float, int, float, float, float, float]]
 
 
-def _along(rows: Rows, at: float, beyond: float) -> Near:
-    """Along one axis, where all are `beyond` away at least. `rows` come nearest first along the others, so that the
+def _along(rows: Rows, at_x: float, at_y: float, beyond: float) -> Near:
+    """Along two axes, where all are `beyond` away at least. `rows` come nearest first along the others, so that the
     search can stop."""
-    best: Near = []
-    worst = FAR
-    for apart, _, x, _, residual, variance in rows:
-        if apart + beyond >= worst:
-            break
-        d2 = apart + (x - at) * (x - at)
-        if d2 < worst:
-            insort(best, (d2, residual, variance))
-            if len(best) > NEAREST:
-                best.pop()
-                worst = best[-1][0]
-    return best
-
-
-def _along_both(rows: Rows, at_x: float, at_y: float, beyond: float) -> Near:
-    """The same along two axes."""
     best: Near = []
     worst = FAR
     for apart, _, x, y, residual, variance in rows:
@@ -234,10 +215,6 @@ def _share(base: float, low: float, high: float, straight: float) -> float:
     return 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
 
 
-def _own_place(op: Op) -> tuple[float, ...]:
-    return op.place()
-
-
 class Sheet:
     """An operator's time over two sizes, such as sequences and context: as a curve, its nodes found when needed. Along
     the second size times never fall."""
@@ -255,7 +232,7 @@ class Sheet:
         """`make(*at(first, second))` is the operator of two sizes. `place`: where its nodes lie among the points,
         instead of where they say themselves. `counts`: the first size is a number of sequences, and times never fall
         along it either."""
-        self._make, self._at, self._points, self._place = make, at, points, place or _own_place
+        self._make, self._at, self._points, self._place = make, at, points, place or methodcaller("place")
         self._counts = counts
         self.base = points.base.over(make)
         self._rows: dict[int, list[Node]] = {}

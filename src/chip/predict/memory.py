@@ -42,15 +42,6 @@ def _weight_bytes(d: Decoder, p: Precision, tp: int, ep: int) -> float:
     return d.weight_bytes(p, tp, ep)
 
 
-@lru_cache(maxsize=256)
-def _windows(d: Decoder) -> Counter[int]:
-    """How many layers see so many tokens; 0: all."""
-    layers = Counter[int]()
-    for n, layer in d.layers:
-        layers[getattr(layer.attn, "window", 0)] += n
-    return layers
-
-
 def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, object]:
     """Of each GPU; of a pipeline, of the stage that has the least room."""
     own = s.of_replica
@@ -94,7 +85,9 @@ def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes
         "max_batch": max(0, most),
     }
     if room.pool:
+        layers = Counter[int]()
+        for n, layer in d.layers:
+            layers[getattr(layer.attn, "window", 0)] += n
         token_bytes = d.kv_bytes(1, p, latent, s.tp)
-        left = free - activations
-        out["kv_capacity_tokens"] = cache_tokens(_windows(d), d.max_context, token_bytes, left, capacity_bytes)
+        out["kv_capacity_tokens"] = cache_tokens(layers, d.max_context, token_bytes, free - activations, capacity_bytes)
     return out
