@@ -185,10 +185,9 @@ class TimeCurve:
     ) -> None:
         """`straight` between nodes: where the base has no stairs that would be missed."""
         self._straight = straight
-        made = [make(n) for n in nodes]
         self._base, self._nodes = points.base.over(make), nodes
-        found = points.corrections([op.place() for op in made])
-        bases = [points.base.seconds(op) for op in made]
+        found = points.corrections([make(n).place() for n in nodes])
+        bases = [self._base(n) for n in nodes]
         times = rising([b * exp(c.value) for b, c in zip(bases, found)])
         ends = list(zip(nodes, times, [c.spread for c in found], bases))
         self._spans = [
@@ -280,9 +279,9 @@ class Sheet:
             if len(known) < end and upto >= len(known):
                 # longer contexts take what their bytes take: only the common ones can fall as sequences become more
                 fewer = self._row(row - 1, end - 1) if row and self._counts and end == COMMON_NODES else None
-                made = [self._make(*self._at(1 << row, 1 << i)) for i in range(len(known), end)]
-                for op, c in zip(made, self._points.corrections([self._place(op) for op in made])):
-                    base = self._points.base.seconds(op)
+                sizes = [self._at(1 << row, 1 << i) for i in range(len(known), end)]
+                found = self._points.corrections([self._place(self._make(*at)) for at in sizes])
+                for base, c in zip([self.base(*at) for at in sizes], found):
                     seconds = base * exp(c.value)
                     if fewer:
                         seconds = max(seconds, fewer[len(known)][0])
