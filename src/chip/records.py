@@ -5,7 +5,9 @@ about a record gets an answer."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from operator import attrgetter
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["MISSING", "Field", "dataclass", "field", "fields", "is_dataclass", "replace"]
@@ -98,21 +100,33 @@ def _compared(cls: Any) -> Any:
 
 def _init(cls: Any) -> Any:
     """Sets each slot by its descriptor, as assignment is refused."""
-    known: dict[str, Any] = {"MISSING": MISSING}
-    args, lines = ["self"], []
+    known, names, defaults = dict[str, Any](), list[str](), list[Any]()
     for f in cls.RECORD_FIELDS:
-        known[f"set_{f.name}"] = getattr(cls, f.name).__set__
-        value = f.name
-        if f.default_factory is not MISSING:
-            known[f"make_{f.name}"] = f.default_factory
-            value = f"make_{f.name}() if {f.name} is MISSING else {f.name}"
-            known[f"of_{f.name}"] = MISSING
-        elif f.default is not MISSING:
-            known[f"of_{f.name}"] = f.default
-        args.append(f"{f.name}=of_{f.name}" if f"of_{f.name}" in known else f.name)
-        lines.append(f"    set_{f.name}(self, {value})\n")
-    exec(f"def __init__({', '.join(args)}):\n{''.join(lines)}", known)
-    return known["__init__"]
+        put, made_by = getattr(cls, f.name).__set__, f.default_factory
+        if made_by is not MISSING:
+            put = _filling(put, made_by)
+        if made_by is not MISSING or f.default is not MISSING:
+            defaults.append(f.default)
+        else:
+            assert not defaults, f"{cls.__name__}.{f.name} needs a default, as a field before it has one"
+        known[f"set_{len(names)}"] = put
+        names.append(f.name)
+    code = _setting(len(names)).replace(co_varnames=("self", *names))
+    return FunctionType(code, known, "__init__", tuple(defaults))
+
+
+@lru_cache(maxsize=64)
+def _setting(count: int) -> CodeType:
+    """Of so many fields: compiling it takes as long as all else about a record, and they differ in names alone."""
+    args, known = [f"value_{i}" for i in range(count)], dict[str, Any]()
+    lines = [f"    set_{i}(self, {arg})\n" for i, arg in enumerate(args)]
+    exec(f"def __init__({', '.join(['self', *args])}):\n{''.join(lines) or '    pass'}", known)
+    code: CodeType = known["__init__"].__code__
+    return code
+
+
+def _filling(put: Callable[[Any, Any], None], made_by: Callable[[], Any]) -> Callable[[Any, Any], None]:
+    return lambda self, value: put(self, made_by() if value is MISSING else value)
 
 
 class _Described:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 REMEMBERED = 64  # costs of launches, so that a fit which tries many runs in bounded memory
@@ -67,7 +68,9 @@ class LaunchBlock:
         """The longest way through a layer that begins with a launch."""
         if self._after is None:
             self._after = self.launches.after_s(self.each_s)
-        return max([at_s + scale * s for at_s, s in zip(self.launches.launched_s(cost, gap_s), self._after)])
+        after = self._after if scale == 1.0 else [scale * s for s in self._after]
+        longest: float = max(map(add, self.launches.launched_s(cost, gap_s), after))
+        return longest
 
 
 class HostCost(NamedTuple):

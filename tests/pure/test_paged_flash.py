@@ -18,7 +18,7 @@ def estimator(gpu, engine="vllm"):
 
 def of_datasheet(gpu):
     """The base under the imported points: the H200's at this GPU's rates, as a GPU without points has it."""
-    return estimator(gpu)._base(Attention(1, 32, 8, 128, 1, 128), "")[0]
+    return estimator(gpu).bases.of(Attention(1, 32, 8, 128, 1, 128), "")[0]
 
 
 @pytest.mark.parametrize(("gpu", "kernel"), [("a100", "fa2"), ("b200", "flashinfer"), ("rtx-pro-6000-server", "fa2")])
@@ -39,7 +39,7 @@ def test_decode_whose_keys_are_not_cut_takes_what_others_measured(gpu, kernel):
 
 def test_the_form_is_the_engines():
     assert type(of_datasheet("rtx-4090")) is PagedFlashBase
-    torch_form = estimator("rtx-4090", "hf-graph")._base(Attention(1, 32, 8, 128, 1, 128), "")[0]
+    torch_form = estimator("rtx-4090", "hf-graph").bases.of(Attention(1, 32, 8, 128, 1, 128), "")[0]
     assert not isinstance(torch_form, PagedFlashBase)
     assert FlashBase.PAGED is False
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import pkgutil
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
 
-from chip import __version__, garbage
+from chip import __version__, garbage, listing
 from chip.cli.streams import discard, standard_streams
 from chip.suggest import get_close_matches
 from chip.types import ChipError
@@ -78,7 +77,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def commands() -> list[str]:
-    found = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.endswith("_text")} - set(NOT_COMMANDS)
+    found = {name for name in listing.modules(__path__) if not name.endswith("_text")} - set(NOT_COMMANDS)
     return [n for n in ORDER if n in found] + sorted(found - set(ORDER))
 
 

@@ -13,7 +13,7 @@ from chip.cli.incoming import MAX_LINE, Numbered
 from chip.types import ChipError
 
 MANY = 256  # lines that are there at once, from which on several processes are faster
-SHARED = ("model", "gpu", "engine", "dtype", "tp")  # keys of lines that have much to work out in common
+SHARED = ("gpu", "engine", "model", "dtype", "tp")  # keys of lines that have much to work out in common, most first
 
 
 def answer_stdin(answer: Callable[[Mapping[str, Any]], str], jobs: int = 1) -> int:
@@ -34,10 +34,13 @@ def answer_stdin(answer: Callable[[Mapping[str, Any]], str], jobs: int = 1) -> i
     for lines in incoming.rounds():
         if several is None and jobs != 1 and len(lines) >= MANY and (count := forks.processes(jobs)) > 1:
             several = forks.Forks(count, answered, _setting)
-        for out in several.answers(lines) if several and len(lines) >= MANY else map(answered, lines):
+        together = several if len(lines) >= MANY else None
+        for out in together.answers(lines) if together else map(answered, lines):
             failed += out.startswith('{"error"')
             sys.stdout.write(out + "\n")
-            sys.stdout.flush()
+            if not together:  # whose answers are all there when the first one comes
+                sys.stdout.flush()
+        sys.stdout.flush()
     if failed:
         print(f"chip: {failed} line{'s' if failed > 1 else ''} could not be answered", file=sys.stderr)
     return 1 if failed else 0

@@ -14,11 +14,12 @@ from chip.types import ChipError
 
 # C0 and C1 but for tab, newline and (for progress bars) return, and what changes the direction of text
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+PLAIN = bytes(range(0x20, 0x7F)) + b"\t\n\r"  # of ASCII, what is not among them
 
 
 def printable(text: str) -> str:
     """With every control character written out, as `\\x1b`."""
-    if text.rstrip("\n").isprintable():  # as nearly all is: many times faster than a look for each of them
+    if text.isascii() and not text.encode().translate(None, PLAIN):  # as nearly all is: many times faster
         return text
     return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 

@@ -21,12 +21,12 @@ Files beside the folders are what engines share.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Protocol, cast
 
+from chip import listing
 from chip.engines.calibration import CalibrationModel
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
@@ -61,7 +61,7 @@ class Engine(Protocol):
 
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
-    found = (m.name for m in pkgutil.iter_modules(__path__) if m.ispkg and m.name not in SHARED)
+    found = (name for name in listing.packages(__path__) if name not in SHARED)
     return tuple(sorted(name.replace("_", "-") for name in found))
 
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import pkgutil
 from functools import cache, lru_cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from chip import listing
 from chip.callable_module import make_callable
 from chip.models import fields
 from chip.models.config import Config
@@ -24,7 +24,7 @@ NOT_FAMILIES = (
 
 @cache
 def families() -> tuple[str, ...]:
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in NOT_FAMILIES))
+    return tuple(name for name in listing.modules(__path__) if name not in NOT_FAMILIES)
 
 
 def architectures() -> dict[str, str]:

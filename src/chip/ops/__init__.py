@@ -7,12 +7,12 @@ matrix products over the pairs that are really visible.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
+from chip import listing
 from chip.dtypes import BYTES
 from chip.records import MISSING, Field, fields
 from chip.suggest import get_close_matches
@@ -25,7 +25,7 @@ MAX_AXIS = 2**40  # larger than any tensor axis; keeps arithmetic in a range whe
 
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
-    found = sorted(m.name for m in pkgutil.iter_modules(__path__))
+    found = listing.modules(__path__)
     return tuple(n for n in found if n not in NOT_OPERATORS)
 
 

@@ -19,13 +19,12 @@ Base = Callable[..., float]
 
 
 class BaseGrid:
-    __slots__ = ("_at", "_fast", "_rows", "_seconds", "_slow")
-    _rows: dict[int, list[float]]
+    __slots__ = ("_at", "_fast", "_longest", "_nodes", "_seconds", "_slow")
 
     def __init__(self, at: Callable[[int, int], Sequence[int]], seconds: Base, fast: Base, slow: Base) -> None:
         """`seconds(*at(count, length))`; `fast` and `slow`: the same at the best and at the worst."""
         self._at, self._seconds, self._fast, self._slow = at, seconds, fast, slow
-        self._rows = {}
+        self._longest, self._nodes = dict[int, list[float]](), dict[int, list[float]]()
 
     def __call__(self, count: int, length: int) -> tuple[float, float, float]:
         """Seconds, and as far off as the bases are."""
@@ -34,30 +33,33 @@ class BaseGrid:
         return found, off * self._fast(*sizes), off * self._slow(*sizes)
 
     def rising(self, count: int, length: int) -> float:
-        row, column = bisect_right(COUNTS, count) - 1, bisect_right(LENGTHS, length) - 1
+        row, column = count.bit_length() - 1, bisect_right(LENGTHS, length) - 1
         first = self._along(row, column, length)
         if COUNTS[row] == count:
             return first
         return _between(count, COUNTS[row], first, COUNTS[row + 1], self._along(row + 1, column, length))
 
     def _along(self, row: int, column: int, length: int) -> float:
-        low = self._node(row, column)
+        nodes = self._nodes.get(row, ())
+        if len(nodes) <= column + 1:
+            nodes = self._row(row, column + 1)
         if LENGTHS[column] == length:
-            return low
-        return _between(length, LENGTHS[column], low, LENGTHS[column + 1], self._node(row, column + 1))
+            return nodes[column]
+        return _between(length, LENGTHS[column], nodes[column], LENGTHS[column + 1], nodes[column + 1])
 
-    def _node(self, row: int, column: int) -> float:
-        """The largest of those no longer, of as many or half as many: fewer still never take more."""
-        most = self._longest(row, column)
-        return max(most, self._longest(row - 1, column)) if row else most
+    def _row(self, row: int, column: int) -> list[float]:
+        """Each the largest of those no longer, of as many or half as many: fewer still never take more."""
+        longest = self._upto(row, column)
+        self._nodes[row] = list(map(max, longest, self._upto(row - 1, column))) if row else longest
+        return self._nodes[row]
 
-    def _longest(self, row: int, column: int) -> float:
-        """The largest of a row up to a column."""
-        held = self._rows.setdefault(row, [])
-        for i in range(len(held), column + 1):
-            seconds = self._seconds(*self._at(COUNTS[row], LENGTHS[i]))
+    def _upto(self, row: int, column: int) -> list[float]:
+        """The largest of a row up to each column."""
+        held = self._longest.setdefault(row, [])
+        for length in LENGTHS[len(held) : column + 1]:
+            seconds = self._seconds(*self._at(COUNTS[row], length))
             held.append(max(seconds, held[-1]) if held else seconds)
-        return held[column]
+        return held
 
 
 def _between(size: int, low: int, low_s: float, high: int, high_s: float) -> float:

@@ -13,7 +13,6 @@ from typing import Any
 from chip import hardware, links
 from chip.hardware import Hardware
 from chip.ops.attention import Attention, Form
-from chip.ops.base_time import BaseTime
 from chip.ops.collective import Collective
 from chip.ops.composed import Composed
 from chip.ops.elementwise import OverRows
@@ -22,10 +21,11 @@ from chip.ops.masked_attention import MaskedAttention
 from chip.ops.moe_experts import MoeExperts
 from chip.points import PointGroup
 from chip.predict.base_grid import BaseGrid, StraightCurve
+from chip.predict.bases import BORROWED_SPREAD, OF_TORCH, Bases
 from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
 from chip.predict.library import PRODUCT, Library, library
 from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, at_least, peaks_of
-from chip.predict.roof import Range, Roof, check_dtype, roof_of
+from chip.predict.roof import Roof, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.records import fields, replace
 from chip.types import ChipError, Cost, Estimate, Op, Seq
@@ -36,12 +36,9 @@ Answering = Callable[[float, float, float, float, float], Answer]
 
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
-SIMPLEST = "add"  # the elementwise kernel whose base stands for those that were not measured
-BORROWED_SPREAD = 0.2  # standard deviation of a base that another kernel of its kind was fitted to
 LONGEST_ROUNDING = 4.0  # a tiny product of a published format over one of bf16: above, more was timed than that
 LEAST_PRODUCT = 0.5  # of a published time: what is left at least when the rounding before the product is taken off
 MOST_CURVES = 256  # remembered, so that questions of any number are answered in bounded memory
-OF_TORCH = ("torch", "flash")  # implementations that torch chooses itself
 ANY = "*"  # any kernel: what an estimate that names no engine takes
 
 
@@ -63,23 +60,14 @@ class Estimator:
     is not the warmest measured ("compiled cold"); without it each operator is taken as torch runs it, cold."""
 
     def __init__(
-        self,
-        roof: Roof,
-        stage: Stage,
-        library: Library | None,
-        runs_as: Mapping[str, str] | None = None,
-        reference: Estimator | None = None,
-        peaks: Peaks = UNLIMITED,
-    ) -> None:
-        """`reference`: of the GPU whose fitted bases stand in, at this one's rates, where it has none of its own."""
-        self.roof, self.stage, self._peaks = roof, stage, peaks
-        self.settling = library.settling if library else None
-        if library and self.settling is None and reference and reference.settling:
-            self.settling = reference.settling.from_boost(self._to(reference, "matmul_bf16"))
-        self._library, self._runs_as, self._reference = library, runs_as, reference
+        self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None = None,
+        reference: Estimator | None = None, peaks: Peaks = UNLIMITED,
+    ) -> None:  # fmt: skip
+        self.bases: Bases = Bases(roof, stage, library, runs_as, reference.bases if reference else None)
+        self.roof, self.settling, self._peaks = roof, self.bases.settling, peaks
+        self._library, self._runs_as = library, runs_as
         self._sheets: dict[tuple[Op, object], Sheet | BaseGrid | None] = {}
         self._points: dict[tuple[str, str, str], Points | None] = {}
-        self._bases: dict[tuple[type[Op], str, str], tuple[BaseTime, BaseTime, BaseTime]] = {}
 
     @property
     def has_points(self) -> bool:
@@ -120,7 +108,7 @@ class Estimator:
         if not fitting:
             return self._published(op) if wanted else None
         found = fitting[0]
-        return self._library.points(found) if found.base else Points(found, self._base(op, found.kernel)[0])
+        return self._library.points(found) if found.base else Points(found, self.bases.of(op, found.kernel)[0])
 
     def _published(self, op: Op) -> Points | None:
         """Out of tables of others, which have quantised products among the plain ones, their inputs' rounding counted
@@ -133,11 +121,11 @@ class Estimator:
         found = min(known, key=lambda g: (g.context != "cold", -len(g.ops)))
         made, seconds = tuple(op.from_published(o) for o in found.ops), found.seconds
         if (rounding := op.rounded_before()) is not None:
-            before = self._base(rounding, "")[0]
+            before = self.bases.of(rounding, "")[0]
             rounded = [before.seconds(each) for o in made if (each := o.rounded_before()) is not None]
             seconds = tuple(max(s - r, LEAST_PRODUCT * s) for s, r in zip(seconds, rounded))
         group = replace(found, kind=op.kind, dtype=getattr(op, "dtype", ""), ops=made, seconds=seconds)
-        return Points(group, self._base(op, "")[0])
+        return Points(group, self.bases.of(op, "")[0])
 
     # -- one operator ---------------------------------------------------------------------------------------------
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
@@ -198,7 +186,7 @@ class Estimator:
         return Estimate(seconds, low_s, high_s, longest.source, longest.bound)
 
     def _from_base(self, op: Op, cost: Cost) -> Estimate:
-        bases = self._base(op, "")
+        bases = self.bases.of(op, "")
         if isinstance(op, Attention) and not op.window and 1 < op.q_len < op.kv_len:
             # a kernel that cuts its keys into more parts takes less time by its base: never less than for fewer keys
             times = [base.over(op.sized) for base in bases]
@@ -207,92 +195,6 @@ class Estimator:
         else:
             seconds, low_s, high_s = (base.seconds(op) for base in bases)
         return Estimate(seconds, low_s, high_s, self.roof.source, self._bound(op, cost, seconds))
-
-    def _base(self, op: Op, kernel: str) -> tuple[BaseTime, BaseTime, BaseTime]:
-        """Of an operator without a fitted base of its own: as expected, at the best and at the worst."""
-        key = (type(op), kernel or op.kind, op.compute)
-        found = self._bases.get(key)
-        if found is None:
-            found = self._borrowed(op, kernel) or self._scaled(op, kernel) or self._of_ceilings(op, kernel)
-            self._bases[key] = found
-        return found
-
-    def _fitted(self, op: Op, kernel: str) -> tuple[BaseTime, str] | None:
-        """The base of this kernel or another of its kind, and the rate it ran at; of elementwise kernels, an
-        addition's."""
-        if self._library is None:
-            return None
-        own = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]  # its own, then what it grew from
-        for kind in (*own, SIMPLEST) if isinstance(op, OverRows) else own:
-            bases = self._library.bases(kind)
-            if bases:
-                runs = (self._runs_as or {}).get(kind, "").partition(" ")[0].split("|")
-                found, base, compute = min(
-                    bases, key=lambda b: (b[0] != kernel, b[0] not in runs, b[0] not in OF_TORCH)
-                )
-                if isinstance(op, Linear) and kind != PRODUCT and op.kernel_of(runs[0]) != found:
-                    continue  # kernels of a format have little in common: a plain product is nearer
-                kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
-                base = _in_form(base, type(op).base_class(kernel or runs[0]))
-                return replace(base, floor_s=base.floor_s * kernels), compute
-        return None
-
-    def _borrowed(self, op: Op, kernel: str) -> tuple[BaseTime, BaseTime, BaseTime] | None:
-        found = self._fitted(op, kernel)
-        if found is None:
-            return None
-        base, compute = found
-        scale = self._rate(op.compute).value / self._rate(compute).value
-        base, off = replace(base, flop_per_s=base.flop_per_s * scale), exp(Z90 * BORROWED_SPREAD)
-        return base, _times(base, 1 / off), _times(base, off)
-
-    def _scaled(self, op: Op, kernel: str) -> tuple[BaseTime, BaseTime, BaseTime] | None:
-        """The reference GPU's base at this one's rates, as far off as those may be."""
-        found = self._reference._fitted(op, kernel) if self._reference else None
-        if found is None or self._reference is None or op.compute not in self._reference.roof.compute:
-            return None
-        base, compute = found
-        flops = self._rate(op.compute)
-        by_flops = flops.value / self._reference._rate(compute).value
-        moving = self.roof.stream if op.compute == "matmul_fp32" else self.roof.weights
-        by_bytes = moving.value / (
-            self._reference.roof.stream if op.compute == "matmul_fp32" else self._reference.roof.weights
-        ).value  # fmt: skip
-        settling = self._reference.settling
-        # fitted between boost and settled clocks: without points of its own this GPU is taken as settled
-        held = settling.measured if settling and self._library is None else 1.0
-        made = []
-        for rate, memory in ((flops.value, moving.value), (flops.high, moving.high), (flops.low, moving.low)):
-            numbers: dict[str, Any] = {"sm_count": self.roof.sm_count}
-            for f in fields(base):
-                if f.name.endswith("bytes_per_s"):
-                    numbers[f.name] = getattr(base, f.name) * by_bytes * memory / moving.value
-                elif f.name == "flop_per_s":
-                    numbers[f.name] = base.flop_per_s * by_flops * held * rate / flops.value
-            made.append(replace(base, **numbers))
-        return made[0], made[1], made[2]
-
-    def _to(self, reference: Estimator, compute: str) -> float:
-        """This GPU's rate over the reference's."""
-        return (
-            self._rate(compute if compute in self.roof.compute else "matmul_fp16").value
-            / reference._rate(compute).value
-        )
-
-    def _of_ceilings(self, op: Op, kernel: str) -> tuple[BaseTime, BaseTime, BaseTime]:
-        roof = self.roof
-        cls = type(op).base_class(kernel) if self.stage >= Stage.FACTORS else BaseTime
-        rate, launch = self._rate(op.compute), roof.launch_s
-        moving = roof.stream if op.compute == "matmul_fp32" else roof.weights
-        made = [
-            cls(op.KERNELS * s, r, b, sm_count=roof.sm_count)
-            for s, r, b in zip(launch, (rate.value, rate.high, rate.low), (moving.value, moving.high, moving.low))
-        ]
-        return made[0], made[1], made[2]
-
-    def _rate(self, name: str) -> Range:
-        check_dtype(self.roof, name)
-        return self.roof.compute[name]
 
     def _over_link(self, op: Collective) -> Estimate:
         roof, size = self.roof, op.tensor_bytes
@@ -308,8 +210,7 @@ class Estimator:
     def _rates(self, op: Op) -> tuple[float, float]:
         """FLOP/s and B/s under which it is said to be bound."""
         roof, name = self.roof, op.compute
-        moving = roof.stream if name == "matmul_fp32" else roof.weights
-        return roof.compute[name].value if name in roof.compute else float("inf"), moving.value
+        return roof.compute[name].value if name in roof.compute else inf, roof.moving(name).value
 
     def _bound(self, op: Op, cost: Cost, seconds: float) -> str:
         rate, moving = self._rates(op)
@@ -343,7 +244,7 @@ class Estimator:
 
     def _base_along(self, op: Op, make: Callable[[int], Op]) -> AlongTokens:
         """Of an operator without points."""
-        value, fast, slow = (base.over(make) for base in self._base(op, ""))
+        value, fast, slow = (base.over(make) for base in self.bases.of(op, ""))
         if isinstance(op, MoeExperts):  # as between their points: stairs of tiles are of even routing, which is none
             value, fast, slow = (StraightCurve(times) for times in (value, fast, slow))
         work, answered = self._work_along(make), self._answering(op, self.roof.source)
@@ -425,7 +326,7 @@ class Estimator:
             elif isinstance(op, MaskedAttention):
                 self._sheets[key] = None
             else:
-                value, fast, slow = (base.over(op.sized) for base in self._base(op, ""))
+                value, fast, slow = (base.over(op.sized) for base in self.bases.of(op, ""))
                 self._sheets[key] = BaseGrid(form.at, value, fast, slow)
         return self._sheets[key]
 
@@ -441,25 +342,6 @@ def _longest(arithmetic_s: float, memory_s: float, seconds: float) -> str:
     if seconds > 2 * longer:
         return "launch"
     return "compute" if arithmetic_s == longer else "memory"
-
-
-def _in_form(base: BaseTime, form: type[BaseTime]) -> BaseTime:
-    """The numbers of a base in the form of a kernel that is a variant of the one they were fitted to, with the same
-    numbers."""
-    numbers = {f.name: getattr(base, f.name) for f in fields(base)}
-    is_variant = issubclass(form, type(base)) and len(fields(form)) == len(numbers)
-    return form(**numbers) if is_variant and form is not type(base) else base
-
-
-def _times(base: BaseTime, factor: float) -> BaseTime:
-    """A base that takes so many times as long."""
-    timed = {f.name: getattr(base, f.name) for f in fields(base)}
-    for name, value in timed.items():
-        if name.endswith("per_s"):
-            timed[name] = value / factor
-        elif name.endswith("_s"):
-            timed[name] = value * factor
-    return type(base)(**timed)
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:

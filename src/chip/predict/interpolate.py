@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from heapq import nsmallest
 from itertools import count, pairwise
 from math import exp, log, sqrt
+from operator import methodcaller
 from typing import NamedTuple
 
 from chip.ops.attention import single
@@ -86,8 +87,10 @@ class Points:
             _, nearest = min([(abs(at - x), x) for x in self._parts])
             beyond = min([(at - x) * (at - x) for x in self._parts if x != nearest])
             found = self._parts[nearest].nearest(places, moving)
-            if all(len(near) == NEAREST and near[-1][0] < beyond for near in found):
-                return [_mean(near) for near in found]
+            far = [i for i, near in enumerate(found) if len(near) < NEAREST or near[-1][0] >= beyond]
+            for i, near in zip(far, self._all.nearest([places[i] for i in far], moving) if far else ()):
+                found[i] = near
+            return [_mean(near) for near in found]
         return [_mean(near) for near in self._all.nearest(places, moving, but)]
 
 
@@ -126,38 +129,18 @@ class PointBlock(NamedTuple):
         if not moving:
             return [nsmallest(NEAREST, zip(apart, self.residuals, self.variances))]
         one, other = moving[0], moving[-1]
-        also: Sequence[float] = self.columns[other] if one != other else apart
-        rows = sorted(zip(apart, count(), self.columns[one], also, self.residuals, self.variances))
-        if one == other:
-            return [_along(rows, p[one], self._beyond(one, p[one])) for p in places]
-        return [
-            _along_both(rows, p[one], p[other], self._beyond(one, p[one]) + self._beyond(other, p[other]))
-            for p in places
-        ]
+        xs, ys = self.columns[one], self.columns[other] if one != other else [0.0] * len(apart)
+        rows = sorted(zip(apart, count(), xs, ys, self.residuals, self.variances))
+        beyond = [sum([self._beyond(a, p[a]) for a in moving]) for p in places]
+        return [_along(rows, p[one], p[other] if one != other else 0.0, off) for p, off in zip(places, beyond)]
 
 
 Rows = Sequence[tuple[float, int, float, float, float, float]]
 
 
-def _along(rows: Rows, at: float, beyond: float) -> Near:
-    """Along one axis, where all are `beyond` away at least. `rows` come nearest first along the others, so that the
+def _along(rows: Rows, at_x: float, at_y: float, beyond: float) -> Near:
+    """Along two axes, where all are `beyond` away at least. `rows` come nearest first along the others, so that the
     search can stop."""
-    best: Near = []
-    worst = FAR
-    for apart, _, x, _, residual, variance in rows:
-        if apart + beyond >= worst:
-            break
-        d2 = apart + (x - at) * (x - at)
-        if d2 < worst:
-            insort(best, (d2, residual, variance))
-            if len(best) > NEAREST:
-                best.pop()
-                worst = best[-1][0]
-    return best
-
-
-def _along_both(rows: Rows, at_x: float, at_y: float, beyond: float) -> Near:
-    """The same along two axes."""
     best: Near = []
     worst = FAR
     for apart, _, x, y, residual, variance in rows:
@@ -202,10 +185,9 @@ class TimeCurve:
     ) -> None:
         """`straight` between nodes: where the base has no stairs that would be missed."""
         self._straight = straight
-        made = [make(n) for n in nodes]
         self._base, self._nodes = points.base.over(make), nodes
-        found = points.corrections([op.place() for op in made])
-        bases = [points.base.seconds(op) for op in made]
+        found = points.corrections([make(n).place() for n in nodes])
+        bases = [self._base(n) for n in nodes]
         times = rising([b * exp(c.value) for b, c in zip(bases, found)])
         ends = list(zip(nodes, times, [c.spread for c in found], bases))
         self._spans = [
@@ -232,10 +214,6 @@ def _share(base: float, low: float, high: float, straight: float) -> float:
     return 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
 
 
-def _own_place(op: Op) -> tuple[float, ...]:
-    return op.place()
-
-
 class Sheet:
     """An operator's time over two sizes, such as sequences and context: as a curve, its nodes found when needed. Along
     the second size times never fall."""
@@ -253,7 +231,7 @@ class Sheet:
         """`make(*at(first, second))` is the operator of two sizes. `place`: where its nodes lie among the points,
         instead of where they say themselves. `counts`: the first size is a number of sequences, and times never fall
         along it either."""
-        self._make, self._at, self._points, self._place = make, at, points, place or _own_place
+        self._make, self._at, self._points, self._place = make, at, points, place or methodcaller("place")
         self._counts = counts
         self.base = points.base.over(make)
         self._rows: dict[int, list[Node]] = {}
@@ -265,20 +243,22 @@ class Sheet:
         first = self._rising(low, length)
         if 1 << low == count:
             return first
-        bases = [self.base(*self._at(count, length))]
+        base = self.base(*self._at(count, length))
         if self._counts and self._at is single:  # a base may fall where another split fills the GPU better
-            bases += [self.base(*self._at(n, length)) for n in range(1 << low, count, max(1, (1 << low) // BETWEEN))]
-        return _between(first, self._rising(low + 1, length), max(bases), count / (1 << low) - 1)
+            step = max(1, (1 << low) // BETWEEN)
+            base = max([base, first[2], *[self.base(n, 1, length) for n in range((1 << low) + step, count, step)]])
+        return _between(first, self._rising(low + 1, length, first), base, count / (1 << low) - 1)
 
-    def _rising(self, row: int, length: int) -> Node:
-        """At 2^row of the first size: not less than of half as many, also between nodes."""
+    def _rising(self, row: int, length: int, fewer: Node | None = None) -> Node:
+        """At 2^row of the first size: not less than of half as many, also between nodes. `fewer`: those, if known."""
         found = self._along(row, length)
         end = length.bit_length()
         if not self._counts or not row or end >= COMMON_NODES:
             return found
-        if self._rows[row][end - 1][0] >= self._row(row - 1, end)[end][0]:  # no time between is that long
+        if found[0] >= self._row(row - 1, end)[end][0]:  # no time between is that long
             return found
-        return max(found[0], self._rising(row - 1, length)[0]), found[1], found[2]
+        fewer = fewer or self._rising(row - 1, length)
+        return (fewer[0], *found[1:]) if fewer[0] > found[0] else found
 
     def _along(self, row: int, length: int) -> Node:
         """At 2^row of the first size."""
@@ -299,9 +279,9 @@ class Sheet:
             if len(known) < end and upto >= len(known):
                 # longer contexts take what their bytes take: only the common ones can fall as sequences become more
                 fewer = self._row(row - 1, end - 1) if row and self._counts and end == COMMON_NODES else None
-                made = [self._make(*self._at(1 << row, 1 << i)) for i in range(len(known), end)]
-                for op, c in zip(made, self._points.corrections([self._place(op) for op in made])):
-                    base = self._points.base.seconds(op)
+                sizes = [self._at(1 << row, 1 << i) for i in range(len(known), end)]
+                found = self._points.corrections([self._place(self._make(*at)) for at in sizes])
+                for base, c in zip([self.base(*at) for at in sizes], found):
                     seconds = base * exp(c.value)
                     if fewer:
                         seconds = max(seconds, fewer[len(known)][0])

@@ -60,15 +60,8 @@ class Phase:
     """Prefill (until the last first token) or the mean decode step: its lines, longest first, and their sums."""
 
     __slots__ = (
-        "bytes",
-        "high_s",
-        "lines",
-        "low_s",
-        "matmul_flops",
-        "seconds",
-        "seconds_by_bound",
-        "seconds_by_source",
-    )
+        "bytes", "high_s", "lines", "low_s", "matmul_flops", "seconds", "seconds_by_bound", "seconds_by_source",
+    )  # fmt: skip
 
     def __init__(self, lines: Iterable[Line], low_s: float, high_s: float) -> None:
         self.lines = sorted(lines, key=attrgetter("seconds"), reverse=True)

@@ -176,7 +176,7 @@ def _rows_text(phase: Phase) -> str:
     """Rows of the breakdown as JSON. Roles, kinds, bounds and sources are identifiers."""
     to_share = 1 / phase.seconds
     rows = [
-        _ROW % (_named(role, kind, calls, bound, source), s * 1e6, s * to_share, flops, moved)
+        _ROW % (_named(role, kind, calls, bound, source), s * 1e6, s * to_share, int(flops), int(moved))
         for role, kind, calls, s, _, _, bound, source, flops, moved in phase.lines
     ]
     return f"[{','.join(rows)}]"

@@ -75,6 +75,10 @@ class Roof:
         """FLOP/B above which an operator is compute-bound."""
         return self.ideal[compute] / self.ideal["memory"]
 
+    def moving(self, compute: str) -> Range:
+        """B/s of an operator that runs under a compute ceiling."""
+        return self.stream if compute == "matmul_fp32" else self.weights
+
 
 @lru_cache(maxsize=64)
 def roof_of(h: Hardware, stage: Stage = ALL) -> Roof:

@@ -105,8 +105,10 @@ def all_to_all_note(s: Scenario, gpu: str, d: Decoder, width: float, found: Phas
     that has an expert for it, and back. Predictions do not use it: vLLM's default is all-gather and reduce-scatter, and
     its all-to-all kernels are not NCCL's."""
     moe = next((layer.mlp for _, layer in d.layers if isinstance(layer.mlp, Moe)), None)
-    taken_s = sum(n.seconds / n.calls for n in (found.decode.lines if found.decode else []) if n.role in EXCHANGED)
-    if moe is None or s.replicas == 1 or s.tp > 1 or not taken_s:
+    if moe is None or found.decode is None or s.replicas == 1 or s.tp > 1:
+        return []
+    taken_s = sum(n.seconds / n.calls for n in found.decode.lines if n.role in EXCHANGED)
+    if not taken_s:
         return []
     if not any(ranks == s.ep for _, _, ranks in links.measured(gpu, "all_to_all")):
         return [f"no all-to-all of {s.ep} {gpu} was measured"]

@@ -18,7 +18,7 @@ from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import Estimator
 from chip.predict.limits import INTERPOLATED, Answer, of_a_share
 from chip.predict.phase import Line, Phase, Rows, interval, lines_of
-from chip.predict.template import REMEMBERED, Ask, Template, TimedCall
+from chip.predict.template import Ask, Template, TimedCall
 from chip.timeline import Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
@@ -27,6 +27,7 @@ MASKED = (MaskedAttention, WindowedAttention)  # attention that meets a mask, or
 ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
+MOST_ASKED, MOST_SEQS = 2048, 256  # operators, and sequences of each, that are remembered
 NOTHING_S = 1e-12  # a row shorter than this is rounding
 
 
@@ -52,7 +53,6 @@ class StepModel:
         self.engine = engines.get(engine)
         self.overlaps = self.engine.OVERLAPS_STEPS if overlaps is None else overlaps
         self.estimator, self.terms = estimator, terms
-        self._asked: dict[Op, Ask] = {}
         programs, whole = self._programs(tp, ep), self._programs(1, 1) if tp > 1 else (None, None, None)
         one_token = programs[0]
         one, several, self._head = (self._template(p, w) for p, w in zip(programs, whole))
@@ -82,19 +82,11 @@ class StepModel:
         )
 
     def _call(self, role: str, op: Op, whole: Op | None) -> TimedCall:
-        ask = self._ask(op)
+        ask = _ask(self.estimator, op)
         of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
         if whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus:
-            ask = of_a_share(ask, self._ask(whole), self.tp)
+            ask = of_a_share(ask, _ask(self.estimator, whole), self.tp)
         return TimedCall(role, op.kind, self.engine.KERNELS.get(op.kind, op.KERNELS), is_placeholder(op), ask)
-
-    def _ask(self, op: Op) -> Ask:
-        ask = self._asked.get(op)
-        if ask is None:
-            attends = is_placeholder(op)
-            made = lru_cache(maxsize=REMEMBERED)(self.estimator.over(op)) if attends else self.estimator.along(op)
-            ask = self._asked[op] = made
-        return ask
 
     def panels(self, s: Scenario) -> int:
         """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
@@ -215,6 +207,12 @@ class StepModel:
         t = Recorded(1.0, terms.gap_s)
         self.engine.play(t, played, terms)
         return t
+
+
+@lru_cache(maxsize=MOST_ASKED)  # models on several GPUs ask for their operators whole, too
+def _ask(estimator: Estimator, op: Op) -> Ask:
+    """How an operator is answered: for tokens, or, where it attends, for sequences."""
+    return lru_cache(maxsize=MOST_SEQS)(estimator.over(op)) if is_placeholder(op) else estimator.along(op)
 
 
 class TimedSteps(NamedTuple):

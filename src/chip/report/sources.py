@@ -6,7 +6,6 @@ A file that nobody understands, or that is broken, is listed with its reason: no
 from __future__ import annotations
 
 import json
-import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from chip import artifact, points
+from chip import artifact, listing, points
 from chip.models import library
 from chip.report import collect, headlines, pairs, tallies
 from chip.report.summary import Summary
@@ -67,7 +66,7 @@ MOST_FILES, MOST_BYTES = 1000, 64 << 20  # of them that may be results: what is 
 @cache
 def collectors() -> dict[str, ModuleType]:
     """Schema without its version -> the module of `collect` that reads it, in the order they must run."""
-    modules = [import_module(f"{collect.__name__}.{m.name}") for m in pkgutil.iter_modules(collect.__path__)]
+    modules = [import_module(f"{collect.__name__}.{name}") for name in listing.modules(collect.__path__)]
     modules.sort(key=lambda m: m.ORDER)
     return {schema: m for m in modules for schema in m.SCHEMAS}
 

@@ -1,0 +1,136 @@
+"""The base time of an operator that has no points: of another kernel of its kind, of the reference GPU at this one's
+rates, or of the ceilings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+from typing import Any
+
+from chip.ops.base_time import BaseTime
+from chip.ops.elementwise import OverRows
+from chip.ops.linear import Linear
+from chip.predict.interpolate import Z90
+from chip.predict.library import PRODUCT, Library
+from chip.predict.roof import Range, Roof, check_dtype
+from chip.predict.stages import Stage
+from chip.records import fields, replace
+from chip.types import Op
+
+BaseTimes = tuple[BaseTime, BaseTime, BaseTime]  # as expected, at the best and at the worst
+
+SIMPLEST = "add"  # the elementwise kernel whose base stands for those that were not measured
+BORROWED_SPREAD = 0.2  # standard deviation of a base that another kernel of its kind was fitted to
+OF_TORCH = ("torch", "flash")  # implementations that torch chooses itself
+
+
+class Bases:
+    """Of one GPU, under the kernels that an engine runs."""
+
+    def __init__(
+        self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None,
+        reference: Bases | None,
+    ) -> None:  # fmt: skip
+        """`reference`: of the GPU whose fitted bases stand in, at this one's rates, where it has none of its own."""
+        self.roof, self._stage, self._library = roof, stage, library
+        self._runs_as, self._reference = runs_as, reference
+        self.settling = library.settling if library else None
+        if library and self.settling is None and reference and reference.settling:
+            own = self._rate("matmul_bf16" if "matmul_bf16" in roof.compute else "matmul_fp16")
+            self.settling = reference.settling.from_boost(own.value / reference._rate("matmul_bf16").value)
+        self._known: dict[tuple[type[Op], str, str], BaseTimes] = {}
+
+    def of(self, op: Op, kernel: str) -> BaseTimes:
+        """Of an operator without a fitted base of its own: as expected, at the best and at the worst."""
+        key = (type(op), kernel or op.kind, op.compute)
+        found = self._known.get(key)
+        if found is None:
+            found = self._borrowed(op, kernel) or self._scaled(op, kernel) or self._of_ceilings(op, kernel)
+            self._known[key] = found
+        return found
+
+    def _fitted(self, op: Op, kernel: str) -> tuple[BaseTime, str] | None:
+        """The base of this kernel or another of its kind, and the rate it ran at; of elementwise kernels, an
+        addition's."""
+        if self._library is None:
+            return None
+        own = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]  # its own, then what it grew from
+        for kind in (*own, SIMPLEST) if isinstance(op, OverRows) else own:
+            bases = self._library.bases(kind)
+            if bases:
+                runs = (self._runs_as or {}).get(kind, "").partition(" ")[0].split("|")
+                found, base, compute = min(
+                    bases, key=lambda b: (b[0] != kernel, b[0] not in runs, b[0] not in OF_TORCH)
+                )
+                if isinstance(op, Linear) and kind != PRODUCT and op.kernel_of(runs[0]) != found:
+                    continue  # kernels of a format have little in common: a plain product is nearer
+                kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
+                base = _in_form(base, type(op).base_class(kernel or runs[0]))
+                return replace(base, floor_s=base.floor_s * kernels), compute
+        return None
+
+    def _borrowed(self, op: Op, kernel: str) -> BaseTimes | None:
+        found = self._fitted(op, kernel)
+        if found is None:
+            return None
+        base, compute = found
+        scale = self._rate(op.compute).value / self._rate(compute).value
+        base, off = replace(base, flop_per_s=base.flop_per_s * scale), exp(Z90 * BORROWED_SPREAD)
+        return base, _times(base, 1 / off), _times(base, off)
+
+    def _scaled(self, op: Op, kernel: str) -> BaseTimes | None:
+        """The reference GPU's base at this one's rates, as far off as those may be."""
+        found = self._reference._fitted(op, kernel) if self._reference else None
+        if found is None or self._reference is None or op.compute not in self._reference.roof.compute:
+            return None
+        base, compute = found
+        flops = self._rate(op.compute)
+        by_flops = flops.value / self._reference._rate(compute).value
+        moving = self.roof.moving(op.compute)
+        by_bytes = moving.value / self._reference.roof.moving(op.compute).value
+        settling = self._reference.settling
+        # fitted between boost and settled clocks: without points of its own this GPU is taken as settled
+        held = settling.measured if settling and self._library is None else 1.0
+        made = []
+        for rate, memory in ((flops.value, moving.value), (flops.high, moving.high), (flops.low, moving.low)):
+            numbers: dict[str, Any] = {"sm_count": self.roof.sm_count}
+            for f in fields(base):
+                if f.name.endswith("bytes_per_s"):
+                    numbers[f.name] = getattr(base, f.name) * by_bytes * memory / moving.value
+                elif f.name == "flop_per_s":
+                    numbers[f.name] = base.flop_per_s * by_flops * held * rate / flops.value
+            made.append(replace(base, **numbers))
+        return made[0], made[1], made[2]
+
+    def _of_ceilings(self, op: Op, kernel: str) -> BaseTimes:
+        roof = self.roof
+        cls = type(op).base_class(kernel) if self._stage >= Stage.FACTORS else BaseTime
+        rate, moving = self._rate(op.compute), roof.moving(op.compute)
+        made = [
+            cls(op.KERNELS * s, r, b, sm_count=roof.sm_count)
+            for s, r, b in zip(roof.launch_s, *((range.value, range.high, range.low) for range in (rate, moving)))
+        ]
+        return made[0], made[1], made[2]
+
+    def _rate(self, name: str) -> Range:
+        check_dtype(self.roof, name)
+        return self.roof.compute[name]
+
+
+def _in_form(base: BaseTime, form: type[BaseTime]) -> BaseTime:
+    """The numbers of a base in the form of a kernel that is a variant of the one they were fitted to, with the same
+    numbers."""
+    numbers = {f.name: getattr(base, f.name) for f in fields(base)}
+    is_variant = issubclass(form, type(base)) and len(fields(form)) == len(numbers)
+    return form(**numbers) if is_variant and form is not type(base) else base
+
+
+def _times(base: BaseTime, factor: float) -> BaseTime:
+    """A base that takes so many times as long."""
+    timed = {f.name: getattr(base, f.name) for f in fields(base)}
+    for name, value in timed.items():
+        if name.endswith("per_s"):
+            timed[name] = value / factor
+        elif name.endswith("_s"):
+            timed[name] = value * factor
+    return type(base)(**timed)
