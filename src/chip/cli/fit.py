@@ -41,17 +41,19 @@ def run(args: argparse.Namespace) -> int:
         found += ms
         inputs += [artifact.new(header["schema"], [codec.to_json(m) for m in ms], {}).id, *header.get("runs", [])]
     try:
-        from chip.measure.fit import fit, settling
+        from chip.measure.fit import clocks, fit, settling
     except ImportError as e:
         raise ChipError(f"fitting needs {e.name}: pip install 'chip-inference[measure]'") from None
     groups, left_out = fit(found, profile)
-    clock = settling(found, profile)
+    clock, of_kinds = settling(found, profile), clocks(found, profile)
     about = {"device": profile.device, "source": ", ".join(Path(f).name for f in args.measurements)}
     about |= {"inputs": " ".join(inputs)} | ({"settling": clock.write()} if clock else {})
     folder = Path(args.output) if args.output else hardware.points_folder(profile_path)
     for kind in dict.fromkeys(g.kind for g in groups):
         output.check(folder / f"{kind}{points.SUFFIX}", "", (args.profile, *args.measurements), True)
-        points.write(folder / f"{kind}{points.SUFFIX}", about, [g for g in groups if g.kind == kind])
+        points.write(
+            folder / f"{kind}{points.SUFFIX}", about | of_kinds.get(kind, {}), [g for g in groups if g.kind == kind]
+        )
     rows = [row(g) for g in groups]
     if args.json:
         print(json.dumps({"points": str(folder), "operators": rows, "left_out": left_out}, indent=1))

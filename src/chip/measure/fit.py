@@ -135,18 +135,32 @@ def settling(found: Iterable[Measurement], profile: HardwareProfile) -> Settling
     """How the clock falls under load. Boost and settled rates are the profile's; where the points stand between them is
     told by large products, which reach either; and when they were measured, by how points are measured."""
     boost, settled = (profile.ceilings.get(name) for name in ("matmul_bf16", "matmul_bf16_settled"))
-    large = [
-        op.cost().flops / seconds
-        for (kind, _, dtype, _), times in medians(found).items()
-        for op, seconds in times.items()
-        if kind == "linear" and dtype == "bf16" and isinstance(op, Linear)
-        if op.cost().flops > LARGE_FLOPS and min(op.m, op.n, op.k) >= LARGE_AXIS
-    ]
-    if boost is None or settled is None or len(large) < LEAST_LARGE or boost.value <= settled.value:
+    large = large_rate(found, "linear", "bf16")
+    if boost is None or settled is None or not large or boost.value <= settled.value:
         return None
-    gained, held = 1 - settled.value / boost.value, settled.value / float(np.median(large))
+    gained, held = 1 - settled.value / boost.value, settled.value / large
     if not 0 < 1 - held < gained:
         return None
     age_s = TABLES.arithmetic_warm_s + TABLES.runs * LONG_SAMPLE_S / 2
     time_s = age_s / log(gained / (1 - held))
     return Settling(*(float(f"{v:.4g}") for v in (gained, held, time_s, settled.value)))
+
+
+def clocks(found: Iterable[Measurement], profile: HardwareProfile) -> dict[str, dict[str, str]]:
+    """Kinds whose arithmetic settles at another rate, and lines for their files: the clock that points were timed at."""
+    settled, large = profile.ceilings.get("matmul_fp8_settled"), large_rate(found, "scaled_linear", "fp8")
+    if settled is None or not large:
+        return {}
+    return {"scaled_linear": {"clock fp8": f"measured={settled.value / large:.4g} flop_per_s={settled.value:.4g}"}}
+
+
+def large_rate(found: Iterable[Measurement], of_kind: str, of_dtype: str) -> float:
+    """FLOP/s of large products without scales of blocks, which only the clock limits; 0 where too few were measured."""
+    large = [
+        op.cost().flops / seconds
+        for (kind, _, dtype, _), times in medians(found).items()
+        for op, seconds in times.items()
+        if kind == of_kind and dtype == of_dtype and isinstance(op, Linear) and not getattr(op, "block_k", 0)
+        if op.cost().flops > LARGE_FLOPS and min(op.m, op.n, op.k) >= LARGE_AXIS
+    ]
+    return float(np.median(large)) if len(large) >= LEAST_LARGE else 0.0

@@ -20,11 +20,12 @@ class Settling:
     flop_per_s: float  # settled: what draws all the power there is
 
     @classmethod
-    def read(cls, text: str) -> Settling:
-        """As a line of a file of points has it."""
+    def read(cls, text: str, device: Settling | None = None) -> Settling:
+        """As a line of a file of points has it; what a line about other arithmetic of a `device` leaves out is its own."""
         words = dict(word.partition("=")[::2] for word in text.split())
         try:
-            found = cls(**{f.name: float(words[f.name]) for f in fields(cls)})
+            known = {f.name: getattr(device, f.name) for f in fields(cls)} if device else {}
+            found = cls(**{f.name: float((known | words)[f.name]) for f in fields(cls)})
         except (KeyError, ValueError):
             raise ChipError(
                 f"settling: must give {', '.join(f.name for f in fields(cls))}, got {text[:80]!r}"

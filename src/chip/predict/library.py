@@ -23,6 +23,7 @@ class Library:
         about = point_files.about(folders[0] / f"{PRODUCT}{point_files.SUFFIX}")
         self.device = about.get("device", "")
         self.settling = Settling.read(about["settling"]) if "settling" in about else None
+        self._clocks: dict[tuple[str, str], Settling | None] = {}
         self._points: dict[int, tuple[PointGroup, Points]] = {}  # by identity, which lasts as long as it is held
 
     def _tables(self, kind: str) -> Iterator[PointTable]:
@@ -44,6 +45,13 @@ class Library:
         if id(group) not in self._points:
             self._points[id(group)] = group, Points(group, group.base)
         return self._points[id(group)][1]
+
+    def clock(self, kind: str, dtype: str) -> Settling | None:
+        """Of points of arithmetic that settles at another rate than the device's, where their file says so."""
+        if (kind, dtype) not in self._clocks:
+            said = next((t.about.get(f"clock {dtype}") for t in self._tables(kind)), None)
+            self._clocks[kind, dtype] = Settling.read(said, self.settling) if said and self.settling else None
+        return self._clocks[kind, dtype]
 
     def bases(self, kind: str) -> list[tuple[str, BaseTime, str]]:
         return next((found for table in self._tables(kind) if (found := table.bases("bf16"))), [])
