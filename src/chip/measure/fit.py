@@ -147,7 +147,7 @@ def settling(found: Iterable[Measurement], profile: HardwareProfile) -> Settling
 
 
 def clocks(found: Iterable[Measurement], profile: HardwareProfile) -> dict[str, dict[str, str]]:
-    """Kinds whose arithmetic settles at another rate, and lines for their files: the clock that points were timed at."""
+    """Kinds whose arithmetic settles at another rate, and what their files say: the clock that points were timed at."""
     settled, large = profile.ceilings.get("matmul_fp8_settled"), large_rate(found, "scaled_linear", "fp8")
     if settled is None or not large:
         return {}

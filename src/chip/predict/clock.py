@@ -21,7 +21,7 @@ class Settling:
 
     @classmethod
     def read(cls, text: str, device: Settling | None = None) -> Settling:
-        """As a line of a file of points has it; what a line about other arithmetic of a `device` leaves out is its own."""
+        """As a line of a file of points has it. What a line about other arithmetic leaves out is as the device's."""
         words = dict(word.partition("=")[::2] for word in text.split())
         try:
             known = {f.name: getattr(device, f.name) for f in fields(cls)} if device else {}

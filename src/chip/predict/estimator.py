@@ -259,7 +259,9 @@ class Estimator:
         """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
         (rate, moving), compute, peaks = self._rates(op), op.compute, self._peaks
         peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
-        own = self._library.clock(op.kind, op.dtype) if self._library and source == INTERPOLATED else None
+        own = (
+            self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library and source == INTERPOLATED else None
+        )
         shift = self.settling.measured / own.measured - 1 if own and self.settling else 0.0
 
         def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float) -> Answer:
