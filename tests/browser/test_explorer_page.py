@@ -16,7 +16,7 @@ LAYOUTS = [1440, 390]  # the question beside the answer; the question as a sheet
 
 def fits(page, width):
     """Nothing scrolls sideways, at any width of this layout."""
-    for same in [w for w in WIDTHS if w == width or w > 800 and width > 800]:
+    for same in [w for w in WIDTHS if w == width or (w > 800 and width > 800)]:
         page.set_viewport_size({"width": same, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= same
     page.set_viewport_size({"width": width, "height": 900})
