@@ -1,5 +1,5 @@
-"""What holds for all tests: one thread a process, few examples of each property, short collections of garbage, and
-how files are shared out to workers."""
+"""Settings of all tests: one thread a process, few examples of each property, short garbage collections, and which
+worker runs which files."""
 
 import gc
 import os
@@ -17,30 +17,30 @@ sys.dont_write_bytecode = False
 # On a busy machine any example may take long. `make campaign` tries many more
 settings.register_profile("suite", deadline=None, max_examples=int(os.environ.get("CHIP_EXAMPLES", "30")))
 settings.load_profile("suite")
-# Files that share what takes long to make (a browser, a report, modules of families, parsed sources) have one worker
-TOGETHER = {
+# Files that share an expensive fixture (a browser, a report, modules of families, parsed sources) run in one worker
+GROUPS = {
     "a browser": "report readme_tables",
     "the runs": "model_accuracy validate vllm_records",
     "the source": "architecture names security",
     "the families": "run_families families_against_hf launches_against_hf meta_forward bundled_configs "
     "build_ops build_quantised",
 }
-SHARE = {file: share for share, files in TOGETHER.items() for file in files.split()}
-# What takes longest starts first, so that no worker is left with it at the end
+GROUP = {file: group for group, files in GROUPS.items() for file in files.split()}
+# The longest start first, so that no worker ends with one of them while the others are idle
 LONGEST = """a browser, the families, triton_interpreter, vllm_runs, replay, bench_cli, calibrate_engine,
 the runs, config_mutations, untrusted_models, native, make_quantised, lab_cpu, profile, campaign, serve, jobs,
 simulate_engine, validate_cli, plan, the source, serve_fuzz, cli_lines, cli_faults, interval_classes, leave_one_out"""
-FIRST = {share.strip(): place for place, share in enumerate(LONGEST.split(","))}
+FIRST = {group.strip(): place for place, group in enumerate(LONGEST.split(","))}
 gc.disable()  # while modules are imported and tests collected: nothing of that is garbage
-# A session of ours thaws what is frozen at its end, and each collection would search all modules again. What leaks
-# of the tiny models of tests is small
+# chip.run.session unfreezes at its end, after which each collection would search all modules again. The garbage that
+# tiny models of tests leave behind is small
 unfreeze, gc.unfreeze = gc.unfreeze, lambda: None
 
 
-def share_of(nodeid: str) -> str:
+def group_of(nodeid: str) -> str:
     path = Path(nodeid.split("::")[0])
     file = path.stem.removeprefix("test_")
-    return "a browser" if path.parent.name == "browser" else SHARE.get(file, file)
+    return "a browser" if path.parent.name == "browser" else GROUP.get(file, file)
 
 
 def needs_torch(nodeid: str) -> bool:
@@ -48,7 +48,7 @@ def needs_torch(nodeid: str) -> bool:
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: FIRST.get(share_of(item.nodeid), len(FIRST)))
+    items.sort(key=lambda item: FIRST.get(group_of(item.nodeid), len(FIRST)))
 
 
 def pytest_collection_finish():
@@ -59,12 +59,12 @@ def pytest_collection_finish():
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByShare(LoadScopeScheduling):
+    class ByGroup(LoadScopeScheduling):
         """A worker goes on with what needs torch, or with what does not, as long as there is some: each of them then
         imports torch's and transformers' parts, or reads the bundled data, but hardly any both."""
 
         def _split_scope(self, nodeid):
-            return share_of(nodeid)
+            return group_of(nodeid)
 
         def _assign_work_unit(self, node):
             on_device = self.nodes.index(node) % 2 == 0
@@ -73,11 +73,11 @@ def pytest_xdist_make_scheduler(config, log):
             super()._assign_work_unit(node)
 
     config.option.loadscopereorder = False  # it starts with the files of most tests, which take a moment each
-    return ByShare(config, log)
+    return ByGroup(config, log)
 
 
 def pytest_unconfigure():
-    unfreeze()  # libraries complain of what is left at the end of the process
+    unfreeze()  # some libraries warn of objects that are left at the end of the process
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -86,8 +86,8 @@ def tabs(browser):
 
 @pytest.fixture
 def visit(browser, tabs):
-    """`visit(url, **options of the page)`; afterwards, nothing may have gone wrong and nothing may have been asked for
-    elsewhere."""
+    """`visit(url, **options of the page)`; afterwards, nothing may have gone wrong and nothing may have been asked of
+    another site."""
     made = []
 
     def go(url, **options):
@@ -108,7 +108,7 @@ def visit(browser, tabs):
 
 @pytest.fixture(scope="session")
 def looks():
-    """What is open for tests that only look."""
+    """Pages that are open for tests that change nothing."""
     return {}
 
 

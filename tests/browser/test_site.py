@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 from test_explorer import commands, settled, values
-from test_explorer_page import WIDTHS
+from test_explorer_page import LAYOUTS, fits
 
 from chip import cli
 from chip.report import page as report_page
@@ -63,7 +63,7 @@ def test_its_answers_are_those_of_the_command_line(visit, address, capsys):
     page.wait_for_selector("#traffic[aria-busy=false] svg.plot")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", LAYOUTS)
 def test_it_states_its_grid_and_what_lies_outside(visit, folder, width):
     page = visit(
         f"{folder.as_uri()}/explorer.html#?model=llama-3.1-8b&batch=7", viewport={"width": width, "height": 900}
@@ -83,7 +83,7 @@ def test_it_states_its_grid_and_what_lies_outside(visit, folder, width):
     page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--gpu h100 ')")
     page.locator("#beside").select_option("h200~1~auto~8")
     expect(page.locator("#answer .command")).to_have_count(2)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    fits(page, width)
 
 
 def test_a_run_of_the_report_leads_to_its_question(visit, folder):

@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import weakref
 from dataclasses import replace
@@ -16,15 +14,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import forking  # noqa: E402
 from tiny_models import save_config  # noqa: E402
 
-import chip  # noqa: E402
 from chip import cli, run, runs  # noqa: E402
 from chip.measure.device import Device, open_device  # noqa: E402
 from chip.run import clock, grid, launch_latency, session, steps, vllm_worker  # noqa: E402
 from chip.types import ChipError, Scenario  # noqa: E402
-
-SRC = Path(chip.__file__).parents[1]
 
 
 @pytest.fixture
@@ -107,28 +103,17 @@ def test_what_is_done_is_not_done_again(tiny, capsys, monkeypatch):
     assert bench(tiny, "--engine", "hf-eager", "--prompt", "8,12") == 0
 
 
-def test_a_killed_run_goes_on_where_it_was(tiny):
+def test_a_killed_run_goes_on_where_it_was(tiny, tmp_path):
     """Killed for real, as the kernel does when memory is short: the points that were done are in the file."""
-    words = [
-        tiny,
-        "--engine",
-        "hf-eager",
-        "--batch",
-        ",".join(map(str, range(1, 60))),
-        "--prompt",
-        "8",
-        "--output",
-        "4",
-    ]
-    command = [sys.executable, "-m", "chip", "bench", *words, "--device", "cpu", "--repeats", "2"]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SRC)}, stderr=subprocess.DEVNULL)
+    words = ["--engine", "hf-eager", "--batch", ",".join(map(str, range(1, 60))), "--prompt", "8"]
+    pid = forking.start(lambda: bench(tiny, *words), tmp_path)
     file, end = Path("artifacts/llm.json"), time.monotonic() + 120
     while not file.exists():
-        assert process.poll() is None
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0), (tmp_path / "stderr").read_text()
         assert time.monotonic() < end
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
     kept = runs.read(file)[1].runs
     assert 1 <= len(kept) < 59
     more = ",".join(str(b) for b in range(1, len(kept) + 2))

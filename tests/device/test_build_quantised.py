@@ -31,12 +31,12 @@ CASES = {  # axes, shapes of the results
 CPU = torch.device("cpu")
 
 
-def made(kind, implementation="", **axes):
+def made(kind, implementation="", device=CPU, **axes):
     op = ops.build(kind, axes)
-    generator = torch.Generator().manual_seed(7)
-    chosen = build.choose(op, "cpu", implementation)
+    generator = torch.Generator(device).manual_seed(7)
+    chosen = build.choose(op, device.type, implementation)
     with build.around(op, chosen):
-        result = build.build(op, CPU, generator, chosen)()
+        result = build.build(op, device, generator, chosen)()
     return list(result) if isinstance(result, tuple) else [result]
 
 
@@ -79,10 +79,44 @@ def test_unpacked_weights_are_those_that_were_packed():
     assert torch.allclose(found.float(), x.float() @ weight.bfloat16().float().t(), rtol=0.02, atol=0.02)
 
 
-@pytest.mark.parametrize("kind", ["add_rms_norm_quant", "rms_norm_quant", "silu_mul_quant", "quantize"])
-def test_compiled_is_the_same_operator(kind):
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that torch.compile makes, run as they stand: inductor on a CPU takes a C++ compiler and half a minute,
+    and makes other kernels than on a GPU."""
+    found = []
+
+    def backend(graph, _):
+        found.append(graph)
+        return graph.forward
+
+    compile_now = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: compile_now(function, backend=backend))
+    monkeypatch.setattr(build, "_laid_out", set())
+    torch.compiler.reset()
+    build._compile.cache_clear()
+    yield found
+    build._compile.cache_clear()
+
+
+COMPILED = ("add_rms_norm_quant", "rms_norm_quant", "silu_mul_quant", "quantize")
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_compiled_is_the_same_operator(kind, graphs):
     axes, shapes = CASES[kind]
     eager, compiled = made(kind, "torch", **axes), made(kind, "compiled", **axes)
+    assert len(graphs) == 1  # else it is not one kernel
+    assert [tuple(r.shape) for r in compiled] == shapes
+    for one, other in zip(eager, compiled):
+        assert torch.equal(one.float(), other.float())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("kind", COMPILED)
+def test_the_kernel_of_inductor_is_the_same_operator(kind):
+    axes, shapes = CASES[kind]
+    eager, compiled = (made(kind, by, torch.device("cuda"), **axes) for by in ("torch", "compiled"))
     assert [tuple(r.shape) for r in compiled] == shapes
     for one, other in zip(eager, compiled):
         assert torch.allclose(one.float(), other.float(), rtol=0.13, atol=1.0)  # a step of fp8 where roundings differ

@@ -42,7 +42,7 @@ JUDGED = (
     "mixtral", "qwen3-moe", "gemma", *BEYOND,
 )  # fmt: skip
 EXPERTS = ("mixtral", "qwen3-moe", "qwen2-moe", "olmoe", "glm4-moe")
-MASKS = 5  # of the pairs of experts elsewhere: transformers 5.17 has them always, later ones where there are such
+MASKS = 5  # kernels that mask the experts of other GPUs: transformers 5.17 always runs them, later ones where needed
 LATER = {"Gemma2ForCausalLM"}  # have lost their sdpa since transformers 5.17
 
 

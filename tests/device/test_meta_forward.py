@@ -114,6 +114,9 @@ def test_traced_and_lowered_predictions_agree(tmp_path, capsys):
     for key in ("weights_bytes", "kv_bytes", "kv_bytes_per_token"):
         assert a["memory"][key] == b["memory"][key]
     assert "operators traced from HF's LlamaForCausalLM: hf-eager's own fusions are not applied" in b["notes"]
+    code, out, _ = predict(capsys, *ask[:-1], "--trace")
+    assert code == 0
+    assert "memory a GPU" in out
 
 
 UNKNOWN = {

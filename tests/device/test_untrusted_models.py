@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import forking  # noqa: E402
 from tiny_models import save_config  # noqa: E402
+from transformers import dynamic_module_utils  # noqa: E402
 
-import chip  # noqa: E402
 from chip import cli, output, runs  # noqa: E402
 
-SRC = Path(chip.__file__).parents[1]
 BENCH = ("--engine", "hf-eager", "--device", "cpu", "--prompt", "8", "--output", "3", "--repeats", "2", "--no-profile")
 
 
@@ -91,27 +89,21 @@ COMMANDS = (
     ("profile", "--model", "MODEL", "--device", "cpu", "--quick", "--prompt", "4", "--runs", "3", "--context", "hot"),
     ("show", "MODEL"),
 )
-ALL = """
-import json, sys
-from pathlib import Path
-from chip import cli
-mark, commands = Path(sys.argv[1]), json.loads(sys.argv[2])
-for words in commands:
-    cli.main(words)
-    assert not mark.exists(), words
-print("all done")
-"""
 
 
 def test_no_command_runs_code_from_a_model_folder(hostile, tmp_path):
     """Not even where `yes |` answers the question that transformers asks on the terminal."""
     model, mark = hostile
-    asked = [[model if w == "MODEL" else w for w in words] for words in COMMANDS]
-    environment = {**os.environ, "PYTHONPATH": str(SRC), "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    done = subprocess.run(
-        [sys.executable, "-c", ALL, str(mark), json.dumps(asked)],
-        input="y\n" * 1000, capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path,
-    )  # fmt: skip
+
+    def run_all():
+        os.chdir(tmp_path)
+        dynamic_module_utils.HF_MODULES_CACHE = str(tmp_path / "modules")  # where code would be copied to
+        for words in COMMANDS:
+            cli.main([model if w == "MODEL" else w for w in words])
+            assert not mark.exists(), words
+        print("all done")
+
+    done = forking.run(run_all, stdin="y\n" * 1000, environment={"HF_HUB_OFFLINE": "1"})
     assert not mark.exists(), done.stdout + done.stderr
     assert done.stdout.endswith("all done\n"), done.stdout + done.stderr
     assert "Traceback" not in done.stderr

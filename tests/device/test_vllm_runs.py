@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+
+import forking
 
 from chip import artifact, engines, runs
 from chip.measure import device
@@ -145,23 +148,18 @@ def test_no_fork_outlives_the_nursery(benchmarks, tmp_path):
 def script(tmp_path):
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "vllm").symlink_to(STAND_IN / "vllm")  # without the stand-in for torch
-    (tmp_path / "script.py").write_text(ON_A_GPU.format(benchmarks=str(ROOT / "benchmarks")))
 
     def call(*words, **environment):
-        env = {
-            **os.environ,
-            "PYTHONPATH": f"{ROOT / 'src'}:{tmp_path / 'engine'}",
-            "XDG_CACHE_HOME": str(tmp_path / "cache"),
-            "TMPDIR": str(tmp_path),
-            **environment,
-        }
-        command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "out"), *words]
-        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=300, check=False)
+        def main():
+            sys.path.insert(0, str(tmp_path / "engine"))
+            sys.argv, tempfile.tempdir = ["vllm_runs.py", str(tmp_path / "out"), *words], str(tmp_path)
+            exec(ON_A_GPU.format(benchmarks=str(ROOT / "benchmarks")), {})
+
+        return forking.run(main, environment={"XDG_CACHE_HOME": str(tmp_path / "cache"), **environment})
 
     return call
 
 
-@pytest.mark.slow
 def test_models_are_warmed_and_run_with_one_import(script, tmp_path):
     points = ("--points", "1x16,2x16,3x16")
     done = script("runs", "--models", "smollm2-135m,no-such,qwen3-0.6b", *points, STAND_IN="killed in a step of 2")
@@ -184,7 +182,6 @@ def test_models_are_warmed_and_run_with_one_import(script, tmp_path):
     assert {r.status for r in runs.read(tmp_path / "out" / "vllm-5.json")[1].runs} == {"ok"}  # what failed, again
 
 
-@pytest.mark.slow
 def test_the_small_models_of_calibrate_are_forks_too(script, tmp_path):
     done = script("calibration")
     assert "chip calibrate:" in done.stderr

@@ -24,7 +24,7 @@ BASE = GemmBase(2e-6, 7e14, 4e12, 132)
 GRID = [Linear(m, n, k) for m in (1, 16, 256, 4096) for n in (256, 2048, 16384) for k in (512, 4096)]
 # Correction of the logarithm that a step of 1 in coordinates may make: half as much again as any edge does.
 STEEPEST, NOISE = 0.75, 0.02
-OTHER_KERNEL = 1.0  # a distance in coordinates from which on another kernel runs, whose points are elsewhere
+OTHER_KERNEL = 1.0  # a distance in coordinates from which on another kernel runs, which has points of its own
 
 
 def made(truth, shapes=GRID, loo=0.02):
@@ -35,7 +35,7 @@ def made(truth, shapes=GRID, loo=0.02):
 
 
 @cache
-def held(name):
+def bundled(name):
     group = next(g for g in GROUPS if g.name == name)
     return group, Points(group, group.base)
 
@@ -66,7 +66,7 @@ def test_between_points_it_is_between_their_corrections(logs, m, n):
 
 @each([g.name for g in GROUPS])
 def test_bundled_points_are_met_better_than_when_left_out(name):
-    group, found = held(name)
+    group, found = bundled(name)
     pairs = [(found.seconds(op), s) for op, s in zip(group.ops, group.seconds)]
     errors = [abs(e.seconds / s - 1) for e, s in pairs]
     assert stats.median(errors) <= stats.median([abs(e) for e in group.loo]) + 0.005
@@ -77,14 +77,14 @@ def test_bundled_points_are_met_better_than_when_left_out(name):
 @each([g.name for g in GROUPS[::4]])
 def test_left_out_errors_are_those_of_the_others(name):
     """The column of every file, computed again from the others: chip fit judged what is predicted here."""
-    group, found = held(name)
+    group, found = bundled(name)
     for i in range(0, len(group.ops), 5):
         again = exp(found.corrections([found.places[i]], but=i)[0].value - found.residuals[i]) - 1
         assert again == pytest.approx(group.loo[i], abs=0.03), "but for rounding, and points that are as near"
 
 
 def test_several_places_at_once_are_each_by_itself():
-    _, found = held("linear (torch, bf16, cold)")
+    _, found = bundled("linear (torch, bf16, cold)")
     for places in (
         [Linear(m, 4096, 4096).place() for m in (1, 5, 77, 4096, 10**6)],
         [Linear(m, m * 64, 4096).place() for m in (1, 5, 77, 4096)],
@@ -97,7 +97,7 @@ def test_several_places_at_once_are_each_by_itself():
 @each([g.name for g in GROUPS])
 def test_far_beyond_the_points_the_correction_goes_on_and_the_spread_grows(name):
     """By a thousand and a million times along the axis that grows with tokens."""
-    group, found = held(name)
+    group, found = bundled(name)
     axis = next(iter(ops.axes(type(group.ops[0]))))
     largest = max(group.ops, key=lambda op: getattr(op, axis))
     corrections = []
@@ -147,7 +147,7 @@ TWO_WIDTHS = {"silu_mul_quant": 1.5}  # measured at two, of which the wider take
 def test_no_edge_of_the_points_is_a_cliff(name):
     """From every outermost point along every axis, 1 %, 5 % and 20 % further out: the correction changes little, and
     the spread does not leap."""
-    group, found = held(name)
+    group, found = bundled(name)
     sizes = [axis for axis, f in ops.axes(type(group.ops[0])).items() if f.type == "int"]
     walked = 0
     for axis in sizes:
@@ -175,7 +175,7 @@ TOKENS = st.integers(1, 2**19)
 @settings(deadline=None)
 @given(WIDTHS, TOKENS, st.integers(1, 5000))
 def test_a_curve_never_falls_and_does_not_leap(widths, tokens, more):
-    _, found = held("linear (torch, bf16, cold)")
+    _, found = bundled("linear (torch, bf16, cold)")
     curve = TimeCurve(lambda m: Linear(m, *widths), found)
     (before, spread), (after, _) = curve.at(tokens), curve.at(tokens + more)
     assert 0 < before <= after * (1 + 1e-12)
@@ -187,7 +187,7 @@ def test_a_curve_never_falls_and_does_not_leap(widths, tokens, more):
 @each([g.name for g in GROUPS if "attention" not in g.kind])
 def test_every_bundled_curve_rises(name):
     """Over nodes and what lies between and beyond them, for the sizes of every eighth point."""
-    group, found = held(name)
+    group, found = bundled(name)
     axis = next(iter(ops.axes(type(group.ops[0]))))
     for op in group.ops[::8]:
         curve = TimeCurve(lambda n, op=op: replace(op, **{axis: n}), found)
@@ -196,7 +196,7 @@ def test_every_bundled_curve_rises(name):
 
 
 def test_a_curve_is_near_the_points_it_goes_through():
-    group, found = held("linear (torch, bf16, cold)")
+    group, found = bundled("linear (torch, bf16, cold)")
     errors = [abs(TimeCurve(lambda m, o=op: replace(o, m=m), found).at(op.m)[0] / s - 1)
               for op, s in list(zip(group.ops, group.seconds))[::10]]  # fmt: skip
     assert stats.median(errors) < 0.03
@@ -215,7 +215,7 @@ ATTENDING = ["attention (fa3, bf16, cold)", "attention (flash, bf16, cold)", "at
     st.sampled_from(ATTENDING), HEADS, st.booleans(), st.integers(1, 512), st.integers(1, 60000), st.integers(1, 5000)
 )
 def test_a_sheet_never_falls_with_the_context(name, heads, alone, count, length, more):
-    _, found = held(name)
+    _, found = bundled(name)
     op = ops.build("attention", dict(zip(("heads", "kv_heads", "head_dim"), heads)) | {"batch": 1, "q_len": 1,
                                                                                        "kv_len": 1})  # fmt: skip
     sheet = Sheet(op.sized, single if alone else prompt, found)
@@ -226,7 +226,7 @@ def test_a_sheet_never_falls_with_the_context(name, heads, alone, count, length,
 
 
 def test_a_sheet_is_the_same_whatever_was_asked_before():
-    _, found = held("attention (fa3, bf16, cold)")
+    _, found = bundled("attention (fa3, bf16, cold)")
     op = ops.build("attention", {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "q_len": 1, "kv_len": 1})
     asked = [(1, 100), (300, 100_000), (7, 3), (64, 65536), (7, 5000), (1, 100), (7, 300_000)]
     one = Sheet(op.sized, single, found)
@@ -234,7 +234,7 @@ def test_a_sheet_is_the_same_whatever_was_asked_before():
 
 
 def test_a_sheet_is_near_the_points_it_goes_through():
-    group, found = held("attention (fa3, bf16, cold)")
+    group, found = bundled("attention (fa3, bf16, cold)")
     errors = []
     for op, seconds in zip(group.ops, group.seconds):
         if op.q_len == 1:

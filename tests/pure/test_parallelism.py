@@ -1,4 +1,4 @@
-"""Pipelines and expert parallelism in predictions: what waits, what is sent, what each GPU holds, and what is said."""
+"""Pipelines and expert parallelism in predictions: what waits, what is sent, what a GPU has in memory, the notes."""
 
 import json
 from dataclasses import replace

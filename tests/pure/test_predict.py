@@ -1,23 +1,17 @@
-"""Predictions: the JSON contract, its identities, exact numbers on a round GPU, and laws over random models."""
+"""Predictions: the JSON contract, its identities, exact numbers on a round GPU, formats, memory, a growing context."""
 
 import json
-import math
-from dataclasses import replace
 
 import pytest
-from folding import each
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from round_profiles import round_profile, write_profile
 
-from chip import engine_support, engines, hardware, ops
+from chip import engines, hardware, ops
 from chip.models import describe, library
 from chip.predict import operator, request
 from chip.predict.estimator import Estimator
-from chip.predict.roof import reference, roof_of
-from chip.predict.stages import ALL, Stage
-from chip.predict.steps import StepModel
-from chip.types import Ceiling, ChipError, Scenario, Seq
+from chip.predict.roof import roof_of
+from chip.predict.stages import Stage
+from chip.types import Ceiling, ChipError, Scenario
 
 BARE = request.Options(Stage.MEASURED)  # measured ceilings and nothing else: what can be computed by hand
 ENGINES = engines.names()
@@ -299,88 +293,6 @@ def test_a_context_beyond_the_models_is_noted():
     assert not [n for n in answer("gpt2", prompt=1000, output=24)["notes"] if "context" in n]
 
 
-# --- where the numbers come from
-
-
-def test_a_gpu_never_measured_says_so():
-    a = answer(gpu="a100")
-    assert set(a["sources"]) == {"datasheet", "interpolated", "engine"}  # points that others measured
-    assert set(answer(gpu="rtx-4090")["sources"]) == {"datasheet", "engine"}
-    assert set(request.answer({"model": "gpt2", "gpu": "a100"}, BARE)["sources"]) == {"datasheet"}
-    assert [n for n in a["notes"] if n.startswith("a100 was never calibrated: products, attention, experts")]
-    assert any(n.startswith("l4 was never calibrated: ceilings are the") for n in answer(gpu="l4")["notes"])
-
-
-def test_a_measured_gpu_says_so(round_gpu):
-    a = answer(gpu=round_gpu, batch=64)
-    assert set(a["sources"]) == {"roofline", "engine"}
-    assert a["notes"] == []
-    assert set(answer(gpu=round_gpu, tp=2)["sources"]) == {"roofline", "engine", "datasheet"}  # the link's
-
-
-def test_a_gpu_without_terms_of_its_own_is_predicted_with_the_reference_hosts():
-    """They are a property of the host. A wait for it says whose it is."""
-    a = answer("tinyllama-1.1b", "a100", prompt=16)
-    assert a["sources"]["engine"] > 0.05
-    assert [n for n in a["notes"] if "reference host" in n and "`chip calibrate --engine vllm`" in n]
-    alone = request.answer({"model": "tinyllama-1.1b", "gpu": "a100", "prompt": 16}, request.Options(Stage.POINTS))
-    assert alone["tpot_ms"] < a["tpot_ms"]
-
-
-@each(hardware.spec_names())
-def test_every_gpu_predicts_within_its_own_bounds(name):
-    dtype = "bf16" if "matmul_bf16" in hardware.spec(name).ceilings else "fp16"
-    engine = "hf-eager" if engine_support.too_old("vllm", hardware.spec(name)) else "vllm"
-    a = answer("llama-3.2-1b", name, dtype=dtype, engine=engine)
-    assert all(a["interval"][k][0] <= a[k] <= a["interval"][k][1] for k in TIMES)
-    roof = roof_of(hardware.find(name))
-    for r in (*roof.compute.values(), roof.weights, roof.stream):
-        assert 0 < r.low <= r.value <= r.high
-    floor_s = a["memory"]["weights_bytes"] / hardware.spec(name).ceilings["hbm"].value
-    assert a["tpot_ms"] / 1e3 >= 0.9 * floor_s  # every weight is read once a step
-
-
-@pytest.fixture
-def measured_h200(tmp_path, monkeypatch):
-    """A bundled profile of the H200 alone: half its memory rate, four fifths of bf16, more than promised in fp32."""
-    promised = {name: q.value for name, q in hardware.spec("h200").ceilings.items()}
-    kept = {"hbm_read": 0.5 * promised["hbm"], "hbm_copy": 0.4 * promised["hbm"], "launch_graph": 1e-6}
-    kept |= {"matmul_bf16": 0.8 * promised["matmul_bf16"], "matmul_fp32": 1.25 * promised["matmul_fp32"]}
-    ceilings = {name: Ceiling(v, 0.9 * v, 1.1 * v, "?", "made up") for name, v in kept.items()}
-    write_profile(tmp_path / "h200.json", round_profile(name="h200", spec="h200", ceilings=ceilings))
-    monkeypatch.setattr(hardware, "PROFILES", tmp_path)
-    for cached in (hardware.find, reference):
-        cached.cache_clear()
-    yield
-    for cached in (hardware.find, reference):
-        cached.cache_clear()
-
-
-@pytest.mark.usefixtures("measured_h200")
-def test_a_datasheet_is_believed_as_far_as_a_measured_one_was():
-    roof = roof_of(hardware.find("a100"))
-    promised = {name: q.value for name, q in hardware.spec("a100").ceilings.items()}
-    hbm = promised["hbm"]
-    assert roof.weights == pytest.approx((0.5 * hbm, 0.25 * hbm, hbm))
-    assert roof.stream == pytest.approx((0.4 * hbm, 0.16 * hbm, hbm))
-    tensor, vector = promised["matmul_bf16"], promised["matmul_fp32"]
-    assert roof.compute["matmul_bf16"] == pytest.approx((0.8 * tensor, 0.64 * tensor, tensor))
-    assert roof.compute["matmul_fp16"] == pytest.approx((0.8 * tensor, 0.64 * tensor, tensor))  # as bf16, not measured
-    assert roof.compute["matmul_fp32"] == pytest.approx((1.25 * vector, 1.25 * vector, 1.25 * vector))
-    assert roof.launch_s == pytest.approx((1e-6, 0.9e-6, 1.1e-6))
-    assert roof.source == "datasheet"
-    assert "times the share of its promise that a measured NVIDIA H200" in roof.basis
-    assert roof.ridge("matmul_bf16") == tensor / hbm
-    assert roof_of(hardware.find("h200")).source == "roofline"
-
-
-def test_by_capability_stands_in_for_the_nearest():
-    a, b = answer(gpu="sm_90:80GB"), answer(gpu="h100")
-    assert a["ttft_ms"] == pytest.approx(b["ttft_ms"], rel=0.2)  # of a GPU known by name there are points
-    assert a["memory"]["capacity_bytes"] == 80 * 2**30
-    assert [n for n in a["notes"] if "datasheet of" in n]
-
-
 # --- the growing context
 
 
@@ -411,165 +323,3 @@ def test_a_context_that_outgrows_its_window(model, round_gpu):
     integrated = c.decode(Scenario(8, 1000, 6000), memory)
     walked = [c.decode(Scenario(8, 1000 + i, 2), memory).seconds for i in range(0, 5999, 20)]
     assert integrated.seconds == pytest.approx(sum(walked) / len(walked), rel=0.005)
-
-
-# --- laws over random models and scenarios
-
-SIZES = st.sampled_from([1, 2, 3, 4, 7, 8, 16, 32, 64, 100, 128, 512])
-BAD = st.sampled_from([0, -1, 10**12, 10**400, 1.5, float("nan"), "8", None, True, [], {}])
-FAMILIES = {
-    "LlamaForCausalLM": ("llama", {}),
-    "MistralForCausalLM": ("mistral", {"sliding_window": SIZES}),
-    "Qwen2ForCausalLM": ("qwen2", {"use_sliding_window": st.booleans(), "max_window_layers": SIZES}),
-    "Qwen3ForCausalLM": ("qwen3", {"head_dim": SIZES}),
-    "MixtralForCausalLM": ("mixtral", {"num_local_experts": SIZES, "num_experts_per_tok": SIZES}),
-}
-
-
-@st.composite
-def configs(draw, valid):
-    architecture = draw(st.sampled_from(sorted(FAMILIES)))
-    model_type, more = FAMILIES[architecture]
-    kv_heads = draw(st.integers(1, 4))
-    heads = kv_heads * draw(st.integers(1, 4))
-    raw = {
-        "architectures": [architecture],
-        "model_type": model_type,
-        "hidden_size": heads * draw(st.integers(1, 64)),
-        "intermediate_size": draw(SIZES),
-        "num_hidden_layers": draw(st.integers(1, 12)),
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "vocab_size": draw(SIZES),
-        "max_position_embeddings": draw(SIZES),
-        **{k: draw(v) for k, v in more.items()},
-    }
-    if "num_local_experts" in raw:
-        raw["num_experts_per_tok"] = min(raw["num_experts_per_tok"], raw["num_local_experts"])
-    if not valid:
-        for field in draw(st.lists(st.sampled_from(sorted(raw)), min_size=1, max_size=3)):
-            raw[field] = draw(BAD | SIZES)
-    return raw
-
-
-def answered(call):
-    """(answer, None), or (None, the one line told instead)."""
-    try:
-        return call(), None
-    except ChipError as e:
-        return None, str(e)
-
-
-SCENARIOS = st.builds(Scenario, st.integers(1, 80), st.integers(1, 5000), st.integers(1, 300))
-
-
-@settings(deadline=None)
-@given(configs(valid=False), SCENARIOS, st.sampled_from(ENGINES))
-def test_any_config_gives_an_answer_or_one_clear_line(round_gpu, raw, s, engine):
-    a, told = answered(lambda: request.predict(describe(raw, "it", "it.json"), round_gpu, engine, s).figures())
-    if told:
-        assert told.startswith("it.json: ")
-        assert "\n" not in told
-        assert len(told) < 1200
-    else:
-        assert all(math.isfinite(n) and n >= 0 for n in numbers(a))
-        assert a["ttft_ms"] > 0
-
-
-@settings(deadline=None)
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "model": st.sampled_from(["gpt2", "mixtral-8x7b", "nosuch", "", "x.json"]) | BAD,
-            "gpu": st.sampled_from(["h200", "t4", "sm_80:40", "sm_12:40GB", "nosuch", "x.json", ""]) | BAD,
-            "engine": st.sampled_from([*ENGINES, "nosuch"]) | BAD,
-            "batch": st.integers(-2, 10**7) | BAD,
-            "prompt": st.integers(-2, 10**9) | BAD,
-            "output": st.integers(-2, 10**9) | BAD,
-            "dtype": st.sampled_from(["auto", "bf16", "fp8", "int4", "w8a8", "mxfp4", "nvfp4", "nosuch"]) | BAD,
-            "kv_dtype": st.sampled_from(["auto", "bf16", "fp8", "nosuch"]) | BAD,
-            "tp": st.integers(-1, 2000) | BAD,
-            "bacth": st.just(1),
-        },
-    )
-)
-def test_any_scenario_gives_an_answer_or_one_clear_line(asked):
-    a, told = answered(lambda: json.loads(request.answer_line(asked)))
-    if told:
-        assert "\n" not in told
-        assert len(told) < 1200
-    else:
-        assert all(math.isfinite(n) and n >= 0 for n in numbers(a))
-        assert a["e2e_ms"] >= a["ttft_ms"] > 0
-
-
-NAMES = [*library.names()]
-
-
-def more_of(s, what, by):
-    return Scenario(**{k: getattr(s, k) + (by if k == what else 0) for k in ("batch", "prompt", "output")})
-
-
-def seconds(decoder, gpu, engine, s):
-    p = request.predict(decoder, gpu, engine, s, BARE)
-    decode = p.decode.seconds if p.decode else 0.0
-    return p.prefill.seconds, decode, p.prefill.seconds + (s.output - 1) * decode
-
-
-def _described(raw):
-    """None for what transformers would refuse too, such as heads of an odd size."""
-    try:
-        return describe(raw, "it", "it.json")
-    except ChipError:
-        return None
-
-
-MODELS = st.sampled_from(NAMES).map(library.find) | configs(valid=True).map(_described).filter(bool)
-
-
-@pytest.mark.parametrize("engine", ["hf-eager", "hf-graph"])
-@settings(deadline=None)
-@given(MODELS, SCENARIOS, st.sampled_from(["batch", "prompt", "output"]), st.integers(1, 2000))
-def test_more_work_never_takes_less_time(round_gpu, engine, decoder, s, what, by):
-    """Prompts of one token apart: hf-eager runs them as decode steps, which launch more kernels."""
-    s = replace(s, prompt=s.prompt + 1)
-    before = seconds(decoder, round_gpu, engine, s)
-    after = seconds(decoder, round_gpu, engine, more_of(s, what, by))
-    assert all(more >= less * (1 - 1e-12) for more, less in zip(after, before))  # but for the rounding of sums
-
-
-@settings(max_examples=60, deadline=None)  # `make campaign` (physics.py) tries all models and GPUs
-@given(MODELS, SCENARIOS, st.sampled_from(["batch", "prompt", "output"]), st.integers(1, 2000))
-def test_more_work_never_takes_less_time_on_vllm(round_gpu, decoder, s, what, by):
-    """To within 1 %: where prompts are cut into chunks, longer ones move the cuts, and a request that ends a step later
-    decodes along in one step less; and a schedule of many steps is integrated where a shorter one is walked."""
-    before = seconds(decoder, round_gpu, "vllm", s)
-    after = seconds(decoder, round_gpu, "vllm", more_of(s, what, by))
-    assert all(more >= 0.99 * less for more, less in zip(after, before))
-
-
-@settings(deadline=None)
-@given(
-    MODELS, SCENARIOS.filter(lambda s: s.batch * (s.prompt + 1) <= 4096), st.sampled_from(["batch", "prompt", "output"])
-)
-def test_more_work_never_takes_less_time_on_vllm_exactly_within_one_step(round_gpu, decoder, s, what):
-    before = seconds(decoder, round_gpu, "vllm", s)
-    after = seconds(decoder, round_gpu, "vllm", more_of(s, what, 1))
-    assert all(more >= less * (1 - 1e-12) for more, less in zip(after, before))
-
-
-@settings(deadline=None)
-@given(st.sampled_from(NAMES), st.integers(1, 50), st.integers(1, 500))
-def test_a_faster_gpu_is_never_slower(model, batch, prompt):
-    slow = roof_of(hardware.find("a100"))
-    d = library.find(model)
-    fast = replace(slow, compute={k: r.over(0.5) for k, r in slow.compute.items()}, weights=slow.weights.over(0.5))
-    both = [StepModel(d, request.precision("bf16"), 1, "vllm", Estimator(r, ALL, None)) for r in (slow, fast)]
-    one, other = (m.prefill(Scenario(batch, prompt, 1), slow.memory_bytes).seconds for m in both)
-    assert other <= one
-
-
-def test_a_sequence_is_a_value():
-    assert Seq(1, 2) == Seq(1, 2, 1)
-    assert Scenario(8, 512, 128).name == "pp512+tg128xb8"

@@ -123,6 +123,19 @@ def test_rows_that_cannot_be_predicted_say_why(run):
     assert err == "chip predict: 1 of 2 rows could not be predicted\n"
 
 
+@pytest.mark.parametrize("options", [[], ["--dtype", "fp8"], ["--output", 1], ["--kv-dtype", "fp8"]])
+def test_the_timeline_of_a_step_is_as_long_as_the_step(run, options, tmp_path):
+    file = tmp_path / "step.json"
+    code, out, err = run("llama-3.1-8b", "--batch", 8, *options, "--timeline", file, "--json")
+    assert code == 0
+    assert err.endswith(f"wrote {file}: open it in https://ui.perfetto.dev\n")
+    events = [e for e in json.loads(file.read_text())["traceEvents"] if e["ph"] == "X"]
+    found = json.loads(out)
+    step_ms = found["ttft_ms"] if found["output"] == 1 else found["tpot_ms"]
+    busy_ms = sum(e["dur"] for e in events if e["tid"] == events[-1]["tid"]) / 1e3
+    assert 0.5 * step_ms < busy_ms < 1.2 * step_ms, (busy_ms, step_ms)
+
+
 def test_csv_replaces_only_its_own_tables(run, tmp_path):
     mine, other = tmp_path / "mine.csv", tmp_path / "other.csv"
     other.write_text("a,b\n")

@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the profile's JSON on stdout instead of the table")
     parser.add_argument("--host", action="store_true", help="the launch latency of this host alone, or of --runs")
     engine = parser.add_argument_group("an engine and its host")
-    engine.add_argument("--engine", default="", help="vllm, hf-eager or hf-graph")
+    engine.add_argument("--engine", default="", help="vllm, hf-eager, hf-graph or native")
     engine.add_argument("--gpu", default="", help="the device's profile (default: the bundled one of its name)")
     engine.add_argument(
         "--runs", metavar="FILE", type=Path, nargs="+", help="fit these recorded runs, of one host or several"

@@ -3,7 +3,7 @@
 list     what there is, what each needs
 build    compile the CUDA sources now, for this GPU or --arch (a cluster's login node will do)
 check    against float64: error at most twice that of PyTorch's own; without a GPU the Triton ones in its interpreter
-bench    in turn with PyTorch and torch.compile (products: cuBLAS and cublasLt's best algorithm), cold
+bench    alternating with PyTorch and torch.compile (products: cuBLAS and cublasLt's best algorithm), cold
 tune     try a kernel's configurations and say which is best here
 profile  Nsight Compute's counters of one call, beside our own byte counts
 
@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("action", choices=ACTIONS, help="what to do")
     add("kernels", metavar="KERNEL", nargs="*", default=[], help="which (`chip kernels list`) [all]")
     add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
-    add("--variant", default="", metavar="WORD", help="only variants whose name holds the word, such as mma")
+    add("--variant", default="", metavar="WORD", help="only variants whose name contains the word, such as mma")
     add(
         "--shape",
         default="",

@@ -1,7 +1,7 @@
 """Do the whole chain on this machine: calibrate, profile, bench, kernels, replay, validate, report.
 
 MODEL is a bundled name or a config.json, run with random weights where there are no others. What this machine cannot do
-is left out and said. Run the same command again to go on where it stopped; a step that failed is tried again.
+is left out, with the reason. Run the same command again to go on where it stopped; a step that failed is tried again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Plan a fleet: for each choice of GPU, tensor parallelism and dtype the highest rate that keeps a promise, how many
+"""Plan a fleet: for each choice of GPU, tensor parallelism and dtype the highest rate within the SLO, how many
 replicas the asked rate needs, what they cost, and what limits them.
 
-The promise is of percentiles: --slo ttft_p99=500ms,tpot_p99=40ms. Prices are your own, for one GPU and hour
+The SLO is one of percentiles: --slo ttft_p99=500ms,tpot_p99=40ms. Prices are your own, for one GPU and hour
 (--price h100=2.5,h200=3.5, a file, or `example` for the bundled one); without them the fewest GPUs win. The order goes
 by the low end of the 90 % interval of the rate; choices are tied where each rate lies within the other's interval. A
-choice that does not fit or cannot keep the promise says so; the others go on.
+choice that does not fit or cannot meet the SLO says so; the others go on.
 """
 
 from __future__ import annotations

@@ -162,9 +162,9 @@ def _traced(values: dict[str, Any]) -> dict[str, Any]:
 
 def write_timeline(path: Path, values: dict[str, Any], options: request.Options) -> None:
     """One decode step (the first after the prompt), or the prefill where one token is asked for, kernel by kernel."""
-    s = request.scenario_of(values)
     decoder = library.find(values["model"])
-    held = request.setting(decoder, values["gpu"], values["engine"], s.dtype, s.tp, options, ep=s.ep)
+    s = request.resolved(decoder, request.scenario_of(values), values["engine"])
+    held = request.setting(decoder, values["gpu"], values["engine"], s.dtype, s.tp, options, s.kv_dtype, s.ep)
     engine, memory = held.steps.engine, held.roof.memory_bytes
     steps = engine.decode(s, memory, 0) if s.output > 1 else engine.prefill(s, memory)
     played = held.steps.timeline(steps[0][0])

@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", metavar="RUNS", nargs="*", help="files of `chip bench`, or folders of them")
     add("--gpu", default="", help="bundled name, profile or datasheet file [the bundled GPU that the runs name]")
-    add("--engine", default="", help="only runs of this engine: vllm, hf-eager or hf-graph [all]")
+    add("--engine", default="", help="only runs of this engine, such as vllm [all]")
     add("--engine-profile", metavar="FILE", action="append", default=[], help=TERMS)
     add("--suite", metavar="NAME", default="", help=SUITE)
     add("--by-operator", action="store_true", help="RUNS are traces of `chip capture`: errors role by role, the ledger")

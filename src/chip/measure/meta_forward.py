@@ -66,7 +66,7 @@ def _phase(model: Any, steps: Weighted, estimator: Estimator) -> Phase:
 
 
 def _memory(model: Any, s: Scenario, capacity_bytes: float) -> dict[str, Any]:
-    """Weights and cache from the model itself; activations are not traced, so they are left out and so named."""
+    """Weights and cache from the model itself; neither activations nor the context are traced: both are 0."""
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     per_token = kv_bytes_per_token(model)
     kv_sequence = per_token * (s.prompt + s.output)
@@ -76,6 +76,7 @@ def _memory(model: Any, s: Scenario, capacity_bytes: float) -> dict[str, Any]:
         "kv_bytes_per_token": per_token,
         "kv_bytes": round(s.batch * kv_sequence),
         "activation_bytes": 0,
+        "context_bytes": 0,
         "total_bytes": round(total),
         "capacity_bytes": round(capacity_bytes),
         "fits": total <= capacity_bytes,

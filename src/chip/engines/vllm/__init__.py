@@ -43,7 +43,7 @@ CALIBRATION: tuple[CalibrationModel, ...] = (
 
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     """Norms, rotations and activations are what torch.compile makes of them. Attention over pages is FlashAttention-3
-    on Hopper (of old versions FlashAttention-2) and FlashAttention-2 elsewhere. Experts are Triton kernels."""
+    on Hopper (of old versions FlashAttention-2) and FlashAttention-2 on other GPUs. Experts are Triton kernels."""
     compiled = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "relu", "rope")
     return {
         "linear": "torch",

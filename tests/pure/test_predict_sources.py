@@ -1,0 +1,105 @@
+"""Where the numbers of a prediction come from: measured GPUs, datasheets, reference hosts, GPUs by capability."""
+
+import pytest
+from folding import each
+from round_profiles import round_profile, write_profile
+
+from chip import engine_support, hardware
+from chip.predict import request
+from chip.predict.roof import reference, roof_of
+from chip.predict.stages import Stage
+from chip.types import Ceiling
+
+BARE = request.Options(Stage.MEASURED)  # measured ceilings and nothing else: what can be computed by hand
+TIMES = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s")
+
+
+def answer(model="llama-3.1-8b", gpu="a100", **asked):
+    return request.answer({"model": model, "gpu": gpu, **asked})
+
+
+def numbers(value):
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return [value] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
+    return [n for v in value for n in numbers(v)]
+
+
+def test_a_gpu_never_measured_says_so():
+    a = answer(gpu="a100")
+    assert set(a["sources"]) == {"datasheet", "interpolated", "engine"}  # points that others measured
+    assert set(answer(gpu="rtx-4090")["sources"]) == {"datasheet", "engine"}
+    assert set(request.answer({"model": "gpt2", "gpu": "a100"}, BARE)["sources"]) == {"datasheet"}
+    assert [n for n in a["notes"] if n.startswith("a100 was never calibrated: products, attention, experts")]
+    assert any(n.startswith("l4 was never calibrated: ceilings are the") for n in answer(gpu="l4")["notes"])
+
+
+def test_a_measured_gpu_says_so(round_gpu):
+    a = answer(gpu=round_gpu, batch=64)
+    assert set(a["sources"]) == {"roofline", "engine"}
+    assert a["notes"] == []
+    assert set(answer(gpu=round_gpu, tp=2)["sources"]) == {"roofline", "engine", "datasheet"}  # the link's
+
+
+def test_a_gpu_without_terms_of_its_own_is_predicted_with_the_reference_hosts():
+    """They are a property of the host. A wait for it says whose it is."""
+    a = answer("tinyllama-1.1b", "a100", prompt=16)
+    assert a["sources"]["engine"] > 0.05
+    assert [n for n in a["notes"] if "reference host" in n and "`chip calibrate --engine vllm`" in n]
+    alone = request.answer({"model": "tinyllama-1.1b", "gpu": "a100", "prompt": 16}, request.Options(Stage.POINTS))
+    assert alone["tpot_ms"] < a["tpot_ms"]
+
+
+@each(hardware.spec_names())
+def test_every_gpu_predicts_within_its_own_bounds(name):
+    dtype = "bf16" if "matmul_bf16" in hardware.spec(name).ceilings else "fp16"
+    engine = "hf-eager" if engine_support.too_old("vllm", hardware.spec(name)) else "vllm"
+    a = answer("llama-3.2-1b", name, dtype=dtype, engine=engine)
+    assert all(a["interval"][k][0] <= a[k] <= a["interval"][k][1] for k in TIMES)
+    roof = roof_of(hardware.find(name))
+    for r in (*roof.compute.values(), roof.weights, roof.stream):
+        assert 0 < r.low <= r.value <= r.high
+    floor_s = a["memory"]["weights_bytes"] / hardware.spec(name).ceilings["hbm"].value
+    assert a["tpot_ms"] / 1e3 >= 0.9 * floor_s  # every weight is read once a step
+
+
+@pytest.fixture
+def measured_h200(tmp_path, monkeypatch):
+    """A bundled profile of the H200 alone: half its memory rate, four fifths of bf16, more than promised in fp32."""
+    promised = {name: q.value for name, q in hardware.spec("h200").ceilings.items()}
+    kept = {"hbm_read": 0.5 * promised["hbm"], "hbm_copy": 0.4 * promised["hbm"], "launch_graph": 1e-6}
+    kept |= {"matmul_bf16": 0.8 * promised["matmul_bf16"], "matmul_fp32": 1.25 * promised["matmul_fp32"]}
+    ceilings = {name: Ceiling(v, 0.9 * v, 1.1 * v, "?", "made up") for name, v in kept.items()}
+    write_profile(tmp_path / "h200.json", round_profile(name="h200", spec="h200", ceilings=ceilings))
+    monkeypatch.setattr(hardware, "PROFILES", tmp_path)
+    for cached in (hardware.find, reference):
+        cached.cache_clear()
+    yield
+    for cached in (hardware.find, reference):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("measured_h200")
+def test_a_datasheet_is_believed_as_far_as_a_measured_one_was():
+    roof = roof_of(hardware.find("a100"))
+    promised = {name: q.value for name, q in hardware.spec("a100").ceilings.items()}
+    hbm = promised["hbm"]
+    assert roof.weights == pytest.approx((0.5 * hbm, 0.25 * hbm, hbm))
+    assert roof.stream == pytest.approx((0.4 * hbm, 0.16 * hbm, hbm))
+    tensor, vector = promised["matmul_bf16"], promised["matmul_fp32"]
+    assert roof.compute["matmul_bf16"] == pytest.approx((0.8 * tensor, 0.64 * tensor, tensor))
+    assert roof.compute["matmul_fp16"] == pytest.approx((0.8 * tensor, 0.64 * tensor, tensor))  # as bf16, not measured
+    assert roof.compute["matmul_fp32"] == pytest.approx((1.25 * vector, 1.25 * vector, 1.25 * vector))
+    assert roof.launch_s == pytest.approx((1e-6, 0.9e-6, 1.1e-6))
+    assert roof.source == "datasheet"
+    assert "times the share of its promise that a measured NVIDIA H200" in roof.basis
+    assert roof.ridge("matmul_bf16") == tensor / hbm
+    assert roof_of(hardware.find("h200")).source == "roofline"
+
+
+def test_by_capability_stands_in_for_the_nearest():
+    a, b = answer(gpu="sm_90:80GB"), answer(gpu="h100")
+    assert a["ttft_ms"] == pytest.approx(b["ttft_ms"], rel=0.2)  # of a GPU known by name there are points
+    assert a["memory"]["capacity_bytes"] == 80 * 2**30
+    assert [n for n in a["notes"] if "datasheet of" in n]

@@ -1,0 +1,138 @@
+"""vLLM's rewrite: what is fused keeps its work and moves less."""
+
+import pytest
+
+from chip import engines
+from chip.dtypes import precision
+from chip.engines import fuse
+from chip.models import library
+from chip.models.lower import body, lower
+from chip.ops.add_rms_norm import AddRmsNorm
+from chip.ops.attention import Attention
+from chip.ops.linear import Linear
+from chip.ops.mla import Mla
+from chip.ops.rms_norm import RmsNorm
+from chip.ops.rope import Rope
+from chip.types import Seq, Step
+
+BF16 = precision("bf16")
+
+
+DENSE = ["llama-3.1-8b", "qwen2.5-7b", "qwen3-8b", "gemma-2-9b", "mixtral-8x7b", "granite-3.1-8b", "opt-125m"]
+
+
+def flat(program):
+    return [(b.repeat, c) for b in program.blocks for c in b.calls]
+
+
+@pytest.mark.parametrize("model", [*DENSE, "olmo-2-7b", "gpt-j-6b", "falcon-40b", "phi-3-mini", "qwen1.5-moe-a2.7b"])
+@pytest.mark.parametrize("decode", [True, False])
+def test_fusing_keeps_the_flops_and_moves_less(model, decode):
+    canonical = lower(library.find(model), Step((Seq(1 if decode else 9, 20, 3),)), BF16)
+    fused = engines.get("vllm").rewrite(canonical, decode)
+    assert fused.counted_flops == canonical.counted_flops
+    names = {c.role for _, c in flat(fused)}
+    # norms of queries and keys go into rotations, their few operations uncounted; two rotations read the angles twice
+    gone = sum(
+        n * c.op.cost().flops for n, c in flat(canonical) if c.role in ("q_norm", "k_norm") and c.role not in names
+    )
+    twice = sum(n * 2 * c.op.rows * c.op.head_dim for n, c in flat(fused) if c.role == "k_rope")
+    if model == "gpt-j-6b":  # the two additions of a parallel layer are one pass before the next norm
+        gone = sum(n * c.op.cost().flops for n, c in flat(canonical) if c.role == "attn_add")
+    assert fused.cost().flops == canonical.cost().flops - gone
+    assert fused.cost().bytes <= canonical.cost().bytes + twice
+
+
+def test_projections_over_one_input_are_merged():
+    calls = {
+        c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(library.find("qwen2.5-7b"), 5, BF16, 1), True))
+    }
+    assert calls["qkv_proj"] == Linear(5, (28 + 2 * 4) * 128, 3584, "bf16", "bf16", True)
+    assert calls["gate_up_proj"] == Linear(5, 2 * 18944, 3584, "bf16", "bf16")
+    assert not {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"} & set(calls)
+
+
+def test_a_rule_that_lacks_a_part_does_nothing():
+    calls = [c for _, c in flat(body(library.find("opt-125m"), 1, BF16, 1))]
+    assert fuse.merge_linears(("gate_proj", "up_proj"), "gate_up_proj")(calls) == calls
+
+
+@pytest.mark.parametrize("model", DENSE)
+def test_each_addition_goes_into_a_norm(model):
+    canonical = body(library.find(model), 4, BF16, 1)
+    fused = engines.get("vllm").rewrite(canonical, True)
+    count = {}
+    for name, program in (("before", canonical), ("after", fused)):
+        for n, c in flat(program):
+            if c.op.kind in ("add", "rms_norm", "layer_norm", "add_rms_norm", "add_layer_norm"):
+                count[name, c.op.kind] = count.get((name, c.op.kind), 0) + n
+    layers = library.find(model).layer_count
+    norms = {k: v for (when, k), v in count.items() if when == "before" and k.endswith("norm")}
+    ((kind, before),) = norms.items()
+    before -= sum(n for n, c in flat(canonical) if c.role in ("q_norm", "k_norm"))  # part of the rotation
+    assert count["after", f"add_{kind}"] == 2 * layers
+    assert count.get(("after", kind), 0) == before - 2 * layers
+    assert count.get(("after", "add"), 0) == count["before", "add"] - 2 * layers
+
+
+def test_norms_of_heads_go_into_rotations_and_these_are_apart():
+    calls = {
+        c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(library.find("qwen3-8b"), 5, BF16, 1), True))
+    }
+    assert not {"q_norm", "k_norm", "rope"} & set(calls)
+    assert calls["q_rope"] == Rope(5, 32, 128, "bf16")
+    assert calls["k_rope"] == Rope(5, 8, 128, "bf16")
+
+
+def test_rotations_of_as_many_queries_as_keys_are_one():
+    calls = {
+        c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(library.find("phi-3-mini"), 5, BF16, 1), True))
+    }
+    assert calls["rope"] == Rope(5, 64, 96, "bf16")
+
+
+def test_norms_of_a_latent_stay():
+    calls = {c.role for _, c in flat(engines.get("vllm").rewrite(body(library.find("deepseek-v3"), 5, BF16, 1), True))}
+    assert {"q_norm", "kv_norm", "rope"} <= calls
+
+
+def test_both_additions_of_a_parallel_layer_go_into_the_next_norm():
+    roles = {c.role: c.op.kind for _, c in flat(calls_by("gpt-j-6b"))}
+    assert roles["attn_norm"] == "add_layer_norm"
+    assert not {"attn_add", "mlp_add"} & set(roles)
+    post = {c.role: c.op.kind for _, c in flat(calls_by("olmo-2-7b"))}  # its norms come after: none is fused
+    assert "add_rms_norm" not in post.values()
+
+
+def calls_by(model):
+    return engines.get("vllm").rewrite(body(library.find(model), 4, BF16, 1), True)
+
+
+def test_fused_norm_has_the_shape_of_the_norm():
+    calls = {
+        c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(library.find("llama-3.1-8b"), 5, BF16, 1), True))
+    }
+    assert calls["attn_norm"] == calls["mlp_norm"] == AddRmsNorm(5, 4096)
+    assert calls["final_norm"] == RmsNorm(5, 4096)
+
+
+def test_latent_attention_is_absorbed_in_decode_only():
+    d = library.find("deepseek-v3")  # 128 heads, latent 512, 128 + 64 wide keys, values of 128
+    one = {c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(d, 3, BF16, 1), True))}
+    assert "kv_up" not in one
+    assert one["attention"] == Mla(1, 128, 512, 64, 1, 1)
+    assert one["q_absorb"].cost().flops == 2 * 128 * 3 * 512 * 128
+    assert one["v_absorb"].cost().flops == 2 * 128 * 3 * 128 * 512
+    assert one["kv_append"].cost().write_bytes == 3 * 576 * 2
+    many = {c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(d, 3, BF16, 1), False))}
+    assert isinstance(many["attention"], Attention)
+    assert "kv_up" in many
+
+
+def test_absorbing_reads_the_same_weights():
+    """Absorbed, the up-projection's matrix is read by two batched products instead of one dense layer."""
+    d = library.find("deepseek-v3")
+    up = next(c.op for _, c in flat(body(d, 1, BF16, 1)) if c.role == "kv_up")
+    absorbed = {c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(d, 1, BF16, 1), True))}
+    weights = sum(absorbed[r].batch * absorbed[r].n * absorbed[r].k for r in ("q_absorb", "v_absorb"))
+    assert weights == up.n * up.k
