@@ -24,6 +24,10 @@ class RmsNormQuant(RmsNorm):
         """The kernel without the rounding: a close stand-in where this one was not measured."""
         return RmsNorm(self.rows, self.cols, self.dtype)
 
+    def kernel_of(self, implementation: str) -> str:
+        """A scale for each group is another kernel: vLLM's own, which torch.compile does not make."""
+        return f"{implementation}.group" if self.group else implementation
+
     def cost(self) -> Cost:
         plain = RmsNorm.cost(self)
         scales = self.rows * -(-self.cols // (self.group or self.cols))
