@@ -1,8 +1,10 @@
-"""Work that is not repeated while its inputs are the same: compiling every kernel takes minutes.
+"""Work that is not repeated while its inputs are the same: compiling every kernel takes minutes, running them in
+Triton's interpreter half a minute.
 
 `unchanged.json` holds a digest of the inputs (sources, flags, version of the compiler) of all work that passed. A test
-whose digest is there is skipped; any change makes it run. `CHIP_RECORD=1 pytest tests/device -k compile` does
-everything and keeps the digests of what passed.
+whose digest is there is skipped; any change makes it run. It is kept by
+
+    CHIP_RECORD=1 pytest -p no:xdist tests/device -k "compile or every_part"
 """
 
 import hashlib
