@@ -1,7 +1,8 @@
 """A program as it is asked for: each operator once, and where its answer goes.
 
 A program is lowered once, for one token: every operator but attention grows with the tokens along one axis, so that a
-step of n tokens needs no lowering of its own. Attention is asked for each group of a step's sequences.
+step of n tokens needs no lowering of its own. Attention is asked for each group of a step's sequences; prompts and
+chunks of prompts share a launch, so a group of them takes its share of what a launch of as many like itself takes.
 """
 
 from __future__ import annotations
@@ -68,14 +69,24 @@ class Template:
 
     def rows(self, tokens: int, routed: int, seqs: Sequence[Seq]) -> Rows:
         """All operators of a step of so many tokens, in order. `routed`: tokens that choose experts."""
+        prompts = sum([s.count for s in seqs if s.new > 1])
         found: Rows = []
         for block, known in zip(self.blocks, self._answers(tokens, routed)):
             if block.attends:
                 known, more = known.copy(), len(seqs) - 1
                 for n, (at, ask) in enumerate(block.attends):
-                    known[at + n * more : at + n * more] = [ask(seq) for seq in seqs]
+                    known[at + n * more : at + n * more] = [_shared(ask, seq, prompts) for seq in seqs]
             found.append((block.repeat, block.calls(len(seqs)), known))
         return found
+
+
+def _shared(ask: Ask, seq: Seq, prompts: int) -> Answer:
+    """`prompts`: in the launch that this group is part of, its own among them."""
+    if seq.new == 1 or seq.count == prompts:
+        return ask(seq)
+    seconds, low_s, high_s, bound, source, flops, moved = ask(Seq(seq.new, seq.past, prompts, seq.slots))
+    part = seq.count / prompts
+    return seconds * part, low_s * part, high_s * part, bound, source, flops * part, moved * part
 
 
 def _answers(asks: Sequence[tuple[Ask, bool]], blocks: Sequence[Sequence[int]], tokens: int, routed: int) -> Answers:

@@ -55,9 +55,11 @@ def padded(size: int, small: Collection[int] = GRAPH_TOKENS, step: int = GRAPH_S
 
 
 def _chunks(seqs: tuple[Seq, ...]) -> Step:
-    """A short prompt alone is a graph; other chunks are launched kernel by kernel."""
+    """Single tokens are a decode step, a short prompt alone is a graph; other chunks are launched kernel by kernel."""
     (first, *others) = seqs
-    if others or first.count > 1 or not 1 < first.new <= MOST_PROMPT:
+    if not others and first.new == 1:
+        return Step(seqs, padded(first.count) - first.count, True)
+    if others or first.count > 1 or first.new > MOST_PROMPT:
         return Step(seqs)
     return Step(seqs, padded(first.new, PROMPT_TOKENS, PROMPT_STEP) - first.new, True)
 
