@@ -37,6 +37,7 @@ def predict(
     launch_ns: float = 0.0,
     host: str | Path = "",
     engine_version: str = "",
+    deep_gemm: bool = False,
 ) -> Prediction:
     """How fast a model runs on a GPU: time to first token, time per output token, throughput, memory and energy.
 
@@ -46,7 +47,7 @@ def predict(
     """
     sizes = {"batch": batch, "prompt": prompt, "output": output, "tp": tp, "pp": pp, "ep": ep}
     asked = {**sizes, "dtype": dtype, "kv_dtype": kv_dtype}
-    options = options_of(engine_profile, sdpa, launch_ns, host, engine_version)
+    options = options_of(engine_profile, sdpa, launch_ns, host, engine_version, deep_gemm)
     return request.predict(decoder_of(model), gpu, engine, request.scenario_of(asked), options)
 
 
@@ -56,9 +57,15 @@ def options_of(
     launch_ns: float = 0.0,
     host: str | Path = "",
     engine_version: str = "",
+    deep_gemm: bool = False,
 ) -> request.Options:
     return request.Options(
-        engine_file=str(engine_profile), sdpa=sdpa, launch_ns=launch_ns, host=str(host), engine_version=engine_version
+        engine_file=str(engine_profile),
+        sdpa=sdpa,
+        launch_ns=launch_ns,
+        host=str(host),
+        engine_version=engine_version,
+        deep_gemm=deep_gemm,
     )
 
 
@@ -70,6 +77,7 @@ def sweep(
     launch_ns: float = 0.0,
     host: str | Path = "",
     engine_version: str = "",
+    deep_gemm: bool = False,
     **axes: Any,
 ) -> list[dict[str, Any]]:
     """One row for each combination of the axes: `chip.sweep("llama-3.1-8b", gpu=["h100", "h200"], batch=[1, 8])`.
@@ -83,7 +91,7 @@ def sweep(
             raise ChipError(f"no axis {name!r} to sweep; choose of {', '.join(AXES)}")
     lists = [v if isinstance(v, (list, tuple, range)) else [v] for v in axes.values()]
     models = list(model) if isinstance(model, (list, tuple)) else [model]
-    options = options_of(engine_profile, sdpa, launch_ns, host, engine_version)
+    options = options_of(engine_profile, sdpa, launch_ns, host, engine_version, deep_gemm)
     return [row for m in models for row in _rows(decoder_of(m), list(axes), lists, options)]
 
 

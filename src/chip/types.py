@@ -100,6 +100,10 @@ class Op:
         """The kind and the format under which tables of others have it, where these are not its own."""
         return "", ""
 
+    def base_of_published(self) -> Op:
+        """The operator whose base those tables lie on."""
+        return self
+
     def from_published(self, found: Any) -> Op:
         """One like this at the sizes of what such a table has."""
         return self

@@ -105,9 +105,15 @@ class ServedModel:
 
 @lru_cache(maxsize=256)
 def served(
-    decoder: Decoder, p: Precision, gpu: str, capability: int, rates: frozenset[str], engine: str
+    decoder: Decoder,
+    p: Precision,
+    gpu: str,
+    capability: int,
+    rates: frozenset[str],
+    engine: str,
+    deep_gemm: bool = False,
 ) -> ServedModel:
-    """`rates`: names of the compute ceilings that are known of the GPU (matmul_bf16, ...)."""
+    """`rates`: names of the compute ceilings that are known of the GPU (matmul_bf16, ...). `deep_gemm`: asked for."""
     notes: list[str] = []
     formats: dict[WeightFormat, WeightFormat] = {}
 
@@ -131,7 +137,7 @@ def served(
         matmul = next((i for i in ("fp4", "fp8", "int8") if i in inputs), p.activation)
         p = replace(p, per_layer=True, matmul=matmul)
         decoder = replace(decoder, layers=layers, head_format=head)
-        notes[:0] = _described(formats, capability, gpu, engine)
+        notes[:0] = _described(formats, capability, gpu, engine, deep_gemm)
     if p.kv == "fp8":
         p, said = _cache(decoder, p, capability, engine)
         notes += said
@@ -178,7 +184,9 @@ def _runs_as(
     return stored
 
 
-def _described(formats: dict[WeightFormat, WeightFormat], capability: int, gpu: str, engine: str) -> list[str]:
+def _described(
+    formats: dict[WeightFormat, WeightFormat], capability: int, gpu: str, engine: str, deep_gemm: bool
+) -> list[str]:
     """What is stored, which kernel runs it, and which one was timed."""
     said = []
     for stored in formats:
@@ -188,8 +196,13 @@ def _described(formats: dict[WeightFormat, WeightFormat], capability: int, gpu: 
             text += f"; {engine} runs kernels of its own for them, which are not measured: a roofline answers"
         elif found:
             text += f"; vllm runs {found.name}" + (f", else {found.otherwise}" if found.otherwise else "")
-            if found.timed and gpu == TIMED_ON:
+            if found.name == BLOCKWISE and deep_gemm:
+                text += (
+                    "; times are published ones of DeepGEMM, large products only: small ones are carried on from them"
+                )
+            elif found.timed and gpu == TIMED_ON:
                 text += f"; times are of {found.timed}, which was measured: the first choice may be faster"
+                text += "; --deep-gemm answers with published times of it" if found.name == BLOCKWISE else ""
         said.append(text)
     return said
 

@@ -143,6 +143,16 @@ def test_times_of_the_host_are_no_points():
     assert [r.at for r in aiconfigurator_rows.linear(c)] == [(4096, 8192, 8192)]
 
 
+def test_a_product_during_which_the_host_paused_is_no_point():
+    """Three times as long as in bf16."""
+    c = columns(
+        kernel_source=["DeepGemm", "torch", "DeepGemm", "torch"], gemm_dtype=["fp8_block", "bfloat16"] * 2,
+        m=[64, 64, 4096, 4096], n=[1024, 1024, 8192, 8192], k=[16384, 16384, 8192, 8192],
+        latency=[0.18, 0.06, 0.7, 0.9],
+    )  # fmt: skip
+    assert [r.at for r in aiconfigurator_rows.linear(c) if r.dtype == "fp8_block"] == [(4096, 8192, 8192)]
+
+
 def test_weights_that_fit_a_large_l2_are_hot():
     rows = [Row("torch", "cold", "bf16", (1, n, n), 9.0) for n in (256, 2048, 4096)]
     assert [r.context for r in aiconfigurator.warm(rows, 96 * 2**20, 864e9)] == ["cold", "hot", "cold"]  # an L40S

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from quantised_configs import AWQ, BLOCKS, F8, LLAMA, MODELS, TOKEN, W4, ct, roles, said, weight_bytes
 
+import chip
 from chip import artifact
 from chip.dtypes import precision
 from chip.formats import UNIFORM
@@ -199,4 +200,21 @@ def test_a_published_product_is_less_its_rounding():
     of_product, of_both = ScaledLinear(64, 4096, 4096), ScaledLinear(64, 4096, 4096).rounded_before()
     assert of_product.published() == ("linear", "fp8")
     assert (of_both.rows, of_both.cols) == (64, 4096)
-    assert ScaledLinear(8, 256, 256, block_n=128, block_k=128, group=128).published() == ("", "")
+    assert ScaledLinear(8, 256, 256, block_n=128, block_k=128, group=128).published() == ("linear", "fp8_block")
+    assert ScaledLinear(8, 256, 256, block_n=64, block_k=64, group=64).published() == ("", "")
+
+
+def test_deep_gemm_is_known_by_published_times():
+    """On an H200 our own points are CUTLASS's: DeepGEMM is asked for. Elsewhere there are published times alone."""
+    sizes = {"engine": "vllm", "batch": 32, "prompt": 512, "output": 32}
+    ours, asked = (chip.predict("qwen3-32b-fp8", gpu="h200", deep_gemm=on, **sizes) for on in (False, True))
+    assert 0.7 < asked.ttft_s / ours.ttft_s < 0.95
+    assert asked.tpot_s < ours.tpot_s
+    assert any("--deep-gemm" in note for note in ours.notes)
+    assert any("published ones of DeepGEMM" in note for note in asked.notes)
+    plain = [chip.predict("llama-3.1-8b", gpu="h200", dtype="fp8", deep_gemm=on, **sizes) for on in (False, True)]
+    assert plain[0].ttft_s == plain[1].ttft_s  # it is for scales of blocks
+    other = chip.predict("qwen3-32b-fp8", gpu="h100", **sizes)
+    assert {line.source for line in other.prefill.lines if line.kind == "scaled_linear"} == {"interpolated"}
+    with pytest.raises(ChipError, match="--deep-gemm is for vllm, not for hf-eager"):
+        chip.predict("qwen3-32b-fp8", gpu="h200", engine="hf-eager", deep_gemm=True)

@@ -62,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--trace", action="store_true", help="take the operators from what HF really runs (needs torch)")
     add("--engine-profile", metavar="FILE", default="", help="terms of `chip calibrate --engine` [those of the GPU]")
     add("--engine-version", metavar="VERSION", default="", help="an older vLLM, such as 0.6: as its steps ran [newest]")
+    add("--deep-gemm", action="store_true", help="fp8 in blocks by DeepGEMM's published times [on an H200: CUTLASS's]")
     add("--sdpa", metavar="BACKEND", default="", help="attention backend of hf-eager's prefill: cudnn, flash [cudnn]")
     add("--timeline", metavar="FILE", default="", help="write a predicted step, host and device, as a Perfetto trace")
     add("--launch-ns", metavar="NS", type=float, default=0.0, help=LAUNCH)
@@ -119,7 +120,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("engine_profile", "engine_version", "sdpa", "launch_ns", "host")
+    names = ("engine_profile", "engine_version", "deep_gemm", "sdpa", "launch_ns", "host")
     return {name: getattr(args, name) for name in names}
 
 

@@ -15,7 +15,8 @@ SCALE_BYTES = 4
 FP8_ROWS = (16, 64, 128)  # most rows of each of CUTLASS's fp8 kernels on Hopper but the largest, as vLLM chooses them
 
 
-PUBLISHED = {("fp8", 0): "fp8", ("fp4", 16): "nvfp4"}  # format and values of a scale, in tables of others
+PUBLISHED = {("fp8", 0): "fp8", ("fp8", 128): "fp8_block", ("fp4", 16): "nvfp4"}  # format and values of a scale
+DEEP_GEMM = "deepgemm"  # multiplies with scales of blocks only
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,17 @@ class ScaledLinear(Linear):
 
     def kernel_of(self, implementation: str) -> str:
         """Scales of blocks are another kernel."""
-        return f"{implementation}.block" if self.block_k else implementation
+        if not self.block_k:
+            return "cutlass" if implementation == DEEP_GEMM else implementation
+        return f"{implementation}.block"
 
     def published(self) -> tuple[str, str]:
         form = PUBLISHED.get((self.weight_dtype or self.dtype, self.group), "")
         return ("linear", form) if form else ("", "")
+
+    def base_of_published(self) -> ScaledLinear:
+        """Without blocks: as the kernels were made that tables of others time, their scales cost next to nothing."""
+        return replace(self, block_n=0, block_k=0, group=0) if self.block_k else self
 
     def from_published(self, found: Linear) -> ScaledLinear:
         return replace(self, m=found.m, n=found.n, k=found.k)

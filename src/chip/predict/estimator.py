@@ -37,6 +37,7 @@ Answering = Callable[[float, float, float, float, float], Answer]
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
 LONGEST_ROUNDING = 4.0  # a tiny product of a published format over one of bf16: above, more was timed than that
+WITHOUT_TINY = ("fp8_block",)  # tables without shapes whose time was the host's
 LEAST_PRODUCT = 0.5  # of a published time: what is left at least when the rounding before the product is taken off
 MOST_CURVES = 256  # remembered, so that questions of any number are answered in bounded memory
 ANY = "*"  # any kernel: what an estimate that names no engine takes
@@ -116,7 +117,8 @@ class Estimator:
         assert self._library is not None
         kind, form = op.published()
         known, plain = (self._library.groups(kind, f) if kind else () for f in (form, "bf16"))
-        if not known or not plain or _least_s(known) > LONGEST_ROUNDING * _least_s(plain):
+        more = form not in WITHOUT_TINY and known and plain and _least_s(known) > LONGEST_ROUNDING * _least_s(plain)
+        if not known or not plain or more:
             return None
         found = min(known, key=lambda g: (g.context != "cold", -len(g.ops)))
         made, seconds = tuple(op.from_published(o) for o in found.ops), found.seconds
@@ -125,7 +127,7 @@ class Estimator:
             rounded = [before.seconds(each) for o in made if (each := o.rounded_before()) is not None]
             seconds = tuple(max(s - r, LEAST_PRODUCT * s) for s, r in zip(seconds, rounded))
         group = replace(found, kind=op.kind, dtype=getattr(op, "dtype", ""), ops=made, seconds=seconds)
-        return Points(group, self.bases.of(op, "")[0])
+        return Points(group, self.bases.of(op.base_of_published(), "")[0])
 
     # -- one operator ---------------------------------------------------------------------------------------------
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:

@@ -54,6 +54,7 @@ class Options:
     launch_ns: float = 0.0  # launch latency of the host; 0 for that which its terms were measured at
     host: str = ""  # a host by name or file (`chip.hosts`), instead of the reference host
     engine_version: str = ""  # of the engine; "" for that which its terms were measured with
+    deep_gemm: bool = False  # vllm: fp8 in blocks as DeepGEMM multiplies it, by published times
     interval_scale: float = 0.0  # of the logarithm of intervals' widths; 0 for that of the kind of GPU
 
 
@@ -141,7 +142,7 @@ def setting(
 ) -> Setting:  # fmt: skip
     h, e = hardware.find(gpu), engines.get(engine)
     roof = roof_of(h, options.stage)
-    as_run = _as_run(decoder, gpu, engine, dtype, kv_dtype, options.stage)
+    as_run = _as_run(decoder, gpu, engine, dtype, kv_dtype, options)
     decoder, p = as_run.decoder, as_run.precision
     check_dtype(roof, "matmul_" + p.matmul)
     if ep > 1:
@@ -153,7 +154,10 @@ def setting(
     if h.spec and (too_old := engine_support.too_old(engine, h.spec, options.engine_version)):
         raise ChipError(too_old)
     version = version_at(engine, e.VERSIONS, options.engine_version)
-    chosen = e.runs_as(hardware.capability(h), {"sdpa": options.sdpa, "version": options.engine_version})
+    if options.deep_gemm and engine != "vllm":
+        raise ChipError(f"--deep-gemm is for vllm, not for {engine}")
+    how = {"sdpa": options.sdpa, "version": options.engine_version, "deep_gemm": "on" if options.deep_gemm else ""}
+    chosen = e.runs_as(hardware.capability(h), how)
     estimator = estimator_of(h, chosen, options.stage)
     with_terms = options.stage >= Stage.ENGINE
     about_host = (options.engine_file, options.launch_ns, options.host)
@@ -195,17 +199,18 @@ def _host(found: FoundTerms | None, engine: str, options: Options) -> tuple[str,
 
 
 @lru_cache(maxsize=512)
-def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, stage: Stage) -> ServedModel:
+def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, options: Options) -> ServedModel:
     """The model in the formats that the GPU can multiply in."""
     h = hardware.find(gpu)
-    roof = roof_of(h, stage)
+    roof = roof_of(h, options.stage)
     p = precision(dtype, kv_dtype)
     if decoder.quantization and dtype == decoder.dtype:
         p = replace(p, per_layer=True)
     if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
         p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
     check_dtype(roof, "matmul_" + p.activation)
-    return served(decoder, p, h.name, capability_of(h.spec), frozenset(roof.compute), engine)
+    rates = frozenset(roof.compute)
+    return served(decoder, p, h.name, capability_of(h.spec), rates, engine, options.deep_gemm)
 
 
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = DEFAULT_OPTIONS) -> Prediction:

@@ -54,7 +54,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
         "moe_experts": "vllm",
         "moe_router": "vllm",
         "sampling": "fp32",
-        "scaled_linear": "cutlass",
+        "scaled_linear": "deepgemm" if options.get("deep_gemm") else "cutlass",
         "packed_linear": "machete" if HOPPER <= capability < NEXT else "marlin",
         **dict.fromkeys(("quantize", "rms_norm_quant", "add_rms_norm_quant", "silu_mul_quant"), "compiled|vllm"),
         "scaled_experts": "vllm",
