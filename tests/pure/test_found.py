@@ -33,6 +33,8 @@ BROKEN = [  # two GPUs more than twice as fast; peaks passed; less time for more
     ("p100", "smollm2-135m", "native", "mxfp4", 15, 1023, 1),  # a prompt cut at a step's end took a launch of its own
     ("a40", "qwen3-0.6b", "native", "fp16", 3, 4095, 1),
     ("h100-pcie", "gemma-3-4b", "native", "int8", 8, 2047, 1),
+    ("gb200", "qwen3-1.7b", "vllm", "int8", 3, 8192, 1),  # one prompt with a token of the next: like two prompts alike
+    ("h100", "qwen2.5-0.5b", "vllm", "int4", 8, 16_384, 32),
     ("h200", "llama-3.2-1b", "native", "bf16", 1, 1, 1),  # a prompt of one token was launched kernel by kernel
 ]
 

@@ -2,7 +2,7 @@
 
 A program is lowered once, for one token: every operator but attention grows with the tokens along one axis, so that a
 step of n tokens needs no lowering of its own. Attention is asked for each group of a step's sequences; prompts and
-chunks of prompts share a launch, so a group of them takes its share of what a launch of as many like itself takes.
+chunks of prompts share a launch, so a group of them takes its share of what a launch with as much work takes.
 """
 
 from __future__ import annotations
@@ -69,23 +69,30 @@ class Template:
 
     def rows(self, tokens: int, routed: int, seqs: Sequence[Seq]) -> Rows:
         """All operators of a step of so many tokens, in order. `routed`: tokens that choose experts."""
-        prompts = sum([s.count for s in seqs if s.new > 1])
+        pairs = sum([_pairs(s) for s in seqs if s.new > 1])
         found: Rows = []
         for block, known in zip(self.blocks, self._answers(tokens, routed)):
             if block.attends:
                 known, more = known.copy(), len(seqs) - 1
                 for n, (at, ask) in enumerate(block.attends):
-                    known[at + n * more : at + n * more] = [_shared(ask, seq, prompts) for seq in seqs]
+                    known[at + n * more : at + n * more] = [_shared(ask, seq, pairs) for seq in seqs]
             found.append((block.repeat, block.calls(len(seqs)), known))
         return found
 
 
-def _shared(ask: Ask, seq: Seq, prompts: int) -> Answer:
-    """`prompts`: in the launch that this group is part of, its own among them."""
-    if seq.new == 1 or seq.count == prompts:
+def _pairs(seq: Seq) -> int:
+    """Twice the queries times the keys that they meet."""
+    return seq.count * seq.new * (2 * seq.past + seq.new + 1)
+
+
+def _shared(ask: Ask, seq: Seq, pairs: int) -> Answer:
+    """`pairs`: of all prompts in the launch. Alone a small group would leave most of the device idle: it is asked in
+    as many sequences like its own as make up the launch."""
+    count = round(seq.count * pairs / _pairs(seq)) if seq.new > 1 else seq.count
+    if count == seq.count:
         return ask(seq)
-    seconds, low_s, high_s, bound, source, flops, moved = ask(Seq(seq.new, seq.past, prompts, seq.slots))
-    part = seq.count / prompts
+    seconds, low_s, high_s, bound, source, flops, moved = ask(Seq(seq.new, seq.past, count, seq.slots))
+    part = seq.count / count
     return seconds * part, low_s * part, high_s * part, bound, source, flops * part, moved * part
 
 
