@@ -35,6 +35,7 @@ BROKEN = [  # two GPUs more than twice as fast; peaks passed; less time for more
     ("h100-pcie", "gemma-3-4b", "native", "int8", 8, 2047, 1),
     ("gb200", "qwen3-1.7b", "vllm", "int8", 3, 8192, 1),  # one prompt with a token of the next: like two prompts alike
     ("h100", "qwen2.5-0.5b", "vllm", "int4", 8, 16_384, 32),
+    ("a40", "phi-3-mini", "native", "int4", 3, 65_534, 1),  # a few tokens of a prompt beside all of another
     ("h200", "llama-3.2-1b", "native", "bf16", 1, 1, 1),  # a prompt of one token was launched kernel by kernel
 ]
 

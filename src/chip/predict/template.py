@@ -17,6 +17,7 @@ from chip.timeline import RoleLaunches
 from chip.types import Seq
 
 EXPERTS = frozenset({"moe_experts", "moe_experts_composed", "scaled_experts", "packed_experts"})
+FILLED = 1024  # sequences that leave no device idle
 REMEMBERED = 64  # sizes of steps, so that a sweep of any length runs in bounded memory
 Ask = Callable[[Any], Answer]
 Answers = list[list[Answer]]  # of each block
@@ -88,7 +89,9 @@ def _pairs(seq: Seq) -> int:
 def _shared(ask: Ask, seq: Seq, pairs: int) -> Answer:
     """`pairs`: of all prompts in the launch. Alone a small group would leave most of the device idle: it is asked in
     as many sequences like its own as make up the launch."""
-    count = round(seq.count * pairs / _pairs(seq)) if seq.new > 1 else seq.count
+    if seq.new == 1 or seq.count >= FILLED:
+        return ask(seq)
+    count = min(round(seq.count * pairs / _pairs(seq)), FILLED)
     if count == seq.count:
         return ask(seq)
     seconds, low_s, high_s, bound, source, flops, moved = ask(Seq(seq.new, seq.past, count, seq.slots))
