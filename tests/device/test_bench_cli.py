@@ -263,7 +263,7 @@ def test_an_engine_that_was_killed_is_started_again(tiny, monkeypatch, capsys):
 class Watched(Session):
     """Two engines in this process that note what is asked of them, in which order."""
 
-    NAME = TITLE = "watched"
+    NAME = TITLE = "recording"
     OWN_PROCESS = False
 
     def __init__(self):
@@ -275,7 +275,7 @@ class Watched(Session):
 
     def measure(self, scenario, repeats):
         self.asked.append(("time", self.job.model, scenario.batch))
-        return runs.Run(self.job.model, "watched", "", scenario, "ok", "", (1,), ((1, 1, 1),), (4,))
+        return runs.Run(self.job.model, "recording", "", scenario, "ok", "", (1,), ((1, 1, 1),), (4,))
 
     def look(self, found):
         self.asked.append(("look", found.model, found.scenario.batch))
@@ -287,7 +287,7 @@ def test_nothing_is_profiled_before_everything_is_timed(monkeypatch, tmp_path):
     engine = Watched()
     monkeypatch.setattr(grid, "get", lambda name: engine)
     points = tuple(Scenario(batch, 8, 4) for batch in (1, 2))
-    plans = [grid.SessionPlan("watched", run.Job(model, {"vocab_size": ord(model)}), points) for model in ("a", "b")]
+    plans = [grid.SessionPlan("recording", run.Job(model, {"vocab_size": ord(model)}), points) for model in ("a", "b")]
     ledger = grid.RunsFile(tmp_path / "runs.json", open_device("cpu"))
     grid.measure(plans, ledger, 1, print, look=False)
     assert [what for what, *_ in engine.asked] == ["time"] * 4
@@ -300,7 +300,7 @@ def test_a_model_that_failed_is_gone_before_the_next_is_loaded(tiny, monkeypatch
     """Its frames hang on the error; the next session's memory would have it in it."""
     built, build = [], session.build
 
-    def watched(job):
+    def recording(job):
         assert [model() for model in built] == [None] * len(built)
         model = build(job)
         built.append(weakref.ref(model))
@@ -310,7 +310,7 @@ def test_a_model_that_failed_is_gone_before_the_next_is_loaded(tiny, monkeypatch
         deep = self.model  # noqa: F841 (the frame holds it)
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(session, "build", watched)
+    monkeypatch.setattr(session, "build", recording)
     monkeypatch.setattr(steps.Eager, "prefill", fail)
     config = json.loads(Path(tiny).read_text())
     jobs = [run.Job(m, {**config, "vocab_size": 128 + ord(m)}, device="cpu", energy_s=0.0) for m in "ab"]

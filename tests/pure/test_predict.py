@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from asking import BARE, TIMES, answer
 from round_profiles import round_profile, write_profile
 
 from chip import engines, hardware, ops
@@ -13,18 +14,12 @@ from chip.predict.roof import roof_of
 from chip.predict.stages import Stage
 from chip.types import Ceiling, ChipError, Scenario
 
-BARE = request.Options(Stage.MEASURED)  # measured ceilings and nothing else: what can be computed by hand
 ENGINES = engines.names()
 KEYS = {
     "schema", "model", "gpu", "engine", "host", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "pp", "ep",
     "gpus", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "interval", "memory", "breakdown", "bound", "sources",
     "notes", "ridge_flop_per_byte", "nearest_validated",
 }  # fmt: skip
-TIMES = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s")
-
-
-def answer(model="llama-3.1-8b", gpu="a100", **asked):
-    return request.answer({"model": model, "gpu": gpu, **asked})
 
 
 def refusal(**asked):
@@ -32,14 +27,6 @@ def refusal(**asked):
         answer(**asked)
     assert "\n" not in str(told.value)
     return str(told.value)
-
-
-def numbers(value):
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list):
-        return [value] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
-    return [n for v in value for n in numbers(v)]
 
 
 # --- the contract

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from asking import BARE, numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,24 +14,11 @@ from chip.models import describe, library
 from chip.predict import request
 from chip.predict.estimator import Estimator
 from chip.predict.roof import roof_of
-from chip.predict.stages import ALL, Stage
+from chip.predict.stages import ALL
 from chip.predict.steps import StepModel
 from chip.types import ChipError, Scenario, Seq
 
-BARE = request.Options(Stage.MEASURED)  # measured ceilings and nothing else: what can be computed by hand
 ENGINES = engines.names()
-
-
-def answer(model="llama-3.1-8b", gpu="a100", **asked):
-    return request.answer({"model": model, "gpu": gpu, **asked})
-
-
-def numbers(value):
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list):
-        return [value] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
-    return [n for v in value for n in numbers(v)]
 
 
 SIZES = st.sampled_from([1, 2, 3, 4, 7, 8, 16, 32, 64, 100, 128, 512])

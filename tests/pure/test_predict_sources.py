@@ -1,6 +1,7 @@
 """Where the numbers of a prediction come from: measured GPUs, datasheets, reference hosts, GPUs by capability."""
 
 import pytest
+from asking import BARE, TIMES, answer
 from folding import each
 from round_profiles import round_profile, write_profile
 
@@ -9,21 +10,6 @@ from chip.predict import request
 from chip.predict.roof import reference, roof_of
 from chip.predict.stages import Stage
 from chip.types import Ceiling
-
-BARE = request.Options(Stage.MEASURED)  # measured ceilings and nothing else: what can be computed by hand
-TIMES = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s")
-
-
-def answer(model="llama-3.1-8b", gpu="a100", **asked):
-    return request.answer({"model": model, "gpu": gpu, **asked})
-
-
-def numbers(value):
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list):
-        return [value] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
-    return [n for v in value for n in numbers(v)]
 
 
 def test_a_gpu_never_measured_says_so():

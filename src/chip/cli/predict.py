@@ -105,7 +105,8 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     if args.trace and any(_options(args).values()):
         raise ChipError(
-            "--trace is of operators alone; --engine-profile, --engine-version, --sdpa, --launch-ns and --host are not"
+            "--trace is of operators alone; --engine-profile, --engine-version, --deep-gemm, --sdpa, --launch-ns and "
+            "--host are not"
         )
     if not 0 <= args.launch_ns <= MOST_LAUNCH_NS:  # also what is not a number
         raise ChipError(f"--launch-ns must be between 0 and {MOST_LAUNCH_NS:g} ns, got {args.launch_ns:g}")

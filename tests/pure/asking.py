@@ -1,0 +1,19 @@
+"""Questions to the predictor, and every number of an answer, for tests of predictions."""
+
+from chip.predict import request
+from chip.predict.stages import Stage
+
+BARE = request.Options(Stage.MEASURED)  # measured ceilings and nothing else: what can be computed by hand
+TIMES = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s")
+
+
+def answer(model="llama-3.1-8b", gpu="a100", **asked):
+    return request.answer({"model": model, "gpu": gpu, **asked})
+
+
+def numbers(value):
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return [value] if isinstance(value, (int, float)) and not isinstance(value, bool) else []
+    return [n for v in value for n in numbers(v)]
