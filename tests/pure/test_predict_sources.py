@@ -79,7 +79,7 @@ def test_a_datasheet_is_believed_as_far_as_a_measured_one_was():
     assert roof.compute["matmul_fp32"] == pytest.approx((1.25 * vector, 1.25 * vector, 1.25 * vector))
     assert roof.launch_s == pytest.approx((1e-6, 0.9e-6, 1.1e-6))
     assert roof.source == "datasheet"
-    assert "times the share of its promise that a measured NVIDIA H200" in roof.basis
+    assert "times the share of its datasheet that a measured NVIDIA H200" in roof.basis
     assert roof.ridge("matmul_bf16") == tensor / hbm
     assert roof_of(hardware.find("h200")).source == "roofline"
 

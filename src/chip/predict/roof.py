@@ -1,5 +1,5 @@
 """The ceilings a prediction stands under: measured ones times calibration factors, or a datasheet's times the share of
-its promise that the nearest measured architecture keeps."""
+its datasheet's rates that the nearest measured architecture reaches."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _measured(h: Hardware, p: HardwareProfile, factors: bool) -> Roof:
 
 
 def _unmeasured(spec: HardwareSpec | None, measured: dict[str, Range]) -> dict[str, Range]:
-    """Rates that a datasheet promises and no probe measured (int8): the share of the promise that fp8 keeps."""
+    """Rates of a datasheet that no probe measured (int8): the share of them that fp8 reaches."""
     fp8 = measured.get("matmul_fp8")
     if spec is None or fp8 is None or "matmul_fp8" not in spec.ceilings:
         return {}
@@ -182,8 +182,8 @@ def reference(architecture: str, vendor: str) -> tuple[HardwareSpec, Roof]:
 
 
 def _share(effective: Range, promised: float) -> Range:
-    """Share of a promise that was kept elsewhere. Here it may be anything from the whole promise to as far below the
-    kept share as the promise is above it."""
+    """Share of a datasheet's rate that another GPU reaches. This one may reach anything from all of its rate to as far
+    below that share as the datasheet is above it."""
     kept = effective.value / promised
     return Range(kept, min(kept, kept * kept), max(kept, 1.0))
 
@@ -200,7 +200,7 @@ def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:
     return Roof(
         h.name,
         "datasheet",
-        f"{stands_in}, times the share of its promise that a measured {ref_spec.title} keeps",
+        f"{stands_in}, times the share of its datasheet that a measured {ref_spec.title} reaches",
         {n: Range(v, v, v) * shares.get(n, typical) for n, v in ideal.items()},
         {**ideal, "memory": hbm},
         Range(hbm, hbm, hbm) * _share(ref.weights, promised),
