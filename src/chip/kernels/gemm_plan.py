@@ -4,7 +4,9 @@ A product takes as many rounds as its blocks need on the SMs there are, and each
 its multiplications, or of bringing its tiles through L2. Sharing a tile fills SMs that would be idle, and costs a trip
 of the sums through L2, or to the other block of a cluster. The rates are an H200's in round numbers, from 3,700 timings
 at 128 to 2048 rows of fourteen products, started early: there the rule's choice takes 0.6 % longer than the best config
-on average, 8 % at most. `chip kernels tune hgemm --keep` overrules it for a shape.
+on average, 8 % at most. Those timings are not kept;
+`benchmarks/native.py`, part `many`, makes them for five of the products. `chip kernels tune hgemm --keep` overrules the
+rule for a shape.
 """
 
 from __future__ import annotations
