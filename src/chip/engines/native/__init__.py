@@ -12,8 +12,10 @@ from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
 from chip.ops.kv_append import KvAppend
+from chip.ops.linear import Linear
 from chip.ops.rope import Rope
 from chip.ops.rope_store import RopeStore
+from chip.ops.scale import Scale
 from chip.ops.silu_mul import SiluMul
 from chip.timeline import HostCost, Timeline
 from chip.types import Call, Program, Scenario, Seq, Step
@@ -86,6 +88,16 @@ def fuse_store(calls: list[Call]) -> list[Call]:
     return [Call("rope_store", store) if c.op is rope else c for c in kept]
 
 
+def add_biases(calls: list[Call]) -> list[Call]:
+    """A product of many rows leaves its bias to a kernel of PyTorch's."""
+    found: list[Call] = []
+    for c in calls:
+        found.append(c)
+        if isinstance(c.op, Linear) and c.op.bias:
+            found.append(Call(f"{c.role}_bias", Scale(c.op.m, c.op.n, c.op.dtype)))
+    return found
+
+
 RULES = (
     merge_linears(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
@@ -95,12 +107,12 @@ RULES = (
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    """In a decode step the gate is inside its product."""
+    """In a decode step gate and bias are inside their product."""
 
     def gated(calls: list[Call]) -> list[Call]:
-        return [c for c in calls if not (decode and isinstance(c.op, SiluMul))]
+        return [c for c in calls if not isinstance(c.op, SiluMul)]
 
-    return apply(program, *RULES, gated)
+    return apply(program, *RULES, gated if decode else add_biases)
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
@@ -110,6 +122,7 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     t.prepare("batch", terms.host_step_s)
     t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))
     t.graph("sampling", 0.0, terms.step_s)
+    t.read()  # the first tokens, before the next step is put together
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
