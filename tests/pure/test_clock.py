@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from chip.predict.clock import Settling
 
 CLOCK = Settling(boost=0.17, measured=0.93, time_s=0.15, flop_per_s=6.5e14)
