@@ -202,6 +202,9 @@ class Estimator:
         roof, size = self.roof, op.tensor_bytes
         if roof.link is None:
             raise ChipError(f"several GPUs cannot be predicted of {roof.name}: {roof.ranks_need}")
+        if roof.link.given:
+            found = links.over(op.kind, size, op.ranks, roof.link)
+            return Estimate(found.seconds, found.low_s, found.high_s, "datasheet", "link")
         if hardware.is_known(roof.name):
             found = links.collective(op.kind, size, op.ranks, roof.name.lower(), "vllm")
             source = "datasheet" if found.source == "formula" else INTERPOLATED
