@@ -91,10 +91,10 @@ class StepModel:
     def panels(self, s: Scenario) -> int:
         """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
         bend where that outgrows a sliding window and the stairs of waves and splits: over a short stretch the middle
-        does."""
-        if any(s.prompt < w < s.prompt + s.output for w in self.windows):
-            return PANELS
-        return 1 if 4 * s.output > s.prompt else 0
+        does. Before a window as after it: an integral of other nodes may be less for a longer output."""
+        if 4 * s.output > s.prompt:
+            return PANELS if self.windows else 1
+        return PANELS if any(s.prompt < w < s.prompt + s.output for w in self.windows) else 0
 
     def unaligned(self, s: Scenario, memory_bytes: float) -> int:
         """Keys under the mask of a prefill whose rows begin at odd places, which points show to take longer; 0 where
