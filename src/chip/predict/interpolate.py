@@ -243,11 +243,21 @@ class Sheet:
         first = self._rising(low, length)
         if 1 << low == count:
             return first
-        base = self.base(*self._at(count, length))
-        if self._counts and self._at is single:  # a base may fall where another split fills the GPU better
-            step = max(1, (1 << low) // BETWEEN)
-            base = max([base, first[2], *[self.base(n, 1, length) for n in range((1 << low) + step, count, step)]])
+        if self._counts and self._at is single:
+            base = self._rising_base(low, count, length, first[2])
+        else:
+            base = self.base(*self._at(count, length))
         return _between(first, self._rising(low + 1, length, first), base, count / (1 << low) - 1)
+
+    def _rising_base(self, low: int, count: int, length: int, first: float) -> float:
+        """A base may fall where another split fills the GPU better: the largest so far of a few numbers of sequences,
+        and straight between those."""
+        step = max(1, (1 << low) // BETWEEN)
+        more, beyond = divmod(count - (1 << low), step)
+        base = max([first, *[self.base((1 << low) + i * step, 1, length) for i in range(1, more + 1)]])
+        if not beyond:
+            return base
+        return base + max(0.0, self.base((1 << low) + (more + 1) * step, 1, length) - base) * beyond / step
 
     def _rising(self, row: int, length: int, fewer: Node | None = None) -> Node:
         """At 2^row of the first size: not less than of half as many, also between nodes. `fewer`: those, if known."""
