@@ -14,6 +14,7 @@ import physics
 import chip
 from chip import hardware, ops, points
 from chip.ops.attention import Attention
+from chip.predict.interpolate import Points
 
 QUESTION = ("gpu", "model", "engine", "dtype", "batch", "prompt", "output")
 BROKEN = [  # two GPUs more than twice as fast; peaks passed; less time for more
@@ -55,6 +56,9 @@ FALLS = [  # axis, metric, from where to where
     (("rtx-4090", "qwen2.5-3b", "native", "fp32", 1, 512, 32), "batch", "tpot_ms", 85),
     (("l40", "gemma-3-4b", "native", "bf16", 8, 512, 32), "output", "e2e_ms", 512),  # a context reached the window
     (("rtx-4060-laptop", "falcon-7b", "vllm", "w8a8", 32, 512, 32), "prompt", "ttft_ms", 16_384),  # 64 full steps
+    (("h200", "falcon-40b", "hf-eager", "bf16", 32, 512, 32), "prompt", "ttft_ms", 5),  # 192 rows at a higher clock
+    (("l40s", "tinyllama-1.1b", "vllm", "fp8", 1, 512, 32), "batch", "tpot_ms", 35),
+    (("gb200", "qwen2.5-3b", "vllm", "nvfp4", 1, 32_769, 64), "batch", "tpot_ms", 3),  # one sequence took longer
 ]
 
 
@@ -72,6 +76,7 @@ OPERATORS = [  # numbers of the edge walker's cases, with what they walk along
     # 3463 and 4533: heads that no measured kernel takes were answered by points far away, six others at every step
     ("attention", {"batch": 1, "heads": 8192, "kv_heads": 4096, "head_dim": 4097, "kv_len": 2048}, "q_len"),
     ("masked_attention", {"batch": 4, "heads": 4, "kv_heads": 1, "head_dim": 8192, "q_len": 255}, "kv_len"),
+    ("linear", {"m": 15, "k": 2048}, "n"),  # 5213: one point raised all larger products near it
     # keys cut into other parts, or six other points
     ("fp8_cache_attention", {"batch": 256, "heads": 9, "kv_heads": 9, "head_dim": 4, "kv_len": 511}, "q_len"),  # 11893
     ("attention", {"batch": 8191, "heads": 208, "kv_heads": 2, "head_dim": 5, "kv_len": 7}, "q_len"),  # 12897
@@ -86,6 +91,15 @@ OPERATORS = [  # numbers of the edge walker's cases, with what they walk along
 @pytest.mark.parametrize(("op", "axes", "axis"), OPERATORS, ids=[op for op, _, _ in OPERATORS])
 def test_operators_do_not_fall_along_an_axis(op, axes, axis):
     assert edges.check({"what": "estimate", "axis": axis, "question": {"op": op, "gpu": "h200", **axes}}) == ""
+
+
+def test_one_product_that_larger_ones_beat_does_not_raise_others():
+    """cuBLAS takes 10.1 us for 2 x 1024 x 1920, and 6 for every product of that size or somewhat more."""
+    group = next(g for g in points.read(hardware.POINTS / "h200" / "linear.csv").groups if g.kernel == "torch")
+    kept = Points(group, group.base)
+    beaten = [op for op in group.ops if op.place() not in kept.places]
+    assert [(op.m, op.n, op.k) for op in beaten] == [(2, 1024, 1920)]
+    assert chip.estimate("linear", m=15, n=1032, k=2048, gpu="h200")["us"] == pytest.approx(6, rel=0.1)
 
 
 UNALIGNED = [  # operators whose keys were measured to take longer where they are no multiple of what is read at once

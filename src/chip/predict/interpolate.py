@@ -13,10 +13,11 @@ from heapq import nsmallest
 from itertools import count, pairwise
 from math import exp, log, sqrt
 from operator import methodcaller
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chip.ops.attention import single
 from chip.ops.base_time import BaseTime
+from chip.ops.linear import Linear
 from chip.points import PointGroup
 from chip.stats import rising
 from chip.types import Op
@@ -27,6 +28,7 @@ LEAST_SPREAD = 0.02
 REACH = 1.0  # distance to the nearest point from which on the spread grows, ...
 GROWTH = 0.1  # ... by so much for each more
 UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
+BEATEN, SEVERAL = 0.2, 3  # a product that takes longer by such a part than so many larger ones counts for nothing
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 FAR = 1e9  # squared distance of what does not count
 COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, from 1 on, each twice the one before
@@ -52,10 +54,10 @@ class Points:
 
     def __init__(self, group: PointGroup, base: BaseTime) -> None:
         self.base = base
-        self.places = [op.place() for op in group.ops]
-        self.residuals = [log(s / base.seconds(op)) for op, s in zip(group.ops, group.seconds)]
-        loo = group.loo or (UNKNOWN_SPREAD,) * len(group.ops)
-        self.variances = [log(1 + e) ** 2 for e in loo]
+        found = _unbeaten(list(zip(group.ops, group.seconds, group.loo or (UNKNOWN_SPREAD,) * len(group.ops))))
+        self.places = [op.place() for op, _, _ in found]
+        self.residuals = [log(s / base.seconds(op)) for op, s, _ in found]
+        self.variances = [log(1 + e) ** 2 for _, _, e in found]
         self._all = PointBlock.of(self, range(len(self.places)))
         self._axis, self._parts = self._parted()
         self.curves: dict[Op, TimeCurve] = {}  # of operators that differ in tokens
@@ -92,6 +94,22 @@ class Points:
                 found[i] = near
             return [_mean(near) for near in found]
         return [_mean(near) for near in self._all.nearest(places, moving, but)]
+
+
+def _unbeaten(found: list[tuple[Op, float, float]]) -> list[tuple[Op, float, float]]:
+    """Without products that take longer than the others say and than several larger ones do: a bad choice of kernel at
+    one size, which says nothing of sizes near it."""
+    if not isinstance(found[0][0], Linear):
+        return found
+    return [
+        (op, s, e)
+        for op, s, e in found
+        if e > -BEATEN or sum([t < s * (1 - BEATEN) and _holds(larger, op) for larger, t, _ in found]) < SEVERAL
+    ]
+
+
+def _holds(larger: Any, op: Any) -> bool:
+    return bool(larger.m >= op.m and larger.n >= op.n and larger.k >= op.k)
 
 
 Near = list[tuple[float, float, float]]  # squared distance, residual, variance

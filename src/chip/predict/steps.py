@@ -13,6 +13,7 @@ from chip.engines.playing import Played, Weighted
 from chip.engines.terms import Terms
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head, is_placeholder
+from chip.ops.linear import TILE
 from chip.ops.masked_attention import MASK_PIECE, MaskedAttention, WindowedAttention
 from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import Estimator
@@ -126,16 +127,16 @@ class StepModel:
                 sum([w * n * a[0] for rows, w in found for n, _, answers in rows for a in answers])
             )
         free = FREE * settling.flop_per_s  # up to this rate nothing changes
-        return [
-            (
-                [
-                    (n, calls, [a if a[5] <= free * a[0] else _at(a, factor, settling) for a in answers])
-                    for n, calls, answers in rows
-                ],
-                weight,
-            )
-            for rows, weight in found
-        ]
+        made: list[tuple[Rows, float]] = []
+        for (step, _), (rows, weight) in zip(steps, found):
+            tiles = _in_tiles(step.tokens)
+            most = free / tiles
+            clocked: Rows = [
+                (n, calls, [a if a[5] <= most * a[0] else _at(a, factor, settling, tiles) for a in answers])
+                for n, calls, answers in rows
+            ]
+            made.append((clocked, weight))
+        return made
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
@@ -255,10 +256,16 @@ ADDED = (
 )  # fmt: skip
 
 
-def _at(answer: Answer, factor: float, settling: Settling) -> Answer:
+def _in_tiles(tokens: int) -> float:
+    """How much more work the whole tiles of so many tokens hold. Points of whole ones tell what partly filled ones
+    take, so these were slowed down by the power limit as those were. Fewer tokens wait for memory."""
+    return -(-tokens // TILE) * TILE / tokens if tokens > 2 * TILE else 1.0
+
+
+def _at(answer: Answer, factor: float, settling: Settling, tiles: float) -> Answer:
     """At another clock, as far as it is arithmetic that draws all the power there is."""
     seconds, low_s, high_s, bound, source, flops, moved = answer
-    held = settling.limited(flops / seconds)
+    held = settling.limited(tiles * flops / seconds)
     if not held or source != INTERPOLATED:
         return answer
     factor = 1 + (factor - 1) * held
