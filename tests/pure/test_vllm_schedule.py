@@ -151,7 +151,7 @@ def test_steps_after_the_walked_ones_take_as_long_as_if_all_were_walked(engine, 
     s = Scenario(batch, prompt, output)
     integrated = c.prefill(s, LARGE).seconds
     monkeypatch.setattr(chunked, "EXACT_STEPS", 10**9)
-    assert integrated == pytest.approx(c.prefill(s, LARGE).seconds, rel=0.005)
+    assert integrated == pytest.approx(c.prefill(s, LARGE).seconds, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from chip.engines.playing import Weighted
 from chip.records import replace
 from chip.types import Scenario, Seq, Step
 
-EXACT_STEPS = 64  # that are walked; those after them are integrated
+EXACT_STEPS, LEAST_STEPS = 64, 16  # that are walked, the fewer the more are integrated after them
 WHOLE = 1e-6  # by which sums of steps and tokens are off whole numbers
 MakeStep = Callable[[tuple[Seq, ...]], Step]
 Left = tuple[int, int, int]  # requests that wait, tokens of the first that are computed, and requests that decode
@@ -45,7 +45,8 @@ def wave(scenario: Scenario, budget: int, step: MakeStep) -> Weighted:
     chunks: list[tuple[Seq, ...]] = []
     left = (batch, 0, 0)
     if 2 * batch <= budget:  # the more decode along, the less a step gets on
-        chunks, left = _chunks(scenario, budget, EXACT_STEPS)
+        most = max(LEAST_STEPS, 2 * EXACT_STEPS - batch * prompt // budget)
+        chunks, left = _chunks(scenario, budget, min(most, EXACT_STEPS))
     return (*((step(s), 1.0) for s in chunks), *(_long_prefill(scenario, budget, step, *left) if left[0] else ()))
 
 

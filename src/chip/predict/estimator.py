@@ -212,6 +212,14 @@ class Estimator:
         aligned, as_is = self._by_alignment(op, points) if points else ((0.0, 0.0), (0.0, 0.0))
         return as_is[0] > aligned[0]
 
+    def is_raised(self, op: Op) -> bool:
+        """Whether points of fewer rows show it to take longer than its own."""
+        like, points = op.like_measured(), self.points(op)
+        if like is None or points is None or len(like.GROWS) != 1:
+            return False
+        (axis,) = like.GROWS
+        return self._curve(replace(like, **{axis: 1}), points).is_raised(getattr(like, axis))  # type: ignore[type-var]
+
     def _grid(self, op: Attention | MaskedAttention, times: Times, alignment: float | None = None) -> RisingGrid:
         key = op.sized(1, 1, 1), alignment
         if key not in self._grids:

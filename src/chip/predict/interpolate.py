@@ -13,11 +13,10 @@ from heapq import nsmallest
 from itertools import count, pairwise
 from math import exp, log, sqrt
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from chip.ops.attention import single
 from chip.ops.base_time import BaseTime
-from chip.ops.linear import Linear
 from chip.points import PointGroup
 from chip.stats import rising
 from chip.types import Op
@@ -28,7 +27,7 @@ LEAST_SPREAD = 0.02
 REACH = 1.0  # distance to the nearest point from which on the spread grows, ...
 GROWTH = 0.1  # ... by so much for each more
 UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
-BEATEN, SEVERAL = 0.2, 3  # a product that takes longer by such a part than so many larger ones counts for nothing
+RAISED = 0.05  # part by which a time is above what its own points say, from which on that is said
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 FAR = 1e9  # squared distance of what does not count
 COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, from 1 on, each twice the one before
@@ -54,10 +53,10 @@ class Points:
 
     def __init__(self, group: PointGroup, base: BaseTime) -> None:
         self.base = base
-        found = _unbeaten(list(zip(group.ops, group.seconds, group.loo or (UNKNOWN_SPREAD,) * len(group.ops))))
-        self.places = [op.place() for op, _, _ in found]
-        self.residuals = [log(s / base.seconds(op)) for op, s, _ in found]
-        self.variances = [log(1 + e) ** 2 for _, _, e in found]
+        self.places = [op.place() for op in group.ops]
+        self.residuals = [log(s / base.seconds(op)) for op, s in zip(group.ops, group.seconds)]
+        loo = group.loo or (UNKNOWN_SPREAD,) * len(group.ops)
+        self.variances = [log(1 + e) ** 2 for e in loo]
         self._all = PointBlock.of(self, range(len(self.places)))
         self._axis, self._parts = self._parted()
         self.curves: dict[Op, TimeCurve] = {}  # of operators that differ in tokens
@@ -94,22 +93,6 @@ class Points:
                 found[i] = near
             return [_mean(near) for near in found]
         return [_mean(near) for near in self._all.nearest(places, moving, but)]
-
-
-def _unbeaten(found: list[tuple[Op, float, float]]) -> list[tuple[Op, float, float]]:
-    """Without products that take longer than the others say and than several larger ones do: a bad choice of kernel at
-    one size, which says nothing of sizes near it."""
-    if not isinstance(found[0][0], Linear):
-        return found
-    return [
-        (op, s, e)
-        for op, s, e in found
-        if e > -BEATEN or sum([t < s * (1 - BEATEN) and _holds(larger, op) for larger, t, _ in found]) < SEVERAL
-    ]
-
-
-def _holds(larger: Any, op: Any) -> bool:
-    return bool(larger.m >= op.m and larger.n >= op.n and larger.k >= op.k)
 
 
 Near = list[tuple[float, float, float]]  # squared distance, residual, variance
@@ -192,7 +175,7 @@ PRODUCT_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more 
 class TimeCurve:
     """An operator's time along its tokens: known at nodes, which never fall, and following the base between them."""
 
-    __slots__ = ("_base", "_nodes", "_spans", "_straight")
+    __slots__ = ("_base", "_nodes", "_raised", "_spans", "_straight")
 
     def __init__(
         self,
@@ -206,7 +189,9 @@ class TimeCurve:
         self._base, self._nodes = points.base.over(make), nodes
         found = points.corrections([make(n).place() for n in nodes])
         bases = [self._base(n) for n in nodes]
-        times = rising([b * exp(c.value) for b, c in zip(bases, found)])
+        alone = [b * exp(c.value) for b, c in zip(bases, found)]
+        times = rising(alone)
+        self._raised = [t > own * (1 + RAISED) for t, own in zip(times, alone)]
         ends = list(zip(nodes, times, [c.spread for c in found], bases))
         self._spans = [
             (n, m - n, t, u - t, s, r - s, b, c) for (n, t, s, b), (m, u, r, c) in pairwise([*ends, ends[-1]])
@@ -222,6 +207,11 @@ class TimeCurve:
         if not self._straight:
             share = _share(self._base(tokens), low, high, share)
         return seconds + more_s * share, spread + wider * share
+
+    def is_raised(self, tokens: int) -> bool:
+        """Whether it takes longer than its own points say, because points of fewer tokens do."""
+        low = bisect_right(self._nodes, tokens) - 1
+        return any(self._raised[low : low + 2])
 
 
 def _share(base: float, low: float, high: float, straight: float) -> float:

@@ -52,13 +52,15 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
 
 def notes(estimator: Estimator, op: Op) -> list[str]:
     """Why a little more of it may take less time."""
-    if not estimator.is_unaligned(op):
-        return []
-    piece, keys = op.KEY_PIECE, op.kv_len  # type: ignore[attr-defined]
-    return [
-        f"measured points show that keys take longer that are no multiple of {piece}, as {keys} are, so that a few "
-        "more may take less time"
-    ]
+    if estimator.is_raised(op):
+        return ["measured points show that fewer rows of such a width take longer: no less is answered for these"]
+    if estimator.is_unaligned(op):
+        piece, keys = op.KEY_PIECE, op.kv_len  # type: ignore[attr-defined]
+        return [
+            f"measured points show that keys take longer that are no multiple of {piece}, as {keys} are, so that a "
+            "few more may take less time"
+        ]
+    return []
 
 
 def _us(seconds: float) -> float:
