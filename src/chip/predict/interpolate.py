@@ -15,7 +15,7 @@ from math import exp, log, sqrt
 from operator import methodcaller
 from typing import NamedTuple
 
-from chip.ops.attention import single
+from chip.ops.attention import prompt, single
 from chip.ops.base_time import BaseTime
 from chip.points import PointGroup
 from chip.stats import rising
@@ -31,7 +31,7 @@ RAISED = 0.05  # part by which a time is above what its own points say, from whi
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 FAR = 1e9  # squared distance of what does not count
 COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, from 1 on, each twice the one before
-BETWEEN = 8  # numbers of sequences between two rows of a sheet whose bases are looked at
+BETWEEN = 8  # sizes between two powers of two whose bases are looked at
 MOST_ROWS = 256  # of a sheet: a sweep of any length runs in bounded memory
 
 
@@ -252,20 +252,10 @@ class Sheet:
         if 1 << low == count:
             return first
         if self._counts and self._at is single:
-            base = self._rising_base(low, count, length, first[2])
+            base = _rising_base(lambda n: self.base(n, 1, length), count, first[2])
         else:
             base = self.base(*self._at(count, length))
         return _between(first, self._rising(low + 1, length, first), base, count / (1 << low) - 1)
-
-    def _rising_base(self, low: int, count: int, length: int, first: float) -> float:
-        """A base may fall where another split fills the GPU better: the largest so far of a few numbers of sequences,
-        and straight between those."""
-        step = max(1, (1 << low) // BETWEEN)
-        more, beyond = divmod(count - (1 << low), step)
-        base = max([first, *[self.base((1 << low) + i * step, 1, length) for i in range(1, more + 1)]])
-        if not beyond:
-            return base
-        return base + max(0.0, self.base((1 << low) + (more + 1) * step, 1, length) - base) * beyond / step
 
     def _rising(self, row: int, length: int, fewer: Node | None = None) -> Node:
         """At 2^row of the first size: not less than of half as many, also between nodes. `fewer`: those, if known."""
@@ -286,7 +276,10 @@ class Sheet:
             nodes = self._row(row, low + 1)
         if 1 << low == length:
             return nodes[low]
-        base = self.base(*self._at(1 << row, length))
+        if self._at is prompt:
+            base = _rising_base(lambda n: self.base(1 << row, n, n), length, nodes[low][2])
+        else:
+            base = self.base(*self._at(1 << row, length))
         return _between(nodes[low], nodes[low + 1], base, length / (1 << low) - 1)
 
     def _row(self, row: int, upto: int) -> list[Node]:
@@ -305,6 +298,16 @@ class Sheet:
                         seconds = max(seconds, fewer[len(known)][0])
                     known.append((max(seconds, known[-1][0]) if known else seconds, c.spread, base))
         return known
+
+
+def _rising_base(base: Callable[[int], float], size: int, first: float) -> float:
+    """A base may fall where another split fills the GPU better: the largest so far of a few sizes from a power of two
+    on, and straight between those. `first`: at that power of two."""
+    low = 1 << size.bit_length() - 1
+    step = max(1, low // BETWEEN)
+    more, beyond = divmod(size - low, step)
+    found = max([first, *[base(low + i * step) for i in range(1, more + 1)]])
+    return found + max(0.0, base(low + (more + 1) * step) - found) * beyond / step if beyond else found
 
 
 def _between(low: Node, high: Node, base: float, straight: float) -> Node:
