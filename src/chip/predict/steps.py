@@ -129,7 +129,7 @@ class StepModel:
         free = FREE * settling.flop_per_s  # up to this rate nothing changes
         made: list[tuple[Rows, float]] = []
         for (step, _), (rows, weight) in zip(steps, found):
-            tiles = _in_tiles(step.tokens)
+            tiles = _in_tiles(step.tokens) if factor < 1 else 1.0
             most = free / tiles
             clocked: Rows = [
                 (n, calls, [a if a[5] <= most * a[0] else _at(a, factor, settling, tiles) for a in answers])
@@ -258,7 +258,8 @@ ADDED = (
 
 def _in_tiles(tokens: int) -> float:
     """How much more work the whole tiles of so many tokens hold. Points of whole ones tell what partly filled ones
-    take, so these were slowed down by the power limit as those were. Fewer tokens wait for memory."""
+    take: if the power limit slowed those down, so it did these, and a higher clock speeds up both. Fewer tokens wait
+    for memory."""
     return -(-tokens // TILE) * TILE / tokens if tokens > 2 * TILE else 1.0
 
 
