@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, all_at
-from chip.engines.chunked import wave
+from chip.engines.chunked import waves
 from chip.engines.context import PANELS, decode_contexts
 from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
 from chip.engines.playing import Played, Room, Weighted
@@ -67,12 +67,12 @@ def _chunks(seqs: tuple[Seq, ...]) -> Step:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    """Chunks of prompts beside requests that have their first token."""
-    return wave(scenario, STEP_TOKENS, _chunks)
+    """Chunks of prompts beside requests that have their first token. A step has room for so many that decode."""
+    return waves(scenario, STEP_TOKENS, STEP_TOKENS, _chunks, lambda full: decode(full, memory_bytes))
 
 
 def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
-    rows, points = scenario.batch, decode_contexts(scenario.prompt, scenario.output - 1, panels)
+    rows, points = min(scenario.batch, STEP_TOKENS), decode_contexts(scenario.prompt, scenario.output - 1, panels)
     return tuple((Step((Seq(1, past, rows),), padded(rows) - rows, True), weight) for past, weight in points)
 
 
