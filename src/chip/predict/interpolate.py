@@ -7,9 +7,8 @@ predicts those points from the others. Beyond the points the last correction goe
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
-from heapq import nsmallest
 from itertools import count, pairwise
 from math import exp, log, sqrt
 from operator import methodcaller
@@ -30,6 +29,7 @@ UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 FAR = 1e9  # squared distance of what does not count
 COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, from 1 on, each twice the one before
+BESIDE = 32  # points on either side of a place that are looked at first
 BETWEEN = 8  # numbers of sequences between two rows of a sheet whose bases are looked at
 MOST_ROWS = 256  # of a sheet: a sweep of any length runs in bounded memory
 
@@ -56,7 +56,7 @@ class Points:
         self.residuals = [log(s / base.seconds(op)) for op, s in zip(group.ops, group.seconds)]
         loo = group.loo or (UNKNOWN_SPREAD,) * len(group.ops)
         self.variances = [log(1 + e) ** 2 for e in loo]
-        self._all = PointBlock.of(self, range(len(self.places)))
+        self._all = PointBlock(self, range(len(self.places)))
         self._axis, self._parts = self._parted()
         self.curves: dict[Op, TimeCurve] = {}  # of operators that differ in tokens
 
@@ -70,7 +70,7 @@ class Points:
         at: dict[float, list[int]] = {}
         for i, x in enumerate(self._all.columns[axis]):
             at.setdefault(x, []).append(i)
-        return axis, {x: PointBlock.of(self, among) for x, among in at.items()}
+        return axis, {x: PointBlock(self, among) for x, among in at.items()}
 
     def seconds(self, op: Op) -> TimedPoint:
         found = self.corrections([op.place()])[0]
@@ -97,19 +97,16 @@ class Points:
 Near = list[tuple[float, float, float]]  # squared distance, residual, variance
 
 
-class PointBlock(NamedTuple):
+class PointBlock:
     """Some of the points: their coordinates by axis, and what they say."""
 
-    columns: list[tuple[float, ...]]
-    ends: list[tuple[float, float]]  # least and greatest of each
-    residuals: list[float]
-    variances: list[float]
+    __slots__ = ("_sorted", "columns", "ends", "residuals", "variances")
 
-    @classmethod
-    def of(cls, points: Points, among: Sequence[int]) -> PointBlock:
-        columns = list(zip(*[points.places[i] for i in among]))
-        ends = [(min(c), max(c)) for c in columns]
-        return cls(columns, ends, [points.residuals[i] for i in among], [points.variances[i] for i in among])
+    def __init__(self, points: Points, among: Sequence[int]) -> None:
+        self.columns = list(zip(*[points.places[i] for i in among]))
+        self.ends = [(min(c), max(c)) for c in self.columns]  # of each axis
+        self.residuals, self.variances = [points.residuals[i] for i in among], [points.variances[i] for i in among]
+        self._sorted: SortedPoints | None = None
 
     def _beyond(self, axis: int, at: float) -> float:
         """Squared distance along an axis that every point is away at least."""
@@ -119,20 +116,54 @@ class PointBlock(NamedTuple):
 
     def nearest(self, places: Sequence[tuple[float, ...]], moving: Sequence[int], but: int = -1) -> list[Near]:
         """The nearest points of each place, nearest first."""
+        if not moving:
+            if self._sorted is None:
+                self._sorted = SortedPoints(self)
+            return [self._sorted.nearest(places[0], but)]
         apart = [0.0] * len(self.residuals)  # squared distance along the axes that all places share
         for a, column in enumerate(self.columns):
             if a not in moving:
                 at = places[0][a]
                 apart = [d2 + (x - at) * (x - at) for d2, x in zip(apart, column)]
-        if but >= 0:
-            apart[but] = FAR
-        if not moving:
-            return [nsmallest(NEAREST, zip(apart, self.residuals, self.variances))]
         one, other = moving[0], moving[-1]
         xs, ys = self.columns[one], self.columns[other] if one != other else [0.0] * len(apart)
         rows = sorted(zip(apart, count(), xs, ys, self.residuals, self.variances))
         beyond = [sum([self._beyond(a, p[a]) for a in moving]) for p in places]
         return [_along(rows, p[one], p[other] if one != other else 0.0, off) for p, off in zip(places, beyond)]
+
+
+class SortedPoints:
+    """The same in the order of the axis that they are spread along most: the nearest of one place lie close on it."""
+
+    __slots__ = ("_axis", "_columns", "_order", "_other", "_residuals", "_variances")
+
+    def __init__(self, block: PointBlock) -> None:
+        self._other, self._axis = sorted(range(len(block.ends)), key=lambda a: block.ends[a][1] - block.ends[a][0])[-2:]
+        self._order = sorted(range(len(block.residuals)), key=block.columns[self._axis].__getitem__)
+        columns = [[c[i] for i in self._order] for c in (*block.columns, block.residuals, block.variances)]
+        *self._columns, self._residuals, self._variances = columns
+
+    def nearest(self, place: Sequence[float], but: int) -> Near:
+        xs, ys = self._columns[self._axis], self._columns[self._other]
+        x, y = place[self._axis], place[self._other]
+        middle = bisect_left(xs, x)
+        first = range(max(0, middle - BESIDE), min(middle + BESIDE, len(xs)))
+        near = self._among(place, first, but)
+        reach = sqrt(near[-1][0]) * (1 + 1e-9) if len(near) == NEAREST else FAR
+        wide = range(bisect_left(xs, x - reach), bisect_right(xs, x + reach))
+        if wide.start >= first.start and wide.stop <= first.stop:
+            return near
+        return self._among(place, [i for i in wide if -reach <= ys[i] - y <= reach], but)
+
+    def _among(self, place: Sequence[float], among: Sequence[int], but: int) -> Near:
+        apart = [0.0] * len(among)
+        for at, column in zip(place, self._columns):
+            apart = [d2 + (x - at) * (x - at) for d2, x in zip(apart, [column[i] for i in among])]
+        if but >= 0 and (left_out := self._order.index(but)) in among:
+            apart[among.index(left_out)] = FAR
+        worst = sorted(apart)[:NEAREST][-1]
+        near = [(d2, self._residuals[i], self._variances[i]) for d2, i in zip(apart, among) if d2 <= worst]
+        return sorted(near)[:NEAREST]
 
 
 Rows = Sequence[tuple[float, int, float, float, float, float]]
