@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
-from itertools import count, pairwise
+from itertools import pairwise
 from math import exp, log, sqrt
 from operator import methodcaller
 from typing import NamedTuple
@@ -29,7 +29,7 @@ UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 FAR = 1e9  # squared distance of what does not count
 COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, from 1 on, each twice the one before
-BESIDE = 32  # points on either side of a place that are looked at first
+WIDER, LEAST_REACH = 1.25, 0.01  # than the last place's nearest lay: how far the next one's are looked for first
 BETWEEN = 8  # numbers of sequences between two rows of a sheet whose bases are looked at
 MOST_ROWS = 256  # of a sheet: a sweep of any length runs in bounded memory
 
@@ -95,18 +95,20 @@ class Points:
 
 
 Near = list[tuple[float, float, float]]  # squared distance, residual, variance
+Said = list[tuple[float, float, float, float]]  # of each point: coordinates on two axes, residual, variance
 
 
 class PointBlock:
     """Some of the points: their coordinates by axis, and what they say."""
 
-    __slots__ = ("_sorted", "columns", "ends", "residuals", "variances")
+    __slots__ = ("_said", "_sorted", "columns", "ends", "residuals", "variances")
 
     def __init__(self, points: Points, among: Sequence[int]) -> None:
         self.columns = list(zip(*[points.places[i] for i in among]))
         self.ends = [(min(c), max(c)) for c in self.columns]  # of each axis
         self.residuals, self.variances = [points.residuals[i] for i in among], [points.variances[i] for i in among]
         self._sorted: SortedPoints | None = None
+        self._said: dict[tuple[int, int], Said] = {}  # by the axes that places differ in
 
     def _beyond(self, axis: int, at: float) -> float:
         """Squared distance along an axis that every point is away at least."""
@@ -126,58 +128,65 @@ class PointBlock:
                 at = places[0][a]
                 apart = [d2 + (x - at) * (x - at) for d2, x in zip(apart, column)]
         one, other = moving[0], moving[-1]
-        xs, ys = self.columns[one], self.columns[other] if one != other else [0.0] * len(apart)
-        rows = sorted(zip(apart, count(), xs, ys, self.residuals, self.variances))
+        said = self._said.get((one, other))
+        if said is None:
+            ys = self.columns[other] if one != other else [0.0] * len(apart)
+            said = self._said[one, other] = list(zip(self.columns[one], ys, self.residuals, self.variances))
+        order = sorted(range(len(apart)), key=apart.__getitem__)
         beyond = [sum([self._beyond(a, p[a]) for a in moving]) for p in places]
-        return [_along(rows, p[one], p[other] if one != other else 0.0, off) for p, off in zip(places, beyond)]
+        at = [(p[one], p[other] if one != other else 0.0) for p in places]
+        return [_along(order, apart, said, *where) for where in zip(at, beyond)]
 
 
 class SortedPoints:
     """The same in the order of the axis that they are spread along most: the nearest of one place lie close on it."""
 
-    __slots__ = ("_axis", "_columns", "_order", "_other", "_residuals", "_variances")
+    __slots__ = ("_axes", "_columns", "_order", "_reach", "_residuals", "_variances")
 
     def __init__(self, block: PointBlock) -> None:
-        self._other, self._axis = sorted(range(len(block.ends)), key=lambda a: block.ends[a][1] - block.ends[a][0])[-2:]
-        self._order = sorted(range(len(block.residuals)), key=block.columns[self._axis].__getitem__)
+        spread = sorted(range(len(block.ends)), key=lambda a: block.ends[a][0] - block.ends[a][1])
+        self._axes = (*spread, *spread, *spread)[:3]
+        self._order = sorted(range(len(block.residuals)), key=block.columns[self._axes[0]].__getitem__)
         columns = [[c[i] for i in self._order] for c in (*block.columns, block.residuals, block.variances)]
         *self._columns, self._residuals, self._variances = columns
+        self._reach = 1.0  # of the last place: its neighbour's is about as much
 
     def nearest(self, place: Sequence[float], but: int) -> Near:
-        xs, ys = self._columns[self._axis], self._columns[self._other]
-        x, y = place[self._axis], place[self._other]
-        middle = bisect_left(xs, x)
-        first = range(max(0, middle - BESIDE), min(middle + BESIDE, len(xs)))
-        near = self._among(place, first, but)
-        reach = sqrt(near[-1][0]) * (1 + 1e-9) if len(near) == NEAREST else FAR
-        wide = range(bisect_left(xs, x - reach), bisect_right(xs, x + reach))
-        if wide.start >= first.start and wide.stop <= first.stop:
-            return near
-        return self._among(place, [i for i in wide if -reach <= ys[i] - y <= reach], but)
+        reach, wanted = self._reach, min(NEAREST, len(self._order))
+        while len(near := self._within(reach, place, but)) < wanted:
+            reach *= 2
+        self._reach = max(LEAST_REACH, WIDER * sqrt(near[-1][0]))
+        return near
 
-    def _among(self, place: Sequence[float], among: Sequence[int], but: int) -> Near:
+    def _within(self, reach: float, place: Sequence[float], but: int) -> Near:
+        """Those that lie no further away, at most as many as count."""
+        (xs, ys, zs), (x, y, z) = ([of[a] for a in self._axes] for of in (self._columns, place))
+        first, last = bisect_left(xs, x - reach), bisect_right(xs, x + reach)
+        y_low, y_high, z_low, z_high = y - reach, y + reach, z - reach, z + reach
+        close = zip(range(first, last), ys[first:last], zs[first:last])
+        among = [i for i, v, w in close if y_low <= v <= y_high and z_low <= w <= z_high]
         apart = [0.0] * len(among)
         for at, column in zip(place, self._columns):
             apart = [d2 + (x - at) * (x - at) for d2, x in zip(apart, [column[i] for i in among])]
         if but >= 0 and (left_out := self._order.index(but)) in among:
             apart[among.index(left_out)] = FAR
-        worst = sorted(apart)[:NEAREST][-1]
+        worst = min([reach * reach, *sorted(apart)[NEAREST - 1 : NEAREST]])
         near = [(d2, self._residuals[i], self._variances[i]) for d2, i in zip(apart, among) if d2 <= worst]
         return sorted(near)[:NEAREST]
 
 
-Rows = Sequence[tuple[float, int, float, float, float, float]]
-
-
-def _along(rows: Rows, at_x: float, at_y: float, beyond: float) -> Near:
-    """Along two axes, where all are `beyond` away at least. `rows` come nearest first along the others, so that the
-    search can stop."""
+def _along(order: Sequence[int], apart: Sequence[float], said: Said, at: tuple[float, float], beyond: float) -> Near:
+    """Along two axes, where all are `beyond` away at least. `order`: nearest first along the others, which they are
+    `apart` on, so that the search can stop."""
     best: Near = []
     worst = FAR
-    for apart, _, x, y, residual, variance in rows:
-        if apart + beyond >= worst:
+    at_x, at_y = at
+    for i in order:
+        off = apart[i]
+        if off + beyond >= worst:
             break
-        d2 = apart + ((x - at_x) * (x - at_x) + (y - at_y) * (y - at_y))
+        x, y, residual, variance = said[i]
+        d2 = off + ((x - at_x) * (x - at_x) + (y - at_y) * (y - at_y))
         if d2 < worst:
             insort(best, (d2, residual, variance))
             if len(best) > NEAREST:
