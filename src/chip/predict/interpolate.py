@@ -196,12 +196,14 @@ def _along(order: Sequence[int], apart: Sequence[float], said: Said, at: tuple[f
 
 
 def _mean(near: Near) -> Correction:
-    weights = [1 / (d2 + NOISE) for d2, _, _ in near]
-    total = sum(weights)
-    value = sum([w * r for w, (_, r, _) in zip(weights, near)]) / total
-    variance = sum([w * v for w, (_, _, v) in zip(weights, near)]) / total
+    total = value = variance = 0.0
+    for d2, residual, own in near:
+        weight = 1 / (d2 + NOISE)
+        total += weight
+        value += weight * residual
+        variance += weight * own
     beyond = max(0.0, sqrt(near[0][0]) - REACH)
-    return Correction(value, max(LEAST_SPREAD, sqrt(variance)) + GROWTH * beyond)
+    return Correction(value / total, max(LEAST_SPREAD, sqrt(variance / total)) + GROWTH * beyond)
 
 
 def _nodes(per_octave: int, octaves: int) -> list[int]:

@@ -85,9 +85,22 @@ def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes
         "max_batch": max(0, most),
     }
     if room.pool:
-        layers = Counter[int]()
-        for n, layer in d.layers:
-            layers[getattr(layer.attn, "window", 0)] += n
-        token_bytes = d.kv_bytes(1, p, latent, s.tp)
-        out["kv_capacity_tokens"] = cache_tokens(layers, d.max_context, token_bytes, free - activations, capacity_bytes)
+        token_bytes = _token_bytes(d, p, latent, s.tp)
+        out["kv_capacity_tokens"] = cache_tokens(
+            _windows(d), d.max_context, token_bytes, free - activations, capacity_bytes
+        )
     return out
+
+
+@lru_cache(maxsize=256)
+def _token_bytes(d: Decoder, p: Precision, latent: bool, tp: int) -> float:
+    return d.kv_bytes(1, p, latent, tp)
+
+
+@lru_cache(maxsize=256)
+def _windows(d: Decoder) -> Counter[int]:
+    """How many layers have a window of so many tokens; 0 for none."""
+    found = Counter[int]()
+    for n, layer in d.layers:
+        found[getattr(layer.attn, "window", 0)] += n
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import sqrt
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chip.predict.limits import INTERPOLATED, Answer
@@ -64,17 +64,19 @@ class Phase:
     )  # fmt: skip
 
     def __init__(self, lines: Iterable[Line], low_s: float, high_s: float) -> None:
-        self.lines = sorted(lines, key=attrgetter("seconds"), reverse=True)
-        self.seconds = sum([n.seconds for n in self.lines])
-        self.low_s, self.high_s = min(low_s, self.seconds), max(high_s, self.seconds)
-        self.bytes = sum([n.bytes for n in self.lines])
-        self.matmul_flops = sum([n.flops for n in self.lines if n.kind in PRODUCTS])
-        self.seconds_by_bound: dict[str, float] = {}
-        self.seconds_by_source: dict[str, float] = {}
-        by_bound, by_source = self.seconds_by_bound, self.seconds_by_source
-        for _, _, _, seconds, _, _, bound, source, _, _ in self.lines:
+        self.lines = sorted(lines, key=itemgetter(3), reverse=True)
+        total_s = total_bytes = total_flops = 0.0
+        by_bound, by_source = dict[str, float](), dict[str, float]()
+        for _, kind, _, seconds, _, _, bound, source, flops, moved in self.lines:
+            total_s += seconds
+            total_bytes += moved
+            if kind in PRODUCTS:
+                total_flops += flops
             by_bound[bound] = by_bound.get(bound, 0.0) + seconds
             by_source[source] = by_source.get(source, 0.0) + seconds
+        self.seconds, self.bytes, self.matmul_flops = total_s, total_bytes, total_flops
+        self.low_s, self.high_s = min(low_s, total_s), max(high_s, total_s)
+        self.seconds_by_bound, self.seconds_by_source = by_bound, by_source
 
     @property
     def bound(self) -> str:
@@ -86,11 +88,11 @@ def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, f
     """Seconds of all lines, at the least and at the most. What rests on one roof errs together; what was measured errs
     each on its own; and cards differ, then in everything. `scale` is that of the kind of GPU
     (`chip.predict.interval_class`)."""
-    seconds = sum([n.seconds for n in lines])
-    below = above = (seconds * (BETWEEN_CARDS - 1)) ** 2
+    seconds = below = above = 0.0
     together: dict[str, tuple[float, float]] = {}
     for _, _, _, own_s, low_s, high_s, _, source, _, _ in lines:
         low, high = own_s - low_s, high_s - own_s
+        seconds += own_s
         if source == INTERPOLATED:
             below += low * low
             above += high * high
@@ -100,7 +102,8 @@ def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, f
     for low, high in together.values():
         below += low * low
         above += high * high
-    low_s, high_s = max(0.0, seconds - sqrt(below)), seconds + sqrt(above)
+    of_cards = (seconds * (BETWEEN_CARDS - 1)) ** 2
+    low_s, high_s = max(0.0, seconds - sqrt(below + of_cards)), seconds + sqrt(above + of_cards)
     if scale != 1.0 and seconds:
         low_s, high_s = (seconds * (s / seconds) ** scale for s in (low_s, high_s))
     return seconds, low_s, high_s
