@@ -147,8 +147,8 @@ class SortedPoints:
         spread = sorted(range(len(block.ends)), key=lambda a: block.ends[a][0] - block.ends[a][1])
         self._axes = (*spread, *spread, *spread)[:3]
         self._order = sorted(range(len(block.residuals)), key=block.columns[self._axes[0]].__getitem__)
-        columns = [[c[i] for i in self._order] for c in (*block.columns, block.residuals, block.variances)]
-        *self._columns, self._residuals, self._variances = columns
+        self._columns = [[c[i] for i in self._order] for c in block.columns]
+        self._residuals, self._variances = ([c[i] for i in self._order] for c in (block.residuals, block.variances))
         self._reach = 1.0  # of the last place: its neighbour's is about as much
 
     def nearest(self, place: Sequence[float], but: int) -> Near:
@@ -160,7 +160,7 @@ class SortedPoints:
 
     def _within(self, reach: float, place: Sequence[float], but: int) -> Near:
         """Those that lie no further away, at most as many as count."""
-        (xs, ys, zs), (x, y, z) = ([of[a] for a in self._axes] for of in (self._columns, place))
+        (xs, ys, zs), (x, y, z) = [self._columns[a] for a in self._axes], [place[a] for a in self._axes]
         first, last = bisect_left(xs, x - reach), bisect_right(xs, x + reach)
         y_low, y_high, z_low, z_high = y - reach, y + reach, z - reach, z + reach
         close = zip(range(first, last), ys[first:last], zs[first:last])

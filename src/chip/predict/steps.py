@@ -13,16 +13,20 @@ from chip.engines.playing import Played, Weighted
 from chip.engines.terms import Terms
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head, is_placeholder
+from chip.ops.attention import Attention
+from chip.ops.growing_attention import GrowingAttention
 from chip.ops.masked_attention import MASK_PIECE, MaskedAttention, WindowedAttention
 from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import Estimator
 from chip.predict.limits import INTERPOLATED, Answer, of_a_share
 from chip.predict.phase import Line, Phase, Rows, interval, lines_of
 from chip.predict.template import Ask, Template, TimedCall
+from chip.records import replace
 from chip.timeline import Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
 ATTENTION = "attention"  # the kind of attention over pages
+PLAIN = (Attention, GrowingAttention)  # attention that a window just shortens
 MASKED = (MaskedAttention, WindowedAttention)  # attention that meets a mask, or may
 ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
@@ -212,7 +216,14 @@ class StepModel:
 @lru_cache(maxsize=MOST_ASKED)  # models on several GPUs ask for their operators whole, too
 def _ask(estimator: Estimator, op: Op) -> Ask:
     """How an operator is answered: for tokens, or, where it attends, for sequences."""
-    return lru_cache(maxsize=MOST_SEQS)(estimator.over(op)) if is_placeholder(op) else estimator.along(op)
+    if not is_placeholder(op):
+        return estimator.along(op)
+    own = lru_cache(maxsize=MOST_SEQS)(estimator.over(op))
+    if isinstance(op, Attention) and type(op) in PLAIN and op.window and estimator.points(op):
+        window = op.window  # what it holds is asked for as layers without a window ask for it
+        whole = _ask(estimator, replace(op, window=0))
+        return lambda seq: whole(seq) if seq.new + seq.past <= window else own(seq)
+    return own
 
 
 class TimedSteps(NamedTuple):
