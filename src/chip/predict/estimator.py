@@ -358,7 +358,7 @@ def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: S
     return _estimator(h, None if runs_as is None else tuple(runs_as.items()), stage)
 
 
-@lru_cache(maxsize=32)  # models on one GPU and engine share what its points say
+@lru_cache(maxsize=128)  # models on one GPU and engine share what its points say; a ranking asks all GPUs
 def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: Stage) -> Estimator:
     runs_as = None if chosen is None else dict(chosen)
     if stage < Stage.POINTS:

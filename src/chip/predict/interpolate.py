@@ -95,7 +95,7 @@ class Points:
 
 
 Near = list[tuple[float, float, float]]  # squared distance, residual, variance
-Said = list[tuple[float, float, float, float]]  # of each point: coordinates on two axes, residual, variance
+Coordinated = tuple[float, float, float, float]  # coordinates on two axes, residual, variance
 
 
 class PointBlock:
@@ -104,7 +104,7 @@ class PointBlock:
     __slots__ = ("_said", "_sorted", "columns", "ends", "residuals", "variances")
 
     def __init__(self, points: Points, among: Sequence[int]) -> None:
-        self.columns = list(zip(*[points.places[i] for i in among]))
+        self.columns: list[tuple[float, ...]] = list(zip(*[points.places[i] for i in among]))
         self.ends = [(min(c), max(c)) for c in self.columns]  # of each axis
         self.residuals, self.variances = [points.residuals[i] for i in among], [points.variances[i] for i in among]
         self._sorted: SortedPoints | None = None
@@ -128,14 +128,38 @@ class PointBlock:
                 at = places[0][a]
                 apart = [d2 + (x - at) * (x - at) for d2, x in zip(apart, column)]
         one, other = moving[0], moving[-1]
-        said = self._said.get((one, other))
-        if said is None:
-            ys = self.columns[other] if one != other else [0.0] * len(apart)
-            said = self._said[one, other] = list(zip(self.columns[one], ys, self.residuals, self.variances))
-        order = sorted(range(len(apart)), key=apart.__getitem__)
+        if (one, other) not in self._said:
+            ys: Sequence[float] = self.columns[other] if one != other else [0.0] * len(apart)
+            self._said[one, other] = Said(list(zip(self.columns[one], ys, self.residuals, self.variances)))
+        said = self._said[one, other]
+        order = said.that_count(sorted(range(len(apart)), key=apart.__getitem__))
         beyond = [sum([self._beyond(a, p[a]) for a in moving]) for p in places]
-        at = [(p[one], p[other] if one != other else 0.0) for p in places]
-        return [_along(order, apart, said, *where) for where in zip(at, beyond)]
+        wanted = [(p[one], p[other] if one != other else 0.0) for p in places]
+        return [_along(order, apart, said.points, where, off) for where, off in zip(wanted, beyond)]
+
+
+class Said:
+    """What points say along two axes."""
+
+    __slots__ = ("_cells", "points")
+
+    def __init__(self, points: list[Coordinated]) -> None:
+        self.points = points
+        numbers: dict[tuple[float, float], int] = {}
+        self._cells = [numbers.setdefault(point[:2], len(numbers)) for point in points]
+        if len(numbers) * NEAREST > len(points) // 2:
+            self._cells = []  # not measured on a grid: few have their coordinates in common
+
+    def that_count(self, order: list[int]) -> list[int]:
+        """Of those at the same coordinates the first few: no other can be among the nearest."""
+        if not self._cells:
+            return order
+        cells, kept, room = self._cells, list[int](), [NEAREST + 1] * (max(self._cells) + 1)
+        for i in order:
+            if room[cells[i]]:
+                room[cells[i]] -= 1
+                kept.append(i)
+        return kept
 
 
 class SortedPoints:
@@ -175,7 +199,9 @@ class SortedPoints:
         return sorted(near)[:NEAREST]
 
 
-def _along(order: Sequence[int], apart: Sequence[float], said: Said, at: tuple[float, float], beyond: float) -> Near:
+def _along(
+    order: Sequence[int], apart: Sequence[float], points: Sequence[Coordinated], at: tuple[float, float], beyond: float
+) -> Near:
     """Along two axes, where all are `beyond` away at least. `order`: nearest first along the others, which they are
     `apart` on, so that the search can stop."""
     best: Near = []
@@ -185,7 +211,7 @@ def _along(order: Sequence[int], apart: Sequence[float], said: Said, at: tuple[f
         off = apart[i]
         if off + beyond >= worst:
             break
-        x, y, residual, variance = said[i]
+        x, y, residual, variance = points[i]
         d2 = off + ((x - at_x) * (x - at_x) + (y - at_y) * (y - at_y))
         if d2 < worst:
             insort(best, (d2, residual, variance))

@@ -31,7 +31,7 @@ MASKED = (MaskedAttention, WindowedAttention)  # attention that meets a mask, or
 ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
-MOST_ASKED, MOST_SEQS = 2048, 256  # operators, and sequences of each, that are remembered
+MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
 NOTHING_S = 1e-12  # a row shorter than this is rounding
 
 
