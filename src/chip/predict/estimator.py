@@ -270,7 +270,10 @@ class Estimator:
             if own:  # brought to the clock that the other points were timed at
                 factor = 1 + shift * own.limited(flops / seconds)
                 seconds, low_s, high_s = seconds * factor, low_s * factor, high_s * factor
-            found = seconds, low_s, high_s, _longest(flops / rate, moved / moving, seconds), source, flops, moved
+            longer_s, bound = flops / rate, "compute"
+            if moved > moving * longer_s:
+                longer_s, bound = moved / moving, "memory"
+            found = seconds, low_s, high_s, "launch" if seconds > 2 * longer_s else bound, source, flops, moved
             if flops <= peak * seconds and moved <= memory * seconds:
                 return found
             return at_least(found, peaks.least_s(compute, flops, moved))

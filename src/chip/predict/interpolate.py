@@ -323,7 +323,7 @@ class Sheet:
         end = length.bit_length()
         if not self._counts or not row or end >= COMMON_NODES:
             return found
-        if found[0] >= self._row(row - 1, end)[end][0]:  # no time between is that long
+        if found[0] >= self._rows[row - 1][end][0]:  # no time between is that long
             return found
         fewer = fewer or self._rising(row - 1, length)
         return (fewer[0], *found[1:]) if fewer[0] > found[0] else found

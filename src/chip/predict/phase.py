@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import sqrt
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ PRODUCTS = frozenset({
     "sink_attention", "scaled_linear", "packed_linear", "scaled_experts", "packed_experts", "fp8_attention",
     "fp8_cache_attention", "moe_experts", "moe_experts_composed", "moe_router", "moe_router_composed",
 })  # fmt: skip
+ATTENTION = "attention"  # the kind of attention over pages
 # Largest ratio between the ceilings of two H200s: a card differs from the next by so much.
 BETWEEN_CARDS = 1.035
 
@@ -25,6 +27,7 @@ class CallBlock(NamedTuple):
     kinds: tuple[str, ...]
     launches: RoleLaunches  # by role
     together: RoleLaunches | None = None  # where groups of sequences attend, which one kernel does for all of them
+    attentions: int = 0  # over pages
 
     def launched(self, repeat: int, each_s: list[float]) -> LaunchBlock:
         if self.together is None:
@@ -54,6 +57,9 @@ class Line(NamedTuple):
     source: str
     flops: float
     bytes: float
+
+
+line_of = partial(tuple.__new__, Line)  # from a tuple of all: twice as fast as Line's own
 
 
 class Phase:
@@ -113,13 +119,13 @@ def lines_of(found: Iterable[tuple[Rows, float]]) -> list[Line]:
     """Operators of one role added up; kind, bound and source are those of the longest."""
     merged: dict[str, tuple[Any, ...]] = {}
     for rows, weight in found:
-        for repeat, (kinds, launches, _), answers in rows:
+        for repeat, (kinds, launches, _, _), answers in rows:
             n = weight * repeat
             calls = zip(launches.names, kinds, answers)
             for role, kind, (seconds, low_s, high_s, bound, source, flops, moved) in calls:
                 own = role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n
                 merged[role] = _added(merged[role], own) if role in merged else own
-    return [tuple.__new__(Line, sums) for sums in merged.values()]  # twice as fast as Line's own
+    return list(map(line_of, merged.values()))
 
 
 def _added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:

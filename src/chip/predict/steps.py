@@ -19,13 +19,12 @@ from chip.ops.masked_attention import MASK_PIECE, MaskedAttention, WindowedAtten
 from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import Estimator
 from chip.predict.limits import INTERPOLATED, Answer, of_a_share
-from chip.predict.phase import Line, Phase, Rows, interval, lines_of
+from chip.predict.phase import Phase, Rows, interval, line_of, lines_of
 from chip.predict.template import Ask, Template, TimedCall
 from chip.records import replace
 from chip.timeline import Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
-ATTENTION = "attention"  # the kind of attention over pages
 PLAIN = (Attention, GrowingAttention)  # attention that a window just shortens
 MASKED = (MaskedAttention, WindowedAttention)  # attention that meets a mask, or may
 ENGINE = "engine"  # source and kind of rows that no operator has
@@ -127,7 +126,7 @@ class StepModel:
         factor = settling.settled
         if first:
             factor = settling.factor(
-                sum([w * n * a[0] for rows, w in found for n, _, answers in rows for a in answers])
+                sum([w * n * sum([a[0] for a in answers]) for rows, w in found for n, _, answers in rows])
             )
         free = FREE * settling.flop_per_s  # up to this rate nothing changes
         return [
@@ -160,7 +159,7 @@ class StepModel:
         times = [self._played(known, terms, scale, asked) for terms, scale in scaled]
         value, least, most = times
         lines += [
-            Line(role, ENGINE, calls, v if v > NOTHING_S else 0.0, lo, hi, bound, ENGINE, 0.0, 0.0)
+            line_of((role, ENGINE, calls, v if v > NOTHING_S else 0.0, lo, hi, bound, ENGINE, 0.0, 0.0))
             for (role, calls, bound), v, lo, hi in zip(ADDED, value.parts, least.parts, most.parts)
             if v > NOTHING_S or hi > NOTHING_S  # a device at its slowest may not wait where one as expected does
         ]  # fmt: skip
@@ -245,10 +244,12 @@ def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> PlayedSteps:
     made = []
     for (step, weight), (rows, _) in zip(steps, found):
         blocks = [calls.launched(n, [a[0] for a in answers]) for n, calls, answers in rows]
-        decode = step.decode
-        attentions = sum([n * calls.kinds.count(ATTENTION) for n, calls, _ in rows]) if decode else 0.0
-        seconds = sum([b.repeat * b.seconds for b in blocks])
-        kernels = sum([b.repeat * b.launches.kernel_count for b in blocks])
+        decode, attentions, seconds, kernels = step.decode, 0.0, 0.0, 0.0
+        for (n, calls, _), block in zip(rows, blocks):
+            seconds += n * block.seconds
+            kernels += n * block.launches.kernel_count
+            if decode:
+                attentions += n * calls.attentions
         made.append((Played(blocks, seconds, kernels, attentions, step.graph, decode, step.rows), weight))
     return made
 
