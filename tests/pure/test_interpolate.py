@@ -18,14 +18,13 @@ from chip.points import PointGroup
 from chip.predict.interpolate import (
     GROWTH,
     LEAST_SPREAD,
-    NEAREST,
     TOKEN_NODES,
     UNKNOWN_SPREAD,
-    PointBlock,
     Points,
     Sheet,
     TimeCurve,
 )  # fmt: skip
+from chip.predict.neighbours import NEAREST, PointBlock
 from chip.types import ChipError
 
 FOLDER = hardware.POINTS / "h200"
@@ -107,7 +106,7 @@ def test_several_places_at_once_are_each_by_itself():
 def test_the_nearest_of_a_place_are_those_of_all_points(name):
     """However they are looked for: from one place to the next, near by and far away."""
     group, found = bundled(name)
-    every = PointBlock(found, range(len(found.places)))
+    every = PointBlock(found.places, found.residuals, found.variances)
     for i in range(0, len(group.ops), 3):
         place = tuple(x + off for x, off in zip(found.places[i], (0.3, -0.1, 0.0, 7.0 * (i % 5 == 0), 0.2)))
         apart = [sum((x - at) ** 2 for x, at in zip(p, place)) for p in found.places]
