@@ -31,6 +31,7 @@ ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
 MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
+MOST_PREFILLS = 8  # of one model that are remembered
 NOTHING_S = 1e-12  # a row shorter than this is rounding
 
 
@@ -56,6 +57,7 @@ class StepModel:
         self.engine = engines.get(engine)
         self.overlaps = self.engine.OVERLAPS_STEPS if overlaps is None else overlaps
         self.estimator, self.terms = estimator, terms
+        self._prefills: dict[tuple[Weighted, int], Phase] = {}
         programs, whole = self._programs(tp, ep), self._programs(1, 1) if tp > 1 else (None, None, None)
         one_token = programs[0]
         one, several, self._head = (self._template(p, w) for p, w in zip(programs, whole))
@@ -142,7 +144,14 @@ class StepModel:
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
-        return self._phase(self.engine.prefill(s, memory_bytes), s)
+        """Whatever the output, it is mostly the same: a grid asks for it once."""
+        steps = self.engine.prefill(s, memory_bytes)
+        found = self._prefills.get((steps, s.batch))
+        if found is None:
+            if len(self._prefills) >= MOST_PREFILLS:
+                self._prefills.clear()
+            found = self._prefills[steps, s.batch] = self._phase(steps, s)
+        return found
 
     def decode(self, s: Scenario, memory_bytes: float) -> Phase:
         return self._phase(self.engine.decode(s, memory_bytes, self.panels(s), self.windows), None)
