@@ -15,7 +15,16 @@ from chip.ops.attention import prompt, single
 from chip.ops.base_time import BaseTime
 from chip.ops.linear import GemmBase, Linear
 from chip.points import PointGroup
-from chip.predict.interpolate import GROWTH, LEAST_SPREAD, TOKEN_NODES, UNKNOWN_SPREAD, Points, Sheet, TimeCurve
+from chip.predict.interpolate import (
+    GROWTH,
+    LEAST_SPREAD,
+    TOKEN_NODES,
+    UNKNOWN_SPREAD,
+    Points,
+    Sheet,
+    TimeCurve,
+)  # fmt: skip
+from chip.predict.neighbours import NEAREST, PointBlock
 from chip.types import ChipError
 
 FOLDER = hardware.POINTS / "h200"
@@ -91,6 +100,18 @@ def test_several_places_at_once_are_each_by_itself():
     ):
         for together, place in zip(found.corrections(places), places):
             assert tuple(together) == pytest.approx(tuple(found.corrections([place])[0]))
+
+
+@each(["linear (torch, bf16, cold)", "attention (fa3, bf16, cold)", "rms_norm (compiled, bf16, cold)"])
+def test_the_nearest_of_a_place_are_those_of_all_points(name):
+    """However they are looked for: from one place to the next, near by and far away."""
+    group, found = bundled(name)
+    every = PointBlock(found.places, found.residuals, found.variances)
+    for i in range(0, len(group.ops), 3):
+        place = tuple(x + off for x, off in zip(found.places[i], (0.3, -0.1, 0.0, 7.0 * (i % 5 == 0), 0.2)))
+        apart = [sum((x - at) ** 2 for x, at in zip(p, place)) for p in found.places]
+        ((*_, last),) = every.nearest([place], [])
+        assert last[0] == pytest.approx(sorted(apart)[NEAREST - 1])
 
 
 # --- beyond them

@@ -6,10 +6,16 @@ from folding import each
 from round_profiles import round_profile, write_profile
 
 from chip import engine_support, hardware
+from chip.engines import vllm
+from chip.ops.packed_linear import PackedLinear
 from chip.predict import request
+from chip.predict.estimator import Estimator, estimator_of
+from chip.predict.library import library
 from chip.predict.roof import reference, roof_of
-from chip.predict.stages import Stage
+from chip.predict.stages import ALL, Stage
 from chip.types import Ceiling
+
+RUNS_AS = vllm.runs_as(9.0, {})
 
 
 def test_a_gpu_never_measured_says_so():
@@ -35,6 +41,15 @@ def test_a_gpu_without_terms_of_its_own_is_predicted_with_the_reference_hosts():
     assert [n for n in a["notes"] if "reference host" in n and "`chip calibrate --engine vllm`" in n]
     alone = request.answer({"model": "tinyllama-1.1b", "gpu": "a100", "prompt": 16}, request.Options(Stage.POINTS))
     assert alone["tpot_ms"] < a["tpot_ms"]
+
+
+def test_a_base_does_not_depend_on_what_was_asked_before():
+    """Weights of 4 and 8 bits are multiplied alike, by kernels of their own."""
+    small, wide = (PackedLinear(64, 4096, 4096, weight_dtype=w) for w in ("int4", "int8"))
+    h100, like = hardware.find("h100"), estimator_of(hardware.find("h200"), RUNS_AS)
+    made = [Estimator(roof_of(h100), ALL, library(h100.points), RUNS_AS, like) for _ in range(2)]
+    made[1].bases.of(small, "")
+    assert made[1].bases.of(wide, "") == made[0].bases.of(wide, "") != made[0].bases.of(small, "")
 
 
 @each(hardware.spec_names())

@@ -38,11 +38,12 @@ class Bases:
         if library and self.settling is None and reference and reference.settling:
             own = self._rate("matmul_bf16" if "matmul_bf16" in roof.compute else "matmul_fp16")
             self.settling = reference.settling.from_boost(own.value / reference._rate("matmul_bf16").value)
-        self._known: dict[tuple[type[Op], str, str], BaseTimes] = {}
+        self._known: dict[tuple[type[Op], str, str, str], BaseTimes] = {}
 
     def of(self, op: Op, kernel: str) -> BaseTimes:
         """Of an operator without a fitted base of its own: as expected, at the best and at the worst."""
-        key = (type(op), kernel or op.kind, op.compute)
+        of_format = op.kernel_of("") if isinstance(op, Linear) else ""  # which may have kernels of its own
+        key = (type(op), kernel or op.kind, op.compute, of_format)
         found = self._known.get(key)
         if found is None:
             found = self._borrowed(op, kernel) or self._scaled(op, kernel) or self._of_ceilings(op, kernel)

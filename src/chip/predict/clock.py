@@ -44,7 +44,8 @@ class Settling:
     def limited(self, flop_per_s: float) -> float:
         """How far arithmetic at such a rate is held by the power limit: 0 where it keeps its clock, 1 where it draws
         all the power there is."""
-        return min(1.0, max(0.0, (flop_per_s / self.flop_per_s - FREE) / (BOUND - FREE)))
+        held = (flop_per_s / self.flop_per_s - FREE) / (BOUND - FREE)
+        return 0.0 if held < 0.0 else 1.0 if held > 1.0 else held
 
     def factor(self, load_s: float) -> float:
         """Mean time over that of the tables, for arithmetic that keeps a rested GPU busy for so long."""

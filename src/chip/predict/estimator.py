@@ -337,7 +337,10 @@ class Estimator:
             if own:  # brought to the clock that the other points were timed at
                 factor = 1 + shift * own.limited(flops / seconds)
                 seconds, low_s, high_s = seconds * factor, low_s * factor, high_s * factor
-            found = seconds, low_s, high_s, _longest(flops / rate, moved / moving, seconds), source, flops, moved
+            longer_s, bound = flops / rate, "compute"
+            if moved > moving * longer_s:
+                longer_s, bound = moved / moving, "memory"
+            found = seconds, low_s, high_s, "launch" if seconds > 2 * longer_s else bound, source, flops, moved
             if flops <= peak * seconds and moved <= memory * seconds:
                 return found
             return at_least(found, peaks.least_s(compute, flops, moved))
@@ -439,7 +442,7 @@ def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: S
     return _estimator(h, None if runs_as is None else tuple(runs_as.items()), stage)
 
 
-@lru_cache(maxsize=32)  # models on one GPU and engine share what its points say
+@lru_cache(maxsize=128)  # models on one GPU and engine share what its points say; a ranking asks all GPUs
 def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: Stage) -> Estimator:
     runs_as = None if chosen is None else dict(chosen)
     if stage < Stage.POINTS:

@@ -7,10 +7,9 @@ predicts those points from the others. Beyond the points the last correction goe
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from heapq import nsmallest
-from itertools import count, pairwise
+from itertools import pairwise
 from math import exp, log, sqrt
 from operator import methodcaller
 from typing import NamedTuple
@@ -18,10 +17,10 @@ from typing import NamedTuple
 from chip.ops.attention import prompt, single
 from chip.ops.base_time import BaseTime
 from chip.points import PointGroup
+from chip.predict.neighbours import NEAREST, Near, PointBlock
 from chip.stats import rising
 from chip.types import Op
 
-NEAREST = 6
 NOISE = 0.02  # squared distance within which points count alike
 LEAST_SPREAD = 0.02
 REACH = 1.0  # distance to the nearest point from which on the spread grows, ...
@@ -29,7 +28,6 @@ GROWTH = 0.1  # ... by so much for each more
 UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
 RAISED = 0.05  # part by which a time is above what its own points say, from which on that is said
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
-FAR = 1e9  # squared distance of what does not count
 COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, from 1 on, each twice the one before
 BETWEEN = 8  # sizes between two powers of two whose bases are looked at
 MOST_ROWS = 256  # of a sheet: a sweep of any length runs in bounded memory
@@ -57,7 +55,7 @@ class Points:
         self.residuals = [log(s / base.seconds(op)) for op, s in zip(group.ops, group.seconds)]
         loo = group.loo or (UNKNOWN_SPREAD,) * len(group.ops)
         self.variances = [log(1 + e) ** 2 for e in loo]
-        self._all = PointBlock.of(self, range(len(self.places)))
+        self._all = self._block(range(len(self.places)))
         self._axis, self._parts = self._parted()
         self.curves: dict[Op, TimeCurve] = {}  # of operators that differ in tokens
 
@@ -71,7 +69,11 @@ class Points:
         at: dict[float, list[int]] = {}
         for i, x in enumerate(self._all.columns[axis]):
             at.setdefault(x, []).append(i)
-        return axis, {x: PointBlock.of(self, among) for x, among in at.items()}
+        return axis, {x: self._block(among) for x, among in at.items()}
+
+    def _block(self, among: Sequence[int]) -> PointBlock:
+        residuals, variances = ([of[i] for i in among] for of in (self.residuals, self.variances))
+        return PointBlock([self.places[i] for i in among], residuals, variances)
 
     def seconds(self, op: Op) -> TimedPoint:
         found = self.corrections([op.place()])[0]
@@ -95,74 +97,15 @@ class Points:
         return [_mean(near) for near in self._all.nearest(places, moving, but)]
 
 
-Near = list[tuple[float, float, float]]  # squared distance, residual, variance
-
-
-class PointBlock(NamedTuple):
-    """Some of the points: their coordinates by axis, and what they say."""
-
-    columns: list[tuple[float, ...]]
-    ends: list[tuple[float, float]]  # least and greatest of each
-    residuals: list[float]
-    variances: list[float]
-
-    @classmethod
-    def of(cls, points: Points, among: Sequence[int]) -> PointBlock:
-        columns = list(zip(*[points.places[i] for i in among]))
-        ends = [(min(c), max(c)) for c in columns]
-        return cls(columns, ends, [points.residuals[i] for i in among], [points.variances[i] for i in among])
-
-    def _beyond(self, axis: int, at: float) -> float:
-        """Squared distance along an axis that every point is away at least."""
-        least, most = self.ends[axis]
-        off = max(at - most, least - at, 0.0)
-        return off * off
-
-    def nearest(self, places: Sequence[tuple[float, ...]], moving: Sequence[int], but: int = -1) -> list[Near]:
-        """The nearest points of each place, nearest first."""
-        apart = [0.0] * len(self.residuals)  # squared distance along the axes that all places share
-        for a, column in enumerate(self.columns):
-            if a not in moving:
-                at = places[0][a]
-                apart = [d2 + (x - at) * (x - at) for d2, x in zip(apart, column)]
-        if but >= 0:
-            apart[but] = FAR
-        if not moving:
-            return [nsmallest(NEAREST, zip(apart, self.residuals, self.variances))]
-        one, other = moving[0], moving[-1]
-        xs, ys = self.columns[one], self.columns[other] if one != other else [0.0] * len(apart)
-        rows = sorted(zip(apart, count(), xs, ys, self.residuals, self.variances))
-        beyond = [sum([self._beyond(a, p[a]) for a in moving]) for p in places]
-        return [_along(rows, p[one], p[other] if one != other else 0.0, off) for p, off in zip(places, beyond)]
-
-
-Rows = Sequence[tuple[float, int, float, float, float, float]]
-
-
-def _along(rows: Rows, at_x: float, at_y: float, beyond: float) -> Near:
-    """Along two axes, where all are `beyond` away at least. `rows` come nearest first along the others, so that the
-    search can stop."""
-    best: Near = []
-    worst = FAR
-    for apart, _, x, y, residual, variance in rows:
-        if apart + beyond >= worst:
-            break
-        d2 = apart + ((x - at_x) * (x - at_x) + (y - at_y) * (y - at_y))
-        if d2 < worst:
-            insort(best, (d2, residual, variance))
-            if len(best) > NEAREST:
-                best.pop()
-                worst = best[-1][0]
-    return best
-
-
 def _mean(near: Near) -> Correction:
-    weights = [1 / (d2 + NOISE) for d2, _, _ in near]
-    total = sum(weights)
-    value = sum([w * r for w, (_, r, _) in zip(weights, near)]) / total
-    variance = sum([w * v for w, (_, _, v) in zip(weights, near)]) / total
+    total = value = variance = 0.0
+    for d2, residual, own in near:
+        weight = 1 / (d2 + NOISE)
+        total += weight
+        value += weight * residual
+        variance += weight * own
     beyond = max(0.0, sqrt(near[0][0]) - REACH)
-    return Correction(value, max(LEAST_SPREAD, sqrt(variance)) + GROWTH * beyond)
+    return Correction(value / total, max(LEAST_SPREAD, sqrt(variance / total)) + GROWTH * beyond)
 
 
 def _nodes(per_octave: int, octaves: int) -> list[int]:
@@ -263,7 +206,7 @@ class Sheet:
         end = length.bit_length()
         if not self._counts or not row or end >= COMMON_NODES:
             return found
-        if found[0] >= self._row(row - 1, end)[end][0]:  # no time between is that long
+        if found[0] >= self._rows[row - 1][end][0]:  # no time between is that long
             return found
         fewer = fewer or self._rising(row - 1, length)
         return (fewer[0], *found[1:]) if fewer[0] > found[0] else found

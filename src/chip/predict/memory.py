@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
+from operator import itemgetter
+from typing import Any
 
 from chip import engines
 from chip.dtypes import BYTES, Precision
@@ -42,24 +44,20 @@ def _weight_bytes(d: Decoder, p: Precision, tp: int, ep: int) -> float:
     return d.weight_bytes(p, tp, ep)
 
 
-def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, object]:
+def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, Any]:
     """Of each GPU; of a pipeline, of the stage that has the least room."""
     own = s.of_replica
     found = [_of_stage(stage, own, engine, p, capacity_bytes) for stage in stage_decoders(d, s.pp)] if s.pp > 1 else []
-    fullest = max(found, key=_taken) if found else _of_stage(d, own, engine, p, capacity_bytes)
+    fullest = max(found, key=itemgetter("total_bytes")) if found else _of_stage(d, own, engine, p, capacity_bytes)
     if found:
         for name in ("max_batch", "kv_capacity_tokens"):
             if name in fullest:
-                fullest[name] = min(int(str(f[name])) for f in found)
-    fullest["max_batch"] = int(str(fullest["max_batch"])) * s.replicas
+                fullest[name] = min(f[name] for f in found)
+    fullest["max_batch"] = fullest["max_batch"] * s.replicas
     return fullest
 
 
-def _taken(room: dict[str, object]) -> int:
-    return int(str(room["total_bytes"]))
-
-
-def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, object]:
+def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, Any]:
     e = engines.get(engine)
     room, latent = e.room(s, capacity_bytes), e.LATENT_KV
     weights = _weight_bytes(d, p, s.tp, s.ep)
@@ -72,7 +70,7 @@ def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes
         most = int((free - activations) // kv_sequence)
     else:
         most = int(free // (kv_sequence + activation_bytes(d, s.prompt, 1, p, s.tp, room.streams, s.ep)))
-    out: dict[str, object] = {
+    out: dict[str, Any] = {
         "weights_bytes": round(weights),
         "kv_bytes_per_token": round(kv_sequence / room.cache_tokens, 3),
         "kv_bytes": round(batch * kv_sequence),
@@ -85,9 +83,22 @@ def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes
         "max_batch": max(0, most),
     }
     if room.pool:
-        layers = Counter[int]()
-        for n, layer in d.layers:
-            layers[getattr(layer.attn, "window", 0)] += n
-        token_bytes = d.kv_bytes(1, p, latent, s.tp)
-        out["kv_capacity_tokens"] = cache_tokens(layers, d.max_context, token_bytes, free - activations, capacity_bytes)
+        token_bytes = _token_bytes(d, p, latent, s.tp)
+        out["kv_capacity_tokens"] = cache_tokens(
+            _windows(d), d.max_context, token_bytes, free - activations, capacity_bytes
+        )
     return out
+
+
+@lru_cache(maxsize=256)
+def _token_bytes(d: Decoder, p: Precision, latent: bool, tp: int) -> float:
+    return d.kv_bytes(1, p, latent, tp)
+
+
+@lru_cache(maxsize=256)
+def _windows(d: Decoder) -> Counter[int]:
+    """How many layers have a window of so many tokens; 0 for none."""
+    found = Counter[int]()
+    for n, layer in d.layers:
+        found[getattr(layer.attn, "window", 0)] += n
+    return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import sqrt
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chip.predict.limits import INTERPOLATED, Answer
@@ -15,6 +16,7 @@ PRODUCTS = frozenset({
     "sink_attention", "scaled_linear", "packed_linear", "scaled_experts", "packed_experts", "fp8_attention",
     "fp8_cache_attention", "moe_experts", "moe_experts_composed", "moe_router", "moe_router_composed",
 })  # fmt: skip
+ATTENTION = "attention"  # the kind of attention over pages
 # Largest ratio between the ceilings of two H200s: a card differs from the next by so much.
 BETWEEN_CARDS = 1.035
 
@@ -25,6 +27,7 @@ class CallBlock(NamedTuple):
     kinds: tuple[str, ...]
     launches: RoleLaunches  # by role
     together: RoleLaunches | None = None  # where groups of sequences attend, which one kernel does for all of them
+    attentions: int = 0  # over pages
 
     def launched(self, repeat: int, each_s: list[float]) -> LaunchBlock:
         if self.together is None:
@@ -56,6 +59,9 @@ class Line(NamedTuple):
     bytes: float
 
 
+line_of = partial(tuple.__new__, Line)  # from a tuple of all: twice as fast as Line's own
+
+
 class Phase:
     """Prefill (until the last first token) or the mean decode step: its lines, longest first, and their sums."""
 
@@ -64,17 +70,19 @@ class Phase:
     )  # fmt: skip
 
     def __init__(self, lines: Iterable[Line], low_s: float, high_s: float) -> None:
-        self.lines = sorted(lines, key=attrgetter("seconds"), reverse=True)
-        self.seconds = sum([n.seconds for n in self.lines])
-        self.low_s, self.high_s = min(low_s, self.seconds), max(high_s, self.seconds)
-        self.bytes = sum([n.bytes for n in self.lines])
-        self.matmul_flops = sum([n.flops for n in self.lines if n.kind in PRODUCTS])
-        self.seconds_by_bound: dict[str, float] = {}
-        self.seconds_by_source: dict[str, float] = {}
-        by_bound, by_source = self.seconds_by_bound, self.seconds_by_source
-        for _, _, _, seconds, _, _, bound, source, _, _ in self.lines:
+        self.lines = sorted(lines, key=itemgetter(3), reverse=True)
+        total_s = total_bytes = total_flops = 0.0
+        by_bound, by_source = dict[str, float](), dict[str, float]()
+        for _, kind, _, seconds, _, _, bound, source, flops, moved in self.lines:
+            total_s += seconds
+            total_bytes += moved
+            if kind in PRODUCTS:
+                total_flops += flops
             by_bound[bound] = by_bound.get(bound, 0.0) + seconds
             by_source[source] = by_source.get(source, 0.0) + seconds
+        self.seconds, self.bytes, self.matmul_flops = total_s, total_bytes, total_flops
+        self.low_s, self.high_s = min(low_s, total_s), max(high_s, total_s)
+        self.seconds_by_bound, self.seconds_by_source = by_bound, by_source
 
     @property
     def bound(self) -> str:
@@ -86,11 +94,11 @@ def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, f
     """Seconds of all lines, at the least and at the most. What rests on one roof errs together; what was measured errs
     each on its own; and cards differ, then in everything. `scale` is that of the kind of GPU
     (`chip.predict.interval_class`)."""
-    seconds = sum([n.seconds for n in lines])
-    below = above = (seconds * (BETWEEN_CARDS - 1)) ** 2
+    seconds = below = above = 0.0
     together: dict[str, tuple[float, float]] = {}
     for _, _, _, own_s, low_s, high_s, _, source, _, _ in lines:
         low, high = own_s - low_s, high_s - own_s
+        seconds += own_s
         if source == INTERPOLATED:
             below += low * low
             above += high * high
@@ -100,7 +108,8 @@ def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, f
     for low, high in together.values():
         below += low * low
         above += high * high
-    low_s, high_s = max(0.0, seconds - sqrt(below)), seconds + sqrt(above)
+    of_cards = (seconds * (BETWEEN_CARDS - 1)) ** 2
+    low_s, high_s = max(0.0, seconds - sqrt(below + of_cards)), seconds + sqrt(above + of_cards)
     if scale != 1.0 and seconds:
         low_s, high_s = (seconds * (s / seconds) ** scale for s in (low_s, high_s))
     return seconds, low_s, high_s
@@ -110,13 +119,13 @@ def lines_of(found: Iterable[tuple[Rows, float]]) -> list[Line]:
     """Operators of one role added up; kind, bound and source are those of the longest."""
     merged: dict[str, tuple[Any, ...]] = {}
     for rows, weight in found:
-        for repeat, (kinds, launches, _), answers in rows:
+        for repeat, (kinds, launches, _, _), answers in rows:
             n = weight * repeat
             calls = zip(launches.names, kinds, answers)
             for role, kind, (seconds, low_s, high_s, bound, source, flops, moved) in calls:
                 own = role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n
                 merged[role] = _added(merged[role], own) if role in merged else own
-    return [tuple.__new__(Line, sums) for sums in merged.values()]  # twice as fast as Line's own
+    return list(map(line_of, merged.values()))
 
 
 def _added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -176,13 +176,11 @@ def _rows_text(phase: Phase) -> str:
     """Rows of the breakdown as JSON. Roles, kinds, bounds and sources are identifiers."""
     to_share = 1 / phase.seconds
     rows = [
-        _ROW % (_named(role, kind, calls, bound, source), s * 1e6, s * to_share, int(flops), int(moved))
+        f'{_named(role, kind, calls, bound, source)},"us":{s * 1e6:.7g},"share":{s * to_share:.4g},'
+        f'"flops":{int(flops)},"bytes":{int(moved)}}}'
         for role, kind, calls, s, _, _, bound, source, flops, moved in phase.lines
     ]
     return f"[{','.join(rows)}]"
-
-
-_ROW = '%s,"us":%.7g,"share":%.4g,"flops":%d,"bytes":%d}'
 
 
 @lru_cache(maxsize=4096)

@@ -213,6 +213,14 @@ def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, 
     return served(decoder, p, h.name, capability_of(h.spec), rates, engine, options.deep_gemm)
 
 
+def room(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> dict[str, Any]:
+    """What it takes of memory, without its times."""
+    s = resolved(decoder, s, engine)
+    several.check(s, engine)
+    held = setting(decoder, gpu, engine, s.dtype, s.tp, DEFAULT_OPTIONS, s.kv_dtype, s.ep, s.pp)
+    return memory.needs(held.steps.decoder, s, engine, held.steps.precision, held.roof.memory_bytes)
+
+
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = DEFAULT_OPTIONS) -> Prediction:
     s = resolved(decoder, s, engine)
     several.check(s, engine)

@@ -77,8 +77,9 @@ def check(s: Scenario, engine: str) -> None:
 
 def notes(s: Scenario, gpu: str, found: Phases, layers: int, experts: int) -> list[str]:
     """What of it was measured, and what was assumed."""
-    out, both = [], [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
+    out = []
     if s.gpus > 1:
+        both = [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
         sent = {n.kind: n.source for n in both if n.kind in COLLECTIVES}
         of = [f"{kind} " + ("measured elsewhere" if sent[kind] == INTERPOLATED else "by formula") for kind in sent]
         exchange = f"{', '.join(of)}; " if of else ""

@@ -13,22 +13,29 @@ from chip.engines.playing import Played, Weighted
 from chip.engines.terms import Terms
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head, is_placeholder
+<<<<<<< HEAD
 from chip.ops.linear import TILE
+=======
+from chip.ops.attention import Attention
+from chip.ops.growing_attention import GrowingAttention
+>>>>>>> speed
 from chip.ops.masked_attention import MASK_PIECE, MaskedAttention, WindowedAttention
 from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import Estimator
 from chip.predict.limits import INTERPOLATED, Answer, of_a_share
-from chip.predict.phase import Line, Phase, Rows, interval, lines_of
+from chip.predict.phase import Phase, Rows, interval, line_of, lines_of
 from chip.predict.template import Ask, Template, TimedCall
+from chip.records import replace
 from chip.timeline import Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
-ATTENTION = "attention"  # the kind of attention over pages
+PLAIN = (Attention, GrowingAttention)  # attention that a window just shortens
 MASKED = (MaskedAttention, WindowedAttention)  # attention that meets a mask, or may
 ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
-MOST_ASKED, MOST_SEQS = 2048, 256  # operators, and sequences of each, that are remembered
+MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
+MOST_PREFILLS = 8  # of one model that are remembered
 NOTHING_S = 1e-12  # a row shorter than this is rounding
 
 
@@ -54,6 +61,7 @@ class StepModel:
         self.engine = engines.get(engine)
         self.overlaps = self.engine.OVERLAPS_STEPS if overlaps is None else overlaps
         self.estimator, self.terms = estimator, terms
+        self._prefills: dict[tuple[Weighted, int], Phase] = {}
         programs, whole = self._programs(tp, ep), self._programs(1, 1) if tp > 1 else (None, None, None)
         one_token = programs[0]
         one, several, self._head = (self._template(p, w) for p, w in zip(programs, whole))
@@ -124,7 +132,7 @@ class StepModel:
         factor = settling.settled
         if first:
             factor = settling.factor(
-                sum([w * n * a[0] for rows, w in found for n, _, answers in rows for a in answers])
+                sum([w * n * sum([a[0] for a in answers]) for rows, w in found for n, _, answers in rows])
             )
         free = FREE * settling.flop_per_s  # up to this rate nothing changes
         made: list[tuple[Rows, float]] = []
@@ -140,7 +148,14 @@ class StepModel:
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
-        return self._phase(self.engine.prefill(s, memory_bytes), s)
+        """Whatever the output, it is mostly the same: a grid asks for it once."""
+        steps = self.engine.prefill(s, memory_bytes)
+        found = self._prefills.get((steps, s.batch))
+        if found is None:
+            if len(self._prefills) >= MOST_PREFILLS:
+                self._prefills.clear()
+            found = self._prefills[steps, s.batch] = self._phase(steps, s)
+        return found
 
     def decode(self, s: Scenario, memory_bytes: float) -> Phase:
         return self._phase(self.engine.decode(s, memory_bytes, self.panels(s), self.windows), None)
@@ -157,7 +172,7 @@ class StepModel:
         times = [self._played(known, terms, scale, asked) for terms, scale in scaled]
         value, least, most = times
         lines += [
-            Line(role, ENGINE, calls, v if v > NOTHING_S else 0.0, lo, hi, bound, ENGINE, 0.0, 0.0)
+            line_of((role, ENGINE, calls, v if v > NOTHING_S else 0.0, lo, hi, bound, ENGINE, 0.0, 0.0))
             for (role, calls, bound), v, lo, hi in zip(ADDED, value.parts, least.parts, most.parts)
             if v > NOTHING_S or hi > NOTHING_S  # a device at its slowest may not wait where one as expected does
         ]  # fmt: skip
@@ -213,7 +228,14 @@ class StepModel:
 @lru_cache(maxsize=MOST_ASKED)  # models on several GPUs ask for their operators whole, too
 def _ask(estimator: Estimator, op: Op) -> Ask:
     """How an operator is answered: for tokens, or, where it attends, for sequences."""
-    return lru_cache(maxsize=MOST_SEQS)(estimator.over(op)) if is_placeholder(op) else estimator.along(op)
+    if not is_placeholder(op):
+        return estimator.along(op)
+    own = lru_cache(maxsize=MOST_SEQS)(estimator.over(op))
+    if isinstance(op, Attention) and type(op) in PLAIN and op.window and estimator.points(op):
+        window = op.window  # what it holds is asked for as layers without a window ask for it
+        whole = _ask(estimator, replace(op, window=0))
+        return lambda seq: whole(seq) if seq.new + seq.past <= window else own(seq)
+    return own
 
 
 class TimedSteps(NamedTuple):
@@ -235,10 +257,12 @@ def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> PlayedSteps:
     made = []
     for (step, weight), (rows, _) in zip(steps, found):
         blocks = [calls.launched(n, [a[0] for a in answers]) for n, calls, answers in rows]
-        decode = step.decode
-        attentions = sum([n * calls.kinds.count(ATTENTION) for n, calls, _ in rows]) if decode else 0.0
-        seconds = sum([b.repeat * b.seconds for b in blocks])
-        kernels = sum([b.repeat * b.launches.kernel_count for b in blocks])
+        decode, attentions, seconds, kernels = step.decode, 0.0, 0.0, 0.0
+        for (n, calls, _), block in zip(rows, blocks):
+            seconds += n * block.seconds
+            kernels += n * block.launches.kernel_count
+            if decode:
+                attentions += n * calls.attentions
         made.append((Played(blocks, seconds, kernels, attentions, step.graph, decode, step.rows), weight))
     return made
 

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from chip.predict.limits import Answer
-from chip.predict.phase import CallBlock, Rows
+from chip.predict.phase import ATTENTION, CallBlock, Rows
 from chip.timeline import RoleLaunches
 from chip.types import Seq
 
@@ -53,7 +53,8 @@ class TemplateBlock:
             together = None
             if seqs > 1 and self.attends:
                 together = RoleLaunches(tuple(c.role for c in self._calls), tuple(c.kernels for c in self._calls))
-            found = self._by_seqs[seqs] = CallBlock(kinds, RoleLaunches(roles, kernels), together)
+            launches, attentions = RoleLaunches(roles, kernels), kinds.count(ATTENTION)
+            found = self._by_seqs[seqs] = CallBlock(kinds, launches, together, attentions)
         return found
 
 

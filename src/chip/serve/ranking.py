@@ -1,9 +1,9 @@
 """Which GPU: every GPU, split and precision for one workload, best first.
 
 Each is asked at the largest batch that fits and keeps the limits on latency (memory and latency only grow with the
-batch, so that few batches have to be tried), or at the batch that was given. With `prune`, larger splits are left out
-once one gives less per GPU than the split before it. The order goes by the end of the interval that one can count on
-(`chip.standing`).
+batch, so that few batches have to be tried, from that of the GPU before on), or at the batch that was given. With
+`prune`, larger splits are left out once one gives less per GPU than the split before it. The order goes by the end of
+the interval that one can count on (`chip.standing`).
 """
 
 from __future__ import annotations
@@ -46,11 +46,17 @@ def rank(question: Any) -> dict[str, Any]:
     points = sweep.check_points(axes, TRIES if search else 1)
     prune = bool(question.get("prune", False))
     rows, left_out, splits = [], 0, axes.pop("tp")
+    near: dict[tuple[Any, ...], int] = {}  # of each split and precision: which of the batches the last GPU was asked at
     for values in product(*axes.values()):
         before: Row | None = None
         for i, tp in enumerate(splits):
             asked = {**dict(zip(axes, values)), "tp": tp}
-            found = _largest(decoder, asked, limits) if search else {**asked, **sweep.answer(decoder, asked)}
+            if search:
+                others = tuple(value for key, value in asked.items() if key != "gpu")
+                found = _largest(decoder, asked, limits, near.get(others, len(BATCHES) // 2))
+                near[others] = BATCHES.index(found["batch"])
+            else:
+                found = {**asked, **sweep.answer(decoder, asked)}
             rows.append(_judged(found, limits, prices))
             if prune and before and _worse(rows[-1], before, limits):
                 left_out += len(splits) - i - 1
@@ -93,25 +99,24 @@ def _worse(row: Row, before: Row, limits: Mapping[str, float]) -> bool:
     return bool(row["tokens_per_s_per_gpu"] < before["tokens_per_s_per_gpu"])
 
 
-def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, float]) -> Row:
-    """The row of the largest batch that fits and keeps the limits; that of batch 1 where none does."""
+def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, float], near: int) -> Row:
+    """The row of the largest batch that fits and keeps the limits, looked for from that at `near` on; that of batch 1
+    where none does."""
 
-    def at(batch: int) -> Row:
-        given = {**asked, "batch": batch}
+    def at(i: int) -> Row:
+        given = {**asked, "batch": BATCHES[i]}
         return {**given, **sweep.answer(decoder, given)}
 
-    best = at(BATCHES[0])
-    if not _good(best, limits):
+    room = sweep.most_at_once(decoder, {**asked, "batch": BATCHES[0]})
+    last = max(i for i, batch in enumerate(BATCHES) if batch <= max(1, room))
+    i = min(near, last)
+    best = at(i)
+    if _good(best, limits):
+        while i < last and _good(found := at(i + 1), limits):
+            i, best = i + 1, found
         return best
-    room = best["memory"]["max_batch"]
-    low, high = 0, max(i for i, batch in enumerate(BATCHES) if batch <= max(1, room))
-    while low < high:
-        middle = (low + high + 1) // 2
-        found = at(BATCHES[middle])
-        if _good(found, limits):
-            low, best = middle, found
-        else:
-            high = middle - 1
+    while i and not _good(best, limits):
+        i, best = i - 1, at(i - 1)
     return best
 
 

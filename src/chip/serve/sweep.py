@@ -91,12 +91,24 @@ def check_points(axes: Mapping[str, list[Any]], each: int = 1) -> int:
 def answer(decoder: Decoder, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     """The figures of one point, or its `error`."""
     try:
-        gpu = gpu_of(asked["gpu"])
-        values = request.values_of({"model": decoder.name, **asked})
-        scenario = request.scenario_of(values)
+        point = _point(decoder, asked)
     except ChipError as e:
         return {"error": str(e)}
-    return _row(decoder, gpu, values["engine"], scenario)
+    return _row(decoder, *point)
+
+
+def most_at_once(decoder: Decoder, asked: Mapping[str, Any]) -> int:
+    """Requests that there is memory for; 0 where the point has no answer."""
+    try:
+        return int(request.room(decoder, *_point(decoder, asked))["max_batch"])
+    except ChipError:
+        return 0
+
+
+def _point(decoder: Decoder, asked: Mapping[str, Any]) -> tuple[str, str, Scenario]:
+    gpu = gpu_of(asked["gpu"])
+    values = request.values_of({"model": decoder.name, **asked})
+    return gpu, values["engine"], request.scenario_of(values)
 
 
 @lru_cache(maxsize=REMEMBERED)
