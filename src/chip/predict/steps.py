@@ -13,12 +13,9 @@ from chip.engines.playing import Played, Weighted
 from chip.engines.terms import Terms
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head, is_placeholder
-<<<<<<< HEAD
-from chip.ops.linear import TILE
-=======
 from chip.ops.attention import Attention
 from chip.ops.growing_attention import GrowingAttention
->>>>>>> speed
+from chip.ops.linear import TILE
 from chip.ops.masked_attention import MASK_PIECE, MaskedAttention, WindowedAttention
 from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import Estimator
