@@ -39,6 +39,7 @@ BROKEN = [  # two GPUs more than twice as fast; peaks passed; less time for more
     ("h200", "llama-3.2-1b", "native", "bf16", 1, 1, 1),  # a prompt of one token was launched kernel by kernel
     ("h100", "gpt2", "native", "mxfp4", 127, 8191, 1),  # an integrated step took a launch for one token of a prompt
     ("rtx-5080", "gemma-3-1b", "vllm", "fp32", 255, 8192, 2),
+    ("h200", "gpt-oss-120b", "hf-graph", "fp8", 1, 511, 1),  # 62808: keys that are not aligned, and nothing said so
 ]
 
 

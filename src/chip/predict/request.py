@@ -13,7 +13,6 @@ from chip.engines.versions import version_at
 from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_experts, check_shards
-from chip.ops.masked_attention import MASK_PIECE
 from chip.predict import fitting, interval_class, memory, several
 from chip.predict.estimator import estimator_of
 from chip.predict.phase import Phase
@@ -239,10 +238,11 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
         said += several.unmeasured(found, s.output)
     if not room["fits"]:
         said += fitting.hints(decoder, s, engine, steps.precision, roof.memory_bytes)
-    if keys := steps.unaligned(s, roof.memory_bytes):
+    keys, piece = steps.unaligned(s, roof.memory_bytes)
+    if keys:
         said.append(
             f"the mask of the prefill has rows of {keys} keys: measured points show that those read slower that are no "
-            f"multiple of {MASK_PIECE}, so that a little more may take less time"
+            f"multiple of {piece}, so that a little more may take less time"
         )
     if decoder.quantization and s.dtype != decoder.dtype:
         said.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")

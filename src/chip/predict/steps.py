@@ -14,9 +14,10 @@ from chip.engines.terms import Terms
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head, is_placeholder
 from chip.ops.attention import Attention
+from chip.ops.composed import Composed
 from chip.ops.growing_attention import GrowingAttention
 from chip.ops.linear import TILE
-from chip.ops.masked_attention import MASK_PIECE, MaskedAttention, WindowedAttention
+from chip.ops.masked_attention import MaskedAttention, WindowedAttention
 from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import Estimator
 from chip.predict.limits import INTERPOLATED, Answer, of_a_share
@@ -27,7 +28,7 @@ from chip.timeline import Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
 PLAIN = (Attention, GrowingAttention)  # attention that a window just shortens
-MASKED = (MaskedAttention, WindowedAttention)  # attention that meets a mask, or may
+MASKED = (MaskedAttention, WindowedAttention, Composed)  # attention that meets a mask, or may
 ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
@@ -102,16 +103,15 @@ class StepModel:
             return PANELS if self.windows else 1
         return PANELS if any(s.prompt < w < s.prompt + s.output for w in self.windows) else 0
 
-    def unaligned(self, s: Scenario, memory_bytes: float) -> int:
-        """Keys under the mask of a prefill whose rows begin at odd places, which points show to take longer; 0 where
-        there is none."""
+    def unaligned(self, s: Scenario, memory_bytes: float) -> tuple[int, int]:
+        """Keys that a prefill meets under a mask, or in attention of several kernels, and what they are no multiple of:
+        points show that such take longer. (0, 0) where there are none."""
         for op in self._masks:
             for seq in (seq for step, _ in self.engine.prefill(s, memory_bytes) for seq in step.seqs if seq.new > 1):
                 placed = op.over(seq)
-                odd = isinstance(placed, MaskedAttention) and placed.kv_len % MASK_PIECE
-                if odd and self.estimator.points(placed):
-                    return placed.kv_len
-        return 0
+                if len(placed.alignments()) > 1 and self.estimator.points(placed):
+                    return placed.kv_len, placed.KEY_PIECE
+        return 0, 0
 
     # -- operators of a step ----------------------------------------------------------------------------------------
     def rows(self, step: Step) -> Rows:
