@@ -11,7 +11,7 @@ from typing import Any
 from chip import artifact, codec
 from chip.records import dataclass, replace
 from chip.suggest import get_close_matches
-from chip.types import ChipError, HardwareProfile, HardwareSpec, Quoted
+from chip.types import ChipError, HardwareProfile, HardwareSpec, Link, Quoted
 
 DATA = Path(__file__).parent / "data"
 SPECS = DATA / "hardware"
@@ -24,6 +24,8 @@ NEEDED = {
     "matmul_fp32": "FLOP per second outside the tensor cores",
 }
 BY_CAPABILITY = re.compile(r"(?:sm_?|cc)(\d{2,3}|\d+\.\d):(\d+(?:\.\d+)?)(?:gi?b?)?", re.IGNORECASE)
+LINKED = re.compile(r"(.+)@([0-9]{1,9}(?:\.[0-9]{1,6})?)GB/s(?:\+([0-9]{1,9}(?:\.[0-9]{1,6})?)us)?")  # h100@16GB/s+20us
+GIVEN = "given on the command line"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -36,6 +38,7 @@ class Hardware:
     points: tuple[Path, ...] = ()  # folders of measured points of operators: ours first, then imported ones
     estimated_from: str = ""  # the GPU whose numbers stand in, where neither describes this one
     measured: Path | None = None  # the file of the profile
+    link: Link | None = None  # to its peers, as the asker gave it, instead of what was measured or promised
 
     @property
     def title(self) -> str:
@@ -114,6 +117,8 @@ def find(name: str) -> Hardware:
     lowered = name.lower()
     if lowered in spec_names():
         return _bundled(lowered)
+    if linked := LINKED.fullmatch(name):
+        return _linked(find(linked[1]), linked[2], linked[3])
     by_capability = BY_CAPABILITY.fullmatch(name)
     if by_capability:
         return _by_capability(name, by_capability[1], float(by_capability[2]))
@@ -132,6 +137,8 @@ def find(name: str) -> Hardware:
 
 def is_known(name: str) -> bool:
     """Whether `name` stands for a GPU without a look at any file of the user: bundled, alias, or compute capability."""
+    if linked := LINKED.fullmatch(name):
+        return is_known(linked[1])
     lowered = name.lower()
     return (
         lowered in spec_names()
@@ -167,6 +174,14 @@ def _from_file(path: Path) -> Hardware:
     return Hardware(sheet.name, sheet, None)
 
 
+def _linked(h: Hardware, gb_per_s: str, latency_us: str | None) -> Hardware:
+    """The same GPU, its peers reached over a link that the asker knows."""
+    rate, latency_s = float(gb_per_s) * 1e9, float(latency_us or 0) * 1e-6
+    if not 1e8 <= rate <= 1e14 or latency_s > 1:
+        raise ChipError(f"{h.name}@...: a link has between 0.1 and 100,000 GB/s and at most 1,000,000 us")
+    return replace(h, link=Link(Quoted(rate, GIVEN), Quoted(latency_s, GIVEN), given=True))
+
+
 def _by_capability(name: str, capability: str, memory_gib: float) -> Hardware:
     """Stand in the datasheet of the same compute capability whose memory is nearest."""
     dotted = capability if "." in capability else f"{capability[:-1]}.{capability[-1]}"
@@ -178,7 +193,7 @@ def _by_capability(name: str, capability: str, memory_gib: float) -> Hardware:
     if not 2**30 <= wanted <= 2**50:
         raise ChipError(f"{name[:40]!r}: memory must be between 1 GB and 1 PB")
     nearest = min(same, key=lambda s: abs(s.memory_bytes.value - wanted))
-    memory = Quoted(wanted, "given on the command line")
+    memory = Quoted(wanted, GIVEN)
     title = f"GPU of compute capability {dotted} with {memory_gib:g} GiB, estimated from {nearest.title}"
     return Hardware(name, replace(nearest, name=name, title=title, memory_bytes=memory), None, (), nearest.name)
 

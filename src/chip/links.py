@@ -105,18 +105,25 @@ def formula(kind: str, size: float, ranks: int, link: Link) -> float:
     check(kind, size, ranks)
     rounds = 2 if kind == "all_reduce" else 1
     steps = rounds * (ranks - 1)
-    latency_s = link.latency_s.value if link.latency_s else 0.0
-    return BASE_S + steps * latency_s + steps / ranks * size / link.bytes_per_s.value
+    return BASE_S + steps * _latency_s(link) + steps / ranks * size / link.bytes_per_s.value
+
+
+def over(kind: str, size: float, ranks: int, link: Link) -> Transfer:
+    """Over a link whose latency and rate the asker knows: taken at its word, as far as a ring keeps to it."""
+    seconds = formula(kind, size, ranks, link)
+    return Transfer(seconds, seconds / (1 + BETWEEN), seconds * (1 + BETWEEN), "formula")
 
 
 def send(size: float, gpu: str) -> Transfer:
     """From one GPU to the next: the base latency once, and the bytes at the datasheet's rate; scaled as rings are."""
+    if given := hardware.find(gpu).link:
+        seconds = BASE_S + _latency_s(given) + size / given.bytes_per_s.value
+        return Transfer(seconds, seconds / (1 + BETWEEN), seconds * (1 + BETWEEN), "formula")
     name, link = link_of(hardware.find(gpu).spec or _no_link(gpu)) or ("", None)
     if link is None:
         _no_link(gpu)
     assert link
-    latency_s = link.latency_s.value if link.latency_s else 0.0
-    once_s = BASE_S + latency_s + size / link.bytes_per_s.value
+    once_s = BASE_S + _latency_s(link) + size / link.bytes_per_s.value
     low_s, seconds, high_s = (kept * once_s for kept in (PCIE_KEPT if name == "pcie" else NVLINK_KEPT))
     return Transfer(seconds, low_s, high_s, "formula", f"sent between two {gpu} over {name}: never measured")
 
@@ -155,6 +162,10 @@ def check(kind: str, size: float, ranks: int) -> None:
         raise ChipError(f"{kind}: bytes must be a positive number, got {size:g}")
     if ranks < 1:
         raise ChipError(f"{kind}: ranks must be at least 1, got {ranks}")
+
+
+def _latency_s(link: Link) -> float:
+    return link.latency_s.value if link.latency_s else 0.0
 
 
 def _no_link(gpu: str) -> HardwareSpec:

@@ -13,6 +13,7 @@ from chip import artifact, codec, ops, output
 from chip.types import ChipError, Measurement, Op
 
 Key = tuple[str, str, str]
+RESTED = "a rest after each"  # in the method of what was timed at the boost clock
 COMPARABLE = ("torch", "driver", "cuda")  # a file holds one of each: other versions, other times
 
 
@@ -102,6 +103,11 @@ def _check(m: Measurement, where: str) -> None:
         raise ChipError(f"{where}: {e}") from None
     if any(s <= 0 for s in m.samples_ns):
         raise ChipError(f"{where}: samples_ns must be positive")
+
+
+def rested(m: Measurement) -> bool:
+    """Whether it was timed at the boost clock, as the first tens of milliseconds of a prompt run."""
+    return RESTED in m.method
 
 
 def ok(found: Iterable[Measurement]) -> list[Measurement]:

@@ -132,6 +132,10 @@ class Timeline:
             worked_s += repeat * device_s
         self.host_s, self.device_s, self.worked_s = at_host_s, at_device_s, worked_s
 
+    def read(self) -> None:
+        """The host waits for what the device computes."""
+        self.host_s = max(self.host_s, self.device_s)
+
     def skip(self, steps: float, host_s: float, device_s: float) -> None:
         """So many more steps like the one before, each of so much of either queue."""
         ahead = max(host_s, device_s) * steps

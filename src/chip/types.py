@@ -213,6 +213,7 @@ class Link:
     bytes_per_s: Quoted
     latency_s: Quoted | None = None
     note: str = ""
+    given: bool = False  # by the asker, who knows it
 
 
 @dataclass(frozen=True, slots=True)

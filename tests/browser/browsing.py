@@ -1,8 +1,6 @@
 """A real browser: Debian's Chromium (or Playwright's own), headless. Where there is none these tests cannot run, and
 the last lines of the run say so; with CHIP_BROWSER=required, as in CI, that is a failure."""
 
-import collections
-import json
 import os
 import shutil
 import threading
@@ -17,6 +15,8 @@ BUSY_MS = 30_000  # what a page may take to change while others use the machine
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 REQUIRED = os.environ.get("CHIP_BROWSER") == "required"
+# A page goes on in the process it has: a new one for each place it goes to was a third of the browser's CPU time
+ONE_PROCESS = ["--disable-site-isolation-trials", "--process-per-site", "--renderer-process-limit=1"]
 missing = []
 
 
@@ -38,7 +38,7 @@ def browser():
         found = next(filter(None, map(shutil.which, NAMES)), None)
         sandbox = [] if os.name == "nt" or os.getuid() else ["--no-sandbox"]  # root has no sandbox to go into
         try:
-            chromium = playwright.chromium.launch(executable_path=found, args=sandbox)
+            chromium = playwright.chromium.launch(executable_path=found, args=[*sandbox, *ONE_PROCESS])
         except Error as e:
             cannot_run(f"no Chromium starts: {str(e).splitlines()[0][:120]}")
         yield chromium
@@ -79,31 +79,42 @@ class Visit:
 
 
 @pytest.fixture(scope="session")
-def tabs(browser):
-    """Options -> tabs that no test looks at: a process of the browser is started for each new one."""
-    return collections.defaultdict(list)
+def context(browser):
+    """All pages share what the browser keeps of a site: it has read and compiled the scripts then. A test that changes
+    something there (`localStorage`, routes) visits, and it is undone."""
+    return browser.new_context()
+
+
+@pytest.fixture(scope="session")
+def tabs():
+    """That no test looks at."""
+    return []
+
+
+def turn(page, width, height, theme):
+    page.set_viewport_size({"width": width, "height": height})
+    page.emulate_media(media="screen", color_scheme=theme)
 
 
 @pytest.fixture
-def visit(browser, tabs):
-    """`visit(url, **options of the page)`; afterwards, nothing may have gone wrong and nothing may have been asked of
+def visit(context, tabs):
+    """`visit(url, width, theme, height)`; afterwards, nothing may have gone wrong and nothing may have been asked of
     another site."""
     made = []
 
-    def go(url, **options):
-        options = {"viewport": {"width": 1280, "height": 900}, **options}
-        free = tabs[json.dumps(options, sort_keys=True)]
-        one = free.pop() if free else Visit(browser.new_page(**options))
-        made.append((one, free))
+    def go(url, width=1280, theme="light", height=900):
+        one = tabs.pop() if tabs else Visit(context.new_page())
+        made.append(one)
+        turn(one.page, width, height, theme)
         one.come(url)
         return one.page
 
     yield go
-    for one, free in made:
+    for one in made:
         one.check()
         if not one.page.is_closed():
             one.leave()
-            free.append(one)
+            tabs.append(one)
 
 
 @pytest.fixture(scope="session")
@@ -114,22 +125,21 @@ def looks():
 
 @pytest.fixture
 def look(browser, looks):
-    """`look(url, width, theme, height)`: as `visit`, but all tests that ask for an address get one page of it, which
-    they leave as it is. `ready` is called with it when it is new."""
+    """As `visit`, but all tests that ask for an address get one page of it, which they leave as it is. `ready` is
+    called with it when it is new."""
     used = []
 
     def at(url, width=1280, theme="light", height=900, ready=None):
         key = url, ready
-        if key not in looks:
-            looks[key] = Visit(browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme))
+        if new := key not in looks:
+            looks[key] = Visit(browser.new_page())  # with memory of its own: it is large, and stays
+        used.append(looks[key])
+        turn(looks[key].page, width, height, theme)
+        if new:
             looks[key].come(url)
             if ready:
                 ready(looks[key].page)
-        used.append(looks[key])
-        page = looks[key].page
-        page.set_viewport_size({"width": width, "height": height})
-        page.emulate_media(color_scheme=theme)
-        return page
+        return looks[key].page
 
     yield at
     for one in used:

@@ -149,7 +149,7 @@ def test_roofline_tells_its_numbers_by_keyboard(visit, explorer):
 
 
 def test_themes(visit, explorer):
-    page = visit(explorer + QUICK, color_scheme="dark")
+    page = visit(explorer + QUICK, theme="dark")
     settled(page)
 
     def ground():
@@ -164,6 +164,6 @@ def test_themes(visit, explorer):
 
 
 def test_phone_has_no_sideways_scroll(visit, explorer):
-    page = visit(explorer + DEEP, viewport={"width": 360, "height": 740})
+    page = visit(explorer + DEEP, width=360, height=740)
     settled(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

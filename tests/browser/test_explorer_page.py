@@ -26,9 +26,9 @@ def ranked(page):
     page.wait_for_selector("#ranking[aria-busy=false] tbody tr", timeout=60_000)
 
 
-def test_the_first_answers_come_with_the_page(browser, explorer):
+def test_the_first_answers_come_with_the_page(context, explorer):
     asked = []
-    page = browser.new_page()
+    page = context.new_page()
     page.on("request", lambda r: asked.append(r.url.removeprefix(explorer)))
     page.route("**/api/**", lambda route: route.abort())
     page.goto(explorer)
@@ -98,8 +98,8 @@ def test_a_number_out_of_range_says_so(visit, explorer):
     wrong.wait_for(state="hidden")
 
 
-def test_a_server_that_is_gone_is_named_and_can_be_asked_again(browser, explorer):
-    page = browser.new_page()
+def test_a_server_that_is_gone_is_named_and_can_be_asked_again(context, explorer):
+    page = context.new_page()
     page.goto(explorer + QUICK)
     settled(page)
     page.route("**/api/compare", lambda route: route.abort())
@@ -154,7 +154,7 @@ def test_several_configurations_stand_in_aligned_rows(visit, explorer):
 
 @pytest.mark.parametrize("width", LAYOUTS)
 def test_the_ranking_answers_first_and_loads_a_row(visit, explorer, width):
-    page = visit(explorer + QUICK + "&tpot=20", viewport={"width": width, "height": 900})
+    page = visit(explorer + QUICK + "&tpot=20", width=width)
     ranked(page)
     rows = page.locator("#ranked > .scroll tbody tr")
     sure = [float(r.get_attribute("data-sure")) for r in rows.all()]
@@ -233,7 +233,7 @@ def test_a_tap_tells_the_numbers(browser, explorer):
 
 
 def test_on_a_phone_the_question_is_a_sheet(visit, explorer):
-    page = visit(explorer + QUICK, viewport={"width": 390, "height": 844})
+    page = visit(explorer + QUICK, width=390, height=844)
     settled(page)
     page.locator("#batch").wait_for(state="hidden")
     page.get_by_role("button", name="Change the question").click()
@@ -246,7 +246,7 @@ def test_on_a_phone_the_question_is_a_sheet(visit, explorer):
 
 @pytest.mark.parametrize("width", LAYOUTS)
 def test_traffic_is_simulated_for_those_who_look(visit, explorer, capsys, width):
-    page = visit(explorer + QUICK, viewport={"width": width, "height": 900})
+    page = visit(explorer + QUICK, width=width)
     settled(page)
     page.locator("#traffic-view").scroll_into_view_if_needed()
     page.wait_for_selector("#traffic[aria-busy=false] svg.plot")

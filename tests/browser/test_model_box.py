@@ -30,7 +30,7 @@ def box(page, width):
 
 @pytest.mark.parametrize("width", LAYOUTS)
 def test_typing_narrows_the_list_and_keys_choose(visit, explorer, width):
-    page = visit(explorer + QUICK, viewport={"width": width, "height": 900})
+    page = visit(explorer + QUICK, width=width)
     settled(page)
     typed = box(page, width)
     assert typed.input_value().startswith("llama-3.1-8b")

@@ -139,7 +139,7 @@ def test_hovering_tells_the_numbers(look, full):
 
 
 def test_themes_phone_and_print(visit, full):
-    page = visit(full, color_scheme="dark", viewport={"width": 360, "height": 740})
+    page = visit(full, theme="dark", width=360, height=740)
 
     def ground():
         return page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -65,9 +65,7 @@ def test_its_answers_are_those_of_the_command_line(visit, address, capsys):
 
 @pytest.mark.parametrize("width", LAYOUTS)
 def test_it_states_its_grid_and_what_lies_outside(visit, folder, width):
-    page = visit(
-        f"{folder.as_uri()}/explorer.html#?model=llama-3.1-8b&batch=7", viewport={"width": width, "height": 900}
-    )
+    page = visit(f"{folder.as_uri()}/explorer.html#?model=llama-3.1-8b&batch=7", width=width)
     outside = page.locator("#answer [role=status]")
     expect(outside).to_contain_text("chip predict llama-3.1-8b --gpu h200 --engine vllm --batch 7 --prompt 1024")
     grid = json.loads((folder / site.RECORD).read_text())["grid"]

@@ -30,6 +30,7 @@ WALKS = {"batch": 1024, "prompt": 65_536, "output": 2048}
 METRICS = {"batch": ("ttft_ms", "tpot_ms"), "prompt": ("ttft_ms", "tpot_ms"), "output": ("e2e_ms",)}
 FIXED = ("head_dim", "v_head_dim", "top_k", "groups", "kernel", "stride", "ranks")  # other shapes, other kernels
 OPERATOR_END = 65_536
+Took = tuple[float, bool]  # time, and whether the answer names why more may take less
 
 
 def count() -> int:
@@ -52,17 +53,27 @@ def case(draw: Random, number: int) -> dict[str, Any]:
 
 
 def answered(question: dict[str, Any], metric: str) -> dict[str, Any] | None:
-    """None where there is none, or where the answer says that measurements show why it falls."""
+    """None where there is none."""
     try:
-        found = request.answer(question) if metric else operator.answer(question)
+        return request.answer(question) if metric else operator.answer(question)
     except ChipError:
         return None
-    return None if any(MEASURED in n for n in found.get("notes", ())) else found
+
+
+def is_named(found: dict[str, Any]) -> bool:
+    """Whether the answer says that measurements show why more may take less time: it may fall after this one, to no
+    less than what came before."""
+    return any(MEASURED in note for note in found.get("notes", ()))
+
+
+def took(question: dict[str, Any], metric: str) -> Took | None:
+    found = answered(question, metric)
+    return (found[metric or "us"], is_named(found)) if found else None
 
 
 def time_of(question: dict[str, Any], metric: str) -> float | None:
-    found = answered(question, metric)
-    return found[metric or "us"] if found else None
+    found = took(question, metric)
+    return found[0] if found else None
 
 
 def check(case: dict[str, Any]) -> str:
@@ -71,9 +82,9 @@ def check(case: dict[str, Any]) -> str:
         return ""
     COUNTED["along predictions" if predicts else "along operators"] += 1
 
-    def at(value: int) -> float | None:
+    def at(value: int) -> Took | None:
         COUNTED["points asked"] += 1
-        return time_of({**question, axis: value}, case.get("metric", ""))
+        return took({**question, axis: value}, case.get("metric", ""))
 
     if predicts:
         return walk(at, steps(WALKS[axis]), axis)
@@ -107,7 +118,7 @@ def over_widths(question: dict[str, Any], values: list[int], axis: str) -> str:
         if found and before and found["us"] < min(before["us"] * (1 - OTHER_KERNEL), before["interval"][0]):
             least = f"{before['us']:.5g} (at least {before['interval'][0]:.5g})"
             return f"{axis} {before['axes'][axis]} -> {value}: {least} -> {found['us']:.5g}"
-        before = found
+        before = before if found and is_named(found) else found
     return ""
 
 
@@ -117,31 +128,32 @@ def steps(most: int) -> list[int]:
     return sorted(value for value in found if value <= most)
 
 
-def walk(time_of: Callable[[int], float | None], values: list[int], axis: str) -> str:
+def walk(asked: Callable[[int], Took | None], values: list[int], axis: str) -> str:
     before: tuple[int, float] | None = None
     for value in values:
-        took = time_of(value)
-        if took is None:
+        found = asked(value)
+        if found is None:
             before = None
-        else:
-            if before and took < before[1] * (1 - SLACK):
-                return _edge(time_of, before, (value, took), axis)
-            before = (value, took)
+            continue
+        seconds, named = found
+        if before and seconds < before[1] * (1 - SLACK):
+            return _edge(asked, before, (value, seconds), axis)
+        before = before if named else (value, seconds)
     return ""
 
 
-def _edge(time_of: Callable[[int], float | None], a: tuple[int, float], b: tuple[int, float], axis: str) -> str:
+def _edge(asked: Callable[[int], Took | None], a: tuple[int, float], b: tuple[int, float], axis: str) -> str:
     """The two neighbours between which most of the fall lies."""
     low, high = a, b
     while high[0] - low[0] > 1:
         middle = (low[0] + high[0]) // 2
-        took = time_of(middle)
-        if took is None:
+        found = asked(middle)
+        if found is None:
             break
-        if low[1] - took > took - high[1]:
-            high = (middle, took)
+        if low[1] - found[0] > found[0] - high[1]:
+            high = (middle, found[0])
         else:
-            low = (middle, took)
+            low = (middle, found[0])
     return (
         f"{axis} {a[0]} -> {b[0]}: {a[1]:.5g} -> {b[1]:.5g} ({b[1] / a[1] - 1:+.1%}); "
         f"most of it at {low[0]} -> {high[0]}: {low[1]:.5g} -> {high[1]:.5g}"

@@ -148,8 +148,10 @@ def test_vllm_in_its_own_process(cpu, monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("tiny")
-def test_restart_forgets_the_runs(cpu):
-    words = ("hf-eager", "--device", "cpu", "--gpu", cpu, "-o", "sub/other.json")
+def test_restart_forgets_the_runs(cpu, monkeypatch):
+    monkeypatch.setenv("CHIP_ENGINE_PYTHONPATH", str(STAND_IN))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    words = ("vllm", "--device", "cpu", "--gpu", cpu, "--engine-setting", "max_model_len=96", "-o", "sub/other.json")
     assert calibrate(*words) == 0
     before = runs.read(Path("sub/other.runs.json"))[1].runs
     assert calibrate(*words, "--restart") == 0

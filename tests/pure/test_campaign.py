@@ -151,7 +151,9 @@ ANSWER = {
 def test_physics_are_seen_to_be_broken():
     fewer = {**ANSWER, "batch": 2, "tpot_ms": 1.9}
     assert "tpot_ms 2 -> 1.9 (-5.0%)" in physics.no_less(ANSWER, fewer, "batch")
-    assert physics.no_less(ANSWER, {**fewer, "notes": ["measured points show it"]}, "batch") == ""
+    named = ["measured points show it"]
+    assert physics.no_less({**ANSWER, "notes": named}, fewer, "batch") == ""
+    assert "-5.0%" in physics.no_less(ANSWER, {**fewer, "notes": named}, "batch"), "the slow one is to name it"
     assert physics.no_less(ANSWER, {**ANSWER, "batch": 2, "tpot_ms": 1.995}, "batch") == ""
     assert "2.50 times as fast" in physics.two_gpus(ANSWER, {**ANSWER, "ttft_ms": 4.0})
     assert physics.two_gpus(ANSWER, {**ANSWER, "ttft_ms": 5.0, "tpot_ms": 1.0}) == ""
@@ -168,11 +170,18 @@ def test_physics_are_seen_to_be_broken():
 
 def test_the_walker_finds_the_edge():
     def cliff(value):
-        return value * (1.0 if value <= 8237 else 0.5)
+        return value * (1.0 if value <= 8237 else 0.5), False
 
     assert "at 8237 -> 8238: 8237 -> 4119" in edges.walk(cliff, edges.steps(65_536), "prompt")
-    assert edges.walk(float, edges.steps(65_536), "prompt") == ""
+    assert edges.walk(lambda value: (float(value), False), edges.steps(65_536), "prompt") == ""
     assert edges.walk(lambda value: None, [1, 2], "prompt") == ""
+
+
+def test_the_walker_accepts_a_fall_only_after_an_answer_that_names_its_cause():
+    times = {1: (5.0, False), 2: (9.0, True), 3: (6.0, False), 4: (8.0, True)}
+    assert edges.walk(times.get, [1, 2, 3, 4], "kv_len") == ""
+    assert "kv_len 1 -> 3: 5 -> 4" in edges.walk((times | {3: (4.0, False)}).get, [1, 2, 3], "kv_len")
+    assert "kv_len 3 -> 4: 6 -> 5" in edges.walk((times | {4: (5.0, True)}).get, [1, 2, 3, 4], "kv_len")
 
 
 def test_the_walker_sees_a_cliff_between_widths(monkeypatch):

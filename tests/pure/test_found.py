@@ -37,6 +37,8 @@ BROKEN = [  # two GPUs more than twice as fast; peaks passed; less time for more
     ("h100", "qwen2.5-0.5b", "vllm", "int4", 8, 16_384, 32),
     ("a40", "phi-3-mini", "native", "int4", 3, 65_534, 1),  # a few tokens of a prompt beside all of another
     ("h200", "llama-3.2-1b", "native", "bf16", 1, 1, 1),  # a prompt of one token was launched kernel by kernel
+    ("h100", "gpt2", "native", "mxfp4", 127, 8191, 1),  # an integrated step took a launch for one token of a prompt
+    ("rtx-5080", "gemma-3-1b", "vllm", "fp32", 255, 8192, 2),
 ]
 
 
@@ -51,6 +53,12 @@ FALLS = [  # axis, metric, from where to where
     (("h200", "starcoder2-15b", "hf-eager", "fp32", 1, 512, 32), "batch", "tpot_ms", 44),
     (("mi355x", "falcon-7b", "native", "int4", 32, 512, 32), "prompt", "tpot_ms", 5360),
     (("rtx-4090", "qwen2.5-3b", "native", "fp32", 1, 512, 32), "batch", "tpot_ms", 85),
+    (("l40", "gemma-3-4b", "native", "bf16", 8, 512, 32), "output", "e2e_ms", 512),  # a context reached the window
+    (("rtx-4060-laptop", "falcon-7b", "vllm", "w8a8", 32, 512, 32), "prompt", "ttft_ms", 16_384),  # 64 full steps
+    (("h200", "falcon-40b", "hf-eager", "bf16", 32, 512, 32), "prompt", "ttft_ms", 5),  # 192 rows at a higher clock
+    (("l40s", "tinyllama-1.1b", "vllm", "fp8", 1, 512, 32), "batch", "tpot_ms", 35),
+    (("l40s", "phi-3-mini", "native", "bf16", 1, 512, 32), "prompt", "ttft_ms", 320),  # 25812: keys in more parts
+    (("gb200", "qwen2.5-3b", "vllm", "nvfp4", 1, 32_769, 64), "batch", "tpot_ms", 3),  # one sequence took longer
 ]
 
 
@@ -68,12 +76,54 @@ OPERATORS = [  # numbers of the edge walker's cases, with what they walk along
     # 3463 and 4533: heads that no measured kernel takes were answered by points far away, six others at every step
     ("attention", {"batch": 1, "heads": 8192, "kv_heads": 4096, "head_dim": 4097, "kv_len": 2048}, "q_len"),
     ("masked_attention", {"batch": 4, "heads": 4, "kv_heads": 1, "head_dim": 8192, "q_len": 255}, "kv_len"),
+    ("linear", {"m": 15, "k": 2048}, "n"),  # 5213: one point raised all larger products near it
+    # keys cut into other parts, or six other points
+    ("fp8_cache_attention", {"batch": 256, "heads": 9, "kv_heads": 9, "head_dim": 4, "kv_len": 511}, "q_len"),  # 11893
+    ("attention", {"batch": 8191, "heads": 208, "kv_heads": 2, "head_dim": 5, "kv_len": 7}, "q_len"),  # 12897
+    ("fp8_attention", {"batch": 511, "heads": 8, "kv_heads": 4, "head_dim": 122, "kv_len": 1023}, "q_len"),  # 13279
+    ("fp8_attention", {"batch": 4097, "heads": 1, "kv_heads": 1, "head_dim": 64, "kv_len": 8192}, "q_len"),  # 17719
+    ("alibi_attention", {"batch": 2, "heads": 256, "kv_heads": 1, "head_dim": 6, "q_len": 1}, "kv_len"),  # 18329
+    ("masked_attention", {"batch": 255, "heads": 64, "kv_heads": 4, "head_dim": 1, "q_len": 1}, "kv_len"),  # 22393
+    ("float_attention", {"batch": 2048, "heads": 7, "kv_heads": 1, "head_dim": 2049, "q_len": 2047}, "kv_len"),  # 23629
 ]
 
 
 @pytest.mark.parametrize(("op", "axes", "axis"), OPERATORS, ids=[op for op, _, _ in OPERATORS])
 def test_operators_do_not_fall_along_an_axis(op, axes, axis):
     assert edges.check({"what": "estimate", "axis": axis, "question": {"op": op, "gpu": "h200", **axes}}) == ""
+
+
+def test_a_product_that_a_point_of_fewer_rows_raises_says_so():
+    """cuBLAS takes 10.1 us for 2 x 1024 x 1920, and 6 for every product of that size or somewhat more."""
+    asked = {"op": "linear", "gpu": "h200", "k": 2048, "dtype": "bf16"}
+    raised, own = (edges.answered({**asked, "m": m, "n": n}, "") for m, n in ((15, 1032), (15, 4096)))
+    assert "fewer rows of such a width take longer" in raised["notes"][0]
+    assert "notes" not in own
+    narrow, wide = (edges.answered({**asked, "m": 15, "n": n}, "")["us"] for n in (1032, 1224))
+    assert 0.9 < wide / narrow < 1
+
+
+UNALIGNED = [  # operators whose keys were measured to take longer where they are no multiple of what is read at once
+    (
+        "masked_attention",
+        {"batch": 3935, "heads": 64, "kv_heads": 2, "head_dim": 64, "q_len": 4097},
+        17_345,
+        64,
+    ),  # 11137
+    ("alibi_attention", {"batch": 1, "heads": 32, "kv_heads": 32, "head_dim": 128, "q_len": 512}, 1023, 8),
+    ("float_attention", {"batch": 1, "heads": 16, "kv_heads": 16, "head_dim": 256, "q_len": 512}, 1023, 8),
+    ("sink_attention", {"batch": 1, "heads": 64, "kv_heads": 8, "head_dim": 64, "q_len": 512}, 1023, 8),
+]
+
+
+@pytest.mark.parametrize(("op", "axes", "keys", "piece"), UNALIGNED, ids=[op for op, *_ in UNALIGNED])
+def test_keys_that_are_not_aligned_take_longer_and_the_answer_says_why(op, axes, keys, piece):
+    asked = {"op": op, "gpu": "h200", **axes}
+    slow, fast = (edges.answered({**asked, "kv_len": n}, "") for n in (keys, -(-keys // piece) * piece))
+    assert slow["us"] > 1.02 * fast["us"]
+    assert f"no multiple of {piece}, as {keys} are" in slow["notes"][0]
+    assert "notes" not in fast
+    assert not edges.is_named(edges.answered({**asked, "gpu": "a100", "kv_len": keys}, "")), "nobody measured it there"
 
 
 def test_heads_that_no_measured_kernel_takes_are_not_said_to_be_interpolated():

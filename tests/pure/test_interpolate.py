@@ -175,13 +175,14 @@ def test_no_edge_of_the_points_is_a_cliff(name):
         values = [getattr(op, axis) for op in group.ops]
         for edge, outwards in ((min(values), False), (max(values), True)):
             for op in (o for o in group.ops if getattr(o, axis) == edge):
+                here = found.corrections([op.place()])[0]
                 for by in (1.01, 1.05, 1.2):
                     other = beyond(group, op, axis, outwards, by)
                     far = dist(op.place(), other.place()) if other else OTHER_KERNEL
                     if far >= OTHER_KERNEL:
                         continue
                     walked += 1
-                    here, there = found.corrections([op.place()])[0], found.corrections([other.place()])[0]
+                    there = found.corrections([other.place()])[0]
                     steepest = TWO_WIDTHS.get(group.kind, STEEPEST)
                     assert abs(there.value - here.value) <= NOISE + steepest * far, (op, axis, getattr(other, axis))
                     assert there.spread <= 2 * here.spread + GROWTH * far + 0.05, (op, axis, getattr(other, axis))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import chip
 from chip import hardware, links, parallel, stats
 from chip.links import LinkCurve
 from chip.types import ChipError
@@ -168,3 +169,21 @@ def test_deepseek_v3_over_eight_gpus():
 def test_experts_must_divide(asked, message):
     with pytest.raises(ChipError, match=message):
         parallel.ranks_reached(*asked)
+
+
+def test_a_link_of_ones_own_replaces_the_measured_one():
+    """Slower links never give faster answers, and one GPU has no use for any."""
+    asked = {"engine": "vllm", "batch": 64, "tp": 2}
+    times = [chip.predict("qwen3-32b", gpu=f"h100{link}", **asked) for link in ("@300GB/s", "@30GB/s", "@30GB/s+20us")]
+    assert times[0].tpot_s < times[1].tpot_s < times[2].tpot_s
+    assert any("30 GB/s and 20 us, as given" in note for note in times[2].notes)
+    alone = [chip.predict("llama-3.1-8b", gpu=gpu).tpot_s for gpu in ("h100", "h100@1GB/s")]
+    assert alone[0] == alone[1]
+    stages = [chip.predict("qwen3-32b", gpu=gpu, pp=2).tpot_s for gpu in ("h100@300GB/s", "h100@1GB/s")]
+    assert stages[0] < stages[1]
+
+
+@pytest.mark.parametrize("name", ["h100@0GB/s", "h100@999999GB/s", "h100@5GB/s+9999999us", "h10O@5GB/s", "h100@5"])
+def test_a_link_that_cannot_be_is_refused(name):
+    with pytest.raises(ChipError, match=r"link has between|no GPU"):
+        hardware.find(name)

@@ -9,7 +9,7 @@ import pytest
 
 from chip import cli
 from chip.models import library
-from chip.serve import server
+from chip.serve import server, sweep
 
 
 @pytest.fixture(scope="module")
@@ -195,3 +195,12 @@ def test_a_sweep_brings_the_runs_measured_in_its_settings(ask):
     config = json.loads((library.CONFIGS / "llama-3.1-8b.json").read_text())
     _, pasted = ask("/api/sweep", {**asked, "config": config})
     assert pasted["measured"] == [], "a pasted config may have any name"
+
+
+def test_the_badge_is_of_the_precision_asked_for():
+    """NVIDIA's table of a B200 has bf16; its fp8 products are the datasheet's, and so is the answer."""
+    asked = {"engine": "vllm", "batch": 8, "prompt": 512, "output": 64}
+    found = {
+        d: sweep.answer(library.find("llama-3.1-8b"), {"gpu": "b200", "dtype": d, **asked}) for d in ("bf16", "fp8")
+    }
+    assert {d: row["rests_on"] for d, row in found.items()} == {"bf16": "measured elsewhere", "fp8": "datasheet"}

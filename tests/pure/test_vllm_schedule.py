@@ -9,6 +9,7 @@ from chip.dtypes import precision
 from chip.engines import chunked, native, vllm
 from chip.engines.vllm import schedule
 from chip.models import library
+from chip.predict import request
 from chip.predict.estimator import estimator_of
 from chip.predict.phase import Phase, lines_of
 from chip.predict.steps import StepModel
@@ -21,7 +22,7 @@ BF16 = precision("bf16")
 @given(st.integers(1, 400), st.integers(2, 3000), st.integers(400, 5000), st.integers(1, 2))
 def test_every_prompt_token_is_computed_once(batch, prompt, budget, output):
     """Follow the scheduler's sequences as a KV cache would: no gap, no overlap, no step over its budget."""
-    steps = chunked._chunks(Scenario(batch, prompt, output), budget)
+    steps, _ = chunked._chunks(Scenario(batch, prompt, output), budget, 10**9)
     half_done, finished = None, 0
     for number, seqs in enumerate(steps):
         assert sum(s.new * s.count for s in seqs) <= budget
@@ -58,7 +59,7 @@ def tokens(steps, prompt):
 def test_a_schedule_of_any_length_computes_its_prompts(batch, prompt, output, memory):
     s = Scenario(batch, prompt, output)
     steps = vllm.prefill(s, memory)
-    assert len(steps) <= 2 * chunked.EXACT_STEPS + 1
+    assert len(steps) <= 2 * (chunked.EXACT_STEPS + 18) + 5  # two waves, and decode steps between them
     assert all(0 < step.tokens <= schedule.step_tokens(memory) for step, _ in steps)
     assert all(weight > 0 for _, weight in steps)
     assert tokens(steps, prompt)[0] == pytest.approx(batch * prompt, rel=1e-9)
@@ -131,11 +132,44 @@ def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, outpu
     s = Scenario(batch, prompt, output)
     budget = schedule.step_tokens(LARGE)
     assert batch * prompt > chunked.EXACT_STEPS * budget
-    steps = tuple((schedule._step(seqs), 1.0) for seqs in chunked._chunks(s, budget))
+    steps = tuple((schedule._step(seqs), 1.0) for seqs in chunked._chunks(s, budget, 10**9)[0])
     walked = Phase(lines_of(c.timed(steps, True)), 0, 0)
     integrated = c.prefill(s, LARGE)
     assert integrated.seconds == pytest.approx(walked.seconds, rel=0.02)
     assert integrated.matmul_flops == pytest.approx(walked.matmul_flops, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("engine", "batch", "prompt", "output"),
+    [
+        ("vllm", 32, 131_072, 64), ("vllm", 200, 12_000, 64), ("vllm", 1, 2_000_000, 2), ("native", 200, 3000, 64),
+        ("native", 127, 8191, 1), ("native", 33, 16_384, 32),
+    ],
+)  # fmt: skip
+def test_steps_after_the_walked_ones_take_as_long_as_if_all_were_walked(engine, batch, prompt, output, monkeypatch):
+    c = StepModel(library.find("llama-3.1-8b"), BF16, 1, engine, estimator_of(hardware.find("h200")))
+    s = Scenario(batch, prompt, output)
+    integrated = c.prefill(s, LARGE).seconds
+    monkeypatch.setattr(chunked, "EXACT_STEPS", 10**9)
+    assert integrated == pytest.approx(c.prefill(s, LARGE).seconds, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "dtype"), [("h100-nvl", "gemma-2b", "int8"), ("rtx-pro-6000", "qwen3-30b-a3b", "bf16")]
+)
+def test_the_first_integrated_step_takes_no_time_back(gpu, model, dtype):
+    """64 steps of 8192 tokens, and one token more in each of 32 prompts."""
+    asked = {"model": model, "gpu": gpu, "engine": "native", "dtype": dtype, "batch": 32, "output": 32}
+    walked, more = (request.answer({**asked, "prompt": n})["ttft_ms"] for n in (16_384, 16_385))
+    assert more > walked * 0.999
+
+
+def test_native_runs_no_more_requests_at_once_than_a_step_has_tokens():
+    most = native.STEP_TOKENS
+    assert {step.rows for step, _ in native.decode(Scenario(3 * most, 100, 8), 140e9)} == {most}
+    steps = native.prefill(Scenario(most + 1, 100, 2), 140e9)
+    assert max(step.tokens for step, _ in steps) <= most
+    assert tokens(steps, 100)[0] == pytest.approx(100 * (most + 1), rel=1e-9)
 
 
 def test_requests_that_have_their_first_token_take_room_from_prompts_in_native_too():

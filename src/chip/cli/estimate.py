@@ -73,5 +73,6 @@ def render(a: dict[str, Any]) -> str:
             f"  work       {si(a['flops'], 'FLOP')}, {si(a['bytes'], 'B')}",
             f"  intensity  {a['intensity']:.4g} FLOP/B; ridge point {a['ridge_flop_per_byte']:g} FLOP/B",
             f"  achieves   {rates}",
+            *(f"  note       {note}" for note in a.get("notes", ())),
         )
     )

@@ -142,7 +142,7 @@ def _settings(args: argparse.Namespace) -> ProfileSettings:
 
     settings = profile.QUICK if args.quick else profile.ProfileSettings()
     if args.suite in TABLE_SUITES:
-        settings = profile.TABLES
+        settings = profile.BURSTS if args.suite == "native" else profile.TABLES
     if args.context:
         settings = replace(settings, only=tuple(words_of(args.context)))
     if args.runs:

@@ -10,29 +10,52 @@ from math import ceil, floor
 
 from chip.engines.context import decode_contexts
 from chip.engines.playing import Weighted
+from chip.records import replace
 from chip.types import Scenario, Seq, Step
 
-EXACT_STEPS = 64  # schedules longer than this are integrated, not walked
+EXACT_STEPS, LEAST_STEPS = 64, 16  # that are walked, the fewer the more are integrated after them
 WHOLE = 1e-6  # by which sums of steps and tokens are off whole numbers
 MakeStep = Callable[[tuple[Seq, ...]], Step]
+Left = tuple[int, int, int]  # requests that wait, tokens of the first that are computed, and requests that decode
+
+
+def waves(
+    scenario: Scenario, budget: int, most: int, step: MakeStep, decode: Callable[[Scenario], Weighted]
+) -> Weighted:
+    """Steps until every request has its first token. Requests beyond `most`, which run at once, wait for whole waves
+    before them to end."""
+    before = (scenario.batch - 1) // most
+    if not before:
+        return wave(scenario, budget, step)
+    last = wave(replace(scenario, batch=scenario.batch - before * most), budget, step)
+    full = replace(scenario, batch=most)
+    steps = [(made, weight * before) for made, weight in wave(full, budget, step)]
+    if scenario.output > 1:
+        steps += [(made, weight * before * (scenario.output - 1)) for made, weight in decode(full)]
+    return (*steps, *last)
 
 
 def wave(scenario: Scenario, budget: int, step: MakeStep) -> Weighted:
     """Steps of at most so many tokens until every request has its first token. Those that have it decode along in the
-    later steps."""
-    total = scenario.batch * scenario.prompt
-    if total <= budget:
-        return ((step((Seq(scenario.prompt, 0, scenario.batch),)), 1.0),)
-    if total > EXACT_STEPS * budget or 2 * scenario.batch > budget:  # the more decode along, the less a step gets on
-        return _long_prefill(scenario, budget, step)
-    return tuple((step(s), 1.0) for s in _chunks(scenario, budget))
+    later steps. The first ones are as the scheduler makes them: what is integrated goes on from there, so that it meets
+    them."""
+    batch, prompt = scenario.batch, scenario.prompt
+    if batch * prompt <= budget:
+        return ((step((Seq(prompt, 0, batch),)), 1.0),)
+    chunks: list[tuple[Seq, ...]] = []
+    left = (batch, 0, 0)
+    if 2 * batch <= budget:  # the more decode along, the less a step gets on
+        most = max(LEAST_STEPS, 2 * EXACT_STEPS - batch * prompt // budget)
+        chunks, left = _chunks(scenario, budget, min(most, EXACT_STEPS))
+    return (*((step(s), 1.0) for s in chunks), *(_long_prefill(scenario, budget, step, *left) if left[0] else ()))
 
 
-def _chunks(scenario: Scenario, budget: int) -> list[tuple[Seq, ...]]:
+def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq, ...]], Left]:
     """The scheduler, token by token of its budget: running requests first, then waiting ones in order."""
-    prompt, steps = scenario.prompt, []
+    prompt = scenario.prompt
+    steps: list[tuple[Seq, ...]] = []
     waiting, partial, running = scenario.batch, 0, 0
-    while waiting:
+    while waiting and len(steps) < most:
         decoding = running if scenario.output > 1 else 0
         seqs = [Seq(1, prompt, decoding)] if decoding else []
         room = budget - decoding
@@ -53,35 +76,56 @@ def _chunks(scenario: Scenario, budget: int) -> list[tuple[Seq, ...]]:
             seqs.append(Seq(room, 0, 1))
             partial = room
         steps.append(tuple(seqs))
-    return steps
+    return steps, (waiting, partial, running)
 
 
-def _long_prefill(scenario: Scenario, budget: int, step: MakeStep) -> Weighted:
+def _long_prefill(
+    scenario: Scenario, budget: int, step: MakeStep, waiting: int, partial: int, running: int
+) -> Weighted:
     """Many steps: full ones, with few to all requests decoding along, at a few depths into the prompt, and a last one
     with what is left, which reads all weights again. Weighted to make up the whole."""
-    prompt, total = scenario.prompt, scenario.batch * scenario.prompt
-    mixes = decode_contexts(0, scenario.batch if scenario.output > 1 else 1, 1)
-    steps = sum([share * total / (budget - decoding) for decoding, share in mixes])
-    decoding = mixes[-1][0]
+    prompt, decodes = scenario.prompt, scenario.output > 1
+    spans: list[tuple[int, float, int]] = []  # requests that decode, tokens, and where in a prompt those begin
+    if partial:
+        spans.append((running * decodes, prompt - partial, partial))
+    if whole := waiting - len(spans):
+        mixes = decode_contexts(running + len(spans), whole, 1) if decodes else ((0, 1.0),)
+        spans += [(decoding, share * whole * prompt, 0) for decoding, share in mixes]
+    total = sum([tokens for _, tokens, _ in spans])
+    steps = sum([tokens / (budget - decoding) for decoding, tokens, _ in spans])
+    decoding, _, begun = spans[-1]
     rest = min(ceil(total * (1 - floor(steps + WHOLE) / steps) - WHOLE), budget - decoding)
     found = []
-    for along, share in mixes:
-        found += _steps_of(step, prompt, along, budget - along, share * (total - rest) / (budget - along))
-    return (*found, *(_steps_of(step, prompt, decoding, rest, 1.0, panels=0) if rest > 0 else ()))
+    for along, tokens, at in spans if rest < total else ():
+        room = budget - along
+        found += _steps_of(step, prompt, along, room, (1 - rest / total) * tokens / room, at)
+    return (*found, *(_steps_of(step, prompt, decoding, rest, 1.0, begun, panels=0) if rest > 0 else ()))
 
 
 def _steps_of(
-    step: MakeStep, prompt: int, decoding: int, room: int, weight: float, panels: int = 1
+    step: MakeStep, prompt: int, decoding: int, room: int, weight: float, begun: int, panels: int = 1
 ) -> list[tuple[Step, float]]:
     """So many steps with room for as many prompt tokens, beside sequences that decode."""
     along = (Seq(1, prompt, decoding),) if decoding else ()
-    return [(step((*along, *seqs)), weight * part) for seqs, part in _filled(prompt, room, panels)]
+    return [(step((*along, *seqs)), weight * part) for seqs, part in _filled(prompt, room, begun, panels)]
 
 
-def _filled(prompt: int, room: int, panels: int) -> list[tuple[tuple[Seq, ...], float]]:
-    """What a step with room for so many prompt tokens holds on average: exact in tokens and in attended pairs."""
-    if prompt > room:
-        return [((Seq(room, past, 1),), part) for past, part in decode_contexts(0, prompt - room + 1, panels)]
-    whole, rest = divmod(room, prompt)
-    cut = (Seq(rest, (prompt - rest) // 2, 1),) if rest else ()  # the middle of a prompt cut somewhere
-    return [((Seq(prompt, 0, whole), *cut), 1.0)]
+def _filled(prompt: int, room: int, begun: int, panels: int) -> list[tuple[tuple[Seq, ...], float]]:
+    """What a step with room for so many prompt tokens holds on average: exact in tokens and in attended pairs. A chunk,
+    at a few depths, or, as often as a prompt ends in the step, that end and the next one's begin. `begun`: tokens of a
+    prompt alone that are computed."""
+    alone = begun and prompt - begun >= room
+    ending = 0.0 if alone else min(1.0, room / prompt)
+    found = [(_across(prompt, room), ending)] if ending else []
+    if ending < 1:
+        depths = decode_contexts(begun if alone else 0, prompt - room - (begun if alone else 0) + 1, panels)
+        found += [((Seq(room, past, 1),), part * (1 - ending)) for past, part in depths]
+    return found
+
+
+def _across(prompt: int, room: int) -> tuple[Seq, ...]:
+    """The end of a prompt, whole ones, and the begin of another, as long as that end."""
+    whole = max(0, room // prompt - 1)
+    cut = room - whole * prompt
+    end, begin = cut - cut // 2, cut // 2
+    return tuple(s for s in (Seq(end, prompt - end, 1), Seq(prompt, 0, whole), Seq(begin, 0, 1)) if s.new and s.count)

@@ -40,11 +40,11 @@ LARGE_FLOPS, LARGE_AXIS, LEAST_LARGE = 1e12, 2048, 5  # products whose rate is t
 Key = tuple[str, str, str, str]  # kind, kernel, dtype, context
 
 
-def fit(found: Iterable[Measurement], profile: HardwareProfile) -> tuple[list[PointGroup], dict[str, str]]:
+def fit(found: Sequence[Measurement], profile: HardwareProfile) -> tuple[list[PointGroup], dict[str, str]]:
     """Groups of every operator with enough measurements in a context, and why others have none."""
     groups: list[PointGroup] = []
     left_out: dict[str, str] = {}
-    for (kind, kernel, dtype, context), times in medians(found).items():
+    for (kind, kernel, dtype, context), times in medians(found, settling(found, profile)).items():
         name = f"{kind} ({kernel}, {dtype}, {context})"
         if not next(iter(times)).place():
             left_out[name] = "has no coordinates to interpolate over"
@@ -58,15 +58,18 @@ def fit(found: Iterable[Measurement], profile: HardwareProfile) -> tuple[list[Po
     return groups, left_out
 
 
-def medians(found: Iterable[Measurement]) -> dict[Key, dict[Op, float]]:
-    """Seconds of every shape, of those that the points of their kind can tell."""
+def medians(found: Iterable[Measurement], clock: Settling | None = None) -> dict[Key, dict[Op, float]]:
+    """Seconds of every shape, of those that the points of their kind can tell, at one clock where it is known."""
     seen: dict[Key, dict[Op, list[float]]] = defaultdict(lambda: defaultdict(list))
     for m in measurements.ok(found):
         op = measurements.operator(m.op)
         if m.context not in CONTEXTS or op.like_measured() != op or any(f.startswith(DISTURBED) for f in m.flags):
             continue
         key = (op.kind, op.kernel_of(m.implementation), getattr(op, "dtype", ""), m.context)
-        seen[key][op].append(stats.median(m.samples_ns) * 1e-9)
+        seconds = stats.median(m.samples_ns) * 1e-9
+        if clock and measurements.rested(m):
+            seconds = clock.from_rest(seconds, op.cost().flops)
+        seen[key][op].append(seconds)
     return {key: {op: stats.median(times) for op, times in by_op.items()} for key, by_op in seen.items()}
 
 
@@ -135,7 +138,7 @@ def settling(found: Iterable[Measurement], profile: HardwareProfile) -> Settling
     """How the clock falls under load. Boost and settled rates are the profile's; where the points stand between them is
     told by large products, which reach either; and when they were measured, by how points are measured."""
     boost, settled = (profile.ceilings.get(name) for name in ("matmul_bf16", "matmul_bf16_settled"))
-    large = large_rate(found, "linear", "bf16")
+    large = large_rate([m for m in found if not measurements.rested(m)], "linear", "bf16")
     if boost is None or settled is None or not large or boost.value <= settled.value:
         return None
     gained, held = 1 - settled.value / boost.value, settled.value / large

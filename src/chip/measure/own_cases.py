@@ -21,8 +21,10 @@ MATRICES = (  # (n, k): projections of 0.5 to 14 billion parameters, and vocabul
 FEW = (1, 8, 24, 32, 64)  # rows of decode steps
 MANY = (128, 256, 384, 640, 1024, 2048, 8192)  # of prompts: every matrix at four of them
 MOST_FLOPS = 1e13
-HEADS = ((32, 8, 128), (28, 4, 128), (16, 8, 128), (32, 8, 64), (40, 8, 128))  # queries, keys, size
-DECODES, PREFILLS, CHUNKS = 40, 34, 14
+HEADS = (  # queries, keys, size
+    (32, 8, 128), (28, 4, 128), (16, 8, 128), (32, 8, 64), (40, 8, 128), (32, 32, 128), (12, 2, 128),
+)  # fmt: skip
+DECODES, PREFILLS, CHUNKS = 56, 42, 14
 WIDTHS = (1024, 2048, 3584, 4096, 5120)
 ROWS = (1, 8, 32, 64, 256, 1024, 4096, 8192)
 INNER = (3072, 8192, 14336, 18944)
@@ -84,6 +86,6 @@ def _rows(dtype: str) -> Iterator[Op]:
 
 def _stores(dtype: str) -> Iterator[Op]:
     for rows in ROWS:
-        for heads, kv_heads, dim in HEADS[:4]:
+        for heads, kv_heads, dim in (*HEADS[:4], *HEADS[5:]):
             axes = {"rows": rows, "heads": heads, "kv_heads": kv_heads, "head_dim": dim}
             yield ops.build("rope_store", {**axes, "dtype": dtype})

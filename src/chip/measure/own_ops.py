@@ -1,8 +1,8 @@
 """Operators by our own kernels (implementation `chip`), called as the native engine calls them.
 
-Where a device has it, every kernel lets the next one start early (`overlap`), so a chain of calls takes what it takes
-inside a step: ramps of neighbours overlap. Kernels are imported on use: they build their inputs with
-`chip.measure.build`.
+Where a device has it, every kernel lets the next one start early (`overlap`), so a chain of products takes what it
+takes inside a step: ramps of neighbours overlap. What stands between products in a step is timed between products.
+Kernels are imported on use: they build their inputs with `chip.measure.build`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from chip.ops.linear import Linear
 from chip.ops.rms_norm import RmsNorm
 from chip.ops.rope_store import RopeStore
 from chip.ops.silu_mul import SiluMul
+from chip.types import Op
 
 NAME = "chip"
+BESIDE, BESIDE_SETS = 4096, 8  # columns and rows of the weights that others are timed between, and how many of them
 PAGE_TOKENS = 64
 POSITIONS = 8192  # of the rotary table
 
@@ -49,6 +51,16 @@ def linear(op: Linear, device: torch.device, generator: torch.Generator) -> Clos
     return partial((skinny if few else hgemm).run, rung, x, weight, overlap=overlaps(device))
 
 
+def products_beside(op: Op, device: torch.device, generator: torch.Generator) -> list[Closure]:
+    """Products of as many tokens, of other weights each: what an operator stands between in a step. None beside
+    products, which are timed one after another."""
+    if isinstance(op, Linear):
+        return []
+    tokens = op.batch * op.q_len if isinstance(op, Attention) else int(getattr(op, "rows", 1))
+    product = Linear(tokens, BESIDE, BESIDE, getattr(op, "dtype", "bf16"))
+    return [linear(product, device, generator) for _ in range(BESIDE_SETS)]
+
+
 def rms_norm(op: RmsNorm, device: torch.device, generator: torch.Generator) -> Closure:
     from chip.kernels.triton import rms_norm as kernel
 
@@ -68,7 +80,7 @@ def silu_mul(op: SiluMul, device: torch.device, generator: torch.Generator) -> C
     from chip.kernels.triton import silu_mul as kernel
 
     both = normal((op.rows, 2 * op.cols), op.dtype, device, generator)
-    return partial(kernel.run, both[:, : op.cols], both[:, op.cols :])
+    return partial(kernel.run, both[:, : op.cols], both[:, op.cols :], overlap=overlaps(device))
 
 
 def attention(op: Attention, device: torch.device, generator: torch.Generator) -> Closure:
@@ -78,9 +90,7 @@ def attention(op: Attention, device: torch.device, generator: torch.Generator) -
     if not op.causal or op.window or op.v_head_dim not in (0, op.head_dim):
         raise Unsupported("our attention is causal, without a window, and keys are as wide as values")
     kernel: Any = paged_decode_attention if op.q_len == 1 else prefill_attention
-    early = {"overlap": overlaps(device)} if op.q_len == 1 else {}
-    given = kernel.inputs(op, device, generator)
-    return lambda: kernel.run(*given, **early)
+    return partial(kernel.run, *kernel.inputs(op, device, generator), overlap=overlaps(device))
 
 
 def rope_store(op: RopeStore, device: torch.device, generator: torch.Generator, ours: bool) -> Closure:

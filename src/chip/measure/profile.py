@@ -8,7 +8,7 @@ host   by the host's clock, call by call, dispatch and synchronisation included
 Device time is taken between events, behind a blocking kernel where the host would be too slow; kernels shorter than
 SHORT_S are replayed as a graph, so that no launch is timed, and longer ones run without a pause. Before the first
 sample of each context the very thing that is sampled runs for `warm_s`, so that clocks have settled to what this work
-leads to.
+leads to. Where `rested`, short samples have a rest after each instead, so that clocks do not fall.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from typing import Any
 import torch
 
 from chip import measurements, stats
-from chip.measure import build, limits, timing
+from chip.measure import build, limits, own_ops, timing
 from chip.measure.device import Device
 from chip.measure.sampling import is_sustained
 from chip.measure.stopping import Samples, StopRule, Take, collect
 from chip.measure.suites import SuiteCase
+from chip.ops.attention import Attention
+from chip.ops.linear import Linear
 from chip.roofline import label
 from chip.types import ChipError, Measurement, Op
 
@@ -34,6 +36,7 @@ SHORT_S = 20e-6
 DISTURBED = 0.5  # involuntary switches a sample: above it the median is the scheduler's, not the operator's
 SAMPLE_S = 0.4e-3  # a sample is as many calls as take about this long
 LONG_SAMPLE_S = 8e-3  # under unbroken load
+BURST_S = 1e-3  # where a rest comes after it
 STARVED_S = 100e-6  # a slow host enqueues calls shorter than this no faster than the device runs them, ...
 STARVED_SHARE = 0.5  # ... and calls of many kernels where handing them over takes this share of their run
 MAX_SETS = 512
@@ -52,6 +55,7 @@ class ProfileSettings:
     arithmetic_warm_s: float = 1.5  # instead, before long arithmetic: its clock takes a while to settle
     steady: bool = True  # calls of SHORT_S and more run without a pause between samples, as they do in a model
     span_bytes: float = 0.0  # cold buffers together take at least this: in a model addresses lie far apart
+    rested: bool = False  # a rest after each sample: at the boost clock, as the first 50 ms of a prompt run
     only: tuple[str, ...] = ()  # contexts; empty: all that the device has
 
     @property
@@ -72,6 +76,9 @@ TABLES = ProfileSettings(
     arithmetic_warm_s=0.12,
     only=("cold", "hot"),
 )
+
+# For kernels of which a prompt is one burst.
+BURSTS = replace(TABLES, max_s=0.15, arithmetic_warm_s=TABLES.warm_s, rested=True)
 
 
 def contexts(device: Device, only: Collection[str] = ()) -> tuple[str, ...]:
@@ -243,6 +250,8 @@ class _OperatorBench:
         calls = self.calls[:1] if context in ("hot", "host") else self.calls
         if context == "host":
             return timing.host(self.device, calls[0]), "host clock around call and synchronisation"
+        if self.settings.rested and self.device.kind == "cuda":
+            return self._burst(context, calls)
         steady = self.settings.steady and self.call_s >= SHORT_S
         if self.device.kind == "cuda" and (steady or is_sustained(self.op)):
             return self._unbroken(context, calls)
@@ -268,6 +277,35 @@ class _OperatorBench:
                 next(rotation)()
 
         return timing.unbroken(self.device, run, inner), f"{inner} calls between events, unbroken load"
+
+    def _burst(self, context: str, calls: Sequence[build.Closure]) -> tuple[Take, str]:
+        if self.implementation == own_ops.NAME and not isinstance(self.op, Linear):
+            return self._between(calls[: own_ops.BESIDE_SETS] if isinstance(self.op, Attention) else calls[:1])
+        inner = max(1, round(BURST_S / max(self.call_s, 1e-7)))
+        if context == "graph" or self.call_s < STARVED_S or self.starved:
+            inner = len(calls) * max(1, round(inner / len(calls)))
+            take, by = timing.graph(self.device, calls, inner), f"graph of {inner} calls between events"
+        else:
+            take, by = timing.events(self.device, calls, inner), f"events around {inner} calls"
+        return timing.rested(self.device, take, inner), f"{by}, {measurements.RESTED}"
+
+    def _between(self, calls: Sequence[build.Closure]) -> tuple[Take, str]:
+        """What a call adds to a chain of products, one between each two: it starts while the one before ends, and the
+        next loads weights meanwhile. Its input is what a kernel before it has just written, so it is not rotated; the
+        pages that attention reads are."""
+        products = own_ops.products_beside(self.op, self.device.torch_device, self.generator)
+        count = len(products) * max(1, round(BURST_S / len(products) / (self.call_s + SHORT_S)))
+        pairs = [f for i in range(count) for f in (products[i % len(products)], calls[i % len(calls)])]
+        alone = timing.graph(self.device, products, count)
+        both = timing.graph(self.device, pairs, 2 * count)
+        around = timing.rested(self.device, alone, count), timing.rested(self.device, both, 2 * count)
+
+        def take() -> int:
+            without, within = (sample() for sample in around)
+            return max(1, 2 * within - without)
+
+        beside = f"{own_ops.BESIDE} x {own_ops.BESIDE}"
+        return take, f"graph of {count} calls between products of {beside}, less these alone, {measurements.RESTED}"
 
     def _coldness(self, context: str) -> str:
         if context in ("hot", "host"):

@@ -79,6 +79,7 @@ class Attention(Op):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "attention"
+    KEY_PIECE: ClassVar[int] = 1  # keys of which a multiple is faster
     GROWS: ClassVar[tuple[str, ...]] = ("batch", "q_len", "kv_len")
 
     def check(self) -> None:
@@ -160,6 +161,17 @@ class Attention(Op):
         if not self.window or self.kv_len <= self.window:
             return replace(self, window=0) if self.window else self
         return replace(self, kv_len=self.window, window=0) if self.q_len == 1 else None
+
+    def unwindowed(self) -> Self:
+        """Without its window, over the keys that are in sight; itself where all are."""
+        if not self.window or self.kv_len <= self.window:
+            return replace(self, window=0) if self.window else self
+        return replace(self, window=0, kv_len=visible_keys(self.q_len, self.kv_len, self.causal, self.window))
+
+    def alignments(self) -> tuple[float | None, ...]:
+        """What `place` says last of the keys' alignment: at its best and, where it is worse, as it is. None where it
+        says nothing."""
+        return (None,)
 
     def sized(self, batch: int, q_len: int, kv_len: int) -> Self:
         """The same heads over other sizes, all of them in sight."""

@@ -7,7 +7,7 @@ a window saves work, but keys that have left a sliding cache are not there.
 from __future__ import annotations
 
 from math import log2
-from typing import Self
+from typing import ClassVar, Self
 
 from chip.dtypes import BYTES
 from chip.ops.attention import DECODE, Attention, visible_keys
@@ -17,11 +17,13 @@ from chip.ops.pointwise import Pointwise
 from chip.types import Cost, Op, Seq
 
 ALIGNED = 8  # keys: products over other numbers of them take other kernels
+ALIGNMENT = 2.0  # how far apart those lie
 KINDS = ("alibi_attention", "float_attention", "sink_attention")  # that are measured as a whole
 
 
 class Composed(Attention):
     __slots__ = ()
+    KEY_PIECE: ClassVar[int] = ALIGNED
 
     def parts(self) -> tuple[Op, ...]:
         """The kernels it launches, in order."""
@@ -79,7 +81,10 @@ class Composed(Attention):
     def place(self) -> tuple[float, ...]:
         aligned = self.q_len > 1 and self.keys % ALIGNED == 0  # single tokens meet every length in turn
         queries = log2(self.q_len) / 2 + DECODE if self.q_len > 1 else 0.0
-        return log2(self.batch * self.heads) / 2, queries, log2(self.keys) / 2, log2(self.head_dim), 2.0 * aligned
+        return log2(self.batch * self.heads) / 2, queries, log2(self.keys) / 2, log2(self.head_dim), ALIGNMENT * aligned
+
+    def alignments(self) -> tuple[float | None, ...]:
+        return (ALIGNMENT, 0.0) if self.q_len > 1 and self.keys % ALIGNED else (ALIGNMENT,)
 
     def like_measured(self) -> Self | None:
         return self

@@ -58,6 +58,7 @@ class MaskedAttention(Op):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "masked_attention"
+    KEY_PIECE: ClassVar[int] = MASK_PIECE
     GROWS: ClassVar[tuple[str, ...]] = ("batch", "q_len", "kv_len")
     KERNELS: ClassVar[int] = 6
 
@@ -121,6 +122,11 @@ class MaskedAttention(Op):
             log2(self.q_len) / 2 + DECODE if several else 0.0,
             2 * log2(gcd(self.kv_len, MASK_PIECE)) if several else 0.0,
         )
+
+    def alignments(self) -> tuple[float, ...]:
+        """As those of plain attention."""
+        best, own = 2 * log2(MASK_PIECE), self.place()[-1]
+        return (best, own) if self.q_len > 1 and own < best else (best,)
 
     def like_measured(self) -> MaskedAttention | None:
         """Larger heads take other kernels."""

@@ -48,10 +48,12 @@ class BaseGrid:
         return _between(length, LENGTHS[column], nodes[column], LENGTHS[column + 1], nodes[column + 1])
 
     def _row(self, row: int, column: int) -> list[float]:
-        """Each the largest of those no longer, of as many or half as many: fewer still never take more."""
-        longest = self._upto(row, column)
-        self._nodes[row] = list(map(max, longest, self._upto(row - 1, column))) if row else longest
-        return self._nodes[row]
+        """Each the largest of those no longer, of as many or fewer."""
+        held = self._nodes.get(row, [])
+        if len(held) <= column:
+            longest = self._upto(row, column)
+            held = self._nodes[row] = list(map(max, longest, self._row(row - 1, column))) if row else longest
+        return held
 
     def _upto(self, row: int, column: int) -> list[float]:
         """The largest of a row up to each column."""

@@ -53,6 +53,13 @@ class Settling:
         early = (1 - exp(-gone)) / gone if gone > 1e-9 else 1.0
         return (1 - self.boost * early) / self.measured
 
+    def from_rest(self, seconds: float, flops: float) -> float:
+        """What the tables would have of a call that took so long at the boost clock."""
+        gained, found = 1 - (1 - self.boost) / self.measured, seconds
+        for _ in range(20):
+            found = seconds / (1 - gained * self.limited(flops / found))
+        return found
+
     def lowered(self, load_s: float) -> float:
         """How far on the way from its boost clock to the settled one such a load has brought a GPU: 0 to 1."""
         return 1 - exp(-load_s / self.time_s)

@@ -25,6 +25,7 @@ from chip.predict.bases import BORROWED_SPREAD, OF_TORCH, Bases
 from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Z90, Points, Sheet, TimeCurve, TimedPoint
 from chip.predict.library import PRODUCT, Library, library
 from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, at_least, peaks_of
+from chip.predict.rising_grid import RisingGrid, Timed, Times
 from chip.predict.roof import Roof, roof_of
 from chip.predict.stages import ALL, Stage
 from chip.records import fields, replace
@@ -39,6 +40,7 @@ REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
 LONGEST_ROUNDING = 4.0  # a tiny product of a published format over one of bf16: above, more was timed than that
 WITHOUT_TINY = ("fp8_block",)  # tables without shapes whose time was the host's
 LEAST_PRODUCT = 0.5  # of a published time: what is left at least when the rounding before the product is taken off
+MOST_GRIDS = 32
 MOST_CURVES = 256  # remembered, so that questions of any number are answered in bounded memory
 ANY = "*"  # any kernel: what an estimate that names no engine takes
 
@@ -68,6 +70,7 @@ class Estimator:
         self.roof, self.settling, self._peaks = roof, self.bases.settling, peaks
         self._library, self._runs_as = library, runs_as
         self._sheets: dict[tuple[Op, object], Sheet | BaseGrid | None] = {}
+        self._grids: dict[tuple[Op, float | None], RisingGrid] = {}
         self._points: dict[tuple[str, str, str], Points | None] = {}
 
     @property
@@ -131,7 +134,14 @@ class Estimator:
 
     # -- one operator ---------------------------------------------------------------------------------------------
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
-        found, cost = self._asked(op)
+        """An operator on its own: attention never takes less time for more sequences, queries or keys."""
+        return self._not_above_peaks(op, *(self._risen(op) or self._asked(op)))
+
+    def at_once(self, op: Op) -> tuple[Estimate, Cost]:
+        """The same without looking at smaller ones: what a program asks for that no sheet has."""
+        return self._not_above_peaks(op, *self._asked(op))
+
+    def _not_above_peaks(self, op: Op, found: Estimate, cost: Cost) -> tuple[Estimate, Cost]:
         least_s = self._peaks.least_s(op.compute, cost[0], cost[1] + cost[2])
         if found.seconds < least_s:
             high_s = max(found.high_s, least_s)
@@ -168,14 +178,64 @@ class Estimator:
             points.curves[one] = found
         return found
 
+    def _risen(self, op: Op) -> tuple[Estimate, Cost] | None:
+        """Attention over a grid of all its sizes. Where keys are not aligned, it takes no less than if they were."""
+        if not isinstance(op, (Attention, MaskedAttention)) or op.q_len > op.kv_len:
+            return None
+        points, cost = self.points(op), op.cost()
+        if isinstance(op, Composed) and (points is None or op.window):
+            return None
+        whole = op.unwindowed() if isinstance(op, Attention) else op
+        share = cost[0] / whole.cost()[0] if whole is not op else 1.0
+        sizes = whole.batch, whole.q_len, whole.kv_len
+        if points is None or whole.like_measured() is None:
+            value, fast, slow = (base.over(whole.sized) for base in self.bases.of(op, ""))
+            grid = self._grid(whole, lambda b, q, keys: [(value(b, q, n), 0.0) for n in keys])
+            seconds = share * grid(*sizes)[0]
+            off = seconds / value(*sizes)
+            low_s, high_s = off * fast(*sizes), off * slow(*sizes)
+            return Estimate(seconds, low_s, high_s, self.roof.source, self._bound(op, cost, seconds)), cost
+        found = max(self._by_alignment(whole, points))
+        spread = found[1] + (BORROWED_SPREAD / 2 if share < 1 else 0.0)
+        return self._interpolated(TimedPoint(found[0] * share, spread), op, cost), cost
+
+    def _by_alignment(self, op: Attention | MaskedAttention, points: Points) -> list[Timed]:
+        """With its keys aligned, and as they are where they are not."""
+        grids = [self._grid(op, _timed(points, op, a), a) for a in op.alignments()]
+        return [grid(op.batch, op.q_len, op.kv_len) for grid in grids]
+
+    def is_unaligned(self, op: Op) -> bool:
+        """Whether points show that it takes longer than with a few keys more."""
+        if not isinstance(op, (Attention, MaskedAttention)) or len(op.alignments()) == 1 or op.like_measured() is None:
+            return False
+        points = self.points(op)
+        aligned, as_is = self._by_alignment(op, points) if points else ((0.0, 0.0), (0.0, 0.0))
+        return as_is[0] > aligned[0]
+
+    def is_raised(self, op: Op) -> bool:
+        """Whether points of fewer rows show it to take longer than its own."""
+        like, points = op.like_measured(), self.points(op)
+        if like is None or points is None or len(like.GROWS) != 1:
+            return False
+        (axis,) = like.GROWS
+        return self._curve(replace(like, **{axis: 1}), points).is_raised(getattr(like, axis))  # type: ignore[type-var]
+
+    def _grid(self, op: Attention | MaskedAttention, times: Times, alignment: float | None = None) -> RisingGrid:
+        key = op.sized(1, 1, 1), alignment
+        if key not in self._grids:
+            if len(self._grids) >= MOST_GRIDS:
+                self._grids.clear()
+            self._grids[key] = RisingGrid(times)
+        return self._grids[key]
+
     def _interpolated(self, found: TimedPoint, op: Op, cost: Cost) -> Estimate:
         seconds, spread = found
         off = exp(Z90 * spread)
         return Estimate(seconds, seconds / off, seconds * off, INTERPOLATED, self._bound(op, cost, seconds))
 
     def _windowed(self, points: Points, op: Attention, cost: Cost) -> Estimate:
-        """A prompt longer than its window: as attention to all of it, less what the window hides."""
-        whole = replace(op, window=0)
+        """A prompt longer than its window: as attention to all that is in sight, less what the window hides."""
+        whole = op.unwindowed()
         seconds, spread = points.seconds(whole)
         share = cost[0] / whole.cost()[0]
         return self._interpolated(TimedPoint(seconds * share, spread + BORROWED_SPREAD / 2), op, cost)
@@ -189,7 +249,11 @@ class Estimator:
 
     def _from_base(self, op: Op, cost: Cost) -> Estimate:
         bases = self.bases.of(op, "")
-        if isinstance(op, Attention) and not op.window and 1 < op.q_len < op.kv_len:
+        if isinstance(op, Attention) and op.unwindowed() is not op:
+            whole = op.unwindowed()
+            share = cost[0] / whole.cost()[0]
+            seconds, low_s, high_s = (share * base.seconds(whole) for base in bases)
+        elif isinstance(op, Attention) and 1 < op.q_len < op.kv_len:
             # a kernel that cuts its keys into more parts takes less time by its base: never less than for fewer keys
             times = [base.over(op.sized) for base in bases]
             grid = BaseGrid(lambda _, keys: (op.batch, op.q_len, max(keys, op.q_len)), *times)
@@ -202,6 +266,9 @@ class Estimator:
         roof, size = self.roof, op.tensor_bytes
         if roof.link is None:
             raise ChipError(f"several GPUs cannot be predicted of {roof.name}: {roof.ranks_need}")
+        if roof.link.given:
+            found = links.over(op.kind, size, op.ranks, roof.link)
+            return Estimate(found.seconds, found.low_s, found.high_s, "datasheet", "link")
         if hardware.is_known(roof.name):
             found = links.collective(op.kind, size, op.ranks, roof.name.lower(), "vllm")
             source = "datasheet" if found.source == "formula" else INTERPOLATED
@@ -308,13 +375,13 @@ class Estimator:
             placed = op.over(seq)
             form = placed.form() if isinstance(placed, (Attention, MaskedAttention)) else None
             if form is None:
-                return answer(*self(placed))
+                return answer(*self.at_once(placed))
             key = placed.kind, form.name
             if key not in sheets:
                 sheets[key] = self._sheet(placed, form)
             sheet = sheets[key]
             if sheet is None:
-                return answer(*self(placed))
+                return answer(*self.at_once(placed))
             flops, read, written = placed.cost()
             if isinstance(sheet, BaseGrid):
                 return based(*sheet(*form.sizes), flops, read + written)
@@ -341,6 +408,20 @@ class Estimator:
                 value, fast, slow = (base.over(op.sized) for base in self.bases.of(op, ""))
                 self._sheets[key] = BaseGrid(form.at, value, fast, slow)
         return self._sheets[key]
+
+
+def _timed(points: Points, op: Attention | MaskedAttention, alignment: float | None) -> Times:
+    """An attention among its points, whatever its keys, as if they were so aligned."""
+    base = points.base.over(op.sized)
+
+    def times(batch: int, q_len: int, keys: Sequence[int]) -> list[Timed]:
+        places = [op.sized(batch, q_len, n).place() for n in keys]
+        if alignment is not None and q_len > 1:
+            places = [(*place[:-1], alignment) for place in places]
+        found = points.corrections(places)
+        return [(base(batch, q_len, n) * exp(c.value), c.spread) for n, c in zip(keys, found)]
+
+    return times
 
 
 def _least_s(groups: Sequence[PointGroup]) -> float:

@@ -14,7 +14,7 @@ from math import exp, log, sqrt
 from operator import methodcaller
 from typing import NamedTuple
 
-from chip.ops.attention import single
+from chip.ops.attention import prompt, single
 from chip.ops.base_time import BaseTime
 from chip.points import PointGroup
 from chip.predict.neighbours import Near, PointBlock
@@ -26,9 +26,10 @@ LEAST_SPREAD = 0.02
 REACH = 1.0  # distance to the nearest point from which on the spread grows, ...
 GROWTH = 0.1  # ... by so much for each more
 UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
+RAISED = 0.05  # part by which a time is above what its own points say, from which on that is said
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, from 1 on, each twice the one before
-BETWEEN = 8  # numbers of sequences between two rows of a sheet whose bases are looked at
+BETWEEN = 8  # sizes between two powers of two whose bases are looked at
 MOST_ROWS = 256  # of a sheet: a sweep of any length runs in bounded memory
 
 
@@ -91,7 +92,7 @@ PRODUCT_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more 
 class TimeCurve:
     """An operator's time along its tokens: known at nodes, which never fall, and following the base between them."""
 
-    __slots__ = ("_base", "_nodes", "_spans", "_straight")
+    __slots__ = ("_base", "_nodes", "_raised", "_spans", "_straight")
 
     def __init__(
         self,
@@ -105,7 +106,9 @@ class TimeCurve:
         self._base, self._nodes = points.base.over(make), nodes
         found = points.corrections([make(n).place() for n in nodes])
         bases = [self._base(n) for n in nodes]
-        times = rising([b * exp(c.value) for b, c in zip(bases, found)])
+        alone = [b * exp(c.value) for b, c in zip(bases, found)]
+        times = rising(alone)
+        self._raised = [t > own * (1 + RAISED) for t, own in zip(times, alone)]
         ends = list(zip(nodes, times, [c.spread for c in found], bases))
         self._spans = [
             (n, m - n, t, u - t, s, r - s, b, c) for (n, t, s, b), (m, u, r, c) in pairwise([*ends, ends[-1]])
@@ -121,6 +124,11 @@ class TimeCurve:
         if not self._straight:
             share = _share(self._base(tokens), low, high, share)
         return seconds + more_s * share, spread + wider * share
+
+    def is_raised(self, tokens: int) -> bool:
+        """Whether it takes longer than its own points say, because points of fewer tokens do."""
+        low = bisect_right(self._nodes, tokens) - 1
+        return any(self._raised[low : low + 2])
 
 
 def _share(base: float, low: float, high: float, straight: float) -> float:
@@ -160,10 +168,10 @@ class Sheet:
         first = self._rising(low, length)
         if 1 << low == count:
             return first
-        base = self.base(*self._at(count, length))
-        if self._counts and self._at is single:  # a base may fall where another split fills the GPU better
-            step = max(1, (1 << low) // BETWEEN)
-            base = max([base, first[2], *[self.base(n, 1, length) for n in range((1 << low) + step, count, step)]])
+        if self._counts and self._at is single:
+            base = _rising_base(lambda n: self.base(n, 1, length), count, first[2])
+        else:
+            base = self.base(*self._at(count, length))
         return _between(first, self._rising(low + 1, length, first), base, count / (1 << low) - 1)
 
     def _rising(self, row: int, length: int, fewer: Node | None = None) -> Node:
@@ -185,7 +193,10 @@ class Sheet:
             nodes = self._row(row, low + 1)
         if 1 << low == length:
             return nodes[low]
-        base = self.base(*self._at(1 << row, length))
+        if self._at is prompt:
+            base = _rising_base(lambda n: self.base(1 << row, n, n), length, nodes[low][2])
+        else:
+            base = self.base(*self._at(1 << row, length))
         return _between(nodes[low], nodes[low + 1], base, length / (1 << low) - 1)
 
     def _row(self, row: int, upto: int) -> list[Node]:
@@ -204,6 +215,16 @@ class Sheet:
                         seconds = max(seconds, fewer[len(known)][0])
                     known.append((max(seconds, known[-1][0]) if known else seconds, c.spread, base))
         return known
+
+
+def _rising_base(base: Callable[[int], float], size: int, first: float) -> float:
+    """A base may fall where another split fills the GPU better: the largest so far of a few sizes from a power of two
+    on, and straight between those. `first`: at that power of two."""
+    low = 1 << size.bit_length() - 1
+    step = max(1, low // BETWEEN)
+    more, beyond = divmod(size - low, step)
+    found = max([first, *[base(low + i * step) for i in range(1, more + 1)]])
+    return found + max(0.0, base(low + (more + 1) * step) - found) * beyond / step if beyond else found
 
 
 def _between(low: Node, high: Node, base: float, straight: float) -> Node:

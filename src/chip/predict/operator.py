@@ -9,7 +9,7 @@ from typing import Any
 from chip import hardware, ops
 from chip.predict.estimator import Estimator, estimator_of
 from chip.records import fields
-from chip.types import ChipError
+from chip.types import ChipError, Op
 
 DEFAULT_GPU = "h200"
 SCHEMA = "chip.estimate/1"
@@ -46,7 +46,21 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
         "bytes": cost.bytes,
         "intensity": round(cost.intensity, 4),
         "ridge_flop_per_byte": round(estimator.roof.ridge(compute), 2),
+        **({"notes": said} if (said := notes(estimator, op)) else {}),
     }
+
+
+def notes(estimator: Estimator, op: Op) -> list[str]:
+    """Why a little more of it may take less time."""
+    if estimator.is_raised(op):
+        return ["measured points show that fewer rows of such a width take longer: no less is answered for these"]
+    if estimator.is_unaligned(op):
+        piece, keys = op.KEY_PIECE, op.kv_len  # type: ignore[attr-defined]
+        return [
+            f"measured points show that keys take longer that are no multiple of {piece}, as {keys} are, so that a "
+            "few more may take less time"
+        ]
+    return []
 
 
 def _us(seconds: float) -> float:

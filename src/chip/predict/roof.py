@@ -110,7 +110,10 @@ def _ceiling(p: HardwareProfile, name: str) -> Range:
     return Range(c.value, c.low, c.high)
 
 
-def _link(s: HardwareSpec | None) -> tuple[Link | None, str]:
+def _link(h: Hardware) -> tuple[Link | None, str]:
+    s = h.spec
+    if h.link:
+        return h.link, ""
     if s is None:
         return None, "its profile has no datasheet, so the link between GPUs is not known"
     for link in s.links.values():
@@ -119,7 +122,7 @@ def _link(s: HardwareSpec | None) -> tuple[Link | None, str]:
 
 
 def _measured(h: Hardware, p: HardwareProfile, factors: bool) -> Roof:
-    link, why = _link(h.spec)
+    link, why = _link(h)
     factor = {use: _factor(p, use) if factors else EXACT for use in FACTOR_OF}
     measured = {n: compute_ceiling(p, n) for n in compute_names(p)}
     rates = {**_unmeasured(h.spec, measured), **measured}
@@ -190,7 +193,7 @@ def _share(effective: Range, promised: float) -> Range:
 
 def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:
     ref_spec, ref = reference(s.architecture, s.vendor)
-    link, why = _link(s)
+    link, why = _link(h)
     shares = {n: _share(r, ref_spec.ceilings[n].value) for n, r in ref.compute.items() if n in ref_spec.ceilings}
     typical = shares["matmul_bf16"]
     ideal = {n: q.value for n, q in s.ceilings.items() if n.startswith("matmul_")}
@@ -218,7 +221,7 @@ def _promised(h: Hardware) -> Roof:
     """The datasheet taken at its word: nothing measured, no least time of a kernel."""
     if h.spec is None:
         raise ChipError(f"{h.name} has no datasheet to start from")
-    link, why = _link(h.spec)
+    link, why = _link(h)
     rates = {n: q.value for n, q in h.spec.ceilings.items() if n.startswith("matmul_")}
     hbm = h.spec.ceilings["hbm"].value
     return Roof(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chip import links
+from chip import hardware, links
 from chip.dtypes import BYTES
 from chip.engines.playing import Weighted
 from chip.models.decoder import Decoder, Moe
@@ -83,7 +83,7 @@ def notes(s: Scenario, gpu: str, found: Phases, layers: int, experts: int) -> li
         sent = {n.kind: n.source for n in both if n.kind in COLLECTIVES}
         of = [f"{kind} " + ("measured elsewhere" if sent[kind] == INTERPOLATED else "by formula") for kind in sent]
         exchange = f"{', '.join(of)}; " if of else ""
-        out.append(f"{s.gpus} GPUs: {exchange}{ONE_GPU}{PCIE if links.over_pcie(gpu) else ''}")
+        out.append(f"{s.gpus} GPUs: {exchange}{ONE_GPU}{link_text(gpu)}")
     out += experts_note(s, experts)
     if s.pp > 1:
         idle = f"idles {100 * pipeline.idle_share(found.prefill):.0f} % of the prefill"
@@ -92,6 +92,14 @@ def notes(s: Scenario, gpu: str, found: Phases, layers: int, experts: int) -> li
         batches = f"{found.microbatches} batch{'es' if found.microbatches > 1 else ''} in flight"
         out.append(f"{stages_text(layers, s.pp)}, {batches}: a GPU {idle}")
     return out
+
+
+def link_text(gpu: str) -> str:
+    given = hardware.find(gpu).link
+    if given:
+        latency_us = given.latency_s.value * 1e6 if given.latency_s else 0.0
+        return f"; over a link of {given.bytes_per_s.value / 1e9:g} GB/s and {latency_us:g} us, as given"
+    return PCIE if links.over_pcie(gpu) else ""
 
 
 def experts_note(s: Scenario, experts: int) -> list[str]:

@@ -15,6 +15,7 @@ from chip.models.decoder import Decoder
 from chip.models.lower import body, head, is_placeholder
 from chip.ops.attention import Attention
 from chip.ops.growing_attention import GrowingAttention
+from chip.ops.linear import TILE
 from chip.ops.masked_attention import MASK_PIECE, MaskedAttention, WindowedAttention
 from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import Estimator
@@ -96,10 +97,10 @@ class StepModel:
     def panels(self, s: Scenario) -> int:
         """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
         bend where that outgrows a sliding window and the stairs of waves and splits: over a short stretch the middle
-        does."""
-        if any(s.prompt < w < s.prompt + s.output for w in self.windows):
-            return PANELS
-        return 1 if 4 * s.output > s.prompt else 0
+        does. Before a window as after it: an integral of other nodes may be less for a longer output."""
+        if 4 * s.output > s.prompt:
+            return PANELS if self.windows else 1
+        return PANELS if any(s.prompt < w < s.prompt + s.output for w in self.windows) else 0
 
     def unaligned(self, s: Scenario, memory_bytes: float) -> int:
         """Keys under the mask of a prefill whose rows begin at odd places, which points show to take longer; 0 where
@@ -131,16 +132,16 @@ class StepModel:
                 sum([w * n * sum([a[0] for a in answers]) for rows, w in found for n, _, answers in rows])
             )
         free = FREE * settling.flop_per_s  # up to this rate nothing changes
-        return [
-            (
-                [
-                    (n, calls, [a if a[5] <= free * a[0] else _at(a, factor, settling) for a in answers])
-                    for n, calls, answers in rows
-                ],
-                weight,
-            )
-            for rows, weight in found
-        ]
+        made: list[tuple[Rows, float]] = []
+        for (step, _), (rows, weight) in zip(steps, found):
+            tiles = _in_tiles(step.tokens) if factor < 1 else 1.0
+            most = free / tiles
+            clocked: Rows = [
+                (n, calls, [a if a[5] <= most * a[0] else _at(a, factor, settling, tiles) for a in answers])
+                for n, calls, answers in rows
+            ]
+            made.append((clocked, weight))
+        return made
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
@@ -276,10 +277,17 @@ ADDED = (
 )  # fmt: skip
 
 
-def _at(answer: Answer, factor: float, settling: Settling) -> Answer:
+def _in_tiles(tokens: int) -> float:
+    """How much more work the whole tiles of so many tokens hold. Points of whole ones tell what partly filled ones
+    take: if the power limit slowed those down, so it did these, and a higher clock speeds up both. Fewer tokens wait
+    for memory."""
+    return -(-tokens // TILE) * TILE / tokens if tokens > 2 * TILE else 1.0
+
+
+def _at(answer: Answer, factor: float, settling: Settling, tiles: float) -> Answer:
     """At another clock, as far as it is arithmetic that draws all the power there is."""
     seconds, low_s, high_s, bound, source, flops, moved = answer
-    held = settling.limited(flops / seconds)
+    held = settling.limited(tiles * flops / seconds)
     if not held or source != INTERPOLATED:
         return answer
     factor = 1 + (factor - 1) * held

@@ -261,5 +261,6 @@ def _estimate() -> Schema:
             **dict.fromkeys(numbers, NUMBER),
             "axes": OBJECT,
             "interval": SPAN,
+            "notes": {"type": "array", "items": TEXT},
         },
     }

@@ -15,6 +15,7 @@ from typing import Any
 from chip import catalog, hardware
 from chip.models.decoder import Decoder
 from chip.predict import request
+from chip.predict.limits import INTERPOLATED
 from chip.predict.nearest import measured
 from chip.serve.names import PASTED, decoder_of, gpu_of
 from chip.types import ChipError, Scenario
@@ -127,8 +128,14 @@ def _row(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Mapping[str, A
         **{key: memory[key] for key in MEMORY},
         "share": short(memory["total_bytes"] / memory["usable_bytes"]),
     }
-    row["rests_on"] = catalog.rests_on(gpu) if gpu in hardware.spec_names() else "datasheet"
+    row["rests_on"] = _rests_on(gpu, found["sources"])
     return row
+
+
+def _rests_on(gpu: str, sources: Mapping[str, float]) -> str:
+    """What most of an answer rests on: of a GPU whose bf16 was measured, other precisions may be the datasheet's."""
+    measured = gpu in hardware.spec_names() and sources.get(INTERPOLATED, 0.0) >= sources.get("datasheet", 0.0)
+    return catalog.rests_on(gpu) if measured else "datasheet"
 
 
 def short(value: float) -> float:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from chip import links
 from chip.engines.terms import Terms
 from chip.engines.vllm import NAME, memory
 from chip.engines.vllm import schedule as vllm
@@ -220,8 +219,7 @@ def step_times(
 
 def _notes(s: Scenario, gpu: str, decoder: Decoder) -> list[str]:
     """What must be said where there are several GPUs, or experts on several."""
-    links_text = several.PCIE if s.gpus > 1 and links.over_pcie(gpu) else ""
-    out = [f"{s.gpus} GPUs: {several.ONE_GPU}{links_text}"] if s.gpus > 1 else []
+    out = [f"{s.gpus} GPUs: {several.ONE_GPU}{several.link_text(gpu)}"] if s.gpus > 1 else []
     out += several.experts_note(s, decoder.experts)
     if s.pp > 1:
         out.append(f"{several.stages_text(decoder.layer_count, s.pp)}, at most {s.pp} batches in flight")

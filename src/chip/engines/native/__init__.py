@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, all_at
-from chip.engines.chunked import wave
+from chip.engines.chunked import waves
 from chip.engines.context import PANELS, decode_contexts
 from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
 from chip.ops.kv_append import KvAppend
+from chip.ops.linear import Linear
 from chip.ops.rope import Rope
 from chip.ops.rope_store import RopeStore
+from chip.ops.scale import Scale
 from chip.ops.silu_mul import SiluMul
 from chip.timeline import HostCost, Timeline
 from chip.types import Call, Program, Scenario, Seq, Step
@@ -65,12 +67,12 @@ def _chunks(seqs: tuple[Seq, ...]) -> Step:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    """Chunks of prompts beside requests that have their first token."""
-    return wave(scenario, STEP_TOKENS, _chunks)
+    """Chunks of prompts beside requests that have their first token. A step has room for so many that decode."""
+    return waves(scenario, STEP_TOKENS, STEP_TOKENS, _chunks, lambda full: decode(full, memory_bytes))
 
 
 def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
-    rows, points = scenario.batch, decode_contexts(scenario.prompt, scenario.output - 1, panels)
+    rows, points = min(scenario.batch, STEP_TOKENS), decode_contexts(scenario.prompt, scenario.output - 1, panels)
     return tuple((Step((Seq(1, past, rows),), padded(rows) - rows, True), weight) for past, weight in points)
 
 
@@ -86,6 +88,16 @@ def fuse_store(calls: list[Call]) -> list[Call]:
     return [Call("rope_store", store) if c.op is rope else c for c in kept]
 
 
+def add_biases(calls: list[Call]) -> list[Call]:
+    """A product of many rows leaves its bias to a kernel of PyTorch's."""
+    found: list[Call] = []
+    for c in calls:
+        found.append(c)
+        if isinstance(c.op, Linear) and c.op.bias:
+            found.append(Call(f"{c.role}_bias", Scale(c.op.m, c.op.n, c.op.dtype)))
+    return found
+
+
 RULES = (
     merge_linears(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
@@ -95,12 +107,12 @@ RULES = (
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    """In a decode step the gate is inside its product."""
+    """In a decode step gate and bias are inside their product."""
 
     def gated(calls: list[Call]) -> list[Call]:
-        return [c for c in calls if not (decode and isinstance(c.op, SiluMul))]
+        return [c for c in calls if not isinstance(c.op, SiluMul)]
 
-    return apply(program, *RULES, gated)
+    return apply(program, *RULES, gated if decode else add_biases)
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
@@ -110,6 +122,7 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     t.prepare("batch", terms.host_step_s)
     t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))
     t.graph("sampling", 0.0, terms.step_s)
+    t.read()  # the first tokens, before the next step is put together
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from chip.engines.chunked import wave
+from chip.engines.chunked import waves
 from chip.engines.context import PANELS, decode_contexts
 from chip.engines.playing import Weighted
-from chip.records import replace
 from chip.types import Scenario, Seq, Step
 
 LARGE_GPU_BYTES = 70 * 2**30
@@ -44,18 +43,8 @@ def _step(seqs: tuple[Seq, ...]) -> Step:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    """Steps until every request has its first token. Requests beyond what the engine runs at once wait for whole waves
-    before them to end."""
-    most = max_seqs(memory_bytes)
-    waves = (scenario.batch - 1) // most
-    if not waves:
-        return wave(scenario, step_tokens(memory_bytes), _step)
-    last = wave(replace(scenario, batch=scenario.batch - waves * most), step_tokens(memory_bytes), _step)
-    full = replace(scenario, batch=most)
-    steps = [(step, weight * waves) for step, weight in wave(full, step_tokens(memory_bytes), _step)]
-    if scenario.output > 1:
-        steps += [(step, weight * waves * (scenario.output - 1)) for step, weight in decode(full, memory_bytes)]
-    return (*steps, *last)
+    tokens, seqs = step_tokens(memory_bytes), max_seqs(memory_bytes)
+    return waves(scenario, tokens, seqs, _step, lambda full: decode(full, memory_bytes))
 
 
 def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from chip.kernels.plans import power_of_two
-from chip.kernels.triton.language import jit, tl, usable
+from chip.kernels.triton.language import early, jit, overlapped, tl, usable
 from chip.measure.build import normal
 from chip.ops.attention import Attention
 from chip.types import ChipError
@@ -75,8 +75,10 @@ def _step(
 def _prefill(
     q, k, v, table, tiles, out, group, dim, scale, q_row, q_head, out_row, out_head, page_step, head_step, table_step,
     TILE: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        overlapped()
     tile = tiles + tl.program_id(1) * 4
     row = tl.load(tile).to(tl.int64)
     count = tl.load(tile + 1)
@@ -115,6 +117,7 @@ def launch(
     out: torch.Tensor,
     warps: int = 0,
     stages: int = STAGES,
+    overlap: bool = False,
 ) -> None:
     """q and out: tokens x heads x dim; tiles: see `tiles_of`, int32, one row each; table: a row for each sequence."""
     _, heads, dim = q.shape
@@ -128,7 +131,7 @@ def launch(
     _prefill[(heads, len(tiles))](
         q, keys, values, table, tiles, out, heads // kv_heads, dim, scale, q.stride(0), q.stride(1), out.stride(0),
         out.stride(1), keys.stride(0), keys.stride(1), table.stride(0), TILE, padded, page, min(page, MOST_BLOCK),
-        padded == dim, stages, num_warps=warps or (WIDE_WARPS if dim >= WIDE else WARPS),
+        padded == dim, stages, overlap, num_warps=warps or (WIDE_WARPS if dim >= WIDE else WARPS), **early(overlap),
     )  # fmt: skip
 
 
@@ -140,13 +143,14 @@ def run(
     lengths: torch.Tensor,
     tiles: torch.Tensor,
     out: torch.Tensor | None = None,
+    overlap: bool = False,
 ) -> torch.Tensor:
     """q: batch x q_len x heads x dim: the last q_len tokens of sequences of `lengths` tokens in all (on the host)."""
     if not usable(q):
         return native(q, keys, values, table, lengths, tiles)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     heads, dim = q.shape[2:]
-    launch(q.view(-1, heads, dim), keys, values, table, tiles, out.view(-1, heads, dim))
+    launch(q.view(-1, heads, dim), keys, values, table, tiles, out.view(-1, heads, dim), overlap=overlap)
     return out
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from chip.kernels import plans
 from chip.kernels.triton import rows
-from chip.kernels.triton.language import exp, jit, tl, usable
+from chip.kernels.triton.language import early, exp, jit, overlapped, tl, usable
 from chip.ops.silu_mul import SiluMul
 
 KIND = "silu_mul"
@@ -33,8 +33,10 @@ FLAT_ELEMENTS = 2**31 - 2**16  # below this 32 bits number every element
 @jit
 def _silu_mul(
     gate, up, out, cols, gate_step, up_step, out_step, blocks, FLAT: tl.constexpr, BLOCK: tl.constexpr,
-    EVICT: tl.constexpr, CACHE: tl.constexpr,
+    EVICT: tl.constexpr, CACHE: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    if OVERLAP:
+        overlapped()
     block = tl.program_id(0)
     if not FLAT:
         row = (block // blocks).to(tl.int64)
@@ -49,7 +51,11 @@ def _silu_mul(
 
 
 def run(
-    gate: torch.Tensor, up: torch.Tensor, out: torch.Tensor | None = None, plan: plans.LaunchPlan | None = None
+    gate: torch.Tensor,
+    up: torch.Tensor,
+    out: torch.Tensor | None = None,
+    plan: plans.LaunchPlan | None = None,
+    overlap: bool = False,
 ) -> torch.Tensor:
     if not usable(gate):
         return native(gate, up)
@@ -61,7 +67,9 @@ def run(
     p = plan or plans.tuned(KIND, plans.ANY) or ONE_LOAD
     blocks = -(-cols // p.chunk)
     steps = [t.stride(0) for t in tensors]
-    _silu_mul[(count * blocks,)](*tensors, cols, *steps, blocks, flat, p.chunk, p.evict, p.cache, num_warps=p.warps)
+    _silu_mul[(count * blocks,)](
+        *tensors, cols, *steps, blocks, flat, p.chunk, p.evict, p.cache, overlap, num_warps=p.warps, **early(overlap)
+    )
     return out
 
 

@@ -106,7 +106,7 @@ def _gate_up_by(linear: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
     def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, **how: bool) -> torch.Tensor:
         both = linear(x, weight, bias, **how)
         half = both.shape[1] // 2
-        return silu_mul.run(both[:, :half], both[:, half:])
+        return silu_mul.run(both[:, :half], both[:, half:], overlap=how.get("overlap", False))
 
     return call
 
@@ -146,8 +146,9 @@ def _prefill_attention(
     chunks: Sequence[Any],
     tiles: torch.Tensor,
     out: torch.Tensor,
+    overlap: bool = False,
 ) -> None:
-    prefill_attention.launch(q, keys, values, table, tiles, out)
+    prefill_attention.launch(q, keys, values, table, tiles, out, overlap=overlap)
 
 
 _RUNGS = catalog.steps("hgemm")[:2:-1]  # the fastest first: wgmma, then mma
@@ -159,7 +160,7 @@ _TRITON: dict[str, Own] = {
     "gate_up_few": Own("triton", partial(skinny_gemm.run, gated=True), _triton),
     "rope_store": Own("triton", _rope_store, _triton, overlaps=True),
     "decode_attention": Own("triton", paged_decode_attention.run, _paged, overlaps=True),
-    "prefill_attention": Own("triton", _prefill_attention, _paged),
+    "prefill_attention": Own("triton", _prefill_attention, _paged, overlaps=True),
 }
 _CUDA: dict[str, list[Own]] = {
     "linear": [Own(rung, _linear_by(rung), _cuda(rung), overlaps=True) for rung in _RUNGS],
