@@ -17,7 +17,7 @@ from typing import NamedTuple
 from chip.ops.attention import prompt, single
 from chip.ops.base_time import BaseTime
 from chip.points import PointGroup
-from chip.predict.neighbours import NEAREST, Near, PointBlock
+from chip.predict.neighbours import Near, PointBlock
 from chip.stats import rising
 from chip.types import Op
 
@@ -55,25 +55,8 @@ class Points:
         self.residuals = [log(s / base.seconds(op)) for op, s in zip(group.ops, group.seconds)]
         loo = group.loo or (UNKNOWN_SPREAD,) * len(group.ops)
         self.variances = [log(1 + e) ** 2 for e in loo]
-        self._all = self._block(range(len(self.places)))
-        self._axis, self._parts = self._parted()
+        self._block = PointBlock(self.places, self.residuals, self.variances)
         self.curves: dict[Op, TimeCurve] = {}  # of operators that differ in tokens
-
-    def _parted(self) -> tuple[int, dict[float, PointBlock]]:
-        """The axis whose values lie furthest apart, and the points at each of them: the nearest of a place are mostly
-        at one value, so that the others need not be looked at."""
-        gaps = [min([b - a for a, b in pairwise(sorted(set(c)))], default=0.0) for c in self._all.columns]
-        axis = gaps.index(max(gaps))
-        if gaps[axis] < REACH:
-            return axis, {0.0: self._all}
-        at: dict[float, list[int]] = {}
-        for i, x in enumerate(self._all.columns[axis]):
-            at.setdefault(x, []).append(i)
-        return axis, {x: self._block(among) for x, among in at.items()}
-
-    def _block(self, among: Sequence[int]) -> PointBlock:
-        residuals, variances = ([of[i] for i in among] for of in (self.residuals, self.variances))
-        return PointBlock([self.places[i] for i in among], residuals, variances)
 
     def seconds(self, op: Op) -> TimedPoint:
         found = self.corrections([op.place()])[0]
@@ -85,16 +68,7 @@ class Points:
         moving = [a for a in range(len(first)) if first[a] != last[a]]
         if len(moving) > 2:
             return [self.corrections([place])[0] for place in places]
-        if but < 0 and len(self._parts) > 1 and self._axis not in moving:
-            at = first[self._axis]
-            _, nearest = min([(abs(at - x), x) for x in self._parts])
-            beyond = min([(at - x) * (at - x) for x in self._parts if x != nearest])
-            found = self._parts[nearest].nearest(places, moving)
-            far = [i for i, near in enumerate(found) if len(near) < NEAREST or near[-1][0] >= beyond]
-            for i, near in zip(far, self._all.nearest([places[i] for i in far], moving) if far else ()):
-                found[i] = near
-            return [_mean(near) for near in found]
-        return [_mean(near) for near in self._all.nearest(places, moving, but)]
+        return [_mean(near) for near in self._block.nearest(places, moving, but)]
 
 
 def _mean(near: Near) -> Correction:

@@ -15,7 +15,7 @@ Coordinated = tuple[float, float, float, float]  # coordinates on two axes, resi
 
 
 class PointBlock:
-    """Some of the points: their coordinates by axis, and what they say."""
+    """Points: their coordinates by axis, and what they say."""
 
     __slots__ = ("_said", "_sorted", "columns", "ends", "residuals", "variances")
 
@@ -24,7 +24,7 @@ class PointBlock:
         self.ends = [(min(c), max(c)) for c in self.columns]  # of each axis
         self.residuals, self.variances = residuals, variances
         self._sorted: SortedPoints | None = None
-        self._said: dict[tuple[int, int], Said] = {}  # by the axes that places differ in
+        self._said: dict[tuple[int, int], list[Coordinated]] = {}  # by the axes that places differ in
 
     def _beyond(self, axis: int, at: float) -> float:
         """Squared distance along an axis that every point is away at least."""
@@ -46,36 +46,11 @@ class PointBlock:
         one, other = moving[0], moving[-1]
         if (one, other) not in self._said:
             ys: Sequence[float] = self.columns[other] if one != other else [0.0] * len(apart)
-            self._said[one, other] = Said(list(zip(self.columns[one], ys, self.residuals, self.variances)))
-        said = self._said[one, other]
-        order = said.that_count(sorted(range(len(apart)), key=apart.__getitem__))
+            self._said[one, other] = list(zip(self.columns[one], ys, self.residuals, self.variances))
+        order = sorted(range(len(apart)), key=apart.__getitem__)
         beyond = [sum([self._beyond(a, p[a]) for a in moving]) for p in places]
         wanted = [(p[one], p[other] if one != other else 0.0) for p in places]
-        return [_along(order, apart, said.points, where, off) for where, off in zip(wanted, beyond)]
-
-
-class Said:
-    """What points say along two axes."""
-
-    __slots__ = ("_cells", "points")
-
-    def __init__(self, points: list[Coordinated]) -> None:
-        self.points = points
-        numbers: dict[tuple[float, float], int] = {}
-        self._cells = [numbers.setdefault(point[:2], len(numbers)) for point in points]
-        if len(numbers) * NEAREST > len(points) // 2:
-            self._cells = []  # not measured on a grid: few have their coordinates in common
-
-    def that_count(self, order: list[int]) -> list[int]:
-        """Of those at the same coordinates the first few: no other can be among the nearest."""
-        if not self._cells:
-            return order
-        cells, kept, room = self._cells, list[int](), [NEAREST + 1] * (max(self._cells) + 1)
-        for i in order:
-            if room[cells[i]]:
-                room[cells[i]] -= 1
-                kept.append(i)
-        return kept
+        return [_along(order, apart, self._said[one, other], where, off) for where, off in zip(wanted, beyond)]
 
 
 class SortedPoints:

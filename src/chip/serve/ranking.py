@@ -46,15 +46,16 @@ def rank(question: Any) -> dict[str, Any]:
     points = sweep.check_points(axes, TRIES if search else 1)
     prune = bool(question.get("prune", False))
     rows, left_out, splits = [], 0, axes.pop("tp")
-    near: dict[tuple[Any, ...], int] = {}  # of each split and precision: which of the batches the last GPU was asked at
+    near: dict[tuple[Any, ...], int] = {}  # of each split and precision: which of the batches the last GPU had
+    last: int | None = None
     for values in product(*axes.values()):
         before: Row | None = None
         for i, tp in enumerate(splits):
             asked = {**dict(zip(axes, values)), "tp": tp}
             if search:
                 others = tuple(value for key, value in asked.items() if key != "gpu")
-                found = _largest(decoder, asked, limits, near.get(others, len(BATCHES) // 2))
-                near[others] = BATCHES.index(found["batch"])
+                found = _largest(decoder, asked, limits, near.get(others, last))
+                last = near[others] = BATCHES.index(found["batch"])
             else:
                 found = {**asked, **sweep.answer(decoder, asked)}
             rows.append(_judged(found, limits, prices))
@@ -99,25 +100,22 @@ def _worse(row: Row, before: Row, limits: Mapping[str, float]) -> bool:
     return bool(row["tokens_per_s_per_gpu"] < before["tokens_per_s_per_gpu"])
 
 
-def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, float], near: int) -> Row:
-    """The row of the largest batch that fits and keeps the limits, looked for from that at `near` on; that of batch 1
-    where none does."""
-
-    def at(i: int) -> Row:
-        given = {**asked, "batch": BATCHES[i]}
-        return {**given, **sweep.answer(decoder, given)}
-
+def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, float], near: int | None) -> Row:
+    """The row of the largest batch that fits and keeps the limits, that of batch 1 where none does. It is looked for
+    from that at `near` on, one by one, or by halves."""
     room = sweep.most_at_once(decoder, {**asked, "batch": BATCHES[0]})
-    last = max(i for i, batch in enumerate(BATCHES) if batch <= max(1, room))
-    i = min(near, last)
-    best = at(i)
-    if _good(best, limits):
-        while i < last and _good(found := at(i + 1), limits):
-            i, best = i + 1, found
-        return best
-    while i and not _good(best, limits):
-        i, best = i - 1, at(i - 1)
-    return best
+    good, bad = -1, max(i for i, batch in enumerate(BATCHES) if batch <= max(1, room)) + 1
+    tried: dict[int, Row] = {}
+    i = bad // 2 if near is None else near
+    while good + 1 < bad:
+        i = min(max(i, good + 1), bad - 1)
+        given = {**asked, "batch": BATCHES[i]}
+        tried[i] = {**given, **sweep.answer(decoder, given)}
+        if _good(tried[i], limits):
+            good, i = i, i + 1 if near is not None else (i + bad + 1) // 2
+        else:
+            bad, i = i, i - 1 if near is not None else (good + i) // 2
+    return tried[max(good, 0)]
 
 
 def _good(row: Row, limits: Mapping[str, float]) -> bool:
