@@ -6,6 +6,7 @@ import pytest
 from asking import BARE, TIMES, answer
 from round_profiles import round_profile, write_profile
 
+import chip
 from chip import engines, hardware, ops
 from chip.models import describe, library
 from chip.predict import operator, request
@@ -193,9 +194,17 @@ def test_energy_where_the_power_model_was_measured(tmp_path, round_gpu):
 def test_narrow_weights_decode_faster():
     tpot = {dtype: answer("llama-3.1-8b", "h100", dtype=dtype)["tpot_ms"] for dtype in ("fp32", "bf16", "int8", "int4")}
     assert tpot["fp32"] > 1.5 * tpot["bf16"]
-    assert tpot["bf16"] > 1.3 * tpot["int8"] > 1.3 * tpot["int4"]
-    measured = {dtype: answer("llama-3.1-8b", "h200", dtype=dtype)["tpot_ms"] for dtype in ("int8", "int4")}
-    assert measured["int8"] > 1.1 * measured["int4"]
+    assert tpot["bf16"] > 1.1 * tpot["int8"]  # Machete gains little by int8: 1.12 was measured on an H200
+    assert tpot["int8"] > 1.1 * tpot["int4"]
+
+
+def test_fewer_bytes_of_weights_never_take_longer():
+    """Batch 1, on every GPU that vLLM's packed kernels run on."""
+    for gpu in (g["name"] for g in chip.gpus()):
+        spec = hardware.find(gpu).spec
+        if spec and spec.vendor == "nvidia" and hardware.capability(hardware.find(gpu)) >= 8.0:
+            times = [chip.predict("llama-3.1-8b", gpu=gpu, dtype=d).tpot_s for d in ("bf16", "int8", "int4")]
+            assert times == sorted(times, reverse=True), gpu
 
 
 def test_weight_only_formats_multiply_in_16_bits():

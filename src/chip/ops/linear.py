@@ -24,6 +24,7 @@ class GemmBase(BaseTime):
     fill: float = 0.95  # how far few tiles leave SMs idle: 1 where an SM without a tile adds nothing
     split_k: float = 310.0  # values of k that one part of a split product takes
     ramp_s: float = 4.7e-6  # what filling and draining the pipeline takes where k is long
+    ROWS: ClassVar[int] = TILE  # of the least tile
 
     def seconds(self, op: Linear) -> float:
         _, read, written = op.cost()
@@ -37,12 +38,13 @@ class GemmBase(BaseTime):
     def _of(self, n: int, k: int) -> Callable[[int, float], float]:
         """For any rows of a weight, and bytes that they move."""
         columns = -(-n // TILE)
-        splits, sms, tile_flops = max(1.0, k / self.split_k), self.sm_count, 2 * TILE * TILE * columns * k
+        splits, sms, tile_flops = max(1.0, k / self.split_k), self.sm_count, 2 * self.ROWS * TILE * columns * k
         floor_s, ramp_s = self.floor_s, self.ramp_s * (1 - exp(-k / RAMP_K))
         flop_per_s, bytes_per_s, fill, sharp = self.flop_per_s, self.bytes_per_s, self.fill, self.sharp
+        least = self.ROWS
 
         def seconds(m: int, moved: float) -> float:
-            rows = -(-m // TILE)
+            rows = -(-m // least)
             arithmetic_s, filled = rows * tile_flops / flop_per_s, rows * columns / 4 * splits / sms
             if filled < 1:
                 arithmetic_s /= filled**fill

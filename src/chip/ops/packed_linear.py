@@ -7,11 +7,27 @@ from __future__ import annotations
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.linear import ALIGNED, Linear
+from chip.ops.base_time import BaseTime
+from chip.ops.linear import ALIGNED, GemmBase, Linear
 from chip.records import dataclass, replace
 from chip.types import Cost
 
 SCALE_BYTES = 2
+MARLIN, MACHETE = "marlin", "machete"
+
+
+class MarlinBase(GemmBase):
+    """Marlin multiplies 8 tokens at least."""
+
+    __slots__ = ()
+    ROWS: ClassVar[int] = 8
+
+
+class MacheteBase(GemmBase):
+    """Machete multiplies 16 tokens at least."""
+
+    __slots__ = ()
+    ROWS: ClassVar[int] = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +44,14 @@ class PackedLinear(Linear):
         beside = SCALE_BYTES + (BYTES[self.weight_dtype] if self.zeros else 0)
         return plain + Cost(0, scales * beside, 0)
 
+    @classmethod
+    def base_class(cls, kernel: str) -> type[BaseTime]:
+        return MacheteBase if kernel.startswith(MACHETE) else MarlinBase
+
     def kernel_of(self, implementation: str) -> str:
-        return implementation if self.weight_dtype == "int4" else f"{implementation}.{self.weight_dtype}"
+        """Marlin was measured with one kind of byte, and unpacks the other alike."""
+        stored = "fp8" if implementation == MARLIN and self.weight_dtype == "int8" else self.weight_dtype
+        return implementation if stored == "int4" else f"{implementation}.{stored}"
 
     def like_measured(self) -> PackedLinear | None:
         """Zero points are read beside the scales, at no cost that was seen."""

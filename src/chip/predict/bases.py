@@ -60,10 +60,11 @@ class Bases:
             bases = self._library.bases(kind)
             if bases:
                 runs = (self._runs_as or {}).get(kind, "").partition(" ")[0].split("|")
+                names = [op.kernel_of(run) for run in runs] if isinstance(op, Linear) else runs
                 found, base, compute = min(
-                    bases, key=lambda b: (b[0] != kernel, b[0] not in runs, b[0] not in OF_TORCH)
+                    bases, key=lambda b: (b[0] != kernel, b[0] not in names, b[0] not in OF_TORCH)
                 )
-                if isinstance(op, Linear) and kind != PRODUCT and op.kernel_of(runs[0]) != found:
+                if isinstance(op, Linear) and kind != PRODUCT and names[0] != found:
                     continue  # kernels of a format have little in common: a plain product is nearer
                 kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
                 base = _in_form(base, type(op).base_class(kernel or runs[0]))
