@@ -164,11 +164,11 @@ def test_the_first_integrated_step_takes_no_time_back(gpu, model, dtype):
     assert more > walked * 0.999
 
 
-def test_native_runs_no_more_requests_at_once_than_a_step_has_tokens():
-    most = native.STEP_TOKENS
+def test_native_runs_so_many_requests_at_once():
+    most = native.MOST_REQUESTS
     assert {step.rows for step, _ in native.decode(Scenario(3 * most, 100, 8), 140e9)} == {most}
     steps = native.prefill(Scenario(most + 1, 100, 2), 140e9)
-    assert max(step.tokens for step, _ in steps) <= most
+    assert max(step.rows for step, _ in steps) <= most
     assert tokens(steps, 100)[0] == pytest.approx(100 * (most + 1), rel=1e-9)
 
 

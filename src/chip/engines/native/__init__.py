@@ -33,6 +33,7 @@ VERSIONS: tuple[EngineVersion, ...] = ()
 KERNELS: Mapping[str, int] = {}
 CALIBRATION = all_at((LLAMA, *FAMILIES[:2]), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))
 STEP_TOKENS = 8192  # of prompts in one step
+MOST_REQUESTS = 256  # at once; others wait
 GRAPH_TOKENS = (1, 2, 4)  # then multiples of GRAPH_STEP
 PROMPT_TOKENS, PROMPT_STEP, MOST_PROMPT = (16, 32, 64), 128, 2048  # of a prompt alone in its step, which is a graph too
 GRAPH_STEP, FEW_ROWS = 8, 64  # rows up to which a product is the skinny kernel's, with the gate inside
@@ -67,12 +68,12 @@ def _chunks(seqs: tuple[Seq, ...]) -> Step:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    """Chunks of prompts beside requests that have their first token. A step has room for so many that decode."""
-    return waves(scenario, STEP_TOKENS, STEP_TOKENS, _chunks, lambda full: decode(full, memory_bytes))
+    """Chunks of prompts beside requests that have their first token."""
+    return waves(scenario, STEP_TOKENS, MOST_REQUESTS, _chunks, lambda full: decode(full, memory_bytes))
 
 
 def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
-    rows, points = min(scenario.batch, STEP_TOKENS), decode_contexts(scenario.prompt, scenario.output - 1, panels)
+    rows, points = min(scenario.batch, MOST_REQUESTS), decode_contexts(scenario.prompt, scenario.output - 1, panels)
     return tuple((Step((Seq(1, past, rows),), padded(rows) - rows, True), weight) for past, weight in points)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from chip.engines.native import MOST_REQUESTS, STEP_TOKENS
 from chip.run.native import batch, sampler, spec, weights
 from chip.run.native.decoder import NativeDecoder
 from chip.run.native.graphs import Capturer, DecodeGraphs, PromptGraphs
@@ -34,8 +35,8 @@ class NativeSettings:
     dtype: str = "bf16"
     device: str = "cuda:0"
     max_context: int = 4096  # prompt + output of the longest request
-    max_rows: int = 256  # requests computed at once
-    max_step_tokens: int = 8192  # of one step; longer prompts are computed in chunks
+    max_rows: int = MOST_REQUESTS  # requests computed at once
+    max_step_tokens: int = STEP_TOKENS  # of one step; longer prompts are computed in chunks
     page_tokens: int = PAGE_TOKENS
     kv_tokens: int = 0  # room of the KV cache; 0: what memory holds, at most max_rows x max_context
     graphs: bool = True  # decodes and single prompts as CUDA graphs, where there is a GPU
