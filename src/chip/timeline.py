@@ -140,7 +140,7 @@ class Timeline:
         """So many more steps like the one before, each of so much of either queue."""
         ahead = max(host_s, device_s) * steps
         self.device_s += ahead
-        self.host_s = max(self.host_s + steps * host_s, self.host_s)
+        self.host_s += steps * host_s
         self.worked_s += steps * device_s
 
 

@@ -8,7 +8,7 @@ from math import exp
 from typing import Any
 
 from chip.ops.base_time import BaseTime
-from chip.ops.elementwise import OverRows
+from chip.ops.elementwise import OverRows, RowBase
 from chip.ops.linear import Linear
 from chip.predict.interpolate import Z90
 from chip.predict.library import PRODUCT, Library
@@ -101,6 +101,9 @@ class Bases:
                     numbers[f.name] = getattr(base, f.name) * by_bytes * memory / moving.value
                 elif f.name == "flop_per_s":
                     numbers[f.name] = base.flop_per_s * by_flops * held * rate / flops.value
+            if isinstance(base, RowBase):  # beyond the cache no faster than a copy, whatever the limit was there
+                streamed = self.roof.stream.value * memory / moving.value
+                numbers["late"] = max(base.late, numbers["bytes_per_s"] / streamed - 1)
             made.append(replace(base, **numbers))
         return made[0], made[1], made[2]
 
