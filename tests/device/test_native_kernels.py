@@ -60,7 +60,8 @@ for dim in (64, 128):
                    {"GROUP": 16, "DIM": dim, "PAGE": 64, "BLOCK": 64, "SPLITS": 16, "STAGES": 3, "OVERLAP": EARLY}, 4)
     assert "mma.sync" in ptx and "cp.async" in ptx
     ptx = compiled(prefill_attention._prefill, {**attention, "tiles": INT},
-                   {"TILE": 128, "DIM": dim, "PAGE": 64, "BLOCK": 64, "WHOLE": True, "STAGES": 3}, 8)
+                   {"TILE": 128, "DIM": dim, "PAGE": 64, "BLOCK": 64, "WHOLE": True, "STAGES": 3,
+                    "OVERLAP": EARLY}, 8)
     assert ("wgmma" if arch >= 90 else "mma.sync") in ptx and "cp.async" in ptx
 for gated in (False, True):
     ptx = compiled(skinny_gemm._skinny, dict.fromkeys(("x", "w", "bias", "out"), BF16),
