@@ -11,7 +11,7 @@ from typing import Any
 from chip import artifact, codec
 from chip.records import dataclass, replace
 from chip.suggest import get_close_matches
-from chip.types import ChipError, HardwareProfile, HardwareSpec, Link, Quoted
+from chip.types import GIVEN, ChipError, HardwareProfile, HardwareSpec, Link, Quoted
 
 DATA = Path(__file__).parent / "data"
 SPECS = DATA / "hardware"
@@ -25,7 +25,6 @@ NEEDED = {
 }
 BY_CAPABILITY = re.compile(r"(?:sm_?|cc)(\d{2,3}|\d+\.\d):(\d+(?:\.\d+)?)(?:gi?b?)?", re.IGNORECASE)
 LINKED = re.compile(r"(.+)@([0-9]{1,9}(?:\.[0-9]{1,6})?)GB/s(?:\+([0-9]{1,9}(?:\.[0-9]{1,6})?)us)?")  # h100@16GB/s+20us
-GIVEN = "given on the command line"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -179,7 +178,7 @@ def _linked(h: Hardware, gb_per_s: str, latency_us: str | None) -> Hardware:
     rate, latency_s = float(gb_per_s) * 1e9, float(latency_us or 0) * 1e-6
     if not 1e8 <= rate <= 1e14 or latency_s > 1:
         raise ChipError(f"{h.name}@...: a link has between 0.1 and 100,000 GB/s and at most 1,000,000 us")
-    return replace(h, link=Link(Quoted(rate, GIVEN), Quoted(latency_s, GIVEN), given=True))
+    return replace(h, link=Link(Quoted(rate, GIVEN), Quoted(latency_s, GIVEN)))
 
 
 def _by_capability(name: str, capability: str, memory_gib: float) -> Hardware:

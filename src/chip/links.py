@@ -109,16 +109,14 @@ def formula(kind: str, size: float, ranks: int, link: Link) -> float:
 
 
 def over(kind: str, size: float, ranks: int, link: Link) -> Transfer:
-    """Over a link whose latency and rate the asker knows: taken at its word, as far as a ring keeps to it."""
-    seconds = formula(kind, size, ranks, link)
-    return Transfer(seconds, seconds / (1 + BETWEEN), seconds * (1 + BETWEEN), "formula")
+    """Over a link whose latency and rate the asker knows."""
+    return _given(formula(kind, size, ranks, link))
 
 
 def send(size: float, gpu: str) -> Transfer:
     """From one GPU to the next: the base latency once, and the bytes at the datasheet's rate; scaled as rings are."""
     if given := hardware.find(gpu).link:
-        seconds = BASE_S + _latency_s(given) + size / given.bytes_per_s.value
-        return Transfer(seconds, seconds / (1 + BETWEEN), seconds * (1 + BETWEEN), "formula")
+        return _given(BASE_S + _latency_s(given) + size / given.bytes_per_s.value)
     name, link = link_of(hardware.find(gpu).spec or _no_link(gpu)) or ("", None)
     if link is None:
         _no_link(gpu)
@@ -162,6 +160,10 @@ def check(kind: str, size: float, ranks: int) -> None:
         raise ChipError(f"{kind}: bytes must be a positive number, got {size:g}")
     if ranks < 1:
         raise ChipError(f"{kind}: ranks must be at least 1, got {ranks}")
+
+
+def _given(seconds: float) -> Transfer:
+    return Transfer(seconds, seconds / (1 + BETWEEN), seconds * (1 + BETWEEN), "formula")
 
 
 def _latency_s(link: Link) -> float:

@@ -197,6 +197,9 @@ class Scenario:
         return f"pp{self.prompt}+tg{self.output}xb{self.batch}"
 
 
+GIVEN = "given on the command line"  # the source of a number that the asker knows
+
+
 @dataclass(frozen=True, slots=True)
 class Quoted:
     """A number somebody published."""
@@ -213,7 +216,11 @@ class Link:
     bytes_per_s: Quoted
     latency_s: Quoted | None = None
     note: str = ""
-    given: bool = False  # by the asker, who knows it
+
+    @property
+    def given(self) -> bool:
+        """By the asker, who knows it."""
+        return self.bytes_per_s.source == GIVEN
 
 
 @dataclass(frozen=True, slots=True)

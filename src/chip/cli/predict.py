@@ -41,6 +41,7 @@ EPILOG = """\
   chip predict llama-3.1-405b --gpu h100 --tp 8 --pp 2
   chip predict qwen3-32b-fp8 --gpu l40s --kv-dtype fp8
   chip predict mixtral-8x7b --gpu sm_90:80GB
+  chip predict qwen3-32b --gpu l40s@16GB/s+20us --tp 2
   echo '{"model": "qwen3-8b", "gpu": "l40s", "batch": 4, "prompt": 512, "output": 64}' | chip predict -
 """
 
@@ -48,7 +49,7 @@ EPILOG = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     d, add, text, count = request.DEFAULTS, parser.add_argument, grid.Several(str), grid.Several(int)
     add("model", metavar="MODEL", help="bundled name, config.json, its folder, hub id, or - for stdin")
-    add("--gpu", type=text, default=[d["gpu"]], help=f"* bundled name, file, or sm_90:80GB [{d['gpu']}]")
+    add("--gpu", type=text, default=[d["gpu"]], help=f"* bundled name, file, or sm_90:80GB; @16GB/s+20us after it: your link [{d['gpu']}]")
     add("--engine", type=text, default=[d["engine"]], help=f"* one of `chip list engines` [{d['engine']}]")
     add("--batch", type=count, default=[d["batch"]], help=f"* requests submitted at once [{d['batch']}]")
     add("--prompt", type=count, default=[d["prompt"]], help=f"* tokens of each prompt [{d['prompt']}]")

@@ -52,10 +52,7 @@ def linear(op: Linear, device: torch.device, generator: torch.Generator) -> Clos
 
 
 def products_beside(op: Op, device: torch.device, generator: torch.Generator) -> list[Closure]:
-    """Products of as many tokens, of other weights each: what an operator stands between in a step. None beside
-    products, which are timed one after another."""
-    if isinstance(op, Linear):
-        return []
+    """Products of as many tokens, of other weights each: what an operator stands between in a step."""
     tokens = op.batch * op.q_len if isinstance(op, Attention) else int(getattr(op, "rows", 1))
     product = Linear(tokens, BESIDE, BESIDE, getattr(op, "dtype", "bf16"))
     return [linear(product, device, generator) for _ in range(BESIDE_SETS)]
