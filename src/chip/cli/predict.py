@@ -24,6 +24,7 @@ from chip.types import ChipError
 HELP = "TTFT, TPOT, throughput and memory of a model on a GPU, with what limits it"
 LAUNCH = "launch latency of the host, in ns, as `chip bench` measures it [that of the engine's reference host]"
 EP = "GPUs that the experts lie on, a multiple of --tp: ep / tp replicas of the attention share them (vLLM)"
+GPU = "bundled name, file, or sm_90:80GB; then @16GB/s+20us for a link of your own"
 HOST = "the host: a file of `chip calibrate --host` or --engine, or one of `chip list hosts` [reference]"
 DTYPE = (
     "weights and what they are multiplied in: auto (as the model's quantization_config says, else bf16); "
@@ -49,7 +50,7 @@ EPILOG = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     d, add, text, count = request.DEFAULTS, parser.add_argument, grid.Several(str), grid.Several(int)
     add("model", metavar="MODEL", help="bundled name, config.json, its folder, hub id, or - for stdin")
-    add("--gpu", type=text, default=[d["gpu"]], help=f"* bundled name, file, or sm_90:80GB; @16GB/s+20us after it: your link [{d['gpu']}]")
+    add("--gpu", type=text, default=[d["gpu"]], help=f"* {GPU} [{d['gpu']}]")
     add("--engine", type=text, default=[d["engine"]], help=f"* one of `chip list engines` [{d['engine']}]")
     add("--batch", type=count, default=[d["batch"]], help=f"* requests submitted at once [{d['batch']}]")
     add("--prompt", type=count, default=[d["prompt"]], help=f"* tokens of each prompt [{d['prompt']}]")
