@@ -189,6 +189,17 @@ def test_ranking_by_cost_needs_prices(visit, explorer):
     assert "prices=h100" in page.url
 
 
+def test_a_change_while_the_page_opens_is_ranked(context, visit, explorer):
+    held = []
+    context.route("**/api/compare", lambda route: held.append(route))
+    page = visit(explorer + QUICK + "&by=cost&prompt=1001")
+    page.locator("#rank-prices").fill("h100:2, h200:3.5")  # before the page's first question has its answer
+    for route in held:
+        route.continue_()
+    context.unroute("**/api/compare")
+    expect(page.locator("#ranked tbody tr").first).to_have_attribute("data-value", re.compile(r"\d"))
+
+
 def test_curves_load_the_point_that_is_chosen(visit, explorer):
     page = visit(explorer + QUICK + "&prompt=1000")  # nothing measured lies between the points
     page.wait_for_selector("#curves svg.plot", timeout=60_000)

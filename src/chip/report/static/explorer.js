@@ -9,7 +9,6 @@
   // -- asking: one question at a time, always the latest
   let waiting = false,
     busy = false,
-    ranked = false, // the question that the page opens with is being ranked
     later = 0;
   function changed() {
     writeLink();
@@ -19,8 +18,7 @@
   function rest() {
     clearTimeout(later);
     later = setTimeout(() => {
-      if (ranked) Rank.run();
-      ranked = true;
+      Rank.run();
       Curves.run();
       TimelineView.run();
       Traffic.asked();

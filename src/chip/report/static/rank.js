@@ -21,6 +21,7 @@ const Rank = (() => {
   let found = { rows: [], ties: 0, unsure: 0, good: 0, left_out: 0 },
     all = false,
     latest = 0,
+    answered = "", // the question that is on the page, or being asked
     built = false,
     progress = "";
 
@@ -51,16 +52,31 @@ const Rank = (() => {
     prices: prices(),
     by: state.by,
   });
-  /** Asks for one group after the other, and stops where a newer question has come. */
+  /** The question and the GPUs of each request, or why it cannot be asked. */
+  function asking() {
+    try {
+      return { question: asked(), groups: requests() };
+    } catch (error) {
+      return { error };
+    }
+  }
+  function refuse(error) {
+    byId("claim").replaceChildren(h("p", { class: error.empty ? "note" : "note bad" }, error.message));
+    byId("ranked").replaceChildren();
+  }
+  /** Asks for one group after the other, and stops where a newer question has come. The same question is asked once. */
   async function run() {
+    const { question, groups, error } = asking(),
+      whole = error ? "" : JSON.stringify([question, groups]);
+    if (whole && whole === answered) return;
+    answered = whole;
     const mine = ++latest,
       started = performance.now(),
       box = byId("ranking");
     let shown = false; // something of this question
     box.setAttribute("aria-busy", "true");
     try {
-      const question = asked(),
-        groups = requests();
+      if (error) throw error;
       for (const [i, gpu] of groups.entries()) {
         const answer = await ask("/api/rank", { ...question, gpu });
         if (mine !== latest) return;
@@ -71,14 +87,12 @@ const Rank = (() => {
         if (i === 0) box.dataset.first = String(Math.round(performance.now() - started));
       }
       box.dataset.took = String(Math.round(performance.now() - started));
-    } catch (error) {
+    } catch (failed) {
       if (mine !== latest) return;
-      progress = `The rest could not be asked for: ${error.message}`;
+      answered = ""; // so that it can be asked again
+      progress = `The rest could not be asked for: ${failed.message}`;
       if (shown) show();
-      else {
-        byId("claim").replaceChildren(h("p", { class: error.empty ? "note" : "note bad" }, error.message));
-        byId("ranked").replaceChildren();
-      }
+      else refuse(failed);
     }
     box.setAttribute("aria-busy", "false");
   }
