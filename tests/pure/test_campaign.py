@@ -225,7 +225,7 @@ FELL = {
         {"gpu": "a100-pcie", "model": "qwen3-0.6b", "engine": "vllm", "dtype": "fp8", "prompt": 257}, "batch", 255,
     ),
     "native, three prompts a step instead of four": (
-        {"gpu": "a6000", "model": "deepseek-v2", "engine": "native", "dtype": "int4", "batch": 32}, "prompt", 2048,
+        {"gpu": "a6000", "model": "mistral-7b", "engine": "native", "dtype": "bf16", "batch": 32}, "prompt", 2048,
     ),
     "vllm, two kinds of sequences in a step": (
         {"gpu": "h800", "model": "smollm2-135m", "engine": "vllm", "dtype": "int8", "batch": 4}, "prompt", 8191,

@@ -16,6 +16,7 @@ ENGINE = '''
 
 from chip.engines.hf_eager import LATENT_KV, decode, prefill, room
 from chip.engines.playing import Played
+from chip.engines.serves import ALL
 from chip.engines.terms import Terms
 from chip.timeline import Timeline
 
@@ -25,6 +26,7 @@ CAVEAT = "made up"
 TERMS = ("host_step_s",)
 KERNELS = {}
 OVERLAPS_STEPS = False
+SERVES = ALL
 VERSIONS = ()
 CALIBRATION = ()
 

@@ -1,11 +1,14 @@
 """Engines: how they are found, which kernels they run, and which steps stand for a growing context."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chip import engines, ops
 from chip.engines import context
+from chip.predict import request
 from chip.types import ChipError
 
 
@@ -62,3 +65,18 @@ def test_what_an_engine_runs_is_an_operator(engine):
         assert set(e.runs_as(capability, {})) <= set(ops.names())
     assert set(e.KERNELS) <= set(ops.names())
     assert all(n >= 1 for n in e.KERNELS.values())
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"model": "gpt2"}, "gpt2: native cannot run GPT2LMHeadModel: it runs LlamaForCausalLM, "),
+        ({"model": "llama-3.1-8b", "dtype": "fp8"}, "cannot run fp8 weights: choose --dtype bf16 or fp16 or fp32"),
+        ({"model": "qwen3-32b-fp8"}, "qwen3-32b-fp8: native cannot run fp8 weights"),
+        ({"model": "llama-3.1-8b", "tp": 2}, "runs on 1 GPU, not on 2"),
+        ({"model": "llama-3.1-8b", "pp": 2}, "runs on 1 GPU, not on 2"),
+    ],
+)
+def test_what_an_engine_cannot_run_is_refused(asked, why):
+    with pytest.raises(ChipError, match=re.escape(why)):
+        request.answer({"engine": "native", **asked})

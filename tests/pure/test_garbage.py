@@ -27,7 +27,8 @@ def test_a_dropped_model_is_freed_without_a_collection(no_collections: None) -> 
         {"model": "llama-3.1-8b", "gpu": "h200"},
         {"model": "gpt-oss-20b", "gpu": "l40s", "engine": "hf-eager", "batch": 9},
         {"model": "gemma-3-27b", "gpu": "h100", "engine": "hf-graph", "tp": 2},
-        {"model": "deepseek-v2-lite", "gpu": "a10", "engine": "native", "output": 1},
+        {"model": "deepseek-v2-lite", "gpu": "a10", "output": 1},
+        {"model": "qwen3-0.6b", "gpu": "a10", "engine": "native"},
     ):
         decoder, gpu, engine, s = request._understand(question)
         request.answer(question)

@@ -154,8 +154,8 @@ def alike(model, gpu, engine, s, larger):
 def test_one_more_makes_no_leap(model, gpu, engine, stage, s, what):
     s = Scenario(s.batch, s.prompt, 2)
     larger = more_of(s, what, 1)
-    assume(alike(model, gpu, engine, s, larger))
     before, after = (asked(model, gpu, engine, each, stage) for each in (s, larger))
+    assume(alike(model, gpu, engine, s, larger))
     prefill = after.prefill.seconds / before.prefill.seconds
     assert prefill <= STAIRS * explained(engine, s, larger), f"TTFT {model} {engine} {gpu} {s.name}: {prefill:.3f}"
     rows = [schedule.padded(n) if engine == "vllm" else n for n in (s.batch, larger.batch)]

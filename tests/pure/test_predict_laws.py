@@ -74,7 +74,7 @@ SCENARIOS = st.builds(Scenario, st.integers(1, 80), st.integers(1, 5000), st.int
 def test_any_config_gives_an_answer_or_one_clear_line(round_gpu, raw, s, engine):
     a, told = answered(lambda: request.predict(describe(raw, "it", "it.json"), round_gpu, engine, s).figures())
     if told:
-        assert told.startswith("it.json: ")
+        assert told.startswith(("it.json: ", "it: native cannot run Mixtral"))
         assert "\n" not in told
         assert len(told) < 1200
     else:

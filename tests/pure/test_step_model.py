@@ -20,7 +20,11 @@ from chip.predict.steps import ENGINE, WAITING, EngineTerms, StepModel
 from chip.types import Program, Scenario, Seq, Step
 
 MODELS = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gemma-2-2b", "gpt2", "gpt-oss-20b")
-EVERY = list(product(engines.names(), MODELS))
+EVERY = [
+    (name, model)
+    for name, model in product(engines.names(), MODELS)
+    if not engines.get(name).SERVES.refusal(name, library.find(model).architecture, "bf16", 1)
+]
 BF16 = precision("bf16")
 CALIBRATED = [name for name in engines.names() if (engine_profile.ENGINES / f"h200.{name}.json").exists()]
 S = Scenario(3, 500, 20)

@@ -8,6 +8,7 @@ An engine has
   KERNELS              kernels it launches of an operator, where that differs from the operator's own count
   OVERLAPS_STEPS       whether the host prepares a step while the device runs the one before
   CALIBRATION          the small models that its terms are measured on
+  SERVES               architectures, precisions and numbers of GPUs that it can run (`chip.engines.serves`)
   VERSIONS             what older versions do otherwise, newest first (`chip.engines.versions`); () for nothing known
 and the functions
   runs_as(capability, options)                which measured kernel it runs of each operator on such a GPU
@@ -29,6 +30,7 @@ from typing import Protocol, cast
 from chip import listing
 from chip.engines.calibration import CalibrationModel
 from chip.engines.playing import Played, Room, Weighted
+from chip.engines.serves import Serves
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
 from chip.suggest import get_close_matches
@@ -47,6 +49,7 @@ class Engine(Protocol):
     KERNELS: Mapping[str, int]
     OVERLAPS_STEPS: bool
     CALIBRATION: tuple[CalibrationModel, ...]
+    SERVES: Serves
     VERSIONS: tuple[EngineVersion, ...]
 
     def runs_as(self, capability: float, options: Mapping[str, str]) -> Mapping[str, str]: ...

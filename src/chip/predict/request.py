@@ -140,6 +140,8 @@ def setting(
     kv_dtype: str = "", ep: int = 1, pp: int = 1,
 ) -> Setting:  # fmt: skip
     h, e = hardware.find(gpu), engines.get(engine)
+    if cannot := e.SERVES.refusal(engine, decoder.architecture, dtype, max(tp, ep) * pp):
+        raise ChipError(f"{decoder.name}: {cannot}")
     roof = roof_of(h, options.stage)
     as_run = _as_run(decoder, gpu, engine, dtype, kv_dtype, options)
     decoder, p = as_run.decoder, as_run.precision

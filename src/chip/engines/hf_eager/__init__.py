@@ -8,6 +8,7 @@ from chip.engines.calibration import FAMILIES, HF_ALONE, HF_POINTS, LLAMA, TWO_D
 from chip.engines.context import PANELS, decode_contexts
 from chip.engines.hf import families, modules
 from chip.engines.playing import Played, Room, Weighted
+from chip.engines.serves import ALL
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
 from chip.ops.attention import Attention
@@ -26,6 +27,7 @@ CAVEAT = (
 )
 KERNELS = modules.KERNELS
 OVERLAPS_STEPS = False  # each step ends with a token that the caller reads
+SERVES = ALL
 VERSIONS: tuple[EngineVersion, ...] = ()
 SDPA = ("cudnn", "flash")  # what a prefill attends with: torch's choice first
 CALIBRATION = all_at((LLAMA, *FAMILIES, *HF_ALONE), TWO_DEPTHS, HF_POINTS)

@@ -9,6 +9,7 @@ from chip.engines.chunked import waves
 from chip.engines.context import PANELS, decode_contexts
 from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
 from chip.engines.playing import Played, Room, Weighted
+from chip.engines.serves import Serves
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
 from chip.ops.kv_append import KvAppend
@@ -29,6 +30,9 @@ CAVEAT = (
     "FlashAttention's. Batches over 64 leave out the gate's own kernel"
 )
 OVERLAPS_STEPS = True  # the next step is launched before a step's tokens are read
+FAMILIES_OF = {f"{name}ForCausalLM": name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3")}
+DTYPES = ("bf16", "fp16", "fp32")
+SERVES = Serves(tuple(FAMILIES_OF), DTYPES, gpus=1)
 VERSIONS: tuple[EngineVersion, ...] = ()
 KERNELS: Mapping[str, int] = {}
 CALIBRATION = all_at((LLAMA, *FAMILIES[:2]), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, CalibrationModel, all_at
 from chip.engines.playing import Played
+from chip.engines.serves import ALL
 from chip.engines.terms import Terms
 from chip.engines.versions import version_at
 from chip.engines.vllm.memory import room
@@ -25,6 +26,7 @@ TERMS = (
 )
 CAVEAT = ""
 OVERLAPS_STEPS = VERSIONS[0].overlaps_steps
+SERVES = ALL
 # Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum. Router: product, choice.
 KERNELS = {"attention": 2, "moe_experts": 6, "moe_router": 2}
 HOPPER, NEXT = 9.0, 10.0

@@ -7,15 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from chip.engines.native import FAMILIES_OF as FAMILIES
 from chip.models.config import Config
 from chip.types import ChipError
 
-FAMILIES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}
 ROPE_TYPES = ("default", "linear", "llama3")
 POSITIONS = {"llama": 2048, "mistral": 131072, "qwen2": 32768, "qwen3": 32768}  # where the config names none
 KV_HEADS = {"llama": None, "mistral": 8, "qwen2": 32, "qwen3": 32}
