@@ -83,7 +83,7 @@ class Composed(Attention):
         queries = log2(self.q_len) / 2 + DECODE if self.q_len > 1 else 0.0
         return log2(self.batch * self.heads) / 2, queries, log2(self.keys) / 2, log2(self.head_dim), ALIGNMENT * aligned
 
-    def alignments(self) -> tuple[float | None, ...]:
+    def alignments(self) -> tuple[float, ...]:
         return (ALIGNMENT, 0.0) if self.q_len > 1 and self.keys % ALIGNED else (ALIGNMENT,)
 
     def like_measured(self) -> Self | None:

@@ -132,6 +132,16 @@ class Estimator:
         group = replace(found, kind=op.kind, dtype=getattr(op, "dtype", ""), ops=made, seconds=seconds)
         return Points(group, self.bases.of(op.base_of_published(), "")[0])
 
+    def power(self, op: Op) -> float:
+        """Of a FLOP, that of 16 bits being 1: formats that are multiplied at a higher rate take less each."""
+        if self.settling is None or isinstance(op, Collective):
+            return 1.0
+        own = self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library else None
+        if own:
+            return self.settling.flop_per_s / own.flop_per_s
+        plain, rate = (self.roof.compute.get(name) for name in ("matmul_bf16", op.compute))
+        return min(1.0, plain.value / rate.value) if plain and rate else 1.0
+
     # -- one operator ---------------------------------------------------------------------------------------------
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
         """An operator on its own: attention never takes less time for more sequences, queries or keys."""
@@ -162,7 +172,10 @@ class Estimator:
         return self._from_base(op, cost), cost
 
     def _looked_up(self, op: Op, points: Points) -> TimedPoint:
-        """What grows along one axis lies on the same curve as in a sweep, so that it never falls along it."""
+        """What grows along one axis lies on the same curve as in a sweep, so that it never falls along it. Where keys
+        are not aligned, it takes no less than if they were."""
+        if isinstance(op, Composed) and op.q_len > 1:
+            return max(points.seconds(op, (*op.place()[:-1], a)) for a in op.alignments())
         if len(op.GROWS) != 1:
             return points.seconds(op)
         (axis,) = op.GROWS

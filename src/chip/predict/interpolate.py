@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import exp, log, sqrt
 from operator import methodcaller
 from typing import NamedTuple
 
-from chip.ops.attention import prompt, single
+from chip.ops.attention import single
 from chip.ops.base_time import BaseTime
 from chip.points import PointGroup
 from chip.predict.neighbours import Near, PointBlock
@@ -58,8 +58,9 @@ class Points:
         self._block = PointBlock(self.places, self.residuals, self.variances)
         self.curves: dict[Op, TimeCurve] = {}  # of operators that differ in tokens
 
-    def seconds(self, op: Op) -> TimedPoint:
-        found = self.corrections([op.place()])[0]
+    def seconds(self, op: Op, place: tuple[float, ...] = ()) -> TimedPoint:
+        """`place` among the points, if not where it says itself."""
+        found = self.corrections([place or op.place()])[0]
         return TimedPoint(self.base.seconds(op) * exp(found.value), found.spread)
 
     def corrections(self, places: Sequence[tuple[float, ...]], but: int = -1) -> list[Correction]:
@@ -143,7 +144,7 @@ class Sheet:
     """An operator's time over two sizes, such as sequences and context: as a curve, its nodes found when needed. Along
     the second size times never fall."""
 
-    __slots__ = ("_at", "_counts", "_make", "_place", "_points", "_rows", "base")
+    __slots__ = ("_at", "_counts", "_make", "_place", "_points", "_rows", "_stairs", "base")
 
     def __init__(
         self,
@@ -160,10 +161,12 @@ class Sheet:
         self._counts = counts
         self.base = points.base.over(make)
         self._rows: dict[int, list[Node]] = {}
+        self._stairs: dict[tuple[int, int], list[float]] = {}
 
     def at(self, count: int, length: int) -> Node:
         if len(self._rows) > MOST_ROWS:
             self._rows.clear()
+            self._stairs.clear()
         low = count.bit_length() - 1
         first = self._rising(low, length)
         if 1 << low == count:
@@ -193,11 +196,23 @@ class Sheet:
             nodes = self._row(row, low + 1)
         if 1 << low == length:
             return nodes[low]
-        if self._at is prompt:
-            base = _rising_base(lambda n: self.base(1 << row, n, n), length, nodes[low][2])
+        if self._counts:
+            base = self._rising_base(row, low, length, nodes[low][2])
         else:
             base = self.base(*self._at(1 << row, length))
         return _between(nodes[low], nodes[low + 1], base, length / (1 << low) - 1)
+
+    def _rising_base(self, row: int, low: int, length: int, first: float) -> float:
+        """Between 2^low and twice that of the second size: a base may fall where another split fills the GPU better, so
+        it is the largest so far of a few sizes, and straight between those. `first`: at 2^low."""
+        found = self._stairs.get((row, low))
+        step = max(1, (1 << low) // BETWEEN)
+        if found is None:
+            sizes = range((1 << low) + step, (2 << low) + 1, step)
+            found = [*accumulate([first, *[self.base(*self._at(1 << row, n)) for n in sizes]], max)]
+            self._stairs[row, low] = found
+        at, beyond = divmod(length - (1 << low), step)
+        return found[at] + (found[at + 1] - found[at]) * beyond / step if beyond else found[at]
 
     def _row(self, row: int, upto: int) -> list[Node]:
         """Nodes at 2^0, 2^1, ... of the second size: together those that most ask for, and the others together, so that

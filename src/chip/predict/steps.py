@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 from chip import engines
@@ -34,6 +35,7 @@ GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
 MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
 MOST_PREFILLS = 8  # of one model that are remembered
+ONES = repeat(1.0)
 NOTHING_S = 1e-12  # a row shorter than this is rounding
 
 
@@ -93,7 +95,8 @@ class StepModel:
         of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
         if whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus:
             ask = of_a_share(ask, _ask(self.estimator, whole), self.tp)
-        return TimedCall(role, op.kind, self.engine.KERNELS.get(op.kind, op.KERNELS), is_placeholder(op), ask)
+        kernels, power = self.engine.KERNELS.get(op.kind, op.KERNELS), self.estimator.power(op)
+        return TimedCall(role, op.kind, kernels, is_placeholder(op), ask, power)
 
     def panels(self, s: Scenario) -> int:
         """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
@@ -136,10 +139,14 @@ class StepModel:
         for (step, _), (rows, weight) in zip(steps, found):
             tiles = _in_tiles(step.tokens) if factor < 1 else 1.0
             most = free / tiles
-            clocked: Rows = [
-                (n, calls, [a if a[5] <= most * a[0] else _at(a, factor, settling, tiles) for a in answers])
-                for n, calls, answers in rows
-            ]
+            clocked: Rows = []
+            for n, calls, answers in rows:
+                power = calls.power or ONES
+                found_at = [
+                    a if p * a[5] <= most * a[0] else _at(a, factor, settling, tiles * p)
+                    for a, p in zip(answers, power)
+                ]
+                clocked.append((n, calls, found_at))
             made.append((clocked, weight))
         return made
 

@@ -31,6 +31,7 @@ class TimedCall(NamedTuple):
     kernels: int
     attends: bool
     ask: Ask
+    power: float = 1.0  # of a FLOP: that of 16 bits is 1
 
 
 class TemplateBlock:
@@ -49,12 +50,13 @@ class TemplateBlock:
             if len(self._by_seqs) >= REMEMBERED:
                 self._by_seqs.clear()
             each = [c for c in self._calls for _ in range(seqs if c.attends else 1)]
-            roles, kinds, kernels, _, _ = zip(*each)
+            roles, kinds, kernels, _, _, power = zip(*each)
             together = None
             if seqs > 1 and self.attends:
                 together = RoleLaunches(tuple(c.role for c in self._calls), tuple(c.kernels for c in self._calls))
             launches, attentions = RoleLaunches(roles, kernels), kinds.count(ATTENTION)
-            found = self._by_seqs[seqs] = CallBlock(kinds, launches, together, attentions)
+            unlike = power if {*power} != {1.0} else ()
+            found = self._by_seqs[seqs] = CallBlock(kinds, launches, together, attentions, unlike)
         return found
 
 
