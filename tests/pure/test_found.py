@@ -69,6 +69,12 @@ FALLS = [  # axis, metric, from where to where
     (("b200", "qwen3-4b", "vllm", "int4", 8, 512, 32), "prompt", "tpot_ms", 1136),  # keys in more parts
     (("h200", "command-r", "vllm", "fp8", 32, 512, 32), "prompt", "ttft_ms", 3),  # fp8 at the clock of 16 bits
     (("h200", "llama-2-70b", "vllm", "fp8", 8, 512, 32), "prompt", "ttft_ms", 10),
+    (
+        ("h200", "llama-2-70b", "vllm", "fp8", 8, 512, 32),
+        "prompt",
+        "ttft_ms",
+        31,
+    ),  # clock
     (("h200", "bloom-560m", "hf-graph", "fp8", 1, 512, 1), "prompt", "ttft_ms", 8),  # aligned keys took longer
 ]
 

@@ -187,9 +187,18 @@ class Estimator:
             if len(points.curves) >= MOST_CURVES:
                 points.curves.clear()
             product = isinstance(one, Linear)
-            found = TimeCurve(grown(one), points, PRODUCT_NODES if product else TOKEN_NODES, straight=not product)
+            nodes = PRODUCT_NODES if product else TOKEN_NODES
+            found = TimeCurve(grown(one), points, nodes, straight=not product, clocked=self._clocked(one))
             points.curves[one] = found
         return found
+
+    def _clocked(self, op: Op) -> Callable[[Op, float], float] | None:
+        """Brings points that were timed at another clock to that of all others."""
+        own = self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library else None
+        if own is None or self.settling is None:
+            return None
+        shift = self.settling.measured / own.measured - 1
+        return lambda op, seconds: seconds * (1 + shift * own.limited(op.cost()[0] / seconds))
 
     def _risen(self, op: Op) -> tuple[Estimate, Cost] | None:
         """Attention over a grid of all its sizes. Where keys are not aligned, it takes no less than if they were."""
@@ -341,15 +350,8 @@ class Estimator:
         """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
         (rate, moving), compute, peaks = self._rates(op), op.compute, self._peaks
         peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
-        own = (
-            self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library and source == INTERPOLATED else None
-        )
-        shift = self.settling.measured / own.measured - 1 if own and self.settling else 0.0
 
         def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float) -> Answer:
-            if own:  # brought to the clock that the other points were timed at
-                factor = 1 + shift * own.limited(flops / seconds)
-                seconds, low_s, high_s = seconds * factor, low_s * factor, high_s * factor
             longer_s, bound = flops / rate, "compute"
             if moved > moving * longer_s:
                 longer_s, bound = moved / moving, "memory"

@@ -101,13 +101,17 @@ class TimeCurve:
         points: Points,
         nodes: Sequence[int] = TOKEN_NODES,
         straight: bool = False,
+        clocked: Callable[[Op, float], float] | None = None,
     ) -> None:
-        """`straight` between nodes: where the base has no stairs that would be missed."""
+        """`straight` between nodes: where the base has no stairs that would be missed. `clocked`: from the seconds of
+        an operator at the clock of its points to those at the clock that the other points were timed at."""
         self._straight = straight
         self._base, self._nodes = points.base.over(make), nodes
         found = points.corrections([make(n).place() for n in nodes])
         bases = [self._base(n) for n in nodes]
         alone = [b * exp(c.value) for b, c in zip(bases, found)]
+        if clocked:
+            alone = [clocked(make(n), s) for n, s in zip(nodes, alone)]
         times = rising(alone)
         self._raised = [t > own * (1 + RAISED) for t, own in zip(times, alone)]
         ends = list(zip(nodes, times, [c.spread for c in found], bases))
