@@ -197,8 +197,15 @@ const Rank = (() => {
       ),
     );
   }
+  /** What is said already is left alone, and its element stays: it is painted once, however many GPUs follow. */
+  function say(next) {
+    const now = byId("claim").firstElementChild;
+    if (now?.isEqualNode(next)) return;
+    if (now?.hasAttribute("elementtiming") && next.hasAttribute("elementtiming")) now.replaceChildren(...next.childNodes);
+    else byId("claim").replaceChildren(next);
+  }
   function show() {
-    byId("claim").replaceChildren(claim(found.rows.filter((r) => group(r) === 0)));
+    say(claim(found.rows.filter((r) => group(r) === 0)));
     if (built) list(); // the claim is painted before anything else
   }
   function list() {
