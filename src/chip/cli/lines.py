@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chip import cli, garbage, jsontext
+from chip import cli, forked, garbage, jsontext
 from chip.cli import forks, incoming
 from chip.cli.incoming import MAX_LINE, Numbered
 from chip.types import ChipError
@@ -32,7 +32,7 @@ def answer_stdin(answer: Callable[[Mapping[str, Any]], str], jobs: int = 1) -> i
 
     failed, several = 0, None
     for lines in incoming.rounds():
-        if several is None and jobs != 1 and len(lines) >= MANY and (count := forks.processes(jobs)) > 1:
+        if several is None and jobs != 1 and len(lines) >= MANY and (count := forked.processes(jobs)) > 1:
             several = forks.Forks(count, answered, _setting)
         together = several if len(lines) >= MANY else None
         for out in together.answers(lines) if together else map(answered, lines):

@@ -27,6 +27,7 @@ EPILOG = """\
 TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 LOOPBACK = "127.0.0.1"
 SCHEMA = "chip.serve/1"
+MOST_WORKERS = 64
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +49,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="another name that this server goes by, such as that of a proxy; may be repeated",
     )
+    parser.add_argument(
+        "--workers",
+        metavar="N",
+        type=int,
+        default=0,
+        help="processes that answer; 1 is the server's own alone [one a core, at most 4]",
+    )
     parser.add_argument("--json", action="store_true", help="where it listens, as one JSON document on stdout")
 
 
@@ -56,8 +64,12 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"--port must be between 0 and 65535, got {args.port}")
     if not 0.01 <= args.time_limit <= 3600:
         raise ChipError(f"--time-limit must be between 0.01 and 3600 seconds, got {args.time_limit:g}")
+    if not 0 <= args.workers <= MOST_WORKERS:
+        raise ChipError(f"--workers must be between 0 and {MOST_WORKERS}, got {args.workers}")
 
+    from chip import forked
     from chip.serve import api, page
+    from chip.serve.crew import MEMBERS, Crew
     from chip.serve.guard import Guard
     from chip.serve.server import Server
 
@@ -70,6 +82,9 @@ def run(args: argparse.Namespace) -> int:
     api.warm_up()
     page.explorer()
     gc.freeze()  # what is loaded stays: no collection looks at it again
+    workers = forked.processes(args.workers) if args.workers else min(MEMBERS, forked.processes(0))
+    if workers > 1:
+        server.crew = Crew(workers, args.time_limit, server.socket.close)
     opens = f"{server.url}?token={token}" if token else server.url
     where = {"schema": SCHEMA, "url": server.url, "openapi": f"{server.url}openapi.json", "page": opens}
     print(json.dumps(where) if args.json else f"explorer: {opens}", flush=True)

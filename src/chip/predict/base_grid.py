@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from math import exp, log
 
 COUNTS = [1 << i for i in range(28)]
-LENGTHS = sorted({1, *COUNTS, *(3 << i for i in range(27))})
+LENGTHS = sorted({*COUNTS[4:], *(3 << i for i in range(3, 27))})  # fewer than 16 take as long: no block is smaller
 
 
 Base = Callable[..., float]
@@ -33,6 +33,7 @@ class BaseGrid:
         return found, off * self._fast(*sizes), off * self._slow(*sizes)
 
     def rising(self, count: int, length: int) -> float:
+        length = max(length, LENGTHS[0])
         row, column = count.bit_length() - 1, bisect_right(LENGTHS, length) - 1
         first = self._along(row, column, length)
         if COUNTS[row] == count:

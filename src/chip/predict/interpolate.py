@@ -28,7 +28,8 @@ GROWTH = 0.1  # ... by so much for each more
 UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
 RAISED = 0.05  # part by which a time is above what its own points say, from which on that is said
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
-COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, from 1 on, each twice the one before
+COMMON_NODES, MOST_NODES = 14, 40  # along a row of a sheet, each twice the one before
+LEAST_NODE = 4  # of them: fewer than 16 tokens take as long, since no block of a kernel has fewer
 BETWEEN = 8  # sizes between two powers of two whose bases are looked at
 MOST_ROWS = 256  # of a sheet: a sweep of any length runs in bounded memory
 
@@ -226,13 +227,15 @@ class Sheet:
             if len(known) < end and upto >= len(known):
                 # longer contexts take what their bytes take: only the common ones can fall as sequences become more
                 fewer = self._row(row - 1, end - 1) if row and self._counts and end == COMMON_NODES else None
-                sizes = [self._at(1 << row, 1 << i) for i in range(len(known), end)]
+                first = len(known) or LEAST_NODE
+                sizes = [self._at(1 << row, 1 << i) for i in range(first, end)]
                 found = self._points.corrections([self._place(self._make(*at)) for at in sizes])
-                for base, c in zip([self.base(*at) for at in sizes], found):
+                for i, base, c in zip(range(first, end), [self.base(*at) for at in sizes], found):
                     seconds = base * exp(c.value)
                     if fewer:
-                        seconds = max(seconds, fewer[len(known)][0])
-                    known.append((max(seconds, known[-1][0]) if known else seconds, c.spread, base))
+                        seconds = max(seconds, fewer[i][0])
+                    node = max(seconds, known[-1][0]) if known else seconds, c.spread, base
+                    known += [node] * (1 if known else first + 1)
         return known
 
 

@@ -34,6 +34,7 @@ ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
 MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
+MOST_PROGRAMS = 64
 MOST_PREFILLS = 8  # of one model that are remembered
 ONES = repeat(1.0)
 NOTHING_S = 1e-12  # a row shorter than this is rounding
@@ -62,22 +63,13 @@ class StepModel:
         self.overlaps = self.engine.OVERLAPS_STEPS if overlaps is None else overlaps
         self.estimator, self.terms = estimator, terms
         self._prefills: dict[tuple[Weighted, int], Phase] = {}
-        programs, whole = self._programs(tp, ep), self._programs(1, 1) if tp > 1 else (None, None, None)
+        programs = _programs(decoder, precision, tp, ep, engine)
+        whole = _programs(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
         one_token = programs[0]
         one, several, self._head = (self._template(p, w) for p, w in zip(programs, whole))
         self._body = {True: one, False: several}
         self._masks = dict.fromkeys(c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED))
         self.windows = {getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0}
-
-    def _programs(self, tp: int, ep: int) -> tuple[Program, Program, Program]:
-        """What the engine runs for one token of each sequence, for several, and after the last layer."""
-        d, rewrite = self.decoder, self.engine.rewrite
-        layers = body(d, 1, self.precision, tp, ep)
-        last = head(d, 1, self.precision, tp)
-        return (
-            rewrite(layers, True, d.architecture), rewrite(layers, False, d.architecture),
-            rewrite(last, False, d.architecture),
-        )  # fmt: skip
 
     def _template(self, program: Program, whole: Program | None) -> Template:
         """`whole`: the same on one GPU, where the program is one of several GPUs'."""
@@ -227,6 +219,16 @@ class StepModel:
         t = Recorded(1.0, terms.gap_s)
         self.engine.play(t, played, terms)
         return t
+
+
+@lru_cache(maxsize=MOST_PROGRAMS)  # a ranking asks for the same on every GPU
+def _programs(d: Decoder, p: Precision, tp: int, ep: int, engine: str) -> tuple[Program, Program, Program]:
+    """What the engine runs for one token of each sequence, for several, and after the last layer."""
+    layers, last, rewrite = body(d, 1, p, tp, ep), head(d, 1, p, tp), engines.get(engine).rewrite
+    return (
+        rewrite(layers, True, d.architecture), rewrite(layers, False, d.architecture),
+        rewrite(last, False, d.architecture),
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=MOST_ASKED)  # models on several GPUs ask for their operators whole, too

@@ -93,6 +93,10 @@ ASKED: dict[str, Answer] = {  # POST, a JSON object in the body
     "/api/traffic": lambda question: _encode(traffic.traffic(question)),
     HUB: lambda question: _encode(hub.config(question)),
 }
+PARTS: dict[str, Answer] = {  # of a grid, for the processes of `chip.serve.crew`; no path of the server's
+    "/api/sweep": lambda question: _encode(sweep.part(question)),
+    "/api/rank": lambda question: _encode(ranking.part(question)),
+}
 LISTED = {f"/api/{what}": what for what in catalog.ROWS}  # GET
 ROOFS = "/api/gpus/"  # GET, a GPU's name after it
 DEFAULTS = "/api/defaults"  # GET

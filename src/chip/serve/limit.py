@@ -19,14 +19,16 @@ class Watchdog:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._deadlines: dict[int, float] = {}  # thread -> when it must be done
-        self._lock = threading.Lock()
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        self._lock, self._started = threading.Lock(), False
 
     @contextmanager
     def limit(self) -> Iterator[None]:
         thread = threading.get_ident()
         with self._lock:
             self._deadlines[thread] = time.monotonic() + self.seconds
+            if not self._started:  # with the first question: whoever made the server may want to fork before
+                self._started = True
+                threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
         try:
             yield
         finally:

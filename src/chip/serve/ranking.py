@@ -8,7 +8,7 @@ the interval that one can count on (`chip.standing`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import inf
 from typing import Any
@@ -37,13 +37,15 @@ Row = dict[str, Any]
 def rank(question: Any) -> dict[str, Any]:
     """`{"model": "llama-3.1-8b", "gpu": ["h100", "h200"], "tp": [1, 2], "limits": {"tpot_ms": 20}}`; `batch` may be
     "largest"."""
+    return whole(question, [part(question)])
+
+
+def part(question: Any) -> dict[str, Any]:
+    """Rows in no order; those of some GPUs can be found apart from those of others."""
     decoder, axes = sweep.understood(question, (*sweep.AXES, *OWN))
     limits, prices = limits_of(question.get("limits", {})), _prices(question.get("prices", {}))
-    by = question.get("by", "throughput")
-    if by not in BY:
-        raise ChipError(f"by must be one of {', '.join(BY)}, got {str(by)[:40]!r}")
     search = axes["batch"] == [LARGEST]
-    points = sweep.check_points(axes, TRIES if search else 1)
+    sweep.check_points(axes, TRIES if search else 1)
     prune = bool(question.get("prune", False))
     rows, left_out, splits = [], 0, axes.pop("tp")
     near: dict[tuple[Any, ...], int] = {}  # of each split and precision: which of the batches the last GPU had
@@ -63,7 +65,17 @@ def rank(question: Any) -> dict[str, Any]:
                 left_out += len(splits) - i - 1
                 break
             before = rows[-1]
-    rows.sort(key=lambda row: _order(row, by))
+    return {"rows": rows, "left_out": left_out}
+
+
+def whole(question: Any, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    decoder, axes = sweep.understood(question, (*sweep.AXES, *OWN))
+    points = sweep.check_points(axes, TRIES if axes["batch"] == [LARGEST] else 1)
+    limits, by = limits_of(question.get("limits", {})), question.get("by", "throughput")
+    if by not in BY:
+        raise ChipError(f"by must be one of {', '.join(BY)}, got {str(by)[:40]!r}")
+    left_out = sum(part["left_out"] for part in parts)
+    rows = sorted([row for part in parts for row in part["rows"]], key=lambda row: _order(row, by))
     rows = _placed(rows, by, limits)
     found = {"schema": SCHEMA, "model": decoder.name, "by": by, "limits": limits, "points": points}
     refused, good = sum("error" in row for row in rows), sum(_good(row, limits) for row in rows)

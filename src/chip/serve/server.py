@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6, socket
 from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from chip import __version__, garbage, jsontext
+from chip import __version__, garbage
 from chip.serve import api, page
+from chip.serve.crew import Crew, Gone
 from chip.serve.guard import COOKIE, Guard, host_name
-from chip.serve.limit import Overrun, Watchdog
+from chip.serve.limit import Watchdog
 from chip.serve.openapi import document
 from chip.serve.places import IDLE_S, MOST, Places
-from chip.serve.turn import Busy, Turn
+from chip.serve.reply import Refused, Reply, failure, parsed, told
+from chip.serve.turn import Turn
 from chip.types import ChipError
 
 LARGEST_BODY = 1 << 20  # bytes; a config.json has some thousand
@@ -36,14 +38,6 @@ HEADERS = {
 }
 
 
-class Refused(Exception):
-    """A request that gets `status` and one line."""
-
-    def __init__(self, status: int, why: str, **headers: str) -> None:
-        super().__init__(why)
-        self.status, self.headers = status, headers
-
-
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
@@ -51,6 +45,7 @@ class Server(ThreadingHTTPServer):
     def __init__(
         self, address: tuple[str, int], time_limit_s: float, guard: Guard | None = None, most: int = MOST
     ) -> None:
+        self.crew: Crew | None = None  # that questions are handed to, where there is one
         self.watchdog = Watchdog(time_limit_s)
         self.turn = Turn()
         self.guard = guard or Guard(address[0])
@@ -119,39 +114,42 @@ class Handler(BaseHTTPRequestHandler):
         raise AttributeError(name)
 
     def _answer(self, find: Callable[[bytes], tuple[str, bytes]]) -> None:
-        headers: dict[str, str] = {}
+        headers: Mapping[str, str] = {}
         try:
             body = self._body()
             self.server.places.busy(self.connection)
             self._admit()
             path = self._url().path  # others need not wait for the hub as well, nor a visitor for others' answers
-            free = path == api.HUB or (path == PAGE and page.is_made())
-            limit = nullcontext() if path == PAGE else self.server.watchdog.limit()  # the page is made once
-            turn = nullcontext() if free else self.server.turn.within(self.server.watchdog.seconds)
-            with turn, limit:
-                kind, content = find(body)
-            status = 200
+            handed = self._handed(path, body)
+            if handed:
+                status, content, headers = handed
+                kind = JSON
+            else:
+                status = 200
+                free = path == api.HUB or (path == PAGE and page.is_made())
+                limit = nullcontext() if path == PAGE else self.server.watchdog.limit()  # the page is made once
+                turn = nullcontext() if free else self.server.turn.within(self.server.watchdog.seconds)
+                with turn, limit:
+                    kind, content = find(body)
             if kind == HTML:
                 headers = {"Content-Security-Policy": f"{page.explorer().policy}; {NO_FRAMES}"}
-        except Refused as e:
-            status, kind, content, headers = e.status, JSON, _error(str(e)), e.headers
-        except ChipError as e:
-            status, kind, content = 422, JSON, _error(str(e))
-        except RecursionError:
-            status, kind, content = 422, JSON, _error("the question is nested too deeply")
-        except Busy:
-            status, kind, content = 503, JSON, _error("too many questions at once; try again")
-            headers = {"Retry-After": "1"}
-        except Overrun:
-            why = f"stopped after {self.server.watchdog.seconds:g} s; ask for something smaller"
-            status, kind, content = 503, JSON, _error(why)
         except Exception as e:
-            print(f"chip serve: {self.command} {self.path[:200]!r}: {type(e).__name__}: {e}", file=sys.stderr)
-            status, kind, content = 500, JSON, _error("a fault of chip's own; the server's log has it")
+            kind = JSON
+            status, content, headers = failure(e, f"{self.command} {self.path[:200]!r}", self.server.watchdog.seconds)
         self._send(status, kind, content, headers)
         self.wfile.flush()
         self.server.places.idle(self.connection)
         garbage.after_answer()
+
+    def _handed(self, path: str, body: bytes) -> Reply | None:
+        """What another process answered; None where this one has to."""
+        if self.server.crew is None or self.command != "POST" or path not in api.ASKED or path == api.HUB:
+            return None
+        self._check_kind()
+        try:
+            return self.server.crew.answer(path, body)
+        except Gone:
+            return None
 
     def _admit(self) -> None:
         """Refuse other names for this server, and who does not have its token."""
@@ -174,7 +172,7 @@ class Handler(BaseHTTPRequestHandler):
         except ValueError:  # such as http://[
             raise Refused(400, "the address is not well formed") from None
 
-    def _send(self, status: int, kind: str, content: bytes, headers: dict[str, str]) -> None:
+    def _send(self, status: int, kind: str, content: bytes, headers: Mapping[str, str]) -> None:
         self.send_response(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
@@ -224,13 +222,12 @@ class Handler(BaseHTTPRequestHandler):
             self._other(body)
         if path == api.HUB and self.server.guard.open:
             raise Refused(403, "hub ids are answered with --token, or where only this machine can ask")
+        self._check_kind()
+        return JSON, api.ASKED[path](parsed(body)).encode()
+
+    def _check_kind(self) -> None:
         if self.headers.get_content_type() != JSON:
             raise Refused(415, f"the body must be {JSON}")
-        try:
-            question = jsontext.parse(body.decode("utf-8"))
-        except ValueError:
-            raise Refused(400, "the body is not JSON") from None
-        return JSON, api.ASKED[path](question).encode()
 
     def _other(self, _: bytes) -> NoReturn:
         """Not a path there is, or not with this method."""
@@ -246,11 +243,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         if not hasattr(self, "command") or self.command is None:
             self.command = ""
-        self._send(code, JSON, _error(message or "bad request"), {})
+        self._send(code, JSON, told(message or "bad request"), {})
 
     def log_message(self, format: str, *args: Any) -> None:
         """Silent: stderr says where the server is and what went wrong."""
-
-
-def _error(why: str) -> bytes:
-    return json.dumps({"error": why}).encode()

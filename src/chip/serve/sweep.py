@@ -33,12 +33,22 @@ def sweep(question: Any) -> dict[str, Any]:
     """`{"model": "llama-3.1-8b", "gpu": ["h100", "h200"], "batch": [1, 8, 64]}` -> six rows; `measured` has our own
     runs of the same model, GPU, engine, precision, split and prompt, at any batch and output. Where one output is asked
     for, they have the rates that their times give at that output, which is seldom their own."""
+    return whole(question, part(question)["rows"])
+
+
+def part(question: Any) -> dict[str, Any]:
     decoder, axes = understood(question, AXES)
-    points = check_points(axes)
+    check_points(axes)
     rows = []
     for values in product(*axes.values()):
         asked = dict(zip(axes, values))
         rows.append({**asked, **answer(decoder, asked)})
+    return {"rows": rows}
+
+
+def whole(question: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    decoder, axes = understood(question, AXES)
+    points = check_points(axes)
     runs = [] if question.get("config") else _measured(decoder.name, rows)
     if len(axes["output"]) == 1 and runs:
         runs = [{**run, **_rates(run, axes["output"][0])} for run in runs]

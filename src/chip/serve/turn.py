@@ -20,6 +20,11 @@ class Turn:
         self._lock, self._taken = threading.Lock(), False
         self._waiting: deque[threading.Lock] = deque()
 
+    @property
+    def load(self) -> int:
+        """How many have it or wait for it."""
+        return self._taken + len(self._waiting)
+
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         if not self._take(seconds):

@@ -7,7 +7,7 @@ const Rank = (() => {
   const { BADGES } = Controls;
   const ROOM = 2; // of a bar, over the largest estimate
   const SHOWN = 10,
-    CHUNK = 9; // GPUs more in each request: the page stays able to ask for something else in between
+    CHUNK = 21; // GPUs more in each request: the page stays able to ask for something else in between
   const BY = {
     throughput: ["tokens_per_s_per_gpu", "tokens/s per GPU", "tok/s"],
     cost: ["cost_per_million_tokens", "cost of a million tokens", ""],

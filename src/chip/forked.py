@@ -1,0 +1,77 @@
+"""Other processes that answer: forks of this one, which begin with all that it has read and imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import BinaryIO
+
+SIZE = 8  # bytes that say how long a message is
+
+
+def processes(wanted: int) -> int:
+    """As many as are wanted, 0 for one a core; 1 where this process cannot fork."""
+    if not hasattr(os, "fork") or threading.active_count() > 1:
+        return 1
+    return wanted or _cores()
+
+
+def _cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Forked:
+    """One process: a message gets one message back, until this process ends."""
+
+    def __init__(
+        self, answer: Callable[[bytes], bytes], others: Iterable[Forked] = (), begin: Callable[[], object] = int
+    ) -> None:
+        """`others`: those that were forked before. `begin`: what it does first."""
+        (questions, asked), (answered, answers) = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(questions)
+            os.close(answers)
+            self._asked, self._answered = os.fdopen(asked, "wb"), os.fdopen(answered, "rb")
+            return
+        try:  # from here on in the fork, which ends with `_exit`: nothing of its parent's is to be flushed or undone
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends, and with it the questions
+            for other in others:
+                other.close()
+            begin()
+            os.close(asked)
+            with open(questions, "rb") as come, open(answers, "wb") as go:
+                while (message := _received(come)) is not None:
+                    _send(go, answer(message))
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+    def ask(self, message: bytes) -> None:
+        """An OSError where it has died."""
+        _send(self._asked, message)
+
+    def told(self) -> bytes | None:
+        """What it answered; None where it has died."""
+        return _received(self._answered)
+
+    def close(self) -> None:
+        for file in (self._asked, self._answered):
+            with suppress(OSError):
+                file.close()
+
+
+def _send(file: BinaryIO, data: bytes) -> None:
+    file.write(len(data).to_bytes(SIZE, "big") + data)
+    file.flush()
+
+
+def _received(file: BinaryIO) -> bytes | None:
+    """None where whoever wrote has ended."""
+    head = file.read(SIZE)
+    data = file.read(int.from_bytes(head, "big")) if len(head) == SIZE else b""
+    return data if head and len(data) == int.from_bytes(head, "big") else None
