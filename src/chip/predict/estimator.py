@@ -58,6 +58,22 @@ def grown(op: Op) -> Callable[[int], Op]:
     return lambda tokens: cls(*before, one * tokens, *after)  # type: ignore[call-arg]
 
 
+@lru_cache(maxsize=MOST_CURVES)  # every GPU of a ranking is asked for the same
+def _work_along(op: Op) -> Callable[[int], tuple[float, float]]:
+    """FLOPs and bytes of an operator lowered for one token, for any number of tokens."""
+    make = grown(op)
+    (f1, b1), (f2, b2), (f4, b4) = ((c[0], c[1] + c[2]) for c in (make(n).cost() for n in (1, 2, 4)))
+    if (f4 - f2, b4 - b2) != (2 * (f2 - f1), 2 * (b2 - b1)):
+
+        def work(tokens: int) -> tuple[float, float]:
+            flops, read, written = make(tokens).cost()
+            return flops, read + written
+
+        return work
+    per_token, per_byte, flops_0, bytes_0 = f2 - f1, b2 - b1, 2 * f1 - f2, 2 * b1 - b2
+    return lambda tokens: (flops_0 + per_token * tokens, bytes_0 + per_byte * tokens)
+
+
 class Estimator:
     """Answers for one GPU. `runs_as` says which kernel an engine runs of each operator, and in which context where that
     is not the warmest measured ("compiled cold"); without it each operator is taken as torch runs it, cold."""
@@ -319,7 +335,7 @@ class Estimator:
         like, points = op.like_measured(), self.points(op)
         if like is None or points is None:
             return self._base_along(op, make)
-        work, answered = self._work_along(make), self._answering(op, INTERPOLATED)
+        work, answered = _work_along(op), self._answering(op, INTERPOLATED)
         curve: TimeCurve | None = None
 
         def at(tokens: int) -> Answer:
@@ -338,7 +354,7 @@ class Estimator:
         value, fast, slow = (base.over(make) for base in self.bases.of(op, ""))
         if isinstance(op, MoeExperts):  # as between their points: stairs of tiles are of even routing, which is none
             value, fast, slow = (StraightCurve(times) for times in (value, fast, slow))
-        work, answered = self._work_along(make), self._answering(op, self.roof.source)
+        work, answered = _work_along(op), self._answering(op, self.roof.source)
 
         def at(tokens: int) -> Answer:
             flops, moved = work(tokens)
@@ -361,19 +377,6 @@ class Estimator:
             return at_least(found, peaks.least_s(compute, flops, moved))
 
         return answered
-
-    def _work_along(self, make: Callable[[int], Op]) -> Callable[[int], tuple[float, float]]:
-        """FLOPs and bytes for any number of tokens."""
-        (f1, b1), (f2, b2), (f4, b4) = ((c[0], c[1] + c[2]) for c in (make(n).cost() for n in (1, 2, 4)))
-        if (f4 - f2, b4 - b2) != (2 * (f2 - f1), 2 * (b2 - b1)):
-
-            def work(tokens: int) -> tuple[float, float]:
-                flops, read, written = make(tokens).cost()
-                return flops, read + written
-
-            return work
-        per_token, per_byte, flops_0, bytes_0 = f2 - f1, b2 - b1, 2 * f1 - f2, 2 * b1 - b2
-        return lambda tokens: (flops_0 + per_token * tokens, bytes_0 + per_byte * tokens)
 
     def over(self, op: Any) -> OverSequences:
         """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""

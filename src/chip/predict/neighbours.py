@@ -17,13 +17,14 @@ Coordinated = tuple[float, float, float, float]  # coordinates on two axes, resi
 class PointBlock:
     """Points: their coordinates by axis, and what they say."""
 
-    __slots__ = ("_said", "_sorted", "columns", "ends", "residuals", "variances")
+    __slots__ = ("_said", "_sorted", "_within", "columns", "ends", "residuals", "variances")
 
     def __init__(self, places: Sequence[Place], residuals: Sequence[float], variances: Sequence[float]) -> None:
         self.columns: list[Place] = list(zip(*places))
         self.ends = [(min(c), max(c)) for c in self.columns]  # of each axis
         self.residuals, self.variances = residuals, variances
         self._sorted: SortedPoints | None = None
+        self._within = FAR  # of the last places: the next ones' are about as much
         self._said: dict[tuple[int, int], list[Coordinated]] = {}  # by the axes that places differ in
 
     def _beyond(self, axis: int, at: float) -> float:
@@ -38,19 +39,29 @@ class PointBlock:
             if self._sorted is None:
                 self._sorted = SortedPoints(self)
             return [self._sorted.nearest(places[0], but)]
-        apart = [0.0] * len(self.residuals)  # squared distance along the axes that all places share
-        for a, column in enumerate(self.columns):
-            if a not in moving:
-                at = places[0][a]
-                apart = [d2 + (x - at) * (x - at) for d2, x in zip(apart, column)]
+        apart = [0.0] * len(self.residuals)  # squared distance along the axes that all places share, two at a time
+        shared = [(c, at) for a, (c, at) in enumerate(zip(self.columns, places[0])) if a not in moving]
+        for (xs, x), (ys, y) in zip(shared[::2], shared[1::2]):
+            apart = [d2 + (u - x) * (u - x) + (v - y) * (v - y) for d2, u, v in zip(apart, xs, ys)]
+        if len(shared) % 2:
+            last, x = shared[-1]
+            apart = [d2 + (u - x) * (u - x) for d2, u in zip(apart, last)]
         one, other = moving[0], moving[-1]
         if (one, other) not in self._said:
-            ys: Sequence[float] = self.columns[other] if one != other else [0.0] * len(apart)
-            self._said[one, other] = list(zip(self.columns[one], ys, self.residuals, self.variances))
-        order = sorted(range(len(apart)), key=apart.__getitem__)
+            others: Sequence[float] = self.columns[other] if one != other else [0.0] * len(apart)
+            self._said[one, other] = list(zip(self.columns[one], others, self.residuals, self.variances))
         beyond = [sum([self._beyond(a, p[a]) for a in moving]) for p in places]
         wanted = [(p[one], p[other] if one != other else 0.0) for p in places]
-        return [_along(order, apart, self._said[one, other], where, off) for where, off in zip(wanted, beyond)]
+        within = self._within  # how far apart those are that count, at most
+        while True:
+            order = sorted([i for i, d2 in enumerate(apart) if d2 <= within], key=apart.__getitem__)
+            found = [_along(order, apart, self._said[one, other], where, off) for where, off in zip(wanted, beyond)]
+            all_near = min(NEAREST, len(apart))
+            needed = max([near[-1][0] - off if len(near) == all_near else FAR for near, off in zip(found, beyond)])
+            if needed <= within or len(order) == len(apart):
+                self._within = WIDER * WIDER * needed
+                return found
+            within = needed
 
 
 class SortedPoints:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from math import inf
+from math import ceil, floor, inf, log2
 from typing import Any
 
 from chip.models.decoder import Decoder
@@ -114,7 +114,7 @@ def _worse(row: Row, before: Row, limits: Mapping[str, float]) -> bool:
 
 def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, float], near: int | None) -> Row:
     """The row of the largest batch that fits and keeps the limits, that of batch 1 where none does. It is looked for
-    from that at `near` on, one by one, or by halves."""
+    from that at `near` on, or by halves."""
     room = sweep.most_at_once(decoder, {**asked, "batch": BATCHES[0]})
     good, bad = -1, max(i for i, batch in enumerate(BATCHES) if batch <= max(1, room)) + 1
     tried: dict[int, Row] = {}
@@ -124,10 +124,19 @@ def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, fl
         given = {**asked, "batch": BATCHES[i]}
         tried[i] = {**given, **sweep.answer(decoder, given)}
         if _good(tried[i], limits):
-            good, i = i, i + 1 if near is not None else (i + bad + 1) // 2
+            good, i = i, i + _step(tried[i], limits) if near is not None else (i + bad + 1) // 2
         else:
-            bad, i = i, i - 1 if near is not None else (good + i) // 2
+            bad, i = i, i - _step(tried[i], limits) if near is not None else (good + i) // 2
     return tried[max(good, 0)]
+
+
+def _step(row: Row, limits: Mapping[str, float]) -> int:
+    """Batches to the one that may be the largest: the time to the first token grows about as they do."""
+    most, took = limits.get("ttft_ms"), row.get("ttft_ms")
+    if not most or not took:
+        return 1
+    off = log2(most / took)
+    return max(1, floor(off) if off > 0 else ceil(-off))
 
 
 def _good(row: Row, limits: Mapping[str, float]) -> bool:
