@@ -112,8 +112,13 @@ class Client:
 
 
 def memory_mib(process: int) -> float:
-    text = Path(f"/proc/{process}/status").read_text()
-    return int(text.split("VmRSS:")[1].split()[0]) / 1024
+    """Of the server and its processes, each by its share of what they have in common."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return sum(proportional_mib(Path(f"/proc/{one}/smaps_rollup").read_text()) for one in (process, *children))
+
+
+def proportional_mib(text: str) -> float:
+    return int(text.split("\nPss:")[1].split()[0]) / 1024
 
 
 async def soak(args: argparse.Namespace, port: int, process: int, found: dict[str, Any]) -> None:
