@@ -165,7 +165,7 @@ def setting(
     found = engine_profile.find(h, engine, *about_host) if with_terms else None
     notes = list(as_run.notes)
     if h.points:
-        notes += _of_dtype(p.activation, estimator.measured_in(p.activation), roof.name)
+        notes += _of_dtype(p.activation, estimator.kernels.measured_in(p.activation), roof.name)
     if h.spec and (old := engine_support.note(h.spec)):
         notes.append(old)
     if (options.launch_ns or _latency_of(options.host)) and not (found and found.at_latency):

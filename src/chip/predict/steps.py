@@ -21,6 +21,7 @@ from chip.ops.linear import TILE
 from chip.ops.masked_attention import MaskedAttention, WindowedAttention
 from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import Estimator
+from chip.predict.growing import along, over
 from chip.predict.limits import INTERPOLATED, Answer, of_a_share
 from chip.predict.phase import Phase, Rows, interval, line_of, lines_of
 from chip.predict.template import Ask, Template, TimedCall
@@ -87,7 +88,7 @@ class StepModel:
         of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
         if whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus:
             ask = of_a_share(ask, _ask(self.estimator, whole), self.tp)
-        kernels, power = self.engine.KERNELS.get(op.kind, op.KERNELS), self.estimator.power(op)
+        kernels, power = self.engine.KERNELS.get(op.kind, op.KERNELS), self.estimator.kernels.power(op)
         return TimedCall(role, op.kind, kernels, is_placeholder(op), ask, power)
 
     def panels(self, s: Scenario) -> int:
@@ -104,7 +105,7 @@ class StepModel:
         for op in self._masks:
             for seq in (seq for step, _ in self.engine.prefill(s, memory_bytes) for seq in step.seqs if seq.new > 1):
                 placed = op.over(seq)
-                if len(placed.alignments()) > 1 and self.estimator.points(placed):
+                if len(placed.alignments()) > 1 and self.estimator.kernels.of(placed):
                     return placed.kv_len, placed.KEY_PIECE
         return 0, 0
 
@@ -235,9 +236,9 @@ def _programs(d: Decoder, p: Precision, tp: int, ep: int, engine: str) -> tuple[
 def _ask(estimator: Estimator, op: Op) -> Ask:
     """How an operator is answered: for tokens, or, where it attends, for sequences."""
     if not is_placeholder(op):
-        return estimator.along(op)
-    own = lru_cache(maxsize=MOST_SEQS)(estimator.over(op))
-    if isinstance(op, Attention) and type(op) in PLAIN and op.window and estimator.points(op):
+        return along(estimator, op)
+    own = lru_cache(maxsize=MOST_SEQS)(over(estimator, op))
+    if isinstance(op, Attention) and type(op) in PLAIN and op.window and estimator.kernels.of(op):
         window = op.window  # what it holds is asked for as layers without a window ask for it
         whole = _ask(estimator, replace(op, window=0))
         return lambda seq: whole(seq) if seq.new + seq.past <= window else own(seq)

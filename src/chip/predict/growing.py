@@ -1,0 +1,152 @@
+"""Answers for operators that differ in tokens or in sequences: what one model asks for again and again.
+
+An operator that grows with tokens lies on a curve, attention on a sheet over sequences and context. Both are worked out
+once, so that a step of another size is a look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import exp, inf
+from typing import Any
+
+from chip.ops.attention import Attention, Form
+from chip.ops.collective import Collective
+from chip.ops.composed import Composed
+from chip.ops.masked_attention import MaskedAttention
+from chip.ops.moe_experts import MoeExperts
+from chip.predict.base_grid import BaseGrid, StraightCurve
+from chip.predict.estimator import Estimator, answer
+from chip.predict.interpolate import Z90, Sheet, TimeCurve
+from chip.predict.kernel_points import MOST_CURVES, grown
+from chip.predict.limits import INTERPOLATED, Answer, at_least
+from chip.types import Op, Seq
+
+AlongTokens = Callable[[int], Answer]
+OverSequences = Callable[[Seq], Answer]
+Answering = Callable[[float, float, float, float, float], Answer]
+
+
+def along(e: Estimator, op: Op) -> AlongTokens:
+    """For an operator lowered for one token: its answer for any number of tokens."""
+    make = grown(op)
+    plain = getattr(op, "plain", None)  # a fused kernel that was not measured: as the one it grew from
+    if plain is not None and e.kernels.of(op) is None:
+        return along(e, plain)
+    if isinstance(op, (Collective, Composed)):
+        return lambda tokens: answer(*e(make(tokens)))
+    like, points = op.like_measured(), e.kernels.of(op)
+    if like is None or points is None:
+        return _base_along(e, op, make)
+    work, answered = _work_along(op), _answering(e, op, INTERPOLATED)
+    curve: TimeCurve | None = None
+
+    def at(tokens: int) -> Answer:
+        nonlocal curve
+        if curve is None:
+            curve = e.kernels.curve(like, points)
+        seconds, spread = curve.at(tokens)
+        off = exp(Z90 * spread)
+        flops, moved = work(tokens)
+        return answered(seconds, seconds / off, seconds * off, flops, moved)
+
+    return at
+
+
+def _base_along(e: Estimator, op: Op, make: Callable[[int], Op]) -> AlongTokens:
+    """Of an operator without points."""
+    value, fast, slow = (base.over(make) for base in e.bases.of(op, ""))
+    if isinstance(op, MoeExperts):  # as between their points: stairs of tiles are of even routing, which is none
+        value, fast, slow = (StraightCurve(times) for times in (value, fast, slow))
+    work, answered = _work_along(op), _answering(e, op, e.roof.source)
+
+    def at(tokens: int) -> Answer:
+        flops, moved = work(tokens)
+        return answered(value(tokens), fast(tokens), slow(tokens), flops, moved)
+
+    return at
+
+
+def _answering(e: Estimator, op: Op, source: str) -> Answering:
+    """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
+    (rate, moving), compute, peaks = e.rates(op), op.compute, e.peaks
+    peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
+
+    def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float) -> Answer:
+        longer_s, bound = flops / rate, "compute"
+        if moved > moving * longer_s:
+            longer_s, bound = moved / moving, "memory"
+        found = seconds, low_s, high_s, "launch" if seconds > 2 * longer_s else bound, source, flops, moved
+        if flops <= peak * seconds and moved <= memory * seconds:
+            return found
+        return at_least(found, peaks.least_s(compute, flops, moved))
+
+    return answered
+
+
+def over(e: Estimator, op: Any) -> OverSequences:
+    """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
+    sheets: dict[object, Sheet | BaseGrid | None] = {}
+    answered, based = _answering(e, op, INTERPOLATED), _answering(e, op, e.roof.source)
+    # a step reads the weights of all layers before it comes to the same cache again, so that L2 has none of it
+    memory = e.peaks.bytes_per_s if e.of_engine else inf
+
+    def at(seq: Seq) -> Answer:
+        found = asked(seq)
+        return at_least(found, found[6] / memory) if seq.new == 1 else found
+
+    def asked(seq: Seq) -> Answer:
+        placed = op.over(seq)
+        form = placed.form() if isinstance(placed, (Attention, MaskedAttention)) else None
+        if form is None:
+            return answer(*e.at_once(placed))
+        key = placed.kind, form.name
+        if key not in sheets:
+            sheets[key] = _sheet(e, placed, form)
+        sheet = sheets[key]
+        if sheet is None:
+            return answer(*e.at_once(placed))
+        flops, read, written = placed.cost()
+        if isinstance(sheet, BaseGrid):
+            return based(*sheet(*form.sizes), flops, read + written)
+        seconds, spread, base = sheet.at(*form.sizes)
+        if form.like:
+            seconds *= sheet.base(*form.like) / base
+        off = exp(Z90 * spread)
+        return answered(seconds, seconds / off, seconds * off, flops, read + written)
+
+    return at
+
+
+def _sheet(e: Estimator, op: Attention | MaskedAttention, form: Form) -> Sheet | BaseGrid | None:
+    """Models whose heads are alike share it. None for what is asked for as it is: bases under a mask never fall."""
+    key = op.sized(1, 1, 1), form.name
+    if key not in e.sheets:
+        if len(e.sheets) >= MOST_CURVES:
+            e.sheets.clear()
+        points = e.kernels.of(op)
+        if points:
+            e.sheets[key] = Sheet(op.sized, form.at, points, form.place, form.name != "chunk")
+        elif isinstance(op, MaskedAttention):
+            e.sheets[key] = None
+        else:
+            value, fast, slow = (base.over(op.sized) for base in e.bases.of(op, ""))
+            e.sheets[key] = BaseGrid(form.at, value, fast, slow)
+    return e.sheets[key]
+
+
+@lru_cache(maxsize=MOST_CURVES)  # every GPU of a ranking is asked for the same
+def _work_along(op: Op) -> Callable[[int], tuple[float, float]]:
+    """FLOPs and bytes of an operator lowered for one token, for any number of tokens."""
+    make = grown(op)
+    (f1, b1), (f2, b2), (f4, b4) = ((c[0], c[1] + c[2]) for c in (make(n).cost() for n in (1, 2, 4)))
+    if (f4 - f2, b4 - b2) != (2 * (f2 - f1), 2 * (b2 - b1)):
+
+        def work(tokens: int) -> tuple[float, float]:
+            flops, read, written = make(tokens).cost()
+            return flops, read + written
+
+        return work
+    per_token, per_byte, flops_0, bytes_0 = f2 - f1, b2 - b1, 2 * f1 - f2, 2 * b1 - b2
+    return lambda tokens: (flops_0 + per_token * tokens, bytes_0 + per_byte * tokens)

@@ -1,0 +1,128 @@
+"""Which measured points answer for an operator: those of the kernel that an engine runs, or published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from chip.ops.collective import Collective
+from chip.ops.elementwise import OverRows
+from chip.ops.linear import Linear
+from chip.points import PointGroup
+from chip.predict.bases import OF_TORCH, Bases
+from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Points, TimeCurve
+from chip.predict.library import PRODUCT, Library
+from chip.records import fields, replace
+from chip.types import Op
+
+SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
+LONGEST_ROUNDING = 4.0  # a tiny product of a published format over one of bf16: above, more was timed than that
+WITHOUT_TINY = ("fp8_block",)  # tables without shapes whose time was the host's
+LEAST_PRODUCT = 0.5  # of a published time: what is left at least when the rounding before the product is taken off
+MOST_CURVES = 256  # remembered, so that questions of any number are answered in bounded memory
+ANY = "*"  # any kernel: what an estimate that names no engine takes
+
+
+def grown(op: Op) -> Callable[[int], Op]:
+    """The operator of a program lowered for one token, for n tokens."""
+    cls, at = type(op), op.TOKEN_AXIS
+    axes: list[Any] = [getattr(op, f.name) for f in fields(op)]  # type: ignore[arg-type]
+    before, one, after = axes[:at], axes[at], axes[at + 1 :]
+    return lambda tokens: cls(*before, one * tokens, *after)  # type: ignore[call-arg]
+
+
+class KernelPoints:
+    """Of one GPU and engine. `runs_as` says which kernel the engine runs of each operator, and in which context where
+    that is not the warmest measured ("compiled cold"); without it each operator is taken as torch runs it, cold."""
+
+    def __init__(self, library: Library | None, runs_as: Mapping[str, str] | None, bases: Bases) -> None:
+        self._library, self._runs_as, self._bases = library, runs_as, bases
+        self._points: dict[tuple[str, str, str], Points | None] = {}
+
+    def measured_in(self, dtype: str) -> str:
+        """The dtype of the points that answer for this one; nothing where there are none."""
+        if self._library is None:
+            return ""
+        return next((d for d in (dtype, SAME_KERNELS.get(dtype, "")) if self._library.has(PRODUCT, d)), "")
+
+    def of(self, op: Op) -> Points | None:
+        """Those of the kernel that runs this operator."""
+        if self._library is None or not op.place():
+            return None
+        dtype = getattr(op, "dtype", "")
+        wanted = ANY if self._runs_as is None else self._runs_as.get(op.kind, "")
+        key = (op.kind, dtype, op.kernel_of("torch"))
+        if key not in self._points:
+            self._points[key] = self._made(op, wanted, dtype)
+        return self._points[key]
+
+    def _made(self, op: Op, wanted: str, dtype: str) -> Points | None:
+        assert self._library is not None
+        names, _, context = wanted.partition(" ")
+        kernels = tuple(op.kernel_of(name) for name in names.split("|")) if wanted != ANY else ()
+        known = self._library.groups(op.kind, dtype, kernels)
+        if not known and dtype in SAME_KERNELS:
+            known = self._library.groups(op.kind, SAME_KERNELS[dtype], kernels)
+        if wanted == ANY:
+            fitting = [g for g in known if g.kernel == op.kernel_of(g.kernel.split(".")[0])]
+            fitting.sort(key=lambda g: (g.context != "cold", g.kernel.split(".")[0] not in OF_TORCH, -len(g.ops)))
+        else:
+            fitting = [g for g in known if context in ("", g.context)] or list(known)
+            warm = "hot" if isinstance(op, OverRows) else "cold"  # activations are warm in cache, weights are not
+            fitting.sort(key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != warm))
+        if not fitting:
+            return self._published(op) if wanted else None
+        found = fitting[0]
+        return self._library.points(found) if found.base else Points(found, self._bases.of(op, found.kernel)[0])
+
+    def _published(self, op: Op) -> Points | None:
+        """Out of tables of others, which have quantised products among the plain ones, their inputs' rounding counted
+        in."""
+        assert self._library is not None
+        kind, form = op.published()
+        known, plain = (self._library.groups(kind, f) if kind else () for f in (form, "bf16"))
+        more = form not in WITHOUT_TINY and known and plain and _least_s(known) > LONGEST_ROUNDING * _least_s(plain)
+        if not known or not plain or more:
+            return None
+        found = min(known, key=lambda g: (g.context != "cold", -len(g.ops)))
+        made, seconds = tuple(op.from_published(o) for o in found.ops), found.seconds
+        if (rounding := op.rounded_before()) is not None:
+            before = self._bases.of(rounding, "")[0]
+            rounded = [before.seconds(each) for o in made if (each := o.rounded_before()) is not None]
+            seconds = tuple(max(s - r, LEAST_PRODUCT * s) for s, r in zip(seconds, rounded))
+        group = replace(found, kind=op.kind, dtype=getattr(op, "dtype", ""), ops=made, seconds=seconds)
+        return Points(group, self._bases.of(op.base_of_published(), "")[0])
+
+    def curve(self, one: Op, points: Points) -> TimeCurve:
+        found = points.curves.get(one)
+        if found is None:
+            if len(points.curves) >= MOST_CURVES:
+                points.curves.clear()
+            product = isinstance(one, Linear)
+            nodes = PRODUCT_NODES if product else TOKEN_NODES
+            found = TimeCurve(grown(one), points, nodes, straight=not product, clocked=self._clocked(one))
+            points.curves[one] = found
+        return found
+
+    def _clocked(self, op: Op) -> Callable[[Op, float], float] | None:
+        """Brings points that were timed at another clock to that of all others."""
+        own = self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library else None
+        if own is None or self._bases.settling is None:
+            return None
+        shift = self._bases.settling.measured / own.measured - 1
+        return lambda op, seconds: seconds * (1 + shift * own.limited(op.cost()[0] / seconds))
+
+    def power(self, op: Op) -> float:
+        """Of a FLOP, that of 16 bits being 1: formats that are multiplied at a higher rate take less each."""
+        if self._bases.settling is None or isinstance(op, Collective):
+            return 1.0
+        own = self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library else None
+        if own:
+            return self._bases.settling.flop_per_s / own.flop_per_s
+        plain, rate = (self._bases.roof.compute.get(name) for name in ("matmul_bf16", op.compute))
+        return min(1.0, plain.value / rate.value) if plain and rate else 1.0
+
+
+def _least_s(groups: Sequence[PointGroup]) -> float:
+    """Of the smallest shape."""
+    return min((sum(op.place()), s) for g in groups for op, s in zip(g.ops, g.seconds))[1]
