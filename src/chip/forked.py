@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from select import select
 from typing import BinaryIO
 
 SIZE = 8  # bytes that say how long a message is
@@ -28,9 +29,14 @@ class Forked:
     """One process: a message gets one message back, until this process ends."""
 
     def __init__(
-        self, answer: Callable[[bytes], bytes], others: Iterable[Forked] = (), begin: Callable[[], object] = int
+        self,
+        answer: Callable[[bytes], bytes],
+        others: Iterable[Forked] = (),
+        begin: Callable[[], object] = int,
+        idle: Iterable[object] = (),
     ) -> None:
-        """`others`: those that were forked before. `begin`: what it does first."""
+        """`others`: those that were forked before. `begin`: what it does first. `idle`: what it goes through, step by
+        step, while nobody asks."""
         (questions, asked), (answered, answers) = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid:
@@ -45,7 +51,8 @@ class Forked:
             begin()
             os.close(asked)
             with open(questions, "rb") as come, open(answers, "wb") as go:
-                while (message := _received(come)) is not None:
+                steps = iter(idle)
+                while (message := _received(_waited_for(come, steps))) is not None:
                     _send(go, answer(message))
             os._exit(0)
         finally:
@@ -63,6 +70,15 @@ class Forked:
         for file in (self._asked, self._answered):
             with suppress(OSError):
                 file.close()
+
+
+def _waited_for(come: BinaryIO, steps: Iterator[object]) -> BinaryIO:
+    """Until there is a question, or nothing left to do: whoever asks reads the answer before asking again, so that
+    nothing is left in the file's buffer."""
+    done = object()
+    while not select([come], [], [], 0)[0] and next(steps, done) is not done:
+        pass
+    return come
 
 
 def _send(file: BinaryIO, data: bytes) -> None:

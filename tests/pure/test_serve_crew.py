@@ -14,7 +14,7 @@ SETTING = """
     import json, os, signal, sys
     from chip.serve import api
     from chip.serve.crew import Crew, Gone
-    crew = Crew(3, 5.0, lambda: None)
+    crew = Crew(3, 5.0)
     def asked(path, question):
         found = crew.answer(path, question if isinstance(question, bytes) else json.dumps(question).encode())
         return found.status, json.loads(found.body)
@@ -87,10 +87,24 @@ def test_one_that_dies_is_replaced_by_the_others_and_by_the_server():
 
 def test_what_takes_too_long_is_stopped_and_the_next_is_answered():
     code = """
-        crew = Crew(1, 0.3, lambda: None)
+        crew = Crew(1, 0.3)
         slow = asked("/api/sweep", {"model": "gpt2", "gpu": ["h100", "l4"], "batch": list(range(1, 900))})
         print(json.dumps([slow, asked("/api/estimate", {"op": "add", "gpu": "h200", "rows": 1, "cols": 64})[0]]))
     """
     (status, told), after = run(code)
     assert (status, told["error"]) == (503, "stopped after 0.3 s; ask for something smaller")
     assert after == 200
+
+
+def test_an_expected_ranking_is_worked_out_while_nobody_asks():
+    code = """
+        from chip.forked import Forked
+        ranking, done = json.loads(sys.argv[1]), []
+        fork = Forked(lambda message: str(len(done)).encode(), idle=(done.append(i) for i in range(5)))
+        while fork.ask(b"how many?") or fork.told() != b"5":
+            pass
+        crew = Crew(2, 5.0, expected=ranking)
+        found = asked("/api/rank", ranking)
+        print(json.dumps([found[0], found[1] == json.loads(api.ASKED["/api/rank"](ranking))]))
+    """
+    assert run(code, json.dumps(RANKING)) == [200, True]

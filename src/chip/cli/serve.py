@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"--workers must be between 0 and {MOST_WORKERS}, got {args.workers}")
 
     from chip import forked
-    from chip.serve import api, page
+    from chip.serve import api, page, ranking
     from chip.serve.crew import MEMBERS, Crew
     from chip.serve.guard import Guard
     from chip.serve.server import Server
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     gc.freeze()  # what is loaded stays: no collection looks at it again
     workers = forked.processes(args.workers) if args.workers else min(MEMBERS, forked.processes(0))
     if workers > 1:
-        server.crew = Crew(workers, args.time_limit, server.socket.close)
+        server.crew = Crew(workers, args.time_limit, server.socket.close, page.first_ranking(ranking.START, every=True))
     opens = f"{server.url}?token={token}" if token else server.url
     where = {"schema": SCHEMA, "url": server.url, "openapi": f"{server.url}openapi.json", "page": opens}
     print(json.dumps(where) if args.json else f"explorer: {opens}", flush=True)

@@ -53,12 +53,16 @@ class Member:
 
 
 class Crew:
-    def __init__(self, count: int, limit_s: float, begin: Callable[[], object]) -> None:
-        """`begin`: what each process does first."""
+    def __init__(
+        self, count: int, limit_s: float, begin: Callable[[], object] = int, expected: dict[str, Any] | None = None
+    ) -> None:
+        """`begin`: what each process does first. `expected`: a ranking that will be asked for, worked out while nobody
+        asks for something else."""
         self._limit_s = limit_s
         self._members: list[Member] = []
-        for _ in range(count):
-            self._members.append(Member(Forked(self._answered, [m.fork for m in self._members], begin)))
+        for i in range(count):
+            idle = ranking.rows_of({**expected, "gpu": expected["gpu"][i::count]}) if expected else ()
+            self._members.append(Member(Forked(self._answered, [m.fork for m in self._members], begin, idle)))
 
     # -- in the server
     def answer(self, path: str, body: bytes) -> Reply:

@@ -17,6 +17,7 @@ SCRIPTS = (
     "elements.js", "plots.js", "bars.js", "question.js", "models.js", "controls.js", "rank.js",
     "sure.js", "answer.js", "curves.js", "traffic.js", "perfetto.js", "timeline.js", "operator.js", "explorer.js",
 )  # fmt: skip
+MEASURED = ("measured here", "measured elsewhere")
 OPERATOR = {"op": "linear", "gpu": operator.DEFAULT_GPU, "m": 8, "n": 4096, "k": 4096}  # as operator.js opens
 
 
@@ -46,11 +47,13 @@ def opening() -> Iterable[str]:
     yield from kept("/api/estimate", OPERATOR)
 
 
-def first_ranking(start: dict[str, Any]) -> dict[str, Any]:
-    """GPUs whose operators were measured, here or elsewhere: the page shows them before it asks for the rest."""
-    bases = ("measured here", "measured elsewhere")
+def first_ranking(start: dict[str, Any], every: bool = False) -> dict[str, Any]:
+    """GPUs whose operators were measured, here or elsewhere: the page shows them before it asks for the rest. `every`:
+    all of them, in the order in which it asks."""
     rows = catalog.gpus()
-    gpus = [g for basis in bases for g in rows if g["rests_on"] == basis]
+    gpus = [g for basis in MEASURED for g in rows if g["rests_on"] == basis]
+    if every:
+        gpus += [g for g in rows if g["rests_on"] not in MEASURED]
     return {
         "model": start["model"],
         "engine": start["engine"],

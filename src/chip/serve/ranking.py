@@ -8,7 +8,7 @@ the interval that one can count on (`chip.standing`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import ceil, floor, inf, log2
 from typing import Any
@@ -42,12 +42,18 @@ def rank(question: Any) -> dict[str, Any]:
 
 def part(question: Any) -> dict[str, Any]:
     """Rows in no order; those of some GPUs can be found apart from those of others."""
+    found = list(rows_of(question))
+    return {"rows": [row for row, _ in found], "left_out": sum(left_out for _, left_out in found)}
+
+
+def rows_of(question: Any) -> Iterator[tuple[Row, int]]:
+    """One row after the other, and how many larger splits are left out after it."""
     decoder, axes = sweep.understood(question, (*sweep.AXES, *OWN))
     limits, prices = limits_of(question.get("limits", {})), _prices(question.get("prices", {}))
     search = axes["batch"] == [LARGEST]
     sweep.check_points(axes, TRIES if search else 1)
     prune = bool(question.get("prune", False))
-    rows, left_out, splits = [], 0, axes.pop("tp")
+    splits = axes.pop("tp")
     near: dict[tuple[Any, ...], int] = {}  # of each split and precision: which of the batches the last GPU had
     last: int | None = None
     for values in product(*axes.values()):
@@ -60,12 +66,12 @@ def part(question: Any) -> dict[str, Any]:
                 last = near[others] = BATCHES.index(found["batch"])
             else:
                 found = {**asked, **sweep.answer(decoder, asked)}
-            rows.append(_judged(found, limits, prices))
-            if prune and before and _worse(rows[-1], before, limits):
-                left_out += len(splits) - i - 1
+            row = _judged(found, limits, prices)
+            worse = prune and before is not None and _worse(row, before, limits)
+            yield row, len(splits) - i - 1 if worse else 0
+            if worse:
                 break
-            before = rows[-1]
-    return {"rows": rows, "left_out": left_out}
+            before = row
 
 
 def whole(question: Any, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
