@@ -124,7 +124,7 @@ const Rank = (() => {
       h("strong", {}, `${best.tp > 1 ? `${best.tp} × ` : ""}${title(best.gpu)}, ${best.dtype}, batch ${best.batch}`),
       `: ${rounded(best[key], n)} ${unit || name}${unit === "tok/s" ? " per GPU" : ""} (${rounded(low, n)} – ${rounded(high, n)}). `,
       found.ties ? `${found.ties} more ${found.ties === 1 ? "shares" : "share"} this place: a tie. ` : "",
-      found.unsure ? `${found.unsure} further down may be ${better()}, but too little is known of them to say so.` : "",
+      found.unsure ? `${found.unsure} further down may be ${better()}, but too little is known of ${found.unsure === 1 ? "it" : "them"} to say so.` : "",
     );
   }
   const better = () => ({ throughput: "faster", cost: "cheaper", energy: "thriftier" })[state.by];
