@@ -199,7 +199,7 @@ TOKENS = st.integers(1, 2**19)
 def test_a_curve_never_falls_and_does_not_leap(widths, tokens, more):
     _, found = bundled("linear (torch, bf16, cold)")
     curve = TimeCurve(lambda m: Linear(m, *widths), found)
-    (before, spread), (after, _) = curve.at(tokens), curve.at(tokens + more)
+    (before, spread, _), (after, _, _) = curve.at(tokens), curve.at(tokens + more)
     assert 0 < before <= after * (1 + 1e-12)
     tiles = -(-(tokens + 1) // 64) / -(-tokens // 64)
     assert curve.at(tokens + 1)[0] <= 1.05 * max(tiles, (tokens + 1) / tokens) * before

@@ -1,6 +1,6 @@
 """Seconds of an operator on a GPU: from measured points where its kernel has them, from its base time where not.
 
-An answer is a plain tuple (seconds, low, high, bound, source, FLOPs, bytes): a sweep asks for hundreds of thousands.
+An answer is a plain tuple (`chip.predict.limits`): a sweep asks for hundreds of thousands.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
 MOST_GRIDS = 32
 
 
-def answer(estimate: Estimate, cost: Cost) -> Answer:
+def answer(estimate: Estimate, cost: Cost, held_s: float = 0.0) -> Answer:
     seconds, low_s, high_s, source, bound = estimate
-    return seconds, low_s, high_s, bound, source, cost[0], cost[1] + cost[2]
+    return seconds, low_s, high_s, bound, source, cost[0], cost[1] + cost[2], held_s
 
 
 class Estimator:
@@ -86,7 +86,8 @@ class Estimator:
         if len(op.GROWS) != 1:
             return points.seconds(op)
         (axis,) = op.GROWS
-        return TimedPoint(*self.kernels.curve(replace(op, **{axis: 1}), points).at(getattr(op, axis)))  # type: ignore[type-var]
+        curve = self.kernels.curve(replace(op, **{axis: 1}), points)  # type: ignore[type-var]
+        return TimedPoint(*curve.at(getattr(op, axis))[:2])
 
     def _risen(self, op: Op) -> tuple[Estimate, Cost] | None:
         """Attention over a grid of all its sizes. Where keys are not aligned, it takes no less than if they were."""

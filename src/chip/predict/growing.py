@@ -25,7 +25,7 @@ from chip.types import Op, Seq
 
 AlongTokens = Callable[[int], Answer]
 OverSequences = Callable[[Seq], Answer]
-Answering = Callable[[float, float, float, float, float], Answer]
+Answering = Callable[[float, float, float, float, float, float], Answer]
 
 
 def along(e: Estimator, op: Op) -> AlongTokens:
@@ -46,10 +46,10 @@ def along(e: Estimator, op: Op) -> AlongTokens:
         nonlocal curve
         if curve is None:
             curve = e.kernels.curve(like, points)
-        seconds, spread = curve.at(tokens)
+        seconds, spread, held_s = curve.at(tokens)
         off = exp(Z90 * spread)
         flops, moved = work(tokens)
-        return answered(seconds, seconds / off, seconds * off, flops, moved)
+        return answered(seconds, seconds / off, seconds * off, flops, moved, held_s)
 
     return at
 
@@ -63,7 +63,7 @@ def _base_along(e: Estimator, op: Op, make: Callable[[int], Op]) -> AlongTokens:
 
     def at(tokens: int) -> Answer:
         flops, moved = work(tokens)
-        return answered(value(tokens), fast(tokens), slow(tokens), flops, moved)
+        return answered(value(tokens), fast(tokens), slow(tokens), flops, moved, 0.0)
 
     return at
 
@@ -73,11 +73,12 @@ def _answering(e: Estimator, op: Op, source: str) -> Answering:
     (rate, moving), compute, peaks = e.rates(op), op.compute, e.peaks
     peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
 
-    def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float) -> Answer:
+    def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float, held_s: float) -> Answer:
         longer_s, bound = flops / rate, "compute"
         if moved > moving * longer_s:
             longer_s, bound = moved / moving, "memory"
-        found = seconds, low_s, high_s, "launch" if seconds > 2 * longer_s else bound, source, flops, moved
+        bound = "launch" if seconds > 2 * longer_s else bound
+        found = seconds, low_s, high_s, bound, source, flops, moved, held_s
         if flops <= peak * seconds and moved <= memory * seconds:
             return found
         return at_least(found, peaks.least_s(compute, flops, moved))
@@ -91,6 +92,11 @@ def over(e: Estimator, op: Any) -> OverSequences:
     answered, based = _answering(e, op, INTERPOLATED), _answering(e, op, e.roof.source)
     # a step reads the weights of all layers before it comes to the same cache again, so that L2 has none of it
     memory = e.peaks.bytes_per_s if e.of_engine else inf
+    held_s = e.kernels.held_s(op)
+
+    def at_once(placed: Op) -> Answer:
+        found, cost = e.at_once(placed)
+        return answer(found, cost, held_s(cost[0], found.seconds) if found.source == INTERPOLATED else 0.0)
 
     def at(seq: Seq) -> Answer:
         found = asked(seq)
@@ -100,21 +106,21 @@ def over(e: Estimator, op: Any) -> OverSequences:
         placed = op.over(seq)
         form = placed.form() if isinstance(placed, (Attention, MaskedAttention)) else None
         if form is None:
-            return answer(*e.at_once(placed))
+            return at_once(placed)
         key = placed.kind, form.name
         if key not in sheets:
             sheets[key] = _sheet(e, placed, form)
         sheet = sheets[key]
         if sheet is None:
-            return answer(*e.at_once(placed))
+            return at_once(placed)
         flops, read, written = placed.cost()
         if isinstance(sheet, BaseGrid):
-            return based(*sheet(*form.sizes), flops, read + written)
+            return based(*sheet(*form.sizes), flops, read + written, 0.0)
         seconds, spread, base = sheet.at(*form.sizes)
         if form.like:
             seconds *= sheet.base(*form.like) / base
         off = exp(Z90 * spread)
-        return answered(seconds, seconds / off, seconds * off, flops, read + written)
+        return answered(seconds, seconds / off, seconds * off, flops, read + written, held_s(flops, seconds))
 
     return at
 

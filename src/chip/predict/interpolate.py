@@ -91,6 +91,14 @@ def _nodes(per_octave: int, octaves: int) -> list[int]:
 PRODUCT_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more stairs than a pass over rows
 
 
+class Held(NamedTuple):
+    """What a curve must know of the power limit (`chip.predict.clock`)."""
+
+    seconds: Callable[[Op, float], float]  # of an operator that takes so many seconds: those that it holds
+    faster: float  # part of these that the boost clock saves
+    slower: float  # part that the settled clock adds
+
+
 class TimeCurve:
     """An operator's time along its tokens: known at nodes, which never fall, and following the base between them."""
 
@@ -103,6 +111,7 @@ class TimeCurve:
         nodes: Sequence[int] = TOKEN_NODES,
         straight: bool = False,
         clocked: Callable[[Op, float], float] | None = None,
+        held: Held | None = None,
     ) -> None:
         """`straight` between nodes: where the base has no stairs that would be missed. `clocked`: from the seconds of
         an operator at the clock of its points to those at the clock that the other points were timed at."""
@@ -115,26 +124,48 @@ class TimeCurve:
             alone = [clocked(make(n), s) for n, s in zip(nodes, alone)]
         times = rising(alone)
         self._raised = [t > own * (1 + RAISED) for t, own in zip(times, alone)]
-        ends = list(zip(nodes, times, [c.spread for c in found], bases))
+        ends = list(zip(nodes, times, [c.spread for c in found], bases, _held_s(make, nodes, times, held)))
+        # of each node and the next: tokens, seconds and spread with what they grow by, the bases, and what is held
         self._spans = [
-            (n, m - n, t, u - t, s, r - s, b, c) for (n, t, s, b), (m, u, r, c) in pairwise([*ends, ends[-1]])
-        ]  # of each node and the next: tokens, seconds and spread with what they grow by, and the bases
+            (n, m - n, t, u - t, s, r - s, b, c, h, g - h)
+            for (n, t, s, b, h), (m, u, r, c, g) in pairwise([*ends, ends[-1]])
+        ]
 
-    def at(self, tokens: int) -> tuple[float, float]:
-        """Seconds and spread."""
+    def at(self, tokens: int) -> tuple[float, float, float]:
+        """Seconds, spread, and of the seconds those that the power limit holds."""
         nodes = self._nodes
-        first, width, seconds, more_s, spread, wider, low, high = self._spans[bisect_right(nodes, tokens) - 1]
+        first, width, seconds, more_s, spread, wider, low, high, held_s, more_held_s = self._spans[
+            bisect_right(nodes, tokens) - 1
+        ]
         if tokens >= nodes[-1]:
-            return seconds * self._base(tokens) / low, spread
+            more = self._base(tokens) / low
+            return seconds * more, spread, held_s * more
         share = (tokens - first) / width
         if not self._straight:
             share = _share(self._base(tokens), low, high, share)
-        return seconds + more_s * share, spread + wider * share
+        return seconds + more_s * share, spread + wider * share, held_s + more_held_s * share
 
     def is_raised(self, tokens: int) -> bool:
         """Whether it takes longer than its own points say, because points of fewer tokens do."""
         low = bisect_right(self._nodes, tokens) - 1
         return any(self._raised[low : low + 2])
+
+
+def _held_s(
+    make: Callable[[int], Op], nodes: Sequence[int], times: Sequence[float], held: Held | None
+) -> Sequence[float]:
+    """At each node, so that times fall at no clock: neither where more is held than grew, nor where less is."""
+    if held is None:
+        return [0.0] * len(nodes)
+    found: list[float] = []
+    for i, (n, seconds) in enumerate(zip(nodes, times)):
+        own = held.seconds(make(n), seconds)
+        if i:
+            more_s = seconds - times[i - 1]
+            own = min(own, found[-1] + more_s / held.faster) if held.faster > 0 else own
+            own = max(own, found[-1] - more_s / held.slower) if held.slower > 0 else own
+        found.append(own)
+    return found
 
 
 def _share(base: float, low: float, high: float, straight: float) -> float:

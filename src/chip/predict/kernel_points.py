@@ -10,7 +10,8 @@ from chip.ops.elementwise import OverRows
 from chip.ops.linear import Linear
 from chip.points import PointGroup
 from chip.predict.bases import OF_TORCH, Bases
-from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Points, TimeCurve
+from chip.predict.clock import FREE
+from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Held, Points, TimeCurve
 from chip.predict.library import PRODUCT, Library
 from chip.records import fields, replace
 from chip.types import Op
@@ -100,9 +101,16 @@ class KernelPoints:
                 points.curves.clear()
             product = isinstance(one, Linear)
             nodes = PRODUCT_NODES if product else TOKEN_NODES
-            found = TimeCurve(grown(one), points, nodes, straight=not product, clocked=self._clocked(one))
+            found = TimeCurve(grown(one), points, nodes, not product, self._clocked(one), self._held(one))
             points.curves[one] = found
         return found
+
+    def _held(self, one: Op) -> Held | None:
+        settling, held_s = self._bases.settling, self.held_s(one)
+        if settling is None:
+            return None
+        faster = 1 - (1 - settling.boost) / settling.measured
+        return Held(lambda op, s: held_s(op.cost()[0], s), faster, settling.settled - 1)
 
     def _clocked(self, op: Op) -> Callable[[Op, float], float] | None:
         """Brings points that were timed at another clock to that of all others."""
@@ -112,13 +120,24 @@ class KernelPoints:
         shift = self._bases.settling.measured / own.measured - 1
         return lambda op, seconds: seconds * (1 + shift * own.limited(op.cost()[0] / seconds))
 
-    def power(self, op: Op) -> float:
+    def held_s(self, op: Op) -> Callable[[float, float], float]:
+        """From FLOPs and seconds to those of the seconds that the power limit holds."""
+        settling, power = self._bases.settling, self._power(op)
+        if settling is None:
+            return lambda flops, seconds: 0.0
+        free = FREE * settling.flop_per_s / power  # up to this rate nothing is held
+        return lambda flops, seconds: (
+            seconds * settling.limited(power * flops / seconds) if flops > free * seconds else 0.0
+        )
+
+    def _power(self, op: Op) -> float:
         """Of a FLOP, that of 16 bits being 1: formats that are multiplied at a higher rate take less each."""
-        if self._bases.settling is None or isinstance(op, Collective):
+        settling = self._bases.settling
+        if settling is None or isinstance(op, Collective):
             return 1.0
         own = self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library else None
         if own:
-            return self._bases.settling.flop_per_s / own.flop_per_s
+            return settling.flop_per_s / own.flop_per_s
         plain, rate = (self._bases.roof.compute.get(name) for name in ("matmul_bf16", op.compute))
         return min(1.0, plain.value / rate.value) if plain and rate else 1.0
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from chip.hardware import Hardware
 
 INTERPOLATED = "interpolated"  # the source of what points answer
-Answer = tuple[float, float, float, str, str, float, float]  # seconds, low, high, bound, source, FLOPs, bytes
+# seconds, low, high, bound, source, FLOPs, bytes, and of the seconds those that the power limit holds (`clock`)
+Answer = tuple[float, float, float, str, str, float, float, float]
 COLD = 4.0  # times the L2 cache: what an operator that moves so much finds in it is of no account
 
 

@@ -28,7 +28,6 @@ class CallBlock(NamedTuple):
     launches: RoleLaunches  # by role
     together: RoleLaunches | None = None  # where groups of sequences attend, which one kernel does for all of them
     attentions: int = 0  # over pages
-    power: tuple[float, ...] = ()  # of a FLOP, that of the device's 16 bits being 1; () where all are that
 
     def launched(self, repeat: int, each_s: list[float]) -> LaunchBlock:
         if self.together is None:
@@ -120,10 +119,10 @@ def lines_of(found: Iterable[tuple[Rows, float]]) -> list[Line]:
     """Operators of one role added up; kind, bound and source are those of the longest."""
     merged: dict[str, tuple[Any, ...]] = {}
     for rows, weight in found:
-        for repeat, (kinds, launches, _, _, _), answers in rows:
+        for repeat, (kinds, launches, _, _), answers in rows:
             n = weight * repeat
             calls = zip(launches.names, kinds, answers)
-            for role, kind, (seconds, low_s, high_s, bound, source, flops, moved) in calls:
+            for role, kind, (seconds, low_s, high_s, bound, source, flops, moved, _) in calls:
                 own = role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n
                 merged[role] = _added(merged[role], own) if role in merged else own
     return list(map(line_of, merged.values()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import repeat
 from typing import NamedTuple
 
 from chip import engines
@@ -17,12 +16,10 @@ from chip.models.lower import body, head, is_placeholder
 from chip.ops.attention import Attention
 from chip.ops.composed import Composed
 from chip.ops.growing_attention import GrowingAttention
-from chip.ops.linear import TILE
 from chip.ops.masked_attention import MaskedAttention, WindowedAttention
-from chip.predict.clock import FREE, Settling
 from chip.predict.estimator import Estimator
 from chip.predict.growing import along, over
-from chip.predict.limits import INTERPOLATED, Answer, of_a_share
+from chip.predict.limits import Answer, of_a_share
 from chip.predict.phase import Phase, Rows, interval, line_of, lines_of
 from chip.predict.template import Ask, Template, TimedCall
 from chip.records import replace
@@ -37,7 +34,7 @@ WAITING, BEFORE = "waiting_for_host", "before_first_step"
 MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
 MOST_PROGRAMS = 64
 MOST_PREFILLS = 8  # of one model that are remembered
-ONES = repeat(1.0)
+LONG = 4  # an output that is no more than such a part of its prompt is short
 NOTHING_S = 1e-12  # a row shorter than this is rounding
 
 
@@ -88,14 +85,13 @@ class StepModel:
         of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
         if whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus:
             ask = of_a_share(ask, _ask(self.estimator, whole), self.tp)
-        kernels, power = self.engine.KERNELS.get(op.kind, op.KERNELS), self.estimator.kernels.power(op)
-        return TimedCall(role, op.kind, kernels, is_placeholder(op), ask, power)
+        return TimedCall(role, op.kind, self.engine.KERNELS.get(op.kind, op.KERNELS), is_placeholder(op), ask)
 
     def panels(self, s: Scenario) -> int:
         """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
         bend where that outgrows a sliding window and the stairs of waves and splits: over a short stretch the middle
         does. Before a window as after it: an integral of other nodes may be less for a longer output."""
-        if 4 * s.output > s.prompt:
+        if LONG * s.output > s.prompt:
             return PANELS if self.windows else 1
         return PANELS if any(s.prompt < w < s.prompt + s.output for w in self.windows) else 0
 
@@ -127,21 +123,11 @@ class StepModel:
             factor = settling.factor(
                 sum([w * n * sum([a[0] for a in answers]) for rows, w in found for n, _, answers in rows])
             )
-        free = FREE * settling.flop_per_s  # up to this rate nothing changes
-        made: list[tuple[Rows, float]] = []
-        for (step, _), (rows, weight) in zip(steps, found):
-            tiles = _in_tiles(step.tokens) if factor < 1 else 1.0
-            most = free / tiles
-            clocked: Rows = []
-            for n, calls, answers in rows:
-                power = calls.power or ONES
-                found_at = [
-                    a if p * a[5] <= most * a[0] else _at(a, factor, settling, tiles * p)
-                    for a, p in zip(answers, power)
-                ]
-                clocked.append((n, calls, found_at))
-            made.append((clocked, weight))
-        return made
+        more = factor - 1
+        return [
+            ([(n, calls, [_at(a, more) if a[7] else a for a in answers]) for n, calls, answers in rows], weight)
+            for rows, weight in found
+        ]
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
@@ -155,6 +141,15 @@ class StepModel:
         return found
 
     def decode(self, s: Scenario, memory_bytes: float) -> Phase:
+        """The mean step: where it is integrated, no less than that of the longest output that is not."""
+        found = self._decode(s, memory_bytes)
+        shorter = s.prompt // LONG
+        if shorter < 2 or s.output <= shorter:
+            return found
+        least = self._decode(replace(s, output=shorter), memory_bytes)
+        return found if found.seconds >= least.seconds else least
+
+    def _decode(self, s: Scenario, memory_bytes: float) -> Phase:
         return self._phase(self.engine.decode(s, memory_bytes, self.panels(s), self.windows), None)
 
     def _phase(self, steps: Weighted, asked: Scenario | None) -> Phase:
@@ -287,18 +282,8 @@ ADDED = (
 )  # fmt: skip
 
 
-def _in_tiles(tokens: int) -> float:
-    """How much more work the whole tiles of so many tokens hold. Points of whole ones tell what partly filled ones
-    take: if the power limit slowed those down, so it did these, and a higher clock speeds up both. Fewer tokens wait
-    for memory."""
-    return -(-tokens // TILE) * TILE / tokens if tokens > 2 * TILE else 1.0
-
-
-def _at(answer: Answer, factor: float, settling: Settling, tiles: float) -> Answer:
-    """At another clock, as far as it is arithmetic that draws all the power there is."""
-    seconds, low_s, high_s, bound, source, flops, moved = answer
-    held = settling.limited(tiles * flops / seconds)
-    if not held or source != INTERPOLATED:
-        return answer
-    factor = 1 + (factor - 1) * held
-    return seconds * factor, low_s * factor, high_s * factor, bound, source, flops, moved
+def _at(answer: Answer, more: float) -> Answer:
+    """At another clock, at which what the power limit holds takes so much more."""
+    seconds, low_s, high_s, bound, source, flops, moved, held_s = answer
+    factor = 1 + more * held_s / seconds
+    return seconds * factor, low_s * factor, high_s * factor, bound, source, flops, moved, held_s

@@ -31,7 +31,6 @@ class TimedCall(NamedTuple):
     kernels: int
     attends: bool
     ask: Ask
-    power: float = 1.0  # of a FLOP: that of 16 bits is 1
 
 
 class TemplateBlock:
@@ -50,13 +49,12 @@ class TemplateBlock:
             if len(self._by_seqs) >= REMEMBERED:
                 self._by_seqs.clear()
             each = [c for c in self._calls for _ in range(seqs if c.attends else 1)]
-            roles, kinds, kernels, _, _, power = zip(*each)
+            roles, kinds, kernels, _, _ = zip(*each)
             together = None
             if seqs > 1 and self.attends:
                 together = RoleLaunches(tuple(c.role for c in self._calls), tuple(c.kernels for c in self._calls))
             launches, attentions = RoleLaunches(roles, kernels), kinds.count(ATTENTION)
-            unlike = power if {*power} != {1.0} else ()
-            found = self._by_seqs[seqs] = CallBlock(kinds, launches, together, attentions, unlike)
+            found = self._by_seqs[seqs] = CallBlock(kinds, launches, together, attentions)
         return found
 
 
@@ -97,9 +95,9 @@ def _shared(ask: Ask, seq: Seq, pairs: int) -> Answer:
     count = min(round(seq.count * pairs / _pairs(seq)), FILLED)
     if count == seq.count:
         return ask(seq)
-    seconds, low_s, high_s, bound, source, flops, moved = ask(Seq(seq.new, seq.past, count, seq.slots))
+    seconds, low_s, high_s, bound, source, flops, moved, held_s = ask(Seq(seq.new, seq.past, count, seq.slots))
     part = seq.count / count
-    return seconds * part, low_s * part, high_s * part, bound, source, flops * part, moved * part
+    return seconds * part, low_s * part, high_s * part, bound, source, flops * part, moved * part, held_s * part
 
 
 def _answers(asks: Sequence[tuple[Ask, bool]], blocks: Sequence[Sequence[int]], tokens: int, routed: int) -> Answers:
