@@ -11,7 +11,7 @@ np = pytest.importorskip("numpy")
 pytest.importorskip("scipy")
 from test_fit import BYTES, DEVICE, FLOPS, UNITS, measured, profile, write_profile  # noqa: E402
 
-from chip import engines, hardware, ops, stats  # noqa: E402
+from chip import hardware, ops, stats  # noqa: E402
 from chip import points as point_files  # noqa: E402
 from chip.measure import fit as fitting  # noqa: E402
 from chip.measure import sampling  # noqa: E402
@@ -119,7 +119,7 @@ def test_engines_predict_by_the_points_of_what_they_run(groups, points, tmp_path
         file = hardware.points_folder(path) / f"{kind}.csv"
         point_files.write(file, {"device": DEVICE}, [g for g in groups if g.kind == kind])
     mine = "vllm" if points[0].implementation == "vllm" else "hf"
-    for engine in engines.names():
+    for engine in ("hf-eager", "hf-graph", "vllm"):  # native runs no experts
         steps = setting(library.find("qwen3-30b-a3b"), str(path), engine, "bf16", 1, Options(Stage.POINTS)).steps
         for phase in (steps.prefill(Scenario(4, 300, 20), 141e9), steps.decode(Scenario(4, 300, 20), 141e9)):
             lines = {n.role: n for n in phase.lines}
