@@ -164,7 +164,7 @@ class Estimator:
             whole = op.unwindowed()
             share = cost[0] / whole.cost()[0]
             seconds, low_s, high_s = (share * base.seconds(whole) for base in bases)
-        elif isinstance(op, Attention) and 1 < op.q_len < op.kv_len:
+        elif isinstance(op, Attention) and op.q_len < op.kv_len:
             # a kernel that cuts its keys into more parts takes less time by its base: never less than for fewer keys
             times = [base.over(op.sized) for base in bases]
             grid = BaseGrid(lambda _, keys: (op.batch, op.q_len, max(keys, op.q_len)), *times)
