@@ -74,10 +74,11 @@ class Forked:
 
 def _waited_for(come: BinaryIO, steps: Iterator[object]) -> BinaryIO:
     """Until there is a question, or nothing left to do: whoever asks reads the answer before asking again, so that
-    nothing is left in the file's buffer."""
+    nothing is left in the file's buffer. A step that fails ends them: nobody asked for it."""
     done = object()
-    while not select([come], [], [], 0)[0] and next(steps, done) is not done:
-        pass
+    with suppress(Exception):
+        while not select([come], [], [], 0)[0] and next(steps, done) is not done:
+            pass
     return come
 
 

@@ -105,6 +105,10 @@ def test_an_expected_ranking_is_worked_out_while_nobody_asks():
         fork = Forked(lambda message: str(len(done)).encode(), idle=(done.append(i) for i in range(5)))
         while fork.ask(b"how many?") or fork.told() != b"5":
             pass
+        fails = Forked(lambda message: message, idle=(1 / i for i in range(5)))
+        for _ in range(2):
+            fails.ask(b"still there?")
+            assert fails.told() == b"still there?"
         crew = Crew(2, 5.0, expected=ranking)
         found = asked("/api/rank", ranking)
         print(json.dumps([found[0], found[1] == json.loads(api.ASKED["/api/rank"](ranking))]))

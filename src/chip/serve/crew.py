@@ -11,6 +11,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from math import prod
 from typing import Any
 
 from chip import garbage
@@ -117,9 +118,8 @@ class Crew:
         lists = [axis for axis in sweep.AXES if isinstance(question.get(axis), list) and len(question[axis]) > 1]
         if not lists or (path == "/api/rank" and lists[0] != "gpu"):
             return None
-        points = 1
-        for axis in lists:
-            points *= len(question[axis])
+        each = ranking.TRIES if question.get("batch") == ranking.LARGEST else 1
+        points = each * prod(len(question[axis]) for axis in lists)
         return (question, lists[0]) if FEW <= points <= sweep.MOST_POINTS else None
 
     # -- in a process

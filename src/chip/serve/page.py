@@ -48,8 +48,8 @@ def opening() -> Iterable[str]:
 
 
 def first_ranking(start: dict[str, Any], every: bool = False) -> dict[str, Any]:
-    """GPUs whose operators were measured, here or elsewhere: the page shows them before it asks for the rest. `every`:
-    all of them, in the order in which it asks."""
+    """GPUs with measured operators: the page shows them before it asks for the rest. `every`: all of them, in the order
+    in which it asks."""
     rows = catalog.gpus()
     gpus = [g for basis in MEASURED for g in rows if g["rests_on"] == basis]
     if every:
