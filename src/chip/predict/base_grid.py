@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from math import exp, log
 
 COUNTS = [1 << i for i in range(28)]
@@ -57,11 +58,11 @@ class BaseGrid:
         return held
 
     def _upto(self, row: int, column: int) -> list[float]:
-        """The largest of a row up to each column."""
-        held = self._longest.setdefault(row, [])
-        for length in LENGTHS[len(held) : column + 1]:
-            seconds = self._seconds(*self._at(COUNTS[row], length))
-            held.append(max(seconds, held[-1]) if held else seconds)
+        """The largest of a row up to each column. A list that is kept is never changed: other threads may read it."""
+        held = self._longest.get(row, [])
+        if len(held) <= column:
+            more = [self._seconds(*self._at(COUNTS[row], length)) for length in LENGTHS[len(held) : column + 1]]
+            held = self._longest[row] = [*accumulate([*held, *more], max)]
         return held
 
 

@@ -47,7 +47,7 @@ class Estimator:
         self.kernels = KernelPoints(library, runs_as, self.bases)
         self.roof, self.settling, self.peaks = roof, self.bases.settling, peaks
         self.has_points, self.of_engine = library is not None, runs_as is not None
-        self.sheets: dict[tuple[Op, object], Sheet | BaseGrid | None] = {}  # of `chip.predict.growing`
+        self.sheets: dict[tuple[Op, object], Sheet | BaseGrid] = {}  # of `chip.predict.growing`
         self._grids: dict[tuple[Op, float | None], RisingGrid] = {}
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
@@ -133,11 +133,12 @@ class Estimator:
 
     def _grid(self, op: Attention | MaskedAttention, times: Times, alignment: float | None = None) -> RisingGrid:
         key = op.sized(1, 1, 1), alignment
-        if key not in self._grids:
+        found = self._grids.get(key)
+        if found is None:
             if len(self._grids) >= MOST_GRIDS:
                 self._grids.clear()
-            self._grids[key] = RisingGrid(times)
-        return self._grids[key]
+            found = self._grids[key] = RisingGrid(times)
+        return found
 
     def _interpolated(self, found: TimedPoint, op: Op, cost: Cost) -> Estimate:
         seconds, spread = found

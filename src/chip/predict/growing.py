@@ -128,18 +128,20 @@ def over(e: Estimator, op: Any) -> OverSequences:
 def _sheet(e: Estimator, op: Attention | MaskedAttention, form: Form) -> Sheet | BaseGrid | None:
     """Models whose heads are alike share it. None for what is asked for as it is: bases under a mask never fall."""
     key = op.sized(1, 1, 1), form.name
-    if key not in e.sheets:
-        if len(e.sheets) >= MOST_CURVES:
-            e.sheets.clear()
+    found = e.sheets.get(key)
+    if found is None:
         points = e.kernels.of(op)
         if points:
-            e.sheets[key] = Sheet(op.sized, form.at, points, form.place, form.name != "chunk")
+            found = Sheet(op.sized, form.at, points, form.place, form.name != "chunk")
         elif isinstance(op, MaskedAttention):
-            e.sheets[key] = None
+            return None
         else:
             value, fast, slow = (base.over(op.sized) for base in e.bases.of(op, ""))
-            e.sheets[key] = BaseGrid(form.at, value, fast, slow)
-    return e.sheets[key]
+            found = BaseGrid(form.at, value, fast, slow)
+        if len(e.sheets) >= MOST_CURVES:
+            e.sheets.clear()
+        e.sheets[key] = found
+    return found
 
 
 @lru_cache(maxsize=MOST_CURVES)  # every GPU of a ranking is asked for the same

@@ -201,8 +201,7 @@ class Sheet:
 
     def at(self, count: int, length: int) -> Node:
         if len(self._rows) > MOST_ROWS:
-            self._rows.clear()
-            self._stairs.clear()
+            self._rows, self._stairs = {}, {}
         low = count.bit_length() - 1
         first = self._rising(low, length)
         if 1 << low == count:
@@ -219,7 +218,7 @@ class Sheet:
         end = length.bit_length()
         if not self._counts or not row or end >= COMMON_NODES:
             return found
-        if found[0] >= self._rows[row - 1][end][0]:  # no time between is that long
+        if found[0] >= self._row(row - 1, end)[end][0]:  # no time between is that long
             return found
         fewer = fewer or self._rising(row - 1, length)
         return (fewer[0], *found[1:]) if fewer[0] > found[0] else found
@@ -252,8 +251,9 @@ class Sheet:
 
     def _row(self, row: int, upto: int) -> list[Node]:
         """Nodes at 2^0, 2^1, ... of the second size: together those that most ask for, and the others together, so that
-        no answer depends on what was asked before."""
-        known = self._rows.setdefault(row, [])
+        no answer depends on what was asked before. A list is kept when it is whole and never changed: other threads
+        may read it, or make the same."""
+        known = self._rows.get(row, [])
         for end in COMMON_NODES, MOST_NODES:
             if len(known) < end and upto >= len(known):
                 # longer contexts take what their bytes take: only the common ones can fall as sequences become more
@@ -261,12 +261,14 @@ class Sheet:
                 first = len(known) or LEAST_NODE
                 sizes = [self._at(1 << row, 1 << i) for i in range(first, end)]
                 found = self._points.corrections([self._place(self._make(*at)) for at in sizes])
+                made = known.copy()
                 for i, base, c in zip(range(first, end), [self.base(*at) for at in sizes], found):
                     seconds = base * exp(c.value)
                     if fewer:
                         seconds = max(seconds, fewer[i][0])
-                    node = max(seconds, known[-1][0]) if known else seconds, c.spread, base
-                    known += [node] * (1 if known else first + 1)
+                    node = max(seconds, made[-1][0]) if made else seconds, c.spread, base
+                    made += [node] * (1 if made else first + 1)
+                known = self._rows[row] = made
         return known
 
 

@@ -57,8 +57,9 @@ class RisingGrid:
         return found
 
     def _row(self, row: int, queries: int, upto: int) -> list[Timed]:
-        """At as many keys as queries, and at the nodes after that: no less than of fewer keys, queries or sequences."""
-        known = self._rows.setdefault((row, queries), [])
+        """At as many keys as queries, and at the nodes after that: no less than of fewer keys, queries or sequences. A
+        list that is kept is never changed: other threads may read it."""
+        known = self._rows.get((row, queries), [])
         first = queries + len(known)
         if first > upto:
             return known
@@ -67,9 +68,11 @@ class RisingGrid:
         found = self._times(COUNTS[row], LENGTHS[queries], LENGTHS[first : upto + 1])
         if queries:
             found = [min(own, self._prompt(row, keys)) for keys, own in enumerate(found, first)]
+        known = known.copy()
         for i, (seconds, spread) in enumerate(found, len(known)):
             before = [known[-1:], fewer[i : i + 1] if fewer else (), shorter[i : i + 1] if shorter else ()]
             known.append((max([seconds, *(least for less in before for least, _ in less)]), spread))
+        self._rows[row, queries] = known
         return known
 
 
