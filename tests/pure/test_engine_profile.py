@@ -6,7 +6,7 @@ import pytest
 from round_profiles import round_profile, write_profile
 
 from chip import artifact, cli, codec, engine_profile, engines, hardware
-from chip.engine_profile import ENGINES, KNOWN_LATENCY, OTHER_HOST, SAME_HOST, EngineProfile
+from chip.engine_profile import ENGINES, KNOWN_LATENCY, OTHER_HOST, SAME_HOST, SUCH_HOST, EngineProfile
 from chip.engines.terms import MEANING, ON_HOST
 from chip.types import ChipError
 
@@ -52,7 +52,7 @@ def test_ones_own_are_found_and_those_of_the_reference_host_where_there_are_none
 
 
 def test_another_host_is_less_certain_than_ones_own_a_known_latency_more(tmp_path):
-    assert 1 < KNOWN_LATENCY < SAME_HOST < OTHER_HOST < 3
+    assert 1 < KNOWN_LATENCY < SAME_HOST < SUCH_HOST < OTHER_HOST < 3
     h200 = hardware.find("h200")
     latency = engine_profile.read(ENGINES / "h200.vllm.json").launch_ns
     unknown, known, slow = (engine_profile.find(h200, "vllm", launch_ns=ns) for ns in (0.0, latency, 2 * latency))

@@ -105,6 +105,7 @@ OPERATORS = [  # numbers of the edge walker's cases, with what they walk along
     ("alibi_attention", {"batch": 2, "heads": 256, "kv_heads": 1, "head_dim": 6, "q_len": 1}, "kv_len"),  # 18329
     ("masked_attention", {"batch": 255, "heads": 64, "kv_heads": 4, "head_dim": 1, "q_len": 1}, "kv_len"),  # 22393
     ("float_attention", {"batch": 2048, "heads": 7, "kv_heads": 1, "head_dim": 2049, "q_len": 2047}, "kv_len"),  # 23629
+    ("packed_linear", {"m": 2, "k": 2048, "dtype": "fp16"}, "n"),  # 223587: a gap between two points
 ]
 
 

@@ -20,6 +20,7 @@ from chip.predict.interpolate import (
     LEAST_SPREAD,
     TOKEN_NODES,
     UNKNOWN_SPREAD,
+    Z90,
     Points,
     Sheet,
     TimeCurve,
@@ -223,6 +224,29 @@ def test_a_curve_is_near_the_points_it_goes_through():
               for op, s in list(zip(group.ops, group.seconds))[::10]]  # fmt: skip
     assert stats.median(errors) < 0.03
     assert stats.quantile(errors, 0.9) < 0.1
+
+
+@pytest.mark.parametrize(("least", "most"), [*pairwise([0, 0.25, 0.5, 0.75, 1, 1.5, 20])])
+def test_intervals_hold_as_many_left_out_points_near_to_the_others_as_far_from_them(least, most):
+    """Each point predicted from all others of its group; `least` to `most`: how far the nearest of those lies."""
+    held = [inside for away, inside in left_out() if least <= away < most]
+    assert len(held) > 100
+    assert 0.88 < sum(held) / len(held) < 0.98
+
+
+@cache
+def left_out():
+    found = []
+    for group in GROUPS:
+        if group.base is None or len(group.ops) <= 2 * NEAREST:
+            continue
+        known = Points(group, group.base)
+        for i in range(0, len(group.ops), max(1, len(group.ops) // 80)):
+            (near,) = known._block.nearest([known.places[i]], [], i)
+            (said,) = known.corrections([known.places[i]], i)
+            off = abs(known.residuals[i] - said.value)
+            found.append((near[0][0] ** 0.5, off <= Z90 * said.spread))
+    return found
 
 
 # --- over sequences and context

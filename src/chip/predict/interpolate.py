@@ -23,8 +23,8 @@ from chip.types import Op
 
 NOISE = 0.02  # squared distance within which points count alike
 LEAST_SPREAD = 0.02
-REACH = 1.0  # distance to the nearest point from which on the spread grows, ...
-GROWTH = 0.1  # ... by so much for each more
+REACH = 0.5  # distance to the nearest point from which on the spread grows, ...
+GROWTH = 0.07  # ... by so much for each more
 UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
 RAISED = 0.05  # part by which a time is above what its own points say, from which on that is said
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
