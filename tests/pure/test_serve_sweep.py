@@ -9,7 +9,7 @@ import pytest
 
 from chip import cli
 from chip.models import library
-from chip.serve import server, sweep
+from chip.serve import ranking, server, sweep
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,25 @@ def test_a_ranking_is_ordered_and_keeps_the_limits(ask):
     dollars = 3.6 * best["tp"] / 3600 / best["tokens_per_s"] * 1e6
     assert best["cost_per_million_tokens"] == pytest.approx(dollars, rel=1e-6)
     assert any(r["gpu"] == "l4" and r["missed"] for r in rows), "an L4 cannot decode in 12 ms, and says so"
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt", "limits"),
+    [
+        ("llama-3.1-8b", 1024, {"ttft_ms": 2000, "tpot_ms": 50}),
+        ("qwen3-8b", 128, {"ttft_ms": 30}),  # set by the host on some GPUs
+        ("tinyllama-1.1b", 64, {"ttft_ms": 15, "tpot_ms": 8}),
+        ("mixtral-8x7b", 2048, {"tpot_ms": 40}),
+        ("gpt2", 512, {}),
+    ],
+)
+def test_the_largest_batch_is_what_trying_every_one_finds(model, prompt, limits):
+    asked = {"model": model, "gpu": ["a10", "b200", "h200", "l4", "rtx-4060", "v100"], "prompt": prompt, "tp": [1, 4]}
+    tried = ranking.rank({**asked, "batch": list(ranking.BATCHES), "limits": limits})["rows"]
+    for row in ranking.rank({**asked, "batch": ranking.LARGEST, "limits": limits})["rows"]:
+        same = [t for t in tried if (t["gpu"], t["tp"]) == (row["gpu"], row["tp"]) and "error" not in t]
+        good = [t["batch"] for t in same if t["memory"]["fits"] and not t["missed"]]
+        assert row["batch"] == max([1, *[b for b in good if b <= row["memory"]["max_batch"]]]) if same else row["error"]
 
 
 def test_a_gpu_that_nobody_measured_does_not_lead_by_its_estimate(ask):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from math import sqrt
+from math import inf, sqrt
+from operator import itemgetter
 
 NEAREST = 6
 FAR = 1e9  # squared distance of what does not count
@@ -12,56 +13,89 @@ WIDER, LEAST_REACH = 1.25, 0.01  # than the last place's nearest lay: how far th
 Place = tuple[float, ...]
 Near = list[tuple[float, float, float]]  # squared distance, residual, variance
 Coordinated = tuple[float, float, float, float]  # coordinates on two axes, residual, variance
+Line = tuple[list[Coordinated], list[float]]  # in the order of the first axis, and coordinates on that
 
 
 class PointBlock:
     """Points: their coordinates by axis, and what they say."""
 
-    __slots__ = ("_said", "_sorted", "_within", "columns", "ends", "residuals", "variances")
+    __slots__ = ("_lines", "_sorted", "columns", "residuals", "variances")
 
     def __init__(self, places: Sequence[Place], residuals: Sequence[float], variances: Sequence[float]) -> None:
         self.columns: list[Place] = list(zip(*places))
-        self.ends = [(min(c), max(c)) for c in self.columns]  # of each axis
         self.residuals, self.variances = residuals, variances
         self._sorted: SortedPoints | None = None
-        self._within = FAR  # of the last places: the next ones' are about as much
-        self._said: dict[tuple[int, int], list[Coordinated]] = {}  # by the axes that places differ in
-
-    def _beyond(self, axis: int, at: float) -> float:
-        """Squared distance along an axis that every point is away at least."""
-        least, most = self.ends[axis]
-        off = max(at - most, least - at, 0.0)
-        return off * off
+        self._lines: dict[tuple[int, ...], PointLines] = {}  # by the axes that places differ in
 
     def nearest(self, places: Sequence[Place], moving: Sequence[int], but: int = -1) -> list[Near]:
-        """The nearest points of each place, nearest first."""
+        """The nearest points of each place, nearest first. `moving`: the axes that places differ in, at most two."""
         if not moving:
             if self._sorted is None:
                 self._sorted = SortedPoints(self)
             return [self._sorted.nearest(places[0], but)]
-        apart = [0.0] * len(self.residuals)  # squared distance along the axes that all places share, two at a time
-        shared = [(c, at) for a, (c, at) in enumerate(zip(self.columns, places[0])) if a not in moving]
+        axes = tuple(moving)
+        if axes not in self._lines:
+            self._lines[axes] = PointLines(self, axes)
+        return self._lines[axes].nearest(places)
+
+
+class PointLines:
+    """The same in lines (or planes) of points that are alike but for one axis or two, for places that differ in just
+    those: how far a line is away is worked out once for all of them."""
+
+    __slots__ = ("_columns", "_ends", "_lines", "_moving", "_shared")
+
+    def __init__(self, block: PointBlock, moving: tuple[int, ...]) -> None:
+        self._moving, columns = moving, block.columns
+        self._shared = [a for a in range(len(columns)) if a not in moving]
+        one, other = columns[moving[0]], columns[moving[-1]] if len(moving) > 1 else [0.0] * len(block.residuals)
+        alike: dict[Place, list[Coordinated]] = {}
+        for i, point in enumerate(zip(one, other, block.residuals, block.variances)):
+            alike.setdefault(tuple([columns[a][i] for a in self._shared]), []).append(point)
+        self._columns: list[Place] = list(zip(*alike))
+        self._lines = [(line, [x for x, _, _, _ in line]) for line in map(sorted, alike.values())]
+        self._ends = [(min(columns[a]), max(columns[a])) for a in moving]
+
+    def nearest(self, places: Sequence[Place]) -> list[Near]:
+        apart = [0.0] * len(self._lines)  # squared distance along the axes that all places share, two at a time
+        shared = [(c, places[0][a]) for a, c in zip(self._shared, self._columns)]
         for (xs, x), (ys, y) in zip(shared[::2], shared[1::2]):
             apart = [d2 + (u - x) * (u - x) + (v - y) * (v - y) for d2, u, v in zip(apart, xs, ys)]
         if len(shared) % 2:
             last, x = shared[-1]
             apart = [d2 + (u - x) * (u - x) for d2, u in zip(apart, last)]
-        one, other = moving[0], moving[-1]
-        if (one, other) not in self._said:
-            others: Sequence[float] = self.columns[other] if one != other else [0.0] * len(apart)
-            self._said[one, other] = list(zip(self.columns[one], others, self.residuals, self.variances))
-        beyond = [sum([self._beyond(a, p[a]) for a in moving]) for p in places]
-        wanted = [(p[one], p[other] if one != other else 0.0) for p in places]
-        within = self._within  # how far apart those are that count, at most
-        while True:
-            order = sorted([i for i, d2 in enumerate(apart) if d2 <= within], key=apart.__getitem__)
-            found = [_along(order, apart, self._said[one, other], where, off) for where, off in zip(wanted, beyond)]
-            all_near = min(NEAREST, len(apart))
-            needed = max([near[-1][0] - off if len(near) == all_near else FAR for near, off in zip(found, beyond)])
-            if needed <= within or len(order) == len(apart):
-                self._within = WIDER * WIDER * needed
-                return found
-            within = needed
+        order = sorted(zip(apart, self._lines), key=itemgetter(0))
+        return [_of_lines(order, *self._at(place)) for place in places]
+
+    def _at(self, place: Place) -> tuple[float, float, float]:
+        """Where it lies along the one axis or two, and the squared distance that every point is away at least."""
+        at = [place[a] for a in self._moving]
+        off = [max(x - most, least - x, 0.0) for x, (least, most) in zip(at, self._ends)]
+        return at[0], at[1] if len(at) > 1 else 0.0, sum([d * d for d in off])
+
+
+def _of_lines(order: Sequence[tuple[float, Line]], at_x: float, at_y: float, beyond: float) -> Near:
+    """`order`: lines with their squared distance, nearest first, so that the search can stop."""
+    best: Near = []
+    worst = inf
+    for off, (points, xs) in order:
+        if off + beyond > worst:
+            break
+        middle = bisect_left(xs, at_x)
+        for side in range(middle, len(points)), range(middle - 1, -1, -1):
+            for i in side:
+                x, y, residual, variance = points[i]
+                along = (x - at_x) * (x - at_x)
+                if off + along > worst:
+                    break
+                d2 = off + (along + (y - at_y) * (y - at_y))
+                if d2 <= worst:
+                    insort(best, (d2, residual, variance))
+                    if len(best) > NEAREST:
+                        best.pop()
+                    if len(best) == NEAREST:
+                        worst = best[-1][0]
+    return best
 
 
 class SortedPoints:
@@ -70,7 +104,7 @@ class SortedPoints:
     __slots__ = ("_axes", "_columns", "_order", "_reach", "_residuals", "_variances")
 
     def __init__(self, block: PointBlock) -> None:
-        spread = sorted(range(len(block.ends)), key=lambda a: block.ends[a][0] - block.ends[a][1])
+        spread = sorted(range(len(block.columns)), key=lambda a: min(block.columns[a]) - max(block.columns[a]))
         self._axes = (*spread, *spread, *spread)[:3]
         self._order = sorted(range(len(block.residuals)), key=block.columns[self._axes[0]].__getitem__)
         self._columns = [[c[i] for i in self._order] for c in block.columns]
@@ -99,25 +133,3 @@ class SortedPoints:
         worst = min([reach * reach, *sorted(apart)[NEAREST - 1 : NEAREST]])
         near = [(d2, self._residuals[i], self._variances[i]) for d2, i in zip(apart, among) if d2 <= worst]
         return sorted(near)[:NEAREST]
-
-
-def _along(
-    order: Sequence[int], apart: Sequence[float], points: Sequence[Coordinated], at: tuple[float, float], beyond: float
-) -> Near:
-    """Along two axes, where all are `beyond` away at least. `order`: nearest first along the others, which they are
-    `apart` on, so that the search can stop."""
-    best: Near = []
-    worst = FAR
-    at_x, at_y = at
-    for i in order:
-        off = apart[i]
-        if off + beyond >= worst:
-            break
-        x, y, residual, variance = points[i]
-        d2 = off + ((x - at_x) * (x - at_x) + (y - at_y) * (y - at_y))
-        if d2 < worst:
-            insort(best, (d2, residual, variance))
-            if len(best) > NEAREST:
-                best.pop()
-                worst = best[-1][0]
-    return best

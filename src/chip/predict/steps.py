@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from chip import engines
@@ -33,7 +33,7 @@ GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
 MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
 MOST_PROGRAMS = 64
-MOST_PREFILLS = 8  # of one model that are remembered
+MOST_STEPS, MOST_PREFILLS = 64, 8  # of one model that are remembered
 LONG = 4  # an output that is no more than such a part of its prompt is short
 NOTHING_S = 1e-12  # a row shorter than this is rounding
 
@@ -64,8 +64,9 @@ class StepModel:
         programs = _programs(decoder, precision, tp, ep, engine)
         whole = _programs(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
         one_token = programs[0]
-        one, several, self._head = (self._template(p, w) for p, w in zip(programs, whole))
-        self._body = {True: one, False: several}
+        one, several, last = (self._template(p, w) for p, w in zip(programs, whole))
+        # of its parts, not of this object: what refers to itself waits for a collection of garbage to be freed
+        self.rows = lru_cache(maxsize=MOST_STEPS)(partial(_rows, one, several, last))
         self._masks = dict.fromkeys(c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED))
         self.windows = {getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0}
 
@@ -106,12 +107,6 @@ class StepModel:
         return 0, 0
 
     # -- operators of a step ----------------------------------------------------------------------------------------
-    def rows(self, step: Step) -> Rows:
-        """Every operator of a step, in order, at the clock that its points were measured at."""
-        tokens, rows = step.tokens, step.rows
-        routed = step.routed_tokens if step.pad_tokens else tokens
-        return self._body[step.decode].rows(tokens, routed, step.seqs) + self._head.rows(rows, rows, ())
-
     def timed(self, steps: Weighted, first: bool) -> list[tuple[Rows, float]]:
         """With arithmetic at the clock it runs at: a prefill finds a rested GPU, decode steps one that has settled."""
         found = [(self.rows(step), weight) for step, weight in steps]
@@ -215,6 +210,14 @@ class StepModel:
         t = Recorded(1.0, terms.gap_s)
         self.engine.play(t, played, terms)
         return t
+
+
+def _rows(one: Template, several: Template, head: Template, step: Step) -> Rows:
+    """Every operator of a step, in order, at the clock that its points were measured at. A prefill of one more prompt
+    begins with the same steps."""
+    tokens, rows = step.tokens, step.rows
+    routed = step.routed_tokens if step.pad_tokens else tokens
+    return (one if step.decode else several).rows(tokens, routed, step.seqs) + head.rows(rows, rows, ())
 
 
 @lru_cache(maxsize=MOST_PROGRAMS)  # a ranking asks for the same on every GPU

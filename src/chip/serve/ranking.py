@@ -1,7 +1,8 @@
 """Which GPU: every GPU, split and precision for one workload, best first.
 
-Each is asked at the largest batch that fits and keeps the limits on latency (memory and latency only grow with the
-batch, so that few batches have to be tried, from that of the GPU before on), or at the batch that was given. With
+Each is asked at the largest batch that fits and keeps the limits on latency, or at the batch that was given. Memory and
+latency only grow with the batch, the time to the first token about in proportion, and a GPU is about as much faster
+than the one before it as its products are: one or two batches have to be tried. With
 `prune`, larger splits are left out once one gives less per GPU than the split before it. The order goes by the end of
 the interval that one can count on (`chip.standing`).
 """
@@ -31,6 +32,8 @@ START: dict[str, Any] = {
     "output": 128, "ttft": 2000, "tpot": 50, "precisions": "auto,fp8",
 }  # fmt: skip
 TRIES = 5  # predictions for one row, where the batch is to be found
+FULL_TOKENS = 4096  # of prompts: all products are compute-bound
+TWICE = 1.8  # what twice as many of those take at least
 Row = dict[str, Any]
 
 
@@ -54,16 +57,16 @@ def rows_of(question: Any) -> Iterator[tuple[Row, int]]:
     sweep.check_points(axes, TRIES if search else 1)
     prune = bool(question.get("prune", False))
     splits = axes.pop("tp")
-    near: dict[tuple[Any, ...], int] = {}  # of each split and precision: which of the batches the last GPU had
-    last: int | None = None
+    near: dict[tuple[Any, ...], Row] = {}  # of each precision: the last row that was found
     for values in product(*axes.values()):
         before: Row | None = None
         for i, tp in enumerate(splits):
             asked = {**dict(zip(axes, values)), "tp": tp}
             if search:
-                others = tuple(value for key, value in asked.items() if key != "gpu")
-                found = _largest(decoder, asked, limits, near.get(others, last))
-                last = near[others] = BATCHES.index(found["batch"])
+                others = tuple(value for key, value in asked.items() if key not in ("gpu", "tp"))
+                found = _largest(decoder, asked, limits, near.get(others))
+                if "error" not in found:
+                    near[others] = found
             else:
                 found = {**asked, **sweep.answer(decoder, asked)}
             row = _judged(found, limits, prices)
@@ -118,31 +121,47 @@ def _worse(row: Row, before: Row, limits: Mapping[str, float]) -> bool:
     return bool(row["tokens_per_s_per_gpu"] < before["tokens_per_s_per_gpu"])
 
 
-def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, float], near: int | None) -> Row:
-    """The row of the largest batch that fits and keeps the limits, that of batch 1 where none does. It is looked for
-    from that at `near` on, or by halves."""
+def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, float], near: Row | None) -> Row:
+    """The row of the largest batch that fits and keeps the limits, that of batch 1 where none does. `near`: a row of
+    another GPU or split, from which this one's batch is guessed."""
     room = sweep.most_at_once(decoder, {**asked, "batch": BATCHES[0]})
     good, bad = -1, max(i for i, batch in enumerate(BATCHES) if batch <= max(1, room)) + 1
     tried: dict[int, Row] = {}
-    i = bad // 2 if near is None else near
+    i = _guess(asked, near, limits) if near else bad // 2
     while good + 1 < bad:
         i = min(max(i, good + 1), bad - 1)
         given = {**asked, "batch": BATCHES[i]}
-        tried[i] = {**given, **sweep.answer(decoder, given)}
-        if _good(tried[i], limits):
-            good, i = i, i + _step(tried[i], limits) if near is not None else (i + bad + 1) // 2
+        row = tried[i] = {**given, **sweep.answer(decoder, given)}
+        if _good(row, limits):
+            good, i = i, i + _step(row, limits, (bad - i + 1) // 2)
+            if _fills(row, limits):
+                break
         else:
-            bad, i = i, i - _step(tried[i], limits) if near is not None else (good + i) // 2
+            bad, i = i, i - _step(row, limits, (i - good + 1) // 2)
     return tried[max(good, 0)]
 
 
-def _step(row: Row, limits: Mapping[str, float]) -> int:
-    """Batches to the one that may be the largest: the time to the first token grows about as they do."""
+def _guess(asked: Mapping[str, Any], near: Row, limits: Mapping[str, float]) -> int:
+    """As if a GPU were as much faster than another as its products are."""
+    faster = sweep.product_rate(asked["gpu"]) * asked["tp"] / (sweep.product_rate(near["gpu"]) * near["tp"])
+    room = limits["ttft_ms"] / near["ttft_ms"] if "ttft_ms" in limits else 1.0
+    return floor(log2(near["batch"] * faster * room))
+
+
+def _step(row: Row, limits: Mapping[str, float], half: int) -> int:
+    """Batches to the one that may be the largest: the time to the first token grows about as they do. `half` of those
+    that are left where that says nothing."""
     most, took = limits.get("ttft_ms"), row.get("ttft_ms")
     if not most or not took:
-        return 1
+        return half
     off = log2(most / took)
     return max(1, floor(off) if off > 0 else ceil(-off))
+
+
+def _fills(row: Row, limits: Mapping[str, float]) -> bool:
+    """Whether twice as many sequences surely miss the limit: prompts that fill the GPU take twice as long."""
+    full = row["batch"] * row["prompt"] >= FULL_TOKENS
+    return bool(full and TWICE * row["ttft_ms"] > limits.get("ttft_ms", inf))
 
 
 def _good(row: Row, limits: Mapping[str, float]) -> bool:

@@ -17,6 +17,7 @@ from chip.models.decoder import Decoder
 from chip.predict import request
 from chip.predict.limits import INTERPOLATED
 from chip.predict.nearest import measured
+from chip.predict.roof import roof_of
 from chip.serve.names import PASTED, decoder_of, gpu_of
 from chip.types import ChipError, Scenario
 
@@ -26,6 +27,7 @@ REMEMBERED = 20_000
 AXES = tuple(request.DEFAULTS)  # gpu, engine, batch, prompt, output, dtype, kv_dtype, tp
 SHOWN = ("dtype", "kv_dtype", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token", "bound", "notes")
 SPANS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token")
+PRODUCTS = ("matmul_bf16", "matmul_fp16")
 MEMORY = ("fits", "max_batch", "total_bytes", "usable_bytes", "capacity_bytes")
 
 
@@ -114,6 +116,12 @@ def most_at_once(decoder: Decoder, asked: Mapping[str, Any]) -> int:
         return int(request.room(decoder, *_point(decoder, asked))["max_batch"])
     except ChipError:
         return 0
+
+
+def product_rate(gpu: str) -> float:
+    """FLOP/s of 16-bit products, or of what the GPU has instead."""
+    rates = roof_of(hardware.find(gpu_of(gpu))).compute
+    return next(iter([rates[n].value for n in PRODUCTS if n in rates] or [max(r.value for r in rates.values())]))
 
 
 def _point(decoder: Decoder, asked: Mapping[str, Any]) -> tuple[str, str, Scenario]:
