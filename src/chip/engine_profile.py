@@ -51,6 +51,7 @@ class FoundTerms:
     host: str  # "" where it is the asker's own
     at_latency: bool  # whether they are taken at the launch latency that was given
     launch_ns: float = 0.0  # that they are taken at; 0 where it is not known
+    off: float = 1.0  # times that an unknown host may be faster or slower
 
 
 def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host: str = "") -> FoundTerms | None:
@@ -69,7 +70,7 @@ def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host:
         return FoundTerms(_widened(held.terms, KNOWN_LATENCY, scale), "", True, launch_ns)
     if own is None or (not file and is_bundled(h)):
         off = SUCH_HOST if own else OTHER_HOST
-        return FoundTerms(_unknown_host(held.terms, off), held.cpu, False, held.launch_ns)
+        return FoundTerms(_unknown_host(held.terms, off), held.cpu, False, held.launch_ns, off)
     return FoundTerms(_widened(held.terms, SAME_HOST), "", False, held.launch_ns)
 
 

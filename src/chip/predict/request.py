@@ -194,7 +194,7 @@ def _host(found: FoundTerms | None, engine: str, options: Options) -> tuple[str,
     launches = f", which launches a kernel in {found.launch_ns / 1e3:.3g} us" if found.launch_ns else ""
     return hosts.REFERENCE, (
         f"limited by the host, and its terms are of the reference host ({found.host}{launches}); the interval holds "
-        f"hosts from half to twice as fast. `chip calibrate --host` measures yours in half a minute, "
+        f"hosts up to {found.off:g} times as fast or as slow. `chip calibrate --host` measures yours in half a minute, "
         f"`chip calibrate --engine {engine}` more closely"
     )
 
