@@ -107,6 +107,13 @@ def test_the_largest_batch_is_what_trying_every_one_finds(model, prompt, limits)
         assert row["batch"] == max([1, *[b for b in good if b <= row["memory"]["max_batch"]]]) if same else row["error"]
 
 
+def test_a_gpu_without_an_answer_is_a_row_of_its_own():
+    asked = {"model": "llama-3.1-8b", "gpu": ["h200", "nosuch", "h100"], "batch": ranking.LARGEST}
+    rows = ranking.rank({**asked, "limits": {"ttft_ms": 500}})["rows"]
+    assert [row["gpu"] for row in rows if "error" in row] == ["nosuch"]
+    assert len(rows) == 3
+
+
 def test_a_gpu_that_nobody_measured_does_not_lead_by_its_estimate(ask):
     asked = {"model": "llama-3.1-8b", "gpu": ["mi355x", "b200", "h200", "gb200"], "dtype": ["fp8"], "batch": "largest"}
     _, found = ask("/api/rank", {**asked, "limits": {"ttft_ms": 2000}})

@@ -127,7 +127,7 @@ def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, fl
     room = sweep.most_at_once(decoder, {**asked, "batch": BATCHES[0]})
     good, bad = -1, max(i for i, batch in enumerate(BATCHES) if batch <= max(1, room)) + 1
     tried: dict[int, Row] = {}
-    i = _guess(asked, near, limits) if near else bad // 2
+    i = _guess(asked, near, limits) if near and room else bad // 2
     while good + 1 < bad:
         i = min(max(i, good + 1), bad - 1)
         given = {**asked, "batch": BATCHES[i]}
