@@ -17,7 +17,6 @@ from chip import engines, hardware
 from chip.engines.native import FEW_ROWS
 from chip.engines.vllm import schedule
 from chip.models import library
-from chip.predict.clock import Settling
 from chip.predict.phase import PRODUCTS
 from chip.predict.request import Options, predict, setting
 from chip.predict.stages import Stage
@@ -66,12 +65,6 @@ def times(p, left_out=()):
     return first, step, first + (p.scenario.output - 1) * step
 
 
-@pytest.fixture
-def one_clock(monkeypatch):
-    """As if no product drew all the power there is: KNOWN has a line for those that do."""
-    monkeypatch.setattr(Settling, "limited", lambda self, flop_per_s: 0.0)
-
-
 def falls(model, gpu, engine, one, two, stage=Stage.POINTS):
     before, after = (times(predict(library.find(model), gpu, engine, s, Options(stage))) for s in (one, two))
     return [(a, b) for a, b in zip(before, after) if b < a * (1 - SLACK)]
@@ -104,7 +97,6 @@ def unexplained(gpu):
 
 
 # --- more work
-@pytest.mark.usefixtures("one_clock")
 @LAWS
 @given(MODELS, GPUS, ENGINES, STAGES, SCENARIOS, st.sampled_from(["batch", "prompt", "output"]), sizes(10))
 def test_more_work_never_takes_less_time(model, gpu, engine, stage, s, what, by):
@@ -148,7 +140,6 @@ def alike(model, gpu, engine, s, larger):
     return engine == "vllm" or not masks or gcd(slots[0], ALIGNED) == gcd(slots[1], ALIGNED)
 
 
-@pytest.mark.usefixtures("one_clock")
 @LAWS
 @given(MODELS, GPUS, ENGINES, STAGES, SCENARIOS, st.sampled_from(["batch", "prompt"]))
 def test_one_more_makes_no_leap(model, gpu, engine, stage, s, what):
