@@ -36,7 +36,13 @@ def case(draw: Random) -> list[str]:
         words.append(word if draw.random() < 0.95 else word[: draw.randrange(len(word) + 1)])
     if command == "lab":
         words.append("--plan")
+    if command == "report":  # an explorer of all models is minutes of work
+        words = [w for word in words for w in ((word, "gpt2") if _means_explorer(word) else (word,))]
     return words
+
+
+def _means_explorer(word: str) -> bool:
+    return len(word) > len("--e") and "--explorer".startswith(word)
 
 
 def prepare() -> dict[str, str]:
