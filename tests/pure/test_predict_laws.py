@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from asking import BARE, numbers
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from chip import engines, hardware
@@ -160,6 +160,11 @@ def test_more_work_never_takes_less_time_on_vllm(round_gpu, decoder, s, what, by
     MODELS, SCENARIOS.filter(lambda s: s.batch * (s.prompt + 1) <= 4096), st.sampled_from(["batch", "prompt", "output"])
 )
 def test_more_work_never_takes_less_time_on_vllm_exactly_within_one_step(round_gpu, decoder, s, what):
+    """Within a window, too: a prompt beyond it takes the share of a whole one that it computes, which may be less by
+    some hundredths of a percent where all of it is launch latency."""
+    dtype = request.resolved(decoder, s, "vllm").dtype
+    windows = request.setting(decoder, round_gpu, "vllm", dtype, 1, BARE).steps.windows
+    assume(s.prompt < min(windows, default=math.inf))
     before = seconds(decoder, round_gpu, "vllm", s)
     after = seconds(decoder, round_gpu, "vllm", more_of(s, what, 1))
     assert all(more >= less * (1 - 1e-12) for more, less in zip(after, before))
