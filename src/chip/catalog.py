@@ -54,8 +54,8 @@ def gpus() -> list[dict[str, Any]]:
 def rests_on(gpu: str) -> str:
     """What the times of its operators come from."""
     if gpu in hardware.profile_names():
-        return "measured here"
-    return "measured elsewhere" if (hardware.IMPORTED / gpu).is_dir() else "datasheet"
+        return "measured"
+    return "imported" if (hardware.IMPORTED / gpu).is_dir() else "datasheet"
 
 
 def ops() -> list[dict[str, Any]]:

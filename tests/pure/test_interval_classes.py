@@ -9,7 +9,7 @@ import chip
 from chip import artifact, hardware
 from chip.models import library
 from chip.predict import interval_class, nearest
-from chip.predict.interval_class import DATASHEET, ELSEWHERE, HERE, OTHER_VENDOR, kind_of, scale_of
+from chip.predict.interval_class import DATASHEET, IMPORTED, MEASURED, OTHER_VENDOR, kind_of, scale_of
 from chip.predict.request import Options, predict
 from chip.types import Scenario
 
@@ -34,8 +34,8 @@ def rows():
 
 def test_kinds_of_gpus():
     kinds = {name: kind_of(hardware.find(name)) for name in ("h200", "h100", "a100-40gb", "mi300x", "sm_90:80GB")}
-    assert list(kinds.values()) == [HERE, ELSEWHERE, DATASHEET, OTHER_VENDOR, kinds["sm_90:80GB"]]
-    assert kinds["sm_90:80GB"] in (ELSEWHERE, DATASHEET)
+    assert list(kinds.values()) == [MEASURED, IMPORTED, DATASHEET, OTHER_VENDOR, kinds["sm_90:80GB"]]
+    assert kinds["sm_90:80GB"] in (IMPORTED, DATASHEET)
 
 
 def test_the_file_follows_the_rule(rows):

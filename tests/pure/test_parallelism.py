@@ -108,7 +108,7 @@ def test_a_prediction_over_experts_says_what_it_rests_on(capsys):
     assert (a["tp"], a["pp"], a["ep"], a["gpus"]) == (1, 1, 8, 8)
     told = " | ".join(a["notes"])
     assert "each GPU holds 32 of 256 experts, routing taken as even, tokens exchanged by all-gather" in told
-    assert "8 GPUs: all_gather measured elsewhere, reduce_scatter measured elsewhere" in told
+    assert "8 GPUs: all_gather from imported tables, reduce_scatter from imported tables" in told
     assert "no measured point" not in told, "experts in fp8 were measured"
     assert {"dispatch", "combine", "experts"} <= {row["role"] for row in a["breakdown"]["tpot"]}
     assert a["memory"]["fits"]

@@ -41,7 +41,7 @@ def test_a_sweep_is_the_predictions_it_stands_for(ask):
         assert row[key] == one[key]
     assert row["interval"]["tpot_ms"] == one["interval"]["tpot_ms"]
     assert row["tokens_per_s_per_user"] == pytest.approx(one["tokens_per_s"] / 8, rel=1e-6)
-    assert row["rests_on"] == "measured here"
+    assert row["rests_on"] == "measured"
     errors = [r["error"] for r in found["rows"] if "error" in r]
     assert len(errors) == 6, "an unknown GPU and a split that does not divide cost their own rows only"
     assert any("no GPU 'nope'" in e for e in errors)
@@ -229,4 +229,4 @@ def test_the_badge_is_of_the_precision_asked_for():
     found = {
         d: sweep.answer(library.find("llama-3.1-8b"), {"gpu": "b200", "dtype": d, **asked}) for d in ("bf16", "fp8")
     }
-    assert {d: row["rests_on"] for d, row in found.items()} == {"bf16": "measured elsewhere", "fp8": "datasheet"}
+    assert {d: row["rests_on"] for d, row in found.items()} == {"bf16": "imported", "fp8": "datasheet"}

@@ -15,7 +15,7 @@ from chip import artifact, hardware
 from chip.hardware import Hardware
 
 FILE = hardware.DATA / "interval_classes.csv"
-HERE, ELSEWHERE, DATASHEET = "measured here", "measured elsewhere", "datasheet"
+MEASURED, IMPORTED, DATASHEET = "measured", "imported", "datasheet"
 OTHER_VENDOR = "datasheet, never measured"
 MEASURED_VENDOR = "nvidia"  # no operator was ever measured on a GPU of another
 
@@ -23,17 +23,17 @@ MEASURED_VENDOR = "nvidia"  # no operator was ever measured on a GPU of another
 def kind_of(h: Hardware) -> str:
     """What the times of its operators rest on."""
     if h.profile is not None:
-        return HERE
+        return MEASURED
     if h.points:
-        return ELSEWHERE
+        return IMPORTED
     return DATASHEET if h.spec is None or h.spec.vendor == MEASURED_VENDOR else OTHER_VENDOR
 
 
 def scale_of(h: Hardware, several: bool) -> float:
     """Of the logarithm of an interval's width. Several GPUs of a kind that was never held against a run are no surer
-    than several whose operators were measured elsewhere."""
+    than several whose operators were imported."""
     found = scales()
-    return found.get((kind_of(h), several)) or found[ELSEWHERE, several]
+    return found.get((kind_of(h), several)) or found[IMPORTED, several]
 
 
 @lru_cache(maxsize=1)

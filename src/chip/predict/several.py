@@ -81,7 +81,7 @@ def notes(s: Scenario, gpu: str, found: Phases, layers: int, experts: int) -> li
     if s.gpus > 1:
         both = [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
         sent = {n.kind: n.source for n in both if n.kind in COLLECTIVES}
-        of = [f"{kind} " + ("measured elsewhere" if sent[kind] == INTERPOLATED else "by formula") for kind in sent]
+        of = [f"{kind} " + ("from imported tables" if sent[kind] == INTERPOLATED else "by formula") for kind in sent]
         exchange = f"{', '.join(of)}; " if of else ""
         out.append(f"{s.gpus} GPUs: {exchange}{ONE_GPU}{link_text(gpu)}")
     out += experts_note(s, experts)

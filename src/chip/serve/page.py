@@ -17,7 +17,7 @@ SCRIPTS = (
     "elements.js", "plots.js", "bars.js", "question.js", "models.js", "controls.js", "rank.js",
     "sure.js", "answer.js", "curves.js", "traffic.js", "perfetto.js", "timeline.js", "operator.js", "explorer.js",
 )  # fmt: skip
-MEASURED = ("measured here", "measured elsewhere")
+MEASURED = ("measured", "imported")
 OPERATOR = {"op": "linear", "gpu": operator.DEFAULT_GPU, "m": 8, "n": 4096, "k": 4096}  # as operator.js opens
 
 

@@ -4,7 +4,6 @@ const Controls = (() => {
   const { h } = Chip;
   const { PASTE, MOST_BESIDE, state, known, heard, byId, configurations, addBeside, removeBeside } = Question;
   const STEPS = { batch: [0, 10], prompt: [0, 17], output: [0, 13] }; // powers of two, and what lies halfway between
-  const BADGES = { "measured here": "measured", "measured elsewhere": "imported", datasheet: "datasheet" };
   const showing = []; // what brings each control up to date with the state
 
   function refresh() {
@@ -190,8 +189,8 @@ const Controls = (() => {
   function gpuGroups() {
     const of = (basis) => known.gpus.filter((g) => g.rests_on === basis).map((g) => [g.name, g.title]);
     return [
-      ["Measured by CHIP", of("measured here")],
-      ["From tables measured elsewhere", of("measured elsewhere")],
+      ["Measured by CHIP", of("measured")],
+      ["From imported tables", of("imported")],
       ["From the datasheet", of("datasheet")],
     ].filter(([, values]) => values.length);
   }
@@ -253,5 +252,5 @@ const Controls = (() => {
     refresh();
   }
 
-  return { build, refresh, choice, BADGES };
+  return { build, refresh, choice };
 })();

@@ -4,7 +4,6 @@ const Rank = (() => {
   const { h, duration, meaningful, rounded, save, csv, percent } = Chip;
   const { strip } = Bars;
   const { state, known, heard, byId, ask, model, limits, prices, addBeside } = Question;
-  const { BADGES } = Controls;
   const ROOM = 2; // of a bar, over the largest estimate
   const SHOWN = 10,
     CHUNK = 21; // GPUs more in each request: the page stays able to ask for something else in between
@@ -31,7 +30,7 @@ const Rank = (() => {
   function requests() {
     const able = known.gpus.filter((g) => !g.too_old_for.includes(state.engine));
     const of = (basis) => able.filter((g) => g.rests_on === basis).map((g) => g.name);
-    const first = [...of("measured here"), ...of("measured elsewhere")],
+    const first = [...of("measured"), ...of("imported")],
       rest = able.map((g) => g.name).filter((name) => !first.includes(name)),
       out = [first];
     if (known.grid) return [known.grid.gpus];
@@ -101,8 +100,7 @@ const Rank = (() => {
   const title = (gpu) => known.gpus.find((g) => g.name === gpu)?.title || gpu;
   const ms = (r, key) => duration(r[key] / 1e3, meaningful(r[key], r.interval[key]));
   function badge(basis) {
-    const word = BADGES[basis] || basis;
-    return h("span", { class: `badge ${word}`, title: `its operators: ${basis}` }, word);
+    return h("span", { class: `badge ${basis}`, title: `its operators: ${basis}` }, basis);
   }
   function claim(good) {
     const [key, name, unit] = BY[state.by],
