@@ -27,7 +27,7 @@ REMEMBERED = 20_000
 AXES = tuple(request.DEFAULTS)  # gpu, engine, batch, prompt, output, dtype, kv_dtype, tp
 SHOWN = ("dtype", "kv_dtype", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token", "bound", "notes")
 SPANS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token")
-PRODUCTS = ("matmul_bf16", "matmul_fp16")
+SIXTEEN_BITS = ("matmul_bf16", "matmul_fp16")
 MEMORY = ("fits", "max_batch", "total_bytes", "usable_bytes", "capacity_bytes")
 
 
@@ -121,7 +121,8 @@ def most_at_once(decoder: Decoder, asked: Mapping[str, Any]) -> int:
 def product_rate(gpu: str) -> float:
     """FLOP/s of 16-bit products, or of what the GPU has instead."""
     rates = roof_of(hardware.find(gpu_of(gpu))).compute
-    return next(iter([rates[n].value for n in PRODUCTS if n in rates] or [max(r.value for r in rates.values())]))
+    found = [rates[name].value for name in SIXTEEN_BITS if name in rates]
+    return found[0] if found else max(rate.value for rate in rates.values())
 
 
 def _point(decoder: Decoder, asked: Mapping[str, Any]) -> tuple[str, str, Scenario]:
