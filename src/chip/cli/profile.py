@@ -35,8 +35,8 @@ EPILOG = """\
   chip profile --suite classic --device cpu --quick
 """
 SUITE_NAMES = (
-    *("llm", "classic", "gemm", "tables", "odd", "odd-paged", "families", "paged", "windows", "experts"),
-    *("experts-vllm", "quant", "native"),
+    *("llm", "classic", "gemm", "tables", "odd", "odd-paged", "more", "more-paged", "families", "paged", "windows"),
+    *("experts", "experts-vllm", "quant", "native"),
 )
 TABLE_SUITES = SUITE_NAMES[3:]  # of many shapes, each measured briefly
 CONTEXTS = ("cold", "hot", "graph", "host")

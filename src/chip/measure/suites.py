@@ -8,7 +8,7 @@ from typing import Any
 
 from chip import ops
 from chip.dtypes import precision
-from chip.measure import own_cases, quantised_cases, sampling
+from chip.measure import more_cases, own_cases, quantised_cases, sampling
 from chip.models.decoder import Decoder
 from chip.models.lower import lower
 from chip.types import Op, Program, Seq, Step
@@ -120,61 +120,27 @@ def _gemm(dtype: str) -> Iterator[SuiteCase]:
         yield make("linear", m=m, n=n, k=k)
 
 
-def _tables(dtype: str) -> Iterator[SuiteCase]:
-    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.points(dtype))
-
-
-def _odd(dtype: str) -> Iterator[SuiteCase]:
-    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.odd_points(dtype))
-
-
-def _odd_paged(dtype: str) -> Iterator[SuiteCase]:
-    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.odd_paged_points(dtype))
-
-
-def _families(dtype: str) -> Iterator[SuiteCase]:
-    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.family_points(dtype))
-
-
-def _paged(dtype: str) -> Iterator[SuiteCase]:
-    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.paged_points(dtype))
-
-
-def _windows(dtype: str) -> Iterator[SuiteCase]:
-    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.window_points(dtype))
-
-
-def _experts(dtype: str) -> Iterator[SuiteCase]:
-    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.expert_points(dtype))
-
-
-def _vllm_experts(dtype: str) -> Iterator[SuiteCase]:
-    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in sampling.vllm_expert_points(dtype))
-
-
-def _quantised(dtype: str) -> Iterator[SuiteCase]:
-    """Formats are the operators' own; what is not quantised is bf16, as engines serve it."""
-    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in quantised_cases.points())
-
-
-def _native(dtype: str) -> Iterator[SuiteCase]:
-    return (SuiteCase(p.op, p.implementation, (p.context,)) for p in own_cases.points(dtype))
+def _sampled(points: Callable[[str], Iterable[sampling.SamplePoint]]) -> Callable[[str], Iterator[SuiteCase]]:
+    return lambda dtype: (SuiteCase(p.op, p.implementation, (p.context,)) for p in points(dtype))
 
 
 SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "llm": _llm,
     "classic": _classic,
     "gemm": _gemm,
-    "tables": _tables,
-    "odd": _odd,
-    "odd-paged": _odd_paged,
-    "families": _families,
-    "paged": _paged,
-    "windows": _windows,
-    "experts": _experts,
-    "experts-vllm": _vllm_experts,
-    "quant": _quantised,
-    "native": _native,
+    "tables": _sampled(sampling.points),
+    "odd": _sampled(sampling.odd_points),
+    "odd-paged": _sampled(sampling.odd_paged_points),
+    "more": _sampled(more_cases.points),
+    "more-paged": _sampled(more_cases.paged_points),
+    "families": _sampled(sampling.family_points),
+    "paged": _sampled(sampling.paged_points),
+    "windows": _sampled(sampling.window_points),
+    "experts": _sampled(sampling.expert_points),
+    "experts-vllm": _sampled(sampling.vllm_expert_points),
+    # formats are the operators' own; what is not quantised is bf16, as engines serve it
+    "quant": _sampled(lambda dtype: quantised_cases.points()),
+    "native": _sampled(own_cases.points),
 }
 MODEL_TOKENS = (1, 16, 256, 4096)  # rows at which a named model's matrices join the gemm suite
 CPU_SHRINK = 8
