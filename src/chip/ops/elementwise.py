@@ -17,6 +17,8 @@ from chip.types import Cost, Op
 
 SHARP = 3  # of the blend of one row's time and many rows'
 KNEE = 4  # how suddenly the cache ends
+IN_REGISTERS, PASS = 1024, 2048  # columns that torch.compile's kernels hold, and that they take at a time
+COMPILED = "compiled"  # the implementation that torch.compile makes
 OF_TORCH = ("torch", "fp32")  # implementations whose kernels torch chooses by their sizes
 
 
@@ -38,14 +40,14 @@ class RowBase(BaseTime):
         rows, seconds = one.rows, self._of(one.pass_cols)
         return lambda tokens: seconds(rows * tokens, fixed + each * tokens)
 
+    def _each_s(self, cols: int) -> float:
+        """For each of many rows of so many columns."""
+        return self.each_s
+
     def _of(self, cols: int) -> Callable[[int, float], float]:
         """For any rows of so many columns, and bytes that they move."""
-        floor_s, one_s, each_s, bytes_per_s = (
-            self.floor_s,
-            self.row_s + self.column_s * cols,
-            self.each_s,
-            self.bytes_per_s,
-        )
+        floor_s, one_s, bytes_per_s = self.floor_s, self.row_s + self.column_s * cols, self.bytes_per_s
+        each_s = self._each_s(cols)
         late, knee_bytes, sharp = self.late, self.knee_bytes, self.sharp
 
         def seconds(rows: int, moved: float) -> float:
@@ -54,6 +56,16 @@ class RowBase(BaseTime):
             return floor_s + blend(one_s * later, many_s, SHARP)
 
         return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRowBase(RowBase):
+    """As torch.compile sums rows up: short ones stay in registers, longer ones are read twice, in whole passes."""
+
+    pass_s: float = 1e-9  # for each pass over each of many rows
+
+    def _each_s(self, cols: int) -> float:
+        return self.each_s + (self.pass_s * -(-cols // PASS) if cols > IN_REGISTERS else 0.0)
 
 
 class OverRows(Op):
@@ -66,7 +78,7 @@ class OverRows(Op):
 
     @classmethod
     def base_class(cls, kernel: str) -> type[BaseTime]:
-        return RowBase
+        return CompiledRowBase if kernel == COMPILED and not cls.FLAT else RowBase
 
     def place(self) -> tuple[float, ...]:
         rows, cols = self.rows, self.cols  # type: ignore[attr-defined]
