@@ -7,7 +7,7 @@ an unused tail saves work.
 
 from __future__ import annotations
 
-from math import ceil, gcd, log2
+from math import ceil, log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
@@ -19,7 +19,8 @@ from chip.types import ChipError, Cost, Op, Seq
 
 TILE = 128  # queries and keys that cuDNN's kernels take at a time
 SPARE = 64  # slots of a cache beyond the prompt
-MASK_PIECE = 64  # elements of a mask's row that are read at once, at most
+MASK_PIECE = 2  # elements of a mask's row that are read at once: where a row has an odd number, kernels are slower
+ODD = 6.0  # how far apart such caches lie from others
 
 
 def with_spare(batch: int, tokens: int) -> Sizes:
@@ -31,18 +32,20 @@ class MaskedBase(BaseTime):
     """Heads copied for each query of a group, then the longer of whole waves of tiles and of reading every key."""
 
     copy_bytes_per_s: float = 1.2e12
+    copy_floor_s: float = 6e-6  # of the copies' kernels
+    odd: float = 1.6  # how much longer products take under a mask whose rows are of odd length
 
     def seconds(self, op: MaskedAttention) -> float:
         width, d = BYTES[op.dtype], op.head_dim
+        padded = next((whole for whole in WHOLE_HEADS if d <= whole), d)
         kept, copied = (2 * op.batch * heads * op.kv_len * d * width for heads in (op.kv_heads, op.heads))
-        read = (copied if op.copies else kept) + 2 * op.batch * op.heads * op.q_len * d * width
+        read = 2 * op.batch * op.heads * (op.kv_len + op.q_len) * padded * width  # a head for all is read by each
         products_s = 0.0
         if op.q_len > 1:
             waves = ceil(-(-op.q_len // TILE) * op.batch * op.heads / self.sm_count)
-            padded = next((whole for whole in WHOLE_HEADS if d <= whole), d)
             tile_flops = 4 * TILE * padded * -(-op.kv_len // TILE) * TILE
-            products_s = waves * self.sm_count * tile_flops / self.flop_per_s
-        copies_s = (kept + copied) / self.copy_bytes_per_s if op.copies else 0.0
+            products_s = waves * self.sm_count * tile_flops / self.flop_per_s * (self.odd if op.kv_len % 2 else 1.0)
+        copies_s = self.copy_floor_s + (kept + copied) / self.copy_bytes_per_s if op.copies else 0.0
         return self.floor_s + copies_s + max(read / self.bytes_per_s, products_s)
 
 
@@ -111,8 +114,7 @@ class MaskedAttention(Op):
         return MaskedBase
 
     def place(self) -> tuple[float, ...]:
-        """The rows of a mask are as long as the cache: kernels read pieces of them as wide as where they all begin
-        allows. A single token's mask is one row, and meets every length in turn."""
+        """The rows of a mask are as long as the cache: where that is odd, they cannot be read in pairs."""
         several = self.q_len > 1
         return (
             log2(self.batch * self.heads) / 4,
@@ -120,13 +122,13 @@ class MaskedAttention(Op):
             4 * log2(self.head_dim),
             log2(self.kv_len) / 2,
             log2(self.q_len) / 2 + DECODE if several else 0.0,
-            2 * log2(gcd(self.kv_len, MASK_PIECE)) if several else 0.0,
+            0.0 if self.kv_len % MASK_PIECE else ODD,
         )
 
     def alignments(self) -> tuple[float, ...]:
         """As those of plain attention."""
-        best, own = 2 * log2(MASK_PIECE), self.place()[-1]
-        return (best, own) if self.q_len > 1 and own < best else (best,)
+        own = self.place()[-1]
+        return (ODD, own) if self.q_len > 1 and own < ODD else (ODD,)
 
     def like_measured(self) -> MaskedAttention | None:
         """Larger heads take other kernels."""
