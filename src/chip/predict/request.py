@@ -158,6 +158,7 @@ def setting(
     if options.deep_gemm and engine != "vllm":
         raise ChipError(f"--deep-gemm is for vllm, not for {engine}")
     how = {"sdpa": options.sdpa, "version": options.engine_version, "deep_gemm": "on" if options.deep_gemm else ""}
+    how["architecture"] = decoder.architecture
     chosen = e.runs_as(hardware.capability(h), how)
     estimator = estimator_of(h, chosen, options.stage)
     with_terms = options.stage >= Stage.ENGINE

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, CalibrationModel, all_at
+from chip.engines.hf import modules
 from chip.engines.playing import Played
 from chip.engines.serves import ALL
 from chip.engines.terms import Terms
 from chip.engines.versions import version_at
 from chip.engines.vllm.memory import room
-from chip.engines.vllm.rewrite import rewrite
+from chip.engines.vllm.rewrite import JOINED, UNCOMPILED, rewrite
 from chip.engines.vllm.schedule import decode, prefill
 from chip.engines.vllm.versions import VERSIONS
 from chip.timeline import HostCost, Timeline
@@ -44,14 +45,17 @@ CALIBRATION: tuple[CalibrationModel, ...] = (
 
 
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
-    """Norms, rotations and activations are what torch.compile makes of them. Attention over pages is FlashAttention-3
-    on Hopper (of old versions FlashAttention-2) and FlashAttention-2 on other GPUs. Experts are Triton kernels."""
+    """Norms, rotations and activations are what torch.compile makes of them, of few models what PyTorch does. Attention
+    over pages is FlashAttention-3 on Hopper (of old versions FlashAttention-2) and FlashAttention-2 on other GPUs.
+    Experts are Triton kernels."""
     compiled = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "relu", "rope")
+    uncompiled = options.get("architecture") in UNCOMPILED
     return {
+        **(modules.RUNS_AS if uncompiled else {}),
         "linear": "torch",
         "embedding": "torch",
         "attention": _attention(capability, options.get("version", "")),
-        **dict.fromkeys(compiled, "compiled cold"),
+        **({} if uncompiled else dict.fromkeys(compiled, "compiled cold")),
         "kv_append": "paged",
         "moe_experts": "vllm",
         "moe_router": "vllm",
@@ -76,12 +80,14 @@ def _attention(capability: float, version: str) -> str:
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
     """A decode step is one graph; a prefill of few tokens one graph a layer, whose attention is launched between; a
-    larger one kernel by kernel."""
+    larger one kernel by kernel, and so is every one of a model that is not compiled."""
     t.prepare("schedule", terms.prepare_s(step.sequences))
     if step.graph and step.decode:
         t.graph("step", 0.0, step.device_s(t, terms) + terms.step_s)
         return
-    if step.graph:
+    if any(JOINED in block.launches.names for block in step.blocks):
+        t.layers(step.blocks, HostCost(terms.host_kernel_s, 0.0))  # small kernels of one operator as one of vLLM's
+    elif step.graph:
         t.layers([block.as_one("layer") for block in step.blocks], HostCost(terms.host_piece_s, 0.0))
     else:
         t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))

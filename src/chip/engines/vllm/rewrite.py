@@ -1,14 +1,22 @@
-"""What vLLM launches of a program: merged projections, fused norms, rotations of queries and keys apart."""
+"""What vLLM launches of a program: merged projections, fused norms, rotations of queries and keys apart.
+
+torch.compile does the fusing. A model class that does not ask for it (`@support_torch_compile` in vLLM 0.26) runs norms,
+rotations and activations kernel by kernel, as PyTorch spells them.
+"""
 
 from __future__ import annotations
 
 from chip.engines.fuse import apply, fuse_gelu, fuse_head_norms, fuse_quantize, fuse_residual_norms, merge_linears
+from chip.engines.hf import modules
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
 from chip.ops.linear import Linear
 from chip.ops.mla import Mla
 from chip.ops.rope import Rope
+from chip.ops.rope_composed import RopeComposed
+from chip.ops.rope_join import RopeJoin
+from chip.ops.scale import Scale
 from chip.records import replace
 from chip.types import Call, Program
 
@@ -29,10 +37,15 @@ def rotate_apart(calls: list[Call]) -> list[Call]:
     return out
 
 
-RULES = (
+UNCOMPILED = ("StableLmForCausalLM",)  # of the architectures here
+JOINED = "rope_join"  # the role of rotated halves that are joined, by which such a model is known
+MERGES = (
     merge_linears(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
     merge_linears(("shared_gate_proj", "shared_up_proj"), "shared_gate_up_proj"),
+)
+RULES = (
+    *MERGES,
     fuse_residual_norms,
     fuse_quantize,
     fuse_head_norms,
@@ -42,7 +55,22 @@ RULES = (
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
+    if architecture in UNCOMPILED:
+        return apply(modules.decompose(apply(program, *MERGES), lambda op: op, architecture), _joined)
     return apply(program, *RULES, _absorb) if decode else apply(program, *RULES)
+
+
+def _joined(calls: list[Call]) -> list[Call]:
+    """Halves of heads are rotated each by itself, then joined, and joined with what is not rotated: plain copies, since
+    tokens come before heads."""
+    out = []
+    for c in calls:
+        if not isinstance(c.op, RopeJoin):
+            out.append(c)
+        if isinstance(c.op, (RopeComposed, RopeJoin)):
+            cols = c.op.cols if isinstance(c.op, RopeJoin) else c.op.heads * c.op.head_dim
+            out += [Call(JOINED, Scale(c.op.rows, cols // 2, c.op.dtype))] * 2  # queries and keys
+    return out
 
 
 def _absorb(calls: list[Call]) -> list[Call]:
