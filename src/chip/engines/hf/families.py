@@ -14,6 +14,7 @@ from chip.ops.composed import Composed
 from chip.ops.float_attention import FloatAttention
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_join import KvJoin
+from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
 from chip.ops.norm_weight import NormWeight
 from chip.ops.rms_norm import RmsNorm
@@ -23,6 +24,7 @@ from chip.ops.scale import Scale
 from chip.ops.silu_mul import SiluMul
 from chip.ops.silu_mul_halves import SiluMulHalves
 from chip.ops.sink_attention import SinkAttention
+from chip.records import replace
 from chip.types import Block, Call, Program
 
 # Operators that this file brings in, and the activations that some models write out operator by operator.
@@ -42,6 +44,10 @@ ADDING_ONE = (  # to the weight of each norm
     "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration",
 )  # fmt: skip
 SCALED = ("OPTForCausalLM",)  # that multiply their queries before they attend
+# Architectures that rotate in fp32, half as many bytes more, and how often they turn queries and keys to another type.
+FLOAT_ROPE = {"OlmoForCausalLM": 1, "Olmo2ForCausalLM": 1, "Olmo3ForCausalLM": 1, "CohereForCausalLM": 2}
+FLOAT_NORM = ("OlmoForCausalLM",)  # that turn the input of each layer norm to fp32, and its result back
+SPELLED_NORM = ("CohereForCausalLM", "Cohere2ForCausalLM")  # that write layer norms out operator by operator, in fp32
 
 
 def rewrite(program: Program, architecture: str) -> Program:
@@ -64,6 +70,16 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     op = call.op
     if isinstance(op, Attention) and architecture in WITHOUT_SDPA:
         yield Call(call.role, _as(WITHOUT_SDPA[architecture], op))
+    elif isinstance(op, Rope) and architecture in FLOAT_ROPE:
+        yield Call(call.role, replace(op, heads=3 * op.heads // 2))
+        turned = Scale(op.rows, op.heads * op.head_dim // 2, op.dtype)  # queries, or keys
+        yield from [Call("rope_cast", turned)] * (2 * FLOAT_ROPE[architecture])
+    elif isinstance(op, LayerNorm) and architecture in FLOAT_NORM:
+        turned = Scale(op.rows, op.cols, op.dtype)
+        yield from (Call("norm_cast", turned), call, Call("norm_cast", turned))
+    elif isinstance(op, LayerNorm) and architecture in SPELLED_NORM:  # as an RMSNorm after the mean was taken off
+        yield from [Call("norm_mean", Scale(op.rows, op.cols, "fp32"))] * 3
+        yield Call(call.role, RmsNorm(op.rows, op.cols, op.dtype))
     elif isinstance(op, SiluMul) and any(c.role == _merged(call.role) for c in block.calls):
         yield Call(call.role, SiluMulHalves(op.rows, op.cols, op.dtype))
     else:
