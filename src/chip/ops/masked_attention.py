@@ -33,6 +33,7 @@ class MaskedBase(BaseTime):
 
     copy_bytes_per_s: float = 1.2e12
     copy_floor_s: float = 6e-6  # of the copies' kernels
+    block_s: float = 1e-6  # of one block of queries, beside its keys
     odd: float = 1.6  # how much longer products take under a mask whose rows are of odd length
 
     def seconds(self, op: MaskedAttention) -> float:
@@ -40,13 +41,12 @@ class MaskedBase(BaseTime):
         padded = next((whole for whole in WHOLE_HEADS if d <= whole), d)
         kept, copied = (2 * op.batch * heads * op.kv_len * d * width for heads in (op.kv_heads, op.heads))
         read = 2 * op.batch * op.heads * (op.kv_len + op.q_len) * padded * width  # a head for all is read by each
-        products_s = 0.0
+        products_s, waves = 0.0, ceil(-(-op.q_len // TILE) * op.batch * op.heads / self.sm_count)
         if op.q_len > 1:
-            waves = ceil(-(-op.q_len // TILE) * op.batch * op.heads / self.sm_count)
             tile_flops = 4 * TILE * padded * -(-op.kv_len // TILE) * TILE
             products_s = waves * self.sm_count * tile_flops / self.flop_per_s * (self.odd if op.kv_len % 2 else 1.0)
         copies_s = self.copy_floor_s + (kept + copied) / self.copy_bytes_per_s if op.copies else 0.0
-        return self.floor_s + copies_s + max(read / self.bytes_per_s, products_s)
+        return self.floor_s + copies_s + self.block_s * waves + max(read / self.bytes_per_s, products_s)
 
 
 @dataclass(frozen=True, slots=True)
