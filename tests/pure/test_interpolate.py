@@ -231,7 +231,7 @@ def test_intervals_hold_as_many_left_out_points_near_to_the_others_as_far_from_t
     """Each point predicted from all others of its group; `least` to `most`: how far the nearest of those lies."""
     held = [inside for away, inside in left_out() if least <= away < most]
     assert len(held) > 100
-    assert 0.88 < sum(held) / len(held) < 0.98
+    assert 0.88 < sum(held) / len(held) < 0.99
 
 
 @cache

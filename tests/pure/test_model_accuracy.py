@@ -23,7 +23,7 @@ BUDGETS: dict[str, tuple[float | None, float | None]] = {  # class: median, 90th
     "vLLM TTFT, all": (0.055, 0.30),
     "vLLM TTFT, launch latency known": (0.057, 0.23),
     "hf-graph TPOT and TTFT": (0.025, 0.057),
-    "hf-eager TTFT, >= 8192 tokens": (0.025, 0.105),
+    "hf-eager TTFT, >= 8192 tokens": (0.025, 0.11),
     "hf-eager TPOT, flash": (0.20, 0.37),
     "hf-eager TPOT, flash, launch latency known": (0.145, 0.30),
     "energy per token": (0.075, 0.195),

@@ -34,7 +34,6 @@ class MaskedBase(BaseTime):
     copy_bytes_per_s: float = 1.2e12
     copy_floor_s: float = 6e-6  # of the copies' kernels
     block_s: float = 1e-6  # of one block of queries, beside its keys
-    odd: float = 1.6  # how much longer products take under a mask whose rows are of odd length
 
     def seconds(self, op: MaskedAttention) -> float:
         width, d = BYTES[op.dtype], op.head_dim
@@ -44,7 +43,7 @@ class MaskedBase(BaseTime):
         products_s, waves = 0.0, ceil(-(-op.q_len // TILE) * op.batch * op.heads / self.sm_count)
         if op.q_len > 1:
             tile_flops = 4 * TILE * padded * -(-op.kv_len // TILE) * TILE
-            products_s = waves * self.sm_count * tile_flops / self.flop_per_s * (self.odd if op.kv_len % 2 else 1.0)
+            products_s = waves * self.sm_count * tile_flops / self.flop_per_s
         copies_s = self.copy_floor_s + (kept + copied) / self.copy_bytes_per_s if op.copies else 0.0
         return self.floor_s + copies_s + self.block_s * waves + max(read / self.bytes_per_s, products_s)
 

@@ -6,10 +6,25 @@ from math import log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
+from chip.ops.base_time import BaseTime
 from chip.records import dataclass
 from chip.types import ChipError, Cost, Op
 
 PICK_BYTES = 8  # an expert's index and weight, 32 bits each
+
+
+@dataclass(frozen=True, slots=True)
+class RouterBase(BaseTime):
+    """The product, then the choice, which takes longer where experts are no power of two."""
+
+    column_s: float = 5e-10  # for each column of the product: few blocks share it
+    choice_s: float = 2e-10  # for each token
+    other_choice_s: float = 2e-9  # the same of any other number of experts
+
+    def seconds(self, op: MoeRouter) -> float:
+        _, read, written = op.cost()
+        choice_s = self.choice_s if op.whole else self.other_choice_s
+        return self.floor_s + self.column_s * op.hidden + op.tokens * choice_s + (read + written) / self.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,14 @@ class MoeRouter(Op):
     def counted_flops(self) -> float:
         return 2 * self.tokens * self.experts * self.hidden
 
+    @classmethod
+    def base_class(cls, kernel: str) -> type[BaseTime]:
+        return RouterBase
+
+    @property
+    def whole(self) -> bool:
+        """A power of two: choosing is one kernel then."""
+        return self.experts & (self.experts - 1) == 0
+
     def place(self) -> tuple[float, ...]:
-        whole = self.experts & (self.experts - 1) == 0  # a power of two: choosing is one kernel then
-        return log2(self.tokens) / 2, log2(self.experts), log2(self.hidden) / 2, log2(self.top_k) / 2, 3.0 * whole
+        return log2(self.tokens) / 2, log2(self.experts), log2(self.hidden) / 2, log2(self.top_k) / 2, 3.0 * self.whole

@@ -47,7 +47,7 @@ SCALED = ("OPTForCausalLM",)  # that multiply their queries before they attend
 # Architectures that rotate in fp32, half as many bytes more, and how often they turn queries and keys to another type.
 FLOAT_ROPE = {"OlmoForCausalLM": 1, "Olmo2ForCausalLM": 1, "Olmo3ForCausalLM": 1, "CohereForCausalLM": 2}
 FLOAT_NORM = ("OlmoForCausalLM",)  # that turn the input of each layer norm to fp32, and its result back
-SPELLED_NORM = ("CohereForCausalLM", "Cohere2ForCausalLM")  # that write layer norms out operator by operator, in fp32
+DECOMPOSED_NORM = ("CohereForCausalLM", "Cohere2ForCausalLM")  # that write layer norms out operator by operator, in fp32
 
 
 def rewrite(program: Program, architecture: str) -> Program:
@@ -77,7 +77,7 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     elif isinstance(op, LayerNorm) and architecture in FLOAT_NORM:
         turned = Scale(op.rows, op.cols, op.dtype)
         yield from (Call("norm_cast", turned), call, Call("norm_cast", turned))
-    elif isinstance(op, LayerNorm) and architecture in SPELLED_NORM:  # as an RMSNorm after the mean was taken off
+    elif isinstance(op, LayerNorm) and architecture in DECOMPOSED_NORM:  # as an RMSNorm after the mean was taken off
         yield from [Call("norm_mean", Scale(op.rows, op.cols, "fp32"))] * 3
         yield Call(call.role, RmsNorm(op.rows, op.cols, op.dtype))
     elif isinstance(op, SiluMul) and any(c.role == _merged(call.role) for c in block.calls):
