@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, zip_longest
-from typing import NamedTuple
 
+from chip.measure.sampling import SamplePoint
 from chip.ops.add_rms_norm_quant import AddRmsNormQuant
 from chip.ops.fp8_attention import Fp8Attention
 from chip.ops.kv_append_fp8 import KvAppendFp8
@@ -17,14 +17,6 @@ from chip.ops.rms_norm_quant import RmsNormQuant
 from chip.ops.scaled_experts import ScaledExperts
 from chip.ops.scaled_linear import ScaledLinear
 from chip.ops.silu_mul_quant import SiluMulQuant
-from chip.types import Op
-
-
-class QuantisedCase(NamedTuple):
-    op: Op
-    implementation: str
-    context: str
-
 
 # (n, k) of merged q, k and v; o; merged gate and up; down
 MATRICES = {
@@ -50,7 +42,7 @@ EXPERT_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 BLOCK = 128
 
 
-def points() -> list[QuantisedCase]:
+def points() -> list[SamplePoint]:
     """Every point, kinds in turn, so that a run cut short has some of each."""
     groups = (
         _scaled("fp8", 0, 0, tuple(MATRICES)),
@@ -76,71 +68,71 @@ def _shapes(models: tuple[str, ...]) -> Iterator[tuple[int, int, int]]:
             yield from ((m, n, k) for n, k in MATRICES[model])
 
 
-def _scaled(dtype: str, block_n: int, block_k: int, models: tuple[str, ...]) -> Iterator[QuantisedCase]:
+def _scaled(dtype: str, block_n: int, block_k: int, models: tuple[str, ...]) -> Iterator[SamplePoint]:
     """A scale for each token, or for each group of its values where weights have blocks."""
     for m, n, k in _shapes(models):
         op = ScaledLinear(m, n, k, dtype, block_n=block_n, block_k=block_k, group=block_k)
-        yield QuantisedCase(op, "cutlass", "cold")
+        yield SamplePoint(op, "cutlass", "cold")
 
 
-def _packed(implementation: str, models: tuple[str, ...]) -> Iterator[QuantisedCase]:
+def _packed(implementation: str, models: tuple[str, ...]) -> Iterator[SamplePoint]:
     for m, n, k in _shapes(models):
-        yield QuantisedCase(PackedLinear(m, n, k, "bf16", "int4", group=128), implementation, "cold")
+        yield SamplePoint(PackedLinear(m, n, k, "bf16", "int4", group=128), implementation, "cold")
 
 
-def _beside() -> Iterator[QuantisedCase]:
+def _beside() -> Iterator[SamplePoint]:
     """What engines fall back to, and rarer formats, for the shapes of one model."""
     for m in FEW_TOKENS:
         for n, k in MATRICES["llama-3.1-8b"]:
-            yield QuantisedCase(ScaledLinear(m, n, k), "torch", "cold")
-            yield QuantisedCase(ScaledLinear(m, n, k, per_tensor=True), "cutlass", "cold")
-            yield QuantisedCase(ScaledLinear(m, n, k, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "triton", "cold")
-            yield QuantisedCase(ScaledLinear(m, n, k, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "deepgemm", "cold")
-            yield QuantisedCase(PackedLinear(m, n, k, "bf16", "int4", group=128, zeros=True), "machete", "cold")
-            yield QuantisedCase(PackedLinear(m, n, k, "bf16", "int8", group=128), "machete", "cold")
-            yield QuantisedCase(PackedLinear(m, n, k, "bf16", "fp8"), "marlin", "cold")
+            yield SamplePoint(ScaledLinear(m, n, k), "torch", "cold")
+            yield SamplePoint(ScaledLinear(m, n, k, per_tensor=True), "cutlass", "cold")
+            yield SamplePoint(ScaledLinear(m, n, k, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "triton", "cold")
+            yield SamplePoint(ScaledLinear(m, n, k, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "deepgemm", "cold")
+            yield SamplePoint(PackedLinear(m, n, k, "bf16", "int4", group=128, zeros=True), "machete", "cold")
+            yield SamplePoint(PackedLinear(m, n, k, "bf16", "int8", group=128), "machete", "cold")
+            yield SamplePoint(PackedLinear(m, n, k, "bf16", "fp8"), "marlin", "cold")
 
 
-def _rounded() -> Iterator[QuantisedCase]:
+def _rounded() -> Iterator[SamplePoint]:
     for rows in ROWS:
         for cols in INPUT_COLS:
-            yield QuantisedCase(Quantize(rows, cols), "compiled", "hot")
-            yield QuantisedCase(Quantize(rows, cols), "vllm", "hot")
-            yield QuantisedCase(Quantize(rows, cols, group=BLOCK), "vllm", "hot")
-            yield QuantisedCase(Quantize(rows, cols, to="int8"), "vllm", "hot")
-            yield QuantisedCase(Quantize(rows, cols, per_tensor=True, static=True), "compiled", "hot")
+            yield SamplePoint(Quantize(rows, cols), "compiled", "hot")
+            yield SamplePoint(Quantize(rows, cols), "vllm", "hot")
+            yield SamplePoint(Quantize(rows, cols, group=BLOCK), "vllm", "hot")
+            yield SamplePoint(Quantize(rows, cols, to="int8"), "vllm", "hot")
+            yield SamplePoint(Quantize(rows, cols, per_tensor=True, static=True), "compiled", "hot")
 
 
-def _fused(group: int, implementation: str) -> Iterator[QuantisedCase]:
+def _fused(group: int, implementation: str) -> Iterator[SamplePoint]:
     for rows in ROWS:
         for cols in NORM_COLS:
-            yield QuantisedCase(AddRmsNormQuant(rows, cols, group=group), implementation, "hot")
+            yield SamplePoint(AddRmsNormQuant(rows, cols, group=group), implementation, "hot")
         for cols in GATED_COLS:
-            yield QuantisedCase(SiluMulQuant(rows, cols, group=group), implementation, "hot")
-        yield QuantisedCase(RmsNormQuant(rows, NORM_COLS[1], group=group), implementation, "hot")
+            yield SamplePoint(SiluMulQuant(rows, cols, group=group), implementation, "hot")
+        yield SamplePoint(RmsNormQuant(rows, NORM_COLS[1], group=group), implementation, "hot")
 
 
-def _attention() -> Iterator[QuantisedCase]:
+def _attention() -> Iterator[SamplePoint]:
     for heads, kv_heads, dim in HEADS:
         for batch, kv in DECODE:
-            yield QuantisedCase(Fp8Attention(batch, heads, kv_heads, dim, 1, kv), "fa3", "cold")
+            yield SamplePoint(Fp8Attention(batch, heads, kv_heads, dim, 1, kv), "fa3", "cold")
         for batch, kv in PREFILL:
-            yield QuantisedCase(Fp8Attention(batch, heads, kv_heads, dim, kv, kv), "fa3", "cold")
+            yield SamplePoint(Fp8Attention(batch, heads, kv_heads, dim, kv, kv), "fa3", "cold")
 
 
-def _writes() -> Iterator[QuantisedCase]:
+def _writes() -> Iterator[SamplePoint]:
     for rows in ROWS:
         for heads in (2, 8, 32):
-            yield QuantisedCase(KvAppendFp8(rows, 256 * heads), "paged", "hot")
+            yield SamplePoint(KvAppendFp8(rows, 256 * heads), "paged", "hot")
 
 
-def _experts() -> Iterator[QuantisedCase]:
+def _experts() -> Iterator[SamplePoint]:
     for tokens in EXPERT_TOKENS:
         for experts, top_k, hidden, inner in EXPERTS:
             axes = (tokens, hidden, inner, experts, top_k)
-            yield QuantisedCase(ScaledExperts(*axes, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "vllm", "cold")
-            yield QuantisedCase(ScaledExperts(*axes, per_tensor=True), "vllm", "cold")
-            yield QuantisedCase(PackedExperts(*axes, group=BLOCK), "marlin", "cold")
+            yield SamplePoint(ScaledExperts(*axes, block_n=BLOCK, block_k=BLOCK, group=BLOCK), "vllm", "cold")
+            yield SamplePoint(ScaledExperts(*axes, per_tensor=True), "vllm", "cold")
+            yield SamplePoint(PackedExperts(*axes, group=BLOCK), "marlin", "cold")
         for experts, top_k, hidden, inner in FP4_EXPERTS:
             axes = (tokens, hidden, inner, experts, top_k)
-            yield QuantisedCase(PackedExperts(*axes, weight_dtype="fp4", group=32), "marlin", "cold")
+            yield SamplePoint(PackedExperts(*axes, weight_dtype="fp4", group=32), "marlin", "cold")

@@ -1,7 +1,7 @@
 """What vLLM launches of a program: merged projections, fused norms, rotations of queries and keys apart.
 
-torch.compile does the fusing. A model class that does not ask for it (`@support_torch_compile` in vLLM 0.26) runs norms,
-rotations and activations kernel by kernel, as PyTorch spells them.
+torch.compile does the fusing. A model class that does not ask for it (`@support_torch_compile` in vLLM 0.26) runs its
+norms, rotations and activations kernel by kernel, as PyTorch spells them.
 """
 
 from __future__ import annotations
