@@ -58,14 +58,14 @@ def test_physics_hold(asked):
 FALLS = [  # axis, metric, from where to where
     (("gtx-1080-ti", "starcoder2-7b", "hf-eager", "fp32", 8, 512, 32), "prompt", "tpot_ms", 240),
     (("h200", "starcoder2-15b", "hf-eager", "fp32", 1, 512, 32), "batch", "tpot_ms", 44),
-    (("mi355x", "falcon-7b", "vllm", "int4", 32, 512, 32), "prompt", "tpot_ms", 5360),
-    (("rtx-4090", "qwen2.5-3b", "native", "fp32", 1, 512, 32), "batch", "tpot_ms", 85),
+    (("mi355x", "falcon-7b", "vllm", "int4", 32, 512, 4096), "prompt", "tpot_ms", 5360),
+    (("rtx-4090", "qwen2.5-3b", "native", "fp32", 1, 512, 4096), "batch", "tpot_ms", 85),
     (("l40", "gemma-3-4b", "vllm", "bf16", 8, 512, 32), "output", "e2e_ms", 512),  # a context reached the window
     (("rtx-4060-laptop", "falcon-7b", "vllm", "w8a8", 32, 512, 32), "prompt", "ttft_ms", 16_384),  # 64 full steps
     (("h200", "falcon-40b", "hf-eager", "bf16", 32, 512, 32), "prompt", "ttft_ms", 5),  # 192 rows at a higher clock
-    (("l40s", "tinyllama-1.1b", "vllm", "fp8", 1, 512, 32), "batch", "tpot_ms", 35),
+    (("l40s", "tinyllama-1.1b", "vllm", "fp8", 1, 512, 4096), "batch", "tpot_ms", 35),
     (("l40s", "llama-3.2-3b", "native", "bf16", 1, 512, 32), "prompt", "ttft_ms", 320),  # 25812: keys in more parts
-    (("gb200", "qwen2.5-3b", "vllm", "nvfp4", 1, 32_769, 64), "batch", "tpot_ms", 3),  # one sequence took longer
+    (("gb200", "qwen2.5-3b", "vllm", "nvfp4", 1, 32_769, 4096), "batch", "tpot_ms", 3),  # one sequence took longer
     (("b200", "qwen3-4b", "vllm", "int4", 8, 512, 32), "prompt", "tpot_ms", 1136),  # keys in more parts
     (("h200", "command-r", "vllm", "fp8", 32, 512, 32), "prompt", "ttft_ms", 3),  # fp8 at the clock of 16 bits
     (("h200", "llama-2-70b", "vllm", "fp8", 8, 512, 32), "prompt", "ttft_ms", 10),

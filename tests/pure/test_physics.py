@@ -158,7 +158,7 @@ def test_one_more_makes_no_leap(model, gpu, engine, stage, s, what):
 @pytest.mark.parametrize("engine", engines.names())
 def test_walking_through_batches_of_a_decode(engine):
     """Every batch to 80: a step takes no less than the one before, and no leap but its padding."""
-    d, s = library.find("llama-3.1-8b"), [Scenario(batch, 512, 2) for batch in range(1, 81)]
+    d, s = library.find("llama-3.1-8b"), [Scenario(batch, 100, 2) for batch in range(1, 81)]  # prompts in one step
     steps = [predict(d, "h200", engine, each).decode.seconds for each in s]
     for batch, (a, b) in enumerate(pairwise(steps), 1):
         rows = [schedule.padded(n) if engine == "vllm" else n for n in (batch, batch + 1)]

@@ -312,9 +312,39 @@ def test_a_context_beyond_the_models_is_noted():
 def test_a_context_integrated_is_the_one_walked(model, batch, prompt, output, engine, round_gpu):
     held = request.setting(library.find(model), round_gpu, engine, "bf16", 1, BARE)
     c, memory = held.steps, held.roof.memory_bytes
-    integrated = c.decode(Scenario(batch, prompt, output), memory)
-    walked = [c.decode(Scenario(batch, prompt + i, 2), memory).seconds for i in range(0, output - 1, 7)]
-    assert integrated.seconds == pytest.approx(sum(walked) / len(walked), rel=0.01)
+
+    def seconds(s):  # of full steps: those of fewer requests at the end left out
+        return c._phase(c.engine.decode(s, memory, c.panels(s), c.windows), None).seconds
+
+    walked = [seconds(Scenario(batch, prompt + i, 2)) for i in range(0, output - 1, 7)]
+    assert seconds(Scenario(batch, prompt, output)) == pytest.approx(sum(walked) / len(walked), rel=0.01)
+
+
+@pytest.mark.parametrize("output", [9, 17, 33, 129])
+@pytest.mark.parametrize(("batch", "prompt"), [(64, 1024), (64, 768), (17, 1024), (3, 16000), (40, 2000), (200, 500)])
+def test_last_steps_are_of_those_requests_that_are_left(batch, prompt, output):
+    """Against vLLM's scheduler walked step by step until the last request has ended."""
+    held = request.setting(library.find("llama-2-7b"), "h200", "vllm", "bf16", 1)
+    c, memory = held.steps, held.roof.memory_bytes
+    budget, waiting, begun, left = 16384, batch, 0, []  # `left`: tokens that each running request still has to make
+    steps = []
+    while waiting or any(left):
+        counted = len([n for n in left if n])
+        left, room = [n - 1 if n else 0 for n in left], budget - counted
+        while waiting and room:
+            new = min(prompt - begun, room)
+            begun, room = begun + new, room - new
+            if begun == prompt:
+                begun, waiting, left = 0, waiting - 1, [*left, output - 1]
+        if not waiting:
+            steps.append(len([n for n in left if n]))  # that the next step has
+    walked = [n for n in steps if n]
+    assert len(walked) == output - 1
+    expected = sum(
+        c._phase(c.engine.decode(Scenario(n, prompt + i, 2), memory, 0), None).seconds for i, n in enumerate(walked)
+    )
+    found = c.decode(Scenario(batch, prompt, output), memory)
+    assert found.seconds * (output - 1) == pytest.approx(expected, rel=0.03)
 
 
 @pytest.mark.parametrize("model", ["mistral-7b-v0.1", "gemma-2-9b", "gpt-oss-20b"])

@@ -28,7 +28,7 @@ def test_a_gpu_never_measured_says_so():
 
 
 def test_a_measured_gpu_says_so(round_gpu):
-    a = answer(gpu=round_gpu, batch=64)
+    a = answer(gpu=round_gpu, batch=64, prompt=128)
     assert set(a["sources"]) == {"roofline", "engine"}
     assert a["notes"] == []
     assert set(answer(gpu=round_gpu, tp=2)["sources"]) == {"roofline", "engine", "datasheet"}  # the link's

@@ -223,6 +223,9 @@ def room(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> dict[str, Any]
     return memory.needs(held.steps.decoder, s, engine, held.steps.precision, held.roof.memory_bytes)
 
 
+FEWER = 0.004  # part of all requests and decode steps that is missing at the end, from which on that is said
+
+
 def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = DEFAULT_OPTIONS) -> Prediction:
     s = resolved(decoder, s, engine)
     several.check(s, engine)
@@ -246,6 +249,12 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
         said.append(
             f"the mask of the prefill has rows of {keys} keys: measured points show that those read slower that are no "
             f"multiple of {piece}, so that a little more may take less time"
+        )
+    last, fewer = steps.ending(s, roof.memory_bytes)
+    if last and min(1.0, last / (s.output - 1)) * (1 - fewer / s.batch) > FEWER:
+        said.append(
+            f"first tokens come in {last + 1} steps, so the first requests end {last} steps before the last: TPOT is "
+            "the mean of all steps, the last ones of fewer requests; more requests or tokens may bring it down"
         )
     if decoder.quantization and s.dtype != decoder.dtype:
         said.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")

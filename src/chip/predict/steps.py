@@ -35,6 +35,7 @@ MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are 
 MOST_PROGRAMS = 64
 MOST_STEPS, MOST_PREFILLS = 64, 8  # of one model that are remembered
 LONG = 4  # an output that is no more than such a part of its prompt is short
+FEW = 16  # requests: half of one more makes a difference
 NOTHING_S = 1e-12  # a row shorter than this is rounding
 
 
@@ -61,6 +62,7 @@ class StepModel:
         self.overlaps = self.engine.OVERLAPS_STEPS if overlaps is None else overlaps
         self.estimator, self.terms = estimator, terms
         self._prefills: dict[tuple[Weighted, int], Phase] = {}
+        self.prefill_steps = lru_cache(maxsize=MOST_PREFILLS)(self.engine.prefill)
         programs = _programs(decoder, precision, tp, ep, engine)
         whole = _programs(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
         one_token = programs[0]
@@ -100,7 +102,7 @@ class StepModel:
         """Keys that a prefill meets under a mask, or in attention of several kernels, and what they are no multiple of:
         points show that such take longer. (0, 0) where there are none."""
         for op in self._masks:
-            for seq in (seq for step, _ in self.engine.prefill(s, memory_bytes) for seq in step.seqs if seq.new > 1):
+            for seq in (seq for step, _ in self.prefill_steps(s, memory_bytes) for seq in step.seqs if seq.new > 1):
                 placed = op.over(seq)
                 if len(placed.alignments()) > 1 and self.estimator.kernels.of(placed):
                     return placed.kv_len, placed.KEY_PIECE
@@ -127,7 +129,7 @@ class StepModel:
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
         """Whatever the output, it is mostly the same: a grid asks for it once."""
-        steps = self.engine.prefill(s, memory_bytes)
+        steps = self.prefill_steps(s, memory_bytes)
         found = self._prefills.get((steps, s.batch))
         if found is None:
             if len(self._prefills) >= MOST_PREFILLS:
@@ -145,7 +147,45 @@ class StepModel:
         return found if found.seconds >= least.seconds else least
 
     def _decode(self, s: Scenario, memory_bytes: float) -> Phase:
-        return self._phase(self.engine.decode(s, memory_bytes, self.panels(s), self.windows), None)
+        return self._phase(self._decode_steps(s, memory_bytes), None)
+
+    def _decode_steps(self, s: Scenario, memory_bytes: float) -> Weighted:
+        """All steps after the last first token. The last of them are of fewer requests, in the mean of `batch`."""
+        last, batch = self.ending(s, memory_bytes)
+        steps = s.output - 1
+        if not last:
+            return self.engine.decode(s, memory_bytes, self.panels(s), self.windows)
+        found: Weighted = ()
+        if last < steps:
+            full = self.engine.decode(replace(s, output=s.output - last), memory_bytes, self.panels(s), self.windows)
+            found = tuple((step, w * (steps - last)) for step, w in full)
+        low = int(batch)
+        parts = ((low, 1 - (batch - low)), (low + 1, batch - low)) if batch < FEW else ((round(batch), 1.0),)
+        for some, part in parts:
+            ends = replace(s, batch=some, prompt=s.prompt + steps - last, output=1 + last)
+            if part:
+                found += tuple((step, w * last * part) for step, w in self.engine.decode(ends, memory_bytes, 0))
+        return tuple((step, w / steps) for step, w in found)
+
+    def ending(self, s: Scenario, memory_bytes: float) -> tuple[int, float]:
+        """Requests that had their first token in an earlier step than others have decoded along since, and end as many
+        steps before them: how many steps are of fewer requests, and of how many in the mean. (0, 0) where none are."""
+        if s.batch == 1 or s.prompt == 1 or s.output < 2:
+            return 0, 0.0
+        along = list[tuple[int, float]]()
+        for step, weight in self.prefill_steps(s, memory_bytes):
+            if step.decode:  # between waves of requests, not all of which run at once
+                return 0, 0.0
+            if step.seqs[0].new == 1:
+                along.append((step.seqs[0].count, weight))
+        steps = sum([weight for _, weight in along])
+        if not (last := min(round(steps), s.output - 1)):
+            return 0, 0.0
+        gone, left = 0.0, float(last)  # those of a step before the end are those that decoded along as long before
+        for count, weight in reversed(along):
+            gone += count * min(weight, left)
+            left -= min(weight, left)
+        return last, max(1.0, s.batch - gone / last)
 
     def _phase(self, steps: Weighted, asked: Scenario | None) -> Phase:
         """`asked` where the steps end with the first tokens."""
@@ -197,10 +237,7 @@ class StepModel:
 
     def subject(self, s: Scenario, memory_bytes: float, first: bool) -> TimedSteps:
         """A phase whose operators are known, to be timed under any terms."""
-        if first:
-            steps = self.engine.prefill(s, memory_bytes)
-        else:
-            steps = self.engine.decode(s, memory_bytes, self.panels(s), self.windows)
+        steps = self.prefill_steps(s, memory_bytes) if first else self._decode_steps(s, memory_bytes)
         return TimedSteps(self, _known(steps, self.timed(steps, first)), s if first else None)
 
     def timeline(self, step: Step) -> Recorded:
