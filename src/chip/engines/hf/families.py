@@ -76,7 +76,7 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     elif isinstance(op, Rope) and architecture in FLOAT_ROPE:
         yield Call(call.role, replace(op, heads=3 * op.heads // 2))
         turned = Scale(op.rows, op.heads * op.head_dim // 2, op.dtype)  # queries, or keys
-        yield from [Call("rope_cast", turned)] * (2 * FLOAT_ROPE[architecture])
+        yield from [Call(f"{of}_cast", turned) for of in "qk" * FLOAT_ROPE[architecture]]
     elif isinstance(op, LayerNorm) and architecture in FLOAT_NORM:
         turned = Scale(op.rows, op.cols, op.dtype)
         yield from (Call("norm_cast", turned), call, Call("norm_cast", turned))

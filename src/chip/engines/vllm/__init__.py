@@ -11,7 +11,7 @@ from chip.engines.serves import ALL
 from chip.engines.terms import Terms
 from chip.engines.versions import version_at
 from chip.engines.vllm.memory import room
-from chip.engines.vllm.rewrite import JOINED, UNCOMPILED, rewrite
+from chip.engines.vllm.rewrite import HALVES, UNCOMPILED, rewrite
 from chip.engines.vllm.schedule import decode, prefill
 from chip.engines.vllm.versions import VERSIONS
 from chip.timeline import HostCost, Timeline
@@ -85,7 +85,7 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     if step.graph and step.decode:
         t.graph("step", 0.0, step.device_s(t, terms) + terms.step_s)
         return
-    if any(JOINED in block.launches.names for block in step.blocks):
+    if any(HALVES[0] in block.launches.names for block in step.blocks):
         t.layers(step.blocks, HostCost(terms.host_kernel_s, 0.0))  # small kernels of one operator as one of vLLM's
     elif step.graph:
         t.layers([block.as_one("layer") for block in step.blocks], HostCost(terms.host_piece_s, 0.0))

@@ -38,7 +38,7 @@ def rotate_apart(calls: list[Call]) -> list[Call]:
 
 
 UNCOMPILED = ("StableLmForCausalLM",)  # of the architectures here
-JOINED = "rope_join"  # the role of rotated halves that are joined, by which such a model is known
+HALVES, WHOLE = ("q_halves", "k_halves"), ("q_join", "k_join")  # roles of what is joined; such a model is known by them
 MERGES = (
     merge_linears(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
@@ -69,7 +69,8 @@ def _joined(calls: list[Call]) -> list[Call]:
             out.append(c)
         if isinstance(c.op, (RopeComposed, RopeJoin)):
             cols = c.op.cols if isinstance(c.op, RopeJoin) else c.op.heads * c.op.head_dim
-            out += [Call(JOINED, Scale(c.op.rows, cols // 2, c.op.dtype))] * 2  # queries and keys
+            each = Scale(c.op.rows, cols // 2, c.op.dtype)
+            out += [Call(role, each) for role in (WHOLE if isinstance(c.op, RopeJoin) else HALVES)]
     return out
 
 
