@@ -321,7 +321,9 @@ def test_a_context_integrated_is_the_one_walked(model, batch, prompt, output, en
 
 
 @pytest.mark.parametrize("output", [9, 17, 33, 129])
-@pytest.mark.parametrize(("batch", "prompt"), [(64, 1024), (64, 768), (17, 1024), (3, 16000), (40, 2000), (200, 500)])
+@pytest.mark.parametrize(
+    ("batch", "prompt"), [(64, 1024), (64, 768), (17, 1024), (3, 16000), (40, 2000), (200, 500), (33, 512)]
+)
 def test_last_steps_are_of_those_requests_that_are_left(batch, prompt, output):
     """Against vLLM's scheduler walked step by step until the last request has ended."""
     held = request.setting(library.find("llama-2-7b"), "h200", "vllm", "bf16", 1)

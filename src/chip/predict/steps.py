@@ -174,7 +174,7 @@ class StepModel:
             return 0, 0.0
         along = list[tuple[int, float]]()
         for step, weight in self.prefill_steps(s, memory_bytes):
-            if step.decode:  # between waves of requests, not all of which run at once
+            if step.decode and len(step.seqs) == 1:  # between waves of requests, not all of which run at once
                 return 0, 0.0
             if step.seqs[0].new == 1:
                 along.append((step.seqs[0].count, weight))
