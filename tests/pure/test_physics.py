@@ -65,6 +65,11 @@ def times(p, left_out=()):
     return first, step, first + (p.scenario.output - 1) * step
 
 
+def ends_early(p):
+    """Whether the last steps are of fewer requests, as the answer says: their mean follows no law, their sum does."""
+    return any("TPOT is the mean of all steps" in note for note in p.notes)
+
+
 def falls(model, gpu, engine, one, two, stage=Stage.POINTS):
     before, after = (times(predict(library.find(model), gpu, engine, s, Options(stage))) for s in (one, two))
     return [(a, b) for a, b in zip(before, after) if b < a * (1 - SLACK)]
@@ -74,7 +79,7 @@ def falls(model, gpu, engine, one, two, stage=Stage.POINTS):
 KNOWN = {
     "a cache that becomes aligned": (
         ("pythia-1.4b", "h200", "hf-graph", Scenario(152, 2431, 1), Scenario(152, 2432, 1)),
-        "measured: masks whose rows begin at multiples of 64 elements are read in wider pieces, 10 % of a prefill",
+        "measured: masks whose rows have an even number of elements are read in pairs, 10 % of a prefill",
     ),
     "a window's mask that becomes aligned": (
         ("gemma-3-12b", "h200", "hf-eager", Scenario(3, 2797, 1), Scenario(3, 2798, 1)),
@@ -107,8 +112,11 @@ def test_more_work_never_takes_less_time(model, gpu, engine, stage, s, what, by)
     if unexplained(gpu):
         stage = Stage.POINTS  # where a host is waited for, it is waited for less where one of those takes longer
     larger = more_of(s, what, by)
-    before, after = (times(asked(model, gpu, engine, each, stage), unexplained(gpu)) for each in (s, larger))
+    found = [asked(model, gpu, engine, each, stage) for each in (s, larger)]
+    before, after = (times(p, unexplained(gpu)) for p in found)
     for name, a, b in zip(("TTFT", "TPOT", "all"), before, after):
+        if name == "TPOT" and ends_early(found[1]):
+            continue
         assert not b or b >= a * (1 - SLACK), (
             f"{name}: {model} {engine} {gpu} {s.name} -> {larger.name}: {b / a - 1:.2%}"
         )
@@ -149,6 +157,8 @@ def test_one_more_makes_no_leap(model, gpu, engine, stage, s, what):
     assume(alike(model, gpu, engine, s, larger))
     prefill = after.prefill.seconds / before.prefill.seconds
     assert prefill <= STAIRS * explained(engine, s, larger), f"TTFT {model} {engine} {gpu} {s.name}: {prefill:.3f}"
+    if ends_early(before) or ends_early(after):
+        return
     rows = [schedule.padded(n) if engine == "vllm" else n for n in (s.batch, larger.batch)]
     padding = max(rows[1] / rows[0], up(rows[1], 64) / up(rows[0], 64))
     step = after.decode.seconds / before.decode.seconds

@@ -118,9 +118,12 @@ def more_of(s, what, by):
 
 
 def seconds(decoder, gpu, engine, s):
+    """TTFT, all, and TPOT: none where the last steps are of fewer requests, as the answer says. Their mean follows no
+    law, their sum does."""
     p = request.predict(decoder, gpu, engine, s, BARE)
     decode = p.decode.seconds if p.decode else 0.0
-    return p.prefill.seconds, decode, p.prefill.seconds + (s.output - 1) * decode
+    mean = () if any("TPOT is the mean of all steps" in note for note in p.notes) else (decode,)
+    return p.prefill.seconds, p.prefill.seconds + (s.output - 1) * decode, *mean
 
 
 def _described(raw):
