@@ -1,11 +1,12 @@
 """Causes that kernels and the code of engines gave for what unseen models and shapes were wrong by, each by itself."""
 
+import json
 from collections import Counter
 
 import pytest
 
 import chip
-from chip import engines, hardware, ops, points
+from chip import cli, engines, hardware, ops, points
 from chip.dtypes import precision
 from chip.measure import more_cases, sampling
 from chip.models import library
@@ -91,3 +92,15 @@ def test_more_shapes_are_shapes_that_no_other_suite_has(made):
     others |= {*sampling.odd_paged_points("bf16")}
     assert len({*found}) == len(found) > 200
     assert len(others & {*found}) <= 0.03 * len(found)
+
+
+def test_live_traffic_of_such_a_model_waits_for_the_host_as_a_prediction_does(capsys):
+    """A prompt alone, as `chip predict` has it; of a compiled model of its size it takes less than half."""
+    traffic = ["--rate", "0.5", "--workload", "poisson:prompt=400,output=20", "--requests", "20"]
+    found = {}
+    for model in ("stablelm-2-1.6b", "smollm2-1.7b"):
+        assert cli.main(["simulate", model, "--gpu", "h200", *traffic, "--json"]) == 0
+        found[model] = json.loads(capsys.readouterr().out)["ttft_ms"]["p50"]
+    alone = chip.predict("stablelm-2-1.6b", gpu="h200", engine="vllm", prompt=400, output=20)
+    assert found["stablelm-2-1.6b"] == pytest.approx(1e3 * alone.ttft_s, rel=0.2)
+    assert found["stablelm-2-1.6b"] > 2 * found["smollm2-1.7b"]

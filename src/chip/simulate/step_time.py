@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from chip.engines.terms import Terms
 from chip.engines.vllm import NAME, memory
 from chip.engines.vllm import schedule as vllm
+from chip.engines.vllm.rewrite import UNCOMPILED
 from chip.models.decoder import Decoder
 from chip.predict import pipeline, several
 from chip.predict.memory import needs
@@ -94,6 +95,7 @@ class OperatorTimes(NamedTuple):
     low_s: float
     high_s: float
     kernels: float
+    calls: float
     attentions: float
     flops: float
     bytes: float
@@ -122,9 +124,11 @@ class PredictedSteps:
         (rows, _), lines = timed[0], lines_of(timed)
         seconds, low_s, high_s = interval(lines, self.steps.interval_scale)
         kernels = sum(n * calls.launches.kernel_count for n, calls, _ in rows)
+        called = sum(n * len(calls.kinds) for n, calls, _ in rows)
         attentions = sum(n * calls.kinds.count("attention") for n, calls, _ in rows)
         flops = sum(line.flops for line in lines if line.kind in PRODUCTS)
-        return OperatorTimes(seconds, low_s, high_s, kernels, attentions, flops, sum(line.bytes for line in lines))
+        moved = sum(line.bytes for line in lines)
+        return OperatorTimes(seconds, low_s, high_s, kernels, called, attentions, flops, moved)
 
     def device_s(self, step: Step) -> float:
         found, terms = self._found(step), self.terms[0]
@@ -133,12 +137,15 @@ class PredictedSteps:
         return found.seconds + terms.gap_s * found.kernels + attending_s + terms.step_s
 
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host:
+        """Of a model that is not compiled as of any other kernel by kernel, those of an operator as one."""
         terms = self.terms[0]
         prepare_s = terms.prepare_s(rows)
-        if graph:
+        compiled = self.steps.decoder.architecture not in UNCOMPILED
+        if graph and (decode or compiled):
             return Host(prepare_s, 0.0 if decode else self.layers * terms.host_piece_s, False)
         like = Step((Seq(1, 1, tokens) if decode else Seq(max(2, tokens), 0, 1),))
-        return Host(prepare_s, self._found(like).kernels * terms.host_kernel_s, True)
+        found = self._found(like)
+        return Host(prepare_s, (found.kernels if compiled else found.calls) * terms.host_kernel_s, True)
 
     def seconds(self, step: Step) -> float:
         """One step alone, with all the host does for it: what the device takes after it was prepared."""
