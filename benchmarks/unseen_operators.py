@@ -16,6 +16,7 @@ from chip import measurements, points, stats
 from chip.measure.fit import medians
 from chip.predict.clock import Settling
 from chip.predict.interpolate import Z90, Points
+from chip.types import ChipError
 from chip.units import table
 
 LONG_S = 5e-6  # from here on errors are judged as parts
@@ -50,7 +51,8 @@ def main(folder: Path, files: Iterable[str]) -> int:
             "below 5 us": len(short_us), "p90, us": f"{stats.quantile(short_us, 0.9):.2f}" if short_us else "-",
         })  # fmt: skip
     print(table(rows, right=("shapes", "median", "p90", "bias", "inside", "below 5 us", "p90, us")))
-    print("all of 5 us and more:", len(every), _spread(every))
+    found_all = _spread(every)
+    print(f"all {len(every)} of 5 us and more: {found_all['median']}, {found_all['p90']} (bias {found_all['bias']})")
     return 0
 
 
@@ -66,4 +68,7 @@ def _spread(errors: list[float]) -> dict[str, str]:
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    try:
+        sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    except ChipError as e:
+        sys.exit(f"unseen_operators: {e}")

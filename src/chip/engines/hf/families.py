@@ -47,10 +47,7 @@ SCALED = ("OPTForCausalLM",)  # that multiply their queries before they attend
 # Architectures that rotate in fp32, half as many bytes more, and how often they turn queries and keys to another type.
 FLOAT_ROPE = {"OlmoForCausalLM": 1, "Olmo2ForCausalLM": 1, "Olmo3ForCausalLM": 1, "CohereForCausalLM": 2}
 FLOAT_NORM = ("OlmoForCausalLM",)  # that turn the input of each layer norm to fp32, and its result back
-DECOMPOSED_NORM = (
-    "CohereForCausalLM",
-    "Cohere2ForCausalLM",
-)  # that write layer norms out operator by operator, in fp32
+DECOMPOSED_NORM = ("CohereForCausalLM", "Cohere2ForCausalLM")  # that write layer norms out as many operators, in fp32
 
 
 def rewrite(program: Program, architecture: str) -> Program:
