@@ -27,7 +27,7 @@ OTHER = "other"  # kernels that no operator of the program stands for
 # What a kernel's name says, first match: (pattern, class). A class stands for operators of several kinds.
 NAMES = (
     (r"splitkreduce|splitk_reduce", "split"),  # belongs to the product before it
-    (r"reshape_and_cache|index_copy", "kv_append"),
+    (r"_and_cache|index_copy", "kv_append"),
     (r"flash.*combine", "attention"),
     (r"prepare_varlen", OTHER),
     (r"flash|fmha|sdpa|attention|^_paged|^_prefill", "attention"),
@@ -40,7 +40,8 @@ NAMES = (
 CLASS_OF = {
     "linear": PRODUCT, "bmm": PRODUCT, "attention": "attention", "masked_attention": "attention",
     "growing_attention": "attention", "alibi_attention": "attention", "float_attention": "attention",
-    "sink_attention": "attention", "mla": "attention", "moe_experts": "experts", "moe_router": "experts",
+    "sink_attention": "attention", "mla": "attention", "mla_prompt": "attention", "moe_experts": "experts",
+    "moe_router": "experts", "grouped_router": "experts", "biased_router": "experts",
     "moe_experts_composed": "experts", "moe_router_composed": "experts", "kv_append": "kv_append",
     "kv_roll": "kv_append", "sampling": "sampling",
 }  # fmt: skip

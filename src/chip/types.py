@@ -332,7 +332,7 @@ class Measurement:
 
     op: dict[str, int | str | bool | float]  # {"op": kind, axis: value, ...}
     implementation: str  # "torch", "flash", "cudnn", ...
-    context: str  # "cold", "hot", "graph", "host"
+    context: str  # "cold", "hot", "graph", "host", "layer"
     status: str  # "ok", "skipped", "failed"
     reason: str = ""
     samples_ns: tuple[int, ...] = ()

@@ -53,10 +53,21 @@ CASES = {
         {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 3, "kv_len": 6},
         [(2, 4, 3, 16)],
     ),
-    "mla": ({"batch": 2, "heads": 3, "latent": 16, "rope_dim": 8, "q_len": 2, "kv_len": 5}, [(2, 3, 2, 16)]),
+    "mla": (
+        {"batch": 2, "heads": 3, "kv_heads": 1, "head_dim": 24, "v_head_dim": 16, "q_len": 2, "kv_len": 5},
+        [(2, 3, 2, 16)],
+    ),
+    "mla_prompt": (
+        {"batch": 2, "heads": 3, "kv_heads": 3, "head_dim": 24, "v_head_dim": 16, "q_len": 2, "kv_len": 5},
+        [(2, 3, 2, 16)],
+    ),
     "moe_experts": ({"tokens": 6, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2}, [(12, 32)]),
     "moe_experts_composed": ({"tokens": 6, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2}, [(6, 32)]),
     "moe_router": ({"tokens": 6, "hidden": 32, "experts": 4, "top_k": 2}, [(6, 2), (6, 2)]),
+    **dict.fromkeys(
+        ("grouped_router", "biased_router"),
+        ({"tokens": 6, "hidden": 32, "experts": 8, "top_k": 2, "groups": 4}, [(6, 2), (6, 2)]),
+    ),
     "moe_router_composed": ({"tokens": 6, "hidden": 32, "experts": 4, "top_k": 2}, [(6, 2), (6, 2)]),
     "norm_weight": (ROWS, [(24,)]),
     "relu": (ROWS, [(5, 24)]),
@@ -117,8 +128,8 @@ def test_runs_with_the_shape_and_values_it_should(kind, dtype):
         assert r.float().abs().sum() > 0
 
 
-ROUTERS = ("moe_router", "moe_router_composed")
-COUNTED = ("linear", "bmm", "attention", "conv2d", "mla", "kv_join", *ROUTERS, *KINDS, *OTHER_ATTENTIONS)
+ROUTERS = ("moe_router", "moe_router_composed", "grouped_router", "biased_router")
+COUNTED = ("linear", "bmm", "attention", "conv2d", "mla", "mla_prompt", "kv_join", *ROUTERS, *KINDS, *OTHER_ATTENTIONS)
 
 
 @pytest.mark.parametrize("kind", COUNTED)
@@ -455,10 +466,63 @@ def test_routers_are_called_as_vllm_calls_them(monkeypatch):
     assert module.implementations(op, "cuda") == ("torch", "vllm")
 
 
-@pytest.mark.parametrize("kind", ["moe_experts", "moe_router"])
+@pytest.mark.parametrize("kind", ["moe_experts", *ROUTERS[:1], *ROUTERS[2:]])
 def test_experts_without_vllm_say_so(kind):
     op = ops.build(kind, CASES[kind][0])
     with pytest.raises(build.Unsupported, match="part of vLLM"):
         build._module(op).build(op, torch.device("cpu"), torch.Generator(), "vllm")
     with pytest.raises(ChipError, match="no implementation 'vllm' on cpu"):
         build.choose(op, "cpu", "vllm")
+
+
+def test_grouped_routers_keep_to_the_best_groups():
+    """Of 8 experts in 4 groups, 2 groups stay: what is chosen lies in those of the highest scores."""
+    from chip.measure.build import biased_router, grouped_router
+
+    op = ops.build(
+        "grouped_router", {"tokens": 5, "hidden": 16, "experts": 8, "top_k": 2, "groups": 4, "dtype": "fp32"}
+    )
+    x, weight = grouped_router.drawn(op, torch.device("cpu"), torch.Generator().manual_seed(1))
+    _, chosen = grouped_router.build(op, torch.device("cpu"), torch.Generator().manual_seed(1))()
+    scores = torch.softmax(x @ weight.T, -1)
+    best = scores.view(5, 4, 2).amax(-1).topk(2).indices
+    assert all(int(e) // 2 in row.tolist() for row, picked in zip(best, chosen) for e in picked)
+    shares, _ = biased_router.build(
+        ops.build("biased_router", CASES["biased_router"][0]), torch.device("cpu"), torch.Generator().manual_seed(1)
+    )()
+    assert torch.allclose(shares.sum(-1).float(), torch.ones(6), atol=1e-5)
+
+
+def test_latent_attention_is_attention_to_what_the_latent_expands_to():
+    """Absorbed: queries times the up-projection attend to the latent; expanded: keys of each head are made first."""
+    torch.manual_seed(2)
+    heads, nope, rope, latent, keys = 3, 8, 4, 16, 7
+    cache, rotated = torch.randn(keys, latent), torch.randn(keys, rope)
+    up_k, up_v = torch.randn(heads, latent, nope), torch.randn(heads, latent, nope)
+    q_nope, q_rope = torch.randn(heads, 1, nope), torch.randn(heads, 1, rope)
+    k = torch.cat((torch.einsum("tl,hln->htn", cache, up_k), rotated.expand(heads, -1, -1)), -1)
+    expanded = torch.nn.functional.scaled_dot_product_attention(
+        torch.cat((q_nope, q_rope), -1), k, torch.einsum("tl,hln->htn", cache, up_v)
+    )
+    q = torch.cat((q_nope @ up_k.transpose(1, 2), q_rope), -1)
+    shared = torch.cat((cache, rotated), -1).expand(heads, -1, -1)
+    values, scale = cache.expand(heads, -1, -1), (nope + rope) ** -0.5
+    absorbed = torch.nn.functional.scaled_dot_product_attention(q, shared, values, scale=scale) @ up_v
+    assert torch.allclose(absorbed, expanded, atol=1e-5)
+    one = ops.build("mla", {"batch": 1, "heads": heads, "kv_heads": 1, "head_dim": 20, "v_head_dim": 16, "q_len": 1,
+                            "kv_len": keys})  # fmt: skip
+    assert one.counted_flops == 2 * heads * keys * (20 + 16)
+
+
+def test_a_call_is_timed_among_the_kernels_of_a_layer():
+    from chip.measure import layer_chain
+    from chip.measure.device import open_device
+    from chip.measure.profile import QUICK, profile_case
+    from chip.measure.suites import SuiteCase
+
+    before, after = layer_chain.layer(torch.device("cpu"))
+    assert [f() is not None for f in (*before, *after)] == [True] * 9
+    case = SuiteCase(ops.build("linear", {"m": 64, "n": 2048, "k": 2048, "dtype": "fp32"}), "torch")
+    cold, layer = profile_case(case, open_device("cpu"), ("cold", "layer"), QUICK)
+    assert (cold.status, layer.status, layer.context) == ("ok", "ok", "layer")
+    assert "of 9 other calls, less these alone" in layer.method

@@ -45,7 +45,7 @@ def test_a_prefill_is_its_decode_steps_and_any_chunks(shape, cuts):
 
 @given(st.integers(0, 60), st.integers(1, 40))
 def test_latent_attention_is_its_decode_steps(past, new):
-    one = Mla(2, 4, 16, 8, 1, 1)
+    one = Mla(2, 4, 1, 24, 1, 1, v_head_dim=16)
     steps = [one.over(Seq(1, past + i, 2)).cost().flops for i in range(new)]
     assert one.over(Seq(new, past, 2)).cost().flops == sum(steps)
 
@@ -67,7 +67,7 @@ def test_a_window_bounds_what_is_read():
 
 
 def test_latent_cache_is_shared_by_all_heads():
-    one, many = (Mla(1, heads, 512, 64, 1, 1000).cost() for heads in (1, 128))
+    one, many = (Mla(1, heads, 1, 576, 1, 1000, v_head_dim=512).cost() for heads in (1, 128))
     assert many.flops == 128 * one.flops
     assert many.read_bytes - one.read_bytes == 2 * 127 * 576  # queries only
 

@@ -25,8 +25,10 @@ def test_engines_are_found_by_listing():
 
 def test_attention_over_pages_is_the_kernel_of_the_gpu():
     runs_as = engines.get("vllm").runs_as
-    assert {c: runs_as(c, {})["attention"] for c in (0.0, 8.0, 8.9, 9.0, 10.0)} == {
-        0.0: "fa2|flash", 8.0: "fa2|flash", 8.9: "fa2|flash", 9.0: "fa3", 10.0: "flashinfer|fa2|flash"
+    found = {c: runs_as(c, {})["attention"] for c in (0.0, 8.0, 8.9, 9.0, 10.0)}
+    assert found == {
+        0.0: "fa2|flash layer", 8.0: "fa2|flash layer", 8.9: "fa2|flash layer", 9.0: "fa3 layer",
+        10.0: "flashinfer|fa2|flash layer",
     }  # fmt: skip
     eager = engines.get("hf-eager").runs_as
     assert [eager(9.0, {"sdpa": asked})["attention"] for asked in ("", "flash", "cudnn")] == ["cudnn", "flash", "cudnn"]

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chip import hardware, ops, points, stats
-from chip.ops.attention import prompt, single
+from chip.ops.attention import Attention, prompt, single
 from chip.ops.base_time import BaseTime
 from chip.ops.linear import GemmBase, Linear
+from chip.ops.masked_attention import MaskedAttention
 from chip.points import PointGroup
 from chip.predict.interpolate import (
     GROWTH,
@@ -207,7 +208,7 @@ def test_a_curve_never_falls_and_does_not_leap(widths, tokens, more):
     assert spread > 0
 
 
-@each([g.name for g in GROUPS if "attention" not in g.kind])
+@each([g.name for g in GROUPS if not issubclass(ops.get(g.kind), (Attention, MaskedAttention))])
 def test_every_bundled_curve_rises(name):
     """Over nodes and what lies between and beyond them, for the sizes of every eighth point."""
     group, found = bundled(name)
@@ -264,7 +265,7 @@ def test_a_sheet_never_falls_with_the_context(name, heads, alone, count, length,
     _, found = bundled(name)
     op = ops.build("attention", dict(zip(("heads", "kv_heads", "head_dim"), heads)) | {"batch": 1, "q_len": 1,
                                                                                        "kv_len": 1})  # fmt: skip
-    sheet = Sheet(op.sized, single if alone else prompt, found)
+    sheet = Sheet(op.sized, single if alone else prompt, found, counts=True)
     slack = 1e-12 if count & (count - 1) == 0 else 1e-3  # between two rows, how near either is depends on the context
     (seconds, spread, _), (longer_s, _, _) = sheet.at(count, length), sheet.at(count, length + more)
     assert seconds <= longer_s * (1 + slack)

@@ -6,19 +6,22 @@ from collections import Counter
 import pytest
 
 import chip
-from chip import cli, engines, hardware, ops, points
+from chip import cli, engines, hardware, ops, points, stats
 from chip.dtypes import precision
 from chip.measure import more_cases, sampling
 from chip.models import library
 from chip.models.lower import body
+from chip.ops.attention import Attention
+from chip.ops.attention_kernels import split
 from chip.ops.elementwise import CompiledRowBase
 
 BF16 = precision("bf16")
 STABLE = library.find("stablelm-2-1.6b")
 
 
-def group(kind, kernel):
-    return next(g for g in points.read(hardware.POINTS / "h200" / f"{kind}.csv").groups if g.kernel == kernel)
+def group(kind, kernel, context=""):
+    groups = points.read(hardware.POINTS / "h200" / f"{kind}.csv").groups
+    return next(g for g in groups if g.kernel == kernel and context in ("", g.context))
 
 
 def kinds(engine, decoder, decode=True):
@@ -37,7 +40,7 @@ def test_vllm_runs_what_it_does_not_compile_kernel_by_kernel():
     runs_as = engines.get("vllm").runs_as
     assert runs_as(9.0, {"architecture": STABLE.architecture})["layer_norm"] == "torch"
     assert runs_as(9.0, {"architecture": "Starcoder2ForCausalLM"})["layer_norm"] == "compiled cold"
-    assert runs_as(9.0, {"architecture": STABLE.architecture})["attention"] == "fa3"
+    assert runs_as(9.0, {"architecture": STABLE.architecture})["attention"] == "fa3 layer"
 
 
 def test_a_small_prompt_of_such_a_model_is_no_graph_of_each_layer():
@@ -104,3 +107,36 @@ def test_live_traffic_of_such_a_model_waits_for_the_host_as_a_prediction_does(ca
     alone = chip.predict("stablelm-2-1.6b", gpu="h200", engine="vllm", prompt=400, output=20)
     assert found["stablelm-2-1.6b"] == pytest.approx(1e3 * alone.ttft_s, rel=0.2)
     assert found["stablelm-2-1.6b"] > 2 * found["smollm2-1.7b"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "keys", "parts"),
+    [
+        (8, 8, 520, 2),  # 64 tiles of 5 blocks: 320 blocks and a tenth on 132 SMs are 3 each
+        (8, 8, 512, 2),
+        (32, 8, 520, 1),  # 256 tiles: more than an SM's share each
+        (1, 8, 1040, 9),  # 9 blocks, one each
+        (1, 1, 32768, 32),  # no more than a graph is laid out for
+    ],
+)
+def test_keys_are_cut_as_flash_attention_3_cuts_them(batch, kv_heads, keys, parts):
+    """As the scheduler's own metadata said on an H200."""
+    tiles = batch * kv_heads
+    assert split(tiles, kv_heads, -(-keys // 128), batch, 132) == parts
+
+
+def test_a_block_of_keys_is_taken_whole():
+    """A step over 513 keys takes what one over 640 does, but for the bytes; 512 are a block less."""
+    base = group("attention", "fa3").base
+    at = [base.seconds(Attention(32, 32, 8, 128, 1, n)) for n in (512, 513, 640)]
+    assert at[1] - at[0] > 1.5 * (at[2] - at[1]) > 0
+
+
+def test_among_the_kernels_of_a_layer_attention_takes_longer():
+    """Its instructions and tables come cold: up to half as long again where it is short, nothing where it is long."""
+    alone, within = (dict(zip(g.ops, g.seconds)) for g in (group("attention", "fa3", c) for c in ("cold", "layer")))
+    both = alone.keys() & within.keys()
+    more = sorted((alone[op], within[op] / alone[op]) for op in both if op.q_len == 1)
+    short, long = ([ratio for s, ratio in more if at(s)] for at in (lambda s: s < 20e-6, lambda s: s > 200e-6))
+    assert 1.1 < stats.median(short) < 1.4
+    assert 0.97 < stats.median(long) < 1.05

@@ -44,7 +44,7 @@ ATTENTION = {"batch": 1, "heads": 8, "kv_heads": 2, "head_dim": 64, "q_len": 1, 
         ("attention", {**ATTENTION, "q_len": 11}, "kv_len 10 counts past and new tokens, so it is at least q_len 11"),
         ("masked_attention", {**ATTENTION, "q_len": 11}, "kv_len 10 counts every slot, so it is at least q_len 11"),
         ("attention", {**ATTENTION, "window": -1}, "axis 'window' must be a whole number from 0"),
-        ("mla", {"batch": 1, "heads": 8, "latent": 8, "rope_dim": 8, "q_len": 2, "kv_len": 1}, "at least q_len 2"),
+        ("mla", {"batch": 1, "heads": 8, "kv_heads": 1, "head_dim": 8, "q_len": 2, "kv_len": 1}, "at least q_len 2"),
         ("moe_experts", {"tokens": 1, "hidden": 8, "intermediate": 8, "experts": 2, "top_k": 3}, "top_k 3 is more"),
         ("moe_router", {"tokens": 1, "hidden": 8, "experts": 2, "top_k": 3}, "top_k 3 is more than experts 2"),
         (

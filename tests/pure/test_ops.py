@@ -120,9 +120,16 @@ BY_HAND = {
     ),
     # keys are 6 + 2 wide, values the same 6, read once and shared by both heads
     "mla": (
-        {"batch": 1, "heads": 2, "latent": 6, "rope_dim": 2, "q_len": 1, "kv_len": 4},
+        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "v_head_dim": 6, "q_len": 1, "kv_len": 4},
         2 * 2 * 4 * (8 + 6),
         2 * (2 * 8 + 4 * 8),
+        2 * 2 * 6,
+    ),
+    # expanded, every head has keys of 8 and values of 6
+    "mla_prompt": (
+        {"batch": 1, "heads": 2, "kv_heads": 2, "head_dim": 8, "v_head_dim": 6, "q_len": 1, "kv_len": 4},
+        2 * 2 * 4 * (8 + 6),
+        2 * (2 * 8 + 4 * 2 * (8 + 6)),
         2 * 2 * 6,
     ),
     # 3 tokens, 2 of 4 experts each: 4 (1 - (1/2)^3) = 3.5 experts are read; 6 token-expert pairs go through
@@ -167,6 +174,10 @@ BY_HAND = {
         2 * 3 * 4 * 5 + 5 * 3 * 4,
         2 * (3 * 5 + 4 * 5),
         3 * 2 * 8,
+    ),
+    **dict.fromkeys(  # groups of experts cost what all alike do
+        ("grouped_router", "biased_router"),
+        ({"tokens": 3, "hidden": 5, "experts": 4, "top_k": 2, "groups": 2}, 180, 2 * (3 * 5 + 4 * 5), 3 * 2 * 8),
     ),
     "layer_norm": ({"rows": 3, "cols": 5}, 8 * 15, 2 * (15 + 2 * 5), 2 * 15),
     "rms_norm": ({"rows": 3, "cols": 5}, 4 * 15, 2 * (15 + 5), 2 * 15),
@@ -313,7 +324,8 @@ def test_one_head_of_keys_for_all_is_not_copied():
 
 
 ATTENTIONS = (
-    "attention", "growing_attention", "masked_attention", "kv_join", "fp8_attention", "fp8_cache_attention", *KINDS
+    "attention", "growing_attention", "masked_attention", "kv_join", "fp8_attention", "fp8_cache_attention", "mla",
+    "mla_prompt", *KINDS,
 )  # fmt: skip
 
 

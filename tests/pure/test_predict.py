@@ -346,7 +346,7 @@ def test_last_steps_are_of_those_requests_that_are_left(batch, prompt, output):
         c._phase(c.engine.decode(Scenario(n, prompt + i, 2), memory, 0), None).seconds for i, n in enumerate(walked)
     )
     found = c.decode(Scenario(batch, prompt, output), memory)
-    assert found.seconds * (output - 1) == pytest.approx(expected, rel=0.03)
+    assert found.seconds * (output - 1) == pytest.approx(expected, rel=0.04)
 
 
 @pytest.mark.parametrize("model", ["mistral-7b-v0.1", "gemma-2-9b", "gpt-oss-20b"])

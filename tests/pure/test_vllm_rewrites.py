@@ -8,9 +8,9 @@ from chip.engines import fuse
 from chip.models import library
 from chip.models.lower import body, lower
 from chip.ops.add_rms_norm import AddRmsNorm
-from chip.ops.attention import Attention
 from chip.ops.linear import Linear
 from chip.ops.mla import Mla
+from chip.ops.mla_prompt import MlaPrompt
 from chip.ops.rms_norm import RmsNorm
 from chip.ops.rope import Rope
 from chip.types import Seq, Step
@@ -120,13 +120,16 @@ def test_latent_attention_is_absorbed_in_decode_only():
     d = library.find("deepseek-v3")  # 128 heads, latent 512, 128 + 64 wide keys, values of 128
     one = {c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(d, 3, BF16, 1), True))}
     assert "kv_up" not in one
-    assert one["attention"] == Mla(1, 128, 512, 64, 1, 1)
+    assert one["attention"] == Mla(1, 128, 1, 576, 1, 1, v_head_dim=512)
     assert one["q_absorb"].cost().flops == 2 * 128 * 3 * 512 * 128
     assert one["v_absorb"].cost().flops == 2 * 128 * 3 * 128 * 512
     assert one["kv_append"].cost().write_bytes == 3 * 576 * 2
     many = {c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(d, 3, BF16, 1), False))}
-    assert isinstance(many["attention"], Attention)
     assert "kv_up" in many
+    long, short = (many["attention"].over(Seq(new, 100, 2)) for new in (513, 512))
+    assert long == MlaPrompt(2, 128, 128, 192, 513, 613, v_head_dim=128)
+    assert short == Mla(2, 128, 1, 576, 512, 612, v_head_dim=512), "few tokens attend to the latent itself"
+    assert many["kv_append"] == one["kv_append"], "the latent is what is cached, whoever attends to it"
 
 
 def test_absorbing_reads_the_same_weights():

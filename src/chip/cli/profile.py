@@ -36,10 +36,10 @@ EPILOG = """\
 """
 SUITE_NAMES = (
     *("llm", "classic", "gemm", "tables", "odd", "odd-paged", "more", "more-paged", "families", "paged", "windows"),
-    *("experts", "experts-vllm", "quant", "native"),
+    *("latent", "layer", "experts", "experts-vllm", "quant", "native"),
 )
 TABLE_SUITES = SUITE_NAMES[3:]  # of many shapes, each measured briefly
-CONTEXTS = ("cold", "hot", "graph", "host")
+CONTEXTS = ("cold", "hot", "graph", "host", "layer")
 SUITE_FILE = "artifacts/profile.jsonl"
 
 

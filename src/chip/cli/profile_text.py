@@ -12,7 +12,7 @@ from chip.roofline import RooflinePoint, Roofs, label, place
 from chip.types import ChipError, Measurement, Program
 
 SCHEMA = "chip.profile/1"
-ORDER = ("cold", "hot", "graph", "host")
+ORDER = ("cold", "hot", "graph", "host", "layer")
 Group = dict[str, Measurement]
 
 

@@ -27,7 +27,7 @@ EPILOG = """\
   chip roofline my-gpu.json llm.jsonl --json
 """
 SCHEMA = "chip.roofline/1"
-CONTEXTS = ("cold", "hot", "graph", "host")
+CONTEXTS = ("cold", "hot", "graph", "host", "layer")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ from scipy.optimize import least_squares
 
 from chip import measurements, ops, stats
 from chip.measure.profile import LONG_SAMPLE_S, MAX_SETS, TABLES
+from chip.measure.sampling import is_sustained
 from chip.ops.base_time import BaseTime
 from chip.ops.linear import Linear
 from chip.points import PointGroup
@@ -25,7 +26,7 @@ from chip.predict.interpolate import Points
 from chip.records import replace
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
-CONTEXTS = ("cold", "hot")
+CONTEXTS = ("cold", "hot", "layer")
 DISTURBED = "CPU shared"  # a flag of measurements that other work on the machine disturbed
 LEAST_POINTS = 10
 LIKE = {"matmul_int8": "matmul_fp8"}  # rates that are alike on tensor cores, to start a fit from
@@ -70,6 +71,9 @@ def medians(found: Iterable[Measurement], clock: Settling | None = None) -> dict
         if clock and measurements.rested(m):
             seconds = clock.from_rest(seconds, op.cost().flops)
         seen[key][op].append(seconds)
+    for (kind, kernel, dtype, context), by_op in seen.items():
+        cold = seen.get((kind, kernel, dtype, "cold"), {}) if context == "layer" else {}
+        by_op.update((op, times) for op, times in cold.items() if is_sustained(op))  # at the clock of all others
     return {key: {op: stats.median(times) for op, times in by_op.items()} for key, by_op in seen.items()}
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from chip import measurements, stats
-from chip.measure import build, limits, own_ops, timing
+from chip.measure import build, layer_chain, limits, own_ops, timing
 from chip.measure.device import Device
 from chip.measure.sampling import is_sustained
 from chip.measure.stopping import Samples, StopRule, Take, collect
@@ -42,6 +42,8 @@ STARVED_SHARE = 0.5  # ... and calls of many kernels where handing them over tak
 MAX_SETS = 512
 SPREAD_SETS, SPREAD_BYTES = 8, 8e9  # where a buffer lies changes its speed by a per cent or two: take several places
 MAX_INNER = 2048
+ONE_SET = ("hot", "host", "layer")  # contexts; what lies between two calls in a layer leaves none of it in cache
+LAYER_S, LAYERS_S, LEAST_LAYERS = 75e-6, 1.5e-3, 3  # of the other kernels of a layer; of layers in a sample
 SPAN_SHARE = 0.7  # of the device's memory
 
 
@@ -74,7 +76,7 @@ TABLES = ProfileSettings(
     warm_s=0.03,
     cpu_cold_bytes=2**26,
     arithmetic_warm_s=0.12,
-    only=("cold", "hot"),
+    only=("cold", "hot", "layer"),
 )
 
 # For kernels of which a prompt is one burst.
@@ -82,8 +84,9 @@ BURSTS = replace(TABLES, max_s=0.15, arithmetic_warm_s=TABLES.warm_s, rested=Tru
 
 
 def contexts(device: Device, only: Collection[str] = ()) -> tuple[str, ...]:
+    """`layer` only where it is asked for."""
     found = ("cold", "hot", "graph", "host") if device.kind == "cuda" else ("cold", "hot", "host")
-    return tuple(c for c in found if not only or c in only)
+    return tuple(c for c in (*found, "layer") if (c in only if only else c in found))
 
 
 def name_cases(cases: Sequence[SuiteCase], device: Device) -> list[SuiteCase]:
@@ -247,9 +250,11 @@ class _OperatorBench:
         return self.settings.arithmetic_warm_s if is_sustained(self.op) else self.settings.warm_s
 
     def _take(self, context: str) -> tuple[Take, str]:
-        calls = self.calls[:1] if context in ("hot", "host") else self.calls
+        calls = self.calls[:1] if context in ONE_SET else self.calls
         if context == "host":
             return timing.host(self.device, calls[0]), "host clock around call and synchronisation"
+        if context == "layer":
+            return self._in_layer(calls[0])
         if self.settings.rested and self.device.kind == "cuda":
             return self._burst(context, calls)
         steady = self.settings.steady and self.call_s >= SHORT_S
@@ -307,8 +312,20 @@ class _OperatorBench:
         beside = f"{own_ops.BESIDE} x {own_ops.BESIDE}"
         return take, f"graph of {count} calls between products of {beside}, less these alone, {measurements.RESTED}"
 
+    def _in_layer(self, call: build.Closure) -> tuple[Take, str]:
+        """What a call adds to the other kernels of a decoder layer (`chip.measure.layer_chain`)."""
+        before, after = layer_chain.layer(self.device.torch_device)
+        without, within = (*before, *after), (*before, call, *after)
+        count = max(LEAST_LAYERS, round(LAYERS_S / (self.call_s + LAYER_S)))
+        alone, both = (timing.graph(self.device, calls, count * len(calls)) for calls in (without, within))
+
+        def take() -> int:
+            return max(1, round(len(within) * both() - len(without) * alone()))
+
+        return take, f"graph of {count} layers of {len(without)} other calls, less these alone"
+
     def _coldness(self, context: str) -> str:
-        if context in ("hot", "host"):
+        if context in ONE_SET:
             return "one buffer set"
         n, total = len(self.calls), len(self.calls) * self._bytes()
         sets = f"{n} buffer set{'s' if n > 1 else ''} in turn, {total / 2**20:.3g} MiB"

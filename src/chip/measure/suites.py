@@ -8,7 +8,7 @@ from typing import Any
 
 from chip import ops
 from chip.dtypes import precision
-from chip.measure import more_cases, own_cases, quantised_cases, sampling
+from chip.measure import latent_cases, more_cases, own_cases, quantised_cases, sampling
 from chip.models.decoder import Decoder
 from chip.models.lower import lower
 from chip.types import Op, Program, Seq, Step
@@ -124,6 +124,13 @@ def _sampled(points: Callable[[str], Iterable[sampling.SamplePoint]]) -> Callabl
     return lambda dtype: (SuiteCase(p.op, p.implementation, (p.context,)) for p in points(dtype))
 
 
+def _in_layer(dtype: str) -> list[SuiteCase]:
+    """All shapes of vLLM's attention but long ones, which find no less in cache there than among their like."""
+    suites = (sampling.paged_points, sampling.odd_paged_points, more_cases.paged_points, latent_cases.points)
+    groups = [[p for p in s(dtype) if p.implementation == "fa3" and not sampling.is_sustained(p.op)] for s in suites]
+    return [SuiteCase(p.op, p.implementation, ("layer",)) for p in sampling.interleaved(groups)]
+
+
 SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "llm": _llm,
     "classic": _classic,
@@ -135,6 +142,8 @@ SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "more-paged": _sampled(more_cases.paged_points),
     "families": _sampled(sampling.family_points),
     "paged": _sampled(sampling.paged_points),
+    "latent": _sampled(latent_cases.points),
+    "layer": lambda dtype: iter(_in_layer(dtype)),
     "windows": _sampled(sampling.window_points),
     "experts": _sampled(sampling.expert_points),
     "experts-vllm": _sampled(sampling.vllm_expert_points),

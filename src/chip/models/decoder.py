@@ -141,6 +141,8 @@ class Moe:
     gated: bool = True
     bias: bool = False  # of the experts' matrices
     router_bias: bool = False  # a parameter for each expert beside the router's matrix
+    groups: int = 0  # of experts, of which some are chosen first; 0: all are alike
+    router: str = ""  # the operator that chooses among groups
 
     def expert_params(self, hidden: int) -> int:
         one = (3 if self.gated else 2) * hidden * self.intermediate

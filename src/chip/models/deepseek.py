@@ -29,7 +29,9 @@ def decoder(c: Config, name: str, architecture: str) -> Decoder:
     inner = c.size("moe_intermediate_size", default=2048 if v3 else 1407)
     shared = c.count("n_shared_experts", default=1 if v3 else 2) * inner
     top_k = c.top_k("num_experts_per_tok", "n_routed_experts", experts, default=8 if v3 else None)
-    moe = Layer(attn, Moe(experts, top_k, inner, shared=Mlp(shared, bias=bias) if shared else None))
+    router, groups = "biased_router" if v3 else "grouped_router", c.size("n_group", default=8 if v3 else 1)
+    both = Mlp(shared, bias=bias) if shared else None
+    moe = Layer(attn, Moe(experts, top_k, inner, shared=both, router=router, groups=groups))
     dense = min(layers, c.count("first_k_dense_replace", default=3 if v3 else 0))
     stacked = [moe] * (layers - dense)
     if dense:

@@ -19,7 +19,9 @@ def decoder(c: Config, name: str, architecture: str) -> Decoder:
     inner = c.size("moe_intermediate_size", default=1408)
     top_k = c.top_k("num_experts_per_tok", "n_routed_experts", experts, default=8)
     shared = c.count("n_shared_experts", default=1) * inner
-    moe = Layer(attn, Moe(experts, top_k, inner, shared=Mlp(shared) if shared else None))
+    groups = c.size("n_group", default=1)
+    both = Mlp(shared) if shared else None
+    moe = Layer(attn, Moe(experts, top_k, inner, shared=both, router="biased_router", groups=groups))
     dense = min(layers, c.count("first_k_dense_replace", default=1))
     stacked = [Layer(attn, Mlp(c.size("intermediate_size")))] * dense + [moe] * (layers - dense)
     return stack(c, name, architecture, hidden, stacked, tied=False)

@@ -15,6 +15,7 @@ from chip.ops.add import Add
 from chip.ops.all_gather import AllGather
 from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention
+from chip.ops.biased_router import BiasedRouter
 from chip.ops.elementwise import Elementwise
 from chip.ops.embedding import Embedding
 from chip.ops.fp8_attention import Fp8Attention
@@ -22,13 +23,13 @@ from chip.ops.fp8_cache_attention import Fp8CacheAttention
 from chip.ops.gelu import Gelu
 from chip.ops.gelu_fast import GeluFast
 from chip.ops.gelu_new import GeluNew
+from chip.ops.grouped_router import GroupedRouter
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_append_fp8 import KvAppendFp8
 from chip.ops.kv_roll import SlidingAppend
 from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
-from chip.ops.mla import Mla
 from chip.ops.moe_experts import MoeExperts
 from chip.ops.moe_router import MoeRouter
 from chip.ops.packed_experts import PackedExperts
@@ -47,7 +48,8 @@ from chip.ops.silu_mul import SiluMul
 from chip.ops.softcap import Softcap
 from chip.types import Block, Call, ChipError, Op, Program, Seq, Step
 
-PLACEHOLDERS = (Attention, MaskedAttention, Mla, SlidingAppend)
+PLACEHOLDERS = (Attention, MaskedAttention, SlidingAppend)
+ROUTERS = {"grouped_router": GroupedRouter, "biased_router": BiasedRouter}  # of experts in groups
 NORMS: dict[str, type[LayerNorm] | type[RmsNorm]] = {"layer_norm": LayerNorm, "rms_norm": RmsNorm}
 ACTIVATIONS: dict[str, type[Elementwise]] = {
     "gelu": Gelu, "gelu_fast": GeluFast, "gelu_new": GeluNew, "relu": Relu, "silu": Silu
@@ -289,7 +291,8 @@ def _moe(layer: Layer, m: Moe, hidden: int, tokens: int, p: Precision, tp: int, 
     """With expert parallelism every GPU has whole experts. Where they serve several replicas of the attention, tokens
     of all are gathered before and results scattered after (vLLM's default all-to-all, allgather_reducescatter)."""
     act, found = p.activation, layer.format_of("experts", p)
-    yield Call("router", MoeRouter(tokens, hidden, m.experts, m.top_k, act))
+    axes = (tokens, hidden, m.experts, m.top_k, act)
+    yield Call("router", ROUTERS[m.router](*axes, m.groups) if m.groups else MoeRouter(*axes))
     if ep > 1:
         replicas = ep // tp
         everyone = tokens * replicas

@@ -125,6 +125,16 @@ class Attention(Op):
         """Of a key's or value's number in the cache."""
         return BYTES[self.dtype]
 
+    @property
+    def key_value_bytes(self) -> float:
+        """Of a token in the cache, for each head of keys."""
+        return (self.head_dim + (self.v_head_dim or self.head_dim)) * self.cache_width_bytes
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether heads of its size were measured: not with values of another size, and larger ones take others."""
+        return self.v_head_dim in (0, self.head_dim) and self.head_dim <= WHOLE_HEADS[-1]
+
     def moved_bytes(self) -> tuple[float, float]:
         """That the attention itself moves, and that are copied before it."""
         _, read, written = self.cost()
@@ -154,9 +164,8 @@ class Attention(Op):
         )
 
     def like_measured(self) -> Attention | None:
-        """A single token under a window just sees fewer keys. Windows over prompts and values of another size were not
-        measured; larger heads take other kernels."""
-        if self.v_head_dim not in (0, self.head_dim) or self.q_len > self.kv_len or self.head_dim > WHOLE_HEADS[-1]:
+        """A single token under a window just sees fewer keys; windows over prompts were not measured."""
+        if not self.has_kernel or self.q_len > self.kv_len:
             return None
         if not self.window or self.kv_len <= self.window:
             return replace(self, window=0) if self.window else self
@@ -182,8 +191,8 @@ class Attention(Op):
         """Sequences and keys where all tokens are new or there is one a sequence; new and past tokens of a single
         sequence. None where it must be asked for as it is."""
         batch, q_len, kv_len = self.batch, self.q_len, self.kv_len
-        if self.v_head_dim not in (0, self.head_dim) or q_len > kv_len or self.head_dim > WHOLE_HEADS[-1]:
-            return None  # as in `like_measured`
+        if not self.has_kernel or q_len > kv_len:
+            return None
         if self.window and kv_len > self.window:
             if q_len > 1:
                 return None

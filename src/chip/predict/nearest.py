@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from functools import lru_cache
-from heapq import nsmallest
 from math import log2
 from typing import Any, NamedTuple
 
@@ -25,9 +24,7 @@ SHOWN = 3
 # How far apart two questions are: another architecture, vendor or engine is another question; a model counts by its
 # size, and lengths and batch by their octaves.
 OTHER_GPU, OTHER_ARCHITECTURE, OTHER_VENDOR, OTHER_ENGINE, OTHER_MODEL, OTHER_KIND = 4.0, 8.0, 16.0, 12.0, 1.0, 2.0
-
-
-PER_OCTAVE = (0.5, 0.25, 0.125, 2.0)  # of batch, prompt, output, GPUs
+PER_BATCH, PER_PROMPT, PER_OUTPUT, PER_GPUS = 0.5, 0.25, 0.125, 2.0
 
 
 class ValidatedSetting(NamedTuple):
@@ -41,6 +38,7 @@ class ValidatedSetting(NamedTuple):
     active: float  # parameters that a token uses
     experts: bool
     lines: list[str]
+    sizes: list[tuple[float, ...]]  # of each, once they were asked for
 
 
 @lru_cache(maxsize=1)
@@ -56,7 +54,7 @@ def settings() -> tuple[ValidatedSetting, ...]:
             start, runs = line[: len(line) - len(rest)], found.setdefault(tuple(key), [])
         runs.append(line[len(start) :])
     return tuple(
-        ValidatedSetting(gpu, engine, version, model, float(active), experts == "1", lines)
+        ValidatedSetting(gpu, engine, version, model, float(active), experts == "1", lines, [])
         for (gpu, engine, version, model, active, experts), lines in found.items()
     )
 
@@ -88,17 +86,24 @@ def _by_distance(decoder: Decoder, gpu: str, engine: str) -> tuple[tuple[float, 
 def nearest(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> list[dict[str, Any]]:
     """Up to three runs, nearest first: model, gpu, engine, version, batch, prompt, output, tp, and the errors of their
     predictions as fractions: ttft_error, tpot_error, e2e_error, where known."""
-    asked = [log2(n) for n in (s.batch, s.prompt, s.output, s.gpus)]
-    best: list[tuple[float, int, int, ValidatedSetting, list[str]]] = []
+    batch, prompt, output, gpus = (log2(n) for n in (s.batch, s.prompt, s.output, s.gpus))
+    best: list[tuple[float, int, int, ValidatedSetting]] = []
     for i, (far, held) in enumerate(_by_distance(decoder, gpu, engine)):
         if len(best) == SHOWN and far >= best[-1][0]:
             break
-        for j, line in enumerate(held.lines):
-            words = line.split(",")
-            apart = far + sum([w * abs(a - log2(int(n))) for w, a, n in zip(PER_OCTAVE, asked, words)])
-            best.append((apart, i, j, held, words))
-        best = nsmallest(SHOWN, best)
-    return [_row(held, words) for _, _, _, held, words in best]
+        for j, (b, p, o, g) in enumerate(_sizes(held)):
+            apart = far + PER_BATCH * abs(batch - b) + PER_PROMPT * abs(prompt - p)
+            apart += PER_OUTPUT * abs(output - o) + PER_GPUS * abs(gpus - g)
+            if len(best) < SHOWN or apart < best[-1][0]:
+                best = sorted([*best, (apart, i, j, held)])[:SHOWN]
+    return [_row(held, held.lines[j].split(",")) for _, _, j, held in best]
+
+
+def _sizes(held: ValidatedSetting) -> list[tuple[float, ...]]:
+    """Octaves of batch, prompt, output and GPUs of its runs, read once."""
+    if not held.sizes:
+        held.sizes.extend([tuple([log2(int(n)) for n in line.split(",", 4)[:4]]) for line in held.lines])
+    return held.sizes
 
 
 def measured(

@@ -29,7 +29,7 @@ CAVEAT = ""
 OVERLAPS_STEPS = VERSIONS[0].overlaps_steps
 SERVES = ALL
 # Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum. Router: product, choice.
-KERNELS = {"attention": 2, "moe_experts": 6, "moe_router": 2}
+KERNELS = {"attention": 2, "mla": 2, "mla_prompt": 2, "moe_experts": 6, "moe_router": 2}
 HOPPER, NEXT = 9.0, 10.0
 TOKENS = (
     *((1, prompt) for prompt in (16, 128, 512, 1024, 2048)),
@@ -46,19 +46,21 @@ CALIBRATION: tuple[CalibrationModel, ...] = (
 
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     """Norms, rotations and activations are what torch.compile makes of them, of few models what PyTorch does. Attention
-    over pages is FlashAttention-3 on Hopper (of old versions FlashAttention-2) and FlashAttention-2 on other GPUs.
-    Experts are Triton kernels."""
+    over pages is FlashAttention-3 on Hopper (of old versions FlashAttention-2) and FlashAttention-2 on other GPUs, as
+    it was measured among the kernels of a layer, if it was. Experts are Triton kernels."""
     compiled = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "relu", "rope")
     uncompiled = options.get("architecture") in UNCOMPILED
     return {
         **(modules.RUNS_AS if uncompiled else {}),
         "linear": "torch",
         "embedding": "torch",
-        "attention": _attention(capability, options.get("version", "")),
+        "attention": _attention(capability, options.get("version", "")) + " layer",
         **({} if uncompiled else dict.fromkeys(compiled, "compiled cold")),
         "kv_append": "paged",
         "moe_experts": "vllm",
-        "moe_router": "vllm",
+        **dict.fromkeys(("moe_router", "grouped_router", "biased_router"), "vllm"),
+        **dict.fromkeys(("mla", "mla_prompt"), "fa3 layer"),
+        "bmm": "torch",
         "sampling": "fp32",
         "scaled_linear": "deepgemm" if options.get("deep_gemm") else "cutlass",
         "packed_linear": "machete" if HOPPER <= capability < NEXT else "marlin",

@@ -13,12 +13,13 @@ from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
 from chip.ops.linear import Linear
 from chip.ops.mla import Mla
+from chip.ops.mla_prompt import MlaPrompt
 from chip.ops.rope import Rope
 from chip.ops.rope_composed import RopeComposed
 from chip.ops.rope_join import RopeJoin
 from chip.ops.scale import Scale
 from chip.records import replace
-from chip.types import Call, Program
+from chip.types import Call, Op, Program
 
 
 def rotate_apart(calls: list[Call]) -> list[Call]:
@@ -57,7 +58,7 @@ RULES = (
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     if architecture in UNCOMPILED:
         return apply(modules.decompose(apply(program, *MERGES), lambda op: op, architecture), _joined)
-    return apply(program, *RULES, _absorb) if decode else apply(program, *RULES)
+    return apply(program, *RULES, _absorb if decode else _expand)
 
 
 def _joined(calls: list[Call]) -> list[Call]:
@@ -74,13 +75,33 @@ def _joined(calls: list[Call]) -> list[Call]:
     return out
 
 
-def _absorb(calls: list[Call]) -> list[Call]:
-    """Decode over a latent cache: the up-projection of keys and values moves into queries and outputs."""
+def _latent(calls: list[Call]) -> tuple[Linear, Attention, int] | None:
+    """The up-projection, the attention and the rotated part of a key, where the cache is a latent."""
     up = next((c.op for c in calls if c.role == "kv_up"), None)
     old = next((c.op for c in calls if c.role == "attention"), None)
     if not isinstance(up, Linear) or not isinstance(old, Attention):
+        return None
+    return up, old, old.head_dim - (up.n // old.heads - old.v_head_dim)
+
+
+def _expand(calls: list[Call]) -> list[Call]:
+    """Prompts over a latent cache. (Short ones absorb the up-projection instead: as many products, as one here.)"""
+    found = _latent(calls)
+    if found is None:
         return calls
-    rope_dim = old.head_dim - (up.n // old.heads - old.v_head_dim)
+    up, old, rope_dim = found
+    heads = (old.heads, old.kv_heads, old.head_dim)
+    attention = MlaPrompt(1, *heads, 1, 1, True, 0, old.v_head_dim, old.dtype, up.k, rope_dim)
+    made: dict[str, Op] = {"attention": attention, "kv_append": KvAppend(up.m, up.k + rope_dim, old.dtype)}
+    return [Call(c.role, made.get(c.role, c.op)) for c in calls]
+
+
+def _absorb(calls: list[Call]) -> list[Call]:
+    """Decode over a latent cache: the up-projection of keys and values moves into queries and outputs."""
+    found = _latent(calls)
+    if found is None:
+        return calls
+    up, old, rope_dim = found
     nope_dim = old.head_dim - rope_dim
     out = []
     for c in calls:
@@ -88,7 +109,7 @@ def _absorb(calls: list[Call]) -> list[Call]:
             continue
         if c.role == "attention":
             out.append(Call("q_absorb", Bmm(old.heads, up.m, up.k, nope_dim, old.dtype)))
-            out.append(Call("attention", Mla(1, old.heads, up.k, rope_dim, 1, 1, True, old.dtype)))
+            out.append(Call("attention", Mla(1, old.heads, 1, up.k + rope_dim, 1, 1, True, 0, up.k, old.dtype)))
             out.append(Call("v_absorb", Bmm(old.heads, up.m, old.v_head_dim, up.k, old.dtype)))
         elif c.role == "kv_append":
             out.append(Call(c.role, KvAppend(up.m, up.k + rope_dim, old.dtype)))

@@ -87,13 +87,8 @@ def paged(op: Attention, device: torch.device, generator: torch.Generator, store
     out = torch.empty(q.shape, dtype=torch_dtype(op.dtype), device=device)
     # an fp8 cache has a scale for queries, keys and values of each sequence and head
     scale = torch.ones(1, device=device).expand(op.batch, op.kv_heads) if stored == "fp8" else None
-    order = torch.randperm(op.batch * pages, device=device, generator=generator).to(torch.int32)
-    table = order.view(op.batch, pages)
-    starts = torch.arange(0, op.batch * op.q_len + 1, op.q_len, device=device, dtype=torch.int32)
-    lengths = torch.full((op.batch,), op.kv_len, device=device, dtype=torch.int32)
-    graph = op.batch * op.q_len <= GRAPH_TOKENS[-1]
-    # in a graph the longest context that may ever come is what splits are laid out for
-    longest, splits = (max(op.kv_len, GRAPH_CONTEXT), GRAPH_SPLITS) if graph else (op.kv_len, 0)
+    table, starts, lengths = pages_of(op, device, generator)
+    longest, splits = graph_layout(op)
     window = (op.window - 1, 0) if op.window else (-1, -1)
     schedule = get_scheduler_metadata(
         batch_size=op.batch, max_seqlen_q=op.q_len, max_seqlen_k=longest, num_heads_q=op.heads,
@@ -110,6 +105,24 @@ def paged(op: Attention, device: torch.device, generator: torch.Generator, store
         )  # fmt: skip
 
     return call
+
+
+def pages_of(
+    op: Attention, device: torch.device, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Which pages each sequence has, where its queries start, and its length."""
+    pages = -(-op.kv_len // BLOCK_TOKENS)
+    order = torch.randperm(op.batch * pages, device=device, generator=generator).to(torch.int32)
+    starts = torch.arange(0, op.batch * op.q_len + 1, op.q_len, device=device, dtype=torch.int32)
+    lengths = torch.full((op.batch,), op.kv_len, device=device, dtype=torch.int32)
+    return order.view(op.batch, pages), starts, lengths
+
+
+def graph_layout(op: Attention) -> tuple[int, int]:
+    """Keys and splits that work is laid out for: in a graph the longest context that may ever come."""
+    if op.batch * op.q_len <= GRAPH_TOKENS[-1]:
+        return max(op.kv_len, GRAPH_CONTEXT), GRAPH_SPLITS
+    return op.kv_len, 0
 
 
 def _needs_mask(op: Attention) -> bool:

@@ -1,0 +1,54 @@
+"""The other kernels of a decoder layer: what an operator is timed among in the context `layer`.
+
+In an engine some ten other kernels run between two calls of one kernel. They leave nothing of its instructions, its
+tables and its operands in any cache, so that it takes up to half as long again as among its like.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+
+from chip.measure.build import Closure, normal
+
+TOKENS = 16
+HIDDEN, ON_CPU = 4096, 256  # columns
+HEAD_DIM = 64
+
+
+@lru_cache(maxsize=1)
+def layer(device: torch.device) -> tuple[tuple[Closure, ...], tuple[Closure, ...]]:
+    """What runs before attention and after it, of one model."""
+    hidden, dtype = (HIDDEN, "bf16") if device.type == "cuda" else (ON_CPU, "fp32")
+    generator = torch.Generator(device).manual_seed(5)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return normal(shape, dtype, device, generator, hidden**-0.5)
+
+    x, wide = drawn(TOKENS, hidden), drawn(TOKENS, 2 * hidden)
+    qkv, out, up = (drawn(n * hidden // 2, hidden) for n in (3, 2, 4))
+    down = drawn(hidden, 2 * hidden)
+    weight, angles, cache = drawn(hidden), drawn(TOKENS, HEAD_DIM), drawn(4 * TOKENS, hidden)
+    heads = x.view(TOKENS, -1, HEAD_DIM)
+    positions = torch.arange(TOKENS, device=device) * 3
+
+    def rotate() -> object:
+        low, high = heads.chunk(2, -1)
+        return heads * angles.cos()[:, None] + torch.cat((-high, low), -1) * angles.sin()[:, None]
+
+    before = (
+        lambda: F.rms_norm(x, (hidden,), weight),
+        lambda: F.linear(x, qkv),
+        rotate,
+        lambda: cache.index_copy_(0, positions, x),
+    )
+    after = (
+        lambda: F.linear(x, out),
+        lambda: F.layer_norm(x, (hidden,), weight),
+        lambda: F.linear(x, up),
+        lambda: F.silu(wide) * wide,
+        lambda: F.linear(wide, down),
+    )
+    return before, after
