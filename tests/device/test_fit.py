@@ -162,11 +162,21 @@ def test_what_cannot_be_fitted_is_refused_in_one_line():
 
 def test_what_is_left_out_is_named_with_the_reason():
     found = [measured(op, law(op)) for op in linears(30)] + [measured(op, row_law(op)) for op in norms(5)]
-    found += [measured(ops.build("bmm", {"batch": r, "m": 8, "n": 8, "k": 8}), 1e-5) for r in range(1, 30)]
+    image = {"in_channels": 8, "height": 8, "width": 8, "out_channels": 8, "kernel_h": 3, "kernel_w": 3}
+    found += [measured(ops.build("conv2d", {"batch": r, **image}), 1e-5) for r in range(1, 30)]
     groups, left_out = fitting.fit(found, profile())
     assert [g.kind for g in groups] == ["linear"]
-    assert left_out["bmm (torch, bf16, cold)"] == "has no coordinates to interpolate over"
+    assert left_out["conv2d (torch, bf16, cold)"] == "has no coordinates to interpolate over"
     assert any("rms_norm" in name and "shapes measured, 10 needed" in why for name, why in left_out.items())
+
+
+def test_long_arithmetic_takes_no_longer_in_a_layer():
+    """Among kernels that draw little power it would run at another clock: such points are those of the cold context."""
+    short, long = (ops.build("linear", {"m": m, "n": 4096, "k": 4096}) for m in (8, 4096))
+    found = [measured(op, s, context=c) for op, c, s in (
+        (short, "cold", 1e-5), (short, "layer", 2e-5), (long, "cold", 2e-4), (long, "layer", 1e-4)
+    )]  # fmt: skip
+    assert fitting.medians(found)["linear", "torch", "bf16", "layer"] == {short: 2e-5, long: 2e-4}
 
 
 def test_contexts_have_points_of_their_own():

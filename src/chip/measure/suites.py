@@ -142,9 +142,9 @@ SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "more-paged": _sampled(more_cases.paged_points),
     "families": _sampled(sampling.family_points),
     "paged": _sampled(sampling.paged_points),
+    "windows": _sampled(sampling.window_points),
     "latent": _sampled(latent_cases.points),
     "layer": lambda dtype: iter(_in_layer(dtype)),
-    "windows": _sampled(sampling.window_points),
     "experts": _sampled(sampling.expert_points),
     "experts-vllm": _sampled(sampling.vllm_expert_points),
     # formats are the operators' own; what is not quantised is bf16, as engines serve it
