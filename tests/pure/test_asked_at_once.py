@@ -11,8 +11,8 @@ from test_interpolate import bundled
 from chip import ops
 from chip.ops.attention import single
 from chip.predict.base_grid import BaseGrid
-from chip.predict.interpolate import Sheet
 from chip.predict.rising_grid import RisingGrid
+from chip.predict.sheet import Sheet
 
 ASKED = [(4, 1000), (4, 100), (3, 5000), (8, 70_000), (4, 600_000)]
 

@@ -23,10 +23,10 @@ from chip.predict.interpolate import (
     UNKNOWN_SPREAD,
     Z90,
     Points,
-    Sheet,
     TimeCurve,
 )  # fmt: skip
 from chip.predict.neighbours import NEAREST, PointBlock
+from chip.predict.sheet import Sheet
 from chip.types import ChipError
 
 FOLDER = hardware.POINTS / "h200"

@@ -17,12 +17,13 @@ from chip.ops.composed import Composed
 from chip.ops.masked_attention import MaskedAttention
 from chip.predict.base_grid import BaseGrid
 from chip.predict.bases import BORROWED_SPREAD, Bases
-from chip.predict.interpolate import Z90, Points, Sheet, TimedPoint
+from chip.predict.interpolate import Z90, Points, TimedPoint
 from chip.predict.kernel_points import KernelPoints
 from chip.predict.library import Library, library
 from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, peaks_of
 from chip.predict.rising_grid import RisingGrid, Timed, Times
 from chip.predict.roof import Roof, roof_of
+from chip.predict.sheet import Sheet
 from chip.predict.stages import ALL, Stage
 from chip.records import replace
 from chip.types import ChipError, Cost, Estimate, Op

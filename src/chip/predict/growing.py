@@ -18,9 +18,10 @@ from chip.ops.masked_attention import MaskedAttention
 from chip.ops.moe_experts import MoeExperts
 from chip.predict.base_grid import BaseGrid, StraightCurve
 from chip.predict.estimator import Estimator, answer
-from chip.predict.interpolate import Z90, Sheet, TimeCurve
+from chip.predict.interpolate import Z90, TimeCurve
 from chip.predict.kernel_points import MOST_CURVES, grown
 from chip.predict.limits import INTERPOLATED, Answer, at_least
+from chip.predict.sheet import Sheet
 from chip.types import Op, Seq
 
 AlongTokens = Callable[[int], Answer]
