@@ -140,3 +140,20 @@ def test_among_the_kernels_of_a_layer_attention_takes_longer():
     short, long = ([ratio for s, ratio in more if at(s)] for at in (lambda s: s < 20e-6, lambda s: s > 200e-6))
     assert 1.1 < stats.median(short) < 1.4
     assert 0.97 < stats.median(long) < 1.05
+
+
+def test_short_prompts_attend_to_the_latent_where_that_kernel_runs():
+    """On Hopper 513 tokens may take less time than 512, and the answer says why; elsewhere keys are expanded."""
+
+    def asked(gpu, prompt):
+        found = chip.predict("deepseek-v2", gpu=gpu, engine="vllm", batch=8, prompt=prompt, output=2, tp=4)
+        attention_s = sum(n[3] for n in found.prefill.lines if n[0] == "attention")
+        return attention_s, [note for note in found.notes if "attend to the latent itself" in note]
+
+    (short_s, named), (long_s, unnamed) = asked("h200", 512), asked("h200", 513)
+    assert short_s > 1.5 * long_s
+    assert (len(named), unnamed) == (1, [])
+    assert "measured points show" in named[0]
+    (short_s, named), (long_s, _) = asked("a100", 512), asked("a100", 513)
+    assert short_s <= long_s
+    assert not named

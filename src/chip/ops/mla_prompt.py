@@ -12,7 +12,9 @@ from chip.ops.mla import Mla
 from chip.records import dataclass, replace
 from chip.types import Seq
 
-ABSORBED_TOKENS = 512  # new tokens of a sequence up to which it does (FlashAttnMLAMetadataBuilder in vLLM 0.26)
+ABSORBED_TOKENS = (
+    512  # new tokens of a sequence up to which they do on Hopper (FlashAttnMLAMetadataBuilder in vLLM 0.26)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,13 @@ class MlaPrompt(Attention):
 
     def over(self, seq: Seq) -> Attention:  # type: ignore[override]
         if seq.new > ABSORBED_TOKENS:
-            return self.sized(seq.count, seq.new, seq.new + seq.past)
+            return self.expanded(seq)
         width, total = self.latent + self.rope_dim, seq.new + seq.past
         return Mla(seq.count, self.heads, 1, width, seq.new, total, self.causal, 0, self.latent, self.dtype)
+
+    def expanded(self, seq: Seq) -> Self:
+        """However few tokens are new: what other attention over a latent than FlashAttention-3's does."""
+        return self.sized(seq.count, seq.new, seq.new + seq.past)
 
     def sized(self, batch: int, q_len: int, kv_len: int) -> Self:
         return replace(self, batch=batch, q_len=q_len, kv_len=kv_len)

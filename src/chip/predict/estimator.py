@@ -5,9 +5,10 @@ An answer is a plain tuple (`chip.predict.limits`): a sweep asks for hundreds of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import exp, inf
+from typing import Any
 
 from chip import hardware, links
 from chip.hardware import Hardware
@@ -15,6 +16,7 @@ from chip.ops.attention import Attention
 from chip.ops.collective import Collective
 from chip.ops.composed import Composed
 from chip.ops.masked_attention import MaskedAttention
+from chip.ops.mla_prompt import MlaPrompt
 from chip.predict.base_grid import BaseGrid
 from chip.predict.bases import BORROWED_SPREAD, Bases
 from chip.predict.interpolate import Z90, Points, TimedPoint
@@ -26,10 +28,11 @@ from chip.predict.roof import Roof, roof_of
 from chip.predict.sheet import Sheet
 from chip.predict.stages import ALL, Stage
 from chip.records import replace
-from chip.types import ChipError, Cost, Estimate, Op
+from chip.types import ChipError, Cost, Estimate, Op, Seq
 
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
 MOST_GRIDS = 32
+FEW = Seq(2, 0, 1)  # new tokens, of one sequence
 
 
 def answer(estimate: Estimate, cost: Cost, held_s: float = 0.0) -> Answer:
@@ -58,6 +61,13 @@ class Estimator:
     def at_once(self, op: Op) -> tuple[Estimate, Cost]:
         """The same without looking at smaller ones: what a program asks for that no sheet has."""
         return self._not_above_peaks(op, *self._asked(op))
+
+    def placing(self, op: Any) -> Callable[[Seq], Op]:
+        """How an operator that depends on sequences is asked for. Few new tokens attend to a latent itself where the
+        kernel that does was measured; others expand it first."""
+        absorbs = not isinstance(op, MlaPrompt) or self.kernels.of(op.over(FEW)) is not None
+        place: Callable[[Seq], Op] = op.over if absorbs else op.expanded
+        return place
 
     def _not_above_peaks(self, op: Op, found: Estimate, cost: Cost) -> tuple[Estimate, Cost]:
         least_s = self.peaks.least_s(op.compute, cost[0], cost[1] + cost[2])

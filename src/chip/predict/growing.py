@@ -93,7 +93,7 @@ def over(e: Estimator, op: Any) -> OverSequences:
     answered, based = _answering(e, op, INTERPOLATED), _answering(e, op, e.roof.source)
     # a step reads the weights of all layers before it comes to the same cache again, so that L2 has none of it
     memory = e.peaks.bytes_per_s if e.of_engine else inf
-    held_s = e.kernels.held_s(op)
+    held_s, place = e.kernels.held_s(op), e.placing(op)
 
     def at_once(placed: Op) -> Answer:
         found, cost = e.at_once(placed)
@@ -104,7 +104,7 @@ def over(e: Estimator, op: Any) -> OverSequences:
         return at_least(found, found[6] / memory) if seq.new == 1 else found
 
     def asked(seq: Seq) -> Answer:
-        placed = op.over(seq)
+        placed: Any = place(seq)
         form = placed.form() if isinstance(placed, (Attention, MaskedAttention)) else None
         if form is None:
             return at_once(placed)

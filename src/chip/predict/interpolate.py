@@ -38,8 +38,6 @@ class TimedPoint(NamedTuple):
     spread: float
 
 
-
-
 class Points:
     """A group of measured points, ready to be asked."""
 

@@ -13,6 +13,7 @@ from chip.engines.versions import version_at
 from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_experts, check_shards
+from chip.ops.mla_prompt import ABSORBED_TOKENS
 from chip.predict import fitting, interval_class, memory, several
 from chip.predict.estimator import estimator_of
 from chip.predict.phase import Phase
@@ -249,6 +250,11 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
         said.append(
             f"the mask of the prefill has rows of {keys} keys: measured points show that those read slower that are no "
             f"multiple of {piece}, so that a little more may take less time"
+        )
+    if steps.absorbs(s, roof.memory_bytes):
+        said.append(
+            f"prompts of up to {ABSORBED_TOKENS} tokens attend to the latent itself, longer ones to expanded keys: "
+            "measured points show that this takes longer, so that a little more may take less time"
         )
     last, fewer = steps.ending(s, roof.memory_bytes)
     if last and min(1.0, last / (s.output - 1)) * (1 - fewer / s.batch) > FEWER:

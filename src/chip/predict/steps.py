@@ -17,6 +17,7 @@ from chip.ops.attention import Attention
 from chip.ops.composed import Composed
 from chip.ops.growing_attention import GrowingAttention
 from chip.ops.masked_attention import MaskedAttention, WindowedAttention
+from chip.ops.mla_prompt import MlaPrompt
 from chip.predict.estimator import Estimator
 from chip.predict.growing import along, over
 from chip.predict.limits import Answer, of_a_share
@@ -70,6 +71,7 @@ class StepModel:
         # of its parts, not of this object: what refers to itself waits for a collection of garbage to be freed
         self.rows = lru_cache(maxsize=MOST_STEPS)(partial(_rows, one, several, last))
         self._masks = dict.fromkeys(c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED))
+        self._latent = {c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MlaPrompt)}
         self.windows = {getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0}
 
     def _template(self, program: Program, whole: Program | None) -> Template:
@@ -107,6 +109,12 @@ class StepModel:
                 if len(placed.alignments()) > 1 and self.estimator.kernels.of(placed):
                     return placed.kv_len, placed.KEY_PIECE
         return 0, 0
+
+    def absorbs(self, s: Scenario, memory_bytes: float) -> bool:
+        """Whether prompts attend to a latent itself, as only short ones do."""
+        steps = self.prefill_steps(s, memory_bytes)
+        found = [self.estimator.placing(op)(seq) for op in self._latent for step, _ in steps for seq in step.seqs[-1:]]
+        return s.prompt > 1 and any(not isinstance(op, MlaPrompt) for op in found)
 
     # -- operators of a step ----------------------------------------------------------------------------------------
     def timed(self, steps: Weighted, first: bool) -> list[tuple[Rows, float]]:
