@@ -72,6 +72,11 @@ def test_latent_cache_is_shared_by_all_heads():
     assert many.read_bytes - one.read_bytes == 2 * 127 * 576  # queries only
 
 
+def test_a_window_bounds_what_is_read_of_a_latent():
+    one = Mla(1, 16, 1, 576, 1, 5000, True, 100, 512)
+    assert one.cost().read_bytes == 2 * 576 * (16 + 100)
+
+
 def test_counted_flops_are_dense():
     assert Attention(2, 8, 8, 64, 10, 10).counted_flops == 2 * 2 * 8 * 10 * 10 * 128
     assert Linear(2, 3, 4, bias=True).counted_flops == 48

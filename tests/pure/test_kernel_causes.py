@@ -8,9 +8,11 @@ import pytest
 import chip
 from chip import cli, engines, hardware, ops, points, stats
 from chip.dtypes import precision
+from chip.engines.vllm import schedule
 from chip.measure import more_cases, sampling
 from chip.models import library
 from chip.models.lower import body
+from chip.ops import attention_kernels
 from chip.ops.attention import Attention
 from chip.ops.attention_kernels import split
 from chip.ops.elementwise import CompiledRowBase
@@ -116,13 +118,17 @@ def test_live_traffic_of_such_a_model_waits_for_the_host_as_a_prediction_does(ca
         (8, 8, 512, 2),
         (32, 8, 520, 1),  # 256 tiles: more than an SM's share each
         (1, 8, 1040, 9),  # 9 blocks, one each
-        (1, 1, 32768, 32),  # no more than a graph is laid out for
+        (1, 1, 32768, 32),  # no more than a graph has room for
     ],
 )
 def test_keys_are_cut_as_flash_attention_3_cuts_them(batch, kv_heads, keys, parts):
     """As the scheduler's own metadata said on an H200."""
     tiles = batch * kv_heads
     assert split(tiles, kv_heads, -(-keys // 128), batch, 132) == parts
+
+
+def test_graphs_are_those_of_vllm():
+    assert schedule.GRAPH_TOKENS[-1] == attention_kernels.GRAPH_TOKENS
 
 
 def test_a_block_of_keys_is_taken_whole():

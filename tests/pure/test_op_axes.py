@@ -46,6 +46,16 @@ ATTENTION = {"batch": 1, "heads": 8, "kv_heads": 2, "head_dim": 64, "q_len": 1, 
         ("attention", {**ATTENTION, "window": -1}, "axis 'window' must be a whole number from 0"),
         ("mla", {"batch": 1, "heads": 8, "kv_heads": 1, "head_dim": 8, "q_len": 2, "kv_len": 1}, "at least q_len 2"),
         ("moe_experts", {"tokens": 1, "hidden": 8, "intermediate": 8, "experts": 2, "top_k": 3}, "top_k 3 is more"),
+        (
+            "mla",
+            {"batch": 1, "heads": 8, "kv_heads": 1, "head_dim": 8, "v_head_dim": 9, "q_len": 1, "kv_len": 1},
+            "v_head_dim 9 is more than 8",
+        ),
+        (
+            "grouped_router",
+            {"tokens": 1, "hidden": 8, "experts": 10, "top_k": 1, "groups": 4},
+            "no multiple of groups 4",
+        ),
         ("moe_router", {"tokens": 1, "hidden": 8, "experts": 2, "top_k": 3}, "top_k 3 is more than experts 2"),
         (
             "conv2d",

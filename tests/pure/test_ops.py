@@ -298,7 +298,7 @@ def test_columns_of_a_product_add(m, n1, n2):
     assert apart.read_bytes - together.read_bytes == 2 * m * 7
 
 
-NOT_MORE_WORK = {"block_n", "block_k", "group", "stride", "kernel_h", "kernel_w"}  # fewer outputs
+NOT_MORE_WORK = {"block_n", "block_k", "group", "groups", "stride", "kernel_h", "kernel_w"}  # fewer outputs
 OVER_GPUS = {"moe_experts", "scaled_experts", "packed_experts", "moe_experts_composed", "all_gather", "reduce_scatter"}
 GROWING = {
     kind: [

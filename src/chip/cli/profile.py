@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
     add("--dtype", default="", help="bf16, fp16, fp32, tf32, fp8 [bf16; on a CPU fp32]")
     add("--impl", default="", help="attention: flash, cudnn, efficient, math; conv2d: channels_last [the default]")
-    add("--context", default="", help="cold, hot, graph, host, or several with commas [all the device has]")
+    add("--context", default="", help="cold, hot, graph, host, layer, or several with commas [all but layer]")
     add("--runs", type=int, help="samples of each context [100; with --quick 20]")
     add(
         "--warm-up",

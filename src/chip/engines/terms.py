@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 MEANING = {
     "gap_s": "device, between two kernels",
-    "attention_s": "device, each attention of a decode step: a cache that fills all memory is read slower",
+    "attention_s": "device, each attention of a decode step: what it takes beyond its points",
     "step_s": "device, each step: small kernels around the model",
     "first_s": "host, once before the first step",
     "request_s": "host, each request before the first step",

@@ -17,7 +17,7 @@ from chip.records import dataclass
 WHOLE_HEADS = (64, 128, 256)  # sizes with kernels of their own; others are padded, larger ones have none
 FEW_QUERIES = 64  # of all heads of a group: up to so many a tile is small, as in a decode step
 KEY_BLOCK = 128  # keys that a tile takes at a time, of heads of up to 128
-MOST_SPLITS, GRAPH_TOKENS = 32, 512  # parts that a graph is laid out for, and tokens of the largest graph
+MOST_SPLITS, GRAPH_TOKENS = 32, 512  # parts that a graph of vLLM has room for, and tokens of the largest graph
 FEW_BLOCKS, MORE = 4, 1.1  # of keys that are never cut outside of a graph; the little more
 REMEMBERED = 512  # shapes of heads on all GPUs: a file of points has dozens
 SHARP_TILES, SHARP_BLOCKS = 6, 4  # of the blend of work on the SMs and memory

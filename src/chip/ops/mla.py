@@ -10,20 +10,28 @@ from __future__ import annotations
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.attention import Attention
+from chip.ops.attention import Attention, visible_keys
 from chip.ops.attention_kernels import LatentBase
 from chip.ops.base_time import BaseTime
-from chip.types import Cost
+from chip.types import ChipError, Cost
 
 
 class Mla(Attention):
     __slots__ = ()
     kind: ClassVar[str] = "mla"
 
+    def check(self) -> None:
+        Attention.check(self)
+        if self.v_head_dim > self.head_dim:
+            raise ChipError(
+                f"mla: a value is part of its key: v_head_dim {self.v_head_dim} is more than {self.head_dim}"
+            )
+
     def cost(self) -> Cost:
-        wide = Attention.cost(self)
-        values = self.batch * self.kv_len * self.kv_heads * (self.v_head_dim or self.head_dim) * BYTES[self.dtype]
-        return wide._replace(read_bytes=wide.read_bytes - values)
+        apart = Attention.cost(self)  # keys and values each read by themselves
+        keys = visible_keys(self.q_len, self.kv_len, self.causal, self.window)
+        values = self.batch * keys * self.kv_heads * (self.v_head_dim or self.head_dim) * BYTES[self.dtype]
+        return apart._replace(read_bytes=apart.read_bytes - values)
 
     @property
     def key_value_bytes(self) -> float:

@@ -40,7 +40,10 @@ class MoeRouter(Op):
 
     def check(self) -> None:
         if self.top_k > self.experts:
-            raise ChipError(f"moe_router: top_k {self.top_k} is more than experts {self.experts}")
+            raise ChipError(f"{self.kind}: top_k {self.top_k} is more than experts {self.experts}")
+        groups = getattr(self, "groups", 1)
+        if self.experts % groups:
+            raise ChipError(f"{self.kind}: experts {self.experts} are no multiple of groups {groups}")
 
     def cost(self) -> Cost:
         width = BYTES[self.dtype]

@@ -15,10 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from chip.engines.vllm.memory import BLOCK_TOKENS
-from chip.engines.vllm.schedule import GRAPH_TOKENS
 from chip.measure import own_ops
 from chip.measure.build import Closure, Unsupported, normal, torch_dtype
 from chip.ops.attention import Attention
+from chip.ops.attention_kernels import GRAPH_TOKENS, MOST_SPLITS
 from chip.ops.composed import Composed
 
 BACKENDS = {
@@ -28,7 +28,7 @@ BACKENDS = {
     "math": SDPBackend.MATH,
 }
 FLASH_HEAD_DIM = 256
-GRAPH_SPLITS, GRAPH_CONTEXT = 32, 4096  # what steps that run as graphs are laid out for
+GRAPH_CONTEXT = 4096  # keys that a graph has room for
 
 
 def implementations(op: Attention, device_type: str) -> tuple[str, ...]:
@@ -119,9 +119,9 @@ def pages_of(
 
 
 def graph_layout(op: Attention) -> tuple[int, int]:
-    """Keys and splits that work is laid out for: in a graph the longest context that may ever come."""
-    if op.batch * op.q_len <= GRAPH_TOKENS[-1]:
-        return max(op.kv_len, GRAPH_CONTEXT), GRAPH_SPLITS
+    """The longest context and the most splits: in a graph those that it was captured with."""
+    if op.batch * op.q_len <= GRAPH_TOKENS:
+        return max(op.kv_len, GRAPH_CONTEXT), MOST_SPLITS
     return op.kv_len, 0
 
 
