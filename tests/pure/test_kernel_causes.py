@@ -139,7 +139,7 @@ def test_a_block_of_keys_is_taken_whole():
 
 
 def test_among_the_kernels_of_a_layer_attention_takes_longer():
-    """Its instructions and tables come cold: up to half as long again where it is short, nothing where it is long."""
+    """Its instructions come cold, too: a fifth longer where it is short, nothing where it is long."""
     alone, within = (dict(zip(g.ops, g.seconds)) for g in (group("attention", "fa3", c) for c in ("cold", "layer")))
     both = alone.keys() & within.keys()
     more = sorted((alone[op], within[op] / alone[op]) for op in both if op.q_len == 1)

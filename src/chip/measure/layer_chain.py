@@ -1,7 +1,8 @@
 """The other kernels of a decoder layer: what an operator is timed among in the context `layer`.
 
-In an engine some ten other kernels run between two calls of one kernel. They leave nothing of its instructions, its
-tables and its operands in any cache, so that it takes up to half as long again as among its like.
+In an engine some ten other kernels run between two calls of one kernel. They evict its instructions
+and operands from every cache. vLLM's attention, where it takes less than 20 us alone, takes a fifth longer among them
+(median of 200 shapes on an H200; at most 1.4 times).
 """
 
 from __future__ import annotations
