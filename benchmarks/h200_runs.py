@@ -21,7 +21,7 @@ from pathlib import Path
 from chip import cli
 
 RECORDS = Path(__file__).resolve().parents[1] / "results" / "h200"
-RUNS, README, ROLLS = "hf-4.json", "tinyllama-fp16.json", "windows.jsonl"
+RUNS, README = "hf-4.json", "tinyllama-fp16.json"
 FEW = "1x128,8x512"  # where compiling is slow
 SMALL = "1x128,1x1024,8x512,32x256,64x128,8x2048"  # up to 8B
 SHORT = "1x128,1x1024,8x512,32x256,64x128,8x1024"  # 2048 positions, or a window of 2047, whose mask flash does not take
@@ -48,7 +48,6 @@ STEPS: dict[str, tuple[tuple[str, str], ...]] = {  # (file, command)
         (RUNS, f"bench qwen3-30b-a3b qwen3-14b --points {LARGE} {FLASH}"),
         (RUNS, f"bench qwen2.5-32b --points {LARGEST} {FLASH}"),
     ),
-    "rolls": ((ROLLS, "profile --suite windows"),),  # what the tables lack of sliding windows
     "readme": (
         (README, f"bench tinyllama-1.1b --engine hf-graph,hf-eager,hf-compile {FP16}"),
         (README, f"bench tinyllama-1.1b --engine hf-eager --sdpa flash {FP16}"),

@@ -1,5 +1,6 @@
-"""Split what `chip profile --suite quant` measured: shapes that points are made from, and those that take another time
-in the engine, where benchmarks/points_of_runs.py reads it (Machete from 17 rows on, compiled roundings from 129).
+"""Split what `chip profile --suite quant` or `between` measured: shapes that points are made from, and those that take
+another time in the engine, where benchmarks/points_of_runs.py reads it (Machete from 17 rows on, compiled roundings from
+129).
 
     python benchmarks/split_alone.py MEASURED.jsonl quant.jsonl prompts-alone.jsonl
 """
@@ -18,7 +19,7 @@ def in_engine(row: dict[str, Any]) -> bool:
     """Whether the engine's own time is to be used."""
     op, ran = row["op"], row["implementation"]
     machete = op["op"] == "packed_linear" and ran == "machete" and op["weight_dtype"] == "int4"
-    rounded = ran == "compiled" and not op.get("static")
+    rounded = ran == "compiled" and "quant" in op["op"] and not op.get("static")
     return (machete and op["m"] > MACHETE_ROWS) or (rounded and op.get("rows", 0) > ROUNDED_ROWS)
 
 

@@ -6,7 +6,7 @@ from chip import ops
 
 torch = pytest.importorskip("torch")
 
-from chip.measure import build, own_cases, own_ops, suites  # noqa: E402
+from chip.measure import build, own_ops, point_cases, suites  # noqa: E402
 from chip.run.native import launches  # noqa: E402
 
 ROWS = {"rows": 3, "cols": 64}
@@ -48,11 +48,11 @@ def test_attention_that_our_kernels_do_not_have_is_refused():
 
 def test_the_suite_measures_every_launch_of_the_engine():
     """`linear` stands for the products, with the gate or without."""
-    kinds = {p.op.kind for p in own_cases.points("bf16")}
+    kinds = {p.op.kind for p in point_cases.same("native", "bf16")}
     of_launch = {"linear_few": "linear", "gate_up": "silu_mul", "gate_up_few": "linear"}
     of_launch |= {"decode_attention": "attention", "prefill_attention": "attention"}
     assert kinds == {of_launch.get(name, name) for name in launches.LAUNCHES}
-    assert {p.implementation for p in own_cases.points("bf16")} == {"chip"}
+    assert {p.implementation for p in point_cases.same("native", "bf16")} == {"chip"}
     assert suites.cases("native", "bf16", on_cpu=True) == []
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("scipy")
 from chip import artifact, cli, codec, hardware, measurements, ops, stats  # noqa: E402
 from chip import points as point_files  # noqa: E402
 from chip.measure import fit as fitting  # noqa: E402
-from chip.measure import sampling  # noqa: E402
+from chip.measure import point_cases  # noqa: E402
 from chip.ops import composed  # noqa: E402
 from chip.ops.attention_kernels import CudnnBase, TiledBase  # noqa: E402
 from chip.predict.estimator import estimator_of  # noqa: E402
@@ -215,7 +215,7 @@ def test_attention_of_several_kernels_is_told_by_its_points(kind):
         slow = 2 if op.keys % 8 and op.q_len > 1 else 1
         return 20e-6 + slow * op.cost().flops / (0.3 * FLOPS) + op.cost().bytes / (0.5 * BYTES)
 
-    points = [p.op for p in sampling.family_points("bf16") if p.op.kind == kind]
+    points = [p.op for p in point_cases.same("tables", "bf16") if p.op.kind == kind]
     (group,), _ = fitting.fit([measured(op, truth(op)) for op in points], profile())
     assert stats.median(errors(group)) < 0.12
     seen = replace(points[0], batch=3, q_len=512, kv_len=512)
@@ -223,7 +223,7 @@ def test_attention_of_several_kernels_is_told_by_its_points(kind):
 
 
 def test_what_the_tables_suite_measures_is_enough():
-    points = Counter((p.op.kind, p.implementation, p.context) for p in sampling.points("bf16"))
+    points = Counter((p.op.kind, p.implementation, p.context) for p in point_cases.same("tables", "bf16"))
     assert min(points.values()) >= fitting.LEAST_POINTS
 
 
@@ -318,12 +318,3 @@ def test_points_read_again_are_those_that_were_fitted(files, capsys):
     h = hardware.find(str(files / "my.json"))
     op = linears(1, seed=5)[0]
     assert estimator_of(h)(op)[0].seconds == pytest.approx(law(op), rel=0.3)
-
-
-def test_every_second_prompt_under_a_mask_is_round():
-    """The rows of its mask are aligned then, and the fit must see both kinds."""
-    found = [p.op for p in sampling.points("bf16") if p.op.kind == "masked_attention" and p.op.q_len > 1]
-    round_ones = [op for op in found if op.kv_len % 64 == 0]
-    assert len(round_ones) >= len(found) / 2
-    assert sum(op.kv_len % 8 != 0 for op in found) >= len(found) / 4
-    assert all(op.kv_len == op.q_len + 64 for op in found)

@@ -14,7 +14,7 @@ from test_fit import BYTES, DEVICE, FLOPS, UNITS, measured, profile, write_profi
 from chip import hardware, ops, stats  # noqa: E402
 from chip import points as point_files  # noqa: E402
 from chip.measure import fit as fitting  # noqa: E402
-from chip.measure import sampling  # noqa: E402
+from chip.measure import point_cases  # noqa: E402
 from chip.models import library  # noqa: E402
 from chip.ops.moe_experts import ExpertsBase, row_tiles  # noqa: E402
 from chip.predict.interpolate import Points  # noqa: E402
@@ -22,6 +22,7 @@ from chip.predict.request import Options, setting  # noqa: E402
 from chip.predict.stages import Stage  # noqa: E402
 from chip.types import Scenario  # noqa: E402
 
+EXPERT_BYTES = 5e9  # of all experts
 AXES = {"tokens": 64, "hidden": 2048, "intermediate": 768, "experts": 128, "top_k": 8}
 
 
@@ -62,9 +63,14 @@ def learn(points):
     return fitting.fit([measured(p.op, times(p), p.implementation or "torch") for p in points], profile())
 
 
+def expert_points(suite):
+    kinds = {"tables": ("moe_experts_composed", "moe_router_composed"), "vllm": ("moe_experts", "moe_router")}[suite]
+    return [p for p in point_cases.same(suite, "bf16") if p.op.kind in kinds]
+
+
 @pytest.fixture(scope="module", params=["hf", "vllm"])
 def points(request):
-    return (sampling.expert_points if request.param == "hf" else sampling.vllm_expert_points)("bf16")
+    return expert_points("tables" if request.param == "hf" else "vllm")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +92,7 @@ def others(kind, count=60, seed=1):
         experts = rng.choice((8, 16, 32, 48, 64, 96, 128))
         axes = {"tokens": int(2 ** rng.uniform(0, 13)), "hidden": 256 * rng.randint(5, 24), "experts": experts}
         axes |= {"top_k": rng.randint(1, min(8, experts // 2)), "intermediate": 128 * rng.randint(5, 40)}
-        if 6 * experts * axes["hidden"] * axes["intermediate"] < sampling.EXPERT_BYTES:
+        if 6 * experts * axes["hidden"] * axes["intermediate"] < EXPERT_BYTES:
             yield ops.build(kind, axes)
             count -= 1
 
@@ -100,12 +106,12 @@ def test_shapes_never_seen_follow_the_law(groups, points):
 
 
 def test_a_model_left_out_is_told_by_the_others():
-    model = sampling.MODEL_EXPERTS[1]  # Qwen3-30B-A3B
+    model = (128, 8, 2048, 768)  # Qwen3-30B-A3B
 
     def of(op):
         return (op.experts, op.top_k, op.hidden, op.intermediate)
 
-    found = [p for p in sampling.vllm_expert_points("bf16") if p.op.kind == "moe_experts"]
+    found = [p for p in expert_points("vllm") if p.op.kind == "moe_experts"]
     kept, out = ([p for p in found if (of(p.op) == model) == left] for left in (False, True))
     told = held(learn(kept)[0], "moe_experts")
     errors = [abs(told.seconds(p.op).seconds / law(p.op) - 1) for p in out]
@@ -158,15 +164,3 @@ def test_a_base_of_experts_by_hand():
         slow, fast = (ExpertsBase(1e-6, rate, 1e12, 100, copy_bytes_per_s=1e11).seconds(op) for rate in (1e10, 1e20))
         assert slow == pytest.approx(1e-6 + 2 * 2 * rows * weight / 1e10 + passes_s)
         assert fast == pytest.approx(1e-6 + op.products().bytes / 1e12 + passes_s)
-
-
-def test_points_are_where_models_live():
-    for suite in (sampling.expert_points, sampling.vllm_expert_points):
-        found = [p.op for p in suite("bf16") if "experts" in p.op.kind]
-        sizes = {(op.experts, op.top_k, op.hidden, op.intermediate) for op in found}
-        assert set(sampling.MODEL_EXPERTS) <= sizes
-        assert {1, sampling.MOST_TOKENS} <= {op.tokens for op in found}
-        assert len(found) >= 55
-        assert max(6 * op.experts * op.hidden * op.intermediate for op in found) <= sampling.EXPERT_BYTES
-    assert set(sampling.expert_points("bf16")) <= set(sampling.points("bf16"))
-    assert set(sampling.vllm_expert_points("bf16")) <= set(sampling.paged_points("bf16"))

@@ -272,7 +272,7 @@ def test_bad_input_is_one_line(capsys, cpu, tmp_path, tiny_suite):
         (("linear", "m=1", "n=1", "k=1", "--dtype", "fp7"), "'fp7' is not known"),
         (("linear", "m=1", "n=1", "k=1", "dtype=bf16", "--dtype", "fp32"), "dtype is given twice"),
         (("--suite", "lmm"), "no suite 'lmm'"),
-        (("--suite", "experts-vllm"), "that a CPU does not have"),
+        (("--suite", "vllm"), "that a CPU does not have"),
         (("--suite", "llm", "--model", "gpt2"), "--model goes with --suite gemm"),
         (("--model", "gpt-2000"), "no model 'gpt-2000'"),
         (("--suite", "llm", "-o", foreign), "is a something.else file"),

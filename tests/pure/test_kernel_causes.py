@@ -9,7 +9,6 @@ import chip
 from chip import cli, engines, hardware, ops, points, stats
 from chip.dtypes import precision
 from chip.engines.vllm import schedule
-from chip.measure import more_cases, sampling
 from chip.models import library
 from chip.models.lower import body
 from chip.ops import attention_kernels
@@ -88,15 +87,6 @@ def test_routers_choose_slowly_among_other_numbers_than_powers_of_two():
 def test_rotations_in_fp32_cast_queries_and_keys(model, casts):
     found = kinds("hf-eager", library.find(model))
     assert found["scale"] - 3 * found["rms_norm_composed"] * (model == "command-r") == casts
-
-
-@pytest.mark.parametrize("made", [more_cases.points, more_cases.paged_points])
-def test_more_shapes_are_shapes_that_no_other_suite_has(made):
-    found = made("bf16")
-    others = {*sampling.points("bf16"), *sampling.odd_points("bf16"), *sampling.paged_points("bf16")}
-    others |= {*sampling.odd_paged_points("bf16")}
-    assert len({*found}) == len(found) > 200
-    assert len(others & {*found}) <= 0.03 * len(found)
 
 
 def test_live_traffic_of_such_a_model_waits_for_the_host_as_a_prediction_does(capsys):

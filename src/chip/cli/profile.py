@@ -34,10 +34,7 @@ EPILOG = """\
   chip profile --model qwen2.5-7b --batch 8 --prompt 1024 --phase decode
   chip profile --suite classic --device cpu --quick
 """
-SUITE_NAMES = (
-    *("llm", "classic", "gemm", "tables", "odd", "odd-paged", "more", "more-paged", "families", "paged", "windows"),
-    *("latent", "layer", "experts", "experts-vllm", "quant", "native"),
-)
+SUITE_NAMES = ("llm", "classic", "gemm", "tables", "vllm", "quant", "native", "between")
 TABLE_SUITES = SUITE_NAMES[3:]  # of many shapes, each measured briefly
 CONTEXTS = ("cold", "hot", "graph", "host", "layer")
 SUITE_FILE = "artifacts/profile.jsonl"

@@ -23,8 +23,8 @@ from chip.measure import timing
 from chip.measure.build import around
 from chip.measure.device import Device
 from chip.measure.energy import EnergyProbe, EnergyReading, probe_for
+from chip.measure.limits import is_sustained
 from chip.measure.profile import impossible, reason_of
-from chip.measure.sampling import is_sustained
 from chip.measure.stopping import Samples, StopRule, Take, collect_interleaved
 from chip.roofline import Roofs, label
 from chip.types import ChipError, Measurement, Op

@@ -16,8 +16,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from chip import measurements, ops, stats
+from chip.measure.limits import is_sustained
 from chip.measure.profile import LONG_SAMPLE_S, MAX_SETS, TABLES
-from chip.measure.sampling import is_sustained
 from chip.ops.base_time import BaseTime
 from chip.ops.linear import Linear
 from chip.points import PointGroup

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chip.types import Ceiling
+from chip.types import Ceiling, Op
 
 TOLERANCE = 1.02  # clocks are read beside the samples, not inside them
 
@@ -46,3 +46,9 @@ def check_memory(ceiling: Ceiling, limit_bytes_per_s: float | None, basis: str) 
             f"{ceiling.value / 1e12:.4g} TB/s is above the memory's limit {limit_bytes_per_s / 1e12:.4g} ({basis})"
         )
     return ceiling
+
+
+def is_sustained(op: Op) -> bool:
+    """Long arithmetic, whose rate depends on the clock that the power limit leads to."""
+    cost = op.cost()
+    return cost.flops > 4e9 and cost.intensity > 60

@@ -24,7 +24,7 @@ import torch
 from chip import measurements, stats
 from chip.measure import build, layer_chain, limits, own_ops, timing
 from chip.measure.device import Device
-from chip.measure.sampling import is_sustained
+from chip.measure.limits import is_sustained
 from chip.measure.stopping import Samples, StopRule, Take, collect
 from chip.measure.suites import SuiteCase
 from chip.ops.attention import Attention

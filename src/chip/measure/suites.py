@@ -8,7 +8,7 @@ from typing import Any
 
 from chip import ops
 from chip.dtypes import precision
-from chip.measure import latent_cases, more_cases, own_cases, quantised_cases, sampling
+from chip.measure import point_cases
 from chip.models.decoder import Decoder
 from chip.models.lower import lower
 from chip.types import Op, Program, Seq, Step
@@ -120,36 +120,23 @@ def _gemm(dtype: str) -> Iterator[SuiteCase]:
         yield make("linear", m=m, n=n, k=k)
 
 
-def _sampled(points: Callable[[str], Iterable[sampling.SamplePoint]]) -> Callable[[str], Iterator[SuiteCase]]:
-    return lambda dtype: (SuiteCase(p.op, p.implementation, (p.context,)) for p in points(dtype))
+def _as_points(suite: str) -> Callable[[str], Iterator[SuiteCase]]:
+    return lambda dtype: (SuiteCase(c.op, c.implementation, (c.context,)) for c in point_cases.same(suite, dtype))
 
 
-def _in_layer(dtype: str) -> list[SuiteCase]:
-    """All shapes of vLLM's attention but long ones, which find no less in cache there than among their like."""
-    suites = (sampling.paged_points, sampling.odd_paged_points, more_cases.paged_points, latent_cases.points)
-    groups = [[p for p in s(dtype) if p.implementation == "fa3" and not sampling.is_sustained(p.op)] for s in suites]
-    return [SuiteCase(p.op, p.implementation, ("layer",)) for p in sampling.interleaved(groups)]
+def _between(dtype: str) -> Iterator[SuiteCase]:
+    return (SuiteCase(c.op, c.implementation, (c.context,)) for c in point_cases.between(dtype))
 
 
 SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "llm": _llm,
     "classic": _classic,
     "gemm": _gemm,
-    "tables": _sampled(sampling.points),
-    "odd": _sampled(sampling.odd_points),
-    "odd-paged": _sampled(sampling.odd_paged_points),
-    "more": _sampled(more_cases.points),
-    "more-paged": _sampled(more_cases.paged_points),
-    "families": _sampled(sampling.family_points),
-    "paged": _sampled(sampling.paged_points),
-    "windows": _sampled(sampling.window_points),
-    "latent": _sampled(latent_cases.points),
-    "layer": lambda dtype: iter(_in_layer(dtype)),
-    "experts": _sampled(sampling.expert_points),
-    "experts-vllm": _sampled(sampling.vllm_expert_points),
-    # formats are the operators' own; what is not quantised is bf16, as engines serve it
-    "quant": _sampled(lambda dtype: quantised_cases.points()),
-    "native": _sampled(own_cases.points),
+    "tables": _as_points("tables"),
+    "vllm": _as_points("vllm"),
+    "quant": _as_points("quant"),
+    "native": _as_points("native"),
+    "between": _between,
 }
 MODEL_TOKENS = (1, 16, 256, 4096)  # rows at which a named model's matrices join the gemm suite
 CPU_SHRINK = 8

@@ -1,0 +1,135 @@
+"""Which shapes to measure: those that the package has points of. One list for every GPU, and it is data.
+
+`same` are the shapes of the points themselves. `between` are new ones where the points predict each other worst: each
+is midway between such a point and its nearest neighbour. They judge the points before they join them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from math import dist, sqrt
+from typing import Any, NamedTuple
+
+from chip import hardware, ops, points
+from chip.measure.limits import is_sustained
+from chip.points import PointGroup
+from chip.records import replace
+from chip.types import Op
+
+GPU = "h200"  # whose shapes they are
+MEASURED = "bf16"  # the dtype of operators that are not quantised
+QUANTISED = (
+    "add_rms_norm_quant", "fp8_attention", "kv_append_fp8", "packed_experts", "packed_linear", "quantize",
+    "rms_norm_quant", "scaled_experts", "scaled_linear", "silu_mul_quant",
+)  # fmt: skip
+OF_VLLM, OWN = ("fa3", "paged", "vllm"), "chip"  # implementations
+SIZES = ("m", "n", "k", "rows", "cols", "tokens", "batch", "q_len", "kv_len")  # axes that may lie midway
+COARSEST = 128  # alignment of a size that two neighbours share and their middle keeps
+WORST, WORST_S = 0.08, 1e-6  # error of a point as predicted from the others, from which on there is something to learn
+NEIGHBOURS = 4  # that are tried, where the middle is no new shape
+
+
+class PointCase(NamedTuple):
+    op: Op
+    implementation: str
+    context: str
+
+
+def same(suite: str, dtype: str) -> list[PointCase]:
+    """Of a suite (`suite_of`), groups interleaved, so that a run cut short has some of each."""
+    found: dict[PointCase, float] = {}
+    for group in _groups():
+        if suite_of(group) != suite:
+            continue
+        for i, op in enumerate(group.ops):
+            if not _is_copied(group, op):
+                found.setdefault(_case(group, _in_dtype(op, dtype)), _scattered(i))
+    return sorted(found, key=found.__getitem__)
+
+
+def between(dtype: str) -> list[PointCase]:
+    """Worst first. Our own kernels are left out: they are timed in another way (`chip.measure.own_ops`)."""
+    errors: dict[PointCase, float] = {}
+    known = {_case(group, op) for group in _groups() for op in group.ops}
+    in_layers = {(g.kind, g.kernel) for g in _groups() if g.context == "layer"}
+    for group in _groups():
+        if suite_of(group) == "native":
+            continue
+        for i, (op, seconds, error) in enumerate(zip(group.ops, group.seconds, group.loo)):
+            twice = group.context == "cold" and (group.kind, group.kernel) in in_layers and not is_sustained(op)
+            if twice or _is_copied(group, op) or abs(error) < WORST or abs(error) * seconds < WORST_S:
+                continue
+            fresh = (c for m in _middles(group, i) if (c := _case(group, m)) not in known)
+            case = next(fresh, None)
+            if case and case not in errors:
+                errors[case] = abs(error)
+    return [c._replace(op=_in_dtype(c.op, dtype)) for c in sorted(errors, key=lambda c: -errors[c])]
+
+
+def suite_of(group: PointGroup) -> str:
+    if group.kernel == OWN:
+        return "native"
+    if group.kind in QUANTISED:
+        return "quant"
+    return "vllm" if _implementation(group) in OF_VLLM else "tables"
+
+
+def _middles(group: PointGroup, at: int) -> Iterator[Op]:
+    """Between a point and its neighbours, nearest first."""
+    place = group.ops[at].place()
+    near = sorted(((dist(place, op.place()), i) for i, op in enumerate(group.ops) if i != at), key=lambda n: n[0])
+    for _, i in near[:NEIGHBOURS]:
+        op = _middle(group.ops[at], group.ops[i])
+        if op and op.like_measured() == op and op.kernel_of(_implementation(group)) == group.kernel:
+            yield op
+
+
+def _middle(op: Op, other: Op) -> Op | None:
+    """Its sizes midway on a logarithmic axis, everything else its own."""
+    sizes: dict[str, Any] = {
+        name: _between(getattr(op, name), getattr(other, name)) for name in SIZES if name in ops.axes(type(op))
+    }
+    if "q_len" in sizes:
+        past = op.kv_len - op.q_len  # type: ignore[attr-defined]
+        if past == other.kv_len - other.q_len or sizes["q_len"] > sizes["kv_len"]:  # type: ignore[attr-defined]
+            sizes["q_len"] = max(1, sizes["kv_len"] - past)
+    made: Op = replace(op, **sizes)  # type: ignore[type-var]
+    return None if made == op else made
+
+
+def _between(a: int, b: int) -> int:
+    step = COARSEST
+    while a % step or b % step:
+        step //= 2
+    return max(1, round(sqrt(a * b) / step)) * step
+
+
+def _scattered(i: int) -> float:
+    """Any first part of 0, 1, 2 ... lies evenly in 0 to 1: multiples of the golden ratio."""
+    return (0.5 + 0.618033988749895 * i) % 1
+
+
+def _is_copied(group: PointGroup, op: Op) -> bool:
+    """Long arithmetic is not timed in a layer: `chip fit` takes its cold time for it."""
+    return group.context == "layer" and is_sustained(op)
+
+
+def _in_dtype(op: Op, dtype: str) -> Op:
+    other = getattr(op, "dtype", "") == MEASURED != dtype
+    return replace(op, dtype=dtype) if other else op  # type: ignore[type-var]
+
+
+def _case(group: PointGroup, op: Op) -> PointCase:
+    return PointCase(op, _implementation(group), group.context)
+
+
+def _implementation(group: PointGroup) -> str:
+    return group.kernel.partition(".")[0]  # `torch.2` is torch's third kernel (`Op.kernel_of`)
+
+
+@lru_cache(maxsize=1)
+def _groups() -> tuple[PointGroup, ...]:
+    folder = hardware.POINTS / GPU
+    files = (points.read(folder / f"{kind}{points.SUFFIX}") for kind in points.kinds(folder))
+    return tuple(group for file in files for group in file.groups)
