@@ -1,6 +1,5 @@
 """Split what `chip profile --suite quant` or `between` measured: shapes that points are made from, and those that take
-another time in the engine, where benchmarks/points_of_runs.py reads it (Machete from 17 rows on, compiled roundings from
-129).
+another time in the engine, where benchmarks/points_of_runs.py reads it (Machete from 17 rows on, roundings from 129).
 
     python benchmarks/split_alone.py MEASURED.jsonl quant.jsonl prompts-alone.jsonl
 """

@@ -10,9 +10,8 @@ from test_interpolate import bundled
 
 from chip import ops
 from chip.ops.attention import single
-from chip.predict.base_grid import BaseGrid
 from chip.predict.rising_grid import RisingGrid
-from chip.predict.sheet import Sheet
+from chip.predict.sheet import BaseSheet, Sheet
 
 ASKED = [(4, 1000), (4, 100), (3, 5000), (8, 70_000), (4, 600_000)]
 
@@ -44,17 +43,17 @@ def rising_grid(at, ask):
     return lambda count, length: grid(count, 16, length)
 
 
-def base_grid(at, ask):
-    return BaseGrid(single, interrupted(base, at, ask), base, base)
+def base_sheet(at, ask):
+    return BaseSheet(None, single, interrupted(base, at, ask), base, base)
 
 
 def sheet(at, ask):
     _, found = bundled("attention (fa3, bf16, cold)")
     op = ops.build("attention", {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "q_len": 1, "kv_len": 1})
-    return Sheet(interrupted(op.sized, at, ask), single, found, counts=True).at
+    return Sheet(interrupted(op.sized, at, ask), single, found.base.over(op.sized), found).at
 
 
-@pytest.mark.parametrize("make", [rising_grid, base_grid, sheet])
+@pytest.mark.parametrize("make", [rising_grid, base_sheet, sheet])
 @pytest.mark.parametrize("at", range(1, 7))
 def test_a_question_asked_while_another_is_answered_changes_neither(make, at):
     alone = [make(at, lambda: None)(*sizes) for sizes in ASKED]

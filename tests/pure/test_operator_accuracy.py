@@ -36,7 +36,9 @@ OTHERS = (0.1, 0.3)
 # two widths each, out of runs of whole models: a point has one neighbour of its width on either side
 TWO_WIDTHS = {"silu_mul_quant": (0.4, 0.5)}
 ALL = (0.045, 0.16)  # of all points together
-ANOTHER_SUITE = {"linear": (0.06, 0.14, 0.65), "attention": (0.07, 0.15, 0.7)}  # median, p90, share inside intervals
+# Median, p90, share inside intervals: 61 products and 14 attentions of another host, at a lower clock. Large products
+# took 4 % longer there.
+ANOTHER_SUITE = {"linear": (0.06, 0.15, 0.6), "attention": (0.07, 0.165, 0.6)}
 
 
 def measured(name, context="cold"):

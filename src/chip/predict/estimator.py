@@ -17,7 +17,6 @@ from chip.ops.collective import Collective
 from chip.ops.composed import Composed
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.mla_prompt import MlaPrompt
-from chip.predict.base_grid import BaseGrid
 from chip.predict.bases import BORROWED_SPREAD, Bases
 from chip.predict.interpolate import Z90, Points, TimedPoint
 from chip.predict.kernel_points import KernelPoints
@@ -25,7 +24,7 @@ from chip.predict.library import Library, library
 from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, peaks_of
 from chip.predict.rising_grid import RisingGrid, Timed, Times
 from chip.predict.roof import Roof, roof_of
-from chip.predict.sheet import Sheet
+from chip.predict.sheet import BaseSheet, Sheet
 from chip.predict.stages import ALL, Stage
 from chip.records import replace
 from chip.types import ChipError, Cost, Estimate, Op, Seq
@@ -51,7 +50,7 @@ class Estimator:
         self.kernels = KernelPoints(library, runs_as, self.bases)
         self.roof, self.settling, self.peaks = roof, self.bases.settling, peaks
         self.has_points, self.of_engine = library is not None, runs_as is not None
-        self.sheets: dict[tuple[Op, object], Sheet | BaseGrid] = {}  # of `chip.predict.growing`
+        self.sheets: dict[tuple[Op, object], Sheet | BaseSheet] = {}  # of `chip.predict.growing`
         self._grids: dict[tuple[Op, float | None], RisingGrid] = {}
 
     def __call__(self, op: Op) -> tuple[Estimate, Cost]:
@@ -179,8 +178,8 @@ class Estimator:
         elif isinstance(op, Attention) and op.q_len < op.kv_len:
             # a kernel that cuts its keys into more parts takes less time by its base: never less than for fewer keys
             times = [base.over(op.sized) for base in bases]
-            grid = BaseGrid(lambda _, keys: (op.batch, op.q_len, max(keys, op.q_len)), *times)
-            seconds, low_s, high_s = grid(1, op.kv_len)
+            sheet = BaseSheet(op.sized, lambda _, keys: (op.batch, op.q_len, max(keys, op.q_len)), *times)
+            seconds, low_s, high_s = sheet(1, op.kv_len)
         else:
             seconds, low_s, high_s = (base.seconds(op) for base in bases)
         return Estimate(seconds, low_s, high_s, self.roof.source, self._bound(op, cost, seconds))

@@ -16,12 +16,11 @@ from chip.ops.collective import Collective
 from chip.ops.composed import Composed
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.moe_experts import MoeExperts
-from chip.predict.base_grid import BaseGrid, StraightCurve
 from chip.predict.estimator import Estimator, answer
 from chip.predict.interpolate import Z90, TimeCurve
 from chip.predict.kernel_points import MOST_CURVES, grown
 from chip.predict.limits import INTERPOLATED, Answer, at_least
-from chip.predict.sheet import Sheet
+from chip.predict.sheet import BaseSheet, Sheet
 from chip.types import Op, Seq
 
 AlongTokens = Callable[[int], Answer]
@@ -89,7 +88,7 @@ def _answering(e: Estimator, op: Op, source: str) -> Answering:
 
 def over(e: Estimator, op: Any) -> OverSequences:
     """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
-    sheets: dict[object, Sheet | BaseGrid | None] = {}
+    sheets: dict[object, Sheet | BaseSheet | None] = {}
     answered, based = _answering(e, op, INTERPOLATED), _answering(e, op, e.roof.source)
     # a step reads the weights of all layers before it comes to the same cache again, so that L2 has none of it
     memory = e.peaks.bytes_per_s if e.of_engine else inf
@@ -115,34 +114,54 @@ def over(e: Estimator, op: Any) -> OverSequences:
         if sheet is None:
             return at_once(placed)
         flops, read, written = placed.cost()
-        if isinstance(sheet, BaseGrid):
+        if isinstance(sheet, BaseSheet):
             return based(*sheet(*form.sizes), flops, read + written, 0.0)
-        seconds, spread, base = sheet.at(*form.sizes)
+        seconds, spread = sheet.at(*form.sizes)
         if form.like:
-            seconds *= sheet.base(*form.like) / base
+            seconds *= sheet.base(*form.like) / sheet.base(*form.at(*form.sizes))
         off = exp(Z90 * spread)
         return answered(seconds, seconds / off, seconds * off, flops, read + written, held_s(flops, seconds))
 
     return at
 
 
-def _sheet(e: Estimator, op: Attention | MaskedAttention, form: Form) -> Sheet | BaseGrid | None:
+def _sheet(e: Estimator, op: Attention | MaskedAttention, form: Form) -> Sheet | BaseSheet | None:
     """Models whose heads are alike share it. None for what is asked for as it is: bases under a mask never fall."""
     key = op.sized(1, 1, 1), form.name
     found = e.sheets.get(key)
     if found is None:
         points = e.kernels.of(op)
         if points:
-            found = Sheet(op.sized, form.at, points, form.place, form.name != "chunk")
+            found = Sheet(op.sized, form.at, points.base.over(op.sized), points, form.place)
         elif isinstance(op, MaskedAttention):
             return None
         else:
-            value, fast, slow = (base.over(op.sized) for base in e.bases.of(op, ""))
-            found = BaseGrid(form.at, value, fast, slow)
+            found = BaseSheet(op.sized, form.at, *(base.over(op.sized) for base in e.bases.of(op, "")))
         if len(e.sheets) >= MOST_CURVES:
             e.sheets.clear()
         e.sheets[key] = found
     return found
+
+
+class StraightCurve:
+    """Times along tokens, straight between nodes that are found when needed."""
+
+    __slots__ = ("_seconds", "_times")
+
+    def __init__(self, seconds: Callable[[int], float]) -> None:
+        self._seconds = seconds
+        self._times: dict[int, float] = {}
+
+    def __call__(self, tokens: int) -> float:
+        low = 1 << tokens.bit_length() - 1
+        first = self._at(low)
+        return first if low == tokens else first + (self._at(2 * low) - first) * (tokens / low - 1)
+
+    def _at(self, node: int) -> float:
+        found = self._times.get(node)
+        if found is None:
+            found = self._times[node] = self._seconds(node)
+        return found
 
 
 @lru_cache(maxsize=MOST_CURVES)  # every GPU of a ranking is asked for the same
