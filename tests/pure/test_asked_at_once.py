@@ -11,7 +11,7 @@ from test_interpolate import bundled
 from chip import ops
 from chip.ops.attention import single
 from chip.predict.rising_grid import RisingGrid
-from chip.predict.sheet import BaseSheet, Sheet
+from chip.predict.sheet import FINE, BaseSheet, Sheet
 
 ASKED = [(4, 1000), (4, 100), (3, 5000), (8, 70_000), (4, 600_000)]
 
@@ -50,7 +50,7 @@ def base_sheet(at, ask):
 def sheet(at, ask):
     _, found = bundled("attention (fa3, bf16, cold)")
     op = ops.build("attention", {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "q_len": 1, "kv_len": 1})
-    return Sheet(interrupted(op.sized, at, ask), single, found.base.over(op.sized), found).at
+    return Sheet(interrupted(op.sized, at, ask), single, found.base.over(op.sized), FINE, found).at
 
 
 @pytest.mark.parametrize("make", [rising_grid, base_sheet, sheet])

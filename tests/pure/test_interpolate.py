@@ -26,7 +26,7 @@ from chip.predict.interpolate import (
     TimeCurve,
 )  # fmt: skip
 from chip.predict.neighbours import NEAREST, PointBlock
-from chip.predict.sheet import Sheet
+from chip.predict.sheet import FINE, Sheet
 from chip.types import ChipError
 
 FOLDER = hardware.POINTS / "h200"
@@ -265,7 +265,7 @@ def test_a_sheet_never_falls_with_the_context(name, heads, alone, count, length,
     _, found = bundled(name)
     op = ops.build("attention", dict(zip(("heads", "kv_heads", "head_dim"), heads)) | {"batch": 1, "q_len": 1,
                                                                                        "kv_len": 1})  # fmt: skip
-    sheet = Sheet(op.sized, single if alone else prompt, found.base.over(op.sized), found)
+    sheet = Sheet(op.sized, single if alone else prompt, found.base.over(op.sized), FINE, found)
     seconds, spread = sheet.at(count, length)
     assert seconds <= sheet.at(count, length + more)[0] * (1 + 1e-12)
     assert seconds <= sheet.at(count + more, length)[0] * (1 + 1e-12)
@@ -278,7 +278,7 @@ def test_a_sheet_is_the_same_whatever_was_asked_before():
     asked = [(1, 100), (300, 100_000), (7, 3), (64, 65536), (7, 5000), (1, 100), (7, 300_000)]
 
     def made():
-        return Sheet(op.sized, single, found.base.over(op.sized), found)
+        return Sheet(op.sized, single, found.base.over(op.sized), FINE, found)
 
     one = made()
     assert [one.at(*a) for a in asked] == [made().at(*a) for a in asked]
@@ -289,7 +289,7 @@ def test_a_sheet_is_near_the_points_it_goes_through():
     errors = []
     for op, seconds in zip(group.ops, group.seconds):
         if op.q_len == 1:
-            sheet = Sheet(op.sized, single, found.base.over(op.sized), found)
+            sheet = Sheet(op.sized, single, found.base.over(op.sized), FINE, found)
             errors.append(abs(sheet.at(op.batch, op.kv_len)[0] / seconds - 1))
     assert len(errors) > 50
     assert stats.median(errors) < 0.06

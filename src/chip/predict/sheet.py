@@ -19,7 +19,6 @@ from chip.types import Op
 LEAST, MOST = 3, 40  # powers of two of the context: fewer than 8 tokens take as long
 COMMON = 14  # powers of two that most ask for
 BLOCK = 64  # tokens: from here on one more is another block, a stair of its own
-COUNTS = sorted({*range(1, 8), *((8 + i) << k for k in range(25) for i in range(8))})
 QUARTERS = [(4 + i) << k - 2 for k in range(LEAST, MOST) for i in range(4)]
 LENGTHS = sorted({*QUARTERS, *(n + 1 for n in QUARTERS if n >= BLOCK)})
 Base = Callable[..., float]
@@ -39,24 +38,36 @@ def _octave(size: int) -> tuple[int, float]:
     return low, size / (1 << low) - 1
 
 
-ROWS, COLUMNS = _octaves(COUNTS), _octaves(LENGTHS)
-OCTAVES = [_octave(n) for n in LENGTHS]
+class Counts:
+    """Numbers of sequences at which there are nodes, with every power of two among them."""
+
+    __slots__ = ("octaves", "sizes")
+
+    def __init__(self, per_octave: int) -> None:
+        parts = ((per_octave + i << k) for k in range(26) for i in range(per_octave))
+        self.sizes = sorted({*range(1, per_octave), *(1 << k for k in range(28)), *parts})
+        self.octaves = _octaves(self.sizes)
+
+
+FINE, COARSE = Counts(6), Counts(2)  # for single tokens, whose splits depend on the sequences; for others
+COLUMNS, OCTAVES = _octaves(LENGTHS), [_octave(n) for n in LENGTHS]
 
 
 class Sheet:
-    __slots__ = ("_at", "_make", "_place", "_points", "_powers", "_rows", "base")
+    __slots__ = ("_at", "_counts", "_make", "_place", "_points", "_powers", "_rows", "base")
 
     def __init__(
         self,
         make: Callable[..., Op],
         at: At,
         base: Base,
+        counts: Counts,
         points: Points | None = None,
         place: Callable[[Op], tuple[float, ...]] | None = None,
     ) -> None:
         """`base(*at(count, length))` are seconds, and `make` of the same the operator, where points correct them.
         `place`: where it lies among these, if not where it says itself."""
-        self._make, self._at, self.base, self._points = make, at, base, points
+        self._make, self._at, self.base, self._counts, self._points = make, at, base, counts, points
         self._place = place or methodcaller("place")
         # A list that is kept is never changed: other threads may read it, or make the same.
         self._rows: dict[int, list[Node]] = {}  # seconds, by the number of a count
@@ -65,28 +76,29 @@ class Sheet:
     def at(self, count: int, length: int) -> Node:
         """Seconds and spread."""
         length = max(length, LENGTHS[0])
-        row, column = bisect_right(COUNTS, count) - 1, bisect_right(LENGTHS, length) - 1
-        first, low = LENGTHS[column], COUNTS[row]
+        counts = self._counts.sizes
+        row, column = bisect_right(counts, count) - 1, bisect_right(LENGTHS, length) - 1
+        first, low = LENGTHS[column], counts[row]
         part = (length - first) / (LENGTHS[column + 1] - first)
         seconds, spread = _along(self._row(row, column + 1), column, part)
         if count == low:
             return seconds, spread
         more, wider = _along(self._row(row + 1, column + 1), column, part)
-        share = (count - low) / (COUNTS[row + 1] - low)
+        share = (count - low) / (counts[row + 1] - low)
         return seconds + (more - seconds) * share, spread + (wider - spread) * share
 
     def _row(self, row: int, column: int) -> list[Node]:
         """The nodes of one count, at least up to a column. What is larger is made after all that is smaller."""
         if len(self._rows.get(row, ())) <= column:
             for columns in COLUMNS[: _number(COLUMNS, column) + 1]:
-                for rows in ROWS[: _number(ROWS, row) + 1]:
+                for rows in self._counts.octaves[: _number(self._counts.octaves, row) + 1]:
                     if len(self._rows.get(rows[-1], ())) < columns.stop:
                         self._fill(rows, columns)
         return self._rows[row]
 
     def _fill(self, rows: range, columns: range) -> None:
         """Nodes between two powers of two of both sizes."""
-        corrected = [self._corrected(COUNTS[row], columns) for row in rows]
+        corrected = [self._corrected(self._counts.sizes[row], columns) for row in rows]
         most = corrected[-1][-1][0]
         own = [[min(seconds, most) for seconds, _ in row] for row in corrected]
         upper = [*accumulate([[*accumulate(row, max)] for row in own], _larger)]
@@ -154,7 +166,7 @@ class BaseSheet:
     __slots__ = ("_at", "_fast", "_sheet", "_slow")
 
     def __init__(self, make: Callable[..., Op], at: At, seconds: Base, fast: Base, slow: Base) -> None:
-        self._sheet, self._at, self._fast, self._slow = Sheet(make, at, seconds), at, fast, slow
+        self._sheet, self._at, self._fast, self._slow = Sheet(make, at, seconds, COARSE), at, fast, slow
 
     def __call__(self, count: int, length: int) -> tuple[float, float, float]:
         """Seconds, and as far off as the bases are."""
