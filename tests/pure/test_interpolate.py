@@ -286,13 +286,12 @@ def test_a_sheet_is_the_same_whatever_was_asked_before():
 
 def test_a_sheet_is_near_the_points_it_goes_through():
     group, found = bundled("attention (fa3, bf16, cold)")
-    errors = []
-    for op, seconds in zip(group.ops, group.seconds):
-        if op.q_len == 1:
-            sheet = Sheet(op.sized, single, found.base.over(op.sized), FINE, found)
-            errors.append(abs(sheet.at(op.batch, op.kv_len)[0] / seconds - 1))
+    alone = [(op, seconds) for op, seconds in zip(group.ops, group.seconds) if op.q_len == 1 and op.batch <= 64]
+    sheets = {op.sized(1, 1, 1): Sheet(op.sized, single, found.base.over(op.sized), FINE, found) for op, _ in alone}
+    errors = [abs(sheets[op.sized(1, 1, 1)].at(op.batch, op.kv_len)[0] / seconds - 1) for op, seconds in alone]
     assert len(errors) > 50
-    assert stats.median(errors) < 0.06
+    assert stats.median(errors) < 0.04
+    assert stats.quantile(errors, 0.9) < 0.15
 
 
 @given(st.integers(1, 10**7))

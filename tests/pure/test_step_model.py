@@ -4,7 +4,7 @@ import math
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chip import engine_profile, engines, hardware
@@ -125,13 +125,15 @@ def test_what_is_timed_under_any_terms_is_what_is_predicted(engine):
 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(library.names()), st.integers(1, 700), st.integers(0, 3000), st.sampled_from(engines.names()))
+@example("deepseek-v3", 577, 84, "vllm")
 def test_a_template_that_grows_is_each_step_lowered_and_rewritten(model, new, past, engine):
+    """On a GPU with points of every attention: on others few tokens do not attend to a latent."""
     d, e = library.find(model), engines.get(engine)
     step = Step((Seq(new, past, 2), Seq(1, 17, 3)), pad_tokens=1)
     blocks = e.rewrite(body(d, step.tokens, BF16, 1), new == 1, d.architecture).blocks
     last = e.rewrite(head(d, step.rows, BF16, 1), False, d.architecture).blocks
     whole = place(Program((*blocks, *last)), step.seqs).cost()
-    found = StepModel(d, BF16, 1, engine, estimator_of(hardware.find("a100"))).rows(step)
+    found = StepModel(d, BF16, 1, engine, estimator_of(hardware.find("h200"))).rows(step)
     flops, moved = (sum(n * a[i] for n, _, answers in found for a in answers) for i in (5, 6))
     assert flops == pytest.approx(whole.flops, rel=1e-9)
     assert moved == pytest.approx(whole.bytes, rel=1e-9)
