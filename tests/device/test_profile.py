@@ -101,6 +101,11 @@ def test_suite_appends_and_resuming_adds_nothing(capsys, tmp_path, tiny_suite):
     assert again == out
 
 
+def test_the_first_shapes_of_a_suite(capsys, tmp_path, tiny_suite):
+    assert run(capsys, "--suite", "llm", "--limit", "2", "--quick", "-o", tmp_path / "a.jsonl")[0] == 0
+    assert {m.op["op"] for m in measurements.read(tmp_path / "a.jsonl")[1]} == {"linear", "rms_norm"}
+
+
 def test_a_killed_run_goes_on_where_it_was(capsys, tmp_path, tiny_suite):
     path = tmp_path / "llm.jsonl"
     run(capsys, "--suite", "llm", "--quick", "--runs", 5, "-o", path)
@@ -272,6 +277,8 @@ def test_bad_input_is_one_line(capsys, cpu, tmp_path, tiny_suite):
         (("linear", "m=1", "n=1", "k=1", "--dtype", "fp7"), "'fp7' is not known"),
         (("linear", "m=1", "n=1", "k=1", "dtype=bf16", "--dtype", "fp32"), "dtype is given twice"),
         (("--suite", "lmm"), "no suite 'lmm'"),
+        (("--suite", "llm", "--limit", "0"), "--limit is a number of shapes"),
+        (("linear", "m=1", "n=1", "k=1", "--limit", "3"), "goes with --suite"),
         (("--suite", "vllm"), "that a CPU does not have"),
         (("--suite", "llm", "--model", "gpt2"), "--model goes with --suite gemm"),
         (("--model", "gpt-2000"), "no model 'gpt-2000'"),

@@ -49,6 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="",
         help=f"sets of operators instead of one: {', '.join(SUITE_NAMES)}, or several with commas",
     )
+    add("--limit", type=int, metavar="N", help="only the first N shapes of the suites: any first part covers the whole")
     add("--model", help="the hotspots of one step of this model; with --suite gemm: its matrix shapes as well")
     add("--batch", type=int, default=1, help="sequences of the model's step [%(default)s]")
     add("--prompt", type=int, default=1024, help="tokens of each sequence [%(default)s]")
@@ -117,6 +118,8 @@ def _check(args: argparse.Namespace) -> None:
     for name in words_of(args.context):
         if name not in CONTEXTS:
             raise ChipError(f"no context {name!r}; choose of {', '.join(CONTEXTS)}")
+    if args.limit is not None and (args.limit < 1 or not args.suite):
+        raise ChipError("--limit is a number of shapes, at least 1, and goes with --suite")
     if args.runs is not None and args.runs < 3:
         raise ChipError(f"--runs must be at least 3, got {args.runs}")
     if args.warm_up is not None and not 0 <= args.warm_up <= 3600:
@@ -181,7 +184,7 @@ def _cases(args: argparse.Namespace, device: Device) -> tuple[list[SuiteCase], A
         program = suites.step_program(library.find(args.model), dtype, args.batch, args.prompt, args.phase)
         unique = dict.fromkeys(suites.SuiteCase(call.op) for block in program.blocks for call in block.calls)
         return profile.name_cases(list(unique), device), program
-    cases = [c for name in words_of(args.suite) for c in suites.cases(name, dtype, device.kind == "cpu")]
+    cases = [c for name in words_of(args.suite) for c in suites.cases(name, dtype, device.kind == "cpu")][: args.limit]
     if not cases:
         raise ChipError(f"--suite {args.suite} is of implementations that a CPU does not have; measure it on a GPU")
     if args.model:
