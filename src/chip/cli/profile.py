@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="",
         help=f"sets of operators instead of one: {', '.join(SUITE_NAMES)}, or several with commas",
     )
-    add("--limit", type=int, metavar="N", help="only the first N shapes of the suites: any first part covers the whole")
+    add("--limit", type=int, metavar="N", help="only the first N shapes of the suites")
     add("--model", help="the hotspots of one step of this model; with --suite gemm: its matrix shapes as well")
     add("--batch", type=int, default=1, help="sequences of the model's step [%(default)s]")
     add("--prompt", type=int, default=1024, help="tokens of each sequence [%(default)s]")
