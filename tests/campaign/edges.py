@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import scenarios
-from physics import ENDING, MEASURED
+from physics import ENDING, explained
 
 from chip import ops
 from chip.ops.moe_experts import MoeExperts
@@ -61,17 +61,11 @@ def answered(question: dict[str, Any], metric: str) -> dict[str, Any] | None:
         return None
 
 
-def is_named(found: dict[str, Any]) -> bool:
-    """Whether the answer says that measurements show why more may take less time: it may fall after this one, to no
-    less than what came before."""
-    return any(MEASURED in note for note in found.get("notes", ()))
-
-
 def took(question: dict[str, Any], metric: str) -> Took | None:
     found = answered(question, metric)
     if not found or (metric == "tpot_ms" and any(ENDING in note for note in found["notes"])):
         return None  # TPOT of last steps of fewer requests follows no law
-    return found[metric or "us"], is_named(found)
+    return found[metric or "us"], explained(found)
 
 
 def time_of(question: dict[str, Any], metric: str) -> float | None:
@@ -124,7 +118,7 @@ def over_widths(question: dict[str, Any], values: list[int], axis: str) -> str:
         if found and before and found["us"] < min(before["us"] * (1 - OTHER_KERNEL), before["interval"][0]):
             least = f"{before['us']:.5g} (at least {before['interval'][0]:.5g})"
             return f"{axis} {before['axes'][axis]} -> {value}: {least} -> {found['us']:.5g}"
-        before = before if found and is_named(found) else found
+        before = before if found and explained(found) else found
     return ""
 
 

@@ -14,9 +14,10 @@ from chip.models import library
 from chip.models.lower import body, head, place
 from chip.predict.estimator import estimator_of
 from chip.predict.phase import Line, interval
-from chip.predict.request import Options, setting
+from chip.predict.request import Options, answer, setting
 from chip.predict.stages import Stage
 from chip.predict.steps import ENGINE, WAITING, EngineTerms, StepModel
+from chip.predict.template import attending
 from chip.types import Program, Scenario, Seq, Step
 
 MODELS = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gemma-2-2b", "gpt2", "gpt-oss-20b")
@@ -157,3 +158,46 @@ def test_what_was_measured_errs_each_on_its_own_what_rests_on_one_roof_together(
     assert mixed == pytest.approx(apart)
     assert 0 < exact < 1, "cards differ"
     assert interval([made_up("a", 1, 5, 5, "roofline")])[1] == 0, "no less than nothing"
+
+
+def test_prompts_of_a_launch_are_asked_for_as_those_that_have_most_of_the_work():
+    single, end, whole, begin = Seq(1, 900, 7), Seq(300, 600, 1), Seq(900, 0, 5), Seq(100, 0, 1)
+    assert attending([single, whole]) == [(single, 1.0), (whole, 1.0)]
+    first, (like, part) = attending([single, end, whole, begin])
+    pairs = 5 * 900 * 901 + 300 * 1501 + 100 * 101
+    assert first == (single, 1.0)
+    assert like == Seq(900, 0, round(pairs / (900 * 901)))
+    assert like.count * 900 * 901 * part == pytest.approx(pairs)
+    ((like, part),) = attending([end, begin])  # a chunk is one sequence, whatever is beside it
+    assert like == end
+    assert part == pytest.approx(1 + 100 * 101 / (300 * 1501))
+
+
+def test_attention_of_a_launch_counts_all_its_pairs():
+    """Whichever prompts stand for the others: FLOPs are those of all."""
+    found, _ = steps("llama-3.1-8b", "vllm")
+    apart = [Seq(300, 600, 1), Seq(900, 0, 5), Seq(100, 0, 1)]
+    flops = [
+        sum(
+            row[5]
+            for n, calls, rows in found.rows(Step((s,)))
+            for row, kind in zip(rows, calls.kinds)
+            if kind == "attention"
+        )
+        for s in apart
+    ]
+    together = [
+        row
+        for n, calls, rows in found.rows(Step(tuple(apart)))
+        for row, kind in zip(rows, calls.kinds)
+        if kind == "attention"
+    ]
+    assert len(together) == 1
+    assert together[0][5] == pytest.approx(sum(flops))
+
+
+def test_a_padded_prompt_says_why_more_may_take_less():
+    found = answer({"model": "llama-2-70b", "gpu": "h200", "engine": "native", "batch": 1, "prompt": 2, "output": 1})
+    assert any("a CUDA graph of 16 tokens" in note for note in found["notes"])
+    found = answer({"model": "llama-2-70b", "gpu": "h200", "engine": "native", "batch": 1, "prompt": 200, "output": 1})
+    assert not any("CUDA graph of" in note for note in found["notes"])

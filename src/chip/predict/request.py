@@ -256,6 +256,12 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
             f"prompts of up to {ABSORBED_TOKENS} tokens attend to the latent itself, longer ones to expanded keys: "
             "measured points show that this takes longer, so that a little more may take less time"
         )
+    first, _ = steps.prefill_steps(s, roof.memory_bytes)[0]
+    if first.graph and first.pad_tokens > s.batch * s.prompt:
+        said.append(
+            f"the prompt runs in a CUDA graph of {first.tokens} tokens; several prompts are launched kernel by kernel, "
+            "without padding, so that more may take less time"
+        )
     last, fewer = steps.ending(s, roof.memory_bytes)
     if last and min(1.0, last / (s.output - 1)) * (1 - fewer / s.batch) > FEWER:
         said.append(

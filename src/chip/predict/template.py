@@ -1,8 +1,9 @@
 """A program as it is asked for: each operator once, and where its answer goes.
 
 A program is lowered once, for one token: every operator but attention grows with the tokens along one axis, so that a
-step of n tokens needs no lowering of its own. Attention is asked for each group of a step's sequences; prompts and
-chunks of prompts share a launch, so a group of them takes its share of what a launch with as much work takes.
+step of n tokens needs no lowering of its own. Attention is asked for a step's sequences: those of a single new token,
+and prompts. Prompts and chunks of prompts share a launch, which takes as long as one of sequences that are all alike
+and have as much work.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from chip.timeline import RoleLaunches
 from chip.types import Seq
 
 EXPERTS = frozenset({"moe_experts", "moe_experts_composed", "scaled_experts", "packed_experts"})
-FILLED = 1024  # sequences that leave no device idle
 REMEMBERED = 64  # sizes of steps, so that a sweep of any length runs in bounded memory
 Ask = Callable[[Any], Answer]
 Answers = list[list[Answer]]  # of each block
@@ -71,15 +71,28 @@ class Template:
 
     def rows(self, tokens: int, routed: int, seqs: Sequence[Seq]) -> Rows:
         """All operators of a step of so many tokens, in order. `routed`: tokens that choose experts."""
-        pairs = sum([_pairs(s) for s in seqs if s.new > 1])
         found: Rows = []
+        asked = attending(seqs)
         for block, known in zip(self.blocks, self._answers(tokens, routed)):
             if block.attends:
-                known, more = known.copy(), len(seqs) - 1
+                known, more = known.copy(), len(asked) - 1
                 for n, (at, ask) in enumerate(block.attends):
-                    known[at + n * more : at + n * more] = [_shared(ask, seq, pairs) for seq in seqs]
-            found.append((block.repeat, block.calls(len(seqs)), known))
+                    known[at + n * more : at + n * more] = [_part(ask(seq), part) for seq, part in asked]
+            found.append((block.repeat, block.calls(len(asked)), known))
         return found
+
+
+def attending(seqs: Sequence[Seq]) -> Sequence[tuple[Seq, float]]:
+    """What attention is asked for, and by what its time counts: single tokens as they are, prompts as sequences like
+    those that have most of the work."""
+    prompts = [s for s in seqs if s.new > 1]
+    if len(prompts) < 2:
+        return [(s, 1.0) for s in seqs]
+    most, total = max(prompts, key=_pairs), sum(map(_pairs, prompts))
+    one = _pairs(most) / most.count
+    count = most.count if most.past else round(total / one)  # of whole prompts as many as it takes
+    like = Seq(most.new, most.past, count, most.slots)
+    return [*((s, 1.0) for s in seqs if s.new == 1), (like, total / (one * count))]
 
 
 def _pairs(seq: Seq) -> int:
@@ -87,16 +100,10 @@ def _pairs(seq: Seq) -> int:
     return seq.count * seq.new * (2 * seq.past + seq.new + 1)
 
 
-def _shared(ask: Ask, seq: Seq, pairs: int) -> Answer:
-    """`pairs`: of all prompts in the launch. Alone a small group would leave most of the device idle: it is asked in
-    as many sequences like its own as make up the launch."""
-    if seq.new == 1 or seq.count >= FILLED:
-        return ask(seq)
-    count = min(round(seq.count * pairs / _pairs(seq)), FILLED)
-    if count == seq.count:
-        return ask(seq)
-    seconds, low_s, high_s, bound, source, flops, moved, held_s = ask(Seq(seq.new, seq.past, count, seq.slots))
-    part = seq.count / count
+def _part(answer: Answer, part: float) -> Answer:
+    if part == 1.0:
+        return answer
+    seconds, low_s, high_s, bound, source, flops, moved, held_s = answer
     return seconds * part, low_s * part, high_s * part, bound, source, flops * part, moved * part, held_s * part
 
 
