@@ -119,7 +119,7 @@ def _predicted(trace: Trace, gpu: str) -> list[tuple[Rows, float]]:
     held = setting(decoder, gpu, trace.engine, trace.dtype, 1, Options(Stage.POINTS))
     s, memory = Scenario(trace.batch, trace.prompt, OUTPUT, trace.dtype), held.roof.memory_bytes
     e = held.steps.engine
-    steps = e.prefill(s, memory) if trace.phase == "prefill" else e.decode(s, memory, 0, held.steps.windows)
+    steps = e.prefill(s, memory) if trace.phase == "prefill" else ((e.decode(s, memory), 1.0),)
     return held.steps.timed(steps, trace.phase == "prefill")
 
 

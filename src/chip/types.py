@@ -48,6 +48,7 @@ class Step:
     pad_tokens: int = 0  # tokens computed for nothing, because a CUDA graph has a fixed size
     graph: bool = False
     prompts: bool = False  # whole ones, which run as such even where they are of one token
+    steps: int = 1  # in a row of decode steps, of which this is the first: it stands for their mean
 
     @property
     def tokens(self) -> int:
@@ -187,6 +188,11 @@ class Scenario:
     def of_replica(self) -> Scenario:
         """What each replica has of it."""
         return self if self.ep <= self.tp else replace(self, batch=-(-self.batch // self.replicas))
+
+    @property
+    def decode_steps(self) -> int:
+        """After the first token, and one where there is none, so that a step can be asked for all the same."""
+        return max(1, self.output - 1)
 
     def stored_as(self, dtype: str, kv_dtype: str) -> Scenario:
         """The same in other number formats."""

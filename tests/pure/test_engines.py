@@ -39,25 +39,30 @@ def test_attention_over_pages_is_the_kernel_of_the_gpu():
 # --- the growing context
 
 
-@given(st.integers(0, 10_000), st.integers(1, 10_000))
-def test_context_points_stand_for_all_steps(first, steps):
-    points = context.decode_contexts(first, steps)
-    total = 0.0
-    for _, weight in points:
-        total += weight
-    assert total == 1  # exactly, in this order
+@given(st.integers(0, 10_000), st.integers(1, 10_000), st.sets(st.integers(1, 20_000), max_size=2))
+def test_context_points_stand_for_all_steps(first, steps, bends):
+    points = context.decode_contexts(first, steps, bends)
+    assert sum(weight for _, weight in points) == pytest.approx(1, abs=1e-12)
+    assert len(points) <= 3 * (1 + len(bends))
     assert all(first <= past < first + steps for past, _ in points)
     mean = sum(past * weight for past, weight in points)
     assert mean == pytest.approx(first + (steps - 1) / 2, abs=0.5)
 
 
-@given(st.integers(0, 1000), st.integers(1, 1000))
-def test_context_points_only_move_up(first, steps):
-    def mean(first, steps):
-        return sum(past * weight for past, weight in context.decode_contexts(first, steps))
+@given(st.integers(0, 1000), st.integers(1, 1000), st.integers(1, 2000))
+def test_context_points_only_move_up(first, steps, window):
+    def mean(first, steps, grows=lambda past: past, bends=()):
+        return sum(grows(past) * weight for past, weight in context.decode_contexts(first, steps, bends))
 
     assert mean(first + 1, steps) > mean(first, steps)
     assert mean(first, steps + 1) >= mean(first, steps)
+
+    for grows in (lambda past: min(past, window), lambda past: past + 100 * (past >= window)):
+        found = mean(first, steps, grows, {window})
+        assert mean(first + 1, steps, grows, {window}) >= found * (1 - 1e-12)
+        assert mean(first, steps + 1, grows, {window}) >= found * (1 - 1e-12)
+        walked = sum(grows(past) for past in range(first, first + steps)) / steps
+        assert found == pytest.approx(walked, abs=0.5)
 
 
 @pytest.mark.parametrize("engine", engines.names())

@@ -145,7 +145,7 @@ def test_keys_that_are_not_aligned_take_longer_and_the_answer_says_why(op, axes,
     assert slow["us"] > 1.02 * fast["us"]
     assert f"no multiple of {piece}, as {keys} are" in slow["notes"][0]
     assert "notes" not in fast
-    assert not edges.is_named(edges.answered({**asked, "gpu": "a100", "kv_len": keys}, "")), "nobody measured it there"
+    assert not edges.explained(edges.answered({**asked, "gpu": "a100", "kv_len": keys}, "")), "nobody measured it there"
 
 
 def test_heads_that_no_measured_kernel_takes_are_not_said_to_be_interpolated():

@@ -15,6 +15,7 @@ from chip.ops.attention import Attention
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_roll import KvRoll, SlidingAppend
 from chip.ops.masked_attention import MaskedAttention, SlidingAttention
+from chip.predict.template import attending
 from chip.types import Scenario, Seq, Step
 
 LARGE, SMALL = 80 * 2**30, 24 * 2**30
@@ -25,10 +26,11 @@ def test_hf_eager_is_one_prefill_and_growing_decodes():
     e, s = engines.get("hf-eager"), Scenario(4, 100, 11)
     assert e.prefill(s, LARGE) == ((Step((Seq(100, 0, 4),), prompts=True), 1.0),)
     assert not e.prefill(Scenario(4, 1, 11), LARGE)[0][0].decode  # nothing is joined yet
-    steps = e.decode(s, LARGE)
-    assert [step.seqs for step, _ in steps] == [(Seq(1, past, 4),) for past in (100, 102, 105, 107, 109)]
-    assert [weight * 12 for _, weight in steps] == pytest.approx([1, 4, 2, 4, 1])
-    assert not any(step.graph for step, _ in steps)
+    step = e.decode(s, LARGE)
+    assert (step.seqs, step.steps, step.graph) == ((Seq(1, 100, 4),), 10, False)
+    seqs, weights = zip(*attending(step))
+    assert seqs == tuple(Seq(1, past, 4) for past in (100, 104, 109))
+    assert weights == pytest.approx((1 / 6, 4 / 6, 1 / 6))
 
 
 @given(st.integers(1, 5000), st.integers(1, 300))
@@ -36,7 +38,7 @@ def test_hf_graph_attends_over_its_whole_cache(prompt, output):
     e, s = engines.get("hf-graph"), Scenario(3, prompt, output)
     cache = prompt + max(output, 64)
     assert hf_graph.cache_tokens(s) == cache
-    (first, _), (step, _) = e.prefill(s, LARGE)[0], e.decode(s, LARGE)[0]
+    (first, _), step = e.prefill(s, LARGE)[0], e.decode(s, LARGE)
     attention = MaskedAttention(1, 4, 2, 16, 1, 1)
     assert [attention.over(q).kv_len for q in (*first.seqs, *step.seqs)] == [cache, cache]
     assert first.graph
@@ -68,8 +70,8 @@ def test_hf_graph_rolls_a_window_that_is_full(prompt, output, shares):
     program = e.rewrite(body(library.find("mistral-7b-v0.1"), 1, BF16, 1), True)
     update = next(c.op for b in program.blocks for c in b.calls if isinstance(c.op, SlidingAppend))
     found = Counter()
-    for step, weight in e.decode(s, LARGE, windows={4096}):
-        found[update.over(step.seqs[0]).kind] += weight
+    for seq, weight in attending(e.decode(s, LARGE), {4096}):
+        found[update.over(seq).kind] += weight
     assert found == pytest.approx(shares)
     assert update.over(Seq(1, 4096, 3)) == KvRoll(3 * 4096, 2 * 8 * 128)
     assert update.over(Seq(5000, 0, 3)) == KvAppend(3 * 4096, 2 * 8 * 128), "of a prompt the window is kept"

@@ -314,7 +314,7 @@ def test_a_context_integrated_is_the_one_walked(model, batch, prompt, output, en
     c, memory = held.steps, held.roof.memory_bytes
 
     def seconds(s):  # of full steps: those of fewer requests at the end left out
-        return c._phase(c.engine.decode(s, memory, c.panels(s), c.windows), None).seconds
+        return c._phase(((c.engine.decode(s, memory), 1.0),), None).seconds
 
     walked = [seconds(Scenario(batch, prompt + i, 2)) for i in range(0, output - 1, 7)]
     assert seconds(Scenario(batch, prompt, output)) == pytest.approx(sum(walked) / len(walked), rel=0.01)
@@ -343,7 +343,8 @@ def test_last_steps_are_of_those_requests_that_are_left(batch, prompt, output):
     walked = [n for n in steps if n]
     assert len(walked) == output - 1
     expected = sum(
-        c._phase(c.engine.decode(Scenario(n, prompt + i, 2), memory, 0), None).seconds for i, n in enumerate(walked)
+        c._phase(((c.engine.decode(Scenario(n, prompt + i, 2), memory), 1.0),), None).seconds
+        for i, n in enumerate(walked)
     )
     found = c.decode(Scenario(batch, prompt, output), memory)
     assert found.seconds * (output - 1) == pytest.approx(expected, rel=0.04)

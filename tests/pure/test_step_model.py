@@ -70,7 +70,7 @@ def test_a_played_step_is_the_decode_step(engine, model):
     """Kernel by kernel it ends when the closed form does, which a decode of one token is made of."""
     found, memory = steps(model, engine)
     s = Scenario(3, 500, 2)
-    ((step, _),) = engines.get(engine).decode(s, memory)
+    step = engines.get(engine).decode(s, memory)
     t = found.timeline(step)
     phase = found.decode(s, memory)
     period = t.device_s
@@ -162,13 +162,13 @@ def test_what_was_measured_errs_each_on_its_own_what_rests_on_one_roof_together(
 
 def test_prompts_of_a_launch_are_asked_for_as_those_that_have_most_of_the_work():
     single, end, whole, begin = Seq(1, 900, 7), Seq(300, 600, 1), Seq(900, 0, 5), Seq(100, 0, 1)
-    assert attending([single, whole]) == [(single, 1.0), (whole, 1.0)]
-    first, (like, part) = attending([single, end, whole, begin])
+    assert attending(Step((single, whole))) == [(single, 1.0), (whole, 1.0)]
+    first, (like, part) = attending(Step((single, end, whole, begin)))
     pairs = 5 * 900 * 901 + 300 * 1501 + 100 * 101
     assert first == (single, 1.0)
     assert like == Seq(900, 0, round(pairs / (900 * 901)))
     assert like.count * 900 * 901 * part == pytest.approx(pairs)
-    ((like, part),) = attending([end, begin])  # a chunk is one sequence, whatever is beside it
+    ((like, part),) = attending(Step((end, begin)))  # a chunk is one sequence, whatever is beside it
     assert like == end
     assert part == pytest.approx(1 + 100 * 101 / (300 * 1501))
 

@@ -165,13 +165,12 @@ def _traced(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_timeline(path: Path, values: dict[str, Any], options: request.Options) -> None:
-    """One decode step (the first after the prompt), or the prefill where one token is asked for, kernel by kernel."""
+    """The mean decode step, or the prefill where one token is asked for, kernel by kernel."""
     decoder = library.find(values["model"])
     s = request.resolved(decoder, request.scenario_of(values), values["engine"])
     held = request.setting(decoder, values["gpu"], values["engine"], s.dtype, s.tp, options, s.kv_dtype, s.ep)
     engine, memory = held.steps.engine, held.roof.memory_bytes
-    steps = engine.decode(s, memory, 0) if s.output > 1 else engine.prefill(s, memory)
-    played = held.steps.timeline(steps[0][0])
+    played = held.steps.timeline(engine.decode(s, memory) if s.output > 1 else engine.prefill(s, memory)[0][0])
     title = f"{decoder.name} on {values['gpu']}, {values['engine']}: {s.name}"
     artifact.write_text(path, json.dumps(timeline.chrome(played.events, title)) + "\n")
     print(f"wrote {path}: open it in https://ui.perfetto.dev", file=sys.stderr)

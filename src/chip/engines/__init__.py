@@ -13,7 +13,7 @@ An engine has
 and the functions
   runs_as(capability, options)                which measured kernel it runs of each operator on such a GPU
   prefill(scenario, memory_bytes)             steps until the first tokens, and how often each stands
-  decode(scenario, memory_bytes, panels, windows)   the same of the decode steps
+  decode(scenario, memory_bytes)              the first decode step, which stands for the mean of all
   rewrite(program, decode, architecture)      what it really launches
   play(timeline, step, terms)                 a step on the two queues of host and device
   memory(...)                                 what its memory rules add; see `chip.predict.memory`
@@ -22,7 +22,7 @@ Files beside the folders are what engines share.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Protocol, cast
@@ -35,7 +35,7 @@ from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
 from chip.suggest import get_close_matches
 from chip.timeline import Timeline
-from chip.types import ChipError, Program, Scenario
+from chip.types import ChipError, Program, Scenario, Step
 
 SHARED = ("hf",)  # folders that are no engine
 
@@ -54,9 +54,7 @@ class Engine(Protocol):
 
     def runs_as(self, capability: float, options: Mapping[str, str]) -> Mapping[str, str]: ...
     def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
-    def decode(
-        self, scenario: Scenario, memory_bytes: float, panels: int = ..., windows: Collection[int] = ...
-    ) -> Weighted: ...
+    def decode(self, scenario: Scenario, memory_bytes: float) -> Step: ...
     def rewrite(self, program: Program, decode: bool, architecture: str = ...) -> Program: ...
     def play(self, t: Timeline, step: Played, terms: Terms) -> None: ...
     def room(self, scenario: Scenario, memory_bytes: float) -> Room: ...

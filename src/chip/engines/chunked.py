@@ -19,9 +19,7 @@ MakeStep = Callable[[tuple[Seq, ...]], Step]
 Left = tuple[int, int, int]  # requests that wait, tokens of the first that are computed, and requests that decode
 
 
-def waves(
-    scenario: Scenario, budget: int, most: int, step: MakeStep, decode: Callable[[Scenario], Weighted]
-) -> Weighted:
+def waves(scenario: Scenario, budget: int, most: int, step: MakeStep, decode: Callable[[Scenario], Step]) -> Weighted:
     """Steps until every request has its first token. Requests beyond `most`, which run at once, wait for whole waves
     before them to end."""
     before = (scenario.batch - 1) // most
@@ -31,7 +29,7 @@ def waves(
     full = replace(scenario, batch=most)
     steps = [(made, weight * before) for made, weight in wave(full, budget, step)]
     if scenario.output > 1:
-        steps += [(made, weight * before * (scenario.output - 1)) for made, weight in decode(full)]
+        steps.append((decode(full), float(before * (scenario.output - 1))))
     return (*steps, *last)
 
 
@@ -89,7 +87,7 @@ def _long_prefill(
     if partial:
         spans.append((running * decodes, prompt - partial, partial))
     if whole := waiting - len(spans):
-        mixes = decode_contexts(running + len(spans), whole, 1) if decodes else ((0, 1.0),)
+        mixes = decode_contexts(running + len(spans), whole) if decodes else [(0, 1.0)]
         spans += [(decoding, share * whole * prompt, 0) for decoding, share in mixes]
     total = sum([tokens for _, tokens, _ in spans])
     steps = sum([tokens / (budget - decoding) for decoding, tokens, _ in spans])
@@ -99,26 +97,27 @@ def _long_prefill(
     for along, tokens, at in spans if rest < total else ():
         room = budget - along
         found += _steps_of(step, prompt, along, room, (1 - rest / total) * tokens / room, at)
-    return (*found, *(_steps_of(step, prompt, decoding, rest, 1.0, begun, panels=0) if rest > 0 else ()))
+    return (*found, *(_steps_of(step, prompt, decoding, rest, 1.0, begun, once=True) if rest > 0 else ()))
 
 
 def _steps_of(
-    step: MakeStep, prompt: int, decoding: int, room: int, weight: float, begun: int, panels: int = 1
+    step: MakeStep, prompt: int, decoding: int, room: int, weight: float, begun: int, once: bool = False
 ) -> list[tuple[Step, float]]:
     """So many steps with room for as many prompt tokens, beside sequences that decode."""
     along = (Seq(1, prompt, decoding),) if decoding else ()
-    return [(step((*along, *seqs)), weight * part) for seqs, part in _filled(prompt, room, begun, panels)]
+    return [(step((*along, *seqs)), weight * part) for seqs, part in _filled(prompt, room, begun, once)]
 
 
-def _filled(prompt: int, room: int, begun: int, panels: int) -> list[tuple[tuple[Seq, ...], float]]:
+def _filled(prompt: int, room: int, begun: int, once: bool) -> list[tuple[tuple[Seq, ...], float]]:
     """What a step with room for so many prompt tokens holds on average: exact in tokens and in attended pairs. A chunk,
-    at a few depths, or, as often as a prompt ends in the step, that end and the next one's begin. `begun`: tokens of a
-    prompt alone that are computed."""
+    at a few depths (`once`: in the middle), or, as often as a prompt ends in the step, that end and the next one's
+    begin. `begun`: tokens of a prompt alone that are computed."""
     alone = begun and prompt - begun >= room
     ending = 0.0 if alone else min(1.0, room / prompt)
     found = [(_across(prompt, room), ending)] if ending else []
     if ending < 1:
-        depths = decode_contexts(begun if alone else 0, prompt - room - (begun if alone else 0) + 1, panels)
+        first, last = begun if alone else 0, prompt - room
+        depths = [((first + last) // 2, 1.0)] if once else decode_contexts(first, last - first + 1)
         found += [((Seq(room, past, 1),), part * (1 - ending)) for past, part in depths]
     return found
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from chip import engines, hardware
 from chip.dtypes import AUTO
+from chip.engines.context import decode_contexts
 from chip.engines.playing import Weighted
 from chip.models import library
 from chip.ops.attention import Attention
@@ -27,7 +28,7 @@ from chip.predict.roof import check_dtype, roof_of
 from chip.predict.stages import Stage
 from chip.records import replace
 from chip.timeline import RoleLaunches
-from chip.types import Call, ChipError, Op, Scenario, Seq
+from chip.types import Call, ChipError, Op, Scenario, Seq, Step
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -45,12 +46,19 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     model = build(config, s.dtype)
     estimator = Estimator(roof, Stage.FACTORS, None)
     prefill = _phase(model, engine.prefill(s, roof.memory_bytes), estimator)
-    decode = _phase(model, engine.decode(s, roof.memory_bytes), estimator) if s.output > 1 else None
+    decode = _phase(model, _walked(engine.decode(s, roof.memory_bytes)), estimator) if s.output > 1 else None
     room = _memory(model, s, roof.memory_bytes)
     notes = request.notes(s, roof, room, 0, engine.CAVEAT)
     notes.append(f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied")
     asked = {"model": title, "gpu": values["gpu"], "engine": engine.NAME, "host": ""}
     return Prediction(asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), roof.power, room, notes).json()
+
+
+def _walked(step: Step) -> Weighted:
+    """Steps at a few contexts that stand for all."""
+    (seq,) = step.seqs
+    at = decode_contexts(seq.past, step.steps)
+    return tuple((replace(step, seqs=(replace(seq, past=past),), steps=1), part) for past, part in at)
 
 
 def _phase(model: Any, steps: Weighted, estimator: Estimator) -> Phase:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chip.predict.limits import INTERPOLATED, Answer
-from chip.timeline import LaunchBlock, RoleLaunches
+from chip.timeline import RoleLaunches
 
 PRODUCTS = frozenset({
     "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "alibi_attention", "float_attention",
@@ -26,19 +26,7 @@ class CallBlock(NamedTuple):
 
     kinds: tuple[str, ...]
     launches: RoleLaunches  # by role
-    together: RoleLaunches | None = None  # where groups of sequences attend, which one kernel does for all of them
     attentions: int = 0  # over pages
-
-    def launched(self, repeat: int, each_s: list[float]) -> LaunchBlock:
-        if self.together is None:
-            return LaunchBlock(repeat, self.launches, each_s)
-        summed: list[float] = []
-        for i, (role, seconds) in enumerate(zip(self.launches.names, each_s)):
-            if i and role == self.launches.names[i - 1]:
-                summed[-1] += seconds
-            else:
-                summed.append(seconds)
-        return LaunchBlock(repeat, self.together, summed)
 
 
 Rows = list[tuple[int, CallBlock, Sequence[Answer]]]  # all operators of a step: how often, which, and what they take
@@ -119,7 +107,7 @@ def lines_of(found: Iterable[tuple[Rows, float]]) -> list[Line]:
     """Operators of one role added up; kind, bound and source are those of the longest."""
     merged: dict[str, tuple[Any, ...]] = {}
     for rows, weight in found:
-        for repeat, (kinds, launches, _, _), answers in rows:
+        for repeat, (kinds, launches, _), answers in rows:
             n = weight * repeat
             calls = zip(launches.names, kinds, answers)
             for role, kind, (seconds, low_s, high_s, bound, source, flops, moved, _) in calls:

@@ -46,7 +46,7 @@ def phases(steps: StepModel, s: Scenario, gpu: str, memory_bytes: float) -> Phas
     if s.output == 1:
         return Phases(prefill, None, in_flight)
     one = replace(own, batch=-(-own.batch // in_flight))
-    planned = steps.engine.decode(one, memory_bytes)
+    planned = ((steps.engine.decode(one, memory_bytes), 1.0),)
     decode = pipeline.decode(
         steps.decode(one, memory_bytes), _shares(steps, s.pp, planned), in_flight, _hop(steps, gpu, planned)
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache, partial
 from typing import NamedTuple
 
 from chip import engines
 from chip.dtypes import Precision
-from chip.engines.context import PANELS
 from chip.engines.playing import Played, Weighted
 from chip.engines.terms import Terms
 from chip.models.decoder import Decoder
@@ -22,9 +21,9 @@ from chip.predict.estimator import Estimator
 from chip.predict.growing import along, over
 from chip.predict.limits import Answer, of_a_share
 from chip.predict.phase import Phase, Rows, interval, line_of, lines_of
-from chip.predict.template import Ask, Template, TimedCall
+from chip.predict.template import Ask, Template, TimedCall, attending
 from chip.records import replace
-from chip.timeline import Recorded, Timeline
+from chip.timeline import LaunchBlock, Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
 PLAIN = (Attention, GrowingAttention)  # attention that a window just shortens
@@ -35,7 +34,6 @@ WAITING, BEFORE = "waiting_for_host", "before_first_step"
 MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
 MOST_PROGRAMS = 64
 MOST_STEPS, MOST_PREFILLS = 64, 8  # of one model that are remembered
-LONG = 4  # an output that is no more than such a part of its prompt is short
 FEW = 16  # requests: half of one more makes a difference
 NOTHING_S = 1e-12  # a row shorter than this is rounding
 
@@ -69,10 +67,10 @@ class StepModel:
         one_token = programs[0]
         one, several, last = (self._template(p, w) for p, w in zip(programs, whole))
         # of its parts, not of this object: what refers to itself waits for a collection of garbage to be freed
-        self.rows = lru_cache(maxsize=MOST_STEPS)(partial(_rows, one, several, last))
+        self.windows = frozenset({getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0})
+        self.rows = lru_cache(maxsize=MOST_STEPS)(partial(_rows, one, several, last, self.windows))
         self._masks = dict.fromkeys(c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED))
         self._latent = {c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MlaPrompt)}
-        self.windows = {getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0}
 
     def _template(self, program: Program, whole: Program | None) -> Template:
         """`whole`: the same on one GPU, where the program is one of several GPUs'."""
@@ -91,14 +89,6 @@ class StepModel:
         if whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus:
             ask = of_a_share(ask, _ask(self.estimator, whole), self.tp)
         return TimedCall(role, op.kind, self.engine.KERNELS.get(op.kind, op.KERNELS), is_placeholder(op), ask)
-
-    def panels(self, s: Scenario) -> int:
-        """How finely the growing context of a decode is integrated. A step's time is linear in its context but for the
-        bend where that outgrows a sliding window and the stairs of waves and splits: over a short stretch the middle
-        does. Before a window as after it: an integral of other nodes may be less for a longer output."""
-        if LONG * s.output > s.prompt:
-            return PANELS if self.windows else 1
-        return PANELS if any(s.prompt < w < s.prompt + s.output for w in self.windows) else 0
 
     def unaligned(self, s: Scenario, memory_bytes: float) -> tuple[int, int]:
         """Keys that a prefill meets under a mask, or in attention of several kernels, and what they are no multiple of:
@@ -146,15 +136,7 @@ class StepModel:
         return found
 
     def decode(self, s: Scenario, memory_bytes: float) -> Phase:
-        """The mean step: where it is integrated, no less than that of the longest output that is not."""
-        found = self._decode(s, memory_bytes)
-        shorter = s.prompt // LONG
-        if shorter < 2 or s.output <= shorter:
-            return found
-        least = self._decode(replace(s, output=shorter), memory_bytes)
-        return found if found.seconds >= least.seconds else least
-
-    def _decode(self, s: Scenario, memory_bytes: float) -> Phase:
+        """The mean step."""
         return self._phase(self._decode_steps(s, memory_bytes), None)
 
     def _decode_steps(self, s: Scenario, memory_bytes: float) -> Weighted:
@@ -162,18 +144,18 @@ class StepModel:
         last, batch = self.ending(s, memory_bytes)
         steps = s.output - 1
         if not last:
-            return self.engine.decode(s, memory_bytes, self.panels(s), self.windows)
-        found: Weighted = ()
+            return ((self.engine.decode(s, memory_bytes), 1.0),)
+        found = list[tuple[Step, float]]()
         if last < steps:
-            full = self.engine.decode(replace(s, output=s.output - last), memory_bytes, self.panels(s), self.windows)
-            found = tuple((step, w * (steps - last)) for step, w in full)
+            full = self.engine.decode(replace(s, output=s.output - last), memory_bytes)
+            found.append((full, (steps - last) / steps))
         low = int(batch)
         parts = ((low, 1 - (batch - low)), (low + 1, batch - low)) if batch < FEW else ((round(batch), 1.0),)
         for some, part in parts:
             ends = replace(s, batch=some, prompt=s.prompt + steps - last, output=1 + last)
             if part:
-                found += tuple((step, w * last * part) for step, w in self.engine.decode(ends, memory_bytes, 0))
-        return tuple((step, w / steps) for step, w in found)
+                found.append((self.engine.decode(ends, memory_bytes), last * part / steps))
+        return tuple(found)
 
     def ending(self, s: Scenario, memory_bytes: float) -> tuple[int, float]:
         """Requests that had their first token in an earlier step than others have decoded along since, and end as many
@@ -257,12 +239,12 @@ class StepModel:
         return t
 
 
-def _rows(one: Template, several: Template, head: Template, step: Step) -> Rows:
+def _rows(one: Template, several: Template, head: Template, windows: Collection[int], step: Step) -> Rows:
     """Every operator of a step, in order, at the clock that its points were measured at. A prefill of one more prompt
     begins with the same steps."""
     tokens, rows = step.tokens, step.rows
     routed = step.routed_tokens if step.pad_tokens else tokens
-    return (one if step.decode else several).rows(tokens, routed, step.seqs) + head.rows(rows, rows, ())
+    return (one if step.decode else several).rows(tokens, routed, attending(step, windows)) + head.rows(rows, rows, ())
 
 
 @lru_cache(maxsize=MOST_PROGRAMS)  # a ranking asks for the same on every GPU
@@ -306,7 +288,7 @@ PlayedSteps = list[tuple[Played, float]]  # and how many steps each stands for
 def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> PlayedSteps:
     made = []
     for (step, weight), (rows, _) in zip(steps, found):
-        blocks = [calls.launched(n, [a[0] for a in answers]) for n, calls, answers in rows]
+        blocks = [LaunchBlock(n, calls.launches, [a[0] for a in answers]) for n, calls, answers in rows]
         decode, attentions, seconds, kernels = step.decode, 0.0, 0.0, 0.0
         for (n, calls, _), block in zip(rows, blocks):
             seconds += n * block.seconds

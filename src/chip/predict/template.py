@@ -8,14 +8,15 @@ and have as much work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
+from chip.engines.context import decode_contexts
 from chip.predict.limits import Answer
 from chip.predict.phase import ATTENTION, CallBlock, Rows
 from chip.timeline import RoleLaunches
-from chip.types import Seq
+from chip.types import Seq, Step
 
 EXPERTS = frozenset({"moe_experts", "moe_experts_composed", "scaled_experts", "packed_experts"})
 REMEMBERED = 64  # sizes of steps, so that a sweep of any length runs in bounded memory
@@ -33,29 +34,11 @@ class TimedCall(NamedTuple):
     ask: Ask
 
 
-class TemplateBlock:
-    __slots__ = ("_by_seqs", "_calls", "attends", "places", "repeat")
-
-    def __init__(self, repeat: int, calls: Sequence[TimedCall], places: Sequence[int]) -> None:
-        """`places` of the answers to all that does not attend, among those to all of the program."""
-        self.repeat, self.places, self._calls = repeat, places, calls
-        self.attends = [(i, c.ask) for i, c in enumerate(calls) if c.attends]
-        self._by_seqs: dict[int, CallBlock] = {}
-
-    def calls(self, seqs: int) -> CallBlock:
-        """What is called where a step has so many groups of sequences: each has an answer of its own."""
-        found = self._by_seqs.get(seqs)
-        if found is None:
-            if len(self._by_seqs) >= REMEMBERED:
-                self._by_seqs.clear()
-            each = [c for c in self._calls for _ in range(seqs if c.attends else 1)]
-            roles, kinds, kernels, _, _ = zip(*each)
-            together = None
-            if seqs > 1 and self.attends:
-                together = RoleLaunches(tuple(c.role for c in self._calls), tuple(c.kernels for c in self._calls))
-            launches, attentions = RoleLaunches(roles, kernels), kinds.count(ATTENTION)
-            found = self._by_seqs[seqs] = CallBlock(kinds, launches, together, attentions)
-        return found
+class TemplateBlock(NamedTuple):
+    repeat: int
+    calls: CallBlock
+    attends: Sequence[tuple[int, Ask]]  # where among the calls
+    places: Sequence[int]  # of the answers to all others, among those to all of the program
 
 
 class Template:
@@ -65,34 +48,42 @@ class Template:
         self.blocks = []
         for repeat, calls in blocks:
             keys = [(c.ask, c.kind in EXPERTS) for c in calls if not c.attends]
-            self.blocks.append(TemplateBlock(repeat, calls, [asks.setdefault(key, len(asks)) for key in keys]))
+            roles, kinds, kernels, _, _ = zip(*calls)
+            named = CallBlock(kinds, RoleLaunches(roles, kernels), kinds.count(ATTENTION))
+            attends = [(i, c.ask) for i, c in enumerate(calls) if c.attends]
+            self.blocks.append(TemplateBlock(repeat, named, attends, [asks.setdefault(k, len(asks)) for k in keys]))
         # of its parts, not of this object: what refers to itself waits for a collection of garbage to be freed
         self._answers = lru_cache(maxsize=REMEMBERED)(partial(_answers, list(asks), [b.places for b in self.blocks]))
 
-    def rows(self, tokens: int, routed: int, seqs: Sequence[Seq]) -> Rows:
-        """All operators of a step of so many tokens, in order. `routed`: tokens that choose experts."""
+    def rows(self, tokens: int, routed: int, seqs: Sequence[tuple[Seq, float]]) -> Rows:
+        """All operators of a step of so many tokens, in order. `routed`: tokens that choose experts. `seqs`: what
+        attends, and by what its time counts."""
         found: Rows = []
-        asked = attending(seqs)
-        for block, known in zip(self.blocks, self._answers(tokens, routed)):
-            if block.attends:
-                known, more = known.copy(), len(asked) - 1
-                for n, (at, ask) in enumerate(block.attends):
-                    known[at + n * more : at + n * more] = [_part(ask(seq), part) for seq, part in asked]
-            found.append((block.repeat, block.calls(len(asked)), known))
+        for (repeat, calls, attends, _), known in zip(self.blocks, self._answers(tokens, routed)):
+            if attends:
+                known = known.copy()
+                for at, ask in attends:
+                    known.insert(at, _sum([(ask(seq), part) for seq, part in seqs]))
+            found.append((repeat, calls, known))
         return found
 
 
-def attending(seqs: Sequence[Seq]) -> Sequence[tuple[Seq, float]]:
-    """What attention is asked for, and by what its time counts: single tokens as they are, prompts as sequences like
-    those that have most of the work."""
-    prompts = [s for s in seqs if s.new > 1]
+def attending(step: Step, bends: Collection[int] = ()) -> list[tuple[Seq, float]]:
+    """What attention is asked for, and by what its time counts: single tokens as they are, at a few contexts where a
+    step stands for several; prompts as sequences like those that have most of the work. `bends`: contexts from which on
+    attention grows otherwise."""
+    if step.steps > 1:
+        (seq,) = step.seqs
+        at = decode_contexts(seq.past, step.steps, bends)
+        return [(Seq(1, past, seq.count, seq.slots), part) for past, part in at]
+    prompts = [s for s in step.seqs if s.new > 1]
     if len(prompts) < 2:
-        return [(s, 1.0) for s in seqs]
+        return [(s, 1.0) for s in step.seqs]
     most, total = max(prompts, key=_pairs), sum(map(_pairs, prompts))
     one = _pairs(most) / most.count
     count = most.count if most.past else round(total / one)  # of whole prompts as many as it takes
     like = Seq(most.new, most.past, count, most.slots)
-    return [*((s, 1.0) for s in seqs if s.new == 1), (like, total / (one * count))]
+    return [*((s, 1.0) for s in step.seqs if s.new == 1), (like, total / (one * count))]
 
 
 def _pairs(seq: Seq) -> int:
@@ -100,11 +91,22 @@ def _pairs(seq: Seq) -> int:
     return seq.count * seq.new * (2 * seq.past + seq.new + 1)
 
 
-def _part(answer: Answer, part: float) -> Answer:
-    if part == 1.0:
-        return answer
-    seconds, low_s, high_s, bound, source, flops, moved, held_s = answer
-    return seconds * part, low_s * part, high_s * part, bound, source, flops * part, moved * part, held_s * part
+def _sum(answers: Sequence[tuple[Answer, float]]) -> Answer:
+    """Source and bound are those of the longest."""
+    if len(answers) == 1 and answers[0][1] == 1.0:
+        return answers[0][0]
+    seconds = low_s = high_s = flops = moved = held_s = longest_s = 0.0
+    bound = source = ""
+    for (own_s, own_low_s, own_high_s, by, of, own_flops, own_moved, own_held_s), part in answers:
+        seconds += own_s * part
+        low_s += own_low_s * part
+        high_s += own_high_s * part
+        flops += own_flops * part
+        moved += own_moved * part
+        held_s += own_held_s * part
+        if own_s * part >= longest_s:
+            longest_s, bound, source = own_s * part, by, of
+    return seconds, low_s, high_s, bound, source, flops, moved, held_s
 
 
 def _answers(asks: Sequence[tuple[Ask, bool]], blocks: Sequence[Sequence[int]], tokens: int, routed: int) -> Answers:

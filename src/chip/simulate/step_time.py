@@ -125,7 +125,7 @@ class PredictedSteps:
         seconds, low_s, high_s = interval(lines, self.steps.interval_scale)
         kernels = sum(n * calls.launches.kernel_count for n, calls, _ in rows)
         called = sum(n * len(calls.kinds) for n, calls, _ in rows)
-        attentions = sum(n * calls.kinds.count("attention") for n, calls, _ in rows)
+        attentions = sum(n * calls.attentions for n, calls, _ in rows)
         flops = sum(line.flops for line in lines if line.kind in PRODUCTS)
         moved = sum(line.bytes for line in lines)
         return OperatorTimes(seconds, low_s, high_s, kernels, called, attentions, flops, moved)

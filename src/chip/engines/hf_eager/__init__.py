@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from chip.engines.calibration import FAMILIES, HF_ALONE, HF_POINTS, LLAMA, TWO_DEPTHS, all_at
-from chip.engines.context import PANELS, decode_contexts
 from chip.engines.hf import families, modules
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.serves import ALL
@@ -70,9 +69,8 @@ def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     return ((Step((Seq(scenario.prompt, 0, scenario.batch),), prompts=True), 1.0),)
 
 
-def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
-    points = decode_contexts(scenario.prompt, scenario.output - 1, panels)
-    return tuple((Step((Seq(1, past, scenario.batch),)), weight) for past, weight in points)
+def decode(scenario: Scenario, memory_bytes: float) -> Step:
+    return Step((Seq(1, scenario.prompt, scenario.batch),), steps=scenario.decode_steps)
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:

@@ -6,11 +6,9 @@ sliding window has a cache of no more slots than that; once they are full, each 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from itertools import pairwise
+from collections.abc import Mapping
 
 from chip.engines.calibration import HF_POINTS, CalibrationModel
-from chip.engines.context import PANELS
 from chip.engines.fuse import apply
 from chip.engines.hf import modules
 from chip.engines.hf_eager import STREAMS, WORKSPACE_BYTES
@@ -69,15 +67,9 @@ def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     return ((Step((Seq(scenario.prompt, 0, scenario.batch, cache_tokens(scenario)),), graph=True), 1.0),)
 
 
-def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
-    """Steps are alike but where a window fills: one for each stretch between."""
-    first, steps = scenario.prompt, max(1, scenario.output - 1)
-    edges = (first, *sorted(w for w in windows if first < w < first + steps), first + steps)
-    slots = cache_tokens(scenario)
-    return tuple(
-        (Step((Seq(1, past, scenario.batch, slots),), graph=True), (end - past) / steps)
-        for past, end in pairwise(edges)
-    )
+def decode(scenario: Scenario, memory_bytes: float) -> Step:
+    seq = Seq(1, scenario.prompt, scenario.batch, cache_tokens(scenario))
+    return Step((seq,), graph=True, steps=scenario.decode_steps)
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:

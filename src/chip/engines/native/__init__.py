@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, all_at
 from chip.engines.chunked import waves
-from chip.engines.context import PANELS, decode_contexts
 from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.serves import Serves
@@ -76,9 +75,9 @@ def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     return waves(scenario, STEP_TOKENS, MOST_REQUESTS, _chunks, lambda full: decode(full, memory_bytes))
 
 
-def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
-    rows, points = min(scenario.batch, MOST_REQUESTS), decode_contexts(scenario.prompt, scenario.output - 1, panels)
-    return tuple((Step((Seq(1, past, rows),), padded(rows) - rows, True), weight) for past, weight in points)
+def decode(scenario: Scenario, memory_bytes: float) -> Step:
+    rows = min(scenario.batch, MOST_REQUESTS)
+    return Step((Seq(1, scenario.prompt, rows),), padded(rows) - rows, True, steps=scenario.decode_steps)
 
 
 def fuse_store(calls: list[Call]) -> list[Call]:

@@ -7,11 +7,9 @@ to 512 tokens.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from chip.engines.chunked import waves
-from chip.engines.context import PANELS, decode_contexts
 from chip.engines.playing import Weighted
+from chip.records import replace
 from chip.types import Scenario, Seq, Step
 
 LARGE_GPU_BYTES = 70 * 2**30
@@ -47,7 +45,6 @@ def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     return waves(scenario, tokens, seqs, _step, lambda full: decode(full, memory_bytes))
 
 
-def decode(scenario: Scenario, memory_bytes: float, panels: int = PANELS, windows: Collection[int] = ()) -> Weighted:
-    batch = min(scenario.batch, max_seqs(memory_bytes))
-    points = decode_contexts(scenario.prompt, scenario.output - 1, panels)
-    return tuple((_step((Seq(1, past, batch),)), weight) for past, weight in points)
+def decode(scenario: Scenario, memory_bytes: float) -> Step:
+    first = _step((Seq(1, scenario.prompt, min(scenario.batch, max_seqs(memory_bytes))),))
+    return replace(first, steps=scenario.decode_steps)
