@@ -34,7 +34,7 @@ EPILOG = """\
   chip profile --model qwen2.5-7b --batch 8 --prompt 1024 --phase decode
   chip profile --suite classic --device cpu --quick
 """
-SUITE_NAMES = ("llm", "classic", "gemm", "tables", "vllm", "quant", "native", "between")
+SUITE_NAMES = ("llm", "classic", "gemm", "tables", "vllm", "quant", "native", "between", "models")
 TABLE_SUITES = SUITE_NAMES[3:]  # of many shapes, each measured briefly
 CONTEXTS = ("cold", "hot", "graph", "host", "layer")
 SUITE_FILE = "artifacts/profile.jsonl"

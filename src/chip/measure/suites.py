@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chip import ops
+from chip import engines, ops
 from chip.dtypes import precision
 from chip.measure import point_cases
+from chip.models import library
 from chip.models.decoder import Decoder
-from chip.models.lower import lower
+from chip.models.lower import body, head, lower
+from chip.ops.linear import Linear
 from chip.types import Op, Program, Seq, Step
 
 
@@ -128,6 +130,18 @@ def _between(dtype: str) -> Iterator[SuiteCase]:
     return (SuiteCase(c.op, c.implementation, (c.context,)) for c in point_cases.between(dtype))
 
 
+def _models(dtype: str) -> Iterator[SuiteCase]:
+    """Products of the bundled models as vLLM merges them, whose weights no cache holds, in steps of few rows."""
+    found: dict[tuple[int, int], None] = {}
+    for decoder in map(library.find, library.names()):
+        for program in (body(decoder, 1, precision(dtype), 1), head(decoder, 1, precision(dtype), 1)):
+            merged = engines.get("vllm").rewrite(program, True, decoder.architecture)
+            products = (c.op for b in merged.blocks for c in b.calls if type(c.op) is Linear)
+            found.update(((op.n, op.k), None) for op in products if op.n * op.k in MODEL_WEIGHTS)
+    make = _maker(dtype)
+    return (replace(make("linear", m=m, n=n, k=k), contexts=("cold",)) for m in MODEL_ROWS for n, k in found)
+
+
 SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "llm": _llm,
     "classic": _classic,
@@ -137,7 +151,9 @@ SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "quant": _as_points("quant"),
     "native": _as_points("native"),
     "between": _between,
+    "models": _models,
 }
+MODEL_ROWS, MODEL_WEIGHTS = (8, 1, 64, 256, 2048), range(4_000_000, 1_000_000_000)
 MODEL_TOKENS = (1, 16, 256, 4096)  # rows at which a named model's matrices join the gemm suite
 CPU_SHRINK = 8
 GPU_ONLY = (  # implementations
