@@ -348,13 +348,3 @@ class Measurement:
     celsius: float | None = None
     flags: tuple[str, ...] = ()
     device: str = ""
-
-
-class Estimate(NamedTuple):
-    """Time of one operator call, where it comes from, and what limits it."""
-
-    seconds: float
-    low_s: float
-    high_s: float
-    source: str  # measured, interpolated, model, roofline, datasheet
-    bound: str  # compute, memory, launch, link

@@ -1,6 +1,7 @@
 """Predictions: the JSON contract, its identities, exact numbers on a round GPU, formats, memory, a growing context."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from asking import BARE, TIMES, answer
@@ -95,9 +96,11 @@ def test_a_rate_too_low_for_decimals_keeps_its_digits():
 
 def asked_of(gpu, **op):
     """As measured ceilings alone have it."""
-    kind = op.pop("op")
-    estimate, cost = Estimator(roof_of(hardware.find(gpu), Stage.MEASURED), Stage.MEASURED, None)(ops.build(kind, op))
-    return estimate, cost
+    made = ops.build(op.pop("op"), op)
+    found = Estimator(roof_of(hardware.find(gpu), Stage.MEASURED), Stage.MEASURED, None)(made)
+    seconds, low_s, high_s, bound, source, flops, moved, _ = found
+    assert (flops, moved) == (made.cost().flops, made.cost().bytes)
+    return SimpleNamespace(seconds=seconds, low_s=low_s, high_s=high_s, bound=bound, source=source), made.cost()
 
 
 def test_an_operator_by_hand(round_gpu):

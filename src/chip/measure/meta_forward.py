@@ -21,7 +21,7 @@ from chip.ops.linear import Linear
 from chip.ops.pointwise import Pointwise
 from chip.ops.softmax import Softmax
 from chip.predict import request
-from chip.predict.estimator import Estimator, answer
+from chip.predict.estimator import Estimator
 from chip.predict.phase import CallBlock, Phase, Rows, interval, lines_of
 from chip.predict.prediction import Prediction
 from chip.predict.roof import check_dtype, roof_of
@@ -67,7 +67,7 @@ def _phase(model: Any, steps: Weighted, estimator: Estimator) -> Phase:
         for seq in step.seqs:
             for call, count in calls(model, seq).items():
                 named = CallBlock((call.op.kind,), RoleLaunches((call.role,), (call.op.KERNELS,)))
-                found.append(([(1, named, [answer(*estimator.at_once(call.op))])], weight * count))
+                found.append(([(1, named, [estimator.at_once(call.op)])], weight * count))
     lines = lines_of(found)
     _, low_s, high_s = interval(lines)
     return Phase(lines, low_s, high_s)

@@ -21,22 +21,18 @@ from chip.predict.bases import BORROWED_SPREAD, Bases
 from chip.predict.interpolate import Z90, Points, TimedPoint
 from chip.predict.kernel_points import KernelPoints
 from chip.predict.library import Library, library
-from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, peaks_of
+from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, added, at_least, peaks_of
 from chip.predict.rising_grid import RisingGrid, Timed, Times
 from chip.predict.roof import Roof, roof_of
 from chip.predict.sheet import BaseSheet, Sheet
 from chip.predict.stages import ALL, Stage
 from chip.records import replace
-from chip.types import ChipError, Cost, Estimate, Op, Seq
+from chip.types import ChipError, Op, Seq
 
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
 MOST_GRIDS = 32
 FEW = Seq(2, 0, 1)  # new tokens, of one sequence
-
-
-def answer(estimate: Estimate, cost: Cost, held_s: float = 0.0) -> Answer:
-    seconds, low_s, high_s, source, bound = estimate
-    return seconds, low_s, high_s, bound, source, cost[0], cost[1] + cost[2], held_s
+Answering = Callable[[float, float, float, float, float, float], Answer]
 
 
 class Estimator:
@@ -53,13 +49,22 @@ class Estimator:
         self.sheets: dict[tuple[Op, object], Sheet | BaseSheet] = {}  # of `chip.predict.growing`
         self._grids: dict[tuple[Op, float | None], RisingGrid] = {}
 
-    def __call__(self, op: Op) -> tuple[Estimate, Cost]:
+    def __call__(self, op: Op) -> Answer:
         """An operator on its own: attention never takes less time for more sequences, queries or keys."""
-        return self._not_above_peaks(op, *(self._risen(op) or self._asked(op)))
+        return self._risen(op) or self.at_once(op)
 
-    def at_once(self, op: Op) -> tuple[Estimate, Cost]:
+    def at_once(self, op: Op) -> Answer:
         """The same without looking at smaller ones: what a program asks for that no sheet has."""
-        return self._not_above_peaks(op, *self._asked(op))
+        if isinstance(op, Collective):
+            return self._over_link(op)
+        like, points = op.like_measured(), self.kernels.of(op)
+        if like is not None and points is not None:
+            return self._interpolated(op, *self._looked_up(like, points))
+        if isinstance(op, Composed):
+            return self._summed(op)
+        if points is not None and isinstance(op, Attention) and op.window:
+            return self._windowed(points, op)
+        return self._from_base(op)
 
     def placing(self, op: Any) -> Callable[[Seq], Op]:
         """How an operator that depends on sequences is asked for. Few new tokens attend to a latent itself where the
@@ -68,25 +73,22 @@ class Estimator:
         place: Callable[[Seq], Op] = op.over if absorbs else op.expanded
         return place
 
-    def _not_above_peaks(self, op: Op, found: Estimate, cost: Cost) -> tuple[Estimate, Cost]:
-        least_s = self.peaks.least_s(op.compute, cost[0], cost[1] + cost[2])
-        if found.seconds < least_s:
-            high_s = max(found.high_s, least_s)
-            found = found._replace(seconds=least_s, low_s=max(found.low_s, least_s), high_s=high_s)
-        return found, cost
+    def answering(self, op: Op, source: str) -> Answering:
+        """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
+        (rate, moving), compute, peaks = self._rates(op), op.compute, self.peaks
+        peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
 
-    def _asked(self, op: Op) -> tuple[Estimate, Cost]:
-        cost = op.cost()
-        if isinstance(op, Collective):
-            return self._over_link(op), cost
-        like, points = op.like_measured(), self.kernels.of(op)
-        if like is not None and points is not None:
-            return self._interpolated(self._looked_up(like, points), op, cost), cost
-        if isinstance(op, Composed):
-            return self._summed(op), cost
-        if points is not None and isinstance(op, Attention) and op.window:
-            return self._windowed(points, op, cost), cost
-        return self._from_base(op, cost), cost
+        def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float, held_s: float) -> Answer:
+            longer_s, bound = flops / rate, "compute"
+            if moved > moving * longer_s:
+                longer_s, bound = moved / moving, "memory"
+            bound = "launch" if seconds > 2 * longer_s else bound
+            found = seconds, low_s, high_s, bound, source, flops, moved, held_s
+            if flops <= peak * seconds and moved <= memory * seconds:
+                return found
+            return at_least(found, peaks.least_s(compute, flops, moved))
+
+        return answered
 
     def _looked_up(self, op: Op, points: Points) -> TimedPoint:
         """What grows along one axis lies on the same curve as in a sweep, so that it never falls along it. Where keys
@@ -99,7 +101,7 @@ class Estimator:
         curve = self.kernels.curve(replace(op, **{axis: 1}), points)  # type: ignore[type-var]
         return TimedPoint(*curve.at(getattr(op, axis))[:2])
 
-    def _risen(self, op: Op) -> tuple[Estimate, Cost] | None:
+    def _risen(self, op: Op) -> Answer | None:
         """Attention over a grid of all its sizes. Where keys are not aligned, it takes no less than if they were."""
         if not isinstance(op, (Attention, MaskedAttention)) or op.q_len > op.kv_len:
             return None
@@ -115,10 +117,10 @@ class Estimator:
             seconds = share * grid(*sizes)[0]
             off = seconds / value(*sizes)
             low_s, high_s = off * fast(*sizes), off * slow(*sizes)
-            return Estimate(seconds, low_s, high_s, self.roof.source, self._bound(op, cost, seconds)), cost
+            return self._based(op, seconds, low_s, high_s)
         found = max(self._by_alignment(whole, points))
         spread = found[1] + (BORROWED_SPREAD / 2 if share < 1 else 0.0)
-        return self._interpolated(TimedPoint(found[0] * share, spread), op, cost), cost
+        return self._interpolated(op, found[0] * share, spread)
 
     def _by_alignment(self, op: Attention | MaskedAttention, points: Points) -> list[Timed]:
         """With its keys aligned, and as they are where they are not."""
@@ -150,62 +152,61 @@ class Estimator:
             found = self._grids[key] = RisingGrid(times)
         return found
 
-    def _interpolated(self, found: TimedPoint, op: Op, cost: Cost) -> Estimate:
-        seconds, spread = found
-        off = exp(Z90 * spread)
-        return Estimate(seconds, seconds / off, seconds * off, INTERPOLATED, self._bound(op, cost, seconds))
+    def _interpolated(self, op: Op, seconds: float, spread: float) -> Answer:
+        flops, read, written = op.cost()
+        off, held_s = exp(Z90 * spread), self.kernels.held_s(op)(flops, seconds)
+        return self.answering(op, INTERPOLATED)(seconds, seconds / off, seconds * off, flops, read + written, held_s)
 
-    def _windowed(self, points: Points, op: Attention, cost: Cost) -> Estimate:
+    def _based(self, op: Op, seconds: float, low_s: float, high_s: float) -> Answer:
+        flops, read, written = op.cost()
+        return self.answering(op, self.roof.source)(seconds, low_s, high_s, flops, read + written, 0.0)
+
+    def _windowed(self, points: Points, op: Attention) -> Answer:
         """A prompt longer than its window: as attention to all that is in sight, less what the window hides."""
         whole = op.unwindowed()
         seconds, spread = points.seconds(whole)
-        share = cost[0] / whole.cost()[0]
-        return self._interpolated(TimedPoint(seconds * share, spread + BORROWED_SPREAD / 2), op, cost)
+        return self._interpolated(op, seconds * op.cost()[0] / whole.cost()[0], spread + BORROWED_SPREAD / 2)
 
-    def _summed(self, op: Composed) -> Estimate:
-        """An operator of several kernels as the sum of its parts. Source and bound are those of the longest part."""
-        found = [self(part)[0] for part in op.parts()]
-        seconds, low_s, high_s = (sum(part) for part in zip(*[(e.seconds, e.low_s, e.high_s) for e in found]))
-        longest = max(found, key=lambda e: e.seconds)
-        return Estimate(seconds, low_s, high_s, longest.source, longest.bound)
+    def _summed(self, op: Composed) -> Answer:
+        """An operator of several kernels as the sum of its parts."""
+        flops, read, written = op.cost()
+        return *added([(self(part), 1.0) for part in op.parts()])[:5], flops, read + written, 0.0
 
-    def _from_base(self, op: Op, cost: Cost) -> Estimate:
+    def _from_base(self, op: Op) -> Answer:
         bases = self.bases.of(op, "")
         if isinstance(op, Attention) and op.unwindowed() is not op:
             whole = op.unwindowed()
-            share = cost[0] / whole.cost()[0]
-            seconds, low_s, high_s = (share * base.seconds(whole) for base in bases)
-        elif isinstance(op, Attention) and op.q_len < op.kv_len:
+            share = op.cost()[0] / whole.cost()[0]
+            return self._based(op, *(share * base.seconds(whole) for base in bases))
+        if isinstance(op, Attention) and op.q_len < op.kv_len:
             # a kernel that cuts its keys into more parts takes less time by its base: never less than for fewer keys
             times = [base.over(op.sized) for base in bases]
             sheet = BaseSheet(op.sized, lambda _, keys: (op.batch, op.q_len, max(keys, op.q_len)), *times)
-            seconds, low_s, high_s = sheet(1, op.kv_len)
-        else:
-            seconds, low_s, high_s = (base.seconds(op) for base in bases)
-        return Estimate(seconds, low_s, high_s, self.roof.source, self._bound(op, cost, seconds))
+            return self._based(op, *sheet(1, op.kv_len))
+        return self._based(op, *(base.seconds(op) for base in bases))
 
-    def _over_link(self, op: Collective) -> Estimate:
+    def _over_link(self, op: Collective) -> Answer:
         roof, size = self.roof, op.tensor_bytes
         if roof.link is None:
             raise ChipError(f"several GPUs cannot be predicted of {roof.name}: {roof.ranks_need}")
+        source = "datasheet"
         if roof.link.given:
             found = links.over(op.kind, size, op.ranks, roof.link)
-            return Estimate(found.seconds, found.low_s, found.high_s, "datasheet", "link")
-        if hardware.is_known(roof.name):
+            seconds, low_s, high_s = found.seconds, found.low_s, found.high_s
+        elif hardware.is_known(roof.name):
             found = links.collective(op.kind, size, op.ranks, roof.name.lower(), "vllm")
+            seconds, low_s, high_s = found.seconds, found.low_s, found.high_s
             source = "datasheet" if found.source == "formula" else INTERPOLATED
-            return Estimate(found.seconds, found.low_s, found.high_s, source, "link")
-        seconds = links.formula(op.kind, size, op.ranks, roof.link)
-        return Estimate(seconds, seconds, 2 * seconds, "datasheet", "link")
+        else:
+            seconds = low_s = links.formula(op.kind, size, op.ranks, roof.link)
+            high_s = 2 * seconds
+        flops, read, written = op.cost()
+        return seconds, low_s, high_s, "link", source, flops, read + written, 0.0
 
-    def rates(self, op: Op) -> tuple[float, float]:
+    def _rates(self, op: Op) -> tuple[float, float]:
         """FLOP/s and B/s under which it is said to be bound."""
         roof, name = self.roof, op.compute
         return roof.compute[name].value if name in roof.compute else inf, roof.moving(name).value
-
-    def _bound(self, op: Op, cost: Cost, seconds: float) -> str:
-        rate, moving = self.rates(op)
-        return _longest(cost[0] / rate, (cost[1] + cost[2]) / moving, seconds)
 
 
 def _timed(points: Points, op: Attention | MaskedAttention, alignment: float | None) -> Times:
@@ -220,14 +221,6 @@ def _timed(points: Points, op: Attention | MaskedAttention, alignment: float | N
         return [(base(batch, q_len, n) * exp(c.value), c.spread) for n, c in zip(keys, found)]
 
     return times
-
-
-def _longest(arithmetic_s: float, memory_s: float, seconds: float) -> str:
-    """What bounds an operator: arithmetic, memory, or everything that is neither."""
-    longer = arithmetic_s if arithmetic_s > memory_s else memory_s
-    if seconds > 2 * longer:
-        return "launch"
-    return "compute" if arithmetic_s == longer else "memory"
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:

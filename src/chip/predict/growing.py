@@ -16,7 +16,7 @@ from chip.ops.collective import Collective
 from chip.ops.composed import Composed
 from chip.ops.masked_attention import MaskedAttention
 from chip.ops.moe_experts import MoeExperts
-from chip.predict.estimator import Estimator, answer
+from chip.predict.estimator import Estimator
 from chip.predict.interpolate import Z90, TimeCurve
 from chip.predict.kernel_points import MOST_CURVES, grown
 from chip.predict.limits import INTERPOLATED, Answer, at_least
@@ -25,7 +25,6 @@ from chip.types import Op, Seq
 
 AlongTokens = Callable[[int], Answer]
 OverSequences = Callable[[Seq], Answer]
-Answering = Callable[[float, float, float, float, float, float], Answer]
 
 
 def along(e: Estimator, op: Op) -> AlongTokens:
@@ -35,11 +34,11 @@ def along(e: Estimator, op: Op) -> AlongTokens:
     if plain is not None and e.kernels.of(op) is None:
         return along(e, plain)
     if isinstance(op, (Collective, Composed)):
-        return lambda tokens: answer(*e(make(tokens)))
+        return lambda tokens: e(make(tokens))
     like, points = op.like_measured(), e.kernels.of(op)
     if like is None or points is None:
         return _base_along(e, op, make)
-    work, answered = _work_along(op), _answering(e, op, INTERPOLATED)
+    work, answered = _work_along(op), e.answering(op, INTERPOLATED)
     curve: TimeCurve | None = None
 
     def at(tokens: int) -> Answer:
@@ -59,7 +58,7 @@ def _base_along(e: Estimator, op: Op, make: Callable[[int], Op]) -> AlongTokens:
     value, fast, slow = (base.over(make) for base in e.bases.of(op, ""))
     if isinstance(op, MoeExperts):  # as between their points: stairs of tiles are of even routing, which is none
         value, fast, slow = (StraightCurve(times) for times in (value, fast, slow))
-    work, answered = _work_along(op), _answering(e, op, e.roof.source)
+    work, answered = _work_along(op), e.answering(op, e.roof.source)
 
     def at(tokens: int) -> Answer:
         flops, moved = work(tokens)
@@ -68,35 +67,13 @@ def _base_along(e: Estimator, op: Op, make: Callable[[int], Op]) -> AlongTokens:
     return at
 
 
-def _answering(e: Estimator, op: Op, source: str) -> Answering:
-    """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
-    (rate, moving), compute, peaks = e.rates(op), op.compute, e.peaks
-    peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
-
-    def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float, held_s: float) -> Answer:
-        longer_s, bound = flops / rate, "compute"
-        if moved > moving * longer_s:
-            longer_s, bound = moved / moving, "memory"
-        bound = "launch" if seconds > 2 * longer_s else bound
-        found = seconds, low_s, high_s, bound, source, flops, moved, held_s
-        if flops <= peak * seconds and moved <= memory * seconds:
-            return found
-        return at_least(found, peaks.least_s(compute, flops, moved))
-
-    return answered
-
-
 def over(e: Estimator, op: Any) -> OverSequences:
     """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
     sheets: dict[object, Sheet | BaseSheet | None] = {}
-    answered, based = _answering(e, op, INTERPOLATED), _answering(e, op, e.roof.source)
+    answered, based = e.answering(op, INTERPOLATED), e.answering(op, e.roof.source)
     # a step reads the weights of all layers before it comes to the same cache again, so that L2 has none of it
     memory = e.peaks.bytes_per_s if e.of_engine else inf
     held_s, place = e.kernels.held_s(op), e.placing(op)
-
-    def at_once(placed: Op) -> Answer:
-        found, cost = e.at_once(placed)
-        return answer(found, cost, held_s(cost[0], found.seconds) if found.source == INTERPOLATED else 0.0)
 
     def at(seq: Seq) -> Answer:
         found = asked(seq)
@@ -106,13 +83,13 @@ def over(e: Estimator, op: Any) -> OverSequences:
         placed: Any = place(seq)
         form = placed.form() if isinstance(placed, (Attention, MaskedAttention)) else None
         if form is None:
-            return at_once(placed)
+            return e.at_once(placed)
         key = placed.kind, form.name
         if key not in sheets:
             sheets[key] = _sheet(e, placed, form)
         sheet = sheets[key]
         if sheet is None:
-            return at_once(placed)
+            return e.at_once(placed)
         flops, read, written = placed.cost()
         if isinstance(sheet, BaseSheet):
             return based(*sheet(*form.sizes), flops, read + written, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
@@ -53,3 +53,21 @@ def of_a_share(share: Callable[[Any], Answer], whole: Callable[[Any], Answer], g
         return at_least(share(size), whole(size)[0] / gpus)
 
     return at
+
+
+def added(answers: Sequence[tuple[Answer, float]]) -> Answer:
+    """Answers, each so many times. Source and bound are those of the longest."""
+    if len(answers) == 1 and answers[0][1] == 1.0:
+        return answers[0][0]
+    seconds = low_s = high_s = flops = moved = held_s = longest_s = 0.0
+    bound = source = ""
+    for (own_s, own_low_s, own_high_s, by, of, own_flops, own_moved, own_held_s), part in answers:
+        seconds += own_s * part
+        low_s += own_low_s * part
+        high_s += own_high_s * part
+        flops += own_flops * part
+        moved += own_moved * part
+        held_s += own_held_s * part
+        if own_s * part >= longest_s:
+            longest_s, bound, source = own_s * part, by, of
+    return seconds, low_s, high_s, bound, source, flops, moved, held_s

@@ -31,20 +31,20 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
         raise ChipError(f"gpu must be a name such as h200, or a file, got {str(gpu)[:40]!r}")
     op = ops.build(request["op"], {k: v for k, v in request.items() if k not in ("op", "gpu")})
     estimator = _estimator(gpu)
-    e, cost = estimator(op)
+    seconds, low_s, high_s, bound, source, flops, moved, _ = estimator(op)
     compute = op.compute
     return {
         "schema": SCHEMA,
         "op": op.kind,
         "gpu": gpu,
         "axes": {f.name: getattr(op, f.name) for f in fields(op)},  # type: ignore[arg-type]
-        "us": _us(e.seconds),
-        "interval": [_us(e.low_s), _us(e.high_s)],
-        "bound": e.bound,
-        "source": e.source,
-        "flops": cost.flops,
-        "bytes": cost.bytes,
-        "intensity": round(cost.intensity, 4),
+        "us": _us(seconds),
+        "interval": [_us(low_s), _us(high_s)],
+        "bound": bound,
+        "source": source,
+        "flops": flops,
+        "bytes": moved,
+        "intensity": round(flops / moved if moved else 0.0, 4),
         "ridge_flop_per_byte": round(estimator.roof.ridge(compute), 2),
         **({"notes": said} if (said := notes(estimator, op)) else {}),
     }

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from chip.engines.context import decode_contexts
-from chip.predict.limits import Answer
+from chip.predict.limits import Answer, added
 from chip.predict.phase import ATTENTION, CallBlock, Rows
 from chip.timeline import RoleLaunches
 from chip.types import Seq, Step
@@ -63,7 +63,7 @@ class Template:
             if attends:
                 known = known.copy()
                 for at, ask in attends:
-                    known.insert(at, _sum([(ask(seq), part) for seq, part in seqs]))
+                    known.insert(at, added([(ask(seq), part) for seq, part in seqs]))
             found.append((repeat, calls, known))
         return found
 
@@ -89,24 +89,6 @@ def attending(step: Step, bends: Collection[int] = ()) -> list[tuple[Seq, float]
 def _pairs(seq: Seq) -> int:
     """Twice the queries times the keys that they meet."""
     return seq.count * seq.new * (2 * seq.past + seq.new + 1)
-
-
-def _sum(answers: Sequence[tuple[Answer, float]]) -> Answer:
-    """Source and bound are those of the longest."""
-    if len(answers) == 1 and answers[0][1] == 1.0:
-        return answers[0][0]
-    seconds = low_s = high_s = flops = moved = held_s = longest_s = 0.0
-    bound = source = ""
-    for (own_s, own_low_s, own_high_s, by, of, own_flops, own_moved, own_held_s), part in answers:
-        seconds += own_s * part
-        low_s += own_low_s * part
-        high_s += own_high_s * part
-        flops += own_flops * part
-        moved += own_moved * part
-        held_s += own_held_s * part
-        if own_s * part >= longest_s:
-            longest_s, bound, source = own_s * part, by, of
-    return seconds, low_s, high_s, bound, source, flops, moved, held_s
 
 
 def _answers(asks: Sequence[tuple[Ask, bool]], blocks: Sequence[Sequence[int]], tokens: int, routed: int) -> Answers:
