@@ -113,13 +113,15 @@ class PointTable:
     def dtypes(self) -> set[str]:
         return {dtype for _, _, dtype in self._rows}
 
-    def groups(self, dtype: str = "", kernels: tuple[str, ...] = ()) -> tuple[PointGroup, ...]:
-        """`dtype`, `kernels`: only these points; else all that operators know."""
-        return tuple(
-            self._group(key)
+    def groups(self, dtype: str = "", kernels: tuple[str, ...] = (), context: str = "") -> tuple[PointGroup, ...]:
+        """`dtype`, `kernels`: only these points; else all that operators know. `context`: only those in it, if any
+        are."""
+        keys = [
+            key
             for key in self._rows
             if (key[2] == dtype if dtype else key[2] in BYTES) and (not kernels or key[0] in kernels)
-        )
+        ]
+        return tuple(map(self._group, [key for key in keys if key[1] == context] or keys))
 
     def bases(self, dtype: str) -> list[tuple[str, BaseTime, str]]:
         """Of each group that has one: its kernel, its base time, and the compute ceiling that it runs under."""

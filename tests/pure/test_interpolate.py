@@ -90,7 +90,7 @@ def test_left_out_errors_are_those_of_the_others(name):
     """The column of every file, computed again from the others: chip fit judged what is predicted here."""
     group, found = bundled(name)
     for i in range(0, len(group.ops), 5):
-        again = exp(found.corrections([found.places[i]], but=i)[0].value - found.residuals[i]) - 1
+        again = exp(found.corrections([found.places[i]], but=i)[0].value - found.residual(i)[0]) - 1
         assert again == pytest.approx(group.loo[i], abs=0.03), "but for rounding, and points that are as near"
 
 
@@ -108,7 +108,7 @@ def test_several_places_at_once_are_each_by_itself():
 def test_the_nearest_of_a_place_are_those_of_all_points(name):
     """However they are looked for: from one place to the next, near by and far away."""
     group, found = bundled(name)
-    every = PointBlock(found.places, found.residuals, found.variances)
+    every = PointBlock(found.places)
     for i in range(0, len(group.ops), 3):
         place = tuple(x + off for x, off in zip(found.places[i], (0.3, -0.1, 0.0, 7.0 * (i % 5 == 0), 0.2)))
         apart = [sum((x - at) ** 2 for x, at in zip(p, place)) for p in found.places]
@@ -129,7 +129,8 @@ def test_far_beyond_the_points_the_correction_goes_on_and_the_spread_grows(name)
         corrections.append(found.corrections([op.place()])[0])
     _, far, further = corrections
     assert abs(further.value - far.value) < 0.15
-    assert min(found.residuals) - 1e-9 <= further.value <= max(found.residuals) + 1e-9
+    residuals = [found.residual(i)[0] for i in range(len(group.ops))]
+    assert min(residuals) - 1e-9 <= further.value <= max(residuals) + 1e-9
     assert further.spread > far.spread + GROWTH > LEAST_SPREAD + GROWTH
 
 
@@ -245,7 +246,7 @@ def left_out():
         for i in range(0, len(group.ops), max(1, len(group.ops) // 80)):
             (near,) = known._block.nearest([known.places[i]], [], i)
             (said,) = known.corrections([known.places[i]], i)
-            off = abs(known.residuals[i] - said.value)
+            off = abs(known.residual(i)[0] - said.value)
             found.append((near[0][0] ** 0.5, off <= Z90 * said.spread))
     return found
 

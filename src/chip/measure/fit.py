@@ -134,7 +134,7 @@ def leave_one_out(group: PointGroup, base: BaseTime) -> tuple[float, ...]:
     found = []
     for i, place in enumerate(points.places):
         correction = points.corrections([place], but=i)[0]
-        found.append(round(exp(correction.value - points.residuals[i]) - 1, 4))
+        found.append(round(exp(correction.value - points.residual(i)[0]) - 1, 4))
     return tuple(found)
 
 

@@ -44,10 +44,8 @@ class Points:
     def __init__(self, group: PointGroup, base: BaseTime) -> None:
         self.base = base
         self.places = [op.place() for op in group.ops]
-        self.residuals = [log(s / base.seconds(op)) for op, s in zip(group.ops, group.seconds)]
-        loo = group.loo or (UNKNOWN_SPREAD,) * len(group.ops)
-        self.variances = [log(1 + e) ** 2 for e in loo]
-        self._block = PointBlock(self.places, self.residuals, self.variances)
+        self._group, self._residuals = group, dict[int, tuple[float, float]]()
+        self._block = PointBlock(self.places)
         self.curves: dict[Op, TimeCurve] = {}  # of operators that differ in tokens
 
     def seconds(self, op: Op, place: tuple[float, ...] = ()) -> TimedPoint:
@@ -61,18 +59,27 @@ class Points:
         moving = [a for a in range(len(first)) if first[a] != last[a]]
         if len(moving) > 2:
             return [self.corrections([place])[0] for place in places]
-        return [_mean(near) for near in self._block.nearest(places, moving, but)]
+        return [self._mean(near) for near in self._block.nearest(places, moving, but)]
 
+    def residual(self, point: int) -> tuple[float, float]:
+        """The logarithm of its time over the base, and the variance of that: worked out for points that are near."""
+        found = self._residuals.get(point)
+        if found is None:
+            op, seconds, loo = self._group.ops[point], self._group.seconds[point], self._group.loo
+            error = loo[point] if loo else UNKNOWN_SPREAD
+            found = self._residuals[point] = log(seconds / self.base.seconds(op)), log(1 + error) ** 2
+        return found
 
-def _mean(near: Near) -> Correction:
-    total = value = variance = 0.0
-    for d2, residual, own in near:
-        weight = 1 / (d2 + NOISE)
-        total += weight
-        value += weight * residual
-        variance += weight * own
-    beyond = max(0.0, sqrt(near[0][0]) - REACH)
-    return Correction(value / total, max(LEAST_SPREAD, sqrt(variance / total)) + GROWTH * beyond)
+    def _mean(self, near: Near) -> Correction:
+        total = value = variance = 0.0
+        for d2, point in near:
+            weight = 1 / (d2 + NOISE)
+            residual, own = self.residual(point)
+            total += weight
+            value += weight * residual
+            variance += weight * own
+        beyond = max(0.0, sqrt(near[0][0]) - REACH)
+        return Correction(value / total, max(LEAST_SPREAD, sqrt(variance / total)) + GROWTH * beyond)
 
 
 def _nodes(per_octave: int, octaves: int) -> list[int]:

@@ -61,16 +61,15 @@ class KernelPoints:
         assert self._library is not None
         names, _, context = wanted.partition(" ")
         kernels = tuple(op.kernel_of(name) for name in names.split("|")) if wanted != ANY else ()
-        known = self._library.groups(op.kind, dtype, kernels)
+        known = self._library.groups(op.kind, dtype, kernels, context)
         if not known and dtype in SAME_KERNELS:
-            known = self._library.groups(op.kind, SAME_KERNELS[dtype], kernels)
+            known = self._library.groups(op.kind, SAME_KERNELS[dtype], kernels, context)
         if wanted == ANY:
             fitting = [g for g in known if g.kernel == op.kernel_of(g.kernel.split(".")[0])]
             fitting.sort(key=lambda g: (g.context != "cold", g.kernel.split(".")[0] not in OF_TORCH, -len(g.ops)))
         else:
-            fitting = [g for g in known if context in ("", g.context)] or list(known)
             warm = "hot" if isinstance(op, OverRows) else "cold"  # activations are warm in cache, weights are not
-            fitting.sort(key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != warm))
+            fitting = sorted(known, key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != warm))
         if not fitting:
             return self._published(op) if wanted else None
         found = fitting[0]

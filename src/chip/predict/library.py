@@ -35,9 +35,9 @@ class Library:
     def has(self, kind: str, dtype: str) -> bool:
         return any(dtype in table.dtypes for table in self._tables(kind))
 
-    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = ()) -> tuple[PointGroup, ...]:
+    def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = (), context: str = "") -> tuple[PointGroup, ...]:
         """Those of the first folder that has any."""
-        return next((found for table in self._tables(kind) if (found := table.groups(dtype, kernels))), ())
+        return next((found for table in self._tables(kind) if (found := table.groups(dtype, kernels, context))), ())
 
     def points(self, group: PointGroup) -> Points:
         """Ready to be asked, by every engine that runs their kernel."""

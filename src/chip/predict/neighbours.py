@@ -11,20 +11,19 @@ NEAREST = 6
 AXES = 3  # at most, that places may differ in
 REMEMBERED = 64  # orders of lines, as heads of that many models need them
 Place = tuple[float, ...]
-Near = list[tuple[float, float, float]]  # squared distance, residual, variance
-Coordinated = tuple[float, float, float, float, float, int]  # coordinates on three axes, residual, variance, number
+Near = list[tuple[float, int]]  # squared distance and number of a point
+Coordinated = tuple[float, float, float, int]  # coordinates on three axes, number
 Line = tuple[list[Coordinated], list[float]]  # in the order of the first axis, and coordinates on that
 Order = list[tuple[float, Line]]  # lines with their squared distance, nearest first
 
 
 class PointBlock:
-    """Points: their coordinates by axis, and what they say."""
+    """Points: their coordinates by axis."""
 
-    __slots__ = ("_lines", "_most", "columns", "residuals", "variances")
+    __slots__ = ("_lines", "_most", "columns")
 
-    def __init__(self, places: Sequence[Place], residuals: Sequence[float], variances: Sequence[float]) -> None:
+    def __init__(self, places: Sequence[Place]) -> None:
         self.columns: list[Place] = list(zip(*places))
-        self.residuals, self.variances = residuals, variances
         by_values = sorted(range(len(self.columns)), key=lambda a: -len({*self.columns[a]}))
         self._most = tuple(by_values[: min(max(1, len(by_values) - 2), AXES)])  # the axes that most points differ in
         self._lines: dict[tuple[int, ...], PointLines] = {}
@@ -46,15 +45,15 @@ class PointLines:
     __slots__ = ("_columns", "_ends", "_lines", "_moving", "_orders", "_shared")
 
     def __init__(self, block: PointBlock, moving: tuple[int, ...]) -> None:
-        columns, none = block.columns, [0.0] * len(block.residuals)
+        columns, none = block.columns, [0.0] * len(block.columns[0])
         self._ends = {a: (min(columns[a]), max(columns[a])) for a in moving}
         self._moving = sorted(moving, key=lambda a: self._ends[a][0] - self._ends[a][1])
         self._shared = [a for a in range(len(columns)) if a not in moving]
         along = [columns[a] for a in self._moving] + [none] * (AXES - len(moving))
         alike: dict[Place, list[Coordinated]] = {}
-        for i, (x, y, z, residual, variance) in enumerate(zip(*along, block.residuals, block.variances)):
+        for i, (x, y, z) in enumerate(zip(*along)):
             line = tuple([columns[a][i] for a in self._shared])
-            alike.setdefault(line, []).append((x, y, z, residual, variance, i))
+            alike.setdefault(line, []).append((x, y, z, i))
         self._columns: list[Place] = list(zip(*alike))
         self._lines: list[Line] = [(line, [x for x, *_ in line]) for line in map(sorted, alike.values())]
         self._orders: dict[Place, Order] = {}
@@ -92,13 +91,13 @@ def _of_lines(order: Order, at_x: float, at_y: float, at_z: float, beyond: float
         middle = bisect_left(xs, at_x)
         for side in range(middle, len(points)), range(middle - 1, -1, -1):
             for i in side:
-                x, y, z, residual, variance, number = points[i]
+                x, y, z, number = points[i]
                 d2 = off + (x - at_x) * (x - at_x)
                 if d2 > worst:
                     break
                 d2 += (y - at_y) * (y - at_y) + (z - at_z) * (z - at_z)
                 if d2 <= worst and number != but:
-                    insort(best, (d2, residual, variance))
+                    insort(best, (d2, number))
                     if len(best) > NEAREST:
                         best.pop()
                     if len(best) == NEAREST:
