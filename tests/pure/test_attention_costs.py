@@ -3,10 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chip.ops.alibi_attention import AlibiAttention
 from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention, visible_keys, visible_pairs
 from chip.ops.linear import Linear
 from chip.ops.mla import Mla
+from chip.records import replace
 from chip.types import Seq
 
 PAIRS = st.tuples(st.integers(0, 60), st.integers(1, 40), st.integers(0, 30))  # past, new, window
@@ -81,3 +83,16 @@ def test_counted_flops_are_dense():
     assert Attention(2, 8, 8, 64, 10, 10).counted_flops == 2 * 2 * 8 * 10 * 10 * 128
     assert Linear(2, 3, 4, bias=True).counted_flops == 48
     assert AllReduce(2, 3, 4).counted_flops == 0
+
+
+def test_lengths_of_three_kinds_and_how_often_a_growing_context_has_them():
+    """Attention of several kernels: keys in eights, other even and odd numbers of them take other products."""
+    one = AlibiAttention(1, 32, 32, 64, 1, 1001)
+    kinds = [replace(one, kv_len=n).place()[-1] for n in range(1000, 1016)]
+    assert kinds[:8] == kinds[8:]
+    assert (len(set(kinds)), len(set(kinds[1::2])), len({kinds[2], kinds[4], kinds[6]})) == (3, 1, 1)
+    assert replace(one, kv_len=1000).alignments() == (kinds[0],)
+    assert [replace(one, kv_len=n).alignments() for n in (1001, 1002)] == [(kinds[0], k) for k in kinds[1:3]]
+    found = {op.place()[-1]: part for op, part in one.lengths()}
+    assert found == {kind: kinds[:8].count(kind) / 8 for kind in set(kinds)}
+    assert {op.kv_len for op, _ in one.lengths()} <= set(range(1000, 1009))

@@ -14,10 +14,11 @@ from chip.ops.attention import DECODE, Attention, visible_keys
 from chip.ops.base_time import BaseTime, SeriesBase
 from chip.ops.bmm import Bmm
 from chip.ops.pointwise import Pointwise
+from chip.records import replace
 from chip.types import Cost, Op, Seq
 
-ALIGNED = 8  # keys: products over other numbers of them take other kernels
-ALIGNMENT = 2.0  # how far apart those lie
+ALIGNED = 8  # keys: products over other numbers of them take other kernels, over even and odd ones two of them
+BEST, EVEN, ODD = 4.0, 2.0, 0.0  # where those lie
 KINDS = ("alibi_attention", "float_attention", "sink_attention")  # that are measured as a whole
 
 
@@ -79,12 +80,19 @@ class Composed(Attention):
         return SeriesBase
 
     def place(self) -> tuple[float, ...]:
-        aligned = self.q_len > 1 and self.keys % ALIGNED == 0  # single tokens meet every length in turn
         queries = log2(self.q_len) / 2 + DECODE if self.q_len > 1 else 0.0
-        return log2(self.batch * self.heads) / 2, queries, log2(self.keys) / 2, log2(self.head_dim), ALIGNMENT * aligned
+        return log2(self.batch * self.heads) / 2, queries, log2(self.keys) / 2, log2(self.head_dim), self._alignment()
+
+    def _alignment(self) -> float:
+        return BEST if self.keys % ALIGNED == 0 else ODD if self.keys % 2 else EVEN
 
     def alignments(self) -> tuple[float, ...]:
-        return (ALIGNMENT, 0.0) if self.q_len > 1 and self.keys % ALIGNED else (ALIGNMENT,)
+        return (BEST,) if self.keys % ALIGNED == 0 else (BEST, self._alignment())
+
+    def lengths(self) -> tuple[tuple[Self, float], ...]:
+        """One of each kind of length, and how often a context that grows has such."""
+        first = self.kv_len - self.kv_len % ALIGNED
+        return tuple((replace(self, kv_len=first + n), part) for n, part in ((8, 1 / 8), (2, 3 / 8), (1, 1 / 2)))
 
     def like_measured(self) -> Self | None:
         return self

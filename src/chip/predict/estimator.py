@@ -93,7 +93,7 @@ class Estimator:
     def _looked_up(self, op: Op, points: Points) -> TimedPoint:
         """What grows along one axis lies on the same curve as in a sweep, so that it never falls along it. Where keys
         are not aligned, it takes no less than if they were."""
-        if isinstance(op, Composed) and op.q_len > 1:
+        if isinstance(op, Composed):
             return max(points.seconds(op, (*op.place()[:-1], a)) for a in op.alignments())
         if len(op.GROWS) != 1:
             return points.seconds(op)
@@ -215,7 +215,7 @@ def _timed(points: Points, op: Attention | MaskedAttention, alignment: float | N
 
     def times(batch: int, q_len: int, keys: Sequence[int]) -> list[Timed]:
         places = [op.sized(batch, q_len, n).place() for n in keys]
-        if alignment is not None and q_len > 1:
+        if alignment is not None and (q_len > 1 or isinstance(op, Composed)):
             places = [(*place[:-1], alignment) for place in places]
         found = points.corrections(places)
         return [(base(batch, q_len, n) * exp(c.value), c.spread) for n, c in zip(keys, found)]

@@ -19,7 +19,7 @@ from chip.ops.moe_experts import MoeExperts
 from chip.predict.estimator import Estimator
 from chip.predict.interpolate import Z90, TimeCurve
 from chip.predict.kernel_points import MOST_CURVES, grown
-from chip.predict.limits import INTERPOLATED, Answer, at_least
+from chip.predict.limits import INTERPOLATED, Answer, added, at_least
 from chip.predict.sheet import COARSE, FINE, BaseSheet, Sheet
 from chip.types import Op, Seq
 
@@ -83,6 +83,10 @@ def over(e: Estimator, op: Any) -> OverSequences:
         placed: Any = place(seq)
         form = placed.form() if isinstance(placed, (Attention, MaskedAttention)) else None
         if form is None:
+            if isinstance(placed, Composed) and seq.new == 1 and not seq.slots:
+                flops, read, written = placed.cost()
+                found = added([(e.at_once(op), part) for op, part in placed.lengths()])
+                return *found[:5], flops, read + written, found[7]
             return e.at_once(placed)
         key = placed.kind, form.name
         if key not in sheets:
