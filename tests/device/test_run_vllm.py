@@ -210,10 +210,10 @@ def test_stamps_are_those_of_the_slowest_request(server, asynchronous):
 def test_repeats_go_on_for_the_meter_and_stop_for_the_clock(server):
     server.prepare(batch=1, prompt=8, output=3, prompt_ids=[1, 2, 3])
     assert server.prompts == [{"prompt_token_ids": [1, 2, 3]}]
-    longer = server.repeat(3, 2, least_seconds=0.1, most_seconds=9)
+    longer = server.repeat(3, 2, least_seconds=0.4, most_seconds=9)
     assert len(longer["ttft_ns"]) == 2
-    assert longer["runs"] > 5
-    assert longer["seconds"] >= 0.1
+    assert longer["runs"] > 2, "a run takes a few milliseconds, on busy cores some more"
+    assert longer["seconds"] >= 0.4
     shorter = server.repeat(3, 50, least_seconds=0, most_seconds=0)
     assert len(shorter["ttft_ns"]) == shorter["runs"] == 2
     assert len(shorter["tokens"][0]) == 3
