@@ -108,7 +108,7 @@ def test_live_traffic_of_such_a_model_waits_for_the_host_as_a_prediction_does(ca
         (8, 8, 512, 2),
         (32, 8, 520, 1),  # 256 tiles: more than an SM's share each
         (1, 8, 1040, 9),  # 9 blocks, one each
-        (1, 1, 32768, 32),  # no more than a graph is captured for
+        (1, 1, 32768, 32),  # max_num_splits of a captured CUDA graph
     ],
 )
 def test_keys_are_cut_as_flash_attention_3_cuts_them(batch, kv_heads, keys, parts):

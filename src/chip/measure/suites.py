@@ -131,7 +131,7 @@ def _between(dtype: str) -> Iterator[SuiteCase]:
 
 
 def _models(dtype: str) -> Iterator[SuiteCase]:
-    """Products of the bundled models as vLLM merges them, whose weights no cache holds, in steps of few rows."""
+    """Products of the bundled models as vLLM merges them."""
     found: dict[tuple[int, int], None] = {}
     for decoder in map(library.find, library.names()):
         for program in (body(decoder, 1, precision(dtype), 1), head(decoder, 1, precision(dtype), 1)):
@@ -153,7 +153,8 @@ SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "between": _between,
     "models": _models,
 }
-MODEL_ROWS, MODEL_WEIGHTS = (8, 1, 64, 256, 2048), range(4_000_000, 1_000_000_000)
+MODEL_ROWS = (8, 1, 64, 256, 2048)  # of the suite `models`
+MODEL_WEIGHTS = range(4_000_000, 1_000_000_000)  # elements of a matrix: smaller ones take little of a step
 MODEL_TOKENS = (1, 16, 256, 4096)  # rows at which a named model's matrices join the gemm suite
 CPU_SHRINK = 8
 GPU_ONLY = (  # implementations

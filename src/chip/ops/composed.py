@@ -17,8 +17,8 @@ from chip.ops.pointwise import Pointwise
 from chip.records import replace
 from chip.types import Cost, Op, Seq
 
-ALIGNED = 8  # keys: products over other numbers of them take other kernels, over even and odd ones two of them
-BEST, EVEN, ODD = 4.0, 2.0, 0.0  # where those lie
+ALIGNED = 8  # keys: multiples of it, other even numbers and odd numbers take three kernels, ...
+BEST, EVEN, ODD = 4.0, 2.0, 0.0  # ... which are so far apart among the points
 KINDS = ("alibi_attention", "float_attention", "sink_attention")  # that are measured as a whole
 
 
@@ -90,9 +90,9 @@ class Composed(Attention):
         return (BEST,) if self.keys % ALIGNED == 0 else (BEST, self._alignment())
 
     def lengths(self) -> tuple[tuple[Self, float], ...]:
-        """One of each kind of length, and how often a context that grows has such."""
+        """One length for each of the three kernels, and its share of the steps while a context grows key by key."""
         first = self.kv_len - self.kv_len % ALIGNED
-        return tuple((replace(self, kv_len=first + n), part) for n, part in ((8, 1 / 8), (2, 3 / 8), (1, 1 / 2)))
+        return tuple((replace(self, kv_len=first + n), part) for n, part in ((ALIGNED, 1 / 8), (2, 3 / 8), (1, 1 / 2)))
 
     def like_measured(self) -> Self | None:
         return self

@@ -28,7 +28,7 @@ BACKENDS = {
     "math": SDPBackend.MATH,
 }
 FLASH_HEAD_DIM = 256
-GRAPH_CONTEXT = 4096  # keys: the longest context that a graph is captured for
+GRAPH_CONTEXT = 4096  # keys: the longest context of a captured CUDA graph
 
 
 def implementations(op: Attention, device_type: str) -> tuple[str, ...]:
