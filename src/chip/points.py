@@ -47,6 +47,10 @@ class PointGroup:
     def name(self) -> str:
         return f"{self.kind} ({self.kernel}, {self.dtype}, {self.context})"
 
+    @property
+    def implementation(self) -> str:
+        return self.kernel.partition(".")[0]  # `torch.2` is torch's third kernel (`Op.kernel_of`)
+
 
 @dataclass(frozen=True, slots=True)
 class PointFile:

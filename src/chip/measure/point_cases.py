@@ -39,7 +39,7 @@ class PointCase(NamedTuple):
 def same(suite: str, dtype: str) -> list[PointCase]:
     """Of a suite (`suite_of`), groups interleaved, so that a run cut short has some of each."""
     found: dict[PointCase, float] = {}
-    for group in _groups():
+    for group in groups():
         if suite_of(group) != suite:
             continue
         for i, op in enumerate(group.ops):
@@ -51,9 +51,9 @@ def same(suite: str, dtype: str) -> list[PointCase]:
 def between(dtype: str) -> list[PointCase]:
     """Worst first. Our own kernels are left out: they are timed in another way (`chip.measure.own_ops`)."""
     errors: dict[PointCase, float] = {}
-    known = {_case(group, op) for group in _groups() for op in group.ops}
-    in_layers = {(g.kind, g.kernel) for g in _groups() if g.context == "layer"}
-    for group in _groups():
+    known = {_case(group, op) for group in groups() for op in group.ops}
+    in_layers = {(g.kind, g.kernel) for g in groups() if g.context == "layer"}
+    for group in groups():
         if suite_of(group) == "native":
             continue
         for i, (op, seconds, error) in enumerate(zip(group.ops, group.seconds, group.loo)):
@@ -72,7 +72,7 @@ def suite_of(group: PointGroup) -> str:
         return "native"
     if group.kind in QUANTISED:
         return "quant"
-    return "vllm" if _implementation(group) in OF_VLLM else "tables"
+    return "vllm" if group.implementation in OF_VLLM else "tables"
 
 
 def _middles(group: PointGroup, at: int) -> Iterator[Op]:
@@ -81,7 +81,7 @@ def _middles(group: PointGroup, at: int) -> Iterator[Op]:
     near = sorted(((dist(place, op.place()), i) for i, op in enumerate(group.ops) if i != at), key=lambda n: n[0])
     for _, i in near[:NEIGHBOURS]:
         op = _middle(group.ops[at], group.ops[i])
-        if op and op.like_measured() == op and op.kernel_of(_implementation(group)) == group.kernel:
+        if op and op.like_measured() == op and op.kernel_of(group.implementation) == group.kernel:
             yield op
 
 
@@ -121,15 +121,11 @@ def _in_dtype(op: Op, dtype: str) -> Op:
 
 
 def _case(group: PointGroup, op: Op) -> PointCase:
-    return PointCase(op, _implementation(group), group.context)
-
-
-def _implementation(group: PointGroup) -> str:
-    return group.kernel.partition(".")[0]  # `torch.2` is torch's third kernel (`Op.kernel_of`)
+    return PointCase(op, group.implementation, group.context)
 
 
 @lru_cache(maxsize=1)
-def _groups() -> tuple[PointGroup, ...]:
+def groups() -> tuple[PointGroup, ...]:
     folder = hardware.POINTS / GPU
     files = (points.read(folder / f"{kind}{points.SUFFIX}") for kind in points.kinds(folder))
     return tuple(group for file in files for group in file.groups)

@@ -65,8 +65,8 @@ class KernelPoints:
         if not known and dtype in SAME_KERNELS:
             known = self._library.groups(op.kind, SAME_KERNELS[dtype], kernels, context)
         if wanted == ANY:
-            fitting = [g for g in known if g.kernel == op.kernel_of(g.kernel.split(".")[0])]
-            fitting.sort(key=lambda g: (g.context != "cold", g.kernel.split(".")[0] not in OF_TORCH, -len(g.ops)))
+            fitting = [g for g in known if g.kernel == op.kernel_of(g.implementation)]
+            fitting.sort(key=lambda g: (g.context != "cold", g.implementation not in OF_TORCH, -len(g.ops)))
         else:
             warm = "hot" if isinstance(op, OverRows) else "cold"  # activations are warm in cache, weights are not
             fitting = sorted(known, key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != warm))
