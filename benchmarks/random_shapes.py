@@ -56,14 +56,13 @@ def near(op: Op, group: PointGroup, draw: random.Random) -> Op:
     sizes = {name: getattr(op, name) for name in point_cases.SIZES if name in ops.axes(type(op))}
     past = sizes["kv_len"] - sizes["q_len"] if "q_len" in sizes else 0
     for name, size in sizes.items():
-        had = [getattr(other, name) for other in group.ops]
-        step = min(size & -size, point_cases.COARSEST)
-        sizes[name] = min(
-            max(had), max(min(had), step, round(size * 2 ** draw.uniform(-FURTHEST, FURTHEST) / step) * step)
-        )
-    if "q_len" in sizes:  # one token, a whole prompt and a chunk stay what they are
-        if past == 0 or sizes["q_len"] > sizes["kv_len"]:
-            sizes["q_len"] = max(1, sizes["kv_len"] - past)
+        if size > 1:
+            had = [getattr(other, name) for other in group.ops]
+            step = min(size & -size, point_cases.COARSEST)
+            wanted = round(size * 2 ** draw.uniform(-FURTHEST, FURTHEST) / step) * step
+            sizes[name] = min(max(had), max(min(had), step, wanted))
+    if "q_len" in sizes and (past == 0 or sizes["q_len"] > sizes["kv_len"]):  # a whole prompt stays one
+        sizes["q_len"] = max(1, sizes["kv_len"] - past)
     return replace(op, **sizes)  # type: ignore[type-var]
 
 
