@@ -40,6 +40,7 @@ NAMES = (
 CLASS_OF = {
     "linear": PRODUCT, "bmm": PRODUCT, "attention": "attention", "masked_attention": "attention",
     "growing_attention": "attention", "alibi_attention": "attention", "float_attention": "attention",
+    "broadcast_attention": "attention",
     "sink_attention": "attention", "mla": "attention", "mla_prompt": "attention", "moe_experts": "experts",
     "moe_router": "experts", "grouped_router": "experts", "biased_router": "experts",
     "moe_experts_composed": "experts", "moe_router_composed": "experts", "kv_append": "kv_append",

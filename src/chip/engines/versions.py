@@ -15,6 +15,7 @@ class EngineVersion(NamedTuple):
     since: str
     overlaps_steps: bool  # whether the host prepares a step while the device runs the one before
     hopper_attention: str  # the attention kernels that it runs on a Hopper GPU
+    beside_tokens: int  # most tokens of a step whose shared experts run beside the routed ones, on a second stream
     source: str
 
 

@@ -19,7 +19,7 @@ from chip.types import Cost, Op, Seq
 
 ALIGNED = 8  # keys: multiples of it, other even numbers and odd numbers take three kernels, ...
 BEST, EVEN, ODD = 4.0, 2.0, 0.0  # ... which are so far apart among the points
-KINDS = ("alibi_attention", "float_attention", "sink_attention")  # that are measured as a whole
+KINDS = ("alibi_attention", "broadcast_attention", "float_attention", "sink_attention")  # that are measured as a whole
 
 
 class Composed(Attention):

@@ -177,9 +177,8 @@ def setting(
         measured = "its terms were measured with a newer version"
         notes.append(f"{engine} {options.engine_version}: {version.source}; {measured}")
     terms = EngineTerms(*found.terms) if found else None
-    overlaps = version.overlaps_steps if version else None
     scale = options.interval_scale or interval_class.scale_of(h, max(tp, ep, pp) > 1)
-    steps = StepModel(decoder, p, tp, engine, estimator, terms, overlaps, ep, scale)
+    steps = StepModel(decoder, p, tp, engine, estimator, terms, version, ep, scale)
     return Setting(steps, roof, tuple(notes), *_host(found, engine, options))
 
 

@@ -10,6 +10,7 @@ from chip import engines
 from chip.dtypes import Precision
 from chip.engines.playing import Played, Weighted
 from chip.engines.terms import Terms
+from chip.engines.versions import EngineVersion
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head, is_placeholder
 from chip.ops.attention import Attention
@@ -21,7 +22,7 @@ from chip.predict.estimator import Estimator
 from chip.predict.growing import along, over
 from chip.predict.limits import Answer, of_a_share
 from chip.predict.phase import Phase, Rows, interval, line_of, lines_of
-from chip.predict.template import Ask, Template, TimedCall, attending
+from chip.predict.template import Ask, Beside, Template, TimedCall, attending
 from chip.records import replace
 from chip.timeline import LaunchBlock, Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
@@ -51,14 +52,16 @@ class StepModel:
 
     def __init__(
         self, decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator,
-        terms: EngineTerms | None = None, overlaps: bool | None = None, ep: int = 1,
+        terms: EngineTerms | None = None, version: EngineVersion | None = None, ep: int = 1,
         interval_scale: float = 1.0,
     ) -> None:  # fmt: skip
-        """`overlaps`: whether steps do, of another version than the engine's newest. `ep`: GPUs that experts lie on."""
+        """`version`: the engine's newest where it is not given. `ep`: GPUs that experts lie on."""
         self.interval_scale = interval_scale
         self.decoder, self.precision, self.tp = decoder, precision, tp
         self.engine = engines.get(engine)
-        self.overlaps = self.engine.OVERLAPS_STEPS if overlaps is None else overlaps
+        version = version or next(iter(self.engine.VERSIONS), None)
+        self.overlaps = version.overlaps_steps if version else self.engine.OVERLAPS_STEPS
+        self._beside = Beside(version.beside_tokens if version else 0, estimator.roof.ideal["memory"])
         self.estimator, self.terms = estimator, terms
         self._prefills: dict[tuple[Weighted, int], Phase] = {}
         self.prefill_steps = lru_cache(maxsize=MOST_PREFILLS)(self.engine.prefill)
@@ -80,7 +83,8 @@ class StepModel:
             [
                 (b.repeat, [self._call(c.role, c.op, of_one.get(c.role)) for c in b.calls])
                 for b, of_one in zip(program.blocks, unsplit)
-            ]
+            ],
+            self._beside,
         )
 
     def _call(self, role: str, op: Op, whole: Op | None) -> TimedCall:

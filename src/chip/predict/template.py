@@ -3,13 +3,14 @@
 A program is lowered once, for one token: every operator but attention grows with the tokens along one axis, so that a
 step of n tokens needs no lowering of its own. Attention is asked for a step's sequences: those of a single new token,
 and prompts. Prompts and chunks of prompts share a launch, which takes as long as one of sequences that are all alike
-and have as much work.
+and have as much work. Shared experts may run beside the routed ones, on a stream of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from chip.engines.context import decode_contexts
@@ -22,6 +23,9 @@ EXPERTS = frozenset({"moe_experts", "moe_experts_composed", "scaled_experts", "p
 REMEMBERED = 64  # sizes of steps, so that a sweep of any length runs in bounded memory
 Ask = Callable[[Any], Answer]
 Answers = list[list[Answer]]  # of each block
+Streams = tuple[list[int], list[int]]  # places of calls
+Placed = tuple[Sequence[int], Streams]
+ROUTED, SHARED, BOTH = ("router", "experts"), "shared_", "shared_add"  # roles
 
 
 class TimedCall(NamedTuple):
@@ -41,11 +45,19 @@ class TemplateBlock(NamedTuple):
     places: Sequence[int]  # of the answers to all others, among those to all of the program
 
 
+class Beside(NamedTuple):
+    """Shared experts on a stream of their own, in steps of so many tokens at the most."""
+
+    tokens: int
+    bytes_per_s: float  # of the memory that both streams share
+
+
 class Template:
-    def __init__(self, blocks: Sequence[tuple[int, Sequence[TimedCall]]]) -> None:
+    def __init__(self, blocks: Sequence[tuple[int, Sequence[TimedCall]]], beside: Beside) -> None:
         """Norms, additions and halves of a gate are alike: they are asked for once."""
         asks: dict[tuple[Ask, bool], int] = {}
         self.blocks = []
+        streams = [_streams([c.role for c in calls if not c.attends]) for _, calls in blocks]
         for repeat, calls in blocks:
             keys = [(c.ask, c.kind in EXPERTS) for c in calls if not c.attends]
             roles, kinds, kernels, _, _ = zip(*calls)
@@ -53,7 +65,8 @@ class Template:
             attends = [(i, c.ask) for i, c in enumerate(calls) if c.attends]
             self.blocks.append(TemplateBlock(repeat, named, attends, [asks.setdefault(k, len(asks)) for k in keys]))
         # of its parts, not of this object: what refers to itself waits for a collection of garbage to be freed
-        self._answers = lru_cache(maxsize=REMEMBERED)(partial(_answers, list(asks), [b.places for b in self.blocks]))
+        placed = [(b.places, s) for b, s in zip(self.blocks, streams)]
+        self._answers = lru_cache(maxsize=REMEMBERED)(partial(_answers, list(asks), placed, beside))
 
     def rows(self, tokens: int, routed: int, seqs: Sequence[tuple[Seq, float]]) -> Rows:
         """All operators of a step of so many tokens, in order. `routed`: tokens that choose experts. `seqs`: what
@@ -91,7 +104,29 @@ def _pairs(seq: Seq) -> int:
     return seq.count * seq.new * (2 * seq.past + seq.new + 1)
 
 
-def _answers(asks: Sequence[tuple[Ask, bool]], blocks: Sequence[Sequence[int]], tokens: int, routed: int) -> Answers:
+def _answers(
+    asks: Sequence[tuple[Ask, bool]], blocks: Sequence[Placed], beside: Beside, tokens: int, routed: int
+) -> Answers:
     """Of each block, but for what attends."""
     found = [ask(routed if of_experts else tokens) for ask, of_experts in asks]
-    return [[found[i] for i in places] for places in blocks]
+    answers = [[found[i] for i in places] for places, _ in blocks]
+    if tokens <= beside.tokens:
+        for known, (_, streams) in zip(answers, blocks):
+            if all(streams):
+                _run_at_once(known, streams, beside.bytes_per_s)
+    return answers
+
+
+def _streams(roles: Sequence[str]) -> Streams:
+    """Where among the calls of a block routed and shared experts are. What adds their results waits for both."""
+    routed = [i for i, role in enumerate(roles) if role in ROUTED]
+    return routed, [i for i, role in enumerate(roles) if role.startswith(SHARED) and role != BOTH]
+
+
+def _run_at_once(answers: list[Answer], streams: Streams, bytes_per_s: float) -> None:
+    """Two streams take as long as the longer, and as memory takes for what both move; each call has its share of it."""
+    each_s = [sum([answers[i][0] for i in stream]) for stream in streams]
+    moved = sum([answers[i][6] for stream in streams for i in stream])
+    part = min(1.0, max(*each_s, moved / bytes_per_s) / sum(each_s))
+    for i in chain(*streams):
+        answers[i] = added([(answers[i], part)])

@@ -1,0 +1,44 @@
+"""Attention of many heads to one key head, as torch runs it where the caller does not say that heads are grouped: no
+fused kernel takes it. Everything in fp32: queries, keys and values widened, queries and keys scaled, keys and values
+copied for every head, scores masked and normalised, rows without a key looked for, result and scores narrowed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from chip.ops.bmm import Bmm
+from chip.ops.composed import Composed
+from chip.ops.pointwise import Pointwise
+from chip.ops.softmax import Softmax
+from chip.types import Op
+
+
+class BroadcastAttention(Composed):
+    __slots__ = ()
+    kind: ClassVar[str] = "broadcast_attention"
+    KERNELS: ClassVar[int] = 17
+
+    def parts(self) -> tuple[Op, ...]:
+        n, rows, wide, dtype = self.scores, self.score_rows, self.wide, self.dtype
+        queries, keys = rows * self.head_dim, self.batch * self.kv_heads * self.keys * self.head_dim
+        widened = Pointwise(keys, wide * keys, dtype)
+        copied = Pointwise(keys, keys * self.heads // self.kv_heads, "fp32")
+        return (
+            Pointwise(queries, wide * queries, dtype),
+            widened,
+            widened,
+            Pointwise(queries, queries, "fp32"),  # scaled
+            Pointwise(keys, keys, "fp32"),
+            copied,
+            self.product("fp32"),
+            Pointwise(n, n, "fp32"),  # mask added
+            Softmax(rows, self.keys, "fp32"),
+            Pointwise(n, n // 4, "fp32"),  # whether a score is hidden, one byte each
+            Pointwise(n // 4, rows, "fp32"),  # whether all of a row are
+            Pointwise(n, n, "fp32"),  # such rows set to zero
+            copied,
+            Bmm(self.batch * self.heads, self.q_len, self.head_dim, self.keys, "fp32"),
+            Pointwise(wide * queries, queries, dtype),
+            Pointwise(wide * n, n, dtype),
+            self.merged(),
+        )
