@@ -9,12 +9,16 @@ class Serves(NamedTuple):
     architectures: tuple[str, ...] = ()  # () for all that CHIP knows
     dtypes: tuple[str, ...] = ()  # () for all
     gpus: int = 0  # at most; 0 for any number
+    without: tuple[str, ...] = ()  # architectures that it cannot run, ...
+    why: str = ""  # ... for this reason
 
     def refusal(self, engine: str, architecture: str, dtype: str, gpus: int) -> str:
         """One line that says what it cannot run, with the remedy; "" where it can."""
         if self.architectures and architecture not in self.architectures:
             known = ", ".join(self.architectures)
             return f"{engine} cannot run {architecture[:60]}: it runs {known}; choose another --engine"
+        if architecture in self.without:
+            return f"{engine} cannot run {architecture}: {self.why}; choose another --engine"
         if self.dtypes and dtype not in self.dtypes:
             return (
                 f"{engine} cannot run {dtype} weights: choose --dtype {' or '.join(self.dtypes)}, or another --engine"

@@ -1,6 +1,7 @@
 """Attention of many heads to one key head, as torch runs it where the caller does not say that heads are grouped: no
 fused kernel takes it. Everything in fp32: queries, keys and values widened, queries and keys scaled, keys and values
-copied for every head, scores masked and normalised, rows without a key looked for, result and scores narrowed."""
+copied for every head, scores masked and normalised, rows without a key looked for, result and scores narrowed, heads
+merged."""
 
 from __future__ import annotations
 
@@ -16,19 +17,22 @@ from chip.types import Op
 class BroadcastAttention(Composed):
     __slots__ = ()
     kind: ClassVar[str] = "broadcast_attention"
-    KERNELS: ClassVar[int] = 17
+    KERNELS: ClassVar[int] = 22
 
     def parts(self) -> tuple[Op, ...]:
         n, rows, wide, dtype = self.scores, self.score_rows, self.wide, self.dtype
         queries, keys = rows * self.head_dim, self.batch * self.kv_heads * self.keys * self.head_dim
         widened = Pointwise(keys, wide * keys, dtype)
         copied = Pointwise(keys, keys * self.heads // self.kv_heads, "fp32")
+        of_mask = self.batch * self.q_len * self.keys
         return (
+            Pointwise(of_mask // 2, of_mask, dtype),  # the mask, one byte each, made to be added
             Pointwise(queries, wide * queries, dtype),
             widened,
             widened,
             Pointwise(queries, queries, "fp32"),  # scaled
             Pointwise(keys, keys, "fp32"),
+            Pointwise(queries, queries, "fp32"),  # laid out by head
             copied,
             self.product("fp32"),
             Pointwise(n, n, "fp32"),  # mask added

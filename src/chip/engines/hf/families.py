@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from chip.ops import composed
 from chip.ops.alibi_attention import AlibiAttention
 from chip.ops.attention import Attention
+from chip.ops.broadcast_attention import BroadcastAttention
 from chip.ops.composed import Composed
 from chip.ops.float_attention import FloatAttention
 from chip.ops.kv_append import KvAppend
@@ -35,6 +36,8 @@ WITHOUT_SDPA: dict[str, type[Composed]] = {
     "GPTJForCausalLM": FloatAttention,
     "GptOssForCausalLM": SinkAttention,
 }
+BROADCAST = ("FalconForCausalLM",)  # whose heads share keys without telling torch so
+LOOKED_UP = {"GPTJForCausalLM": 8}  # small kernels of each layer that look angles up by position
 # Architectures that join the rotated part of each head with the rest of it.
 JOINED = (
     "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM",
@@ -70,6 +73,8 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     op = call.op
     if isinstance(op, Attention) and architecture in WITHOUT_SDPA:
         yield Call(call.role, _as(WITHOUT_SDPA[architecture], op))
+    elif isinstance(op, Attention) and architecture in BROADCAST and op.kv_heads < op.heads:  # grouped ones are copied
+        yield Call(call.role, replace(op, kv_heads=op.heads) if op.kv_heads > 1 else _as(BroadcastAttention, op))
     elif isinstance(op, Rope) and architecture in FLOAT_ROPE:
         yield Call(call.role, replace(op, heads=3 * op.heads // 2))
         turned = Scale(op.rows, op.heads * op.head_dim // 2, op.dtype)  # queries, or keys
@@ -87,6 +92,10 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     if isinstance(op, Rope) and architecture in JOINED:
         head_dim = next(c.op.head_dim for c in block.calls if isinstance(c.op, Attention))
         yield Call("rope_join", RopeJoin(op.rows, op.heads * head_dim, op.dtype))
+    if isinstance(op, Rope):
+        yield from [Call("position", Scale(op.rows, op.head_dim, op.dtype))] * LOOKED_UP.get(architecture, 0)
+    if isinstance(op, Linear) and call.role == "qkv_proj" and architecture in BROADCAST:  # keys and values, by an index
+        yield from [Call("kv_index", Scale(op.m, op.n - op.k, op.dtype))] * 4  # that each layer copies to the GPU
     if isinstance(op, RmsNorm) and architecture in ADDING_ONE:
         yield Call("norm_weight", NormWeight(op.rows, op.cols, op.dtype))
     if isinstance(op, Linear) and call.role == "q_proj" and architecture in SCALED:

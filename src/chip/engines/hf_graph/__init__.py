@@ -13,7 +13,7 @@ from chip.engines.fuse import apply
 from chip.engines.hf import modules
 from chip.engines.hf_eager import STREAMS, WORKSPACE_BYTES
 from chip.engines.playing import Played, Room, Weighted
-from chip.engines.serves import ALL
+from chip.engines.serves import Serves
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
 from chip.ops.attention import Attention
@@ -29,7 +29,10 @@ LATENT_KV = True
 TERMS = ("gap_s", "step_s")
 CAVEAT = ""
 OVERLAPS_STEPS = False
-SERVES = ALL
+SERVES = Serves(
+    without=("BloomForCausalLM", "FalconForCausalLM", "GPTJForCausalLM", "GptOssForCausalLM"),
+    why="transformers 5.17 copies from the host while it runs it, or cannot run it over a StaticCache",
+)
 VERSIONS: tuple[EngineVersion, ...] = ()
 CALIBRATION = (CalibrationModel("tinyllama-1.1b", (2, 6), HF_POINTS),)
 CONTEXT_BYTES = 1.45e9  # driver, framework and kernels beside torch's pool: 1.38 to 1.46 GB in the recorded runs

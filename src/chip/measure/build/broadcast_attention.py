@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 
 from chip.measure.build import Closure, Unsupported, normal
-from chip.measure.build.attention import additive_mask
 from chip.ops.broadcast_attention import BroadcastAttention
 
 
@@ -15,13 +14,14 @@ def build(
 ) -> Closure:
     if op.kv_heads != 1 or op.v_head_dim:
         raise Unsupported("Falcon's keys have one head, and values are as wide")
-    q = normal((op.batch, op.heads, op.q_len, op.head_dim), op.dtype, device, generator)
+    q = normal((op.batch, op.q_len, op.heads, op.head_dim), op.dtype, device, generator).permute(0, 2, 1, 3)
     k = normal((op.batch, 1, op.keys, op.head_dim), op.dtype, device, generator)
     v = normal((op.batch, 1, op.keys, op.head_dim), op.dtype, device, generator)
-    whole = op.q_len == op.keys > 1
-    mask = None if whole or op.q_len == 1 else additive_mask(op, device)
+    last = torch.arange(op.keys - op.q_len, op.keys, device=device)[:, None]
+    seen = torch.arange(op.keys, device=device)[None, :] <= last
+    mask = seen.expand(op.batch, 1, op.q_len, op.keys).contiguous()
 
     def call() -> object:
-        return F.scaled_dot_product_attention(q, k, v, mask, is_causal=whole).permute(0, 2, 1, 3).contiguous()
+        return F.scaled_dot_product_attention(q, k, v, mask).permute(0, 2, 1, 3).contiguous()
 
     return call
