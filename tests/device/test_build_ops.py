@@ -34,6 +34,7 @@ CASES = {
     "copy": (ROWS, [(5, 24)]),
     "embedding": (ROWS, [(5, 24)]),
     "fill": (ROWS, [(5, 24)]),
+    "broadcast_attention": ({**MANY_HEADS, "kv_heads": 1}, [(2, 3, 4, 16)]),
     "float_attention": (MANY_HEADS, [(2, 3, 4, 16)]),
     "gelu": (ROWS, [(5, 24)]),
     "gelu_fast": (ROWS, [(5, 24)]),
@@ -249,7 +250,7 @@ def test_attention_that_is_spelled_out_is_attention(kind):
     g = torch.Generator().manual_seed(7)
     if kind == "alibi_attention":
         q = torch.randn(2, 3, 4, 3, 16, generator=g)[..., 0, :].transpose(1, 2)
-    elif kind == "float_attention":
+    elif kind in ("broadcast_attention", "float_attention"):
         q = torch.randn(2, 3, 4, 16, generator=g).transpose(1, 2)
     else:
         q = torch.randn(2, 4, 3, 16, generator=g)

@@ -28,13 +28,12 @@ VIEWS = {
 KERNELS = {"baddbmm": 2}
 EAGER = engines.get("hf-eager")
 BEYOND = {  # kernels that are not predicted
-    "gpt-j": 8,  # positions looked up and repeated in each layer
     "glm": 2,  # angles repeated in each layer
     "glm4": 2,
     "olmo": 3,  # queries, keys and values are clipped where the config says so
     "cohere": 1,  # the weight of its norm turned to fp32
     "cohere2": 1,
-    "falcon-7b": 2,  # keys and values taken out of the merged projection by index
+    "falcon-7b": -23,  # what sdpa runs is counted once, copies of an index to the GPU are not
     "qwen2-moe": -2,  # weights of experts are not normalised
     "olmoe": -2,
     "glm4-moe": 13,  # a router in fp32 that chooses among groups
@@ -42,7 +41,7 @@ BEYOND = {  # kernels that are not predicted
 JUDGED = (
     "llama", "mistral", "granite", "qwen2", "qwen3", "smollm3", "seed-oss", "starcoder2", "stablelm", "opt", "gpt2",
     "gpt-bigcode", "gpt-bigcode-many-heads", "phi", "phi3", "phi3-grouped", "gpt-neox", "gpt-neox-in-turn", "bloom",
-    "mixtral", "qwen3-moe", "gemma", "gemma3", "olmo2", "olmo3", *BEYOND,
+    "gpt-j", "mixtral", "qwen3-moe", "gemma", "gemma3", "olmo2", "olmo3", *BEYOND,
 )  # fmt: skip
 EXPERTS = ("mixtral", "qwen3-moe", "qwen2-moe", "olmoe", "glm4-moe")
 MASKS = 5  # kernels that mask the experts of other GPUs: transformers 5.17 always runs them, later ones where needed

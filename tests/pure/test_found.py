@@ -22,10 +22,10 @@ BROKEN = [  # two GPUs more than twice as fast; peaks passed; less time for more
     ("rtx-4090", "gemma-2-27b", "vllm", "w8a8", 19, 1995, 255),
     ("l4", "command-r", "hf-eager", "fp16", 129, 127, 512),
     ("h100", "falcon-7b", "vllm", "int8", 1986, 131_071, 127),
-    ("h20", "falcon-7b", "hf-graph", "mxfp4", 255, 65_537, 256),
+    ("h20", "falcon-7b", "hf-eager", "mxfp4", 255, 65_537, 256),
     ("rtx-pro-6000", "gemma-2-2b", "vllm", "nvfp4", 65, 99, 64),
     ("b200", "gemma-3-1b", "vllm", "bf16", 2, 32_768, 4096),
-    ("gtx-1080", "bloom-560m", "hf-graph", "int8", 64, 512, 31),
+    ("gtx-1080", "bloom-560m", "hf-eager", "int8", 64, 512, 31),
     ("h200", "phi-3-medium", "hf-graph", "bf16", 2371, 4095, 63),
     ("mi350x", "phi-3-medium", "vllm", "bf16", 17, 14_230, 2048),
     ("jetson-agx-orin", "phi-3-mini", "hf-graph", "fp16", 4, 64, 4096),
@@ -45,7 +45,7 @@ BROKEN = [  # two GPUs more than twice as fast; peaks passed; less time for more
         1,
     ),  # an integrated step took a launch for one token of a prompt
     ("rtx-5080", "gemma-3-1b", "vllm", "fp32", 255, 8192, 2),
-    ("h200", "gpt-oss-120b", "hf-graph", "fp8", 1, 511, 1),  # 62808: keys that are not aligned, and nothing said so
+    ("h200", "gpt-oss-120b", "hf-eager", "fp8", 1, 511, 1),  # 62808: keys that are not aligned, and nothing said so
 ]
 
 
@@ -76,7 +76,7 @@ FALLS = [  # axis, metric, from where to where
         "ttft_ms",
         31,
     ),  # clock
-    (("h200", "bloom-560m", "hf-graph", "fp8", 1, 512, 1), "prompt", "ttft_ms", 8),  # aligned keys took longer
+    (("h200", "bloom-560m", "hf-eager", "fp8", 1, 512, 1), "prompt", "ttft_ms", 8),  # aligned keys took longer
     (("rtx-pro-6000-server", "gpt2-xl", "vllm", "mxfp4", 8, 512, 32), "output", "e2e_ms", 128),  # integrated otherwise
     (("h200", "gemma-2-27b", "vllm", "int4", 1, 512, 32), "prompt", "ttft_ms", 128),  # at a higher clock than 128 rows
     (("p40", "deepseek-v2-lite", "hf-eager", "fp32", 1, 512, 32), "output", "e2e_ms", 256),  # keys in more parts

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import chip
 from chip import engines
 from chip.dtypes import precision
 from chip.engines import hf_graph
@@ -16,7 +17,7 @@ from chip.ops.kv_append import KvAppend
 from chip.ops.kv_roll import KvRoll, SlidingAppend
 from chip.ops.masked_attention import MaskedAttention, SlidingAttention
 from chip.predict.template import attending
-from chip.types import Scenario, Seq, Step
+from chip.types import ChipError, Scenario, Seq, Step
 
 LARGE, SMALL = 80 * 2**30, 24 * 2**30
 BF16 = precision("bf16")
@@ -165,6 +166,30 @@ def test_families_without_sdpa_spell_out_their_attention(model, kind):
     assert calls_of(model, "vllm", True)["attention"].kind == "attention"
     op = calls_of(model, "hf-eager", True)["kv_append"].over(Seq(1, 99, 3))
     assert op.cost().write_bytes == 3 * op.keys * op.kv_heads * 2 * op.head_dim * 2
+
+
+def test_falcon_attends_over_a_broadcast_key_head_and_copies_grouped_ones():
+    for decode in (True, False):
+        one = calls_of("falcon-7b", "hf-eager", decode)
+        assert (one["attention"].kind, one["attention"].kv_heads) == ("broadcast_attention", 1)
+        assert (one["kv_index"].rows, one["kv_index"].cols) == (7, 64), "of one head"
+        grouped = calls_of("falcon-40b", "hf-eager", decode)["attention"]
+        assert grouped.kind == ("growing_attention" if decode else "attention")
+        assert grouped.kv_heads == grouped.heads == 128
+    assert calls_of("falcon-7b", "vllm", True)["attention"].kv_heads == 1
+
+
+def test_gpt_j_looks_its_angles_up_in_each_layer():
+    d = library.find("gpt-j-6b")
+    layer = engines.get("hf-eager").rewrite(body(d, 7, BF16, 1), True, d.architecture).blocks[1]
+    assert [c.op.cols for c in layer.calls if c.role == "position"] == [64] * 8
+
+
+@pytest.mark.parametrize("model", ["bloom-560m", "falcon-7b", "gpt-j-6b", "gpt-oss-20b"])
+def test_families_that_no_graph_can_hold_are_refused(model):
+    with pytest.raises(ChipError, match=r"hf-graph cannot run .*transformers 5\.17.*choose another --engine"):
+        chip.predict(model, gpu="h200", engine="hf-graph")
+    assert chip.predict(model, gpu="h200", engine="hf-eager").tpot_s > 0
 
 
 def test_a_window_spares_decomposed_out_attention_what_has_left_the_cache():

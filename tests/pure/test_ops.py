@@ -75,6 +75,17 @@ BY_HAND = {
         2 * (2 * 4 + 24 + 2 * 8 * (3 + 4) + 24 + 24 + 2 * 4 * (3 + 8) + 48) + 4 * (24 + 24),
         2 * (24 + 24 + 24 + 24 + 48 + 48) + 4 * (24 + 24),
     ),
+    # two scalars, mask; queries, keys, values widened; queries, keys scaled; queries laid out, keys copied; product,
+    # mask, softmax; hidden scores, hidden rows, set to zero; values copied, product; result and scores narrowed, merged
+    "broadcast_attention": (
+        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 3, "kv_len": 4},
+        2 * 2 * (3 * 4) * (8 + 8),
+        2 * (6 + 48 + 32 + 32)
+        + 4 * (48 + 32 + 48 + 32 + 2 * 8 * (3 + 4) + 24 + 24 + 24 + 6 + 24 + 32)
+        + 4 * 2 * 4 * (3 + 8)
+        + 2 * (96 + 48 + 48),
+        2 * 14 + 4 * (48 + 32 + 32 + 48 + 32 + 48 + 64 + 24 + 24 + 24 + 6 + 6 + 1 + 24 + 64 + 48) + 2 * (48 + 24 + 48),
+    ),
     # queries and keys widened, their product scaled, masked, normalised and narrowed, times values
     "float_attention": (
         {"batch": 1, "heads": 2, "kv_heads": 2, "head_dim": 8, "q_len": 3, "kv_len": 4},

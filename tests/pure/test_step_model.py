@@ -116,6 +116,29 @@ def test_no_terms_are_no_more_than_operators():
         assert {n.role for n in b.lines if n.seconds > 1e-12} == {n.role for n in a.lines}
 
 
+@pytest.mark.parametrize(("model", "add"), [("qwen1.5-moe-a2.7b", "shared_add"), ("deepseek-v2-lite", "shared_add")])
+def test_shared_experts_run_beside_the_routed_ones_up_to_256_tokens(model, add):
+    d, estimator = library.find(model), estimator_of(hardware.find("h200"), engines.get("vllm").runs_as(9.0, {}))
+    newest, _, older, _ = engines.get("vllm").VERSIONS
+    both = [StepModel(d, BF16, 1, "vllm", estimator, None, version) for version in (newest, older)]
+
+    def of_experts(model, tokens):
+        rows = model.rows(Step((Seq(1, 500, tokens),)))
+        _, calls, answers = next(r for r in rows if add in r[1].launches.names)
+        found = list(zip(calls.launches.names, answers))
+        routed = sum(a[0] for role, a in found if role in ("router", "experts"))
+        shared = sum(a[0] for role, a in found if role.startswith("shared_") and role != add)
+        return routed, shared, sum(a[6] for role, a in found if role in ("router", "experts") or "shared_" in role)
+
+    for tokens in (1, 8, 64, 256):
+        (routed, shared, moved), at_once = of_experts(both[1], tokens), of_experts(both[0], tokens)
+        assert sum(at_once[:2]) < 0.99 * (routed + shared)
+        assert sum(at_once[:2]) >= max(routed, shared) * 0.999
+        assert sum(at_once[:2]) >= 0.99 * moved / estimator.roof.ideal["memory"]
+        assert at_once[1] / at_once[0] == pytest.approx(shared / routed), "each has its share"
+    assert of_experts(both[0], 257) == of_experts(both[1], 257)
+
+
 @pytest.mark.parametrize("engine", CALIBRATED)
 def test_what_is_timed_under_any_terms_is_what_is_predicted(engine):
     """`Subject`, which terms are fitted with."""

@@ -1,23 +1,27 @@
-"""The growing context of a decode, integrated at a few points instead of walked token by token."""
+"""The growing context of a decode, read at two points instead of walked token by token."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import pairwise
+from math import sqrt
 
 
 def decode_contexts(first: int, steps: int, bends: Collection[int] = ()) -> list[tuple[int, float]]:
     """(past tokens, weight) whose weighted mean stands for `steps` steps from `first` past tokens on; weights sum to 1.
 
-    Simpson's rule between `bends`, contexts from which on a step's time grows otherwise. The mean is monotone in both
-    arguments if that time is.
+    Between `bends`, contexts from which on a step's time grows otherwise, the mean plus and minus the standard
+    deviation: Gauss's rule, exact where time is linear and nearly so where it bends evenly. The mean is monotone in
+    both arguments if that time is.
     """
     edges = [first, *sorted([b for b in bends if first < b < first + steps]), first + max(1, steps)]
     found: list[tuple[int, float]] = []
     for begin, end in pairwise(edges):
-        part, last = (end - begin) / (edges[-1] - first), end - 1
-        if begin == last:
+        count, last = end - begin, end - 1
+        part = count / (edges[-1] - first)
+        if count == 1:
             found.append((begin, part))
         else:
-            found += [(begin, part / 6), ((begin + last) // 2, part * 4 / 6), (last, part / 6)]
+            inside = round((count - 1) / 2 - sqrt((count * count - 1) / 12))
+            found += [(begin + inside, part / 2), (last - inside, part / 2)]
     return found

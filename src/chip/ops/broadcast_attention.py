@@ -1,7 +1,9 @@
-"""Attention of many heads to one key head, as torch runs it where the caller does not say that heads are grouped: no
-fused kernel takes it. Everything in fp32: queries, keys and values widened, queries and keys scaled, keys and values
-copied for every head, scores masked and normalised, rows without a key looked for, result and scores narrowed, heads
-merged."""
+"""Attention of many heads to one key head, which no fused kernel takes.
+
+So torch runs it where the caller does not say that heads are grouped. Everything in fp32: queries, keys and values
+widened, queries and keys scaled, keys and values copied for every head, scores masked and normalised, rows without a
+key looked for, result and scores narrowed, heads merged.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,10 @@ class BroadcastAttention(Composed):
     kind: ClassVar[str] = "broadcast_attention"
     KERNELS: ClassVar[int] = 22
 
+    @property
+    def compute(self) -> str:
+        return "matmul_fp32"
+
     def parts(self) -> tuple[Op, ...]:
         n, rows, wide, dtype = self.scores, self.score_rows, self.wide, self.dtype
         queries, keys = rows * self.head_dim, self.batch * self.kv_heads * self.keys * self.head_dim
@@ -26,6 +32,7 @@ class BroadcastAttention(Composed):
         copied = Pointwise(keys, keys * self.heads // self.kv_heads, "fp32")
         of_mask = self.batch * self.q_len * self.keys
         return (
+            *[Pointwise(0, 1, dtype)] * 2,  # what hides and what does not
             Pointwise(of_mask // 2, of_mask, dtype),  # the mask, one byte each, made to be added
             Pointwise(queries, wide * queries, dtype),
             widened,
@@ -39,6 +46,7 @@ class BroadcastAttention(Composed):
             Softmax(rows, self.keys, "fp32"),
             Pointwise(n, n // 4, "fp32"),  # whether a score is hidden, one byte each
             Pointwise(n // 4, rows, "fp32"),  # whether all of a row are
+            Pointwise(0, 1, "fp32"),
             Pointwise(n, n, "fp32"),  # such rows set to zero
             copied,
             Bmm(self.batch * self.heads, self.q_len, self.head_dim, self.keys, "fp32"),

@@ -90,16 +90,20 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     else:
         yield call
     if isinstance(op, Rope) and architecture in JOINED:
-        head_dim = next(c.op.head_dim for c in block.calls if isinstance(c.op, Attention))
-        yield Call("rope_join", RopeJoin(op.rows, op.heads * head_dim, op.dtype))
+        yield Call("rope_join", RopeJoin(op.rows, op.heads * _attention(block).head_dim, op.dtype))
     if isinstance(op, Rope):
         yield from [Call("position", Scale(op.rows, op.head_dim, op.dtype))] * LOOKED_UP.get(architecture, 0)
     if isinstance(op, Linear) and call.role == "qkv_proj" and architecture in BROADCAST:  # keys and values, by an index
-        yield from [Call("kv_index", Scale(op.m, op.n - op.k, op.dtype))] * 4  # that each layer copies to the GPU
+        cols = _attention(block).kv_heads * _attention(block).head_dim
+        yield from [Call("kv_index", Scale(op.m, cols, op.dtype))] * 4  # that each layer copies to the GPU
     if isinstance(op, RmsNorm) and architecture in ADDING_ONE:
         yield Call("norm_weight", NormWeight(op.rows, op.cols, op.dtype))
     if isinstance(op, Linear) and call.role == "q_proj" and architecture in SCALED:
         yield Call("q_scale", Scale(op.m, op.n, op.dtype))
+
+
+def _attention(block: Block) -> Attention:
+    return next(c.op for c in block.calls if isinstance(c.op, Attention))
 
 
 def _merged(role: str) -> str:
