@@ -28,8 +28,12 @@ TERMS = (
 CAVEAT = ""
 OVERLAPS_STEPS = VERSIONS[0].overlaps_steps
 SERVES = ALL
-# Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum. Router: product, choice.
-KERNELS = {"attention": 2, "mla": 2, "mla_prompt": 2, "moe_experts": 6, "moe_router": 2}
+# Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum, copy; of fp8 both inputs are
+# rounded, too. Router: product, choice.
+KERNELS = {
+    **dict.fromkeys(("attention", "mla", "mla_prompt", "moe_router"), 2),
+    **{"moe_experts": 7, "packed_experts": 7, "scaled_experts": 9},
+}
 HOPPER, NEXT = 9.0, 10.0
 TOKENS = (
     *((1, prompt) for prompt in (16, 128, 512, 1024, 2048)),
