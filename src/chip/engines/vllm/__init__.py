@@ -35,6 +35,7 @@ KERNELS = {
     **{"moe_experts": 7, "packed_experts": 7, "scaled_experts": 9},
 }
 HOPPER, NEXT = 9.0, 10.0
+ALIBI = ("BloomForCausalLM",)  # whose biases FlashAttention-3 does not take
 TOKENS = (
     *((1, prompt) for prompt in (16, 128, 512, 1024, 2048)),
     *((8, 16), (32, 16), (32, 128), (32, 512), (128, 16)),
@@ -58,7 +59,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
         **(modules.RUNS_AS if uncompiled else {}),
         "linear": "torch",
         "embedding": "torch",
-        "attention": _attention(capability, options.get("version", "")) + " layer",
+        "attention": _attention(capability, options) + " layer",
         **({} if uncompiled else dict.fromkeys(compiled, "compiled cold")),
         "kv_append": "paged",
         "moe_experts": "vllm",
@@ -76,12 +77,14 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def _attention(capability: float, version: str) -> str:
-    if HOPPER <= capability < NEXT:
-        found = version_at(NAME, VERSIONS, version)
-        assert found
-        return found.hopper_attention
-    return "flashinfer|fa2|flash" if capability >= NEXT else "fa2|flash"
+def _attention(capability: float, options: Mapping[str, str]) -> str:
+    if capability < HOPPER or options.get("architecture") in ALIBI:
+        return "fa2|flash"
+    if capability >= NEXT:
+        return "flashinfer|fa2|flash"
+    found = version_at(NAME, VERSIONS, options.get("version", ""))
+    assert found
+    return found.hopper_attention
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
