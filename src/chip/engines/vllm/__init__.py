@@ -28,11 +28,11 @@ TERMS = (
 CAVEAT = ""
 OVERLAPS_STEPS = VERSIONS[0].overlaps_steps
 SERVES = ALL
-# Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum, copy; of fp8 both inputs are
-# rounded, too. Router: product, choice.
+# Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum; of fp8 both inputs are rounded,
+# too. Router: product, choice.
 KERNELS = {
     **dict.fromkeys(("attention", "mla", "mla_prompt", "moe_router"), 2),
-    **{"moe_experts": 7, "packed_experts": 7, "scaled_experts": 9},
+    **{"moe_experts": 6, "packed_experts": 6, "scaled_experts": 8},
 }
 HOPPER, NEXT = 9.0, 10.0
 ALIBI = ("BloomForCausalLM",)  # whose biases FlashAttention-3 does not take
