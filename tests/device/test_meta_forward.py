@@ -81,7 +81,7 @@ def test_what_is_traced_is_what_is_lowered(name, tmp_path):
 def test_a_latent_cache_is_traced_as_it_is_kept(tmp_path):
     path, raw = cut("deepseek-v2-lite", tmp_path)
     d, model = describe(raw, "it", "it.json"), meta_forward.build(path, "bf16")
-    assert meta_forward.kv_bytes_per_token(model) == d.kv_bytes(1, BF16, latent=True)
+    assert meta_forward.kv_bytes_per_token(model) == d.kv_bytes(1, BF16)
 
 
 def test_experts_are_traced_as_products(tmp_path):

@@ -14,7 +14,7 @@ from chip.types import ChipError, Scenario
 ENGINE = '''
 """Everything in one graph, launched by a host that takes a millisecond."""
 
-from chip.engines.hf_eager import LATENT_KV, decode, prefill, room
+from chip.engines.hf_eager import COPIES_KEYS, decode, prefill, room
 from chip.engines.playing import Played
 from chip.engines.serves import ALL
 from chip.engines.terms import Terms

@@ -179,6 +179,12 @@ def test_falcon_attends_over_a_broadcast_key_head_and_copies_grouped_ones():
     assert calls_of("falcon-7b", "vllm", True)["attention"].kv_heads == 1
 
 
+@pytest.mark.parametrize(("model", "copies"), [("falcon-7b", 1), ("falcon-40b", 16), ("llama-3.1-8b", 1)])
+def test_the_cache_of_falcon_holds_keys_of_groups_once_for_every_head(model, copies):
+    a_token = [chip.predict(model, gpu="h200", engine=e).memory["kv_bytes_per_token"] for e in ("hf-eager", "vllm")]
+    assert a_token[0] == copies * a_token[1]
+
+
 def test_gpt_j_looks_its_angles_up_in_each_layer():
     d = library.find("gpt-j-6b")
     layer = engines.get("hf-eager").rewrite(body(d, 7, BF16, 1), True, d.architecture).blocks[1]

@@ -73,8 +73,8 @@ def test_active_parameters_of_a_mixture():
 def test_cache_bytes():
     assert model("llama-3.1-8b").kv_bytes(1, BF16) == 131_072
     assert model("llama-3.1-8b").kv_bytes(1, BF16, tp=4) == 131_072 / 4
-    assert model("deepseek-v3").kv_bytes(1, BF16, latent=True, tp=8) == 61 * 576 * 2
-    assert model("deepseek-v3").kv_bytes(1, BF16, tp=8) == 61 * 128 * (192 + 128) * 2 / 8
+    assert model("deepseek-v3").kv_bytes(1, BF16, tp=8) == 61 * 576 * 2
+    assert model("deepseek-v3").kv_bytes(1, BF16, latent=False, tp=8) == 61 * 128 * (192 + 128) * 2 / 8
     assert model("falcon-7b").kv_bytes(1, BF16, tp=2) == model("falcon-7b").kv_bytes(1, BF16)
     window = model("gemma-3-1b").kv_bytes(4096, BF16)  # 4 layers of 26 see all, the others 512 tokens
     assert window == (4 * 4096 + 22 * 512) * 2 * 256 * 2

@@ -94,7 +94,7 @@ def _model(name: str) -> tuple[Any, str]:
         "quantization": d.quantization,
         "weight_bytes": d.weight_bytes(own),
         "weight_bytes_bf16": d.weight_bytes(p),
-        "kv_bytes_per_token_bf16": d.kv_bytes(1, p, latent=True),
+        "kv_bytes_per_token_bf16": d.kv_bytes(1, p),
         "hidden": d.hidden,
         "vocab": d.vocab,
         "max_context": d.max_context,
@@ -112,7 +112,7 @@ def _model(name: str) -> tuple[Any, str]:
             else []
         ),
         *(f"              {title}" for title in _formats(d)),
-        f"  KV cache    {d.kv_bytes(1, p, latent=True) / 1024:.4g} KiB a token in bf16",
+        f"  KV cache    {d.kv_bytes(1, p) / 1024:.4g} KiB a token in bf16",
         f"  hidden      {d.hidden}, vocabulary {d.vocab}, context {d.max_context or 'not stated'}",
     ]
     for n, layer in d.layers:

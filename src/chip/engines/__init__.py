@@ -2,7 +2,7 @@
 
 An engine has
   NAME, TITLE          what it is called, and what exactly is predicted under that name
-  LATENT_KV            whether its cache holds MLA latents
+  COPIES_KEYS          architectures whose keys and values its cache holds once for every head that shares them
   CAVEAT               what its predictions leave out, said with each; "" for nothing
   TERMS                what it and its host add to a step (`chip.engines.terms`)
   KERNELS              kernels it launches of an operator, where that differs from the operator's own count
@@ -43,7 +43,7 @@ SHARED = ("hf",)  # folders that are no engine
 class Engine(Protocol):
     NAME: str
     TITLE: str
-    LATENT_KV: bool
+    COPIES_KEYS: tuple[str, ...]
     CAVEAT: str
     TERMS: tuple[str, ...]
     KERNELS: Mapping[str, int]

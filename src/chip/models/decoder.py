@@ -295,7 +295,7 @@ class Decoder:
             whole += n * (kept + experts / ep)
         return split / tp + whole
 
-    def kv_bytes(self, context: int, p: Precision, latent: bool = False, tp: int = 1) -> float:
+    def kv_bytes(self, context: int, p: Precision, latent: bool = True, tp: int = 1) -> float:
         """Cache bytes of one sequence of `context` tokens on each GPU; a sliding window keeps its window only."""
         total = 0.0
         for n, layer in self.layers:

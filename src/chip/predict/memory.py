@@ -59,9 +59,11 @@ def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: fl
 
 def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, Any]:
     e = engines.get(engine)
-    room, latent = e.room(s, capacity_bytes), e.LATENT_KV
+    room = e.room(s, capacity_bytes)
     weights = _weight_bytes(d, p, s.tp, s.ep)
-    kv_sequence = d.kv_bytes(room.cache_tokens, p, latent, s.tp)
+    kv_sequence = d.kv_bytes(room.cache_tokens, p, tp=s.tp)
+    if d.architecture in e.COPIES_KEYS:
+        kv_sequence *= _copies(d)
     batch = room.sequences
     activations = activation_bytes(d, room.step_tokens, batch, p, s.tp, room.streams, s.ep) + room.workspace_bytes
     free = capacity_bytes * room.share - weights - room.context_bytes - room.workspace_bytes
@@ -83,7 +85,7 @@ def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes
         "max_batch": max(0, most),
     }
     if room.pool:
-        token_bytes = _token_bytes(d, p, latent, s.tp)
+        token_bytes = _token_bytes(d, p, s.tp)
         out["kv_capacity_tokens"] = cache_tokens(
             _windows(d), d.max_context, token_bytes, free - activations, capacity_bytes
         )
@@ -91,8 +93,14 @@ def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes
 
 
 @lru_cache(maxsize=256)
-def _token_bytes(d: Decoder, p: Precision, latent: bool, tp: int) -> float:
-    return d.kv_bytes(1, p, latent, tp)
+def _token_bytes(d: Decoder, p: Precision, tp: int) -> float:
+    return d.kv_bytes(1, p, tp=tp)
+
+
+def _copies(d: Decoder) -> float:
+    """Of each key of a group; a single head of keys is not copied."""
+    a = d.layers[0][1].attn
+    return a.heads / a.kv_heads if isinstance(a, Attn) and a.kv_heads > 1 else 1.0
 
 
 @lru_cache(maxsize=256)

@@ -36,7 +36,7 @@ WITHOUT_SDPA: dict[str, type[Composed]] = {
     "GPTJForCausalLM": FloatAttention,
     "GptOssForCausalLM": SinkAttention,
 }
-BROADCAST = ("FalconForCausalLM",)  # whose heads share keys without telling torch so
+BROADCAST = ("FalconForCausalLM",)  # whose heads share keys without telling torch so; those of groups are copied
 LOOKED_UP = {"GPTJForCausalLM": 8}  # small kernels of each layer that look angles up by position
 # Architectures that join the rotated part of each head with the rest of it.
 JOINED = (
@@ -73,7 +73,7 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     op = call.op
     if isinstance(op, Attention) and architecture in WITHOUT_SDPA:
         yield Call(call.role, _as(WITHOUT_SDPA[architecture], op))
-    elif isinstance(op, Attention) and architecture in BROADCAST and op.kv_heads < op.heads:  # grouped ones are copied
+    elif isinstance(op, Attention) and architecture in BROADCAST and op.kv_heads < op.heads:
         yield Call(call.role, replace(op, kv_heads=op.heads) if op.kv_heads > 1 else _as(BroadcastAttention, op))
     elif isinstance(op, Rope) and architecture in FLOAT_ROPE:
         yield Call(call.role, replace(op, heads=3 * op.heads // 2))

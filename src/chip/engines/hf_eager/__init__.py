@@ -18,7 +18,7 @@ from chip.types import ChipError, Op, Program, Scenario, Seq, Step
 
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
-LATENT_KV = True
+COPIES_KEYS = families.BROADCAST
 TERMS = ("gap_s", "first_s", "host_step_s", "host_call_s", "host_kernel_s")
 CAVEAT = (
     "hf-eager: decode with the flash backend; torch's default (cuDNN) also builds a plan for every new context length, "

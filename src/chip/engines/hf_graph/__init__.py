@@ -25,7 +25,7 @@ from chip.types import Call, Op, Program, Scenario, Seq, Step
 
 NAME = "hf-graph"
 TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
-LATENT_KV = True
+COPIES_KEYS: tuple[str, ...] = ()  # of those that it serves
 TERMS = ("gap_s", "step_s")
 CAVEAT = ""
 OVERLAPS_STEPS = False

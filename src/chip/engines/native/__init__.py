@@ -22,7 +22,7 @@ from chip.types import Call, Program, Scenario, Seq, Step
 
 NAME = "native"
 TITLE = "chip's own engine: paged KV cache, merged projections, one CUDA graph a decode step or single prompt"
-LATENT_KV = False
+COPIES_KEYS: tuple[str, ...] = ()
 TERMS = ("step_s", "first_s", "request_s", "host_step_s", "host_kernel_s")
 CAVEAT = (
     "native: its kernels were measured on an H200; on other GPUs products are taken as cuBLAS's and attention as "

@@ -20,7 +20,7 @@ __all__ = ["room", "rewrite", "decode", "prefill", "VERSIONS"]
 
 NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"
-LATENT_KV = True
+COPIES_KEYS: tuple[str, ...] = ()
 TERMS = (
     *("gap_s", "attention_s", "step_s", "first_s", "request_s"),
     *("host_step_s", "host_seq_s", "host_kernel_s", "host_piece_s"),
