@@ -139,6 +139,12 @@ def test_shared_experts_run_beside_the_routed_ones_up_to_256_tokens(model, add):
     assert of_experts(both[0], 257) == of_experts(both[1], 257)
 
 
+@pytest.mark.parametrize(("gpu", "tokens"), [("h200", 256), ("a100-40gb", 256), ("mi300x", 0)])
+def test_shared_experts_have_a_stream_on_gpus_of_nvidia(gpu, tokens):
+    found = setting(library.find("qwen1.5-moe-a2.7b"), gpu, "vllm", "bf16", 1)
+    assert found.steps._beside.tokens == tokens
+
+
 @pytest.mark.parametrize("engine", CALIBRATED)
 def test_what_is_timed_under_any_terms_is_what_is_predicted(engine):
     """`Subject`, which terms are fitted with."""
@@ -150,6 +156,7 @@ def test_what_is_timed_under_any_terms_is_what_is_predicted(engine):
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(library.names()), st.integers(1, 700), st.integers(0, 3000), st.sampled_from(engines.names()))
 @example("deepseek-v3", 577, 84, "vllm")
+@example("qwen1.5-moe-a2.7b", 1, 84, "vllm")
 def test_a_template_that_grows_is_each_step_lowered_and_rewritten(model, new, past, engine):
     """On a GPU with points of every attention: on others few tokens do not attend to a latent."""
     d, e = library.find(model), engines.get(engine)

@@ -160,7 +160,10 @@ def setting(
         raise ChipError(f"--deep-gemm is for vllm, not for {engine}")
     how = {"sdpa": options.sdpa, "version": options.engine_version, "deep_gemm": "on" if options.deep_gemm else ""}
     how["architecture"] = decoder.architecture
-    chosen = e.runs_as(hardware.capability(h), how)
+    capability = hardware.capability(h)
+    if version and not capability:  # no GPU of NVIDIA: vLLM has a second stream on those alone (#30085)
+        version = version._replace(beside_tokens=0)
+    chosen = e.runs_as(capability, how)
     estimator = estimator_of(h, chosen, options.stage)
     with_terms = options.stage >= Stage.ENGINE
     about_host = (options.engine_file, options.launch_ns, options.host)

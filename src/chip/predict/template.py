@@ -126,7 +126,8 @@ def _streams(roles: Sequence[str]) -> Streams:
 def _run_at_once(answers: list[Answer], streams: Streams, bytes_per_s: float) -> None:
     """Two streams take as long as the longer, and as memory takes for what both move; each call has its share of it."""
     each_s = [sum([answers[i][0] for i in stream]) for stream in streams]
-    moved = sum([answers[i][6] for stream in streams for i in stream])
-    part = min(1.0, max(*each_s, moved / bytes_per_s) / sum(each_s))
+    both_moved = sum([answers[i][6] for i in chain(*streams)])
+    part = min(1.0, max(*each_s, both_moved / bytes_per_s) / sum(each_s))
     for i in chain(*streams):
-        answers[i] = added([(answers[i], part)])
+        seconds, low_s, high_s, bound, source, flops, moved, held_s = answers[i]
+        answers[i] = seconds * part, low_s * part, high_s * part, bound, source, flops, moved, held_s * part
