@@ -28,12 +28,19 @@ FURTHEST = 0.7  # in octaves
 
 
 def main(args: argparse.Namespace, rest: list[str]) -> int:
-    more = {kind: int(count) for kind, _, count in (word.partition("=") for word in args.more)}
+    more = dict(args.more)
     draw = random.Random(args.seed)
     drawn = [c for g in point_cases.groups() for c in shapes(g, more.get(g.kind, args.each), draw)]
     draw.shuffle(drawn)  # a run cut short has some of each
-    suites.SUITES["between"] = lambda dtype: iter(drawn)
+    suites.SUITES["between"] = lambda dtype: iter(drawn)  # in its place, to be measured as it is
     return cli.main(["profile", "--suite", "between", "-o", args.out, *rest])
+
+
+def operator_and_count(text: str) -> tuple[str, int]:
+    kind, _, count = text.partition("=")
+    if kind not in {g.kind for g in point_cases.groups()} or not count.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no operator with points and a number, as alibi_attention=30 is")
+    return kind, int(count)
 
 
 def shapes(group: PointGroup, count: int, draw: random.Random) -> Iterator[suites.SuiteCase]:
@@ -71,5 +78,5 @@ if __name__ == "__main__":
     parser.add_argument("seed", type=int)
     parser.add_argument("out")
     parser.add_argument("--each", type=int, default=4)
-    parser.add_argument("--more", action="append", default=[], metavar="OPERATOR=COUNT")
+    parser.add_argument("--more", action="append", default=[], type=operator_and_count, metavar="OPERATOR=COUNT")
     sys.exit(main(*parser.parse_known_args()))

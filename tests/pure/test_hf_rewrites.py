@@ -10,7 +10,7 @@ import chip
 from chip import engines
 from chip.dtypes import precision
 from chip.engines import hf_graph
-from chip.models import library
+from chip.models import describe, library
 from chip.models.lower import body
 from chip.ops.attention import Attention
 from chip.ops.kv_append import KvAppend
@@ -183,6 +183,16 @@ def test_falcon_attends_over_a_broadcast_key_head_and_copies_grouped_ones():
 def test_the_cache_of_falcon_holds_keys_of_groups_once_for_every_head(model, copies):
     a_token = [chip.predict(model, gpu="h200", engine=e).memory["kv_bytes_per_token"] for e in ("hf-eager", "vllm")]
     assert a_token[0] == copies * a_token[1]
+
+
+def test_falcon_without_shared_keys_takes_nothing_by_an_index():
+    config = {"architectures": ["FalconForCausalLM"], "model_type": "falcon", "vocab_size": 512, "hidden_size": 64,
+              "num_hidden_layers": 2, "num_attention_heads": 4, "multi_query": False}  # fmt: skip
+    d = describe(config, "it", "it.json")
+    roles = {c.role for b in engines.get("hf-eager").rewrite(body(d, 7, BF16, 1), True, d.architecture).blocks
+             for c in b.calls}  # fmt: skip
+    assert "qkv_proj" in roles
+    assert "kv_index" not in roles
 
 
 def test_gpt_j_looks_its_angles_up_in_each_layer():

@@ -8,6 +8,7 @@ import pytest
 import chip
 from chip import artifact, cli, codec, engine_profile, engine_support, engines, hardware, hosts
 from chip.cli.calibrate_host_text import profile_of
+from chip.engines.versions import version_at
 from chip.models import library
 from chip.predict import request
 from chip.types import ChipError, HostProfile, Scenario
@@ -151,6 +152,15 @@ def test_an_old_vllm_prepares_its_steps_between_them():
     assert old.tpot_s == pytest.approx(new.tpot_s + host_s, rel=1e-6)
     assert "FlashAttention" not in "".join(new.notes)
     assert any("measured with a newer version" in note for note in old.notes)
+
+
+@pytest.mark.parametrize(
+    ("version", "overlaps", "beside"),
+    [("0.14", True, 256), ("0.14.0", True, 256), ("0.13.2", False, 256), ("0.12", False, 256), ("0.11.2", False, 0)],
+)
+def test_a_version_is_found_with_and_without_its_last_number(version, overlaps, beside):
+    found = version_at("vllm", engines.get("vllm").VERSIONS, version)
+    assert (found.overlaps_steps, found.beside_tokens) == (overlaps, beside)
 
 
 def test_hopper_attends_with_flash_attention_2_before_0_7():

@@ -116,8 +116,9 @@ def test_no_terms_are_no_more_than_operators():
         assert {n.role for n in b.lines if n.seconds > 1e-12} == {n.role for n in a.lines}
 
 
-@pytest.mark.parametrize(("model", "add"), [("qwen1.5-moe-a2.7b", "shared_add"), ("deepseek-v2-lite", "shared_add")])
-def test_shared_experts_run_beside_the_routed_ones_up_to_256_tokens(model, add):
+@pytest.mark.parametrize("model", ["qwen1.5-moe-a2.7b", "deepseek-v2-lite"])
+def test_shared_experts_run_beside_the_routed_ones_up_to_256_tokens(model):
+    add = "shared_add"
     d, estimator = library.find(model), estimator_of(hardware.find("h200"), engines.get("vllm").runs_as(9.0, {}))
     newest, _, older, _ = engines.get("vllm").VERSIONS
     both = [StepModel(d, BF16, 1, "vllm", estimator, None, version) for version in (newest, older)]

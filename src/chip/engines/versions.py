@@ -18,6 +18,10 @@ class EngineVersion(NamedTuple):
     beside_tokens: int  # most tokens of a step whose shared experts run beside the routed ones, on a second stream
     source: str
 
+    def on(self, capability: float) -> EngineVersion:
+        """As it runs on a GPU of such a compute capability, 0 of other vendors': a second stream is NVIDIA's alone."""
+        return self if capability else self._replace(beside_tokens=0)
+
 
 def number(version: str) -> tuple[int, ...]:
     """`0.6.1.post2` as (0, 6, 1)."""

@@ -161,8 +161,6 @@ def setting(
     how = {"sdpa": options.sdpa, "version": options.engine_version, "deep_gemm": "on" if options.deep_gemm else ""}
     how["architecture"] = decoder.architecture
     capability = hardware.capability(h)
-    if version and not capability:  # no GPU of NVIDIA: vLLM has a second stream on those alone (#30085)
-        version = version._replace(beside_tokens=0)
     chosen = e.runs_as(capability, how)
     estimator = estimator_of(h, chosen, options.stage)
     with_terms = options.stage >= Stage.ENGINE
@@ -181,7 +179,7 @@ def setting(
         notes.append(f"{engine} {options.engine_version}: {version.source}; {measured}")
     terms = EngineTerms(*found.terms) if found else None
     scale = options.interval_scale or interval_class.scale_of(h, max(tp, ep, pp) > 1)
-    steps = StepModel(decoder, p, tp, engine, estimator, terms, version, ep, scale)
+    steps = StepModel(decoder, p, tp, engine, estimator, terms, version and version.on(capability), ep, scale)
     return Setting(steps, roof, tuple(notes), *_host(found, engine, options))
 
 

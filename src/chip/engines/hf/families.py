@@ -93,9 +93,10 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
         yield Call("rope_join", RopeJoin(op.rows, op.heads * _attention(block).head_dim, op.dtype))
     if isinstance(op, Rope):
         yield from [Call("position", Scale(op.rows, op.head_dim, op.dtype))] * LOOKED_UP.get(architecture, 0)
-    if isinstance(op, Linear) and call.role == "qkv_proj" and architecture in BROADCAST:  # keys and values, by an index
-        cols = _attention(block).kv_heads * _attention(block).head_dim
-        yield from [Call("kv_index", Scale(op.m, cols, op.dtype))] * 4  # that each layer copies to the GPU
+    if isinstance(op, Linear) and call.role == "qkv_proj" and architecture in BROADCAST:
+        a = _attention(block)
+        if a.kv_heads < a.heads:  # keys and values are taken by an index, which each layer copies to the GPU
+            yield from [Call("kv_index", Scale(op.m, a.kv_heads * a.head_dim, op.dtype))] * 4
     if isinstance(op, RmsNorm) and architecture in ADDING_ONE:
         yield Call("norm_weight", NormWeight(op.rows, op.cols, op.dtype))
     if isinstance(op, Linear) and call.role == "q_proj" and architecture in SCALED:
