@@ -69,6 +69,9 @@ def _base_along(e: Estimator, op: Op, make: Callable[[int], Op]) -> AlongTokens:
 
 def over(e: Estimator, op: Any) -> OverSequences:
     """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
+    plain = getattr(op, "plain", None)
+    if plain is not None and e.kernels.of(op) is None:
+        return over(e, plain)
     sheets: dict[object, Sheet | BaseSheet | None] = {}
     answered, based = e.answering(op, INTERPOLATED), e.answering(op, e.roof.source)
     # a step reads the weights of all layers before it comes to the same cache again, so that L2 has none of it

@@ -12,11 +12,12 @@ from chip.predict.limits import INTERPOLATED, Answer
 from chip.timeline import RoleLaunches
 
 PRODUCTS = frozenset({
-    "linear", "bmm", "attention", "masked_attention", "growing_attention", "mla", "alibi_attention", "float_attention",
-    "broadcast_attention", "sink_attention", "scaled_linear", "packed_linear", "scaled_experts", "packed_experts",
-    "fp8_attention", "fp8_cache_attention", "moe_experts", "moe_experts_composed", "moe_router", "moe_router_composed",
+    "linear", "bmm", "attention", "local_attention", "masked_attention", "growing_attention", "mla", "alibi_attention",
+    "float_attention", "broadcast_attention", "sink_attention", "fp8_attention", "fp8_cache_attention",
+    "scaled_linear", "packed_linear", "scaled_experts", "packed_experts", "moe_experts", "moe_experts_composed",
+    "moe_router", "moe_router_composed",
 })  # fmt: skip
-ATTENTION = "attention"  # the kind of attention over pages
+ATTENTION = ("attention", "local_attention")  # kinds of attention over pages
 # Largest ratio between the ceilings of two H200s: a card differs from the next by so much.
 BETWEEN_CARDS = 1.035
 

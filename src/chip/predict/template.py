@@ -61,7 +61,7 @@ class Template:
         for repeat, calls in blocks:
             keys = [(c.ask, c.kind in EXPERTS) for c in calls if not c.attends]
             roles, kinds, kernels, _, _ = zip(*calls)
-            named = CallBlock(kinds, RoleLaunches(roles, kernels), kinds.count(ATTENTION))
+            named = CallBlock(kinds, RoleLaunches(roles, kernels), sum(k in ATTENTION for k in kinds))
             attends = [(i, c.ask) for i, c in enumerate(calls) if c.attends]
             self.blocks.append(TemplateBlock(repeat, named, attends, [asks.setdefault(k, len(asks)) for k in keys]))
         # of its parts, not of this object: what refers to itself waits for a collection of garbage to be freed

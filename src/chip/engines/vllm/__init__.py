@@ -31,7 +31,7 @@ SERVES = ALL
 # Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum; of fp8 both inputs are rounded,
 # too. Router: product, choice.
 KERNELS = {
-    **dict.fromkeys(("attention", "mla", "mla_prompt", "moe_router"), 2),
+    **dict.fromkeys(("attention", "local_attention", "mla", "mla_prompt", "moe_router"), 2),
     **{"moe_experts": 6, "packed_experts": 6, "scaled_experts": 8},
 }
 HOPPER, NEXT = 9.0, 10.0
@@ -55,11 +55,12 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     it was measured among the kernels of a layer, if it was. Experts are Triton kernels."""
     compiled = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "relu", "rope")
     uncompiled = options.get("architecture") in UNCOMPILED
+    attention = _attention(capability, options) + " layer"
     return {
         **(modules.RUNS_AS if uncompiled else {}),
         "linear": "torch",
         "embedding": "torch",
-        "attention": _attention(capability, options) + " layer",
+        **dict.fromkeys(("attention", "local_attention"), attention),
         **({} if uncompiled else dict.fromkeys(compiled, "compiled cold")),
         "kv_append": "paged",
         "moe_experts": "vllm",

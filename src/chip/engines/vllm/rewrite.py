@@ -12,6 +12,7 @@ from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
 from chip.ops.linear import Linear
+from chip.ops.local_attention import LocalAttention
 from chip.ops.mla import Mla
 from chip.ops.mla_prompt import MlaPrompt
 from chip.ops.rope import Rope
@@ -58,7 +59,12 @@ RULES = (
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     if architecture in UNCOMPILED:
         return apply(modules.decompose(apply(program, *MERGES), lambda op: op, architecture), _joined)
-    return apply(program, *RULES, _absorb if decode else _expand)
+    return apply(program, *RULES, *((_absorb, _local) if decode else (_expand,)))
+
+
+def _local(calls: list[Call]) -> list[Call]:
+    """A step of single tokens is a graph, whose attention under a window is of another kernel."""
+    return [Call(c.role, LocalAttention.of(c.op)) if type(c.op) is Attention and c.op.window else c for c in calls]
 
 
 def _joined(calls: list[Call]) -> list[Call]:

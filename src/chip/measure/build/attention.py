@@ -47,7 +47,7 @@ def build(op: Attention, device: torch.device, generator: torch.Generator, imple
     if implementation == own_ops.NAME:
         return own_ops.attention(op, device, generator)
     if implementation == "fa3":
-        return paged(op, device, generator)
+        return paged(op, device, generator, window=op.window)
     if implementation == "flash" and _needs_mask(op):
         raise Unsupported("torch's flash backend takes no mask, and a sliding window needs one")
     kv_len = min(op.kv_len, op.window) if op.window and op.q_len == 1 and op.causal else op.kv_len
@@ -71,8 +71,11 @@ def build(op: Attention, device: torch.device, generator: torch.Generator, imple
     return lambda: F.scaled_dot_product_attention(q, k, v, **settings)  # type: ignore[arg-type]
 
 
-def paged(op: Attention, device: torch.device, generator: torch.Generator, stored: str = "") -> Closure:
-    """FlashAttention-3 over pages. `stored`: what queries, keys and values have; empty: as the result."""
+def paged(
+    op: Attention, device: torch.device, generator: torch.Generator, stored: str = "", window: int = 0
+) -> Closure:
+    """FlashAttention-3 over pages. `stored`: what queries, keys and values have; empty: as the result. A `window` that
+    hides nothing has the kernel for windows all the same: the longest context is said to be twice as long."""
     try:
         from vllm.vllm_flash_attn import flash_attn_varlen_func, get_scheduler_metadata
     except ImportError as e:
@@ -89,17 +92,18 @@ def paged(op: Attention, device: torch.device, generator: torch.Generator, store
     scale = torch.ones(1, device=device).expand(op.batch, op.kv_heads) if stored == "fp8" else None
     table, starts, lengths = pages_of(op, device, generator)
     longest, splits = graph_layout(op)
-    window = (op.window - 1, 0) if op.window else (-1, -1)
+    longest = max(longest, 2 * window)
+    sides = (window - 1, 0) if window else (-1, -1)
     schedule = get_scheduler_metadata(
         batch_size=op.batch, max_seqlen_q=op.q_len, max_seqlen_k=longest, num_heads_q=op.heads,
         num_heads_kv=op.kv_heads, headdim=op.head_dim, cache_seqlens=lengths, qkv_dtype=q.dtype, cu_seqlens_q=starts,
-        page_size=BLOCK_TOKENS, causal=op.causal, window_size=window, num_splits=splits,
+        page_size=BLOCK_TOKENS, causal=op.causal, window_size=sides, num_splits=splits,
     )  # fmt: skip
 
     def call() -> object:
         return flash_attn_varlen_func(
             q=q, k=k, v=v, out=out, cu_seqlens_q=starts, max_seqlen_q=op.q_len, seqused_k=lengths,
-            max_seqlen_k=longest, causal=op.causal, window_size=list(window), block_table=table,
+            max_seqlen_k=longest, causal=op.causal, window_size=list(sides), block_table=table,
             scheduler_metadata=schedule, num_splits=splits, fa_version=3, q_descale=scale, k_descale=scale,
             v_descale=scale,
         )  # fmt: skip

@@ -1,0 +1,26 @@
+"""Attention under a sliding window as FlashAttention-3 runs it in a CUDA graph. The graph was captured for the longest
+context, so that the kernel for windows runs (larger tiles, a mask) even while a context is shorter than the window.
+
+A `window` of 0 is one that hides nothing yet.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from chip.ops.attention import Attention
+from chip.records import fields
+
+
+class LocalAttention(Attention):
+    __slots__ = ()
+    kind: ClassVar[str] = "local_attention"
+
+    @classmethod
+    def of(cls, op: Attention) -> Self:
+        return cls(*(getattr(op, f.name) for f in fields(op)))
+
+    @property
+    def plain(self) -> Attention:
+        """What stands for it where it was not measured."""
+        return Attention(*(getattr(self, f.name) for f in fields(self)))
