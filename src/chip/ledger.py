@@ -31,7 +31,7 @@ NAMES = (
     (r"flash.*combine", "attention"),
     (r"prepare_varlen", OTHER),
     (r"flash|fmha|sdpa|attention|^_paged|^_prefill", "attention"),
-    (r"moe|topk|grouped_mm|align_block", "experts"),
+    (r"moe|topk|grouped_mm|align_block|matmul_ogs|routing|reduce_grouped", "experts"),
     (r"nvjet|gemm|cutlass|gemv|wgmma|skinny|mma_tiles", PRODUCT),
     (r"gumbel|argmax", "sampling"),
     (r"rms_norm|rope_store|layer_norm|layernorm|silu|gelu|relu|triton_poi|triton_red|triton_per|elementwise|reduce_kernel|"
@@ -40,9 +40,9 @@ NAMES = (
 CLASS_OF = {
     "linear": PRODUCT, "bmm": PRODUCT, "attention": "attention", "masked_attention": "attention",
     "growing_attention": "attention", "alibi_attention": "attention", "float_attention": "attention",
-    "broadcast_attention": "attention",
-    "sink_attention": "attention", "mla": "attention", "mla_prompt": "attention", "moe_experts": "experts",
-    "moe_router": "experts", "grouped_router": "experts", "biased_router": "experts",
+    "broadcast_attention": "attention", "local_attention": "attention", "sink_attention": "attention",
+    "mla": "attention", "mla_prompt": "attention", "moe_experts": "experts", "scaled_experts": "experts",
+    "packed_experts": "experts", "moe_router": "experts", "grouped_router": "experts", "biased_router": "experts",
     "moe_experts_composed": "experts", "moe_router_composed": "experts", "kv_append": "kv_append",
     "kv_roll": "kv_append", "sampling": "sampling",
 }  # fmt: skip

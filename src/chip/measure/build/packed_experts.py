@@ -1,8 +1,10 @@
-"""Expert layers with packed weights over tokens routed uniformly at random: `marlin`, all that vLLM's Marlin experts
-launch, called as vLLM does (from an environment that has vLLM): int4 in groups, and mxfp4. `torch`, weights unpacked,
-then grouped products."""
+"""Expert layers with packed weights over tokens routed uniformly at random, called as vLLM does (from an environment
+that has vLLM): `marlin`, all that its Marlin experts launch, int4 in groups and mxfp4; `triton`, mxfp4 on Hopper, the
+choice of experts included. `torch`, weights unpacked, then grouped products."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import torch
 
@@ -11,11 +13,12 @@ from chip.measure.build.moe_experts import grouped, routing
 from chip.measure.vllm_ops import QUANTISATION, custom_ops, marlin_weight, module, packed, scales, weight_type
 from chip.ops.packed_experts import PackedExperts
 
-MARLIN = "vllm.model_executor.layers.fused_moe.experts.marlin_moe"
+EXPERTS = "vllm.model_executor.layers.fused_moe.experts"
+MXFP4_STEP = 64  # to a multiple of which vLLM pads the inner width of mxfp4 experts
 
 
 def implementations(op: PackedExperts, device_type: str) -> tuple[str, ...]:
-    return ("torch",) if device_type == "cpu" else ("marlin", "torch")
+    return ("torch",) if device_type == "cpu" else ("marlin", "triton", "torch")
 
 
 def build(
@@ -25,8 +28,13 @@ def build(
         raise Unsupported("only gated experts with symmetric int4 or fp4 weights are called as vLLM calls them")
     if implementation == "torch":
         return _torch(op, device, generator)
+    if implementation == "triton":
+        return _triton(op, device, generator)
     custom_ops("Marlin experts")
-    marlin, workspaces = module(MARLIN, "Marlin experts"), module(f"{QUANTISATION}.marlin_utils", "Marlin")
+    marlin, workspaces = (
+        module(f"{EXPERTS}.marlin_moe", "Marlin experts"),
+        module(f"{QUANTISATION}.marlin_utils", "Marlin"),
+    )
     kind = weight_type(op.weight_dtype, False, "Marlin")
     x = normal((op.tokens, op.hidden), op.dtype, device, generator)
     shapes = ((2 * op.intermediate, op.hidden), (op.hidden, op.intermediate))
@@ -38,6 +46,35 @@ def build(
     return lambda: marlin.fused_marlin_moe(
         x, up, down, None, None, up_scales, down_scales, shares, chosen, quant_type_id=kind.id, workspace=workspace
     )
+
+
+def _triton(op: PackedExperts, device: torch.device, generator: torch.Generator) -> Closure:
+    if op.weight_dtype != "fp4":
+        raise Unsupported("Triton experts are of mxfp4")
+    kernels, layouts = (
+        module(f"{EXPERTS}.gpt_oss_triton_kernels_moe", "Triton"),
+        module(f"{QUANTISATION}.mxfp4_utils", ""),
+    )
+    ogs = module("triton_kernels.matmul_ogs", "Triton experts")
+    inner = -(-op.intermediate // MXFP4_STEP) * MXFP4_STEP
+
+    def matrix(n: int, k: int) -> tuple[object, object, torch.Tensor]:
+        values = torch.randint(0, 256, (op.experts, n, k // 2), device=device, generator=generator, dtype=torch.uint8)
+        exponents = torch.randint(118, 124, (op.experts, n, k // 32), device=device, generator=generator)
+        stored, flex, by_group = layouts._swizzle_mxfp4(values, exponents.to(torch.uint8))
+        precision = ogs.PrecisionConfig(weight_scale=by_group, flex_ctx=ogs.FlexCtx(rhs_data=flex))
+        return stored, precision, torch.rand((op.experts, n), device=device, generator=generator)
+
+    (up, up_precision, up_bias), (down, down_precision, down_bias) = (
+        matrix(2 * inner, op.hidden),
+        matrix(op.hidden, inner),
+    )
+    config = SimpleNamespace(
+        w1_bias=up_bias, w2_bias=down_bias, w1_precision=up_precision, w2_precision=down_precision
+    )  # fmt: skip
+    x = normal((op.tokens, op.hidden), op.dtype, device, generator)
+    logits = normal((op.tokens, op.experts), op.dtype, device, generator)
+    return lambda: kernels.triton_kernel_moe_forward(x, up, down, logits, op.top_k, True, quant_config=config)
 
 
 def _scales(op: PackedExperts, n: int, k: int, device: torch.device, generator: torch.Generator) -> torch.Tensor:
