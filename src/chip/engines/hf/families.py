@@ -48,7 +48,9 @@ ADDING_ONE = (  # to the weight of each norm
 )  # fmt: skip
 SCALED = ("OPTForCausalLM",)  # that multiply their queries before they attend
 # Architectures that rotate in fp32, half as many bytes more, and how often they turn queries and keys to another type.
-FLOAT_ROPE = {"OlmoForCausalLM": 1, "Olmo2ForCausalLM": 1, "Olmo3ForCausalLM": 1, "CohereForCausalLM": 2}
+FLOAT_ROPE = {
+    "OlmoForCausalLM": 1, "Olmo2ForCausalLM": 1, "Olmo3ForCausalLM": 1, "CohereForCausalLM": 2, "Cohere2ForCausalLM": 2,
+}  # fmt: skip
 FLOAT_NORM = ("OlmoForCausalLM",)  # that turn the input of each layer norm to fp32, and its result back
 DECOMPOSED_NORM = ("CohereForCausalLM", "Cohere2ForCausalLM")  # that write layer norms out as many operators, in fp32
 

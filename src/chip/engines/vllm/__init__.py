@@ -72,7 +72,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
         "packed_linear": "machete" if HOPPER <= capability < NEXT else "marlin",
         **dict.fromkeys(("quantize", "rms_norm_quant", "add_rms_norm_quant", "silu_mul_quant"), "compiled|vllm"),
         "scaled_experts": "vllm",
-        "packed_experts": "marlin",
+        "packed_experts": "triton|marlin" if HOPPER <= capability < NEXT else "marlin",  # Triton: mxfp4 alone
         "fp8_attention": "fa3",
         "kv_append_fp8": "paged",
     }
