@@ -50,6 +50,10 @@ CASES = {
     "layer_norm_gelu": (ROWS, [(5, 24)]),
     "linear": ({"m": 4, "n": 5, "k": 6, "bias": True}, [(4, 5)]),
     "lstm": ({"batch": 2, "seq": 3, "input_size": 4, "hidden": 5, "layers": 2}, [(2, 3, 5), (2, 2, 5), (2, 2, 5)]),
+    "local_attention": (
+        {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 1, "kv_len": 6, "window": 3},
+        [(2, 4, 1, 16)],
+    ),
     "masked_attention": (
         {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "q_len": 3, "kv_len": 6},
         [(2, 4, 3, 16)],

@@ -40,7 +40,14 @@ BY_HAND = {
         2 * (3 * 2 * 8 + 4 * 1 * (8 + 8)),
         2 * 3 * 2 * 8,
     ),
-    # the same with bytes for queries, keys and values, or for keys and values alone
+    # one query meets the last 2 of 4 keys
+    "local_attention": (
+        {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 1, "kv_len": 4, "window": 2},
+        2 * 2 * 2 * (8 + 8),
+        2 * (2 * 8 + 2 * (8 + 8)),
+        2 * 2 * 8,
+    ),
+    # attention with bytes for queries, keys and values, or for keys and values alone
     "fp8_attention": (
         {"batch": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "q_len": 3, "kv_len": 4},
         2 * 2 * (2 + 3 + 4) * (8 + 8),
@@ -335,8 +342,8 @@ def test_one_head_of_keys_for_all_is_not_copied():
 
 
 ATTENTIONS = (
-    "attention", "growing_attention", "masked_attention", "kv_join", "fp8_attention", "fp8_cache_attention", "mla",
-    "mla_prompt", *KINDS,
+    "attention", "growing_attention", "masked_attention", "kv_join", "fp8_attention", "fp8_cache_attention", "local_attention",
+    "mla", "mla_prompt", *KINDS,
 )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def test_shapes_between_points_are_new_and_near_one_that_is_predicted_badly(grou
         assert case.op not in own.ops
         bad = [op for op, e in zip(own.ops, own.loo) if abs(e) >= point_cases.WORST]
         widest = max(dist(op.place(), case.op.place()) for op in own.ops)
-        assert min(dist(op.place(), case.op.place()) for op in bad) < 0.3 * widest
+        assert min(dist(op.place(), case.op.place()) for op in bad) < widest / 3
 
 
 def test_a_shape_midway_keeps_what_both_have():

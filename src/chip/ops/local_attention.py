@@ -1,5 +1,7 @@
-"""Attention under a sliding window as FlashAttention-3 runs it in a CUDA graph. The graph was captured for the longest
-context, so that the kernel for windows runs (larger tiles, a mask) even while a context is shorter than the window.
+"""Attention under a sliding window as FlashAttention-3 runs it in a graph.
+
+The CUDA graph was captured for the longest context, so that the kernel for windows runs (larger tiles, a mask) even
+while a context is shorter than the window.
 
 A `window` of 0 is one that hides nothing yet.
 """
