@@ -30,7 +30,8 @@ def test_attention_over_pages_is_the_kernel_of_the_gpu():
         0.0: "fa2|flash layer", 8.0: "fa2|flash layer", 8.9: "fa2|flash layer", 9.0: "fa3 layer",
         10.0: "flashinfer|fa2|flash layer",
     }  # fmt: skip
-    assert runs_as(9.0, {"architecture": "BloomForCausalLM"})["attention"] == "fa2|flash layer"  # for its biases
+    assert runs_as(9.0, {"alibi": "on"})["attention"] == "fa2|flash layer"  # for its biases
+    assert runs_as(9.0, {"architecture": "Gemma3ForConditionalGeneration"})["attention"] == "triton layer"
     eager = engines.get("hf-eager").runs_as
     assert [eager(9.0, {"sdpa": asked})["attention"] for asked in ("", "flash", "cudnn")] == ["cudnn", "flash", "cudnn"]
     with pytest.raises(ChipError, match="--sdpa math: hf-eager is predicted with cudnn or flash, no other"):

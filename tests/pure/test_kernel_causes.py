@@ -153,3 +153,32 @@ def test_short_prompts_attend_to_the_latent_where_that_kernel_runs():
     (short_s, named), (long_s, _) = asked("a100", 512), asked("a100", 513)
     assert short_s <= long_s
     assert not named
+
+
+def test_attention_that_flashattention_3_does_not_run_under_vllm_is_another_kernels(tmp_path):
+    """By the config: biases for positions take FlashAttention-2, a model that also sees Triton's, without points."""
+    heads = {"hidden_size": 2048, "num_attention_heads": 32, "num_hidden_layers": 24, "vocab_size": 50304}
+    falcon = {
+        "architectures": ["FalconForCausalLM"],
+        **heads,
+        "multi_query": False,
+        "parallel_attn": False,
+        "bias": True,
+    }
+    text = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "num_hidden_layers": 12}
+    gemma = {**text, "hidden_size": 2560, "intermediate_size": 10240, "vocab_size": 262208}
+    sees = {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": gemma}
+
+    def ask(name, config):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(config))
+        return chip.predict(str(path), gpu="h200", engine="vllm", batch=16, prompt=2048, output=64)
+
+    def attention(p):
+        return next(line for line in p.lines["tpot"] if line.role == "attention")
+
+    plain, biased = ask("plain", falcon), ask("biased", {**falcon, "alibi": True})
+    assert attention(biased).seconds > 1.1 * attention(plain).seconds
+    found = ask("sees", sees)
+    assert attention(found).source != "interpolated"
+    assert any("no measured point: attention" in note for note in found.notes)

@@ -342,8 +342,8 @@ def test_one_head_of_keys_for_all_is_not_copied():
 
 
 ATTENTIONS = (
-    "attention", "growing_attention", "masked_attention", "kv_join", "fp8_attention", "fp8_cache_attention", "local_attention",
-    "mla", "mla_prompt", *KINDS,
+    "attention", "growing_attention", "masked_attention", "kv_join", "fp8_attention", "fp8_cache_attention",
+    "local_attention", "mla", "mla_prompt", *KINDS,
 )  # fmt: skip
 
 

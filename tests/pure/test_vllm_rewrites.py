@@ -32,15 +32,19 @@ def test_fusing_keeps_the_flops_and_moves_less(model, decode):
     fused = engines.get("vllm").rewrite(canonical, decode)
     assert fused.counted_flops == canonical.counted_flops
     names = {c.role for _, c in flat(fused)}
-    # norms of queries and keys go into rotations, their few operations uncounted; two rotations read the angles twice
-    gone = sum(
-        n * c.op.cost().flops for n, c in flat(canonical) if c.role in ("q_norm", "k_norm") and c.role not in names
-    )
+    # norms of queries and keys go into rotations or rotations into norms, factors into additions, their few operations
+    # uncounted; two rotations read the angles twice
+    uncounted = {"q_norm", "k_norm", "attn_scale", "mlp_scale", *(["rope"] if "q_norm" in names else [])} - names
+    gone = sum(n * c.op.cost().flops for n, c in flat(canonical) if c.role in uncounted)
     twice = sum(n * 2 * c.op.rows * c.op.head_dim for n, c in flat(fused) if c.role == "k_rope")
     if model == "gpt-j-6b":  # the two additions of a parallel layer are one pass before the next norm
         gone = sum(n * c.op.cost().flops for n, c in flat(canonical) if c.role == "attn_add")
-    assert fused.cost().flops == canonical.cost().flops - gone
-    assert fused.cost().bytes <= canonical.cost().bytes + twice
+    # heads that are rotated in part are written whole
+    ropes = [(n, c) for n, c in flat(fused) if c.role == "rope"]
+    ropes += [(-n, c) for n, c in flat(canonical) if c.role == "rope" and ropes]
+    whole_flops, whole_bytes = (sum(n * getattr(c.op.cost(), of) for n, c in ropes) for of in ("flops", "bytes"))
+    assert fused.cost().flops == canonical.cost().flops - gone + whole_flops
+    assert fused.cost().bytes <= canonical.cost().bytes + twice + whole_bytes
 
 
 def test_projections_over_one_input_are_merged():
@@ -100,12 +104,40 @@ def test_both_additions_of_a_parallel_layer_go_into_the_next_norm():
     roles = {c.role: c.op.kind for _, c in flat(calls_by("gpt-j-6b"))}
     assert roles["attn_norm"] == "add_layer_norm"
     assert not {"attn_add", "mlp_add"} & set(roles)
-    post = {c.role: c.op.kind for _, c in flat(calls_by("olmo-2-7b"))}  # its norms come after: none is fused
-    assert "add_rms_norm" not in post.values()
 
 
-def calls_by(model):
-    return engines.get("vllm").rewrite(body(library.find(model), 4, BF16, 1), True)
+def test_an_addition_goes_into_the_norm_before_it_where_none_comes_after():
+    roles = {c.role: c.op.kind for _, c in flat(calls_by("olmo-2-7b"))}
+    assert roles["attn_post_norm"] == roles["mlp_post_norm"] == "add_rms_norm"
+    assert not {"attn_add", "mlp_add"} & set(roles)
+    assert roles["q_norm"] == roles["k_norm"] == "rms_norm"  # over all heads, the rotation inside
+    assert "rope" not in roles
+
+
+def test_factors_of_branches_go_into_their_additions():
+    assert not {"attn_scale", "mlp_scale"} & {c.role for _, c in flat(calls_by("granite-3.1-8b"))}
+
+
+@pytest.mark.parametrize(("model", "copies", "norm"), [
+    ("command-r7b", 2, "layer_norm"), ("falcon-7b", 1, "add_layer_norm"), ("gpt-j-6b", 1, "add_layer_norm"),
+    ("gpt-neox-20b", 0, "add_layer_norm"),
+])  # fmt: skip
+def test_plain_sums_are_copied_into_products(model, copies, norm):
+    d = library.find(model)
+    found = flat(calls_by(model, d.architecture))
+    assert sum(n for n, c in found if c.role == "residual_copy") == copies * d.layer_count
+    assert {c.op.kind for _, c in found if c.role == "attn_norm"} == {norm}
+    assert not {"attn_add", "mlp_add"} & {c.role for _, c in found}
+
+
+def test_heads_that_are_rotated_in_part_are_written_whole():
+    assert {c.op.head_dim for _, c in flat(calls_by("gpt-neox-20b")) if c.op.kind == "rope"} == {96}
+    latent = {c.op.head_dim for _, c in flat(calls_by("deepseek-v2-lite")) if c.op.kind == "rope"}
+    assert latent == {64}  # kept apart in the cache
+
+
+def calls_by(model, architecture=""):
+    return engines.get("vllm").rewrite(body(library.find(model), 4, BF16, 1), True, architecture)
 
 
 def test_fused_norm_has_the_shape_of_the_norm():

@@ -17,6 +17,7 @@ from chip.ops.linear import Linear
 from chip.ops.quantize import Quantize
 from chip.ops.rms_norm import RmsNorm
 from chip.ops.rms_norm_quant import RmsNormQuant
+from chip.ops.rope import Rope
 from chip.ops.silu_mul import SiluMul
 from chip.ops.silu_mul_quant import SiluMulQuant
 from chip.records import replace
@@ -59,36 +60,43 @@ def merge_linears(roles: tuple[str, ...], merged: str) -> Rule:
 
 
 def fuse_residual_norms(calls: list[Call]) -> list[Call]:
-    """A residual addition and the norm that follows it as one kernel.
+    """A residual addition and the norm beside it as one kernel; what scales a branch is part of its addition.
 
     The addition at a layer's end goes into the next layer's first norm, so within a block every `*_add` disappears and
-    `attn_norm` and `mlp_norm` become fused ones. (The very first layer has no addition before it: one of many.)
+    `attn_norm` and `mlp_norm` become fused ones. (The very first layer has no addition before it: one of many.) Where
+    no norm comes before a branch, the one after it takes the addition that follows.
     """
     roles = [c.role for c in calls]
     parallel = "attn_norm" in roles and roles[-2:] == ["attn_add", "mlp_add"]  # both go into the next layer's norm
-    if not parallel and (
+    norms: tuple[str, ...] = ("attn_norm", "mlp_norm")
+    if "attn_post_norm" in roles and "attn_norm" not in roles:
+        norms = ("attn_post_norm", "mlp_post_norm")
+    elif not parallel and (
         "attn_add" not in roles or "mlp_norm" not in roles or roles.index("attn_add") > roles.index("mlp_norm")
     ):
-        return calls  # post-norm layers: no addition precedes a norm
-    adds = [c for c in calls if c.role in ("attn_add", "mlp_add")]
+        return calls  # no addition precedes a norm
     out = []
     for c in calls:
-        if c in adds:
+        if c.role in ("attn_add", "mlp_add", "attn_scale", "mlp_scale"):
             continue
-        if c.role in ("attn_norm", "mlp_norm") and isinstance(c.op, RmsNorm):
+        if c.role in norms and isinstance(c.op, RmsNorm):
             c = Call(c.role, AddRmsNorm(c.op.rows, c.op.cols, c.op.dtype))
-        elif c.role in ("attn_norm", "mlp_norm") and isinstance(c.op, LayerNorm):
+        elif c.role in norms and isinstance(c.op, LayerNorm):
             c = Call(c.role, AddLayerNorm(c.op.rows, c.op.cols, c.op.dtype))
         out.append(c)
     return out
 
 
 def fuse_head_norms(calls: list[Call]) -> list[Call]:
-    """Norms of queries and keys as part of the rotation that follows them and touches the same bytes."""
+    """Norms of queries and keys and the rotation that follows them touch the same bytes: one kernel. A norm over all
+    heads is what decides its form, one over a single head is not."""
     roles = [c.role for c in calls]
     if "rope" not in roles or roles[: roles.index("rope")][-2:] != ["q_norm", "k_norm"]:
         return calls
-    return [c for c in calls if c.role not in ("q_norm", "k_norm")]
+    norm, rope = calls[roles.index("q_norm")].op, calls[roles.index("rope")].op
+    over_all_heads = isinstance(norm, Elementwise) and isinstance(rope, Rope) and norm.rows == rope.rows
+    gone = ("rope",) if over_all_heads else ("q_norm", "k_norm")
+    return [c for c in calls if c.role not in gone]
 
 
 def fuse_gelu(calls: list[Call]) -> list[Call]:

@@ -252,6 +252,11 @@ class Decoder:
         return sum(n for n, _ in self.layers)
 
     @property
+    def alibi(self) -> bool:
+        """Whether positions are biases of the attention: neither a table nor a rotation tells them."""
+        return not self.positions and not any(layer.attn.rope_dim for _, layer in self.layers)
+
+    @property
     def experts(self) -> int:
         """Of a layer, 0 where there are none."""
         return max((layer.mlp.experts for _, layer in self.layers if isinstance(layer.mlp, Moe)), default=0)

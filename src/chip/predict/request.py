@@ -159,7 +159,7 @@ def setting(
     if options.deep_gemm and engine != "vllm":
         raise ChipError(f"--deep-gemm is for vllm, not for {engine}")
     how = {"sdpa": options.sdpa, "version": options.engine_version, "deep_gemm": "on" if options.deep_gemm else ""}
-    how["architecture"] = decoder.architecture
+    how |= {"architecture": decoder.architecture, "alibi": "on" if decoder.alibi else ""}
     capability = hardware.capability(h)
     chosen = e.runs_as(capability, how)
     estimator = estimator_of(h, chosen, options.stage)

@@ -19,7 +19,7 @@ from chip.records import replace
 from chip.types import ChipError, Scenario
 
 CIRCULATE = "vllm"  # the engine that keeps several batches in flight; others send one through all stages
-UNMEASURED = 0.2  # share of the operators' time without a point from which on it is said
+UNMEASURED = 0.1  # share of the operators' time without a point from which on it is said
 NAMED = 4  # roles that are named then
 ONE_GPU = "terms of engine and host were measured with one GPU, and no run on several"
 PCIE = "; links over PCIe differ between machines"

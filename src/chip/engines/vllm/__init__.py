@@ -35,7 +35,7 @@ KERNELS = {
     **{"moe_experts": 6, "packed_experts": 6, "scaled_experts": 8},
 }
 HOPPER, NEXT = 9.0, 10.0
-ALIBI = ("BloomForCausalLM",)  # whose biases FlashAttention-3 does not take
+PREFIXED = ("Gemma3ForConditionalGeneration",)  # whose images attend both ways, which only Triton's attention does
 TOKENS = (
     *((1, prompt) for prompt in (16, 128, 512, 1024, 2048)),
     *((8, 16), (32, 16), (32, 128), (32, 512), (128, 16)),
@@ -79,7 +79,9 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _attention(capability: float, options: Mapping[str, str]) -> str:
-    if capability < HOPPER or options.get("architecture") in ALIBI:
+    if options.get("architecture") in PREFIXED:
+        return "triton"
+    if capability < HOPPER or options.get("alibi"):  # biases that FlashAttention-3 does not take
         return "fa2|flash"
     if capability >= NEXT:
         return "flashinfer|fa2|flash"

@@ -6,8 +6,11 @@ norms, rotations and activations kernel by kernel, as PyTorch spells them.
 
 from __future__ import annotations
 
+from functools import partial
+
 from chip.engines.fuse import apply, fuse_gelu, fuse_head_norms, fuse_quantize, fuse_residual_norms, merge_linears
 from chip.engines.hf import modules
+from chip.ops.add import Add
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
@@ -25,18 +28,34 @@ from chip.types import Call, Op, Program
 
 def rotate_apart(calls: list[Call]) -> list[Call]:
     """torch.compile makes one kernel of the rotation of queries and one of that of keys; one of both where they are
-    alike in number."""
+    alike in number. It writes whole heads, also where only a part of each is rotated."""
     attention = next((c.op for c in calls if isinstance(c.op, Attention)), None)
-    if attention is None or attention.heads == attention.kv_heads:
+    if attention is None or any(c.role == "kv_up" for c in calls):
         return calls
     out = []
     for c in calls:
-        if isinstance(c.op, Rope):
-            out.append(Call("q_rope", replace(c.op, heads=attention.heads)))
-            out.append(Call("k_rope", replace(c.op, heads=attention.kv_heads)))
-        else:
+        if not isinstance(c.op, Rope):
             out.append(c)
+        elif attention.heads == attention.kv_heads:
+            out.append(Call(c.role, replace(c.op, head_dim=attention.head_dim)))
+        else:
+            sizes = {"q_rope": attention.heads, "k_rope": attention.kv_heads}
+            out += [Call(r, replace(c.op, heads=n, head_dim=attention.head_dim)) for r, n in sizes.items()]
     return out
+
+
+# Architectures whose branches are added to the residual by plain sums: torch.compile lets so many of the products
+# before them add to a copy of the other summand. (Traces of Command-R7B show it; of the others only code.)
+ADDING_PRODUCTS = {"CohereForCausalLM": 2, "Cohere2ForCausalLM": 2, "FalconForCausalLM": 1, "GPTJForCausalLM": 1}
+
+
+def _added_by_products(calls: list[Call], count: int) -> list[Call]:
+    if not count or [c.role for c in calls[-2:]] != ["attn_add", "mlp_add"]:
+        return calls
+    add = calls[-1].op
+    assert isinstance(add, Add)
+    copies = [Call("residual_copy", Scale(add.rows, add.cols, add.dtype))] * count
+    return [*(calls[:-2] if count == 2 else fuse_residual_norms(calls)), *copies]
 
 
 UNCOMPILED = ("StableLmForCausalLM",)  # of the architectures here
@@ -59,7 +78,8 @@ RULES = (
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     if architecture in UNCOMPILED:
         return apply(modules.decompose(apply(program, *MERGES), lambda op: op, architecture), _joined)
-    return apply(program, *RULES, *((_absorb, _local) if decode else (_expand,)))
+    added = partial(_added_by_products, count=ADDING_PRODUCTS.get(architecture, 0))
+    return apply(program, added, *RULES, *((_absorb, _local) if decode else (_expand,)))
 
 
 def _local(calls: list[Call]) -> list[Call]:
