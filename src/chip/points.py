@@ -97,32 +97,31 @@ class PointTable:
             if not colon:
                 raise ChipError(f"{path}:{number}: a line of # must be `# key: value`")
             self.about[key.strip()] = text.strip()
-        rows = csv.reader(lines[body:])
-        columns = Columns(path, next(rows, []))
+        columns = Columns(path, next(csv.reader(lines[body:]), []))
         self._path, self._columns, self._made = path, columns, dict[Key, PointGroup]()
-        self._rows: dict[Key, list[tuple[int, list[str]]]] = {}
-        for number, row in enumerate(rows, body + 2):
-            if len(row) != columns.count:
-                if row:
-                    raise ChipError(f"{path}:{number}: {len(row)} values, the header has {columns.count}")
-                continue
-            held = self._rows.get((row[0], row[1], row[2]))
-            if held is None:
-                if row[2] not in BYTES and row[2] not in FORMATS and columns.has_dtype:
-                    raise ChipError(f"{path}:{number}: dtype {row[2][:40]!r} is not known")
-                held = self._rows[row[0], row[1], row[2]] = []
-            held.append((number, row))
+        self._lines: dict[Key, list[tuple[int, str]]] = {}
+        start, held = (
+            "\n",
+            list[tuple[int, str]](),
+        )  # what lines of one group begin with, which mostly follow each other
+        for number, line in enumerate(lines[body + 1 :], body + 2):
+            if not line.startswith(start):
+                if not line:
+                    continue
+                kernel, context, dtype = columns.key(line, f"{path}:{number}")
+                start, held = f"{kernel},{context},{dtype},", self._lines.setdefault((kernel, context, dtype), [])
+            held.append((number, line))
 
     @property
     def dtypes(self) -> set[str]:
-        return {dtype for _, _, dtype in self._rows}
+        return {dtype for _, _, dtype in self._lines}
 
     def groups(self, dtype: str = "", kernels: tuple[str, ...] = (), context: str = "") -> tuple[PointGroup, ...]:
         """`dtype`, `kernels`: only these points; else all that operators know. `context`: only those in it, if any
         are."""
         keys = [
             key
-            for key in self._rows
+            for key in self._lines
             if (key[2] == dtype if dtype else key[2] in BYTES) and (not kernels or key[0] in kernels)
         ]
         return tuple(map(self._group, [key for key in keys if key[1] == context] or keys))
@@ -130,9 +129,10 @@ class PointTable:
     def bases(self, dtype: str) -> list[tuple[str, BaseTime, str]]:
         """Of each group that has one: its kernel, its base time, and the compute ceiling that it runs under."""
         found = []
-        for key, ((number, row), *_) in self._rows.items():
+        for key, lines in self._lines.items():
             base = self._base(key) if key[2] == dtype else None
             if base is not None:
+                ((number, row),) = self._rows(lines[:1])
                 found.append((key[0], base, self._columns.point(row, f"{self._path}:{number}")[0].compute))
         return found
 
@@ -141,9 +141,15 @@ class PointTable:
         text = self.about.get(name)
         return _base(self._path.stem, key[0], text, f"{self._path}: {name}") if text else None
 
+    def _rows(self, lines: Sequence[tuple[int, str]]) -> list[tuple[int, list[str]]]:
+        rows = [(number, row) for (number, _), row in zip(lines, csv.reader([line for _, line in lines]))]
+        for number, row in rows:
+            self._columns.check(len(row), f"{self._path}:{number}")
+        return rows
+
     def _group(self, key: Key) -> PointGroup:
         if key not in self._made:
-            made, seconds, loo = self._columns.points(self._rows[key], self._path)
+            made, seconds, loo = self._columns.points(self._rows(self._lines[key]), self._path)
             self._made[key] = PointGroup(self._path.stem, *key, self._base(key), made, seconds, loo)
         return self._made[key]
 
@@ -179,6 +185,20 @@ class Columns:
         self.names = [*axes, *words, "dtype"] if self.has_dtype else [*axes, *words]
         self.checks = hasattr(self.op, "check")
         self.us, self.loo = header.index("us"), header.index("loo") if "loo" in header else None
+
+    def key(self, line: str, where: str) -> Key:
+        """Of a row that is not parsed yet."""
+        words = line.split(",", 3)
+        if len(words) < 4:
+            self.check(len(words), where)
+        kernel, context, dtype = words[:3]
+        if dtype not in BYTES and dtype not in FORMATS and self.has_dtype:
+            raise ChipError(f"{where}: dtype {dtype[:40]!r} is not known")
+        return kernel, context, dtype
+
+    def check(self, count: int, where: str) -> None:
+        if count != self.count:
+            raise ChipError(f"{where}: {count} values, the header has {self.count}")
 
     def points(self, rows: Sequence[tuple[int, Sequence[str]]], path: Path) -> Columned:
         """Of numbered rows of one kernel, column by column; where that fails, row by row to say which is to blame."""

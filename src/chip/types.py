@@ -30,18 +30,16 @@ class Cost(NamedTuple):
         return Cost(self.flops + other.flops, self.read_bytes + other.read_bytes, self.write_bytes + other.write_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Seq:
+class Seq(NamedTuple):
     """`count` sequences, each with `new` tokens to compute after `past` tokens already in its cache."""
 
     new: int
     past: int
-    count: int = 1
+    count: int = 1  # type: ignore[assignment]  # instead of the method of every tuple
     slots: int = 0  # places of a cache of fixed size; 0: as many as tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One forward pass, be it prefill, decode, chunked or mixed."""
 
     seqs: tuple[Seq, ...]

@@ -58,7 +58,7 @@ def _walked(step: Step) -> Weighted:
     """Steps at a few contexts that stand for all."""
     (seq,) = step.seqs
     at = decode_contexts(seq.past, step.steps)
-    return tuple((replace(step, seqs=(replace(seq, past=past),), steps=1), part) for past, part in at)
+    return tuple((step._replace(seqs=(seq._replace(past=past),), steps=1), part) for past, part in at)
 
 
 def _phase(model: Any, steps: Weighted, estimator: Estimator) -> Phase:

@@ -20,7 +20,7 @@ from chip.predict.estimator import Estimator
 from chip.predict.interpolate import Z90, TimeCurve
 from chip.predict.kernel_points import MOST_CURVES, grown
 from chip.predict.limits import INTERPOLATED, Answer, added, at_least
-from chip.predict.sheet import COARSE, FINE, BaseSheet, Sheet
+from chip.predict.sheet import COARSE, FINE, SPARSE, BaseSheet, Sheet
 from chip.types import Op, Seq
 
 AlongTokens = Callable[[int], Answer]
@@ -116,7 +116,7 @@ def _sheet(e: Estimator, op: Attention | MaskedAttention, form: Form) -> Sheet |
     if found is None:
         points = e.kernels.of(op)
         if points:
-            counts = FINE if form.name == "single" else COARSE
+            counts = FINE if form.name == "single" else SPARSE if form.name == "chunk" else COARSE
             found = Sheet(op.sized, form.at, points.base.over(op.sized), counts, points, form.place)
         elif isinstance(op, MaskedAttention):
             return None

@@ -49,7 +49,8 @@ class Counts:
         self.octaves = _octaves(self.sizes)
 
 
-FINE, COARSE = Counts(6), Counts(2)  # for single tokens, whose splits depend on the sequences; for others
+# For single tokens, whose splits depend on the sequences; for prompts; for the tokens of a chunk.
+FINE, COARSE, SPARSE = Counts(6), Counts(2), Counts(1)
 COLUMNS, OCTAVES = _octaves(LENGTHS), [_octave(n) for n in LENGTHS]
 
 

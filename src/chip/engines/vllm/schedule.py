@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from chip.engines.chunked import waves
 from chip.engines.playing import Weighted
-from chip.records import replace
 from chip.types import Scenario, Seq, Step
 
 LARGE_GPU_BYTES = 70 * 2**30
@@ -47,4 +46,4 @@ def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
 
 def decode(scenario: Scenario, memory_bytes: float) -> Step:
     first = _step((Seq(1, scenario.prompt, min(scenario.batch, max_seqs(memory_bytes))),))
-    return replace(first, steps=scenario.decode_steps)
+    return first._replace(steps=scenario.decode_steps)
