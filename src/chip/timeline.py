@@ -12,16 +12,18 @@ from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
+EXPERTS = "experts"  # the role of a layer's experts
 REMEMBERED = 64  # costs of launches, so that a fit which tries many runs in bounded memory
 
 
 class RoleLaunches:
     """Operators that are launched in this order, each as so many kernels, one by one: what a model fixes."""
 
-    __slots__ = ("_counted", "_known", "kernel_count", "kernels", "names")
+    __slots__ = ("_counted", "_known", "expert_count", "kernel_count", "kernels", "names")
 
     def __init__(self, names: tuple[str, ...], kernels: tuple[float, ...]) -> None:
         self.names, self.kernels, self.kernel_count = names, kernels, sum(kernels)
+        self.expert_count = names.count(EXPERTS)
         # Kernels that a device can have waited for longest, from the last launch on: of each operator its last one and
         # its first. The operator, and its share of the seconds since the one before in this list.
         self._counted: list[tuple[int, float]] = []
@@ -40,9 +42,9 @@ class RoleLaunches:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()
             found, after = [], 0.0
-            at_s = cost.call_s * len(self.kernels) + cost.kernel_s * self.kernel_count
-            for k in reversed(self.kernels):
-                launch_s = cost.call_s + cost.kernel_s * k
+            at_s = cost.of_all(self)
+            for name, k in zip(reversed(self.names), reversed(self.kernels)):
+                launch_s = cost.of_one(name, k)
                 if k > 1:
                     found.append(at_s + gap_s * (after + 1))
                 at_s, after = at_s - launch_s, after + k
@@ -74,10 +76,19 @@ class LaunchBlock:
 
 
 class HostCost(NamedTuple):
-    """What the host takes to launch an operator by itself: for the call, and for each of its kernels."""
+    """What the host takes to launch an operator by itself: for the call, for each of its kernels, and what it does
+    before a layer's experts."""
 
     call_s: float
     kernel_s: float
+    experts_s: float = 0.0
+
+    def of_one(self, name: str, kernels: float) -> float:
+        return self.call_s + self.kernel_s * kernels + (self.experts_s if name == EXPERTS else 0.0)
+
+    def of_all(self, launches: RoleLaunches) -> float:
+        own_s = self.call_s * len(launches.kernels) + self.kernel_s * launches.kernel_count
+        return own_s + self.experts_s * launches.expert_count
 
 
 class Event(NamedTuple):
@@ -114,15 +125,12 @@ class Timeline:
         the device is at the latest of: never having waited; having waited for the first layer's launches, or the
         last's, n - 1 layers of the slower queue later or before.
         """
-        (call_s, kernel_s), scale, gap_s = cost, self.scale, self.gap_s
+        scale, gap_s = self.scale, self.gap_s
         at_host_s, at_device_s, worked_s = self.host_s, self.device_s, self.worked_s
         for block in blocks:
             repeat, launches = block.repeat, block.launches
             kernels = launches.kernel_count
-            host_s, device_s = (
-                call_s * len(launches.kernels) + kernel_s * kernels,
-                block.seconds * scale + gap_s * kernels,
-            )
+            host_s, device_s = cost.of_all(launches), block.seconds * scale + gap_s * kernels
             slower_s = (repeat - 1) * (host_s if host_s > device_s else device_s)
             at_device_s += repeat * device_s
             if at_device_s < at_host_s + host_s + device_s + slower_s:  # else no way through the layer is that long
@@ -168,7 +176,7 @@ class Recorded(Timeline):
             launches = block.launches
             for _ in range(round(block.repeat)):
                 for name, kernels, seconds in zip(launches.names, launches.kernels, block.each_s):
-                    one = (cost.call_s + cost.kernel_s * kernels) / kernels
+                    one = cost.of_one(name, kernels) / kernels
                     ran = (seconds * self.scale + self.gap_s * kernels) / kernels
                     for _ in range(max(1, round(kernels))):
                         self.events.append(Event("host", f"launch {name}", self.host_s, one))

@@ -32,7 +32,7 @@ class Times:
         return self.device_s(step)
 
     def host(self, rows, tokens, decode, graph):
-        return Host(self.host_s + 1e-6 * rows, 0.0 if decode else self.launch_s, not graph)
+        return Host(self.host_s + 1e-6 * rows, 0.0 if decode else self.launch_s)
 
     def request_s(self, prompt):
         return 1e-4

@@ -10,12 +10,12 @@ from chip.timeline import Event, HostCost, LaunchBlock, Recorded, RoleLaunches, 
 
 SECONDS = st.floats(0, 1e-3, allow_subnormal=False)
 LAUNCHES = st.lists(
-    st.tuples(st.sampled_from(["norm", "product"]), st.integers(1, 12), SECONDS),
+    st.tuples(st.sampled_from(["norm", "product", "experts"]), st.integers(1, 12), SECONDS),
     min_size=1,
     max_size=8,
 )
 PREPARED = st.tuples(SECONDS, SECONDS)  # of the host before, and a graph that still runs
-COSTS = st.builds(HostCost, SECONDS, SECONDS)
+COSTS = st.builds(HostCost, SECONDS, SECONDS, SECONDS)
 LAYERS = st.lists(st.tuples(st.integers(1, 40), LAUNCHES, COSTS), min_size=1, max_size=4)
 
 
@@ -77,6 +77,12 @@ def test_by_hand():
         [block(3, [("a", 2, 8.0)])], HostCost(0.0, 1.0)
     )  # two kernels of 4 a layer, the device never waits but once
     assert (t.host_s, t.device_s) == (6.0, 1.0 + 24.0)
+
+
+def test_experts_cost_the_host_more():
+    t = Timeline()
+    t.layers([block(2, [("experts", 2, 1.0), ("a", 1, 1.0)])], HostCost(0.0, 1.0, 4.0))  # 4 + 2 and 1, twice
+    assert t.host_s == 14.0
 
 
 def test_a_graph_is_one_launch():

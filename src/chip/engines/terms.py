@@ -14,6 +14,7 @@ MEANING = {
     "host_seq_s": "host, each sequence of a step",
     "host_call_s": "host, each operator that it launches by itself",
     "host_kernel_s": "host, each kernel that it launches by itself",
+    "host_experts_s": "host, each layer's experts that it launches by themselves",
     "host_piece_s": "host, each layer that it launches as a piece of a graph",
 }
 ON_DEVICE = ("gap_s", "attention_s", "step_s")
@@ -30,6 +31,7 @@ class Terms(NamedTuple):
     host_seq_s: float = 0.0
     host_call_s: float = 0.0
     host_kernel_s: float = 0.0
+    host_experts_s: float = 0.0
     host_piece_s: float = 0.0
 
     def prepare_s(self, sequences: int) -> float:

@@ -236,11 +236,14 @@ class StepModel:
 
     def timeline(self, step: Step) -> Recorded:
         """One step played kernel by kernel."""
-        ((played, _),) = _known(((step, 1.0),), self.timed(((step, 1.0),), False))
-        terms = self.terms.value if self.terms else Terms()
-        t = Recorded(1.0, terms.gap_s)
-        self.engine.play(t, played, terms)
+        t = Recorded(1.0, self.terms.value.gap_s if self.terms else 0.0)
+        self.play(step, t)
         return t
+
+    def play(self, step: Step, t: Timeline) -> None:
+        """One step alone, as the engine plays it."""
+        ((played, _),) = _known(((step, 1.0),), self.timed(((step, 1.0),), False))
+        self.engine.play(t, played, self.terms.value if self.terms else Terms())
 
 
 def _rows(one: Template, several: Template, head: Template, windows: Collection[int], step: Step) -> Rows:

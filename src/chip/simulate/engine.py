@@ -157,10 +157,10 @@ class SimulatedEngine:
     def launch(self, planned: Scheduled, took: tuple[float, float]) -> None:
         device_s, joules = took
         decodes, _, chunks, first, ended = planned
-        prepare_s, launch_s, one_by_one = self.surface.host(decodes + len(chunks), planned.tokens, not chunks)
+        prepare_s, launch_s = self.surface.host(decodes + len(chunks), planned.tokens, not chunks)
         ready_s = self.now_s + prepare_s
         host_end_s = ready_s + launch_s
-        end_s = end_of(max(self.device_free_s, ready_s), host_end_s, device_s, one_by_one)
+        end_s = end_of(max(self.device_free_s, ready_s), host_end_s, device_s)
         self.device_free_s, self.now_s = end_s, host_end_s
         self.rested = False
         self._flight.append(InFlight(end_s, first, ended, decodes + len(first)))

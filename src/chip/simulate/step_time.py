@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol
 from chip.engines.terms import Terms
 from chip.engines.vllm import NAME, memory
 from chip.engines.vllm import schedule as vllm
-from chip.engines.vllm.rewrite import UNCOMPILED
 from chip.models.decoder import Decoder
 from chip.predict import pipeline, several
 from chip.predict.memory import needs
@@ -18,6 +17,7 @@ from chip.predict.phase import PRODUCTS, interval, lines_of
 from chip.predict.request import Options, count_of, setting
 from chip.predict.roof import Power, Range, Roof
 from chip.predict.steps import StepModel
+from chip.timeline import Timeline
 from chip.types import ChipError, Scenario, Seq, Step
 
 GRAPH_TOKENS = vllm.GRAPH_TOKENS  # sizes of the engine's CUDA graphs
@@ -34,7 +34,6 @@ class Host(NamedTuple):
 
     prepare_s: float
     launch_s: float
-    one_by_one: bool  # kernels are launched one by one, not as graphs
 
 
 class Spread(NamedTuple):
@@ -83,7 +82,7 @@ def step(seqs: tuple[Seq, ...]) -> Step:
     return Step(seqs, vllm.padded(tokens) - tokens, tokens <= vllm.GRAPH_TOKENS[-1])
 
 
-def end_of(start_s: float, host_end_s: float, device_s: float, one_by_one: bool) -> float:
+def end_of(start_s: float, host_end_s: float, device_s: float) -> float:
     """When the device has done a step that it can start at `start_s` while the host launches until `host_end_s`."""
     return start_s + max(host_end_s - start_s, device_s)
 
@@ -95,7 +94,6 @@ class OperatorTimes(NamedTuple):
     low_s: float
     high_s: float
     kernels: float
-    calls: float
     attentions: float
     flops: float
     bytes: float
@@ -109,7 +107,6 @@ class PredictedSteps:
     roof: Roof
     terms: tuple[Terms, Terms, Terms]  # as expected, at the least, at the most
     model: str
-    layers: int
     max_context: int
     memory_bytes: float
     kv_capacity_tokens: int
@@ -124,11 +121,10 @@ class PredictedSteps:
         (rows, _), lines = timed[0], lines_of(timed)
         seconds, low_s, high_s = interval(lines, self.steps.interval_scale)
         kernels = sum(n * calls.launches.kernel_count for n, calls, _ in rows)
-        called = sum(n * len(calls.kinds) for n, calls, _ in rows)
         attentions = sum(n * calls.attentions for n, calls, _ in rows)
         flops = sum(line.flops for line in lines if line.kind in PRODUCTS)
         moved = sum(line.bytes for line in lines)
-        return OperatorTimes(seconds, low_s, high_s, kernels, called, attentions, flops, moved)
+        return OperatorTimes(seconds, low_s, high_s, kernels, attentions, flops, moved)
 
     def device_s(self, step: Step) -> float:
         found, terms = self._found(step), self.terms[0]
@@ -137,21 +133,18 @@ class PredictedSteps:
         return found.seconds + terms.gap_s * found.kernels + attending_s + terms.step_s
 
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host:
-        """Of a model that is not compiled as of any other kernel by kernel, those of an operator as one."""
+        """As the engine plays one prompt of so many tokens, or so many single tokens."""
         terms = self.terms[0]
-        prepare_s = terms.prepare_s(rows)
-        compiled = self.steps.decoder.architecture not in UNCOMPILED
-        if graph and (decode or compiled):
-            return Host(prepare_s, 0.0 if decode else self.layers * terms.host_piece_s, False)
-        like = Step((Seq(1, 1, tokens) if decode else Seq(max(2, tokens), 0, 1),))
-        found = self._found(like)
-        return Host(prepare_s, (found.kernels if compiled else found.calls) * terms.host_kernel_s, True)
+        like = Step((Seq(1, 1, tokens) if decode else Seq(max(2, tokens), 0, 1),), graph=graph)
+        t = Timeline()
+        self.steps.play(like, t)
+        return Host(terms.prepare_s(rows), t.host_s - terms.prepare_s(like.rows))
 
     def seconds(self, step: Step) -> float:
         """One step alone, with all the host does for it: what the device takes after it was prepared."""
         decode = all(s.new == 1 for s in step.seqs)
         host = self.host(step.rows, step.tokens, decode, step.graph)
-        return end_of(host.prepare_s, host.prepare_s + host.launch_s, self.device_s(step), host.one_by_one)
+        return end_of(host.prepare_s, host.prepare_s + host.launch_s, self.device_s(step))
 
     def request_s(self, prompt: int) -> float:
         return self.terms[0].request_s
@@ -219,8 +212,7 @@ def step_times(
             "--pp, or a smaller --dtype"
         )
     terms: tuple[Terms, Terms, Terms] = made.terms or (Terms(), Terms(), Terms())
-    layers = decoder.layer_count
-    about = (decoder.name, layers, decoder.max_context, roof.memory_bytes, capacity, gpu, pp)
+    about = (decoder.name, decoder.max_context, roof.memory_bytes, capacity, gpu, pp)
     return PredictedSteps(made, roof, terms, *about, tuple(_notes(s, gpu, decoder)), held.host)
 
 

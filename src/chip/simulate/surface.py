@@ -188,9 +188,9 @@ class Surface:
         key = (rows, decode, tokens <= MOST_GRAPH)
         found = self._hosts.get(key)
         if found is None:
-            prepare_s, launch_s, one_by_one = self.times.host(rows, tokens, decode, key[2])
+            prepare_s, launch_s = self.times.host(rows, tokens, decode, key[2])
             f = self.factors.host
-            found = self._hosts[key] = Host(prepare_s * f, launch_s * f, one_by_one)
+            found = self._hosts[key] = Host(prepare_s * f, launch_s * f)
         return found
 
     def request_s(self, prompt: int) -> float:

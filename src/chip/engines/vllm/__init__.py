@@ -23,7 +23,7 @@ TITLE = "vLLM, offline LLM class, default settings without prefix caching"
 COPIES_KEYS: tuple[str, ...] = ()
 TERMS = (
     *("gap_s", "attention_s", "step_s", "first_s", "request_s"),
-    *("host_step_s", "host_seq_s", "host_kernel_s", "host_piece_s"),
+    *("host_step_s", "host_seq_s", "host_kernel_s", "host_experts_s", "host_piece_s"),
 )
 CAVEAT = ""
 OVERLAPS_STEPS = VERSIONS[0].overlaps_steps
@@ -102,5 +102,5 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     elif step.graph:
         t.layers([block.as_one("layer") for block in step.blocks], HostCost(terms.host_piece_s, 0.0))
     else:
-        t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))
+        t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s, terms.host_experts_s))
     t.graph("sampling", 0.0, terms.step_s)
