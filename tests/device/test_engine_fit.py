@@ -33,7 +33,10 @@ VLLM = {
     "host_seq_s": 20e-6, "host_kernel_s": 30e-6, "host_experts_s": 400e-6, "host_piece_s": 200e-6,
 }  # fmt: skip
 HF_GRAPH = {"gap_s": 0.6e-6, "step_s": 45e-6}
-HF_EAGER = {"gap_s": 0.5e-6, "first_s": 4e-3, "host_step_s": 700e-6, "host_call_s": 7e-6, "host_kernel_s": 16e-6}
+HF_EAGER = {
+    "gap_s": 0.5e-6, "first_s": 4e-3, "host_step_s": 700e-6, "host_call_s": 7e-6, "host_kernel_s": 16e-6,
+    "host_experts_s": 400e-6,
+}  # fmt: skip
 PACE_NS = 8000.0
 
 

@@ -19,7 +19,7 @@ from chip.types import ChipError, Op, Program, Scenario, Seq, Step
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
 COPIES_KEYS = families.BROADCAST
-TERMS = ("gap_s", "first_s", "host_step_s", "host_call_s", "host_kernel_s")
+TERMS = ("gap_s", "first_s", "host_step_s", "host_call_s", "host_kernel_s", "host_experts_s")
 CAVEAT = (
     "hf-eager: decode with the flash backend; torch's default (cuDNN) also builds a plan for every new context length, "
     "tens of milliseconds each"
@@ -48,7 +48,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
 def play(t: Timeline, step: Played, terms: Terms) -> None:
     """Every kernel is launched by the host."""
     t.prepare("prepare", terms.host_step_s)
-    t.layers(step.blocks, HostCost(terms.host_call_s, terms.host_kernel_s))
+    t.layers(step.blocks, HostCost(terms.host_call_s, terms.host_kernel_s, terms.host_experts_s))
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
