@@ -29,7 +29,7 @@ HOST_BOUND = tuple(Scenario(b, p, 9) for b, p in ((1, 64), (1, 400), (4, 64), (1
 LONG_BEFORE = (Scenario(32, 512, 9), Scenario(16, 1000, 9))
 GPU_BOUND = (Scenario(64, 8192, 9), Scenario(64, 12000, 9))
 VLLM = {
-    "gap_s": 0.5e-6, "attention_s": 2e-6, "step_s": 30e-6, "first_s": 2e-3, "request_s": 150e-6, "host_step_s": 3e-3,
+    "gap_s": 0.5e-6, "step_s": 30e-6, "first_s": 2e-3, "request_s": 150e-6, "host_step_s": 3e-3,
     "host_seq_s": 20e-6, "host_kernel_s": 30e-6, "host_experts_s": 400e-6, "host_piece_s": 200e-6,
 }  # fmt: skip
 HF_GRAPH = {"gap_s": 0.6e-6, "step_s": 45e-6}

@@ -106,7 +106,7 @@ def term(name="gap_s", **changes):
 
 
 BAD = {
-    "an unknown term": (term("kernels_s"), "unknown term 'kernels_s'; known: gap_s, attention_s"),
+    "an unknown term": (term("kernels_s"), "unknown term 'kernels_s'; known: gap_s, step_s"),
     "a negative one": (term(value=-1e-6, low=-2e-6), "term 'gap_s' must have 0 <= low <= value <= high"),
     "a negative low": (term(low=-1e-9), "must have 0 <= low <= value <= high"),
     "low above": (term(low=5e-6), "must have 0 <= low <= value <= high"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chip.engines.terms import Terms
 from chip.records import dataclass
 from chip.timeline import LaunchBlock, Timeline
 from chip.types import Step
@@ -18,15 +17,14 @@ class Played(NamedTuple):
 
     blocks: Sequence[LaunchBlock]  # its operators in order
     seconds: float  # of all of them, ...
-    kernels: float  # ... that many kernels ...
-    attentions: float  # ... and, in a decode step, attentions over pages
+    kernels: float  # ... that many kernels
     graph: bool
     decode: bool  # all sequences have one new token
     sequences: int
 
-    def device_s(self, t: Timeline, terms: Terms) -> float:
+    def device_s(self, t: Timeline) -> float:
         """All of it on the device, gaps between kernels included."""
-        return self.seconds * t.scale + t.gap_s * self.kernels + terms.attention_s * self.attentions
+        return self.seconds * t.scale + t.gap_s * self.kernels
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 MEANING = {
     "gap_s": "device, between two kernels",
-    "attention_s": "device, each attention of a decode step: what it takes beyond its points",
     "step_s": "device, each step: small kernels around the model",
     "first_s": "host, once before the first step",
     "request_s": "host, each request before the first step",
@@ -17,13 +16,12 @@ MEANING = {
     "host_experts_s": "host, each layer's experts that it launches by themselves",
     "host_piece_s": "host, each layer that it launches as a piece of a graph",
 }
-ON_DEVICE = ("gap_s", "attention_s", "step_s")
+ON_DEVICE = ("gap_s", "step_s")
 ON_HOST = tuple(name for name in MEANING if name not in ON_DEVICE)
 
 
 class Terms(NamedTuple):
     gap_s: float = 0.0
-    attention_s: float = 0.0
     step_s: float = 0.0
     first_s: float = 0.0
     request_s: float = 0.0

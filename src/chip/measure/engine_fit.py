@@ -30,7 +30,7 @@ PRIOR_WEIGHT = 0.05  # pull of a term towards where it started from, for those t
 CARD_WEIGHT = 2.0  # the same of a GPU's speed: gaps between kernels then come out as in captured steps, 0.3 us
 DEVICE_BOUND = 0.9  # busy share of a step that tells of the device's terms, not of the host's
 DEEP = 20  # layers of a calibration model that counts in full
-START = Terms(0.4e-6, 3e-6, 30e-6, 3e-3, 0.15e-3, 1e-3, 20e-6, 5e-6, 15e-6, 0.1e-3, 0.15e-3)
+START = Terms(0.4e-6, 30e-6, 3e-3, 0.15e-3, 1e-3, 20e-6, 5e-6, 15e-6, 0.1e-3, 0.15e-3)
 
 
 class PhaseTiming(NamedTuple):

@@ -17,7 +17,6 @@ PRODUCTS = frozenset({
     "scaled_linear", "packed_linear", "scaled_experts", "packed_experts", "moe_experts", "moe_experts_composed",
     "moe_router", "moe_router_composed",
 })  # fmt: skip
-ATTENTION = ("attention", "local_attention")  # kinds of attention over pages
 # Largest ratio between the ceilings of two H200s: a card differs from the next by so much.
 BETWEEN_CARDS = 1.035
 
@@ -27,7 +26,6 @@ class CallBlock(NamedTuple):
 
     kinds: tuple[str, ...]
     launches: RoleLaunches  # by role
-    attentions: int = 0  # over pages
 
 
 Rows = list[tuple[int, CallBlock, Sequence[Answer]]]  # all operators of a step: how often, which, and what they take
@@ -108,7 +106,7 @@ def lines_of(found: Iterable[tuple[Rows, float]]) -> list[Line]:
     """Operators of one role added up; kind, bound and source are those of the longest."""
     merged: dict[str, tuple[Any, ...]] = {}
     for rows, weight in found:
-        for repeat, (kinds, launches, _), answers in rows:
+        for repeat, (kinds, launches), answers in rows:
             n = weight * repeat
             calls = zip(launches.names, kinds, answers)
             for role, kind, (seconds, low_s, high_s, bound, source, flops, moved, _) in calls:

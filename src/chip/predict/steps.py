@@ -30,7 +30,7 @@ from chip.types import Op, Program, Scenario, Step
 PLAIN = (Attention, GrowingAttention)  # attention that a window just shortens
 MASKED = (MaskedAttention, WindowedAttention, Composed)  # attention that meets a mask, or may
 ENGINE = "engine"  # source and kind of rows that no operator has
-GAPS, ATTENDING, AROUND = "gaps", "attention_in_engine", "around_the_model"
+GAPS, AROUND = "gaps", "around_the_model"
 WAITING, BEFORE = "waiting_for_host", "before_first_step"
 MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
 MOST_PROGRAMS = 64
@@ -201,7 +201,7 @@ class StepModel:
 
     def _played(self, found: PlayedSteps, terms: Terms, scale: float, asked: Scenario | None) -> Added:
         """The steps on the timeline, every operator's time times `scale`."""
-        worked = seconds = gaps = attending = around = 0.0
+        worked = seconds = gaps = around = 0.0
         before = terms.first_s + terms.request_s * asked.batch if asked else 0.0
         t = Timeline(scale, terms.gap_s)
         t.prepare("submit", before)
@@ -216,11 +216,10 @@ class StepModel:
             elif weight != 1.0:
                 t.skip(weight - 1, t.host_s - host_s, t.worked_s - worked_s)
             gaps += weight * played.kernels * terms.gap_s
-            attending += weight * played.attentions * terms.attention_s
             around += weight * terms.step_s
         if asked is not None:
             seconds = t.device_s
-        return Added(seconds, (gaps, attending, around, max(0.0, seconds - worked - before), before))
+        return Added(seconds, (gaps, around, max(0.0, seconds - worked - before), before))
 
     def _period(self, t: Timeline, prepare_s: float) -> float:
         """What a decode step takes among its like: where the host prepares the next one meanwhile, the longer of what
@@ -296,13 +295,9 @@ def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> PlayedSteps:
     made = []
     for (step, weight), (rows, _) in zip(steps, found):
         blocks = [LaunchBlock(n, calls.launches, [a[0] for a in answers]) for n, calls, answers in rows]
-        decode, attentions, seconds, kernels = step.decode, 0.0, 0.0, 0.0
-        for (n, calls, _), block in zip(rows, blocks):
-            seconds += n * block.seconds
-            kernels += n * block.launches.kernel_count
-            if decode:
-                attentions += n * calls.attentions
-        made.append((Played(blocks, seconds, kernels, attentions, step.graph, decode, step.rows), weight))
+        seconds = sum([b.repeat * b.seconds for b in blocks])
+        kernels = sum([b.repeat * b.launches.kernel_count for b in blocks])
+        made.append((Played(blocks, seconds, kernels, step.graph, step.decode, step.rows), weight))
     return made
 
 
@@ -314,7 +309,7 @@ class Added(NamedTuple):
 
 
 ADDED = (
-    (GAPS, 1.0, "launch"), (ATTENDING, 1.0, "memory"), (AROUND, 1.0, "launch"), (WAITING, 1.0, "host"),
+    (GAPS, 1.0, "launch"), (AROUND, 1.0, "launch"), (WAITING, 1.0, "host"),
     (BEFORE, 1.0, "host"),
 )  # fmt: skip
 

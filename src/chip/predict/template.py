@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from chip.engines.context import decode_contexts
 from chip.predict.limits import Answer, added
-from chip.predict.phase import ATTENTION, CallBlock, Rows
+from chip.predict.phase import CallBlock, Rows
 from chip.timeline import RoleLaunches
 from chip.types import Seq, Step
 
@@ -61,7 +61,7 @@ class Template:
         for repeat, calls in blocks:
             keys = [(c.ask, c.kind in EXPERTS) for c in calls if not c.attends]
             roles, kinds, kernels, _, _ = zip(*calls)
-            named = CallBlock(kinds, RoleLaunches(roles, kernels), sum(k in ATTENTION for k in kinds))
+            named = CallBlock(kinds, RoleLaunches(roles, kernels))
             attends = [(i, c.ask) for i, c in enumerate(calls) if c.attends]
             self.blocks.append(TemplateBlock(repeat, named, attends, [asks.setdefault(k, len(asks)) for k in keys]))
         # of its parts, not of this object: what refers to itself waits for a collection of garbage to be freed

@@ -94,7 +94,6 @@ class OperatorTimes(NamedTuple):
     low_s: float
     high_s: float
     kernels: float
-    attentions: float
     flops: float
     bytes: float
 
@@ -121,16 +120,13 @@ class PredictedSteps:
         (rows, _), lines = timed[0], lines_of(timed)
         seconds, low_s, high_s = interval(lines, self.steps.interval_scale)
         kernels = sum(n * calls.launches.kernel_count for n, calls, _ in rows)
-        attentions = sum(n * calls.attentions for n, calls, _ in rows)
         flops = sum(line.flops for line in lines if line.kind in PRODUCTS)
         moved = sum(line.bytes for line in lines)
-        return OperatorTimes(seconds, low_s, high_s, kernels, attentions, flops, moved)
+        return OperatorTimes(seconds, low_s, high_s, kernels, flops, moved)
 
     def device_s(self, step: Step) -> float:
         found, terms = self._found(step), self.terms[0]
-        decode = all(s.new == 1 for s in step.seqs)
-        attending_s = terms.attention_s * found.attentions if decode else 0.0
-        return found.seconds + terms.gap_s * found.kernels + attending_s + terms.step_s
+        return found.seconds + terms.gap_s * found.kernels + terms.step_s
 
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host:
         """As the engine plays one prompt of so many tokens, or so many single tokens."""

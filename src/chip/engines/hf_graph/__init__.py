@@ -46,7 +46,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
-    t.graph("step", terms.host_step_s, step.device_s(t, terms) + terms.step_s)
+    t.graph("step", terms.host_step_s, step.device_s(t) + terms.step_s)
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:

@@ -121,7 +121,7 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
     if step.graph:
-        t.graph("step", terms.host_step_s, step.device_s(t, terms) + terms.step_s)
+        t.graph("step", terms.host_step_s, step.device_s(t) + terms.step_s)
         return
     t.prepare("batch", terms.host_step_s)
     t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))

@@ -22,7 +22,7 @@ NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"
 COPIES_KEYS: tuple[str, ...] = ()
 TERMS = (
-    *("gap_s", "attention_s", "step_s", "first_s", "request_s"),
+    *("gap_s", "step_s", "first_s", "request_s"),
     *("host_step_s", "host_seq_s", "host_kernel_s", "host_experts_s", "host_piece_s"),
 )
 CAVEAT = ""
@@ -95,7 +95,7 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     larger one kernel by kernel, and so is every one of a model that is not compiled."""
     t.prepare("schedule", terms.prepare_s(step.sequences))
     if step.graph and step.decode:
-        t.graph("step", 0.0, step.device_s(t, terms) + terms.step_s)
+        t.graph("step", 0.0, step.device_s(t) + terms.step_s)
         return
     if any(HALVES[0] in block.launches.names for block in step.blocks):
         t.layers(step.blocks, HostCost(terms.host_kernel_s, 0.0))  # small kernels of one operator as one of vLLM's
