@@ -21,7 +21,7 @@ from chip.ops.mla_prompt import MlaPrompt
 from chip.predict.estimator import Estimator
 from chip.predict.growing import along, over
 from chip.predict.limits import Answer, of_a_share
-from chip.predict.phase import Phase, Rows, interval, line_of, lines_of
+from chip.predict.phase import Line, Phase, Rows, interval, line_of, lines_of
 from chip.predict.template import Ask, Beside, Template, TimedCall, attending
 from chip.records import replace
 from chip.timeline import LaunchBlock, Recorded, Timeline
@@ -31,12 +31,15 @@ PLAIN = (Attention, GrowingAttention)  # attention that a window just shortens
 MASKED = (MaskedAttention, WindowedAttention, Composed)  # attention that meets a mask, or may
 ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, AROUND = "gaps", "around_the_model"
-WAITING, BEFORE = "waiting_for_host", "before_first_step"
+WAITING, BEFORE, RECOVERY = "waiting_for_host", "before_first_step", "clock_recovery"
 MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
 MOST_PROGRAMS = 64
 MOST_STEPS, MOST_PREFILLS = 64, 8  # of one model that are remembered
 FEW = 16  # requests: half of one more makes a difference
 NOTHING_S = 1e-12  # a row shorter than this is rounding
+
+
+Timed = list[tuple[Rows, float]]  # the operators of steps, and how many steps each stands for
 
 
 class EngineTerms(NamedTuple):
@@ -111,7 +114,7 @@ class StepModel:
         return s.prompt > 1 and any(not isinstance(op, MlaPrompt) for op in found)
 
     # -- operators of a step ----------------------------------------------------------------------------------------
-    def timed(self, steps: Weighted, first: bool) -> list[tuple[Rows, float]]:
+    def timed(self, steps: Weighted, first: bool) -> Timed:
         """With arithmetic at the clock it runs at: a prefill finds a rested GPU, decode steps one that has settled."""
         found = [(self.rows(step), weight) for step, weight in steps]
         settling = self.estimator.settling
@@ -136,12 +139,28 @@ class StepModel:
         if found is None:
             if len(self._prefills) >= MOST_PREFILLS:
                 self._prefills.clear()
-            found = self._prefills[steps, s.batch] = self._phase(steps, s)
+            timed = self.timed(steps, True)
+            found = self._prefills[steps, s.batch] = self._phase(steps, timed, lines_of(timed), s)
         return found
 
     def decode(self, s: Scenario, memory_bytes: float) -> Phase:
         """The mean step."""
-        return self._phase(self._decode_steps(s, memory_bytes), None)
+        steps = self._decode_steps(s, memory_bytes)
+        found = self.timed(steps, False)
+        lines = lines_of(found)
+        return self._phase(steps, found, lines, None, self._slower(lines, s, memory_bytes))
+
+    def _slower(self, lines: Sequence[Line], s: Scenario, memory_bytes: float) -> float:
+        """How many times as long the operators of a mean decode step take because the GPU's clock, which fell under the
+        prompt, recovers step by step. What memory takes is not longer."""
+        settling, read_per_s = self.estimator.settling, self.estimator.roof.ideal["memory"]
+        seconds = sum([n[3] for n in lines])
+        if settling is None or not seconds:
+            return 1.0
+        prompt = self.prefill(s, memory_bytes)
+        busy_s = sum([n[3] for n in prompt.lines if n[1] != ENGINE])
+        part = settling.recovery(min(prompt.matmul_flops / settling.flop_per_s, busy_s), (s.output - 1) * seconds)
+        return 1 + part * sum([max(0.0, n[3] - n[9] / read_per_s) for n in lines]) / seconds
 
     def _decode_steps(self, s: Scenario, memory_bytes: float) -> Weighted:
         """All steps after the last first token. The last of them are of fewer requests, in the mean of `batch`."""
@@ -181,15 +200,19 @@ class StepModel:
             left -= min(weight, left)
         return last, max(1.0, s.batch - gone / last)
 
-    def _phase(self, steps: Weighted, asked: Scenario | None) -> Phase:
-        """`asked` where the steps end with the first tokens."""
-        found = self.timed(steps, asked is not None)
-        lines = lines_of(found)
+    def _phase(
+        self, steps: Weighted, found: Timed, lines: list[Line], asked: Scenario | None, slower: float = 1.0
+    ) -> Phase:
+        """`asked` where the steps end with the first tokens. `slower`: times that operators take as long."""
         seconds, low_s, high_s = interval(lines, self.interval_scale)
+        low_s, high_s = slower * low_s, slower * high_s
+        if slower > 1:
+            more_s = [(slower - 1) * seconds, (1 - 1 / slower) * low_s, (1 - 1 / slower) * high_s]
+            lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0)))
         if self.terms is None or not seconds:
             return Phase(lines, low_s, high_s)
         known = _known(steps, found)
-        scaled = zip(self.terms, (1.0, low_s / seconds, high_s / seconds))
+        scaled = zip(self.terms, (slower, low_s / seconds, high_s / seconds))
         times = [self._played(known, terms, scale, asked) for terms, scale in scaled]
         value, least, most = times
         lines += [
@@ -231,7 +254,9 @@ class StepModel:
     def subject(self, s: Scenario, memory_bytes: float, first: bool) -> TimedSteps:
         """A phase whose operators are known, to be timed under any terms."""
         steps = self.prefill_steps(s, memory_bytes) if first else self._decode_steps(s, memory_bytes)
-        return TimedSteps(self, _known(steps, self.timed(steps, first)), s if first else None)
+        found = self.timed(steps, first)
+        slower = 1.0 if first else self._slower(lines_of(found), s, memory_bytes)
+        return TimedSteps(self, _known(steps, found), s if first else None, slower)
 
     def timeline(self, step: Step) -> Recorded:
         """One step played kernel by kernel."""
@@ -282,10 +307,11 @@ class TimedSteps(NamedTuple):
     model: StepModel
     found: PlayedSteps
     asked: Scenario | None
+    slower: float  # times that operators take as long as they were timed
 
     def seconds(self, terms: Terms, scale: float = 1.0) -> float:
         """`scale`: of every operator's time."""
-        return self.model._played(self.found, terms, scale, self.asked).seconds
+        return self.model._played(self.found, terms, scale * self.slower, self.asked).seconds
 
 
 PlayedSteps = list[tuple[Played, float]]  # and how many steps each stands for
