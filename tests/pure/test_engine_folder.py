@@ -9,6 +9,7 @@ import pytest
 from chip import cli, engine_profile, engines, hardware
 from chip.models import library
 from chip.predict import request
+from chip.predict.clock import Settling
 from chip.types import ChipError, Scenario
 
 ENGINE = '''
@@ -40,7 +41,7 @@ def rewrite(program, decode, architecture=""):
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
-    t.graph("step", terms.host_step_s, step.device_s(t, terms))
+    t.graph("step", terms.host_step_s, step.device_s(t))
 '''
 
 
@@ -70,8 +71,9 @@ def test_it_is_listed_and_predicts():
 
 
 @pytest.mark.usefixtures("folder")
-def test_it_is_predicted_with_its_own_terms(tmp_path):
+def test_it_is_predicted_with_its_own_terms(tmp_path, monkeypatch):
     """Nobody measured its host: its operators alone, until somebody does."""
+    monkeypatch.setattr(Settling, "recovery", lambda *_: 0.0)
     assert engine_profile.find(hardware.find("h200"), "made-up") is None
     d, s = library.find("qwen3-0.6b"), Scenario(1, 16, 4)
     bare = request.predict(d, "h200", "made-up", s)

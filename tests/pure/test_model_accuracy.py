@@ -18,12 +18,12 @@ FOLDER = Path(__file__).parents[2] / "results" / "h200" / "runs"
 FILES = sorted(FOLDER.glob("*.json"))
 
 BUDGETS: dict[str, tuple[float | None, float | None]] = {  # class: median, 90th percentile
-    "vLLM TPOT, GPU-bound": (0.02, 0.052),
-    "vLLM TTFT, >= 4096 tokens": (0.033, 0.185),
-    "vLLM TTFT, all": (0.055, 0.30),
+    "vLLM TPOT, GPU-bound": (0.016, 0.042),
+    "vLLM TTFT, >= 4096 tokens": (0.025, 0.12),
+    "vLLM TTFT, all": (0.033, 0.23),
     "vLLM TTFT, launch latency known": (0.057, 0.23),
-    "hf-graph TPOT and TTFT": (0.025, 0.057),
-    "hf-eager TTFT, >= 8192 tokens": (0.025, 0.11),
+    "hf-graph TPOT and TTFT": (0.026, 0.057),
+    "hf-eager TTFT, >= 8192 tokens": (0.025, 0.08),
     "hf-eager TPOT, flash": (0.20, 0.37),
     "hf-eager TPOT, flash, launch latency known": (0.145, 0.30),
     "energy per token": (0.075, 0.195),

@@ -94,7 +94,7 @@ def test_an_fp8_cache_holds_more():
     plain, narrow = answer(model="llama-3.1-8b"), answer(model="llama-3.1-8b", kv_dtype="fp8")
     assert narrow["kv_dtype"] == "fp8"
     assert narrow["memory"]["kv_capacity_tokens"] == pytest.approx(2 * plain["memory"]["kv_capacity_tokens"], rel=1e-4)
-    long = {"model": "llama-3.1-8b", "batch": 64, "prompt": 8000}
+    long = {"model": "llama-3.1-8b", "batch": 64, "prompt": 8000, "output": 512}
     assert answer(**long, kv_dtype="fp8")["tpot_ms"] < 0.9 * answer(**long)["tpot_ms"]
     with pytest.raises(ChipError, match="kv_dtype fp8: hf-eager keeps its cache"):
         answer(model="llama-3.1-8b", engine="hf-eager", kv_dtype="fp8")

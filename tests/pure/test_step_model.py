@@ -12,6 +12,7 @@ from chip.dtypes import precision
 from chip.engines.terms import Terms
 from chip.models import library
 from chip.models.lower import body, head, place
+from chip.predict.clock import Settling
 from chip.predict.estimator import estimator_of
 from chip.predict.phase import Line, interval
 from chip.predict.request import Options, answer, setting
@@ -66,8 +67,9 @@ def test_an_engine_adds_to_its_operators_and_takes_nothing_away(engine, model):
 
 
 @pytest.mark.parametrize(("engine", "model"), EVERY)
-def test_a_played_step_is_the_decode_step(engine, model):
-    """Kernel by kernel it ends when the closed form does, which a decode of one token is made of."""
+def test_a_played_step_is_the_decode_step(engine, model, monkeypatch):
+    """Kernel by kernel it ends when the closed form does, which a decode of one token is made of, the clock apart."""
+    monkeypatch.setattr(Settling, "recovery", lambda *_: 0.0)
     found, memory = steps(model, engine)
     s = Scenario(3, 500, 2)
     step = engines.get(engine).decode(s, memory)
@@ -104,7 +106,8 @@ def test_a_slower_host_is_never_faster_and_matters_where_it_is_waited_for(engine
                 assert b.seconds == pytest.approx(a.seconds, rel=0.02)
 
 
-def test_no_terms_are_no_more_than_operators():
+def test_no_terms_are_no_more_than_operators(monkeypatch):
+    monkeypatch.setattr(Settling, "recovery", lambda *_: 0.0)
     d = library.find("llama-3.1-8b")
     estimator = estimator_of(hardware.find("h200"), engines.get("vllm").runs_as(9.0, {}))
     memory = hardware.find("h200").memory_bytes

@@ -39,9 +39,6 @@ FEW = 16  # requests: half of one more makes a difference
 NOTHING_S = 1e-12  # a row shorter than this is rounding
 
 
-Timed = list[tuple[Rows, float]]  # the operators of steps, and how many steps each stands for
-
-
 class EngineTerms(NamedTuple):
     """What an engine and its host add: as expected, at the least and at the most."""
 
@@ -114,7 +111,7 @@ class StepModel:
         return s.prompt > 1 and any(not isinstance(op, MlaPrompt) for op in found)
 
     # -- operators of a step ----------------------------------------------------------------------------------------
-    def timed(self, steps: Weighted, first: bool) -> Timed:
+    def timed(self, steps: Weighted, first: bool) -> list[tuple[Rows, float]]:
         """With arithmetic at the clock it runs at: a prefill finds a rested GPU, decode steps one that has settled."""
         found = [(self.rows(step), weight) for step, weight in steps]
         settling = self.estimator.settling
@@ -139,16 +136,12 @@ class StepModel:
         if found is None:
             if len(self._prefills) >= MOST_PREFILLS:
                 self._prefills.clear()
-            timed = self.timed(steps, True)
-            found = self._prefills[steps, s.batch] = self._phase(steps, timed, lines_of(timed), s)
+            found = self._prefills[steps, s.batch] = self._phase(steps, s)
         return found
 
     def decode(self, s: Scenario, memory_bytes: float) -> Phase:
         """The mean step."""
-        steps = self._decode_steps(s, memory_bytes)
-        found = self.timed(steps, False)
-        lines = lines_of(found)
-        return self._phase(steps, found, lines, None, self._slower(lines, s, memory_bytes))
+        return self._phase(self._decode_steps(s, memory_bytes), None, (s, memory_bytes))
 
     def _slower(self, lines: Sequence[Line], s: Scenario, memory_bytes: float) -> float:
         """How many times as long the operators of a mean decode step take because the GPU's clock, which fell under the
@@ -200,19 +193,20 @@ class StepModel:
             left -= min(weight, left)
         return last, max(1.0, s.batch - gone / last)
 
-    def _phase(
-        self, steps: Weighted, found: Timed, lines: list[Line], asked: Scenario | None, slower: float = 1.0
-    ) -> Phase:
-        """`asked` where the steps end with the first tokens. `slower`: times that operators take as long."""
+    def _phase(self, steps: Weighted, asked: Scenario | None, after: tuple[Scenario, float] | None = None) -> Phase:
+        """`asked` where the steps end with the first tokens. `after`: the question whose prompts they follow, and the
+        GPU's memory."""
+        found = self.timed(steps, asked is not None)
+        lines = lines_of(found)
         seconds, low_s, high_s = interval(lines, self.interval_scale)
-        low_s, high_s = slower * low_s, slower * high_s
-        if slower > 1:
-            more_s = [(slower - 1) * seconds, (1 - 1 / slower) * low_s, (1 - 1 / slower) * high_s]
-            lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0)))
         if self.terms is None or not seconds:
             return Phase(lines, low_s, high_s)
+        slower = self._slower(lines, *after) if after else 1.0
+        if slower > 1:
+            more_s = [(slower - 1) * s for s in (seconds, low_s, high_s)]
+            lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0)))
         known = _known(steps, found)
-        scaled = zip(self.terms, (slower, low_s / seconds, high_s / seconds))
+        scaled = zip(self.terms, [slower * s / seconds for s in (seconds, low_s, high_s)])
         times = [self._played(known, terms, scale, asked) for terms, scale in scaled]
         value, least, most = times
         lines += [
