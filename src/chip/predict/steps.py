@@ -143,17 +143,17 @@ class StepModel:
         """The mean step."""
         return self._phase(self._decode_steps(s, memory_bytes), None, (s, memory_bytes))
 
-    def _slower(self, lines: Sequence[Line], s: Scenario, memory_bytes: float) -> float:
+    def _slower(self, lines: Sequence[Line], seconds: float, s: Scenario, memory_bytes: float) -> float:
         """How many times as long the operators of a mean decode step take because the GPU's clock, which fell under the
-        prompt, recovers step by step. What memory takes is not longer."""
+        prompt, recovers step by step. What memory or a link takes is not longer."""
         settling, read_per_s = self.estimator.settling, self.estimator.roof.ideal["memory"]
-        seconds = sum([n[3] for n in lines])
-        if settling is None or not seconds:
+        if settling is None:
             return 1.0
         prompt = self.prefill(s, memory_bytes)
-        busy_s = sum([n[3] for n in prompt.lines if n[1] != ENGINE])
+        busy_s = prompt.seconds - prompt.seconds_by_source.get(ENGINE, 0.0)
         part = settling.recovery(min(prompt.matmul_flops / settling.flop_per_s, busy_s), (s.output - 1) * seconds)
-        return 1 + part * sum([max(0.0, n[3] - n[9] / read_per_s) for n in lines]) / seconds
+        by_clock_s = sum([max(0.0, n[3] - n[9] / read_per_s) for n in lines if n[6] != "link"])
+        return 1 + part * by_clock_s / seconds
 
     def _decode_steps(self, s: Scenario, memory_bytes: float) -> Weighted:
         """All steps after the last first token. The last of them are of fewer requests, in the mean of `batch`."""
@@ -201,7 +201,7 @@ class StepModel:
         seconds, low_s, high_s = interval(lines, self.interval_scale)
         if self.terms is None or not seconds:
             return Phase(lines, low_s, high_s)
-        slower = self._slower(lines, *after) if after else 1.0
+        slower = self._slower(lines, seconds, *after) if after else 1.0
         if slower > 1:
             more_s = [(slower - 1) * s for s in (seconds, low_s, high_s)]
             lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0)))
@@ -249,7 +249,8 @@ class StepModel:
         """A phase whose operators are known, to be timed under any terms."""
         steps = self.prefill_steps(s, memory_bytes) if first else self._decode_steps(s, memory_bytes)
         found = self.timed(steps, first)
-        slower = 1.0 if first else self._slower(lines_of(found), s, memory_bytes)
+        lines = lines_of(found)
+        slower = 1.0 if first else self._slower(lines, interval(lines)[0], s, memory_bytes)
         return TimedSteps(self, _known(steps, found), s if first else None, slower)
 
     def timeline(self, step: Step) -> Recorded:
