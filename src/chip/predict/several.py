@@ -136,18 +136,17 @@ def stages_text(layers: int, pp: int) -> str:
 
 def unmeasured(found: Phases, output: int) -> list[str]:
     """Where much of the operators' time rests on no point although the GPU has points."""
-    if all(phase.seconds_by_source.keys() <= {INTERPOLATED, ENGINE} for phase in found[:2] if phase):
-        return []
-    times = [(1, found.prefill.lines), (output - 1, found.decode.lines if found.decode else [])]
-    total = sum([n * sum([x[3] for x in lines if x[1] != ENGINE]) for n, lines in times])
-    measured = sum([n * sum([x[3] for x in lines if x[7] == INTERPOLATED]) for n, lines in times])
+    phases = [(1, found.prefill), (output - 1, found.decode)] if found.decode else [(1, found.prefill)]
+    total = sum([n * (phase.seconds - phase.seconds_by_source.get(ENGINE, 0.0)) for n, phase in phases])
+    measured = sum([n * phase.seconds_by_source.get(INTERPOLATED, 0.0) for n, phase in phases])
     if total - measured < UNMEASURED * total:
         return []
     time_by: dict[str, float] = {}
-    for n, lines in times:
-        for line in lines:
+    for n, phase in phases:
+        for line in phase.lines:
             if line.kind != ENGINE and line.source != INTERPOLATED:
                 time_by[line.role] = time_by.get(line.role, 0.0) + n * line.seconds
     roles: Sequence[str] = sorted(time_by, key=time_by.__getitem__, reverse=True)
     share, more = 100 * (1 - measured / total), f" and {len(roles) - NAMED} more" if len(roles) > NAMED else ""
-    return [f"{share:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"]
+    told = f"{share:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"
+    return [told] if roles else []
