@@ -124,10 +124,13 @@ def _streams(roles: Sequence[str]) -> Streams:
 
 
 def _run_at_once(answers: list[Answer], streams: Streams, bytes_per_s: float) -> None:
-    """Two streams take as long as the longer, and as memory takes for what both move; each call has its share of it."""
+    """Two streams take as long as the longer, and as memory takes for what both move. Each call has what memory takes
+    for it, and its share of the rest."""
     each_s = [sum([answers[i][0] for i in stream]) for stream in streams]
-    both_moved = sum([answers[i][6] for i in chain(*streams)])
-    part = min(1.0, max(*each_s, both_moved / bytes_per_s) / sum(each_s))
-    for i in chain(*streams):
+    least_s = {i: min(answers[i][0], answers[i][6] / bytes_per_s) for i in chain(*streams)}
+    alone_s, moving_s = sum(each_s), sum(least_s.values())
+    rest = (max(*each_s, moving_s) - moving_s) / (alone_s - moving_s) if alone_s > moving_s else 0.0
+    for i, least in least_s.items():
         seconds, low_s, high_s, bound, source, flops, moved, held_s = answers[i]
+        part = (least + rest * (seconds - least)) / seconds
         answers[i] = seconds * part, low_s * part, high_s * part, bound, source, flops, moved, held_s * part
