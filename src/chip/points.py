@@ -100,10 +100,8 @@ class PointTable:
         columns = Columns(path, next(csv.reader(lines[body:]), []))
         self._path, self._columns, self._made = path, columns, dict[Key, PointGroup]()
         self._lines: dict[Key, list[tuple[int, str]]] = {}
-        start, held = (
-            "\n",
-            list[tuple[int, str]](),
-        )  # what lines of one group begin with, which mostly follow each other
+        held = list[tuple[int, str]]()
+        start = "\n"  # of the lines of one group, which mostly follow each other
         for number, line in enumerate(lines[body + 1 :], body + 2):
             if not line.startswith(start):
                 if not line:
