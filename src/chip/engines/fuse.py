@@ -88,8 +88,8 @@ def fuse_residual_norms(calls: list[Call]) -> list[Call]:
 
 
 def fuse_head_norms(calls: list[Call]) -> list[Call]:
-    """Norms of queries and keys and the rotation that follows them touch the same bytes: one kernel, which counts as the
-    rotation where norms are of single heads, and as the norm where they are over all heads."""
+    """Norms of queries and keys and the rotation that follows them touch the same bytes: one kernel. It counts as the
+    rotation where norms are of single heads, as the norms where they are over all heads."""
     roles = [c.role for c in calls]
     if "rope" not in roles or roles[: roles.index("rope")][-2:] != ["q_norm", "k_norm"]:
         return calls
