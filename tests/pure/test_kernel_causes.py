@@ -182,3 +182,13 @@ def test_attention_that_flashattention_3_does_not_run_under_vllm_is_another_kern
     found = ask("sees", sees)
     assert attention(found).source != "interpolated"
     assert any("no measured point: attention" in note for note in found.notes)
+
+
+def test_tritons_experts_choose_themselves():
+    """What was measured takes logits: the router's choice must not be counted twice."""
+    kinds = {
+        dtype: {line.role: line.kind for line in chip.predict("gpt-oss-20b", gpu="h200", dtype=dtype).lines["tpot"]}
+        for dtype in ("auto", "bf16")
+    }
+    assert (kinds["auto"]["router"], kinds["auto"]["experts"]) == ("linear", "packed_experts")
+    assert (kinds["bf16"]["router"], kinds["bf16"]["experts"]) == ("moe_router", "moe_experts")

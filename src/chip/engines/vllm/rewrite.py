@@ -18,6 +18,8 @@ from chip.ops.linear import Linear
 from chip.ops.local_attention import LocalAttention
 from chip.ops.mla import Mla
 from chip.ops.mla_prompt import MlaPrompt
+from chip.ops.moe_router import MoeRouter
+from chip.ops.packed_experts import PackedExperts
 from chip.ops.rope import Rope
 from chip.ops.rope_composed import RopeComposed
 from chip.ops.rope_join import RopeJoin
@@ -58,6 +60,18 @@ def _added_by_products(calls: list[Call], count: int) -> list[Call]:
     return [*(calls[:-2] if count == 2 else fuse_residual_norms(calls)), *copies]
 
 
+def _choice_inside(calls: list[Call]) -> list[Call]:
+    """Triton's kernels for experts in mxfp4 choose them, too: the router is a product alone."""
+    if not any(isinstance(c.op, PackedExperts) and c.op.weight_dtype == "fp4" for c in calls):
+        return calls
+    return [
+        Call(c.role, Linear(c.op.tokens, c.op.experts, c.op.hidden, c.op.dtype, c.op.dtype))
+        if isinstance(c.op, MoeRouter)
+        else c
+        for c in calls
+    ]
+
+
 UNCOMPILED = ("StableLmForCausalLM",)  # of the architectures here
 HALVES, WHOLE = ("q_halves", "k_halves"), ("q_join", "k_join")  # roles of what is joined; such a model is known by them
 MERGES = (
@@ -72,6 +86,7 @@ RULES = (
     fuse_head_norms,
     rotate_apart,
     fuse_gelu,
+    _choice_inside,
 )
 
 
