@@ -129,7 +129,8 @@ def read(path: Path) -> EngineProfile:
     found = codec.from_json(EngineProfile, artifact.read(path, EngineProfile.SCHEMA).data, f"{path}: data")
     for name, term in found.terms.items():
         if name not in MEANING:
-            raise ChipError(f"{path}: unknown term {name!r}; known: {', '.join(MEANING)}")
+            known = f"known: {', '.join(MEANING)}; `chip calibrate --engine {found.engine}` makes such a file anew"
+            raise ChipError(f"{path}: unknown term {name!r}; {known}")
         if not 0 <= term.low <= term.value <= term.high < 1e6:
             raise ChipError(f"{path}: term {name!r} must have 0 <= low <= value <= high, in seconds")
     if not 0 <= found.launch_ns < 1e9:
