@@ -150,9 +150,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--models",
         default="",
-        help="instead of a step's own, with commas; traffic: its files; not for readme, calibration",
+        help="instead of a step's own, with commas; MODEL+LAYERS: cut to so many layers; traffic: its files; not for "
+        "readme, calibration",
     )
     parser.add_argument("--points", default="", help="instead of each model's own: 1x128,8x512; not for calibration")
+    parser.add_argument("--output-tokens", default="", help="instead of a step's own, with commas; not for calibration")
     parser.add_argument("--caches", type=Path, help="folder for what is compiled; a copy of it serves another host")
     parser.add_argument("--traces", type=Path, help="folder for a trace of each phase of each point")
     parser.add_argument("--force", action="store_true", help="measure even while another process uses the GPU")
@@ -185,6 +187,8 @@ def commands(step: str, args: argparse.Namespace) -> list[list[str]]:
     for model in models(step, args.models):
         points = args.points or POINTS.get(model, USUAL)
         words = f"--engine vllm --dtype {bench.dtype} --points {points} {bench.words}"
+        if args.output_tokens:
+            words += f" --output {args.output_tokens}"
         if args.traces:
             words += f" --traces {args.traces}"
         file = str(args.out / bench.file)
@@ -197,13 +201,17 @@ def of_engine(settings: Sequence[str]) -> list[str]:
 
 
 def named(model: str, out: Path) -> str:
-    """What `chip bench` takes for a model: itself, or for MODEL+FORMAT a config that is written into OUT/configs."""
+    """What `chip bench` takes for a model: itself, or for MODEL+FORMAT and MODEL+LAYERS a config that is written into
+    OUT/configs."""
     name, plus, form = model.partition("+")
     if not plus:
         return model
     file = out / "configs" / f"{name}-{form}.json"
     if not file.exists():
-        artifact.write_text(file, json.dumps(config_of(name, form, 0), indent=1) + "\n")
+        path, _ = locate(name)
+        cut = {"num_hidden_layers": int(form)} if form.isdigit() else {}
+        config = {**artifact.read_json(path), **cut} if cut else config_of(name, form, 0)
+        artifact.write_text(file, json.dumps(config, indent=1) + "\n")
     return str(file)
 
 

@@ -51,6 +51,16 @@ def test_a_grid_in_one_go(tiny, capsys):
     assert found.configs["tiny"]["model_type"] == "llama"
 
 
+def test_lengths_of_the_answer_are_part_of_the_grid(tiny, capsys):
+    words = ("bench", tiny, "--engine", "hf-eager", "--points", "1x8,2x5", "--device", "cpu", "--repeats", "2")
+    assert cli.main([*words, "--output", "3,6"]) == 0
+    found = runs.read(Path("artifacts/llm.json"))[1].runs
+    held = [(r.scenario.batch, r.scenario.prompt, r.scenario.output, len(r.step_ns[0])) for r in found]
+    assert held == [(1, 8, 3, 2), (1, 8, 6, 5), (2, 5, 3, 2), (2, 5, 6, 5)]
+    assert cli.main([*words, "--output", "3,0"]) == 2
+    assert "--output: '0' is not a whole number between 1 and 2^24" in capsys.readouterr().err
+
+
 def test_json_has_every_figure(tiny, capsys):
     assert bench(tiny, "--engine", "hf-eager", "--points", "1x8,3x5", "--json") == 0
     found = json.loads(capsys.readouterr().out)

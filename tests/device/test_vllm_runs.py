@@ -1,6 +1,7 @@
 """Workers that are forks of a process with vLLM imported, over the stand-in for vLLM; and the script that uses them."""
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -250,3 +251,18 @@ def test_what_does_not_fit_together_is_warmed_one_after_the_other(benchmarks):
     assert [j.model for j in second] == ["qwen3-30b-a3b", "qwen2.5-32b"]
     assert {j.model for j in first} == set(BENCHES["runs"].models) - {j.model for j in second}
     assert [len(g) for g in groups(asked, 2**30)] == [1] * 8
+
+
+def test_a_model_is_cut_to_fewer_layers(tmp_path, capsys):
+    words = ["unseen", "--models", "llama-3.1-8b+4", "--output-tokens", "9,129", "--dry"]
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "vllm_runs.py"), str(tmp_path), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    file = tmp_path / "configs" / "llama-3.1-8b-4.json"
+    assert run.stdout.startswith(f"chip bench {file} ")
+    assert run.stdout.split(" --output ")[-1].split()[0] == "9,129"
+    config = json.loads(file.read_text())
+    assert (config["num_hidden_layers"], config["hidden_size"]) == (4, 4096)

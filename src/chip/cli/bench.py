@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
     add("--batch", default="1", help="requests submitted at once; several with commas [%(default)s]")
     add("--prompt", default="1024", help="tokens of each prompt; several with commas [%(default)s]")
-    add("--output", type=int, default=128, help="tokens generated for each [%(default)s]")
+    add("--output", default="128", help="tokens generated for each; several with commas [%(default)s]")
     add("--points", default="", help="batch x prompt pairs instead of a grid: 1x128,8x512")
     add("--dtype", choices=DTYPES, default="", help="[bf16; on a CPU fp32]")
     add("--repeats", type=int, default=5, help="requests timed at each point [%(default)s]")
@@ -153,9 +153,10 @@ def _rate(word: str) -> float | None:
 
 def _points(args: argparse.Namespace) -> list[tuple[int, int]]:
     """(batch, prompt) pairs, checked before anything is loaded."""
-    for name, least in (("output", 1), ("repeats", 2), ("max_seconds", 0), ("timeout", 1), ("energy_seconds", 0)):
+    for name, least in (("repeats", 2), ("max_seconds", 0), ("timeout", 1), ("energy_seconds", 0)):
         if not least <= getattr(args, name) <= 1e6:
             raise ChipError(f"--{name.replace('_', '-')} must be between {least} and 1e6, got {getattr(args, name)}")
+    numbers(args.output, "output")
     if (args.system or args.raw_prompt) and not args.prompt_text:
         raise ChipError("--system and --raw-prompt go with --prompt-text")
     if args.points:
@@ -191,8 +192,9 @@ def _plans(args: argparse.Namespace, points: list[tuple[int, int]], device: Devi
     for name in engines:
         get(name)  # before the first model is loaded
     jobs = [_job(args, model, points, device) for model in args.models]
+    outputs = numbers(args.output, "output")
     return [
-        grid.SessionPlan(engine, job, _scenarios(job, engine, points, args.output))
+        grid.SessionPlan(engine, job, _scenarios(job, engine, points, outputs))
         for job in jobs
         for engine in engines
     ]
@@ -208,14 +210,14 @@ def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], de
         if folder is None:
             raise ChipError(f"{model}: --prompt-text needs a folder with weights and tokenizer, not a config alone")
         ids = text.encode(folder, args.prompt_text, args.system, args.raw_prompt, args.trust_remote_code)
-    longest = len(ids) or max(prompt for _, prompt in points)
+    longest = (len(ids) or max(prompt for _, prompt in points)) + max(numbers(args.output, "output"))
     return Job(
         model=title,
         config=artifact.read_json(path),
         folder=folder,
         dtype=args.dtype or ("fp32" if device.kind == "cpu" else "bf16"),
         device=device.name,
-        max_context=longest + args.output,
+        max_context=longest,
         sdpa=args.sdpa,
         prompt_ids=ids,
         python=args.python,
@@ -228,11 +230,12 @@ def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], de
     )
 
 
-def _scenarios(job: Job, engine: str, points: list[tuple[int, int]], output: int) -> tuple[Scenario, ...]:
+def _scenarios(job: Job, engine: str, points: list[tuple[int, int]], outputs: list[int]) -> tuple[Scenario, ...]:
     from chip.run.precision import of_run
 
     dtype, kv_dtype = of_run(job, engine)
     made = (
-        Scenario(batch, len(job.prompt_ids) or prompt, output, dtype, kv_dtype=kv_dtype) for batch, prompt in points
+        Scenario(batch, len(job.prompt_ids) or prompt, output, dtype, kv_dtype=kv_dtype)
+        for (batch, prompt), output in product(points, outputs)
     )
     return tuple(dict.fromkeys(made))
