@@ -31,6 +31,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -186,9 +187,8 @@ def commands(step: str, args: argparse.Namespace) -> list[list[str]]:
     made = []
     for model in models(step, args.models):
         points = args.points or POINTS.get(model, USUAL)
-        words = f"--engine vllm --dtype {bench.dtype} --points {points} {bench.words}"
-        if args.output_tokens:
-            words += f" --output {args.output_tokens}"
+        own = re.sub(r"--output \d+", f"--output {args.output_tokens}", bench.words) if args.output_tokens else bench.words
+        words = f"--engine vllm --dtype {bench.dtype} --points {points} {own}"
         if args.traces:
             words += f" --traces {args.traces}"
         file = str(args.out / bench.file)

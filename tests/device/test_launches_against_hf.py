@@ -28,8 +28,6 @@ VIEWS = {
 KERNELS = {"baddbmm": 2}
 EAGER = engines.get("hf-eager")
 BEYOND = {  # kernels that are not predicted
-    "glm": 2,  # angles repeated in each layer
-    "glm4": 2,
     "olmo": 3,  # queries, keys and values are clipped where the config says so
     "cohere": 1,  # the weight of its norm turned to fp32
     "cohere2": 1,
@@ -42,7 +40,7 @@ BEYOND_FIRST = {**BEYOND, "olmo3": 2, "glm4-moe": 0}  # keys and values repeated
 JUDGED = (
     "llama", "mistral", "granite", "qwen2", "qwen3", "smollm3", "seed-oss", "starcoder2", "stablelm", "opt", "gpt2",
     "gpt-bigcode", "gpt-bigcode-many-heads", "phi", "phi3", "phi3-grouped", "gpt-neox", "gpt-neox-in-turn", "bloom",
-    "gpt-j", "mixtral", "qwen3-moe", "gemma", "gemma3", "olmo2", "olmo3", *BEYOND,
+    "gpt-j", "mixtral", "qwen3-moe", "gemma", "gemma3", "olmo2", "olmo3", "glm", "glm4", *BEYOND,
 )  # fmt: skip
 EXPERTS = ("mixtral", "qwen3-moe", "qwen2-moe", "olmoe", "glm4-moe")
 MASKS = 5  # kernels that mask the experts of other GPUs: transformers 5.17 always runs them, later ones where needed

@@ -29,7 +29,8 @@ def with_spare(batch: int, tokens: int) -> Sizes:
 
 @dataclass(frozen=True, slots=True)
 class MaskedBase(BaseTime):
-    """Heads copied for each query of a group, then the longer of whole waves of tiles and of reading every key."""
+    """Heads copied for each query of a group, which takes as long as writing them does beside reading each once, then
+    the longer of whole waves of tiles and of reading every key."""
 
     copy_bytes_per_s: float = 1.2e12
     copy_floor_s: float = 6e-6  # of the copies' kernels
@@ -44,7 +45,7 @@ class MaskedBase(BaseTime):
         if op.q_len > 1:
             tile_flops = 4 * TILE * padded * -(-op.kv_len // TILE) * TILE
             products_s = waves * self.sm_count * tile_flops / self.flop_per_s
-        copies_s = self.copy_floor_s + (kept + copied) / self.copy_bytes_per_s if op.copies else 0.0
+        copies_s = self.copy_floor_s + copied / self.copy_bytes_per_s + kept / self.bytes_per_s if op.copies else 0.0
         return self.floor_s + copies_s + self.block_s * waves + max(read / self.bytes_per_s, products_s)
 
 

@@ -37,7 +37,8 @@ WITHOUT_SDPA: dict[str, type[Composed]] = {
     "GptOssForCausalLM": SinkAttention,
 }
 BROADCAST = ("FalconForCausalLM",)  # whose heads share keys without telling torch so; those of groups are copied
-LOOKED_UP = {"GPTJForCausalLM": 8}  # small kernels of each layer that look angles up by position
+# Small kernels of each layer that look angles up by position, or repeat each for the two values that it turns.
+OF_ANGLES = {"GPTJForCausalLM": 8, "Glm4ForCausalLM": 2, "GlmForCausalLM": 2}
 # Architectures that join the rotated part of each head with the rest of it.
 JOINED = (
     "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM",
@@ -94,7 +95,7 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     if isinstance(op, Rope) and architecture in JOINED:
         yield Call("rope_join", RopeJoin(op.rows, op.heads * _attention(block).head_dim, op.dtype))
     if isinstance(op, Rope):
-        yield from [Call("position", Scale(op.rows, op.head_dim, op.dtype))] * LOOKED_UP.get(architecture, 0)
+        yield from [Call("position", Scale(op.rows, op.head_dim, op.dtype))] * OF_ANGLES.get(architecture, 0)
     if isinstance(op, Linear) and call.role == "qkv_proj" and architecture in BROADCAST:
         a = _attention(block)
         if a.kv_heads < a.heads:  # keys and values are taken by an index, which each layer copies to the GPU

@@ -20,6 +20,7 @@ from chip.ops.attention import Attention
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_roll import SlidingAppend
 from chip.ops.masked_attention import MaskedAttention, SlidingAttention
+from chip.ops.scale import Scale
 from chip.timeline import Timeline
 from chip.types import Call, Op, Program, Scenario, Seq, Step
 
@@ -37,7 +38,8 @@ VERSIONS: tuple[EngineVersion, ...] = ()
 CALIBRATION = (CalibrationModel("tinyllama-1.1b", (2, 6), HF_POINTS),)
 CONTEXT_BYTES = 1.45e9  # driver, framework and kernels beside torch's pool: 1.38 to 1.46 GB in the recorded runs
 WORKSPACES = 3  # of cuBLAS: of the stream itself, of the warm-up and of the capture
-KERNELS = {**modules.KERNELS, "kv_append": 5}  # three of them count positions
+KERNELS = modules.KERNELS
+POSITIONS = 3  # kernels of each layer that count where the cache goes on: a range, what is added to it, the new length
 SPARE_TOKENS = 64  # least room after the prompt
 
 
@@ -76,17 +78,21 @@ def decode(scenario: Scenario, memory_bytes: float) -> Step:
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    return modules.decompose(apply(program, _sliding), _masked, architecture)
+    return modules.decompose(apply(program, _static), _masked, architecture)
 
 
-def _sliding(calls: list[Call]) -> list[Call]:
+def _static(calls: list[Call]) -> list[Call]:
+    """Each layer's cache counts its tokens, and one of a window rolls."""
     window = next((c.op.window for c in calls if isinstance(c.op, Attention)), 0)
-    if not window:
-        return calls
-    return [
-        Call(c.role, SlidingAppend(c.op.rows, c.op.cols, c.op.dtype, window)) if isinstance(c.op, KvAppend) else c
-        for c in calls
-    ]
+    found = []
+    for call in calls:
+        op = call.op
+        if isinstance(op, KvAppend):
+            found += [Call("kv_position", Scale(op.rows, 1, op.dtype))] * POSITIONS
+            append = SlidingAppend(op.rows, op.cols, op.dtype, window) if window else op
+            call = Call(call.role, append)
+        found.append(call)
+    return found
 
 
 def _masked(op: Op) -> Op:
