@@ -23,6 +23,7 @@ from chip.validate.classes import CLASSES, groups, host_bound, intervals, judge_
 from chip.validate.document import document, peer_classes
 from chip.validate.points import GPU, HOST, UNKNOWN, Point, bound_of, summarise
 from chip.validate.provenance import rests_on
+from chip.validate.repeats import repeats
 
 DEVICE = "Round GPU"
 BUSY = {"prefill": 1.0, "decode": 1.0}
@@ -370,3 +371,31 @@ def test_answers_without_a_version_are_refused(tmp_path):
     artifact.write(path, artifact.new(peers.Answers.SCHEMA, data, {}))
     with pytest.raises(ChipError, match="gives no version of 'oracle'"):
         peers.read(path)
+
+
+# -- the same point on several hosts ----------------------------------------------------------------------------------
+def test_other_hosts_are_the_least_error_without_knowing_the_host(round_gpu):
+    """Each of three hosts against the median of the two others; a point of one host alone tells nothing."""
+    lengths = [100 * n for n in range(1, 6)]
+    sources = [
+        replace(source(*(synthetic(round_gpu, scenario=Scenario(1, n, 5), slower=s) for n in lengths)), id=str(s))
+        for s in (1.0, 1.2, 2.0)
+    ]
+    v = judge.judge([*sources, source(synthetic(round_gpu, scenario=Scenario(2, 64, 5)))], round_gpu)
+    (tpot, ttft) = repeats(v)
+    assert (tpot["class"], tpot["points"]) == ("vLLM TPOT, GPU-bound", 15)
+    assert (ttft["class"], ttft["points"]) == ("vLLM TTFT, all", 15)
+    errors = sorted([1.6 / 1 - 1, 1.5 / 1.2 - 1, 1 - 1.1 / 2])
+    assert tpot["median"] == pytest.approx(errors[1], rel=1e-4)
+    assert tpot["p90"] == pytest.approx(errors[2], rel=1e-4)
+    assert repeats(judge.judge(sources[:1], round_gpu)) == []
+    assert document(v)["other_hosts"] == [tpot, ttft]
+
+
+def test_the_length_of_the_answer_does_not_part_first_tokens(round_gpu):
+    def of(outputs, slower, name):
+        made = [synthetic(round_gpu, scenario=Scenario(1, 100 + n, outputs), slower=slower) for n in range(5)]
+        return replace(source(*made), id=name)
+
+    v = judge.judge([of(5, 1.0, "one"), of(9, 1.5, "other")], round_gpu)
+    assert [row["class"] for row in repeats(v)] == ["vLLM TTFT, all"]

@@ -247,3 +247,12 @@ def test_terms_of_several_hosts_lie_in_a_folder(capsys, file, round_gpu, tmp_pat
     steps = sorted(p["predicted"] for p in json.loads(out)["points"] if p["metric"] == "tpot")
     assert steps[len(steps) // 2 - 1] < 0.5  # of the first file: the GPU's own terms
     assert 0.9 < steps[len(steps) // 2] <= steps[-1] < 2
+
+
+def test_runs_left_out_for_one_reason_are_told_once(capsys, made, round_gpu, tmp_path):
+    failed = [replace(r, status="failed", reason="out of memory", ttft_ns=(), step_ns=(), e2e_ns=()) for r in made[:3]]
+    runs.write(tmp_path / "some.json", Runs((*failed, *made[3:])), {"device": DEVICE})
+    code, _, err = run(capsys, tmp_path / "some.json", "--gpu", round_gpu)
+    assert code == 0, err
+    told = [line for line in err.splitlines() if line.startswith("left out")]
+    assert told == ["left out: llama-3.2-1b vllm pp1024+tg5xb1 and 2 more: failed (out of memory)"]

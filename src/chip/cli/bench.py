@@ -194,9 +194,7 @@ def _plans(args: argparse.Namespace, points: list[tuple[int, int]], device: Devi
     jobs = [_job(args, model, points, device) for model in args.models]
     outputs = numbers(args.output, "output")
     return [
-        grid.SessionPlan(engine, job, _scenarios(job, engine, points, outputs))
-        for job in jobs
-        for engine in engines
+        grid.SessionPlan(engine, job, _scenarios(job, engine, points, outputs)) for job in jobs for engine in engines
     ]
 
 

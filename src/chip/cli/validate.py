@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,8 +98,7 @@ def run(args: argparse.Namespace) -> int:
     made = document(found, theirs, stages, unseen, known)
     shown = json.dumps(made, indent=1) if args.json else render(found, theirs, stages, unseen, known, args.points)
     print(shown)
-    for line in found.left_out:
-        print(f"left out: {line}", file=sys.stderr)
+    _tell_left_out(found.left_out)
     if args.output:
         _write(Path(args.output), made, args.force)
         print(f"wrote {args.output}", file=sys.stderr)
@@ -178,8 +177,7 @@ def _judged_traffic(
         raise ChipError(f"no run could be judged; the first: {left_out[0] if left_out else 'the files hold none'}")
     made = traffic.document(points, left_out, targets)
     print(json.dumps(made, indent=1) if args.json else render_traffic(made))
-    for line in left_out:
-        print(f"left out: {line}", file=sys.stderr)
+    _tell_left_out(left_out)
     if args.output:
         data = {k: v for k, v in made.items() if k != "schema"}
         artifact.write(Path(args.output), artifact.new(traffic.SCHEMA, data, {}, inputs))
@@ -191,6 +189,17 @@ def artifact_id(path: Path) -> str:
     from chip.simulate.recorded import TrafficRun
 
     return artifact.read(path, TrafficRun.SCHEMA).id
+
+
+def _tell_left_out(lines: Iterable[str]) -> None:
+    """Runs that have the same reason are told of once."""
+    by_reason: dict[str, list[str]] = {}
+    for line in lines:
+        which, _, reason = line.partition(": ")
+        by_reason.setdefault(reason, []).append(which)
+    for reason, these in by_reason.items():
+        more = f" and {len(these) - 1} more" if len(these) > 1 else ""
+        print(f"left out: {these[0]}{more}: {reason}", file=sys.stderr)
 
 
 def _terms(given: Sequence[str], sources: Sequence[judge.RunsSource], engine: str) -> judge.Terms:

@@ -20,6 +20,7 @@ from chip.validate.classes import (
 from chip.validate.document import peer_classes
 from chip.validate.judge import Validation
 from chip.validate.points import GPU, HOST, METRICS, UNKNOWN, ErrorSummary, Point
+from chip.validate.repeats import repeats
 from chip.validate.unseen import Unseen
 
 NUMBERS = ("predicted", "measured", "error", "median", "p90", "bias", "worst", "inside", "+-", "points", "models")
@@ -60,6 +61,10 @@ def render(
         parts += _summaries(beside) if beside else []
     else:
         parts += _summaries(v.points)
+    if again := repeats(v):
+        rows = [{**r, "median": percent(r["median"]), "p90": percent(r["p90"])} for r in again]
+        title = "the same points on other hosts: how far a run is from the median of the other files, each of one host"
+        parts += ["", title, table(rows, NUMBERS)]
     if theirs:
         parts += ["", "other predictors, over the points that they were asked for", peers_table(v.points, theirs)]
     if stages:

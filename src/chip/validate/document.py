@@ -10,6 +10,7 @@ from chip.validate.classes import CLASSES, JudgedClass, groups, host_bound, inte
 from chip.validate.judge import Validation
 from chip.validate.peers import shared
 from chip.validate.points import METRICS, Point, summarise
+from chip.validate.repeats import repeats
 from chip.validate.unseen import Unseen
 
 SCHEMA = "chip.validation/1"
@@ -31,6 +32,7 @@ def document(
         "classes": [class_json(j) for j in judge_classes(v.points)],
         "groups": groups_json(v.points),
         "intervals": intervals(v.points),
+        "other_hosts": repeats(v),
         "host_bound": [
             {"model": p.model, "engine": p.engine, "variant": p.variant, "scenario": p.scenario.name}
             | {"metric": p.metric, "error": p.error, "called": p.called}
