@@ -25,7 +25,7 @@ HF = tuple(RECORDS / f"hf-{n}.json" for n in (1, 2, 3, 4))
 FILES = {
     "vllm": tuple(RECORDS / f"vllm-{n}.json" for n in (5, 6)),
     "hf-graph": HF,
-    "hf-eager": (*HF, RECORDS / "hf-5.json"),
+    "hf-eager": (*HF, *(RECORDS / f"hf-{n}.json" for n in (5, 6))),
 }
 LATEST = {"vllm": FILES["vllm"][-1:], "hf-graph": HF, "hf-eager": FILES["hf-eager"][-1:]}  # others are of older models
 LACKING = {"vllm-6.json": ("mistral",)}  # there was no time for those

@@ -19,13 +19,13 @@ FILES = sorted(FOLDER.glob("*.json"))
 
 BUDGETS: dict[str, tuple[float | None, float | None]] = {  # class: median, 90th percentile
     "vLLM TPOT, GPU-bound": (0.016, 0.042),
-    "vLLM TTFT, >= 4096 tokens": (0.025, 0.12),
+    "vLLM TTFT, >= 4096 tokens": (0.025, 0.10),
     "vLLM TTFT, all": (0.033, 0.23),
-    "vLLM TTFT, launch latency known": (0.057, 0.23),
+    "vLLM TTFT, launch latency known": (0.028, 0.14),
     "hf-graph TPOT and TTFT": (0.026, 0.057),
-    "hf-eager TTFT, >= 8192 tokens": (0.025, 0.08),
-    "hf-eager TPOT, flash": (0.20, 0.37),
-    "hf-eager TPOT, flash, launch latency known": (0.145, 0.30),
+    "hf-eager TTFT, >= 8192 tokens": (0.025, 0.07),
+    "hf-eager TPOT, flash": (0.22, 0.37),
+    "hf-eager TPOT, flash, launch latency known": (0.11, 0.25),
     "energy per token": (0.075, 0.195),
 }
 KNOWN = "launch latency known"
