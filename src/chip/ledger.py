@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from chip import stats
-from chip.models import library
+from chip.models import describe, library
 from chip.predict.phase import Rows
 from chip.predict.request import Options, setting
 from chip.predict.stages import Stage
@@ -116,7 +116,7 @@ def ledger(trace: Trace, gpu: str) -> Ledger:
 
 
 def _predicted(trace: Trace, gpu: str) -> list[tuple[Rows, float]]:
-    decoder = library.find(trace.model)
+    decoder = describe(trace.config, trace.model, trace.title) if trace.config else library.find(trace.model)
     held = setting(decoder, gpu, trace.engine, trace.dtype, 1, Options(Stage.POINTS))
     s, memory = Scenario(trace.batch, trace.prompt, OUTPUT, trace.dtype), held.roof.memory_bytes
     e = held.steps.engine

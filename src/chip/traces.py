@@ -142,6 +142,7 @@ class Trace:
     missing: dict[str, str] = field(default_factory=dict)  # what was not recorded, and why
     l2_bytes: int = 0
     flow: tuple[Flow, ...] = ()  # of the calls that launched kernels, in order
+    config: dict[str, Any] = field(default_factory=dict)  # config.json of the model; older traces have its name alone
 
     @property
     def title(self) -> str:

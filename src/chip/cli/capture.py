@@ -119,7 +119,7 @@ def record(
     with recordable(job, args.engine, args.phase, args.batch, args.prompt, args.no_cache) as step:
         blank = traces.Trace(
             title, args.engine, args.phase, args.batch, args.prompt, dtype, device.title, "", (), (), (),
-            missing={"cache": step.note} if step.note else {},
+            missing={"cache": step.note} if step.note else {}, config=dict(job.config),
         )  # fmt: skip
         if others is not None:
             others.wait()  # nobody else may begin on the device while a step is timed

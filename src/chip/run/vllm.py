@@ -125,7 +125,7 @@ class VllmSession:
         if s.output > 1:
             walls["decode"] = stats.median([sum(each) / len(each) for each in run.step_ns])
         if self.job.traces:
-            vllm_trace.write(self.job.traces, run, profile)
+            vllm_trace.write(self.job.traces, run, profile, self.job.config)
         return replace(
             run,
             busy={p: min(1.0, profile[p]["busy_ns"] / wall) for p, wall in walls.items() if p in profile},

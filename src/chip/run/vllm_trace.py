@@ -14,16 +14,16 @@ Event = tuple[int, int, int]  # index of the kernel's name, start ns, duration n
 TIMED = {"prefill": "until every request has its first token", "decode": "mean decode step of a repeat"}
 
 
-def write(folder: Path, run: Run, profile: Mapping[str, Mapping[str, Any]]) -> None:
+def write(folder: Path, run: Run, profile: Mapping[str, Mapping[str, Any]], config: Mapping[str, Any]) -> None:
     """One file for each phase that was profiled."""
     for phase, seen in profile.items():
         if seen.get("events"):
             s = run.scenario
             path = folder / f"{run.model}-{run.engine}-{phase}-{s.batch}x{s.prompt}.json"
-            traces.write(path, _trace(run, phase, seen), {"device": run.device, "engine": run.engine_version})
+            traces.write(path, _trace(run, phase, seen, config), {"device": run.device, "engine": run.engine_version})
 
 
-def _trace(run: Run, phase: str, seen: Mapping[str, Any]) -> Trace:
+def _trace(run: Run, phase: str, seen: Mapping[str, Any], config: Mapping[str, Any]) -> Trace:
     samples = run.ttft_ns if phase == "prefill" else tuple(round(sum(steps) / len(steps)) for steps in run.step_ns)
     events, whole = one_step([(n, start, took) for n, start, took in seen["events"]], seen["steps"])
     s = run.scenario
@@ -33,6 +33,7 @@ def _trace(run: Run, phase: str, seen: Mapping[str, Any]) -> Trace:
         tuple(KernelEvent(n, start, took, 0, -1) for n, start, took in events),
         {"step": Timing(samples, TIMED[phase])},
         {} if whole else {"steps": f"{seen['steps']} steps that differ from each other, all of them kept"},
+        config=dict(config),
     )  # fmt: skip
 
 
