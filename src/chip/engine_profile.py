@@ -22,7 +22,7 @@ from chip.types import Ceiling, ChipError
 ENGINES = hardware.DATA / "engines"
 REFERENCE = "h200"  # the GPU whose host stands for one that was not measured
 # A host that nobody measured is taken to be up to so many times faster or slower than the reference host. Servers with
-# the GPU of the terms launched a kernel in 7.2 to 14.3 us, at most 1.6 times off the 10.3 and 11.5 that the terms
+# the GPU of the terms launched a kernel in 7.2 to 14.3 us, at most 1.6 times off the 10.1 and 11.5 that the terms
 # hold at; with another GPU it may be any machine.
 SUCH_HOST, OTHER_HOST = 1.75, 2.0
 # How far the host's terms may be off beyond their own interval, as a factor either way: on the same host at another

@@ -51,6 +51,10 @@ def test_a_grid_in_one_go(tiny, capsys):
     assert found.configs["tiny"]["model_type"] == "llama"
 
 
+def test_every_engine_that_is_listed_can_be_opened():
+    assert all(callable(run.get(name).open) for name in run.names())
+
+
 def test_lengths_of_the_answer_are_part_of_the_grid(tiny, capsys):
     words = ("bench", tiny, "--engine", "hf-eager", "--points", "1x8,2x5", "--device", "cpu", "--repeats", "2")
     assert cli.main([*words, "--output", "3,6"]) == 0

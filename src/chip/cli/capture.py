@@ -50,7 +50,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     add(
         "--engine",
         default="hf-eager",
-        help="hf-eager; hf-graph: the step as a CUDA graph; native: our own engine [%(default)s]",
+        help="hf-eager; hf-graph: the step as a CUDA graph; native: our own engine; vllm [%(default)s]",
     )
     add("--batch", type=int, default=1, help="sequences [%(default)s]")
     add("--prompt", type=int, default=512, help="tokens of each: computed, or for decode in the cache [%(default)s]")

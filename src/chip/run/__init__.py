@@ -42,7 +42,10 @@ HF_PARTS = (
     "launch_latency",
     "text",
 )
-NOT_ENGINES = (*HF_PARTS, "grid", "calibration", "precision", "traffic", "vllm_worker", "vllm_protocol", "vllm_trace")
+NOT_ENGINES = (
+    *HF_PARTS, "grid", "calibration", "precision", "request_file", "traffic", "vllm_worker", "vllm_protocol",
+    "vllm_trace",
+)  # fmt: skip
 
 
 class Lost(ChipError):
