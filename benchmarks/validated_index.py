@@ -3,9 +3,9 @@
     python benchmarks/validated_index.py results/h200/validation.json build/argonne.json
 
 Takes documents of `chip validate -o` (our own runs) and `chip validate --suite ... -o` (published ones). A row is a
-scenario of a bundled model on a GPU and an engine; its errors are signed, in percent, the median where several hosts ran it.
-Our own runs carry their precision and the measured TTFT and TPOT, medians as well. Of published runs only the errors of
-predictions are kept, no measurement.
+scenario of a bundled model on a GPU and an engine; its errors are signed, in percent, the median where several hosts
+ran it. Our own runs carry their precision and the measured TTFT and TPOT, medians as well. Of published runs only the
+errors of predictions are kept, no measurement.
 """
 
 from __future__ import annotations

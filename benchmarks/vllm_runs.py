@@ -187,7 +187,9 @@ def commands(step: str, args: argparse.Namespace) -> list[list[str]]:
     made = []
     for model in models(step, args.models):
         points = args.points or POINTS.get(model, USUAL)
-        own = re.sub(r"--output \d+", f"--output {args.output_tokens}", bench.words) if args.output_tokens else bench.words
+        own = bench.words
+        if args.output_tokens:
+            own = re.sub(r"--output \d+", f"--output {args.output_tokens}", own)
         words = f"--engine vllm --dtype {bench.dtype} --points {points} {own}"
         if args.traces:
             words += f" --traces {args.traces}"
