@@ -69,8 +69,9 @@ def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host:
         scale = launch_ns / held.launch_ns
         return FoundTerms(_widened(held.terms, KNOWN_LATENCY, scale), "", True, launch_ns)
     if own is None or (not file and is_bundled(h)):
-        off = SUCH_HOST if own else OTHER_HOST
-        return FoundTerms(_unknown_host(held.terms, off), held.cpu, False, held.launch_ns, off)
+        off = SUCH_HOST if own else OTHER_HOST  # covers what the terms themselves err by
+        known = {n: replace(t, low=t.value, high=t.value) if n in ON_HOST else t for n, t in held.terms.items()}
+        return FoundTerms(_widened(known, off), held.cpu, False, held.launch_ns, off)
     return FoundTerms(_widened(held.terms, SAME_HOST), "", False, held.launch_ns)
 
 
@@ -79,16 +80,6 @@ def _widened(terms: Mapping[str, Ceiling], by: float, slower: float = 1.0) -> tu
     for name, t in terms.items():
         scale, wide = (slower, by) if name in ON_HOST else (1.0, 1.0)
         value[name], low[name], high[name] = t.value * scale, t.low * scale / wide, t.high * scale * wide
-    return Terms(**value), Terms(**low), Terms(**high)
-
-
-def _unknown_host(terms: Mapping[str, Ceiling], off: float) -> tuple[Terms, Terms, Terms]:
-    """What a host differs by covers what the terms themselves err by."""
-    value, low, high = {}, {}, {}
-    for name, t in terms.items():
-        value[name], low[name], high[name] = t.value, t.low, t.high
-        if name in ON_HOST:
-            low[name], high[name] = t.value / off, t.value * off
     return Terms(**value), Terms(**low), Terms(**high)
 
 
@@ -136,7 +127,3 @@ def read(path: Path) -> EngineProfile:
     if not 0 <= found.launch_ns < 1e9:
         raise ChipError(f"{path}: launch_ns must be a launch latency in nanoseconds, or 0 where it was not measured")
     return found
-
-
-def times(term: Ceiling, factor: float) -> Ceiling:
-    return replace(term, value=term.value * factor, low=term.low * factor, high=term.high * factor)

@@ -13,7 +13,7 @@ from chip import engines, hardware
 from chip.models import describe, library
 from chip.predict import request
 from chip.predict.estimator import Estimator
-from chip.predict.roof import roof_of
+from chip.predict.roof import Range, roof_of
 from chip.predict.stages import ALL
 from chip.predict.steps import StepModel
 from chip.types import ChipError, Scenario, Seq
@@ -179,7 +179,8 @@ def test_more_work_never_takes_less_time_on_vllm_exactly_within_one_step(round_g
 def test_a_faster_gpu_is_never_slower(model, batch, prompt):
     slow = roof_of(hardware.find("a100"))
     d = library.find(model)
-    fast = replace(slow, compute={k: r.over(0.5) for k, r in slow.compute.items()}, weights=slow.weights.over(0.5))
+    twice = Range(2.0, 2.0, 2.0)
+    fast = replace(slow, compute={k: r * twice for k, r in slow.compute.items()}, weights=slow.weights * twice)
     both = [StepModel(d, request.precision("bf16"), 1, "vllm", Estimator(r, ALL, None)) for r in (slow, fast)]
     one, other = (m.prefill(Scenario(batch, prompt, 1), slow.memory_bytes).seconds for m in both)
     assert other <= one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from chip.ops.add_layer_norm import AddLayerNorm
 from chip.ops.add_rms_norm import AddRmsNorm
@@ -112,23 +112,10 @@ def fuse_quantize(calls: list[Call]) -> list[Call]:
     and so do vLLM's own passes where scales cover groups. int8 and fp4 roundings stay kernels of their own."""
     out: list[Call] = []
     for c in calls:
-        made = _rounded(out[-1].op, c.op) if out and isinstance(c.op, Quantize) else None
-        if made:
-            out[-1] = Call(out[-1].role, made)
+        q, before = c.op, cast(Elementwise, out[-1].op if out else None)
+        both = ROUNDED.get(type(before))
+        if both and isinstance(q, Quantize) and q.to == "fp8" and not q.per_tensor and before.cols == q.cols:
+            out[-1] = Call(out[-1].role, both(before.rows, before.cols, before.dtype, q.to, q.group))
         else:
             out.append(c)
     return out
-
-
-def _rounded(producer: Op, q: Quantize) -> Elementwise | None:
-    both = ROUNDED.get(type(producer))
-    if (
-        both is None
-        or not isinstance(producer, Elementwise)
-        or q.to != "fp8"
-        or q.per_tensor
-        or producer.cols != q.cols
-    ):
-        return None
-    made: Elementwise = both(producer.rows, producer.cols, producer.dtype, q.to, q.group)
-    return made

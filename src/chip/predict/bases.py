@@ -132,10 +132,5 @@ def _in_form(base: BaseTime, form: type[BaseTime]) -> BaseTime:
 
 def _times(base: BaseTime, factor: float) -> BaseTime:
     """A base that takes so many times as long."""
-    timed = {f.name: getattr(base, f.name) for f in fields(base)}
-    for name, value in timed.items():
-        if name.endswith("per_s"):
-            timed[name] = value / factor
-        elif name.endswith("_s"):
-            timed[name] = value * factor
-    return type(base)(**timed)
+    numbers = {f.name: getattr(base, f.name) for f in fields(base) if f.name.endswith("_s")}
+    return replace(base, **{n: v / factor if n.endswith("per_s") else v * factor for n, v in numbers.items()})

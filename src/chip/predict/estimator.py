@@ -75,7 +75,9 @@ class Estimator:
 
     def answering(self, op: Op, source: str) -> Answering:
         """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
-        (rate, moving), compute, peaks = self._rates(op), op.compute, self.peaks
+        roof, compute, peaks = self.roof, op.compute, self.peaks
+        rate = roof.compute[compute].value if compute in roof.compute else inf
+        moving = roof.moving(compute).value
         peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
 
         def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float, held_s: float) -> Answer:
@@ -189,24 +191,16 @@ class Estimator:
         roof, size = self.roof, op.tensor_bytes
         if roof.link is None:
             raise ChipError(f"several GPUs cannot be predicted of {roof.name}: {roof.ranks_need}")
-        source = "datasheet"
         if roof.link.given:
             found = links.over(op.kind, size, op.ranks, roof.link)
-            seconds, low_s, high_s = found.seconds, found.low_s, found.high_s
         elif hardware.is_known(roof.name):
             found = links.collective(op.kind, size, op.ranks, roof.name.lower(), "vllm")
-            seconds, low_s, high_s = found.seconds, found.low_s, found.high_s
-            source = "datasheet" if found.source == "formula" else INTERPOLATED
         else:
-            seconds = low_s = links.formula(op.kind, size, op.ranks, roof.link)
-            high_s = 2 * seconds
+            seconds = links.formula(op.kind, size, op.ranks, roof.link)
+            found = links.Transfer(seconds, seconds, 2 * seconds, "formula")
+        source = "datasheet" if found.source == "formula" else INTERPOLATED
         flops, read, written = op.cost()
-        return seconds, low_s, high_s, "link", source, flops, read + written, 0.0
-
-    def _rates(self, op: Op) -> tuple[float, float]:
-        """FLOP/s and B/s under which it is said to be bound."""
-        roof, name = self.roof, op.compute
-        return roof.compute[name].value if name in roof.compute else inf, roof.moving(name).value
+        return found.seconds, found.low_s, found.high_s, "link", source, flops, read + written, 0.0
 
 
 def _timed(points: Points, op: Attention | MaskedAttention, alignment: float | None) -> Times:

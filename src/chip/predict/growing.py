@@ -57,7 +57,7 @@ def _base_along(e: Estimator, op: Op, make: Callable[[int], Op]) -> AlongTokens:
     """Of an operator without points."""
     value, fast, slow = (base.over(make) for base in e.bases.of(op, ""))
     if isinstance(op, MoeExperts):  # as between their points: stairs of tiles are of even routing, which is none
-        value, fast, slow = (StraightCurve(times) for times in (value, fast, slow))
+        value, fast, slow = (_straight(times) for times in (value, fast, slow))
     work, answered = _work_along(op), e.answering(op, e.roof.source)
 
     def at(tokens: int) -> Answer:
@@ -128,25 +128,16 @@ def _sheet(e: Estimator, op: Attention | MaskedAttention, form: Form) -> Sheet |
     return found
 
 
-class StraightCurve:
-    """Times along tokens, straight between nodes that are found when needed."""
+def _straight(seconds: Callable[[int], float]) -> Callable[[int], float]:
+    """Times along tokens, straight between powers of two."""
+    node = lru_cache(maxsize=64)(seconds)
 
-    __slots__ = ("_seconds", "_times")
-
-    def __init__(self, seconds: Callable[[int], float]) -> None:
-        self._seconds = seconds
-        self._times: dict[int, float] = {}
-
-    def __call__(self, tokens: int) -> float:
+    def at(tokens: int) -> float:
         low = 1 << tokens.bit_length() - 1
-        first = self._at(low)
-        return first if low == tokens else first + (self._at(2 * low) - first) * (tokens / low - 1)
+        first = node(low)
+        return first if low == tokens else first + (node(2 * low) - first) * (tokens / low - 1)
 
-    def _at(self, node: int) -> float:
-        found = self._times.get(node)
-        if found is None:
-            found = self._times[node] = self._seconds(node)
-        return found
+    return at
 
 
 @lru_cache(maxsize=MOST_CURVES)  # every GPU of a ranking is asked for the same

@@ -85,16 +85,11 @@ def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes
         "max_batch": max(0, most),
     }
     if room.pool:
-        token_bytes = _token_bytes(d, p, s.tp)
+        token_bytes = d.kv_bytes(1, p, tp=s.tp)
         out["kv_capacity_tokens"] = cache_tokens(
             _windows(d), d.max_context, token_bytes, free - activations, capacity_bytes
         )
     return out
-
-
-@lru_cache(maxsize=256)
-def _token_bytes(d: Decoder, p: Precision, tp: int) -> float:
-    return d.kv_bytes(1, p, tp=tp)
 
 
 def _copies(d: Decoder) -> float:

@@ -10,23 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from chip.models.decoder import Decoder, Moe
 from chip.parallel import pipeline_decode_s, pipeline_s, split_layers
 from chip.predict.phase import Line, Phase, Rows
+from chip.predict.roof import Range
 from chip.predict.steps import BEFORE, ENGINE
 from chip.records import replace
 
 BUBBLE, SEND = "pipeline_bubble", "pipeline_send"
-
-
-class Hop(NamedTuple):
-    """Seconds to hand the activations of a step to the next stage."""
-
-    value: float
-    low: float
-    high: float
 
 
 @lru_cache(maxsize=64)
@@ -72,8 +64,9 @@ def stage_shares(d: Decoder, pp: int, rows: Rows) -> list[float]:
     return [s / total for s in found]
 
 
-def prefill(whole: Phase, shares: Sequence[float], steps: float, hop: Hop) -> Phase:
-    """So many steps through all stages: the first fills the pipeline, the others follow at the slowest stage's rate."""
+def prefill(whole: Phase, shares: Sequence[float], steps: float, hop: Range) -> Phase:
+    """So many steps through all stages: the first fills the pipeline, the others follow at the slowest stage's rate.
+    `hop`: seconds to hand the activations of a step to the next stage."""
     stages = len(shares)
     hops = stages - 1 + steps - 1
     before_s = sum(n.seconds for n in whole.lines if n.role == BEFORE)
@@ -83,14 +76,14 @@ def prefill(whole: Phase, shares: Sequence[float], steps: float, hop: Hop) -> Ph
     return _of_one_gpu(whole, max(shares), took_s, hop, hops)
 
 
-def decode(whole: Phase, shares: Sequence[float], microbatches: int, hop: Hop) -> Phase:
+def decode(whole: Phase, shares: Sequence[float], microbatches: int, hop: Range) -> Phase:
     """Between two tokens, where so many microbatches go round; `whole` is the step of one of them."""
     each = [share * whole.seconds for share in shares]
     took_s = pipeline_decode_s(each, hop.value, microbatches)
     return _of_one_gpu(whole, microbatches * max(shares), took_s, hop, len(shares))
 
 
-def _of_one_gpu(whole: Phase, own: float, took_s: float, hop: Hop, hops: float) -> Phase:
+def _of_one_gpu(whole: Phase, own: float, took_s: float, hop: Range, hops: float) -> Phase:
     lines = [n if n.role == BEFORE else _scaled(n, own) for n in whole.lines]
     value, low_s, high_s = (s * hops for s in hop)
     sent = Line(SEND, ENGINE, hops, value, low_s, high_s, "link", "datasheet", 0.0, 0.0)

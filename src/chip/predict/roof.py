@@ -25,9 +25,6 @@ class Range(NamedTuple):
             return NotImplemented
         return Range(self.value * other.value, self.low * other.low, self.high * other.high)
 
-    def over(self, divisor: float) -> Range:
-        return Range(self.value / divisor, self.low / divisor, self.high / divisor)
-
 
 EXACT = Range(1.0, 1.0, 1.0)
 

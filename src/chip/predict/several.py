@@ -13,7 +13,7 @@ from chip.parallel import hop_bytes, ranks_reached, split_layers
 from chip.predict import pipeline
 from chip.predict.limits import INTERPOLATED
 from chip.predict.phase import Phase
-from chip.predict.pipeline import Hop
+from chip.predict.roof import Range
 from chip.predict.steps import ENGINE, StepModel
 from chip.records import replace
 from chip.types import ChipError, Scenario
@@ -59,15 +59,15 @@ def _shares(steps: StepModel, pp: int, planned: Weighted) -> list[float]:
     return pipeline.stage_shares(steps.decoder, pp, steps.rows(step))
 
 
-def _hop(steps: StepModel, gpu: str, planned: Weighted) -> Hop:
+def _hop(steps: StepModel, gpu: str, planned: Weighted) -> Range:
     return hop(steps, gpu, sum(step.tokens * weight for step, weight in planned) / sum(weight for _, weight in planned))
 
 
-def hop(steps: StepModel, gpu: str, tokens: float) -> Hop:
+def hop(steps: StepModel, gpu: str, tokens: float) -> Range:
     """Of a step of so many tokens."""
     size = hop_bytes(round(tokens), steps.decoder.hidden, BYTES[steps.precision.activation]) / steps.tp
     found = links.send(size, gpu)
-    return Hop(found.seconds, found.low_s, found.high_s)
+    return Range(found.seconds, found.low_s, found.high_s)
 
 
 def check(s: Scenario, engine: str) -> None:

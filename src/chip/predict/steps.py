@@ -229,7 +229,8 @@ class StepModel:
             self.engine.play(t, played, terms)
             worked += weight * (t.worked_s - worked_s)
             if asked is None:
-                seconds += weight * self._period(t, terms.prepare_s(played.sequences))
+                prepared_s = terms.prepare_s(played.sequences)  # while the step before runs, where steps overlap
+                seconds += weight * (max(t.host_s, t.device_s - prepared_s) if self.overlaps else t.device_s)
             elif weight != 1.0:
                 t.skip(weight - 1, t.host_s - host_s, t.worked_s - worked_s)
             gaps += weight * played.kernels * terms.gap_s
@@ -237,13 +238,6 @@ class StepModel:
         if asked is not None:
             seconds = t.device_s
         return Added(seconds, (gaps, around, max(0.0, seconds - worked - before), before))
-
-    def _period(self, t: Timeline, prepare_s: float) -> float:
-        """What a decode step takes among its like: where the host prepares the next one meanwhile, the longer of what
-        either queue needs."""
-        if not self.overlaps:
-            return t.device_s
-        return max(t.host_s, t.device_s - prepare_s)
 
     def subject(self, s: Scenario, memory_bytes: float, first: bool) -> TimedSteps:
         """A phase whose operators are known, to be timed under any terms."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from chip.engines.fuse import apply
 from chip.ops import composed
 from chip.ops.alibi_attention import AlibiAttention
 from chip.ops.attention import Attention
@@ -26,7 +27,7 @@ from chip.ops.silu_mul import SiluMul
 from chip.ops.silu_mul_halves import SiluMulHalves
 from chip.ops.sink_attention import SinkAttention
 from chip.records import replace
-from chip.types import Block, Call, Program
+from chip.types import Call, Program
 
 # Operators that this file brings in, and the activations that some models write out operator by operator.
 DECOMPOSED = (*composed.KINDS, "rope_join", "silu_mul_halves", "gelu_fast", "gelu_new")
@@ -58,26 +59,21 @@ DECOMPOSED_NORM = ("CohereForCausalLM", "Cohere2ForCausalLM")  # that write laye
 
 def rewrite(program: Program, architecture: str) -> Program:
     """The program with the family's rewrites: of attention, rotations, queries and merged gates."""
-    return Program(
-        tuple(
-            Block(b.repeat, tuple(new for c in b.calls for new in _rewritten(c, b, architecture)))
-            for b in program.blocks
-        )
-    )
+    return apply(program, lambda calls: [new for c in calls for new in _rewritten(c, calls, architecture)])
 
 
 def with_growing_cache(program: Program) -> Program:
     """A decode step over a cache that grows: joining the new token to the cache is part of the attention operator, but
     stands apart where the family's attention is decomposed."""
-    return Program(tuple(Block(b.repeat, tuple(_joined(b))) for b in program.blocks))
+    return apply(program, _joined)
 
 
-def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
+def _rewritten(call: Call, calls: list[Call], architecture: str) -> Iterator[Call]:
     op = call.op
     if isinstance(op, Attention) and architecture in WITHOUT_SDPA:
-        yield Call(call.role, _as(WITHOUT_SDPA[architecture], op))
+        yield Call(call.role, as_kind(WITHOUT_SDPA[architecture], op))
     elif isinstance(op, Attention) and architecture in BROADCAST and op.kv_heads < op.heads:
-        yield Call(call.role, replace(op, kv_heads=op.heads) if op.kv_heads > 1 else _as(BroadcastAttention, op))
+        yield Call(call.role, replace(op, kv_heads=op.heads) if op.kv_heads > 1 else as_kind(BroadcastAttention, op))
     elif isinstance(op, Rope) and architecture in FLOAT_ROPE:
         yield Call(call.role, replace(op, heads=3 * op.heads // 2))
         turned = Scale(op.rows, op.heads * op.head_dim // 2, op.dtype)  # queries, or keys
@@ -88,16 +84,16 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
     elif isinstance(op, LayerNorm) and architecture in DECOMPOSED_NORM:  # as an RMSNorm after the mean was taken off
         yield from [Call("norm_mean", Scale(op.rows, op.cols, "fp32"))] * 3
         yield Call(call.role, RmsNorm(op.rows, op.cols, op.dtype))
-    elif isinstance(op, SiluMul) and any(c.role == _merged(call.role) for c in block.calls):
+    elif isinstance(op, SiluMul) and any(c.role == _merged(call.role) for c in calls):
         yield Call(call.role, SiluMulHalves(op.rows, op.cols, op.dtype))
     else:
         yield call
     if isinstance(op, Rope) and architecture in JOINED:
-        yield Call("rope_join", RopeJoin(op.rows, op.heads * _attention(block).head_dim, op.dtype))
+        yield Call("rope_join", RopeJoin(op.rows, op.heads * _attention(calls).head_dim, op.dtype))
     if isinstance(op, Rope):
         yield from [Call("position", Scale(op.rows, op.head_dim, op.dtype))] * OF_ANGLES.get(architecture, 0)
     if isinstance(op, Linear) and call.role == "qkv_proj" and architecture in BROADCAST:
-        a = _attention(block)
+        a = _attention(calls)
         if a.kv_heads < a.heads:  # keys and values are taken by an index, which each layer copies to the GPU
             yield from [Call("kv_index", Scale(op.m, a.kv_heads * a.head_dim, op.dtype))] * 4
     if isinstance(op, RmsNorm) and architecture in ADDING_ONE:
@@ -106,8 +102,8 @@ def _rewritten(call: Call, block: Block, architecture: str) -> Iterator[Call]:
         yield Call("q_scale", Scale(op.m, op.n, op.dtype))
 
 
-def _attention(block: Block) -> Attention:
-    return next(c.op for c in block.calls if isinstance(c.op, Attention))
+def _attention(calls: list[Call]) -> Attention:
+    return next(c.op for c in calls if isinstance(c.op, Attention))
 
 
 def _merged(role: str) -> str:
@@ -115,13 +111,14 @@ def _merged(role: str) -> str:
     return role.removesuffix("act") + "gate_up_proj"
 
 
-def _joined(block: Block) -> list[Call]:
-    join = next((_as(KvJoin, c.op) for c in block.calls if isinstance(c.op, Composed)), None)
+def _joined(calls: list[Call]) -> list[Call]:
+    join = next((as_kind(KvJoin, c.op) for c in calls if isinstance(c.op, Composed)), None)
     if join is None:
-        return [c for c in block.calls if not isinstance(c.op, KvAppend)]
-    return [Call(c.role, join) if isinstance(c.op, KvAppend) else c for c in block.calls]
+        return [c for c in calls if not isinstance(c.op, KvAppend)]
+    return [Call(c.role, join) if isinstance(c.op, KvAppend) else c for c in calls]
 
 
-def _as(cls: type[Composed], op: Attention) -> Composed:
+def as_kind(cls: type[Attention], op: Attention) -> Attention:
+    """The same sizes as another kind of attention."""
     axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.causal, op.window, op.v_head_dim)
     return cls(*axes, op.dtype)

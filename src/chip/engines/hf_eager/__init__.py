@@ -81,14 +81,9 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
 
 def _whole(op: Op) -> Op:
     """A prompt attends to itself, under a mask where a window hides some of it."""
-    return _as(WindowedAttention, op) if isinstance(op, Attention) and op.window else op
+    return families.as_kind(WindowedAttention, op) if isinstance(op, Attention) and op.window else op
 
 
 def _growing(op: Op) -> Op:
     """A decode step joins the new token to the cache before it attends."""
-    return _as(GrowingAttention, op) if isinstance(op, Attention) else op
-
-
-def _as(kind: type[Attention], op: Attention) -> Attention:
-    axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.causal, op.window, op.v_head_dim)
-    return kind(*axes, op.dtype)
+    return families.as_kind(GrowingAttention, op) if isinstance(op, Attention) else op

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chip.engines import hf_eager
 from chip.engines.calibration import HF_POINTS, CalibrationModel
 from chip.engines.fuse import apply
 from chip.engines.hf import modules
-from chip.engines.hf_eager import STREAMS, WORKSPACE_BYTES
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.serves import Serves
 from chip.engines.terms import Terms
@@ -21,6 +21,7 @@ from chip.ops.kv_append import KvAppend
 from chip.ops.kv_roll import SlidingAppend
 from chip.ops.masked_attention import MaskedAttention, SlidingAttention
 from chip.ops.scale import Scale
+from chip.records import replace
 from chip.timeline import Timeline
 from chip.types import Call, Op, Program, Scenario, Seq, Step
 
@@ -52,15 +53,9 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
-    return Room(
-        share=1.0,
-        context_bytes=CONTEXT_BYTES,
-        workspace_bytes=WORKSPACES * WORKSPACE_BYTES,
-        cache_tokens=cache_tokens(scenario),
-        step_tokens=scenario.batch * scenario.prompt,
-        sequences=scenario.batch,
-        streams=STREAMS,
-        pool=False,
+    plain, workspace_bytes = hf_eager.room(scenario, memory_bytes), WORKSPACES * hf_eager.WORKSPACE_BYTES
+    return replace(
+        plain, context_bytes=CONTEXT_BYTES, workspace_bytes=workspace_bytes, cache_tokens=cache_tokens(scenario)
     )
 
 
