@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 # Workers fill the cores already: threads of torch that wait for each other there take several times as long
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,7 +15,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # On a busy machine any example may take long. `make campaign` tries many more
-settings.register_profile("suite", deadline=None, max_examples=int(os.environ.get("CHIP_EXAMPLES", "30")))
+# Without `explain`, which traces every line after a failure: CPython 3.11 was seen to hang in that
+PHASES = [phase for phase in Phase if phase != Phase.explain]
+settings.register_profile(
+    "suite", deadline=None, max_examples=int(os.environ.get("CHIP_EXAMPLES", "30")), phases=PHASES
+)
 settings.load_profile("suite")
 # Files that share an expensive fixture (a browser, a report, modules of families, parsed sources) run in one worker
 GROUPS = {

@@ -141,3 +141,8 @@ def test_any_config_is_understood_or_refused_in_one_line(method, fields, groups)
     assert 0.2 * bits16 < weight_bytes(d) < 1.6 * bits16
     assert d.dtype in UNIFORM
     roles(d)
+
+
+def test_text_where_a_number_belongs_stays_in_its_line():
+    with pytest.raises(ChipError, match=r"bits 'two\\nlines' is not served; known: 4 bits"):
+        said(quant_method="awq", bits="two\nlines")

@@ -76,7 +76,7 @@ class Config:
                 )
             if not least <= value <= most:
                 shown = self.said.get(name, name)
-                raise ChipError(f"{self.where}: {shown} must be between {least} and {most}, got {str(value)[:40]}")
+                raise ChipError(f"{self.where}: {shown} must be between {least} and {most}, got {value!r:.40}")
             return value
         if default is None:
             raise ChipError(f"{self.where}: field {names[0]!r} is missing")
@@ -124,7 +124,7 @@ class Config:
             raise ChipError(f"{self.where}: {name} must be a list of layer indices")
         for v in value:
             if not 0 <= v < layers:
-                raise ChipError(f"{self.where}: {name} names layer {str(v)[:40]}, but there are {layers} layers")
+                raise ChipError(f"{self.where}: {name} names layer {v!r:.40}, but there are {layers} layers")
         return value
 
     def window(self, default: int = 0) -> int:

@@ -58,13 +58,11 @@ def _choice(c: Config, name: str, known: tuple[str, ...], default: str) -> str:
 def _bits(c: Config, *names: str, known: tuple[int, ...] = (4, 8)) -> int:
     present = {n: c.raw[n] for n in names if c.has(n)}
     if len(set(map(str, present.values()))) > 1:
-        both = " and ".join(f"{n} {str(v)[:20]}" for n, v in present.items())
+        both = " and ".join(f"{n} {v!r:.20}" for n, v in present.items())
         raise ChipError(f"{c.where}: {both} contradict each other")
     for name, value in present.items():
         if isinstance(value, bool) or value not in known:
-            raise ChipError(
-                f"{c.where}: {name} {str(value)[:20]} is not served; known: {', '.join(map(str, known))} bits"
-            )
+            raise ChipError(f"{c.where}: {name} {value!r:.20} is not served; known: {', '.join(map(str, known))} bits")
     if not present:
         raise ChipError(f"{c.where}: field {names[0]!r} is missing")
     return int(next(iter(present.values())))
@@ -81,7 +79,7 @@ def _group(c: Config, *names: str, default: int | None = None) -> int:
 def _block(c: Config, name: str) -> tuple[int, int]:
     value = c.raw[name]
     if not isinstance(value, list) or len(value) != 2 or not all(type(v) is int and v > 0 for v in value):
-        raise ChipError(f"{c.where}: {name} must be two sizes such as [128, 128], got {str(value)[:40]}")
+        raise ChipError(f"{c.where}: {name} must be two sizes such as [128, 128], got {value!r:.40}")
     return value[0], value[1]
 
 
@@ -250,7 +248,7 @@ def _strategy(c: Config, known: tuple[str, ...]) -> str:
     if strategy in ("group", "tensor_group") and size in (None, -1) and "token" not in known:
         raise ChipError(f"{c.where}: strategy {strategy!r} needs a group_size")
     if strategy in ("tensor", "channel", "token") and size not in (None, -1):
-        raise ChipError(f"{c.where}: strategy {strategy!r} and group_size {str(size)[:20]} contradict each other")
+        raise ChipError(f"{c.where}: strategy {strategy!r} and group_size {size!r:.20} contradict each other")
     return strategy
 
 

@@ -68,7 +68,7 @@ def with_values(base: EngineSettings, given: Mapping[str, Any]) -> EngineSetting
             raise ChipError(f"engine setting {key}: must be {_named(kinds[key])}, got {str(value)[:40]!r}")
         if key in LIMITS and not LIMITS[key][0] <= value <= LIMITS[key][1]:
             least, most = LIMITS[key]
-            raise ChipError(f"engine setting {key}: must be between {least} and {most}, got {str(value)[:40]}")
+            raise ChipError(f"engine setting {key}: must be between {least} and {most}, got {value!r:.40}")
     made = replace(base, **given)
     if not 0 <= made.watermark < 1:
         raise ChipError(f"engine setting watermark: must be at least 0 and below 1, got {made.watermark:g}")

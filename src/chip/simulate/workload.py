@@ -141,11 +141,11 @@ def _row(line: str, where: str) -> dict[str, Any]:
             raise ChipError(f"{where}: field {key!r} is missing")
     at = row["arrival_s"]
     if isinstance(at, bool) or not isinstance(at, (int, float)) or not 0 <= at < 1e12:  # also what is not a number
-        raise ChipError(f"{where}: arrival_s must be seconds of at least 0, got {str(at)[:40]}")
+        raise ChipError(f"{where}: arrival_s must be seconds of at least 0, got {at!r:.40}")
     for key in ("prompt", "output", "block_tokens"):
         value = row.get(key, 1)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TOKENS:
-            raise ChipError(f"{where}: {key} must be a whole number between 1 and {MOST_TOKENS}, got {str(value)[:40]}")
+            raise ChipError(f"{where}: {key} must be a whole number between 1 and {MOST_TOKENS}, got {value!r:.40}")
     _check_blocks(row, where)
     return row
 
