@@ -1,12 +1,14 @@
 """Causes that kernels and the code of engines gave for what unseen models and shapes were wrong by, each by itself."""
 
 import json
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 import chip
-from chip import cli, engines, hardware, ops, points, stats
+from chip import cli, engines, hardware, ops, points, stats, traces
 from chip.dtypes import precision
 from chip.engines.vllm import schedule
 from chip.models import library
@@ -18,6 +20,7 @@ from chip.ops.elementwise import CompiledRowBase
 
 BF16 = precision("bf16")
 STABLE = library.find("stablelm-2-1.6b")
+TRACES = Path(__file__).parents[2] / "results" / "h200" / "traces" / "hf"
 
 
 def group(kind, kernel, context=""):
@@ -25,10 +28,13 @@ def group(kind, kernel, context=""):
     return next(g for g in groups if g.kernel == kernel and context in ("", g.context))
 
 
-def kinds(engine, decoder, decode=True):
+def layer(engine, decoder, decode=True):
     program = engines.get(engine).rewrite(body(decoder, 1, BF16, 1), decode, decoder.architecture)
-    layer = next(b for b in program.blocks if any(c.role == "attention" for c in b.calls))
-    return Counter(c.op.kind for c in layer.calls)
+    return next(b for b in program.blocks if any(c.role == "attention" for c in b.calls))
+
+
+def kinds(engine, decoder, decode=True):
+    return Counter(c.op.kind for c in layer(engine, decoder, decode).calls)
 
 
 def test_vllm_runs_what_it_does_not_compile_kernel_by_kernel():
@@ -72,6 +78,20 @@ def test_only_an_odd_cache_is_slow_under_a_mask():
     assert places[0][-1] == places[1][-1] == places[2][-1] > places[3][-1]
     slow, fast = (chip.estimate("masked_attention", gpu="h200", **{**axes, "kv_len": n})["us"] for n in (1063, 1064))
     assert slow > 1.2 * fast
+
+
+@pytest.mark.parametrize(
+    ("model", "count"), [("opt-1.3b", 4), ("smollm2-1.7b", 4), ("qwen2.5-1.5b", 6), ("starcoder2-3b", 6)]
+)
+def test_attention_under_a_mask_is_as_many_kernels_as_were_captured(model, count):
+    """Keys and values are copied only where query heads share them."""
+    _, trace = traces.read(TRACES / f"{model}-decode.json")
+    decoder = library.find(model)
+    launched = [trace.operators[trace.kernels[e.kernel].operator].name for e in trace.events]
+    masked = [n for n in launched if re.search("clone|scalar_tensor|where|scaled_dot_product", n)]
+    (op,) = [c.op for c in layer("hf-graph", decoder).calls if c.role == "attention"]
+    assert len(masked) == count * decoder.layer_count
+    assert count == op.KERNELS
 
 
 def test_routers_choose_slowly_among_other_numbers_than_powers_of_two():

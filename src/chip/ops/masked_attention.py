@@ -63,7 +63,11 @@ class MaskedAttention(Op):
     kind: ClassVar[str] = "masked_attention"
     KEY_PIECE: ClassVar[int] = MASK_PIECE
     GROWS: ClassVar[tuple[str, ...]] = ("batch", "q_len", "kv_len")
-    KERNELS: ClassVar[int] = 6
+
+    @property
+    def KERNELS(self) -> int:  # type: ignore[override]
+        """Three turn the mask into numbers, one attends; keys and values are copied by one each."""
+        return 6 if self.copies else 4
 
     def check(self) -> None:
         if self.heads % self.kv_heads:
