@@ -15,9 +15,8 @@ from chip.types import ChipError, Scenario
 ENGINE = '''
 """Everything in one graph, launched by a host that takes a millisecond."""
 
-from chip.engines.hf_eager import COPIES_KEYS, decode, prefill, room
+from chip.engines.hf_eager import decode, prefill, room
 from chip.engines.playing import Played
-from chip.engines.serves import ALL
 from chip.engines.terms import Terms
 from chip.timeline import Timeline
 
@@ -25,11 +24,6 @@ NAME = "made-up"
 TITLE = "an engine of a test"
 CAVEAT = "made up"
 TERMS = ("host_step_s",)
-KERNELS = {}
-OVERLAPS_STEPS = False
-SERVES = ALL
-VERSIONS = ()
-CALIBRATION = ()
 
 
 def runs_as(capability, options):

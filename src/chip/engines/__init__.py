@@ -1,23 +1,7 @@
 """Engines: how a runtime behaves, one folder each, found by listing this one (`hf-eager` lives in hf_eager/).
 
-An engine has
-  NAME, TITLE          what it is called, and what exactly is predicted under that name
-  COPIES_KEYS          architectures whose keys and values its cache holds once for every head that shares them
-  CAVEAT               what its predictions leave out, said with each; "" for nothing
-  TERMS                what it and its host add to a step (`chip.engines.terms`)
-  KERNELS              kernels it launches of an operator, where that differs from the operator's own count
-  OVERLAPS_STEPS       whether the host prepares a step while the device runs the one before
-  CALIBRATION          the small models that its terms are measured on
-  SERVES               architectures, precisions and numbers of GPUs that it can run (`chip.engines.serves`)
-  VERSIONS             what older versions do otherwise, newest first (`chip.engines.versions`); () for nothing known
-and the functions
-  runs_as(capability, options)                which measured kernel it runs of each operator on such a GPU
-  prefill(scenario, memory_bytes)             steps until the first tokens, and how often each stands
-  decode(scenario, memory_bytes)              the first decode step, which stands for the mean of all
-  rewrite(program, decode, architecture)      what it really launches
-  play(timeline, step, terms)                 a step on the two queues of host and device
-  memory(...)                                 what its memory rules add; see `chip.predict.memory`
-Files beside the folders are what engines share.
+Each is a module with what `Engine` has; what it does not say is as said there. Files beside the folders are what
+engines share.
 """
 
 from __future__ import annotations
@@ -42,22 +26,33 @@ SHARED = ("hf",)  # folders that are no engine
 
 class Engine(Protocol):
     NAME: str
-    TITLE: str
-    COPIES_KEYS: tuple[str, ...]
-    CAVEAT: str
-    TERMS: tuple[str, ...]
-    KERNELS: Mapping[str, int]
-    OVERLAPS_STEPS: bool
-    CALIBRATION: tuple[CalibrationModel, ...]
-    SERVES: Serves
-    VERSIONS: tuple[EngineVersion, ...]
+    TITLE: str  # what exactly is predicted under that name
+    TERMS: tuple[str, ...]  # what it and its host add to a step (`chip.engines.terms`)
+    CAVEAT: str = ""  # what its predictions leave out, said with each
+    COPIES_KEYS: tuple[str, ...] = ()  # architectures whose keys its cache holds once for every head that shares them
+    KERNELS: Mapping[str, int] = {}  # that it launches of an operator, where that differs from the operator's own count
+    OVERLAPS_STEPS: bool = False  # whether the host prepares a step while the device runs the one before
+    CALIBRATION: tuple[CalibrationModel, ...] = ()  # the small models that its terms are measured on
+    SERVES: Serves = Serves()  # architectures, precisions and numbers of GPUs that it can run
+    VERSIONS: tuple[EngineVersion, ...] = ()  # what older versions do otherwise, newest first
 
-    def runs_as(self, capability: float, options: Mapping[str, str]) -> Mapping[str, str]: ...
-    def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted: ...
-    def decode(self, scenario: Scenario, memory_bytes: float) -> Step: ...
-    def rewrite(self, program: Program, decode: bool, architecture: str = ...) -> Program: ...
-    def play(self, t: Timeline, step: Played, terms: Terms) -> None: ...
-    def room(self, scenario: Scenario, memory_bytes: float) -> Room: ...
+    def runs_as(self, capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
+        """Which measured kernel it runs of each operator on such a GPU."""
+
+    def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted:
+        """Steps until the first tokens, and how often each stands."""
+
+    def decode(self, scenario: Scenario, memory_bytes: float) -> Step:
+        """The first decode step, which stands for the mean of all."""
+
+    def rewrite(self, program: Program, decode: bool, architecture: str = ...) -> Program:
+        """What it really launches."""
+
+    def play(self, t: Timeline, step: Played, terms: Terms) -> None:
+        """A step on the two queues of host and device."""
+
+    def room(self, scenario: Scenario, memory_bytes: float) -> Room:
+        """Its memory rules."""
 
 
 @lru_cache(maxsize=1)
@@ -72,4 +67,7 @@ def get(name: str) -> Engine:
         near: Iterable[str] = get_close_matches(str(name)[:80], names(), 1)
         hint = "".join(f"did you mean {n}? " for n in near)
         raise ChipError(f"no engine {str(name)[:80]!r}; {hint}known: {', '.join(names())}")
-    return cast(Engine, import_module(f"chip.engines.{name.replace('-', '_')}"))
+    engine = import_module(f"chip.engines.{name.replace('-', '_')}")
+    for what in Engine.__annotations__.keys() & vars(Engine).keys():
+        vars(engine).setdefault(what, getattr(Engine, what))
+    return cast(Engine, engine)

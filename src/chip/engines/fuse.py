@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
-from chip.ops.add_layer_norm import AddLayerNorm
-from chip.ops.add_rms_norm import AddRmsNorm
-from chip.ops.add_rms_norm_quant import AddRmsNormQuant
+from chip import ops
 from chip.ops.elementwise import Elementwise
-from chip.ops.gelu import Gelu
-from chip.ops.gelu_fast import GeluFast
-from chip.ops.gelu_new import GeluNew
-from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
 from chip.ops.quantize import Quantize
-from chip.ops.rms_norm import RmsNorm
-from chip.ops.rms_norm_quant import RmsNormQuant
-from chip.ops.rope import Rope
-from chip.ops.silu_mul import SiluMul
-from chip.ops.silu_mul_quant import SiluMulQuant
 from chip.records import replace
 from chip.types import Block, Call, Op, Program
 
-Rule = Callable[[list[Call]], list[Call]]
-ROUNDED: dict[type[Op], Any] = {AddRmsNorm: AddRmsNormQuant, RmsNorm: RmsNormQuant, SiluMul: SiluMulQuant}
+Rule = Callable[[list[Call]], Iterable[Call]]
+Kind = TypeVar("Kind", bound=Op)
+# roles of neighbouring dense layers over the same input, by what they are as one
+MERGED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "shared_gate_up_proj": ("shared_gate_proj", "shared_up_proj"),
+}
+WITH_ADDITION = {"rms_norm": "add_rms_norm", "layer_norm": "add_layer_norm"}
+WITH_ROUNDING = {"rms_norm": "rms_norm_quant", "add_rms_norm": "add_rms_norm_quant", "silu_mul": "silu_mul_quant"}
+IN_A_NORM = ("attn_add", "mlp_add", "attn_scale", "mlp_scale")  # roles
 
 
 def apply(program: Program, *rules: Rule) -> Program:
@@ -33,30 +31,32 @@ def apply(program: Program, *rules: Rule) -> Program:
     for block in program.blocks:
         calls = list(block.calls)
         for rule in rules:
-            calls = rule(calls)
+            calls = list(rule(calls))
         blocks.append(Block(block.repeat, tuple(calls)))
     return Program(tuple(blocks))
 
 
-def merge_linears(roles: tuple[str, ...], merged: str) -> Rule:
-    """Neighbouring dense layers over the same input, with these roles, as one of their summed width."""
+def as_kind(cls: type[Kind], op: Op, **other: Any) -> Kind:
+    """An operator of this kind with the axes of another one, as far as it has them, but for those that are given."""
+    axes = {name: getattr(op, name) for name in ops.axes(cls) if hasattr(op, name)}
+    return cls(**{**axes, **other})
 
-    def rule(calls: list[Call]) -> list[Call]:
+
+def turned(call: Call, kinds: Mapping[str, str]) -> Call:
+    """Its operator as what one of that kind becomes, if it is among these."""
+    kind = kinds.get(call.op.kind)
+    return Call(call.role, as_kind(ops.get(kind), call.op)) if kind else call
+
+
+def merge_projections(calls: list[Call]) -> list[Call]:
+    """Dense layers over the same input as one of their summed width. Those that are stored in different formats stay
+    apart: one product cannot take both."""
+    for merged, roles in MERGED.items():
         parts = [c.op for c in calls if c.role in roles and isinstance(c.op, Linear)]
-        if len(parts) != len(roles):
-            return calls
-        if len({replace(p, n=1) for p in parts}) > 1:  # stored in different formats: one product cannot take both
-            return calls
-        wide = replace(parts[0], n=sum(p.n for p in parts))
-        out = []
-        for c in calls:
-            if c.role == roles[0]:
-                out.append(Call(merged, wide))
-            elif c.role not in roles:
-                out.append(c)
-        return out
-
-    return rule
+        if len(parts) == len(roles) and len({replace(p, n=1) for p in parts}) == 1:
+            wide = Call(merged, replace(parts[0], n=sum(p.n for p in parts)))
+            calls = [wide if c.role == roles[0] else c for c in calls if c.role not in roles[1:]]
+    return calls
 
 
 def fuse_residual_norms(calls: list[Call]) -> list[Call]:
@@ -67,24 +67,14 @@ def fuse_residual_norms(calls: list[Call]) -> list[Call]:
     no norm comes before a branch, the one after it takes the addition that follows.
     """
     roles = [c.role for c in calls]
-    parallel = "attn_norm" in roles and roles[-2:] == ["attn_add", "mlp_add"]  # both go into the next layer's norm
-    norms: tuple[str, ...] = ("attn_norm", "mlp_norm")
+    norms = ("attn_norm", "mlp_norm")
+    both_in_next = "attn_norm" in roles and roles[-2:] == ["attn_add", "mlp_add"]  # of parallel branches
     if "attn_post_norm" in roles and "attn_norm" not in roles:
         norms = ("attn_post_norm", "mlp_post_norm")
-    elif not parallel and (
-        "attn_add" not in roles or "mlp_norm" not in roles or roles.index("attn_add") > roles.index("mlp_norm")
-    ):
+    elif not both_in_next and not ("attn_add" in roles and "mlp_norm" in roles[roles.index("attn_add") :]):
         return calls  # no addition precedes a norm
-    out = []
-    for c in calls:
-        if c.role in ("attn_add", "mlp_add", "attn_scale", "mlp_scale"):
-            continue
-        if c.role in norms and isinstance(c.op, RmsNorm):
-            c = Call(c.role, AddRmsNorm(c.op.rows, c.op.cols, c.op.dtype))
-        elif c.role in norms and isinstance(c.op, LayerNorm):
-            c = Call(c.role, AddLayerNorm(c.op.rows, c.op.cols, c.op.dtype))
-        out.append(c)
-    return out
+    kept = [c for c in calls if c.role not in IN_A_NORM]
+    return [turned(c, WITH_ADDITION) if c.role in norms else c for c in kept]
 
 
 def fuse_head_norms(calls: list[Call]) -> list[Call]:
@@ -93,18 +83,14 @@ def fuse_head_norms(calls: list[Call]) -> list[Call]:
     roles = [c.role for c in calls]
     if "rope" not in roles or roles[: roles.index("rope")][-2:] != ["q_norm", "k_norm"]:
         return calls
-    norm, rope = calls[roles.index("q_norm")].op, calls[roles.index("rope")].op
-    over_all_heads = isinstance(norm, Elementwise) and isinstance(rope, Rope) and norm.rows == rope.rows
-    gone = ("rope",) if over_all_heads else ("q_norm", "k_norm")
+    norm, rope = (cast(Elementwise, calls[roles.index(role)].op) for role in ("q_norm", "rope"))
+    gone = ("rope",) if norm.rows == rope.rows else ("q_norm", "k_norm")
     return [c for c in calls if c.role not in gone]
 
 
 def fuse_gelu(calls: list[Call]) -> list[Call]:
     """A GELU that HF spells out as one kernel."""
-    return [
-        Call(c.role, Gelu(c.op.rows, c.op.cols, c.op.dtype)) if isinstance(c.op, (GeluFast, GeluNew)) else c
-        for c in calls
-    ]
+    return [turned(c, {"gelu_fast": "gelu", "gelu_new": "gelu"}) for c in calls]
 
 
 def fuse_quantize(calls: list[Call]) -> list[Call]:
@@ -112,10 +98,10 @@ def fuse_quantize(calls: list[Call]) -> list[Call]:
     and so do vLLM's own passes where scales cover groups. int8 and fp4 roundings stay kernels of their own."""
     out: list[Call] = []
     for c in calls:
-        q, before = c.op, cast(Elementwise, out[-1].op if out else None)
-        both = ROUNDED.get(type(before))
+        q, before = c.op, cast(Elementwise, out[-1].op if out else c.op)
+        both = WITH_ROUNDING.get(before.kind)
         if both and isinstance(q, Quantize) and q.to == "fp8" and not q.per_tensor and before.cols == q.cols:
-            out[-1] = Call(out[-1].role, both(before.rows, before.cols, before.dtype, q.to, q.group))
+            out[-1] = Call(out[-1].role, as_kind(ops.get(both), before, to=q.to, group=q.group))
         else:
             out.append(c)
     return out

@@ -33,9 +33,9 @@ class Room:
 
     share: float  # of the card that it may use
     context_bytes: float  # driver, framework and kernels beside the tensors
-    workspace_bytes: float
     cache_tokens: int  # of one sequence
     step_tokens: int  # that the largest step has
     sequences: int  # that run at once
-    streams: int  # of the residual stream's width, alive in a layer
-    pool: bool  # whether all the memory left becomes a pool for the KV cache
+    workspace_bytes: float = 0.0
+    streams: int = 1  # of the residual stream's width, alive in a layer
+    pool: bool = True  # whether all the memory left becomes a pool for the KV cache

@@ -26,6 +26,3 @@ class Serves(NamedTuple):
         if self.gpus and gpus > self.gpus:
             return f"{engine} runs on {self.gpus} GPU, not on {gpus}: choose another --engine"
         return ""
-
-
-ALL = Serves()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chip.engines.fuse import apply
+from chip.engines.fuse import apply, as_kind
 from chip.ops import composed
 from chip.ops.alibi_attention import AlibiAttention
 from chip.ops.attention import Attention
@@ -59,13 +59,7 @@ DECOMPOSED_NORM = ("CohereForCausalLM", "Cohere2ForCausalLM")  # that write laye
 
 def rewrite(program: Program, architecture: str) -> Program:
     """The program with the family's rewrites: of attention, rotations, queries and merged gates."""
-    return apply(program, lambda calls: [new for c in calls for new in _rewritten(c, calls, architecture)])
-
-
-def with_growing_cache(program: Program) -> Program:
-    """A decode step over a cache that grows: joining the new token to the cache is part of the attention operator, but
-    stands apart where the family's attention is decomposed."""
-    return apply(program, _joined)
+    return apply(program, lambda calls: (new for c in calls for new in _rewritten(c, calls, architecture)))
 
 
 def _rewritten(call: Call, calls: list[Call], architecture: str) -> Iterator[Call]:
@@ -111,14 +105,9 @@ def _merged(role: str) -> str:
     return role.removesuffix("act") + "gate_up_proj"
 
 
-def _joined(calls: list[Call]) -> list[Call]:
-    join = next((as_kind(KvJoin, c.op) for c in calls if isinstance(c.op, Composed)), None)
-    if join is None:
-        return [c for c in calls if not isinstance(c.op, KvAppend)]
-    return [Call(c.role, join) if isinstance(c.op, KvAppend) else c for c in calls]
-
-
-def as_kind(cls: type[Attention], op: Attention) -> Attention:
-    """The same sizes as another kind of attention."""
-    axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.causal, op.window, op.v_head_dim)
-    return cls(*axes, op.dtype)
+def join_cache(calls: list[Call]) -> Iterator[Call]:
+    """A decode step over a cache that grows: joining the new token to the cache is part of the attention operator, but
+    stands apart where the family's attention is decomposed."""
+    joins = [as_kind(KvJoin, c.op) for c in calls if isinstance(c.op, Composed)]
+    for c in calls:
+        yield from [Call(c.role, join) for join in joins] if isinstance(c.op, KvAppend) else [c]

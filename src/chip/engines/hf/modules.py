@@ -3,21 +3,22 @@ another."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from chip.engines.fuse import apply, as_kind, turned
 from chip.engines.hf import families
+from chip.ops.attention import Attention
 from chip.ops.composed import Composed
-from chip.ops.moe_experts import MoeExperts
-from chip.ops.moe_experts_composed import MoeExpertsComposed
-from chip.ops.moe_router import MoeRouter
-from chip.ops.moe_router_composed import MoeRouterComposed
-from chip.ops.rms_norm import RmsNorm
-from chip.ops.rms_norm_composed import RmsNormComposed
 from chip.ops.rope import Rope
-from chip.ops.rope_composed import RopeComposed
 from chip.ops.rotary_table import RotaryTable
 from chip.types import Block, Call, Op, Program
 
+COMPOSED = {
+    "rms_norm": "rms_norm_composed",
+    "rope": "rope_composed",
+    **dict.fromkeys(("moe_router", "grouped_router", "biased_router"), "moe_router_composed"),
+    **dict.fromkeys(("moe_experts", "packed_experts", "scaled_experts"), "moe_experts_composed"),
+}
 # Which measurements stand for what it runs. Attention is each engine's own.
 RUNS_AS = {
     **dict.fromkeys(
@@ -31,32 +32,23 @@ RUNS_AS = {
     "growing_attention": "flash",
 }  # fmt: skip
 
-
 KERNELS = {"silu_mul": 2, "kv_append": 2}
 
 
-def decompose(program: Program, attention: Callable[[Op], Op], architecture: str) -> Program:
+def decompose(program: Program, attention: Callable[[Attention], Op], architecture: str) -> Program:
     """As HF runs it: norms, rotations and experts decomposed, the engine's attention, the family's rewrites."""
-    rewritten = families.rewrite(program, architecture)
-    blocks = [
-        Block(b.repeat, tuple(Call(c.role, _decomposed(c.op, attention)) for c in b.calls)) for b in rewritten.blocks
-    ]
+
+    def decomposed(calls: list[Call]) -> Iterator[Call]:
+        for c in calls:
+            if isinstance(c.op, Attention) and not isinstance(c.op, Composed):
+                yield Call(c.role, attention(c.op))
+            else:
+                yield turned(c, COMPOSED)
+
     rope = next((c.op for b in program.blocks for c in b.calls if isinstance(c.op, Rope)), None)
-    if rope is not None:  # angles are computed once a step, after the embedding
-        first, *rest = blocks
-        table = Call("rotary", RotaryTable(rope.rows, rope.head_dim, rope.dtype))
-        blocks = [Block(first.repeat, (*first.calls, table)), *rest]
-    return Program(tuple(blocks))
-
-
-def _decomposed(op: Op, attention: Callable[[Op], Op]) -> Op:
-    if isinstance(op, RmsNorm):
-        return RmsNormComposed(op.rows, op.cols, op.dtype)
-    if isinstance(op, Rope):
-        return RopeComposed(op.rows, op.heads, op.head_dim, op.dtype)
-    if isinstance(op, MoeRouter):
-        return MoeRouterComposed(op.tokens, op.hidden, op.experts, op.top_k, op.dtype)
-    if isinstance(op, MoeExperts):
-        sizes = (op.tokens, op.hidden, op.intermediate, op.experts, op.top_k)
-        return MoeExpertsComposed(*sizes, op.gated, op.dtype, op.weight_dtype)
-    return op if isinstance(op, Composed) else attention(op)
+    rewritten = apply(families.rewrite(program, architecture), decomposed)
+    if rope is None:
+        return rewritten
+    first, *rest = rewritten.blocks  # angles are computed once a step, after the embedding
+    table = Call("rotary", as_kind(RotaryTable, rope, cols=rope.head_dim))
+    return Program((Block(first.repeat, (*first.calls, table)), *rest))

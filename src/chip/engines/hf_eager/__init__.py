@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from chip.engines.calibration import FAMILIES, HF_ALONE, HF_POINTS, LLAMA, TWO_DEPTHS, all_at
+from chip.engines.fuse import apply, as_kind
 from chip.engines.hf import families, modules
 from chip.engines.playing import Played, Room, Weighted
-from chip.engines.serves import ALL
 from chip.engines.terms import Terms
-from chip.engines.versions import EngineVersion
-from chip.ops.attention import Attention
 from chip.ops.growing_attention import GrowingAttention
 from chip.ops.masked_attention import WindowedAttention
 from chip.timeline import HostCost, Timeline
-from chip.types import ChipError, Op, Program, Scenario, Seq, Step
+from chip.types import ChipError, Program, Scenario, Seq, Step
 
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
@@ -25,11 +24,9 @@ CAVEAT = (
     "tens of milliseconds each"
 )
 KERNELS = modules.KERNELS
-OVERLAPS_STEPS = False  # each step ends with a token that the caller reads
-SERVES = ALL
-VERSIONS: tuple[EngineVersion, ...] = ()
 SDPA = ("cudnn", "flash")  # what a prefill attends with: torch's choice first
 CALIBRATION = all_at((LLAMA, *FAMILIES, *HF_ALONE), TWO_DEPTHS, HF_POINTS)
+MEMORY_SHARE = 1.0
 # Driver, framework and kernels beside torch's pool: 1.36 to 1.38 GB in the recorded runs on an H200.
 CONTEXT_BYTES = 1.37e9
 # cuBLAS's workspace as torch sets it up on Hopper and newer, one for each stream.
@@ -52,16 +49,9 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
-    return Room(
-        share=1.0,
-        context_bytes=CONTEXT_BYTES,
-        workspace_bytes=WORKSPACE_BYTES,
-        cache_tokens=scenario.prompt + scenario.output,
-        step_tokens=scenario.batch * scenario.prompt,
-        sequences=scenario.batch,
-        streams=STREAMS,
-        pool=False,
-    )
+    cache_tokens, step_tokens = scenario.prompt + scenario.output, scenario.batch * scenario.prompt
+    sizes = (cache_tokens, step_tokens, scenario.batch)
+    return Room(MEMORY_SHARE, CONTEXT_BYTES, *sizes, WORKSPACE_BYTES, STREAMS, pool=False)
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
@@ -74,16 +64,8 @@ def decode(scenario: Scenario, memory_bytes: float) -> Step:
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    if not decode:
-        return modules.decompose(program, _whole, architecture)
-    return families.with_growing_cache(modules.decompose(program, _growing, architecture))
-
-
-def _whole(op: Op) -> Op:
-    """A prompt attends to itself, under a mask where a window hides some of it."""
-    return families.as_kind(WindowedAttention, op) if isinstance(op, Attention) and op.window else op
-
-
-def _growing(op: Op) -> Op:
-    """A decode step joins the new token to the cache before it attends."""
-    return families.as_kind(GrowingAttention, op) if isinstance(op, Attention) else op
+    """A decode step joins the new token to the cache before it attends. A prompt attends to itself, under a mask where
+    a window hides some of it."""
+    if decode:
+        return apply(modules.decompose(program, partial(as_kind, GrowingAttention), architecture), families.join_cache)
+    return modules.decompose(program, lambda op: as_kind(WindowedAttention, op) if op.window else op, architecture)

@@ -6,16 +6,15 @@ sliding window has a cache of no more slots than that; once they are full, each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from chip.engines import hf_eager
 from chip.engines.calibration import HF_POINTS, CalibrationModel
-from chip.engines.fuse import apply
+from chip.engines.fuse import apply, as_kind
 from chip.engines.hf import modules
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.serves import Serves
 from chip.engines.terms import Terms
-from chip.engines.versions import EngineVersion
 from chip.ops.attention import Attention
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_roll import SlidingAppend
@@ -23,19 +22,15 @@ from chip.ops.masked_attention import MaskedAttention, SlidingAttention
 from chip.ops.scale import Scale
 from chip.records import replace
 from chip.timeline import Timeline
-from chip.types import Call, Op, Program, Scenario, Seq, Step
+from chip.types import Call, Program, Scenario, Seq, Step
 
 NAME = "hf-graph"
 TITLE = "HF transformers, StaticCache of prompt + max(output, 64), one CUDA graph a step"
-COPIES_KEYS: tuple[str, ...] = ()  # of those that it serves
 TERMS = ("gap_s", "step_s")
-CAVEAT = ""
-OVERLAPS_STEPS = False
 SERVES = Serves(
     without=("BloomForCausalLM", "FalconForCausalLM", "GPTJForCausalLM", "GptOssForCausalLM"),
     why="transformers 5.17 copies from the host while it runs it, or cannot run it over a StaticCache",
 )
-VERSIONS: tuple[EngineVersion, ...] = ()
 CALIBRATION = (CalibrationModel("tinyllama-1.1b", (2, 6), HF_POINTS),)
 CONTEXT_BYTES = 1.45e9  # driver, framework and kernels beside torch's pool: 1.38 to 1.46 GB in the recorded runs
 WORKSPACES = 3  # of cuBLAS: of the stream itself, of the warm-up and of the capture
@@ -53,10 +48,9 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
-    plain, workspace_bytes = hf_eager.room(scenario, memory_bytes), WORKSPACES * hf_eager.WORKSPACE_BYTES
-    return replace(
-        plain, context_bytes=CONTEXT_BYTES, workspace_bytes=workspace_bytes, cache_tokens=cache_tokens(scenario)
-    )
+    eager = hf_eager.room(scenario, memory_bytes)
+    workspace_bytes, tokens = WORKSPACES * eager.workspace_bytes, cache_tokens(scenario)
+    return replace(eager, context_bytes=CONTEXT_BYTES, workspace_bytes=workspace_bytes, cache_tokens=tokens)
 
 
 def cache_tokens(scenario: Scenario) -> int:
@@ -73,25 +67,19 @@ def decode(scenario: Scenario, memory_bytes: float) -> Step:
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    return modules.decompose(apply(program, _static), _masked, architecture)
+    return modules.decompose(
+        apply(program, _static),
+        lambda op: as_kind(SlidingAttention if op.window else MaskedAttention, op),
+        architecture,
+    )
 
 
-def _static(calls: list[Call]) -> list[Call]:
+def _static(calls: list[Call]) -> Iterator[Call]:
     """Each layer's cache counts its tokens, and one of a window rolls."""
     window = next((c.op.window for c in calls if isinstance(c.op, Attention)), 0)
-    found = []
-    for call in calls:
-        op = call.op
-        if isinstance(op, KvAppend):
-            found += [Call("kv_position", Scale(op.rows, 1, op.dtype))] * POSITIONS
-            append = SlidingAppend(op.rows, op.cols, op.dtype, window) if window else op
-            call = Call(call.role, append)
-        found.append(call)
-    return found
-
-
-def _masked(op: Op) -> Op:
-    if not isinstance(op, Attention):
-        return op
-    axes = (op.batch, op.heads, op.kv_heads, op.head_dim, op.q_len, op.kv_len, op.v_head_dim)
-    return SlidingAttention(*axes, op.dtype, op.window) if op.window else MaskedAttention(*axes, op.dtype)
+    for c in calls:
+        if not isinstance(c.op, KvAppend):
+            yield c
+            continue
+        yield from [Call("kv_position", Scale(c.op.rows, 1, c.op.dtype))] * POSITIONS
+        yield Call(c.role, as_kind(SlidingAppend, c.op, window=window)) if window else c

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, all_at
 from chip.engines.chunked import waves
-from chip.engines.fuse import apply, fuse_residual_norms, merge_linears
+from chip.engines.fuse import apply, as_kind, fuse_residual_norms, merge_projections
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.serves import Serves
 from chip.engines.terms import Terms
-from chip.engines.versions import EngineVersion
 from chip.ops.kv_append import KvAppend
 from chip.ops.linear import Linear
 from chip.ops.rope import Rope
@@ -22,7 +21,6 @@ from chip.types import Call, Program, Scenario, Seq, Step
 
 NAME = "native"
 TITLE = "chip's own engine: paged KV cache, merged projections, one CUDA graph a decode step or single prompt"
-COPIES_KEYS: tuple[str, ...] = ()
 TERMS = ("step_s", "first_s", "request_s", "host_step_s", "host_kernel_s")
 CAVEAT = (
     "native: its kernels were measured on an H200; on other GPUs products are taken as cuBLAS's and attention as "
@@ -32,8 +30,6 @@ OVERLAPS_STEPS = True  # the next step is launched before a step's tokens are re
 FAMILIES_OF = {f"{name}ForCausalLM": name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3")}
 DTYPES = ("bf16", "fp16", "fp32")
 SERVES = Serves(tuple(FAMILIES_OF), DTYPES, gpus=1)
-VERSIONS: tuple[EngineVersion, ...] = ()
-KERNELS: Mapping[str, int] = {}
 CALIBRATION = all_at((LLAMA, *FAMILIES[:2]), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))
 STEP_TOKENS = 8192  # of prompts in one step
 MOST_REQUESTS = 256  # at once; others wait
@@ -87,36 +83,27 @@ def fuse_store(calls: list[Call]) -> list[Call]:
     if rope is None or append is None:
         return calls
     kv_heads = append.cols // (2 * rope.head_dim)
-    store = RopeStore(rope.rows, rope.heads - kv_heads, kv_heads, rope.head_dim, rope.dtype)
+    store = as_kind(RopeStore, rope, heads=rope.heads - kv_heads, kv_heads=kv_heads)
     kept = [c for c in calls if c.role not in ("q_norm", "k_norm") and c.op is not append]
     return [Call("rope_store", store) if c.op is rope else c for c in kept]
 
 
-def add_biases(calls: list[Call]) -> list[Call]:
+def add_biases(calls: list[Call]) -> Iterator[Call]:
     """A product of many rows leaves its bias to a kernel of PyTorch's."""
-    found: list[Call] = []
     for c in calls:
-        found.append(c)
+        yield c
         if isinstance(c.op, Linear) and c.op.bias:
-            found.append(Call(f"{c.role}_bias", Scale(c.op.m, c.op.n, c.op.dtype)))
-    return found
+            yield Call(f"{c.role}_bias", Scale(c.op.m, c.op.n, c.op.dtype))
 
 
-RULES = (
-    merge_linears(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
-    merge_linears(("gate_proj", "up_proj"), "gate_up_proj"),
-    fuse_residual_norms,
-    fuse_store,
-)
+def gate_inside(calls: list[Call]) -> list[Call]:
+    return [c for c in calls if not isinstance(c.op, SiluMul)]
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     """In a decode step gate and bias are inside their product."""
-
-    def gated(calls: list[Call]) -> list[Call]:
-        return [c for c in calls if not isinstance(c.op, SiluMul)]
-
-    return apply(program, *RULES, gated if decode else add_biases)
+    rules = (merge_projections, fuse_residual_norms, fuse_store)
+    return apply(program, *rules, gate_inside if decode else add_biases)
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
@@ -130,13 +117,5 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
-    return Room(
-        share=MEMORY_SHARE,
-        context_bytes=CONTEXT_BYTES,
-        workspace_bytes=0.0,
-        cache_tokens=scenario.prompt + scenario.output,
-        step_tokens=STEP_TOKENS,
-        sequences=scenario.batch,
-        streams=1,
-        pool=True,
-    )
+    cache_tokens = scenario.prompt + scenario.output
+    return Room(MEMORY_SHARE, CONTEXT_BYTES, cache_tokens, STEP_TOKENS, scenario.batch)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, CalibrationModel, all_at
 from chip.engines.hf import modules
 from chip.engines.playing import Played
-from chip.engines.serves import ALL
 from chip.engines.terms import Terms
 from chip.engines.versions import version_at
 from chip.engines.vllm.memory import room
@@ -20,14 +19,11 @@ __all__ = ["room", "rewrite", "decode", "prefill", "VERSIONS"]
 
 NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"
-COPIES_KEYS: tuple[str, ...] = ()
 TERMS = (
     *("gap_s", "step_s", "first_s", "request_s"),
     *("host_step_s", "host_seq_s", "host_kernel_s", "host_experts_s", "host_piece_s"),
 )
-CAVEAT = ""
 OVERLAPS_STEPS = VERSIONS[0].overlaps_steps
-SERVES = ALL
 # Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum; of fp8 both inputs are rounded,
 # too. Router: product, choice.
 KERNELS = {
@@ -49,32 +45,31 @@ CALIBRATION: tuple[CalibrationModel, ...] = (
 )
 
 
+COMPILED = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "relu", "rope")
+RUNS_AS = {
+    **dict.fromkeys(("linear", "embedding", "bmm"), "torch"),
+    **dict.fromkeys(("kv_append", "kv_append_fp8"), "paged"),
+    **dict.fromkeys(("moe_router", "grouped_router", "biased_router", "moe_experts", "scaled_experts"), "vllm"),
+    **dict.fromkeys(("mla", "mla_prompt"), "fa3 layer"),
+    **dict.fromkeys(("quantize", "rms_norm_quant", "add_rms_norm_quant", "silu_mul_quant"), "compiled|vllm"),
+    "fp8_attention": "fa3",
+    "sampling": "fp32",
+}
+
+
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     """Norms, rotations and activations are what torch.compile makes of them, of few models what PyTorch does. Attention
     over pages is FlashAttention-3 on Hopper (of old versions FlashAttention-2) and FlashAttention-2 on other GPUs, as
     it was measured among the kernels of a layer, if it was. Experts are Triton kernels."""
-    compiled = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "relu", "rope")
     uncompiled = options.get("architecture") in UNCOMPILED
-    attention = _attention(capability, options) + " layer"
+    on_hopper = HOPPER <= capability < NEXT
     return {
-        **(modules.RUNS_AS if uncompiled else {}),
-        "linear": "torch",
-        "embedding": "torch",
-        **dict.fromkeys(("attention", "local_attention"), attention),
-        **({} if uncompiled else dict.fromkeys(compiled, "compiled cold")),
-        "kv_append": "paged",
-        "moe_experts": "vllm",
-        **dict.fromkeys(("moe_router", "grouped_router", "biased_router"), "vllm"),
-        **dict.fromkeys(("mla", "mla_prompt"), "fa3 layer"),
-        "bmm": "torch",
-        "sampling": "fp32",
+        **(modules.RUNS_AS if uncompiled else dict.fromkeys(COMPILED, "compiled cold")),
+        **RUNS_AS,
+        **dict.fromkeys(("attention", "local_attention"), _attention(capability, options) + " layer"),
         "scaled_linear": "deepgemm" if options.get("deep_gemm") else "cutlass",
-        "packed_linear": "machete" if HOPPER <= capability < NEXT else "marlin",
-        **dict.fromkeys(("quantize", "rms_norm_quant", "add_rms_norm_quant", "silu_mul_quant"), "compiled|vllm"),
-        "scaled_experts": "vllm",
-        "packed_experts": "triton|marlin" if HOPPER <= capability < NEXT else "marlin",  # Triton: mxfp4 alone
-        "fp8_attention": "fa3",
-        "kv_append_fp8": "paged",
+        "packed_linear": "machete" if on_hopper else "marlin",
+        "packed_experts": "triton|marlin" if on_hopper else "marlin",  # Triton: mxfp4 alone
     }
 
 

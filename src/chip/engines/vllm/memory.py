@@ -18,16 +18,8 @@ EQUAL_GROUPS_RATIO = 1.25  # kinds of layers up to so much apart in number share
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
-    return Room(
-        share=MEMORY_SHARE,
-        context_bytes=CONTEXT_BYTES,
-        workspace_bytes=0.0,
-        cache_tokens=scenario.prompt + scenario.output,
-        step_tokens=step_tokens(memory_bytes),
-        sequences=min(scenario.batch, max_seqs(memory_bytes)),
-        streams=1,
-        pool=True,
-    )
+    sequences = min(scenario.batch, max_seqs(memory_bytes))
+    return Room(MEMORY_SHARE, CONTEXT_BYTES, scenario.prompt + scenario.output, step_tokens(memory_bytes), sequences)
 
 
 def cache_tokens(
