@@ -16,21 +16,26 @@ from chip.types import Scenario, Seq, Step
 EXACT_STEPS, LEAST_STEPS = 64, 16  # that are walked, the fewer the more are integrated after them
 WHOLE = 1e-6  # by which sums of steps and tokens are off whole numbers
 MakeStep = Callable[[tuple[Seq, ...]], Step]
-Left = tuple[int, int, int]  # requests that wait, tokens of the first that are computed, and requests that decode
 
 
-def waves(scenario: Scenario, budget: int, most: int, step: MakeStep, decode: Callable[[Scenario], Step]) -> Weighted:
+def prefill_steps(scenario: Scenario, budget: int, most: int, step: MakeStep) -> Weighted:
     """Steps until every request has its first token. Requests beyond `most`, which run at once, wait for whole waves
     before them to end."""
     before = (scenario.batch - 1) // most
-    if not before:
-        return wave(scenario, budget, step)
     last = wave(replace(scenario, batch=scenario.batch - before * most), budget, step)
+    if not before:
+        return last
     full = replace(scenario, batch=most)
     steps = [(made, weight * before) for made, weight in wave(full, budget, step)]
     if scenario.output > 1:
-        steps.append((decode(full), float(before * (scenario.output - 1))))
+        steps.append((decode_step(full, most, step), float(before * (scenario.output - 1))))
     return (*steps, *last)
+
+
+def decode_step(scenario: Scenario, most: int, step: MakeStep) -> Step:
+    """Of all requests that run at once."""
+    made = step((Seq(1, scenario.prompt, min(scenario.batch, most)),))
+    return made._replace(steps=scenario.decode_steps)
 
 
 def wave(scenario: Scenario, budget: int, step: MakeStep) -> Weighted:
@@ -41,20 +46,21 @@ def wave(scenario: Scenario, budget: int, step: MakeStep) -> Weighted:
     if batch * prompt <= budget:
         return ((step((Seq(prompt, 0, batch),)), 1.0),)
     chunks: list[tuple[Seq, ...]] = []
-    left = (batch, 0, 0)
+    left = (batch, 0)
     if 2 * batch <= budget:  # the more decode along, the less a step gets on
         most = max(LEAST_STEPS, 2 * EXACT_STEPS - batch * prompt // budget)
         chunks, left = _chunks(scenario, budget, min(most, EXACT_STEPS))
     return (*((step(s), 1.0) for s in chunks), *(_long_prefill(scenario, budget, step, *left) if left[0] else ()))
 
 
-def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq, ...]], Left]:
-    """The scheduler, token by token of its budget: running requests first, then waiting ones in order."""
+def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq, ...]], tuple[int, int]]:
+    """The scheduler, token by token of its budget: running requests first, then waiting ones in order. Also how many
+    still wait, and tokens of the first of them that are computed."""
     prompt = scenario.prompt
     steps: list[tuple[Seq, ...]] = []
-    waiting, partial, running = scenario.batch, 0, 0
+    waiting, partial = scenario.batch, 0
     while waiting and len(steps) < most:
-        decoding = running if scenario.output > 1 else 0
+        decoding = scenario.batch - waiting if scenario.output > 1 else 0
         seqs = [Seq(1, prompt, decoding)] if decoding else []
         room = budget - decoding
         if partial:
@@ -63,26 +69,23 @@ def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq,
             room -= new
             partial += new
             if partial == prompt:
-                partial, waiting, running = 0, waiting - 1, running + 1
+                partial, waiting = 0, waiting - 1
         whole = min(waiting - (1 if partial else 0), room // prompt)
         if whole:
             seqs.append(Seq(prompt, 0, whole))
             room -= whole * prompt
             waiting -= whole
-            running += whole
         if room and waiting and not partial:
             seqs.append(Seq(room, 0, 1))
             partial = room
         steps.append(tuple(seqs))
-    return steps, (waiting, partial, running)
+    return steps, (waiting, partial)
 
 
-def _long_prefill(
-    scenario: Scenario, budget: int, step: MakeStep, waiting: int, partial: int, running: int
-) -> Weighted:
+def _long_prefill(scenario: Scenario, budget: int, step: MakeStep, waiting: int, partial: int) -> Weighted:
     """Many steps: full ones, with few to all requests decoding along, at a few depths into the prompt, and a last one
     with what is left, which reads all weights again. Weighted to make up the whole."""
-    prompt, decodes = scenario.prompt, scenario.output > 1
+    prompt, decodes, running = scenario.prompt, scenario.output > 1, scenario.batch - waiting
     spans: list[tuple[int, float, int]] = []  # requests that decode, tokens, and where in a prompt those begin
     if partial:
         spans.append((running * decodes, prompt - partial, partial))
@@ -103,15 +106,10 @@ def _long_prefill(
 def _steps_of(
     step: MakeStep, prompt: int, decoding: int, room: int, weight: float, begun: int, once: bool = False
 ) -> list[tuple[Step, float]]:
-    """So many steps with room for as many prompt tokens, beside sequences that decode."""
+    """So many steps with room for as many prompt tokens, beside sequences that decode. What they hold on average: exact
+    in tokens and in attended pairs. A chunk, at a few depths (`once`: in the middle), or, as often as a prompt ends in
+    the step, that end and the next one's begin. `begun`: tokens of a prompt alone that are computed."""
     along = (Seq(1, prompt, decoding),) if decoding else ()
-    return [(step((*along, *seqs)), weight * part) for seqs, part in _filled(prompt, room, begun, once)]
-
-
-def _filled(prompt: int, room: int, begun: int, once: bool) -> list[tuple[tuple[Seq, ...], float]]:
-    """What a step with room for so many prompt tokens holds on average: exact in tokens and in attended pairs. A chunk,
-    at a few depths (`once`: in the middle), or, as often as a prompt ends in the step, that end and the next one's
-    begin. `begun`: tokens of a prompt alone that are computed."""
     alone = begun and prompt - begun >= room
     ending = 0.0 if alone else min(1.0, room / prompt)
     found = [(_across(prompt, room), ending)] if ending else []
@@ -119,7 +117,7 @@ def _filled(prompt: int, room: int, begun: int, once: bool) -> list[tuple[tuple[
         first, last = begun if alone else 0, prompt - room
         depths = [((first + last) // 2, 1.0)] if once else decode_contexts(first, last - first + 1)
         found += [((Seq(room, past, 1),), part * (1 - ending)) for past, part in depths]
-    return found
+    return [(step((*along, *seqs)), weight * part) for seqs, part in found]
 
 
 def _across(prompt: int, room: int) -> tuple[Seq, ...]:

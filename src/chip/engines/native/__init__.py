@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, all_at
-from chip.engines.chunked import waves
+from chip.engines.chunked import decode_step, prefill_steps
 from chip.engines.fuse import apply, as_kind, fuse_residual_norms, merge_projections
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.serves import Serves
@@ -56,7 +56,7 @@ def padded(size: int, small: Collection[int] = GRAPH_TOKENS, step: int = GRAPH_S
     return next((g for g in small if g >= size), 0) or -(-size // step) * step
 
 
-def _chunks(seqs: tuple[Seq, ...]) -> Step:
+def _step(seqs: tuple[Seq, ...]) -> Step:
     """Single tokens are a decode step, a short prompt alone is a graph; other chunks are launched kernel by kernel."""
     (first, *others) = seqs
     if not others and first.new == 1:
@@ -68,12 +68,11 @@ def _chunks(seqs: tuple[Seq, ...]) -> Step:
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
     """Chunks of prompts beside requests that have their first token."""
-    return waves(scenario, STEP_TOKENS, MOST_REQUESTS, _chunks, lambda full: decode(full, memory_bytes))
+    return prefill_steps(scenario, STEP_TOKENS, MOST_REQUESTS, _step)
 
 
 def decode(scenario: Scenario, memory_bytes: float) -> Step:
-    rows = min(scenario.batch, MOST_REQUESTS)
-    return Step((Seq(1, scenario.prompt, rows),), padded(rows) - rows, True, steps=scenario.decode_steps)
+    return decode_step(scenario, MOST_REQUESTS, _step)
 
 
 def fuse_store(calls: list[Call]) -> list[Call]:

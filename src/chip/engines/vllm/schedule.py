@@ -7,7 +7,7 @@ to 512 tokens.
 
 from __future__ import annotations
 
-from chip.engines.chunked import waves
+from chip.engines.chunked import decode_step, prefill_steps
 from chip.engines.playing import Weighted
 from chip.types import Scenario, Seq, Step
 
@@ -40,10 +40,8 @@ def _step(seqs: tuple[Seq, ...]) -> Step:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    tokens, seqs = step_tokens(memory_bytes), max_seqs(memory_bytes)
-    return waves(scenario, tokens, seqs, _step, lambda full: decode(full, memory_bytes))
+    return prefill_steps(scenario, step_tokens(memory_bytes), max_seqs(memory_bytes), _step)
 
 
 def decode(scenario: Scenario, memory_bytes: float) -> Step:
-    first = _step((Seq(1, scenario.prompt, min(scenario.batch, max_seqs(memory_bytes))),))
-    return first._replace(steps=scenario.decode_steps)
+    return decode_step(scenario, max_seqs(memory_bytes), _step)
