@@ -61,13 +61,13 @@ def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host:
         if file or launch_ns:
             raise ChipError("--host does not go with --engine-profile or --launch-ns: each says which host it is")
         _, launch_ns, file = hosts.find(host)
-    own = given(Path(file), h, engine) if file else _beside(h, engine)
-    held = own or _reference(engine)
+    path, reference = Path(file) if file else path_for(h, engine), ENGINES / f"{REFERENCE}.{engine}.json"
+    own = given(path, h, engine) if file or (h.profile is not None and path.is_file()) else None
+    held = own or (read(reference) if reference.is_file() else None)
     if held is None:
         return None
     if launch_ns and held.launch_ns:
-        scale = launch_ns / held.launch_ns
-        return FoundTerms(_widened(held.terms, KNOWN_LATENCY, scale), "", True, launch_ns)
+        return FoundTerms(_widened(held.terms, KNOWN_LATENCY, launch_ns / held.launch_ns), "", True, launch_ns)
     if own is None or (not file and is_bundled(h)):
         off = SUCH_HOST if own else OTHER_HOST  # covers what the terms themselves err by
         known = {n: replace(t, low=t.value, high=t.value) if n in ON_HOST else t for n, t in held.terms.items()}
@@ -93,16 +93,6 @@ def path_for(h: Hardware, engine: str) -> Path:
 
 def is_bundled(h: Hardware) -> bool:
     return h.measured is None or h.measured.parent == hardware.PROFILES
-
-
-def _beside(h: Hardware, engine: str) -> EngineProfile | None:
-    path = path_for(h, engine)
-    return given(path, h, engine) if h.profile is not None and path.is_file() else None
-
-
-def _reference(engine: str) -> EngineProfile | None:
-    path = ENGINES / f"{REFERENCE}.{engine}.json"
-    return read(path) if path.is_file() else None
 
 
 def given(path: Path, h: Hardware, engine: str) -> EngineProfile:

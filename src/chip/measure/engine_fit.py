@@ -67,10 +67,10 @@ def fit(found: Sequence[Runs], gpu: str, engine: str, cpu: str) -> tuple[EngineP
     names = engines.get(engine).TERMS
     terms, errors = _solve(timings, names)
     models = tuple(dict.fromkeys(r.model for r in usable))
-    profile = EngineProfile(
-        engine, usable[0].engine_version, _device(gpu), cpu, models,
-        {name: _ceiling(name, terms, timings, errors) for name in names}, float(f"{launch_ns:.6g}"),
-    )  # fmt: skip
+    ceilings = {name: _ceiling(name, terms, timings, errors) for name in names}
+    measured, version = hardware.find(gpu).profile, usable[0].engine_version
+    device = measured.device if measured else gpu
+    profile = EngineProfile(engine, version, device, cpu, models, ceilings, float(f"{launch_ns:.6g}"))
     return profile, [runs.id_of(r) for r in usable]
 
 
@@ -98,14 +98,13 @@ def _timings(
     decoder = describe(dict(configs[run.model]), run.model, run.model)
     s = run.scenario
     held = setting(decoder, gpu, run.engine, s.dtype, s.tp, Options(Stage.POINTS))
-    memory = held.roof.memory_bytes
-    first, later = held.steps.subject(s, memory, True), held.steps.subject(s, memory, False)
-    slower = [ns / launch_ns if launch_ns and ns else 1.0 for ns in (run.ttft_launch_ns, run.tpot_launch_ns)]
     weight = min(1.0, decoder.layer_count / DEEP)
-    return [
-        PhaseTiming(first, run.ttft_s, slower[0], run.busy.get("prefill"), host, weight),
-        PhaseTiming(later, run.tpot_s, slower[1], run.busy.get("decode"), host, weight),
-    ]
+    found = []
+    for phase, seconds, ns in (("prefill", run.ttft_s, run.ttft_launch_ns), ("decode", run.tpot_s, run.tpot_launch_ns)):
+        subject = held.steps.subject(s, held.roof.memory_bytes, phase == "prefill")
+        slower = ns / launch_ns if launch_ns and ns else 1.0
+        found.append(PhaseTiming(subject, seconds, slower, run.busy.get(phase), host, weight))
+    return found
 
 
 def _scaled(terms: Terms, slower: float) -> Terms:
@@ -156,8 +155,3 @@ def _ceiling(name: str, terms: Terms, timings: Sequence[PhaseTiming], errors: np
     value = float(f"{getattr(terms, name):.5g}")
     text = f"{len(mine)} prefills and decode steps of calibration models, {'' if host else 'not '}waiting for the host"
     return Ceiling(value, value * min(1.0, low), value * max(1.0, high), "s", text)
-
-
-def _device(gpu: str) -> str:
-    profile = hardware.find(gpu).profile
-    return profile.device if profile else gpu

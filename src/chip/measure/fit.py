@@ -100,11 +100,9 @@ def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile
 
 
 def _rate(profile: HardwareProfile, name: str) -> float:
-    for one in (name, LIKE.get(name, name)):
-        found = profile.ceilings.get(f"{one}_settled") or profile.ceilings.get(one)
-        if found is not None:
-            break
-    else:
+    names = (f"{like}{clock}" for like in (name, LIKE.get(name, name)) for clock in ("_settled", ""))
+    found = next((profile.ceilings[n] for n in names if n in profile.ceilings), None)
+    if found is None:
         raise ChipError(f"the profile of {profile.device} has no ceiling {name}; run `chip calibrate` again")
     return found.value
 

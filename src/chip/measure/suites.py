@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from chip import engines, ops
@@ -122,12 +123,9 @@ def _gemm(dtype: str) -> Iterator[SuiteCase]:
         yield make("linear", m=m, n=n, k=k)
 
 
-def _as_points(suite: str) -> Callable[[str], Iterator[SuiteCase]]:
-    return lambda dtype: (SuiteCase(c.op, c.implementation, (c.context,)) for c in point_cases.same(suite, dtype))
-
-
-def _between(dtype: str) -> Iterator[SuiteCase]:
-    return (SuiteCase(c.op, c.implementation, (c.context,)) for c in point_cases.between(dtype))
+def _as_points(suite: str, dtype: str) -> Iterator[SuiteCase]:
+    found = point_cases.between(dtype) if suite == "between" else point_cases.same(suite, dtype)
+    return (SuiteCase(c.op, c.implementation, (c.context,)) for c in found)
 
 
 def _models(dtype: str) -> Iterator[SuiteCase]:
@@ -146,11 +144,7 @@ SUITES: dict[str, Callable[[str], Iterator[SuiteCase]]] = {
     "llm": _llm,
     "classic": _classic,
     "gemm": _gemm,
-    "tables": _as_points("tables"),
-    "vllm": _as_points("vllm"),
-    "quant": _as_points("quant"),
-    "native": _as_points("native"),
-    "between": _between,
+    **{name: partial(_as_points, name) for name in ("tables", "vllm", "quant", "native", "between")},
     "models": _models,
 }
 MODEL_ROWS = (8, 1, 64, 256, 2048)  # of the suite `models`
@@ -191,12 +185,9 @@ def shrink(op: Op) -> Op:
 
 def matrices(model: Decoder, dtype: str) -> list[SuiteCase]:
     """The dense layers of a model, at a few row counts, each shape once."""
-    found: dict[SuiteCase, None] = {}
-    for tokens in MODEL_TOKENS:
-        program = step_program(model, dtype, batch=1, prompt=tokens, phase="prefill")
-        for block in program.blocks:
-            found.update((SuiteCase(call.op), None) for call in block.calls if call.op.kind == "linear")
-    return list(found)
+    programs = [step_program(model, dtype, batch=1, prompt=tokens, phase="prefill") for tokens in MODEL_TOKENS]
+    products = (c.op for p in programs for b in p.blocks for c in b.calls if c.op.kind == "linear")
+    return list(dict.fromkeys(map(SuiteCase, products)))
 
 
 def step_program(model: Decoder, dtype: str, batch: int, prompt: int, phase: str) -> Program:
