@@ -92,18 +92,17 @@ class Attention(Op):
 
     def over(self, seq: Seq) -> Self:
         """The same attention for other sequences."""
+        return self._at(seq.count, seq.new, seq.new + seq.past, self.window)
+
+    def sized(self, batch: int, q_len: int, kv_len: int) -> Self:
+        """The same heads over other sizes, all of them in sight."""
+        return self._at(batch, q_len, kv_len, 0)
+
+    def _at(self, batch: int, q_len: int, kv_len: int, window: int) -> Self:
         return type(self)(
-            seq.count,
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-            seq.new,
-            seq.new + seq.past,
-            self.causal,
-            self.window,
-            self.v_head_dim,
-            self.dtype,
-        )
+            batch, self.heads, self.kv_heads, self.head_dim, q_len, kv_len,
+            self.causal, window, self.v_head_dim, self.dtype,
+        )  # fmt: skip
 
     def cost(self) -> Cost:
         width = BYTES[self.dtype]
@@ -181,11 +180,6 @@ class Attention(Op):
         """What `place` says last of the keys' alignment: at its best and, where it is worse, as it is. None where it
         says nothing."""
         return (None,)
-
-    def sized(self, batch: int, q_len: int, kv_len: int) -> Self:
-        """The same heads over other sizes, all of them in sight."""
-        heads = (self.heads, self.kv_heads, self.head_dim)
-        return type(self)(batch, *heads, q_len, kv_len, self.causal, 0, self.v_head_dim, self.dtype)
 
     def form(self) -> Form | None:
         """Sequences and keys where all tokens are new or there is one a sequence; new and past tokens of a single

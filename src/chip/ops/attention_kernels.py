@@ -21,6 +21,8 @@ MOST_SPLITS, GRAPH_TOKENS = 32, 512  # parts that a graph of vLLM has room for, 
 FEW_BLOCKS, MORE = 4, 1.1  # of keys that are never cut outside of a graph; the little more
 REMEMBERED = 512  # shapes of heads on all GPUs: a file of points has dozens
 SHARP_TILES, SHARP_BLOCKS = 6, 4  # of the blend of work on the SMs and memory
+OfSizes = Callable[[int, int, int], float]  # seconds of a batch, new tokens and keys
+OfSizesAndBytes = Callable[[int, int, int, float, float], float]  # and of bytes that are attended to and copied
 FLASH_ROWS = 64  # queries of a block where keys are cut
 KEY_STEP = 64  # keys that a block takes at a time
 
@@ -46,16 +48,14 @@ class TiledBase(BaseTime):
         return self._of(*_shape(make(1, 1, 1)))
 
     @lru_cache(maxsize=REMEMBERED)  # noqa: B019 (few bases, and as long as their points)
-    def _of(self, heads: int, kv_heads: int, d: int, causal: bool, width: float) -> Callable[[int, int, int], float]:
+    def _of(self, heads: int, kv_heads: int, d: int, causal: bool, width: float) -> OfSizes:
         """For any sizes of an operator."""
         packs, sms = self.PACKS, self.sm_count
         group, of_heads = (heads // kv_heads, kv_heads) if packs else (1, heads)
         slower = 1.0 if d in WHOLE_HEADS else self.odd_heads
         rate, value_s = self.flop_per_s * _of_heads(self, d), width * d / self.bytes_per_s
-        large, key_block = (
-            self.LARGE[0] if packs and d <= 96 else self.LARGE[1],
-            KEY_BLOCK if d <= 160 else KEY_BLOCK // 2,
-        )
+        large = self.LARGE[0] if packs and d <= 96 else self.LARGE[1]
+        key_block = KEY_BLOCK if d <= 160 else KEY_BLOCK // 2
         stream_s = width * d / self.stream_bytes_per_s
         few_s, large_s = (max(4 * rows * d / rate, stream_s) * sms for rows in (FEW_QUERIES, large))
         partly, tile_s, tile_keys, floor_s = min(1.0, self.imbalance), self.tile_s, self.tile_keys, self.floor_s
@@ -147,9 +147,7 @@ class FlashBase(BaseTime):
         )  # fmt: skip
 
     @lru_cache(maxsize=REMEMBERED)  # noqa: B019
-    def _of(
-        self, heads: int, kv_heads: int, head_dim: int, causal: bool, width: float
-    ) -> Callable[[int, int, int, float, float], float]:
+    def _of(self, heads: int, kv_heads: int, head_dim: int, causal: bool, width: float) -> OfSizesAndBytes:
         """For any sizes of an operator, and bytes that it moves."""
         sms, alone, d = self.sm_count, self.alone, 32 * -(-head_dim // 32)
         row_s, value_s = 4 * d / (self.flop_per_s * _of_heads(self, d)), width * head_dim / self.stream_bytes_per_s
@@ -199,9 +197,7 @@ class OwnBase(FlashBase):
     MOST_SHARES: ClassVar[int] = 64
 
     @lru_cache(maxsize=REMEMBERED)  # noqa: B019
-    def _of(
-        self, heads: int, kv_heads: int, head_dim: int, causal: bool, width: float
-    ) -> Callable[[int, int, int, float, float], float]:
+    def _of(self, heads: int, kv_heads: int, head_dim: int, causal: bool, width: float) -> OfSizesAndBytes:
         several = FlashBase._of(self, heads, kv_heads, head_dim, causal, width)
         programs = self.PROGRAMS * self.sm_count
         page_s = self.PAGE_TOKENS * 2 * head_dim * width * programs / self.stream_bytes_per_s

@@ -78,13 +78,11 @@ class MaskedAttention(Op):
             )
 
     def over(self, seq: Seq) -> MaskedAttention:
-        return self._meeting(seq, seq.slots or seq.new + seq.past)
+        return self.sized(seq.count, seq.new, seq.slots or seq.new + seq.past)
 
-    def _meeting(self, seq: Seq, keys: int) -> MaskedAttention:
-        """The same attention for other sequences, each over so many keys."""
-        return MaskedAttention(
-            seq.count, self.heads, self.kv_heads, self.head_dim, seq.new, keys, self.v_head_dim, self.dtype
-        )
+    def sized(self, batch: int, q_len: int, kv_len: int) -> MaskedAttention:
+        heads = (self.heads, self.kv_heads, self.head_dim)
+        return MaskedAttention(batch, *heads, q_len, kv_len, self.v_head_dim, self.dtype)
 
     def cost(self) -> Cost:
         width = BYTES[self.dtype]
@@ -138,10 +136,6 @@ class MaskedAttention(Op):
         """Larger heads take other kernels."""
         return None if self.v_head_dim not in (0, self.head_dim) or self.head_dim > WHOLE_HEADS[-1] else self
 
-    def sized(self, batch: int, q_len: int, kv_len: int) -> MaskedAttention:
-        heads = (self.heads, self.kv_heads, self.head_dim)
-        return MaskedAttention(batch, *heads, q_len, kv_len, self.v_head_dim, self.dtype)
-
     def form(self) -> Form | None:
         """As that of plain attention. A prompt is looked up over a cache with SPARE slots, aligned as its own is."""
         if self.like_measured() is None:
@@ -161,8 +155,9 @@ class SlidingAttention(MaskedAttention):
 
     def over(self, seq: Seq) -> MaskedAttention:
         """Tokens beyond the window are met beside what the cache still has of it."""
-        slots = min(seq.slots or seq.new + seq.past, self.window)
-        return self._meeting(seq, slots if seq.new + seq.past <= slots else min(seq.past, slots - 1) + seq.new)
+        total = seq.new + seq.past
+        slots = min(seq.slots or total, self.window)
+        return self.sized(seq.count, seq.new, slots if total <= slots else min(seq.past, slots - 1) + seq.new)
 
 
 class WindowedAttention(Attention):
