@@ -114,13 +114,9 @@ def _classic(dtype: str) -> Iterator[SuiteCase]:
 
 def _gemm(dtype: str) -> Iterator[SuiteCase]:
     make = _maker(dtype)
-    for size in SQUARE:
-        yield make("linear", m=size, n=size, k=size)
-    for m in SKINNY:
-        for side in (4096, 8192):
-            yield make("linear", m=m, n=side, k=side)
-    for m, n, k in IRREGULAR:
-        yield make("linear", m=m, n=n, k=k)
+    squares = [(size, size, size) for size in SQUARE]
+    skinny = [(m, side, side) for m in SKINNY for side in (4096, 8192)]
+    return (make("linear", m=m, n=n, k=k) for m, n, k in (*squares, *skinny, *IRREGULAR))
 
 
 def _as_points(suite: str, dtype: str) -> Iterator[SuiteCase]:

@@ -78,8 +78,8 @@ def _rewritten(call: Call, calls: list[Call], architecture: str) -> Iterator[Cal
     elif isinstance(op, LayerNorm) and architecture in DECOMPOSED_NORM:  # as an RMSNorm after the mean was taken off
         yield from [Call("norm_mean", Scale(op.rows, op.cols, "fp32"))] * 3
         yield Call(call.role, RmsNorm(op.rows, op.cols, op.dtype))
-    elif isinstance(op, SiluMul) and any(c.role == _merged(call.role) for c in calls):
-        yield Call(call.role, SiluMulHalves(op.rows, op.cols, op.dtype))
+    elif isinstance(op, SiluMul) and call.role.removesuffix("act") + "gate_up_proj" in [c.role for c in calls]:
+        yield Call(call.role, as_kind(SiluMulHalves, op))
     else:
         yield call
     if isinstance(op, Rope) and architecture in JOINED:
@@ -91,18 +91,13 @@ def _rewritten(call: Call, calls: list[Call], architecture: str) -> Iterator[Cal
         if a.kv_heads < a.heads:  # keys and values are taken by an index, which each layer copies to the GPU
             yield from [Call("kv_index", Scale(op.m, a.kv_heads * a.head_dim, op.dtype))] * 4
     if isinstance(op, RmsNorm) and architecture in ADDING_ONE:
-        yield Call("norm_weight", NormWeight(op.rows, op.cols, op.dtype))
+        yield Call("norm_weight", as_kind(NormWeight, op))
     if isinstance(op, Linear) and call.role == "q_proj" and architecture in SCALED:
         yield Call("q_scale", Scale(op.m, op.n, op.dtype))
 
 
 def _attention(calls: list[Call]) -> Attention:
     return next(c.op for c in calls if isinstance(c.op, Attention))
-
-
-def _merged(role: str) -> str:
-    """The role of the merged projection before an activation."""
-    return role.removesuffix("act") + "gate_up_proj"
 
 
 def join_cache(calls: list[Call]) -> Iterator[Call]:
