@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from chip import ops
 from chip.ops.elementwise import Elementwise
@@ -13,7 +13,6 @@ from chip.records import replace
 from chip.types import Block, Call, Op, Program
 
 Rule = Callable[[list[Call]], Iterable[Call]]
-Kind = TypeVar("Kind", bound=Op)
 # roles of neighbouring dense layers over the same input, by what they are as one
 MERGED = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
@@ -36,8 +35,10 @@ def apply(program: Program, *rules: Rule) -> Program:
     return Program(tuple(blocks))
 
 
-def as_kind(cls: type[Kind], op: Op, **other: Any) -> Kind:
-    """An operator of this kind with the axes of another one, as far as it has them, but for those that are given."""
+def as_kind(kind: str | type[Op], op: Op, **other: Any) -> Op:
+    """What an operator is as one of another kind (or of a class that stands for it until sequences are placed): the
+    same axes, as far as that has them, but for those that are given."""
+    cls = ops.get(kind) if isinstance(kind, str) else kind
     axes = {name: getattr(op, name) for name in ops.axes(cls) if hasattr(op, name)}
     return cls(**{**axes, **other})
 
@@ -45,7 +46,7 @@ def as_kind(cls: type[Kind], op: Op, **other: Any) -> Kind:
 def turned(call: Call, kinds: Mapping[str, str]) -> Call:
     """Its operator as what one of that kind becomes, if it is among these."""
     kind = kinds.get(call.op.kind)
-    return Call(call.role, as_kind(ops.get(kind), call.op)) if kind else call
+    return Call(call.role, as_kind(kind, call.op)) if kind else call
 
 
 def merge_projections(calls: list[Call]) -> list[Call]:
@@ -101,7 +102,7 @@ def fuse_quantize(calls: list[Call]) -> list[Call]:
         q, before = c.op, cast(Elementwise, out[-1].op if out else c.op)
         both = WITH_ROUNDING.get(before.kind)
         if both and isinstance(q, Quantize) and q.to == "fp8" and not q.per_tensor and before.cols == q.cols:
-            out[-1] = Call(out[-1].role, as_kind(ops.get(both), before, to=q.to, group=q.group))
+            out[-1] = Call(out[-1].role, as_kind(both, before, to=q.to, group=q.group))
         else:
             out.append(c)
     return out

@@ -8,7 +8,7 @@ A `window` of 0 is one that hides nothing yet.
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from chip.ops.attention import Attention
 from chip.records import fields
@@ -17,10 +17,6 @@ from chip.records import fields
 class LocalAttention(Attention):
     __slots__ = ()
     kind: ClassVar[str] = "local_attention"
-
-    @classmethod
-    def of(cls, op: Attention) -> Self:
-        return cls(*(getattr(op, f.name) for f in fields(op)))
 
     @property
     def plain(self) -> Attention:

@@ -11,20 +11,16 @@ from chip.engines.fuse import apply, as_kind
 from chip.ops import composed
 from chip.ops.alibi_attention import AlibiAttention
 from chip.ops.attention import Attention
-from chip.ops.broadcast_attention import BroadcastAttention
 from chip.ops.composed import Composed
 from chip.ops.float_attention import FloatAttention
 from chip.ops.kv_append import KvAppend
-from chip.ops.kv_join import KvJoin
 from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
-from chip.ops.norm_weight import NormWeight
 from chip.ops.rms_norm import RmsNorm
 from chip.ops.rope import Rope
 from chip.ops.rope_join import RopeJoin
 from chip.ops.scale import Scale
 from chip.ops.silu_mul import SiluMul
-from chip.ops.silu_mul_halves import SiluMulHalves
 from chip.ops.sink_attention import SinkAttention
 from chip.records import replace
 from chip.types import Call, Program
@@ -67,7 +63,7 @@ def _rewritten(call: Call, calls: list[Call], architecture: str) -> Iterator[Cal
     if isinstance(op, Attention) and architecture in WITHOUT_SDPA:
         yield Call(call.role, as_kind(WITHOUT_SDPA[architecture], op))
     elif isinstance(op, Attention) and architecture in BROADCAST and op.kv_heads < op.heads:
-        yield Call(call.role, replace(op, kv_heads=op.heads) if op.kv_heads > 1 else as_kind(BroadcastAttention, op))
+        yield Call(call.role, replace(op, kv_heads=op.heads) if op.kv_heads > 1 else as_kind("broadcast_attention", op))
     elif isinstance(op, Rope) and architecture in FLOAT_ROPE:
         yield Call(call.role, replace(op, heads=3 * op.heads // 2))
         turned = Scale(op.rows, op.heads * op.head_dim // 2, op.dtype)  # queries, or keys
@@ -79,7 +75,7 @@ def _rewritten(call: Call, calls: list[Call], architecture: str) -> Iterator[Cal
         yield from [Call("norm_mean", Scale(op.rows, op.cols, "fp32"))] * 3
         yield Call(call.role, RmsNorm(op.rows, op.cols, op.dtype))
     elif isinstance(op, SiluMul) and call.role.removesuffix("act") + "gate_up_proj" in [c.role for c in calls]:
-        yield Call(call.role, as_kind(SiluMulHalves, op))
+        yield Call(call.role, as_kind("silu_mul_halves", op))
     else:
         yield call
     if isinstance(op, Rope) and architecture in JOINED:
@@ -91,7 +87,7 @@ def _rewritten(call: Call, calls: list[Call], architecture: str) -> Iterator[Cal
         if a.kv_heads < a.heads:  # keys and values are taken by an index, which each layer copies to the GPU
             yield from [Call("kv_index", Scale(op.m, a.kv_heads * a.head_dim, op.dtype))] * 4
     if isinstance(op, RmsNorm) and architecture in ADDING_ONE:
-        yield Call("norm_weight", as_kind(NormWeight, op))
+        yield Call("norm_weight", as_kind("norm_weight", op))
     if isinstance(op, Linear) and call.role == "q_proj" and architecture in SCALED:
         yield Call("q_scale", Scale(op.m, op.n, op.dtype))
 
@@ -103,6 +99,6 @@ def _attention(calls: list[Call]) -> Attention:
 def join_cache(calls: list[Call]) -> Iterator[Call]:
     """A decode step over a cache that grows: joining the new token to the cache is part of the attention operator, but
     stands apart where the family's attention is decomposed."""
-    joins = [as_kind(KvJoin, c.op) for c in calls if isinstance(c.op, Composed)]
+    joins = [as_kind("kv_join", c.op) for c in calls if isinstance(c.op, Composed)]
     for c in calls:
         yield from [Call(c.role, join) for join in joins] if isinstance(c.op, KvAppend) else [c]

@@ -10,7 +10,6 @@ from chip.engines.hf import families
 from chip.ops.attention import Attention
 from chip.ops.composed import Composed
 from chip.ops.rope import Rope
-from chip.ops.rotary_table import RotaryTable
 from chip.types import Block, Call, Op, Program
 
 COMPOSED = {
@@ -50,5 +49,5 @@ def decompose(program: Program, attention: Callable[[Attention], Op], architectu
     if rope is None:
         return rewritten
     first, *rest = rewritten.blocks  # angles are computed once a step, after the embedding
-    table = Call("rotary", as_kind(RotaryTable, rope, cols=rope.head_dim))
+    table = Call("rotary", as_kind("rotary_table", rope, cols=rope.head_dim))
     return Program((Block(first.repeat, (*first.calls, table)), *rest))

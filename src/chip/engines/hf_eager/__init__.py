@@ -10,7 +10,6 @@ from chip.engines.fuse import apply, as_kind
 from chip.engines.hf import families, modules
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
-from chip.ops.growing_attention import GrowingAttention
 from chip.ops.masked_attention import WindowedAttention
 from chip.timeline import HostCost, Timeline
 from chip.types import ChipError, Program, Scenario, Seq, Step
@@ -67,5 +66,7 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     """A decode step joins the new token to the cache before it attends. A prompt attends to itself, under a mask where
     a window hides some of it."""
     if decode:
-        return apply(modules.decompose(program, partial(as_kind, GrowingAttention), architecture), families.join_cache)
+        return apply(
+            modules.decompose(program, partial(as_kind, "growing_attention"), architecture), families.join_cache
+        )
     return modules.decompose(program, lambda op: as_kind(WindowedAttention, op) if op.window else op, architecture)

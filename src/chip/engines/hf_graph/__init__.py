@@ -18,7 +18,7 @@ from chip.engines.terms import Terms
 from chip.ops.attention import Attention
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_roll import SlidingAppend
-from chip.ops.masked_attention import MaskedAttention, SlidingAttention
+from chip.ops.masked_attention import SlidingAttention
 from chip.ops.scale import Scale
 from chip.records import replace
 from chip.timeline import Timeline
@@ -69,7 +69,7 @@ def decode(scenario: Scenario, memory_bytes: float) -> Step:
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     return modules.decompose(
         apply(program, _static),
-        lambda op: as_kind(SlidingAttention if op.window else MaskedAttention, op),
+        lambda op: as_kind(SlidingAttention if op.window else "masked_attention", op),
         architecture,
     )
 

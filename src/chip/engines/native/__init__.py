@@ -13,7 +13,6 @@ from chip.engines.terms import Terms
 from chip.ops.kv_append import KvAppend
 from chip.ops.linear import Linear
 from chip.ops.rope import Rope
-from chip.ops.rope_store import RopeStore
 from chip.ops.scale import Scale
 from chip.ops.silu_mul import SiluMul
 from chip.timeline import HostCost, Timeline
@@ -82,7 +81,7 @@ def fuse_store(calls: list[Call]) -> list[Call]:
     if rope is None or append is None:
         return calls
     kv_heads = append.cols // (2 * rope.head_dim)
-    store = as_kind(RopeStore, rope, heads=rope.heads - kv_heads, kv_heads=kv_heads)
+    store = as_kind("rope_store", rope, heads=rope.heads - kv_heads, kv_heads=kv_heads)
     kept = [c for c in calls if c.role not in ("q_norm", "k_norm") and c.op is not append]
     return [Call("rope_store", store) if c.op is rope else c for c in kept]
 

@@ -16,9 +16,6 @@ from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
 from chip.ops.linear import Linear
-from chip.ops.local_attention import LocalAttention
-from chip.ops.mla import Mla
-from chip.ops.mla_prompt import MlaPrompt
 from chip.ops.moe_router import MoeRouter
 from chip.ops.packed_experts import PackedExperts
 from chip.ops.rope import Rope
@@ -71,7 +68,7 @@ def _rotated_apart(calls: list[Call]) -> Iterator[Call]:
 def _added_by_products(calls: list[Call], count: int) -> list[Call]:
     if not count or [c.role for c in calls[-2:]] != ["attn_add", "mlp_add"]:
         return calls
-    copies = [Call("residual_copy", as_kind(Scale, calls[-1].op))] * count
+    copies = [Call("residual_copy", as_kind("scale", calls[-1].op))] * count
     return [*(calls[:-2] if count == 2 else fuse.fuse_residual_norms(calls)), *copies]
 
 
@@ -89,7 +86,7 @@ def _choice_inside(calls: list[Call]) -> Iterator[Call]:
 def _local(calls: list[Call]) -> list[Call]:
     """A step of single tokens is a graph, whose attention under a window is of another kernel."""
     return [
-        Call(c.role, as_kind(LocalAttention, c.op)) if type(c.op) is Attention and c.op.window else c for c in calls
+        Call(c.role, as_kind("local_attention", c.op)) if type(c.op) is Attention and c.op.window else c for c in calls
     ]
 
 
@@ -118,9 +115,9 @@ def _over_latent(calls: list[Call], decode: bool) -> list[Call]:
         made["kv_up"] = []
         made["attention"] = [
             Call("q_absorb", Bmm(a.heads, up.m, latent, nope_dim, a.dtype)),
-            Call("attention", as_kind(Mla, a, kv_heads=1, head_dim=latent + rope_dim, v_head_dim=latent)),
+            Call("attention", as_kind("mla", a, kv_heads=1, head_dim=latent + rope_dim, v_head_dim=latent)),
             Call("v_absorb", Bmm(a.heads, up.m, a.v_head_dim, latent, a.dtype)),
         ]
     else:
-        made["attention"] = [Call("attention", as_kind(MlaPrompt, a, latent=latent, rope_dim=rope_dim))]
+        made["attention"] = [Call("attention", as_kind("mla_prompt", a, latent=latent, rope_dim=rope_dim))]
     return [new for c in calls for new in made.get(c.role, [c])]
