@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import exp, inf, log
 from typing import Any
 
@@ -52,7 +52,10 @@ def fit(found: Sequence[Measurement], profile: HardwareProfile) -> tuple[list[Po
         elif len(times) < LEAST_POINTS:
             left_out[name] = f"{len(times)} shapes measured, {LEAST_POINTS} needed"
         else:
-            groups.append(fit_group(kind, kernel, dtype, context, times, profile))
+            shapes, seconds = tuple(times), tuple(times.values())
+            base = fit_base(start(kind, kernel, context, shapes[0], profile), shapes, seconds)
+            group = PointGroup(kind, kernel, context, dtype, base, shapes, seconds)
+            groups.append(replace(group, loo=leave_one_out(group, base)))
     if not groups:
         why = "; ".join(f"{n} {reason}" for n, reason in left_out.items()) or "there are no cold or hot measurements"
         raise ChipError(f"no points ({why}); `chip profile --suite tables` measures what is needed")
@@ -75,15 +78,6 @@ def medians(found: Iterable[Measurement], clock: Settling | None = None) -> dict
         cold = seen.get((kind, kernel, dtype, "cold"), {}) if context == "layer" else {}
         by_op.update((op, times) for op, times in cold.items() if is_sustained(op))  # at the clock of all others
     return {key: {op: stats.median(times) for op, times in by_op.items()} for key, by_op in seen.items()}
-
-
-def fit_group(
-    kind: str, kernel: str, dtype: str, context: str, times: Mapping[Op, float], profile: HardwareProfile
-) -> PointGroup:
-    shapes, seconds = tuple(times), tuple(times.values())
-    base = fit_base(start(kind, kernel, context, shapes[0], profile), shapes, seconds)
-    group = PointGroup(kind, kernel, context, dtype, base, shapes, seconds)
-    return replace(group, loo=leave_one_out(group, base))
 
 
 def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile) -> BaseTime:
