@@ -14,11 +14,10 @@ class Serves(NamedTuple):
 
     def refusal(self, engine: str, architecture: str, dtype: str, gpus: int) -> str:
         """One line that says what it cannot run, with the remedy; "" where it can."""
-        if self.architectures and architecture not in self.architectures:
-            known = ", ".join(self.architectures)
-            return f"{engine} cannot run {architecture[:60]}: it runs {known}; choose another --engine"
-        if architecture in self.without:
-            return f"{engine} cannot run {architecture}: {self.why}; choose another --engine"
+        known = self.architectures
+        if (known and architecture not in known) or architecture in self.without:
+            why = self.why or f"it runs {', '.join(known)}"
+            return f"{engine} cannot run {architecture[:60]}: {why}; choose another --engine"
         if self.dtypes and dtype not in self.dtypes:
             return (
                 f"{engine} cannot run {dtype} weights: choose --dtype {' or '.join(self.dtypes)}, or another --engine"

@@ -65,6 +65,13 @@ def visible_keys(q_len: int, kv_len: int, causal: bool, window: int) -> int:
     return min(kv_len, q_len + window - 1) if causal and window else kv_len
 
 
+def place_of(op: Any) -> tuple[float, ...]:
+    """By its heads and sizes."""
+    queries = log2(op.q_len) / 2 + DECODE if op.q_len > 1 else 0.0
+    group = log2(op.heads // op.kv_heads) / 3
+    return log2(op.batch * op.heads) / 4, group, 4 * log2(op.head_dim), log2(op.kv_len) / 2, queries
+
+
 @dataclass(frozen=True, slots=True)
 class Attention(Op):
     batch: int
@@ -154,13 +161,7 @@ class Attention(Op):
         return BASES.get(kernel, FlashBase)
 
     def place(self) -> tuple[float, ...]:
-        return (
-            log2(self.batch * self.heads) / 4,
-            log2(self.heads // self.kv_heads) / 3,
-            4 * log2(self.head_dim),
-            log2(self.kv_len) / 2,
-            log2(self.q_len) / 2 + DECODE if self.q_len > 1 else 0.0,
-        )
+        return place_of(self)
 
     def like_measured(self) -> Attention | None:
         """A single token under a window just sees fewer keys; windows over prompts were not measured."""

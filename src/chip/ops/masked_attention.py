@@ -7,11 +7,11 @@ an unused tail saves work.
 
 from __future__ import annotations
 
-from math import ceil, log2
+from math import ceil
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.attention import DECODE, Attention, Form, Sizes, single
+from chip.ops.attention import Attention, Form, Sizes, place_of, single
 from chip.ops.attention_kernels import WHOLE_HEADS
 from chip.ops.base_time import BaseTime
 from chip.records import dataclass
@@ -117,15 +117,7 @@ class MaskedAttention(Op):
 
     def place(self) -> tuple[float, ...]:
         """The rows of a mask are as long as the cache: where that is odd, they cannot be read in pairs."""
-        several = self.q_len > 1
-        return (
-            log2(self.batch * self.heads) / 4,
-            log2(self.heads // self.kv_heads) / 3,
-            4 * log2(self.head_dim),
-            log2(self.kv_len) / 2,
-            log2(self.q_len) / 2 + DECODE if several else 0.0,
-            0.0 if self.kv_len % MASK_PIECE else ODD,
-        )
+        return *place_of(self), 0.0 if self.kv_len % MASK_PIECE else ODD
 
     def alignments(self) -> tuple[float, ...]:
         """As those of plain attention."""
