@@ -49,8 +49,10 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
     cache_tokens, step_tokens = scenario.prompt + scenario.output, scenario.batch * scenario.prompt
-    sizes = (cache_tokens, step_tokens, scenario.batch)
-    return Room(MEMORY_SHARE, CONTEXT_BYTES, *sizes, WORKSPACE_BYTES, STREAMS, pool=False)
+    return Room(
+        MEMORY_SHARE, CONTEXT_BYTES, cache_tokens, step_tokens, scenario.batch,
+        workspace_bytes=WORKSPACE_BYTES, streams=STREAMS, pool=False,
+    )  # fmt: skip
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
@@ -66,7 +68,6 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     """A decode step joins the new token to the cache before it attends. A prompt attends to itself, under a mask where
     a window hides some of it."""
     if decode:
-        return apply(
-            modules.decompose(program, partial(as_kind, "growing_attention"), architecture), families.join_cache
-        )
+        grown = modules.decompose(program, partial(as_kind, "growing_attention"), architecture)
+        return apply(grown, families.join_cache)
     return modules.decompose(program, lambda op: as_kind(WindowedAttention, op) if op.window else op, architecture)
