@@ -37,3 +37,29 @@ class Quantize(Elementwise):
         if self.to != "fp8":
             return f"{implementation}.{self.to}"
         return implementation + (".group" if self.group else ".static" if self.static else "")
+
+
+@dataclass(frozen=True, slots=True)
+class WithRounding(Elementwise):
+    """A norm or an activation (`PLAIN`, the base after this one) whose kernel rounds its result, too."""
+
+    to: str = "fp8"
+    group: int = 0
+
+    PLAIN: ClassVar[type[Elementwise]]
+
+    @property
+    def plain(self) -> Elementwise:
+        """The kernel without the rounding: a close stand-in where this one was not measured."""
+        return self.PLAIN(self.rows, self.cols, self.dtype)
+
+    def kernel_of(self, implementation: str) -> str:
+        """A scale for each group is another kernel: vLLM's own, which torch.compile does not make."""
+        return f"{implementation}.group" if self.group else implementation
+
+    def cost(self) -> Cost:
+        plain = Elementwise.cost(self)
+        scales = self.rows * -(-self.cols // (self.group or self.cols))
+        narrower = self.elements * (BYTES[self.dtype] - BYTES[self.to])
+        written = plain.write_bytes - narrower + SCALE_BYTES * scales
+        return Cost(plain.flops + 3 * self.elements, plain.read_bytes, written)

@@ -5,32 +5,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from chip.dtypes import BYTES
-from chip.ops.quantize import SCALE_BYTES
+from chip.ops.quantize import WithRounding
 from chip.ops.silu_mul import SiluMul
-from chip.records import dataclass
-from chip.types import Cost
 
 
-@dataclass(frozen=True, slots=True)
-class SiluMulQuant(SiluMul):
-    to: str = "fp8"
-    group: int = 0
-
+class SiluMulQuant(WithRounding, SiluMul):
+    __slots__ = ()
     kind: ClassVar[str] = "silu_mul_quant"
-
-    @property
-    def plain(self) -> SiluMul:
-        """The kernel without the rounding: a close stand-in where this one was not measured."""
-        return SiluMul(self.rows, self.cols, self.dtype)
-
-    def kernel_of(self, implementation: str) -> str:
-        """A scale for each group is another kernel: vLLM's own, which torch.compile does not make."""
-        return f"{implementation}.group" if self.group else implementation
-
-    def cost(self) -> Cost:
-        plain = SiluMul.cost(self)
-        scales = self.rows * -(-self.cols // (self.group or self.cols))
-        narrower = self.elements * (BYTES[self.dtype] - BYTES[self.to])
-        written = plain.write_bytes - narrower + SCALE_BYTES * scales
-        return Cost(plain.flops + 3 * self.elements, plain.read_bytes, written)
+    PLAIN = SiluMul
