@@ -119,13 +119,15 @@ def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms,
     machines = sorted({t.host for t in timings})
     of_machine = np.array([machines.index(t.host) for t in timings])
     weights = np.array([t.weight for t in timings])
-    parts = np.cumsum([len(names), len(machines)])
+    sizes = [len(names), len(machines), len(machines)]  # terms over START, logarithms of hosts and of cards
+    start, least = np.repeat([1.0, 0.0, 0.0], sizes), np.repeat([0.0, -np.inf, -np.inf], sizes)
+    pull = np.repeat([PRIOR_WEIGHT, PRIOR_WEIGHT, CARD_WEIGHT], sizes)
 
     def made(p: np.ndarray) -> Terms:
         return Terms(**{n: float(v * a) for n, v, a in zip(names, p, at)})
 
     def errors(p: np.ndarray) -> np.ndarray:
-        terms, hosts, cards = np.split(p, parts)
+        terms, hosts, cards = np.split(p, np.cumsum(sizes)[:2])
         tried = made(terms)
         slower = np.exp(hosts - hosts.mean())[of_machine] * [t.slower for t in timings]
         scale = np.exp(cards - cards.mean())[of_machine]
@@ -133,17 +135,12 @@ def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms,
         return np.array([log(f / t.seconds) for f, t in zip(found, timings)])
 
     def residuals(p: np.ndarray) -> np.ndarray:
-        terms, hosts, cards = np.split(p, parts)
-        return np.concatenate(
-            [weights * errors(p), PRIOR_WEIGHT * (terms - 1), PRIOR_WEIGHT * hosts, CARD_WEIGHT * cards]
-        )
+        return np.concatenate([weights * errors(p), pull * (p - start)])
 
-    start = np.concatenate([np.ones(len(names)), np.zeros(2 * len(machines))])
-    least = np.concatenate([np.zeros(len(names)), np.full(2 * len(machines), -np.inf)])
     robust = {"loss": "soft_l1", "f_scale": ROBUST_SCALE}
     found = least_squares(residuals, start, bounds=(least, np.inf), diff_step=1e-3, **robust)
-    terms = found.x[: len(names)]
-    return made(terms), errors(np.concatenate([terms, np.zeros(2 * len(machines))]))
+    terms_alone = found.x * start  # on the machine in the middle
+    return made(terms_alone), errors(terms_alone)
 
 
 def _ceiling(name: str, terms: Terms, timings: Sequence[PhaseTiming], errors: np.ndarray) -> Ceiling:
