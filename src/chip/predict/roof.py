@@ -9,8 +9,8 @@ from typing import NamedTuple
 from chip import hardware
 from chip.hardware import Hardware
 from chip.predict.stages import ALL, Stage
-from chip.records import dataclass
-from chip.types import ChipError, HardwareProfile, HardwareSpec, Link
+from chip.records import dataclass, replace
+from chip.types import Ceiling, ChipError, HardwareProfile, HardwareSpec, Link
 
 
 class Range(NamedTuple):
@@ -20,13 +20,21 @@ class Range(NamedTuple):
     low: float
     high: float
 
+    @classmethod
+    def of(cls, measured: Ceiling) -> Range:
+        return cls(measured.value, measured.low, measured.high)
+
+    @classmethod
+    def exactly(cls, value: float) -> Range:
+        return cls(value, value, value)
+
     def __mul__(self, other: object) -> Range:
         if not isinstance(other, Range):
             return NotImplemented
         return Range(self.value * other.value, self.low * other.low, self.high * other.high)
 
 
-EXACT = Range(1.0, 1.0, 1.0)
+WHOLE, NOTHING = Range.exactly(1.0), Range.exactly(0.0)
 
 
 class Power(NamedTuple):
@@ -46,10 +54,6 @@ class Power(NamedTuple):
         )
 
 
-# Which calibration factor a kernel's share of a ceiling is read from.
-FACTOR_OF = {"compute": "tensor_utilisation", "weights": "gemm_memory", "stream": "memory_kernel"}
-
-
 @dataclass(frozen=True, slots=True)
 class Roof:
     """Effective rates: what a real kernel gets, with bounds."""
@@ -65,7 +69,7 @@ class Roof:
     memory_bytes: float
     sm_count: int
     link: Link | None
-    ranks_need: str  # why several GPUs cannot be predicted, "" when they can
+    ranks_need: str  # why several GPUs cannot be predicted where there is no link
     power: Power | None  # None where no meter was there
 
     def ridge(self, compute: str) -> float:
@@ -79,106 +83,73 @@ class Roof:
 
 @lru_cache(maxsize=64)
 def roof_of(h: Hardware, stage: Stage = ALL) -> Roof:
-    if stage == Stage.DATASHEET:
-        return _promised(h)
-    if h.profile:
+    if h.profile and stage > Stage.DATASHEET:
         return _measured(h, h.profile, stage >= Stage.FACTORS)
-    assert h.spec
-    return _from_datasheet(h, h.spec)
+    if h.spec is None:
+        raise ChipError(f"{h.name} has no datasheet to start from")
+    promised = _promised(h, h.spec)
+    return promised if stage == Stage.DATASHEET else _as_others_keep(promised, h, h.spec)
 
 
-def compute_ceiling(p: HardwareProfile, name: str) -> Range:
-    """The settled rate where there is one: inference is sustained load."""
-    c = p.ceilings.get(f"{name}_settled") or p.ceilings[name]
-    return Range(c.value, c.low, c.high)
-
-
-def compute_names(p: HardwareProfile) -> list[str]:
-    return [n for n in p.ceilings if n.startswith("matmul_") and not n.endswith("_settled")]
-
-
-def _factor(p: HardwareProfile, use: str) -> Range:
-    f = p.factors.get(FACTOR_OF[use])
-    return Range(f.value, f.low, f.high) if f else EXACT
-
-
-def _ceiling(p: HardwareProfile, name: str) -> Range:
-    c = p.ceilings[name]
-    return Range(c.value, c.low, c.high)
-
-
-def _link(h: Hardware) -> tuple[Link | None, str]:
-    s = h.spec
-    if h.link:
-        return h.link, ""
-    if s is None:
-        return None, "its profile has no datasheet, so the link between GPUs is not known"
-    for link in s.links.values():
-        return link, ""
-    return None, "its datasheet names no link between GPUs"
-
-
-def _measured(h: Hardware, p: HardwareProfile, factors: bool) -> Roof:
-    link, why = _link(h)
-    factor = {use: _factor(p, use) if factors else EXACT for use in FACTOR_OF}
-    measured = {n: compute_ceiling(p, n) for n in compute_names(p)}
-    rates = {**_unmeasured(h.spec, measured), **measured}
-    ideal = {n: rate.value for n, rate in rates.items()}
-    launch = p.ceilings.get("launch_graph") or p.ceilings.get("launch_stream")
+def _measured(h: Hardware, p: HardwareProfile, with_factors: bool) -> Roof:
+    found = {name: Range.of(c) for name, c in p.ceilings.items()}
+    kept = {name: Range.of(c) for name, c in p.factors.items()} if with_factors else {}
+    products = [name for name in found if name.startswith("matmul_") and not name.endswith("_settled")]
+    # the settled rate where there is one: inference is sustained load
+    measured = {name: found.get(f"{name}_settled", found[name]) for name in products}
+    rates = {**_unmeasured(h, measured), **measured}
     return Roof(
         h.name,
         "roofline",
-        f"ceilings measured on {p.device}" + (", times calibration factors" if factors else ""),
-        {n: rate * factor["compute"] for n, rate in rates.items()},
-        {**ideal, "memory": p.ceilings["hbm_read"].value},
-        _ceiling(p, "hbm_read") * factor["weights"],
-        _ceiling(p, "hbm_copy") * factor["stream"],
-        Range(launch.value, launch.low, launch.high) if launch else Range(0.0, 0.0, 0.0),
+        f"ceilings measured on {p.device}" + (", times calibration factors" if with_factors else ""),
+        {name: rate * kept.get("tensor_utilisation", WHOLE) for name, rate in rates.items()},
+        {**{name: rate.value for name, rate in rates.items()}, "memory": found["hbm_read"].value},
+        found["hbm_read"] * kept.get("gemm_memory", WHOLE),
+        found["hbm_copy"] * kept.get("memory_kernel", WHOLE),
+        found.get("launch_graph") or found.get("launch_stream", NOTHING),
         h.memory_bytes,
         p.sm_count,
-        link,
-        why,
+        *_link(h),
         _power(p),
     )
 
 
-def _unmeasured(spec: HardwareSpec | None, measured: dict[str, Range]) -> dict[str, Range]:
-    """Rates of a datasheet that no probe measured (int8): the share of them that fp8 reaches."""
-    fp8 = measured.get("matmul_fp8")
-    if spec is None or fp8 is None or "matmul_fp8" not in spec.ceilings:
-        return {}
-    share = _share(fp8, spec.ceilings["matmul_fp8"].value)
-    return {
-        n: Range(q.value, q.value, q.value) * share
-        for n, q in spec.ceilings.items()
-        if n in ("matmul_int8", "matmul_fp4") and n not in measured
-    }
+def _promised(h: Hardware, s: HardwareSpec) -> Roof:
+    """The datasheet taken at its word: nothing measured, no least time of a kernel."""
+    rates = {name: q.value for name, q in s.ceilings.items() if name.startswith("matmul_")}
+    memory = Range.exactly(s.ceilings["hbm"].value)
+    return Roof(
+        h.name,
+        "datasheet",
+        f"the datasheet of {s.title}, as if it were kept in full",
+        {name: Range.exactly(rate) for name, rate in rates.items()},
+        {**rates, "memory": memory.value},
+        memory,
+        memory,
+        NOTHING,
+        h.memory_bytes,
+        s.sm_count,
+        *_link(h),
+        None,
+    )
 
 
-def _power(p: HardwareProfile) -> Power | None:
-    flop = {
-        n.removeprefix("joules_per_flop_"): Range(c.value, c.low, c.high)
-        for n, c in p.power.items()
-        if n.startswith("joules_per_flop_")
-    }
-    idle, byte = p.power.get("idle_power"), p.power.get("joules_per_byte_copy")
-    if idle is None or byte is None or "bf16" not in flop:
-        return None
-    return Power(Range(idle.value, idle.low, idle.high), flop, Range(byte.value, byte.low, byte.high))
-
-
-@lru_cache(maxsize=8)
-def reference(architecture: str, vendor: str) -> tuple[HardwareSpec, Roof]:
-    """The measured GPU whose kept share stands in: of the same architecture, else vendor, else any."""
-    measured = [hardware.find(n) for n in hardware.profile_names()]
-
-    def distance(h: Hardware) -> tuple[bool, bool]:
-        assert h.spec
-        return h.spec.architecture != architecture, h.spec.vendor != vendor
-
-    nearest = min(measured, key=distance)
-    assert nearest.spec
-    return nearest.spec, roof_of(nearest)
+def _as_others_keep(promised: Roof, h: Hardware, s: HardwareSpec) -> Roof:
+    """A datasheet times the share of its own that the nearest measured GPU reaches."""
+    like = reference(s.architecture, s.vendor)
+    reached, full = roof_of(like), roof_of(like, Stage.DATASHEET).ideal
+    shares = {name: _share(rate, full[name]) for name, rate in reached.compute.items() if name in full}
+    return replace(
+        promised,
+        basis=(
+            f"the datasheet of {h.estimated_from or s.title}, times the share of its datasheet that a measured "
+            f"{like.title} reaches"
+        ),
+        compute={n: rate * shares.get(n, shares["matmul_bf16"]) for n, rate in promised.compute.items()},
+        weights=promised.weights * _share(reached.weights, full["memory"]),
+        stream=promised.stream * _share(reached.stream, full["memory"]),
+        launch_s=reached.launch_s,
+    )
 
 
 def _share(effective: Range, promised: float) -> Range:
@@ -188,54 +159,40 @@ def _share(effective: Range, promised: float) -> Range:
     return Range(kept, min(kept, kept * kept), max(kept, 1.0))
 
 
-def _from_datasheet(h: Hardware, s: HardwareSpec) -> Roof:
-    ref_spec, ref = reference(s.architecture, s.vendor)
-    link, why = _link(h)
-    shares = {n: _share(r, ref_spec.ceilings[n].value) for n, r in ref.compute.items() if n in ref_spec.ceilings}
-    typical = shares["matmul_bf16"]
-    ideal = {n: q.value for n, q in s.ceilings.items() if n.startswith("matmul_")}
-    hbm = s.ceilings["hbm"].value
-    promised = ref_spec.ceilings["hbm"].value
-    stands_in = f"the datasheet of {h.estimated_from}" if h.estimated_from else f"the datasheet of {s.title}"
-    return Roof(
-        h.name,
-        "datasheet",
-        f"{stands_in}, times the share of its datasheet that a measured {ref_spec.title} reaches",
-        {n: Range(v, v, v) * shares.get(n, typical) for n, v in ideal.items()},
-        {**ideal, "memory": hbm},
-        Range(hbm, hbm, hbm) * _share(ref.weights, promised),
-        Range(hbm, hbm, hbm) * _share(ref.stream, promised),
-        ref.launch_s,
-        h.memory_bytes,
-        s.sm_count,
-        link,
-        why,
-        None,
-    )
+@lru_cache(maxsize=8)
+def reference(architecture: str, vendor: str) -> Hardware:
+    """The measured GPU whose kept share stands in: of the same architecture, else vendor, else any."""
+
+    def distance(h: Hardware) -> tuple[bool, bool]:
+        assert h.spec
+        return h.spec.architecture != architecture, h.spec.vendor != vendor
+
+    return min(map(hardware.find, hardware.profile_names()), key=distance)
 
 
-def _promised(h: Hardware) -> Roof:
-    """The datasheet taken at its word: nothing measured, no least time of a kernel."""
+def _unmeasured(h: Hardware, measured: dict[str, Range]) -> dict[str, Range]:
+    """Rates of a datasheet that no probe measured (int8): the share of them that fp8 reaches."""
+    promised = roof_of(h, Stage.DATASHEET).compute if h.spec else {}
+    if "matmul_fp8" not in measured or "matmul_fp8" not in promised:
+        return {}
+    share = _share(measured["matmul_fp8"], promised["matmul_fp8"].value)
+    missing = [name for name in promised if name in ("matmul_int8", "matmul_fp4") and name not in measured]
+    return {name: promised[name] * share for name in missing}
+
+
+def _link(h: Hardware) -> tuple[Link | None, str]:
+    """Between its GPUs, and why there is none where that is so."""
     if h.spec is None:
-        raise ChipError(f"{h.name} has no datasheet to start from")
-    link, why = _link(h)
-    rates = {n: q.value for n, q in h.spec.ceilings.items() if n.startswith("matmul_")}
-    hbm = h.spec.ceilings["hbm"].value
-    return Roof(
-        h.name,
-        "datasheet",
-        f"the datasheet of {h.spec.title}, as if it were kept in full",
-        {n: Range(v, v, v) for n, v in rates.items()},
-        {**rates, "memory": hbm},
-        Range(hbm, hbm, hbm),
-        Range(hbm, hbm, hbm),
-        Range(0.0, 0.0, 0.0),
-        h.memory_bytes,
-        h.spec.sm_count,
-        link,
-        why,
-        None,
-    )
+        return h.link, "its profile has no datasheet, so the link between GPUs is not known"
+    return h.link or next(iter(h.spec.links.values()), None), "its datasheet names no link between GPUs"
+
+
+def _power(p: HardwareProfile) -> Power | None:
+    found, prefix = {name: Range.of(c) for name, c in p.power.items()}, "joules_per_flop_"
+    per_flop = {name.removeprefix(prefix): joules for name, joules in found.items() if name.startswith(prefix)}
+    if "bf16" not in per_flop or not {"idle_power", "joules_per_byte_copy"} <= found.keys():
+        return None
+    return Power(found["idle_power"], per_flop, found["joules_per_byte_copy"])
 
 
 def check_dtype(roof: Roof, compute: str) -> None:

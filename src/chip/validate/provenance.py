@@ -25,7 +25,7 @@ def _profile(h: Hardware, engine: str) -> Path | None:
     """Its own, or that of the GPU whose kept share stands in."""
     if h.profile is None:
         assert h.spec
-        return hardware.PROFILES / f"{reference(h.spec.architecture, h.spec.vendor)[0].name}.json"
+        return hardware.PROFILES / f"{reference(h.spec.architecture, h.spec.vendor).name}.json"
     return h.measured
 
 
