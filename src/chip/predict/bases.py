@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import exp
-from typing import Any
 
 from chip.ops.base_time import BaseTime
 from chip.ops.elementwise import OverRows, RowBase
@@ -17,7 +16,7 @@ from chip.predict.stages import Stage
 from chip.records import fields, replace
 from chip.types import Op
 
-BaseTimes = tuple[BaseTime, BaseTime, BaseTime]  # as expected, at the best and at the worst
+BaseTimes = tuple[BaseTime, ...]  # three: as expected, at the best and at the worst
 
 SIMPLEST = "add"  # the elementwise kernel whose base stands for those that were not measured
 BORROWED_SPREAD = 0.2  # standard deviation of a base that another kernel of its kind was fitted to
@@ -33,7 +32,7 @@ class Bases:
     ) -> None:  # fmt: skip
         """`reference`: of the GPU whose fitted bases stand in, at this one's rates, where it has none of its own."""
         self.roof, self._stage, self._library = roof, stage, library
-        self._runs_as, self._reference = runs_as, reference
+        self._runs_as, self._reference = runs_as or {}, reference
         self.settling = library.settling if library else None
         if library and self.settling is None and reference and reference.settling:
             own = self._rate("matmul_bf16" if "matmul_bf16" in roof.compute else "matmul_fp16")
@@ -58,17 +57,16 @@ class Bases:
         own = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]  # its own, then what it grew from
         for kind in (*own, SIMPLEST) if isinstance(op, OverRows) else own:
             bases = self._library.bases(kind)
-            if bases:
-                runs = (self._runs_as or {}).get(kind, "").partition(" ")[0].split("|")
-                names = [op.kernel_of(run) for run in runs] if isinstance(op, Linear) else runs
-                found, base, compute = min(
-                    bases, key=lambda b: (b[0] != kernel, b[0] not in names, b[0] not in OF_TORCH)
-                )
-                if isinstance(op, Linear) and kind != PRODUCT and names[0] != found:
-                    continue  # kernels of a format have little in common: a plain product is nearer
-                kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
-                base = _in_form(base, type(op).base_class(kernel or runs[0]))
-                return replace(base, floor_s=base.floor_s * kernels), compute
+            if not bases:
+                continue
+            runs = self._runs_as.get(kind, "").partition(" ")[0].split("|")
+            names = [op.kernel_of(run) for run in runs] if isinstance(op, Linear) else runs
+            found, base, compute = min(bases, key=lambda b: (b[0] != kernel, b[0] not in names, b[0] not in OF_TORCH))
+            if isinstance(op, Linear) and kind != PRODUCT and names[0] != found:
+                continue  # kernels of a format have little in common: a plain product is nearer
+            kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
+            base = _in_form(base, type(op).base_class(kernel or runs[0]))
+            return replace(base, floor_s=base.floor_s * kernels), compute
         return None
 
     def _borrowed(self, op: Op, kernel: str) -> BaseTimes | None:
@@ -82,52 +80,48 @@ class Bases:
 
     def _scaled(self, op: Op, kernel: str) -> BaseTimes | None:
         """The reference GPU's base at this one's rates, as far off as those may be."""
-        found = self._reference._fitted(op, kernel) if self._reference else None
-        if found is None or self._reference is None or op.compute not in self._reference.roof.compute:
+        like = self._reference
+        found = like._fitted(op, kernel) if like else None
+        if like is None or found is None or op.compute not in like.roof.compute:
             return None
         base, compute = found
-        flops = self._rate(op.compute)
-        by_flops = flops.value / self._reference._rate(compute).value
-        moving = self.roof.moving(op.compute)
-        by_bytes = moving.value / self._reference.roof.moving(op.compute).value
-        settling = self._reference.settling
+        flops, moving = self._rate(op.compute), self.roof.moving(op.compute)
+        by_flops = flops.value / like._rate(compute).value
+        by_bytes = moving.value / like.roof.moving(op.compute).value
         # fitted between boost and settled clocks: without points of its own this GPU is taken as settled
-        held = settling.measured if settling and self._library is None else 1.0
-        made = []
-        for rate, memory in ((flops.value, moving.value), (flops.high, moving.high), (flops.low, moving.low)):
-            numbers: dict[str, Any] = {"sm_count": self.roof.sm_count}
-            for f in fields(base):
-                if f.name.endswith("bytes_per_s"):
-                    numbers[f.name] = getattr(base, f.name) * by_bytes * memory / moving.value
-                elif f.name == "flop_per_s":
-                    numbers[f.name] = base.flop_per_s * by_flops * held * rate / flops.value
+        held = like.settling.measured if like.settling and self._library is None else 1.0
+        limits = [f.name for f in fields(base) if f.name.endswith("bytes_per_s")]
+
+        def at(flop_per_s: float, bytes_per_s: float) -> BaseTime:
+            numbers = {name: getattr(base, name) * by_bytes * bytes_per_s / moving.value for name in limits}
             if isinstance(base, RowBase):  # beyond the cache no faster than a copy, whatever the limit was there
-                streamed = self.roof.stream.value * memory / moving.value
+                streamed = self.roof.stream.value * bytes_per_s / moving.value
                 numbers["late"] = max(base.late, numbers["bytes_per_s"] / streamed - 1)
-            made.append(replace(base, **numbers))
-        return made[0], made[1], made[2]
+            rate = base.flop_per_s * by_flops * held * flop_per_s / flops.value
+            return replace(base, flop_per_s=rate, sm_count=self.roof.sm_count, **numbers)
+
+        return tuple(map(at, _cases(flops), _cases(moving)))
 
     def _of_ceilings(self, op: Op, kernel: str) -> BaseTimes:
-        roof = self.roof
-        cls = type(op).base_class(kernel) if self._stage >= Stage.FACTORS else BaseTime
-        rate, moving = self._rate(op.compute), roof.moving(op.compute)
-        made = [
-            cls(op.KERNELS * s, r, b, sm_count=roof.sm_count)
-            for s, r, b in zip(roof.launch_s, *((range.value, range.high, range.low) for range in (rate, moving)))
-        ]
-        return made[0], made[1], made[2]
+        form = type(op).base_class(kernel) if self._stage >= Stage.FACTORS else BaseTime
+        cases = zip(self.roof.launch_s, _cases(self._rate(op.compute)), _cases(self.roof.moving(op.compute)))
+        return tuple(form(op.KERNELS * s, flops, moved, sm_count=self.roof.sm_count) for s, flops, moved in cases)
 
     def _rate(self, name: str) -> Range:
         check_dtype(self.roof, name)
         return self.roof.compute[name]
 
 
+def _cases(rate: Range) -> tuple[float, float, float]:
+    """As `BaseTimes`."""
+    return rate.value, rate.high, rate.low
+
+
 def _in_form(base: BaseTime, form: type[BaseTime]) -> BaseTime:
     """The numbers of a base in the form of a kernel that is a variant of the one they were fitted to, with the same
     numbers."""
-    numbers = {f.name: getattr(base, f.name) for f in fields(base)}
-    is_variant = issubclass(form, type(base)) and len(fields(form)) == len(numbers)
-    return form(**numbers) if is_variant and form is not type(base) else base
+    numbers = [getattr(base, f.name) for f in fields(base)]
+    return form(*numbers) if issubclass(form, type(base)) and len(fields(form)) == len(numbers) else base
 
 
 def _times(base: BaseTime, factor: float) -> BaseTime:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from math import exp
 
-from chip.records import dataclass, fields
+from chip.records import dataclass, fields, replace
 from chip.types import ChipError
 
 FREE, BOUND = 0.8, 1.0  # shares of the settled rate: up to the first arithmetic keeps its clock, from the second on not
@@ -27,20 +27,19 @@ class Settling:
     def read(cls, text: str, device: Settling | None = None) -> Settling:
         """As a line of a file of points has it. What a line about other arithmetic leaves out is as the device's."""
         words = dict(word.partition("=")[::2] for word in text.split())
+        names = [f.name for f in fields(cls)]
+        known = {name: getattr(device, name) for name in names} if device else {}
         try:
-            known = {f.name: getattr(device, f.name) for f in fields(cls)} if device else {}
-            found = cls(**{f.name: float((known | words)[f.name]) for f in fields(cls)})
+            found = cls(*(float((known | words)[name]) for name in names))
         except (KeyError, ValueError):
-            raise ChipError(
-                f"settling: must give {', '.join(f.name for f in fields(cls))}, got {text[:80]!r}"
-            ) from None
+            raise ChipError(f"settling: must give {', '.join(names)}, got {text[:80]!r}") from None
         if not (0 <= found.boost < 1 and 0.5 <= found.measured <= 1.5 and found.time_s > 0 and found.flop_per_s > 0):
             raise ChipError("settling: needs 0 <= boost < 1, measured near 1, and time and rate above 0")
         return found
 
     def from_boost(self, scale: float) -> Settling:
         """Of another GPU, with so many times the arithmetic, whose points were measured at boost clocks."""
-        return Settling(self.boost, 1 - self.boost, self.time_s, self.flop_per_s * scale)
+        return replace(self, measured=1 - self.boost, flop_per_s=self.flop_per_s * scale)
 
     def write(self) -> str:
         return " ".join(f"{f.name}={getattr(self, f.name):.4g}" for f in fields(self))
@@ -53,9 +52,12 @@ class Settling:
 
     def factor(self, load_s: float) -> float:
         """Mean time over that of the tables, for arithmetic that keeps a rested GPU busy for so long."""
-        gone = load_s / self.time_s
-        early = (1 - exp(-gone)) / gone if gone > 1e-9 else 1.0
-        return (1 - self.boost * early) / self.measured
+        return (1 - self.boost * _left(load_s / self.time_s)) / self.measured
+
+    @property
+    def settled(self) -> float:
+        """The same after a long time."""
+        return 1 / self.measured
 
     def from_rest(self, seconds: float, flops: float) -> float:
         """What the tables would have of a call that took so long at the boost clock."""
@@ -67,11 +69,10 @@ class Settling:
     def recovery(self, load_s: float, seconds: float) -> float:
         """After arithmetic that drew all the power for so long: the part by which what the clock sets takes longer,
         the mean over so many seconds."""
-        lowered, gone = 1 - exp(-load_s / self.time_s), seconds / RECOVERY_S
-        early = (1 - exp(-gone)) / gone if gone > 1e-9 else 1.0
-        return self.boost / (1 - self.boost) * lowered * early
+        lowered = 1 - exp(-load_s / self.time_s)
+        return self.boost / (1 - self.boost) * lowered * _left(seconds / RECOVERY_S)
 
-    @property
-    def settled(self) -> float:
-        """The same after a long time."""
-        return 1 / self.measured
+
+def _left(gone: float) -> float:
+    """Mean of what falls to 1/e in a time of 1, from the start until so many of those are gone."""
+    return (1 - exp(-gone)) / gone if gone > 1e-9 else 1.0

@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from chip.predict.phase import Line
     from chip.predict.prediction import Prediction
 
 MOST_BARS = 8
@@ -14,13 +15,11 @@ UNITS = {"ttft_s": ("TTFT", 1e3, "ms"), "tpot_s": ("TPOT", 1e3, "ms"), "e2e_s": 
 
 
 def page(p: Prediction) -> str:
-    rows = []
+    s, asked, rows = p.scenario, p.asked, []
     for name, (low, high) in p.interval.items():
         title, scale, unit = UNITS[name]
-        value = getattr(p, name)
         span = f"{low * scale:.4g} - {high * scale:.4g}"
-        rows.append(f"<tr><td>{title}</td><td>{value * scale:.4g} {unit}</td><td>{span}</td></tr>")
-    s, asked = p.scenario, p.asked
+        rows.append(f"<tr><td>{title}</td><td>{getattr(p, name) * scale:.4g} {unit}</td><td>{span}</td></tr>")
     title = (
         f"{asked['model']} on {asked['gpu']}, {asked['engine']}, {s.dtype}: {s.batch} x ({s.prompt} in, {s.output} out)"
     )
@@ -30,13 +29,10 @@ def page(p: Prediction) -> str:
     return f"<b>{escape(title)}</b><table>{head}{''.join(rows)}</table>{bars}<ul>{notes}</ul>"
 
 
-def _bars(phase: str, lines: list) -> str:  # type: ignore[type-arg]
-    total = sum(line.seconds for line in lines)
-    rows = []
+def _bars(phase: str, lines: list[Line]) -> str:
+    total, rows = sum(line.seconds for line in lines), ""
     for line in lines[:MOST_BARS]:
         share = line.seconds / total
         bar = f'<div style="background:#4477aa;height:0.8em;width:{200 * share:.0f}px"></div>'
-        rows.append(
-            f"<tr><td>{escape(line.role)}</td><td>{bar}</td><td>{100 * share:.1f} %</td><td>{line.bound}</td></tr>"
-        )
-    return f"<p>{phase.upper()}</p><table>{''.join(rows)}</table>"
+        rows += f"<tr><td>{escape(line.role)}</td><td>{bar}</td><td>{100 * share:.1f} %</td><td>{line.bound}</td></tr>"
+    return f"<p>{phase.upper()}</p><table>{rows}</table>"

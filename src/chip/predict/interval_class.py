@@ -38,9 +38,5 @@ def scale_of(h: Hardware, several: bool) -> float:
 
 @lru_cache(maxsize=1)
 def scales() -> dict[tuple[str, bool], float]:
-    found = {}
-    for line in artifact.read_text(FILE).splitlines():
-        if not line.startswith(("#", "kind;")):
-            kind, gpus, scale, *_ = line.split(";")
-            found[kind, gpus == "several"] = float(scale)
-    return found
+    _about, _head, *lines = artifact.read_text(FILE).splitlines()
+    return {(kind, gpus == "several"): float(scale) for kind, gpus, scale, *_ in (line.split(";") for line in lines)}

@@ -9,22 +9,18 @@ from enum import IntEnum
 
 
 class Stage(IntEnum):
-    DATASHEET = 1
-    MEASURED = 2
-    FACTORS = 3
-    POINTS = 4
-    ENGINE = 5
+    title: str
 
-    @property
-    def title(self) -> str:
-        return TITLES[self]
+    DATASHEET = 1, "datasheet roofline"
+    MEASURED = 2, "measured roofline"
+    FACTORS = 3, "x calibration factors"
+    POINTS = 4, "measured points"
+    ENGINE = 5, "engine and host terms"
+
+    def __new__(cls, number: int, title: str) -> Stage:
+        made = int.__new__(cls, number)
+        made._value_, made.title = number, title
+        return made
 
 
-TITLES = {
-    Stage.DATASHEET: "datasheet roofline",
-    Stage.MEASURED: "measured roofline",
-    Stage.FACTORS: "x calibration factors",
-    Stage.POINTS: "measured points",
-    Stage.ENGINE: "engine and host terms",
-}
 ALL = Stage.ENGINE
