@@ -5,103 +5,96 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from chip import engines
 from chip.dtypes import BYTES, Precision
 from chip.engines.vllm.memory import cache_tokens
-from chip.models.decoder import Attn, Decoder, Mlp
+from chip.models.decoder import Attn, Decoder, Layer, Mlp
 from chip.predict.pipeline import stage_decoders
 from chip.types import Scenario
 
-
-def activation_bytes(d: Decoder, tokens: int, rows: int, p: Precision, tp: int, streams: int = 1, ep: int = 1) -> float:
-    """Peak of the tensors alive at once in one step: the residual stream beside the widest operator's input and output,
-    or the logits (16-bit and their fp32 copy) at the end."""
-    width, widest = BYTES[p.activation], _widest(d, tp, ep)
-    logits = rows * d.vocab / tp * (width + BYTES["fp32"]) + tokens * d.hidden * width
-    return max(tokens * (streams * d.hidden + widest) * width, logits)
+LEAST = ("max_batch", "kv_capacity_tokens")  # what a pipeline has of the stage with the least
 
 
-@lru_cache(maxsize=256)
-def _widest(d: Decoder, tp: int, ep: int) -> float:
-    """Values that the widest operator of a layer reads and writes for a token."""
-    widest = 0.0
-    for _, layer in d.layers:
-        a = layer.attn
-        head_values = a.heads // tp * (a.head_dim if isinstance(a, Attn) else a.qk_dim)
-        kv_values = a.kv_values(latent=False) / min(tp, a.kv_heads if isinstance(a, Attn) else a.heads)
-        whole = ep > 1 and not isinstance(layer.mlp, Mlp)  # experts lie whole on each GPU
-        mlp = (3 if layer.mlp.gated else 2) * layer.mlp.intermediate / (1 if whole else tp)
-        if not isinstance(layer.mlp, Mlp):  # of each of its tokens: those of ep / tp by ep
-            mlp = (layer.mlp.top_k if ep == 1 else layer.mlp.top_k / tp) * (mlp + d.hidden)
-        widest = max(widest, 2 * head_values + kv_values, mlp)
-    return d.hidden + widest
+class Fixed(NamedTuple):
+    """What a model takes of each GPU whatever the batch and the lengths."""
+
+    weight_bytes: float
+    token_bytes: float  # of the cache, for a token in sight of all layers
+    widest: float  # values that the widest operator of a layer reads and writes for a token
+    key_copies: float  # of each key, where an engine copies them to every head; a single head of keys is not copied
+    windows: Counter[int]  # how many layers have a window of so many tokens; 0 for none
 
 
 @lru_cache(maxsize=256)
-def _weight_bytes(d: Decoder, p: Precision, tp: int, ep: int) -> float:
-    return d.weight_bytes(p, tp, ep)
+def fixed(d: Decoder, p: Precision, tp: int, ep: int) -> Fixed:
+    windows = Counter[int]()
+    for n, layer in d.layers:
+        windows[layer.attn.window] += n
+    widest = d.hidden + max(_widest(layer, d.hidden, tp, ep) for _, layer in d.layers)
+    a = d.layers[0][1].attn
+    copies = a.heads / a.kv_heads if isinstance(a, Attn) and a.kv_heads > 1 else 1.0
+    return Fixed(d.weight_bytes(p, tp, ep), d.kv_bytes(1, p, tp=tp), widest, copies, windows)
+
+
+def _widest(layer: Layer, hidden: int, tp: int, ep: int) -> float:
+    a, mlp = layer.attn, layer.mlp
+    head_dim, kv_heads = (a.head_dim, a.kv_heads) if isinstance(a, Attn) else (a.qk_dim, a.heads)
+    attention = 2 * (a.heads // tp * head_dim) + a.kv_values(latent=False) / min(tp, kv_heads)
+    values = (3 if mlp.gated else 2) * mlp.intermediate
+    if isinstance(mlp, Mlp):
+        return max(attention, values / tp)
+    if ep == 1:
+        return max(attention, mlp.top_k * (values / tp + hidden))
+    return max(attention, mlp.top_k / tp * (values + hidden))  # whole experts: of ep / tp replicas, over ep GPUs
 
 
 def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, Any]:
     """Of each GPU; of a pipeline, of the stage that has the least room."""
     own = s.of_replica
-    found = [_of_stage(stage, own, engine, p, capacity_bytes) for stage in stage_decoders(d, s.pp)] if s.pp > 1 else []
-    fullest = max(found, key=itemgetter("total_bytes")) if found else _of_stage(d, own, engine, p, capacity_bytes)
-    if found:
-        for name in ("max_batch", "kv_capacity_tokens"):
-            if name in fullest:
-                fullest[name] = min(f[name] for f in found)
-    fullest["max_batch"] = fullest["max_batch"] * s.replicas
+    if s.pp == 1:
+        fullest = _of_stage(d, own, engine, p, capacity_bytes)
+    else:
+        found = [_of_stage(stage, own, engine, p, capacity_bytes) for stage in stage_decoders(d, s.pp)]
+        least = {name: min(f[name] for f in found) for name in LEAST if name in found[0]}
+        fullest = max(found, key=itemgetter("total_bytes")) | least
+    fullest["max_batch"] *= s.replicas
     return fullest
 
 
 def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, Any]:
-    e = engines.get(engine)
+    e, model, width = engines.get(engine), fixed(d, p, s.tp, s.ep), BYTES[p.activation]
     room = e.room(s, capacity_bytes)
-    weights = _weight_bytes(d, p, s.tp, s.ep)
+    weights, usable = model.weight_bytes, capacity_bytes * room.share
+
+    def activation_bytes(tokens: int, rows: int) -> float:
+        """Peak of the tensors alive at once in one step: the residual stream beside the widest operator's input and
+        output, or the logits (16-bit and their fp32 copy) at the end."""
+        logits = rows * d.vocab / s.tp * (width + BYTES["fp32"]) + tokens * d.hidden * width
+        return max(tokens * (room.streams * d.hidden + model.widest) * width, logits)
+
     kv_sequence = d.kv_bytes(room.cache_tokens, p, tp=s.tp)
     if d.architecture in e.COPIES_KEYS:
-        kv_sequence *= _copies(d)
-    batch = room.sequences
-    activations = activation_bytes(d, room.step_tokens, batch, p, s.tp, room.streams, s.ep) + room.workspace_bytes
-    free = capacity_bytes * room.share - weights - room.context_bytes - room.workspace_bytes
-    total = weights + batch * kv_sequence + activations + room.context_bytes
-    if room.pool:
-        most = int((free - activations) // kv_sequence)
-    else:
-        most = int(free // (kv_sequence + activation_bytes(d, s.prompt, 1, p, s.tp, room.streams, s.ep)))
+        kv_sequence *= model.key_copies
+    kv, activations = room.sequences * kv_sequence, activation_bytes(room.step_tokens, room.sequences)
+    activations += room.workspace_bytes
+    total = weights + kv + activations + room.context_bytes
+    free = usable - weights - room.context_bytes - room.workspace_bytes
+    pool = free - activations
+    most = pool // kv_sequence if room.pool else free // (kv_sequence + activation_bytes(s.prompt, 1))
     out: dict[str, Any] = {
         "weights_bytes": round(weights),
         "kv_bytes_per_token": round(kv_sequence / room.cache_tokens, 3),
-        "kv_bytes": round(batch * kv_sequence),
+        "kv_bytes": round(kv),
         "activation_bytes": round(activations),
         "context_bytes": round(room.context_bytes),
         "total_bytes": round(total),
         "capacity_bytes": round(capacity_bytes),
-        "usable_bytes": round(capacity_bytes * room.share),
-        "fits": total <= capacity_bytes * room.share,
-        "max_batch": max(0, most),
+        "usable_bytes": round(usable),
+        "fits": total <= usable,
+        "max_batch": max(0, int(most)),
     }
     if room.pool:
-        token_bytes = d.kv_bytes(1, p, tp=s.tp)
-        out["kv_capacity_tokens"] = cache_tokens(
-            _windows(d), d.max_context, token_bytes, free - activations, capacity_bytes
-        )
+        out["kv_capacity_tokens"] = cache_tokens(model.windows, d.max_context, model.token_bytes, pool, capacity_bytes)
     return out
-
-
-def _copies(d: Decoder) -> float:
-    """Of each key of a group; a single head of keys is not copied."""
-    a = d.layers[0][1].attn
-    return a.heads / a.kv_heads if isinstance(a, Attn) and a.kv_heads > 1 else 1.0
-
-
-@lru_cache(maxsize=256)
-def _windows(d: Decoder) -> Counter[int]:
-    """How many layers have a window of so many tokens; 0 for none."""
-    found = Counter[int]()
-    for n, layer in d.layers:
-        found[getattr(layer.attn, "window", 0)] += n
-    return found
