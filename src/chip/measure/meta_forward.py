@@ -20,7 +20,7 @@ from chip.ops.embedding import Embedding
 from chip.ops.linear import Linear
 from chip.ops.pointwise import Pointwise
 from chip.ops.softmax import Softmax
-from chip.predict import request
+from chip.predict import notes, request
 from chip.predict.estimator import Estimator
 from chip.predict.phase import CallBlock, Phase, Rows, interval, lines_of
 from chip.predict.prediction import Prediction
@@ -48,10 +48,12 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     prefill = _phase(model, engine.prefill(s, roof.memory_bytes), estimator)
     decode = _phase(model, _walked(engine.decode(s, roof.memory_bytes)), estimator) if s.output > 1 else None
     room = _memory(model, s, roof.memory_bytes)
-    notes = request.notes(s, roof, room, 0, engine.CAVEAT)
-    notes.append(f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied")
+    traced = f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied"
+    said = [*notes.of_sizes(s, roof, room, 0), notes.of_ceilings(roof), engine.CAVEAT, traced]
     asked = {"model": title, "gpu": values["gpu"], "engine": engine.NAME, "host": ""}
-    return Prediction(asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), roof.power, room, notes).json()
+    return Prediction(
+        asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), roof.power, room, list(filter(None, said))
+    ).json()
 
 
 def _walked(step: Step) -> Weighted:

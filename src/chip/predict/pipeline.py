@@ -61,7 +61,7 @@ def stage_shares(d: Decoder, pp: int, rows: Rows) -> list[float]:
     return [s / total for s in found]
 
 
-def prefill(whole: Phase, shares: Sequence[float], steps: float, hop: Range) -> Phase:
+def prefill(whole: Phase, shares: Sequence[float], hop: Range, steps: float) -> Phase:
     """So many steps through all stages: the first fills the pipeline, the others follow at the slowest stage's rate.
     `hop`: seconds to hand the activations of a step to the next stage."""
     before_s = sum(n.seconds for n in whole.lines if n.role == BEFORE)
@@ -71,7 +71,7 @@ def prefill(whole: Phase, shares: Sequence[float], steps: float, hop: Range) -> 
     return _of_one_gpu(whole, max(shares), took_s, hop, len(shares) - 1 + steps - 1)
 
 
-def decode(whole: Phase, shares: Sequence[float], microbatches: int, hop: Range) -> Phase:
+def decode(whole: Phase, shares: Sequence[float], hop: Range, microbatches: int) -> Phase:
     """Between two tokens, where so many microbatches go round; `whole` is the step of one of them."""
     each = [share * whole.seconds for share in shares]
     took_s = pipeline_decode_s(each, hop.value, microbatches)

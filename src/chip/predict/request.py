@@ -7,20 +7,18 @@ from functools import lru_cache
 from typing import Any
 
 from chip import engine_profile, engine_support, engines, hardware, hosts
-from chip.dtypes import AUTO, BYTES, precision
-from chip.engine_profile import FoundTerms
-from chip.engines.versions import version_at
+from chip.dtypes import AUTO, precision
+from chip.engines.versions import EngineVersion, version_at
+from chip.hardware import Hardware
 from chip.models import library
 from chip.models.decoder import Decoder
 from chip.models.lower import check_experts, check_shards
-from chip.ops.mla_prompt import ABSORBED_TOKENS
-from chip.predict import fitting, interval_class, memory, several
+from chip.predict import interval_class, memory, notes, several
 from chip.predict.estimator import estimator_of
-from chip.predict.phase import Phase
 from chip.predict.prediction import Prediction
 from chip.predict.roof import Roof, check_dtype, roof_of
 from chip.predict.stages import ALL, Stage
-from chip.predict.steps import WAITING, EngineTerms, StepModel
+from chip.predict.steps import EngineTerms, StepModel
 from chip.records import dataclass, replace
 from chip.suggest import get_close_matches
 from chip.types import ChipError, Scenario
@@ -40,7 +38,6 @@ DEFAULTS: dict[str, Any] = {
 }
 TEXTS = ("model", "gpu", "engine", "dtype", "kv_dtype")
 KEYS = ("model", *DEFAULTS)
-HOST_SHARE = 0.05  # of a phase: where the device waits for more, the host is called its limit
 LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024, "pp": 256, "ep": 1024}
 
 
@@ -87,10 +84,8 @@ def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
     for key in request:
         if key not in KEYS:
             near = get_close_matches(str(key)[:80], KEYS, 1)
-            raise ChipError(
-                f"unknown key {str(key)[:80]!r}; "
-                + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KEYS)}")
-            )
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KEYS)}"
+            raise ChipError(f"unknown key {str(key)[:80]!r}; {hint}")
     if "model" not in request:
         raise ChipError("key 'model' is missing")
     values = {**defaults, **request}
@@ -144,165 +139,94 @@ def setting(
     if cannot := e.SERVES.refusal(engine, decoder.architecture, dtype, max(tp, ep) * pp):
         raise ChipError(f"{decoder.name}: {cannot}")
     roof = roof_of(h, options.stage)
-    as_run = _as_run(decoder, gpu, engine, dtype, kv_dtype, options)
+    as_run = _as_run(decoder, h, roof, engine, dtype, kv_dtype, options.deep_gemm)
     decoder, p = as_run.decoder, as_run.precision
     check_dtype(roof, "matmul_" + p.matmul)
     if ep > 1:
         check_experts(decoder, tp, ep)
     if tp > 1:
         check_shards(decoder, tp, ep)
+    version = _version(h, engine, options)
+    capability = hardware.capability(h)
+    how = {
+        "sdpa": options.sdpa, "version": options.engine_version, "deep_gemm": "on" if options.deep_gemm else "",
+        "architecture": decoder.architecture, "alibi": "on" if decoder.alibi else "",
+    }  # fmt: skip
+    estimator = estimator_of(h, e.runs_as(capability, how), options.stage)
+    with_terms, about_host = options.stage >= Stage.ENGINE, (options.engine_file, options.launch_ns, options.host)
+    found = engine_profile.find(h, engine, *about_host) if with_terms else None
+    terms = EngineTerms(*found.terms) if found else None
+    scale = options.interval_scale or interval_class.scale_of(h, max(tp, ep, pp) > 1)
+    steps = StepModel(decoder, p, tp, engine, estimator, terms, version and version.on(capability), ep, scale)
+    said = (
+        notes.of_ceilings(roof, estimator.has_points),
+        e.CAVEAT,
+        *as_run.notes,
+        notes.of_formats(p.activation, estimator.kernels.measured_in(p.activation), roof.name) if h.points else "",
+        engine_support.note(h.spec) if h.spec else "",
+        *notes.of_terms(engine, options, found, version),
+    )
+    assumed = notes.of_host(engine, found) if found and found.host else ""
+    own = hosts.find(options.host).name if options.host else "own"
+    host = hosts.REFERENCE if assumed else own if found else ""
+    return Setting(steps, roof, tuple(filter(None, said)), host, assumed)
+
+
+def _version(h: Hardware, engine: str, options: Options) -> EngineVersion | None:
+    """What is known of the version that is asked for; no option is passed over that the engine or the GPU has not."""
     if options.sdpa and engine != "hf-eager":
         raise ChipError(f"--sdpa {options.sdpa[:40]} is for hf-eager, not for {engine}")
     if h.spec and (too_old := engine_support.too_old(engine, h.spec, options.engine_version)):
         raise ChipError(too_old)
-    version = version_at(engine, e.VERSIONS, options.engine_version)
+    version = version_at(engine, engines.get(engine).VERSIONS, options.engine_version)
     if options.deep_gemm and engine != "vllm":
         raise ChipError(f"--deep-gemm is for vllm, not for {engine}")
-    how = {"sdpa": options.sdpa, "version": options.engine_version, "deep_gemm": "on" if options.deep_gemm else ""}
-    how |= {"architecture": decoder.architecture, "alibi": "on" if decoder.alibi else ""}
-    capability = hardware.capability(h)
-    chosen = e.runs_as(capability, how)
-    estimator = estimator_of(h, chosen, options.stage)
-    with_terms = options.stage >= Stage.ENGINE
-    about_host = (options.engine_file, options.launch_ns, options.host)
-    found = engine_profile.find(h, engine, *about_host) if with_terms else None
-    notes = list(as_run.notes)
-    if h.points:
-        notes += _of_dtype(p.activation, estimator.kernels.measured_in(p.activation), roof.name)
-    if h.spec and (old := engine_support.note(h.spec)):
-        notes.append(old)
-    if (options.launch_ns or _latency_of(options.host)) and not (found and found.at_latency):
-        name = "--launch-ns" if options.launch_ns else "--host"
-        notes.append(f"{name} is not used: no terms of {engine} tell at which launch latency they hold")
-    if options.engine_version and version and found:
-        measured = "its terms were measured with a newer version"
-        notes.append(f"{engine} {options.engine_version}: {version.source}; {measured}")
-    terms = EngineTerms(*found.terms) if found else None
-    scale = options.interval_scale or interval_class.scale_of(h, max(tp, ep, pp) > 1)
-    steps = StepModel(decoder, p, tp, engine, estimator, terms, version and version.on(capability), ep, scale)
-    return Setting(steps, roof, tuple(notes), *_host(found, engine, options))
+    return version
 
 
-def _latency_of(host: str) -> float:
-    return hosts.find(host).launch_ns if host else 0.0
-
-
-def _host(found: FoundTerms | None, engine: str, options: Options) -> tuple[str, str]:
-    """What the host of the terms is called, and what is said of it where it stands for one that nobody measured."""
-    if found is None:
-        return "", ""
-    if not found.host:
-        return hosts.find(options.host).name if options.host else "own", ""
-    launches = f", which launches a kernel in {found.launch_ns / 1e3:.3g} us" if found.launch_ns else ""
-    return hosts.REFERENCE, (
-        f"limited by the host, and its terms are of the reference host ({found.host}{launches}); the interval holds "
-        f"hosts up to {found.off:g} times as fast or as slow. `chip calibrate --host` measures yours in half a minute, "
-        f"`chip calibrate --engine {engine}` more closely"
-    )
-
-
-@lru_cache(maxsize=512)
-def _as_run(decoder: Decoder, gpu: str, engine: str, dtype: str, kv_dtype: str, options: Options) -> ServedModel:
+def _as_run(
+    decoder: Decoder, h: Hardware, roof: Roof, engine: str, dtype: str, kv_dtype: str, deep_gemm: bool
+) -> ServedModel:
     """The model in the formats that the GPU can multiply in."""
-    h = hardware.find(gpu)
-    roof = roof_of(h, options.stage)
     p = precision(dtype, kv_dtype)
     if decoder.quantization and dtype == decoder.dtype:
         p = replace(p, per_layer=True)
     if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
         p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
     check_dtype(roof, "matmul_" + p.activation)
-    rates = frozenset(roof.compute)
-    return served(decoder, p, h.name, capability_of(h.spec), rates, engine, options.deep_gemm)
+    return served(decoder, p, h.name, capability_of(h.spec), frozenset(roof.compute), engine, deep_gemm)
 
 
 def room(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> dict[str, Any]:
     """What it takes of memory, without its times."""
-    s = resolved(decoder, s, engine)
-    several.check(s, engine)
-    held = setting(decoder, gpu, engine, s.dtype, s.tp, DEFAULT_OPTIONS, s.kv_dtype, s.ep, s.pp)
-    return memory.needs(held.steps.decoder, s, engine, held.steps.precision, held.roof.memory_bytes)
+    return _prepared(decoder, gpu, engine, s, DEFAULT_OPTIONS)[2]
 
 
-FEWER = 0.004  # part of all requests and decode steps that is missing at the end, from which on that is said
-
-
-def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = DEFAULT_OPTIONS) -> Prediction:
+def _prepared(
+    decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options
+) -> tuple[Scenario, Setting, dict[str, Any]]:
+    """The question without `auto`, what answers it, and what it takes of memory."""
     s = resolved(decoder, s, engine)
     several.check(s, engine)
     held = setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype, s.ep, s.pp)
+    return s, held, memory.needs(held.steps.decoder, s, engine, held.steps.precision, held.roof.memory_bytes)
+
+
+def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options = DEFAULT_OPTIONS) -> Prediction:
+    s, held, room = _prepared(decoder, gpu, engine, s, options)
     steps, roof = held.steps, held.roof
     found = several.phases(steps, s, gpu, roof.memory_bytes)
-    prefill, decode, _ = found
-    room = memory.needs(steps.decoder, s, engine, steps.precision, roof.memory_bytes)
-    asked = {"model": decoder.name, "gpu": gpu, "engine": engine, "host": held.host}
-    ridge = roof.ridge("matmul_" + steps.precision.matmul)
-    has_points = steps.estimator.has_points
-    said = [*notes(s, roof, room, decoder.max_context, steps.engine.CAVEAT, has_points), *held.notes]
-    said += several.notes(s, gpu, found, decoder.layer_count, decoder.experts)
-    said += several.all_to_all_note(s, gpu, steps.decoder, BYTES[steps.precision.activation], found)
-    if has_points:
-        said += several.unmeasured(found, s.output)
+    said = [*notes.of_sizes(s, roof, room, decoder.max_context), *held.notes, *several.notes(steps, s, gpu, found)]
+    if steps.estimator.has_points:
+        said += notes.of_points_missing(found, s.output)
     if not room["fits"]:
-        said += fitting.hints(decoder, s, engine, steps.precision, roof.memory_bytes)
-    keys, piece = steps.unaligned(s, roof.memory_bytes)
-    if keys:
-        said.append(
-            f"the mask of the prefill has rows of {keys} keys: measured points show that those read slower that are no "
-            f"multiple of {piece}, so that a little more may take less time"
-        )
-    if steps.absorbs(s, roof.memory_bytes):
-        said.append(
-            f"prompts of up to {ABSORBED_TOKENS} tokens attend to the latent itself, longer ones to expanded keys: "
-            "measured points show that this takes longer, so that a little more may take less time"
-        )
-    first, _ = steps.prefill_steps(s, roof.memory_bytes)[0]
-    if first.graph and first.pad_tokens > s.batch * s.prompt:
-        said.append(
-            f"the prompt runs in a CUDA graph of {first.tokens} tokens; several prompts are launched kernel by kernel, "
-            "without padding, so that more may take less time"
-        )
-    last, fewer = steps.ending(s, roof.memory_bytes)
-    if last and min(1.0, last / (s.output - 1)) * (1 - fewer / s.batch) > FEWER:
-        said.append(
-            f"first tokens come in {last + 1} steps, so the first requests end {last} steps before the last: TPOT is "
-            "the mean of all steps, the last ones of fewer requests; more requests or tokens may bring it down"
-        )
+        said += notes.of_narrower(decoder, s, engine, steps.precision, roof.memory_bytes)
+    said += notes.of_more(steps, s, roof.memory_bytes)
     if decoder.quantization and s.dtype != decoder.dtype:
         said.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")
-    if held.assumed and (_waits(prefill) or (decode and _waits(decode))):
+    if held.assumed and (notes.waits(found.prefill) or notes.waits(found.decode)):
         said.append(held.assumed)
+    asked = {"model": decoder.name, "gpu": gpu, "engine": engine, "host": held.host}
+    ridge = roof.ridge("matmul_" + steps.precision.matmul)
     s = s.stored_as(s.dtype, s.kv_dtype or steps.precision.activation)
-    return Prediction(asked, s, prefill, decode, ridge, roof.power, room, said, decoder)
-
-
-def _of_dtype(asked: str, measured: str, gpu: str) -> list[str]:
-    if not measured:
-        return [f"no operator was measured in {asked} on {gpu}: all are base times under its ceilings"]
-    return [] if measured == asked else [f"operators were measured in {measured} on {gpu}; those answer for {asked}"]
-
-
-def _waits(phase: Phase) -> bool:
-    """Whether its device waits for the host for more than it may where the device is called busy."""
-    return any(n[3] > HOST_SHARE * phase.seconds for n in phase.lines if n[0] == WAITING)
-
-
-def notes(
-    s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, caveat: str, has_points: bool = False
-) -> list[str]:
-    """What a reader must know beside the numbers."""
-    out = []
-    if not room["fits"]:
-        out.append(
-            f"does not fit: needs {room['total_bytes'] / 2**30:.1f} GiB a GPU, {roof.name} has "
-            f"{roof.memory_bytes / 2**30:.1f} GiB, the engine uses {room['usable_bytes'] / 2**30:.1f}; "
-            "times are as if it did"
-        )
-    if max_context and s.prompt + s.output > max_context:
-        out.append(f"prompt + output exceed the model's context of {max_context} tokens")
-    if roof.source == "datasheet":
-        points = "products, attention, experts and collectives are times that others published; all else: "
-        out.append(f"{roof.name} was never calibrated: {points if has_points else ''}ceilings are {roof.basis}")
-    if caveat:
-        out.append(caveat)
-    return out
+    return Prediction(asked, s, found.prefill, found.decode, ridge, roof.power, room, said, decoder)

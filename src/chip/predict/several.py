@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from chip import hardware, links
 from chip.dtypes import BYTES
 from chip.engines.playing import Weighted
-from chip.models.decoder import Decoder, Moe
+from chip.models.decoder import Moe
 from chip.parallel import hop_bytes, ranks_reached, split_layers
 from chip.predict import pipeline
 from chip.predict.limits import INTERPOLATED
 from chip.predict.phase import Phase
 from chip.predict.roof import Range
-from chip.predict.steps import ENGINE, StepModel
+from chip.predict.steps import StepModel
 from chip.records import replace
 from chip.types import ChipError, Scenario
 
 CIRCULATE = "vllm"  # the engine that keeps several batches in flight; others send one through all stages
-UNMEASURED = 0.1  # share of the operators' time without a point from which on it is said
-NAMED = 4  # roles that are named then
 ONE_GPU = "terms of engine and host were measured with one GPU, and no run on several"
 PCIE = "; links over PCIe differ between machines"
 EXCHANGED = ("dispatch", "combine")  # roles of the tokens' way to experts and back
@@ -42,32 +40,25 @@ def phases(steps: StepModel, s: Scenario, gpu: str, memory_bytes: float) -> Phas
     planned = steps.engine.prefill(own, memory_bytes)
     count = sum(weight for _, weight in planned)
     in_flight = max(1, min(s.pp, round(count), own.batch)) if steps.engine.NAME == CIRCULATE else 1
-    prefill = pipeline.prefill(prefill, _shares(steps, s.pp, planned), count, _hop(steps, gpu, planned))
+    prefill = pipeline.prefill(prefill, *_stages(steps, s.pp, gpu, planned), count)
     if s.output == 1:
         return Phases(prefill, None, in_flight)
     one = replace(own, batch=-(-own.batch // in_flight))
-    planned = ((steps.engine.decode(one, memory_bytes), 1.0),)
-    decode = pipeline.decode(
-        steps.decode(one, memory_bytes), _shares(steps, s.pp, planned), in_flight, _hop(steps, gpu, planned)
-    )
-    return Phases(prefill, decode, in_flight)
+    stages = _stages(steps, s.pp, gpu, ((steps.engine.decode(one, memory_bytes), 1.0),))
+    return Phases(prefill, pipeline.decode(steps.decode(one, memory_bytes), *stages, in_flight), in_flight)
 
 
-def _shares(steps: StepModel, pp: int, planned: Weighted) -> list[float]:
-    """By stage, of the step that stands for most."""
+def _stages(steps: StepModel, pp: int, gpu: str, planned: Weighted) -> tuple[list[float], Range]:
+    """By stage, its share of the step that stands for most; and the way of a mean step from one to the next."""
     step, _ = max(planned, key=lambda item: item[1])
-    return pipeline.stage_shares(steps.decoder, pp, steps.rows(step))
-
-
-def _hop(steps: StepModel, gpu: str, planned: Weighted) -> Range:
-    return hop(steps, gpu, sum(step.tokens * weight for step, weight in planned) / sum(weight for _, weight in planned))
+    tokens = sum(step.tokens * weight for step, weight in planned) / sum(weight for _, weight in planned)
+    return pipeline.stage_shares(steps.decoder, pp, steps.rows(step)), hop(steps, gpu, tokens)
 
 
 def hop(steps: StepModel, gpu: str, tokens: float) -> Range:
     """Of a step of so many tokens."""
     size = hop_bytes(round(tokens), steps.decoder.hidden, BYTES[steps.precision.activation]) / steps.tp
-    found = links.send(size, gpu)
-    return Range(found.seconds, found.low_s, found.high_s)
+    return Range(*links.send(size, gpu)[:3])
 
 
 def check(s: Scenario, engine: str) -> None:
@@ -75,23 +66,25 @@ def check(s: Scenario, engine: str) -> None:
         raise ChipError(f"--ep {s.ep} is vLLM's; {engine} has no expert parallelism: use --tp or --pp")
 
 
-def notes(s: Scenario, gpu: str, found: Phases, layers: int, experts: int) -> list[str]:
+def notes(steps: StepModel, s: Scenario, gpu: str, found: Phases) -> Iterator[str]:
     """What of it was measured, and what was assumed."""
-    out = []
-    if s.gpus > 1:
-        both = [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
-        sent = {n.kind: n.source for n in both if n.kind in COLLECTIVES}
-        of = [f"{kind} " + ("from imported tables" if sent[kind] == INTERPOLATED else "by formula") for kind in sent]
-        exchange = f"{', '.join(of)}; " if of else ""
-        out.append(f"{s.gpus} GPUs: {exchange}{ONE_GPU}{link_text(gpu)}")
-    out += experts_note(s, experts)
+    if s.gpus == 1:
+        return
+    d = steps.decoder
+    both = [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
+    sent = {n.kind: n.source for n in both if n.kind in COLLECTIVES}
+    of = [f"{kind} {'from imported tables' if sent[kind] == INTERPOLATED else 'by formula'}" for kind in sent]
+    yield f"{s.gpus} GPUs: {', '.join(of)}{'; ' if of else ''}{ONE_GPU}{link_text(gpu)}"
+    yield from experts_note(s, d.experts)
     if s.pp > 1:
         idle = f"idles {100 * pipeline.idle_share(found.prefill):.0f} % of the prefill"
         if found.decode:
             idle += f" and {100 * pipeline.idle_share(found.decode):.0f} % of a decode step"
         batches = f"{found.microbatches} batch{'es' if found.microbatches > 1 else ''} in flight"
-        out.append(f"{stages_text(layers, s.pp)}, {batches}: a GPU {idle}")
-    return out
+        yield f"{stages_text(d.layer_count, s.pp)}, {batches}: a GPU {idle}"
+    if s.replicas > 1 and s.tp == 1 and found.decode:
+        tokens = -(-s.batch // s.replicas // found.microbatches)
+        yield _exchange_note(steps, s.ep, gpu, tokens, found.decode)
 
 
 def link_text(gpu: str) -> str:
@@ -109,44 +102,22 @@ def experts_note(s: Scenario, experts: int) -> list[str]:
     return [f"each GPU holds {experts // s.ep} of {experts} experts, routing taken as even{way}"]
 
 
-def all_to_all_note(s: Scenario, gpu: str, d: Decoder, width: float, found: Phases) -> list[str]:
+def _exchange_note(steps: StepModel, ep: int, gpu: str, tokens: int, decode: Phase) -> str:
     """What the other way to exchange tokens would take, where such GPUs were measured: each is sent once to every GPU
     that has an expert for it, and back. Predictions do not use it: vLLM's default is all-gather and reduce-scatter, and
     its all-to-all kernels are not NCCL's."""
-    moe = next((layer.mlp for _, layer in d.layers if isinstance(layer.mlp, Moe)), None)
-    if moe is None or found.decode is None or s.replicas == 1 or s.tp > 1:
-        return []
-    taken_s = sum(n.seconds / n.calls for n in found.decode.lines if n.role in EXCHANGED)
-    if not taken_s:
-        return []
-    if not any(ranks == s.ep for _, _, ranks in links.measured(gpu, "all_to_all")):
-        return [f"no all-to-all of {s.ep} {gpu} was measured"]
-    tokens = -(-s.batch // s.replicas // found.microbatches)
-    size = tokens * ranks_reached(moe.experts, moe.top_k, s.ep) * d.hidden * width
-    both_ways_s = 2 * links.collective("all_to_all", size, s.ep, gpu).seconds
-    return [
+    if not any(ranks == ep for _, _, ranks in links.measured(gpu, "all_to_all")):
+        return f"no all-to-all of {ep} {gpu} was measured"
+    d, width = steps.decoder, BYTES[steps.precision.activation]
+    moe = next(layer.mlp for _, layer in d.layers if isinstance(layer.mlp, Moe))
+    size = tokens * ranks_reached(moe.experts, moe.top_k, ep) * d.hidden * width
+    both_ways_s = 2 * links.collective("all_to_all", size, ep, gpu).seconds
+    taken_s = sum(n.seconds / n.calls for n in decode.lines if n.role in EXCHANGED)
+    return (
         f"exchanging tokens takes {taken_s * 1e6:.3g} us a layer of a decode step; NCCL's all-to-all, which was "
         f"measured and is not used, would take {both_ways_s * 1e6:.3g} us"
-    ]
+    )
 
 
 def stages_text(layers: int, pp: int) -> str:
     return f"{pp} stages of {' or '.join(map(str, sorted(set(split_layers(layers, pp)))))} layers"
-
-
-def unmeasured(found: Phases, output: int) -> list[str]:
-    """Where much of the operators' time rests on no point although the GPU has points."""
-    phases = [(1, found.prefill), (output - 1, found.decode)] if found.decode else [(1, found.prefill)]
-    total = sum([n * (phase.seconds - phase.seconds_by_source.get(ENGINE, 0.0)) for n, phase in phases])
-    measured = sum([n * phase.seconds_by_source.get(INTERPOLATED, 0.0) for n, phase in phases])
-    if total - measured < UNMEASURED * total:
-        return []
-    time_by: dict[str, float] = {}
-    for n, phase in phases:
-        for line in phase.lines:
-            if line.kind != ENGINE and line.source != INTERPOLATED:
-                time_by[line.role] = time_by.get(line.role, 0.0) + n * line.seconds
-    roles: Sequence[str] = sorted(time_by, key=time_by.__getitem__, reverse=True)
-    share, more = 100 * (1 - measured / total), f" and {len(roles) - NAMED} more" if len(roles) > NAMED else ""
-    told = f"{share:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"
-    return [told] if roles else []

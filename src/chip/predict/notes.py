@@ -1,0 +1,139 @@
+"""What a reader must know beside the numbers: the notes of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from chip import hosts
+from chip.dtypes import Precision, precision
+from chip.engine_profile import FoundTerms
+from chip.engines.versions import EngineVersion
+from chip.models.decoder import Decoder
+from chip.ops.mla_prompt import ABSORBED_TOKENS
+from chip.predict import memory
+from chip.predict.limits import INTERPOLATED
+from chip.predict.phase import Phase
+from chip.predict.roof import Roof
+from chip.predict.several import Phases
+from chip.predict.steps import ENGINE, WAITING, StepModel
+from chip.records import replace
+from chip.types import Scenario
+
+if TYPE_CHECKING:
+    from chip.predict.request import Options
+
+HOST_SHARE = 0.05  # of a phase: where the device waits for more, the host is called its limit
+FEWER = 0.004  # part of all requests and decode steps that is missing at the end, from which on that is said
+UNMEASURED = 0.1  # share of the operators' time without a point from which on it is said
+NAMED = 4  # roles that are named then
+NARROWER = ("fp8", "int4")
+
+
+def of_sizes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int) -> Iterator[str]:
+    if not room["fits"]:
+        yield (
+            f"does not fit: needs {room['total_bytes'] / 2**30:.1f} GiB a GPU, {roof.name} has "
+            f"{roof.memory_bytes / 2**30:.1f} GiB, the engine uses {room['usable_bytes'] / 2**30:.1f}; "
+            "times are as if it did"
+        )
+    if max_context and s.prompt + s.output > max_context:
+        yield f"prompt + output exceed the model's context of {max_context} tokens"
+
+
+def of_ceilings(roof: Roof, has_points: bool = False) -> str:
+    if roof.source != "datasheet":
+        return ""
+    points = "products, attention, experts and collectives are times that others published; all else: "
+    return f"{roof.name} was never calibrated: {points if has_points else ''}ceilings are {roof.basis}"
+
+
+def of_formats(asked: str, measured: str, gpu: str) -> str:
+    """`measured`: the number format of the points that answer for operators in the one that is asked for."""
+    if not measured:
+        return f"no operator was measured in {asked} on {gpu}: all are base times under its ceilings"
+    return "" if measured == asked else f"operators were measured in {measured} on {gpu}; those answer for {asked}"
+
+
+def of_terms(engine: str, options: Options, found: FoundTerms | None, version: EngineVersion | None) -> Iterator[str]:
+    latency = options.launch_ns or hosts.find(options.host or hosts.REFERENCE).launch_ns
+    if latency and not (found and found.at_latency):
+        name = "--launch-ns" if options.launch_ns else "--host"
+        yield f"{name} is not used: no terms of {engine} tell at which launch latency they hold"
+    if options.engine_version and version and found:
+        yield f"{engine} {options.engine_version}: {version.source}; its terms were measured with a newer version"
+
+
+def of_host(engine: str, found: FoundTerms) -> str:
+    """Where the host limits, and the terms are of one that stands for one that nobody measured."""
+    launches = f", which launches a kernel in {found.launch_ns / 1e3:.3g} us" if found.launch_ns else ""
+    return (
+        f"limited by the host, and its terms are of the reference host ({found.host}{launches}); the interval holds "
+        f"hosts up to {found.off:g} times as fast or as slow. `chip calibrate --host` measures yours in half a minute, "
+        f"`chip calibrate --engine {engine}` more closely"
+    )
+
+
+def of_points_missing(found: Phases, output: int) -> Iterator[str]:
+    """Where much of the operators' time rests on no point although the GPU has points."""
+    phases = [(1, found.prefill), (output - 1, found.decode)] if found.decode else [(1, found.prefill)]
+    total = sum([n * (phase.seconds - phase.seconds_by_source.get(ENGINE, 0.0)) for n, phase in phases])
+    measured = sum([n * phase.seconds_by_source.get(INTERPOLATED, 0.0) for n, phase in phases])
+    if total - measured < UNMEASURED * total:
+        return
+    time_by: dict[str, float] = {}
+    for n, phase in phases:
+        for line in phase.lines:
+            if line.kind != ENGINE and line.source != INTERPOLATED:
+                time_by[line.role] = time_by.get(line.role, 0.0) + n * line.seconds
+    roles = sorted(time_by, key=time_by.__getitem__, reverse=True)
+    more = f" and {len(roles) - NAMED} more" if len(roles) > NAMED else ""
+    if roles:
+        share = 100 * (1 - measured / total)
+        yield f"{share:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"
+
+
+def of_narrower(d: Decoder, s: Scenario, engine: str, asked: Precision, capacity_bytes: float) -> Iterator[str]:
+    """Such as `fits with --dtype int4 (42.1 GiB)`: the widest that does; nothing where none does."""
+    weights = memory.fixed(d, asked, s.tp, s.ep).weight_bytes
+    for name, kv in product(NARROWER, ("", "fp8") if engine == "vllm" else ("",)):
+        p = precision(name, kv or asked.kv)
+        if memory.fixed(d, p, s.tp, s.ep).weight_bytes < weights:
+            room = memory.needs(d, replace(s, dtype=name), engine, p, capacity_bytes)
+            if room["fits"]:
+                with_kv, gib = " --kv-dtype fp8" if kv else "", room["total_bytes"] / 2**30
+                yield f"fits with --dtype {name}{with_kv} ({gib:.1f} GiB)"
+                return
+
+
+def of_more(steps: StepModel, s: Scenario, memory_bytes: float) -> Iterator[str]:
+    """Why more requests or tokens may take less time."""
+    keys, piece = steps.unaligned(s, memory_bytes)
+    if keys:
+        yield (
+            f"the mask of the prefill has rows of {keys} keys: measured points show that those read slower that are no "
+            f"multiple of {piece}, so that a little more may take less time"
+        )
+    if steps.absorbs(s, memory_bytes):
+        yield (
+            f"prompts of up to {ABSORBED_TOKENS} tokens attend to the latent itself, longer ones to expanded keys: "
+            "measured points show that this takes longer, so that a little more may take less time"
+        )
+    first, _ = steps.prefill_steps(s, memory_bytes)[0]
+    if first.graph and first.pad_tokens > s.batch * s.prompt:
+        yield (
+            f"the prompt runs in a CUDA graph of {first.tokens} tokens; several prompts are launched kernel by kernel, "
+            "without padding, so that more may take less time"
+        )
+    last, fewer = steps.ending(s, memory_bytes)
+    if last and min(1.0, last / (s.output - 1)) * (1 - fewer / s.batch) > FEWER:
+        yield (
+            f"first tokens come in {last + 1} steps, so the first requests end {last} steps before the last: TPOT is "
+            "the mean of all steps, the last ones of fewer requests; more requests or tokens may bring it down"
+        )
+
+
+def waits(phase: Phase | None) -> bool:
+    """Whether its device waits for the host for more than it may where the device is called busy."""
+    return phase is not None and any(n[0] == WAITING and n[3] > HOST_SHARE * phase.seconds for n in phase.lines)
