@@ -11,6 +11,7 @@ import pytest
 
 from chip import garbage
 from chip.cli import lines
+from chip.models import library
 from chip.predict import estimator, request
 
 
@@ -30,9 +31,10 @@ def test_a_dropped_model_is_freed_without_a_collection(no_collections: None) -> 
         {"model": "deepseek-v2-lite", "gpu": "a10", "output": 1},
         {"model": "qwen3-0.6b", "gpu": "a10", "engine": "native"},
     ):
-        decoder, gpu, engine, s = request._understand(question)
+        values = request.values_of(question)
+        decoder, gpu, engine = library.find(values["model"]), values["gpu"], values["engine"]
         request.answer(question)
-        s = request.resolved(decoder, s, engine)
+        s = request.resolved(decoder, request.scenario_of(values), engine)
         options = request.DEFAULT_OPTIONS
         hits = request.setting.cache_info().hits
         steps = request.setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype, s.ep, s.pp).steps

@@ -18,7 +18,6 @@ from chip.predict.phase import Phase
 from chip.predict.roof import Roof
 from chip.predict.several import Phases
 from chip.predict.steps import ENGINE, WAITING, StepModel
-from chip.records import replace
 from chip.types import Scenario
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def of_host(engine: str, found: FoundTerms) -> str:
 
 def of_points_missing(found: Phases, output: int) -> Iterator[str]:
     """Where much of the operators' time rests on no point although the GPU has points."""
-    phases = [(1, found.prefill), (output - 1, found.decode)] if found.decode else [(1, found.prefill)]
+    phases = [(n, phase) for n, phase in ((1, found.prefill), (output - 1, found.decode)) if phase]
     total = sum([n * (phase.seconds - phase.seconds_by_source.get(ENGINE, 0.0)) for n, phase in phases])
     measured = sum([n * phase.seconds_by_source.get(INTERPOLATED, 0.0) for n, phase in phases])
     if total - measured < UNMEASURED * total:
@@ -85,12 +84,10 @@ def of_points_missing(found: Phases, output: int) -> Iterator[str]:
     time_by: dict[str, float] = {}
     for n, phase in phases:
         for line in phase.lines:
-            if line.kind != ENGINE and line.source != INTERPOLATED:
+            if line.source != INTERPOLATED and line.kind != ENGINE:
                 time_by[line.role] = time_by.get(line.role, 0.0) + n * line.seconds
-    roles = sorted(time_by, key=time_by.__getitem__, reverse=True)
-    more = f" and {len(roles) - NAMED} more" if len(roles) > NAMED else ""
-    if roles:
-        share = 100 * (1 - measured / total)
+    if roles := sorted(time_by, key=time_by.__getitem__, reverse=True):
+        share, more = 100 * (1 - measured / total), f" and {len(roles) - NAMED} more" if len(roles) > NAMED else ""
         yield f"{share:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"
 
 
@@ -99,12 +96,11 @@ def of_narrower(d: Decoder, s: Scenario, engine: str, asked: Precision, capacity
     weights = memory.fixed(d, asked, s.tp, s.ep).weight_bytes
     for name, kv in product(NARROWER, ("", "fp8") if engine == "vllm" else ("",)):
         p = precision(name, kv or asked.kv)
-        if memory.fixed(d, p, s.tp, s.ep).weight_bytes < weights:
-            room = memory.needs(d, replace(s, dtype=name), engine, p, capacity_bytes)
-            if room["fits"]:
-                with_kv, gib = " --kv-dtype fp8" if kv else "", room["total_bytes"] / 2**30
-                yield f"fits with --dtype {name}{with_kv} ({gib:.1f} GiB)"
-                return
+        narrower = memory.fixed(d, p, s.tp, s.ep).weight_bytes < weights
+        if narrower and (room := memory.needs(d, s, engine, p, capacity_bytes))["fits"]:
+            gib = room["total_bytes"] / 2**30
+            yield f"fits with --dtype {name}{' --kv-dtype fp8' if kv else ''} ({gib:.1f} GiB)"
+            return
 
 
 def of_more(steps: StepModel, s: Scenario, memory_bytes: float) -> Iterator[str]:
@@ -134,6 +130,8 @@ def of_more(steps: StepModel, s: Scenario, memory_bytes: float) -> Iterator[str]
         )
 
 
-def waits(phase: Phase | None) -> bool:
+def waits(phase: Phase) -> bool:
     """Whether its device waits for the host for more than it may where the device is called busy."""
-    return phase is not None and any(n[0] == WAITING and n[3] > HOST_SHARE * phase.seconds for n in phase.lines)
+    least_s = HOST_SHARE * phase.seconds
+    of_host_s = phase.seconds_by_bound.get("host", 0.0)
+    return of_host_s > least_s and any(n.role == WAITING and n.seconds > least_s for n in phase.lines)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from chip import hardware, ops
@@ -13,11 +12,6 @@ from chip.types import ChipError, Op
 
 DEFAULT_GPU = "h200"
 SCHEMA = "chip.estimate/1"
-
-
-@lru_cache(maxsize=64)
-def _estimator(gpu: str) -> Estimator:
-    return estimator_of(hardware.find(gpu))
 
 
 def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[str, Any]:
@@ -30,10 +24,9 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
     if not isinstance(gpu, str):
         raise ChipError(f"gpu must be a name such as h200, or a file, got {str(gpu)[:40]!r}")
     op = ops.build(request["op"], {k: v for k, v in request.items() if k not in ("op", "gpu")})
-    estimator = _estimator(gpu)
+    estimator = estimator_of(hardware.find(gpu))
     seconds, low_s, high_s, bound, source, flops, moved, _ = estimator(op)
-    compute = op.compute
-    return {
+    found = {
         "schema": SCHEMA,
         "op": op.kind,
         "gpu": gpu,
@@ -45,22 +38,23 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
         "flops": flops,
         "bytes": moved,
         "intensity": round(flops / moved if moved else 0.0, 4),
-        "ridge_flop_per_byte": round(estimator.roof.ridge(compute), 2),
-        **({"notes": said} if (said := notes(estimator, op)) else {}),
+        "ridge_flop_per_byte": round(estimator.roof.ridge(op.compute), 2),
     }
+    note = _note(estimator, op)
+    return found | {"notes": [note]} if note else found
 
 
-def notes(estimator: Estimator, op: Op) -> list[str]:
-    """Why a little more of it may take less time."""
+def _note(estimator: Estimator, op: Op) -> str:
+    """Why a little more of it may take less time; "" where it does not."""
     if estimator.is_raised(op):
-        return ["measured points show that fewer rows of such a width take longer: no less is answered for these"]
-    if estimator.is_unaligned(op):
-        piece, keys = op.KEY_PIECE, op.kv_len  # type: ignore[attr-defined]
-        return [
-            f"measured points show that keys take longer that are no multiple of {piece}, as {keys} are, so that a "
-            "few more may take less time"
-        ]
-    return []
+        return "measured points show that fewer rows of such a width take longer: no less is answered for these"
+    if not estimator.is_unaligned(op):
+        return ""
+    piece, keys = op.KEY_PIECE, op.kv_len  # type: ignore[attr-defined]
+    return (
+        f"measured points show that keys take longer that are no multiple of {piece}, as {keys} are, so that a few "
+        "more may take less time"
+    )
 
 
 def _us(seconds: float) -> float:

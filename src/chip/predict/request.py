@@ -60,21 +60,19 @@ DEFAULT_OPTIONS = Options()
 
 def answer(request: Mapping[str, Any], options: Options = DEFAULT_OPTIONS) -> dict[str, Any]:
     """Predict one scenario given as plain values; a ChipError says what is wrong with it."""
-    return predict(*_understand(request), options).json()
+    return _predicted(request, DEFAULTS, options).json()
 
 
 def answer_line(
     request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, options: Options = DEFAULT_OPTIONS
 ) -> str:
     """The same as one line of JSON; `defaults` stand in for the keys a request leaves out."""
-    return predict(*_understand(request, defaults), options).line()
+    return _predicted(request, defaults, options).line()
 
 
-def _understand(
-    request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
-) -> tuple[Decoder, str, str, Scenario]:
+def _predicted(request: Mapping[str, Any], defaults: Mapping[str, Any], options: Options) -> Prediction:
     values = values_of(request, defaults)
-    return library.find(values["model"]), values["gpu"], values["engine"], scenario_of(values)
+    return predict(library.find(values["model"]), values["gpu"], values["engine"], scenario_of(values), options)
 
 
 def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS) -> dict[str, Any]:
@@ -224,7 +222,7 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
     said += notes.of_more(steps, s, roof.memory_bytes)
     if decoder.quantization and s.dtype != decoder.dtype:
         said.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")
-    if held.assumed and (notes.waits(found.prefill) or notes.waits(found.decode)):
+    if held.assumed and (notes.waits(found.prefill) or (found.decode and notes.waits(found.decode))):
         said.append(held.assumed)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine, "host": held.host}
     ridge = roof.ridge("matmul_" + steps.precision.matmul)
