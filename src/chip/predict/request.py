@@ -151,8 +151,9 @@ def setting(
         "architecture": decoder.architecture, "alibi": "on" if decoder.alibi else "",
     }  # fmt: skip
     estimator = estimator_of(h, e.runs_as(capability, how), options.stage)
-    with_terms, about_host = options.stage >= Stage.ENGINE, (options.engine_file, options.launch_ns, options.host)
-    found = engine_profile.find(h, engine, *about_host) if with_terms else None
+    found = None
+    if options.stage >= Stage.ENGINE:
+        found = engine_profile.find(h, engine, options.engine_file, options.launch_ns, options.host)
     terms = EngineTerms(*found.terms) if found else None
     scale = options.interval_scale or interval_class.scale_of(h, max(tp, ep, pp) > 1)
     steps = StepModel(decoder, p, tp, engine, estimator, terms, version and version.on(capability), ep, scale)
@@ -164,9 +165,11 @@ def setting(
         engine_support.note(h.spec) if h.spec else "",
         *notes.of_terms(engine, options, found, version),
     )
-    assumed = notes.of_host(engine, found) if found and found.host else ""
-    own = hosts.find(options.host).name if options.host else "own"
-    host = hosts.REFERENCE if assumed else own if found else ""
+    host, assumed = "", ""
+    if found and found.host:
+        host, assumed = hosts.REFERENCE, notes.of_host(engine, found)
+    elif found:
+        host = hosts.find(options.host).name if options.host else "own"
     return Setting(steps, roof, tuple(filter(None, said)), host, assumed)
 
 
@@ -197,7 +200,8 @@ def _as_run(
 
 def room(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> dict[str, Any]:
     """What it takes of memory, without its times."""
-    return _prepared(decoder, gpu, engine, s, DEFAULT_OPTIONS)[2]
+    _, _, room = _prepared(decoder, gpu, engine, s, DEFAULT_OPTIONS)
+    return room
 
 
 def _prepared(

@@ -28,9 +28,7 @@ class Range(NamedTuple):
     def exactly(cls, value: float) -> Range:
         return cls(value, value, value)
 
-    def __mul__(self, other: object) -> Range:
-        if not isinstance(other, Range):
-            return NotImplemented
+    def __mul__(self, other: Range) -> Range:  # type: ignore[override]
         return Range(self.value * other.value, self.low * other.low, self.high * other.high)
 
 
