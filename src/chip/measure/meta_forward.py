@@ -49,11 +49,9 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     decode = _phase(model, _walked(engine.decode(s, roof.memory_bytes)), estimator) if s.output > 1 else None
     room = _memory(model, s, roof.memory_bytes)
     traced = f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied"
-    said = [*notes.of_sizes(s, roof, room, 0), notes.of_ceilings(roof), engine.CAVEAT, traced]
+    said = filter(None, [*notes.of_sizes(s, roof, room, 0), notes.of_ceilings(roof), engine.CAVEAT, traced])
     asked = {"model": title, "gpu": values["gpu"], "engine": engine.NAME, "host": ""}
-    return Prediction(
-        asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), roof.power, room, list(filter(None, said))
-    ).json()
+    return Prediction(asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), roof.power, room, [*said]).json()
 
 
 def _walked(step: Step) -> Weighted:

@@ -161,11 +161,10 @@ def _share(effective: Range, promised: float) -> Range:
 def reference(architecture: str, vendor: str) -> Hardware:
     """The measured GPU whose kept share stands in: of the same architecture, else vendor, else any."""
 
-    def distance(h: Hardware) -> tuple[bool, bool]:
-        assert h.spec
-        return h.spec.architecture != architecture, h.spec.vendor != vendor
+    def distance(name: str) -> tuple[bool, bool]:
+        return hardware.spec(name).architecture != architecture, hardware.spec(name).vendor != vendor
 
-    return min(map(hardware.find, hardware.profile_names()), key=distance)
+    return hardware.find(min(hardware.profile_names(), key=distance))
 
 
 def _unmeasured(h: Hardware, measured: dict[str, Range]) -> dict[str, Range]:
