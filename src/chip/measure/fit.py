@@ -6,7 +6,6 @@ logarithms in which outliers count little; and for each point the error of predi
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from math import exp, inf, log
@@ -23,7 +22,7 @@ from chip.ops.linear import Linear
 from chip.points import PointGroup
 from chip.predict.clock import Settling
 from chip.predict.interpolate import Points
-from chip.records import replace
+from chip.records import fields, replace
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
 CONTEXTS = ("cold", "hot", "layer")
@@ -85,7 +84,7 @@ def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile
     cls = ops.get(kind).base_class(kernel)
     share = ATTENTION_SHARE if "attention" in kind else 1.0
     known: dict[str, Any] = {"sm_count": profile.sm_count}
-    if "knee_bytes" in {f.name for f in dataclasses.fields(cls)}:
+    if "knee_bytes" in {f.name for f in fields(cls)}:
         known["knee_bytes"] = profile.l2_bytes / MAX_SETS if context == "cold" else CACHE_SHARE * profile.l2_bytes
     moving = "hbm_copy" if op.compute == "matmul_fp32" else "hbm_read"
     rates = (share * _rate(profile, op.compute), _rate(profile, moving))
@@ -102,7 +101,7 @@ def _rate(profile: HardwareProfile, name: str) -> float:
 
 
 def fit_base(base: BaseTime, shapes: Sequence[Op], seconds: Sequence[float]) -> BaseTime:
-    names = [f.name for f in dataclasses.fields(base) if f.name not in FIXED]
+    names = [f.name for f in fields(base) if f.name not in FIXED]
     at = np.log([getattr(base, n) for n in names])
     wanted = np.log(seconds)
 

@@ -19,7 +19,6 @@ from chip.ops.attention import Attention
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_roll import SlidingAppend
 from chip.ops.masked_attention import SlidingAttention
-from chip.ops.scale import Scale
 from chip.records import replace
 from chip.timeline import Timeline
 from chip.types import Call, Program, Scenario, Seq, Step
@@ -78,8 +77,7 @@ def _static(calls: list[Call]) -> Iterator[Call]:
     """Each layer's cache counts its tokens, and one of a window rolls."""
     window = next((c.op.window for c in calls if isinstance(c.op, Attention)), 0)
     for c in calls:
-        if not isinstance(c.op, KvAppend):
-            yield c
-            continue
-        yield from [Call("kv_position", Scale(c.op.rows, 1, c.op.dtype))] * POSITIONS
-        yield Call(c.role, as_kind(SlidingAppend, c.op, window=window)) if window else c
+        appends = isinstance(c.op, KvAppend)
+        if appends:
+            yield from [Call("kv_position", as_kind("scale", c.op, cols=1))] * POSITIONS
+        yield Call(c.role, as_kind(SlidingAppend, c.op, window=window)) if appends and window else c
