@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from chip import stats
+from chip import ops, stats
 from chip.models import describe, library
 from chip.predict.phase import Rows
 from chip.predict.request import Options, setting
@@ -37,15 +37,6 @@ NAMES = (
     (r"rms_norm|rope_store|layer_norm|layernorm|silu|gelu|relu|triton_poi|triton_red|triton_per|elementwise|reduce_kernel|"
      r"catarray|index", "pointwise"),
 )  # fmt: skip
-CLASS_OF = {
-    "linear": PRODUCT, "bmm": PRODUCT, "attention": "attention", "masked_attention": "attention",
-    "growing_attention": "attention", "alibi_attention": "attention", "float_attention": "attention",
-    "broadcast_attention": "attention", "local_attention": "attention", "sink_attention": "attention",
-    "mla": "attention", "mla_prompt": "attention", "moe_experts": "experts", "scaled_experts": "experts",
-    "packed_experts": "experts", "moe_router": "experts", "grouped_router": "experts", "biased_router": "experts",
-    "moe_experts_composed": "experts", "moe_router_composed": "experts", "kv_append": "kv_append",
-    "kv_roll": "kv_append", "sampling": "sampling",
-}  # fmt: skip
 
 
 class LedgerEntry(NamedTuple):
@@ -91,7 +82,7 @@ def ledger(trace: Trace, gpu: str) -> Ledger:
         raise ChipError(f"{trace.title}: the trace has no kernels")
     rows = _predicted(trace, gpu)
     steps = _steps(trace)
-    products = [role for role, kind, *_ in _unrolled(rows) if _class(kind) == PRODUCT]
+    products = [role for role, kind, *_ in _unrolled(rows) if ops.get(kind).LEDGER == PRODUCT]
     measured, gaps_s = _measured(trace, steps, products)
     merge = ("attention", "pointwise") if trace.engine.startswith("hf") else ()
     if merge:
@@ -99,7 +90,8 @@ def ledger(trace: Trace, gpu: str) -> Ledger:
     predicted: dict[str, tuple[float, float]] = {}
     by_role = set(measured) - {PRODUCT}
     for role, kind, n, seconds in _unrolled(rows):
-        name = role if role in by_role else MASKED if _class(kind) in merge else _class(kind)
+        of = ops.get(kind).LEDGER
+        name = role if role in by_role else MASKED if of in merge else of
         calls, total = predicted.get(name, (0.0, 0.0))
         predicted[name] = (calls + n, total + n * seconds)
     entries = [
@@ -133,10 +125,6 @@ def _unrolled(found: Iterable[tuple[Rows, float]]) -> list[tuple[str, str, float
             for _ in range(max(1, round(repeat))):
                 out += [(role, kind, n, a[0]) for role, kind, a in zip(calls.launches.names, calls.kinds, answers)]
     return out
-
-
-def _class(kind: str) -> str:
-    return CLASS_OF.get(kind, "pointwise")
 
 
 def _steps(trace: Trace) -> int:

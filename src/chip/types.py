@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 from chip.records import dataclass, field, replace
@@ -76,6 +77,12 @@ class Op:
     TOKEN_AXIS: ClassVar[int] = 0  # which field grows with the tokens of a step
     KERNELS: ClassVar[int] = 1  # launched for one call
     GROWS: ClassVar[tuple[str, ...]] = ("rows",)  # axes that differ from step to step; a model fixes the others
+    OF_SEQUENCES: ClassVar[bool] = False  # stands in a program without its sequences, until `over` says which
+    ROUTED: ClassVar[bool] = False  # takes the tokens that choose experts of their own
+    WARM: ClassVar[bool] = False  # what it reads are activations, still in cache from the kernel before
+    BY_FORMAT: ClassVar[bool] = False  # each number format has kernels of its own, which have little in common
+    STAIRS: ClassVar[bool] = False  # takes whole tiles of rows, so that its time has stairs between measured rows
+    LEDGER: ClassVar[str] = "pointwise"  # the class of its kernels (`chip.ledger`)
 
     def cost(self) -> Cost:
         raise NotImplementedError
@@ -114,6 +121,22 @@ class Op:
     def like_measured(self) -> Op | None:
         """The operator that measured points tell its time by, mostly itself; None where none do."""
         return self
+
+    def parts(self) -> tuple[Op, ...]:
+        """The kernels it launches, in order, where its cost is theirs; () where it is its own."""
+        return ()
+
+    def over(self, seq: Seq) -> Op:
+        """The same for sequences, where it is asked for by those."""
+        raise NotImplementedError
+
+    def placing(self, is_measured: Callable[[Op], bool]) -> Callable[[Seq], Op]:
+        """`over` as a GPU runs it, by what was measured there."""
+        return self.over
+
+    def remark(self, seq: Seq, is_measured: Callable[[Op], bool]) -> str:
+        """Why a little more than these sequences may take less time; "" for no reason."""
+        return ""
 
     @property
     def compute(self) -> str:

@@ -26,10 +26,8 @@ from chip.ops.gelu_new import GeluNew
 from chip.ops.grouped_router import GroupedRouter
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_append_fp8 import KvAppendFp8
-from chip.ops.kv_roll import SlidingAppend
 from chip.ops.layer_norm import LayerNorm
 from chip.ops.linear import Linear
-from chip.ops.masked_attention import MaskedAttention
 from chip.ops.moe_experts import MoeExperts
 from chip.ops.moe_router import MoeRouter
 from chip.ops.packed_experts import PackedExperts
@@ -48,7 +46,6 @@ from chip.ops.silu_mul import SiluMul
 from chip.ops.softcap import Softcap
 from chip.types import Block, Call, ChipError, Op, Program, Seq, Step
 
-PLACEHOLDERS = (Attention, MaskedAttention, SlidingAppend)
 ROUTERS = {"grouped_router": GroupedRouter, "biased_router": BiasedRouter}  # of experts in groups
 NORMS: dict[str, type[LayerNorm] | type[RmsNorm]] = {"layer_norm": LayerNorm, "rms_norm": RmsNorm}
 ACTIVATIONS: dict[str, type[Elementwise]] = {
@@ -67,20 +64,14 @@ def place(program: Program, seqs: tuple[Seq, ...]) -> Program:
     """Put a step's sequences where the body has a placeholder."""
     return Program(
         tuple(
-            Block(b.repeat, tuple(new for c in b.calls for new in (attend(c, seqs) if is_placeholder(c.op) else (c,))))
+            Block(b.repeat, tuple(new for c in b.calls for new in (attend(c, seqs) if c.op.OF_SEQUENCES else (c,))))
             for b in program.blocks
         )
     )
 
 
-def is_placeholder(op: Op) -> bool:
-    return isinstance(op, PLACEHOLDERS)
-
-
 def attend(call: Call, seqs: tuple[Seq, ...]) -> tuple[Call, ...]:
-    op = call.op
-    assert isinstance(op, PLACEHOLDERS)
-    return tuple(Call(call.role, op.over(s)) for s in seqs)
+    return tuple(Call(call.role, call.op.over(s)) for s in seqs)
 
 
 def body(d: Decoder, tokens: int, p: Precision, tp: int, ep: int = 1) -> Program:

@@ -43,6 +43,12 @@ def get(kind: str) -> type[Op]:
     raise AssertionError(f"chip/ops/{kind}.py defines no operator of that kind")
 
 
+@cache
+def multiplies(kind: str) -> bool:
+    """Whether its FLOPs are those of matrix products, as torch's counter sees them; False for what is no operator."""
+    return kind in names() and get(kind).counted_flops is not Op.counted_flops
+
+
 def axes(cls: type[Op]) -> dict[str, Field[Any]]:
     return {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
 

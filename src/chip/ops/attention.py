@@ -72,8 +72,59 @@ def place_of(op: Any) -> tuple[float, ...]:
     return log2(op.batch * op.heads) / 4, group, 4 * log2(op.head_dim), log2(op.kv_len) / 2, queries
 
 
+class AnyAttention(Op):
+    """What all attention has in common: it is asked for by sequences, queries and keys."""
+
+    __slots__ = ()
+    OF_SEQUENCES: ClassVar[bool] = True
+    LEDGER: ClassVar[str] = "attention"
+    GROWS: ClassVar[tuple[str, ...]] = ("batch", "q_len", "kv_len")
+    KEY_PIECE: ClassVar[int] = 1  # keys of which a multiple is faster
+    CUTS: ClassVar[bool] = False  # its kernel cuts keys into parts, so that its base may fall where there are more
+
+    batch: int
+    q_len: int
+    kv_len: int
+
+    def sized(self, batch: int, q_len: int, kv_len: int) -> Self:
+        """The same heads over other sizes, all of them in sight."""
+        raise NotImplementedError
+
+    def unwindowed(self) -> Self:
+        """Without its window, over the keys that are in sight; itself where all are."""
+        return self
+
+    def alignments(self) -> tuple[float | None, ...]:
+        """What `place` says last of the keys' alignment: at its best and, where it is worse, as it is. None where it
+        says nothing."""
+        return (None,)
+
+    def aligned(self, alignment: float | None) -> tuple[float, ...]:
+        """Its place if its keys were so aligned."""
+        return self.place()
+
+    def lengths(self) -> tuple[tuple[Self, float], ...]:
+        """What stands for it while a context grows key by key, and its share of the steps."""
+        return ((self, 1.0),)
+
+    def form(self) -> Form | None:
+        """Over which two sizes it is looked up; None where it must be asked for as it is."""
+        return None
+
+
+def unaligned_keys(op: Op, seq: Seq, is_measured: Callable[[Op], bool]) -> str:
+    """The remark of attention that takes longer where keys are not aligned."""
+    placed = op.over(seq)
+    if seq.new == 1 or not isinstance(placed, AnyAttention) or len(placed.alignments()) == 1 or not is_measured(placed):
+        return ""
+    return (
+        f"the mask of the prefill has rows of {placed.kv_len} keys: measured points show that those read slower that "
+        f"are no multiple of {placed.KEY_PIECE}, so that a little more may take less time"
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Attention(Op):
+class Attention(AnyAttention):
     batch: int
     heads: int
     kv_heads: int
@@ -86,8 +137,7 @@ class Attention(Op):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "attention"
-    KEY_PIECE: ClassVar[int] = 1  # keys of which a multiple is faster
-    GROWS: ClassVar[tuple[str, ...]] = ("batch", "q_len", "kv_len")
+    CUTS: ClassVar[bool] = True
 
     def check(self) -> None:
         if self.heads % self.kv_heads:
@@ -102,7 +152,6 @@ class Attention(Op):
         return self._at(seq.count, seq.new, seq.new + seq.past, self.window)
 
     def sized(self, batch: int, q_len: int, kv_len: int) -> Self:
-        """The same heads over other sizes, all of them in sight."""
         return self._at(batch, q_len, kv_len, 0)
 
     def _at(self, batch: int, q_len: int, kv_len: int, window: int) -> Self:
@@ -172,15 +221,9 @@ class Attention(Op):
         return replace(self, kv_len=self.window, window=0) if self.q_len == 1 else None
 
     def unwindowed(self) -> Self:
-        """Without its window, over the keys that are in sight; itself where all are."""
         if not self.window or self.kv_len <= self.window:
             return replace(self, window=0) if self.window else self
         return replace(self, window=0, kv_len=visible_keys(self.q_len, self.kv_len, self.causal, self.window))
-
-    def alignments(self) -> tuple[float | None, ...]:
-        """What `place` says last of the keys' alignment: at its best and, where it is worse, as it is. None where it
-        says nothing."""
-        return (None,)
 
     def form(self) -> Form | None:
         """Sequences and keys where all tokens are new or there is one a sequence; new and past tokens of a single

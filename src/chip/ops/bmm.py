@@ -39,6 +39,7 @@ class Bmm(Op):
     kind: ClassVar[str] = "bmm"
     TOKEN_AXIS: ClassVar[int] = 1
     GROWS: ClassVar[tuple[str, ...]] = ("m",)
+    LEDGER: ClassVar[str] = "linear"
 
     def cost(self) -> Cost:
         read = self.batch * self.k * (self.m + self.n) * BYTES[self.dtype]

@@ -10,7 +10,7 @@ from math import log2
 from typing import ClassVar, Self
 
 from chip.dtypes import BYTES
-from chip.ops.attention import DECODE, Attention, visible_keys
+from chip.ops.attention import DECODE, Attention, unaligned_keys, visible_keys
 from chip.ops.base_time import BaseTime, SeriesBase
 from chip.ops.bmm import Bmm
 from chip.ops.pointwise import Pointwise
@@ -25,9 +25,9 @@ KINDS = ("alibi_attention", "broadcast_attention", "float_attention", "sink_atte
 class Composed(Attention):
     __slots__ = ()
     KEY_PIECE: ClassVar[int] = ALIGNED
+    remark = unaligned_keys
 
     def parts(self) -> tuple[Op, ...]:
-        """The kernels it launches, in order."""
         raise NotImplementedError
 
     def over(self, seq: Seq) -> Self:
@@ -88,6 +88,9 @@ class Composed(Attention):
 
     def alignments(self) -> tuple[float, ...]:
         return (BEST,) if self.keys % ALIGNED == 0 else (BEST, self._alignment())
+
+    def aligned(self, alignment: float | None) -> tuple[float, ...]:
+        return self.place() if alignment is None else (*self.place()[:-1], alignment)
 
     def lengths(self) -> tuple[tuple[Self, float], ...]:
         """One length for each of the three kernels, and its share of the steps while a context grows key by key."""

@@ -72,6 +72,7 @@ class OverRows(Op):
     """What norms, activations, gathers and samplers share as operators to be measured."""
 
     __slots__ = ()
+    WARM: ClassVar[bool] = True
     FLAT: ClassVar[bool] = False  # takes each element by itself: only how many there are counts
     LANES: ClassVar[int] = 1  # columns that a block takes in one pass
     EDGES: ClassVar[tuple[int, ...]] = ()  # columns: the last of each kernel of torch's before the next

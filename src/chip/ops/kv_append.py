@@ -10,4 +10,5 @@ from chip.ops.elementwise import Elementwise
 class KvAppend(Elementwise):
     __slots__ = ()
     kind: ClassVar[str] = "kv_append"
+    LEDGER: ClassVar[str] = "kv_append"
     FLOPS: ClassVar[int] = 0

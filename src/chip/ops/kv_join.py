@@ -12,6 +12,7 @@ from chip.types import Op
 class KvJoin(Composed):
     __slots__ = ()
     kind: ClassVar[str] = "kv_join"
+    LEDGER: ClassVar[str] = "pointwise"
     KERNELS: ClassVar[int] = 2
 
     def parts(self) -> tuple[Op, ...]:

@@ -17,6 +17,7 @@ from chip.types import Seq
 class KvRoll(Elementwise):
     __slots__ = ()
     kind: ClassVar[str] = "kv_roll"
+    LEDGER: ClassVar[str] = "kv_append"
     FLOPS: ClassVar[int] = 0
     READS: ClassVar[int] = 2
     WRITES: ClassVar[int] = 2
@@ -28,6 +29,7 @@ class SlidingAppend(KvRoll):
     """As it stands in a program whose sequences are not placed yet: a window with room is appended to."""
 
     window: int = 1
+    OF_SEQUENCES: ClassVar[bool] = True
 
     def over(self, seq: Seq) -> KvAppend | KvRoll:
         if seq.new == 1 and seq.past >= self.window:

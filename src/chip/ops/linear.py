@@ -64,6 +64,9 @@ class Linear(Op):
 
     kind: ClassVar[str] = "linear"
     GROWS: ClassVar[tuple[str, ...]] = ("m",)
+    STAIRS: ClassVar[bool] = True
+    BY_FORMAT: ClassVar[bool] = True
+    LEDGER: ClassVar[str] = "linear"
 
     def cost(self) -> Cost:
         m, n, k = self.m, self.n, self.k

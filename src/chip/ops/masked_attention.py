@@ -11,11 +11,11 @@ from math import ceil
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.attention import Attention, Form, Sizes, place_of, single
+from chip.ops.attention import AnyAttention, Attention, Form, Sizes, place_of, single, unaligned_keys
 from chip.ops.attention_kernels import WHOLE_HEADS
 from chip.ops.base_time import BaseTime
 from chip.records import dataclass
-from chip.types import ChipError, Cost, Op, Seq
+from chip.types import ChipError, Cost, Seq
 
 TILE = 128  # queries and keys that cuDNN's kernels take at a time
 SPARE = 64  # slots of a cache beyond the prompt
@@ -50,7 +50,7 @@ class MaskedBase(BaseTime):
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedAttention(Op):
+class MaskedAttention(AnyAttention):
     batch: int
     heads: int
     kv_heads: int
@@ -62,7 +62,7 @@ class MaskedAttention(Op):
 
     kind: ClassVar[str] = "masked_attention"
     KEY_PIECE: ClassVar[int] = MASK_PIECE
-    GROWS: ClassVar[tuple[str, ...]] = ("batch", "q_len", "kv_len")
+    remark = unaligned_keys
 
     @property
     def KERNELS(self) -> int:  # type: ignore[override]
@@ -124,6 +124,9 @@ class MaskedAttention(Op):
         own = self.place()[-1]
         return (ODD, own) if self.q_len > 1 and own < ODD else (ODD,)
 
+    def aligned(self, alignment: float | None) -> tuple[float, ...]:
+        return (*self.place()[:-1], alignment) if alignment is not None and self.q_len > 1 else self.place()
+
     def like_measured(self) -> MaskedAttention | None:
         """Larger heads take other kernels."""
         return None if self.v_head_dim not in (0, self.head_dim) or self.head_dim > WHOLE_HEADS[-1] else self
@@ -136,7 +139,7 @@ class MaskedAttention(Op):
             return Form("single", (self.batch, self.kv_len), single)
         aligned = self.place()[-1]
         sizes, like = (self.batch, self.q_len), (self.batch, self.q_len, self.kv_len)
-        return Form(aligned, sizes, with_spare, like, lambda op: (*op.place()[:-1], aligned))
+        return Form(aligned, sizes, with_spare, like, lambda op: op.aligned(aligned))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,7 @@ class WindowedAttention(Attention):
     prompt that outgrows it is met under a mask (HF DynamicCache)."""
 
     __slots__ = ()
+    remark = unaligned_keys
 
     def over(self, seq: Seq) -> Attention | MaskedAttention:  # type: ignore[override]
         keys = seq.new + seq.past

@@ -6,9 +6,10 @@ experts * (1 - (1 - top_k / experts) ^ tokens) of them on average: at batch 1 to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import erf, log2, sqrt
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from chip.dtypes import BYTES, OUT_BYTES
 from chip.ops.base_time import BaseTime
@@ -34,6 +35,17 @@ class ExpertsBase(BaseTime):
         arithmetic_s = 2 * filled * tile * weight / self.flop_per_s
         memory_s = op.products().bytes / self.bytes_per_s
         return self.floor_s + max(memory_s, arithmetic_s) + op.passes().bytes / self.copy_bytes_per_s
+
+    def over(self, make: Callable[..., Any]) -> Callable[..., float]:
+        """Straight between powers of two, as between measured points: stairs of tiles are of even routing."""
+        node = lru_cache(maxsize=64)(lambda tokens: self.seconds(make(tokens)))
+
+        def seconds(tokens: int) -> float:
+            low = 1 << tokens.bit_length() - 1
+            first = node(low)
+            return first if low == tokens else first + (node(2 * low) - first) * (tokens / low - 1)
+
+        return seconds
 
 
 @lru_cache(maxsize=256)
@@ -66,6 +78,8 @@ class MoeExperts(Op):
 
     kind: ClassVar[str] = "moe_experts"
     GROWS: ClassVar[tuple[str, ...]] = ("tokens",)
+    ROUTED: ClassVar[bool] = True
+    LEDGER: ClassVar[str] = "experts"
 
     def check(self) -> None:
         if self.top_k > self.experts:

@@ -37,6 +37,7 @@ class MoeRouter(Op):
 
     kind: ClassVar[str] = "moe_router"
     GROWS: ClassVar[tuple[str, ...]] = ("tokens",)
+    LEDGER: ClassVar[str] = "experts"
 
     def check(self) -> None:
         if self.top_k > self.experts:

@@ -19,6 +19,7 @@ class Sampling(OverRows):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "sampling"
+    LEDGER: ClassVar[str] = "sampling"
     # 256 values and more for each of 512 threads: a row is shared by several blocks
     EDGES: ClassVar[tuple[int, ...]] = (256 * 512 - 1,)
 

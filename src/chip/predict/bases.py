@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from math import exp
 
 from chip.ops.base_time import BaseTime
-from chip.ops.elementwise import OverRows, RowBase
-from chip.ops.linear import Linear
+from chip.ops.elementwise import RowBase
 from chip.predict.interpolate import Z90
 from chip.predict.library import PRODUCT, Library
 from chip.predict.roof import Range, Roof, check_dtype
@@ -41,7 +40,7 @@ class Bases:
 
     def of(self, op: Op, kernel: str) -> BaseTimes:
         """Of an operator without a fitted base of its own: as expected, at the best and at the worst."""
-        of_format = op.kernel_of("") if isinstance(op, Linear) else ""  # which may have kernels of its own
+        of_format = op.kernel_of("") if op.BY_FORMAT else ""
         key = (type(op), kernel or op.kind, op.compute, of_format)
         found = self._known.get(key)
         if found is None:
@@ -55,15 +54,15 @@ class Bases:
         if self._library is None:
             return None
         own = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]  # its own, then what it grew from
-        for kind in (*own, SIMPLEST) if isinstance(op, OverRows) else own:
+        for kind in (*own, SIMPLEST) if op.WARM else own:
             bases = self._library.bases(kind)
             if not bases:
                 continue
             runs = self._runs_as.get(kind, "").partition(" ")[0].split("|")
-            names = [op.kernel_of(run) for run in runs] if isinstance(op, Linear) else runs
+            names = [op.kernel_of(run) for run in runs] if op.BY_FORMAT else runs
             found, base, compute = min(bases, key=lambda b: (b[0] != kernel, b[0] not in names, b[0] not in OF_TORCH))
-            if isinstance(op, Linear) and kind != PRODUCT and names[0] != found:
-                continue  # kernels of a format have little in common: a plain product is nearer
+            if op.BY_FORMAT and kind != PRODUCT and names[0] != found:
+                continue  # a plain product is nearer
             kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
             base = _in_form(base, type(op).base_class(kernel or runs[0]))
             return replace(base, floor_s=base.floor_s * kernels), compute

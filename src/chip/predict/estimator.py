@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import exp, inf
-from typing import Any
 
 from chip import hardware, links
 from chip.hardware import Hardware
-from chip.ops.attention import Attention
+from chip.ops.attention import AnyAttention
 from chip.ops.collective import Collective
-from chip.ops.composed import Composed
-from chip.ops.masked_attention import MaskedAttention
-from chip.ops.mla_prompt import MlaPrompt
 from chip.predict.bases import BORROWED_SPREAD, Bases
 from chip.predict.interpolate import Z90, Points, TimedPoint
 from chip.predict.kernel_points import KernelPoints
@@ -27,11 +23,10 @@ from chip.predict.roof import Roof, roof_of
 from chip.predict.sheet import BaseSheet, Sheet
 from chip.predict.stages import ALL, Stage
 from chip.records import replace
-from chip.types import ChipError, Op, Seq
+from chip.types import ChipError, Op
 
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
 MOST_GRIDS = 32
-FEW = Seq(2, 0, 1)  # new tokens, of one sequence
 Answering = Callable[[float, float, float, float, float, float], Answer]
 
 
@@ -60,18 +55,11 @@ class Estimator:
         like, points = op.like_measured(), self.kernels.of(op)
         if like is not None and points is not None:
             return self._interpolated(op, *self._looked_up(like, points))
-        if isinstance(op, Composed):
+        if op.parts():
             return self._summed(op)
-        if points is not None and isinstance(op, Attention) and op.window:
+        if points is not None and isinstance(op, AnyAttention) and op.unwindowed() is not op:
             return self._windowed(points, op)
         return self._from_base(op)
-
-    def placing(self, op: Any) -> Callable[[Seq], Op]:
-        """How an operator that depends on sequences is asked for. Few new tokens attend to a latent itself where the
-        kernel that does was measured; others expand it first."""
-        absorbs = not isinstance(op, MlaPrompt) or self.kernels.of(op.over(FEW)) is not None
-        place: Callable[[Seq], Op] = op.over if absorbs else op.expanded
-        return place
 
     def answering(self, op: Op, source: str) -> Answering:
         """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
@@ -95,8 +83,8 @@ class Estimator:
     def _looked_up(self, op: Op, points: Points) -> TimedPoint:
         """What grows along one axis lies on the same curve as in a sweep, so that it never falls along it. Where keys
         are not aligned, it takes no less than if they were."""
-        if isinstance(op, Composed):
-            return max(points.seconds(op, (*op.place()[:-1], a)) for a in op.alignments())
+        if isinstance(op, AnyAttention):
+            return max(points.seconds(op, op.aligned(a)) for a in op.alignments())
         if len(op.GROWS) != 1:
             return points.seconds(op)
         (axis,) = op.GROWS
@@ -105,12 +93,11 @@ class Estimator:
 
     def _risen(self, op: Op) -> Answer | None:
         """Attention over a grid of all its sizes. Where keys are not aligned, it takes no less than if they were."""
-        if not isinstance(op, (Attention, MaskedAttention)) or op.q_len > op.kv_len:
+        if not isinstance(op, AnyAttention) or op.q_len > op.kv_len:
             return None
-        points, cost = self.kernels.of(op), op.cost()
-        if isinstance(op, Composed) and (points is None or op.window):
+        points, cost, whole = self.kernels.of(op), op.cost(), op.unwindowed()
+        if op.parts() and (points is None or whole is not op):
             return None
-        whole = op.unwindowed() if isinstance(op, Attention) else op
         share = cost[0] / whole.cost()[0] if whole is not op else 1.0
         sizes = whole.batch, whole.q_len, whole.kv_len
         if points is None or whole.like_measured() is None:
@@ -124,14 +111,14 @@ class Estimator:
         spread = found[1] + (BORROWED_SPREAD / 2 if share < 1 else 0.0)
         return self._interpolated(op, found[0] * share, spread)
 
-    def _by_alignment(self, op: Attention | MaskedAttention, points: Points) -> list[Timed]:
+    def _by_alignment(self, op: AnyAttention, points: Points) -> list[Timed]:
         """With its keys aligned, and as they are where they are not."""
         grids = [self._grid(op, _timed(points, op, a), a) for a in op.alignments()]
         return [grid(op.batch, op.q_len, op.kv_len) for grid in grids]
 
     def is_unaligned(self, op: Op) -> bool:
         """Whether points show that it takes longer than with a few keys more."""
-        if not isinstance(op, (Attention, MaskedAttention)) or len(op.alignments()) == 1 or op.like_measured() is None:
+        if not isinstance(op, AnyAttention) or len(op.alignments()) == 1 or op.like_measured() is None:
             return False
         points = self.kernels.of(op)
         aligned, as_is = self._by_alignment(op, points) if points else ((0.0, 0.0), (0.0, 0.0))
@@ -145,7 +132,7 @@ class Estimator:
         (axis,) = like.GROWS
         return self.kernels.curve(replace(like, **{axis: 1}), points).is_raised(getattr(like, axis))  # type: ignore[type-var]
 
-    def _grid(self, op: Attention | MaskedAttention, times: Times, alignment: float | None = None) -> RisingGrid:
+    def _grid(self, op: AnyAttention, times: Times, alignment: float | None = None) -> RisingGrid:
         key = op.sized(1, 1, 1), alignment
         found = self._grids.get(key)
         if found is None:
@@ -163,25 +150,26 @@ class Estimator:
         flops, read, written = op.cost()
         return self.answering(op, self.roof.source)(seconds, low_s, high_s, flops, read + written, 0.0)
 
-    def _windowed(self, points: Points, op: Attention) -> Answer:
+    def _windowed(self, points: Points, op: AnyAttention) -> Answer:
         """A prompt longer than its window: as attention to all that is in sight, less what the window hides."""
         whole = op.unwindowed()
         seconds, spread = points.seconds(whole)
         return self._interpolated(op, seconds * op.cost()[0] / whole.cost()[0], spread + BORROWED_SPREAD / 2)
 
-    def _summed(self, op: Composed) -> Answer:
+    def _summed(self, op: Op) -> Answer:
         """An operator of several kernels as the sum of its parts."""
         flops, read, written = op.cost()
         return *added([(self(part), 1.0) for part in op.parts()])[:5], flops, read + written, 0.0
 
     def _from_base(self, op: Op) -> Answer:
         bases = self.bases.of(op, "")
-        if isinstance(op, Attention) and op.unwindowed() is not op:
-            whole = op.unwindowed()
+        if not isinstance(op, AnyAttention):
+            return self._based(op, *(base.seconds(op) for base in bases))
+        whole = op.unwindowed()
+        if whole is not op:
             share = op.cost()[0] / whole.cost()[0]
             return self._based(op, *(share * base.seconds(whole) for base in bases))
-        if isinstance(op, Attention) and op.q_len < op.kv_len:
-            # a kernel that cuts its keys into more parts takes less time by its base: never less than for fewer keys
+        if op.CUTS and op.q_len < op.kv_len:  # never less than for fewer keys
             times = [base.over(op.sized) for base in bases]
             sheet = BaseSheet(op.sized, lambda _, keys: (op.batch, op.q_len, max(keys, op.q_len)), *times)
             return self._based(op, *sheet(1, op.kv_len))
@@ -203,15 +191,12 @@ class Estimator:
         return found.seconds, found.low_s, found.high_s, "link", source, flops, read + written, 0.0
 
 
-def _timed(points: Points, op: Attention | MaskedAttention, alignment: float | None) -> Times:
+def _timed(points: Points, op: AnyAttention, alignment: float | None) -> Times:
     """An attention among its points, whatever its keys, as if they were so aligned."""
     base = points.base.over(op.sized)
 
     def times(batch: int, q_len: int, keys: Sequence[int]) -> list[Timed]:
-        places = [op.sized(batch, q_len, n).place() for n in keys]
-        if alignment is not None and (q_len > 1 or isinstance(op, Composed)):
-            places = [(*place[:-1], alignment) for place in places]
-        found = points.corrections(places)
+        found = points.corrections([op.sized(batch, q_len, n).aligned(alignment) for n in keys])
         return [(base(batch, q_len, n) * exp(c.value), c.spread) for n, c in zip(keys, found)]
 
     return times

@@ -9,13 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from math import exp, inf
-from typing import Any
 
-from chip.ops.attention import Attention, Form
+from chip.ops.attention import AnyAttention, Form
 from chip.ops.collective import Collective
-from chip.ops.composed import Composed
-from chip.ops.masked_attention import MaskedAttention
-from chip.ops.moe_experts import MoeExperts
 from chip.predict.estimator import Estimator
 from chip.predict.interpolate import Z90, TimeCurve
 from chip.predict.kernel_points import MOST_CURVES, grown
@@ -33,7 +29,7 @@ def along(e: Estimator, op: Op) -> AlongTokens:
     plain = getattr(op, "plain", None)  # a fused kernel that was not measured: as the one it grew from
     if plain is not None and e.kernels.of(op) is None:
         return along(e, plain)
-    if isinstance(op, (Collective, Composed)):
+    if isinstance(op, Collective) or op.parts():
         return lambda tokens: e(make(tokens))
     like, points = op.like_measured(), e.kernels.of(op)
     if like is None or points is None:
@@ -56,8 +52,6 @@ def along(e: Estimator, op: Op) -> AlongTokens:
 def _base_along(e: Estimator, op: Op, make: Callable[[int], Op]) -> AlongTokens:
     """Of an operator without points."""
     value, fast, slow = (base.over(make) for base in e.bases.of(op, ""))
-    if isinstance(op, MoeExperts):  # as between their points: stairs of tiles are of even routing, which is none
-        value, fast, slow = (_straight(times) for times in (value, fast, slow))
     work, answered = _work_along(op), e.answering(op, e.roof.source)
 
     def at(tokens: int) -> Answer:
@@ -67,7 +61,7 @@ def _base_along(e: Estimator, op: Op, make: Callable[[int], Op]) -> AlongTokens:
     return at
 
 
-def over(e: Estimator, op: Any) -> OverSequences:
+def over(e: Estimator, op: Op) -> OverSequences:
     """For attention and what else depends on sequences: its answer for any of them, from sheets over two sizes."""
     plain = getattr(op, "plain", None)
     if plain is not None and e.kernels.of(op) is None:
@@ -76,21 +70,22 @@ def over(e: Estimator, op: Any) -> OverSequences:
     answered, based = e.answering(op, INTERPOLATED), e.answering(op, e.roof.source)
     # a step reads the weights of all layers before it comes to the same cache again, so that L2 has none of it
     memory = e.peaks.bytes_per_s if e.of_engine else inf
-    held_s, place = e.kernels.held_s(op), e.placing(op)
+    held_s, place = e.kernels.held_s(op), op.placing(e.kernels.has)
 
     def at(seq: Seq) -> Answer:
         found = asked(seq)
         return at_least(found, found[6] / memory) if seq.new == 1 else found
 
     def asked(seq: Seq) -> Answer:
-        placed: Any = place(seq)
-        form = placed.form() if isinstance(placed, (Attention, MaskedAttention)) else None
-        if form is None:
-            if isinstance(placed, Composed) and seq.new == 1 and not seq.slots:
-                flops, read, written = placed.cost()
-                found = added([(e.at_once(op), part) for op, part in placed.lengths()])
-                return *found[:5], flops, read + written, found[7]
+        placed = place(seq)
+        if not isinstance(placed, AnyAttention):
             return e.at_once(placed)
+        form = placed.form()
+        if form is None:
+            growing = seq.new == 1 and not seq.slots
+            flops, read, written = placed.cost()
+            found = added([(e.at_once(op), part) for op, part in (placed.lengths() if growing else ((placed, 1.0),))])
+            return *found[:5], flops, read + written, found[7]
         key = placed.kind, form.name
         if key not in sheets:
             sheets[key] = _sheet(e, placed, form)
@@ -109,7 +104,7 @@ def over(e: Estimator, op: Any) -> OverSequences:
     return at
 
 
-def _sheet(e: Estimator, op: Attention | MaskedAttention, form: Form) -> Sheet | BaseSheet | None:
+def _sheet(e: Estimator, op: AnyAttention, form: Form) -> Sheet | BaseSheet | None:
     """Models whose heads are alike share it. None for what is asked for as it is: bases under a mask never fall."""
     key = op.sized(1, 1, 1), form.name
     found = e.sheets.get(key)
@@ -118,7 +113,7 @@ def _sheet(e: Estimator, op: Attention | MaskedAttention, form: Form) -> Sheet |
         if points:
             counts = FINE if form.name == "single" else SPARSE if form.name == "chunk" else COARSE
             found = Sheet(op.sized, form.at, points.base.over(op.sized), counts, points, form.place)
-        elif isinstance(op, MaskedAttention):
+        elif not op.CUTS:
             return None
         else:
             found = BaseSheet(op.sized, form.at, *(base.over(op.sized) for base in e.bases.of(op, "")))
@@ -126,18 +121,6 @@ def _sheet(e: Estimator, op: Attention | MaskedAttention, form: Form) -> Sheet |
             e.sheets.clear()
         e.sheets[key] = found
     return found
-
-
-def _straight(seconds: Callable[[int], float]) -> Callable[[int], float]:
-    """Times along tokens, straight between powers of two."""
-    node = lru_cache(maxsize=64)(seconds)
-
-    def at(tokens: int) -> float:
-        low = 1 << tokens.bit_length() - 1
-        first = node(low)
-        return first if low == tokens else first + (node(2 * low) - first) * (tokens / low - 1)
-
-    return at
 
 
 @lru_cache(maxsize=MOST_CURVES)  # every GPU of a ranking is asked for the same

@@ -86,7 +86,7 @@ def _nodes(per_octave: int, octaves: int) -> list[int]:
     return sorted({round(2 ** (i / per_octave)) for i in range(per_octave * octaves + 1)})
 
 
-PRODUCT_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more stairs than a pass over rows
+STAIR_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more stairs than a pass over rows
 
 
 class Held(NamedTuple):

@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chip.ops.collective import Collective
-from chip.ops.elementwise import OverRows
-from chip.ops.linear import Linear
 from chip.points import PointGroup
 from chip.predict.bases import OF_TORCH, Bases
 from chip.predict.clock import FREE
-from chip.predict.interpolate import PRODUCT_NODES, TOKEN_NODES, Held, Points, TimeCurve
+from chip.predict.interpolate import STAIR_NODES, TOKEN_NODES, Held, Points, TimeCurve
 from chip.predict.library import PRODUCT, Library
 from chip.records import fields, replace
 from chip.types import Op
@@ -57,6 +55,9 @@ class KernelPoints:
             self._points[key] = self._made(op, wanted, dtype)
         return self._points[key]
 
+    def has(self, op: Op) -> bool:
+        return self.of(op) is not None
+
     def _made(self, op: Op, wanted: str, dtype: str) -> Points | None:
         assert self._library is not None
         names, _, context = wanted.partition(" ")
@@ -68,7 +69,7 @@ class KernelPoints:
             fitting = [g for g in known if g.kernel == op.kernel_of(g.implementation)]
             fitting.sort(key=lambda g: (g.context != "cold", g.implementation not in OF_TORCH, -len(g.ops)))
         else:
-            warm = "hot" if isinstance(op, OverRows) else "cold"  # activations are warm in cache, weights are not
+            warm = "hot" if op.WARM else "cold"
             fitting = sorted(known, key=lambda g: (g.base is None, kernels.index(g.kernel), g.context != warm))
         if not fitting:
             return self._published(op) if wanted else None
@@ -98,9 +99,8 @@ class KernelPoints:
         if found is None:
             if len(points.curves) >= MOST_CURVES:
                 points.curves.clear()
-            product = isinstance(one, Linear)
-            nodes = PRODUCT_NODES if product else TOKEN_NODES
-            found = TimeCurve(grown(one), points, nodes, not product, self._clocked(one), self._held(one))
+            nodes = STAIR_NODES if one.STAIRS else TOKEN_NODES
+            found = TimeCurve(grown(one), points, nodes, not one.STAIRS, self._clocked(one), self._held(one))
             points.curves[one] = found
         return found
 

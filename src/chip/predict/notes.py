@@ -11,7 +11,6 @@ from chip.dtypes import Precision, precision
 from chip.engine_profile import FoundTerms
 from chip.engines.versions import EngineVersion
 from chip.models.decoder import Decoder
-from chip.ops.mla_prompt import ABSORBED_TOKENS
 from chip.predict import memory
 from chip.predict.limits import INTERPOLATED
 from chip.predict.phase import Phase
@@ -105,17 +104,7 @@ def of_narrower(d: Decoder, s: Scenario, engine: str, asked: Precision, capacity
 
 def of_more(steps: StepModel, s: Scenario, memory_bytes: float) -> Iterator[str]:
     """Why more requests or tokens may take less time."""
-    keys, piece = steps.unaligned(s, memory_bytes)
-    if keys:
-        yield (
-            f"the mask of the prefill has rows of {keys} keys: measured points show that those read slower that are no "
-            f"multiple of {piece}, so that a little more may take less time"
-        )
-    if steps.absorbs(s, memory_bytes):
-        yield (
-            f"prompts of up to {ABSORBED_TOKENS} tokens attend to the latent itself, longer ones to expanded keys: "
-            "measured points show that this takes longer, so that a little more may take less time"
-        )
+    yield from steps.remarks(s, memory_bytes)
     first, _ = steps.prefill_steps(s, memory_bytes)[0]
     if first.graph and first.pad_tokens > s.batch * s.prompt:
         yield (

@@ -8,15 +8,10 @@ from math import sqrt
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from chip import ops
 from chip.predict.limits import INTERPOLATED, Answer
 from chip.timeline import RoleLaunches
 
-PRODUCTS = frozenset({
-    "linear", "bmm", "attention", "local_attention", "masked_attention", "growing_attention", "mla", "alibi_attention",
-    "float_attention", "broadcast_attention", "sink_attention", "fp8_attention", "fp8_cache_attention",
-    "scaled_linear", "packed_linear", "scaled_experts", "packed_experts", "moe_experts", "moe_experts_composed",
-    "moe_router", "moe_router_composed",
-})  # fmt: skip
 # Largest ratio between the ceilings of two H200s: a card differs from the next by so much.
 BETWEEN_CARDS = 1.035
 
@@ -63,7 +58,7 @@ class Phase:
         for _, kind, _, seconds, _, _, bound, source, flops, moved in self.lines:
             total_s += seconds
             total_bytes += moved
-            if kind in PRODUCTS:
+            if ops.multiplies(kind):
                 total_flops += flops
             by_bound[bound] = by_bound.get(bound, 0.0) + seconds
             by_source[source] = by_source.get(source, 0.0) + seconds

@@ -12,12 +12,7 @@ from chip.engines.playing import Played, Weighted
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
 from chip.models.decoder import Decoder
-from chip.models.lower import body, head, is_placeholder
-from chip.ops.attention import Attention
-from chip.ops.composed import Composed
-from chip.ops.growing_attention import GrowingAttention
-from chip.ops.masked_attention import MaskedAttention, WindowedAttention
-from chip.ops.mla_prompt import MlaPrompt
+from chip.models.lower import body, head
 from chip.predict.estimator import Estimator
 from chip.predict.growing import along, over
 from chip.predict.limits import Answer, of_a_share
@@ -27,8 +22,6 @@ from chip.records import replace
 from chip.timeline import LaunchBlock, Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
-PLAIN = (Attention, GrowingAttention)  # attention that a window just shortens
-MASKED = (MaskedAttention, WindowedAttention, Composed)  # attention that meets a mask, or may
 ENGINE = "engine"  # source and kind of rows that no operator has
 GAPS, AROUND = "gaps", "around_the_model"
 WAITING, BEFORE, RECOVERY = "waiting_for_host", "before_first_step", "clock_recovery"
@@ -72,8 +65,8 @@ class StepModel:
         # of its parts, not of this object: what refers to itself waits for a collection of garbage to be freed
         self.windows = frozenset({getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0})
         self.rows = lru_cache(maxsize=MOST_STEPS)(partial(_rows, one, several, last, self.windows))
-        self._masks = dict.fromkeys(c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MASKED))
-        self._latent = {c.op for b in programs[1].blocks for c in b.calls if isinstance(c.op, MlaPrompt)}
+        of_prompts = dict.fromkeys(c.op for b in programs[1].blocks for c in b.calls)
+        self._remarking = [op for op in of_prompts if type(op).remark is not Op.remark]
 
     def _template(self, program: Program, whole: Program | None) -> Template:
         """`whole`: the same on one GPU, where the program is one of several GPUs'."""
@@ -92,23 +85,15 @@ class StepModel:
         of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
         if whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus:
             ask = of_a_share(ask, _ask(self.estimator, whole), self.tp)
-        return TimedCall(role, op.kind, self.engine.KERNELS.get(op.kind, op.KERNELS), is_placeholder(op), ask)
+        return TimedCall(role, op.kind, self.engine.KERNELS.get(op.kind, op.KERNELS), op.OF_SEQUENCES, op.ROUTED, ask)
 
-    def unaligned(self, s: Scenario, memory_bytes: float) -> tuple[int, int]:
-        """Keys that a prefill meets under a mask, or in attention of several kernels, and what they are no multiple of:
-        points show that such take longer. (0, 0) where there are none."""
-        for op in self._masks:
-            for seq in (seq for step, _ in self.prefill_steps(s, memory_bytes) for seq in step.seqs if seq.new > 1):
-                placed = op.over(seq)
-                if len(placed.alignments()) > 1 and self.estimator.kernels.of(placed):
-                    return placed.kv_len, placed.KEY_PIECE
-        return 0, 0
-
-    def absorbs(self, s: Scenario, memory_bytes: float) -> bool:
-        """Whether prompts attend to a latent itself, as only short ones do."""
-        steps = self.prefill_steps(s, memory_bytes)
-        found = [self.estimator.placing(op)(seq) for op in self._latent for step, _ in steps for seq in step.seqs[-1:]]
-        return s.prompt > 1 and any(not isinstance(op, MlaPrompt) for op in found)
+    def remarks(self, s: Scenario, memory_bytes: float) -> list[str]:
+        """Why prompts of a little more may take less time, as operators know it."""
+        is_measured = self.estimator.kernels.has
+        steps = self.prefill_steps(s, memory_bytes) if self._remarking else ()
+        seqs = dict.fromkeys([seq for step, _ in steps for seq in step.seqs if seq.new > 1])
+        found = [next(filter(None, [op.remark(seq, is_measured) for seq in seqs]), "") for op in self._remarking]
+        return list(dict.fromkeys(filter(None, found)))
 
     # -- operators of a step ----------------------------------------------------------------------------------------
     def timed(self, steps: Weighted, first: bool) -> list[tuple[Rows, float]]:
@@ -280,14 +265,9 @@ def _programs(d: Decoder, p: Precision, tp: int, ep: int, engine: str) -> tuple[
 @lru_cache(maxsize=MOST_ASKED)  # models on several GPUs ask for their operators whole, too
 def _ask(estimator: Estimator, op: Op) -> Ask:
     """How an operator is answered: for tokens, or, where it attends, for sequences."""
-    if not is_placeholder(op):
-        return along(estimator, op)
-    own = lru_cache(maxsize=MOST_SEQS)(over(estimator, op))
-    if isinstance(op, Attention) and type(op) in PLAIN and op.window and estimator.kernels.of(op):
-        window = op.window  # what it holds is asked for as layers without a window ask for it
-        whole = _ask(estimator, replace(op, window=0))
-        return lambda seq: whole(seq) if seq.new + seq.past <= window else own(seq)
-    return own
+    if op.OF_SEQUENCES:
+        return lru_cache(maxsize=MOST_SEQS)(over(estimator, op))
+    return along(estimator, op)
 
 
 class TimedSteps(NamedTuple):

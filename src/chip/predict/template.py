@@ -19,7 +19,6 @@ from chip.predict.phase import CallBlock, Rows
 from chip.timeline import RoleLaunches
 from chip.types import Seq, Step
 
-EXPERTS = frozenset({"moe_experts", "moe_experts_composed", "scaled_experts", "packed_experts"})
 REMEMBERED = 64  # sizes of steps, so that a sweep of any length runs in bounded memory
 Ask = Callable[[Any], Answer]
 Answers = list[list[Answer]]  # of each block
@@ -35,6 +34,7 @@ class TimedCall(NamedTuple):
     kind: str
     kernels: int
     attends: bool
+    routed: bool  # by the tokens that choose experts of their own
     ask: Ask
 
 
@@ -59,8 +59,8 @@ class Template:
         self.blocks = []
         streams = [_streams([c.role for c in calls if not c.attends]) for _, calls in blocks]
         for repeat, calls in blocks:
-            keys = [(c.ask, c.kind in EXPERTS) for c in calls if not c.attends]
-            roles, kinds, kernels, _, _ = zip(*calls)
+            keys = [(c.ask, c.routed) for c in calls if not c.attends]
+            roles, kinds, kernels, *_ = zip(*calls)
             named = CallBlock(kinds, RoleLaunches(roles, kernels))
             attends = [(i, c.ask) for i, c in enumerate(calls) if c.attends]
             self.blocks.append(TemplateBlock(repeat, named, attends, [asks.setdefault(k, len(asks)) for k in keys]))

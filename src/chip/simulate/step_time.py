@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from chip import ops
 from chip.engines.terms import Terms
 from chip.engines.vllm import NAME, memory
 from chip.engines.vllm import schedule as vllm
 from chip.models.decoder import Decoder
 from chip.predict import pipeline, several
 from chip.predict.memory import needs
-from chip.predict.phase import PRODUCTS, interval, lines_of
+from chip.predict.phase import interval, lines_of
 from chip.predict.request import Options, count_of, setting
 from chip.predict.roof import Power, Range, Roof
 from chip.predict.steps import StepModel
@@ -120,7 +121,7 @@ class PredictedSteps:
         (rows, _), lines = timed[0], lines_of(timed)
         seconds, low_s, high_s = interval(lines, self.steps.interval_scale)
         kernels = sum(n * calls.launches.kernel_count for n, calls, _ in rows)
-        flops = sum(line.flops for line in lines if line.kind in PRODUCTS)
+        flops = sum(line.flops for line in lines if ops.multiplies(line.kind))
         moved = sum(line.bytes for line in lines)
         return OperatorTimes(seconds, low_s, high_s, kernels, flops, moved)
 

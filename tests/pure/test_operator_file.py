@@ -1,0 +1,99 @@
+"""An operator is a file: one put beside the others is listed, estimated, predicted in a model and counted as what it
+is, with nothing else touched."""
+
+import ast
+import sys
+
+import pytest
+from source_trees import SRC, nodes
+from test_engine_folder import ENGINE
+
+from chip import engines, ops
+from chip.predict import operator, request
+
+ATTENTION = '''
+"""Attention of a test."""
+
+from typing import ClassVar
+
+from chip.ops.attention import Attention
+
+
+class MadeUpAttention(Attention):
+    __slots__ = ()
+    kind: ClassVar[str] = "made_up_attention"
+'''
+REWRITE = """
+def rewrite(program, decode, architecture=""):
+    from chip.engines.fuse import apply
+    from chip.engines.hf.families import as_kind
+    from chip.ops.made_up_attention import MadeUpAttention
+    from chip.types import Call
+
+    return apply(program, lambda calls: [
+        Call(c.role, as_kind(MadeUpAttention, c.op)) if c.op.kind == "attention" else c for c in calls
+    ])
+"""
+# What predictions may know by name: what all attention has in common, and what is no kernel of a GPU.
+KNOWN = {"AnyAttention", "Form", "Collective", "BaseTime", "RowBase"}
+
+
+@pytest.fixture
+def made_up(tmp_path, monkeypatch):
+    plain = ENGINE[ENGINE.index("def rewrite") : ENGINE.index("def play")]
+    (tmp_path / "made_up_attention.py").write_text(ATTENTION)
+    (tmp_path / "made_up").mkdir()
+    (tmp_path / "made_up" / "__init__.py").write_text(ENGINE.replace(plain, REWRITE + "\n\n"))
+    monkeypatch.setattr(ops, "__path__", [*ops.__path__, str(tmp_path)])
+    monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(tmp_path)])
+    cached = (ops.names, ops.get, ops.multiplies, engines.names, engines.get, request.setting)
+    for each in cached:
+        each.cache_clear()
+    yield "made_up_attention"
+    for each in cached:
+        each.cache_clear()
+    for name in ("chip.ops.made_up_attention", "chip.engines.made_up"):
+        sys.modules.pop(name, None)
+
+
+def test_it_is_listed_and_estimated(made_up):
+    assert made_up in ops.names()
+    axes = {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 128, "q_len": 1, "kv_len": 700}
+    found, plain = (operator.answer({"op": kind, **axes}) for kind in (made_up, "attention"))
+    assert found["source"] == "roofline", "nobody measured it: a kernel of its kind stands in"
+    assert plain["us"] / 3 < found["us"] < plain["us"] * 3
+
+
+def test_a_model_with_it_is_predicted_with_its_work_and_energy(made_up):
+    question = {"model": "qwen3-0.6b", "batch": 2, "prompt": 4000, "output": 3}
+    found = request.answer({**question, "engine": "made-up"})
+    (row,) = (r for r in found["breakdown"]["ttft"] if r["op"] == made_up)
+    (plain,) = (
+        r for r in request.answer({**question, "engine": "hf-eager"})["breakdown"]["ttft"] if r["op"] == "attention"
+    )
+    assert row["flops"] == plain["flops"] > 0
+    assert ops.multiplies(made_up)
+    assert ops.get(made_up).LEDGER == "attention"
+
+
+@pytest.mark.parametrize("kind", ["mla_prompt", "grouped_router", "biased_router", "scaled_linear", "packed_experts"])
+def test_products_of_every_kind_count_as_such(kind):
+    """Their FLOPs draw the power of matrix units. A list kept by hand had left out the first three."""
+    assert ops.multiplies(kind)
+
+
+@pytest.mark.parametrize("kind", ["rms_norm", "kv_append", "embedding", "all_reduce", "engine"])
+def test_passes_over_rows_do_not(kind):
+    assert not ops.multiplies(kind)
+
+
+def test_predictions_know_no_operator_by_name():
+    """What an operator does otherwise is in its file: `chip.predict` asks it."""
+    found = {
+        (path.name, alias.name)
+        for path in sorted((SRC / "predict").glob("*.py"))
+        for node in nodes(path)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("chip.ops")
+        for alias in node.names
+    }
+    assert {name for _, name in found} <= KNOWN, found
