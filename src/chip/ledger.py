@@ -13,16 +13,17 @@ from typing import NamedTuple
 
 from chip import ops, stats
 from chip.models import describe, library
+from chip.models.decoder import Decoder
 from chip.predict.phase import Rows
 from chip.predict.request import Options, setting
 from chip.predict.stages import Stage
 from chip.records import dataclass
-from chip.traces import Trace
-from chip.types import ChipError, Scenario
+from chip.traces import Operator, Trace
+from chip.types import ChipError, Op, Scenario
 
 OUTPUT = 17  # tokens of a traced request, as `chip bench` makes them
 PRODUCT = "linear"
-MASKED = "attention and pointwise"  # HF attention under a mask is a kernel and passes that look like any other
+MERGED = "attention and pointwise"  # HF attention of many kernels, which look like any other
 OTHER = "other"  # kernels that no operator of the program stands for
 # What a kernel's name says, first match: (pattern, class). A class stands for operators of several kinds.
 NAMES = (
@@ -37,6 +38,20 @@ NAMES = (
     (r"rms_norm|rope_store|layer_norm|layernorm|silu|gelu|relu|triton_poi|triton_red|triton_per|elementwise|reduce_kernel|"
      r"catarray|index", "pointwise"),
 )  # fmt: skip
+
+# Parts of a layer under HF transformers, by the role of an operator, first match, ...
+PARTS = (
+    ("norm", "norms"), ("^rope", "rotation"), ("act$", "activation"), ("_add$", "residual"), ("^kv_", "kv_append"),
+)  # fmt: skip
+# ... and by the torch operator that launched a kernel, where its shapes need not be asked.
+LAUNCHED_BY = {
+    **dict.fromkeys(("clone", "where", "scalar_tensor"), "attention"),  # copies of key heads, the mask as numbers
+    **dict.fromkeys(("native_layer_norm", "mean", "rsqrt"), "norms"),
+    **dict.fromkeys(("silu", "gelu", "relu", "tanh"), "activation"),
+    **dict.fromkeys(("index_copy_", "arange", "add_"), "kv_append"),
+    **dict.fromkeys(("embedding", "bmm", "cos", "sin"), "pointwise"),
+}
+TABLE_OF_ANGLES = "aten::bmm"  # once a step, a product that no operator of the program stands for
 
 
 class LedgerEntry(NamedTuple):
@@ -80,18 +95,23 @@ class Ledger:
 def ledger(trace: Trace, gpu: str) -> Ledger:
     if not trace.events:
         raise ChipError(f"{trace.title}: the trace has no kernels")
-    rows = _predicted(trace, gpu)
+    decoder = describe(trace.config, trace.model, trace.title) if trace.config else library.find(trace.model)
+    rows = _predicted(trace, gpu, decoder)
     steps = _steps(trace)
     products = [role for role, kind, *_ in _unrolled(rows) if ops.get(kind).LEDGER == PRODUCT]
-    measured, gaps_s = _measured(trace, steps, products)
-    merge = ("attention", "pointwise") if trace.engine.startswith("hf") else ()
-    if merge:
-        measured[MASKED] = sum(measured.pop(kind, 0.0) for kind in merge)
+    hf = trace.engine.startswith("hf")
+    merged = hf and any(ops.get(kind).parts is not Op.parts for _, kind, *_ in _unrolled(rows))
+    measured, gaps_s = _measured(trace, steps, products, decoder.hidden if hf and not merged else 0)
+    if merged:
+        measured[MERGED] = measured.pop("attention", 0.0) + measured.pop("pointwise", 0.0)
     predicted: dict[str, tuple[float, float]] = {}
     by_role = set(measured) - {PRODUCT}
     for role, kind, n, seconds in _unrolled(rows):
-        of = ops.get(kind).LEDGER
-        name = role if role in by_role else MASKED if of in merge else of
+        name = role if role in by_role else ops.get(kind).LEDGER
+        if merged and name in ("attention", "pointwise"):
+            name = MERGED
+        elif hf and name == "pointwise":
+            name = next((part for pattern, part in PARTS if re.search(pattern, role)), name)
         calls, total = predicted.get(name, (0.0, 0.0))
         predicted[name] = (calls + n, total + n * seconds)
     entries = [
@@ -107,8 +127,7 @@ def ledger(trace: Trace, gpu: str) -> Ledger:
     return Ledger(*about, step_s, len(trace.events) // steps, gaps_s, tuple(entries))
 
 
-def _predicted(trace: Trace, gpu: str) -> list[tuple[Rows, float]]:
-    decoder = describe(trace.config, trace.model, trace.title) if trace.config else library.find(trace.model)
+def _predicted(trace: Trace, gpu: str, decoder: Decoder) -> list[tuple[Rows, float]]:
     held = setting(decoder, gpu, trace.engine, trace.dtype, 1, Options(Stage.POINTS))
     s, memory = Scenario(trace.batch, trace.prompt, OUTPUT, trace.dtype), held.roof.memory_bytes
     e = held.steps.engine
@@ -138,10 +157,42 @@ def kernel_class(name: str) -> str:
     return next((kind for pattern, kind in NAMES if re.search(pattern, lowered)), OTHER)
 
 
-def _measured(trace: Trace, steps: int, products: Sequence[str]) -> tuple[dict[str, float], float]:
-    """Seconds of one step by role, and of the gaps between its kernels. `products`: roles in the order of the step."""
+def _class(trace: Trace, kernel: int, width: int) -> str:
+    found, launched_by = kernel_class(trace.kernels[kernel].name), trace.kernels[kernel].operator
+    if not width or launched_by is None:
+        return found
+    op = trace.operators[launched_by]
+    own = found in (PRODUCT, "split", "experts", "sampling") and op.name != TABLE_OF_ANGLES
+    return found if own else part_of(op, width)
+
+
+def part_of(op: Operator, width: int) -> str:
+    """Which part of a layer of HF's a kernel is that this torch operator launched. `width`: of the residual stream."""
+    name, shapes = op.name.removeprefix("aten::"), [t.shape for t in op.tensors if t.shape]
+    if "scaled_dot_product" in name:
+        return "attention"
+    if name in LAUNCHED_BY or not shapes:
+        return LAUNCHED_BY.get(name, "pointwise")
+    whole = max(shapes, key=len)
+    if whole[-1] != width and len(whole) == 1:
+        return "kv_append"  # positions
+    heads = len(whole) == 4
+    if any(len(s) == 1 or s[-1] == 1 for s in shapes) or (
+        name in ("pow", "_to_copy") and (heads or whole[-1] == width)
+    ):
+        return "norms"
+    if heads:
+        return "rotation"
+    if whole[-1] != width:
+        return "activation"
+    return "residual" if name == "add" else "pointwise"
+
+
+def _measured(trace: Trace, steps: int, products: Sequence[str], width: int) -> tuple[dict[str, float], float]:
+    """Seconds of one step by role, and of the gaps between its kernels. `products`: roles in the order of the step.
+    `width` of the residual stream where kernels are told by the torch operators that launched them; 0 where not."""
     events = sorted(trace.events, key=lambda e: e.start_ns)
-    kinds = [kernel_class(trace.kernels[e.kernel].name) for e in events]
+    kinds = [_class(trace, e.kernel, width) for e in events]
     in_order = kinds.count(PRODUCT) == steps * len(products)  # else no product can be told from the next
     out: dict[str, float] = {}
     gaps = ends = seen = 0
