@@ -13,7 +13,7 @@ from typing import ClassVar
 from chip.dtypes import BYTES
 from chip.ops.attention import AnyAttention, Attention, Form, Sizes, place_of, single, unaligned_keys
 from chip.ops.attention_kernels import WHOLE_HEADS
-from chip.ops.base_time import BaseTime
+from chip.ops.base_time import BaseTime, blend
 from chip.records import dataclass
 from chip.types import ChipError, Cost, Seq
 
@@ -29,24 +29,30 @@ def with_spare(batch: int, tokens: int) -> Sizes:
 
 @dataclass(frozen=True, slots=True)
 class MaskedBase(BaseTime):
-    """Heads copied for each query of a group, which takes as long as writing them does beside reading each once, then
-    the longer of whole waves of tiles and of reading every key."""
+    """Heads copied for each query of a group, which takes as long as writing them does beside reading each once. Then
+    whole waves of blocks, each with the queries of one head, or of single tokens as many blocks a head as SMs are left
+    for: a block takes its keys in at its own rate, and all blocks at the memory's."""
 
     copy_bytes_per_s: float = 1.2e12
     copy_floor_s: float = 6e-6  # of the copies' kernels
     block_s: float = 1e-6  # of one block of queries, beside its keys
+    block_bytes_per_s: float = 5e10  # at which one block takes in keys and values
+    sharp: float = 3.0  # of the two rates: 1 where their times add
 
     def seconds(self, op: MaskedAttention) -> float:
-        width, d = BYTES[op.dtype], op.head_dim
+        width, d, sms = BYTES[op.dtype], op.head_dim, self.sm_count
         padded = next((whole for whole in WHOLE_HEADS if d <= whole), d)
         kept, copied = (2 * op.batch * heads * op.kv_len * d * width for heads in (op.kv_heads, op.heads))
-        read = 2 * op.batch * op.heads * (op.kv_len + op.q_len) * padded * width  # a head for all is read by each
-        products_s, waves = 0.0, ceil(-(-op.q_len // TILE) * op.batch * op.heads / self.sm_count)
+        blocks = -(-op.q_len // TILE) * op.batch * op.heads
+        waves, block_s = ceil(blocks / sms), 2 * op.kv_len * padded * width / self.block_bytes_per_s
         if op.q_len > 1:
-            tile_flops = 4 * TILE * padded * -(-op.kv_len // TILE) * TILE
-            products_s = waves * self.sm_count * tile_flops / self.flop_per_s
+            block_s = max(block_s, sms * 4 * TILE * padded * -(-op.kv_len // TILE) * TILE / self.flop_per_s)
+        else:
+            block_s /= max(1, sms // blocks)
         copies_s = self.copy_floor_s + copied / self.copy_bytes_per_s + kept / self.bytes_per_s if op.copies else 0.0
-        return self.floor_s + copies_s + self.block_s * waves + max(read / self.bytes_per_s, products_s)
+        read = 2 * op.batch * op.heads * (op.kv_len + op.q_len) * d * width  # a head for all is read by each
+        attending_s = blend(read / self.bytes_per_s, waves * block_s, self.sharp)
+        return self.floor_s + copies_s + self.block_s * waves + attending_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +122,9 @@ class MaskedAttention(AnyAttention):
         return MaskedBase
 
     def place(self) -> tuple[float, ...]:
-        """The rows of a mask are as long as the cache: where that is odd, they cannot be read in pairs."""
-        return *place_of(self), 0.0 if self.kv_len % MASK_PIECE else ODD
+        """The rows of a mask are as long as the cache: where that is odd, they cannot be read in pairs. Heads that are
+        copied are other kernels."""
+        return *place_of(self), float(self.copies), 0.0 if self.kv_len % MASK_PIECE else ODD
 
     def alignments(self) -> tuple[float, ...]:
         """As those of plain attention."""
