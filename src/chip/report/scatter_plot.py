@@ -27,7 +27,7 @@ TITLES = {
     "device_memory": "memory of the whole device",
     "kv_cache_tokens": "tokens in the KV pool",
 }
-BOUNDS = {GPU: "GPU-bound", HOST: "host-bound", UNKNOWN: "device not watched"}
+BOUNDS = {GPU: "GPU-bound", HOST: "host-bound", UNKNOWN: "limit not known"}
 PANEL, GAP = 4.2, 1.05  # inches
 
 
