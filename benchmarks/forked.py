@@ -20,6 +20,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 from chip.run import vllm_worker
@@ -161,11 +162,13 @@ def imported() -> dict[str, Any]:
 
 
 def cuda_is_up() -> bool:
-    """Whether torch has been to CUDA's driver, be it only to count devices: in a fork it tells."""
+    """Whether torch has been to CUDA's driver, be it only to count devices: in a fork it tells. Where there is none it
+    says so, too, and forks can be had all the same."""
     import torch
 
     pid = fork(lambda: os._exit(torch.cuda._is_in_bad_fork()))
-    return torch.cuda.is_initialized() or os.waitpid(pid, 0)[1] != 0
+    has_counted = os.waitpid(pid, 0)[1] != 0
+    return torch.cuda.is_initialized() or (has_counted and "libcuda.so" in Path("/proc/self/maps").read_text())
 
 
 def watch(environment: Mapping[str, str], stdin: int, stdout: int, log: int, ending: int) -> None:

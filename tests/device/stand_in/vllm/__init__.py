@@ -20,7 +20,7 @@ print("vLLM prints to stdout while it is imported")
 if os.environ.get("STAND_IN") == "CUDA in the import":
     import torch
 
-    torch.cuda._is_in_bad_fork = lambda: True
+    torch.cuda.is_initialized = lambda: True
 
 
 def misbehave(when):
