@@ -159,7 +159,7 @@ def test_among_the_kernels_of_a_layer_attention_takes_longer():
 
 
 def test_short_prompts_attend_to_the_latent_where_that_kernel_runs():
-    """On Hopper 513 tokens may take less time than 512, and the answer says why; elsewhere keys are expanded."""
+    """On Hopper 513 tokens may take less time than 512, and the answer says why; on other GPUs keys are expanded."""
 
     def asked(gpu, prompt):
         found = chip.predict("deepseek-v2", gpu=gpu, engine="vllm", batch=8, prompt=prompt, output=2, tp=4)

@@ -181,8 +181,8 @@ def test_matplotlib_missing_is_one_line(capsys, monkeypatch, file, round_gpu, tm
 
 
 def test_bad_input_is_one_line(capsys, file, made, round_gpu, tmp_path):
-    elsewhere = tmp_path / "h200.json"
-    runs.write(elsewhere, Runs((replace(made[0], device="NVIDIA H200"),)), {"device": "NVIDIA H200"})
+    other_gpu = tmp_path / "h200.json"
+    runs.write(other_gpu, Runs((replace(made[0], device="NVIDIA H200"),)), {"device": "NVIDIA H200"})
     failed = tmp_path / "failed.json"
     nothing = {"ttft_ns": (), "step_ns": (), "e2e_ns": (), "busy": BUSY}
     runs.write(failed, Runs((replace(made[0], status="failed", reason="oom", **nothing),)), {"device": DEVICE})
@@ -192,7 +192,7 @@ def test_bad_input_is_one_line(capsys, file, made, round_gpu, tmp_path):
         ([round_gpu], "is a chip.hardware_profile file; expected chip.runs"),
         ([file], "no GPU is known for runs of Round GPU; give --gpu PROFILE.json"),
         ([file, "--gpu", "h200"], "is NVIDIA H200, the runs are of Round GPU"),
-        ([file, elsewhere, "--gpu", round_gpu], "several devices"),
+        ([file, other_gpu, "--gpu", round_gpu], "several devices"),
         ([file, "--gpu", round_gpu, "--engine", "sglang"], "no run to judge"),
         ([failed, "--gpu", round_gpu], "no run to judge: none is ok"),
         ([file, "--gpu", round_gpu, "--peers", file], "expected chip.peer_answers"),

@@ -1,5 +1,5 @@
 """Predicted against measured as a picture: log-log, a panel for each metric, the line where both are equal. Colour
-tells the engine, a full mark that the device set the pace, a hollow one that the host did."""
+tells the engine, a full mark that the device was the limit, a hollow one that the host was."""
 
 from __future__ import annotations
 
