@@ -22,9 +22,10 @@ class RouterBase(BaseTime):
     other_choice_s: float = 2e-9  # the same of any other number of experts
 
     def seconds(self, op: MoeRouter) -> float:
-        _, read, written = op.cost()
-        choice_s = self.choice_s if op.whole else self.other_choice_s
-        return self.floor_s + self.column_s * op.hidden + op.tokens * choice_s + (read + written) / self.bytes_per_s
+        flops, read, written = op.cost()
+        choice_s = op.tokens * (self.choice_s if op.whole else self.other_choice_s)
+        product_s = max(flops / self.flop_per_s, (read + written) / self.bytes_per_s)
+        return self.floor_s + self.column_s * op.hidden + choice_s + product_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from chip.types import Call, Program
 # before them add to a copy of the other summand. (Traces of Command-R7B show it; of the others only code.)
 ADDING_PRODUCTS = {"CohereForCausalLM": 2, "Cohere2ForCausalLM": 2, "FalconForCausalLM": 1, "GPTJForCausalLM": 1}
 UNCOMPILED = ("StableLmForCausalLM",)  # of the architectures here
+FLOAT_ROUTER = ("Glm4MoeForCausalLM",)  # whose gate is an fp32 `nn.Linear` over its input turned to fp32
 HALVES, WHOLE = ("q_halves", "k_halves"), ("q_join", "k_join")  # roles of what is joined; such a model is known by them
 
 
@@ -45,6 +46,7 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
         _rotated_apart,
         fuse.fuse_gelu,
         _choice_inside,
+        *([_float_router] if architecture in FLOAT_ROUTER else []),
         partial(_over_latent, decode=decode),
         *([_local] if decode else []),
     )
@@ -81,6 +83,14 @@ def _choice_inside(calls: list[Call]) -> Iterator[Call]:
             yield Call(c.role, Linear(c.op.tokens, c.op.experts, c.op.hidden, c.op.dtype, c.op.dtype))
         else:
             yield c
+
+
+def _float_router(calls: list[Call]) -> Iterator[Call]:
+    for c in calls:
+        if isinstance(c.op, MoeRouter):
+            yield Call("router_cast", Scale(c.op.tokens, c.op.hidden, c.op.dtype))
+            c = Call(c.role, replace(c.op, dtype="fp32"))
+        yield c
 
 
 def _local(calls: list[Call]) -> list[Call]:
