@@ -34,7 +34,7 @@ def rewrite(program, decode, architecture=""):
         Call(c.role, as_kind(MadeUpAttention, c.op)) if c.op.kind == "attention" else c for c in calls
     ])
 """
-# What predictions may know by name: what all attention has in common, and what is no kernel of a GPU.
+# What predictions may import: what all attention has in common, bases, and what is no kernel of a GPU.
 KNOWN = {"AnyAttention", "Form", "Collective", "BaseTime", "RowBase"}
 
 
@@ -87,7 +87,7 @@ def test_passes_over_rows_do_not(kind):
     assert not ops.multiplies(kind)
 
 
-def test_predictions_know_no_operator_by_name():
+def test_predictions_import_no_single_operator():
     """What an operator does otherwise is in its file: `chip.predict` asks it."""
     found = {
         (path.name, alias.name)

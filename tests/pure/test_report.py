@@ -379,3 +379,12 @@ def test_a_ratio_of_engines_reads_one_way_round(tmp_path):
     tallies = list(sources.gather([tmp_path]).rows("tallies", section="compared"))
     assert {t["name"] for t in tallies} == {"TPOT of vllm over hf-eager", "TTFT of vllm over hf-eager"}
     assert [t["count"] for t in tallies] == [2, 2]
+
+
+def test_the_error_of_a_product_is_of_the_kernel_that_was_measured_most():
+    """Of two that the bundled points have: our own comes first by name."""
+    found = sources.gather([ROOT / "src" / "chip" / "data" / "points" / "h200"])
+    products = [r for r in found.rows("accuracy", kind="operator") if r["name"].startswith("linear ")]
+    card = next(found.rows("headlines", name="Error of a matrix product, median"))
+    assert len(products) > 1
+    assert card["detail"].startswith(f"{max(r['points'] for r in products)} shapes")
