@@ -76,12 +76,10 @@ class Op:
     kind: ClassVar[str]
     TOKEN_AXIS: ClassVar[int] = 0  # which field grows with the tokens of a step
     KERNELS: ClassVar[int] = 1  # launched for one call
-    GROWS: ClassVar[tuple[str, ...]] = ("rows",)  # axes that differ from step to step; a model fixes the others
     OF_SEQUENCES: ClassVar[bool] = False  # stands in a program without its sequences, until `over` says which
     ROUTED: ClassVar[bool] = False  # takes the tokens that choose experts of their own
     WARM: ClassVar[bool] = False  # what it reads are activations, still in cache from the kernel before
     BY_FORMAT: ClassVar[bool] = False  # each number format has kernels of its own, which have little in common
-    STAIRS: ClassVar[bool] = False  # takes whole tiles of rows, so that its time has stairs between measured rows
     LEDGER: ClassVar[str] = "pointwise"  # the class of its kernels (`chip.ledger`)
 
     def cost(self) -> Cost:

@@ -6,12 +6,8 @@ Here one question interrupts another while a row of times is made, where a threa
 import threading
 
 import pytest
-from test_interpolate import bundled
 
-from chip import ops
-from chip.ops.attention import single
 from chip.predict.rising_grid import RisingGrid
-from chip.predict.sheet import FINE, BaseSheet, Sheet
 
 ASKED = [(4, 1000), (4, 100), (3, 5000), (8, 70_000), (4, 600_000)]
 
@@ -30,34 +26,18 @@ def interrupted(times, at, ask):
     return slow
 
 
-def grid_times(count, queries, keys):
-    return [(count**0.5 * queries + k * (1 + (k * 7) % 5), 0.1) for k in keys]
-
-
-def base(count, _, length):
-    return count**0.5 + length * (1 + (length * 7) % 5)
+def grid_times(count, lengths):
+    return [(count**0.5 + k * (1 + (k * 7) % 5), 0.1) for k in lengths]
 
 
 def rising_grid(at, ask):
-    grid = RisingGrid(interrupted(grid_times, at, ask))
-    return lambda count, length: grid(count, 16, length)
+    return RisingGrid(interrupted(grid_times, at, ask))
 
 
-def base_sheet(at, ask):
-    return BaseSheet(None, single, interrupted(base, at, ask), base, base)
-
-
-def sheet(at, ask):
-    _, found = bundled("attention (fa3, bf16, cold)")
-    op = ops.build("attention", {"batch": 1, "heads": 32, "kv_heads": 8, "head_dim": 128, "q_len": 1, "kv_len": 1})
-    return Sheet(interrupted(op.sized, at, ask), single, found.base.over(op.sized), FINE, found).at
-
-
-@pytest.mark.parametrize("make", [rising_grid, base_sheet, sheet])
 @pytest.mark.parametrize("at", range(1, 7))
-def test_a_question_asked_while_another_is_answered_changes_neither(make, at):
-    alone = [make(at, lambda: None)(*sizes) for sizes in ASKED]
+def test_a_question_asked_while_another_is_answered_changes_neither(at):
+    alone = [rising_grid(at, lambda: None)(*sizes) for sizes in ASKED]
     answers = []
-    times = make(at, lambda: answers.append(times(*ASKED[0])))
+    times = rising_grid(at, lambda: answers.append(times(*ASKED[0])))
     assert [times(*sizes) for sizes in ASKED] == alone
     assert answers == alone[:1]

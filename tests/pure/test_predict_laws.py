@@ -153,7 +153,9 @@ def test_more_work_never_takes_less_time(round_gpu, engine, decoder, s, what, by
 @given(MODELS, SCENARIOS, st.sampled_from(["batch", "prompt", "output"]), st.integers(1, 2000))
 def test_more_work_never_takes_less_time_on_vllm(round_gpu, decoder, s, what, by):
     """To within 1 %: where prompts are cut into chunks, longer ones move the cuts, and a request that ends a step later
-    decodes along in one step less; and a schedule of many steps is integrated where a shorter one is walked."""
+    decodes along in one step less; and a schedule of many steps is integrated where a shorter one is walked. Of models
+    of a few columns all of the time is launches, and a chunk less is one launch less."""
+    assume(decoder.hidden >= 64)
     before = seconds(decoder, round_gpu, "vllm", s)
     after = seconds(decoder, round_gpu, "vllm", more_of(s, what, by))
     assert all(more >= 0.99 * less for more, less in zip(after, before))

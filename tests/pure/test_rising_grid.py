@@ -1,4 +1,4 @@
-"""Times over sequences, queries and keys that never fall, whatever the times at their nodes are."""
+"""Times over two sizes that never fall, whatever the times at their nodes are."""
 
 from random import Random
 
@@ -6,40 +6,62 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chip.predict.rising_grid import RisingGrid
+from chip.predict.rising_grid import COUNTS, LENGTHS, RisingGrid
 
 SIZES = st.integers(1, 3000)
+POWERS = st.sampled_from([1 << i for i in range(12)])
 
 
 def noisy(seed):
     """Times that know nothing of sizes."""
 
-    def times(batch, q_len, keys):
-        return [(Random(f"{seed} {batch} {q_len} {n}").uniform(1.0, 9.0), 0.1) for n in keys]
+    def times(count, lengths):
+        return [(Random(f"{seed} {count} {n}").uniform(1.0, 9.0), 0.1) for n in lengths]
 
     return times
 
 
-@given(st.integers(0, 99), SIZES, SIZES, SIZES, st.sampled_from([0, 1, 2]), st.sampled_from([1, 7, 300]))
-def test_more_never_takes_less(seed, batch, q_len, past, axis, more):
+@given(st.integers(0, 99), SIZES, SIZES, st.sampled_from([0, 1]), st.sampled_from([1, 7, 300]))
+def test_more_never_takes_less(seed, count, length, axis, more):
     grid = RisingGrid(noisy(seed))
-    sizes = [batch, q_len, q_len + past]
-    larger = [size + more * (i == axis) for i, size in enumerate(sizes)]
-    larger[2] = max(larger[1:])
-    assert grid(*larger)[0] >= grid(*sizes)[0] * (1 - 1e-12)
+    larger = (count + more, length) if axis == 0 else (count, length + more)
+    assert grid(*larger)[0] >= grid(count, length)[0] * (1 - 1e-12)
 
 
-@given(SIZES, SIZES, st.integers(0, 3000))
-def test_what_is_a_product_of_powers_stays_one(batch, q_len, past):
-    def times(b, q, keys):
-        return [(b * q**0.5 * n**1.5, 0.1) for n in keys]
+@given(SIZES, SIZES)
+def test_what_grows_straight_along_both_sizes_stays_as_it_is(count, length):
+    def times(of, lengths):
+        return [(of * (3 + n), 0.1) for n in lengths]
 
-    sizes = batch, q_len, q_len + past
-    assert RisingGrid(times)(*sizes)[0] == pytest.approx(batch * q_len**0.5 * (q_len + past) ** 1.5, rel=1e-9)
+    assert RisingGrid(times)(count, length)[0] == pytest.approx(count * (3 + length), rel=1e-9)
+
+
+@given(POWERS, POWERS)
+def test_powers_of_two_are_as_they_were_measured(count, length):
+    """What lies between them raises none, where they rise themselves."""
+    assert RisingGrid(falling_between)(count, length)[0] == pytest.approx(count * length)
+
+
+def falling_between(count, lengths):
+    """Between powers of two anything up to twice as long."""
+    return [
+        (count * n * (1 if _power(count) and _power(n) else 1 + (count * 7 + n * 5) % 11 / 11), 0.1) for n in lengths
+    ]
+
+
+def _power(size):
+    return size & (size - 1) == 0
 
 
 def test_it_does_not_matter_what_was_asked_before():
-    asked = [(1, 1, 1), (3, 17, 400), (64, 65, 65), (5, 1, 70_000), (2, 300, 300)]
+    asked = [(1, 1), (3, 400), (64, 65), (5, 70_000), (2, 300)]
     fresh = [RisingGrid(noisy(1))(*sizes) for sizes in asked]
     grid = RisingGrid(noisy(1))
     assert [grid(*sizes) for sizes in reversed(asked)] == fresh[::-1]
+
+
+def test_nodes_hold_every_power_of_two():
+    for k in range(20):
+        assert 1 << k in COUNTS
+        assert 1 << k in LENGTHS
+    assert {64, 65, 80, 81, 129} <= {*LENGTHS}

@@ -67,7 +67,7 @@ def _phase(model: Any, steps: Weighted, estimator: Estimator) -> Phase:
         for seq in step.seqs:
             for call, count in calls(model, seq).items():
                 named = CallBlock((call.op.kind,), RoleLaunches((call.role,), (call.op.KERNELS,)))
-                found.append(([(1, named, [estimator.at_once(call.op)])], weight * count))
+                found.append(([(1, named, [estimator(call.op)])], weight * count))
     lines = lines_of(found)
     _, low_s, high_s = interval(lines)
     return Phase(lines, low_s, high_s)

@@ -23,13 +23,13 @@ Sizes = tuple[int, int, int]  # batch, q_len, kv_len
 
 
 class Form(NamedTuple):
-    """How the time of an attention is looked up over two sizes (`Attention.form`)."""
+    """The two sizes over which the time of an attention is looked up (`Attention.form`)."""
 
     name: object
     sizes: tuple[int, int]
     at: Callable[[int, int], Sizes]  # of the attention that the nodes of such sizes are
     like: Sizes | None = None  # of the one that is asked for, where that is another
-    place: Callable[[Any], tuple[float, ...]] | None = None  # of a node among the points, if not where it says
+    within: Form | None = None  # of one that takes no less
 
 
 def single(batch: int, keys: int) -> Sizes:
@@ -40,8 +40,9 @@ def prompt(batch: int, tokens: int) -> Sizes:
     return batch, tokens, tokens
 
 
-def chunk(new: int, past: int) -> Sizes:
-    return 1, new, new + past
+def chunk(batch: int) -> Callable[[int, int], Sizes]:
+    """Of a whole prompt where there are as many queries as keys."""
+    return lambda queries, keys: (batch, min(queries, keys), keys)
 
 
 DECODE = 1.0  # how far a step of single tokens lies from one of several
@@ -78,9 +79,7 @@ class AnyAttention(Op):
     __slots__ = ()
     OF_SEQUENCES: ClassVar[bool] = True
     LEDGER: ClassVar[str] = "attention"
-    GROWS: ClassVar[tuple[str, ...]] = ("batch", "q_len", "kv_len")
     KEY_PIECE: ClassVar[int] = 1  # keys of which a multiple is faster
-    CUTS: ClassVar[bool] = False  # its kernel cuts keys into parts, so that its base may fall where there are more
 
     batch: int
     q_len: int
@@ -137,7 +136,6 @@ class Attention(AnyAttention):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "attention"
-    CUTS: ClassVar[bool] = True
 
     def check(self) -> None:
         if self.heads % self.kv_heads:
@@ -226,8 +224,8 @@ class Attention(AnyAttention):
         return replace(self, window=0, kv_len=visible_keys(self.q_len, self.kv_len, self.causal, self.window))
 
     def form(self) -> Form | None:
-        """Sequences and keys where all tokens are new or there is one a sequence; new and past tokens of a single
-        sequence. None where it must be asked for as it is."""
+        """Sequences and keys where all tokens are new or there is one a sequence, else queries and keys. None where it
+        must be asked for as it is."""
         batch, q_len, kv_len = self.batch, self.q_len, self.kv_len
         if not self.has_kernel or q_len > kv_len:
             return None
@@ -237,6 +235,5 @@ class Attention(AnyAttention):
             kv_len = self.window
         if q_len == 1:
             return Form("single", (batch, kv_len), single)
-        if q_len == kv_len:
-            return Form("prompt", (batch, kv_len), prompt)
-        return None if batch > 1 else Form("chunk", (q_len, kv_len - q_len), chunk)
+        whole = Form("prompt", (batch, kv_len), prompt)
+        return whole if q_len == kv_len else Form(("chunk", batch), (q_len, kv_len), chunk(batch), within=whole)

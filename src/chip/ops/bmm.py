@@ -38,7 +38,6 @@ class Bmm(Op):
 
     kind: ClassVar[str] = "bmm"
     TOKEN_AXIS: ClassVar[int] = 1
-    GROWS: ClassVar[tuple[str, ...]] = ("m",)
     LEDGER: ClassVar[str] = "linear"
 
     def cost(self) -> Cost:

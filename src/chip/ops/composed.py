@@ -100,8 +100,9 @@ class Composed(Attention):
     def like_measured(self) -> Self | None:
         return self
 
-    def form(self) -> None:
-        return None
+    @property
+    def has_kernel(self) -> bool:
+        return True
 
     def merged(self) -> Pointwise:
         """The result copied from heads before tokens to tokens before heads."""

@@ -63,8 +63,6 @@ class Linear(Op):
     bias: bool = False
 
     kind: ClassVar[str] = "linear"
-    GROWS: ClassVar[tuple[str, ...]] = ("m",)
-    STAIRS: ClassVar[bool] = True
     BY_FORMAT: ClassVar[bool] = True
     LEDGER: ClassVar[str] = "linear"
 

@@ -139,14 +139,12 @@ class MaskedAttention(AnyAttention):
         return None if self.v_head_dim not in (0, self.head_dim) or self.head_dim > WHOLE_HEADS[-1] else self
 
     def form(self) -> Form | None:
-        """As that of plain attention. A prompt is looked up over a cache with SPARE slots, aligned as its own is."""
+        """As that of plain attention. A prompt is looked up over a cache with SPARE slots."""
         if self.like_measured() is None:
             return None
         if self.q_len == 1:
             return Form("single", (self.batch, self.kv_len), single)
-        aligned = self.place()[-1]
-        sizes, like = (self.batch, self.q_len), (self.batch, self.q_len, self.kv_len)
-        return Form(aligned, sizes, with_spare, like, lambda op: op.aligned(aligned))
+        return Form("prompt", (self.batch, self.q_len), with_spare, (self.batch, self.q_len, self.kv_len))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,6 @@ class MoeExperts(Op):
     ranks: int = 1  # GPUs that the experts lie on, each whole on one: `tokens` are those of all, the cost is one GPU's
 
     kind: ClassVar[str] = "moe_experts"
-    GROWS: ClassVar[tuple[str, ...]] = ("tokens",)
     ROUTED: ClassVar[bool] = True
     LEDGER: ClassVar[str] = "experts"
 

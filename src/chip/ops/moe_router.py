@@ -37,7 +37,6 @@ class MoeRouter(Op):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "moe_router"
-    GROWS: ClassVar[tuple[str, ...]] = ("tokens",)
     LEDGER: ClassVar[str] = "experts"
 
     def check(self) -> None:

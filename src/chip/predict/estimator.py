@@ -1,32 +1,35 @@
 """Seconds of an operator on a GPU: from measured points where its kernel has them, from its base time where not.
 
-An answer is a plain tuple (`chip.predict.limits`): a sweep asks for hundreds of thousands.
+A program asks for the same operator at many sizes, so an operator is made ready once: `along` answers for any number of
+tokens, `over` for any sequences. An answer is a plain tuple (`chip.predict.limits`): a sweep asks for hundreds of
+thousands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import exp, inf
+from typing import cast
 
 from chip import hardware, links
 from chip.hardware import Hardware
 from chip.ops.attention import AnyAttention
 from chip.ops.collective import Collective
-from chip.predict.bases import BORROWED_SPREAD, Bases
-from chip.predict.interpolate import Z90, Points, TimedPoint
-from chip.predict.kernel_points import KernelPoints
+from chip.predict.attention import AttentionTimes
+from chip.predict.bases import Bases
+from chip.predict.interpolate import Z90, TimeCurve
+from chip.predict.kernel_points import MOST_CURVES, KernelPoints, grown, of_one_token
 from chip.predict.library import Library, library
 from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, added, at_least, peaks_of
-from chip.predict.rising_grid import RisingGrid, Timed, Times
+from chip.predict.rising_grid import RisingGrid
 from chip.predict.roof import Roof, roof_of
-from chip.predict.sheet import BaseSheet, Sheet
 from chip.predict.stages import ALL, Stage
-from chip.records import replace
-from chip.types import ChipError, Op
+from chip.types import ChipError, Op, Seq
 
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
-MOST_GRIDS = 32
+AlongTokens = Callable[[int], Answer]
+OverSequences = Callable[[Seq], Answer]
 Answering = Callable[[float, float, float, float, float, float], Answer]
 
 
@@ -41,25 +44,75 @@ class Estimator:
         self.kernels = KernelPoints(library, runs_as, self.bases)
         self.roof, self.settling, self.peaks = roof, self.bases.settling, peaks
         self.has_points, self.of_engine = library is not None, runs_as is not None
-        self.sheets: dict[tuple[Op, object], Sheet | BaseSheet] = {}  # of `chip.predict.growing`
-        self._grids: dict[tuple[Op, float | None], RisingGrid] = {}
+        self.grids: dict[tuple[Op, object, float | None], RisingGrid] = {}  # of `chip.predict.attention`
 
     def __call__(self, op: Op) -> Answer:
-        """An operator on its own: attention never takes less time for more sequences, queries or keys."""
-        return self._risen(op) or self.at_once(op)
-
-    def at_once(self, op: Op) -> Answer:
-        """The same without looking at smaller ones: what a program asks for that no sheet has."""
+        """What one call of an operator takes."""
+        if isinstance(op, AnyAttention):
+            return AttentionTimes(self, op)(op)
         if isinstance(op, Collective):
             return self._over_link(op)
-        like, points = op.like_measured(), self.kernels.of(op)
-        if like is not None and points is not None:
-            return self._interpolated(op, *self._looked_up(like, points))
-        if op.parts():
-            return self._summed(op)
-        if points is not None and isinstance(op, AnyAttention) and op.unwindowed() is not op:
-            return self._windowed(points, op)
-        return self._from_base(op)
+        one, tokens = of_one_token(op)
+        return self.along(one)(tokens)
+
+    def along(self, op: Op) -> AlongTokens:
+        """For an operator lowered for one token: its answer for any number of tokens."""
+        make, points = grown(op), self.kernels.of(op)
+        plain = getattr(op, "plain", None)  # a fused kernel that was not measured: as the one it grew from
+        if plain is not None and points is None:
+            return self.along(plain)
+        if isinstance(op, Collective):
+            return lambda tokens: self._over_link(cast(Collective, make(tokens)))
+        like = op.like_measured()
+        if like is None or points is None:
+            return (lambda tokens: self.summed(make(tokens))) if op.parts() else self._base_along(op, make)
+        work, answered = _work_along(op), self.answering(op, INTERPOLATED)
+        curve: TimeCurve | None = None
+
+        def at(tokens: int) -> Answer:
+            nonlocal curve
+            if curve is None:
+                curve = self.kernels.curve(like, points)
+            seconds, spread, held_s = curve.at(tokens)
+            off = exp(Z90 * spread)
+            flops, moved = work(tokens)
+            return answered(seconds, seconds / off, seconds * off, flops, moved, held_s)
+
+        return at
+
+    def _base_along(self, op: Op, make: Callable[[int], Op]) -> AlongTokens:
+        """Of an operator without points."""
+        value, fast, slow = (base.over(make) for base in self.bases.of(op, ""))
+        work, answered = _work_along(op), self.answering(op, self.roof.source)
+
+        def at(tokens: int) -> Answer:
+            flops, moved = work(tokens)
+            return answered(value(tokens), fast(tokens), slow(tokens), flops, moved, 0.0)
+
+        return at
+
+    def over(self, op: Op) -> OverSequences:
+        """For attention and what else depends on sequences: its answer for any of them."""
+        plain = getattr(op, "plain", None)
+        if plain is not None and self.kernels.of(op) is None:
+            return self.over(plain)
+        # a step reads the weights of all layers before it comes to the same cache again, so that L2 has none of it
+        memory, place = self.peaks.bytes_per_s if self.of_engine else inf, op.placing(self.kernels.has)
+        known: dict[str, AttentionTimes] = {}  # the same heads in another kind of attention
+
+        def at(seq: Seq) -> Answer:
+            placed = place(seq)
+            if not isinstance(placed, AnyAttention):
+                return self(placed)
+            if placed.kind not in known:
+                known[placed.kind] = AttentionTimes(self, placed)
+            times = known[placed.kind]
+            if seq.new > 1:
+                return times(placed)
+            found = times(placed) if seq.slots else times.averaged(placed)
+            return at_least(found, found[6] / memory)
+
+        return at
 
     def answering(self, op: Op, source: str) -> Answering:
         """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
@@ -80,100 +133,28 @@ class Estimator:
 
         return answered
 
-    def _looked_up(self, op: Op, points: Points) -> TimedPoint:
-        """What grows along one axis lies on the same curve as in a sweep, so that it never falls along it. Where keys
-        are not aligned, it takes no less than if they were."""
-        if isinstance(op, AnyAttention):
-            return max(points.seconds(op, op.aligned(a)) for a in op.alignments())
-        if len(op.GROWS) != 1:
-            return points.seconds(op)
-        (axis,) = op.GROWS
-        curve = self.kernels.curve(replace(op, **{axis: 1}), points)  # type: ignore[type-var]
-        return TimedPoint(*curve.at(getattr(op, axis))[:2])
-
-    def _risen(self, op: Op) -> Answer | None:
-        """Attention over a grid of all its sizes. Where keys are not aligned, it takes no less than if they were."""
-        if not isinstance(op, AnyAttention) or op.q_len > op.kv_len:
-            return None
-        points, cost, whole = self.kernels.of(op), op.cost(), op.unwindowed()
-        if op.parts() and (points is None or whole is not op):
-            return None
-        share = cost[0] / whole.cost()[0] if whole is not op else 1.0
-        sizes = whole.batch, whole.q_len, whole.kv_len
-        if points is None or whole.like_measured() is None:
-            value, fast, slow = (base.over(whole.sized) for base in self.bases.of(op, ""))
-            grid = self._grid(whole, lambda b, q, keys: [(value(b, q, n), 0.0) for n in keys])
-            seconds = share * grid(*sizes)[0]
-            off = seconds / value(*sizes)
-            low_s, high_s = off * fast(*sizes), off * slow(*sizes)
-            return self._based(op, seconds, low_s, high_s)
-        found = max(self._by_alignment(whole, points))
-        spread = found[1] + (BORROWED_SPREAD / 2 if share < 1 else 0.0)
-        return self._interpolated(op, found[0] * share, spread)
-
-    def _by_alignment(self, op: AnyAttention, points: Points) -> list[Timed]:
-        """With its keys aligned, and as they are where they are not."""
-        grids = [self._grid(op, _timed(points, op, a), a) for a in op.alignments()]
-        return [grid(op.batch, op.q_len, op.kv_len) for grid in grids]
-
     def is_unaligned(self, op: Op) -> bool:
         """Whether points show that it takes longer than with a few keys more."""
         if not isinstance(op, AnyAttention) or len(op.alignments()) == 1 or op.like_measured() is None:
             return False
-        points = self.kernels.of(op)
-        aligned, as_is = self._by_alignment(op, points) if points else ((0.0, 0.0), (0.0, 0.0))
-        return as_is[0] > aligned[0]
+        form = op.form()
+        if form is None or self.kernels.of(op) is None:
+            return False
+        best, own = AttentionTimes(self, op).by_alignment(op, form)
+        return own > best
 
     def is_raised(self, op: Op) -> bool:
         """Whether points of fewer rows show it to take longer than its own."""
         like, points = op.like_measured(), self.kernels.of(op)
-        if like is None or points is None or len(like.GROWS) != 1:
+        if like is None or points is None or isinstance(op, AnyAttention):
             return False
-        (axis,) = like.GROWS
-        return self.kernels.curve(replace(like, **{axis: 1}), points).is_raised(getattr(like, axis))  # type: ignore[type-var]
+        one, tokens = of_one_token(like)
+        return self.kernels.curve(one, points).is_raised(tokens)
 
-    def _grid(self, op: AnyAttention, times: Times, alignment: float | None = None) -> RisingGrid:
-        key = op.sized(1, 1, 1), alignment
-        found = self._grids.get(key)
-        if found is None:
-            if len(self._grids) >= MOST_GRIDS:
-                self._grids.clear()
-            found = self._grids[key] = RisingGrid(times)
-        return found
-
-    def _interpolated(self, op: Op, seconds: float, spread: float) -> Answer:
-        flops, read, written = op.cost()
-        off, held_s = exp(Z90 * spread), self.kernels.held_s(op)(flops, seconds)
-        return self.answering(op, INTERPOLATED)(seconds, seconds / off, seconds * off, flops, read + written, held_s)
-
-    def _based(self, op: Op, seconds: float, low_s: float, high_s: float) -> Answer:
-        flops, read, written = op.cost()
-        return self.answering(op, self.roof.source)(seconds, low_s, high_s, flops, read + written, 0.0)
-
-    def _windowed(self, points: Points, op: AnyAttention) -> Answer:
-        """A prompt longer than its window: as attention to all that is in sight, less what the window hides."""
-        whole = op.unwindowed()
-        seconds, spread = points.seconds(whole)
-        return self._interpolated(op, seconds * op.cost()[0] / whole.cost()[0], spread + BORROWED_SPREAD / 2)
-
-    def _summed(self, op: Op) -> Answer:
+    def summed(self, op: Op) -> Answer:
         """An operator of several kernels as the sum of its parts."""
         flops, read, written = op.cost()
         return *added([(self(part), 1.0) for part in op.parts()])[:5], flops, read + written, 0.0
-
-    def _from_base(self, op: Op) -> Answer:
-        bases = self.bases.of(op, "")
-        if not isinstance(op, AnyAttention):
-            return self._based(op, *(base.seconds(op) for base in bases))
-        whole = op.unwindowed()
-        if whole is not op:
-            share = op.cost()[0] / whole.cost()[0]
-            return self._based(op, *(share * base.seconds(whole) for base in bases))
-        if op.CUTS and op.q_len < op.kv_len:  # never less than for fewer keys
-            times = [base.over(op.sized) for base in bases]
-            sheet = BaseSheet(op.sized, lambda _, keys: (op.batch, op.q_len, max(keys, op.q_len)), *times)
-            return self._based(op, *sheet(1, op.kv_len))
-        return self._based(op, *(base.seconds(op) for base in bases))
 
     def _over_link(self, op: Collective) -> Answer:
         roof, size = self.roof, op.tensor_bytes
@@ -191,15 +172,20 @@ class Estimator:
         return found.seconds, found.low_s, found.high_s, "link", source, flops, read + written, 0.0
 
 
-def _timed(points: Points, op: AnyAttention, alignment: float | None) -> Times:
-    """An attention among its points, whatever its keys, as if they were so aligned."""
-    base = points.base.over(op.sized)
+@lru_cache(maxsize=MOST_CURVES)  # every GPU of a ranking is asked for the same
+def _work_along(op: Op) -> Callable[[int], tuple[float, float]]:
+    """FLOPs and bytes of an operator lowered for one token, for any number of tokens."""
+    make = grown(op)
+    (f1, b1), (f2, b2), (f4, b4) = ((c[0], c[1] + c[2]) for c in (make(n).cost() for n in (1, 2, 4)))
+    if (f4 - f2, b4 - b2) != (2 * (f2 - f1), 2 * (b2 - b1)):
 
-    def times(batch: int, q_len: int, keys: Sequence[int]) -> list[Timed]:
-        found = points.corrections([op.sized(batch, q_len, n).aligned(alignment) for n in keys])
-        return [(base(batch, q_len, n) * exp(c.value), c.spread) for n, c in zip(keys, found)]
+        def work(tokens: int) -> tuple[float, float]:
+            flops, read, written = make(tokens).cost()
+            return flops, read + written
 
-    return times
+        return work
+    per_token, per_byte, flops_0, bytes_0 = f2 - f1, b2 - b1, 2 * f1 - f2, 2 * b1 - b2
+    return lambda tokens: (flops_0 + per_token * tokens, bytes_0 + per_byte * tokens)
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:

@@ -7,7 +7,6 @@ predicts those points from the others. Beyond the points the last correction goe
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import exp, log, sqrt
@@ -82,93 +81,51 @@ class Points:
         return Correction(value / total, max(LEAST_SPREAD, sqrt(variance / total)) + GROWTH * beyond)
 
 
-def _nodes(per_octave: int, octaves: int) -> list[int]:
-    return sorted({round(2 ** (i / per_octave)) for i in range(per_octave * octaves + 1)})
-
-
-STAIR_NODES, TOKEN_NODES = _nodes(2, 16), _nodes(1, 17)  # a product has more stairs than a pass over rows
-
-
-class Held(NamedTuple):
-    """What a curve must know of the power limit (`chip.predict.clock`)."""
-
-    seconds: Callable[[Op, float], float]  # of an operator that takes so many seconds: those that it holds
-    faster: float  # part of these that the boost clock saves
-    slower: float  # part that the settled clock adds
+NODES = [1 << i for i in range(18)]  # tokens
 
 
 class TimeCurve:
-    """An operator's time along its tokens: known at nodes, which never fall, and following the base between them."""
+    """An operator's time along its tokens: known at powers of two, which never fall, and following the base between."""
 
-    __slots__ = ("_base", "_nodes", "_raised", "_spans", "_straight")
+    __slots__ = ("_base", "_raised", "_spans")
 
     def __init__(
         self,
         make: Callable[[int], Op],
         points: Points,
-        nodes: Sequence[int] = TOKEN_NODES,
-        straight: bool = False,
-        clocked: Callable[[Op, float], float] | None = None,
-        held: Held | None = None,
+        clocked: Callable[[Op, float], float] = lambda op, seconds: seconds,
+        held_s: Callable[[Op, float], float] = lambda op, seconds: 0.0,
     ) -> None:
-        """`straight` between nodes: where the base has no stairs that would be missed. `clocked`: from the seconds of
-        an operator at the clock of its points to those at the clock that the other points were timed at."""
-        self._straight = straight
-        self._base, self._nodes = points.base.over(make), nodes
-        found = points.corrections([make(n).place() for n in nodes])
-        bases = [self._base(n) for n in nodes]
-        alone = [b * exp(c.value) for b, c in zip(bases, found)]
-        if clocked:
-            alone = [clocked(make(n), s) for n, s in zip(nodes, alone)]
+        """`clocked`: from the seconds of an operator at the clock of its points to those at the clock that the other
+        points were timed at. `held_s`: of these the seconds that the power limit holds (`chip.predict.clock`)."""
+        self._base = points.base.over(make)
+        ops = list(map(make, NODES))
+        found = points.corrections([op.place() for op in ops])
+        bases = list(map(self._base, NODES))
+        alone = [clocked(op, b * exp(c.value)) for op, b, c in zip(ops, bases, found)]
         times = rising(alone)
         self._raised = [t > own * (1 + RAISED) for t, own in zip(times, alone)]
-        ends = list(zip(nodes, times, [c.spread for c in found], bases, _held_s(make, nodes, times, held)))
-        # of each node and the next: tokens, seconds and spread with what they grow by, the bases, and what is held
-        self._spans = [
-            (n, m - n, t, u - t, s, r - s, b, c, h, g - h)
-            for (n, t, s, b, h), (m, u, r, c, g) in pairwise([*ends, ends[-1]])
-        ]
+        ends = list(zip(NODES, bases, times, [c.spread for c in found], map(held_s, ops, times)))
+        self._spans = list(pairwise([*ends, ends[-1]]))
 
     def at(self, tokens: int) -> tuple[float, float, float]:
         """Seconds, spread, and of the seconds those that the power limit holds."""
-        nodes = self._nodes
-        first, width, seconds, more_s, spread, wider, low, high, held_s, more_held_s = self._spans[
-            bisect_right(nodes, tokens) - 1
-        ]
-        if tokens >= nodes[-1]:
-            more = self._base(tokens) / low
+        (n, low, seconds, spread, held_s), (m, high, more, wider, more_held) = self._spans[_node(tokens)]
+        base = self._base(tokens)
+        if m == n:
+            more = base / low
             return seconds * more, spread, held_s * more
-        share = (tokens - first) / width
-        if not self._straight:
-            share = share_of(self._base(tokens), low, high, share)
-        return seconds + more_s * share, spread + wider * share, held_s + more_held_s * share
+        share = (tokens - n) / (m - n)
+        if high > low:  # as far on the way to the next node as the base is
+            share = min(1.0, max(0.0, (base - low) / (high - low)))
+        seconds, spread = seconds + (more - seconds) * share, spread + (wider - spread) * share
+        return seconds, spread, held_s + (more_held - held_s) * share
 
     def is_raised(self, tokens: int) -> bool:
         """Whether it takes longer than its own points say, because points of fewer tokens do."""
-        low = bisect_right(self._nodes, tokens) - 1
-        return any(self._raised[low : low + 2])
+        return any(self._raised[_node(tokens) :][:2])
 
 
-def _held_s(
-    make: Callable[[int], Op], nodes: Sequence[int], times: Sequence[float], held: Held | None
-) -> Sequence[float]:
-    """At each node, so that times fall at no clock: neither where more is held than grew, nor where less is."""
-    if held is None:
-        return [0.0] * len(nodes)
-    found: list[float] = []
-    for i, (n, seconds) in enumerate(zip(nodes, times)):
-        own = held.seconds(make(n), seconds)
-        if i:
-            more_s = seconds - times[i - 1]
-            own = min(own, found[-1] + more_s / held.faster) if held.faster > 0 else own
-            own = max(own, found[-1] - more_s / held.slower) if held.slower > 0 else own
-        found.append(own)
-    return found
-
-
-def share_of(base: float, low: float, high: float, straight: float) -> float:
-    """How far on the way between two nodes: as far as the base is, or the tokens where it does not grow."""
-    if high <= low:
-        return straight
-    share = (base - low) / (high - low)
-    return 0.0 if share < 0.0 else 1.0 if share > 1.0 else share
+def _node(tokens: int) -> int:
+    """The number of the node below."""
+    return min(tokens.bit_length(), len(NODES)) - 1

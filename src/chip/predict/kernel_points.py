@@ -9,7 +9,7 @@ from chip.ops.collective import Collective
 from chip.points import PointGroup
 from chip.predict.bases import OF_TORCH, Bases
 from chip.predict.clock import FREE
-from chip.predict.interpolate import STAIR_NODES, TOKEN_NODES, Held, Points, TimeCurve
+from chip.predict.interpolate import Points, TimeCurve
 from chip.predict.library import PRODUCT, Library
 from chip.records import fields, replace
 from chip.types import Op
@@ -20,6 +20,12 @@ WITHOUT_TINY = ("fp8_block",)  # tables without shapes whose time was the host's
 LEAST_PRODUCT = 0.5  # of a published time: what is left at least when the rounding before the product is taken off
 MOST_CURVES = 256  # remembered, so that questions of any number are answered in bounded memory
 ANY = "*"  # any kernel: what an estimate that names no engine takes
+
+
+def of_one_token(op: Op) -> tuple[Op, int]:
+    """The same for one token, and for how many it is."""
+    axis = fields(op)[op.TOKEN_AXIS].name  # type: ignore[arg-type]
+    return replace(op, **{axis: 1}), getattr(op, axis)  # type: ignore[type-var]
 
 
 def grown(op: Op) -> Callable[[int], Op]:
@@ -99,23 +105,19 @@ class KernelPoints:
         if found is None:
             if len(points.curves) >= MOST_CURVES:
                 points.curves.clear()
-            nodes = STAIR_NODES if one.STAIRS else TOKEN_NODES
-            found = TimeCurve(grown(one), points, nodes, not one.STAIRS, self._clocked(one), self._held(one))
+            found = TimeCurve(grown(one), points, self._clocked(one), self._held(one))
             points.curves[one] = found
         return found
 
-    def _held(self, one: Op) -> Held | None:
-        settling, held_s = self._bases.settling, self.held_s(one)
-        if settling is None:
-            return None
-        faster = 1 - (1 - settling.boost) / settling.measured
-        return Held(lambda op, s: held_s(op.cost()[0], s), faster, settling.settled - 1)
+    def _held(self, one: Op) -> Callable[[Op, float], float]:
+        held_s = self.held_s(one)
+        return lambda op, seconds: held_s(op.cost()[0], seconds)
 
-    def _clocked(self, op: Op) -> Callable[[Op, float], float] | None:
+    def _clocked(self, op: Op) -> Callable[[Op, float], float]:
         """Brings points that were timed at another clock to that of all others."""
         own = self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library else None
         if own is None or self._bases.settling is None:
-            return None
+            return lambda op, seconds: seconds
         shift = self._bases.settling.measured / own.measured - 1
         return lambda op, seconds: seconds * (1 + shift * own.limited(op.cost()[0] / seconds))
 

@@ -1,83 +1,81 @@
-"""The time of an attention over sequences, queries and keys, made to never fall along any of them.
+"""Times over two sizes that never fall where either grows: attention over sequences and keys.
 
-Times are known at nodes, each the largest of all that are no larger. Between them their logarithms are straight along
-the way that takes the axes in turn, that with the most left first: no such way leads to more queries than keys.
+Times are known at nodes: four in each doubling of a size, and from 64 tokens on one token after each, where another
+tile begins. A time may fall where a larger size fills the GPU better. Powers of two are asked for and were measured
+most, so no node takes longer than the next power of two of either size. What still falls along the lengths is evened
+out: a node is midway between the longest before it and the shortest after it. None takes less than a smaller count
+does. Between nodes times are straight along both sizes.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from math import exp, log, prod
+from itertools import accumulate
 
 Timed = tuple[float, float]  # seconds and spread
-Times = Callable[[int, int, Sequence[int]], Sequence[Timed]]  # of sequences, queries, and several numbers of keys
-COUNTS = [1 << i for i in range(13)]
-TILE = 64  # tokens: one more is another tile, which is of no account where there are many
-EDGES = [n + 1 for n in COUNTS if n >= TILE]
-LENGTHS = sorted({1 << i for i in range(17)} | {*EDGES})
+Times = Callable[[int, Sequence[int]], Sequence[Timed]]  # of one count, at several lengths
+TILE = 64  # tokens
+COUNTS = sorted({(4 + i << k) // 4 for k in range(28) for i in range(4) if not (4 + i << k) % 4})
+LENGTHS = sorted({*COUNTS, *(n + 1 for n in COUNTS if n >= TILE)})
 
 
 class RisingGrid:
-    __slots__ = ("_prompts", "_rows", "_times")
+    """`times` gives seconds and spread at nodes."""
+
+    __slots__ = ("_known", "_rows", "_times")
 
     def __init__(self, times: Times) -> None:
         self._times = times
-        self._rows: dict[tuple[int, int], list[Timed]] = {}
-        self._prompts: dict[tuple[int, int], Timed] = {}
+        self._rows: dict[int, list[Timed]] = {}  # by the number of a count; a list that is kept is never changed
+        self._known: dict[tuple[int, int], Sequence[Timed]] = {}  # as `times` has them
 
-    def __call__(self, batch: int, q_len: int, kv_len: int) -> Timed:
-        """Beyond the last nodes the device is full, and time grows as the work."""
-        axes = (COUNTS, batch), (LENGTHS, q_len), (LENGTHS, kv_len)
-        at = [bisect_right(nodes, size) - 1 for nodes, size in axes]
-        left = [_share(nodes, low, size) for (nodes, size), low in zip(axes, at)]
-        upto = min(at[2] + 1, len(LENGTHS) - 1)  # the last node that may be asked for
-        seconds, spread = self._node(at, upto)
-        value = log(seconds)
-        for axis in sorted([a for a in (2, 1, 0) if left[a]], key=lambda a: -left[a]):  # keys before queries
-            at[axis] += 1
-            more, wider = self._node(at, upto)
-            value += left[axis] * log(more / seconds)
-            seconds, spread = more, max(spread, wider)
-        return exp(value) * prod([max(1.0, size / nodes[-1]) for nodes, size in axes]), spread
+    def __call__(self, count: int, length: int) -> Timed:
+        row, rows_left = _place(COUNTS, count)
+        column, columns_left = _place(LENGTHS, length)
+        seconds, spread = _between(self._row(row, column + 1), column, columns_left)
+        if not rows_left:
+            return seconds, spread
+        more, wider = _between(self._row(row + 1, column + 1), column, columns_left)
+        return seconds + (more - seconds) * rows_left, max(spread, wider)
 
-    def _node(self, at: Sequence[int], upto: int) -> Timed:
-        row, queries, keys = at
-        return self._row(row, queries, upto)[keys - queries]
-
-    def _prompt(self, row: int, keys: int) -> Timed:
-        """Of as many queries as keys: those are measured most, and no part of them takes longer. At an edge there are
-        no more than at the next node."""
-        found = self._prompts.get((row, keys))
-        if found is None:
-            (found,) = self._times(COUNTS[row], LENGTHS[keys], [LENGTHS[keys]])
-            if LENGTHS[keys] in EDGES:
-                found = min(found, self._prompt(row, keys + 1))
-            self._prompts[row, keys] = found
+    def _row(self, row: int, upto: int) -> list[Timed]:
+        """The nodes of one count, at least up to a column: always up to a power of two, so that no answer depends on
+        what was asked before."""
+        found = self._rows.get(row, [])
+        while len(found) <= upto:
+            found = found + self._until_power(row, len(found), found[-1][0] if found else 0.0)
+            self._rows[row] = found
         return found
 
-    def _row(self, row: int, queries: int, upto: int) -> list[Timed]:
-        """At as many keys as queries, and at the nodes after that: no less than of fewer keys, queries or sequences. A
-        list that is kept is never changed: other threads may read it."""
-        known = self._rows.get((row, queries), [])
-        first = queries + len(known)
-        if first > upto:
-            return known
-        fewer = self._row(row - 1, queries, upto) if row else None
-        shorter = self._row(row, queries - 1, upto)[1:] if queries else None
-        found = self._times(COUNTS[row], LENGTHS[queries], LENGTHS[first : upto + 1])
-        if queries:
-            found = [min(own, self._prompt(row, keys)) for keys, own in enumerate(found, first)]
-        known = known.copy()
-        for i, (seconds, spread) in enumerate(found, len(known)):
-            before = [known[-1:], fewer[i : i + 1] if fewer else (), shorter[i : i + 1] if shorter else ()]
-            known.append((max([seconds, *(least for less in before for least, _ in less)]), spread))
-        self._rows[row, queries] = known
-        return known
+    def _until_power(self, row: int, first: int, least: float) -> list[Timed]:
+        """Of one count, the nodes from one after a power of two to the next."""
+        columns = slice(first, bisect_left(LENGTHS, _next_power(LENGTHS[first])) + 1)
+        times, above = (self._asked(count, columns) for count in (COUNTS[row], _next_power(COUNTS[row])))
+        own = [min(seconds, most, above[-1][0]) for (seconds, _), (most, _) in zip(times, above)]
+        longest, shortest = accumulate(own, max), [*accumulate(own[::-1], min)][::-1]
+        fewer = self._row(row - 1, columns.stop - 1)[columns] if row else [(0.0, 0.0)] * len(own)
+        even = [max(least, (high + low) / 2, before) for high, low, (before, _) in zip(longest, shortest, fewer)]
+        return [(seconds, spread) for seconds, (_, spread) in zip(accumulate(even, max), times)]
+
+    def _asked(self, count: int, columns: slice) -> Sequence[Timed]:
+        found = self._known.get((count, columns.start))
+        if found is None:
+            found = self._known[count, columns.start] = self._times(count, LENGTHS[columns])
+        return found
 
 
-def _share(nodes: Sequence[int], low: int, size: int) -> float:
-    """How far on the way to the next node, if there is one."""
-    if low + 1 == len(nodes):
-        return 0.0
-    return log(size / nodes[low]) / log(nodes[low + 1] / nodes[low])
+def _next_power(size: int) -> int:
+    """Of two, the size itself where it is one."""
+    return 1 << (size - 1).bit_length()
+
+
+def _place(nodes: Sequence[int], size: int) -> tuple[int, float]:
+    """The node below a size, and how far it is on the way to the next."""
+    low = min(bisect_right(nodes, size), len(nodes) - 1) - 1
+    return low, (size - nodes[low]) / (nodes[low + 1] - nodes[low])
+
+
+def _between(row: Sequence[Timed], at: int, left: float) -> Timed:
+    (seconds, spread), (more, wider) = row[at], row[at + 1]
+    return seconds + (more - seconds) * left, max(spread, wider)

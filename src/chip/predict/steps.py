@@ -14,7 +14,6 @@ from chip.engines.versions import EngineVersion
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head
 from chip.predict.estimator import Estimator
-from chip.predict.growing import along, over
 from chip.predict.limits import Answer, of_a_share
 from chip.predict.phase import Line, Phase, Rows, interval, line_of, lines_of
 from chip.predict.template import Ask, Beside, Template, TimedCall, attending
@@ -266,8 +265,8 @@ def _programs(d: Decoder, p: Precision, tp: int, ep: int, engine: str) -> tuple[
 def _ask(estimator: Estimator, op: Op) -> Ask:
     """How an operator is answered: for tokens, or, where it attends, for sequences."""
     if op.OF_SEQUENCES:
-        return lru_cache(maxsize=MOST_SEQS)(over(estimator, op))
-    return along(estimator, op)
+        return lru_cache(maxsize=MOST_SEQS)(estimator.over(op))
+    return estimator.along(op)
 
 
 class TimedSteps(NamedTuple):
