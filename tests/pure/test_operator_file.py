@@ -25,8 +25,7 @@ class MadeUpAttention(Attention):
 '''
 REWRITE = """
 def rewrite(program, decode, architecture=""):
-    from chip.engines.fuse import apply
-    from chip.engines.hf.families import as_kind
+    from chip.engines.fuse import apply, as_kind
     from chip.ops.made_up_attention import MadeUpAttention
     from chip.types import Call
 

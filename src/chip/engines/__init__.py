@@ -21,8 +21,6 @@ from chip.suggest import get_close_matches
 from chip.timeline import Timeline
 from chip.types import ChipError, Program, Scenario, Step
 
-SHARED = ("hf",)  # folders that are no engine
-
 
 class Engine(Protocol):
     NAME: str
@@ -57,8 +55,7 @@ class Engine(Protocol):
 
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
-    found = (name for name in listing.packages(__path__) if name not in SHARED)
-    return tuple(sorted(name.replace("_", "-") for name in found))
+    return tuple(sorted(name.replace("_", "-") for name in listing.packages(__path__)))
 
 
 @cache

@@ -43,10 +43,9 @@ def as_kind(kind: str | type[Op], op: Op, **other: Any) -> Op:
     return cls(**{**axes, **other})
 
 
-def turned(call: Call, kinds: Mapping[str, str]) -> Call:
-    """Its operator as what one of that kind becomes, if it is among these."""
-    kind = kinds.get(call.op.kind)
-    return Call(call.role, as_kind(kind, call.op)) if kind else call
+def retyped(kinds: Mapping[str, str]) -> Rule:
+    """A rule that turns operators of some kinds into operators of others."""
+    return lambda calls: [Call(c.role, as_kind(kinds[c.op.kind], c.op)) if c.op.kind in kinds else c for c in calls]
 
 
 def merge_projections(calls: list[Call]) -> list[Call]:
@@ -75,7 +74,7 @@ def fuse_residual_norms(calls: list[Call]) -> list[Call]:
     elif not both_in_next and not ("attn_add" in roles and "mlp_norm" in roles[roles.index("attn_add") :]):
         return calls  # no addition precedes a norm
     kept = [c for c in calls if c.role not in IN_A_NORM]
-    return [turned(c, WITH_ADDITION) if c.role in norms else c for c in kept]
+    return [Call(c.role, as_kind(WITH_ADDITION[c.op.kind], c.op)) if c.role in norms else c for c in kept]
 
 
 def fuse_head_norms(calls: list[Call]) -> list[Call]:
@@ -87,11 +86,6 @@ def fuse_head_norms(calls: list[Call]) -> list[Call]:
     norm, rope = (cast(Elementwise, calls[roles.index(role)].op) for role in ("q_norm", "rope"))
     gone = ("rope",) if norm.rows == rope.rows else ("q_norm", "k_norm")
     return [c for c in calls if c.role not in gone]
-
-
-def fuse_gelu(calls: list[Call]) -> list[Call]:
-    """A GELU that HF spells out as one kernel."""
-    return [turned(c, {"gelu_fast": "gelu", "gelu_new": "gelu"}) for c in calls]
 
 
 def fuse_quantize(calls: list[Call]) -> list[Call]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from chip.engines import hf
 from chip.engines.calibration import FAMILIES, HF_ALONE, HF_POINTS, LLAMA, TWO_DEPTHS, all_at
 from chip.engines.fuse import apply, as_kind
-from chip.engines.hf import families, modules
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
 from chip.ops.masked_attention import WindowedAttention
@@ -16,13 +16,13 @@ from chip.types import ChipError, Program, Scenario, Seq, Step
 
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
-COPIES_KEYS = families.BROADCAST
+COPIES_KEYS = hf.BROADCAST
 TERMS = ("gap_s", "first_s", "host_step_s", "host_call_s", "host_kernel_s", "host_experts_s")
 CAVEAT = (
     "hf-eager: decode with the flash backend; torch's default (cuDNN) also builds a plan for every new context length, "
     "tens of milliseconds each"
 )
-KERNELS = modules.KERNELS
+KERNELS = hf.KERNELS
 SDPA = ("cudnn", "flash")  # what a prefill attends with: torch's choice first
 CALIBRATION = all_at((LLAMA, *FAMILIES, *HF_ALONE), TWO_DEPTHS, HF_POINTS)
 MEMORY_SHARE = 1.0
@@ -38,7 +38,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     sdpa = options.get("sdpa", "")
     if sdpa and sdpa not in SDPA:
         raise ChipError(f"--sdpa {sdpa[:40]}: {NAME} is predicted with {' or '.join(SDPA)}, no other")
-    return {**modules.RUNS_AS, "attention": sdpa or SDPA[0]}
+    return {**hf.RUNS_AS, "attention": sdpa or SDPA[0]}
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
@@ -68,6 +68,6 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     """A decode step joins the new token to the cache before it attends. A prompt attends to itself, under a mask where
     a window hides some of it."""
     if decode:
-        grown = modules.decompose(program, partial(as_kind, "growing_attention"), architecture)
-        return apply(grown, families.join_cache)
-    return modules.decompose(program, lambda op: as_kind(WindowedAttention, op) if op.window else op, architecture)
+        grown = hf.decompose(program, partial(as_kind, "growing_attention"), architecture)
+        return apply(grown, hf.join_cache)
+    return hf.decompose(program, lambda op: as_kind(WindowedAttention, op) if op.window else op, architecture)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from chip.engines import hf_eager
+from chip.engines import hf, hf_eager
 from chip.engines.calibration import HF_POINTS, CalibrationModel
 from chip.engines.fuse import apply, as_kind
-from chip.engines.hf import modules
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.serves import Serves
 from chip.engines.terms import Terms
@@ -33,13 +32,13 @@ SERVES = Serves(
 CALIBRATION = (CalibrationModel("tinyllama-1.1b", (2, 6), HF_POINTS),)
 CONTEXT_BYTES = 1.45e9  # driver, framework and kernels beside torch's pool: 1.38 to 1.46 GB in the recorded runs
 WORKSPACES = 3  # of cuBLAS: of the stream itself, of the warm-up and of the capture
-KERNELS = modules.KERNELS
+KERNELS = hf.KERNELS
 POSITIONS = 3  # kernels of each layer that count where the cache goes on: a range, what is added to it, the new length
 SPARE_TOKENS = 64  # least room after the prompt
 
 
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
-    return {**modules.RUNS_AS, "kv_roll": "torch"}
+    return {**hf.RUNS_AS, "kv_roll": "torch"}
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
@@ -66,7 +65,7 @@ def decode(scenario: Scenario, memory_bytes: float) -> Step:
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    return modules.decompose(
+    return hf.decompose(
         apply(program, _static),
         lambda op: as_kind(SlidingAttention if op.window else "masked_attention", op),
         architecture,

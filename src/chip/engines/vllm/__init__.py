@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chip.engines import hf
 from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, CalibrationModel, all_at
-from chip.engines.hf import modules
 from chip.engines.playing import Played
 from chip.engines.terms import Terms
 from chip.engines.versions import version_at
@@ -64,7 +64,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     uncompiled = options.get("architecture") in UNCOMPILED
     on_hopper = HOPPER <= capability < NEXT
     return {
-        **(modules.RUNS_AS if uncompiled else dict.fromkeys(COMPILED, "compiled cold")),
+        **(hf.RUNS_AS if uncompiled else dict.fromkeys(COMPILED, "compiled cold")),
         **RUNS_AS,
         **dict.fromkeys(("attention", "local_attention"), _attention(capability, options) + " layer"),
         "scaled_linear": "deepgemm" if options.get("deep_gemm") else "cutlass",

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from chip.engines import fuse
+from chip.engines import fuse, hf
 from chip.engines.fuse import apply, as_kind
-from chip.engines.hf import modules
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
@@ -35,7 +34,7 @@ HALVES, WHOLE = ("q_halves", "k_halves"), ("q_join", "k_join")  # roles of what 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     if architecture in UNCOMPILED:
-        return apply(modules.decompose(apply(program, fuse.merge_projections), lambda op: op, architecture), _joined)
+        return apply(hf.decompose(apply(program, fuse.merge_projections), lambda op: op, architecture), _joined)
     return apply(
         program,
         partial(_added_by_products, count=ADDING_PRODUCTS.get(architecture, 0)),
@@ -44,7 +43,7 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
         fuse.fuse_quantize,
         fuse.fuse_head_norms,
         _rotated_apart,
-        fuse.fuse_gelu,
+        fuse.retyped({"gelu_fast": "gelu", "gelu_new": "gelu"}),  # which HF writes out
         _choice_inside,
         *([_float_router] if architecture in FLOAT_ROUTER else []),
         partial(_over_latent, decode=decode),
