@@ -5,7 +5,8 @@ vLLM's and our own engine's are both like this; they differ in how many tokens a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from math import ceil, floor
 
 from chip.engines.context import decode_contexts
@@ -30,6 +31,12 @@ def prefill_steps(scenario: Scenario, budget: int, most: int, step: MakeStep) ->
     if scenario.output > 1:
         steps.append((decode_step(full, most, step), float(before * (scenario.output - 1))))
     return (*steps, *last)
+
+
+def padded(tokens: int, sizes: Sequence[int]) -> int:
+    """The smallest CUDA graph that so many tokens fit in; the tokens themselves where they are too many for any."""
+    at = bisect_left(sizes, tokens)
+    return sizes[at] if at < len(sizes) else tokens
 
 
 def decode_step(scenario: Scenario, most: int, step: MakeStep) -> Step:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from chip.engines import hf
-from chip.engines.calibration import FAMILIES, HF_ALONE, HF_POINTS, LLAMA, TWO_DEPTHS, all_at
+from chip.engines.calibration import CUT, HF_POINTS, TWO_DEPTHS, cut
 from chip.engines.fuse import apply, as_kind
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
@@ -24,7 +24,7 @@ CAVEAT = (
 )
 KERNELS = hf.KERNELS
 SDPA = ("cudnn", "flash")  # what a prefill attends with: torch's choice first
-CALIBRATION = all_at((LLAMA, *FAMILIES, *HF_ALONE), TWO_DEPTHS, HF_POINTS)
+CALIBRATION = cut(tuple(CUT), TWO_DEPTHS, HF_POINTS)
 MEMORY_SHARE = 1.0
 # Driver, framework and kernels beside torch's pool: 1.36 to 1.38 GB in the recorded runs on an H200.
 CONTEXT_BYTES = 1.37e9

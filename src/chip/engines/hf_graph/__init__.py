@@ -29,7 +29,7 @@ SERVES = Serves(
     without=("BloomForCausalLM", "FalconForCausalLM", "GPTJForCausalLM", "GptOssForCausalLM"),
     why="transformers 5.17 copies from the host while it runs it, or cannot run it over a StaticCache",
 )
-CALIBRATION = (CalibrationModel("tinyllama-1.1b", (2, 6), HF_POINTS),)
+CALIBRATION = (CalibrationModel("tinyllama", "tinyllama-1.1b", (2, 6), HF_POINTS),)
 CONTEXT_BYTES = 1.45e9  # driver, framework and kernels beside torch's pool: 1.38 to 1.46 GB in the recorded runs
 WORKSPACES = 3  # of cuBLAS: of the stream itself, of the warm-up and of the capture
 KERNELS = hf.KERNELS

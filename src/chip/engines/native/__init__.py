@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, all_at
-from chip.engines.chunked import decode_step, prefill_steps
+from chip.engines.calibration import TWO_DEPTHS, cut
+from chip.engines.chunked import decode_step, padded, prefill_steps
 from chip.engines.fuse import apply, as_kind, fuse_residual_norms, merge_projections
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.serves import Serves
@@ -29,12 +29,13 @@ OVERLAPS_STEPS = True  # the next step is launched before a step's tokens are re
 FAMILIES_OF = {f"{name}ForCausalLM": name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3")}
 DTYPES = ("bf16", "fp16", "fp32")
 SERVES = Serves(tuple(FAMILIES_OF), DTYPES, gpus=1)
-CALIBRATION = all_at((LLAMA, *FAMILIES[:2]), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))
+CALIBRATION = cut(("llama", "qwen2", "qwen3"), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))
 STEP_TOKENS = 8192  # of prompts in one step
 MOST_REQUESTS = 256  # at once; others wait
-GRAPH_TOKENS = (1, 2, 4)  # then multiples of GRAPH_STEP
-PROMPT_TOKENS, PROMPT_STEP, MOST_PROMPT = (16, 32, 64), 128, 2048  # of a prompt alone in its step, which is a graph too
-GRAPH_STEP, FEW_ROWS = 8, 64  # rows up to which a product is the skinny kernel's, with the gate inside
+# Sizes of CUDA graphs: for the requests of a decode step, and for the tokens of a prompt that is alone in its step.
+DECODE_GRAPHS = (1, 2, 4, *range(8, MOST_REQUESTS + 1, 8))
+PROMPT_GRAPHS = (16, 32, 64, *range(128, 2049, 128))
+FEW_ROWS = 64  # up to so many rows a product is the skinny kernel's, with the gate inside
 MEMORY_SHARE = 0.9
 CONTEXT_BYTES = 1.4e9
 
@@ -50,19 +51,14 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def padded(size: int, small: Collection[int] = GRAPH_TOKENS, step: int = GRAPH_STEP) -> int:
-    """Rows of the graph that a decode step of so many runs in; tokens of a prompt's likewise."""
-    return next((g for g in small if g >= size), 0) or -(-size // step) * step
-
-
 def _step(seqs: tuple[Seq, ...]) -> Step:
-    """Single tokens are a decode step, a short prompt alone is a graph; other chunks are launched kernel by kernel."""
-    (first, *others) = seqs
+    """Decode steps and short prompts that are alone run as graphs; all else is launched kernel by kernel."""
+    first, *others = seqs
     if not others and first.new == 1:
-        return Step(seqs, padded(first.count) - first.count, True)
-    if others or first.count > 1 or first.new > MOST_PROMPT:
-        return Step(seqs)
-    return Step(seqs, padded(first.new, PROMPT_TOKENS, PROMPT_STEP) - first.new, True)
+        return Step(seqs, padded(first.count, DECODE_GRAPHS) - first.count, True)
+    if not others and first.count == 1 and first.new <= PROMPT_GRAPHS[-1]:
+        return Step(seqs, padded(first.new, PROMPT_GRAPHS) - first.new, True)
+    return Step(seqs)
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:

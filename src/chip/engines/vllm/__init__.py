@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chip.engines import hf
-from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, CalibrationModel, all_at
+from chip.engines.calibration import FAMILIES, TWO_DEPTHS, CalibrationModel, cut
 from chip.engines.playing import Played
 from chip.engines.terms import Terms
 from chip.engines.versions import version_at
@@ -39,9 +39,9 @@ TOKENS = (
 ONE_DEPTH = ((1, 16), (1, 128), (1, 600), (1, 4096), (8, 16), (8, 512), (32, 16), (32, 128))
 # Two are wide and deep enough that the device sets the time: they tell what kernels take in the engine beyond alone.
 CALIBRATION: tuple[CalibrationModel, ...] = (
-    *all_at((LLAMA,), TWO_DEPTHS, TOKENS),
-    CalibrationModel("mistral-7b", (16, 28), ((1, 128), (1, 1024), (8, 512), (32, 512))),
-    *all_at(FAMILIES, TWO_DEPTHS[1:], ONE_DEPTH),
+    *cut(("llama",), TWO_DEPTHS, TOKENS),
+    CalibrationModel("mistral", "mistral-7b", (16, 28), ((1, 128), (1, 1024), (8, 512), (32, 512))),
+    *cut(FAMILIES, TWO_DEPTHS[1:], ONE_DEPTH),
 )
 
 
