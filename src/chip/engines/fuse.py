@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from chip import ops
 from chip.ops.elementwise import Elementwise
@@ -12,6 +12,7 @@ from chip.ops.quantize import Quantize
 from chip.records import replace
 from chip.types import Block, Call, Op, Program
 
+T = TypeVar("T", bound=Op)
 Rule = Callable[[list[Call]], Iterable[Call]]
 # roles of neighbouring dense layers over the same input, by what they are as one
 MERGED = {
@@ -41,6 +42,11 @@ def as_kind(kind: str | type[Op], op: Op, **other: Any) -> Op:
     cls = ops.get(kind) if isinstance(kind, str) else kind
     axes = {name: getattr(op, name) for name in ops.axes(cls) if hasattr(op, name)}
     return cls(**{**axes, **other})
+
+
+def each(cls: type[T], made: Callable[[str, T], Iterable[Call]]) -> Rule:
+    """A rule that puts other calls in the place of every operator of this class: what `made` makes of role and it."""
+    return lambda calls: [new for c in calls for new in (made(c.role, c.op) if isinstance(c.op, cls) else [c])]
 
 
 def retyped(kinds: Mapping[str, str]) -> Rule:

@@ -8,9 +8,8 @@ families have in common stands what single families do otherwise, as read in the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import cast
 
-from chip.engines.fuse import apply, as_kind, retyped
+from chip.engines.fuse import apply, as_kind, each, retyped
 from chip.ops import composed
 from chip.ops.alibi_attention import AlibiAttention
 from chip.ops.attention import Attention
@@ -79,17 +78,15 @@ COMPOSED_NORM = ("CohereForCausalLM", "Cohere2ForCausalLM")  # layer norms are m
 def decompose(program: Program, attention: Callable[[Attention], Op], architecture: str) -> Program:
     """What HF's modules launch of a program. `attention`: the engine's own, for families without one of theirs."""
 
-    def attending(calls: list[Call]) -> Iterator[Call]:
-        for c in calls:
-            own = isinstance(c.op, Attention) and not isinstance(c.op, Composed)
-            yield Call(c.role, attention(cast(Attention, c.op))) if own else c
+    def attending(role: str, op: Attention) -> list[Call]:
+        return [Call(role, op if isinstance(op, Composed) else attention(op))]
 
     def of_family(calls: list[Call]) -> Iterator[Call]:
         for c in calls:
             yield from _instead(c, calls, architecture)
             yield from _after(c, calls, architecture)
 
-    first, *rest = apply(program, of_family, attending, retyped(COMPOSED)).blocks
+    first, *rest = apply(program, of_family, each(Attention, attending), retyped(COMPOSED)).blocks
     rope = next((c.op for b in program.blocks for c in b.calls if isinstance(c.op, Rope)), None)
     if rope:  # angles are computed once a step, after the embedding
         table = Call("rotary", as_kind("rotary_table", rope, cols=rope.head_dim))

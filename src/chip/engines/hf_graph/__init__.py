@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from chip.engines import hf, hf_eager
+from chip.engines import Serves, hf, hf_eager
 from chip.engines.calibration import HF_POINTS, CalibrationModel
 from chip.engines.fuse import apply, as_kind
 from chip.engines.playing import Played, Room, Weighted
-from chip.engines.serves import Serves
 from chip.engines.terms import Terms
 from chip.ops.attention import Attention
 from chip.ops.kv_append import KvAppend

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
+from chip.engines import Serves
 from chip.engines.calibration import TWO_DEPTHS, cut
 from chip.engines.chunked import decode_step, padded, prefill_steps
-from chip.engines.fuse import apply, as_kind, fuse_residual_norms, merge_projections
+from chip.engines.fuse import apply, as_kind, each, fuse_residual_norms, merge_projections
 from chip.engines.playing import Played, Room, Weighted
-from chip.engines.serves import Serves
 from chip.engines.terms import Terms
 from chip.ops.kv_append import KvAppend
 from chip.ops.linear import Linear
@@ -82,22 +82,16 @@ def fuse_store(calls: list[Call]) -> list[Call]:
     return [Call("rope_store", store) if c.op is rope else c for c in kept]
 
 
-def add_biases(calls: list[Call]) -> Iterator[Call]:
+def bias_behind(role: str, product: Linear) -> list[Call]:
     """A product of many rows leaves its bias to a kernel of PyTorch's."""
-    for c in calls:
-        yield c
-        if isinstance(c.op, Linear) and c.op.bias:
-            yield Call(f"{c.role}_bias", Scale(c.op.m, c.op.n, c.op.dtype))
-
-
-def gate_inside(calls: list[Call]) -> list[Call]:
-    return [c for c in calls if not isinstance(c.op, SiluMul)]
+    added = Call(f"{role}_bias", Scale(product.m, product.n, product.dtype))
+    return [Call(role, product), *([added] if product.bias else [])]
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     """In a decode step gate and bias are inside their product."""
-    rules = (merge_projections, fuse_residual_norms, fuse_store)
-    return apply(program, *rules, gate_inside if decode else add_biases)
+    last = each(SiluMul, lambda role, gate: []) if decode else each(Linear, bias_behind)
+    return apply(program, merge_projections, fuse_residual_norms, fuse_store, last)
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:

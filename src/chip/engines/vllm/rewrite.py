@@ -6,11 +6,11 @@ norms, rotations and activations kernel by kernel, as PyTorch spells them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from chip.engines import fuse, hf
-from chip.engines.fuse import apply, as_kind
+from chip.engines.fuse import apply, as_kind, each
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
@@ -29,12 +29,13 @@ from chip.types import Call, Program
 ADDING_PRODUCTS = {"CohereForCausalLM": 2, "Cohere2ForCausalLM": 2, "FalconForCausalLM": 1, "GPTJForCausalLM": 1}
 UNCOMPILED = ("StableLmForCausalLM",)  # of the architectures here
 FLOAT_ROUTER = ("Glm4MoeForCausalLM",)  # whose gate is an fp32 `nn.Linear` over its input turned to fp32
-HALVES, WHOLE = ("q_halves", "k_halves"), ("q_join", "k_join")  # roles of what is joined; such a model is known by them
+HALVES = ("q_halves", "k_halves")  # roles of copies that only a model which is not compiled has
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     if architecture in UNCOMPILED:
-        return apply(hf.decompose(apply(program, fuse.merge_projections), lambda op: op, architecture), _joined)
+        small = hf.decompose(apply(program, fuse.merge_projections), lambda op: op, architecture)
+        return apply(small, each(RopeComposed, _halves), each(RopeJoin, _joined))
     return apply(
         program,
         partial(_added_by_products, count=ADDING_PRODUCTS.get(architecture, 0)),
@@ -45,7 +46,7 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
         _rotated_apart,
         fuse.retyped({"gelu_fast": "gelu", "gelu_new": "gelu"}),  # which HF writes out
         _choice_inside,
-        *([_float_router] if architecture in FLOAT_ROUTER else []),
+        *([each(MoeRouter, _float_router)] if architecture in FLOAT_ROUTER else []),
         partial(_over_latent, decode=decode),
         *([_local] if decode else []),
     )
@@ -73,23 +74,16 @@ def _added_by_products(calls: list[Call], count: int) -> list[Call]:
     return [*(calls[:-2] if count == 2 else fuse.fuse_residual_norms(calls)), *copies]
 
 
-def _choice_inside(calls: list[Call]) -> Iterator[Call]:
+def _choice_inside(calls: list[Call]) -> Iterable[Call]:
     """Triton's kernels for experts in mxfp4 choose them, too: the router is a product alone. (Those of GPUs other than
     Hopper do not: a few microseconds a layer are missing there.)"""
-    inside = any(isinstance(c.op, PackedExperts) and c.op.weight_dtype == "fp4" for c in calls)
-    for c in calls:
-        if inside and isinstance(c.op, MoeRouter):
-            yield Call(c.role, Linear(c.op.tokens, c.op.experts, c.op.hidden, c.op.dtype, c.op.dtype))
-        else:
-            yield c
+    if not any(isinstance(c.op, PackedExperts) and c.op.weight_dtype == "fp4" for c in calls):
+        return calls
+    return each(MoeRouter, lambda role, r: [Call(role, Linear(r.tokens, r.experts, r.hidden, r.dtype, r.dtype))])(calls)
 
 
-def _float_router(calls: list[Call]) -> Iterator[Call]:
-    for c in calls:
-        if isinstance(c.op, MoeRouter):
-            yield Call("router_cast", Scale(c.op.tokens, c.op.hidden, c.op.dtype))
-            c = Call(c.role, replace(c.op, dtype="fp32"))
-        yield c
+def _float_router(role: str, r: MoeRouter) -> list[Call]:
+    return [Call("router_cast", Scale(r.tokens, r.hidden, r.dtype)), Call(role, replace(r, dtype="fp32"))]
 
 
 def _local(calls: list[Call]) -> list[Call]:
@@ -99,15 +93,14 @@ def _local(calls: list[Call]) -> list[Call]:
     ]
 
 
-def _joined(calls: list[Call]) -> Iterator[Call]:
-    """Halves of heads are rotated each by itself, then joined, and joined with what is not rotated: plain copies, since
-    tokens come before heads."""
-    for c in calls:
-        if not isinstance(c.op, RopeJoin):
-            yield c
-        if isinstance(c.op, (RopeComposed, RopeJoin)):
-            each = Scale(c.op.rows, c.op.cols // 2, c.op.dtype)
-            yield from [Call(role, each) for role in (WHOLE if isinstance(c.op, RopeJoin) else HALVES)]
+def _halves(role: str, r: RopeComposed) -> list[Call]:
+    """Halves of heads are rotated each by itself, then joined: plain copies, since tokens come before heads."""
+    return [Call(role, r), *[Call(of, Scale(r.rows, r.cols // 2, r.dtype)) for of in HALVES]]
+
+
+def _joined(role: str, r: RopeJoin) -> list[Call]:
+    """What was rotated is joined with what is not: the same copies, of queries and of keys."""
+    return [Call(of, Scale(r.rows, r.cols // 2, r.dtype)) for of in ("q_join", "k_join")]
 
 
 def _over_latent(calls: list[Call], decode: bool) -> list[Call]:
