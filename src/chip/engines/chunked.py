@@ -1,6 +1,7 @@
-"""A scheduler with chunked prefill: running requests first, then waiting ones in order, as many tokens as a step takes.
+"""A scheduler with chunked prefill. Each step has a budget of tokens: running requests get theirs first, then waiting
+prompts in order, cut where the budget ends.
 
-vLLM's and our own engine's are both like this; they differ in how many tokens a step takes and in what a step is.
+vLLM and our own engine both schedule so. They differ in the budget, and in what makes a step a CUDA graph.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from chip.engines.playing import Weighted
 from chip.records import replace
 from chip.types import Scenario, Seq, Step
 
-EXACT_STEPS, LEAST_STEPS = 64, 16  # that are walked, the fewer the more are integrated after them
-WHOLE = 1e-6  # by which sums of steps and tokens are off whole numbers
+# The first steps of a prefill are walked one by one, at most so many and at least so many; the rest is integrated. A
+# longer prefill has fewer walked steps.
+EXACT_STEPS, LEAST_STEPS = 64, 16
+WHOLE = 1e-6  # rounding: how far sums of steps or tokens may be off a whole number
 MakeStep = Callable[[tuple[Seq, ...]], Step]
 
 
 def prefill_steps(scenario: Scenario, budget: int, most: int, step: MakeStep) -> Weighted:
-    """Steps until every request has its first token. Requests beyond `most`, which run at once, wait for whole waves
-    before them to end."""
+    """Steps until every request has its first token. `most` requests run at once. The others wait until a whole wave
+    of these has ended, decode steps included."""
     before = (scenario.batch - 1) // most
     last = wave(replace(scenario, batch=scenario.batch - before * most), budget, step)
     if not before:
@@ -40,29 +43,28 @@ def padded(tokens: int, sizes: Sequence[int]) -> int:
 
 
 def decode_step(scenario: Scenario, most: int, step: MakeStep) -> Step:
-    """Of all requests that run at once."""
+    """The first decode step of the requests that run at once."""
     made = step((Seq(1, scenario.prompt, min(scenario.batch, most)),))
     return made._replace(steps=scenario.decode_steps)
 
 
 def wave(scenario: Scenario, budget: int, step: MakeStep) -> Weighted:
-    """Steps of at most so many tokens until every request has its first token. Those that have it decode along in the
-    later steps. The first ones are as the scheduler makes them: what is integrated goes on from there, so that it meets
-    them."""
+    """Steps until all of these requests have their first tokens; those that have it decode along in the later steps.
+
+    The first steps are as the scheduler makes them. The integrated ones go on from there, so that both meet.
+    """
     batch, prompt = scenario.batch, scenario.prompt
     if batch * prompt <= budget:
         return ((step((Seq(prompt, 0, batch),)), 1.0),)
-    chunks: list[tuple[Seq, ...]] = []
-    left = (batch, 0)
-    if 2 * batch <= budget:  # the more decode along, the less a step gets on
-        most = max(LEAST_STEPS, 2 * EXACT_STEPS - batch * prompt // budget)
-        chunks, left = _chunks(scenario, budget, min(most, EXACT_STEPS))
-    return (*((step(s), 1.0) for s in chunks), *(_long_prefill(scenario, budget, step, *left) if left[0] else ()))
+    walked = max(LEAST_STEPS, 2 * EXACT_STEPS - batch * prompt // budget)
+    chunks, waiting, partial = _chunks(scenario, budget, min(walked, EXACT_STEPS))
+    rest = _long_prefill(scenario, budget, step, waiting, partial) if waiting else ()
+    return (*((step(seqs), 1.0) for seqs in chunks), *rest)
 
 
-def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq, ...]], tuple[int, int]]:
-    """The scheduler, token by token of its budget: running requests first, then waiting ones in order. Also how many
-    still wait, and tokens of the first of them that are computed."""
+def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq, ...]], int, int]:
+    """The sequences of the first steps, as the scheduler makes them. Also how many requests are left after these steps,
+    and how many tokens of the first of them are computed."""
     prompt = scenario.prompt
     steps: list[tuple[Seq, ...]] = []
     waiting, partial = scenario.batch, 0
@@ -86,12 +88,15 @@ def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq,
             seqs.append(Seq(room, 0, 1))
             partial = room
         steps.append(tuple(seqs))
-    return steps, (waiting, partial)
+    return steps, waiting, partial
 
 
 def _long_prefill(scenario: Scenario, budget: int, step: MakeStep, waiting: int, partial: int) -> Weighted:
-    """Many steps: full ones, with few to all requests decoding along, at a few depths into the prompt, and a last one
-    with what is left, which reads all weights again. Weighted to make up the whole."""
+    """The rest of a prefill as a few full steps, weighted to make up all of it, and one last step with what is left.
+
+    The full steps differ in how many requests decode along and in how deep into a prompt they are. The last one counts
+    by itself since it reads all weights once more.
+    """
     prompt, decodes, running = scenario.prompt, scenario.output > 1, scenario.batch - waiting
     spans: list[tuple[int, float, int]] = []  # requests that decode, tokens, and where in a prompt those begin
     if partial:
@@ -103,19 +108,24 @@ def _long_prefill(scenario: Scenario, budget: int, step: MakeStep, waiting: int,
     steps = sum([tokens / (budget - decoding) for decoding, tokens, _ in spans])
     decoding, _, begun = spans[-1]
     rest = min(ceil(total * (1 - floor(steps + WHOLE) / steps) - WHOLE), budget - decoding)
-    found = []
+    found: list[tuple[Step, float]] = []
     for along, tokens, at in spans if rest < total else ():
         room = budget - along
         found += _steps_of(step, prompt, along, room, (1 - rest / total) * tokens / room, at)
-    return (*found, *(_steps_of(step, prompt, decoding, rest, 1.0, begun, once=True) if rest > 0 else ()))
+    if rest > 0:
+        found += _steps_of(step, prompt, decoding, rest, 1.0, begun, once=True)
+    return tuple(found)
 
 
 def _steps_of(
     step: MakeStep, prompt: int, decoding: int, room: int, weight: float, begun: int, once: bool = False
 ) -> list[tuple[Step, float]]:
-    """So many steps with room for as many prompt tokens, beside sequences that decode. What they hold on average: exact
-    in tokens and in attended pairs. A chunk, at a few depths (`once`: in the middle), or, as often as a prompt ends in
-    the step, that end and the next one's begin. `begun`: tokens of a prompt alone that are computed."""
+    """`weight` steps with `room` prompt tokens each, beside sequences that decode: what such steps hold on average.
+
+    A step holds a chunk from within a prompt, taken at a few depths, or only at the middle one if the step is there
+    `once`. Or a prompt ends in it, and the next one begins. Both tokens and attended pairs come out exact. `begun`: the
+    tokens of the first prompt that are computed already.
+    """
     along = (Seq(1, prompt, decoding),) if decoding else ()
     alone = begun and prompt - begun >= room
     ending = 0.0 if alone else min(1.0, room / prompt)
@@ -128,7 +138,7 @@ def _steps_of(
 
 
 def _across(prompt: int, room: int) -> tuple[Seq, ...]:
-    """The end of a prompt, whole ones, and the begin of another, as long as that end."""
+    """A step across prompts: the end of one, whole ones, and the beginning of another, as long as that end."""
     whole = max(0, room // prompt - 1)
     cut = room - whole * prompt
     end, begin = cut - cut // 2, cut // 2
