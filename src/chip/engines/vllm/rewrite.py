@@ -1,12 +1,12 @@
 """What vLLM launches of a program: merged projections, fused norms, rotations of queries and keys apart.
 
 torch.compile does the fusing. A model class that does not ask for it (`@support_torch_compile` in vLLM 0.26) runs its
-norms, rotations and activations kernel by kernel, as PyTorch spells them.
+norms, rotations and activations as PyTorch does, kernel by kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 
 from chip.engines import fuse, hf
@@ -24,10 +24,10 @@ from chip.ops.scale import Scale
 from chip.records import replace
 from chip.types import Call, Program
 
-# Architectures whose branches are added to the residual by plain sums: torch.compile lets so many of the products
-# before them add to a copy of the other summand. (Traces of Command-R7B show it; of the others only code.)
+# Architectures that add their branches to the residual by plain sums. torch.compile lets so many of the products before
+# a sum add to a copy of the other summand. (Seen in traces of Command-R7B; for the others only in code.)
 ADDING_PRODUCTS = {"CohereForCausalLM": 2, "Cohere2ForCausalLM": 2, "FalconForCausalLM": 1, "GPTJForCausalLM": 1}
-UNCOMPILED = ("StableLmForCausalLM",)  # of the architectures here
+UNCOMPILED = ("StableLmForCausalLM",)  # model classes that do not ask for torch.compile
 FLOAT_ROUTER = ("Glm4MoeForCausalLM",)  # whose gate is an fp32 `nn.Linear` over its input turned to fp32
 HALVES = ("q_halves", "k_halves")  # roles of copies that only a model which is not compiled has
 
@@ -52,19 +52,15 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     )
 
 
-def _rotated_apart(calls: list[Call]) -> Iterator[Call]:
-    """torch.compile makes one kernel of the rotation of queries and one of that of keys; one of both where they are
-    alike in number. It writes whole heads, also where only a part of each is rotated."""
-    attention = next((c.op for c in calls if isinstance(c.op, Attention)), None)
-    latent = any(c.role == "kv_up" for c in calls)
-    for c in calls:
-        if attention is None or latent or not isinstance(c.op, Rope):
-            yield c
-        elif attention.heads == attention.kv_heads:
-            yield Call(c.role, replace(c.op, head_dim=attention.head_dim))
-        else:
-            for role, heads in (("q_rope", attention.heads), ("k_rope", attention.kv_heads)):
-                yield Call(role, replace(c.op, heads=heads, head_dim=attention.head_dim))
+def _rotated_apart(calls: list[Call]) -> Iterable[Call]:
+    """torch.compile rotates queries and keys in a kernel each, or in one where they have as many heads. It writes whole
+    heads, also where only a part of each is rotated. A latent cache keeps the rotated part by itself."""
+    a = next((c.op for c in calls if isinstance(c.op, Attention)), None)
+    if a is None or any(c.role == "kv_up" for c in calls):
+        return calls
+    dim = a.head_dim
+    heads = {"q_rope": a.heads, "k_rope": a.kv_heads} if a.heads > a.kv_heads else {"rope": 2 * a.heads}
+    return each(Rope, lambda _, r: [Call(role, Rope(r.rows, n, dim, r.dtype)) for role, n in heads.items()])(calls)
 
 
 def _added_by_products(calls: list[Call], count: int) -> list[Call]:
@@ -75,8 +71,8 @@ def _added_by_products(calls: list[Call], count: int) -> list[Call]:
 
 
 def _choice_inside(calls: list[Call]) -> Iterable[Call]:
-    """Triton's kernels for experts in mxfp4 choose them, too: the router is a product alone. (Those of GPUs other than
-    Hopper do not: a few microseconds a layer are missing there.)"""
+    """Triton's kernels for mxfp4 experts also choose the experts: their router is a product alone. (Kernels of GPUs
+    other than Hopper do not choose: a few microseconds a layer are missing there.)"""
     if not any(isinstance(c.op, PackedExperts) and c.op.weight_dtype == "fp4" for c in calls):
         return calls
     return each(MoeRouter, lambda role, r: [Call(role, Linear(r.tokens, r.experts, r.hidden, r.dtype, r.dtype))])(calls)
@@ -87,7 +83,7 @@ def _float_router(role: str, r: MoeRouter) -> list[Call]:
 
 
 def _local(calls: list[Call]) -> list[Call]:
-    """A step of single tokens is a graph, whose attention under a window is of another kernel."""
+    """Attention under a window is another kernel in the graph of a decode step."""
     return [
         Call(c.role, as_kind("local_attention", c.op)) if type(c.op) is Attention and c.op.window else c for c in calls
     ]
@@ -104,8 +100,8 @@ def _joined(role: str, r: RopeJoin) -> list[Call]:
 
 
 def _over_latent(calls: list[Call], decode: bool) -> list[Call]:
-    """Attention over a latent cache. In decode the up-projection of keys and values moves into queries and outputs;
-    prompts expand the latent. (Short ones absorb the up-projection, too: as many products, as one here.)"""
+    """Attention over a latent cache. In a decode step the up-projection of keys and values moves into queries and
+    outputs (it is absorbed). Prompts expand the latent. (Short prompts absorb, too; that is one product here.)"""
     found = {c.role: c.op for c in calls}
     up, a = found.get("kv_up"), found.get("attention")
     if not isinstance(up, Linear) or not isinstance(a, Attention):
