@@ -23,14 +23,15 @@ CAVEAT = (
     "tens of milliseconds each"
 )
 KERNELS = hf.KERNELS
-SDPA = ("cudnn", "flash")  # what a prefill attends with: torch's choice first
+SDPA = ("cudnn", "flash")  # attention kernels that a prefill can run; torch chooses the first
 CALIBRATION = cut(tuple(CUT), TWO_DEPTHS, HF_POINTS)
 MEMORY_SHARE = 1.0
 # Driver, framework and kernels beside torch's pool: 1.36 to 1.38 GB in the recorded runs on an H200.
 CONTEXT_BYTES = 1.37e9
 # cuBLAS's workspace as torch sets it up on Hopper and newer, one for each stream.
 WORKSPACE_BYTES = 32 * 2**20
-# Of the residual stream's width: the embeddings and the layer's input, which the frames above hold on to, and itself.
+# Tensors as wide as the residual stream: itself, and the embeddings and the layer's input, which the callers' frames
+# keep alive.
 STREAMS = 3
 
 
@@ -56,7 +57,7 @@ def room(scenario: Scenario, memory_bytes: float) -> Room:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    """A cache that holds nothing yet is not joined, not even to a prompt of one token."""
+    """The cache is empty, so nothing is joined to it, not even a prompt of one token."""
     return ((Step((Seq(scenario.prompt, 0, scenario.batch),), prompts=True), 1.0),)
 
 
@@ -65,8 +66,8 @@ def decode(scenario: Scenario, memory_bytes: float) -> Step:
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    """A decode step joins the new token to the cache before it attends. A prompt attends to itself, under a mask where
-    a window hides some of it."""
+    """A decode step joins the new token to the cache, then attends. A prompt attends to itself, under a mask where a
+    window is shorter."""
     if decode:
         grown = hf.decompose(program, partial(as_kind, "growing_attention"), architecture)
         return apply(grown, hf.join_cache)

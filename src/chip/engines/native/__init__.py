@@ -25,7 +25,7 @@ CAVEAT = (
     "native: its kernels were measured on an H200; on other GPUs products are taken as cuBLAS's and attention as "
     "FlashAttention's. Batches over 64 leave out the gate's own kernel"
 )
-OVERLAPS_STEPS = True  # the next step is launched before a step's tokens are read
+OVERLAPS_STEPS = True  # the next step is launched before the tokens of the one before are read
 FAMILIES_OF = {f"{name}ForCausalLM": name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3")}
 DTYPES = ("bf16", "fp16", "fp32")
 SERVES = Serves(tuple(FAMILIES_OF), DTYPES, gpus=1)
@@ -71,7 +71,7 @@ def decode(scenario: Scenario, memory_bytes: float) -> Step:
 
 
 def fuse_store(calls: list[Call]) -> list[Call]:
-    """Head norms, rotation and the write to pages as one kernel."""
+    """Head norms, rotation and the write to pages are one kernel."""
     rope = next((c.op for c in calls if isinstance(c.op, Rope)), None)
     append = next((c.op for c in calls if isinstance(c.op, KvAppend)), None)
     if rope is None or append is None:

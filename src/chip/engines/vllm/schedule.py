@@ -27,7 +27,7 @@ def max_seqs(memory_bytes: float) -> int:
 
 
 def padded(tokens: int) -> int:
-    """Tokens of the graph that a step of so many tokens runs in; itself when it is too large for a graph."""
+    """Tokens of the CUDA graph that a step of so many tokens runs in; as many as they are if no graph is that large."""
     return chunked.padded(tokens, GRAPH_TOKENS)
 
 
