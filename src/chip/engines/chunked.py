@@ -53,55 +53,48 @@ def wave(scenario: Scenario, budget: int, step: MakeStep) -> Weighted:
 
     The first steps are as the scheduler makes them. The integrated ones go on from there, so that both meet.
     """
-    batch, prompt = scenario.batch, scenario.prompt
-    if batch * prompt <= budget:
-        return ((step((Seq(prompt, 0, batch),)), 1.0),)
-    walked = max(LEAST_STEPS, 2 * EXACT_STEPS - batch * prompt // budget)
-    chunks, waiting, partial = _chunks(scenario, budget, min(walked, EXACT_STEPS))
-    rest = _long_prefill(scenario, budget, step, waiting, partial) if waiting else ()
+    total = scenario.batch * scenario.prompt
+    walked = max(LEAST_STEPS, 2 * EXACT_STEPS - total // budget)
+    chunks, done = _chunks(scenario, budget, min(walked, EXACT_STEPS))
+    rest = _long_prefill(scenario, budget, step, done) if done < total else ()
     return (*((step(seqs), 1.0) for seqs in chunks), *rest)
 
 
-def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq, ...]], int, int]:
-    """The sequences of the first steps, as the scheduler makes them. Also how many requests are left after these steps,
-    and how many tokens of the first of them are computed."""
-    prompt = scenario.prompt
+def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq, ...]], int]:
+    """The sequences of the first steps, as the scheduler makes them, and how many prompt tokens they compute."""
+    prompt, total = scenario.prompt, scenario.batch * scenario.prompt
     steps: list[tuple[Seq, ...]] = []
-    waiting, partial = scenario.batch, 0
-    while waiting and len(steps) < most:
-        decoding = scenario.batch - waiting if scenario.output > 1 else 0
-        seqs = [Seq(1, prompt, decoding)] if decoding else []
-        room = budget - decoding
-        if partial:
-            new = min(prompt - partial, room)
-            seqs.append(Seq(new, partial, 1))
-            room -= new
-            partial += new
-            if partial == prompt:
-                partial, waiting = 0, waiting - 1
-        whole = min(waiting - (1 if partial else 0), room // prompt)
-        if whole:
-            seqs.append(Seq(prompt, 0, whole))
-            room -= whole * prompt
-            waiting -= whole
-        if room and waiting and not partial:
-            seqs.append(Seq(room, 0, 1))
-            partial = room
-        steps.append(tuple(seqs))
-    return steps, waiting, partial
+    at = 0
+    while at < total and len(steps) < most:
+        decoding = at // prompt if scenario.output > 1 else 0
+        end = min(at + budget - decoding, total)
+        steps.append(_seqs(prompt, decoding, at, end))
+        at = end
+    return steps, at
 
 
-def _long_prefill(scenario: Scenario, budget: int, step: MakeStep, waiting: int, partial: int) -> Weighted:
-    """The rest of a prefill as a few full steps, weighted to make up all of it, and one last step with what is left.
+def _seqs(prompt: int, decoding: int, at: int, end: int) -> tuple[Seq, ...]:
+    """A step with the tokens from `at` to `end` of all prompts one after another, beside requests that decode: the end
+    of one prompt, whole prompts, and the beginning of another."""
+    first = min(-at % prompt, end - at)  # tokens of a prompt that was begun before
+    whole, last = divmod(end - at - first, prompt)
+    seqs = (Seq(1, prompt, decoding), Seq(first, at % prompt, 1), Seq(prompt, 0, whole), Seq(last, 0, 1))
+    return tuple(s for s in seqs if s.new and s.count)
+
+
+def _long_prefill(scenario: Scenario, budget: int, step: MakeStep, done: int) -> Weighted:
+    """The rest of a prefill, after so many prompt tokens, as a few full steps, weighted to make up all of it, and one
+    last step with what is left.
 
     The full steps differ in how many requests decode along and in how deep into a prompt they are. The last one counts
     by itself since it reads all weights once more.
     """
-    prompt, decodes, running = scenario.prompt, scenario.output > 1, scenario.batch - waiting
+    prompt, decodes = scenario.prompt, scenario.output > 1
+    running, partial = divmod(done, prompt)
     spans: list[tuple[int, float, int]] = []  # requests that decode, tokens, and where in a prompt those begin
     if partial:
         spans.append((running * decodes, prompt - partial, partial))
-    if whole := waiting - len(spans):
+    if whole := scenario.batch - running - len(spans):
         mixes = decode_contexts(running + len(spans), whole) if decodes else [(0, 1.0)]
         spans += [(decoding, share * whole * prompt, 0) for decoding, share in mixes]
     total = sum([tokens for _, tokens, _ in spans])
@@ -123,23 +116,17 @@ def _steps_of(
     """`weight` steps with `room` prompt tokens each, beside sequences that decode: what such steps hold on average.
 
     A step holds a chunk from within a prompt, taken at a few depths, or only at the middle one if the step is there
-    `once`. Or a prompt ends in it, and the next one begins. Both tokens and attended pairs come out exact. `begun`: the
-    tokens of the first prompt that are computed already.
+    `once`. Or a prompt ends in it, and the next one begins with as many tokens. Both tokens and attended pairs come out
+    exact. `begun`: the tokens of the first prompt that are computed already.
     """
-    along = (Seq(1, prompt, decoding),) if decoding else ()
     alone = begun and prompt - begun >= room
     ending = 0.0 if alone else min(1.0, room / prompt)
-    found = [(_across(prompt, room), ending)] if ending else []
+    starts: list[tuple[int, float]] = []  # where in a prompt a step begins, and the share of such steps
+    if ending:
+        cut = room - max(0, room // prompt - 1) * prompt  # tokens that are not of whole prompts
+        starts.append((prompt - (cut - cut // 2), ending))
     if ending < 1:
         first, last = begun if alone else 0, prompt - room
         depths = [((first + last) // 2, 1.0)] if once else decode_contexts(first, last - first + 1)
-        found += [((Seq(room, past, 1),), part * (1 - ending)) for past, part in depths]
-    return [(step((*along, *seqs)), weight * part) for seqs, part in found]
-
-
-def _across(prompt: int, room: int) -> tuple[Seq, ...]:
-    """A step across prompts: the end of one, whole ones, and the beginning of another, as long as that end."""
-    whole = max(0, room // prompt - 1)
-    cut = room - whole * prompt
-    end, begin = cut - cut // 2, cut // 2
-    return tuple(s for s in (Seq(end, prompt - end, 1), Seq(prompt, 0, whole), Seq(begin, 0, 1)) if s.new and s.count)
+        starts += [(past, part * (1 - ending)) for past, part in depths]
+    return [(step(_seqs(prompt, decoding, at, at + room)), weight * part) for at, part in starts]
