@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from math import dist, sqrt
+from math import dist, gcd, sqrt
 from typing import Any
 
 from chip import hardware, ops, points
@@ -26,7 +26,7 @@ QUANTISED = (
 )  # fmt: skip
 OF_VLLM, OWN = ("fa3", "paged", "vllm"), "chip"  # implementations
 SIZES = ("m", "n", "k", "rows", "cols", "tokens", "batch", "q_len", "kv_len")  # axes that are taken midway
-COARSEST = 128  # a middle is a multiple of the largest power of two, up to this, that divides both neighbours
+COARSEST = 128  # up to here, a middle is a multiple of all powers of two that divide both neighbours
 WORST, WORST_S = 0.08, 1e-6  # a point is badly predicted by the others from this error on, relative and in seconds
 NEIGHBOURS = 4  # tried for each bad point, nearest first, until the middle is a new shape
 
@@ -43,9 +43,7 @@ def same(suite: str, dtype: str) -> list[SuiteCase]:
     that was cut short has some of each."""
     found: dict[SuiteCase, float] = {}
     for group in groups():
-        if suite_of(group) != suite:
-            continue
-        for i, op in enumerate(group.ops):
+        for i, op in enumerate(group.ops) if suite_of(group) == suite else ():
             if not _is_copied(group, op):
                 found.setdefault(_case(group, _in_dtype(op, dtype)), _scattered(i))
     return sorted(found, key=found.__getitem__)
@@ -64,10 +62,9 @@ def between(dtype: str) -> list[SuiteCase]:
             twice = group.context == "cold" and (group.kind, group.kernel) in in_layers and not is_sustained(op)
             if twice or _is_copied(group, op) or abs(error) < WORST or abs(error) * seconds < WORST_S:
                 continue
-            fresh = (c for m in _middles(group, i) if (c := _case(group, m)) not in known)
-            case = next(fresh, None)
-            if case and case not in errors:
-                errors[case] = abs(error)
+            fresh = [case for op in _middles(group, i) if (case := _case(group, op)) not in known]
+            if fresh:
+                errors.setdefault(fresh[0], abs(error))
     return [replace(c, op=_in_dtype(c.op, dtype)) for c in sorted(errors, key=lambda c: -errors[c])]
 
 
@@ -82,7 +79,7 @@ def suite_of(group: PointGroup) -> str:
 def _middles(group: PointGroup, at: int) -> Iterator[Op]:
     """Shapes midway between a point and its neighbours, the nearest neighbour first, that the same kernel runs."""
     place = group.ops[at].place()
-    near = sorted(((dist(place, op.place()), i) for i, op in enumerate(group.ops) if i != at), key=lambda n: n[0])
+    near = sorted((dist(place, op.place()), i) for i, op in enumerate(group.ops) if i != at)
     for _, i in near[:NEIGHBOURS]:
         op = _middle(group.ops[at], group.ops[i])
         if op and op.like_measured() == op and op.kernel_of(group.implementation) == group.kernel:
@@ -103,9 +100,7 @@ def _middle(op: Op, other: Op) -> Op | None:
 
 
 def _between(a: int, b: int) -> int:
-    step = COARSEST
-    while a % step or b % step:
-        step //= 2
+    step = gcd(a, b, COARSEST)
     return max(1, round(sqrt(a * b) / step)) * step
 
 
