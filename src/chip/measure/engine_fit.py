@@ -109,8 +109,7 @@ def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms,
     for its host and one for its GPU, fitted together with the terms, which are of the machine in the middle.
     """
     at = np.array([getattr(START, n) for n in names])
-    machines = sorted({t.host for t in timings})
-    of_machine = np.array([machines.index(t.host) for t in timings])
+    machines, of_machine = np.unique([t.host for t in timings], return_inverse=True)
     weights = np.array([t.weight for t in timings])
     sizes = [len(names), len(machines), len(machines)]  # terms over START, logarithms of hosts and of cards
     start, least = np.repeat([1.0, 0.0, 0.0], sizes), np.repeat([0.0, -np.inf, -np.inf], sizes)
