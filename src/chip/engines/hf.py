@@ -47,13 +47,13 @@ RUNS_AS = {
 }  # fmt: skip
 KERNELS = {"silu_mul": 2, "kv_append": 2}
 
-# What single families do, by architecture. Those without sdpa have an attention of several torch operators.
+# From here on by architecture: what single families do. Those without sdpa write attention out in torch operators.
 WITHOUT_SDPA: dict[str, type[Composed]] = {
     "BloomForCausalLM": AlibiAttention,
     "GPTJForCausalLM": FloatAttention,
     "GptOssForCausalLM": SinkAttention,
 }
-# All heads share one key head without telling torch so. Keys of several groups are copied to every head.
+# Torch is not told that heads share keys: one key head is broadcast to all heads, those of several groups are copied.
 BROADCAST = ("FalconForCausalLM",)
 # Small kernels in each layer that look angles up by position, or repeat each for the two values that it turns.
 OF_ANGLES = {"GPTJForCausalLM": 8, "Glm4ForCausalLM": 2, "GlmForCausalLM": 2}
@@ -67,7 +67,7 @@ ADDING_ONE = (
     "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration",
 )  # fmt: skip
 SCALED = ("OPTForCausalLM",)  # queries are multiplied by a factor before they attend
-# Rotations are in fp32, which moves half as many bytes more. So often queries, and keys, are turned to another type.
+# Rotations are in fp32, which moves half as many bytes more. The number: how many casts queries and keys have each.
 FLOAT_ROPE = {
     "OlmoForCausalLM": 1, "Olmo2ForCausalLM": 1, "Olmo3ForCausalLM": 1, "CohereForCausalLM": 2, "Cohere2ForCausalLM": 2,
 }  # fmt: skip

@@ -19,8 +19,7 @@ class EngineVersion(NamedTuple):
     source: str
 
     def on(self, capability: float) -> EngineVersion:
-        """The same on a GPU of such a compute capability, which is 0 for other vendors: only NVIDIA's get the second
-        stream."""
+        """The same on a GPU of such a compute capability, 0 for other vendors: only NVIDIA's get the second stream."""
         return self if capability else self._replace(beside_tokens=0)
 
 

@@ -23,7 +23,7 @@ from chip.types import Op, Program, Seq, Step
 
 
 class Shapes(NamedTuple):
-    """Each of these operators at each of these sizes."""
+    """Each of these operators at each of these sizes. Names are parted by spaces; a size has a number for each axis."""
 
     operators: str
     axes: str
@@ -127,11 +127,11 @@ SUITES: dict[str, Callable[[str], Iterable[SuiteCase]]] = {
     "models": _models,
 }
 CPU_SHRINK = 8
-GPU_ONLY = (  # implementations
+GPU_ONLY = (  # implementations that a CPU does not have
     "cudnn", "efficient", "fa3", "paged", "vllm", "cutlass", "triton", "deepgemm", "machete", "marlin",
     "chip",
 )  # fmt: skip
-CPU_AXES = (
+CPU_AXES = (  # axes that are shortened on a CPU
     "m", "n", "k", "rows", "cols", "q_len", "kv_len", "height", "width", "seq", "hidden", "input_size", "tokens",
     "intermediate",
 )  # fmt: skip
