@@ -53,7 +53,7 @@ def shapes(group: PointGroup, count: int, draw: random.Random) -> Iterator[suite
         if op in known or copied or op.like_measured() != op or op.kernel_of(group.implementation) != group.kernel:
             continue
         known.add(op)
-        yield suites.SuiteCase(op, group.implementation, (group.context,))
+        yield suites.SuiteCase(op, group.implementation, group.context)
         count -= 1
         if not count:
             return

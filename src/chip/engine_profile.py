@@ -1,9 +1,9 @@
-"""What an engine adds to its operators on one host: measured on small models that are named in it, never on those that
-predictions are judged by.
+"""Engine profiles: the terms of one engine on one host (`chip.engines.terms`), measured on small models that the
+profile names, never on models that predictions are judged by.
 
-The host's terms hold at one launch latency (what the host takes to launch a small kernel); at another they are longer
-or shorter in proportion. They are a property of the host, not of the GPU: a GPU without terms of its own is predicted
-with those of the reference host.
+The host's terms hold at one launch latency, which is what the host takes to launch a small kernel. At another latency
+they are longer or shorter in proportion. They are a property of the host, not of the GPU: a GPU without terms of its
+own is predicted with those of the reference host.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from chip.types import Ceiling, ChipError
 
 ENGINES = hardware.DATA / "engines"
 REFERENCE = "h200"  # the GPU whose host stands for one that was not measured
-# A host that nobody measured is taken to be up to so many times faster or slower than the reference host. Servers with
-# the GPU of the terms launched a kernel in 7.2 to 14.3 us, at most 1.6 times off the 10.1 and 11.5 that the terms
-# hold at; with another GPU it may be any machine.
+# How many times faster or slower than the reference host an unmeasured host may be: one with the GPU of the terms, and
+# one with another GPU, which may be any machine. Servers with an H200 launched a kernel in 7.2 to 14.3 us, at most 1.6
+# times off the 10.1 and 11.5 us that the terms hold at.
 SUCH_HOST, OTHER_HOST = 1.75, 2.0
-# How far the host's terms may be off beyond their own interval, as a factor either way: on the same host at another
-# time (the largest ratio between two processes of one calibration model), and on any whose launch latency is known.
+# How many times longer or shorter the host's terms may be than their own interval says. On the same host at another
+# time: the largest ratio between two processes of one calibration model. Then on any host of a known launch latency.
 SAME_HOST, KNOWN_LATENCY = 1.3, 1.25
 
 
@@ -45,18 +45,20 @@ class EngineProfile:
 
 @dataclass(frozen=True, slots=True)
 class FoundTerms:
-    """Terms for a prediction, widened to what they may be off by, and whose they are."""
+    """Terms for a prediction, with an interval that covers the host, and where they come from."""
 
     terms: tuple[Terms, Terms, Terms]  # as expected, at the least, at the most
-    host: str  # "" where it is the asker's own
-    at_latency: bool  # whether they are taken at the launch latency that was given
-    launch_ns: float = 0.0  # that they are taken at; 0 where it is not known
-    off: float = 1.0  # times that an unknown host may be faster or slower
+    host: str  # the CPU of the reference host; "" where the terms are for the asker's own host
+    at_latency: bool  # whether they were scaled to the launch latency that was asked for
+    launch_ns: float = 0.0  # the launch latency they hold at; 0 where it is not known
+    off: float = 1.0  # how many times faster or slower the asker's host may be, where nobody measured it
 
 
 def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host: str = "") -> FoundTerms | None:
-    """The terms that go with a GPU and an engine, or those of a file; at a launch latency, or on a host (`chip.hosts`)
-    of a name or a file."""
+    """The terms of an engine: those that go with the GPU, else of the reference host, or those of `file`.
+
+    `launch_ns` scales them to a launch latency. `host` is a host's name or file (`chip.hosts`), which has either.
+    """
     if host:
         if file or launch_ns:
             raise ChipError("--host does not go with --engine-profile or --launch-ns: each says which host it is")
@@ -69,22 +71,20 @@ def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host:
     if launch_ns and held.launch_ns:
         return FoundTerms(_widened(held.terms, KNOWN_LATENCY, launch_ns / held.launch_ns), "", True, launch_ns)
     if own is None or (not file and is_bundled(h)):
-        off = SUCH_HOST if own else OTHER_HOST  # covers what the terms themselves err by
+        off = SUCH_HOST if own else OTHER_HOST  # wider than the host terms' own interval, so it takes its place
         known = {n: replace(t, low=t.value, high=t.value) if n in ON_HOST else t for n, t in held.terms.items()}
         return FoundTerms(_widened(known, off), held.cpu, False, held.launch_ns, off)
     return FoundTerms(_widened(held.terms, SAME_HOST), "", False, held.launch_ns)
 
 
 def _widened(terms: Mapping[str, Ceiling], by: float, slower: float = 1.0) -> tuple[Terms, Terms, Terms]:
-    value, low, high = {}, {}, {}
-    for name, t in terms.items():
-        scale, wide = (slower, by) if name in ON_HOST else (1.0, 1.0)
-        value[name], low[name], high[name] = t.value * scale, t.low * scale / wide, t.high * scale * wide
-    return Terms(**value), Terms(**low), Terms(**high)
+    """Expected, least and most terms on a host so many times slower, which may be `by` times off either way."""
+    value, low, high = (Terms(**{n: getattr(t, of) for n, t in terms.items()}) for of in ("value", "low", "high"))
+    return value.on_host(slower), low.on_host(slower / by), high.on_host(slower * by)
 
 
 def path_for(h: Hardware, engine: str) -> Path:
-    """Of a bundled GPU data/engines/<gpu>.<engine>.json; of another beside its profile, my-gpu.<engine>.json."""
+    """data/engines/<gpu>.<engine>.json of a bundled GPU; of any other my-gpu.<engine>.json, beside its profile."""
     if is_bundled(h):
         return ENGINES / f"{h.name}.{engine}.json"
     assert h.measured
@@ -96,7 +96,7 @@ def is_bundled(h: Hardware) -> bool:
 
 
 def given(path: Path, h: Hardware, engine: str) -> EngineProfile:
-    """That of a file, which must be of that engine, and of that GPU where it was measured."""
+    """The profile in a file, which must be of this engine, and of this GPU if the GPU was measured."""
     found, device = read(path), h.profile.device if h.profile else ""
     if found.engine != engine or (device and found.device != device):
         raise ChipError(

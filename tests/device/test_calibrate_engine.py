@@ -54,7 +54,7 @@ def cpu(here):
 @pytest.fixture
 def tiny(monkeypatch):
     """The same way through the command, over narrower models and shorter prompts; vLLM thinks it has a GPU."""
-    narrow = CalibrationModel("tinyllama-1.1b", (2, 6), ((1, 8), (2, 16)), name="narrow")
+    narrow = CalibrationModel("narrow", "tinyllama-1.1b", (2, 6), ((1, 8), (2, 16)))
     monkeypatch.setattr(calibration, "config", lambda model: bundled("tinyllama-1.1b"))
     real = partial(calibration.plans, instead=[narrow])
 

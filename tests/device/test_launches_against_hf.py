@@ -8,7 +8,7 @@ from folding import each
 
 from chip import engines, ops
 from chip.dtypes import precision
-from chip.engines.hf.families import WITHOUT_SDPA
+from chip.engines.hf import WITHOUT_SDPA
 from chip.models import architectures, describe
 from chip.models.lower import body
 from chip.ops.attention import Attention

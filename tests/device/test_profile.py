@@ -28,11 +28,13 @@ def tiny_suite(monkeypatch):
     """A suite of four cases, one of which cannot be run and one that fails."""
 
     def cases(dtype):
-        make = suites._maker(dtype)
-        yield make("linear", m=8, n=16, k=16)
-        yield make("rms_norm", rows=8, cols=32)
-        yield make("all_reduce", rows=8, cols=8, ranks=2)
-        yield make("softmax", rows=8, cols=16)
+        for kind, axes in (
+            ("linear", {"m": 8, "n": 16, "k": 16}),
+            ("rms_norm", {"rows": 8, "cols": 32}),
+            ("all_reduce", {"rows": 8, "cols": 8, "ranks": 2}),
+            ("softmax", {"rows": 8, "cols": 16}),
+        ):
+            yield suites.SuiteCase(ops.build(kind, {**axes, "dtype": dtype}))
 
     monkeypatch.setitem(suites.SUITES, "llm", cases)
 

@@ -22,7 +22,7 @@ BF16 = precision("bf16")
 @given(st.integers(1, 400), st.integers(2, 3000), st.integers(400, 5000), st.integers(1, 2))
 def test_every_prompt_token_is_computed_once(batch, prompt, budget, output):
     """Follow the scheduler's sequences as a KV cache would: no gap, no overlap, no step over its budget."""
-    steps, _ = chunked._chunks(Scenario(batch, prompt, output), budget, 10**9)
+    steps, *_ = chunked._chunks(Scenario(batch, prompt, output), budget, 10**9)
     half_done, finished = None, 0
     for number, seqs in enumerate(steps):
         assert sum(s.new * s.count for s in seqs) <= budget

@@ -1,7 +1,7 @@
 """Engines: how a runtime behaves, one folder each, found by listing this one (`hf-eager` lives in hf_eager/).
 
-Each is a module with what `Engine` has; what it does not say is as said there. Files beside the folders are what
-engines share.
+Each is a module with the names that `Engine` has. A name in capitals that it leaves out has the value given there.
+Files beside the folders are what engines share.
 """
 
 from __future__ import annotations
@@ -9,22 +9,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from chip import listing
 from chip.engines.calibration import CalibrationModel
 from chip.engines.playing import Played, Room, Weighted
-from chip.engines.serves import Serves
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
 from chip.suggest import get_close_matches
 from chip.timeline import Timeline
 from chip.types import ChipError, Program, Scenario, Step
 
-SHARED = ("hf",)  # folders that are no engine
+
+class Serves(NamedTuple):
+    """What an engine can run at all. A question beyond it is refused, not answered as if it could."""
+
+    architectures: tuple[str, ...] = ()  # () for all that CHIP knows
+    dtypes: tuple[str, ...] = ()  # () for all
+    gpus: int = 0  # at most; 0 for any number
+    without: tuple[str, ...] = ()  # architectures that it cannot run, ...
+    why: str = ""  # ... for this reason
+
+    def refusal(self, engine: str, architecture: str, dtype: str, gpus: int) -> str:
+        """One line that says what it cannot run, with the remedy; "" where it can."""
+        known = self.architectures
+        if architecture in self.without or (known and architecture not in known):
+            why = self.why or f"it runs {', '.join(known)}"
+            return f"{engine} cannot run {architecture[:60]}: {why}; choose another --engine"
+        if self.dtypes and dtype not in self.dtypes:
+            formats = " or ".join(self.dtypes)
+            return f"{engine} cannot run {dtype} weights: choose --dtype {formats}, or another --engine"
+        if self.gpus and gpus > self.gpus:
+            return f"{engine} runs on {self.gpus} GPU, not on {gpus}: choose another --engine"
+        return ""
 
 
 class Engine(Protocol):
+    """Everything that predictions ask of an engine. docs/engines.md explains each part."""
+
     NAME: str
     TITLE: str  # what exactly is predicted under that name
     TERMS: tuple[str, ...]  # what it and its host add to a step (`chip.engines.terms`)
@@ -37,19 +59,19 @@ class Engine(Protocol):
     VERSIONS: tuple[EngineVersion, ...] = ()  # what older versions do otherwise, newest first
 
     def runs_as(self, capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
-        """Which measured kernel it runs of each operator on such a GPU."""
+        """The measured kernel that it runs of each operator, on a GPU of such a compute capability."""
 
     def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted:
-        """Steps until the first tokens, and how often each stands."""
+        """The steps until all first tokens, and how many real steps each stands for."""
 
     def decode(self, scenario: Scenario, memory_bytes: float) -> Step:
-        """The first decode step, which stands for the mean of all."""
+        """The first decode step. It stands for the mean of all."""
 
     def rewrite(self, program: Program, decode: bool, architecture: str = ...) -> Program:
-        """What it really launches."""
+        """What it launches instead of the canonical operators: its fusions, its own kernels."""
 
     def play(self, t: Timeline, step: Played, terms: Terms) -> None:
-        """A step on the two queues of host and device."""
+        """Lays a step on the timeline: the queue of the host and that of the device."""
 
     def room(self, scenario: Scenario, memory_bytes: float) -> Room:
         """Its memory rules."""
@@ -57,8 +79,7 @@ class Engine(Protocol):
 
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
-    found = (name for name in listing.packages(__path__) if name not in SHARED)
-    return tuple(sorted(name.replace("_", "-") for name in found))
+    return tuple(sorted(name.replace("_", "-") for name in listing.packages(__path__)))
 
 
 @cache

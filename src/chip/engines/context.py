@@ -1,4 +1,4 @@
-"""The growing context of a decode, read at two points instead of walked token by token."""
+"""The context of a decode grows by a token each step. Two contexts stand for all of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from math import sqrt
 def decode_contexts(first: int, steps: int, bends: Collection[int] = ()) -> list[tuple[int, float]]:
     """(past tokens, weight) whose weighted mean stands for `steps` steps from `first` past tokens on; weights sum to 1.
 
-    Between `bends`, contexts from which on a step's time grows otherwise, the mean plus and minus the standard
-    deviation: Gauss's rule, exact where time is linear and nearly so where it bends evenly. The mean is monotone in
-    both arguments if that time is.
+    `bends` are contexts from which on a step's time grows in another way, such as a sliding window. Between two of them
+    the points are the mean context plus and minus the standard deviation (Gauss's rule): exact where time is linear in
+    the context, nearly so where it bends evenly. The mean is monotone in both arguments if that time is.
     """
     edges = [first, *sorted([b for b in bends if first < b < first + steps]), first + max(1, steps)]
     found: list[tuple[int, float]] = []

@@ -13,17 +13,17 @@ Weighted = tuple[tuple[Step, float], ...]  # steps, and how many steps of the sc
 
 
 class Played(NamedTuple):
-    """A step as an engine plays it: its operators are known."""
+    """A step whose operators are known, ready for an engine to play it on the timeline."""
 
     blocks: Sequence[LaunchBlock]  # its operators in order
-    seconds: float  # of all of them, ...
-    kernels: float  # ... that many kernels
+    seconds: float  # of all operators
+    kernels: float  # of all operators
     graph: bool
     decode: bool  # all sequences have one new token
     sequences: int
 
     def device_s(self, t: Timeline) -> float:
-        """All of it on the device, gaps between kernels included."""
+        """What the device takes for all of it, gaps between kernels included."""
         return self.seconds * t.scale + t.gap_s * self.kernels
 
 
@@ -33,9 +33,9 @@ class Room:
 
     share: float  # of the card that it may use
     context_bytes: float  # driver, framework and kernels beside the tensors
-    cache_tokens: int  # of one sequence
-    step_tokens: int  # that the largest step has
+    cache_tokens: int  # in the cache of one sequence
+    step_tokens: int  # in the largest step
     sequences: int  # that run at once
-    workspace_bytes: float = 0.0
-    streams: int = 1  # of the residual stream's width, alive in a layer
-    pool: bool = True  # whether all the memory left becomes a pool for the KV cache
+    workspace_bytes: float = 0.0  # of cuBLAS
+    streams: int = 1  # tensors as wide as the residual stream that are alive in a layer
+    pool: bool = True  # whether all the memory that is left becomes a pool for the KV cache

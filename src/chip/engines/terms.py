@@ -1,4 +1,4 @@
-"""What an engine and its host add to the operators of a step, in seconds: measured on calibration models."""
+"""Terms: the seconds that an engine and its host add to the operators of a step, measured on calibration models."""
 
 from __future__ import annotations
 
@@ -33,5 +33,9 @@ class Terms(NamedTuple):
     host_piece_s: float = 0.0
 
     def prepare_s(self, sequences: int) -> float:
-        """What the host does for a step before it launches it."""
+        """How long the host prepares a step before it launches it."""
         return self.host_step_s + self.host_seq_s * sequences
+
+    def on_host(self, slower: float) -> Terms:
+        """The same engine on a host that takes so many times as long for everything; the device stays as it is."""
+        return self._replace(**{name: getattr(self, name) * slower for name in ON_HOST})

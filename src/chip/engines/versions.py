@@ -1,4 +1,4 @@
-"""What changed in an engine from version to version, as far as predictions know it: facts with their source."""
+"""What changed in an engine from version to version: facts that predictions use, each with its source."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from chip.types import ChipError
 
 
 class EngineVersion(NamedTuple):
-    """From version `since` on."""
+    """What holds from version `since` on."""
 
     since: str
     overlaps_steps: bool  # whether the host prepares a step while the device runs the one before
     hopper_attention: str  # the attention kernels that it runs on a Hopper GPU
-    beside_tokens: int  # most tokens of a step whose shared experts run beside the routed ones, on a second stream
+    beside_tokens: int  # in steps of up to so many tokens shared experts run beside the routed ones, on a second stream
     source: str
 
     def on(self, capability: float) -> EngineVersion:
-        """As it runs on a GPU of such a compute capability, 0 of other vendors': a second stream is NVIDIA's alone."""
+        """The same on a GPU of such a compute capability, 0 for other vendors: only NVIDIA's get the second stream."""
         return self if capability else self._replace(beside_tokens=0)
 
 
@@ -32,7 +32,7 @@ def number(version: str) -> tuple[int, ...]:
 
 
 def version_at(engine: str, versions: Sequence[EngineVersion], asked: str) -> EngineVersion | None:
-    """The facts of a version of an engine, those of the newest where none is asked for."""
+    """The facts of the version that is asked for; of the newest where none is."""
     if not asked:
         return versions[0] if versions else None
     if not versions:

@@ -1,7 +1,7 @@
-"""From runs of calibration models to an engine's terms: those with which the predictor comes nearest to the runs.
+"""From runs of calibration models to an engine's terms: those that bring predictions of the runs nearest to the runs.
 
-Every run is predicted as `chip predict` does it, its operators from measured points, its steps played on the timeline;
-the terms are what least squares of logarithms find, in which outliers count little, since a busy host is the noise.
+Every run is predicted as `chip predict` does it: its operators from measured points, its steps played on the timeline.
+The terms come from least squares of logarithms. Outliers count little in it, since the noise is a busy host.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from chip.predict.steps import TimedSteps
 from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError
 
-ROBUST_SCALE = 0.1  # error of a logarithm from which on a run counts less than its square
-PRIOR_WEIGHT = 0.05  # pull of a term towards where it started from, for those that no run tells
-CARD_WEIGHT = 2.0  # the same of a GPU's speed: gaps between kernels then come out as in captured steps, 0.3 us
-DEVICE_BOUND = 0.9  # busy share of a step that tells of the device's terms, not of the host's
-DEEP = 20  # layers of a calibration model that counts in full
+ROBUST_SCALE = 0.1  # a run whose logarithm is off by more than this counts less than its square
+PRIOR_WEIGHT = 0.05  # pulls a term towards its start, so that one that no run tells stays there
+CARD_WEIGHT = 2.0  # the same for a GPU's speed: gaps between kernels then come out as in captured steps, 0.3 us
+DEVICE_BOUND = 0.9  # a step whose device is busy for this share tells of the device's terms, not of the host's
+DEEP = 20  # calibration models with fewer layers count less
 START = Terms(0.4e-6, 30e-6, 3e-3, 0.15e-3, 1e-3, 20e-6, 5e-6, 15e-6, 0.1e-3, 0.15e-3)
 
 
 class PhaseTiming(NamedTuple):
-    """One phase of one run: as measured, and what predicts it."""
+    """The prefill or the decode of one run: its measured time, and what predicts it."""
 
     subject: TimedSteps
     seconds: float
-    slower: float  # launch latency of its host over the reference's
-    busy: float | None
+    slower: float  # launch latency of its host over that which the terms hold at
+    busy: float | None  # share of the time that the device worked
     host: int  # which of the hosts it ran on
-    weight: float  # a deep model tells more of models than a shallow one: their layers do not all fit a CPU's caches
+    weight: float  # a deep model tells more than a shallow one, whose layers all fit a CPU's caches
 
 
 def from_files(paths: Sequence[Path], gpu: str, engine: str) -> tuple[EngineProfile, Artifact]:
-    """What files of runs tell together, and the artifact of it, which names every run it was made from."""
+    """The profile that files of runs give together, and its artifact, which names every run it was made from."""
     h, read = hardware.find(gpu), [runs.read(path) for path in paths]
     for path, (held, _) in zip(paths, read):
         device = held.environment.get("device")
@@ -57,25 +57,24 @@ def from_files(paths: Sequence[Path], gpu: str, engine: str) -> tuple[EngineProf
 
 
 def fit(found: Sequence[Runs], gpu: str, engine: str, cpu: str) -> tuple[EngineProfile, list[str]]:
-    """The profile, and the ids of the runs it was made from."""
+    """The profile, and the ids of the runs it was made from. Each of the files that were found is of one host."""
     configs = {name: config for each in found for name, config in each.configs.items()}
-    asked = [r for each in found for r in each.runs if r.status == "ok" and r.engine == engine and r.decodes]
-    usable = _usable(asked, configs, engine)
-    launch_ns = stats.median([r.tpot_launch_ns for r in usable]) if usable[0].launch_ns else 0.0
-    host_of = {id(r): host for host, each in enumerate(found) for r in each.runs}
-    timings = [t for r in usable for t in _timings(r, configs, gpu, launch_ns, host_of[id(r)])]
-    names = engines.get(engine).TERMS
-    terms, errors = _solve(timings, names)
-    models = tuple(dict.fromkeys(r.model for r in usable))
-    ceilings = {name: _ceiling(name, terms, timings, errors) for name in names}
-    measured, version = hardware.find(gpu).profile, usable[0].engine_version
-    device = measured.device if measured else gpu
+    asked = [(host, r) for host, each in enumerate(found) for r in each.runs if r.engine == engine]
+    done = [(host, r) for host, r in asked if r.status == "ok" and r.decodes and r.model in configs]
+    _check([r for _, r in done], configs, engine)
+    used = [(host, r) for host, r in done if r.launch_ns] or done  # those with a launch latency beside them, if any
+    launch_ns = stats.median([r.tpot_launch_ns for _, r in used]) if used[0][1].launch_ns else 0.0
+    timings = [t for host, r in used for t in _timings(r, configs[r.model], gpu, launch_ns, host)]
+    terms, errors = _solve(timings, engines.get(engine).TERMS)
+    ceilings = {name: _ceiling(name, terms, timings, errors) for name in engines.get(engine).TERMS}
+    measured, version = hardware.find(gpu).profile, used[0][1].engine_version
+    device, models = measured.device if measured else gpu, tuple(dict.fromkeys(r.model for _, r in used))
     profile = EngineProfile(engine, version, device, cpu, models, ceilings, float(f"{launch_ns:.6g}"))
-    return profile, [runs.id_of(r) for r in usable]
+    return profile, [runs.id_of(r) for _, r in used]
 
 
-def _usable(asked: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engine: str) -> list[Run]:
-    known = [r for r in asked if r.model in configs]
+def _check(known: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engine: str) -> None:
+    """Refuses runs that tell no terms, or that do not belong together."""
     depths = {configs[r.model].get("num_hidden_layers") or configs[r.model].get("n_layer") for r in known}
     if len(depths) < 2:
         raise ChipError(
@@ -88,15 +87,11 @@ def _usable(asked: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engi
     ):
         if len(seen) > 1:
             raise ChipError(f"the runs of {engine} are of several {what}, {', '.join(sorted(seen))}: keep them apart")
-    timed = [r for r in known if r.launch_ns]  # at a launch latency that was measured beside them
-    return timed or known
 
 
-def _timings(
-    run: Run, configs: Mapping[str, Mapping[str, Any]], gpu: str, launch_ns: float, host: int
-) -> list[PhaseTiming]:
-    decoder = describe(dict(configs[run.model]), run.model, run.model)
-    s = run.scenario
+def _timings(run: Run, config: Mapping[str, Any], gpu: str, launch_ns: float, host: int) -> list[PhaseTiming]:
+    """Prefill and decode of a run. `launch_ns`: the launch latency that the terms will hold at."""
+    s, decoder = run.scenario, describe(dict(config), run.model, run.model)
     held = setting(decoder, gpu, run.engine, s.dtype, s.tp, Options(Stage.POINTS))
     weight = min(1.0, decoder.layer_count / DEEP)
     found = []
@@ -107,17 +102,14 @@ def _timings(
     return found
 
 
-def _scaled(terms: Terms, slower: float) -> Terms:
-    return terms._replace(**{name: getattr(terms, name) * slower for name in ON_HOST})
-
-
 def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms, np.ndarray]:
-    """The terms, and the logarithm of predicted over measured of each timing. Hosts differ in more than their launch
-    latency, and GPUs of one kind in how fast they run: each machine has a factor of either, and the terms are of the
-    machine in the middle of them."""
+    """The terms, and the logarithm of predicted over measured time of each timing.
+
+    Hosts differ in more than their launch latency, and GPUs of one kind differ in speed. So each machine has a factor
+    for its host and one for its GPU, fitted together with the terms, which are of the machine in the middle.
+    """
     at = np.array([getattr(START, n) for n in names])
-    machines = sorted({t.host for t in timings})
-    of_machine = np.array([machines.index(t.host) for t in timings])
+    machines, of_machine = np.unique([t.host for t in timings], return_inverse=True)
     weights = np.array([t.weight for t in timings])
     sizes = [len(names), len(machines), len(machines)]  # terms over START, logarithms of hosts and of cards
     start, least = np.repeat([1.0, 0.0, 0.0], sizes), np.repeat([0.0, -np.inf, -np.inf], sizes)
@@ -131,7 +123,7 @@ def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms,
         tried = made(terms)
         slower = np.exp(hosts - hosts.mean())[of_machine] * [t.slower for t in timings]
         scale = np.exp(cards - cards.mean())[of_machine]
-        found = [t.subject.seconds(_scaled(tried, s), c) for t, s, c in zip(timings, slower, scale)]
+        found = [t.subject.seconds(tried.on_host(s), c) for t, s, c in zip(timings, slower, scale)]
         return np.array([log(f / t.seconds) for f, t in zip(found, timings)])
 
     def residuals(p: np.ndarray) -> np.ndarray:
@@ -139,12 +131,12 @@ def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms,
 
     robust = {"loss": "soft_l1", "f_scale": ROBUST_SCALE}
     found = least_squares(residuals, start, bounds=(least, np.inf), diff_step=1e-3, **robust)
-    terms_alone = found.x * start  # on the machine in the middle
+    terms_alone = found.x * start  # no host's and no card's factor: the machine in the middle
     return made(terms_alone), errors(terms_alone)
 
 
 def _ceiling(name: str, terms: Terms, timings: Sequence[PhaseTiming], errors: np.ndarray) -> Ceiling:
-    """A term with the spread of the runs that it matters to: those that wait for the host, or those that do not."""
+    """A term with its interval: the spread of the runs that it matters to, which wait for the host or do not."""
     host = name in ON_HOST
     mine = [e for t, e in zip(timings, errors) if t.busy is None or (t.busy < DEVICE_BOUND) == host]
     ratios = np.exp(-np.array(mine or errors))

@@ -1,7 +1,8 @@
 """From measurements to points with a base time: what `chip fit` does. Needs numpy and scipy.
 
-A group of points (kernel, context, dtype) gets the base of its kind, its few numbers fitted by least squares of
-logarithms in which outliers count little; and for each point the error of predicting it from all others.
+Points of one kernel, context and dtype are a group. A group gets a base time, a formula with a few numbers that are
+fitted by least squares of logarithms, in which outliers count little. Each of its points gets the error of predicting
+it from all others.
 """
 
 from __future__ import annotations
@@ -26,22 +27,23 @@ from chip.records import fields, replace
 from chip.types import ChipError, HardwareProfile, Measurement, Op
 
 CONTEXTS = ("cold", "hot", "layer")
-DISTURBED = "CPU shared"  # a flag of measurements that other work on the machine disturbed
-LEAST_POINTS = 10
-LIKE = {"matmul_int8": "matmul_fp8"}  # rates that are alike on tensor cores, to start a fit from
-MOST = {"fill": 1.0}  # of numbers that have a meaning only up to here
+DISTURBED = "CPU shared"  # the flag of a measurement that other work on the machine disturbed
+LEAST_POINTS = 10  # of a group
+LIKE = {"matmul_int8": "matmul_fp8"}  # a missing rate, and another of about the same size to start a fit from
+MOST = {"fill": 1.0}  # the largest value of a number that means a share
 FIXED = ("sm_count", "knee_bytes")  # numbers of a base that are known, not fitted
-ROBUST_SCALE = 0.05  # error of a logarithm from which on a point counts less than its square
-PRIOR_WEIGHT = 0.03  # pull of a number towards where it started from, for those that no point tells
-ATTENTION_SHARE = 0.65  # of the matrix rate: where the base of attention starts from
+ROBUST_SCALE = 0.05  # a point whose logarithm is off by more than this counts less than its square
+PRIOR_WEIGHT = 0.03  # pulls a number towards its start, so that one that no point tells stays there
+ATTENTION_SHARE = 0.65  # of the matrix rate: where a fit of attention starts from
 FLOOR_S = 1.5e-6  # of one kernel: where a fit starts from
-CACHE_SHARE = 2 / 3  # of a cache: what is read and written again stays in it up to here
-LARGE_FLOPS, LARGE_AXIS, LEAST_LARGE = 1e12, 2048, 5  # products whose rate is the clock's, and how many are enough
+CACHE_SHARE = 2 / 3  # a call that moves up to this share of the last cache finds its data there again
+# A product whose rate only the clock limits has more FLOPs and no shorter axis than this. So many of them are enough.
+LARGE_FLOPS, LARGE_AXIS, LEAST_LARGE = 1e12, 2048, 5
 Key = tuple[str, str, str, str]  # kind, kernel, dtype, context
 
 
 def fit(found: Sequence[Measurement], profile: HardwareProfile) -> tuple[list[PointGroup], dict[str, str]]:
-    """Groups of every operator with enough measurements in a context, and why others have none."""
+    """A group of points for every kernel, context and dtype with enough measurements, and why others have none."""
     groups: list[PointGroup] = []
     left_out: dict[str, str] = {}
     for (kind, kernel, dtype, context), times in medians(found, settling(found, profile)).items():
@@ -62,7 +64,8 @@ def fit(found: Sequence[Measurement], profile: HardwareProfile) -> tuple[list[Po
 
 
 def medians(found: Iterable[Measurement], clock: Settling | None = None) -> dict[Key, dict[Op, float]]:
-    """Seconds of every shape, of those that the points of their kind can tell, at one clock where it is known."""
+    """Median seconds of every shape, by group, without disturbed measurements and shapes that points do not tell.
+    `clock`: brings what was measured on a rested GPU to the clock of the others."""
     seen: dict[Key, dict[Op, list[float]]] = defaultdict(lambda: defaultdict(list))
     for m in measurements.ok(found):
         op = measurements.operator(m.op)
@@ -80,7 +83,7 @@ def medians(found: Iterable[Measurement], clock: Settling | None = None) -> dict
 
 
 def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile) -> BaseTime:
-    """The base as the device's ceilings give it."""
+    """The base time before it is fitted: by the device's ceilings."""
     cls = ops.get(kind).base_class(kernel)
     share = ATTENTION_SHARE if "attention" in kind else 1.0
     known: dict[str, Any] = {"sm_count": profile.sm_count}
@@ -93,11 +96,11 @@ def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile
 
 
 def _rate(profile: HardwareProfile, name: str) -> float:
-    names = (f"{like}{clock}" for like in (name, LIKE.get(name, name)) for clock in ("_settled", ""))
-    found = next((profile.ceilings[n] for n in names if n in profile.ceilings), None)
-    if found is None:
-        raise ChipError(f"the profile of {profile.device} has no ceiling {name}; run `chip calibrate` again")
-    return found.value
+    for like in (name, LIKE.get(name, name)):
+        for known in (f"{like}_settled", like):
+            if known in profile.ceilings:
+                return profile.ceilings[known].value
+    raise ChipError(f"the profile of {profile.device} has no ceiling {name}; run `chip calibrate` again")
 
 
 def fit_base(base: BaseTime, shapes: Sequence[Op], seconds: Sequence[float]) -> BaseTime:
@@ -120,18 +123,18 @@ def fit_base(base: BaseTime, shapes: Sequence[Op], seconds: Sequence[float]) -> 
 
 
 def leave_one_out(group: PointGroup, base: BaseTime) -> tuple[float, ...]:
-    """Each point as predicted from the others, over what was measured, less 1."""
+    """The relative error of each point as predicted from all others."""
     points = Points(group, base)
-    found = []
-    for i, place in enumerate(points.places):
-        correction = points.corrections([place], but=i)[0]
-        found.append(round(exp(correction.value - points.residual(i)[0]) - 1, 4))
-    return tuple(found)
+    others = [points.corrections([place], but=i)[0].value for i, place in enumerate(points.places)]
+    return tuple(round(exp(value - points.residual(i)[0]) - 1, 4) for i, value in enumerate(others))
 
 
 def settling(found: Iterable[Measurement], profile: HardwareProfile) -> Settling | None:
-    """How the clock falls under load. Boost and settled rates are the profile's; where the points stand between them is
-    told by large products, which reach either; and when they were measured, by how points are measured."""
+    """How the clock falls under load; None where the measurements do not tell.
+
+    The rates at the boost and at the settled clock are the profile's. Large products tell the rate between them that
+    points were measured at, and the settings of measuring say how long the GPU had been busy by then.
+    """
     boost, settled = (profile.ceilings.get(name) for name in ("matmul_bf16", "matmul_bf16_settled"))
     large = large_rate([m for m in found if not measurements.rested(m)], "linear", "bf16")
     if boost is None or settled is None or not large or boost.value <= settled.value:
@@ -145,7 +148,8 @@ def settling(found: Iterable[Measurement], profile: HardwareProfile) -> Settling
 
 
 def clocks(found: Iterable[Measurement], profile: HardwareProfile) -> dict[str, dict[str, str]]:
-    """Kinds whose arithmetic settles at another rate, and what their files say: the clock that points were timed at."""
+    """Kinds of operators whose arithmetic settles at a rate of its own, and what their files say of the clock that
+    their points were timed at."""
     settled, large = profile.ceilings.get("matmul_fp8_settled"), large_rate(found, "scaled_linear", "fp8")
     if settled is None or not large:
         return {}
@@ -153,7 +157,8 @@ def clocks(found: Iterable[Measurement], profile: HardwareProfile) -> dict[str, 
 
 
 def large_rate(found: Iterable[Measurement], of_kind: str, of_dtype: str) -> float:
-    """FLOP/s of large products without scales of blocks, which only the clock limits; 0 where too few were measured."""
+    """FLOP/s of large products, which only the clock limits; 0 where too few were measured. Products with scales of
+    blocks do not count."""
     large = [
         op.cost().flops / seconds
         for (kind, _, dtype, _), times in medians(found).items()

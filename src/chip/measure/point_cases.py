@@ -1,20 +1,21 @@
-"""Which shapes to measure: those that the package has points of. One list for every GPU, and it is data.
+"""Which shapes to measure, taken from the points that the package has. The list is the same for every GPU.
 
-`same` are the shapes of the points themselves. `between` are new ones where the points predict each other worst: each
-is midway between such a point and its nearest neighbour. They judge the points before they join them.
+`same`: the shapes of the points themselves.
+`between`: new shapes where the points predict each other worst, each midway between such a point and a near neighbour.
+They test the points first; then they become points too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from math import dist, sqrt
-from typing import Any, NamedTuple
+from math import dist, gcd, sqrt
+from typing import Any
 
 from chip import hardware, ops, points
 from chip.measure.limits import is_sustained
 from chip.points import PointGroup
-from chip.records import replace
+from chip.records import dataclass, replace
 from chip.types import Op
 
 GPU = "h200"  # whose shapes they are
@@ -24,33 +25,34 @@ QUANTISED = (
     "rms_norm_quant", "scaled_experts", "scaled_linear", "silu_mul_quant",
 )  # fmt: skip
 OF_VLLM, OWN = ("fa3", "paged", "vllm"), "chip"  # implementations
-SIZES = ("m", "n", "k", "rows", "cols", "tokens", "batch", "q_len", "kv_len")  # axes that may lie midway
-COARSEST = 128  # alignment of a size that two neighbours share and their middle keeps
-WORST, WORST_S = 0.08, 1e-6  # error of a point as predicted from the others, from which on there is something to learn
-NEIGHBOURS = 4  # that are tried, where the middle is no new shape
+SIZES = ("m", "n", "k", "rows", "cols", "tokens", "batch", "q_len", "kv_len")  # axes that are taken midway
+COARSEST = 128  # up to here, a middle is a multiple of all powers of two that divide both neighbours
+WORST, WORST_S = 0.08, 1e-6  # a point is badly predicted by the others from this error on, relative and in seconds
+NEIGHBOURS = 4  # tried for each bad point, nearest first, until the middle is a new shape
 
 
-class PointCase(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SuiteCase:
     op: Op
-    implementation: str
-    context: str
+    implementation: str = ""  # empty: the operator's default on the device
+    context: str = ""  # empty: every one that is asked for
 
 
-def same(suite: str, dtype: str) -> list[PointCase]:
-    """Of a suite (`suite_of`), groups interleaved, so that a run cut short has some of each."""
-    found: dict[PointCase, float] = {}
+def same(suite: str, dtype: str) -> list[SuiteCase]:
+    """The points' own shapes, as far as they belong to this suite (`suite_of`). Groups are interleaved, so that a run
+    that was cut short has some of each."""
+    found: dict[SuiteCase, float] = {}
     for group in groups():
-        if suite_of(group) != suite:
-            continue
-        for i, op in enumerate(group.ops):
+        for i, op in enumerate(group.ops) if suite_of(group) == suite else ():
             if not _is_copied(group, op):
                 found.setdefault(_case(group, _in_dtype(op, dtype)), _scattered(i))
     return sorted(found, key=found.__getitem__)
 
 
-def between(dtype: str) -> list[PointCase]:
-    """Worst first. Our own kernels are left out: they are timed in another way (`chip.measure.own_ops`)."""
-    errors: dict[PointCase, float] = {}
+def between(dtype: str) -> list[SuiteCase]:
+    """New shapes beside badly predicted points, worst first. Not for our own kernels, which are timed in another way
+    (`chip.measure.own_ops`)."""
+    errors: dict[SuiteCase, float] = {}
     known = {_case(group, op) for group in groups() for op in group.ops}
     in_layers = {(g.kind, g.kernel) for g in groups() if g.context == "layer"}
     for group in groups():
@@ -60,11 +62,10 @@ def between(dtype: str) -> list[PointCase]:
             twice = group.context == "cold" and (group.kind, group.kernel) in in_layers and not is_sustained(op)
             if twice or _is_copied(group, op) or abs(error) < WORST or abs(error) * seconds < WORST_S:
                 continue
-            fresh = (c for m in _middles(group, i) if (c := _case(group, m)) not in known)
-            case = next(fresh, None)
-            if case and case not in errors:
-                errors[case] = abs(error)
-    return [c._replace(op=_in_dtype(c.op, dtype)) for c in sorted(errors, key=lambda c: -errors[c])]
+            fresh = [case for op in _middles(group, i) if (case := _case(group, op)) not in known]
+            if fresh:
+                errors.setdefault(fresh[0], abs(error))
+    return [replace(c, op=_in_dtype(c.op, dtype)) for c in sorted(errors, key=lambda c: -errors[c])]
 
 
 def suite_of(group: PointGroup) -> str:
@@ -76,9 +77,9 @@ def suite_of(group: PointGroup) -> str:
 
 
 def _middles(group: PointGroup, at: int) -> Iterator[Op]:
-    """Between a point and its neighbours, nearest first."""
+    """Shapes midway between a point and its neighbours, the nearest neighbour first, that the same kernel runs."""
     place = group.ops[at].place()
-    near = sorted(((dist(place, op.place()), i) for i, op in enumerate(group.ops) if i != at), key=lambda n: n[0])
+    near = sorted((dist(place, op.place()), i) for i, op in enumerate(group.ops) if i != at)
     for _, i in near[:NEIGHBOURS]:
         op = _middle(group.ops[at], group.ops[i])
         if op and op.like_measured() == op and op.kernel_of(group.implementation) == group.kernel:
@@ -86,7 +87,7 @@ def _middles(group: PointGroup, at: int) -> Iterator[Op]:
 
 
 def _middle(op: Op, other: Op) -> Op | None:
-    """Its sizes midway on a logarithmic axis, everything else its own."""
+    """An operator with sizes midway between both (by geometric mean); everything else is as in the first."""
     sizes: dict[str, Any] = {
         name: _between(getattr(op, name), getattr(other, name)) for name in SIZES if name in ops.axes(type(op))
     }
@@ -99,19 +100,17 @@ def _middle(op: Op, other: Op) -> Op | None:
 
 
 def _between(a: int, b: int) -> int:
-    step = COARSEST
-    while a % step or b % step:
-        step //= 2
+    step = gcd(a, b, COARSEST)
     return max(1, round(sqrt(a * b) / step)) * step
 
 
 def _scattered(i: int) -> float:
-    """Any first part of 0, 1, 2 ... lies evenly in 0 to 1: multiples of the golden ratio."""
+    """A place between 0 and 1 for each i, such that the first n places are spread evenly for any n."""
     return (0.5 + 0.618033988749895 * i) % 1
 
 
 def _is_copied(group: PointGroup, op: Op) -> bool:
-    """Long arithmetic is not timed in a layer: `chip fit` takes its cold time for it."""
+    """Whether `chip fit` copied this point from the cold context: long arithmetic is not timed within a layer."""
     return group.context == "layer" and is_sustained(op)
 
 
@@ -120,8 +119,8 @@ def _in_dtype(op: Op, dtype: str) -> Op:
     return replace(op, dtype=dtype) if other else op  # type: ignore[type-var]
 
 
-def _case(group: PointGroup, op: Op) -> PointCase:
-    return PointCase(op, group.implementation, group.context)
+def _case(group: PointGroup, op: Op) -> SuiteCase:
+    return SuiteCase(op, group.implementation, group.context)
 
 
 @lru_cache(maxsize=1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from chip.engines.calibration import FAMILIES, HF_ALONE, HF_POINTS, LLAMA, TWO_DEPTHS, all_at
+from chip.engines import hf
+from chip.engines.calibration import CUT, HF_POINTS, TWO_DEPTHS, cut
 from chip.engines.fuse import apply, as_kind
-from chip.engines.hf import families, modules
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
 from chip.ops.masked_attention import WindowedAttention
@@ -16,21 +16,22 @@ from chip.types import ChipError, Program, Scenario, Seq, Step
 
 NAME = "hf-eager"
 TITLE = "HF transformers, eager, DynamicCache, sdpa"
-COPIES_KEYS = families.BROADCAST
+COPIES_KEYS = hf.BROADCAST
 TERMS = ("gap_s", "first_s", "host_step_s", "host_call_s", "host_kernel_s", "host_experts_s")
 CAVEAT = (
     "hf-eager: decode with the flash backend; torch's default (cuDNN) also builds a plan for every new context length, "
     "tens of milliseconds each"
 )
-KERNELS = modules.KERNELS
-SDPA = ("cudnn", "flash")  # what a prefill attends with: torch's choice first
-CALIBRATION = all_at((LLAMA, *FAMILIES, *HF_ALONE), TWO_DEPTHS, HF_POINTS)
+KERNELS = hf.KERNELS
+SDPA = ("cudnn", "flash")  # attention kernels that a prefill can run; torch chooses the first
+CALIBRATION = cut(tuple(CUT), TWO_DEPTHS, HF_POINTS)
 MEMORY_SHARE = 1.0
 # Driver, framework and kernels beside torch's pool: 1.36 to 1.38 GB in the recorded runs on an H200.
 CONTEXT_BYTES = 1.37e9
 # cuBLAS's workspace as torch sets it up on Hopper and newer, one for each stream.
 WORKSPACE_BYTES = 32 * 2**20
-# Of the residual stream's width: the embeddings and the layer's input, which the frames above hold on to, and itself.
+# Tensors as wide as the residual stream: itself, and the embeddings and the layer's input, which the callers' frames
+# keep alive.
 STREAMS = 3
 
 
@@ -38,7 +39,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     sdpa = options.get("sdpa", "")
     if sdpa and sdpa not in SDPA:
         raise ChipError(f"--sdpa {sdpa[:40]}: {NAME} is predicted with {' or '.join(SDPA)}, no other")
-    return {**modules.RUNS_AS, "attention": sdpa or SDPA[0]}
+    return {**hf.RUNS_AS, "attention": sdpa or SDPA[0]}
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
@@ -56,7 +57,7 @@ def room(scenario: Scenario, memory_bytes: float) -> Room:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    """A cache that holds nothing yet is not joined, not even to a prompt of one token."""
+    """The cache is empty, so nothing is joined to it, not even a prompt of one token."""
     return ((Step((Seq(scenario.prompt, 0, scenario.batch),), prompts=True), 1.0),)
 
 
@@ -65,9 +66,9 @@ def decode(scenario: Scenario, memory_bytes: float) -> Step:
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    """A decode step joins the new token to the cache before it attends. A prompt attends to itself, under a mask where
-    a window hides some of it."""
+    """A decode step joins the new token to the cache, then attends. A prompt attends to itself, under a mask where a
+    window is shorter."""
     if decode:
-        grown = modules.decompose(program, partial(as_kind, "growing_attention"), architecture)
-        return apply(grown, families.join_cache)
-    return modules.decompose(program, lambda op: as_kind(WindowedAttention, op) if op.window else op, architecture)
+        grown = hf.decompose(program, partial(as_kind, "growing_attention"), architecture)
+        return apply(grown, hf.join_cache)
+    return hf.decompose(program, lambda op: as_kind(WindowedAttention, op) if op.window else op, architecture)

@@ -1,19 +1,17 @@
 """HF transformers with a cache of fixed size (StaticCache) and each step replayed as one CUDA graph.
 
-Attention runs over the whole cache under a mask: neither causality nor the unused tail saves work. A layer with a
-sliding window has a cache of no more slots than that; once they are full, each step moves all of them by one.
+Attention runs over the whole cache under a mask: neither causality nor the unused tail saves work. The cache of a layer
+with a sliding window has no more slots than the window. Once they are full, each step moves all of them by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from chip.engines import hf_eager
+from chip.engines import Serves, hf, hf_eager
 from chip.engines.calibration import HF_POINTS, CalibrationModel
 from chip.engines.fuse import apply, as_kind
-from chip.engines.hf import modules
 from chip.engines.playing import Played, Room, Weighted
-from chip.engines.serves import Serves
 from chip.engines.terms import Terms
 from chip.ops.attention import Attention
 from chip.ops.kv_append import KvAppend
@@ -30,16 +28,16 @@ SERVES = Serves(
     without=("BloomForCausalLM", "FalconForCausalLM", "GPTJForCausalLM", "GptOssForCausalLM"),
     why="transformers 5.17 copies from the host while it runs it, or cannot run it over a StaticCache",
 )
-CALIBRATION = (CalibrationModel("tinyllama-1.1b", (2, 6), HF_POINTS),)
+CALIBRATION = (CalibrationModel("tinyllama", "tinyllama-1.1b", (2, 6), HF_POINTS),)
 CONTEXT_BYTES = 1.45e9  # driver, framework and kernels beside torch's pool: 1.38 to 1.46 GB in the recorded runs
-WORKSPACES = 3  # of cuBLAS: of the stream itself, of the warm-up and of the capture
-KERNELS = modules.KERNELS
-POSITIONS = 3  # kernels of each layer that count where the cache goes on: a range, what is added to it, the new length
-SPARE_TOKENS = 64  # least room after the prompt
+WORKSPACES = 3  # of cuBLAS: for the stream itself, for the warm-up and for the capture
+KERNELS = hf.KERNELS
+POSITIONS = 3  # small kernels of each layer that find the next slot: a range, what is added to it, the new length
+SPARE_TOKENS = 64  # the cache has at least so many slots after the prompt
 
 
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
-    return {**modules.RUNS_AS, "kv_roll": "torch"}
+    return {**hf.RUNS_AS, "kv_roll": "torch"}
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
@@ -66,7 +64,7 @@ def decode(scenario: Scenario, memory_bytes: float) -> Step:
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    return modules.decompose(
+    return hf.decompose(
         apply(program, _static),
         lambda op: as_kind(SlidingAttention if op.window else "masked_attention", op),
         architecture,
@@ -74,7 +72,7 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
 
 
 def _static(calls: list[Call]) -> Iterator[Call]:
-    """Each layer's cache counts its tokens, and one of a window rolls."""
+    """Each layer's cache counts its own tokens. That of a window rolls once it is full."""
     window = next((c.op.window for c in calls if isinstance(c.op, Attention)), 0)
     for c in calls:
         appends = isinstance(c.op, KvAppend)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 
-from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, all_at
-from chip.engines.chunked import decode_step, prefill_steps
-from chip.engines.fuse import apply, as_kind, fuse_residual_norms, merge_projections
+from chip.engines import Serves
+from chip.engines.calibration import TWO_DEPTHS, cut
+from chip.engines.chunked import decode_step, padded, prefill_steps
+from chip.engines.fuse import apply, as_kind, each, fuse_residual_norms, merge_projections
 from chip.engines.playing import Played, Room, Weighted
-from chip.engines.serves import Serves
 from chip.engines.terms import Terms
 from chip.ops.kv_append import KvAppend
 from chip.ops.linear import Linear
@@ -25,16 +25,17 @@ CAVEAT = (
     "native: its kernels were measured on an H200; on other GPUs products are taken as cuBLAS's and attention as "
     "FlashAttention's. Batches over 64 leave out the gate's own kernel"
 )
-OVERLAPS_STEPS = True  # the next step is launched before a step's tokens are read
+OVERLAPS_STEPS = True  # the next step is launched before the tokens of the one before are read
 FAMILIES_OF = {f"{name}ForCausalLM": name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3")}
 DTYPES = ("bf16", "fp16", "fp32")
 SERVES = Serves(tuple(FAMILIES_OF), DTYPES, gpus=1)
-CALIBRATION = all_at((LLAMA, *FAMILIES[:2]), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))
+CALIBRATION = cut(("llama", "qwen2", "qwen3"), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))
 STEP_TOKENS = 8192  # of prompts in one step
 MOST_REQUESTS = 256  # at once; others wait
-GRAPH_TOKENS = (1, 2, 4)  # then multiples of GRAPH_STEP
-PROMPT_TOKENS, PROMPT_STEP, MOST_PROMPT = (16, 32, 64), 128, 2048  # of a prompt alone in its step, which is a graph too
-GRAPH_STEP, FEW_ROWS = 8, 64  # rows up to which a product is the skinny kernel's, with the gate inside
+# Sizes of CUDA graphs: for the requests of a decode step, and for the tokens of a prompt that is alone in its step.
+DECODE_GRAPHS = (1, 2, 4, *range(8, MOST_REQUESTS + 1, 8))
+PROMPT_GRAPHS = (16, 32, 64, *range(128, 2049, 128))
+FEW_ROWS = 64  # up to so many rows a product is the skinny kernel's, with the gate inside
 MEMORY_SHARE = 0.9
 CONTEXT_BYTES = 1.4e9
 
@@ -50,19 +51,14 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def padded(size: int, small: Collection[int] = GRAPH_TOKENS, step: int = GRAPH_STEP) -> int:
-    """Rows of the graph that a decode step of so many runs in; tokens of a prompt's likewise."""
-    return next((g for g in small if g >= size), 0) or -(-size // step) * step
-
-
 def _step(seqs: tuple[Seq, ...]) -> Step:
-    """Single tokens are a decode step, a short prompt alone is a graph; other chunks are launched kernel by kernel."""
-    (first, *others) = seqs
+    """Decode steps and short prompts that are alone run as graphs; all else is launched kernel by kernel."""
+    first, *others = seqs
     if not others and first.new == 1:
-        return Step(seqs, padded(first.count) - first.count, True)
-    if others or first.count > 1 or first.new > MOST_PROMPT:
-        return Step(seqs)
-    return Step(seqs, padded(first.new, PROMPT_TOKENS, PROMPT_STEP) - first.new, True)
+        return Step(seqs, padded(first.count, DECODE_GRAPHS) - first.count, True)
+    if not others and first.count == 1 and first.new <= PROMPT_GRAPHS[-1]:
+        return Step(seqs, padded(first.new, PROMPT_GRAPHS) - first.new, True)
+    return Step(seqs)
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
@@ -75,7 +71,7 @@ def decode(scenario: Scenario, memory_bytes: float) -> Step:
 
 
 def fuse_store(calls: list[Call]) -> list[Call]:
-    """Head norms, rotation and the write to pages as one kernel."""
+    """Head norms, rotation and the write to pages are one kernel."""
     rope = next((c.op for c in calls if isinstance(c.op, Rope)), None)
     append = next((c.op for c in calls if isinstance(c.op, KvAppend)), None)
     if rope is None or append is None:
@@ -86,22 +82,16 @@ def fuse_store(calls: list[Call]) -> list[Call]:
     return [Call("rope_store", store) if c.op is rope else c for c in kept]
 
 
-def add_biases(calls: list[Call]) -> Iterator[Call]:
+def bias_behind(role: str, product: Linear) -> list[Call]:
     """A product of many rows leaves its bias to a kernel of PyTorch's."""
-    for c in calls:
-        yield c
-        if isinstance(c.op, Linear) and c.op.bias:
-            yield Call(f"{c.role}_bias", Scale(c.op.m, c.op.n, c.op.dtype))
-
-
-def gate_inside(calls: list[Call]) -> list[Call]:
-    return [c for c in calls if not isinstance(c.op, SiluMul)]
+    added = Call(f"{role}_bias", Scale(product.m, product.n, product.dtype))
+    return [Call(role, product), *([added] if product.bias else [])]
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     """In a decode step gate and bias are inside their product."""
-    rules = (merge_projections, fuse_residual_norms, fuse_store)
-    return apply(program, *rules, gate_inside if decode else add_biases)
+    last = each(SiluMul, lambda role, gate: []) if decode else each(Linear, bias_behind)
+    return apply(program, merge_projections, fuse_residual_norms, fuse_store, last)
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:

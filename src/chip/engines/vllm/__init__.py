@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chip.engines.calibration import FAMILIES, LLAMA, TWO_DEPTHS, CalibrationModel, all_at
-from chip.engines.hf import modules
+from chip.engines import hf
+from chip.engines.calibration import FAMILIES, TWO_DEPTHS, CalibrationModel, cut
 from chip.engines.playing import Played
 from chip.engines.terms import Terms
 from chip.engines.versions import version_at
@@ -24,26 +24,25 @@ TERMS = (
     *("host_step_s", "host_seq_s", "host_kernel_s", "host_experts_s", "host_piece_s"),
 )
 OVERLAPS_STEPS = VERSIONS[0].overlaps_steps
-# Attention: splits are combined. Experts: count pairs, place them, up, act, down, sum; of fp8 both inputs are rounded,
-# too. Router: product, choice.
+# Attention: over splits of the cache, then their sum. Experts: count pairs, place them, up, act, down, sum; in fp8 also
+# the rounding of both inputs. Router: product, choice.
 KERNELS = {
     **dict.fromkeys(("attention", "local_attention", "mla", "mla_prompt", "moe_router"), 2),
     **{"moe_experts": 6, "packed_experts": 6, "scaled_experts": 8},
 }
-HOPPER, NEXT = 9.0, 10.0
+HOPPER, NEXT = 9.0, 10.0  # compute capabilities
 PREFIXED = ("Gemma3ForConditionalGeneration",)  # whose images attend both ways, which only Triton's attention does
 TOKENS = (
     *((1, prompt) for prompt in (16, 128, 512, 1024, 2048)),
     *((8, 16), (32, 16), (32, 128), (32, 512), (128, 16)),
 )
 ONE_DEPTH = ((1, 16), (1, 128), (1, 600), (1, 4096), (8, 16), (8, 512), (32, 16), (32, 128))
-# Two are wide and deep enough that the device sets the time: they tell what kernels take in the engine beyond alone.
+# In the two of Mistral-7B the device sets the time: they tell what kernels take in the engine beyond their time alone.
 CALIBRATION: tuple[CalibrationModel, ...] = (
-    *all_at((LLAMA,), TWO_DEPTHS, TOKENS),
-    CalibrationModel("mistral-7b", (16, 28), ((1, 128), (1, 1024), (8, 512), (32, 512))),
-    *all_at(FAMILIES, TWO_DEPTHS[1:], ONE_DEPTH),
+    *cut(("llama",), TWO_DEPTHS, TOKENS),
+    CalibrationModel("mistral", "mistral-7b", (16, 28), ((1, 128), (1, 1024), (8, 512), (32, 512))),
+    *cut(FAMILIES, TWO_DEPTHS[1:], ONE_DEPTH),
 )
-
 
 COMPILED = ("rms_norm", "add_rms_norm", "layer_norm", "add_layer_norm", "silu_mul", "gelu", "relu", "rope")
 RUNS_AS = {
@@ -58,13 +57,12 @@ RUNS_AS = {
 
 
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
-    """Norms, rotations and activations are what torch.compile makes of them, of few models what PyTorch does. Attention
-    over pages is FlashAttention-3 on Hopper (of old versions FlashAttention-2) and FlashAttention-2 on other GPUs, as
-    it was measured among the kernels of a layer, if it was. Experts are Triton kernels."""
+    """Norms, rotations and activations are compiled by torch, or are PyTorch's own in a model that is not compiled.
+    Attention is measured among the kernels of a layer where it can be (`layer`). Experts are Triton kernels."""
     uncompiled = options.get("architecture") in UNCOMPILED
     on_hopper = HOPPER <= capability < NEXT
     return {
-        **(modules.RUNS_AS if uncompiled else dict.fromkeys(COMPILED, "compiled cold")),
+        **(hf.RUNS_AS if uncompiled else dict.fromkeys(COMPILED, "compiled cold")),
         **RUNS_AS,
         **dict.fromkeys(("attention", "local_attention"), _attention(capability, options) + " layer"),
         "scaled_linear": "deepgemm" if options.get("deep_gemm") else "cutlass",
@@ -74,6 +72,7 @@ def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _attention(capability: float, options: Mapping[str, str]) -> str:
+    """On Hopper it depends on the version. Newer GPUs run FlashInfer, if it was measured, others FlashAttention-2."""
     if options.get("architecture") in PREFIXED:
         return "triton"
     if capability < HOPPER or options.get("alibi"):  # biases that FlashAttention-3 does not take
@@ -86,14 +85,14 @@ def _attention(capability: float, options: Mapping[str, str]) -> str:
 
 
 def play(t: Timeline, step: Played, terms: Terms) -> None:
-    """A decode step is one graph; a prefill of few tokens one graph a layer, whose attention is launched between; a
-    larger one kernel by kernel, and so is every one of a model that is not compiled."""
+    """A decode step is one graph. A prefill of few tokens is a graph for each layer, with attention launched between.
+    A larger one is launched kernel by kernel, and so is every prefill of a model that is not compiled."""
     t.prepare("schedule", terms.prepare_s(step.sequences))
     if step.graph and step.decode:
         t.graph("step", 0.0, step.device_s(t) + terms.step_s)
         return
     if any(HALVES[0] in block.launches.names for block in step.blocks):
-        t.layers(step.blocks, HostCost(terms.host_kernel_s, 0.0))  # small kernels of one operator as one of vLLM's
+        t.layers(step.blocks, HostCost(terms.host_kernel_s, 0.0))  # PyTorch's kernels of an operator count as one
     elif step.graph:
         t.layers([block.as_one("layer") for block in step.blocks], HostCost(terms.host_piece_s, 0.0))
     else:

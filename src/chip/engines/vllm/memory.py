@@ -10,11 +10,11 @@ from chip.engines.vllm.schedule import max_seqs, step_tokens
 from chip.types import Scenario
 
 MEMORY_SHARE = 0.92  # gpu_memory_utilization, vLLM 0.26's default: in the configuration of every recorded run
-# vLLM sizes its pool by what its own profile sees grow after the context is made: this meets the recorded pools.
+# vLLM sizes its pool by what it sees grow after the CUDA context is made. This number meets the recorded pools.
 CONTEXT_BYTES = 0.5e9
 BLOCK_TOKENS = 16
 STEPS_IN_FLIGHT = 2  # one runs while the next is scheduled
-EQUAL_GROUPS_RATIO = 1.25  # kinds of layers up to so much apart in number share a size of groups
+EQUAL_GROUPS_RATIO = 1.25  # two kinds of layers whose numbers differ by less form groups of the larger number
 
 
 def room(scenario: Scenario, memory_bytes: float) -> Room:
@@ -25,11 +25,11 @@ def room(scenario: Scenario, memory_bytes: float) -> Room:
 def cache_tokens(
     layers: Mapping[int, int], longest: int, token_bytes: float, room_bytes: float, memory_bytes: float
 ) -> int:
-    """How many tokens vLLM says its cache holds: as many as requests of the longest context that fit have together.
+    """How many tokens vLLM says its cache holds: the tokens of as many requests of the longest context as fit.
 
-    `layers`: how many have a window of so many tokens, or none (0). Where there are both, layers are dealt to groups of
-    one size, each with blocks of its own. A group with a window keeps, beside the window, what two steps can bring, and
-    one block more. `token_bytes`: of all layers.
+    `layers`: how many layers have a window of so many tokens, or none (0). Where a model has both, layers are dealt to
+    groups of one size, and each group has blocks of its own. A group with a window keeps the window, what two steps can
+    bring, and one block more. `token_bytes`: of a token in all layers.
     """
     if len(layers) < 2 or not longest:
         return max(0, int(room_bytes // token_bytes))

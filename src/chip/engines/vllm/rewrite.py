@@ -1,17 +1,16 @@
 """What vLLM launches of a program: merged projections, fused norms, rotations of queries and keys apart.
 
 torch.compile does the fusing. A model class that does not ask for it (`@support_torch_compile` in vLLM 0.26) runs its
-norms, rotations and activations kernel by kernel, as PyTorch spells them.
+norms, rotations and activations as PyTorch does, kernel by kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import partial
 
-from chip.engines import fuse
-from chip.engines.fuse import apply, as_kind
-from chip.engines.hf import modules
+from chip.engines import fuse, hf
+from chip.engines.fuse import apply, as_kind, each
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
 from chip.ops.kv_append import KvAppend
@@ -25,17 +24,18 @@ from chip.ops.scale import Scale
 from chip.records import replace
 from chip.types import Call, Program
 
-# Architectures whose branches are added to the residual by plain sums: torch.compile lets so many of the products
-# before them add to a copy of the other summand. (Traces of Command-R7B show it; of the others only code.)
+# Architectures that add their branches to the residual by plain sums. torch.compile lets so many of the products before
+# a sum add to a copy of the other summand. (Seen in traces of Command-R7B; for the others only in code.)
 ADDING_PRODUCTS = {"CohereForCausalLM": 2, "Cohere2ForCausalLM": 2, "FalconForCausalLM": 1, "GPTJForCausalLM": 1}
-UNCOMPILED = ("StableLmForCausalLM",)  # of the architectures here
+UNCOMPILED = ("StableLmForCausalLM",)  # model classes that do not ask for torch.compile
 FLOAT_ROUTER = ("Glm4MoeForCausalLM",)  # whose gate is an fp32 `nn.Linear` over its input turned to fp32
-HALVES, WHOLE = ("q_halves", "k_halves"), ("q_join", "k_join")  # roles of what is joined; such a model is known by them
+HALVES = ("q_halves", "k_halves")  # roles of copies that only a model which is not compiled has
 
 
 def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
     if architecture in UNCOMPILED:
-        return apply(modules.decompose(apply(program, fuse.merge_projections), lambda op: op, architecture), _joined)
+        small = hf.decompose(apply(program, fuse.merge_projections), lambda op: op, architecture)
+        return apply(small, each(RopeComposed, _halves), each(RopeJoin, _joined))
     return apply(
         program,
         partial(_added_by_products, count=ADDING_PRODUCTS.get(architecture, 0)),
@@ -44,27 +44,23 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
         fuse.fuse_quantize,
         fuse.fuse_head_norms,
         _rotated_apart,
-        fuse.fuse_gelu,
+        fuse.retyped({"gelu_fast": "gelu", "gelu_new": "gelu"}),  # which HF writes out
         _choice_inside,
-        *([_float_router] if architecture in FLOAT_ROUTER else []),
+        *([each(MoeRouter, _float_router)] if architecture in FLOAT_ROUTER else []),
         partial(_over_latent, decode=decode),
         *([_local] if decode else []),
     )
 
 
-def _rotated_apart(calls: list[Call]) -> Iterator[Call]:
-    """torch.compile makes one kernel of the rotation of queries and one of that of keys; one of both where they are
-    alike in number. It writes whole heads, also where only a part of each is rotated."""
-    attention = next((c.op for c in calls if isinstance(c.op, Attention)), None)
-    latent = any(c.role == "kv_up" for c in calls)
-    for c in calls:
-        if attention is None or latent or not isinstance(c.op, Rope):
-            yield c
-        elif attention.heads == attention.kv_heads:
-            yield Call(c.role, replace(c.op, head_dim=attention.head_dim))
-        else:
-            for role, heads in (("q_rope", attention.heads), ("k_rope", attention.kv_heads)):
-                yield Call(role, replace(c.op, heads=heads, head_dim=attention.head_dim))
+def _rotated_apart(calls: list[Call]) -> Iterable[Call]:
+    """torch.compile rotates queries and keys in a kernel each, or in one where they have as many heads. It writes whole
+    heads, also where only a part of each is rotated. A latent cache keeps the rotated part by itself."""
+    a = next((c.op for c in calls if isinstance(c.op, Attention)), None)
+    if a is None or any(c.role == "kv_up" for c in calls):
+        return calls
+    dim = a.head_dim
+    heads = {"q_rope": a.heads, "k_rope": a.kv_heads} if a.heads > a.kv_heads else {"rope": 2 * a.heads}
+    return each(Rope, lambda _, r: [Call(role, Rope(r.rows, n, dim, r.dtype)) for role, n in heads.items()])(calls)
 
 
 def _added_by_products(calls: list[Call], count: int) -> list[Call]:
@@ -74,46 +70,38 @@ def _added_by_products(calls: list[Call], count: int) -> list[Call]:
     return [*(calls[:-2] if count == 2 else fuse.fuse_residual_norms(calls)), *copies]
 
 
-def _choice_inside(calls: list[Call]) -> Iterator[Call]:
-    """Triton's kernels for experts in mxfp4 choose them, too: the router is a product alone. (Those of GPUs other than
-    Hopper do not: a few microseconds a layer are missing there.)"""
-    inside = any(isinstance(c.op, PackedExperts) and c.op.weight_dtype == "fp4" for c in calls)
-    for c in calls:
-        if inside and isinstance(c.op, MoeRouter):
-            yield Call(c.role, Linear(c.op.tokens, c.op.experts, c.op.hidden, c.op.dtype, c.op.dtype))
-        else:
-            yield c
+def _choice_inside(calls: list[Call]) -> Iterable[Call]:
+    """Triton's kernels for mxfp4 experts also choose the experts: their router is a product alone. (Kernels of GPUs
+    other than Hopper do not choose: a few microseconds a layer are missing there.)"""
+    if not any(isinstance(c.op, PackedExperts) and c.op.weight_dtype == "fp4" for c in calls):
+        return calls
+    return each(MoeRouter, lambda role, r: [Call(role, Linear(r.tokens, r.experts, r.hidden, r.dtype, r.dtype))])(calls)
 
 
-def _float_router(calls: list[Call]) -> Iterator[Call]:
-    for c in calls:
-        if isinstance(c.op, MoeRouter):
-            yield Call("router_cast", Scale(c.op.tokens, c.op.hidden, c.op.dtype))
-            c = Call(c.role, replace(c.op, dtype="fp32"))
-        yield c
+def _float_router(role: str, r: MoeRouter) -> list[Call]:
+    return [Call("router_cast", Scale(r.tokens, r.hidden, r.dtype)), Call(role, replace(r, dtype="fp32"))]
 
 
 def _local(calls: list[Call]) -> list[Call]:
-    """A step of single tokens is a graph, whose attention under a window is of another kernel."""
+    """Attention under a window is another kernel in the graph of a decode step."""
     return [
         Call(c.role, as_kind("local_attention", c.op)) if type(c.op) is Attention and c.op.window else c for c in calls
     ]
 
 
-def _joined(calls: list[Call]) -> Iterator[Call]:
-    """Halves of heads are rotated each by itself, then joined, and joined with what is not rotated: plain copies, since
-    tokens come before heads."""
-    for c in calls:
-        if not isinstance(c.op, RopeJoin):
-            yield c
-        if isinstance(c.op, (RopeComposed, RopeJoin)):
-            each = Scale(c.op.rows, c.op.cols // 2, c.op.dtype)
-            yield from [Call(role, each) for role in (WHOLE if isinstance(c.op, RopeJoin) else HALVES)]
+def _halves(role: str, r: RopeComposed) -> list[Call]:
+    """Halves of heads are rotated each by itself, then joined: plain copies, since tokens come before heads."""
+    return [Call(role, r), *[Call(of, Scale(r.rows, r.cols // 2, r.dtype)) for of in HALVES]]
+
+
+def _joined(role: str, r: RopeJoin) -> list[Call]:
+    """What was rotated is joined with what is not: the same copies, of queries and of keys."""
+    return [Call(of, Scale(r.rows, r.cols // 2, r.dtype)) for of in ("q_join", "k_join")]
 
 
 def _over_latent(calls: list[Call], decode: bool) -> list[Call]:
-    """Attention over a latent cache. In decode the up-projection of keys and values moves into queries and outputs;
-    prompts expand the latent. (Short ones absorb the up-projection, too: as many products, as one here.)"""
+    """Attention over a latent cache. In a decode step the up-projection of keys and values moves into queries and
+    outputs (it is absorbed). Prompts expand the latent. (Short prompts absorb, too; that is one product here.)"""
     found = {c.role: c.op for c in calls}
     up, a = found.get("kv_up"), found.get("attention")
     if not isinstance(up, Linear) or not isinstance(a, Attention):

@@ -7,7 +7,7 @@ to 512 tokens.
 
 from __future__ import annotations
 
-from chip.engines.chunked import decode_step, prefill_steps
+from chip.engines import chunked
 from chip.engines.playing import Weighted
 from chip.types import Scenario, Seq, Step
 
@@ -27,11 +27,8 @@ def max_seqs(memory_bytes: float) -> int:
 
 
 def padded(tokens: int) -> int:
-    """Tokens of the graph that a step of so many tokens runs in; itself when it is too large for a graph."""
-    return _PADDED[tokens] if tokens < len(_PADDED) else tokens
-
-
-_PADDED = tuple(next(g for g in GRAPH_TOKENS if g >= n) for n in range(GRAPH_TOKENS[-1] + 1))
+    """Tokens of the CUDA graph that a step of so many tokens runs in; as many as they are if no graph is that large."""
+    return chunked.padded(tokens, GRAPH_TOKENS)
 
 
 def _step(seqs: tuple[Seq, ...]) -> Step:
@@ -40,8 +37,8 @@ def _step(seqs: tuple[Seq, ...]) -> Step:
 
 
 def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
-    return prefill_steps(scenario, step_tokens(memory_bytes), max_seqs(memory_bytes), _step)
+    return chunked.prefill_steps(scenario, step_tokens(memory_bytes), max_seqs(memory_bytes), _step)
 
 
 def decode(scenario: Scenario, memory_bytes: float) -> Step:
-    return decode_step(scenario, max_seqs(memory_bytes), _step)
+    return chunked.decode_step(scenario, max_seqs(memory_bytes), _step)
