@@ -34,7 +34,7 @@ def rewrite(program, decode, architecture=""):
     ])
 """
 # What predictions may import: what all attention has in common, bases, and what is no kernel of a GPU.
-KNOWN = {"AnyAttention", "Form", "Collective", "BaseTime", "RowBase"}
+KNOWN = {"AnyAttention", "Form", "SINGLE", "Collective", "BaseTime", "RowBase"}
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chip.predict.rising_grid import COUNTS, LENGTHS, RisingGrid
+from chip.predict.rising_grid import COARSE, FINE, LENGTHS, RisingGrid
 
 SIZES = st.integers(1, 3000)
 POWERS = st.sampled_from([1 << i for i in range(12)])
@@ -62,6 +62,7 @@ def test_it_does_not_matter_what_was_asked_before():
 
 def test_nodes_hold_every_power_of_two():
     for k in range(20):
-        assert 1 << k in COUNTS
+        assert 1 << k in COARSE
+        assert 1 << k in FINE
         assert 1 << k in LENGTHS
     assert {64, 65, 80, 81, 129} <= {*LENGTHS}

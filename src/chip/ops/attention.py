@@ -32,6 +32,9 @@ class Form(NamedTuple):
     within: Form | None = None  # of one that takes no less
 
 
+SINGLE, PROMPT = "single", "prompt"  # names of forms
+
+
 def single(batch: int, keys: int) -> Sizes:
     return batch, 1, keys
 
@@ -234,6 +237,6 @@ class Attention(AnyAttention):
                 return None
             kv_len = self.window
         if q_len == 1:
-            return Form("single", (batch, kv_len), single)
-        whole = Form("prompt", (batch, kv_len), prompt)
+            return Form(SINGLE, (batch, kv_len), single)
+        whole = Form(PROMPT, (batch, kv_len), prompt)
         return whole if q_len == kv_len else Form(("chunk", batch), (q_len, kv_len), chunk(batch), within=whole)

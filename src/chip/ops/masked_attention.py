@@ -11,7 +11,7 @@ from math import ceil
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.attention import AnyAttention, Attention, Form, Sizes, place_of, single, unaligned_keys
+from chip.ops.attention import PROMPT, SINGLE, AnyAttention, Attention, Form, Sizes, place_of, single, unaligned_keys
 from chip.ops.attention_kernels import WHOLE_HEADS
 from chip.ops.base_time import BaseTime, blend
 from chip.records import dataclass
@@ -143,8 +143,8 @@ class MaskedAttention(AnyAttention):
         if self.like_measured() is None:
             return None
         if self.q_len == 1:
-            return Form("single", (self.batch, self.kv_len), single)
-        return Form("prompt", (self.batch, self.q_len), with_spare, (self.batch, self.q_len, self.kv_len))
+            return Form(SINGLE, (self.batch, self.kv_len), single)
+        return Form(PROMPT, (self.batch, self.q_len), with_spare, (self.batch, self.q_len, self.kv_len))
 
 
 @dataclass(frozen=True, slots=True)

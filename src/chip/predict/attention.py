@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from math import exp
 from typing import TYPE_CHECKING
 
-from chip.ops.attention import AnyAttention, Form
+from chip.ops.attention import SINGLE, AnyAttention, Form
 from chip.predict.bases import BORROWED_SPREAD
 from chip.predict.interpolate import UNKNOWN_SPREAD, Z90, Correction, Points
 from chip.predict.limits import INTERPOLATED, Answer, added
-from chip.predict.rising_grid import RisingGrid, Timed, Times
+from chip.predict.rising_grid import COARSE, FINE, RisingGrid, Timed, Times
 
 if TYPE_CHECKING:
     from chip.predict.estimator import Estimator
@@ -28,6 +28,7 @@ class AttentionTimes:
         self._points = e.kernels.of(like) if self._one.like_measured() is not None else None
         self._answered = e.answering(like, INTERPOLATED if self._points else e.roof.source)
         self._held_s = e.kernels.held_s(like)
+        self._grids: dict[tuple[object, float | None], RisingGrid] = {}
         self._base, self._fast, self._slow = (base.over(like.sized) for base in e.bases.of(like, ""))
         if self._points:
             self._base = self._points.base.over(like.sized)
@@ -75,17 +76,23 @@ class AttentionTimes:
 
     def _grid(self, form: Form, alignment: float | None) -> RisingGrid:
         """Models whose heads are alike share it."""
-        grids, key = self._estimator.grids, (self._one, form.name, alignment)
-        found = grids.get(key)
+        found = self._grids.get((form.name, alignment))
         if found is None:
-            if len(grids) >= MOST_GRIDS:
-                grids.clear()
-            if self._points:
-                times = measured_times(self._points, self._one, form, alignment)
-            else:
-                times = _base_times(self._base, form)
-            found = grids[key] = RisingGrid(times)
+            shared, key = self._estimator.grids, (self._one, form.name, alignment)
+            if len(shared) >= MOST_GRIDS:
+                shared.clear()
+            if len(self._grids) >= MOST_GRIDS:
+                self._grids.clear()
+            if key not in shared:
+                counts = FINE if form.name == SINGLE else COARSE  # how keys are split depends on the sequences
+                shared[key] = RisingGrid(self._times(form, alignment), counts)
+            found = self._grids[form.name, alignment] = shared[key]
         return found
+
+    def _times(self, form: Form, alignment: float | None) -> Times:
+        if self._points:
+            return measured_times(self._points, self._one, form, alignment)
+        return lambda count, lengths: [(self._base(*form.at(count, n)), 0.0) for n in lengths]
 
 
 def measured_times(points: Points, op: AnyAttention, form: Form, alignment: float | None = None) -> Times:
@@ -97,24 +104,29 @@ def measured_times(points: Points, op: AnyAttention, form: Form, alignment: floa
     def correction(count: int, length: int) -> Correction:
         return points.corrections([op.sized(*form.at(1 << count, 1 << length)).aligned(alignment)])[0]
 
+    @cache
+    def of_count(count: int, octave: int) -> Correction:
+        low, share = _octave(count)
+        return _between(correction(low, octave), correction(low + 1, octave) if share else None, share)
+
     def times(count: int, lengths: Sequence[int]) -> list[Timed]:
         found = []
         for length in lengths:
-            near = [(part * of, correction(i, j)) for i, part in _octaves(count) for j, of in _octaves(length)]
-            value, spread = sum([part * c.value for part, c in near]), sum([part * c.spread for part, c in near])
+            low, share = _octave(length)
+            value, spread = _between(of_count(count, low), of_count(count, low + 1) if share else None, share)
             found.append((base(*form.at(count, length)) * exp(value), spread))
         return found
 
     return times
 
 
-def _octaves(size: int) -> list[tuple[int, float]]:
-    """The powers of two around a size, and the part of each."""
+def _octave(size: int) -> tuple[int, float]:
+    """The power of two below, and how far on the way to the next."""
     low = size.bit_length() - 1
-    share = size / (1 << low) - 1
-    return [(low, 1 - share), (low + 1, share)] if share else [(low, 1.0)]
+    return low, size / (1 << low) - 1
 
 
-def _base_times(base: Callable[..., float], form: Form) -> Times:
-    """The same without points."""
-    return lambda count, lengths: [(base(*form.at(count, n)), 0.0) for n in lengths]
+def _between(one: Correction, other: Correction | None, share: float) -> Correction:
+    if other is None:
+        return one
+    return Correction(one[0] + (other[0] - one[0]) * share, one[1] + (other[1] - one[1]) * share)

@@ -1,10 +1,10 @@
 """Times over two sizes that never fall where either grows: attention over sequences and keys.
 
-Times are known at nodes: four in each doubling of a size, and from 64 tokens on one token after each, where another
-tile begins. A time may fall where a larger size fills the GPU better. Powers of two are asked for and were measured
-most, so no node takes longer than the next power of two of either size. What still falls along the lengths is evened
-out: a node is midway between the longest before it and the shortest after it. None takes less than a smaller count
-does. Between nodes times are straight along both sizes.
+Times are known at nodes: two or four in each doubling of the count, four in each of the length, and from 64 tokens on
+one token after each of these, where another tile begins. A time may fall where a larger size fills the GPU better.
+Powers of two are asked for and were measured most, so no node takes longer than the next power of two of either size.
+What still falls along the lengths is evened out: a node is midway between the longest before it and the shortest after
+it. None takes less than a smaller count does. Between nodes times are straight along both sizes.
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from itertools import accumulate
 Timed = tuple[float, float]  # seconds and spread
 Times = Callable[[int, Sequence[int]], Sequence[Timed]]  # of one count, at several lengths
 TILE = 64  # tokens
-COUNTS = sorted({(4 + i << k) // 4 for k in range(28) for i in range(4) if not (4 + i << k) % 4})
-LENGTHS = sorted({*COUNTS, *(n + 1 for n in COUNTS if n >= TILE)})
+COARSE, FINE = (
+    sorted({(n + i << k) // n for k in range(28) for i in range(n) if not (n + i << k) % n}) for n in (2, 4)
+)
+LENGTHS = sorted({*FINE, *(n + 1 for n in FINE if n >= TILE)})
 
 
 class RisingGrid:
     """`times` gives seconds and spread at nodes."""
 
-    __slots__ = ("_known", "_rows", "_times")
+    __slots__ = ("_counts", "_known", "_rows", "_times")
 
-    def __init__(self, times: Times) -> None:
-        self._times = times
+    def __init__(self, times: Times, counts: Sequence[int] = FINE) -> None:
+        self._times, self._counts = times, counts
         self._rows: dict[int, list[Timed]] = {}  # by the number of a count; a list that is kept is never changed
         self._known: dict[tuple[int, int], Sequence[Timed]] = {}  # as `times` has them
 
     def __call__(self, count: int, length: int) -> Timed:
-        row, rows_left = _place(COUNTS, count)
+        row, rows_left = _place(self._counts, count)
         column, columns_left = _place(LENGTHS, length)
         seconds, spread = _between(self._row(row, column + 1), column, columns_left)
         if not rows_left:
@@ -50,8 +52,9 @@ class RisingGrid:
 
     def _until_power(self, row: int, first: int, least: float) -> list[Timed]:
         """Of one count, the nodes from one after a power of two to the next."""
+        count = self._counts[row]
         columns = slice(first, bisect_left(LENGTHS, _next_power(LENGTHS[first])) + 1)
-        times, above = (self._asked(count, columns) for count in (COUNTS[row], _next_power(COUNTS[row])))
+        times, above = (self._asked(n, columns) for n in (count, _next_power(count)))
         own = [min(seconds, most, above[-1][0]) for (seconds, _), (most, _) in zip(times, above)]
         longest, shortest = accumulate(own, max), [*accumulate(own[::-1], min)][::-1]
         fewer = self._row(row - 1, columns.stop - 1)[columns] if row else [(0.0, 0.0)] * len(own)
