@@ -32,7 +32,7 @@ NAMES = (
     (r"flash.*combine", "attention"),
     (r"prepare_varlen", OTHER),
     (r"flash|fmha|sdpa|attention|^_paged|^_prefill", "attention"),
-    (r"moe|topk|grouped_mm|align_block|matmul_ogs|routing|reduce_grouped", "experts"),
+    (r"moe|topk|grouped_mm|align_block|matmul_ogs|routing|reduce_grouped|act_and_mul", "experts"),
     (r"nvjet|gemm|cutlass|gemv|wgmma|skinny|mma_tiles", PRODUCT),
     (r"gumbel|argmax", "sampling"),
     (r"rms_norm|rope_store|layer_norm|layernorm|silu|gelu|relu|triton_poi|triton_red|triton_per|elementwise|reduce_kernel|"

@@ -120,6 +120,10 @@ class Op:
         """The operator that measured points tell its time by, mostly itself; None where none do."""
         return self
 
+    def varies(self) -> float:
+        """By what part of itself its work differs from one draw to the next, where chance decides what it reads."""
+        return 0.0
+
     def parts(self) -> tuple[Op, ...]:
         """The kernels it launches, in order, where its cost is theirs; () where it is its own."""
         return ()

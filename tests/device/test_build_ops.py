@@ -86,6 +86,7 @@ CASES = {
     "row_normalize": (ROWS, [(5, 24)]),
     "sampling": (ROWS, [(5,)]),
     "scale": (ROWS, [(5, 24)]),
+    "shared_silu_mul": (ROWS, [(5, 24)]),
     "silu": (ROWS, [(5, 24)]),
     "silu_mul": (ROWS, [(5, 24)]),
     "silu_mul_halves": (ROWS, [(1, 5, 24)]),
@@ -282,6 +283,13 @@ def test_halves_are_those_of_the_merged_projection():
     _, (got,) = run("silu_mul_halves", {**ROWS, "dtype": "fp32"})
     gate, up = torch.randn(1, 5, 48, generator=torch.Generator().manual_seed(7)).chunk(2, -1)
     assert torch.equal(got, up * torch.nn.functional.silu(gate))
+
+
+def test_the_activation_of_shared_experts_is_compiled_for_any_size():
+    for rows, cols in ((5, 24), (3, 16)):
+        _, (got,) = run("shared_silu_mul", {"rows": rows, "cols": cols, "dtype": "fp32"})
+        gate, up = torch.randn(rows, 2 * cols, generator=torch.Generator().manual_seed(7)).chunk(2, -1)
+        assert torch.allclose(got, up * torch.nn.functional.silu(gate), atol=1e-6)
 
 
 def test_joined_heads_are_the_rotated_ones():

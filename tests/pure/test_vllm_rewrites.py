@@ -47,6 +47,13 @@ def test_fusing_keeps_the_flops_and_moves_less(model, decode):
     assert fused.cost().bytes <= canonical.cost().bytes + twice + whole_bytes
 
 
+def test_shared_experts_have_an_activation_of_their_own():
+    calls = flat(engines.get("vllm").rewrite(body(library.find("qwen1.5-moe-a2.7b"), 9, BF16, 1), False))
+    assert {c.op.kind for _, c in calls if c.role == "shared_act"} == {"shared_silu_mul"}
+    dense = flat(engines.get("vllm").rewrite(body(library.find("llama-3.1-8b"), 9, BF16, 1), False))
+    assert {c.op.kind for _, c in dense if c.role == "act"} == {"silu_mul"}
+
+
 def test_projections_over_one_input_are_merged():
     calls = {
         c.role: c.op for _, c in flat(engines.get("vllm").rewrite(body(library.find("qwen2.5-7b"), 5, BF16, 1), True))

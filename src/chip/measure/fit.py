@@ -29,6 +29,7 @@ from chip.types import ChipError, HardwareProfile, Measurement, Op
 CONTEXTS = ("cold", "hot", "layer")
 DISTURBED = "CPU shared"  # the flag of a measurement that other work on the machine disturbed
 LEAST_POINTS = 10  # of a group
+MOST_VARIED = 0.08  # `Op.varies` of a shape whose time one draw tells: few tokens may read one expert more or less
 LIKE = {"matmul_int8": "matmul_fp8"}  # a missing rate, and another of about the same size to start a fit from
 MOST = {"fill": 1.0}  # the largest value of a number that means a share
 FIXED = ("sm_count", "knee_bytes")  # numbers of a base that are known, not fitted
@@ -70,6 +71,8 @@ def medians(found: Iterable[Measurement], clock: Settling | None = None) -> dict
     for m in measurements.ok(found):
         op = measurements.operator(m.op)
         if m.context not in CONTEXTS or op.like_measured() != op or any(f.startswith(DISTURBED) for f in m.flags):
+            continue
+        if op.varies() > MOST_VARIED:
             continue
         key = (op.kind, op.kernel_of(m.implementation), getattr(op, "dtype", ""), m.context)
         seconds = stats.median(m.samples_ns) * 1e-9

@@ -50,6 +50,7 @@ RUNS_AS = {
     **dict.fromkeys(("kv_append", "kv_append_fp8"), "paged"),
     **dict.fromkeys(("moe_router", "grouped_router", "biased_router", "moe_experts", "scaled_experts"), "vllm"),
     **dict.fromkeys(("mla", "mla_prompt"), "fa3 layer"),
+    "shared_silu_mul": "compiled",
     **dict.fromkeys(("quantize", "rms_norm_quant", "add_rms_norm_quant", "silu_mul_quant"), "compiled|vllm"),
     "fp8_attention": "fa3",
     "sampling": "fp32",

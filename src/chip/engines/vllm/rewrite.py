@@ -21,6 +21,7 @@ from chip.ops.rope import Rope
 from chip.ops.rope_composed import RopeComposed
 from chip.ops.rope_join import RopeJoin
 from chip.ops.scale import Scale
+from chip.ops.silu_mul import SiluMul
 from chip.records import replace
 from chip.types import Call, Program
 
@@ -43,6 +44,7 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
         fuse.fuse_residual_norms,
         fuse.fuse_quantize,
         fuse.fuse_head_norms,
+        each(SiluMul, _activation),
         _rotated_apart,
         fuse.retyped({"gelu_fast": "gelu", "gelu_new": "gelu"}),  # which HF writes out
         _choice_inside,
@@ -50,6 +52,11 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
         partial(_over_latent, decode=decode),
         *([_local] if decode else []),
     )
+
+
+def _activation(role: str, op: SiluMul) -> list[Call]:
+    """Shared experts run inside an operator of vLLM's own, so that their activation is compiled by itself."""
+    return [Call(role, as_kind("shared_silu_mul", op) if role == "shared_act" else op)]
 
 
 def _rotated_apart(calls: list[Call]) -> Iterable[Call]:
