@@ -8,6 +8,7 @@ be what the page says. The errors of `chip fit` are those of the bundled tables.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
@@ -252,6 +253,16 @@ def test_readme_states_the_recorded_errors(title: str) -> None:
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     found = recorded_classes()[title]
     assert f"{percent(found['median'])}, {percent(found['p90'])}" in readme, title
+
+
+def test_rounds_of_unseen_models_are_those_of_the_record() -> None:
+    spec = importlib.util.spec_from_file_location("unseen_rounds", ROOT / "benchmarks" / "unseen_rounds.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    assert module.written(page) == page, "run `python benchmarks/unseen_rounds.py`"
 
 
 # -- completeness -----------------------------------------------------------------------------------------------------
