@@ -159,7 +159,7 @@ def test_no_call_of_two_streams_is_faster_than_memory(model, gpu, dtype):
 @pytest.mark.parametrize(("gpu", "tokens"), [("h200", 256), ("a100-40gb", 256), ("mi300x", 0)])
 def test_shared_experts_have_a_stream_on_gpus_of_nvidia(gpu, tokens):
     found = setting(library.find("qwen1.5-moe-a2.7b"), gpu, "vllm", "bf16", 1)
-    assert found.steps._beside.tokens == tokens
+    assert found.steps._second.most_tokens == tokens
 
 
 @pytest.mark.parametrize("engine", CALIBRATED)

@@ -1,9 +1,9 @@
-"""Times of attention with given heads, for any sequences, queries and keys."""
+"""The time of attention with given heads, for any number of sequences, queries and keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from math import exp
 from typing import TYPE_CHECKING
 
@@ -20,21 +20,20 @@ MOST_GRIDS = 256  # remembered, of all models
 
 
 class AttentionTimes:
-    """On a grid over two sizes (`Form`), or, where no two sizes say it, as it is asked for. Under a window that hides
-    keys: the share of pairs that is left of attention to all that is in sight."""
+    """Read from a grid over two sizes (`Form`), or worked out alone where two sizes do not fix it. Attention under a
+    window takes the part of the unwindowed time that its share of the visible pairs is."""
 
     def __init__(self, e: Estimator, like: AnyAttention) -> None:
         self._estimator, self._one, self._composed = e, like.sized(1, 1, 1), bool(like.parts())
         self._points = e.kernels.of(like) if self._one.like_measured() is not None else None
         self._answered = e.answering(like, INTERPOLATED if self._points else e.roof.source)
         self._held_s = e.kernels.held_s(like)
-        self._grids: dict[tuple[object, float | None], RisingGrid] = {}
         self._base, self._fast, self._slow = (base.over(like.sized) for base in e.bases.of(like, ""))
         if self._points:
             self._base = self._points.base.over(like.sized)
 
     def __call__(self, op: AnyAttention) -> Answer:
-        """Of the same heads over other sizes."""
+        """The same heads over the sizes of `op`."""
         whole, (flops, read, written) = op.unwindowed(), op.cost()
         if self._composed and (self._points is None or whole is not op):
             return self._estimator.summed(op)
@@ -51,7 +50,7 @@ class AttentionTimes:
         return self._answered(seconds, low_s, high_s, flops, read + written, held_s)
 
     def averaged(self, op: AnyAttention) -> Answer:
-        """The mean over steps in which a context grows key by key, where a step's kernels depend on its alignment."""
+        """The mean over decode steps whose context grows key by key, where the time depends on the keys' alignment."""
         lengths = op.lengths()
         if len(lengths) == 1:
             return self(op)
@@ -64,29 +63,25 @@ class AttentionTimes:
         if form is None:
             return self._base(op.batch, op.q_len, op.kv_len), UNKNOWN_SPREAD
         seconds, spread = max(self.by_alignment(op, form))
-        if form.within:  # whole prompts were measured most
+        if form.within:  # a larger attention, such as a whole prompt: those were measured most
             seconds, spread = min((seconds, spread), max(self.by_alignment(op, form.within)))
         if form.like:
             seconds *= self._base(*form.like) / self._base(*form.at(*form.sizes))
         return seconds, spread
 
     def by_alignment(self, op: AnyAttention, form: Form) -> list[Timed]:
-        """With its keys aligned, and, where they are not, as they are: it takes no less than if they were."""
+        """The time with aligned keys and, where its own are not aligned, also the time as they are."""
         return [self._grid(form, alignment)(*form.sizes) for alignment in op.alignments()]
 
     def _grid(self, form: Form, alignment: float | None) -> RisingGrid:
-        """Models whose heads are alike share it."""
-        found = self._grids.get((form.name, alignment))
+        """Shared by all models with such heads."""
+        grids, key = self._estimator.grids, (self._one, form.name, alignment)
+        found = grids.get(key)
         if found is None:
-            shared, key = self._estimator.grids, (self._one, form.name, alignment)
-            if len(shared) >= MOST_GRIDS:
-                shared.clear()
-            if len(self._grids) >= MOST_GRIDS:
-                self._grids.clear()
-            if key not in shared:
-                counts = FINE if form.name == SINGLE else COARSE  # how keys are split depends on the sequences
-                shared[key] = RisingGrid(self._times(form, alignment), counts)
-            found = self._grids[form.name, alignment] = shared[key]
+            if len(grids) >= MOST_GRIDS:
+                grids.clear()
+            counts = FINE if form.name == SINGLE else COARSE  # kernels split the keys by the number of sequences
+            found = grids[key] = RisingGrid(self._times(form, alignment), counts)
         return found
 
     def _times(self, form: Form, alignment: float | None) -> Times:
@@ -96,8 +91,8 @@ class AttentionTimes:
 
 
 def measured_times(points: Points, op: AnyAttention, form: Form, alignment: float | None = None) -> Times:
-    """The base time, corrected by what the nearest points say at powers of two of both sizes, as if their keys were so
-    aligned; between them corrections are straight."""
+    """The base time, corrected by the nearest points. Corrections are worked out at powers of two of both sizes, with
+    keys of the given alignment, and interpolated linearly between them."""
     base = points.base.over(op.sized)
 
     @cache
@@ -106,27 +101,24 @@ def measured_times(points: Points, op: AnyAttention, form: Form, alignment: floa
 
     @cache
     def of_count(count: int, octave: int) -> Correction:
-        low, share = _octave(count)
-        return _between(correction(low, octave), correction(low + 1, octave) if share else None, share)
+        return _between_powers(lambda exponent: correction(exponent, octave), count)
 
     def times(count: int, lengths: Sequence[int]) -> list[Timed]:
         found = []
         for length in lengths:
-            low, share = _octave(length)
-            value, spread = _between(of_count(count, low), of_count(count, low + 1) if share else None, share)
+            value, spread = _between_powers(partial(of_count, count), length)
             found.append((base(*form.at(count, length)) * exp(value), spread))
         return found
 
     return times
 
 
-def _octave(size: int) -> tuple[int, float]:
-    """The power of two below, and how far on the way to the next."""
-    low = size.bit_length() - 1
-    return low, size / (1 << low) - 1
-
-
-def _between(one: Correction, other: Correction | None, share: float) -> Correction:
-    if other is None:
-        return one
-    return Correction(one[0] + (other[0] - one[0]) * share, one[1] + (other[1] - one[1]) * share)
+def _between_powers(correction: Callable[[int], Correction], size: int) -> Correction:
+    """Linear between powers of two; `correction` takes their exponents."""
+    exponent = size.bit_length() - 1
+    share = size / (1 << exponent) - 1
+    below = correction(exponent)
+    if not share:
+        return below
+    above = correction(exponent + 1)
+    return Correction(below[0] + (above[0] - below[0]) * share, below[1] + (above[1] - below[1]) * share)

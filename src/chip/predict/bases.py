@@ -1,5 +1,9 @@
-"""The base time of an operator that has no points: of another kernel of its kind, of the reference GPU at this one's
-rates, or of the ceilings."""
+"""The base time of an operator whose kernel has none of its own: the first of
+
+1. one fitted to another kernel of its kind on this GPU,
+2. one fitted on the reference GPU, scaled by the ratio of the two GPUs' rates,
+3. the ceilings of this GPU.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +19,21 @@ from chip.predict.stages import Stage
 from chip.records import fields, replace
 from chip.types import Op
 
-BaseTimes = tuple[BaseTime, ...]  # three: as expected, at the best and at the worst
+BaseTimes = tuple[BaseTime, ...]  # three: expected, fastest, slowest
 
-SIMPLEST = "add"  # the elementwise kernel whose base stands for those that were not measured
-BORROWED_SPREAD = 0.2  # standard deviation of a base that another kernel of its kind was fitted to
-OF_TORCH = ("torch", "flash")  # implementations that torch chooses itself
+SIMPLEST = "add"  # its base stands for elementwise kernels that were not measured
+BORROWED_SPREAD = 0.2  # standard deviation of a base that was fitted to another kernel of its kind
+OF_TORCH = ("torch", "flash")  # implementations that torch chooses by default
 
 
 class Bases:
-    """Of one GPU, under the kernels that an engine runs."""
+    """The base times of one GPU and the kernels that an engine runs."""
 
     def __init__(
         self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None,
         reference: Bases | None,
     ) -> None:  # fmt: skip
-        """`reference`: of the GPU whose fitted bases stand in, at this one's rates, where it has none of its own."""
+        """`reference`: those of the GPU whose fitted bases stand in where this one has none."""
         self.roof, self._stage, self._library = roof, stage, library
         self._runs_as, self._reference = runs_as or {}, reference
         self.settling = library.settling if library else None
@@ -39,7 +43,6 @@ class Bases:
         self._known: dict[tuple[type[Op], str, str, str], BaseTimes] = {}
 
     def of(self, op: Op, kernel: str) -> BaseTimes:
-        """Of an operator without a fitted base of its own: as expected, at the best and at the worst."""
         of_format = op.kernel_of("") if op.BY_FORMAT else ""
         key = (type(op), kernel or op.kind, op.compute, of_format)
         found = self._known.get(key)
@@ -49,11 +52,13 @@ class Bases:
         return found
 
     def _fitted(self, op: Op, kernel: str) -> tuple[BaseTime, str] | None:
-        """The base of this kernel or another of its kind, and the rate it ran at; of elementwise kernels, an
-        addition's."""
+        """A base fitted on this GPU to this kernel or to another of its kind, and the compute ceiling it ran under. For
+        elementwise operators an addition's will do."""
         if self._library is None:
             return None
-        own = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]  # its own, then what it grew from
+        own = [
+            c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__
+        ]  # its own, then those it derives from
         for kind in (*own, SIMPLEST) if op.WARM else own:
             bases = self._library.bases(kind)
             if not bases:
@@ -62,7 +67,7 @@ class Bases:
             names = [op.kernel_of(run) for run in runs] if op.BY_FORMAT else runs
             found, base, compute = min(bases, key=lambda b: (b[0] != kernel, b[0] not in names, b[0] not in OF_TORCH))
             if op.BY_FORMAT and kind != PRODUCT and names[0] != found:
-                continue  # a plain product is nearer
+                continue  # a plain product is nearer than a kernel of another format
             kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
             base = _in_form(base, type(op).base_class(kernel or runs[0]))
             return replace(base, floor_s=base.floor_s * kernels), compute
@@ -78,7 +83,7 @@ class Bases:
         return base, _times(base, 1 / off), _times(base, off)
 
     def _scaled(self, op: Op, kernel: str) -> BaseTimes | None:
-        """The reference GPU's base at this one's rates, as far off as those may be."""
+        """The reference GPU's base at this GPU's rates and at their bounds."""
         like = self._reference
         found = like._fitted(op, kernel) if like else None
         if like is None or found is None or op.compute not in like.roof.compute:
@@ -87,19 +92,19 @@ class Bases:
         flops, moving = self._rate(op.compute), self.roof.moving(op.compute)
         by_flops = flops.value / like._rate(compute).value
         by_bytes = moving.value / like.roof.moving(op.compute).value
-        # fitted between boost and settled clocks: without points of its own this GPU is taken as settled
+        # The base was fitted between boost and settled clocks. A GPU without points of its own is taken as settled.
         held = like.settling.measured if like.settling and self._library is None else 1.0
         limits = [f.name for f in fields(base) if f.name.endswith("bytes_per_s")]
 
-        def at(flop_per_s: float, bytes_per_s: float) -> BaseTime:
+        def at_rates(flop_per_s: float, bytes_per_s: float) -> BaseTime:
             numbers = {name: getattr(base, name) * by_bytes * bytes_per_s / moving.value for name in limits}
-            if isinstance(base, RowBase):  # beyond the cache no faster than a copy, whatever the limit was there
+            if isinstance(base, RowBase):  # beyond the cache it is no faster than a copy
                 streamed = self.roof.stream.value * bytes_per_s / moving.value
                 numbers["late"] = max(base.late, numbers["bytes_per_s"] / streamed - 1)
             rate = base.flop_per_s * by_flops * held * flop_per_s / flops.value
             return replace(base, flop_per_s=rate, sm_count=self.roof.sm_count, **numbers)
 
-        return tuple(map(at, _cases(flops), _cases(moving)))
+        return tuple(map(at_rates, _cases(flops), _cases(moving)))
 
     def _of_ceilings(self, op: Op, kernel: str) -> BaseTimes:
         form = type(op).base_class(kernel) if self._stage >= Stage.FACTORS else BaseTime
@@ -112,18 +117,17 @@ class Bases:
 
 
 def _cases(rate: Range) -> tuple[float, float, float]:
-    """As `BaseTimes`."""
+    """In the order of `BaseTimes`."""
     return rate.value, rate.high, rate.low
 
 
 def _in_form(base: BaseTime, form: type[BaseTime]) -> BaseTime:
-    """The numbers of a base in the form of a kernel that is a variant of the one they were fitted to, with the same
-    numbers."""
+    """The same numbers in the form of another kernel, where that is a variant of the one they were fitted to."""
     numbers = [getattr(base, f.name) for f in fields(base)]
     return form(*numbers) if issubclass(form, type(base)) and len(fields(form)) == len(numbers) else base
 
 
 def _times(base: BaseTime, factor: float) -> BaseTime:
-    """A base that takes so many times as long."""
+    """A base that takes `factor` times as long."""
     numbers = {f.name: getattr(base, f.name) for f in fields(base) if f.name.endswith("_s")}
     return replace(base, **{n: v / factor if n.endswith("per_s") else v * factor for n, v in numbers.items()})

@@ -1,6 +1,9 @@
-"""How a GPU slows down under load: arithmetic starts at the boost clock and settles, within a fraction of a second, at
-the clock that the power limit allows. Tables were measured somewhere in between; a short prefill runs before that, a
-long one after."""
+"""How the clock falls under load.
+
+Arithmetic starts at the boost clock and settles, within a fraction of a second, at the clock that the power limit
+allows. Points were measured somewhere in between: a short prefill runs at higher clocks than they did, a long one at
+lower ones.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,23 @@ from math import exp
 from chip.records import dataclass, fields, replace
 from chip.types import ChipError
 
-FREE, BOUND = 0.8, 1.0  # shares of the settled rate: up to the first arithmetic keeps its clock, from the second on not
-
-# In which what the clock lacks after a prompt falls to 1/e: read off the decode steps of one recorded run, Llama-3.1-8B
+# Shares of the settled rate: up to the first arithmetic keeps its clock, from the second on the power limit sets it.
+FREE, BOUND = 0.8, 1.0
+# Time constant of the clock's recovery after a prompt: read off the decode steps of one recorded run, Llama-3.1-8B
 # after 8 x 2048 tokens on an H200 (`tests/pure/test_clock.py`).
 RECOVERY_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    boost: float  # how much less time than settled arithmetic takes at first
-    measured: float  # time over settled time while the tables were measured
-    time_s: float  # in which the difference falls to 1/e
-    flop_per_s: float  # settled: what draws all the power there is
+    boost: float  # the part of the settled time that arithmetic saves at first
+    measured: float  # time over settled time while the points were measured
+    time_s: float  # time constant of the fall
+    flop_per_s: float  # settled rate, which draws all the power there is
 
     @classmethod
     def read(cls, text: str, device: Settling | None = None) -> Settling:
-        """As a line of a file of points has it. What a line about other arithmetic leaves out is as the device's."""
+        """From a line of a file of points. `device`: what a line about other arithmetic leaves out is taken from it."""
         words = dict(word.partition("=")[::2] for word in text.split())
         names = [f.name for f in fields(cls)]
         known = {name: getattr(device, name) for name in names} if device else {}
@@ -38,21 +41,21 @@ class Settling:
         return found
 
     def from_boost(self, scale: float) -> Settling:
-        """Of another GPU, with so many times the arithmetic, whose points were measured at boost clocks."""
+        """That of another GPU with `scale` times the arithmetic, whose points were measured at boost clocks."""
         return replace(self, measured=1 - self.boost, flop_per_s=self.flop_per_s * scale)
 
     def write(self) -> str:
         return " ".join(f"{f.name}={getattr(self, f.name):.4g}" for f in fields(self))
 
     def limited(self, flop_per_s: float) -> float:
-        """How far arithmetic at such a rate is held by the power limit: 0 where it keeps its clock, 1 where it draws
-        all the power there is."""
+        """How far the power limit holds arithmetic at this rate: 0 where it keeps its clock, 1 where it draws all the
+        power there is."""
         held = (flop_per_s / self.flop_per_s - FREE) / (BOUND - FREE)
         return 0.0 if held < 0.0 else 1.0 if held > 1.0 else held
 
     def factor(self, load_s: float) -> float:
-        """Mean time over that of the tables, for arithmetic that keeps a rested GPU busy for so long."""
-        return (1 - self.boost * _left(load_s / self.time_s)) / self.measured
+        """Mean time over the time at the points' clock, for arithmetic that keeps a rested GPU busy for `load_s`."""
+        return (1 - self.boost * _mean_decay(load_s / self.time_s)) / self.measured
 
     @property
     def settled(self) -> float:
@@ -60,19 +63,19 @@ class Settling:
         return 1 / self.measured
 
     def from_rest(self, seconds: float, flops: float) -> float:
-        """What the tables would have of a call that took so long at the boost clock."""
+        """The time at the points' clock of a call that took `seconds` at the boost clock."""
         gained, found = 1 - (1 - self.boost) / self.measured, seconds
         for _ in range(20):
             found = seconds / (1 - gained * self.limited(flops / found))
         return found
 
     def recovery(self, load_s: float, seconds: float) -> float:
-        """After arithmetic that drew all the power for so long: the part by which what the clock sets takes longer,
-        the mean over so many seconds."""
+        """By what part arithmetic takes longer while the clock recovers, after `load_s` at full power: the mean over
+        the `seconds` that follow."""
         lowered = 1 - exp(-load_s / self.time_s)
-        return self.boost / (1 - self.boost) * lowered * _left(seconds / RECOVERY_S)
+        return self.boost / (1 - self.boost) * lowered * _mean_decay(seconds / RECOVERY_S)
 
 
-def _left(gone: float) -> float:
-    """Mean of what falls to 1/e in a time of 1, from the start until so many of those are gone."""
-    return (1 - exp(-gone)) / gone if gone > 1e-9 else 1.0
+def _mean_decay(until: float) -> float:
+    """The mean of exp(-t) for t from 0 to `until`."""
+    return (1 - exp(-until)) / until if until > 1e-9 else 1.0

@@ -1,8 +1,8 @@
-"""Seconds of an operator on a GPU: from measured points where its kernel has them, from its base time where not.
+"""The time of an operator on a GPU: interpolated where its kernel was measured, else its base time.
 
-A program asks for the same operator at many sizes, so an operator is made ready once: `along` answers for any number of
-tokens, `over` for any sequences. An answer is a plain tuple (`chip.predict.limits`): a sweep asks for hundreds of
-thousands.
+A program asks for the same operator at many sizes. So what does not depend on the size is done once, and the result is
+a function: `along` gives one of the number of tokens, `over` one of a sequence. They return answers as
+`chip.predict.limits` has them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Answering = Callable[[float, float, float, float, float, float], Answer]
 
 
 class Estimator:
-    """Answers for one GPU, and for what an engine runs on it (`chip.predict.kernel_points`)."""
+    """Answers for one GPU and the kernels that an engine runs on it (`runs_as`, see `chip.predict.kernel_points`)."""
 
     def __init__(
         self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None = None,
@@ -44,10 +44,10 @@ class Estimator:
         self.kernels = KernelPoints(library, runs_as, self.bases)
         self.roof, self.settling, self.peaks = roof, self.bases.settling, peaks
         self.has_points, self.of_engine = library is not None, runs_as is not None
-        self.grids: dict[tuple[Op, object, float | None], RisingGrid] = {}  # of `chip.predict.attention`
+        self.grids: dict[tuple[Op, object, float | None], RisingGrid] = {}  # see `chip.predict.attention`
 
     def __call__(self, op: Op) -> Answer:
-        """What one call of an operator takes."""
+        """The answer for one call of an operator."""
         if isinstance(op, AnyAttention):
             return AttentionTimes(self, op)(op)
         if isinstance(op, Collective):
@@ -56,9 +56,9 @@ class Estimator:
         return self.along(one)(tokens)
 
     def along(self, op: Op) -> AlongTokens:
-        """For an operator lowered for one token: its answer for any number of tokens."""
+        """From a number of tokens to the answer, for an operator that was lowered for one token."""
         make, points = grown(op), self.kernels.of(op)
-        plain = getattr(op, "plain", None)  # a fused kernel that was not measured: as the one it grew from
+        plain = getattr(op, "plain", None)  # stands for a fused kernel that was not measured
         if plain is not None and points is None:
             return self.along(plain)
         if isinstance(op, Collective):
@@ -69,72 +69,74 @@ class Estimator:
         work, answered = _work_along(op), self.answering(op, INTERPOLATED)
         curve: TimeCurve | None = None
 
-        def at(tokens: int) -> Answer:
+        def answer(tokens: int) -> Answer:
             nonlocal curve
-            if curve is None:
+            if curve is None:  # made when first asked for: a program has operators that no step asks for
                 curve = self.kernels.curve(like, points)
             seconds, spread, held_s = curve.at(tokens)
             off = exp(Z90 * spread)
             flops, moved = work(tokens)
             return answered(seconds, seconds / off, seconds * off, flops, moved, held_s)
 
-        return at
+        return answer
 
     def _base_along(self, op: Op, make: Callable[[int], Op]) -> AlongTokens:
-        """Of an operator without points."""
+        """The same for an operator without points."""
         value, fast, slow = (base.over(make) for base in self.bases.of(op, ""))
         work, answered = _work_along(op), self.answering(op, self.roof.source)
 
-        def at(tokens: int) -> Answer:
+        def answer(tokens: int) -> Answer:
             flops, moved = work(tokens)
             return answered(value(tokens), fast(tokens), slow(tokens), flops, moved, 0.0)
 
-        return at
+        return answer
 
     def over(self, op: Op) -> OverSequences:
-        """For attention and what else depends on sequences: its answer for any of them."""
+        """From a sequence to the answer, for attention and what else depends on sequences."""
         plain = getattr(op, "plain", None)
         if plain is not None and self.kernels.of(op) is None:
             return self.over(plain)
-        # a step reads the weights of all layers before it comes to the same cache again, so that L2 has none of it
+        # A step reads the weights of all layers between two reads of the same cache: L2 holds none of it.
         memory, place = self.peaks.bytes_per_s if self.of_engine else inf, op.placing(self.kernels.has)
-        known: dict[str, AttentionTimes] = {}  # the same heads in another kind of attention
+        by_kind: dict[str, AttentionTimes] = {}  # the length of a sequence may decide on the kind of attention
 
-        def at(seq: Seq) -> Answer:
+        def answer(seq: Seq) -> Answer:
             placed = place(seq)
             if not isinstance(placed, AnyAttention):
                 return self(placed)
-            if placed.kind not in known:
-                known[placed.kind] = AttentionTimes(self, placed)
-            times = known[placed.kind]
+            if placed.kind not in by_kind:
+                by_kind[placed.kind] = AttentionTimes(self, placed)
+            times = by_kind[placed.kind]
             if seq.new > 1:
                 return times(placed)
             found = times(placed) if seq.slots else times.averaged(placed)
-            return at_least(found, found[6] / memory)
+            moved = found[6]
+            return at_least(found, moved / memory)
 
-        return at
+        return answer
 
     def answering(self, op: Op, source: str) -> Answering:
-        """From seconds, their bounds, FLOPs and bytes to an answer: what limits it, and no less than peaks allow."""
+        """A function that makes an answer from seconds, low, high, FLOPs, bytes and held seconds. It names the bound,
+        and raises times to what the datasheet's peaks allow."""
         roof, compute, peaks = self.roof, op.compute, self.peaks
         rate = roof.compute[compute].value if compute in roof.compute else inf
         moving = roof.moving(compute).value
         peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
 
         def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float, held_s: float) -> Answer:
-            longer_s, bound = flops / rate, "compute"
-            if moved > moving * longer_s:
-                longer_s, bound = moved / moving, "memory"
-            bound = "launch" if seconds > 2 * longer_s else bound
-            found = seconds, low_s, high_s, bound, source, flops, moved, held_s
+            roof_s, bound = flops / rate, "compute"
+            if moved > moving * roof_s:
+                roof_s, bound = moved / moving, "memory"
+            bound = "launch" if seconds > 2 * roof_s else bound
+            answer = seconds, low_s, high_s, bound, source, flops, moved, held_s
             if flops <= peak * seconds and moved <= memory * seconds:
-                return found
-            return at_least(found, peaks.least_s(compute, flops, moved))
+                return answer
+            return at_least(answer, peaks.least_s(compute, flops, moved))
 
         return answered
 
     def is_unaligned(self, op: Op) -> bool:
-        """Whether points show that it takes longer than with a few keys more."""
+        """Whether points show that a few more keys, which align them, would take less time."""
         if not isinstance(op, AnyAttention) or len(op.alignments()) == 1 or op.like_measured() is None:
             return False
         form = op.form()
@@ -144,7 +146,7 @@ class Estimator:
         return own > best
 
     def is_raised(self, op: Op) -> bool:
-        """Whether points of fewer rows show it to take longer than its own."""
+        """Whether its time was raised to that of points with fewer rows (`TimeCurve`)."""
         like, points = op.like_measured(), self.kernels.of(op)
         if like is None or points is None or isinstance(op, AnyAttention):
             return False
@@ -152,7 +154,7 @@ class Estimator:
         return self.kernels.curve(one, points).is_raised(tokens)
 
     def summed(self, op: Op) -> Answer:
-        """An operator of several kernels as the sum of its parts."""
+        """An operator of several kernels: the sum of its parts."""
         flops, read, written = op.cost()
         return *added([(self(part), 1.0) for part in op.parts()])[:5], flops, read + written, 0.0
 
@@ -174,22 +176,23 @@ class Estimator:
 
 @lru_cache(maxsize=MOST_CURVES)  # every GPU of a ranking is asked for the same
 def _work_along(op: Op) -> Callable[[int], tuple[float, float]]:
-    """FLOPs and bytes of an operator lowered for one token, for any number of tokens."""
+    """From a number of tokens to FLOPs and bytes, for an operator lowered for one token. Most are linear in the tokens:
+    then four numbers replace the operator's own formula."""
     make = grown(op)
-    (f1, b1), (f2, b2), (f4, b4) = ((c[0], c[1] + c[2]) for c in (make(n).cost() for n in (1, 2, 4)))
+    (f1, b1), (f2, b2), (f4, b4) = ((c.flops, c.bytes) for c in (make(n).cost() for n in (1, 2, 4)))
     if (f4 - f2, b4 - b2) != (2 * (f2 - f1), 2 * (b2 - b1)):
 
         def work(tokens: int) -> tuple[float, float]:
-            flops, read, written = make(tokens).cost()
-            return flops, read + written
+            cost = make(tokens).cost()
+            return cost.flops, cost.bytes
 
         return work
-    per_token, per_byte, flops_0, bytes_0 = f2 - f1, b2 - b1, 2 * f1 - f2, 2 * b1 - b2
-    return lambda tokens: (flops_0 + per_token * tokens, bytes_0 + per_byte * tokens)
+    token_flops, token_bytes, fixed_flops, fixed_bytes = f2 - f1, b2 - b1, 2 * f1 - f2, 2 * b1 - b2
+    return lambda tokens: (fixed_flops + token_flops * tokens, fixed_bytes + token_bytes * tokens)
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
-    """`runs_as`: which kernel an engine runs of each operator. `stage`: what it may rest on."""
+    """`runs_as`: which kernel an engine runs of each operator. `stage`: what times may rest on."""
     return _estimator(h, None if runs_as is None else tuple(runs_as.items()), stage)
 
 
@@ -201,6 +204,6 @@ def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: S
     found = library(h.points) if h.points else None
     if found and h.profile is not None and found.device and found.device != h.profile.device:
         raise ChipError(f"{h.points[0]}: holds points of {found.device}, the profile is of {h.profile.device}")
-    # a device with ceilings of its own is taken at those
+    # fitted bases of another GPU stand in only where this one's own ceilings were not measured
     like = None if h.profile is not None else estimator_of(hardware.find(REFERENCE), runs_as)
     return Estimator(roof_of(h), stage, found, runs_as, like, peaks_of(h))

@@ -1,8 +1,9 @@
 """The one interpolator: an operator's base time, corrected by what its nearest measured points say.
 
-seconds = base x exp(correction), where the correction is the mean of log(measured / base) of the nearest points,
-weighted by their distance in logarithmic coordinates (`Op.place`). Its spread is what the same rule gets wrong where it
-predicts those points from the others. Beyond the points the last correction goes on, and the spread grows.
+seconds = base x exp(correction). The correction is the mean of log(measured / base) over the nearest points, weighted
+by their distance in logarithmic coordinates (`Op.place`). Its spread comes from the leave-one-out errors of these
+points: how far off the same rule is when it predicts them from all others. Beyond the points the last correction is
+kept and the spread grows.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from chip.types import Op
 
 NOISE = 0.02  # squared distance within which points count alike
 LEAST_SPREAD = 0.02
-REACH = 0.5  # distance to the nearest point from which on the spread grows, ...
-GROWTH = 0.07  # ... by so much for each more
+REACH = 0.5  # distance to the nearest point above which the spread grows
+GROWTH = 0.07  # of the spread, for each further 1 of distance
 UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
-RAISED = 0.05  # part by which a time is above what its own points say, from which on that is said
+RAISED = 0.05  # a time that much above that of its own points is called raised
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 
 
 class Correction(NamedTuple):
-    value: float  # of the logarithm of the time
-    spread: float  # its standard deviation
+    value: float  # added to the logarithm of the base time
+    spread: float  # standard deviation of that logarithm
 
 
 class TimedPoint(NamedTuple):
@@ -38,22 +39,23 @@ class TimedPoint(NamedTuple):
 
 
 class Points:
-    """A group of measured points, ready to be asked."""
+    """A group of measured points with their base time, from which times of other shapes are interpolated."""
 
     def __init__(self, group: PointGroup, base: BaseTime) -> None:
         self.base = base
         self.places = [op.place() for op in group.ops]
         self._group, self._residuals = group, dict[int, tuple[float, float]]()
         self._block = PointBlock(self.places)
-        self.curves: dict[Op, TimeCurve] = {}  # of operators that differ in tokens
+        self.curves: dict[Op, TimeCurve] = {}  # by the operator for one token
 
-    def seconds(self, op: Op, place: tuple[float, ...] = ()) -> TimedPoint:
-        """`place` among the points, if not where it says itself."""
-        found = self.corrections([place or op.place()])[0]
+    def seconds(self, op: Op) -> TimedPoint:
+        """The interpolated time of one operator."""
+        found = self.corrections([op.place()])[0]
         return TimedPoint(self.base.seconds(op) * exp(found.value), found.spread)
 
     def corrections(self, places: Sequence[tuple[float, ...]], but: int = -1) -> list[Correction]:
-        """Of several places, which mostly share all coordinates but one or two. `but`: a point to leave out."""
+        """For each of several places: fast where they differ in one or two coordinates only. `but`: the index of a
+        point to leave out."""
         first, last = places[0], places[-1]
         moving = [a for a in range(len(first)) if first[a] != last[a]]
         if len(moving) > 2:
@@ -61,7 +63,7 @@ class Points:
         return [self._mean(near) for near in self._block.nearest(places, moving, but)]
 
     def residual(self, point: int) -> tuple[float, float]:
-        """The logarithm of its time over the base, and the variance of that: worked out for points that are near."""
+        """A point's log(measured / base) and its variance, worked out when first asked for."""
         found = self._residuals.get(point)
         if found is None:
             op, seconds, loo = self._group.ops[point], self._group.seconds[point], self._group.loo
@@ -85,7 +87,8 @@ NODES = [1 << i for i in range(18)]  # tokens
 
 
 class TimeCurve:
-    """An operator's time along its tokens: known at powers of two, which never fall, and following the base between."""
+    """An operator's time by its number of tokens: interpolated from points at powers of two, made to rise with the
+    tokens, and in between it follows the base time."""
 
     __slots__ = ("_base", "_raised", "_spans")
 
@@ -96,8 +99,8 @@ class TimeCurve:
         clocked: Callable[[Op, float], float] = lambda op, seconds: seconds,
         held_s: Callable[[Op, float], float] = lambda op, seconds: 0.0,
     ) -> None:
-        """`clocked`: from the seconds of an operator at the clock of its points to those at the clock that the other
-        points were timed at. `held_s`: of these the seconds that the power limit holds (`chip.predict.clock`)."""
+        """`clocked`: from an operator's seconds at the clock of its own points to those at the clock of all others.
+        `held_s`: from these to the part of them that the power limit holds (`chip.predict.clock`)."""
         self._base = points.base.over(make)
         ops = list(map(make, NODES))
         found = points.corrections([op.place() for op in ops])
@@ -109,23 +112,23 @@ class TimeCurve:
         self._spans = list(pairwise([*ends, ends[-1]]))
 
     def at(self, tokens: int) -> tuple[float, float, float]:
-        """Seconds, spread, and of the seconds those that the power limit holds."""
-        (n, low, seconds, spread, held_s), (m, high, more, wider, more_held) = self._spans[_node(tokens)]
+        """Seconds, spread, and the part of the seconds that the power limit holds."""
+        (n, base_n, seconds, spread, held_s), (m, base_m, more, wider, more_held) = self._spans[_node(tokens)]
         base = self._base(tokens)
-        if m == n:
-            more = base / low
-            return seconds * more, spread, held_s * more
+        if m == n:  # beyond the last node
+            factor = base / base_n
+            return seconds * factor, spread, held_s * factor
         share = (tokens - n) / (m - n)
-        if high > low:  # as far on the way to the next node as the base is
-            share = min(1.0, max(0.0, (base - low) / (high - low)))
+        if base_m > base_n:  # as far on the way to the next node as the base is
+            share = min(1.0, max(0.0, (base - base_n) / (base_m - base_n)))
         seconds, spread = seconds + (more - seconds) * share, spread + (wider - spread) * share
         return seconds, spread, held_s + (more_held - held_s) * share
 
     def is_raised(self, tokens: int) -> bool:
-        """Whether it takes longer than its own points say, because points of fewer tokens do."""
+        """Whether the time is above that of its own points, because points of fewer tokens took longer."""
         return any(self._raised[_node(tokens) :][:2])
 
 
 def _node(tokens: int) -> int:
-    """The number of the node below."""
+    """The index of the node below."""
     return min(tokens.bit_length(), len(NODES)) - 1

@@ -1,10 +1,10 @@
-"""How wide intervals must be for the kind of GPU that they are of.
+"""How wide intervals must be, by kind of GPU.
 
-An interval is made of what single operators may err by. Whether that holds for a whole step is seen where predictions
-were held against runs, and differs between kinds of GPUs: the logarithm of an interval's width is scaled by what its
-kind needs. data/interval_classes.csv is made by `python benchmarks/interval_classes.py` from the index of validated
-runs: 1 where the intervals as they are hold 80 to 97 % of the runs of a kind; where they hold fewer, the least that
-holds 90 %; where they hold more, the largest that holds no more than 97 %.
+An interval is made from the errors of single operators. Whether it holds for whole steps shows where predictions were
+compared with runs, and differs between kinds of GPUs. So the logarithm of an interval's width is scaled by a factor of
+its kind. data/interval_classes.csv is made by `python benchmarks/interval_classes.py` from the index of validated
+runs. The factor is 1 where intervals as they are hold 80 to 97 % of the runs of a kind. Where they hold fewer it is the
+least that holds 90 %; where they hold more, the largest that holds no more than 97 %.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chip.hardware import Hardware
 FILE = hardware.DATA / "interval_classes.csv"
 MEASURED, IMPORTED, DATASHEET = "measured", "imported", "datasheet"
 OTHER_VENDOR = "datasheet, never measured"
-MEASURED_VENDOR = "nvidia"  # no operator was ever measured on a GPU of another
+MEASURED_VENDOR = "nvidia"  # the only one on whose GPUs operators were measured
 
 
 def kind_of(h: Hardware) -> str:
@@ -30,8 +30,8 @@ def kind_of(h: Hardware) -> str:
 
 
 def scale_of(h: Hardware, several: bool) -> float:
-    """Of the logarithm of an interval's width. Several GPUs of a kind that was never held against a run are no surer
-    than several whose operators were imported."""
+    """The factor on the logarithm of an interval's width. Several GPUs of a kind that no run was compared with take the
+    one of several with imported operators."""
     found = scales()
     return found.get((kind_of(h), several)) or found[IMPORTED, several]
 

@@ -1,4 +1,4 @@
-"""Which measured points answer for an operator: those of the kernel that an engine runs, or published ones."""
+"""Which measured points answer for an operator: those of the kernel that the engine runs, else published ones."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from chip.predict.library import PRODUCT, Library
 from chip.records import fields, replace
 from chip.types import Op
 
-SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: one template of a kernel, the other type
-LONGEST_ROUNDING = 4.0  # a tiny product of a published format over one of bf16: above, more was timed than that
-WITHOUT_TINY = ("fp8_block",)  # tables without shapes whose time was the host's
-LEAST_PRODUCT = 0.5  # of a published time: what is left at least when the rounding before the product is taken off
-MOST_CURVES = 256  # remembered, so that questions of any number are answered in bounded memory
-ANY = "*"  # any kernel: what an estimate that names no engine takes
+SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: the same kernel template with another type
+# A tiny product in a published format may take so many times as long as one in bf16, since the rounding of its input is
+# timed with it. If it takes longer, the table has the host's time in it, except in tables without tiny shapes.
+LONGEST_ROUNDING = 4.0
+WITHOUT_TINY = ("fp8_block",)
+LEAST_PRODUCT = 0.5  # the part of a published time that is left at least when that rounding is taken off
+MOST_CURVES = 256  # remembered, so that a sweep of any length runs in bounded memory
+ANY = "*"  # any kernel, where no engine is named
 
 
 def of_one_token(op: Op) -> tuple[Op, int]:
-    """The same for one token, and for how many it is."""
+    """The same operator for one token, and the number of its tokens."""
     axis = fields(op)[op.TOKEN_AXIS].name  # type: ignore[arg-type]
     return replace(op, **{axis: 1}), getattr(op, axis)  # type: ignore[type-var]
 
 
 def grown(op: Op) -> Callable[[int], Op]:
-    """The operator of a program lowered for one token, for n tokens."""
+    """From a number of tokens to an operator that was lowered for one."""
     cls, at = type(op), op.TOKEN_AXIS
     axes: list[Any] = [getattr(op, f.name) for f in fields(op)]  # type: ignore[arg-type]
     before, one, after = axes[:at], axes[at], axes[at + 1 :]
@@ -37,34 +39,35 @@ def grown(op: Op) -> Callable[[int], Op]:
 
 
 class KernelPoints:
-    """Of one GPU and engine. `runs_as` says which kernel the engine runs of each operator, and in which context where
-    that is not the warmest measured ("compiled cold"); without it each operator is taken as torch runs it, cold."""
+    """The points of one GPU, as an engine needs them. `runs_as`: for each kind of operator the kernel that the engine
+    runs and, where it is not the warmest that was measured, the context ("compiled cold"). None: as torch runs each
+    operator, cold."""
 
     def __init__(self, library: Library | None, runs_as: Mapping[str, str] | None, bases: Bases) -> None:
         self._library, self._runs_as, self._bases = library, runs_as, bases
         self._points: dict[tuple[str, str, str], Points | None] = {}
 
     def measured_in(self, dtype: str) -> str:
-        """The dtype of the points that answer for this one; nothing where there are none."""
+        """The dtype of the points that answer for this one; "" where there are none."""
         if self._library is None:
             return ""
         return next((d for d in (dtype, SAME_KERNELS.get(dtype, "")) if self._library.has(PRODUCT, d)), "")
 
     def of(self, op: Op) -> Points | None:
-        """Those of the kernel that runs this operator."""
+        """The points of the kernel that runs this operator; None where it was not measured."""
         if self._library is None or not op.place():
             return None
         dtype = getattr(op, "dtype", "")
         wanted = ANY if self._runs_as is None else self._runs_as.get(op.kind, "")
         key = (op.kind, dtype, op.kernel_of("torch"))
         if key not in self._points:
-            self._points[key] = self._made(op, wanted, dtype)
+            self._points[key] = self._find(op, wanted, dtype)
         return self._points[key]
 
     def has(self, op: Op) -> bool:
         return self.of(op) is not None
 
-    def _made(self, op: Op, wanted: str, dtype: str) -> Points | None:
+    def _find(self, op: Op, wanted: str, dtype: str) -> Points | None:
         assert self._library is not None
         names, _, context = wanted.partition(" ")
         kernels = tuple(op.kernel_of(name) for name in names.split("|")) if wanted != ANY else ()
@@ -83,13 +86,14 @@ class KernelPoints:
         return self._library.points(found) if found.base else Points(found, self._bases.of(op, found.kernel)[0])
 
     def _published(self, op: Op) -> Points | None:
-        """Out of tables of others, which have quantised products among the plain ones, their inputs' rounding counted
-        in."""
+        """From others' tables, which have quantised products as a format of plain ones, timed with the rounding of
+        their input."""
         assert self._library is not None
         kind, form = op.published()
         known, plain = (self._library.groups(kind, f) if kind else () for f in (form, "bf16"))
-        more = form not in WITHOUT_TINY and known and plain and _least_s(known) > LONGEST_ROUNDING * _least_s(plain)
-        if not known or not plain or more:
+        if not known or not plain:
+            return None
+        if form not in WITHOUT_TINY and _smallest_s(known) > LONGEST_ROUNDING * _smallest_s(plain):
             return None
         found = min(known, key=lambda g: (g.context != "cold", -len(g.ops)))
         made, seconds = tuple(op.from_published(o) for o in found.ops), found.seconds
@@ -105,16 +109,14 @@ class KernelPoints:
         if found is None:
             if len(points.curves) >= MOST_CURVES:
                 points.curves.clear()
-            found = TimeCurve(grown(one), points, self._clocked(one), self._held(one))
-            points.curves[one] = found
+            held_s = self.held_s(one)
+            found = points.curves[one] = TimeCurve(
+                grown(one), points, self._clocked(one), lambda op, seconds: held_s(op.cost().flops, seconds)
+            )
         return found
 
-    def _held(self, one: Op) -> Callable[[Op, float], float]:
-        held_s = self.held_s(one)
-        return lambda op, seconds: held_s(op.cost()[0], seconds)
-
     def _clocked(self, op: Op) -> Callable[[Op, float], float]:
-        """Brings points that were timed at another clock to that of all others."""
+        """Converts seconds of points that were timed at another clock to the clock of all others."""
         own = self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library else None
         if own is None or self._bases.settling is None:
             return lambda op, seconds: seconds
@@ -122,17 +124,17 @@ class KernelPoints:
         return lambda op, seconds: seconds * (1 + shift * own.limited(op.cost()[0] / seconds))
 
     def held_s(self, op: Op) -> Callable[[float, float], float]:
-        """From FLOPs and seconds to those of the seconds that the power limit holds."""
+        """From FLOPs and seconds to the part of the seconds that the power limit holds."""
         settling, power = self._bases.settling, self._power(op)
         if settling is None:
             return lambda flops, seconds: 0.0
-        free = FREE * settling.flop_per_s / power  # up to this rate nothing is held
+        free = FREE * settling.flop_per_s / power  # FLOP/s up to which arithmetic keeps its clock
         return lambda flops, seconds: (
             seconds * settling.limited(power * flops / seconds) if flops > free * seconds else 0.0
         )
 
     def _power(self, op: Op) -> float:
-        """Of a FLOP, that of 16 bits being 1: formats that are multiplied at a higher rate take less each."""
+        """The power of a FLOP, relative to one in 16 bits: formats with a higher rate take less for each."""
         settling = self._bases.settling
         if settling is None or isinstance(op, Collective):
             return 1.0
@@ -143,6 +145,6 @@ class KernelPoints:
         return min(1.0, plain.value / rate.value) if plain and rate else 1.0
 
 
-def _least_s(groups: Sequence[PointGroup]) -> float:
-    """Of the smallest shape."""
+def _smallest_s(groups: Sequence[PointGroup]) -> float:
+    """The time of the smallest shape."""
     return min((sum(op.place()), s) for g in groups for op, s in zip(g.ops, g.seconds))[1]

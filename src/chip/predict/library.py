@@ -1,4 +1,4 @@
-"""Folders of measured points, read and made ready as they are asked for."""
+"""Folders of measured points, read when they are asked for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRODUCT = "linear"  # the operator that every folder of points has
 
 
 class Library:
-    """Folders of points, ours first, each kind of operator read when it is asked for."""
+    """The folders of one GPU, ours first. Each kind of operator is a file, read when it is asked for."""
 
     def __init__(self, folders: tuple[Path, ...]) -> None:
         self._kinds = {folder: frozenset(point_files.kinds(folder)) for folder in folders}
@@ -24,10 +24,10 @@ class Library:
         self.device = about.get("device", "")
         self.settling = Settling.read(about["settling"]) if "settling" in about else None
         self._clocks: dict[tuple[str, str], Settling | None] = {}
-        self._points: dict[int, tuple[PointGroup, Points]] = {}  # by identity, which lasts as long as it is held
+        self._points: dict[int, tuple[PointGroup, Points]] = {}  # by id(group), which is unique while the group is held
 
     def _tables(self, kind: str) -> Iterator[PointTable]:
-        """Of the folders that have points of a kind."""
+        """Those of a kind of operator, folder by folder."""
         for folder, kinds in self._kinds.items():
             if kind in kinds:
                 yield point_files.table(folder / f"{kind}{point_files.SUFFIX}")
@@ -36,24 +36,25 @@ class Library:
         return any(dtype in table.dtypes for table in self._tables(kind))
 
     def groups(self, kind: str, dtype: str, kernels: tuple[str, ...] = (), context: str = "") -> tuple[PointGroup, ...]:
-        """Those of the first folder that has any."""
+        """The groups of the first folder that has any."""
         return next((found for table in self._tables(kind) if (found := table.groups(dtype, kernels, context))), ())
 
     def points(self, group: PointGroup) -> Points:
-        """Ready to be asked, by every engine that runs their kernel."""
+        """A group's points, shared by all engines that run its kernel."""
         assert group.base is not None
         if id(group) not in self._points:
             self._points[id(group)] = group, Points(group, group.base)
         return self._points[id(group)][1]
 
     def clock(self, kind: str, dtype: str) -> Settling | None:
-        """Of points of arithmetic that settles at another rate than the device's, where their file says so."""
+        """How the clock settled under these points, where their file says that it was not as for all others."""
         if (kind, dtype) not in self._clocks:
             said = next((t.about.get(f"clock {dtype}") for t in self._tables(kind)), None)
             self._clocks[kind, dtype] = Settling.read(said, self.settling) if said and self.settling else None
         return self._clocks[kind, dtype]
 
     def bases(self, kind: str) -> list[tuple[str, BaseTime, str]]:
+        """The fitted base times of a kind in bf16: kernel, base, and the compute ceiling it ran under."""
         return next((found for table in self._tables(kind) if (found := table.bases("bf16"))), [])
 
 

@@ -1,29 +1,34 @@
-"""What no answer may pass, however it was found: the peaks of the datasheet, and as many GPUs as there are."""
+"""The answer for one operator call, and the least time that it may have: that of the datasheet's peaks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chip.hardware import Hardware
 
-INTERPOLATED = "interpolated"  # the source of what points answer
-# seconds, low, high, bound, source, FLOPs, bytes, and of the seconds those that the power limit holds (`clock`)
+INTERPOLATED = "interpolated"  # the source of answers from measured points
+COLD = 4.0  # an operator that moves this many times the L2 cache finds next to nothing in it
+
+# seconds, low, high, bound, source, FLOPs, bytes, and the seconds at the power limit (`chip.predict.clock`).
+# A plain tuple: a sweep makes hundreds of thousands.
 Answer = tuple[float, float, float, str, str, float, float, float]
-COLD = 4.0  # times the L2 cache: what an operator that moves so much finds in it is of no account
+seconds_of: Callable[[Answer], float] = itemgetter(0)
+held_s_of: Callable[[Answer], float] = itemgetter(7)
 
 
 class Peaks(NamedTuple):
-    """Of a datasheet."""
+    """A datasheet's rates."""
 
     compute: dict[str, float]  # FLOP/s by ceiling name
     bytes_per_s: float
     l2_bytes: float
 
     def least_s(self, compute: str, flops: float, moved: float) -> float:
-        """Seconds that so many FLOPs and bytes take at the least. Bytes that lie in L2 cost nothing here, those of an
-        operator that moves `COLD` times as many all come from memory, and between the two it is a part of them."""
+        """The least time of so many FLOPs and bytes. Bytes that fit in L2 are free. From `COLD` times L2 on all of them
+        come from memory; in between the part that does grows in proportion."""
         seconds = flops / self.compute.get(compute, inf)
         if moved <= self.l2_bytes:
             return seconds
@@ -41,33 +46,43 @@ def peaks_of(h: Hardware) -> Peaks:
     return Peaks(rates, rates["hbm"], h.spec.l2_bytes.value)
 
 
-def at_least(found: Answer, seconds: float) -> Answer:
-    return (seconds, max(found[1], seconds), max(found[2], seconds), *found[3:]) if found[0] < seconds else found
+def at_least(answer: Answer, least_s: float) -> Answer:
+    """The answer with its times raised to `least_s`, where it says less."""
+    if answer[0] >= least_s:
+        return answer
+    return least_s, max(answer[1], least_s), max(answer[2], least_s), *answer[3:]
+
+
+def scaled(answer: Answer, factor: float) -> Answer:
+    """The same work in `factor` times the time."""
+    seconds, low_s, high_s, bound, source, flops, moved, held_s = answer
+    return seconds * factor, low_s * factor, high_s * factor, bound, source, flops, moved, held_s * factor
 
 
 def of_a_share(share: Callable[[Any], Answer], whole: Callable[[Any], Answer], gpus: int) -> Callable[[Any], Answer]:
-    """A share of an operator: not more than so many times as fast as all of it on one GPU. Where its base says more,
-    because fewer heads fill a GPU better or are not copied, nobody measured that."""
+    """Answers for one GPU's share of an operator that is split over `gpus`: never more than `gpus` times as fast as the
+    whole operator on one GPU. A base time may say more, where fewer heads fill a GPU better or are not copied, but
+    nobody measured that."""
 
-    def at(size: Any) -> Answer:
+    def answer(size: Any) -> Answer:
         return at_least(share(size), whole(size)[0] / gpus)
 
-    return at
+    return answer
 
 
 def added(answers: Sequence[tuple[Answer, float]]) -> Answer:
-    """Answers, each so many times. Source and bound are those of the longest."""
+    """The sum of answers, each with a weight. Bound and source are those of the longest."""
     if len(answers) == 1 and answers[0][1] == 1.0:
         return answers[0][0]
     seconds = low_s = high_s = flops = moved = held_s = longest_s = 0.0
     bound = source = ""
-    for (own_s, own_low_s, own_high_s, by, of, own_flops, own_moved, own_held_s), part in answers:
-        seconds += own_s * part
-        low_s += own_low_s * part
-        high_s += own_high_s * part
-        flops += own_flops * part
-        moved += own_moved * part
-        held_s += own_held_s * part
-        if own_s * part >= longest_s:
-            longest_s, bound, source = own_s * part, by, of
+    for (own_s, own_low_s, own_high_s, own_bound, own_source, own_flops, own_moved, own_held_s), weight in answers:
+        seconds += own_s * weight
+        low_s += own_low_s * weight
+        high_s += own_high_s * weight
+        flops += own_flops * weight
+        moved += own_moved * weight
+        held_s += own_held_s * weight
+        if own_s * weight >= longest_s:
+            longest_s, bound, source = own_s * weight, own_bound, own_source
     return seconds, low_s, high_s, bound, source, flops, moved, held_s

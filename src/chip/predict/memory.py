@@ -14,17 +14,17 @@ from chip.models.decoder import Attn, Decoder, Layer, Mlp
 from chip.predict.pipeline import stage_decoders
 from chip.types import Scenario
 
-LEAST = ("max_batch", "kv_capacity_tokens")  # what a pipeline has of the stage with the least
+LEAST = ("max_batch", "kv_capacity_tokens")  # of a pipeline: the smallest value of any stage
 
 
 class Fixed(NamedTuple):
-    """What a model takes of each GPU whatever the batch and the lengths."""
+    """What a model needs on each GPU, whatever the batch and the lengths."""
 
     weight_bytes: float
-    token_bytes: float  # of the cache, for a token in sight of all layers
-    widest: float  # values that the widest operator of a layer reads and writes for a token
-    key_copies: float  # of each key, where an engine copies them to every head; a single head of keys is not copied
-    windows: Counter[int]  # how many layers have a window of so many tokens; 0 for none
+    token_bytes: float  # of the cache, for a token that all layers keep
+    widest: float  # values per token that the widest operator of a layer reads and writes
+    key_copies: float  # of each key, where an engine copies keys to every head; a single key head is not copied
+    windows: Counter[int]  # number of layers by the length of their window; 0 for none
 
 
 @lru_cache(maxsize=256)
@@ -51,7 +51,7 @@ def _widest(layer: Layer, hidden: int, tp: int, ep: int) -> float:
 
 
 def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, Any]:
-    """Of each GPU; of a pipeline, of the stage that has the least room."""
+    """The memory of one GPU; of a pipeline, one of the fullest stage."""
     own = s.of_replica
     if s.pp == 1:
         fullest = _of_stage(d, own, engine, p, capacity_bytes)
@@ -69,8 +69,8 @@ def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes
     weights, usable = model.weight_bytes, capacity_bytes * room.share
 
     def activation_bytes(tokens: int, rows: int) -> float:
-        """Peak of the tensors alive at once in one step: the residual stream beside the widest operator's input and
-        output, or the logits (16-bit and their fp32 copy) at the end."""
+        """The most that is alive at once in a step: the residual stream with the input and output of the widest
+        operator, or at the end the logits (16-bit and their fp32 copy)."""
         logits = rows * d.vocab / s.tp * (width + BYTES["fp32"]) + tokens * d.hidden * width
         return max(tokens * (room.streams * d.hidden + model.widest) * width, logits)
 

@@ -1,8 +1,8 @@
-"""The runs that predictions were held against, nearest to a question first: how wrong the nearest one was.
+"""The runs that predictions were compared with, nearest to a question first, with the errors of their predictions.
 
-The index, data/validated.csv, is made from validations by `python benchmarks/validated_index.py`: a row for each
-scenario, with the signed errors of its prediction (predicted over measured, less 1; the median over hosts). Our own
-runs carry their precision and what was measured, published ones do not.
+The index, data/validated.csv, is made from validations by `python benchmarks/validated_index.py`. It has a row for each
+scenario, with the signed errors of its prediction (predicted over measured, minus 1; the median over hosts). Rows of
+our own runs also have their dtype and the measured times, those of published runs do not.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ METRICS = ("ttft", "tpot", "e2e")
 MEASURED = ("ttft_ms", "tpot_ms")
 OURS = "our runs"
 SHOWN = 3
-# How far apart two questions are: another architecture, vendor or engine is another question; a model counts by its
-# size, and lengths and batch by their octaves.
+# The distance of two questions is a sum: for another GPU of the same architecture, of another architecture, or of
+# another vendor; for another engine; for another model, with the octaves between their sizes, and for experts or none;
+# and for each octave between batches, prompts, outputs and numbers of GPUs.
 OTHER_GPU, OTHER_ARCHITECTURE, OTHER_VENDOR, OTHER_ENGINE, OTHER_MODEL, OTHER_KIND = 4.0, 8.0, 16.0, 12.0, 1.0, 2.0
 PER_BATCH, PER_PROMPT, PER_OUTPUT, PER_GPUS = 0.5, 0.25, 0.125, 2.0
 
 
 class ValidatedSetting(NamedTuple):
-    """A model on a GPU and an engine, and its runs as the file has them: batch, prompt, output, tp, errors, dtype,
-    measured times, source."""
+    """A model on a GPU and an engine, with the lines of its runs: batch, prompt, output, tp, errors, dtype, measured
+    times, source."""
 
     gpu: str
     engine: str
@@ -38,14 +39,14 @@ class ValidatedSetting(NamedTuple):
     active: float  # parameters that a token uses
     experts: bool
     lines: list[str]
-    sizes: list[tuple[float, ...]]  # of each, once they were asked for
+    sizes: list[tuple[float, ...]]  # for each line, filled in when first asked for
 
 
 @lru_cache(maxsize=1)
 def settings() -> tuple[ValidatedSetting, ...]:
-    """The index, its runs left unread: a question needs few of them."""
+    """The index. The lines of runs are not parsed: a question needs few of them."""
     found: dict[tuple[str, ...], list[str]] = {}
-    start, runs = "\n", list[str]()  # what lines of one setting begin with, which mostly follow each other
+    start, runs = "\n", list[str]()  # how lines of the same setting begin, most of which follow each other
     for line in artifact.read_text(INDEX).splitlines():
         if not line.startswith(start):
             if line.startswith(("#", "gpu,")):
@@ -71,7 +72,7 @@ def _between_gpus(gpu: str, other: str) -> float:
 
 @lru_cache(maxsize=64)
 def _by_distance(decoder: Decoder, gpu: str, engine: str) -> tuple[tuple[float, ValidatedSetting], ...]:
-    """Every setting with how far its model, GPU and engine are, nearest first."""
+    """All settings with the distance of their model, GPU and engine, nearest first."""
     name, active, experts = decoder.name, decoder.active_params(), decoder.experts > 0
     gpu = hardware.find(gpu).name if hardware.is_known(gpu) else gpu
     found = []
@@ -84,8 +85,8 @@ def _by_distance(decoder: Decoder, gpu: str, engine: str) -> tuple[tuple[float, 
 
 
 def nearest(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> list[dict[str, Any]]:
-    """Up to three runs, nearest first: model, gpu, engine, version, batch, prompt, output, tp, and the errors of their
-    predictions as fractions: ttft_error, tpot_error, e2e_error, where known."""
+    """Up to three runs, nearest first: their question, and the known errors of their predictions as fractions
+    (ttft_error, tpot_error, e2e_error)."""
     batch, prompt, output, gpus = (log2(n) for n in (s.batch, s.prompt, s.output, s.gpus))
     best: list[tuple[float, int, int, ValidatedSetting]] = []
     for i, (far, held) in enumerate(_by_distance(decoder, gpu, engine)):
@@ -100,7 +101,7 @@ def nearest(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> list[dict[s
 
 
 def _sizes(held: ValidatedSetting) -> list[tuple[float, ...]]:
-    """Octaves of batch, prompt, output and GPUs of its runs, read once."""
+    """For each run: the logarithms of batch, prompt, output and GPUs, parsed once."""
     if not held.sizes:
         held.sizes.extend([tuple([log2(int(n)) for n in line.split(",", 4)[:4]]) for line in held.lines])
     return held.sizes

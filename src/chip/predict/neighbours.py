@@ -1,4 +1,4 @@
-"""The measured points nearest to one place, or to several that differ along one or two axes."""
+"""The measured points nearest to a place, or to each of several places that differ along one or two axes."""
 
 from __future__ import annotations
 
@@ -9,83 +9,84 @@ from operator import itemgetter
 
 NEAREST = 6
 AXES = 3  # at most, that places may differ in
-REMEMBERED = 64  # orders of lines, as heads of that many models need them
+REMEMBERED = 64  # sorted lists of groups: as many as models with other heads
 Place = tuple[float, ...]
-Near = list[tuple[float, int]]  # squared distance and number of a point
-Coordinated = tuple[float, float, float, int]  # coordinates on three axes, number
-Line = tuple[list[Coordinated], list[float]]  # in the order of the first axis, and coordinates on that
-Order = list[tuple[float, Line]]  # lines with their squared distance, nearest first
+Near = list[tuple[float, int]]  # squared distance and index of a point
+PlacedPoint = tuple[float, float, float, int]  # coordinates on three axes, index
+Group = tuple[list[PlacedPoint], list[float]]  # points sorted by the first axis, and their coordinates on it
+Sorted = list[tuple[float, Group]]  # groups with their squared distance, nearest first
 
 
 class PointBlock:
-    """Points: their coordinates by axis."""
+    """All points, searched by way of `GroupedPoints`."""
 
-    __slots__ = ("_lines", "_most", "columns")
+    __slots__ = ("_grouped", "_most", "columns")
 
     def __init__(self, places: Sequence[Place]) -> None:
         self.columns: list[Place] = list(zip(*places))
         by_values = sorted(range(len(self.columns)), key=lambda a: -len({*self.columns[a]}))
-        self._most = tuple(by_values[: min(max(1, len(by_values) - 2), AXES)])  # the axes that most points differ in
-        self._lines: dict[tuple[int, ...], PointLines] = {}
+        self._most = tuple(by_values[: min(max(1, len(by_values) - 2), AXES)])  # the axes with most values
+        self._grouped: dict[tuple[int, ...], GroupedPoints] = {}
 
     def nearest(self, places: Sequence[Place], moving: Sequence[int], but: int = -1) -> list[Near]:
         """The nearest points of each place, nearest first. `moving`: the axes that places differ in, at most three.
         `but`: a point to leave out."""
         axes = self._most if {*moving} <= {*self._most} else tuple(moving)
-        found = self._lines.get(axes)
+        found = self._grouped.get(axes)
         if found is None:
-            found = self._lines[axes] = PointLines(self, axes)
+            found = self._grouped[axes] = GroupedPoints(self.columns, axes)
         return found.nearest(places, but)
 
 
-class PointLines:
-    """The same in lines (planes, spaces) of points that are alike but for one axis (two, three), for places that differ
-    in just those: how far a line is away is worked out once for all of them."""
+class GroupedPoints:
+    """Points in groups: those of a group differ along the moving axes only, and share all other coordinates. Places
+    that differ along these axes only are equally far from a group along the others. So groups are sorted by distance
+    once for all such places."""
 
-    __slots__ = ("_columns", "_ends", "_lines", "_moving", "_orders", "_shared")
+    __slots__ = ("_columns", "_ends", "_groups", "_moving", "_shared", "_sorted")
 
-    def __init__(self, block: PointBlock, moving: tuple[int, ...]) -> None:
-        columns, none = block.columns, [0.0] * len(block.columns[0])
+    def __init__(self, columns: Sequence[Place], moving: tuple[int, ...]) -> None:
+        none = [0.0] * len(columns[0])
         self._ends = {a: (min(columns[a]), max(columns[a])) for a in moving}
         self._moving = sorted(moving, key=lambda a: self._ends[a][0] - self._ends[a][1])
         self._shared = [a for a in range(len(columns)) if a not in moving]
         along = [columns[a] for a in self._moving] + [none] * (AXES - len(moving))
-        alike: dict[Place, list[Coordinated]] = {}
+        alike: dict[Place, list[PlacedPoint]] = {}
         for i, (x, y, z) in enumerate(zip(*along)):
-            line = tuple([columns[a][i] for a in self._shared])
-            alike.setdefault(line, []).append((x, y, z, i))
-        self._columns: list[Place] = list(zip(*alike))
-        self._lines: list[Line] = [(line, [x for x, *_ in line]) for line in map(sorted, alike.values())]
-        self._orders: dict[Place, Order] = {}
+            shared = tuple([columns[a][i] for a in self._shared])
+            alike.setdefault(shared, []).append((x, y, z, i))
+        self._columns: list[Place] = list(zip(*alike))  # of the shared axes: a coordinate for each group
+        self._groups: list[Group] = [(points, [x for x, *_ in points]) for points in map(sorted, alike.values())]
+        self._sorted: dict[Place, Sorted] = {}
 
     def nearest(self, places: Sequence[Place], but: int) -> list[Near]:
-        order = self._order(tuple([places[0][a] for a in self._shared]))
-        return [_of_lines(order, *self._at(place), but) for place in places]
+        groups = self._by_distance(tuple([places[0][a] for a in self._shared]))
+        return [_search(groups, *self._moving_part(place), but) for place in places]
 
-    def _order(self, at: Place) -> Order:
-        found = self._orders.get(at)
+    def _by_distance(self, shared: Place) -> Sorted:
+        found = self._sorted.get(shared)
         if found is None:
-            apart = [0.0] * len(self._lines)
-            for column, x in zip(self._columns, at):
+            apart = [0.0] * len(self._groups)
+            for column, x in zip(self._columns, shared):
                 apart = [d2 + (u - x) * (u - x) for d2, u in zip(apart, column)]
-            found = sorted(zip(apart, self._lines), key=itemgetter(0))
-            if len(self._orders) >= REMEMBERED:
-                self._orders.clear()
-            self._orders[at] = found
+            if len(self._sorted) >= REMEMBERED:
+                self._sorted.clear()
+            found = self._sorted[shared] = sorted(zip(apart, self._groups), key=itemgetter(0))
         return found
 
-    def _at(self, place: Place) -> tuple[float, float, float, float]:
-        """Where it lies along its own axes, and the squared distance that every point is away at least."""
-        at = [place[a] for a in self._moving]
+    def _moving_part(self, place: Place) -> tuple[float, float, float, float]:
+        """Its coordinates along the moving axes, and the squared distance along these that every point has at least."""
+        along = [place[a] for a in self._moving]
         off = [max(place[a] - most, least - place[a], 0.0) for a, (least, most) in self._ends.items()]
-        x, y, z = at + [0.0] * (AXES - len(at))
+        x, y, z = along + [0.0] * (AXES - len(along))
         return x, y, z, sum([d * d for d in off])
 
 
-def _of_lines(order: Order, at_x: float, at_y: float, at_z: float, beyond: float, but: int) -> Near:
+def _search(groups: Sorted, at_x: float, at_y: float, at_z: float, beyond: float, but: int) -> Near:
+    """In each group from the place outwards along the first axis, until nothing nearer can come."""
     best: Near = []
     worst = inf
-    for off, (points, xs) in order:
+    for off, (points, xs) in groups:
         if off + beyond > worst:
             break
         middle = bisect_left(xs, at_x)

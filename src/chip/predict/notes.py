@@ -1,4 +1,4 @@
-"""What a reader must know beside the numbers: the notes of an answer."""
+"""The notes of an answer: what a reader must know beside the numbers."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from chip.types import Scenario
 if TYPE_CHECKING:
     from chip.predict.request import Options
 
-HOST_SHARE = 0.05  # of a phase: where the device waits for more, the host is called its limit
-FEWER = 0.004  # part of all requests and decode steps that is missing at the end, from which on that is said
-UNMEASURED = 0.1  # share of the operators' time without a point from which on it is said
-NAMED = 4  # roles that are named then
+HOST_SHARE = 0.05  # a phase whose device waits for more than this part of it is limited by the host
+FEWER = 0.004  # a note is written if more than this part of requests x decode steps is missing, as some end early
+UNMEASURED = 0.1  # a note is written if no point answers for this part of the operators' time
+NAMED = 4  # roles that this note names
 NARROWER = ("fp8", "int4")
 
 
@@ -48,7 +48,7 @@ def of_ceilings(roof: Roof, has_points: bool = False) -> str:
 
 
 def of_formats(asked: str, measured: str, gpu: str) -> str:
-    """`measured`: the number format of the points that answer for operators in the one that is asked for."""
+    """`asked`: the number format of the operators. `measured`: that of the points that answer for them."""
     if not measured:
         return f"no operator was measured in {asked} on {gpu}: all are base times under its ceilings"
     return "" if measured == asked else f"operators were measured in {measured} on {gpu}; those answer for {asked}"
@@ -64,7 +64,7 @@ def of_terms(engine: str, options: Options, found: FoundTerms | None, version: E
 
 
 def of_host(engine: str, found: FoundTerms) -> str:
-    """Where the host limits, and the terms are of one that stands for one that nobody measured."""
+    """For a prediction that is limited by the host, and takes the terms of the reference host."""
     launches = f", which launches a kernel in {found.launch_ns / 1e3:.3g} us" if found.launch_ns else ""
     return (
         f"limited by the host, and its terms are of the reference host ({found.host}{launches}); the interval holds "
@@ -74,7 +74,7 @@ def of_host(engine: str, found: FoundTerms) -> str:
 
 
 def of_points_missing(found: Phases, output: int) -> Iterator[str]:
-    """Where much of the operators' time rests on no point although the GPU has points."""
+    """For a GPU with points: where much of the operators' time rests on none."""
     phases = [(n, phase) for n, phase in ((1, found.prefill), (output - 1, found.decode)) if phase]
     total = sum([n * (phase.seconds - phase.seconds_by_source.get(ENGINE, 0.0)) for n, phase in phases])
     measured = sum([n * phase.seconds_by_source.get(INTERPOLATED, 0.0) for n, phase in phases])
@@ -91,7 +91,7 @@ def of_points_missing(found: Phases, output: int) -> Iterator[str]:
 
 
 def of_narrower(d: Decoder, s: Scenario, engine: str, asked: Precision, capacity_bytes: float) -> Iterator[str]:
-    """Such as `fits with --dtype int4 (42.1 GiB)`: the widest that does; nothing where none does."""
+    """The widest format in which the model fits, such as `fits with --dtype int4 (42.1 GiB)`."""
     weights = memory.fixed(d, asked, s.tp, s.ep).weight_bytes
     for name, kv in product(NARROWER, ("", "fp8") if engine == "vllm" else ("",)):
         p = precision(name, kv or asked.kv)
@@ -120,7 +120,6 @@ def of_more(steps: StepModel, s: Scenario, memory_bytes: float) -> Iterator[str]
 
 
 def waits(phase: Phase) -> bool:
-    """Whether its device waits for the host for more than it may where the device is called busy."""
+    """Whether the phase is limited by the host: the device waits for it for more than `HOST_SHARE`."""
     least_s = HOST_SHARE * phase.seconds
-    of_host_s = phase.seconds_by_bound.get("host", 0.0)
-    return of_host_s > least_s and any(n.role == WAITING and n.seconds > least_s for n in phase.lines)
+    return any(n.role == WAITING and n.seconds > least_s for n in phase.lines)

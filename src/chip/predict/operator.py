@@ -45,7 +45,7 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
 
 
 def _note(estimator: Estimator, op: Op) -> str:
-    """Why a little more of it may take less time; "" where it does not."""
+    """Why a slightly larger operator may take less time; "" where it does not."""
     if estimator.is_raised(op):
         return "measured points show that fewer rows of such a width take longer: no less is answered for these"
     if not estimator.is_unaligned(op):

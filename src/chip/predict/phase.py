@@ -12,18 +12,17 @@ from chip import ops
 from chip.predict.limits import INTERPOLATED, Answer
 from chip.timeline import RoleLaunches
 
-# Largest ratio between the ceilings of two H200s: a card differs from the next by so much.
-BETWEEN_CARDS = 1.035
+BETWEEN_CARDS = 1.035  # largest ratio between the ceilings of two H200s
 
 
 class CallBlock(NamedTuple):
-    """Operators in the order in which they are called."""
+    """Operators in the order of their calls."""
 
     kinds: tuple[str, ...]
-    launches: RoleLaunches  # by role
+    launches: RoleLaunches
 
 
-Rows = list[tuple[int, CallBlock, Sequence[Answer]]]  # all operators of a step: how often, which, and what they take
+Rows = list[tuple[int, CallBlock, Sequence[Answer]]]  # all operators of a step: repeat, calls, the answer of each
 
 
 class Line(NamedTuple):
@@ -41,7 +40,7 @@ class Line(NamedTuple):
     bytes: float
 
 
-line_of = partial(tuple.__new__, Line)  # from a tuple of all: twice as fast as Line's own
+line_of = partial(tuple.__new__, Line)  # from a tuple of all fields: twice as fast as Line(...)
 
 
 class Phase:
@@ -68,16 +67,16 @@ class Phase:
 
     @property
     def bound(self) -> str:
-        """What most of the time is bound by."""
+        """What limits most of the time."""
         return max(self.seconds_by_bound, key=self.seconds_by_bound.__getitem__)
 
 
 def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, float]:
-    """Seconds of all lines, at the least and at the most. What rests on one roof errs together; what was measured errs
-    each on its own; and cards differ, then in everything. `scale` is that of the kind of GPU
-    (`chip.predict.interval_class`)."""
+    """Seconds of all lines together: expected, low, high. Errors of interpolated lines are independent and add as
+    squares. Those of lines that share a roof add linearly. Cards differ in everything. `scale` multiplies the logarithm
+    of the width, by the kind of GPU (`chip.predict.interval_class`)."""
     seconds = below = above = 0.0
-    together: dict[str, tuple[float, float]] = {}
+    shared: dict[str, tuple[float, float]] = {}
     for _, _, _, own_s, low_s, high_s, _, source, _, _ in lines:
         low, high = own_s - low_s, high_s - own_s
         seconds += own_s
@@ -85,9 +84,9 @@ def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, f
             below += low * low
             above += high * high
         else:
-            less, more = together.get(source, (0.0, 0.0))
-            together[source] = (less + low, more + high)
-    for low, high in together.values():
+            sum_low, sum_high = shared.get(source, (0.0, 0.0))
+            shared[source] = (sum_low + low, sum_high + high)
+    for low, high in shared.values():
         below += low * low
         above += high * high
     of_cards = (seconds * (BETWEEN_CARDS - 1)) ** 2
@@ -97,23 +96,25 @@ def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, f
     return seconds, low_s, high_s
 
 
-def lines_of(found: Iterable[tuple[Rows, float]]) -> list[Line]:
-    """Operators of one role added up; kind, bound and source are those of the longest."""
+def lines_of(steps: Iterable[tuple[Rows, float]]) -> list[Line]:
+    """A line for each role, all steps added up by their weights. Kind, bound and source are those of the longest
+    call."""
     merged: dict[str, tuple[Any, ...]] = {}
-    for rows, weight in found:
+    for rows, weight in steps:
         for repeat, (kinds, launches), answers in rows:
             n = weight * repeat
             calls = zip(launches.names, kinds, answers)
             for role, kind, (seconds, low_s, high_s, bound, source, flops, moved, _) in calls:
                 own = role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n
-                merged[role] = _added(merged[role], own) if role in merged else own
+                merged[role] = _sum(merged[role], own) if role in merged else own
     return list(map(line_of, merged.values()))
 
 
-def _added(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
-    role, kind, n, seconds, low_s, high_s, bound, source, flops, moved = one
-    _, of, more, own_s, own_low_s, own_high_s, by, why, own_flops, own_moved = other
-    if own_s >= seconds:
-        kind, bound, source = of, by, why
-    n, seconds, low_s, high_s = n + more, seconds + own_s, low_s + own_low_s, high_s + own_high_s
-    return role, kind, n, seconds, low_s, high_s, bound, source, flops + own_flops, moved + own_moved
+def _sum(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Two lines of the same role as one."""
+    role, kind, calls, seconds, low_s, high_s, bound, source, flops, moved = one
+    _, kind_2, calls_2, seconds_2, low_2_s, high_2_s, bound_2, source_2, flops_2, moved_2 = other
+    if seconds_2 >= seconds:
+        kind, bound, source = kind_2, bound_2, source_2
+    seconds, low_s, high_s = seconds + seconds_2, low_s + low_2_s, high_s + high_2_s
+    return role, kind, calls + calls_2, seconds, low_s, high_s, bound, source, flops + flops_2, moved + moved_2

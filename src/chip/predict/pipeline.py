@@ -1,8 +1,8 @@
-"""A model over several stages of a pipeline: what each stage holds, what waits for what, and what one GPU does of it.
+"""Pipeline parallelism: which layers each stage holds, and what one GPU does and waits for.
 
-A phase is predicted as if one GPU ran all layers; its stages then run those layers one after the other, on hosts of
-their own. The breakdown is that of a GPU of the slowest stage: its share of every row, what it waits while other stages
-work (`pipeline_bubble`), and what is sent on (`pipeline_send`).
+A phase is predicted first as if one GPU ran all layers. Its time is then split over the stages, which run one after the
+other, each on a host of its own. The breakdown is that of a GPU of the slowest stage: its share of every row, its wait
+for other stages (`pipeline_bubble`), and the transfer to the next stage (`pipeline_send`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import islice
 
 from chip.models.decoder import Decoder, Moe
 from chip.parallel import pipeline_decode_s, pipeline_s, split_layers
+from chip.predict.limits import seconds_of
 from chip.predict.phase import Line, Phase, Rows
 from chip.predict.roof import Range
 from chip.predict.steps import BEFORE, ENGINE
@@ -24,8 +25,8 @@ BUBBLE, SEND = "pipeline_bubble", "pipeline_send"
 
 @lru_cache(maxsize=64)
 def layer_kinds(d: Decoder, pp: int) -> tuple[tuple[int, ...], ...]:
-    """Of each stage: how many layers of each kind, as `d.layers` has them. Layers without experts come first, as in all
-    models that have both; kinds that differ in attention alternate."""
+    """For each stage: how many layers it holds of each kind, in the order of `d.layers`. Layers without experts come
+    first, as in all models that have both. Kinds that differ in attention alternate."""
     order: list[int] = []
     for with_experts in (False, True):
         total = {i: n for i, (n, layer) in enumerate(d.layers) if isinstance(layer.mlp, Moe) == with_experts}
@@ -41,7 +42,7 @@ def layer_kinds(d: Decoder, pp: int) -> tuple[tuple[int, ...], ...]:
 
 @lru_cache(maxsize=64)
 def stage_decoders(d: Decoder, pp: int) -> tuple[Decoder, ...]:
-    """What each stage holds: the first has the embedding too, the last the head."""
+    """Each stage as a model of its own. The first holds the embedding too, the last the head."""
     found = []
     for i, kinds in enumerate(layer_kinds(d, pp)):
         layers = tuple((n, layer) for n, (_, layer) in zip(kinds, d.layers) if n)
@@ -51,8 +52,8 @@ def stage_decoders(d: Decoder, pp: int) -> tuple[Decoder, ...]:
 
 
 def stage_shares(d: Decoder, pp: int, rows: Rows) -> list[float]:
-    """Of a step's time, by stage. `rows`: the embedding, each kind of layer, and what follows the layers."""
-    embedding, *others = [(n, sum(a[0] for a in answers)) for n, _, answers in rows]
+    """Each stage's share of a step's time. `rows`: the embedding, each kind of layer, and what follows the layers."""
+    embedding, *others = [(n, sum(map(seconds_of, answers))) for n, _, answers in rows]
     layers, after = others[: len(d.layers)], others[len(d.layers) :]
     found = [sum(n * s for n, (_, s) in zip(kinds, layers)) for kinds in layer_kinds(d, pp)]
     found[0] += embedding[0] * embedding[1]
@@ -62,8 +63,8 @@ def stage_shares(d: Decoder, pp: int, rows: Rows) -> list[float]:
 
 
 def prefill(whole: Phase, shares: Sequence[float], hop: Range, steps: float) -> Phase:
-    """So many steps through all stages: the first fills the pipeline, the others follow at the slowest stage's rate.
-    `hop`: seconds to hand the activations of a step to the next stage."""
+    """`steps` steps through all stages: the first fills the pipeline, the others follow at the slowest stage's rate.
+    `whole`: the prefill on one GPU. `hop`: seconds to send the activations of a step to the next stage."""
     before_s = sum(n.seconds for n in whole.lines if n.role == BEFORE)
     work_s = whole.seconds - before_s
     each = [share * work_s / steps for share in shares]
@@ -72,14 +73,14 @@ def prefill(whole: Phase, shares: Sequence[float], hop: Range, steps: float) -> 
 
 
 def decode(whole: Phase, shares: Sequence[float], hop: Range, microbatches: int) -> Phase:
-    """Between two tokens, where so many microbatches go round; `whole` is the step of one of them."""
+    """The time between two tokens while `microbatches` go round; `whole` is the step of one of them on one GPU."""
     each = [share * whole.seconds for share in shares]
     took_s = pipeline_decode_s(each, hop.value, microbatches)
     return _of_one_gpu(whole, microbatches * max(shares), took_s, hop, len(shares))
 
 
 def _of_one_gpu(whole: Phase, own: float, took_s: float, hop: Range, hops: float) -> Phase:
-    """`own`: its part of all rows but what comes before the first step."""
+    """`own`: the GPU's part of every row but the one before the first step. `took_s`: the phase over all stages."""
     parts = ("calls", "seconds", "low_s", "high_s", "flops", "bytes")
     lines = [n if n.role == BEFORE else n._replace(**{p: own * getattr(n, p) for p in parts}) for n in whole.lines]
     value, low_s, high_s = (s * hops for s in hop)

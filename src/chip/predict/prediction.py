@@ -1,4 +1,4 @@
-"""The prediction as JSON: names and layout of `chip predict --json`, which other programs rely on."""
+"""A prediction, and its JSON: names and layout of `chip predict --json`, which other programs rely on."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from chip.predict.roof import Power, Range
 from chip.types import Scenario
 
 SCHEMA = "chip.prediction/1"
-# What joules per FLOP and per byte leave out (clocks, values, caches): the p90 error of energy over the recorded runs.
+# Joules per FLOP and per byte leave out clocks, values and caches. This is the p90 error of energy over recorded runs.
 ENERGY_OFF = 0.17
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Prediction(NamedTuple):
-    """All that an answer is made of. `decode` is the mean decode step, None when one token is asked for."""
+    """All that an answer is made of."""
 
     asked: Mapping[str, str]  # model, gpu, engine, and the host whose terms were taken
     scenario: Scenario
     prefill: Phase
-    decode: Phase | None
+    decode: Phase | None  # the mean decode step; None where one token was asked for
     ridge: float
     power: Power | None
     memory: Mapping[str, Any]
@@ -36,14 +36,14 @@ class Prediction(NamedTuple):
 
     @property
     def nearest_validated(self) -> list[dict[str, Any]]:
-        """Runs that predictions were held against, nearest first, with their errors (`chip.predict.nearest`)."""
-        from chip.predict.nearest import nearest  # a sweep does not need it
+        """Runs that predictions were compared with, nearest first, with their errors (`chip.predict.nearest`)."""
+        from chip.predict.nearest import nearest  # here, since a sweep does not need it
 
         return nearest(self.decoder, self.asked["gpu"], self.asked["engine"], self.scenario) if self.decoder else []
 
     @property
     def ttft_s(self) -> float:
-        """Until every request of the batch has its first token."""
+        """Time until every request of the batch has its first token."""
         return self.prefill.seconds
 
     @property
@@ -62,7 +62,7 @@ class Prediction(NamedTuple):
 
     @property
     def energy_j_per_token(self) -> float | None:
-        energy = _energy(self, self._whole(), self.scenario.output - 1)
+        energy = self._energy()
         return energy.value / (self.scenario.batch * self.scenario.output) if energy else None
 
     @property
@@ -73,7 +73,7 @@ class Prediction(NamedTuple):
         found["tokens_per_s"] = (tokens / whole.high, tokens / whole.low)
         if self.decode:
             found["tpot_s"] = (self.decode.low_s, self.decode.high_s)
-        if energy := _energy(self, whole, self.scenario.output - 1):
+        if energy := self._energy():
             found["energy_j_per_token"] = (energy.low / tokens, energy.high / tokens)
         return found
 
@@ -83,15 +83,29 @@ class Prediction(NamedTuple):
         return {"ttft": self.prefill.lines, "tpot": self.decode.lines if self.decode else []}
 
     def _whole(self) -> Range:
-        steps = self.scenario.output - 1
-        first = (self.prefill.seconds, self.prefill.low_s, self.prefill.high_s)
-        if not self.decode:
-            return Range(*first)
-        each = (self.decode.seconds, self.decode.low_s, self.decode.high_s)
-        return Range(*(a + steps * b for a, b in zip(first, each)))
+        """Seconds from end to end."""
+        steps, p, d = self.scenario.output - 1, self.prefill, self.decode
+        if d is None:
+            return Range(p.seconds, p.low_s, p.high_s)
+        return Range(p.seconds + steps * d.seconds, p.low_s + steps * d.low_s, p.high_s + steps * d.high_s)
+
+    def _energy(self) -> Range | None:
+        """Joules of the whole batch, all GPUs together; None where power was not measured."""
+        if self.power is None:
+            return None
+        flops, moved = self.prefill.matmul_flops, self.prefill.bytes
+        if self.decode:
+            steps = self.scenario.output - 1
+            flops, moved = flops + steps * self.decode.matmul_flops, moved + steps * self.decode.bytes
+        matmul = PRECISIONS[self.scenario.dtype].matmul
+        value, low, high = self.power.joules(matmul, self._whole(), flops, moved)
+        own = ENERGY_OFF * value
+        low, high = value - hypot(value - low, own), value + hypot(high - value, own)
+        gpus = self.scenario.gpus
+        return Range(gpus * value, gpus * max(0.0, low), gpus * high)
 
     def row(self) -> dict[str, Any]:
-        """The figures, flat, as a table takes them; `notes` are lines of one text."""
+        """The figures as a flat row of a table; `notes` become lines of one text."""
         spans = self.interval
         (ttft_low, ttft_high), (tpot_low, tpot_high) = spans["ttft_s"], spans.get("tpot_s", (None, None))
         return {
@@ -115,34 +129,35 @@ class Prediction(NamedTuple):
 
     def _repr_html_(self) -> str:
         """A table and bars, for notebooks."""
-        from chip.predict.html import page  # others do not need it
+        from chip.predict.html import page  # here, since nothing else needs it
 
         return page(self)
 
     def figures(self, breakdown: bool = True) -> dict[str, Any]:
-        """The answer as a line of a sweep has it."""
+        """The answer as in a sweep: what `line` says, as values."""
         found: dict[str, Any] = json.loads(self.line(breakdown))
         return found
 
     def json(self) -> dict[str, Any]:
-        """The same, with the nearest runs that predictions were held against."""
+        """The same, with `nearest_validated`."""
         return {**self.figures(), "nearest_validated": self.nearest_validated}
 
     def line(self, breakdown: bool = True) -> str:
-        """One line of JSON, put together by hand: in a sweep this is several times faster than the encoder, and only
-        names and notes have anything to escape."""
+        """The answer as one line of JSON, put together by hand: several times faster than the encoder. Only names and
+        notes have anything to escape."""
         s, prefill, decode = self.scenario, self.prefill, self.decode
         steps, whole = s.output - 1, self._whole()
         tokens = s.batch * s.output
-        energy = _energy(self, whole, steps)
-        rate = f"{tokens / whole.value:.7g}"
+        energy = self._energy()
         names = _asked(*self.asked.values(), s.dtype, s.kv_dtype)
+        rate = f"{tokens / whole.value:.7g}"
         ttft_span = f"[{prefill.low_s * 1e3:.7g},{prefill.high_s * 1e3:.7g}]"
         tpot = f"{decode.seconds * 1e3:.7g}" if decode else "null"
         tpot_span = f"[{decode.low_s * 1e3:.7g},{decode.high_s * 1e3:.7g}]" if decode else "null"
         bound = f'"{decode.bound}"' if decode else "null"
         joules = f'"energy_j_per_token":{energy.value / tokens:.6g},' if energy else ""
         joules_span = f',"energy_j_per_token":[{energy.low / tokens:.6g},{energy.high / tokens:.6g}]' if energy else ""
+        rows = f',"breakdown":{{"ttft":{_rows_text(prefill)},"tpot":{_rows_text(decode)}}}' if breakdown else ""
         return (
             f'{{"schema":"{SCHEMA}",{names},"batch":{s.batch},"prompt":{s.prompt},"output":{s.output},"tp":{s.tp},"pp":{s.pp},'
             f'"ep":{s.ep},"gpus":{s.gpus},'
@@ -152,12 +167,8 @@ class Prediction(NamedTuple):
             f'"tokens_per_s":[{tokens / whole.high:.7g},{tokens / whole.low:.7g}]{joules_span}}},'
             f'"bound":{{"ttft":"{prefill.bound}","tpot":{bound}}},"sources":{_sources(prefill, decode, steps)},'
             f'"ridge_flop_per_byte":{self.ridge:.4g},"memory":{_memory(self.memory)},'
-            f'"notes":[{",".join(map(encode_basestring_ascii, self.notes))}]{self._breakdown() if breakdown else ""}}}'
+            f'"notes":[{",".join(map(encode_basestring_ascii, self.notes))}]{rows}}}'
         )
-
-    def _breakdown(self) -> str:
-        tpot = _rows_text(self.decode) if self.decode else "[]"
-        return f',"breakdown":{{"ttft":{_rows_text(self.prefill)},"tpot":{tpot}}}'
 
 
 @lru_cache(maxsize=256)
@@ -167,13 +178,15 @@ def _asked(model: str, gpu: str, engine: str, host: str, dtype: str, kv_dtype: s
 
 
 def _memory(found: Mapping[str, Any]) -> str:
-    """Whole numbers, and whether it fits."""
-    values = [f'"{k}":{"true" if v is True else "false" if v is False else v}' for k, v in found.items()]
+    """Numbers, and whether it fits."""
+    values = [f'"{k}":{str(v).lower() if isinstance(v, bool) else v}' for k, v in found.items()]
     return "{" + ",".join(values) + "}"
 
 
-def _rows_text(phase: Phase) -> str:
+def _rows_text(phase: Phase | None) -> str:
     """Rows of the breakdown as JSON. Roles, kinds, bounds and sources are identifiers."""
+    if phase is None:
+        return "[]"
     to_share = 1 / phase.seconds
     rows = [
         f'{_named(role, kind, calls, bound, source)},"us":{s * 1e6:.7g},"share":{s * to_share:.4g},'
@@ -185,25 +198,12 @@ def _rows_text(phase: Phase) -> str:
 
 @lru_cache(maxsize=4096)
 def _named(role: str, kind: str, calls: float, bound: str, source: str) -> str:
-    """What many rows have in common."""
+    """The begin of a row, which many predictions share."""
     return f'{{"role":"{role}","op":"{kind}","count":{calls:.6g},"bound":"{bound}","source":"{source}"'
 
 
-def _energy(p: Prediction, seconds: Range, steps: int) -> Range | None:
-    """Joules of the whole request batch, all GPUs together."""
-    if p.power is None:
-        return None
-    flops, moved = p.prefill.matmul_flops, p.prefill.bytes
-    if p.decode:
-        flops, moved = flops + steps * p.decode.matmul_flops, moved + steps * p.decode.bytes
-    value, low, high = p.power.joules(PRECISIONS[p.scenario.dtype].matmul, seconds, flops, moved)
-    own = ENERGY_OFF * value
-    low, high = value - hypot(value - low, own), value + hypot(high - value, own)
-    return Range(*(p.scenario.gpus * j for j in (value, max(0.0, low), high)))
-
-
 def _sources(prefill: Phase, decode: Phase | None, steps: int) -> str:
-    """Share of the end-to-end time by where its numbers come from."""
+    """Shares of the end-to-end time by source."""
     time_by = dict(prefill.seconds_by_source)
     for source, seconds in decode.seconds_by_source.items() if decode else ():
         time_by[source] = time_by.get(source, 0.0) + steps * seconds

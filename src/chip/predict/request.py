@@ -1,4 +1,4 @@
-"""From a question in plain values to a prediction: what `chip predict`, `chip serve` and `chip.predict` ask."""
+"""From a question in plain values to a prediction: for `chip predict`, `chip serve` and `chip.predict(...)`."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a prediction is made, beside what is asked."""
+    """How a prediction is made, as opposed to what is asked."""
 
     stage: Stage = ALL  # what it may rest on
-    engine_file: str = ""  # terms of the engine on the asker's own host, instead of those that come with the GPU
-    sdpa: str = ""  # hf-eager: what a prefill attends with; "" for torch's choice
-    launch_ns: float = 0.0  # launch latency of the host; 0 for that which its terms were measured at
+    engine_file: str = ""  # engine terms measured on the asker's host, instead of those bundled for the GPU
+    sdpa: str = ""  # hf-eager: the attention backend of a prefill; "" for torch's choice
+    launch_ns: float = 0.0  # launch latency of the host; 0 for the one its terms were measured at
     host: str = ""  # a host by name or file (`chip.hosts`), instead of the reference host
-    engine_version: str = ""  # of the engine; "" for that which its terms were measured with
-    deep_gemm: bool = False  # vllm: fp8 in blocks as DeepGEMM multiplies it, by published times
-    interval_scale: float = 0.0  # of the logarithm of intervals' widths; 0 for that of the kind of GPU
+    engine_version: str = ""  # "" for the one its terms were measured with
+    deep_gemm: bool = False  # vllm: block fp8 products by DeepGEMM, from published times
+    interval_scale: float = 0.0  # factor on the logarithm of intervals' widths; 0 for that of the kind of GPU
 
 
 DEFAULT_OPTIONS = Options()
@@ -76,7 +76,7 @@ def _predicted(request: Mapping[str, Any], defaults: Mapping[str, Any], options:
 
 
 def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS) -> dict[str, Any]:
-    """All keys of a request, the defaults for those it leaves out; texts are texts."""
+    """All keys of a request, with defaults for those it leaves out. Unknown keys and wrong types are refused."""
     if not isinstance(request, Mapping):
         raise ChipError(f"a scenario is a JSON object, got {type(request).__name__}")
     for key in request:
@@ -90,7 +90,7 @@ def values_of(request: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS
     for key in TEXTS:
         if not isinstance(values[key], str):
             raise ChipError(f"{key} must be text, got {str(values[key])[:40]!r}")
-    engines.get(values["engine"])  # before any file is looked for under its name
+    engines.get(values["engine"])  # refuses unknown names before any file is looked for under them
     return values
 
 
@@ -100,10 +100,11 @@ def scenario_of(values: Mapping[str, Any]) -> Scenario:
 
 
 def resolved(decoder: Decoder, s: Scenario, engine: str) -> Scenario:
-    """With `auto` replaced by what the model's config says; a cache as wide as the activations is ""."""
+    """The scenario with `auto` replaced by what the model's config says. `kv_dtype` is "" for a cache in the format of
+    the activations."""
     dtype = decoder.dtype if s.dtype == AUTO else s.dtype
     kv = s.kv_dtype
-    if kv == AUTO:  # a config's cache format is part of its quantisation, and only vLLM has such caches
+    if kv == AUTO:  # a config's cache format belongs to its quantisation, and only vLLM has such caches
         kv = decoder.kv_dtype if dtype == decoder.dtype and engine == "vllm" else ""
     return s.stored_as(dtype, kv)
 
@@ -119,13 +120,13 @@ def count_of(values: Mapping[str, Any], key: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Everything of a prediction that batch and lengths do not change."""
+    """What a prediction needs and batch and lengths do not change."""
 
     steps: StepModel
     roof: Roof
-    notes: tuple[str, ...]  # that hold whatever is asked
-    host: str  # what the terms' host is called; "" where the engine has none
-    assumed: str  # what is said where the host limits and is none of the asker's own
+    notes: tuple[str, ...]
+    host: str  # name of the host whose terms are taken; "" where the engine has no terms
+    host_note: str  # for predictions that the host limits, where its terms are those of the reference host
 
 
 @lru_cache(maxsize=512)  # a ranking of all GPUs asks for nearly as many
@@ -134,8 +135,8 @@ def setting(
     kv_dtype: str = "", ep: int = 1, pp: int = 1,
 ) -> Setting:  # fmt: skip
     h, e = hardware.find(gpu), engines.get(engine)
-    if cannot := e.SERVES.refusal(engine, decoder.architecture, dtype, max(tp, ep) * pp):
-        raise ChipError(f"{decoder.name}: {cannot}")
+    if refusal := e.SERVES.refusal(engine, decoder.architecture, dtype, max(tp, ep) * pp):
+        raise ChipError(f"{decoder.name}: {refusal}")
     roof = roof_of(h, options.stage)
     as_run = _as_run(decoder, h, roof, engine, dtype, kv_dtype, options.deep_gemm)
     decoder, p = as_run.decoder, as_run.precision
@@ -165,16 +166,16 @@ def setting(
         engine_support.note(h.spec) if h.spec else "",
         *notes.of_terms(engine, options, found, version),
     )
-    host, assumed = "", ""
+    host, host_note = "", ""
     if found and found.host:
-        host, assumed = hosts.REFERENCE, notes.of_host(engine, found)
+        host, host_note = hosts.REFERENCE, notes.of_host(engine, found)
     elif found:
         host = hosts.find(options.host).name if options.host else "own"
-    return Setting(steps, roof, tuple(filter(None, said)), host, assumed)
+    return Setting(steps, roof, tuple(filter(None, said)), host, host_note)
 
 
 def _version(h: Hardware, engine: str, options: Options) -> EngineVersion | None:
-    """What is known of the version that is asked for; no option is passed over that the engine or the GPU has not."""
+    """What is known of the engine's version. Options that the engine or the GPU does not have are refused."""
     if options.sdpa and engine != "hf-eager":
         raise ChipError(f"--sdpa {options.sdpa[:40]} is for hf-eager, not for {engine}")
     if h.spec and (too_old := engine_support.too_old(engine, h.spec, options.engine_version)):
@@ -188,7 +189,7 @@ def _version(h: Hardware, engine: str, options: Options) -> EngineVersion | None
 def _as_run(
     decoder: Decoder, h: Hardware, roof: Roof, engine: str, dtype: str, kv_dtype: str, deep_gemm: bool
 ) -> ServedModel:
-    """The model in the formats that the GPU can multiply in."""
+    """The model in formats that the GPU can multiply."""
     p = precision(dtype, kv_dtype)
     if decoder.quantization and dtype == decoder.dtype:
         p = replace(p, per_layer=True)
@@ -199,7 +200,7 @@ def _as_run(
 
 
 def room(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> dict[str, Any]:
-    """What it takes of memory, without its times."""
+    """The memory that a scenario needs, without its times."""
     _, _, room = _prepared(decoder, gpu, engine, s, DEFAULT_OPTIONS)
     return room
 
@@ -207,7 +208,7 @@ def room(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> dict[str, Any]
 def _prepared(
     decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Options
 ) -> tuple[Scenario, Setting, dict[str, Any]]:
-    """The question without `auto`, what answers it, and what it takes of memory."""
+    """The scenario without `auto`, its setting, and the memory it needs."""
     s = resolved(decoder, s, engine)
     several.check(s, engine)
     held = setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype, s.ep, s.pp)
@@ -226,8 +227,8 @@ def predict(decoder: Decoder, gpu: str, engine: str, s: Scenario, options: Optio
     said += notes.of_more(steps, s, roof.memory_bytes)
     if decoder.quantization and s.dtype != decoder.dtype:
         said.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")
-    if held.assumed and (notes.waits(found.prefill) or (found.decode and notes.waits(found.decode))):
-        said.append(held.assumed)
+    if held.host_note and (notes.waits(found.prefill) or (found.decode and notes.waits(found.decode))):
+        said.append(held.host_note)
     asked = {"model": decoder.name, "gpu": gpu, "engine": engine, "host": held.host}
     ridge = roof.ridge("matmul_" + steps.precision.matmul)
     s = s.stored_as(s.dtype, s.kv_dtype or steps.precision.activation)

@@ -1,5 +1,5 @@
-"""The ceilings a prediction stands under: measured ones times calibration factors, or a datasheet's times the share of
-its datasheet's rates that the nearest measured architecture reaches."""
+"""The ceilings of a GPU: measured ones times calibration factors, or those of its datasheet times the share of its own
+datasheet that the nearest measured GPU reaches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WHOLE, NOTHING = Range.exactly(1.0), Range.exactly(0.0)
 
 
 class Power(NamedTuple):
-    """What energy is made of: idle watts all the time, joules for each FLOP of a matrix product and each byte moved."""
+    """What energy is made of: idle power all the time, joules for each FLOP of a matrix product and each byte moved."""
 
     idle_w: Range
     per_flop_j: dict[str, Range]  # by number format
@@ -54,28 +54,28 @@ class Power(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """Effective rates: what a real kernel gets, with bounds."""
+    """Effective rates, which real kernels reach, with bounds."""
 
     name: str
-    source: str  # "roofline" where the device was measured, "datasheet" where not
-    basis: str  # one line for people: what the rates rest on
+    source: str  # of times under it: "roofline" where the device was measured, else "datasheet"
+    basis: str  # what the rates rest on, in words
     compute: dict[str, Range]  # FLOP/s by ceiling name, matmul_bf16 ...
-    ideal: dict[str, float]  # the same before calibration factors, and "memory": for ridge points
+    ideal: dict[str, float]  # the same, and "memory", without calibration factors: for ridge points
     weights: Range  # B/s of matrix products and attention, whose operands come cold from memory
     stream: Range  # B/s of elementwise kernels
     launch_s: Range  # least time between the starts of two kernels in a graph
     memory_bytes: float
     sm_count: int
     link: Link | None
-    ranks_need: str  # why several GPUs cannot be predicted where there is no link
-    power: Power | None  # None where no meter was there
+    ranks_need: str  # where there is no link: why several GPUs cannot be predicted
+    power: Power | None  # None where it was not measured
 
     def ridge(self, compute: str) -> float:
-        """FLOP/B above which an operator is compute-bound."""
+        """The intensity (FLOP/B) above which an operator is compute-bound."""
         return self.ideal[compute] / self.ideal["memory"]
 
     def moving(self, compute: str) -> Range:
-        """B/s of an operator that runs under a compute ceiling."""
+        """The memory rate (B/s) of operators that run under a compute ceiling; fp32 stands for elementwise ones."""
         return self.stream if compute == "matmul_fp32" else self.weights
 
 
@@ -86,24 +86,24 @@ def roof_of(h: Hardware, stage: Stage = ALL) -> Roof:
     if h.spec is None:
         raise ChipError(f"{h.name} has no datasheet to start from")
     promised = _promised(h, h.spec)
-    return promised if stage == Stage.DATASHEET else _as_others_keep(promised, h, h.spec)
+    return promised if stage == Stage.DATASHEET else _as_reached(promised, h, h.spec)
 
 
 def _measured(h: Hardware, p: HardwareProfile, with_factors: bool) -> Roof:
     found = {name: Range.of(c) for name, c in p.ceilings.items()}
-    kept = {name: Range.of(c) for name, c in p.factors.items()} if with_factors else {}
+    factors = {name: Range.of(c) for name, c in p.factors.items()} if with_factors else {}
     products = [name for name in found if name.startswith("matmul_") and not name.endswith("_settled")]
-    # the settled rate where there is one: inference is sustained load
+    # settled rates where there are any: inference is sustained load
     measured = {name: found.get(f"{name}_settled", found[name]) for name in products}
     rates = {**_unmeasured(h, measured), **measured}
     return Roof(
         h.name,
         "roofline",
         f"ceilings measured on {p.device}" + (", times calibration factors" if with_factors else ""),
-        {name: rate * kept.get("tensor_utilisation", WHOLE) for name, rate in rates.items()},
+        {name: rate * factors.get("tensor_utilisation", WHOLE) for name, rate in rates.items()},
         {**{name: rate.value for name, rate in rates.items()}, "memory": found["hbm_read"].value},
-        found["hbm_read"] * kept.get("gemm_memory", WHOLE),
-        found["hbm_copy"] * kept.get("memory_kernel", WHOLE),
+        found["hbm_read"] * factors.get("gemm_memory", WHOLE),
+        found["hbm_copy"] * factors.get("memory_kernel", WHOLE),
         found.get("launch_graph") or found.get("launch_stream", NOTHING),
         h.memory_bytes,
         p.sm_count,
@@ -113,7 +113,7 @@ def _measured(h: Hardware, p: HardwareProfile, with_factors: bool) -> Roof:
 
 
 def _promised(h: Hardware, s: HardwareSpec) -> Roof:
-    """The datasheet taken at its word: nothing measured, no least time of a kernel."""
+    """The datasheet's rates in full, and no launch floor."""
     rates = {name: q.value for name, q in s.ceilings.items() if name.startswith("matmul_")}
     memory = Range.exactly(s.ceilings["hbm"].value)
     return Roof(
@@ -132,8 +132,8 @@ def _promised(h: Hardware, s: HardwareSpec) -> Roof:
     )
 
 
-def _as_others_keep(promised: Roof, h: Hardware, s: HardwareSpec) -> Roof:
-    """A datasheet times the share of its own that the nearest measured GPU reaches."""
+def _as_reached(promised: Roof, h: Hardware, s: HardwareSpec) -> Roof:
+    """The datasheet times the share of its own that the nearest measured GPU reaches."""
     like = reference(s.architecture, s.vendor)
     reached, full = roof_of(like), roof_of(like, Stage.DATASHEET).ideal
     shares = {name: _share(rate, full[name]) for name, rate in reached.compute.items() if name in full}
@@ -151,15 +151,15 @@ def _as_others_keep(promised: Roof, h: Hardware, s: HardwareSpec) -> Roof:
 
 
 def _share(effective: Range, promised: float) -> Range:
-    """Share of a datasheet's rate that another GPU reaches. This one may reach anything from all of its rate to as far
-    below that share as the datasheet is above it."""
-    kept = effective.value / promised
-    return Range(kept, min(kept, kept * kept), max(kept, 1.0))
+    """The share of its datasheet's rate that a measured GPU reaches, to be applied to another GPU. That one may reach
+    anything from its whole rate down to as far below this share as the datasheet is above it."""
+    share = effective.value / promised
+    return Range(share, min(share, share * share), max(share, 1.0))
 
 
 @lru_cache(maxsize=8)
 def reference(architecture: str, vendor: str) -> Hardware:
-    """The measured GPU whose kept share stands in: of the same architecture, else vendor, else any."""
+    """The measured GPU whose share stands in: of the same architecture, else of the same vendor, else any."""
 
     def distance(name: str) -> tuple[bool, bool]:
         return hardware.spec(name).architecture != architecture, hardware.spec(name).vendor != vendor
@@ -168,7 +168,7 @@ def reference(architecture: str, vendor: str) -> Hardware:
 
 
 def _unmeasured(h: Hardware, measured: dict[str, Range]) -> dict[str, Range]:
-    """Rates of a datasheet that no probe measured (int8): the share of them that fp8 reaches."""
+    """Rates that no probe measured (int8, fp4): the datasheet's, times the share that fp8 reaches."""
     promised = roof_of(h, Stage.DATASHEET).compute if h.spec else {}
     if "matmul_fp8" not in measured or "matmul_fp8" not in promised:
         return {}
@@ -178,7 +178,7 @@ def _unmeasured(h: Hardware, measured: dict[str, Range]) -> dict[str, Range]:
 
 
 def _link(h: Hardware) -> tuple[Link | None, str]:
-    """Between its GPUs, and why there is none where that is so."""
+    """The link between GPUs of this kind, and what to say where there is none."""
     if h.spec is None:
         return h.link, "its profile has no datasheet, so the link between GPUs is not known"
     return h.link or next(iter(h.spec.links.values()), None), "its datasheet names no link between GPUs"

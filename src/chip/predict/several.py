@@ -1,4 +1,4 @@
-"""A scenario over several GPUs: replicas of the attention, stages of a pipeline, and what must be said of them."""
+"""A scenario on several GPUs: replicas of the attention, stages of a pipeline, and the notes about them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from chip.predict.steps import StepModel
 from chip.records import replace
 from chip.types import ChipError, Scenario
 
-CIRCULATE = "vllm"  # the engine that keeps several batches in flight; others send one through all stages
+CIRCULATE = "vllm"  # the engine that keeps several batches in flight; others send one batch through all stages
 ONE_GPU = "terms of engine and host were measured with one GPU, and no run on several"
 PCIE = "; links over PCIe differ between machines"
-EXCHANGED = ("dispatch", "combine")  # roles of the tokens' way to experts and back
+EXCHANGED = ("dispatch", "combine")  # roles: tokens sent to their experts and back
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 class Phases(NamedTuple):
     prefill: Phase
     decode: Phase | None
-    microbatches: int  # that go round in the decode of a pipeline
+    microbatches: int  # in flight while a pipeline decodes
 
 
 def phases(steps: StepModel, s: Scenario, gpu: str, memory_bytes: float) -> Phases:
-    """Every replica has its part of the requests, and all take as long."""
+    """One replica's, with its part of the requests: all replicas take as long."""
     own = s.of_replica
     prefill = steps.prefill(own, memory_bytes)
     if s.pp == 1:
@@ -49,14 +49,14 @@ def phases(steps: StepModel, s: Scenario, gpu: str, memory_bytes: float) -> Phas
 
 
 def _stages(steps: StepModel, pp: int, gpu: str, planned: Weighted) -> tuple[list[float], Range]:
-    """By stage, its share of the step that stands for most; and the way of a mean step from one to the next."""
+    """Each stage's share of the most frequent step, and the transfer of a mean step to the next stage."""
     step, _ = max(planned, key=lambda item: item[1])
     tokens = sum(step.tokens * weight for step, weight in planned) / sum(weight for _, weight in planned)
     return pipeline.stage_shares(steps.decoder, pp, steps.rows(step)), hop(steps, gpu, tokens)
 
 
 def hop(steps: StepModel, gpu: str, tokens: float) -> Range:
-    """Of a step of so many tokens."""
+    """Seconds to send the activations of a step of so many tokens to the next stage."""
     size = hop_bytes(round(tokens), steps.decoder.hidden, BYTES[steps.precision.activation]) / steps.tp
     return Range(*links.send(size, gpu)[:3])
 
@@ -67,14 +67,16 @@ def check(s: Scenario, engine: str) -> None:
 
 
 def notes(steps: StepModel, s: Scenario, gpu: str, found: Phases) -> Iterator[str]:
-    """What of it was measured, and what was assumed."""
+    """What was measured about several GPUs, and what was assumed."""
     if s.gpus == 1:
         return
     d = steps.decoder
-    both = [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
-    sent = {n.kind: n.source for n in both if n.kind in COLLECTIVES}
-    of = [f"{kind} {'from imported tables' if sent[kind] == INTERPOLATED else 'by formula'}" for kind in sent]
-    yield f"{s.gpus} GPUs: {', '.join(of)}{'; ' if of else ''}{ONE_GPU}{link_text(gpu)}"
+    lines = [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
+    sources = {n.kind: n.source for n in lines if n.kind in COLLECTIVES}
+    named = [
+        f"{k} {'from imported tables' if source == INTERPOLATED else 'by formula'}" for k, source in sources.items()
+    ]
+    yield f"{s.gpus} GPUs: {', '.join(named)}{'; ' if named else ''}{ONE_GPU}{link_text(gpu)}"
     yield from experts_note(s, d.experts)
     if s.pp > 1:
         idle = f"idles {100 * pipeline.idle_share(found.prefill):.0f} % of the prefill"
@@ -103,8 +105,8 @@ def experts_note(s: Scenario, experts: int) -> list[str]:
 
 
 def _exchange_note(steps: StepModel, ep: int, gpu: str, tokens: int, decode: Phase) -> str:
-    """What the other way to exchange tokens would take, where such GPUs were measured: each is sent once to every GPU
-    that has an expert for it, and back. Predictions do not use it: vLLM's default is all-gather and reduce-scatter, and
+    """What all-to-all would take instead, where such GPUs were measured: each token is sent once to every GPU that
+    holds an expert for it, and back. Predictions do not use it: vLLM's default is all-gather and reduce-scatter, and
     its all-to-all kernels are not NCCL's."""
     if not any(ranks == ep for _, _, ranks in links.measured(gpu, "all_to_all")):
         return f"no all-to-all of {ep} {gpu} was measured"

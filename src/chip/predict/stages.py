@@ -1,6 +1,6 @@
-"""What a prediction may rest on, stage by stage, so that it can be told what each one buys (`chip validate --ablate`).
+"""What a prediction may rest on, in stages, to show what each of them adds (`chip validate --ablate`).
 
-A stage includes those before it. The engine's schedule and fusions are what is predicted, so every stage has them.
+A stage includes those before it. All of them have the engine's schedule and fusions, which are the thing predicted.
 """
 
 from __future__ import annotations

@@ -14,21 +14,24 @@ from chip.engines.versions import EngineVersion
 from chip.models.decoder import Decoder
 from chip.models.lower import body, head
 from chip.predict.estimator import Estimator
-from chip.predict.limits import Answer, of_a_share
+from chip.predict.limits import Answer, held_s_of, of_a_share, scaled, seconds_of
 from chip.predict.phase import Line, Phase, Rows, interval, line_of, lines_of
-from chip.predict.template import Ask, Beside, Template, TimedCall, attending
+from chip.predict.template import Ask, SecondStream, Template, TimedCall, attending
 from chip.records import replace
 from chip.timeline import LaunchBlock, Recorded, Timeline
 from chip.types import Op, Program, Scenario, Step
 
-ENGINE = "engine"  # source and kind of rows that no operator has
-GAPS, AROUND = "gaps", "around_the_model"
-WAITING, BEFORE, RECOVERY = "waiting_for_host", "before_first_step", "clock_recovery"
-MOST_ASKED, MOST_SEQS = 4096, 256  # operators, and sequences of each, that are remembered
-MOST_PROGRAMS = 64
-MOST_STEPS, MOST_PREFILLS = 64, 8  # of one model that are remembered
-FEW = 16  # requests: half of one more makes a difference
-NOTHING_S = 1e-12  # a row shorter than this is rounding
+ENGINE = "engine"  # source and kind of the rows that belong to no operator
+GAPS, AROUND, WAITING, BEFORE = "gaps", "around_the_model", "waiting_for_host", "before_first_step"
+ENGINE_ROWS = ((GAPS, "launch"), (AROUND, "launch"), (WAITING, "host"), (BEFORE, "host"))  # role and bound
+RECOVERY = "clock_recovery"
+# How much is remembered: operators, sequences of each, lowered programs, and steps and prefills of one model.
+MOST_ASKED, MOST_SEQS, MOST_PROGRAMS, MOST_STEPS, MOST_PREFILLS = 4096, 256, 64, 64, 8
+FEW_REQUESTS = 16  # below this a step of half a request more takes clearly longer
+NOTHING_S = 1e-12  # a shorter row is rounding
+
+TimedRows = Sequence[tuple[Rows, float]]  # the operators of steps, and how many steps each stands for
+PlayedSteps = list[tuple[Played, float]]  # the same as engines play them
 
 
 class EngineTerms(NamedTuple):
@@ -39,6 +42,26 @@ class EngineTerms(NamedTuple):
     high: Terms
 
 
+class OnTimeline(NamedTuple):
+    """A phase played on the timeline: its seconds, and those of them that belong to no operator."""
+
+    seconds: float
+    engine_s: tuple[float, ...]  # as `ENGINE_ROWS`
+
+
+class TimedSteps(NamedTuple):
+    """The steps of a phase with their operators' times, to be played under any terms."""
+
+    model: StepModel
+    steps: PlayedSteps
+    prefill_of: Scenario | None  # the question, where the steps are its prefill
+    slower: float  # factor on all operators' times
+
+    def seconds(self, terms: Terms, scale: float = 1.0) -> float:
+        """`scale`: another factor on all operators' times."""
+        return self.model.played(self.steps, terms, scale * self.slower, self.prefill_of).seconds
+
+
 class StepModel:
     """One model on one engine, under one estimator."""
 
@@ -47,37 +70,33 @@ class StepModel:
         terms: EngineTerms | None = None, version: EngineVersion | None = None, ep: int = 1,
         interval_scale: float = 1.0,
     ) -> None:  # fmt: skip
-        """`version`: the engine's newest where it is not given. `ep`: GPUs that experts lie on."""
-        self.interval_scale = interval_scale
+        """`version`: None for the engine's newest. `ep`: GPUs that experts lie on."""
         self.decoder, self.precision, self.tp = decoder, precision, tp
-        self.engine = engines.get(engine)
+        self.engine, self.estimator, self.terms = engines.get(engine), estimator, terms
+        self.interval_scale = interval_scale
         version = version or next(iter(self.engine.VERSIONS), None)
         self.overlaps = version.overlaps_steps if version else self.engine.OVERLAPS_STEPS
-        self._beside = Beside(version.beside_tokens if version else 0, estimator.roof.ideal["memory"])
-        self.estimator, self.terms = estimator, terms
+        self._second = SecondStream(version.beside_tokens if version else 0, estimator.roof.ideal["memory"])
         self._prefills: dict[tuple[Weighted, int], Phase] = {}
         self.prefill_steps = lru_cache(maxsize=MOST_PREFILLS)(self.engine.prefill)
         programs = _programs(decoder, precision, tp, ep, engine)
-        whole = _programs(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
-        one_token = programs[0]
-        one, several, last = (self._template(p, w) for p, w in zip(programs, whole))
-        # of its parts, not of this object: what refers to itself waits for a collection of garbage to be freed
-        self.windows = frozenset({getattr(c.op, "window", 0) for b in one_token.blocks for c in b.calls} - {0})
+        unsplit = _programs(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
+        one, several, last = (self._template(program, whole) for program, whole in zip(programs, unsplit))
+        calls_of_one, calls_of_several, _ = ([c for b in p.blocks for c in b.calls] for p in programs)
+        self.windows = frozenset({getattr(c.op, "window", 0) for c in calls_of_one} - {0})
+        # Bound to a function, not to a method, as in `Template`: no reference cycle.
         self.rows = lru_cache(maxsize=MOST_STEPS)(partial(_rows, one, several, last, self.windows))
-        of_prompts = dict.fromkeys(c.op for b in programs[1].blocks for c in b.calls)
-        self._remarking = [op for op in of_prompts if type(op).remark is not Op.remark]
+        self._remarking = [
+            op for op in dict.fromkeys(c.op for c in calls_of_several) if type(op).remark is not Op.remark
+        ]
 
     def _template(self, program: Program, whole: Program | None) -> Template:
-        """`whole`: the same on one GPU, where the program is one of several GPUs'."""
-        blocks = whole.blocks if whole else ()
-        unsplit = [{c.role: c.op for c in b.calls} for b in blocks] or [{}] * len(program.blocks)
-        return Template(
-            [
-                (b.repeat, [self._call(c.role, c.op, of_one.get(c.role)) for c in b.calls])
-                for b, of_one in zip(program.blocks, unsplit)
-            ],
-            self._beside,
-        )
+        """`whole`: the same program on one GPU, where this one is split over several."""
+        blocks = []
+        for i, block in enumerate(program.blocks):
+            on_one = {c.role: c.op for c in whole.blocks[i].calls} if whole else {}
+            blocks.append((block.repeat, [self._call(c.role, c.op, on_one.get(c.role)) for c in block.calls]))
+        return Template(blocks, self._second)
 
     def _call(self, role: str, op: Op, whole: Op | None) -> TimedCall:
         ask = _ask(self.estimator, op)
@@ -87,7 +106,7 @@ class StepModel:
         return TimedCall(role, op.kind, self.engine.KERNELS.get(op.kind, op.KERNELS), op.OF_SEQUENCES, op.ROUTED, ask)
 
     def remarks(self, s: Scenario, memory_bytes: float) -> list[str]:
-        """Why prompts of a little more may take less time, as operators know it."""
+        """Why slightly longer prompts may take less time, as operators know it."""
         is_measured = self.estimator.kernels.has
         steps = self.prefill_steps(s, memory_bytes) if self._remarking else ()
         seqs = dict.fromkeys([seq for step, _ in steps for seq in step.seqs if seq.new > 1])
@@ -96,25 +115,23 @@ class StepModel:
 
     # -- operators of a step ----------------------------------------------------------------------------------------
     def timed(self, steps: Weighted, first: bool) -> list[tuple[Rows, float]]:
-        """With arithmetic at the clock it runs at: a prefill finds a rested GPU, decode steps one that has settled."""
+        """The operators of steps, with arithmetic at the clock it runs at. `first`: a prefill, which starts on a rested
+        GPU; decode steps run on one that has settled."""
         found = [(self.rows(step), weight) for step, weight in steps]
         settling = self.estimator.settling
         if settling is None:
             return found
-        factor = settling.settled
         if first:
             factor = settling.factor(
-                sum([w * n * sum([a[0] for a in answers]) for rows, w in found for n, _, answers in rows])
+                sum([w * n * sum(map(seconds_of, answers)) for rows, w in found for n, _, answers in rows])
             )
-        more = factor - 1
-        return [
-            ([(n, calls, [_at(a, more) if a[7] else a for a in answers]) for n, calls, answers in rows], weight)
-            for rows, weight in found
-        ]
+        else:
+            factor = settling.settled
+        return [(_at_clock(rows, factor - 1), weight) for rows, weight in found]
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
-        """Whatever the output, it is mostly the same: a grid asks for it once."""
+        """Remembered, since it hardly depends on the output: a grid over outputs asks for it again and again."""
         steps = self.prefill_steps(s, memory_bytes)
         found = self._prefills.get((steps, s.batch))
         if found is None:
@@ -127,20 +144,22 @@ class StepModel:
         """The mean step."""
         return self._phase(self._decode_steps(s, memory_bytes), None, (s, memory_bytes))
 
-    def _slower(self, lines: Sequence[Line], seconds: float, s: Scenario, memory_bytes: float) -> float:
-        """How many times as long the operators of a mean decode step take because the GPU's clock, which fell under the
-        prompt, recovers step by step. What memory or a link takes is not longer."""
+    def _slower(self, lines: Sequence[Line], s: Scenario, memory_bytes: float) -> float:
+        """The factor on the operators of a mean decode step while the clock, which fell under the prompt, recovers.
+        Only what the clock sets takes longer, not the traffic of memory and links."""
         settling, read_per_s = self.estimator.settling, self.estimator.roof.ideal["memory"]
         if settling is None:
             return 1.0
         prompt = self.prefill(s, memory_bytes)
         busy_s = prompt.seconds - prompt.seconds_by_source.get(ENGINE, 0.0)
+        seconds = sum([line.seconds for line in lines])
         part = settling.recovery(min(prompt.matmul_flops / settling.flop_per_s, busy_s), (s.output - 1) * seconds)
-        by_clock_s = sum([max(0.0, n[3] - n[9] / read_per_s) for n in lines if n[6] != "link"])
+        by_clock_s = sum([max(0.0, n.seconds - n.bytes / read_per_s) for n in lines if n.bound != "link"])
         return 1 + part * by_clock_s / seconds
 
     def _decode_steps(self, s: Scenario, memory_bytes: float) -> Weighted:
-        """All steps after the last first token. The last of them are of fewer requests, in the mean of `batch`."""
+        """All steps after the last first token, by their share of them. The last ones may be of fewer requests, on
+        average of a broken number: then of the whole numbers below and above it."""
         last, batch = self.ending(s, memory_bytes)
         steps = s.output - 1
         if not last:
@@ -150,19 +169,19 @@ class StepModel:
             full = self.engine.decode(replace(s, output=s.output - last), memory_bytes)
             found.append((full, (steps - last) / steps))
         low = int(batch)
-        parts = ((low, 1 - (batch - low)), (low + 1, batch - low)) if batch < FEW else ((round(batch), 1.0),)
-        for some, part in parts:
-            ends = replace(s, batch=some, prompt=s.prompt + steps - last, output=1 + last)
+        parts = ((low, 1 - (batch - low)), (low + 1, batch - low)) if batch < FEW_REQUESTS else ((round(batch), 1.0),)
+        for requests, part in parts:
             if part:
+                ends = replace(s, batch=requests, prompt=s.prompt + steps - last, output=1 + last)
                 found.append((self.engine.decode(ends, memory_bytes), last * part / steps))
         return tuple(found)
 
     def ending(self, s: Scenario, memory_bytes: float) -> tuple[int, float]:
-        """Requests that had their first token in an earlier step than others have decoded along since, and end as many
-        steps before them: how many steps are of fewer requests, and of how many in the mean. (0, 0) where none are."""
+        """How many of the last decode steps are of fewer requests, and of how many on average; (0, 0) where none are.
+        Requests with an early first token decode while others prefill, and end as many steps before these."""
         if s.batch == 1 or s.prompt == 1 or s.output < 2:
             return 0, 0.0
-        along = list[tuple[int, float]]()
+        along = list[tuple[int, float]]()  # requests that decode during prefill steps, and how many steps
         for step, weight in self.prefill_steps(s, memory_bytes):
             if step.decode and len(step.seqs) == 1:  # between waves of requests, not all of which run at once
                 return 0, 0.0
@@ -171,65 +190,68 @@ class StepModel:
         steps = sum([weight for _, weight in along])
         if not (last := min(round(steps), s.output - 1)):
             return 0, 0.0
-        gone, left = 0.0, float(last)  # those of a step before the end are those that decoded along as long before
+        gone, left = 0.0, float(last)  # i steps before the end as many are gone as decoded i steps before the prefill's
         for count, weight in reversed(along):
             gone += count * min(weight, left)
             left -= min(weight, left)
         return last, max(1.0, s.batch - gone / last)
 
-    def _phase(self, steps: Weighted, asked: Scenario | None, after: tuple[Scenario, float] | None = None) -> Phase:
-        """`asked` where the steps end with the first tokens. `after`: the question whose prompts they follow, and the
-        GPU's memory."""
-        found = self.timed(steps, asked is not None)
-        lines = lines_of(found)
-        seconds, low_s, high_s = interval(lines, self.interval_scale)
+    def _phase(
+        self, steps: Weighted, prefill_of: Scenario | None, after: tuple[Scenario, float] | None = None
+    ) -> Phase:
+        """`prefill_of`: the question, where the steps are its prefill. `after`: the question whose prefill they follow,
+        with the GPU's memory; None to leave out the recovery of the clock."""
+        rows = self.timed(steps, prefill_of is not None)
+        lines = lines_of(rows)
+        spans = interval(lines, self.interval_scale)
+        seconds, low_s, high_s = spans
         if self.terms is None or not seconds:
             return Phase(lines, low_s, high_s)
-        slower = self._slower(lines, seconds, *after) if after else 1.0
+        slower = self._slower(lines, *after) if after else 1.0
         if slower > 1:
-            more_s = [(slower - 1) * s for s in (seconds, low_s, high_s)]
+            more_s = [(slower - 1) * s for s in spans]
             lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0)))
-        known = _known(steps, found)
-        scaled = zip(self.terms, [slower * s / seconds for s in (seconds, low_s, high_s)])
-        times = [self._played(known, terms, scale, asked) for terms, scale in scaled]
-        value, least, most = times
-        lines += [
-            line_of((role, ENGINE, calls, v if v > NOTHING_S else 0.0, lo, hi, bound, ENGINE, 0.0, 0.0))
-            for (role, calls, bound), v, lo, hi in zip(ADDED, value.parts, least.parts, most.parts)
-            if v > NOTHING_S or hi > NOTHING_S  # a device at its slowest may not wait where one as expected does
-        ]  # fmt: skip
+        played = _playable(steps, rows)
+        value, least, most = [
+            self.played(played, terms, slower * s / seconds, prefill_of) for terms, s in zip(self.terms, spans)
+        ]
+        for (role, bound), own_s, least_s, most_s in zip(ENGINE_ROWS, value.engine_s, least.engine_s, most.engine_s):
+            # a device may wait for the host as expected and not at its slowest, or the other way round
+            if own_s > NOTHING_S or most_s > NOTHING_S:
+                own_s = own_s if own_s > NOTHING_S else 0.0
+                lines.append(line_of((role, ENGINE, 1.0, own_s, least_s, most_s, bound, ENGINE, 0.0, 0.0)))
         return Phase(lines, least.seconds, most.seconds)
 
-    def _played(self, found: PlayedSteps, terms: Terms, scale: float, asked: Scenario | None) -> Added:
-        """The steps on the timeline, every operator's time times `scale`."""
+    def played(self, steps: PlayedSteps, terms: Terms, scale: float, prefill_of: Scenario | None) -> OnTimeline:
+        """Steps on the timeline, every operator's time multiplied by `scale`. Those of a prefill follow each other on
+        one timeline; decode steps are played one by one and averaged."""
         worked = seconds = gaps = around = 0.0
-        before = terms.first_s + terms.request_s * asked.batch if asked else 0.0
+        before = terms.first_s + terms.request_s * prefill_of.batch if prefill_of else 0.0
         t = Timeline(scale, terms.gap_s)
         t.prepare("submit", before)
-        for played, weight in found:
-            if asked is None:
+        for played, weight in steps:
+            if prefill_of is None:
                 t = Timeline(scale, terms.gap_s)
             host_s, worked_s = t.host_s, t.worked_s
             self.engine.play(t, played, terms)
             worked += weight * (t.worked_s - worked_s)
-            if asked is None:
-                prepared_s = terms.prepare_s(played.sequences)  # while the step before runs, where steps overlap
+            if prefill_of is None:
+                prepared_s = terms.prepare_s(played.sequences)  # during the step before, where steps overlap
                 seconds += weight * (max(t.host_s, t.device_s - prepared_s) if self.overlaps else t.device_s)
             elif weight != 1.0:
                 t.skip(weight - 1, t.host_s - host_s, t.worked_s - worked_s)
             gaps += weight * played.kernels * terms.gap_s
             around += weight * terms.step_s
-        if asked is not None:
+        if prefill_of is not None:
             seconds = t.device_s
-        return Added(seconds, (gaps, around, max(0.0, seconds - worked - before), before))
+        return OnTimeline(seconds, (gaps, around, max(0.0, seconds - worked - before), before))
 
     def subject(self, s: Scenario, memory_bytes: float, first: bool) -> TimedSteps:
-        """A phase whose operators are known, to be timed under any terms."""
+        """A phase whose operators are timed and whose terms are to be fitted. `first`: the prefill."""
         steps = self.prefill_steps(s, memory_bytes) if first else self._decode_steps(s, memory_bytes)
-        found = self.timed(steps, first)
-        lines = lines_of(found)
-        slower = 1.0 if first else self._slower(lines, interval(lines)[0], s, memory_bytes)
-        return TimedSteps(self, _known(steps, found), s if first else None, slower)
+        rows = self.timed(steps, first)
+        slower = 1.0 if first else self._slower(lines_of(rows), s, memory_bytes)
+        return TimedSteps(self, _playable(steps, rows), s if first else None, slower)
 
     def timeline(self, step: Step) -> Recorded:
         """One step played kernel by kernel."""
@@ -239,16 +261,19 @@ class StepModel:
 
     def play(self, step: Step, t: Timeline) -> None:
         """One step alone, as the engine plays it."""
-        ((played, _),) = _known(((step, 1.0),), self.timed(((step, 1.0),), False))
+        steps: Weighted = ((step, 1.0),)
+        ((played, _),) = _playable(steps, self.timed(steps, False))
         self.engine.play(t, played, self.terms.value if self.terms else Terms())
 
 
-def _rows(one: Template, several: Template, head: Template, windows: Collection[int], step: Step) -> Rows:
-    """Every operator of a step, in order, at the clock that its points were measured at. A prefill of one more prompt
-    begins with the same steps."""
+def _rows(one: Template, several: Template, last: Template, windows: Collection[int], step: Step) -> Rows:
+    """Every operator of a step, in order, at the clock at which its points were measured. Remembered: a prefill of one
+    more prompt begins with the same steps. `one`, `several`: the layers, for a single new token of each sequence and
+    for several; `last`: what follows them."""
     tokens, rows = step.tokens, step.rows
     routed = step.routed_tokens if step.pad_tokens else tokens
-    return (one if step.decode else several).rows(tokens, routed, attending(step, windows)) + head.rows(rows, rows, ())
+    layers = one if step.decode else several
+    return layers.rows(tokens, routed, attending(step, windows)) + last.rows(rows, rows, ())
 
 
 @lru_cache(maxsize=MOST_PROGRAMS)  # a ranking asks for the same on every GPU
@@ -263,53 +288,27 @@ def _programs(d: Decoder, p: Precision, tp: int, ep: int, engine: str) -> tuple[
 
 @lru_cache(maxsize=MOST_ASKED)  # models on several GPUs ask for their operators whole, too
 def _ask(estimator: Estimator, op: Op) -> Ask:
-    """How an operator is answered: for tokens, or, where it attends, for sequences."""
+    """The function that answers for an operator: of a sequence where it is attention, else of a number of tokens."""
     if op.OF_SEQUENCES:
         return lru_cache(maxsize=MOST_SEQS)(estimator.over(op))
     return estimator.along(op)
 
 
-class TimedSteps(NamedTuple):
-    """Steps with their operators' times."""
-
-    model: StepModel
-    found: PlayedSteps
-    asked: Scenario | None
-    slower: float  # times that operators take as long as they were timed
-
-    def seconds(self, terms: Terms, scale: float = 1.0) -> float:
-        """`scale`: of every operator's time."""
-        return self.model._played(self.found, terms, scale * self.slower, self.asked).seconds
-
-
-PlayedSteps = list[tuple[Played, float]]  # and how many steps each stands for
-
-
-def _known(steps: Weighted, found: Sequence[tuple[Rows, float]]) -> PlayedSteps:
+def _playable(steps: Weighted, timed: TimedRows) -> PlayedSteps:
+    """Steps whose operators are timed, as the engine plays them."""
     made = []
-    for (step, weight), (rows, _) in zip(steps, found):
-        blocks = [LaunchBlock(n, calls.launches, [a[0] for a in answers]) for n, calls, answers in rows]
+    for (step, weight), (rows, _) in zip(steps, timed):
+        blocks = [LaunchBlock(n, calls.launches, list(map(seconds_of, answers))) for n, calls, answers in rows]
         seconds = sum([b.repeat * b.seconds for b in blocks])
         kernels = sum([b.repeat * b.launches.kernel_count for b in blocks])
         made.append((Played(blocks, seconds, kernels, step.graph, step.decode, step.rows), weight))
     return made
 
 
-class Added(NamedTuple):
-    """A phase on the timeline: its seconds, and those of them that no operator has."""
+def _at_clock(rows: Rows, more: float) -> Rows:
+    """The same operators at another clock: seconds that the power limit holds take this part more, others as long."""
 
-    seconds: float
-    parts: tuple[float, ...]  # as ADDED
+    def slowed(answer: Answer) -> Answer:
+        return scaled(answer, 1 + more * held_s_of(answer) / seconds_of(answer))
 
-
-ADDED = (
-    (GAPS, 1.0, "launch"), (AROUND, 1.0, "launch"), (WAITING, 1.0, "host"),
-    (BEFORE, 1.0, "host"),
-)  # fmt: skip
-
-
-def _at(answer: Answer, more: float) -> Answer:
-    """At another clock, at which what the power limit holds takes so much more."""
-    seconds, low_s, high_s, bound, source, flops, moved, held_s = answer
-    factor = 1 + more * held_s / seconds
-    return seconds * factor, low_s * factor, high_s * factor, bound, source, flops, moved, held_s
+    return [(n, calls, [slowed(a) if held_s_of(a) else a for a in answers]) for n, calls, answers in rows]

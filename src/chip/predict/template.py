@@ -1,136 +1,133 @@
-"""A program as it is asked for: each operator once, and where its answer goes.
+"""The operators of a program, lowered once and answered for steps of any size.
 
-A program is lowered once, for one token: every operator but attention grows with the tokens along one axis, so that a
-step of n tokens needs no lowering of its own. Attention is asked for a step's sequences: those of a single new token,
-and prompts. Prompts and chunks of prompts share a launch, which takes as long as one of sequences that are all alike
-and have as much work. Shared experts may run beside the routed ones, on a stream of their own.
+A program is lowered for one token. Every operator but attention grows with the tokens along one axis, so a step of n
+tokens needs no lowering of its own. Attention is answered for the sequences of a step: single new tokens as they are,
+and all prompts and chunks together, since they share one launch. That launch is timed as one of equal sequences with as
+much work. Shared experts may run beside the routed ones, on a second stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
-from itertools import chain
 from typing import Any, NamedTuple
 
 from chip.engines.context import decode_contexts
-from chip.predict.limits import Answer, added
+from chip.predict.limits import Answer, added, scaled
 from chip.predict.phase import CallBlock, Rows
 from chip.timeline import RoleLaunches
 from chip.types import Seq, Step
 
-REMEMBERED = 64  # sizes of steps, so that a sweep of any length runs in bounded memory
-Ask = Callable[[Any], Answer]
-Answers = list[list[Answer]]  # of each block
-Streams = tuple[list[int], list[int]]  # places of calls
-Placed = tuple[Sequence[int], Streams]
-ROUTED, SHARED, BOTH = ("router", "experts"), "shared_", "shared_add"  # roles
+REMEMBERED = 64  # step sizes, so that a sweep of any length runs in bounded memory
+ROUTED_ROLES, SHARED_PREFIX, JOIN_ROLE = ("router", "experts"), "shared_", "shared_add"
+Ask = Callable[[Any], Answer]  # from a number of tokens or, for attention, from a sequence
 
 
 class TimedCall(NamedTuple):
-    """One call of a block: how it is answered for tokens, or, where it attends, for sequences."""
+    """An operator of a block, and the function that answers for it."""
 
     role: str
     kind: str
     kernels: int
     attends: bool
-    routed: bool  # by the tokens that choose experts of their own
+    routed: bool  # grows with the tokens that choose experts, which padding does not
     ask: Ask
 
 
 class TemplateBlock(NamedTuple):
     repeat: int
     calls: CallBlock
-    attends: Sequence[tuple[int, Ask]]  # where among the calls
-    places: Sequence[int]  # of the answers to all others, among those to all of the program
+    attention: Sequence[tuple[int, Ask]]  # its places among the calls
+    others: Sequence[int]  # for every other call: the index of its question among those of the template
+    routed: Sequence[int]  # places of routed experts among these others
+    shared: Sequence[int]  # places of shared experts
 
 
-class Beside(NamedTuple):
-    """Shared experts on a stream of their own, in steps of so many tokens at the most."""
+class SecondStream(NamedTuple):
+    """The stream that shared experts run on."""
 
-    tokens: int
+    most_tokens: int  # of a step that uses it
     bytes_per_s: float  # of the memory that both streams share
 
 
 class Template:
-    def __init__(self, blocks: Sequence[tuple[int, Sequence[TimedCall]]], beside: Beside) -> None:
-        """Norms, additions and halves of a gate are alike: they are asked for once."""
-        asks: dict[tuple[Ask, bool], int] = {}
+    def __init__(self, blocks: Sequence[tuple[int, Sequence[TimedCall]]], second: SecondStream) -> None:
+        """Operators that are alike (norms, additions) are asked for once."""
+        questions: dict[tuple[Ask, bool], int] = {}
         self.blocks = []
-        streams = [_streams([c.role for c in calls if not c.attends]) for _, calls in blocks]
         for repeat, calls in blocks:
-            keys = [(c.ask, c.routed) for c in calls if not c.attends]
             roles, kinds, kernels, *_ = zip(*calls)
-            named = CallBlock(kinds, RoleLaunches(roles, kernels))
-            attends = [(i, c.ask) for i, c in enumerate(calls) if c.attends]
-            self.blocks.append(TemplateBlock(repeat, named, attends, [asks.setdefault(k, len(asks)) for k in keys]))
-        # of its parts, not of this object: what refers to itself waits for a collection of garbage to be freed
-        placed = [(b.places, s) for b, s in zip(self.blocks, streams)]
-        self._answers = lru_cache(maxsize=REMEMBERED)(partial(_answers, list(asks), placed, beside))
+            others = [c for c in calls if not c.attends]
+            block = TemplateBlock(
+                repeat,
+                CallBlock(kinds, RoleLaunches(roles, kernels)),
+                [(i, c.ask) for i, c in enumerate(calls) if c.attends],
+                [questions.setdefault((c.ask, c.routed), len(questions)) for c in others],
+                [i for i, c in enumerate(others) if c.role in ROUTED_ROLES],
+                [i for i, c in enumerate(others) if c.role.startswith(SHARED_PREFIX) and c.role != JOIN_ROLE],
+            )
+            self.blocks.append(block)
+        # Bound to a function, not to a method: an object that holds its own method is a reference cycle, which only the
+        # garbage collector frees.
+        self._answers = lru_cache(maxsize=REMEMBERED)(partial(_answers, list(questions), self.blocks, second))
 
     def rows(self, tokens: int, routed: int, seqs: Sequence[tuple[Seq, float]]) -> Rows:
-        """All operators of a step of so many tokens, in order. `routed`: tokens that choose experts. `seqs`: what
-        attends, and by what its time counts."""
+        """All operators of a step of so many tokens, in order. `routed`: the tokens that choose experts. `seqs`: what
+        attention is asked for, with weights."""
         found: Rows = []
-        for (repeat, calls, attends, _), known in zip(self.blocks, self._answers(tokens, routed)):
-            if attends:
-                known = known.copy()
-                for at, ask in attends:
-                    known.insert(at, added([(ask(seq), part) for seq, part in seqs]))
-            found.append((repeat, calls, known))
+        for block, answers in zip(self.blocks, self._answers(tokens, routed)):
+            if block.attention:
+                answers = answers.copy()
+                for place, ask in block.attention:
+                    answers.insert(place, added([(ask(seq), weight) for seq, weight in seqs]))
+            found.append((block.repeat, block.calls, answers))
         return found
 
 
 def attending(step: Step, bends: Collection[int] = ()) -> list[tuple[Seq, float]]:
-    """What attention is asked for, and by what its time counts: single tokens as they are, at a few contexts where a
-    step stands for several; prompts as sequences like those that have most of the work. `bends`: contexts from which on
-    attention grows otherwise."""
+    """The sequences that attention is asked for, with the weight of each answer. A step that stands for several decode
+    steps is asked for at a few contexts. Prompts are asked for as equal sequences, each like the one with most work.
+    `bends`: contexts at which attention's growth changes, such as a window's length."""
     if step.steps > 1:
         (seq,) = step.seqs
-        at = decode_contexts(seq.past, step.steps, bends)
-        return [(Seq(1, past, seq.count, seq.slots), part) for past, part in at]
+        contexts = decode_contexts(seq.past, step.steps, bends)
+        return [(Seq(1, past, seq.count, seq.slots), weight) for past, weight in contexts]
     prompts = [s for s in step.seqs if s.new > 1]
     if len(prompts) < 2:
         return [(s, 1.0) for s in step.seqs]
-    most, total = max(prompts, key=_pairs), sum(map(_pairs, prompts))
-    one = _pairs(most) / most.count
-    count = most.count if most.past else round(total / one)  # of whole prompts as many as it takes
+    most, total = max(prompts, key=_work), sum(map(_work, prompts))
+    one = _work(most) / most.count
+    count = most.count if most.past else round(total / one)  # whole prompts: as many as give the total work
     like = Seq(most.new, most.past, count, most.slots)
     return [*((s, 1.0) for s in step.seqs if s.new == 1), (like, total / (one * count))]
 
 
-def _pairs(seq: Seq) -> int:
-    """Twice the queries times the keys that they meet."""
+def _work(seq: Seq) -> int:
+    """Twice the pairs of query and visible key."""
     return seq.count * seq.new * (2 * seq.past + seq.new + 1)
 
 
 def _answers(
-    asks: Sequence[tuple[Ask, bool]], blocks: Sequence[Placed], beside: Beside, tokens: int, routed: int
-) -> Answers:
-    """Of each block, but for what attends."""
-    found = [ask(routed if of_experts else tokens) for ask, of_experts in asks]
-    answers = [[found[i] for i in places] for places, _ in blocks]
-    if tokens <= beside.tokens:
-        for known, (_, streams) in zip(answers, blocks):
-            if all(streams):
-                _run_at_once(known, streams, beside.bytes_per_s)
+    questions: Sequence[tuple[Ask, bool]], blocks: Sequence[TemplateBlock], second: SecondStream, tokens: int,
+    routed: int,
+) -> list[list[Answer]]:  # fmt: skip
+    """For each block, the answers of its operators but attention."""
+    found = [ask(routed if of_experts else tokens) for ask, of_experts in questions]
+    answers = [[found[i] for i in block.others] for block in blocks]
+    if tokens <= second.most_tokens:
+        for block, own in zip(blocks, answers):
+            if block.routed and block.shared:
+                _run_at_once(own, block.routed, block.shared, second.bytes_per_s)
     return answers
 
 
-def _streams(roles: Sequence[str]) -> Streams:
-    """Where among the calls of a block routed and shared experts are. What adds their results waits for both."""
-    routed = [i for i, role in enumerate(roles) if role in ROUTED]
-    return routed, [i for i, role in enumerate(roles) if role.startswith(SHARED) and role != BOTH]
-
-
-def _run_at_once(answers: list[Answer], streams: Streams, bytes_per_s: float) -> None:
-    """Two streams take as long as the longer, and as memory takes for what both move. Each call has what memory takes
-    for it, and its share of the rest."""
-    each_s = [sum([answers[i][0] for i in stream]) for stream in streams]
-    least_s = {i: min(answers[i][0], answers[i][6] / bytes_per_s) for i in chain(*streams)}
-    alone_s, moving_s = sum(each_s), sum(least_s.values())
-    rest = (max(*each_s, moving_s) - moving_s) / (alone_s - moving_s) if alone_s > moving_s else 0.0
-    for i, least in least_s.items():
-        seconds, low_s, high_s, bound, source, flops, moved, held_s = answers[i]
-        part = (least + rest * (seconds - least)) / seconds
-        answers[i] = seconds * part, low_s * part, high_s * part, bound, source, flops, moved, held_s * part
+def _run_at_once(answers: list[Answer], routed: Sequence[int], shared: Sequence[int], bytes_per_s: float) -> None:
+    """Shortens the answers of two streams: together they take as long as the longer one, and no less than memory takes
+    for what both move. Each call keeps the time of its own bytes and a share of the rest."""
+    streams_s = [sum([answers[i][0] for i in stream]) for stream in (routed, shared)]
+    moving_s = {i: min(answers[i][0], answers[i][6] / bytes_per_s) for i in (*routed, *shared)}
+    total_s, least_s = sum(streams_s), sum(moving_s.values())
+    rest = (max(*streams_s, least_s) - least_s) / (total_s - least_s) if total_s > least_s else 0.0
+    for i, own_s in moving_s.items():
+        seconds = answers[i][0]
+        answers[i] = scaled(answers[i], (own_s + rest * (seconds - own_s)) / seconds)
