@@ -17,6 +17,7 @@ import scenarios
 from physics import ENDING, explained
 
 from chip import ops
+from chip.ops.attention import AnyAttention
 from chip.ops.moe_experts import MoeExperts
 from chip.predict import operator, request
 from chip.types import ChipError
@@ -31,7 +32,7 @@ WALKS = {"batch": 1024, "prompt": 65_536, "output": 2048}
 METRICS = {"batch": ("ttft_ms", "tpot_ms"), "prompt": ("ttft_ms", "tpot_ms"), "output": ("e2e_ms",)}
 FIXED = ("head_dim", "v_head_dim", "top_k", "groups", "kernel", "stride", "ranks")  # other shapes, other kernels
 OPERATOR_END = 65_536
-GROWING = ("rows", "m", "tokens", "batch", "q_len", "kv_len")  # axes that differ from step to step
+GROWING, ATTENDING = ("rows", "m", "tokens"), ("batch", "q_len", "kv_len")  # axes that differ from step to step
 Took = tuple[float, bool]  # time, and whether the answer names why more may take less
 
 
@@ -86,7 +87,7 @@ def check(case: dict[str, Any]) -> str:
 
     if predicts:
         return walk(at, steps(WALKS[axis]), axis)
-    if axis in GROWING:
+    if axis in (ATTENDING if issubclass(ops.get(question["op"]), AnyAttention) else GROWING):
         return walk(at, steps(OPERATOR_END), axis)
     return over_widths(question, widths(question["op"], axis), axis)
 
