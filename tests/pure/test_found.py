@@ -103,8 +103,6 @@ OPERATORS = [  # numbers of the edge walker's cases, with what they walk along
     ("attention", {"batch": 8191, "heads": 208, "kv_heads": 2, "head_dim": 5, "kv_len": 7}, "q_len"),  # 12897
     ("fp8_attention", {"batch": 511, "heads": 8, "kv_heads": 4, "head_dim": 122, "kv_len": 1023}, "q_len"),  # 13279
     ("fp8_attention", {"batch": 4097, "heads": 1, "kv_heads": 1, "head_dim": 64, "kv_len": 8192}, "q_len"),  # 17719
-    # chunks of ten sequences split keys otherwise than those of nine
-    ("growing_attention", {"heads": 5, "kv_heads": 1, "head_dim": 31, "q_len": 2, "kv_len": 4096}, "batch"),
     ("alibi_attention", {"batch": 2, "heads": 256, "kv_heads": 1, "head_dim": 6, "q_len": 1}, "kv_len"),  # 18329
     ("masked_attention", {"batch": 255, "heads": 64, "kv_heads": 4, "head_dim": 1, "q_len": 1}, "kv_len"),  # 22393
     ("float_attention", {"batch": 2048, "heads": 7, "kv_heads": 1, "head_dim": 2049, "q_len": 2047}, "kv_len"),  # 23629

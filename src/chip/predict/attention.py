@@ -62,25 +62,12 @@ class AttentionTimes:
         form = op.form()
         if form is None:
             return self._base(op.batch, op.q_len, op.kv_len), UNKNOWN_SPREAD
-        seconds, spread = self._chunks(op) if form.within and op.batch > 1 else max(self.by_alignment(op, form))
+        seconds, spread = max(self.by_alignment(op, form))
         if form.within:  # a larger attention, such as a whole prompt: those were measured most
             seconds, spread = min((seconds, spread), max(self.by_alignment(op, form.within)))
         if form.like:
             seconds *= self._base(*form.like) / self._base(*form.at(*form.sizes))
         return seconds, spread
-
-    def _chunks(self, op: AnyAttention) -> Timed:
-        """Chunks of several sequences: linear between powers of two of these, and no less than of fewer."""
-        exponent = op.batch.bit_length() - 1
-        share = op.batch / (1 << exponent) - 1
-        times: list[Timed] = []
-        for power in range(exponent + (2 if share else 1)):
-            some = op.sized(1 << power, op.q_len, op.kv_len)
-            form = some.form()
-            assert form
-            times.append(max([*times[-1:], *self.by_alignment(some, form)]))
-        (below, spread), (above, wider) = times[exponent], times[-1]
-        return below + (above - below) * share, max(spread, wider)
 
     def by_alignment(self, op: AnyAttention, form: Form) -> list[Timed]:
         """The time with aligned keys and, where its own are not aligned, also the time as they are."""
