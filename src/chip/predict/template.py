@@ -123,11 +123,15 @@ def _answers(
 
 def _run_at_once(answers: list[Answer], routed: Sequence[int], shared: Sequence[int], bytes_per_s: float) -> None:
     """Shortens the answers of two streams: together they take as long as the longer one, and no less than memory takes
-    for what both move. Each call keeps the time of its own bytes and a share of the rest."""
+    for what both move, or the SMs for what arithmetic binds. Each call keeps that time and a share of the rest."""
     streams_s = [sum([answers[i][0] for i in stream]) for stream in (routed, shared)]
-    moving_s = {i: min(answers[i][0], answers[i][6] / bytes_per_s) for i in (*routed, *shared)}
-    total_s, least_s = sum(streams_s), sum(moving_s.values())
+    busy_s = {
+        i: seconds if bound == "compute" else min(seconds, moved / bytes_per_s)
+        for i in (*routed, *shared)
+        for seconds, _, _, bound, _, _, moved, _ in (answers[i],)
+    }
+    total_s, least_s = sum(streams_s), sum(busy_s.values())
     rest = (max(*streams_s, least_s) - least_s) / (total_s - least_s) if total_s > least_s else 0.0
-    for i, own_s in moving_s.items():
+    for i, own_s in busy_s.items():
         seconds = answers[i][0]
         answers[i] = scaled(answers[i], (own_s + rest * (seconds - own_s)) / seconds)
