@@ -15,7 +15,7 @@ from chip.simulate.step_time import GRAPH_TOKENS, Host, Stages, StepTimes, step
 from chip.types import Seq
 
 # Mean context of decodes, and past of a prompt's chunk. Kernels take keys in blocks, so times jump where one begins.
-# Contexts in traffic are of all lengths: nodes lie midway between those of a sheet (`chip.predict.sheet`).
+# Contexts in traffic are of all lengths: nodes lie midway between those of `chip.predict.rising_grid`.
 NODES = (1, 16, 32, 48, *(n << k for k in range(3, 19) for n in (9, 13)))
 TOKENS = (
     *GRAPH_TOKENS, *range(576, 2049, 64), *range(2304, 8193, 256), *(n << k for k in range(11, 22) for n in (5, 6, 8))
