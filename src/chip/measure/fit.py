@@ -58,6 +58,8 @@ def fit(found: Sequence[Measurement], profile: HardwareProfile) -> tuple[list[Po
             base = fit_base(start(kind, kernel, context, shapes[0], profile), shapes, seconds)
             group = PointGroup(kind, kernel, context, dtype, base, shapes, seconds)
             groups.append(replace(group, loo=leave_one_out(group, base)))
+    if chancy := {op for m in measurements.ok(found) if (op := measurements.operator(m.op)).varies() > MOST_VARIED}:
+        left_out[f"{len(chancy)} shapes of experts"] = "so few tokens that chance decides how many experts are read"
     if not groups:
         why = "; ".join(f"{n} {reason}" for n, reason in left_out.items()) or "there are no cold or hot measurements"
         raise ChipError(f"no points ({why}); `chip profile --suite tables` measures what is needed")

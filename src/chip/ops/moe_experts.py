@@ -20,7 +20,8 @@ from chip.types import ChipError, Cost, Op
 FUSED_ROWS = ((32, 16), (96, 32), (512, 64))
 MOST_ROWS = 128
 # (experts, intermediate size) that vLLM 0.26 has tiles tuned for in bf16 on an H200: names of files in its folder
-# fused_moe/configs. Products of others run with its default tiles, a tenth slower where arithmetic sets the time.
+# fused_moe/configs. Products of others run with its default tiles, a tenth slower where arithmetic sets the time. Other
+# GPUs have lists of their own, which are not known here: this one stands for them.
 TUNED = frozenset(
     (experts, size)
     for experts, sizes in {
