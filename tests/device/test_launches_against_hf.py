@@ -29,8 +29,6 @@ KERNELS = {"baddbmm": 2}
 EAGER = engines.get("hf-eager")
 BEYOND = {  # kernels that are not predicted
     "olmo": 3,  # queries, keys and values are clipped where the config says so
-    "cohere": 1,  # the weight of its norm turned to fp32
-    "cohere2": 1,
     "falcon-7b": -23,  # what sdpa runs is counted once, copies of an index to the GPU are not
     "qwen2-moe": -2,  # weights of experts are not normalised
     "olmoe": -2,

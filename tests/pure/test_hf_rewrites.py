@@ -231,14 +231,21 @@ def test_merged_gates_and_joined_heads(engine):
 
 
 @pytest.mark.parametrize("engine", ["hf-eager", "hf-graph"])
-def test_gemma_adds_one_to_the_weight_of_every_norm(engine):
-    program = engines.get(engine).rewrite(body(library.find("gemma-3-1b"), 7, BF16, 1), False, "Gemma3ForCausalLM")
-    norms, weights = (
-        sum(b.repeat for b in program.blocks for c in b.calls if c.op.kind == kind)
-        for kind in ("rms_norm_composed", "norm_weight")
-    )
-    assert weights == norms >= 6 * 26
-    assert "norm_weight" not in calls_of("qwen3-14b", engine, False)
+@pytest.mark.parametrize(
+    ("model", "kind", "count"),
+    [
+        ("gemma-3-1b", "rms_norm_plus_one", 6 * 26 + 1),  # of a layer, of its queries and of its keys
+        ("olmo-2-7b", "rms_norm_fp32", 4 * 32 + 1),
+        ("command-r", "layer_norm_composed", 40 + 1),
+        ("qwen3-14b", "rms_norm_composed", 4 * 40 + 1),
+    ],
+)
+def test_families_have_norms_of_their_own(engine, model, kind, count):
+    decoder = library.find(model)
+    program = engines.get(engine).rewrite(body(decoder, 7, BF16, 1), False, decoder.architecture)
+    calls = [(b.repeat, c) for b in program.blocks for c in b.calls if "norm" in c.op.kind]
+    assert {c.op.kind for _, c in calls} == {kind}
+    assert sum(repeat for repeat, _ in calls) == count
 
 
 def test_gelu_is_many_kernels_in_hf_and_one_in_vllm():

@@ -46,7 +46,7 @@ def test_vllm_runs_what_it_does_not_compile_kernel_by_kernel():
     compiled = kinds("vllm", library.find("starcoder2-7b"))
     assert [compiled[k] for k in ("layer_norm", "add", "add_layer_norm", "rope_composed")] == [0, 0, 2, 0]
     runs_as = engines.get("vllm").runs_as
-    assert runs_as(9.0, {"architecture": STABLE.architecture})["layer_norm"] == "torch"
+    assert runs_as(9.0, {"architecture": STABLE.architecture})["layer_norm"] == "torch layer"
     assert runs_as(9.0, {"architecture": "Starcoder2ForCausalLM"})["layer_norm"] == "compiled cold"
     assert runs_as(9.0, {"architecture": STABLE.architecture})["attention"] == "fa3 layer"
 
@@ -107,7 +107,7 @@ def test_routers_choose_slowly_among_other_numbers_than_powers_of_two():
 @pytest.mark.parametrize(("model", "casts"), [("olmo-2-7b", 2), ("command-r", 4), ("llama-3.1-8b", 0)])
 def test_rotations_in_fp32_cast_queries_and_keys(model, casts):
     found = kinds("hf-eager", library.find(model))
-    assert found["scale"] - 3 * found["rms_norm_composed"] * (model == "command-r") == casts
+    assert found["scale"] == casts
 
 
 def test_live_traffic_of_such_a_model_waits_for_the_host_as_a_prediction_does(capsys):

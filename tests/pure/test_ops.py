@@ -120,6 +120,22 @@ BY_HAND = {
         (2 + 4 + 4 + 4 + 4 + 2) * 15 + 2 * 5,
         (4 + 4 + 4 + 2 + 2) * 15,
     ),
+    # the same, but times weight (4 -> 4) before it is narrowed (4 -> 2)
+    "rms_norm_fp32": ({"rows": 3, "cols": 5}, 4 * 15, (2 + 5 * 4) * 15 + 2 * 5, (4 * 4 + 2) * 15),
+    # the weight, widened (2 -> 4) and one added (4 -> 4), is read in fp32
+    "rms_norm_plus_one": (
+        {"rows": 3, "cols": 5},
+        4 * 15,
+        (2 + 5 * 4) * 15 + (2 + 4 + 4) * 5,
+        (4 * 4 + 2) * 15 + 2 * 4 * 5,
+    ),
+    # widen, mean, take it off, square, mean, take the first off again, scale, times widened weight, narrow
+    "layer_norm_composed": (
+        {"rows": 3, "cols": 5},
+        7 * 15,
+        (2 + 8 * 4) * 15 + (2 + 4) * 5,
+        (6 * 4 + 2) * 15 + 4 * 5,
+    ),
     # of 24 values: times cos, minus half of them, joined, times sin, added; cosines and sines of a token, 4 each
     "rope_composed": (
         {"rows": 3, "heads": 2, "head_dim": 4},
@@ -211,7 +227,6 @@ BY_HAND = {
     "gelu": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 15, 2 * 15),
     "gelu_fast": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 12 * 15, 2 * 9 * 15),
     "gelu_new": ({"rows": 3, "cols": 5}, 8 * 15, 2 * 10 * 15, 2 * 8 * 15),
-    "norm_weight": ({"rows": 3, "cols": 5}, 5, 5 * (2 + 4), 2 * 5 * 4),
     "rope_join": ({"rows": 3, "cols": 5}, 0, 2 * 15, 2 * 15),
     "silu_mul_halves": ({"rows": 3, "cols": 5}, 5 * 15, 2 * 3 * 15, 2 * 2 * 15),
     "silu": ({"rows": 3, "cols": 5}, 4 * 15, 2 * 15, 2 * 15),

@@ -37,11 +37,15 @@ COMPOSED = {  # operators that are several kernels of torch
 RUNS_AS = {
     **dict.fromkeys(
         (
-            "linear", "layer_norm", "add", "gelu", "silu", "silu_mul", "softmax", "embedding", "kv_append", "sampling",
-            "rms_norm_composed", "rope_composed", "rotary_table", "masked_attention", "moe_experts_composed",
+            "linear", "add", "gelu", "silu", "silu_mul", "softmax", "embedding", "kv_append", "sampling",
+            "rope_composed", "rotary_table", "masked_attention", "moe_experts_composed",
             "moe_router_composed", *composed.KINDS, "rope_join", "silu_mul_halves", "gelu_fast", "gelu_new",
         ),
         "torch",
+    ),
+    # what a norm reads was just written, its weight and its code come from memory
+    **dict.fromkeys(
+        ("rms_norm_composed", "rms_norm_fp32", "rms_norm_plus_one", "layer_norm_composed", "layer_norm"), "torch layer"
     ),
     "growing_attention": "flash",
 }  # fmt: skip
@@ -62,17 +66,20 @@ JOINED = (
     "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM",
     "Phi3ForCausalLM", "PhiForCausalLM", "StableLmForCausalLM",
 )  # fmt: skip
-# One is added to the weight of each norm.
-ADDING_ONE = (
-    "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration",
-)  # fmt: skip
+NORMS = {  # that are other kernels than those of most families
+    **dict.fromkeys(("CohereForCausalLM", "Cohere2ForCausalLM"), "layer_norm_composed"),
+    **dict.fromkeys(
+        ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+        "rms_norm_plus_one",
+    ),
+    **dict.fromkeys(("GptOssForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM"), "rms_norm_fp32"),
+}
 SCALED = ("OPTForCausalLM",)  # queries are multiplied by a factor before they attend
 # Rotations are in fp32, which moves half as many bytes more. The number: how many casts queries and keys have each.
 FLOAT_ROPE = {
     "OlmoForCausalLM": 1, "Olmo2ForCausalLM": 1, "Olmo3ForCausalLM": 1, "CohereForCausalLM": 2, "Cohere2ForCausalLM": 2,
 }  # fmt: skip
 FLOAT_NORM = ("OlmoForCausalLM",)  # the input of each layer norm is turned to fp32, and its result back
-COMPOSED_NORM = ("CohereForCausalLM", "Cohere2ForCausalLM")  # layer norms are many operators, in fp32
 
 
 def decompose(program: Program, attention: Callable[[Attention], Op], architecture: str) -> Program:
@@ -108,9 +115,8 @@ def _instead(call: Call, calls: list[Call], architecture: str) -> Iterator[Call]
     elif isinstance(op, LayerNorm) and architecture in FLOAT_NORM:
         turned = Scale(op.rows, op.cols, op.dtype)
         yield from (Call("norm_cast", turned), call, Call("norm_cast", turned))
-    elif isinstance(op, LayerNorm) and architecture in COMPOSED_NORM:  # the mean is taken off, then as an RMSNorm
-        yield from [Call("norm_mean", Scale(op.rows, op.cols, "fp32"))] * 3
-        yield Call(role, RmsNorm(op.rows, op.cols, op.dtype))
+    elif isinstance(op, (RmsNorm, LayerNorm)) and architecture in NORMS:
+        yield Call(role, as_kind(NORMS[architecture], op))
     elif isinstance(op, SiluMul) and role.removesuffix("act") + "gate_up_proj" in [c.role for c in calls]:
         yield Call(role, as_kind("silu_mul_halves", op))
     else:
@@ -124,8 +130,6 @@ def _after(call: Call, calls: list[Call], architecture: str) -> Iterator[Call]:
         if a and architecture in JOINED:
             yield Call("rope_join", RopeJoin(op.rows, op.heads * a.head_dim, op.dtype))
         yield from [Call("position", Scale(op.rows, op.head_dim, op.dtype))] * OF_ANGLES.get(architecture, 0)
-    elif isinstance(op, RmsNorm) and architecture in ADDING_ONE:
-        yield Call("norm_weight", as_kind("norm_weight", op))
     elif isinstance(op, Linear):
         if call.role == "q_proj" and architecture in SCALED:
             yield Call("q_scale", Scale(op.m, op.n, op.dtype))

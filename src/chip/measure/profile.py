@@ -315,6 +315,8 @@ class _OperatorBench:
     def _in_layer(self, call: build.Closure) -> tuple[Take, str]:
         """What a call adds to the other kernels of a decoder layer (`chip.measure.layer_chain`)."""
         before, after = layer_chain.layer(self.device.torch_device)
+        if self.op.WARM:
+            before = (*before, *layer_chain.written(call))
         without, within = (*before, *after), (*before, call, *after)
         count = max(LEAST_LAYERS, round(LAYERS_S / (self.call_s + LAYER_S)))
         alone, both = (timing.graph(self.device, calls, count * len(calls)) for calls in (without, within))

@@ -13,3 +13,4 @@ class SiluMulQuant(WithRounding, SiluMul):
     __slots__ = ()
     kind: ClassVar[str] = "silu_mul_quant"
     PLAIN = SiluMul
+    FLAT: ClassVar[bool] = False  # the largest magnitude is that of a row
