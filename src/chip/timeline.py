@@ -22,10 +22,12 @@ class RoleLaunches:
     The device can only have waited longest for the first or the last kernel of an operator: within an operator launches
     and kernels are equally spaced. These kernels are the candidates, listed from the last launch back."""
 
-    __slots__ = ("_candidates", "_launched_s", "expert_count", "kernel_count", "kernels", "names")
+    __slots__ = ("_candidates", "_launched_s", "expert_count", "kernel_count", "kernels", "names", "operators")
 
-    def __init__(self, names: tuple[str, ...], kernels: tuple[float, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], kernels: tuple[float, ...], operators: int = 0) -> None:
+        """`operators`: how many there are, where they are launched as one."""
         self.names, self.kernels, self.kernel_count = names, kernels, sum(kernels)
+        self.operators = operators or len(names)
         self.expert_count = names.count(EXPERTS)
         # the operator, and what part of its seconds lies between this candidate's start and that of the one after it
         self._candidates: list[tuple[int, float]] = []
@@ -38,18 +40,18 @@ class RoleLaunches:
         return list(accumulate([each_s[i] * part for i, part in self._candidates]))
 
     def launched_s(self, cost: HostCost, gap_s: float) -> list[float]:
-        """For each candidate: when it is launched, plus the device's gaps from then on."""
+        """For each candidate: when it is launched, plus the device's gaps from then on, one after each operator."""
         found = self._launched_s.get((cost, gap_s))
         if found is None:
             if len(self._launched_s) >= REMEMBERED:
                 self._launched_s.clear()
-            found, after = [], 0.0
+            found, after, own = [], 0.0, self.operators / len(self.names)
             at_s = cost.of_all(self)
             for name, k in zip(reversed(self.names), reversed(self.kernels)):
                 launch_s = cost.of_one(name, k)
                 if k > 1:
-                    found.append(at_s + gap_s * (after + 1))
-                at_s, after = at_s - launch_s, after + k
+                    found.append(at_s + gap_s * (after + own / k))
+                at_s, after = at_s - launch_s, after + own
                 found.append(at_s + launch_s / k + gap_s * after)
             self._launched_s[cost, gap_s] = found
         return found
@@ -66,7 +68,8 @@ class LaunchBlock:
 
     def as_one(self, name: str) -> LaunchBlock:
         """The whole layer as one launch."""
-        return LaunchBlock(self.repeat, RoleLaunches((name,), (self.launches.kernel_count,)), (self.seconds,))
+        launches = RoleLaunches((name,), (self.launches.kernel_count,), self.launches.operators)
+        return LaunchBlock(self.repeat, launches, (self.seconds,))
 
     def behind_s(self, cost: HostCost, gap_s: float, scale: float) -> float:
         """From the host's start of a layer to the device's end of it, where the device waited for one of its launches:
@@ -106,7 +109,8 @@ class Timeline:
     __slots__ = ("device_s", "gap_s", "host_s", "scale", "worked_s")
 
     def __init__(self, scale: float = 1.0, gap_s: float = 0.0) -> None:
-        """`scale`: factor on every kernel's own time. `gap_s`: the device's pause after each kernel."""
+        """`scale`: factor on every operator's time, which holds the pauses between its own kernels. `gap_s`: the
+        device's pause after each operator."""
         self.scale, self.gap_s = scale, gap_s
         self.host_s = self.device_s = 0.0
         self.worked_s = 0.0  # of the device: kernels and gaps, without waiting
@@ -131,8 +135,7 @@ class Timeline:
         at_host_s, at_device_s, worked_s = self.host_s, self.device_s, self.worked_s
         for block in blocks:
             repeat, launches = block.repeat, block.launches
-            kernels = launches.kernel_count
-            host_s, device_s = cost.of_all(launches), block.seconds * scale + gap_s * kernels
+            host_s, device_s = cost.of_all(launches), block.seconds * scale + gap_s * launches.operators
             slower_s = (repeat - 1) * (host_s if host_s > device_s else device_s)
             at_device_s += repeat * device_s
             if at_device_s < at_host_s + host_s + device_s + slower_s:  # else no wait can end later
@@ -179,7 +182,7 @@ class Recorded(Timeline):
             for _ in range(round(block.repeat)):
                 for name, kernels, seconds in zip(launches.names, launches.kernels, block.each_s):
                     launch_s = cost.of_one(name, kernels) / kernels
-                    kernel_s = (seconds * self.scale + self.gap_s * kernels) / kernels
+                    kernel_s = (seconds * self.scale + self.gap_s) / kernels
                     for _ in range(max(1, round(kernels))):
                         self.graph(name, launch_s, kernel_s)
 

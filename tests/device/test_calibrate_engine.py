@@ -112,7 +112,7 @@ def test_a_real_calibration_on_this_cpu(engine, cpu, capsys, monkeypatch):
     out, err = capsys.readouterr()
     assert f"`chip predict MODEL --gpu {cpu} --engine {engine}` uses it" in err
     assert "bench 4/4" in err
-    assert "device, between two kernels" in out
+    assert "device, between two operators" in out
     found = engine_profile.read(engine_profile.path_for(hardware.find(cpu), engine))
     assert (found.engine, found.models) == (engine, ("narrow-2-layers", "narrow-6-layers"))
     assert sum(t.value for t in found.terms.values()) > 0

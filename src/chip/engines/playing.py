@@ -17,14 +17,14 @@ class Played(NamedTuple):
 
     blocks: Sequence[LaunchBlock]  # its operators in order
     seconds: float  # of all operators
-    kernels: float  # of all operators
+    operators: float
     graph: bool
     decode: bool  # all sequences have one new token
     sequences: int
 
     def device_s(self, t: Timeline) -> float:
-        """What the device takes for all of it, gaps between kernels included."""
-        return self.seconds * t.scale + t.gap_s * self.kernels
+        """What the device takes for all of it, gaps between operators included."""
+        return self.seconds * t.scale + t.gap_s * self.operators
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MEANING = {
-    "gap_s": "device, between two kernels",
+    "gap_s": "device, between two operators",
     "step_s": "device, each step: small kernels around the model",
     "first_s": "host, once before the first step",
     "request_s": "host, each request before the first step",

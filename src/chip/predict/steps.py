@@ -240,7 +240,7 @@ class StepModel:
                 seconds += weight * (max(t.host_s, t.device_s - prepared_s) if self.overlaps else t.device_s)
             elif weight != 1.0:
                 t.skip(weight - 1, t.host_s - host_s, t.worked_s - worked_s)
-            gaps += weight * played.kernels * terms.gap_s
+            gaps += weight * played.operators * terms.gap_s
             around += weight * terms.step_s
         if prefill_of is not None:
             seconds = t.device_s
@@ -300,8 +300,8 @@ def _playable(steps: Weighted, timed: TimedRows) -> PlayedSteps:
     for (step, weight), (rows, _) in zip(steps, timed):
         blocks = [LaunchBlock(n, calls.launches, list(map(seconds_of, answers))) for n, calls, answers in rows]
         seconds = sum([b.repeat * b.seconds for b in blocks])
-        kernels = sum([b.repeat * b.launches.kernel_count for b in blocks])
-        made.append((Played(blocks, seconds, kernels, step.graph, step.decode, step.rows), weight))
+        operators = sum([b.repeat * b.launches.operators for b in blocks])
+        made.append((Played(blocks, seconds, operators, step.graph, step.decode, step.rows), weight))
     return made
 
 

@@ -74,8 +74,8 @@ def _inside(held: Setting, step: Step, events: list[Event]) -> list[Event]:
     ((rows, _),) = held.steps.timed(((step, 1.0),), False)
     for repeat, calls, answers in rows:
         for _ in range(round(repeat)):
-            for role, kernels, answered in zip(calls.launches.names, calls.launches.kernels, answers):
-                seconds = answered[0] + gap_s * kernels
+            for role, answered in zip(calls.launches.names, answers):
+                seconds = answered[0] + gap_s
                 found.append(Event(INSIDE, role, at, seconds))
                 at += seconds
     return found

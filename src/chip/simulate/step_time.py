@@ -94,7 +94,7 @@ class OperatorTimes(NamedTuple):
     seconds: float
     low_s: float
     high_s: float
-    kernels: float
+    operators: float
     flops: float
     bytes: float
 
@@ -120,14 +120,14 @@ class PredictedSteps:
         timed = self.steps.timed(((step, 1.0),), rested)
         (rows, _), lines = timed[0], lines_of(timed)
         seconds, low_s, high_s = interval(lines, self.steps.interval_scale)
-        kernels = sum(n * calls.launches.kernel_count for n, calls, _ in rows)
+        operators = sum(n * calls.launches.operators for n, calls, _ in rows)
         flops = sum(line.flops for line in lines if ops.multiplies(line.kind))
         moved = sum(line.bytes for line in lines)
-        return OperatorTimes(seconds, low_s, high_s, kernels, flops, moved)
+        return OperatorTimes(seconds, low_s, high_s, operators, flops, moved)
 
     def device_s(self, step: Step) -> float:
         found, terms = self._found(step), self.terms[0]
-        return found.seconds + terms.gap_s * found.kernels + terms.step_s
+        return found.seconds + terms.gap_s * found.operators + terms.step_s
 
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host:
         """As the engine plays one prompt of so many tokens, or so many single tokens."""
