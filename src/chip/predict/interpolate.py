@@ -22,7 +22,7 @@ from chip.types import Op
 NOISE = 0.02  # squared distance within which points count alike
 LEAST_SPREAD = 0.02
 REACH = 0.5  # distance to the nearest point above which the spread grows
-GROWTH = 0.07  # of the spread, for each further 1 of distance
+GROWTH = 0.05  # of the spread, for each further 1 of distance
 UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
 RAISED = 0.05  # a time that much above that of its own points is called raised
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
