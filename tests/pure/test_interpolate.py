@@ -92,7 +92,7 @@ def test_left_out_errors_are_those_of_the_others(name):
     group, found = bundled(name)
     for i in range(0, len(group.ops), 5):
         again = exp(found.corrections([found.places[i]], but=i)[0].value - found.residual(i)[0]) - 1
-        assert again == pytest.approx(group.loo[i], abs=0.03), "but for rounding, and points that are as near"
+        assert again == pytest.approx(group.loo[i], abs=0.035), "but for rounding, and points that are as near"
 
 
 def test_several_places_at_once_are_each_by_itself():
@@ -224,7 +224,7 @@ def test_every_bundled_curve_rises(name):
 def test_a_curve_is_near_the_points_it_goes_through():
     group, found = bundled("linear (torch, bf16, cold)")
     errors = [abs(TimeCurve(lambda m, o=op: replace(o, m=m), found).at(op.m)[0] / s - 1)
-              for op, s in list(zip(group.ops, group.seconds))[::10]]  # fmt: skip
+              for op, s in list(zip(group.ops, group.seconds))[::3]]  # fmt: skip
     assert stats.median(errors) < 0.03
     assert stats.quantile(errors, 0.9) < 0.1
 

@@ -54,7 +54,8 @@ class Settling:
         return 0.0 if held < 0.0 else 1.0 if held > 1.0 else held
 
     def factor(self, load_s: float) -> float:
-        """Mean time over the time at the points' clock, for arithmetic that keeps a rested GPU busy for `load_s`."""
+        """Mean time over the time at the points' clock, for `load_s` of arithmetic that the power limit holds, on a GPU
+        that was rested. Memory traffic between it does not count: it draws less, and the clock stays up longer."""
         return (1 - self.boost * _mean_decay(load_s / self.time_s)) / self.measured
 
     @property

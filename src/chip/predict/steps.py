@@ -123,7 +123,7 @@ class StepModel:
             return found
         if first:
             factor = settling.factor(
-                sum([w * n * sum(map(seconds_of, answers)) for rows, w in found for n, _, answers in rows])
+                sum([w * n * sum(map(held_s_of, answers)) for rows, w in found for n, _, answers in rows])
             )
         else:
             factor = settling.settled
