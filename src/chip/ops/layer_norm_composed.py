@@ -1,4 +1,4 @@
-"""Layer normalisation as HF's Cohere spells it: the mean is taken off twice, then as an RMS norm in fp32."""
+"""Layer normalisation as HF's Cohere spells it: twelve kernels in fp32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RMS normalisation whose weight is multiplied before the result is narrowed, as in HF's OLMo-2 and gpt-oss."""
+"""RMS normalisation, its weight multiplied in fp32, as in HF's OLMo-2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RMS normalisation as HF's Gemma has it: all in fp32, and one is added to the weight each time."""
+"""RMS normalisation in fp32, one added to its weight, as in HF's Gemma."""
 
 from __future__ import annotations
 
