@@ -66,6 +66,10 @@ class Forked:
         """What it answered; None where it has died."""
         return _received(self._answered)
 
+    def fileno(self) -> int:
+        """For `select`: whether it has answered."""
+        return self._answered.fileno()
+
     def close(self) -> None:
         for file in (self._asked, self._answered):
             with suppress(OSError):

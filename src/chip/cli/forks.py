@@ -3,62 +3,93 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
+from select import select
 
 from chip.cli.incoming import Numbered
 from chip.forked import Forked
 
+MOST = 32  # lines that a fork is asked at a time
 Answer = Callable[[Numbered], str]
 Key = Callable[[Numbered], str]
+Indices = Sequence[int]
 
 
 class Forks:
-    """`count` processes with this one. Each round is cut into as many parts of equal length, after its lines were put
-    in order by `key`: lines that are alike, such as those of one model, are answered by one process, which then knows
-    it. Answers come in the order of the lines."""
+    """`count` processes with this one. A round is put in order by `key` and cut into as many parts: lines that are
+    alike, such as those of one model, are answered by one process, which then knows it. Whoever is done with its part
+    takes from the end of the longest one. Answers come in the order of the lines."""
 
     def __init__(self, count: int, answer: Answer, key: Key) -> None:
         self._answer, self._key = answer, key
         sys.stdout.flush()  # else each fork has what is not yet written
-        self._forks: list[Forked | None] = []
+        self._forks: list[Forked] = []
         for _ in range(count - 1):
-            self._forks.append(Forked(self._answered, [f for f in self._forks if f]))
+            self._forks.append(Forked(self._answered, self._forks))
 
     def _answered(self, message: bytes) -> bytes:
         """In a fork: numbered lines, and an answer to each."""
         lines = [line.split(":", 1) for line in message.decode("utf-8", "surrogatepass").split("\n")]
         return "\n".join([self._answer((int(number), text)) for number, text in lines]).encode("utf-8", "surrogatepass")
 
-    def answers(self, lines: Sequence[Numbered]) -> Iterator[str]:
-        order = sorted(range(len(lines)), key=[self._key(line) for line in lines].__getitem__)
-        count = len(self._forks) + 1
-        cuts = [len(order) * i // count for i in range(count + 1)]
-        parts = [[lines[i] for i in order[a:b]] for a, b in pairwise(cuts)]
-        for i, part in enumerate(parts[1:]):
-            self._ask(i, part)
-        found = [self._answer(line) for line in parts[0]]
-        for i, part in enumerate(parts[1:]):
-            found += self._told(i, part)
-        in_order = [""] * len(lines)
-        for at, text in zip(order, found):
-            in_order[at] = text
-        yield from in_order
+    def answers(self, lines: Sequence[Numbered]) -> list[str]:
+        left = Left(sorted(range(len(lines)), key=[self._key(line) for line in lines].__getitem__), self._forks)
+        found = [""] * len(lines)
+        asked: dict[Forked, Indices] = {}
+        while True:
+            for fork in [f for f in self._forks if f not in asked]:
+                if piece := left.piece(fork):
+                    self._ask(fork, [lines[i] for i in piece])
+                    asked[fork] = piece
+            own = left.one()
+            for i in own:
+                found[i] = self._answer(lines[i])
+            if not own and not asked:
+                return found
+            ready, _, _ = select(list(asked), [], [], 0 if own else None) if asked else ([], [], [])
+            for fork in ready:
+                piece = asked.pop(fork)
+                for i, text in zip(piece, self._told(fork, [lines[i] for i in piece])):
+                    found[i] = text
 
-    def _ask(self, i: int, part: Sequence[Numbered]) -> None:
-        fork = self._forks[i]
-        try:
-            if fork and part:
-                fork.ask("\n".join([f"{number}:{text}" for number, text in part]).encode("utf-8", "surrogatepass"))
-        except OSError:  # it has died
-            self._forks[i] = None
+    def _ask(self, fork: Forked, piece: Sequence[Numbered]) -> None:
+        with suppress(OSError):  # it has died, which is seen when it is read from
+            fork.ask("\n".join([f"{number}:{text}" for number, text in piece]).encode("utf-8", "surrogatepass"))
 
-    def _told(self, i: int, part: Sequence[Numbered]) -> list[str]:
+    def _told(self, fork: Forked, piece: Sequence[Numbered]) -> list[str]:
         """What a fork answered; where it died this process answers."""
-        fork = self._forks[i]
-        message = fork.told() if fork and part else None
+        message = fork.told()
         if message is None:
-            if part:
-                self._forks[i] = None
-            return [self._answer(line) for line in part]
+            self._forks.remove(fork)
+            return [self._answer(line) for line in piece]
         return message.decode("utf-8", "surrogatepass").split("\n")
+
+
+class Left:
+    """Lines that nobody answers yet, in a part for this process and one for each fork."""
+
+    def __init__(self, order: Indices, forks: Sequence[Forked]) -> None:
+        count = len(forks) + 1
+        cuts = [len(order) * i // count for i in range(count + 1)]
+        self._own, *parts = [deque(order[a:b]) for a, b in pairwise(cuts)]
+        self._parts = dict(zip(forks, parts))
+
+    def one(self) -> Indices:
+        """The next line of this process; none where none is left."""
+        if self._own:
+            return [self._own.popleft()]
+        longest = self._longest()
+        return [longest.pop()] if longest else []
+
+    def piece(self, fork: Forked) -> Indices:
+        """The next lines of a fork: fewer towards the end, so that all are done at once."""
+        own, longest = self._parts[fork], self._longest()
+        if own:
+            return [own.popleft() for _ in range(min(MOST, -(-len(own) // 2)))]
+        return [longest.pop() for _ in range(min(MOST, -(-len(longest) // 2)))]
+
+    def _longest(self) -> deque[int]:
+        return max([self._own, *self._parts.values()], key=len)

@@ -7,7 +7,7 @@ from functools import cache, partial
 from math import exp
 from typing import TYPE_CHECKING
 
-from chip.ops.attention import SINGLE, AnyAttention, Form
+from chip.ops.attention import SINGLE, AnyAttention, Form, Sizes
 from chip.predict.bases import BORROWED_SPREAD
 from chip.predict.interpolate import UNKNOWN_SPREAD, Z90, Correction, Points
 from chip.predict.limits import INTERPOLATED, Answer, added
@@ -96,8 +96,11 @@ def measured_times(points: Points, op: AnyAttention, form: Form, alignment: floa
     base = points.base.over(op.sized)
 
     @cache
+    def at(sizes: Sizes) -> Correction:
+        return points.corrections([op.sized(*sizes).aligned(alignment)])[0]
+
     def correction(count: int, length: int) -> Correction:
-        return points.corrections([op.sized(*form.at(1 << count, 1 << length)).aligned(alignment)])[0]
+        return at(form.at(1 << count, 1 << length))  # of several forms, so that two places may be one
 
     @cache
     def of_count(count: int, octave: int) -> Correction:

@@ -5,68 +5,101 @@ each doubling of the length four. From 64 tokens on every node has a second one 
 Raw times may fall where a larger size fills the GPU better. Three rules make them rise:
 
 1. No node takes longer than the next power of two of either size: these are asked for, and were measured, most.
-2. Along the lengths a node is midway between the longest time before it and the shortest after it.
-3. No node takes less than the same length at a smaller count.
+2. Between two powers a node is midway between the longest time before it and the shortest after it.
+3. No node takes less than the same length at a smaller count, or a smaller length at the same count.
+
+So nodes between two powers of the length depend on no others of their count. Only those that are asked for are made.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 Timed = tuple[float, float]  # seconds and spread
 Times = Callable[[int, Sequence[int]], Sequence[Timed]]  # of one count, at several lengths
 TILE = 64  # tokens
+MOST = 28  # doublings of a size
 COARSE, FINE = (  # whole numbers of the form (1 + i / n) x 2^k
-    sorted({(n + i << k) // n for k in range(28) for i in range(n) if not (n + i << k) % n}) for n in (2, 4)
+    sorted({(n + i << k) // n for k in range(MOST) for i in range(n) if not (n + i << k) % n}) for n in (2, 4)
 )
 LENGTHS = sorted({*FINE, *(n + 1 for n in FINE if n >= TILE)})
+OCTAVES = [[n for n in LENGTHS if 1 << k <= 2 * n <= 2 << k] for k in range(MOST)]  # from 2^(k - 1) to 2^k
 
 
 class RisingGrid:
     """`times` gives the raw seconds and spreads."""
 
-    __slots__ = ("_counts", "_raw", "_rows", "_times")
+    __slots__ = ("_corners", "_counts", "_octaves", "_raw", "_times")
 
     def __init__(self, times: Times, counts: Sequence[int] = FINE) -> None:
         self._times, self._counts = times, counts
-        self._rows: dict[int, list[Timed]] = {}  # by index of the count; a stored list is replaced, never changed
-        self._raw: dict[tuple[int, int], Sequence[Timed]] = {}  # by count and first column
+        # by index of the count and exponent of the length's power of two
+        self._octaves: dict[tuple[int, int], list[Timed]] = {}
+        self._corners: dict[tuple[int, int], float] = {}
+        self._raw: dict[tuple[int, int, bool], Sequence[Timed]] = {}
 
     def __call__(self, count: int, length: int) -> Timed:
         row, row_share = _place(self._counts, count)
-        column, column_share = _place(LENGTHS, length)
-        seconds, spread = _between(self._row(row, column + 1), column, column_share)
+        octave = min(max(1, (length - 1).bit_length()), MOST - 1)
+        column, column_share = _place(OCTAVES[octave], length)
+        seconds, spread = _between(self._octave(row, octave), column, column_share)
         if not row_share:
             return seconds, spread
-        more, wider = _between(self._row(row + 1, column + 1), column, column_share)
+        more, wider = _between(self._octave(row + 1, octave), column, column_share)
         return seconds + (more - seconds) * row_share, max(spread, wider)
 
-    def _row(self, row: int, upto: int) -> list[Timed]:
-        """The nodes of one count, at least up to a column. They are made up to whole powers of two, so that no answer
-        depends on what was asked before."""
-        found = self._rows.get(row, [])
-        while len(found) <= upto:
-            found = self._rows[row] = found + self._until_power(row, len(found), found[-1][0] if found else 0.0)
+    def _octave(self, row: int, octave: int) -> list[Timed]:
+        """The nodes of one count from a power of two of the length to the next."""
+        found = self._octaves.get((row, octave))
+        if found is None:
+            found = self._octaves[row, octave] = self._made(row, octave)
         return found
 
-    def _until_power(self, row: int, first: int, least: float) -> list[Timed]:
-        """The nodes of one count from column `first`, which follows a power of two, to the next power. `least`: seconds
-        of the node before."""
-        count = self._counts[row]
-        columns = slice(first, bisect_left(LENGTHS, _next_power(LENGTHS[first])) + 1)
-        raw, raw_of_power = (self._raw_times(n, columns) for n in (count, _next_power(count)))
-        own = [min(seconds, most, raw_of_power[-1][0]) for (seconds, _), (most, _) in zip(raw, raw_of_power)]
+    def _made(self, row: int, octave: int) -> list[Timed]:
+        count, least, most = self._counts[row], self._corner(row, octave - 1), self._corner(row, octave)
+        raw, raw_of_power = (self._raw_times(n, octave) for n in (count, _next_power(count)))
+        top = self._top(count, octave)
+        own = [min(seconds, more, top) for (seconds, _), (more, _) in zip(raw, raw_of_power)]
         longest, shortest = accumulate(own, max), [*accumulate(own[::-1], min)][::-1]
-        fewer = self._row(row - 1, columns.stop - 1)[columns] if row else [(0.0, 0.0)] * len(own)
-        even = [max(least, (high + low) / 2, before) for high, low, (before, _) in zip(longest, shortest, fewer)]
-        return [(seconds, spread) for seconds, (_, spread) in zip(accumulate(even, max), raw)]
+        even = [max(least, (high + low) / 2) for high, low in zip(longest, shortest)]
+        fewer = self._fewer(row)
+        if fewer >= 0 and self._corner(fewer, octave) > least:  # else all of its nodes take less
+            even = [max(seconds, before) for seconds, (before, _) in zip(even, self._octave(fewer, octave)[1:])]
+        ends = [(s, self._raw_power(count, k)[1]) for s, k in ((least, octave - 1), (most, octave))]
+        return [ends[0], *((seconds, spread) for seconds, (_, spread) in zip(accumulate(even, max), raw)), ends[1]]
 
-    def _raw_times(self, count: int, columns: slice) -> Sequence[Timed]:
-        found = self._raw.get((count, columns.start))
+    def _corner(self, row: int, octave: int) -> float:
+        """Seconds at a power of two of the length."""
+        found = self._corners.get((row, octave))
         if found is None:
-            found = self._raw[count, columns.start] = self._times(count, LENGTHS[columns])
+            fewer = self._fewer(row)
+            shorter_s = self._corner(row, octave - 1) if octave else 0.0
+            fewer_s = self._corner(fewer, octave) if fewer >= 0 else 0.0
+            found = self._corners[row, octave] = max(self._top(self._counts[row], octave), shorter_s, fewer_s)
+        return found
+
+    def _fewer(self, row: int) -> int:
+        """A smaller count with no longer time between them: for a power of two the power before. -1 for none."""
+        count = self._counts[row]
+        return bisect_right(self._counts, count >> 1) - 1 if count & (count - 1) == 0 else row - 1
+
+    def _top(self, count: int, octave: int) -> float:
+        """Seconds at a power of two of the length, as rule 1 leaves them."""
+        return min(self._raw_power(n, octave)[0] for n in (count, _next_power(count)))
+
+    def _raw_power(self, count: int, octave: int) -> Timed:
+        return self._evaluated(count, octave, [1 << octave], True)[0]
+
+    def _raw_times(self, count: int, octave: int) -> Sequence[Timed]:
+        """Of the nodes between two powers of two."""
+        return self._evaluated(count, octave, OCTAVES[octave][1:-1], False)
+
+    def _evaluated(self, count: int, octave: int, lengths: Sequence[int], power: bool) -> Sequence[Timed]:
+        found = self._raw.get((count, octave, power))
+        if found is None:
+            found = self._raw[count, octave, power] = self._times(count, lengths)
         return found
 
 
