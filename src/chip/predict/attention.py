@@ -16,7 +16,7 @@ from chip.predict.rising_grid import COARSE, FINE, RisingGrid, Timed, Times
 if TYPE_CHECKING:
     from chip.predict.estimator import Estimator
 
-MOST_GRIDS = 256  # remembered, of all models
+MOST_GRIDS, MOST_FORMS = 256, 16  # remembered: of all models, and of one attention
 
 
 class AttentionTimes:
@@ -25,6 +25,7 @@ class AttentionTimes:
 
     def __init__(self, e: Estimator, like: AnyAttention) -> None:
         self._estimator, self._one, self._composed = e, like.sized(1, 1, 1), bool(like.parts())
+        self._grids: dict[tuple[object, float | None], RisingGrid] = {}
         self._points = e.kernels.of(like) if self._one.like_measured() is not None else None
         self._answered = e.answering(like, INTERPOLATED if self._points else e.roof.source)
         self._held_s = e.kernels.held_s(like)
@@ -75,13 +76,17 @@ class AttentionTimes:
 
     def _grid(self, form: Form, alignment: float | None) -> RisingGrid:
         """Shared by all models with such heads."""
-        grids, key = self._estimator.grids, (self._one, form.name, alignment)
-        found = grids.get(key)
+        found = self._grids.get((form.name, alignment))  # a lookup by the heads themselves takes longer
         if found is None:
-            if len(grids) >= MOST_GRIDS:
-                grids.clear()
-            counts = FINE if form.name == SINGLE else COARSE  # kernels split the keys by the number of sequences
-            found = grids[key] = RisingGrid(self._times(form, alignment), counts)
+            grids, key = self._estimator.grids, (self._one, form.name, alignment)
+            if key not in grids:
+                if len(grids) >= MOST_GRIDS:
+                    grids.clear()
+                counts = FINE if form.name == SINGLE else COARSE  # kernels split the keys by the number of sequences
+                grids[key] = RisingGrid(self._times(form, alignment), counts)
+            if len(self._grids) >= MOST_FORMS:
+                self._grids.clear()
+            found = self._grids[form.name, alignment] = grids[key]
         return found
 
     def _times(self, form: Form, alignment: float | None) -> Times:
@@ -107,11 +112,8 @@ def measured_times(points: Points, op: AnyAttention, form: Form, alignment: floa
         return _between_powers(lambda exponent: correction(exponent, octave), count)
 
     def times(count: int, lengths: Sequence[int]) -> list[Timed]:
-        found = []
-        for length in lengths:
-            value, spread = _between_powers(partial(of_count, count), length)
-            found.append((base(*form.at(count, length)) * exp(value), spread))
-        return found
+        found = [(n, _between_powers(partial(of_count, count), n)) for n in lengths]
+        return [(base(*form.at(count, n)) * exp(value), spread) for n, (value, spread) in found]
 
     return times
 
@@ -123,5 +125,5 @@ def _between_powers(correction: Callable[[int], Correction], size: int) -> Corre
     below = correction(exponent)
     if not share:
         return below
-    above = correction(exponent + 1)
-    return Correction(below[0] + (above[0] - below[0]) * share, below[1] + (above[1] - below[1]) * share)
+    (value, spread), (more, wider) = below, correction(exponent + 1)
+    return Correction(value + (more - value) * share, spread + (wider - spread) * share)
