@@ -7,7 +7,7 @@ from functools import cache, partial
 from math import exp
 from typing import TYPE_CHECKING
 
-from chip.ops.attention import SINGLE, AnyAttention, Form, Sizes
+from chip.ops.attention import SINGLE, AnyAttention, Form
 from chip.predict.bases import BORROWED_SPREAD
 from chip.predict.interpolate import UNKNOWN_SPREAD, Z90, Correction, Points
 from chip.predict.limits import INTERPOLATED, Answer, added
@@ -101,7 +101,7 @@ def measured_times(points: Points, op: AnyAttention, form: Form, alignment: floa
     base = points.base.over(op.sized)
 
     @cache
-    def at(sizes: Sizes) -> Correction:
+    def at(sizes: tuple[int, int, int]) -> Correction:
         return points.corrections([op.sized(*sizes).aligned(alignment)])[0]
 
     def correction(count: int, length: int) -> Correction:
