@@ -26,9 +26,9 @@ def prefill_steps(scenario: Scenario, budget: int, most: int, step: MakeStep) ->
     """Steps until every request has its first token. `most` requests run at once. The others wait until a whole wave
     of these has ended, decode steps included."""
     before = (scenario.batch - 1) // most
-    last = wave(replace(scenario, batch=scenario.batch - before * most), budget, step)
     if not before:
-        return last
+        return wave(scenario, budget, step)
+    last = wave(replace(scenario, batch=scenario.batch - before * most), budget, step)
     full = replace(scenario, batch=most)
     steps = [(made, weight * before) for made, weight in wave(full, budget, step)]
     if scenario.output > 1:
