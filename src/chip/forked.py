@@ -50,6 +50,7 @@ class Forked:
                 other.close()
             begin()
             os.close(asked)
+            os.close(answered)  # else it would wait for ever to write to a parent that has died
             with open(questions, "rb") as come, open(answers, "wb") as go:
                 steps = iter(idle)
                 while (message := _received(_waited_for(come, steps))) is not None:

@@ -186,3 +186,16 @@ def test_a_process_that_is_done_takes_lines_of_another():
     """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert out.stdout == "True\n", out.stderr
+
+
+def test_a_fork_ends_whose_answer_nobody_reads():
+    """The answer is larger than a pipe holds. Whoever waits for the end of the output waits for the fork, too."""
+    code = """if True:
+        import os
+        from chip.forked import Forked
+        Forked(lambda message: b"x" * 1_000_000).ask(b"?")
+        print("died", flush=True)
+        os._exit(0)
+    """
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert out.stdout == "died\n"
