@@ -12,6 +12,7 @@ from chip.suggest import get_close_matches
 from chip.types import ChipError
 
 T = TypeVar("T")
+PLAIN = frozenset((str, int, float, bool, type(None)))
 
 
 @cache
@@ -36,6 +37,8 @@ def _row(cls: type) -> Any:
 
 def to_json(value: Any) -> Any:
     """Plain JSON values; fields at their default are kept, so that a file says all it means."""
+    if type(value) in PLAIN:
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, dict):

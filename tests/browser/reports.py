@@ -18,5 +18,6 @@ def written(folder, *results, title="Report"):
     return page.write(folder, sources.gather(results, title)).as_uri()
 
 
-def unfold(page):
-    page.evaluate("document.querySelectorAll('details.raw').forEach(d => d.unfold())")
+def unfold(page, section=""):
+    """All tables, or those of a section."""
+    page.evaluate("(all) => document.querySelectorAll(all).forEach(d => d.unfold())", f"{section} details.raw")

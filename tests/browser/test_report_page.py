@@ -15,12 +15,12 @@ SECTIONS = ["overview", "accuracy", "roofline", "calibration", "operators", "ker
 
 @pytest.fixture
 def visit(visit):
-    """Everything that is folded opened; with `folded=True` as it comes."""
+    """Everything that is folded opened, of one section alone if it is named; with `folded=True` as it comes."""
 
-    def go(url, folded=False, **options):
+    def go(url, section="", folded=False, **options):
         page = visit(url, **options)
         if not folded:
-            unfold(page)
+            unfold(page, section)
         return page
 
     return go
@@ -63,14 +63,14 @@ def test_every_section_has_its_data(look, full):
 
 
 def test_a_run_that_failed_is_found_by_its_reason(visit, part):
-    page = visit(part)
+    page = visit(part, "#runs")
     page.locator("#runs").get_by_role("button", name="All columns").click()
     page.locator("#runs").get_by_label("Filter runs").fill("out of memory")
     assert "failed" in page.locator("#runs tbody").inner_text()
 
 
 def test_sorting(visit, part):
-    page = visit(part)
+    page = visit(part, "#operators")
     heading = page.locator("#operators th[data-column=p50_us]")
     heading.get_by_role("button").click()
     assert heading.get_attribute("aria-sort") == "descending"
@@ -83,7 +83,7 @@ def test_sorting(visit, part):
 
 
 def test_filters_pages_and_deep_links(visit, part):
-    page = visit(part)
+    page = visit(part, "#operators")
     operators = page.locator("#operators")
     operators.get_by_label("op of operators").select_option("attention")
     operators.get_by_label("context of operators").select_option("graph")
@@ -93,18 +93,18 @@ def test_filters_pages_and_deep_links(visit, part):
     assert all("q1" in c and "kv8192" in c for c in cells(page, "operators", "label"))
     shown, address = cells(page, "operators", "label"), page.url
     assert shown
-    again = visit(address)
+    again = visit(address, "#operators")
     assert cells(again, "operators", "label") == shown
     operators.get_by_label("Filter operators").fill("nothing is called so")
     assert "No row is left" in operators.inner_text()
-    third = visit(part + "#operators?op=linear&page=3&sort=-flops")
+    third = visit(part + "#operators?op=linear&page=3&sort=-flops", "#operators")
     assert "51\u201375 of" in third.locator("#operators .pager").inner_text()
     third.locator("#operators").get_by_role("button", name="Next").click()
     assert "page=4" in third.url
 
 
 def test_roofline_filter_toggle_and_keyboard(visit, full):
-    page = visit(full)
+    page = visit(full, "#roofline")
     roofline = page.locator("#roofline")
     before = roofline.locator("path.dots").count()
     roofline.get_by_role("button", name="linear", exact=True).click()
@@ -138,8 +138,9 @@ def test_hovering_tells_the_numbers(look, full):
     assert "measured" in page.locator("#accuracy .tip").inner_text()
 
 
-def test_themes_phone_and_print(visit, full):
-    page = visit(full, theme="dark", width=360, height=740)
+def test_themes_phone_and_print(visit, look, full, part):
+    assert look(full, ready=unfold, width=360).evaluate("document.documentElement.scrollWidth") <= 360
+    page = visit(part, theme="dark", width=360, height=740)
 
     def ground():
         return page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -156,7 +157,7 @@ def test_themes_phone_and_print(visit, full):
 
 def test_four_thousand_operators(visit, tmp_path):
     (tmp_path / "many.jsonl").write_text(samples.measurement_lines(4000))
-    page = visit(written(tmp_path / "site", tmp_path / "many.jsonl"))
+    page = visit(written(tmp_path / "site", tmp_path / "many.jsonl"), "#operators")
     assert "of 4\u202f000" in page.locator("#operators .pager").inner_text()
     assert page.locator("*").count() < 3000, "rows that are not seen are not made"
     page.locator("#operators").get_by_label("Filter operators").fill("rms_norm")
@@ -180,10 +181,10 @@ def test_numbers_of_any_size_are_drawn_or_told(visit, tmp_path):
 
 
 def test_deep_link_to_the_errors(visit, part):
-    page = visit(part + "#errors?kind=peer")
+    page = visit(part + "#errors?kind=peer", "#accuracy")
     rows = page.locator("#accuracy-table tbody tr").all_inner_texts()
     assert any("peer 1.0" in row for row in rows)
-    everything = visit(part + "#errors").locator("#accuracy-table tbody tr").count()
+    everything = visit(part + "#errors", "#accuracy").locator("#accuracy-table tbody tr").count()
     assert 0 < len(rows) < everything
 
 
@@ -240,8 +241,8 @@ def test_every_error_is_a_mark_on_its_predictors_strip(look, full):
     assert page.locator("#accuracy svg.strips circle.peer").count() == len(shown)
 
 
-def test_throughput_compares_like_with_like(visit, full):
-    page = visit(full, folded=True)
+def test_throughput_compares_like_with_like(visit, part):
+    page = visit(part, folded=True)
     runs = page.locator("#runs")
     chosen = runs.locator("select").first
     data = json.loads(page.locator("#data").text_content())["tables"]["runs"]

@@ -7,8 +7,9 @@ They test the points first; then they become points too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from heapq import nsmallest
 from math import dist, gcd, sqrt
 from typing import Any
 
@@ -58,11 +59,12 @@ def between(dtype: str) -> list[SuiteCase]:
     for group in groups():
         if suite_of(group) == "native":
             continue
+        places = [op.place() for op in group.ops]
         for i, (op, seconds, error) in enumerate(zip(group.ops, group.seconds, group.loo)):
             twice = group.context == "cold" and (group.kind, group.kernel) in in_layers and not is_sustained(op)
             if twice or _is_copied(group, op) or abs(error) < WORST or abs(error) * seconds < WORST_S:
                 continue
-            fresh = [case for op in _middles(group, i) if (case := _case(group, op)) not in known]
+            fresh = [case for op in _middles(group, places, i) if (case := _case(group, op)) not in known]
             if fresh:
                 errors.setdefault(fresh[0], abs(error))
     return [replace(c, op=_in_dtype(c.op, dtype)) for c in sorted(errors, key=lambda c: -errors[c])]
@@ -76,11 +78,10 @@ def suite_of(group: PointGroup) -> str:
     return "vllm" if group.implementation in OF_VLLM else "tables"
 
 
-def _middles(group: PointGroup, at: int) -> Iterator[Op]:
+def _middles(group: PointGroup, places: Sequence[tuple[float, ...]], at: int) -> Iterator[Op]:
     """Shapes midway between a point and its neighbours, the nearest neighbour first, that the same kernel runs."""
-    place = group.ops[at].place()
-    near = sorted((dist(place, op.place()), i) for i, op in enumerate(group.ops) if i != at)
-    for _, i in near[:NEIGHBOURS]:
+    near = nsmallest(NEIGHBOURS, ((dist(places[at], place), i) for i, place in enumerate(places) if i != at))
+    for _, i in near:
         op = _middle(group.ops[at], group.ops[i])
         if op and op.like_measured() == op and op.kernel_of(group.implementation) == group.kernel:
             yield op
