@@ -29,6 +29,7 @@ class RunsSource:
     id: str
     device: str
     held: Runs
+    decoders: dict[str, Decoder] = field(default_factory=dict)  # those asked for, by model: one for all of its runs
 
     @property
     def ok(self) -> list[Run]:
@@ -45,6 +46,7 @@ class Validation:
     points: tuple[Point, ...]
     left_out: tuple[str, ...] = ()
     used: tuple[UsedFile, ...] = field(default=())
+    files: Mapping[str, str] = field(default_factory=dict)  # from the id of a run to that of its file
 
 
 def read(paths: Iterable[Path]) -> list[RunsSource]:
@@ -106,6 +108,7 @@ def judge(
     pairs = dict.fromkeys((r.engine, file_of(s, r)) for s, r in wanted)
     used = {(name, file): rests_on(gpu, name, file) for name, file in pairs}
     points: list[Point] = []
+    files: dict[str, str] = {}
     left_out = [
         f"{label(r)}: {r.status} ({r.reason})"
         for s in sources
@@ -114,6 +117,7 @@ def judge(
     ]
     for source, run in wanted:
         run_id, file = runs.id_of(run), file_of(source, run)
+        files[run_id] = source.id
         refuse_leaked(source, run, run_id, used[run.engine, file])
         try:
             model = decoder_of(source, run)
@@ -130,7 +134,7 @@ def judge(
         known = latency_known and bool(run.launch_ns)
         points += compare(run, {**dict.fromkeys(METRICS, later), FIRST: first}, run_id, latency_known=known)
     every = {u.path: u for found in used.values() for u in found}
-    return Validation(gpu, stage, tuple(sources), tuple(points), tuple(left_out), tuple(every.values()))
+    return Validation(gpu, stage, tuple(sources), tuple(points), tuple(left_out), tuple(every.values()), files)
 
 
 def refuse_leaked(source: RunsSource, run: Run, run_id: str, used: Iterable[UsedFile]) -> None:
@@ -158,4 +162,7 @@ def decoder_of(source: RunsSource, run: Run) -> Decoder:
     config = source.held.configs.get(run.model)
     if config is None:
         return library.find(run.model)
-    return describe(config, run.model, f"{source.path}: configs.{run.model}")
+    found = source.decoders.get(run.model)
+    if found is None:
+        found = source.decoders[run.model] = describe(config, run.model, f"{source.path}: configs.{run.model}")
+    return found

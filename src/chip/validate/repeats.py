@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from chip import runs, stats
+from chip import stats
 from chip.records import replace
 from chip.validate.classes import CLASSES
 from chip.validate.judge import Validation
@@ -17,12 +17,11 @@ LEAST = 10  # points of a class, from which on it is shown
 
 def repeats(v: Validation) -> list[dict[str, Any]]:
     """By class: how far each point is from the median of the other files, each of which is of one host."""
-    files = {runs.id_of(run): source.id for source in v.sources for run in source.ok}
     alike: dict[Any, dict[str, list[Point]]] = {}
     for p in v.points:
         output = 1 if p.metric == FIRST else p.scenario.output
         key = p.model, p.engine, p.variant, p.metric, replace(p.scenario, output=output)
-        alike.setdefault(key, {}).setdefault(files[p.run], []).append(p)
+        alike.setdefault(key, {}).setdefault(v.files[p.run], []).append(p)
     errors = [
         (p, stats.median(others) / p.measured - 1)
         for by_file in alike.values()
