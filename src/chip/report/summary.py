@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from chip import __version__
@@ -29,10 +30,11 @@ class Summary:
 
     def add(self, table: str, **values: Any) -> None:
         """One row; columns left out are empty."""
-        known = [c.name for c in TABLES[table]]
-        unknown = set(values) - set(known)
+        row = dict(_empty(table))
+        unknown = values.keys() - row.keys()
         assert not unknown, f"{table} has no column {unknown}"
-        self.tables[table].append({name: _plain(values.get(name)) for name in known})
+        row.update([(name, _plain(value)) for name, value in values.items() if value is not None])
+        self.tables[table].append(row)
 
     def rows(self, table: str, **equal: Any) -> Iterator[dict[str, Value]]:
         for row in self.tables[table]:
@@ -58,12 +60,22 @@ class Summary:
         return json.dumps(self.document(), separators=(",", ":"), allow_nan=False) + "\n"
 
     def csv(self) -> str:
-        out = io.StringIO()
-        writer = csv.DictWriter(out, all_columns(), lineterminator="\n")
-        writer.writeheader()
+        out, columns = io.StringIO(), all_columns()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(columns)
         for name, rows in self.tables.items():
-            writer.writerows({"table": name, **{k: _cell(v) for k, v in row.items()}} for row in rows)
+            places = [columns.index(c.name) for c in TABLES[name]]
+            for row in rows:
+                cells: list[Value] = [name, *[None] * (len(columns) - 1)]
+                for place, value in zip(places, row.values()):
+                    cells[place] = _cell(value)
+                writer.writerow(cells)
         return out.getvalue()
+
+
+@cache
+def _empty(table: str) -> dict[str, Value]:
+    return {c.name: None for c in TABLES[table]}
 
 
 def _plain(value: Any) -> Value:
