@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chip.predict.rising_grid import COARSE, FINE, LENGTHS, RisingGrid
+from chip.predict.rising_grid import COARSE, EDGES, FINE, LENGTHS, RisingGrid
 
 SIZES = st.integers(1, 3000)
 POWERS = st.sampled_from([1 << i for i in range(12)])
@@ -36,8 +36,8 @@ def test_what_grows_straight_along_both_sizes_stays_as_it_is(count, length):
     assert RisingGrid(times)(count, length)[0] == pytest.approx(count * (3 + length), rel=1e-9)
 
 
-@given(POWERS, POWERS)
-def test_powers_of_two_are_as_they_were_measured(count, length):
+@given(POWERS, st.sampled_from(EDGES[:7]))
+def test_powers_of_two_and_edges_are_as_they_were_measured(count, length):
     """What lies between them raises none, where they rise themselves."""
     assert RisingGrid(falling_between)(count, length)[0] == pytest.approx(count * length)
 
@@ -65,4 +65,5 @@ def test_nodes_hold_every_power_of_two():
         assert 1 << k in COARSE
         assert 1 << k in FINE
         assert 1 << k in LENGTHS
+    assert EDGES[:4] == [1, 64, 128, 256]
     assert {64, 65, 80, 81, 129} <= {*LENGTHS}
