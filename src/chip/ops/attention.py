@@ -29,7 +29,7 @@ class Form(NamedTuple):
     sizes: tuple[int, int]
     at: Callable[[int, int], Sizes]  # of the attention that the nodes of such sizes are
     like: Sizes | None = None  # of the one that is asked for, where that is another
-    within: Form | None = None  # of one that takes no less
+    between: tuple[Form, Form] | None = None  # of two that take no more and no less
 
 
 SINGLE, PROMPT = "single", "prompt"  # names of forms
@@ -230,7 +230,7 @@ class Attention(AnyAttention):
         """Sequences and keys where all tokens are new or there is one a sequence, else queries and keys. None where it
         must be asked for as it is."""
         batch, q_len, kv_len = self.batch, self.q_len, self.kv_len
-        if not self.has_kernel or q_len > kv_len:
+        if q_len > kv_len:
             return None
         if self.window and kv_len > self.window:
             if q_len > 1:
@@ -238,5 +238,5 @@ class Attention(AnyAttention):
             kv_len = self.window
         if q_len == 1:
             return Form(SINGLE, (batch, kv_len), single)
-        whole = Form(PROMPT, (batch, kv_len), prompt)
-        return whole if q_len == kv_len else Form(("chunk", batch), (q_len, kv_len), chunk(batch), within=whole)
+        own, whole = (Form(PROMPT, (batch, tokens), prompt) for tokens in (q_len, kv_len))
+        return whole if q_len == kv_len else Form(("chunk", batch), (q_len, kv_len), chunk(batch), between=(own, whole))

@@ -64,8 +64,9 @@ class AttentionTimes:
         if form is None:
             return self._base(op.batch, op.q_len, op.kv_len), UNKNOWN_SPREAD
         seconds, spread = max(self.by_alignment(op, form))
-        if form.within:  # a larger attention, such as a whole prompt: those were measured most
-            seconds, spread = min((seconds, spread), max(self.by_alignment(op, form.within)))
+        if form.between:  # a smaller and a larger attention, such as whole prompts: those were measured most
+            least, most = (max(self.by_alignment(op, other)) for other in form.between)
+            seconds, spread = max(least, min((seconds, spread), most))
         if form.like:
             seconds *= self._base(*form.like) / self._base(*form.at(*form.sizes))
         return seconds, spread

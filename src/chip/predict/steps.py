@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache, partial
+from math import inf
 from typing import NamedTuple
 
 from chip import engines
@@ -103,7 +104,9 @@ class StepModel:
         of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
         if whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus:
             ask = of_a_share(ask, _ask(self.estimator, whole), self.tp)
-        return TimedCall(role, op.kind, self.engine.KERNELS.get(op.kind, op.KERNELS), op.OF_SEQUENCES, op.ROUTED, ask)
+        kernels = self.engine.KERNELS.get(op.kind, op.KERNELS)
+        flop_per_s = self.estimator.peaks.compute.get(op.compute, inf)
+        return TimedCall(role, op.kind, kernels, op.OF_SEQUENCES, op.ROUTED, flop_per_s, ask)
 
     def remarks(self, s: Scenario, memory_bytes: float) -> list[str]:
         """Why slightly longer prompts may take less time, as operators know it."""

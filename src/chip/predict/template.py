@@ -31,7 +31,11 @@ class TimedCall(NamedTuple):
     kernels: int
     attends: bool
     routed: bool  # grows with the tokens that choose experts, which padding does not
+    flop_per_s: float  # at most
     ask: Ask
+
+
+Place = tuple[int, float]  # of a call among those that do not attend, and the FLOP/s that it has at most
 
 
 class TemplateBlock(NamedTuple):
@@ -39,8 +43,8 @@ class TemplateBlock(NamedTuple):
     calls: CallBlock
     attention: Sequence[tuple[int, Ask]]  # its places among the calls
     others: Sequence[int]  # for every other call: the index of its question among those of the template
-    routed: Sequence[int]  # places of routed experts among these others
-    shared: Sequence[int]  # places of shared experts
+    routed: Sequence[Place]  # routed experts
+    shared: Sequence[Place]  # shared experts
 
 
 class SecondStream(NamedTuple):
@@ -63,8 +67,12 @@ class Template:
                 CallBlock(kinds, RoleLaunches(roles, kernels)),
                 [(i, c.ask) for i, c in enumerate(calls) if c.attends],
                 [questions.setdefault((c.ask, c.routed), len(questions)) for c in others],
-                [i for i, c in enumerate(others) if c.role in ROUTED_ROLES],
-                [i for i, c in enumerate(others) if c.role.startswith(SHARED_PREFIX) and c.role != JOIN_ROLE],
+                [(i, c.flop_per_s) for i, c in enumerate(others) if c.role in ROUTED_ROLES],
+                [
+                    (i, c.flop_per_s)
+                    for i, c in enumerate(others)
+                    if c.role.startswith(SHARED_PREFIX) and c.role != JOIN_ROLE
+                ],
             )
             self.blocks.append(block)
         # Bound to a function, not to a method: an object that holds its own method is a reference cycle, which only the
@@ -121,14 +129,14 @@ def _answers(
     return answers
 
 
-def _run_at_once(answers: list[Answer], routed: Sequence[int], shared: Sequence[int], bytes_per_s: float) -> None:
+def _run_at_once(answers: list[Answer], routed: Sequence[Place], shared: Sequence[Place], bytes_per_s: float) -> None:
     """Shortens the answers of two streams: together they take as long as the longer one, and no less than memory takes
     for what both move, or the SMs for what arithmetic binds. Each call keeps that time and a share of the rest."""
-    streams_s = [sum([answers[i][0] for i in stream]) for stream in (routed, shared)]
+    streams_s = [sum([answers[i][0] for i, _ in stream]) for stream in (routed, shared)]
     busy_s = {
-        i: seconds if bound == "compute" else min(seconds, moved / bytes_per_s)
-        for i in (*routed, *shared)
-        for seconds, _, _, bound, _, _, moved, _ in (answers[i],)
+        i: seconds if bound == "compute" else min(seconds, max(moved / bytes_per_s, flops / flop_per_s))
+        for i, flop_per_s in (*routed, *shared)
+        for seconds, _, _, bound, _, flops, moved, _ in (answers[i],)
     }
     total_s, least_s = sum(streams_s), sum(busy_s.values())
     rest = (max(*streams_s, least_s) - least_s) / (total_s - least_s) if total_s > least_s else 0.0
