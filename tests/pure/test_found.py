@@ -35,6 +35,7 @@ BROKEN = [  # two GPUs more than twice as fast; peaks passed; less time for more
     ("h100", "qwen2.5-0.5b", "vllm", "int4", 8, 16_384, 32),
     ("a40", "llama-3.2-3b", "native", "bf16", 3, 65_534, 1),  # a few tokens of a prompt beside all of another
     ("h200", "llama-3.2-1b", "native", "bf16", 1, 1, 1),  # a prompt of one token was launched kernel by kernel
+    ("rtx-4070-laptop", "qwen1.5-moe-a2.7b", "vllm", "fp32", 1, 255, 1),  # shared experts beside routed ones
     (
         "h100",
         "tinyllama-1.1b",
@@ -108,6 +109,15 @@ OPERATORS = [  # numbers of the edge walker's cases, with what they walk along
     ("masked_attention", {"batch": 255, "heads": 64, "kv_heads": 4, "head_dim": 1, "q_len": 1}, "kv_len"),  # 22393
     ("float_attention", {"batch": 2048, "heads": 7, "kv_heads": 1, "head_dim": 2049, "q_len": 2047}, "kv_len"),  # 23629
     ("packed_linear", {"m": 2, "k": 2048, "dtype": "fp16"}, "n"),  # 223587: a gap between two points
+    # of seed 77: heads without a kernel had no grid, and a chunk took less than a whole prompt of as many tokens
+    ("mla", {"batch": 513, "heads": 2234, "kv_heads": 2, "head_dim": 127, "q_len": 65, "dtype": "fp32"}, "kv_len"),
+    (
+        "fp8_attention",
+        {"batch": 7, "heads": 9, "kv_heads": 9, "head_dim": 5691, "kv_len": 4095, "dtype": "fp32"},
+        "q_len",
+    ),
+    ("growing_attention", {"batch": 4, "heads": 4095, "kv_heads": 15, "head_dim": 257, "kv_len": 386}, "q_len"),
+    ("fp8_attention", {"batch": 2048, "heads": 33, "kv_heads": 1, "head_dim": 4096, "kv_len": 255}, "q_len"),
 ]
 
 

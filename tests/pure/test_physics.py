@@ -18,7 +18,6 @@ from chip.engines.native import FEW_ROWS
 from chip.engines.vllm import schedule
 from chip.models import library
 from chip.predict.limits import peaks_of
-from chip.predict.operator import answer as estimate
 from chip.predict.request import Options, predict, setting
 from chip.predict.stages import Stage
 from chip.types import ChipError, Scenario
@@ -129,22 +128,6 @@ def test_more_work_never_takes_less_time(model, gpu, engine, stage, s, what, by)
         )
 
 
-@pytest.mark.parametrize(
-    ("axis", "ends", "axes"),
-    [
-        ("q_len", (60, 80), "growing_attention batch=4 heads=64 kv_heads=4 head_dim=257 kv_len=386 dtype=fp16"),
-        ("q_len", (300, 330), "fp8_attention batch=7 heads=9 kv_heads=9 head_dim=640 kv_len=4095 dtype=bf16"),
-        ("kv_len", (65, 80), "mla batch=513 heads=16 kv_heads=1 head_dim=576 v_head_dim=512 q_len=65 dtype=bf16"),
-    ],
-)
-def test_attention_that_nobody_measured_takes_no_less_for_more(axis, ends, axes):
-    """Larger heads than kernels have, and chunks beside whole prompts of an odd number of requests."""
-    kind, *rest = axes.split()
-    values = {k: int(v) if v.isdecimal() else v for k, v in (word.split("=") for word in rest)}
-    found = [estimate({"op": kind, "gpu": "h200", **values, axis: n})["us"] for n in range(*ends)]
-    assert all(b >= a for a, b in pairwise(found))
-
-
 # --- one token more
 def up(n, to):
     return -(-n // to) * to
@@ -217,16 +200,6 @@ def test_no_product_is_faster_than_the_peaks(model, gpu, engine, stage, s):
                 from_memory_s = peaks.least_s("", 0.0, line.bytes / line.calls)  # all but what L2 may hold
                 assert line.seconds >= 0.97 * line.calls * from_memory_s, (line.role, line.kind)
     assert p.decode is None or p.decode.seconds >= 0.97 * weights_read(p) / memory
-
-
-def test_shared_experts_beside_others_are_not_faster_than_the_peaks():
-    """Memory limits them alone, arithmetic where they run beside the others."""
-    s = Scenario(1, 255, 1, "fp32", tp=2)
-    p = predict(library.find("qwen1.5-moe-a2.7b"), "rtx-4070-laptop", "vllm", s)
-    rate = hardware.spec("rtx-4070-laptop").ceilings["matmul_fp32"].value
-    shared = [line for line in p.prefill.lines if line.role.startswith("shared_") and line.kind == "linear"]
-    assert len(shared) > 1
-    assert all(line.flops <= rate * line.seconds for line in shared)
 
 
 def weights_read(p):
