@@ -248,3 +248,17 @@ def test_a_padded_prompt_says_why_more_may_take_less():
     assert any("a CUDA graph of 16 tokens" in note for note in found["notes"])
     found = answer({"model": "llama-2-70b", "gpu": "h200", "engine": "native", "batch": 1, "prompt": 200, "output": 1})
     assert not any("CUDA graph of" in note for note in found["notes"])
+
+
+def test_another_launch_latency_changes_the_host_alone_and_operators_are_known_once():
+    """In whatever order they are asked for."""
+    options = (Options(launch_ns=30_000.0), Options())
+    slow, usual = (setting(library.find("gpt2"), "h200", "vllm", "bf16", 1, o, "", 1, 1).steps for o in options)
+    memory = hardware.find("h200").memory_bytes
+    assert slow.rows is usual.rows
+    assert slow.terms != usual.terms
+    s = Scenario(1, 64, 8)
+    later, sooner = (found.prefill(s, memory) for found in (slow, usual))
+    assert later.seconds > sooner.seconds
+    kinds = [{n.role: n.seconds for n in phase.lines if n.kind != ENGINE} for phase in (later, sooner)]
+    assert kinds[0] == kinds[1]

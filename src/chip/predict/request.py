@@ -131,14 +131,14 @@ class Setting:
 
 @lru_cache(maxsize=512)  # a ranking of all GPUs asks for nearly as many
 def setting(
-    decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = DEFAULT_OPTIONS,
+    asked: Decoder, gpu: str, engine: str, dtype: str, tp: int, options: Options = DEFAULT_OPTIONS,
     kv_dtype: str = "", ep: int = 1, pp: int = 1,
 ) -> Setting:  # fmt: skip
     h, e = hardware.find(gpu), engines.get(engine)
-    if refusal := e.SERVES.refusal(engine, decoder.architecture, dtype, max(tp, ep) * pp):
-        raise ChipError(f"{decoder.name}: {refusal}")
+    if refusal := e.SERVES.refusal(engine, asked.architecture, dtype, max(tp, ep) * pp):
+        raise ChipError(f"{asked.name}: {refusal}")
     roof = roof_of(h, options.stage)
-    as_run = _as_run(decoder, h, roof, engine, dtype, kv_dtype, options.deep_gemm)
+    as_run = _as_run(asked, h, roof, engine, dtype, kv_dtype, options.deep_gemm)
     decoder, p = as_run.decoder, as_run.precision
     check_dtype(roof, "matmul_" + p.matmul)
     if ep > 1:
@@ -157,7 +157,11 @@ def setting(
         found = engine_profile.find(h, engine, options.engine_file, options.launch_ns, options.host)
     terms = EngineTerms(*found.terms) if found else None
     scale = options.interval_scale or interval_class.scale_of(h, max(tp, ep, pp) > 1)
-    steps = StepModel(decoder, p, tp, engine, estimator, terms, version and version.on(capability), ep, scale)
+    unhosted = replace(options, engine_file="", launch_ns=0.0, host="")
+    if options == unhosted:
+        steps = StepModel(decoder, p, tp, engine, estimator, terms, version and version.on(capability), ep, scale)
+    else:  # the same operators under other terms
+        steps = setting(asked, gpu, engine, dtype, tp, unhosted, kv_dtype, ep, pp).steps.under(terms)
     said = (
         notes.of_ceilings(roof, estimator.has_points),
         e.CAVEAT,

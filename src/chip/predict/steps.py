@@ -91,6 +91,12 @@ class StepModel:
             op for op in dict.fromkeys(c.op for c in calls_of_several) if type(op).remark is not Op.remark
         ]
 
+    def under(self, terms: EngineTerms | None) -> StepModel:
+        """The same operators on another host."""
+        made = StepModel.__new__(StepModel)  # `copy.copy` without its module, which a cold answer would import
+        vars(made).update(vars(self), terms=terms, _prefills={})
+        return made
+
     def _template(self, program: Program, whole: Program | None) -> Template:
         """`whole`: the same program on one GPU, where this one is split over several."""
         blocks = []
