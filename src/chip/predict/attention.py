@@ -16,7 +16,7 @@ from chip.predict.rising_grid import COARSE, FINE, RisingGrid, Timed, Times
 if TYPE_CHECKING:
     from chip.predict.estimator import Estimator
 
-MOST_GRIDS, MOST_FORMS = 256, 16  # remembered: of all models, and of one attention
+MOST_HEADS, MOST_GRIDS = 64, 16  # remembered: heads of all models, and grids of each
 
 
 class AttentionTimes:
@@ -25,7 +25,9 @@ class AttentionTimes:
 
     def __init__(self, e: Estimator, like: AnyAttention) -> None:
         self._estimator, self._one, self._composed = e, like.sized(1, 1, 1), bool(like.parts())
-        self._grids: dict[tuple[object, float | None], RisingGrid] = {}
+        if len(e.grids) >= MOST_HEADS and self._one not in e.grids:
+            e.grids.clear()
+        self._grids = e.grids.setdefault(self._one, {})  # shared by all models with such heads
         self._points = e.kernels.of(like) if self._one.like_measured() is not None else None
         self._answered = e.answering(like, INTERPOLATED if self._points else e.roof.source)
         self._held_s = e.kernels.held_s(like)
@@ -76,18 +78,12 @@ class AttentionTimes:
         return [self._grid(form, alignment)(*form.sizes) for alignment in op.alignments()]
 
     def _grid(self, form: Form, alignment: float | None) -> RisingGrid:
-        """Shared by all models with such heads."""
-        found = self._grids.get((form.name, alignment))  # a lookup by the heads themselves takes longer
+        found = self._grids.get((form.name, alignment))
         if found is None:
-            grids, key = self._estimator.grids, (self._one, form.name, alignment)
-            if key not in grids:
-                if len(grids) >= MOST_GRIDS:
-                    grids.clear()
-                counts = FINE if form.name == SINGLE else COARSE  # kernels split the keys by the number of sequences
-                grids[key] = RisingGrid(self._times(form, alignment), counts)
-            if len(self._grids) >= MOST_FORMS:
+            if len(self._grids) >= MOST_GRIDS:
                 self._grids.clear()
-            found = self._grids[form.name, alignment] = grids[key]
+            counts = FINE if form.name == SINGLE else COARSE  # kernels split the keys by the number of sequences
+            found = self._grids[form.name, alignment] = RisingGrid(self._times(form, alignment), counts)
         return found
 
     def _times(self, form: Form, alignment: float | None) -> Times:

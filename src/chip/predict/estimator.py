@@ -44,7 +44,7 @@ class Estimator:
         self.kernels = KernelPoints(library, runs_as, self.bases)
         self.roof, self.settling, self.peaks = roof, self.bases.settling, peaks
         self.has_points, self.of_engine = library is not None, runs_as is not None
-        self.grids: dict[tuple[Op, object, float | None], RisingGrid] = {}  # see `chip.predict.attention`
+        self.grids: dict[Op, dict[tuple[object, float | None], RisingGrid]] = {}  # see `chip.predict.attention`
 
     def __call__(self, op: Op) -> Answer:
         """The answer for one call of an operator."""
