@@ -12,7 +12,7 @@ from select import select
 from chip.cli.incoming import Numbered
 from chip.forked import Forked
 
-MOST = 32  # lines that a fork is asked at a time
+PIECE_LINES = 32  # that a fork is asked at a time, at most
 Answer = Callable[[Numbered], str]
 Key = Callable[[Numbered], str]
 Indices = Sequence[int]
@@ -36,7 +36,7 @@ class Forks:
         return "\n".join([self._answer((int(number), text)) for number, text in lines]).encode("utf-8", "surrogatepass")
 
     def answers(self, lines: Sequence[Numbered]) -> list[str]:
-        left = Left(sorted(range(len(lines)), key=[self._key(line) for line in lines].__getitem__), self._forks)
+        left = Unanswered(sorted(range(len(lines)), key=[self._key(line) for line in lines].__getitem__), self._forks)
         found = [""] * len(lines)
         asked: dict[Forked, Indices] = {}
         while True:
@@ -68,8 +68,8 @@ class Forks:
         return message.decode("utf-8", "surrogatepass").split("\n")
 
 
-class Left:
-    """Lines that nobody answers yet, in a part for this process and one for each fork."""
+class Unanswered:
+    """The lines that nobody was asked for yet, in a part for this process and one for each fork."""
 
     def __init__(self, order: Indices, forks: Sequence[Forked]) -> None:
         count = len(forks) + 1
@@ -86,10 +86,10 @@ class Left:
 
     def piece(self, fork: Forked) -> Indices:
         """The next lines of a fork: fewer towards the end, so that all are done at once."""
-        own, longest = self._parts[fork], self._longest()
-        if own:
-            return [own.popleft() for _ in range(min(MOST, -(-len(own) // 2)))]
-        return [longest.pop() for _ in range(min(MOST, -(-len(longest) // 2)))]
+        own = self._parts[fork]
+        part = own or self._longest()
+        take = own.popleft if own else part.pop
+        return [take() for _ in range(min(PIECE_LINES, -(-len(part) // 2)))]
 
     def _longest(self) -> deque[int]:
         return max([self._own, *self._parts.values()], key=len)
