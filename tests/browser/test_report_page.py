@@ -241,8 +241,8 @@ def test_every_error_is_a_mark_on_its_predictors_strip(look, full):
     assert page.locator("#accuracy svg.strips circle.peer").count() == len(shown)
 
 
-def test_throughput_compares_like_with_like(visit, part):
-    page = visit(part, folded=True)
+def test_throughput_compares_like_with_like(visit, full):
+    page = visit(full, folded=True)
     runs = page.locator("#runs")
     chosen = runs.locator("select").first
     data = json.loads(page.locator("#data").text_content())["tables"]["runs"]
