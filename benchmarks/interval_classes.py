@@ -18,7 +18,8 @@ from typing import Any
 from chip import artifact, engine_profile, hardware
 from chip.models import library
 from chip.predict import interval_class, nearest
-from chip.predict.request import Options, predict
+from chip.predict.request import predict
+from chip.question import Question
 from chip.types import Scenario
 
 WANTED, LEAST, MOST = 0.90, 0.80, 0.97
@@ -45,10 +46,9 @@ def inside(rows: list[dict[str, str]], scale: float) -> list[bool]:
         version = row["version"] if row["engine"] == "vllm" else ""
         # over several GPUs the host counts as known: its interval, wide as hosts differ, must not hide what links do
         known_ns = engine_profile.read(HOST).launch_ns if int(row["tp"]) > 1 else 0.0
-        options = Options(engine_version=version, interval_scale=scale, launch_ns=known_ns)
-        answer: dict[str, Any] = predict(
-            library.find(row["model"]), row["gpu"], row["engine"], asked, options
-        ).figures()
+        model, terms = library.find(row["model"]), {"engine_version": version, "launch_ns": known_ns}
+        q = Question.of(model, row["gpu"], row["engine"], asked, **terms)
+        answer: dict[str, Any] = predict(q, asked, interval_scale=scale).figures()
         for metric in nearest.METRICS:
             if row[metric] and answer[f"{metric}_ms"]:
                 truth = answer[f"{metric}_ms"] / (1 + float(row[metric]) / 100)

@@ -9,101 +9,77 @@ from typing import Any
 
 from chip import catalog
 from chip.dtypes import PRECISIONS
-from chip.models import describe, library
+from chip.engines.options import Settings
 from chip.models.decoder import Decoder
 from chip.predict import operator, request
 from chip.predict.prediction import Prediction
+from chip.question import BATCH, DEFAULTS, KEYS, SYSTEM, Model, complete, decoder_of, question_of, scenario_of
 from chip.types import ChipError
-
-Model = str | Path | Mapping[str, Any] | Any  # a name, a path, a config as a dict or as transformers has it
-AXES = ("gpu", "engine", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "pp", "ep")  # what a sweep may vary
 
 
 def predict(
     model: Model,
     *,
-    gpu: str = request.DEFAULTS["gpu"],
-    engine: str = request.DEFAULTS["engine"],
-    batch: int = request.DEFAULTS["batch"],
-    prompt: int = request.DEFAULTS["prompt"],
-    output: int = request.DEFAULTS["output"],
-    dtype: str = request.DEFAULTS["dtype"],
-    kv_dtype: str = request.DEFAULTS["kv_dtype"],
-    tp: int = request.DEFAULTS["tp"],
-    pp: int = request.DEFAULTS["pp"],
-    ep: int = request.DEFAULTS["ep"],
-    engine_profile: str | Path = "",
-    sdpa: str = "",
-    launch_ns: float = 0.0,
-    host: str | Path = "",
-    engine_version: str = "",
-    deep_gemm: bool = False,
+    gpu: str = SYSTEM["gpu"],
+    engine: str = SYSTEM["engine"],
+    batch: int = BATCH["batch"],
+    prompt: int = BATCH["prompt"],
+    output: int = BATCH["output"],
+    dtype: str = SYSTEM["dtype"],
+    kv_dtype: str = SYSTEM["kv_dtype"],
+    tp: int = SYSTEM["tp"],
+    pp: int = SYSTEM["pp"],
+    ep: int = SYSTEM["ep"],
+    engine_settings: Mapping[str, Any] | Settings = SYSTEM["engine_settings"],
+    engine_version: str = SYSTEM["engine_version"],
+    engine_profile: str | Path = SYSTEM["engine_profile"],
+    host: str | Path = SYSTEM["host"],
+    launch_ns: float = SYSTEM["launch_ns"],
+    sdpa: str = SYSTEM["sdpa"],
+    deep_gemm: bool = SYSTEM["deep_gemm"],
 ) -> Prediction:
     """How fast a model runs on a GPU: time to first token, time per output token, throughput, memory and energy.
 
     `model` is a bundled name (`chip.models()`), a path to a config.json or its folder, a config as a dict, or a
-    transformers config object; `gpu` a bundled name (`chip.gpus()`) or a file of `chip calibrate`; `host` a name or a
-    file of `chip calibrate --host`.
+    transformers config object; `gpu` a bundled name (`chip.gpus()`) or a file of `chip calibrate`; `engine_settings`
+    what the engine is told, by its own names; `host` a name or a file of `chip calibrate --host`.
     """
-    sizes = {"batch": batch, "prompt": prompt, "output": output, "tp": tp, "pp": pp, "ep": ep}
-    asked = {**sizes, "dtype": dtype, "kv_dtype": kv_dtype}
-    options = options_of(engine_profile, sdpa, launch_ns, host, engine_version, deep_gemm)
-    return request.predict(decoder_of(model), gpu, engine, request.scenario_of(asked), options)
+    values = dict(locals())
+    return _predict(decoder_of(values.pop("model")), values)
 
 
-def options_of(
-    engine_profile: str | Path = "",
-    sdpa: str = "",
-    launch_ns: float = 0.0,
-    host: str | Path = "",
-    engine_version: str = "",
-    deep_gemm: bool = False,
-) -> request.Options:
-    return request.Options(
-        engine_file=str(engine_profile),
-        sdpa=sdpa,
-        launch_ns=launch_ns,
-        host=str(host),
-        engine_version=engine_version,
-        deep_gemm=deep_gemm,
-    )
+def _predict(decoder: Decoder, values: Mapping[str, Any]) -> Prediction:
+    values = complete({"model": decoder.name, **values})
+    q = question_of(values, decoder)
+    return request.predict(q, scenario_of(values, q))
 
 
-def sweep(
-    model: Model | Iterable[Model],
-    *,
-    engine_profile: str | Path = "",
-    sdpa: str = "",
-    launch_ns: float = 0.0,
-    host: str | Path = "",
-    engine_version: str = "",
-    deep_gemm: bool = False,
-    **axes: Any,
-) -> list[dict[str, Any]]:
+def sweep(model: Model | Iterable[Model], **axes: Any) -> list[dict[str, Any]]:
     """One row for each combination of the axes: `chip.sweep("llama-3.1-8b", gpu=["h100", "h200"], batch=[1, 8])`.
 
-    Axes are gpu, engine, batch, prompt, output, dtype, kv_dtype, tp, pp and ep; each is a value or a list of them. A
-    row holds what was asked and the figures, flat, as pandas and polars take it. What cannot be predicted has an
-    `error` instead of figures.
+    Axes are gpu, engine, batch, prompt, output, dtype, kv_dtype, tp, pp and ep; each is a value or a list of them. All
+    else that `chip.predict` takes has one value for all rows. A row holds what was asked and the figures, flat, as
+    pandas and polars take it. What cannot be predicted has an `error` instead of figures.
     """
     for name in axes:
-        if name not in AXES:
-            raise ChipError(f"no axis {name!r} to sweep; choose of {', '.join(AXES)}")
+        if name not in KEYS:
+            raise ChipError(f"no axis {name!r} to sweep; choose of {', '.join(DEFAULTS)}")
+    fixed = {name: axes.pop(name) for name in list(axes) if name not in DEFAULTS}
     lists = [v if isinstance(v, (list, tuple, range)) else [v] for v in axes.values()]
     models = list(model) if isinstance(model, (list, tuple)) else [model]
-    options = options_of(engine_profile, sdpa, launch_ns, host, engine_version, deep_gemm)
-    return [row for m in models for row in _rows(decoder_of(m), list(axes), lists, options)]
+    return [row for m in models for row in _rows(decoder_of(m), list(axes), lists, fixed)]
 
 
-def _rows(decoder: Decoder, names: list[str], lists: list[Any], options: request.Options) -> Iterator[dict[str, Any]]:
+def _rows(decoder: Decoder, names: list[str], lists: list[Any], fixed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for values in product(*lists):
-        asked = {"model": decoder.name, **{k: request.DEFAULTS[k] for k in AXES}, **dict(zip(names, values))}
+        asked = {**DEFAULTS, **dict(zip(names, values))}
+        row = {"model": decoder.name, **asked}
         try:
-            found = request.predict(decoder, asked["gpu"], asked["engine"], request.scenario_of(asked), options)
-            formats = {"dtype": found.scenario.dtype, "kv_dtype": found.scenario.kv_dtype}  # what auto came to
-            yield {**asked, **formats, **found.row()}
+            prediction = _predict(decoder, {**asked, **fixed})
+            formats = {"dtype": prediction.scenario.dtype, "kv_dtype": prediction.scenario.kv_dtype}
+            yield {**row, **formats, **prediction.row()}
         except ChipError as e:
-            yield {**asked, "error": str(e)}
+            yield {**row, "error": str(e)}
 
 
 def estimate(op: str, *, gpu: str = operator.DEFAULT_GPU, **axes: Any) -> dict[str, Any]:
@@ -123,16 +99,3 @@ def gpus() -> list[dict[str, Any]]:
 
 def dtypes() -> tuple[str, ...]:
     return tuple(PRECISIONS)
-
-
-def decoder_of(model: Model) -> Decoder:
-    if isinstance(model, Decoder):
-        return model
-    if isinstance(model, (str, Path)):
-        return library.find(str(model))
-    config = model if isinstance(model, Mapping) else getattr(model, "to_dict", lambda: None)()
-    if not isinstance(config, Mapping):
-        kinds = "a name, a path, a dict, or a transformers config"
-        raise ChipError(f"model must be {kinds}, got {type(model).__name__}")
-    name = str(config.get("_name_or_path") or config.get("model_type") or "config")
-    return describe(dict(config), name[:80], "model")

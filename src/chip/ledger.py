@@ -15,8 +15,9 @@ from chip import ops, stats
 from chip.models import describe, library
 from chip.models.decoder import Decoder
 from chip.predict.phase import Rows
-from chip.predict.request import Options, setting
+from chip.predict.request import setting
 from chip.predict.stages import Stage
+from chip.question import Question
 from chip.records import dataclass
 from chip.traces import Operator, Trace
 from chip.types import ChipError, Op, Scenario
@@ -128,11 +129,10 @@ def ledger(trace: Trace, gpu: str) -> Ledger:
 
 
 def _predicted(trace: Trace, gpu: str, decoder: Decoder) -> list[tuple[Rows, float]]:
-    held = setting(decoder, gpu, trace.engine, trace.dtype, 1, Options(Stage.POINTS))
-    s, memory = Scenario(trace.batch, trace.prompt, OUTPUT, trace.dtype), held.roof.memory_bytes
-    e = held.steps.engine
-    steps = e.prefill(s, memory) if trace.phase == "prefill" else ((e.decode(s, memory), 1.0),)
-    return held.steps.timed(steps, trace.phase == "prefill")
+    held = setting(Question(decoder, gpu, trace.engine, trace.dtype, ""), Stage.POINTS)
+    s, model = Scenario(trace.batch, trace.prompt, OUTPUT, trace.dtype), held.steps
+    steps = model.prefill_steps(s) if trace.phase == "prefill" else ((model.engine.decode(s, model.options), 1.0),)
+    return model.timed(steps, trace.phase == "prefill")
 
 
 def _unrolled(found: Iterable[tuple[Rows, float]]) -> list[tuple[str, str, float, float]]:

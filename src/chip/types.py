@@ -213,6 +213,10 @@ class Scenario:
         return self if self.ep <= self.tp else replace(self, batch=-(-self.batch // self.replicas))
 
     @property
+    def sizes(self) -> tuple[int, int, int]:
+        return self.batch, self.prompt, self.output
+
+    @property
     def decode_steps(self) -> int:
         """After the first token, and one where there is none, so that a step can be asked for all the same."""
         return max(1, self.output - 1)

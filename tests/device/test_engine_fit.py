@@ -14,7 +14,8 @@ from chip.engine_profile import EngineProfile
 from chip.engines.terms import ON_HOST
 from chip.measure import engine_fit
 from chip.models import describe
-from chip.predict.request import Options, predict
+from chip.predict import request
+from chip.question import Question
 from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError, Scenario
 
@@ -54,6 +55,10 @@ def made(tmp_path):
         return Runs(tuple(found), dict(configs))
 
     return make
+
+
+def predict(model, gpu, engine, s, **more):
+    return request.predict(Question.of(model, gpu, engine, s, **more), s)
 
 
 def run_of(name, config, gpu, engine, s):
@@ -205,7 +210,7 @@ def test_predictions_follow_the_launch_latency(made, gpu, tmp_path):
     artifact.write(path, artifact.new(EngineProfile.SCHEMA, codec.to_json(profile), {}, inputs))
     for run in at(found, 8000.0, 1.7).runs:
         model = describe(dict(CONFIGS[run.model]), run.model, run.model)
-        p = predict(model, gpu, "hf-eager", run.scenario, Options(launch_ns=run.tpot_launch_ns))
+        p = predict(model, gpu, "hf-eager", run.scenario, launch_ns=run.tpot_launch_ns)
         assert p.decode.seconds == pytest.approx(run.tpot_s, rel=0.05)
         assert p.decode.low_s < run.tpot_s < p.decode.high_s
 

@@ -18,8 +18,9 @@ from chip.measure import point_cases  # noqa: E402
 from chip.models import library  # noqa: E402
 from chip.ops.moe_experts import ExpertsBase, row_tiles  # noqa: E402
 from chip.predict.interpolate import Points  # noqa: E402
-from chip.predict.request import Options, setting  # noqa: E402
+from chip.predict.request import setting  # noqa: E402
 from chip.predict.stages import Stage  # noqa: E402
+from chip.question import Question  # noqa: E402
 from chip.types import Scenario  # noqa: E402
 
 EXPERT_BYTES = 5e9  # of all experts
@@ -126,7 +127,7 @@ def test_engines_predict_by_the_points_of_what_they_run(groups, points, tmp_path
         point_files.write(file, {"device": DEVICE}, [g for g in groups if g.kind == kind])
     mine = "vllm" if points[0].implementation == "vllm" else "hf"
     for engine in ("hf-eager", "hf-graph", "vllm"):  # native runs no experts
-        steps = setting(library.find("qwen3-30b-a3b"), str(path), engine, "bf16", 1, Options(Stage.POINTS)).steps
+        steps = setting(Question(library.find("qwen3-30b-a3b"), str(path), engine, "bf16", ""), Stage.POINTS).steps
         for phase in (steps.prefill(Scenario(4, 300, 20), 141e9), steps.decode(Scenario(4, 300, 20), 141e9)):
             lines = {n.role: n for n in phase.lines}
             for role in ("experts", "router"):

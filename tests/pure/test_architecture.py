@@ -36,6 +36,7 @@ MAY = {
     "engine_profile": {"types", "codec", "artifact", "hardware", "hosts", "engines"},
     "ops": {"types", "dtypes"},
     "callable_module": set(),
+    "question": LOW | {"engines", "dtypes", "models"},
     "models": LOW | {"ops", "formats", "callable_module"},
     "vllm_kernels": {"types", "dtypes", "formats", "models"},
     "timeline": set(),
@@ -46,6 +47,7 @@ MAY = {
     | {
         "hardware",
         "hosts",
+        "question",
         "engine_profile",
         "engine_support",
         "ops",

@@ -12,7 +12,8 @@ import pytest
 
 from chip import cli, hardware, runs
 from chip.dtypes import precision
-from chip.engines.vllm import memory, schedule
+from chip.engines.vllm import schedule
+from chip.engines.vllm.options import options
 from chip.models import library
 from chip.predict.memory import needs
 
@@ -33,6 +34,7 @@ BEFORE_THE_MEND = ("runs/hf-1.json", "engines/hf-1.json")
 # And while the model of a point that failed was still held when the next one ran.
 BESIDE_ANOTHER = ("runs/hf-3.json", "llama-3.1-8b")
 CAPACITY = hardware.find("h200").memory_bytes
+OPTIONS = options((), CAPACITY)
 TARGET = 0.05
 # Missed, with the worst point: gemma's scores under a mask, which torch's math attention holds whole (8 x 2048).
 MISSED = {("gemma-3-1b", "hf-eager"): -0.101}
@@ -93,9 +95,9 @@ def test_defaults_of_vllm_are_those_it_ran_with(recorded):
         if run.engine != "vllm":
             continue
         config = run.settings["config"]
-        assert config["cache_config"]["gpu_memory_utilization"] == memory.MEMORY_SHARE
-        assert config["scheduler_config"]["max_num_batched_tokens"] == schedule.step_tokens(CAPACITY)
-        assert config["scheduler_config"]["max_num_seqs"] == schedule.max_seqs(CAPACITY)
+        assert config["cache_config"]["gpu_memory_utilization"] == OPTIONS.gpu_memory_utilization
+        assert config["scheduler_config"]["max_num_batched_tokens"] == OPTIONS.max_num_batched_tokens
+        assert config["scheduler_config"]["max_num_seqs"] == OPTIONS.max_num_seqs
         assert tuple(config["compilation_config"]["cudagraph_capture_sizes"]) == schedule.GRAPH_TOKENS
 
 

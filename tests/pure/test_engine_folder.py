@@ -5,6 +5,7 @@ import json
 import sys
 
 import pytest
+from asking import predict
 
 from chip import cli, engine_profile, engines, hardware
 from chip.models import library
@@ -44,7 +45,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "made_up").mkdir()
     (tmp_path / "made_up" / "__init__.py").write_text(ENGINE)
     monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(tmp_path)])
-    cached = (engines.names, engines.get, request.setting)
+    cached = (engines.names, engines.get, request.prepared)
     for each in cached:
         each.cache_clear()
     yield tmp_path
@@ -70,13 +71,13 @@ def test_it_is_predicted_with_its_own_terms(tmp_path, monkeypatch):
     monkeypatch.setattr(Settling, "recovery", lambda *_: 0.0)
     assert engine_profile.find(hardware.find("h200"), "made-up") is None
     d, s = library.find("qwen3-0.6b"), Scenario(1, 16, 4)
-    bare = request.predict(d, "h200", "made-up", s)
+    bare = predict(d, "h200", "made-up", s)
     term = {"value": 1e-3, "low": 1e-3, "high": 1e-3, "unit": "s", "method": "made up"}
     data = {"engine": "made-up", "engine_version": "1", "device": "NVIDIA H200", "cpu": "a CPU", "models": [],
             "terms": {"host_step_s": term}}  # fmt: skip
     path = tmp_path / "terms.json"
     path.write_text(json.dumps({"schema": "chip.engine_profile/2", "data": data, "environment": {}, "inputs": []}))
-    timed = request.predict(d, "h200", "made-up", s, request.Options(engine_file=str(path)))
+    timed = predict(d, "h200", "made-up", s, engine_profile=str(path))
     assert timed.decode.seconds == pytest.approx(bare.decode.seconds + 1e-3)
 
 

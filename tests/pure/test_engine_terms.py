@@ -64,7 +64,7 @@ def open_lines(folder, text):
     [
         ({"engine": "hf-eager"}, (), "holds terms of hf-eager on NVIDIA H200, not of vllm on NVIDIA H200"),
         ({"device": "NVIDIA L4"}, (), "holds terms of vllm on NVIDIA L4, not of vllm on NVIDIA H200"),
-        ({}, ("--trace",), "--engine-profile, --engine-version, --deep-gemm, --sdpa, --launch-ns and --host are not"),
+        ({}, ("--trace", "--sdpa", "flash"), "--trace takes its operators from HF; --sdpa does not change them"),
         ({"terms": {"nosuch_s": Ceiling(1, 1, 1, "s", "")}}, (), "unknown term 'nosuch_s'"),
         ({"terms": {"step_s": Ceiling(1, 2, 3, "s", "")}}, (), "term 'step_s' must have 0 <= low <= value <= high"),
     ],

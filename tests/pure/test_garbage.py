@@ -11,8 +11,8 @@ import pytest
 
 from chip import garbage
 from chip.cli import lines
-from chip.models import library
 from chip.predict import estimator, request
+from chip.question import complete, question_of
 
 
 @pytest.fixture
@@ -31,17 +31,15 @@ def test_a_dropped_model_is_freed_without_a_collection(no_collections: None) -> 
         {"model": "deepseek-v2-lite", "gpu": "a10", "output": 1},
         {"model": "qwen3-0.6b", "gpu": "a10", "engine": "native"},
     ):
-        values = request.values_of(question)
-        decoder, gpu, engine = library.find(values["model"]), values["gpu"], values["engine"]
+        values = complete(question)
         request.answer(question)
-        s = request.resolved(decoder, request.scenario_of(values), engine)
-        options = request.DEFAULT_OPTIONS
-        hits = request.setting.cache_info().hits
-        steps = request.setting(decoder, gpu, engine, s.dtype, s.tp, options, s.kv_dtype, s.ep, s.pp).steps
-        assert request.setting.cache_info().hits == hits + 1  # the one that answered
+        q = question_of(values).with_formats()
+        hits = request.prepared.cache_info().hits
+        steps = request.setting(q).steps
+        assert request.prepared.cache_info().hits == hits + 1  # the one that answered
         left = weakref.ref(steps)
         del steps
-        request.setting.cache_clear()
+        request.prepared.cache_clear()
         estimator._estimator.cache_clear()
         assert left() is None, question
 

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from asking import predict, setting
 
 import chip
 from chip import artifact, cli, codec, engine_profile, engine_support, engines, hardware, hosts
 from chip.cli.calibrate_host_text import profile_of
 from chip.engines.versions import version_at
 from chip.models import library
-from chip.predict import request
 from chip.types import ChipError, HostProfile, Scenario
 
 RECORDS = Path(__file__).parents[2] / "results" / "h200" / "engines"
@@ -33,11 +33,11 @@ def test_no_gpu_beats_another_for_lack_of_terms(engine):
         sheet = hardware.spec(name)
         if engine_support.too_old(engine, sheet):
             continue
-        found = request.predict(model, name, engine, DECODE)
+        found = predict(model, name, engine, DECODE)
         assert found.asked["host"] == hosts.REFERENCE
-        terms = request.setting(model, name, engine, "fp16", 1, kv_dtype="").steps.terms
+        terms = setting(model, name, engine, "fp16", 1, kv_dtype="").steps.terms
         assert terms is not None
-        assert terms.value == request.setting(model, "h200", engine, "fp16", 1, kv_dtype="").steps.terms.value
+        assert terms.value == setting(model, "h200", engine, "fp16", 1, kv_dtype="").steps.terms.value
         matmul = sheet.ceilings.get("matmul_fp16") or sheet.ceilings["matmul_bf16"]
         seen.append((name, sheet.vendor, matmul.value, sheet.ceilings["hbm"].value, found.tpot_s))
     assert len(seen) > 40

@@ -4,13 +4,13 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from asking import predict
 
 import chip
 from chip import artifact, hardware
 from chip.models import library
 from chip.predict import interval_class, nearest
 from chip.predict.interval_class import DATASHEET, IMPORTED, MEASURED, OTHER_VENDOR, kind_of, scale_of
-from chip.predict.request import Options, predict
 from chip.types import Scenario
 
 ROOT = Path(__file__).parents[2]
@@ -72,13 +72,13 @@ def test_several_gpus_are_no_surer_than_those_that_were_held_against_runs():
 
 def test_the_scale_is_of_the_logarithm_and_of_the_device_alone():
     decoder, s = library.find("llama-3.1-8b"), Scenario(64, 1024, 64, "bf16")
-    one, three = (predict(decoder, "h100", "vllm", s, Options(interval_scale=k)) for k in (1.0, 3.0))
+    one, three = (predict(decoder, "h100", "vllm", s, interval_scale=k) for k in (1.0, 3.0))
     assert one.tpot_s == three.tpot_s
     (low, high), (lower, higher) = one.interval["tpot_s"], three.interval["tpot_s"]
     assert lower < low < high < higher
     assert higher / one.tpot_s == pytest.approx((high / one.tpot_s) ** 3, rel=0.1)
     host = [predict(library.find("tinyllama-1.1b"), "h100", "hf-eager", Scenario(1, 64, 32, "bf16"),
-                    Options(interval_scale=k)).interval["tpot_s"] for k in (1.0, 3.0)]  # fmt: skip
+                    interval_scale=k).interval["tpot_s"] for k in (1.0, 3.0)]  # fmt: skip
     assert host[0] == pytest.approx(host[1], rel=0.05), "the host limits: the device's interval is not seen"
 
 

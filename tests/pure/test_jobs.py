@@ -8,7 +8,7 @@ import pytest
 from pool_work import always_die, die_once, refuse, square
 
 from chip.cli import main
-from chip.predict.request import DEFAULTS, Options
+from chip.question import DEFAULTS
 from chip.simulate import sweep
 from chip.simulate.jobs import Pool, pool_of, spread_out
 from chip.simulate.simulation import simulate
@@ -75,7 +75,7 @@ def test_a_sweep_over_processes_gives_the_lines_of_one(monkeypatch):
     lines[300] = "nonsense"
     lines[5:5] = ["", "  "]
     given = {**DEFAULTS, "gpu": "h200"}
-    one, two = (list(sweep.answers(lines, given, Options(), Pool(jobs))) for jobs in (1, 2))
+    one, two = (list(sweep.answers(lines, given, Pool(jobs))) for jobs in (1, 2))
     assert one == two
     assert len(one) == 319
     assert json.loads(one[300]) == {"error": "the line is not JSON", "line": 303}

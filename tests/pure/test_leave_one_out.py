@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from asking import predict
 from test_validate import judged, synthetic
 
 from chip import artifact, codec, engines, hardware, measurements, points
@@ -13,7 +14,6 @@ from chip.cli.validate_text import unseen_table
 from chip.dtypes import precision
 from chip.models import library
 from chip.models.lower import body
-from chip.predict.request import Options, predict
 from chip.predict.stages import Stage
 from chip.runs import Run
 from chip.types import ChipError, Scenario
@@ -91,7 +91,7 @@ def test_a_model_is_predicted_without_its_shapes(measured):
     for u in both:
         assert u.left_out > 0
         assert {p.model for p in (*u.seen, *u.unseen)} == {u.model}
-        as_is = predict(library.find(u.model), "h200", "vllm", runs[0].scenario, Options(Stage.POINTS))
+        as_is = predict(library.find(u.model), "h200", "vllm", runs[0].scenario, Stage.POINTS)
         assert u.seen[0].predicted == pytest.approx(as_is.prefill.seconds, rel=1e-5)
         assert u.unseen[0].predicted != u.seen[0].predicted  # linears fell back to the roofline
     rows = [line.split() for line in unseen_table(both).splitlines()[2:]]

@@ -45,7 +45,7 @@ def made_up(tmp_path, monkeypatch):
     (tmp_path / "made_up" / "__init__.py").write_text(ENGINE.replace(plain, REWRITE + "\n\n"))
     monkeypatch.setattr(ops, "__path__", [*ops.__path__, str(tmp_path)])
     monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(tmp_path)])
-    cached = (ops.names, ops.get, ops.multiplies, engines.names, engines.get, request.setting)
+    cached = (ops.names, ops.get, ops.multiplies, engines.names, engines.get, request.prepared)
     for each in cached:
         each.cache_clear()
     yield "made_up_attention"

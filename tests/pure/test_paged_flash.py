@@ -1,12 +1,12 @@
 """Attention over pages where FlashAttention-2 does not cut the keys, and caches that no L2 holds."""
 
 import pytest
+from asking import setting
 
 from chip import hardware, points, stats
 from chip.models import library
 from chip.ops.attention import Attention
 from chip.ops.attention_kernels import FlashBase, PagedFlashBase, flash
-from chip.predict.request import setting
 from chip.types import Seq
 
 MODEL = library.find("llama-3.1-8b")

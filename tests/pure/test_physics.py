@@ -10,6 +10,7 @@ from itertools import pairwise
 from math import gcd
 
 import pytest
+from asking import predict, setting
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from chip.engines.native import FEW_ROWS
 from chip.engines.vllm import schedule
 from chip.models import library
 from chip.predict.limits import peaks_of
-from chip.predict.request import Options, predict, setting
 from chip.predict.stages import Stage
 from chip.types import ChipError, Scenario
 
@@ -45,7 +45,7 @@ SCENARIOS = st.builds(Scenario, sizes(9), sizes(13).map(lambda n: n + 1), sizes(
 
 def asked(model, gpu, engine, s, stage):
     try:
-        return predict(library.find(model), gpu, engine, s, Options(stage))
+        return predict(library.find(model), gpu, engine, s, stage)
     except ChipError:
         assume(False)
 
@@ -76,7 +76,7 @@ def leaves_a_graph(p):
 
 
 def falls(model, gpu, engine, one, two, stage=Stage.POINTS):
-    before, after = (times(predict(library.find(model), gpu, engine, s, Options(stage))) for s in (one, two))
+    before, after = (times(predict(library.find(model), gpu, engine, s, stage)) for s in (one, two))
     return [(a, b) for a, b in zip(before, after) if b < a * (1 - SLACK)]
 
 
@@ -145,8 +145,9 @@ def explained(engine, s, larger):
 
 def alike(model, gpu, engine, s, larger):
     """Whether both run the same way: as many steps, in a graph or not, under masks that begin alike."""
-    e, memory = engines.get(engine), hardware.find(gpu).memory_bytes
-    steps = [(*e.prefill(each, memory), (e.decode(each, memory), 0.0)) for each in (s, larger)]
+    e = engines.get(engine)
+    options = e.options((), hardware.find(gpu).memory_bytes)
+    steps = [(*e.prefill(each, options), (e.decode(each, options), 0.0)) for each in (s, larger)]
     ways = [[(step.graph, len(step.seqs)) for step, _ in each] for each in steps]
     counts = [sum(weight for _, weight in each) for each in steps]
     if ways[0] != ways[1] or abs(counts[0] - counts[1]) > 0.5:

@@ -118,7 +118,6 @@ def test_the_command_prints_ranks_and_draws(tmp_path, capsys):
     [
         (["--rate", "0"], "--rate must be requests a second above 0"),
         (["--slo", "fast"], "must be like ttft_p99=500ms,tpot_p99=40ms"),
-        (["--tp", "1,x"], "must be whole numbers"),
         (["--workload", "closed:users=3"], "a plan needs a rate"),
     ],
 )
@@ -128,6 +127,12 @@ def test_bad_input_is_one_line(more, says, capsys):
     words = ["plan", "llama-3.1-8b", *kept]
     assert main([*words, *more]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_counts_that_are_no_numbers_are_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "llama-3.1-8b", "--workload", "poisson", "--rate", "5", "--slo", "ttft_p99=1s", "--tp", "1,x"])
+    assert "--tp: invalid int value: 'x'" in capsys.readouterr().err
 
 
 def test_prompts_that_no_choice_can_take_are_said(tmp_path):

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from asking import BARE, TIMES, answer
+from asking import BARE, TIMES, answer, predict, setting
 from round_profiles import round_profile, write_profile
 
 import chip
@@ -14,6 +14,7 @@ from chip.predict import operator, request
 from chip.predict.estimator import Estimator
 from chip.predict.roof import roof_of
 from chip.predict.stages import Stage
+from chip.question import DEFAULTS
 from chip.types import Ceiling, ChipError, Scenario
 
 ENGINES = engines.names()
@@ -80,8 +81,8 @@ def test_one_output_token_has_no_time_per_token():
 
 def test_what_is_not_asked_is_at_its_default():
     a = request.answer({"model": "gpt2"})
-    assert {k: a[k] for k in request.DEFAULTS} == {**request.DEFAULTS, "dtype": "bf16", "kv_dtype": "bf16"}
-    given = {**request.DEFAULTS, "gpu": "l4", "batch": 7}
+    assert {k: a[k] for k in DEFAULTS} == {**DEFAULTS, "dtype": "bf16", "kv_dtype": "bf16"}
+    given = {**DEFAULTS, "gpu": "l4", "batch": 7}
     b = json.loads(request.answer_line({"model": "gpt2", "batch": 2}, given))
     assert (b["gpu"], b["batch"]) == ("l4", 2)
 
@@ -138,7 +139,7 @@ TINY = {
 def test_a_tiny_model_by_hand(round_gpu):
     """One decode step of a model so small that every kernel is its launch and a few bytes."""
     d = describe(TINY, "tiny", "tiny.json")
-    a = request.predict(d, round_gpu, "hf-eager", Scenario(1, 4, 2), BARE).json()
+    a = predict(d, round_gpu, "hf-eager", Scenario(1, 4, 2), BARE).json()
     calls = 2 + 3 * (2 + 3 + 1 + 1 + 1 + 2 + 1 + 1 + 2) + 1 + 2  # embed, angles; norms, qkv, rope, ...; norm; head
     assert sum(r["count"] for r in a["breakdown"]["tpot"]) == calls
     norm, angles, rope, attention = 8, 10, 10, 4  # kernels of one call, in HF's spelling
@@ -272,10 +273,10 @@ def test_a_model_that_does_not_fit_says_so():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_largest_batch_is_the_largest_that_fits(engine):
-    most = answer("qwen2.5-7b", engine=engine, prompt=2000, output=100)["memory"]["max_batch"]
+    most = answer("qwen2.5-7b", engine=engine, prompt=12_000, output=100)["memory"]["max_batch"]
     assert most > 1
     for batch, fits in ((most - 1, True), (most + 2, False)):
-        assert answer("qwen2.5-7b", engine=engine, prompt=2000, output=100, batch=batch)["memory"]["fits"] is fits
+        assert answer("qwen2.5-7b", engine=engine, prompt=12_000, output=100, batch=batch)["memory"]["fits"] is fits
 
 
 def test_memory_of_a_cache():
@@ -313,11 +314,11 @@ def test_a_context_beyond_the_models_is_noted():
     ],
 )
 def test_a_context_integrated_is_the_one_walked(model, batch, prompt, output, engine, round_gpu):
-    held = request.setting(library.find(model), round_gpu, engine, "bf16", 1, BARE)
-    c, memory = held.steps, held.roof.memory_bytes
+    held = setting(library.find(model), round_gpu, engine, "bf16", 1, BARE)
+    c = held.steps
 
     def seconds(s):  # of full steps: those of fewer requests at the end left out
-        return c._phase(((c.engine.decode(s, memory), 1.0),), None).seconds
+        return c._phase(((c.engine.decode(s, c.options), 1.0),), None).seconds
 
     walked = [seconds(Scenario(batch, prompt + i, 2)) for i in range(0, output - 1, 7)]
     assert seconds(Scenario(batch, prompt, output)) == pytest.approx(sum(walked) / len(walked), rel=0.01)
@@ -329,8 +330,8 @@ def test_a_context_integrated_is_the_one_walked(model, batch, prompt, output, en
 )
 def test_last_steps_are_of_those_requests_that_are_left(batch, prompt, output):
     """Against vLLM's scheduler walked step by step until the last request has ended."""
-    held = request.setting(library.find("llama-2-7b"), "h200", "vllm", "bf16", 1)
-    c, memory = held.steps, held.roof.memory_bytes
+    held = setting(library.find("llama-2-7b"), "h200", "vllm", "bf16", 1)
+    c = held.steps
     budget, waiting, begun, left = 16384, batch, 0, []  # `left`: tokens that each running request still has to make
     steps = []
     while waiting or any(left):
@@ -346,10 +347,10 @@ def test_last_steps_are_of_those_requests_that_are_left(batch, prompt, output):
     walked = [n for n in steps if n]
     assert len(walked) == output - 1
     expected = sum(
-        c._phase(((c.engine.decode(Scenario(n, prompt + i, 2), memory), 1.0),), None).seconds
+        c._phase(((c.engine.decode(Scenario(n, prompt + i, 2), c.options), 1.0),), None).seconds
         for i, n in enumerate(walked)
     )
-    found = c.decode(Scenario(batch, prompt, output), memory)
+    found = c.decode(Scenario(batch, prompt, output))
     steady_s = found.seconds - sum(n.seconds for n in found.lines if n.role == "clock_recovery")
     assert steady_s * (output - 1) == pytest.approx(expected, rel=0.04)
 
@@ -357,8 +358,8 @@ def test_last_steps_are_of_those_requests_that_are_left(batch, prompt, output):
 @pytest.mark.parametrize("model", ["mistral-7b-v0.1", "gemma-2-9b", "gpt-oss-20b"])
 def test_a_context_that_outgrows_its_window(model, round_gpu):
     """Three points see the bend of a window's cost only roughly; attention is then a small part."""
-    held = request.setting(library.find(model), round_gpu, "hf-eager", "bf16", 1, BARE)
-    c, memory = held.steps, held.roof.memory_bytes
-    integrated = c.decode(Scenario(8, 1000, 6000), memory)
-    walked = [c.decode(Scenario(8, 1000 + i, 2), memory).seconds for i in range(0, 5999, 20)]
+    held = setting(library.find(model), round_gpu, "hf-eager", "bf16", 1, BARE)
+    c = held.steps
+    integrated = c.decode(Scenario(8, 1000, 6000))
+    walked = [c.decode(Scenario(8, 1000 + i, 2)).seconds for i in range(0, 5999, 20)]
     assert integrated.seconds == pytest.approx(sum(walked) / len(walked), rel=0.005)

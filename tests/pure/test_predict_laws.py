@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from asking import BARE, numbers
+from asking import BARE, numbers, predict, setting
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -16,9 +16,11 @@ from chip.predict.estimator import Estimator
 from chip.predict.roof import Range, roof_of
 from chip.predict.stages import ALL
 from chip.predict.steps import StepModel
+from chip.question import Question
 from chip.types import ChipError, Scenario, Seq
 
 ENGINES = engines.names()
+OPTIONS = engines.get("vllm").options((), 80 * 2**30)
 
 
 SIZES = st.sampled_from([1, 2, 3, 4, 7, 8, 16, 32, 64, 100, 128, 512])
@@ -72,7 +74,7 @@ SCENARIOS = st.builds(Scenario, st.integers(1, 80), st.integers(1, 5000), st.int
 @settings(deadline=None)
 @given(configs(valid=False), SCENARIOS, st.sampled_from(ENGINES))
 def test_any_config_gives_an_answer_or_one_clear_line(round_gpu, raw, s, engine):
-    a, told = answered(lambda: request.predict(describe(raw, "it", "it.json"), round_gpu, engine, s).figures())
+    a, told = answered(lambda: predict(describe(raw, "it", "it.json"), round_gpu, engine, s).figures())
     if told:
         assert told.startswith(("it.json: ", "it: native cannot run Mixtral"))
         assert "\n" not in told
@@ -120,7 +122,7 @@ def more_of(s, what, by):
 def seconds(decoder, gpu, engine, s):
     """TTFT, all, and TPOT: none where the last steps are of fewer requests, as the answer says. Their mean follows no
     law, their sum does."""
-    p = request.predict(decoder, gpu, engine, s, BARE)
+    p = predict(decoder, gpu, engine, s, BARE)
     decode = p.decode.seconds if p.decode else 0.0
     mean = () if any("TPOT is the mean of all steps" in note for note in p.notes) else (decode,)
     return p.prefill.seconds, p.prefill.seconds + (s.output - 1) * decode, *mean
@@ -168,8 +170,8 @@ def test_more_work_never_takes_less_time_on_vllm(round_gpu, decoder, s, what, by
 def test_more_work_never_takes_less_time_on_vllm_exactly_within_one_step(round_gpu, decoder, s, what):
     """Within a window, too: a prompt beyond it takes the share of a whole one that it computes, which may be less by
     some hundredths of a percent where all of it is launch latency."""
-    dtype = request.resolved(decoder, s, "vllm").dtype
-    windows = request.setting(decoder, round_gpu, "vllm", dtype, 1, BARE).steps.windows
+    dtype = Question.of(decoder, "h200", "vllm", s).with_formats().dtype
+    windows = setting(decoder, round_gpu, "vllm", dtype, 1, BARE).steps.windows
     assume(s.prompt < min(windows, default=math.inf))
     before = seconds(decoder, round_gpu, "vllm", s)
     after = seconds(decoder, round_gpu, "vllm", more_of(s, what, 1))
@@ -183,8 +185,8 @@ def test_a_faster_gpu_is_never_slower(model, batch, prompt):
     d = library.find(model)
     twice = Range(2.0, 2.0, 2.0)
     fast = replace(slow, compute={k: r * twice for k, r in slow.compute.items()}, weights=slow.weights * twice)
-    both = [StepModel(d, request.precision("bf16"), 1, "vllm", Estimator(r, ALL, None)) for r in (slow, fast)]
-    one, other = (m.prefill(Scenario(batch, prompt, 1), slow.memory_bytes).seconds for m in both)
+    both = [StepModel(d, request.precision("bf16"), 1, "vllm", Estimator(r, ALL, None), OPTIONS) for r in (slow, fast)]
+    one, other = (m.prefill(Scenario(batch, prompt, 1)).seconds for m in both)
     assert other <= one
 
 

@@ -22,7 +22,7 @@ def test_a_gpu_never_measured_says_so():
     a = answer(gpu="a100")
     assert set(a["sources"]) == {"datasheet", "interpolated", "engine"}  # points that others measured
     assert set(answer(gpu="rtx-4090")["sources"]) == {"datasheet", "engine"}
-    assert set(request.answer({"model": "gpt2", "gpu": "a100"}, BARE)["sources"]) == {"datasheet"}
+    assert set(request.answer({"model": "gpt2", "gpu": "a100"}, stage=BARE)["sources"]) == {"datasheet"}
     assert [n for n in a["notes"] if n.startswith("a100 was never calibrated: products, attention, experts")]
     assert any(n.startswith("l4 was never calibrated: ceilings are the") for n in answer(gpu="l4")["notes"])
 
@@ -39,7 +39,7 @@ def test_a_gpu_without_terms_of_its_own_is_predicted_with_the_reference_hosts():
     a = answer("tinyllama-1.1b", "a100", prompt=16)
     assert a["sources"]["engine"] > 0.05
     assert [n for n in a["notes"] if "reference host" in n and "`chip calibrate --engine vllm`" in n]
-    alone = request.answer({"model": "tinyllama-1.1b", "gpu": "a100", "prompt": 16}, request.Options(Stage.POINTS))
+    alone = request.answer({"model": "tinyllama-1.1b", "gpu": "a100", "prompt": 16}, stage=Stage.POINTS)
     assert alone["tpot_ms"] < a["tpot_ms"]
 
 

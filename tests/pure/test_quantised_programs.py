@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from asking import predict
 from quantised_configs import AWQ, BLOCKS, F8, LLAMA, MODELS, TOKEN, W4, ct, roles, said, weight_bytes
 
 import chip
@@ -148,8 +149,8 @@ def test_a_split_that_cuts_a_block_is_refused():
     ):
         d = describe({**narrow, "quantization_config": fields}, "it", "config.json")
         with pytest.raises(ChipError, match=line):
-            request.predict(d, "h200", "vllm", Scenario(1, 8, 2, "auto", 8))
-        assert request.predict(d, "h200", "vllm", Scenario(1, 8, 2, "auto", 2)).memory["fits"]
+            predict(d, "h200", "vllm", Scenario(1, 8, 2, "auto", 8))
+        assert predict(d, "h200", "vllm", Scenario(1, 8, 2, "auto", 2)).memory["fits"]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_bundled_quantised_models_read_back():
 )  # fmt: skip
 def test_products_rest_on_published_tables_where_these_have_products_alone(gpu, dtype, source):
     """A tiny fp8 product of the B200's takes 8.6 times one of bf16: something else was timed with it."""
-    answer = request.predict(library.find("llama-3.1-8b"), gpu, "vllm", Scenario(8, 512, 8, dtype))
+    answer = predict(library.find("llama-3.1-8b"), gpu, "vllm", Scenario(8, 512, 8, dtype))
     sources = {line.source for line in answer.decode.lines if line.kind == "scaled_linear"}
     assert sources == {source}
 

@@ -187,7 +187,7 @@ def test_traffic_is_what_chip_simulate_answers(ask, capsys):
         ({"workload": "/etc/passwd"}, "no workload '/etc/passwd'"),
         ({"workload": "closed:users=4"}, "no request rate"),
         ({"model": "../config.json"}, "no model"),
-        ({"config": {}}, "bundled models here"),
+        ({"config": {}}, "architectures"),
         ({"rates": [-1]}, "requests a second above 0"),
         ({"rates": [1.0] * 17}, "at most 16"),
         ({"requests": 10**6}, "from 1 to 5000"),

@@ -14,8 +14,9 @@ import chip
 from chip.cli import main
 from chip.models import library
 from chip.predict.request import answer
+from chip.question import Question
 from chip.simulate.fleet import serve
-from chip.simulate.setup import Question, run, setup
+from chip.simulate.setup import Fleet, run, setup
 from chip.simulate.simulation import simulate, traffic
 from chip.simulate.step_time import step, step_times
 from chip.simulate.surface import Surface
@@ -24,6 +25,9 @@ from chip.validate import traffic as judged
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "h200" / "traffic" / "reference-llama-3.1-8b.json"
+
+
+LLAMA = Question(library.find("llama-3.1-8b")).with_formats()
 
 
 def small(**more):
@@ -39,7 +43,7 @@ def test_a_batch_that_comes_at_once_gives_the_static_answer(model, batch, prompt
     found = simulate(model, workload=f"batch:prompt={prompt},output=64", requests=batch, draws=0)
     first, last = max(found.served.first_s) * 1e3, max(found.served.last_s) * 1e3
     # the host prepares the next step before it takes the tokens of this one
-    next_s = step_times(library.find(model), "h200", "vllm", "bf16", 1).host(batch, batch, True, True).prepare_s
+    next_s = step_times(Question(library.find(model), "h200").with_formats()).host(batch, batch, True, True).prepare_s
     assert first == pytest.approx(static["ttft_ms"] + next_s * 1e3, rel=0.1)
     recovery_us = sum(n["us"] for n in static["breakdown"]["tpot"] if n["role"] == "clock_recovery")  # not simulated
     assert (last - first) / 63 == pytest.approx(static["tpot_ms"] - recovery_us / 1e3, rel=0.01)
@@ -47,7 +51,7 @@ def test_a_batch_that_comes_at_once_gives_the_static_answer(model, batch, prompt
 
 
 def test_between_nodes_a_step_takes_what_the_predictor_says():
-    times = step_times(library.find("llama-3.1-8b"), "h200", "vllm", "bf16", 1)
+    times = step_times(LLAMA)
     surface = Surface(times)
     for seqs, mean in ((1, 100), (7, 333), (50, 1294), (130, 700), (300, 2836)):
         assert surface.decode(seqs, mean).seconds == pytest.approx(
@@ -60,9 +64,8 @@ def test_between_nodes_a_step_takes_what_the_predictor_says():
 
 
 def test_steps_together_equal_steps_one_by_one_on_the_real_predictor():
-    q = Question("llama-3.1-8b")
     w = traffic("azure-conversation", 400, 10, 0)
-    made = setup(q)
+    made = setup(Fleet(LLAMA))
     together, alone = (serve(made.maker(merge=merge), w, made.longest) for merge in (True, False))
     assert list(together.last_s) == pytest.approx(list(alone.last_s), rel=1e-3)
     assert list(together.first_s) == pytest.approx(list(alone.first_s), rel=1e-3)
@@ -182,7 +185,7 @@ def test_a_prompt_longer_than_the_context_is_rejected_and_counted(tmp_path):
         ({"router": "random"}, "must be one of round-robin"),
         ({"replicas": 0}, "--replicas must be between"),
         ({"rate": -1.0}, "--rate must be"),
-        ({"launch_ns": -1.0}, "--launch-ns must be between"),
+        ({"launch_ns": -1.0}, "launch_ns must be between"),
         ({"rate": float("nan")}, "--rate must be"),
     ],
 )
@@ -275,10 +278,10 @@ def test_a_request_takes_at_most_ten_thousand_additions():
 
 
 def test_a_run_is_given_up_when_asked():
-    made = setup(Question("llama-3.1-8b"))
+    made = setup(Fleet(LLAMA))
     w = traffic("poisson", 50, 20, 0)
     seen = []
-    done = run(made, Question("llama-3.1-8b"), w, lambda _, i: seen.append(i) or len(seen) < 5)
+    done = run(made, Fleet(LLAMA), w, lambda _, i: seen.append(i) or len(seen) < 5)
     assert done.stopped
     assert 5 <= len(seen) < 50
 

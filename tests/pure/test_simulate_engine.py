@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chip.engines.vllm.options import VllmOptions
 from chip.simulate.engine import SimulatedEngine
 from chip.simulate.figures import latencies, percentile
 from chip.simulate.fleet import serve
-from chip.simulate.settings import EngineSettings
 from chip.simulate.step_time import Host
 from chip.simulate.surface import Surface
 from chip.simulate.workload import Workload
@@ -66,7 +66,7 @@ def poisson(rate, count, seed=0, prompt=300, output=60):
 
 
 def run(rows, times=None, blocks=4000, merge=True, **more):
-    given = EngineSettings(**{"max_num_seqs": 64, "max_num_batched_tokens": 512, **more})
+    given = VllmOptions(**{"max_num_seqs": 64, "max_num_batched_tokens": 512, **more})
     surface = Surface(times or Times())
     w = rows if isinstance(rows, Workload) else traffic(rows)
     return serve(lambda _: SimulatedEngine(surface, given, blocks, None, merge), w, 1 << 20)
@@ -149,7 +149,7 @@ requests = st.lists(st.tuples(st.floats(0, 3), st.integers(1, 900), st.integers(
     st.booleans(),
 )
 def test_nothing_is_lost_and_memory_is_never_exceeded(rows, blocks, seqs, budget, caching, merge, asynchronous):
-    given_ = EngineSettings(
+    given_ = VllmOptions(
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
         enable_prefix_caching=caching,
@@ -245,7 +245,7 @@ def test_more_load_never_lowers_a_percentile_of_ttft():
 
 def test_replicas_share_the_load_and_lose_nothing():
     surface = Surface(Times())
-    given_ = EngineSettings(max_num_seqs=64, max_num_batched_tokens=512)
+    given_ = VllmOptions(max_num_seqs=64, max_num_batched_tokens=512)
     rows = poisson(40, 300, seed=5)
     for router in ("round-robin", "least-loaded", "prefix"):
         done = serve(lambda _: SimulatedEngine(surface, given_, 4000), traffic(rows), 1 << 20, 3, router)
@@ -255,7 +255,7 @@ def test_replicas_share_the_load_and_lose_nothing():
 
 def test_the_least_loaded_replica_is_chosen():
     surface = Surface(Times())
-    given_ = EngineSettings(max_num_seqs=64, max_num_batched_tokens=512)
+    given_ = VllmOptions(max_num_seqs=64, max_num_batched_tokens=512)
     rows = [(0.0, 50, 400), (0.1, 50, 5), (0.5, 50, 5), (1.0, 50, 5)]
     where = {
         router: list(serve(lambda _: SimulatedEngine(surface, given_, 4000), traffic(rows), 1 << 20, 2, router).replica)
@@ -266,7 +266,7 @@ def test_the_least_loaded_replica_is_chosen():
 
 def test_the_prefix_router_sends_equal_prefixes_to_one_replica():
     surface = Surface(Times())
-    given_ = EngineSettings(max_num_seqs=64, max_num_batched_tokens=4096)
+    given_ = VllmOptions(max_num_seqs=64, max_num_batched_tokens=4096)
     rows = [(0.3 * i, 600, 5) for i in range(20)]
     w = traffic(rows, blocks=[(i % 2,) for i in range(20)])
     found = {}
@@ -304,7 +304,7 @@ def test_shared_prefixes_lose_no_blocks(rows, blocks, piece, budget, merge):
     w = Workload("made-up", block_tokens=piece)
     for at, prompt, output, ids in rows:
         w.add(at, prompt, output, tuple(ids[: -(-prompt // piece)]))
-    given_ = EngineSettings(max_num_seqs=16, max_num_batched_tokens=budget)
+    given_ = VllmOptions(max_num_seqs=16, max_num_batched_tokens=budget)
     engine = SimulatedEngine(Surface(Times()), given_, blocks, checked, merge)
     done = serve(lambda _: engine, w, blocks * 16)
     for i in range(len(w)):

@@ -4,10 +4,10 @@ import pytest
 from test_simulate_engine import Times, poisson, traffic
 
 from chip.cli import main
+from chip.engines.vllm.options import VllmOptions
 from chip.simulate.engine import SimulatedEngine
 from chip.simulate.fleet import serve
 from chip.simulate.server import Delivery
-from chip.simulate.settings import EngineSettings
 from chip.simulate.simulation import simulate
 from chip.simulate.surface import Surface
 from chip.types import ChipError
@@ -16,7 +16,7 @@ SMALL = {"workload": "poisson:prompt=200,output=40", "requests": 80, "rate": 8, 
 
 
 def served(rows, token_s=0.0, request_s=0.0, merge=True):
-    given, surface = EngineSettings(max_num_seqs=64, max_num_batched_tokens=512), Surface(Times())
+    given, surface = VllmOptions(max_num_seqs=64, max_num_batched_tokens=512), Surface(Times())
     return serve(
         lambda _: SimulatedEngine(surface, given, 4000, None, merge, token_s),
         traffic(rows),

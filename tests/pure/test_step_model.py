@@ -4,6 +4,7 @@ import math
 from itertools import pairwise, product
 
 import pytest
+from asking import setting
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from chip.models.lower import body, head, place
 from chip.predict.clock import Settling
 from chip.predict.estimator import estimator_of
 from chip.predict.phase import Line, interval
-from chip.predict.request import Options, answer, setting
+from chip.predict.request import answer
 from chip.predict.stages import Stage
 from chip.predict.steps import ENGINE, WAITING, EngineTerms, StepModel
 from chip.predict.template import attending
@@ -33,13 +34,13 @@ S = Scenario(3, 500, 20)
 
 
 def steps(model, engine, stage=Stage.ENGINE, gpu="h200", **options):
-    held = setting(library.find(model), gpu, engine, "bf16", 1, Options(stage, **options))
-    return held.steps, held.roof.memory_bytes
+    held = setting(library.find(model), gpu, engine, "bf16", 1, stage, **options)
+    return held.steps
 
 
 def phases(model, engine, stage=Stage.ENGINE, s=S, **options):
-    found, memory = steps(model, engine, stage, **options)
-    return found.prefill(s, memory), found.decode(s, memory)
+    found = steps(model, engine, stage, **options)
+    return found.prefill(s), found.decode(s)
 
 
 @pytest.mark.parametrize(("engine", "model"), EVERY)
@@ -70,11 +71,11 @@ def test_an_engine_adds_to_its_operators_and_takes_nothing_away(engine, model):
 def test_a_played_step_is_the_decode_step(engine, model, monkeypatch):
     """Kernel by kernel it ends when the closed form does, which a decode of one token is made of, the clock apart."""
     monkeypatch.setattr(Settling, "recovery", lambda *_: 0.0)
-    found, memory = steps(model, engine)
+    found = steps(model, engine)
     s = Scenario(3, 500, 2)
-    step = engines.get(engine).decode(s, memory)
+    step = engines.get(engine).decode(s, found.options)
     t = found.timeline(step)
-    phase = found.decode(s, memory)
+    phase = found.decode(s)
     period = t.device_s
     if found.engine.OVERLAPS_STEPS and found.terms:
         period = max(t.host_s, t.device_s - found.terms.value.prepare_s(s.batch))
@@ -86,10 +87,10 @@ def test_a_played_step_is_the_decode_step(engine, model, monkeypatch):
 
 @pytest.mark.parametrize("engine", CALIBRATED)
 def test_a_slower_host_is_never_faster_and_matters_where_it_is_waited_for(engine):
-    found, memory = steps("tinyllama-1.1b", engine)
+    found = steps("tinyllama-1.1b", engine)
     fast, slow = (
         StepModel(
-            found.decoder, BF16, 1, engine, found.estimator,
+            found.decoder, BF16, 1, engine, found.estimator, found.options,
             EngineTerms(*[t._replace(**{n: getattr(t, n) * by for n in t._fields if n.startswith("host")})
                           for t in found.terms]),
         )
@@ -97,7 +98,7 @@ def test_a_slower_host_is_never_faster_and_matters_where_it_is_waited_for(engine
     )  # fmt: skip
     for s in (Scenario(1, 16, 4), Scenario(64, 2048, 4)):
         for phase in ("prefill", "decode"):
-            a, b = (getattr(each, phase)(s, memory) for each in (fast, slow))
+            a, b = (getattr(each, phase)(s) for each in (fast, slow))
             assert b.seconds >= a.seconds
             waits = sum(n.seconds for n in b.lines if n.role == WAITING)
             if waits > 1e-9:
@@ -110,11 +111,11 @@ def test_no_terms_are_no_more_than_operators(monkeypatch):
     monkeypatch.setattr(Settling, "recovery", lambda *_: 0.0)
     d = library.find("llama-3.1-8b")
     estimator = estimator_of(hardware.find("h200"), engines.get("vllm").runs_as(9.0, {}))
-    memory = hardware.find("h200").memory_bytes
-    without = StepModel(d, BF16, 1, "vllm", estimator)
-    nothing = StepModel(d, BF16, 1, "vllm", estimator, EngineTerms(Terms(), Terms(), Terms()))
+    options = engines.get("vllm").options((), hardware.find("h200").memory_bytes)
+    without = StepModel(d, BF16, 1, "vllm", estimator, options)
+    nothing = StepModel(d, BF16, 1, "vllm", estimator, options, EngineTerms(Terms(), Terms(), Terms()))
     for phase in ("prefill", "decode"):
-        a, b = (getattr(each, phase)(S, memory) for each in (without, nothing))
+        a, b = (getattr(each, phase)(S) for each in (without, nothing))
         assert b.seconds == pytest.approx(a.seconds)
         assert {n.role for n in b.lines if n.seconds > 1e-12} == {n.role for n in a.lines}
 
@@ -124,7 +125,7 @@ def test_shared_experts_run_beside_the_routed_ones_up_to_256_tokens(model):
     add = "shared_add"
     d, estimator = library.find(model), estimator_of(hardware.find("h200"), engines.get("vllm").runs_as(9.0, {}))
     newest, _, older, _ = engines.get("vllm").VERSIONS
-    both = [StepModel(d, BF16, 1, "vllm", estimator, None, version) for version in (newest, older)]
+    both = [StepModel(d, BF16, 1, "vllm", estimator, None, None, version) for version in (newest, older)]
 
     def of_experts(model, tokens):
         rows = model.rows(Step((Seq(1, 500, tokens),)))
@@ -152,7 +153,7 @@ def test_shared_experts_run_beside_the_routed_ones_up_to_256_tokens(model):
 def test_no_call_of_two_streams_is_faster_than_memory(model, gpu, dtype):
     held = setting(library.find(model), gpu, "vllm", dtype, 1)
     peak = hardware.find(gpu).spec.ceilings["hbm"].value
-    for line in held.steps.prefill(Scenario(1, 1, 1), held.roof.memory_bytes).lines:
+    for line in held.steps.prefill(Scenario(1, 1, 1)).lines:
         assert line.bytes <= peak * line.seconds * 1.0001 or not line.role.startswith(("experts", "shared_")), line
 
 
@@ -165,9 +166,9 @@ def test_shared_experts_have_a_stream_on_gpus_of_nvidia(gpu, tokens):
 @pytest.mark.parametrize("engine", CALIBRATED)
 def test_what_is_timed_under_any_terms_is_what_is_predicted(engine):
     """`Subject`, which terms are fitted with."""
-    found, memory = steps("qwen3-0.6b", engine)
-    for first, phase in zip((True, False), (found.prefill(S, memory), found.decode(S, memory))):
-        assert found.subject(S, memory, first).seconds(found.terms.value) == pytest.approx(phase.seconds)
+    found = steps("qwen3-0.6b", engine)
+    for first, phase in zip((True, False), (found.prefill(S), found.decode(S))):
+        assert found.subject(S, first).seconds(found.terms.value) == pytest.approx(phase.seconds)
 
 
 @settings(max_examples=20, deadline=None)
@@ -181,7 +182,7 @@ def test_a_template_that_grows_is_each_step_lowered_and_rewritten(model, new, pa
     blocks = e.rewrite(body(d, step.tokens, BF16, 1), new == 1, d.architecture).blocks
     last = e.rewrite(head(d, step.rows, BF16, 1), False, d.architecture).blocks
     whole = place(Program((*blocks, *last)), step.seqs).cost()
-    found = StepModel(d, BF16, 1, engine, estimator_of(hardware.find("h200"))).rows(step)
+    found = StepModel(d, BF16, 1, engine, estimator_of(hardware.find("h200")), None).rows(step)
     flops, moved = (sum(n * a[i] for n, _, answers in found for a in answers) for i in (5, 6))
     assert flops == pytest.approx(whole.flops, rel=1e-9)
     assert moved == pytest.approx(whole.bytes, rel=1e-9)
@@ -222,7 +223,7 @@ def test_prompts_of_a_launch_are_asked_for_as_those_that_have_most_of_the_work()
 
 def test_attention_of_a_launch_counts_all_its_pairs():
     """Whichever prompts stand for the others: FLOPs are those of all."""
-    found, _ = steps("llama-3.1-8b", "vllm")
+    found = steps("llama-3.1-8b", "vllm")
     apart = [Seq(300, 600, 1), Seq(900, 0, 5), Seq(100, 0, 1)]
     flops = [
         sum(
@@ -252,13 +253,11 @@ def test_a_padded_prompt_says_why_more_may_take_less():
 
 def test_another_launch_latency_changes_the_host_alone_and_operators_are_known_once():
     """In whatever order they are asked for."""
-    options = (Options(launch_ns=30_000.0), Options())
-    slow, usual = (setting(library.find("gpt2"), "h200", "vllm", "bf16", 1, o, "", 1, 1).steps for o in options)
-    memory = hardware.find("h200").memory_bytes
+    slow, usual = (setting(library.find("gpt2"), "h200", "vllm", launch_ns=ns).steps for ns in (30_000.0, 0.0))
     assert slow.rows is usual.rows
     assert slow.terms != usual.terms
     s = Scenario(1, 64, 8)
-    later, sooner = (found.prefill(s, memory) for found in (slow, usual))
+    later, sooner = (found.prefill(s) for found in (slow, usual))
     assert later.seconds > sooner.seconds
     kinds = [{n.role: n.seconds for n in phase.lines if n.kind != ENGINE} for phase in (later, sooner)]
     assert kinds[0] == kinds[1]

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from asking import predict
 from round_profiles import round_profile, write_profile
 
 from chip import artifact, codec, hardware, runs
 from chip.engine_profile import EngineProfile
 from chip.models import library
-from chip.predict.request import Options, predict
 from chip.predict.roof import roof_of
 from chip.predict.stages import ALL, Stage
 from chip.runs import Energy, Run, Runs
@@ -292,7 +292,7 @@ def test_each_stage_adds_what_it_says():
     assert measured.weights.value == h200.profile.ceilings["hbm_read"].value
     assert factors.weights.value == pytest.approx(measured.weights.value * h200.profile.factors["gemm_memory"].value)
     decoder, s = library.find("llama-3.1-8b"), Scenario(8, 1024, 16)
-    sources = {stage: predict(decoder, "h200", "vllm", s, Options(stage)).json()["sources"] for stage in Stage}
+    sources = {stage: predict(decoder, "h200", "vllm", s, stage).json()["sources"] for stage in Stage}
     assert set(sources[Stage.DATASHEET]) == {"datasheet"}
     assert set(sources[Stage.MEASURED]) == set(sources[Stage.FACTORS]) == {"roofline"}
     assert "interpolated" in sources[Stage.POINTS]
@@ -301,7 +301,7 @@ def test_each_stage_adds_what_it_says():
 def test_all_stages_are_the_default():
     assert max(Stage) == ALL
     decoder, s = library.find("llama-3.1-8b"), Scenario(8, 1024, 16)
-    assert predict(decoder, "h200", "vllm", s).line() == predict(decoder, "h200", "vllm", s, Options(ALL)).line()
+    assert predict(decoder, "h200", "vllm", s).line() == predict(decoder, "h200", "vllm", s, ALL).line()
 
 
 def test_without_a_datasheet_the_first_stage_is_left_out(tmp_path):

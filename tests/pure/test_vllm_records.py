@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from asking import predict
 
 from chip import runs
 from chip.models import library
-from chip.predict.request import Options, predict
 from chip.predict.stages import Stage
 from chip.types import Scenario
 from chip.validate import judge
@@ -39,7 +39,7 @@ def test_kernels_of_llama_against_their_predictions():
     """Decode of Llama-3.1-8B at 1 x 1024: durations in the engine, and what is predicted of each alone."""
     run = recorded(2)["llama-3.1-8b", Scenario(1, 1024, 17)]
     decoder = library.find(run.model)
-    lines = predict(decoder, "h200", "vllm", run.scenario, Options(Stage.POINTS)).decode.lines
+    lines = predict(decoder, "h200", "vllm", run.scenario, Stage.POINTS).decode.lines
     alone_us = {line.role: line.seconds / line.calls * 1e6 for line in lines}
     layers = decoder.layers[0][0]
     norms, norms_us = kernels(run, lambda name: "rms_norm" in name)

@@ -8,6 +8,7 @@ from chip import hardware
 from chip.dtypes import precision
 from chip.engines import chunked, native, vllm
 from chip.engines.vllm import schedule
+from chip.engines.vllm.options import options
 from chip.models import library
 from chip.predict import request
 from chip.predict.estimator import estimator_of
@@ -15,7 +16,7 @@ from chip.predict.phase import Phase, lines_of
 from chip.predict.steps import StepModel
 from chip.types import Scenario, Seq, Step
 
-LARGE, SMALL = 80 * 2**30, 24 * 2**30
+LARGE, SMALL = options((), 80 * 2**30), options((), 24 * 2**30)
 BF16 = precision("bf16")
 
 
@@ -60,7 +61,7 @@ def test_a_schedule_of_any_length_computes_its_prompts(batch, prompt, output, me
     s = Scenario(batch, prompt, output)
     steps = vllm.prefill(s, memory)
     assert len(steps) <= 2 * (chunked.EXACT_STEPS + 18) + 5  # two waves, and decode steps between them
-    assert all(0 < step.tokens <= schedule.step_tokens(memory) for step, _ in steps)
+    assert all(0 < step.tokens <= memory.max_num_batched_tokens for step, _ in steps)
     assert all(weight > 0 for _, weight in steps)
     assert tokens(steps, prompt)[0] == pytest.approx(batch * prompt, rel=1e-9)
 
@@ -125,13 +126,13 @@ def test_a_padded_step_has_the_rows_of_its_requests():
 )
 def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, output, monkeypatch):
     monkeypatch.setattr(chunked, "EXACT_STEPS", 4)
-    c = StepModel(library.find(model), BF16, 1, "vllm", estimator_of(hardware.find("a100")))
+    c = StepModel(library.find(model), BF16, 1, "vllm", estimator_of(hardware.find("a100")), LARGE)
     s = Scenario(batch, prompt, output)
-    budget = schedule.step_tokens(LARGE)
+    budget = LARGE.max_num_batched_tokens
     assert batch * prompt > chunked.EXACT_STEPS * budget
     steps = tuple((schedule._step(seqs), 1.0) for seqs in chunked._chunks(s, budget, 10**9)[0])
     walked = Phase(lines_of(c.timed(steps, True)), 0, 0)
-    integrated = c.prefill(s, LARGE)
+    integrated = c.prefill(s)
     assert integrated.seconds == pytest.approx(walked.seconds, rel=0.02)
     assert integrated.matmul_flops == pytest.approx(walked.matmul_flops, rel=0.02)
 
@@ -144,11 +145,11 @@ def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, outpu
     ],
 )  # fmt: skip
 def test_steps_after_the_walked_ones_take_as_long_as_if_all_were_walked(engine, batch, prompt, output, monkeypatch):
-    c = StepModel(library.find("llama-3.1-8b"), BF16, 1, engine, estimator_of(hardware.find("h200")))
+    c = StepModel(library.find("llama-3.1-8b"), BF16, 1, engine, estimator_of(hardware.find("h200")), LARGE)
     s = Scenario(batch, prompt, output)
-    integrated = c.prefill(s, LARGE).seconds
+    integrated = c.prefill(s).seconds
     monkeypatch.setattr(chunked, "EXACT_STEPS", 10**9)
-    assert integrated == pytest.approx(c.prefill(s, LARGE).seconds, rel=0.01)
+    assert integrated == pytest.approx(c.prefill(s).seconds, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -163,18 +164,18 @@ def test_the_first_integrated_step_takes_no_time_back(gpu, model, dtype):
 
 def test_native_runs_so_many_requests_at_once():
     most = native.MOST_REQUESTS
-    assert native.decode(Scenario(3 * most, 100, 8), 140e9).rows == most
-    steps = native.prefill(Scenario(most + 1, 100, 2), 140e9)
+    assert native.decode(Scenario(3 * most, 100, 8), None).rows == most
+    steps = native.prefill(Scenario(most + 1, 100, 2), None)
     assert max(step.rows for step, _ in steps) <= most
     assert tokens(steps, 100)[0] == pytest.approx(100 * (most + 1), rel=1e-9)
 
 
 def test_requests_that_have_their_first_token_take_room_from_prompts_in_native_too():
     """Two steps would hold 8 x 2048 tokens; four that decode along leave four tokens of the last prompt to a third."""
-    steps = [step for step, _ in native.prefill(Scenario(8, 2048, 64), 140e9)]
+    steps = [step for step, _ in native.prefill(Scenario(8, 2048, 64), None)]
     assert [[(s.new, s.past, s.count) for s in step.seqs] for step in steps] == [
         [(2048, 0, 4)],
         [(1, 2048, 4), (2048, 0, 3), (2044, 0, 1)],
         [(1, 2048, 7), (4, 2044, 1)],
     ]
-    assert [len(native.prefill(Scenario(b, n, 1), 140e9)) for b, n in ((8, 512), (8, 2048), (1, 8192))] == [1, 2, 1]
+    assert [len(native.prefill(Scenario(b, n, 1), None)) for b, n in ((8, 512), (8, 2048), (1, 8192))] == [1, 2, 1]

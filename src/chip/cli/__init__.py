@@ -27,6 +27,7 @@ NOT_COMMANDS = (
     "lines",
     "streams",
     "grid",
+    "question_options",
     "energy_probe",
 )  # nor is what ends in _text: the layout of answers
 ORDER = (
@@ -69,11 +70,19 @@ class Parser(argparse.ArgumentParser):
         prefix = "unrecognized arguments: "
         if message.startswith(prefix):
             word = (message.removeprefix(prefix).split() or [""])[0].split("=")[0]
-            near = get_close_matches(word, self._option_string_actions, 1)
-            hint = f"did you mean {near[0]}?" if near else f"see `{self.prog} --help`"
+            hint = self._hint(word)
             message = f"no option or argument {word!r}; {hint}"
         print(f"{self.prog}: {message}", file=sys.stderr)
         raise SystemExit(2)
+
+    def _hint(self, word: str) -> str:
+        if "--engine-setting" in self._option_string_actions:
+            from chip.cli import question_options
+
+            if of_engine := question_options.hint(word):
+                return of_engine
+        near = get_close_matches(word, self._option_string_actions, 1)
+        return f"did you mean {near[0]}?" if near else f"see `{self.prog} --help`"
 
 
 def commands() -> list[str]:

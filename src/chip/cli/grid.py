@@ -15,6 +15,7 @@ from typing import Any
 from chip import api, artifact, output
 from chip.cli.text import duration, gib, number, table
 from chip.dtypes import AUTO
+from chip.question import DEFAULTS
 from chip.types import ChipError
 
 MOST_ROWS = 10_000
@@ -45,12 +46,12 @@ class Several:
             raise argparse.ArgumentTypeError(f"invalid {self.kind.__name__} value: {word[:80]!r}") from None
 
 
-def rows(model: str, axes: Mapping[str, Sequence[Any]], **options: Any) -> list[dict[str, Any]]:
+def rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """As `chip.sweep` gives them. Where no row could be predicted, the first reason is the command's error."""
-    if prod(len(values) for values in axes.values()) > MOST_ROWS:
+    if prod(len(values[name]) for name in DEFAULTS) > MOST_ROWS:
         raise ChipError(f"more than {MOST_ROWS} combinations; for sweeps of any size: `chip predict -`")
-    asked: dict[str, Any] = {**axes, **options}
-    found = api.sweep(model, **asked)
+    axes = {name: values[name] for name in DEFAULTS}  # rows come in this order
+    found = api.sweep(**{**axes, **values})
     if all("error" in row for row in found):
         raise ChipError(found[0]["error"])
     return found
@@ -69,7 +70,7 @@ def render(found: Sequence[Mapping[str, Any]]) -> str:
 
 def _varying(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """The axes with several values. Rows without figures do not tell what `auto` came to."""
-    return [k for k in api.AXES if len({str(row[k]) for row in found} - {AUTO}) > 1]
+    return [k for k in DEFAULTS if len({str(row[k]) for row in found} - {AUTO}) > 1]
 
 
 def _asked(row: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> str:
@@ -79,7 +80,7 @@ def _asked(row: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> str:
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     energy, tpot = row["energy_j_per_token"], row["tpot_ms"]
     return {
-        **{k: row[k] for k in ("model", *api.AXES)},
+        **{k: row[k] for k in ("model", *DEFAULTS)},
         "TTFT": duration(row["ttft_ms"] / 1e3),
         "TTFT 90 %": _span(row, "ttft"),
         "TPOT": "-" if tpot is None else duration(tpot / 1e3),
@@ -117,7 +118,7 @@ def check_csv(path: Path) -> None:
     if real.exists() and real.stat().st_size:
         with open(real, "rb") as file:
             head = file.read(64)
-        if not head.startswith(f"model,{api.AXES[0]},".encode()):
+        if not head.startswith(f"model,{next(iter(DEFAULTS))},".encode()):
             raise ChipError(f"--csv {path}: is not a table of `chip predict`; choose another file")
 
 

@@ -13,8 +13,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from chip import artifact
+from chip.cli import question_options
 from chip.cli.text import number, table
 from chip.types import ChipError
 
@@ -24,6 +26,7 @@ EPILOG = """\
       --gpu h100,h200,l40s --tp 1,2,4,8 --price h100=2.5,h200=3.5,l40s=1 --jobs 2
   chip plan llama-3.1-70b --workload poisson:prompt=800,output=200 --rate 10 --slo ttft_p95=1s --gpu h200 --tp 2,4,8
 """
+AXES = ("gpu", "tp", "pp", "ep", "dtype")  # that choices differ in
 LEGEND = """\
 ordered by "GPUs, sure" (what the low end of the rate takes) or their cost; =: tied, each rate lies within the other's
 interval"""
@@ -31,23 +34,17 @@ interval"""
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from chip.simulate.plan import REQUESTS
+    from chip.simulate.setup import SEED
 
     add = parser.add_argument
     add("model", metavar="MODEL", help="bundled name, config.json, its folder, or hub id")
     add("--workload", required=True, help="bundled trace, file of requests, or synthetic traffic (`chip simulate`)")
     add("--rate", type=float, required=True, help="requests a second that the fleet must serve")
     add("--slo", required=True, metavar="GOALS", help="ttft_p99=500ms,tpot_p99=40ms; p50, p90, p95 or p99")
-    add("--gpu", default="h200", help="several with commas [%(default)s]")
-    add("--tp", default="1", help="several with commas [%(default)s]")
-    add("--pp", default="1", help="stages of a pipeline; several with commas [%(default)s]")
-    add("--ep", default="1", help="GPUs that the experts lie on; several with commas [%(default)s]")
-    add("--dtype", default="bf16", help="several with commas [%(default)s]")
-    add("--engine", default="vllm", help="[%(default)s]")
+    question_options.add(parser, several=AXES)
     add("--price", default="", metavar="PRICES", help="of a GPU for an hour: h100=2.5,h200=3.5, a file, or example")
     add("--requests", type=int, default=REQUESTS, help="of each simulation [%(default)s]")
-    add("--seed", type=int, default=0, help="of synthetic traffic [%(default)s]")
-    add("--host", metavar="FILE|NAME", default="", help="the host, as in `chip predict` [reference]")
-    add("--engine-setting", metavar="KEY=VALUE", action="append", default=[], help="as in `chip simulate`")
+    add("--seed", type=int, default=SEED, help="of synthetic traffic [%(default)s]")
     add("--no-intervals", action="store_true", help="find rates only: about twice as fast")
     add("--jobs", type=int, default=1, help="processes; 0 for one a core [%(default)s]")
     add("--ray", metavar="ADDRESS", default="", help="spread over a Ray cluster instead: local, or its address")
@@ -57,43 +54,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from chip.report import traffic_plot
-    from chip.simulate import prices, settings
+    from chip.simulate import prices
     from chip.simulate.jobs import pool_of
     from chip.simulate.plan import plan
 
     if args.plot is not None and args.plot.suffix != ".svg":
         raise ChipError(f"--plot {args.plot}: must end in .svg")
+    system = question_options.values(args)
+    axes = {f"{name}s": system.pop(name) for name in AXES}
     found = plan(
         args.model,
         workload=args.workload,
         rate=args.rate,
         goals=args.slo,
-        gpus=args.gpu.split(","),
-        tps=_counts("--tp", args.tp),
-        pps=_counts("--pp", args.pp),
-        eps=_counts("--ep", args.ep),
-        dtypes=args.dtype.split(","),
-        engine=args.engine,
-        host=args.host,
         prices=prices.parse(args.price),
         requests=args.requests,
         seed=args.seed,
-        engine_settings=settings.parse(args.engine_setting),
         intervals=not args.no_intervals,
         pool=pool_of(args.jobs, args.ray, _progress if sys.stderr.isatty() else None),
+        **axes,
+        **system,
     ).json()
     if args.plot:
         artifact.write_text(args.plot, traffic_plot.pareto(found))
     print(json.dumps(found, indent=1, allow_nan=False) if args.json else render(found))
-    for note in found["notes"]:
+    for note in (*found["notes"], *_notes_of_choices(found["choices"])):
         print(f"note: {note}", file=sys.stderr)
     return 0 if any(c["status"] == "ok" for c in found["choices"]) else 1
-
-
-def _counts(option: str, text: str) -> list[int]:
-    if not all(word.strip().isdecimal() and 1 <= int(word) <= 1024 for word in text.split(",")):
-        raise ChipError(f"{option} {text[:40]!r}: must be whole numbers like 1,2,4")
-    return [int(word) for word in text.split(",")]
 
 
 def render(a: dict[str, object]) -> str:
@@ -111,6 +98,16 @@ def render(a: dict[str, object]) -> str:
         if c["status"] != "ok":
             parts.append(f"{c['title']}: {c['status']}: {c['reason']}")
     return "\n".join(parts)
+
+
+def _notes_of_choices(choices: list[dict[str, Any]]) -> list[str]:
+    """Each note once, with the choices that it is about where it is not about all."""
+    about: dict[str, list[str]] = {}
+    for c in choices:
+        for note in c["notes"]:
+            about.setdefault(note, []).append(c["title"])
+    answered = sum(bool(c["notes"]) for c in choices)
+    return [note if len(titles) == answered else f"{'; '.join(titles)}: {note}" for note, titles in about.items()]
 
 
 def _row(c: dict[str, object]) -> dict[str, str]:

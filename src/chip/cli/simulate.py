@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from chip import artifact
+from chip.cli import question_options
 from chip.cli.simulate_text import render, render_sweep
 from chip.types import ChipError
 
@@ -30,39 +31,22 @@ SWEEP = "chip.simulations/1"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from chip.simulate.setup import DEFAULTS as d
+    from chip.simulate.setup import DRAWS, REQUESTS, SEED
 
     add = parser.add_argument
     add("model", metavar="MODEL", help="bundled name, config.json, its folder, or hub id")
     add("--workload", required=True, help="bundled trace, file of requests, or synthetic traffic")
-    add("--gpu", default=d["gpu"], help="bundled name, profile or datasheet file, or sm_90:80GB [%(default)s]")
-    add("--engine", default=d["engine"], help="[%(default)s]")
-    add("--dtype", default=d["dtype"], help="[%(default)s]")
-    add("--tp", type=int, default=d["tp"], help="GPUs that share each layer (tensor parallel) [%(default)s]")
-    add("--pp", type=int, default=d["pp"], help="stages of a pipeline, each with its layers [%(default)s]")
-    add("--ep", type=int, default=d["ep"], help="GPUs that the experts lie on, as in `chip predict` [%(default)s]")
-    add("--host", metavar="FILE|NAME", default="", help="the host, as in `chip predict` [reference]")
+    question_options.add(parser)
     add("--server", action="store_true", help="a server before the engine; needs your own figures of it, as follows")
     add("--server-request-ms", type=float, default=0.0, metavar="MS", help="of a request: HTTP, tokenising [none]")
     add("--server-token-us", type=float, default=0.0, metavar="US", help="to pass one output token on [none]")
     add("--rate", default="", help="requests a second, several with commas, 0 for all at once [as in the workload]")
-    add("--requests", type=int, default=None, help="how many [all of a file, else 1000]")
-    add("--seed", type=int, default=d["seed"], help="of synthetic traffic and of intervals [%(default)s]")
-    add(
-        "--engine-setting", metavar="KEY=VALUE", action="append", default=[],
-        help="max_num_seqs, max_num_batched_tokens, enable_prefix_caching, num_gpu_blocks, ...; vLLM's names",
-    )  # fmt: skip
-    add(
-        "--launch-ns",
-        metavar="NS",
-        type=float,
-        default=0.0,
-        help="launch latency of the host, as in `chip predict` [that of the reference host]",
-    )
-    add("--replicas", type=int, default=d["replicas"], help="engines side by side [%(default)s]")
-    add("--router", default=d["router"], help="round-robin, least-loaded or prefix [%(default)s]")
+    add("--requests", type=int, default=None, help=f"how many [all of a file, else {REQUESTS}]")
+    add("--seed", type=int, default=SEED, help="of synthetic traffic and of intervals [%(default)s]")
+    add("--replicas", type=int, default=1, help="engines side by side [%(default)s]")
+    add("--router", default="round-robin", help="round-robin, least-loaded or prefix [%(default)s]")
     add("--slo", default="", metavar="GOALS", help="of each request, for goodput: ttft=500ms,tpot=40ms")
-    add("--draws", type=int, default=d["draws"], help="simulations for 90 %% intervals, 0 for none [%(default)s]")
+    add("--draws", type=int, default=DRAWS, help="simulations for 90 %% intervals, 0 for none [%(default)s]")
     add("--no-intervals", action="store_true", help="the same as --draws 0")
     add("--jobs", type=int, default=1, help="processes for draws and rates; 0 for one a core [%(default)s]")
     add("--ray", metavar="ADDRESS", default="", help="spread over a Ray cluster instead: local, or its address")
@@ -74,7 +58,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from chip.report import traffic_plot
-    from chip.simulate import settings
     from chip.simulate.jobs import pool_of
     from chip.simulate.simulation import sweep
 
@@ -91,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
             "--server: nobody measured what vLLM's HTTP server takes; give your own figures with --server-request-ms "
             "and --server-token-us"
         )
-    given = settings.parse(args.engine_setting)
     pool = pool_of(args.jobs, args.ray, _progress if sys.stderr.isatty() else None)
 
     found = sweep(
@@ -99,24 +81,16 @@ def run(args: argparse.Namespace) -> int:
         rates,
         pool,
         workload=args.workload,
-        gpu=args.gpu,
-        engine=args.engine,
-        dtype=args.dtype,
-        tp=args.tp,
-        pp=args.pp,
-        ep=args.ep,
-        host=args.host,
         server_request_ms=args.server_request_ms,
         server_token_us=args.server_token_us,
         requests=args.requests,
         seed=args.seed,
         replicas=args.replicas,
         router=args.router,
-        engine_settings=given,
-        launch_ns=args.launch_ns,
         goals=args.slo,
         draws=0 if args.no_intervals else args.draws,
         timeline=bool(args.timeline or args.plot) and len(rates) == 1,
+        **question_options.values(args),
     )
     if args.requests_out:
         artifact.write_text(args.requests_out, "".join(line + "\n" for line in found[0].per_request()))

@@ -6,13 +6,14 @@ Files beside the folders are what engines share.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from chip import listing
 from chip.engines.calibration import CalibrationModel
+from chip.engines.options import Settings, no_options
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
@@ -54,6 +55,9 @@ class Engine(Protocol):
     COPIES_KEYS: tuple[str, ...] = ()  # architectures whose keys its cache holds once for every head that shares them
     KERNELS: Mapping[str, int] = {}  # that it launches of an operator, where that differs from the operator's own count
     OVERLAPS_STEPS: bool = False  # whether the host prepares a step while the device runs the one before
+    QUANTISED_CACHE: bool = False  # whether the KV cache takes the format that a quantised config names
+    OPTIONS: Collection[str] = ()  # names of its settings that predictions know
+    OPTIONS_ELSEWHERE: Mapping[str, str] = {}  # settings that are fields of a question
     CALIBRATION: tuple[CalibrationModel, ...] = ()  # the small models that its terms are measured on
     SERVES: Serves = Serves()  # architectures, precisions and numbers of GPUs that it can run
     VERSIONS: tuple[EngineVersion, ...] = ()  # what older versions do otherwise, newest first
@@ -61,10 +65,14 @@ class Engine(Protocol):
     def runs_as(self, capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
         """The measured kernel that it runs of each operator, on a GPU of such a compute capability."""
 
-    def prefill(self, scenario: Scenario, memory_bytes: float) -> Weighted:
+    def options(self, settings: Settings, memory_bytes: float) -> Any:
+        """What it is told, by its own names, with its defaults on a GPU of this size for all else. It comes back as
+        `options` below. Left out by an engine that predictions know no setting of."""
+
+    def prefill(self, scenario: Scenario, options: Any) -> Weighted:
         """The steps until all first tokens, and how many real steps each stands for."""
 
-    def decode(self, scenario: Scenario, memory_bytes: float) -> Step:
+    def decode(self, scenario: Scenario, options: Any) -> Step:
         """The first decode step. It stands for the mean of all."""
 
     def rewrite(self, program: Program, decode: bool, architecture: str = ...) -> Program:
@@ -73,8 +81,13 @@ class Engine(Protocol):
     def play(self, t: Timeline, step: Played, terms: Terms) -> None:
         """Lays a step on the timeline: the queue of the host and that of the device."""
 
-    def room(self, scenario: Scenario, memory_bytes: float) -> Room:
+    def room(self, scenario: Scenario, options: Any) -> Room:
         """Its memory rules."""
+
+    def cache_tokens(
+        self, layers: Mapping[int, int], longest: int, token_bytes: float, room_bytes: float, options: Any
+    ) -> int:
+        """How many tokens a pool of so many bytes holds; of engines whose `room` has a pool."""
 
 
 @lru_cache(maxsize=1)
@@ -91,4 +104,5 @@ def get(name: str) -> Engine:
     engine = import_module(f"chip.engines.{name.replace('-', '_')}")
     for what in Engine.__annotations__.keys() & vars(Engine).keys():
         vars(engine).setdefault(what, getattr(Engine, what))
+    vars(engine).setdefault("options", no_options)
     return cast(Engine, engine)

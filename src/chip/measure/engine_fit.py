@@ -19,9 +19,10 @@ from chip.artifact import Artifact
 from chip.engine_profile import EngineProfile
 from chip.engines.terms import ON_HOST, Terms
 from chip.models import describe
-from chip.predict.request import Options, setting
+from chip.predict.request import setting
 from chip.predict.stages import Stage
 from chip.predict.steps import TimedSteps
+from chip.question import Question
 from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError
 
@@ -92,11 +93,11 @@ def _check(known: Sequence[Run], configs: Mapping[str, Mapping[str, Any]], engin
 def _timings(run: Run, config: Mapping[str, Any], gpu: str, launch_ns: float, host: int) -> list[PhaseTiming]:
     """Prefill and decode of a run. `launch_ns`: the launch latency that the terms will hold at."""
     s, decoder = run.scenario, describe(dict(config), run.model, run.model)
-    held = setting(decoder, gpu, run.engine, s.dtype, s.tp, Options(Stage.POINTS))
+    held = setting(Question(decoder, gpu, run.engine, s.dtype, "", s.tp), Stage.POINTS)
     weight = min(1.0, decoder.layer_count / DEEP)
     found = []
     for phase, seconds, ns in (("prefill", run.ttft_s, run.ttft_launch_ns), ("decode", run.tpot_s, run.tpot_launch_ns)):
-        subject = held.steps.subject(s, held.roof.memory_bytes, phase == "prefill")
+        subject = held.steps.subject(s, phase == "prefill")
         slower = ns / launch_ns if launch_ns and ns else 1.0
         found.append(PhaseTiming(subject, seconds, slower, run.busy.get(phase), host, weight))
     return found

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from chip import engines, hardware
+from chip import engine_profile, engines, hardware, hosts, ops
 from chip.dtypes import AUTO
+from chip.engines import Engine
 from chip.engines.context import decode_contexts
-from chip.engines.playing import Weighted
+from chip.engines.options import settings_of
+from chip.engines.playing import Room
 from chip.models import library
 from chip.ops.attention import Attention
 from chip.ops.bmm import Bmm
@@ -20,13 +23,15 @@ from chip.ops.embedding import Embedding
 from chip.ops.linear import Linear
 from chip.ops.pointwise import Pointwise
 from chip.ops.softmax import Softmax
-from chip.predict import notes, request
+from chip.predict import notes
 from chip.predict.estimator import Estimator
-from chip.predict.phase import CallBlock, Phase, Rows, interval, lines_of
+from chip.predict.limits import Answer, added
+from chip.predict.phase import CallBlock, Rows
 from chip.predict.prediction import Prediction
 from chip.predict.roof import check_dtype, roof_of
 from chip.predict.stages import Stage
-from chip.records import replace
+from chip.predict.steps import MOST_STEPS, EngineTerms, StepModel
+from chip.question import BATCH, SYSTEM, complete, count_of
 from chip.timeline import RoleLaunches
 from chip.types import Call, ChipError, Op, Scenario, Seq, Step
 
@@ -34,61 +39,92 @@ SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`chip predict --trace`: the answer for a model of any architecture, operators taken from HF's own forward."""
-    s = request.scenario_of(values)
-    s = replace(s, dtype="bf16" if s.dtype == AUTO else s.dtype, kv_dtype="")
-    if s.gpus > 1:
+    """`chip predict --trace`: the answer for a model of any architecture, operators taken from HF's own forward. The
+    engine's schedule and memory rules, its terms and those of the host are as in any other answer."""
+    asked = complete(values)
+    system = {**SYSTEM, **asked}
+    s = Scenario(*(count_of(asked, name) for name in BATCH), "bf16" if asked["dtype"] == AUTO else asked["dtype"])
+    if any(count_of(asked, name) > 1 for name in ("tp", "pp", "ep")):
         raise ChipError("--trace follows one GPU's forward pass; leave --tp, --pp and --ep at 1")
-    config, title = library.locate(values["model"])
-    roof = roof_of(hardware.find(values["gpu"]))
+    if refused := [name for name in ("sdpa", "engine_version", "deep_gemm") if system[name]]:
+        raise ChipError(f"--trace takes its operators from HF; --{refused[0].replace('_', '-')} does not change them")
+    config, title = library.locate(asked["model"])
+    h, engine = hardware.find(asked["gpu"]), engines.get(asked["engine"])
+    roof = roof_of(h)
     check_dtype(roof, f"matmul_{s.dtype}")
-    engine = engines.get(values["engine"])
+    options = engine.options(settings_of(system["engine_settings"]), roof.memory_bytes)
+    where = (str(system["engine_profile"]), system["launch_ns"], str(system["host"]))
+    measured = engine_profile.find(h, engine.NAME, *where)
+    terms = EngineTerms(*measured.terms) if measured else None
     model = build(config, s.dtype)
-    estimator = Estimator(roof, Stage.FACTORS, None)
-    prefill = _phase(model, engine.prefill(s, roof.memory_bytes), estimator)
-    decode = _phase(model, _walked(engine.decode(s, roof.memory_bytes)), estimator) if s.output > 1 else None
-    room = _memory(model, s, roof.memory_bytes)
+    steps = TracedSteps(model, engine, Estimator(roof, Stage.FACTORS, None), options, terms)
+    prefill, decode = steps.prefill(s), steps.decode(s) if s.output > 1 else None
+    room = _memory(model, s, engine.room(s, options), roof.memory_bytes)
     traced = f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied"
-    said = filter(None, [*notes.of_sizes(s, roof, room, 0), notes.of_ceilings(roof), engine.CAVEAT, traced])
-    asked = {"model": title, "gpu": values["gpu"], "engine": engine.NAME, "host": ""}
-    return Prediction(asked, s, prefill, decode, roof.ridge(f"matmul_{s.dtype}"), roof.power, room, [*said]).json()
+    if not measured:
+        traced += f"; no host or engine terms are known for {engine.NAME} on {h.name}"
+    told = [*notes.of_sizes(s, roof, room, 0), notes.of_ceilings(roof), engine.CAVEAT, traced]
+    if measured and measured.host and (notes.waits(prefill) or (decode and notes.waits(decode))):
+        told.append(notes.of_host(engine.NAME, measured))
+    host = ""
+    if measured:
+        host = hosts.REFERENCE if measured.host else str(system["host"]) or "own"
+    about = {"model": title, "gpu": asked["gpu"], "engine": engine.NAME, "host": host}
+    ridge = roof.ridge(f"matmul_{s.dtype}")
+    s = s.stored_as(s.dtype, s.dtype)
+    return Prediction(about, s, prefill, decode, ridge, roof.power, room, [*filter(None, told)]).json()
 
 
-def _walked(step: Step) -> Weighted:
-    """Steps at a few contexts that stand for all."""
+class TracedSteps(StepModel):
+    """Steps whose operators are those of HF's forward pass, without a description of the model."""
+
+    def __init__(
+        self, model: Any, engine: Engine, estimator: Estimator, options: Any, terms: EngineTerms | None
+    ) -> None:
+        self.model, self.interval_scale = model, 1.0
+        self.run_on(engine, estimator, options, terms)
+        self.rows = lru_cache(maxsize=MOST_STEPS)(self._traced)
+
+    def _traced(self, step: Step) -> Rows:
+        """A row for each role: its mean call, at a few contexts that stand for all."""
+        by_role: dict[tuple[str, str], list[tuple[Answer, float]]] = {}
+        for seqs, part in _walked(step):
+            for call, count in of_sequences(self.model, seqs).items():
+                by_role.setdefault((call.role, call.op.kind), []).append((self.estimator(call.op), part * count))
+        rows: Rows = []
+        for (role, kind), answers in by_role.items():
+            count = max(1, round(sum(n for _, n in answers)))
+            mean = added([(answer, n / count) for answer, n in answers])
+            rows.append((count, CallBlock((kind,), RoleLaunches((role,), (ops.get(kind).KERNELS,))), [mean]))
+        return rows
+
+
+def _walked(step: Step) -> list[tuple[tuple[Seq, ...], float]]:
+    """The sequences of a decode step at a few contexts, each with its share of the steps that it stands for."""
+    if step.steps == 1:
+        return [(step.seqs, 1.0)]
     (seq,) = step.seqs
-    at = decode_contexts(seq.past, step.steps)
-    return tuple((step._replace(seqs=(seq._replace(past=past),), steps=1), part) for past, part in at)
+    return [((seq._replace(past=past),), part) for past, part in decode_contexts(seq.past, step.steps)]
 
 
-def _phase(model: Any, steps: Weighted, estimator: Estimator) -> Phase:
-    found: list[tuple[Rows, float]] = []
-    for step, weight in steps:
-        for seq in step.seqs:
-            for call, count in calls(model, seq).items():
-                named = CallBlock((call.op.kind,), RoleLaunches((call.role,), (call.op.KERNELS,)))
-                found.append(([(1, named, [estimator(call.op)])], weight * count))
-    lines = lines_of(found)
-    _, low_s, high_s = interval(lines)
-    return Phase(lines, low_s, high_s)
-
-
-def _memory(model: Any, s: Scenario, capacity_bytes: float) -> dict[str, Any]:
-    """Weights and cache from the model itself; neither activations nor the context are traced: both are 0."""
+def _memory(model: Any, s: Scenario, room: Room, capacity_bytes: float) -> dict[str, Any]:
+    """Weights and cache from the model itself, the rest by the engine's rules; activations are not traced."""
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     per_token = kv_bytes_per_token(model)
-    kv_sequence = per_token * (s.prompt + s.output)
-    total = weights + s.batch * kv_sequence
+    kv_sequence, usable = per_token * room.cache_tokens, capacity_bytes * room.share
+    kv, beside = room.sequences * kv_sequence, weights + room.context_bytes + room.workspace_bytes
+    most = int((usable - beside) // max(1, kv_sequence))
     return {
         "weights_bytes": weights,
         "kv_bytes_per_token": per_token,
-        "kv_bytes": round(s.batch * kv_sequence),
-        "activation_bytes": 0,
-        "context_bytes": 0,
-        "total_bytes": round(total),
+        "kv_bytes": round(kv),
+        "activation_bytes": round(room.workspace_bytes),
+        "context_bytes": round(room.context_bytes),
+        "total_bytes": round(beside + kv),
         "capacity_bytes": round(capacity_bytes),
-        "fits": total <= capacity_bytes,
-        "max_batch": max(0, int((capacity_bytes - weights) // max(1, kv_sequence))),
+        "usable_bytes": round(usable),
+        "fits": beside + kv <= usable,
+        "max_batch": max(0, min(most, room.at_once or most)),
     }
 
 
@@ -110,6 +146,20 @@ def build(config: Path, dtype: str) -> Any:
             return made.eval()
     except Exception as e:  # whatever transformers finds wrong with a config
         raise ChipError(f"{config}: transformers cannot build it ({str(e).strip().splitlines()[0][:160]})") from None
+
+
+def of_sequences(model: Any, seqs: Sequence[Seq]) -> Counter[Call]:
+    """What one forward of different sequences would run: their own attention, all else over all of their tokens."""
+    if len(seqs) == 1:
+        return calls(model, seqs[0])
+    apart = [calls(model, seq) for seq in seqs]
+    attention: Counter[Call] = Counter()
+    for found in apart:
+        attention.update({call: n for call, n in found.items() if isinstance(call.op, Attention)})
+    if not attention:  # written out in products, which are not told apart from all others
+        return sum(apart, Counter())
+    together = calls(model, Seq(sum(s.new * s.count for s in seqs), 0, 1))
+    return attention + Counter({call: n for call, n in together.items() if not isinstance(call.op, Attention)})
 
 
 def calls(model: Any, seq: Seq) -> Counter[Call]:

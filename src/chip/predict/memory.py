@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from chip import engines
 from chip.dtypes import BYTES, Precision
-from chip.engines.vllm.memory import cache_tokens
+from chip.engines.options import Settings
 from chip.models.decoder import Attn, Decoder, Layer, Mlp
 from chip.predict.pipeline import stage_decoders
 from chip.types import Scenario
@@ -50,22 +50,27 @@ def _widest(layer: Layer, hidden: int, tp: int, ep: int) -> float:
     return max(attention, mlp.top_k / tp * (values + hidden))  # whole experts: of ep / tp replicas, over ep GPUs
 
 
-def needs(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, Any]:
-    """The memory of one GPU; of a pipeline, one of the fullest stage."""
+def needs(
+    d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float, settings: Settings = ()
+) -> dict[str, Any]:
+    """The memory of one GPU; of a pipeline, one of the fullest stage. `settings`: of the engine."""
     own = s.of_replica
     if s.pp == 1:
-        fullest = _of_stage(d, own, engine, p, capacity_bytes)
+        fullest = _of_stage(d, own, engine, p, capacity_bytes, settings)
     else:
-        found = [_of_stage(stage, own, engine, p, capacity_bytes) for stage in stage_decoders(d, s.pp)]
+        found = [_of_stage(stage, own, engine, p, capacity_bytes, settings) for stage in stage_decoders(d, s.pp)]
         least = {name: min(f[name] for f in found) for name in LEAST if name in found[0]}
         fullest = max(found, key=itemgetter("total_bytes")) | least
     fullest["max_batch"] *= s.replicas
     return fullest
 
 
-def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float) -> dict[str, Any]:
+def _of_stage(
+    d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes: float, settings: Settings
+) -> dict[str, Any]:
     e, model, width = engines.get(engine), fixed(d, p, s.tp, s.ep), BYTES[p.activation]
-    room = e.room(s, capacity_bytes)
+    options = e.options(settings, capacity_bytes)
+    room = e.room(s, options)
     weights, usable = model.weight_bytes, capacity_bytes * room.share
 
     def activation_bytes(tokens: int, rows: int) -> float:
@@ -93,8 +98,9 @@ def _of_stage(d: Decoder, s: Scenario, engine: str, p: Precision, capacity_bytes
         "capacity_bytes": round(capacity_bytes),
         "usable_bytes": round(usable),
         "fits": total <= usable,
-        "max_batch": max(0, int(most)),
+        "max_batch": max(0, min(int(most), room.at_once or int(most))),
     }
     if room.pool:
-        out["kv_capacity_tokens"] = cache_tokens(model.windows, d.max_context, model.token_bytes, pool, capacity_bytes)
+        longest = out["max_model_len"] = room.longest or d.max_context
+        out["kv_capacity_tokens"] = e.cache_tokens(model.windows, longest, model.token_bytes, pool, options)
     return out

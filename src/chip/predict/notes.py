@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from chip import hosts
+from chip import engines, hosts
 from chip.dtypes import Precision, precision
 from chip.engine_profile import FoundTerms
 from chip.engines.versions import EngineVersion
-from chip.models.decoder import Decoder
 from chip.predict import memory
 from chip.predict.limits import INTERPOLATED
 from chip.predict.phase import Phase
 from chip.predict.roof import Roof
 from chip.predict.several import Phases
 from chip.predict.steps import ENGINE, WAITING, StepModel
+from chip.question import Question
 from chip.types import Scenario
-
-if TYPE_CHECKING:
-    from chip.predict.request import Options
 
 HOST_SHARE = 0.05  # a phase whose device waits for more than this part of it is limited by the host
 FEWER = 0.004  # a note is written if more than this part of requests x decode steps is missing, as some end early
@@ -36,8 +33,21 @@ def of_sizes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int)
             f"{roof.memory_bytes / 2**30:.1f} GiB, the engine uses {room['usable_bytes'] / 2**30:.1f}; "
             "times are as if it did"
         )
-    if max_context and s.prompt + s.output > max_context:
-        yield f"prompt + output exceed the model's context of {max_context} tokens"
+    context = room.get("max_model_len", max_context)
+    if context and s.prompt + s.output > context:
+        limit = "the model's context of" if context == max_context else "max_model_len,"
+        yield f"prompt + output exceed {limit} {context} tokens"
+    capacity = room.get("kv_capacity_tokens", context)
+    if room["fits"] and capacity < context:
+        yield over_capacity(context, capacity)
+
+
+def over_capacity(context: int, capacity: int) -> str:
+    """Where vLLM asks for a shorter context before it starts."""
+    return (
+        f"a context of {context} tokens exceeds the KV cache of {capacity}: vLLM does not start without "
+        f"max_model_len={capacity} or less"
+    )
 
 
 def of_ceilings(roof: Roof, has_points: bool = False) -> str:
@@ -54,13 +64,13 @@ def of_formats(asked: str, measured: str, gpu: str) -> str:
     return "" if measured == asked else f"operators were measured in {measured} on {gpu}; those answer for {asked}"
 
 
-def of_terms(engine: str, options: Options, found: FoundTerms | None, version: EngineVersion | None) -> Iterator[str]:
-    latency = options.launch_ns or hosts.find(options.host or hosts.REFERENCE).launch_ns
+def of_terms(q: Question, found: FoundTerms | None, version: EngineVersion | None) -> Iterator[str]:
+    latency = q.launch_ns or hosts.find(q.host or hosts.REFERENCE).launch_ns
     if latency and not (found and found.at_latency):
-        name = "--launch-ns" if options.launch_ns else "--host"
-        yield f"{name} is not used: no terms of {engine} tell at which launch latency they hold"
-    if options.engine_version and version and found:
-        yield f"{engine} {options.engine_version}: {version.source}; its terms were measured with a newer version"
+        name = "--launch-ns" if q.launch_ns else "--host"
+        yield f"{name} is not used: no terms of {q.engine} tell at which launch latency they hold"
+    if q.engine_version and version and found:
+        yield f"{q.engine} {q.engine_version}: {version.source}; its terms were measured with a newer version"
 
 
 def of_host(engine: str, found: FoundTerms) -> str:
@@ -90,28 +100,28 @@ def of_points_missing(found: Phases, output: int) -> Iterator[str]:
         yield f"{share:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"
 
 
-def of_narrower(d: Decoder, s: Scenario, engine: str, asked: Precision, capacity_bytes: float) -> Iterator[str]:
+def of_narrower(q: Question, s: Scenario, asked: Precision, capacity_bytes: float) -> Iterator[str]:
     """The widest format in which the model fits, such as `fits with --dtype int4 (42.1 GiB)`."""
-    weights = memory.fixed(d, asked, s.tp, s.ep).weight_bytes
-    for name, kv in product(NARROWER, ("", "fp8") if engine == "vllm" else ("",)):
+    d, weights = q.model, memory.fixed(q.model, asked, s.tp, s.ep).weight_bytes
+    for name, kv in product(NARROWER, ("", "fp8") if engines.get(q.engine).QUANTISED_CACHE else ("",)):
         p = precision(name, kv or asked.kv)
         narrower = memory.fixed(d, p, s.tp, s.ep).weight_bytes < weights
-        if narrower and (room := memory.needs(d, s, engine, p, capacity_bytes))["fits"]:
+        if narrower and (room := memory.needs(d, s, q.engine, p, capacity_bytes, q.engine_settings))["fits"]:
             gib = room["total_bytes"] / 2**30
             yield f"fits with --dtype {name}{' --kv-dtype fp8' if kv else ''} ({gib:.1f} GiB)"
             return
 
 
-def of_more(steps: StepModel, s: Scenario, memory_bytes: float) -> Iterator[str]:
+def of_more(steps: StepModel, s: Scenario) -> Iterator[str]:
     """Why more requests or tokens may take less time."""
-    yield from steps.remarks(s, memory_bytes)
-    first, _ = steps.prefill_steps(s, memory_bytes)[0]
+    yield from steps.remarks(s)
+    first, _ = steps.prefill_steps(s)[0]
     if first.graph and first.pad_tokens > s.batch * s.prompt:
         yield (
             f"the prompt runs in a CUDA graph of {first.tokens} tokens; several prompts are launched kernel by kernel, "
             "without padding, so that more may take less time"
         )
-    last, fewer = steps.ending(s, memory_bytes)
+    last, fewer = steps.ending(s)
     if last and min(1.0, last / (s.output - 1)) * (1 - fewer / s.batch) > FEWER:
         yield (
             f"first tokens come in {last + 1} steps, so the first requests end {last} steps before the last: TPOT is "

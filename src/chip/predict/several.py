@@ -31,21 +31,21 @@ class Phases(NamedTuple):
     microbatches: int  # in flight while a pipeline decodes
 
 
-def phases(steps: StepModel, s: Scenario, gpu: str, memory_bytes: float) -> Phases:
+def phases(steps: StepModel, s: Scenario, gpu: str) -> Phases:
     """One replica's, with its part of the requests: all replicas take as long."""
     own = s.of_replica
-    prefill = steps.prefill(own, memory_bytes)
+    prefill = steps.prefill(own)
     if s.pp == 1:
-        return Phases(prefill, steps.decode(own, memory_bytes) if s.output > 1 else None, 1)
-    planned = steps.engine.prefill(own, memory_bytes)
+        return Phases(prefill, steps.decode(own) if s.output > 1 else None, 1)
+    planned = steps.prefill_steps(own)
     count = sum(weight for _, weight in planned)
     in_flight = max(1, min(s.pp, round(count), own.batch)) if steps.engine.NAME == CIRCULATE else 1
     prefill = pipeline.prefill(prefill, *_stages(steps, s.pp, gpu, planned), count)
     if s.output == 1:
         return Phases(prefill, None, in_flight)
     one = replace(own, batch=-(-own.batch // in_flight))
-    stages = _stages(steps, s.pp, gpu, ((steps.engine.decode(one, memory_bytes), 1.0),))
-    return Phases(prefill, pipeline.decode(steps.decode(one, memory_bytes), *stages, in_flight), in_flight)
+    stages = _stages(steps, s.pp, gpu, ((steps.engine.decode(one, steps.options), 1.0),))
+    return Phases(prefill, pipeline.decode(steps.decode(one), *stages, in_flight), in_flight)
 
 
 def _stages(steps: StepModel, pp: int, gpu: str, planned: Weighted) -> tuple[list[float], Range]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chip import engines
 from chip.dtypes import Precision
+from chip.engines import Engine
 from chip.engines.playing import Played, Weighted
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
@@ -67,19 +68,15 @@ class StepModel:
     """One model on one engine, under one estimator."""
 
     def __init__(
-        self, decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator,
+        self, decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator, options: Any,
         terms: EngineTerms | None = None, version: EngineVersion | None = None, ep: int = 1,
         interval_scale: float = 1.0,
     ) -> None:  # fmt: skip
-        """`version`: None for the engine's newest. `ep`: GPUs that experts lie on."""
-        self.decoder, self.precision, self.tp = decoder, precision, tp
-        self.engine, self.estimator, self.terms = engines.get(engine), estimator, terms
-        self.interval_scale = interval_scale
-        version = version or next(iter(self.engine.VERSIONS), None)
-        self.overlaps = version.overlaps_steps if version else self.engine.OVERLAPS_STEPS
+        """`options`: of the engine. `version`: None for its newest. `ep`: GPUs that experts lie on."""
+        self.decoder, self.precision, self.tp, self.interval_scale = decoder, precision, tp, interval_scale
+        version = version or next(iter(engines.get(engine).VERSIONS), None)
+        self.run_on(engines.get(engine), estimator, options, terms, version)
         self._second = SecondStream(version.beside_tokens if version else 0, estimator.roof.ideal["memory"])
-        self._prefills: dict[tuple[Weighted, int], Phase] = {}
-        self.prefill_steps = lru_cache(maxsize=MOST_PREFILLS)(self.engine.prefill)
         programs = _programs(decoder, precision, tp, ep, engine)
         unsplit = _programs(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
         one, several, last = (self._template(program, whole) for program, whole in zip(programs, unsplit))
@@ -91,10 +88,21 @@ class StepModel:
             op for op in dict.fromkeys(c.op for c in calls_of_several) if type(op).remark is not Op.remark
         ]
 
-    def under(self, terms: EngineTerms | None) -> StepModel:
-        """The same operators on another host."""
+    def run_on(
+        self, engine: Engine, estimator: Estimator, options: Any, terms: EngineTerms | None,
+        version: EngineVersion | None = None,
+    ) -> None:  # fmt: skip
+        """What of the engine and the host does not depend on the model."""
+        self.engine, self.estimator, self.terms, self.options = engine, estimator, terms, options
+        self.overlaps = version.overlaps_steps if version else engine.OVERLAPS_STEPS
+        self.prefill_steps = _prefill_steps(engine, options)
+        self._prefills: dict[tuple[Weighted, int], Phase] = {}
+
+    def under(self, terms: EngineTerms | None, options: Any) -> StepModel:
+        """The same operators on another host, or with another schedule."""
         made = StepModel.__new__(StepModel)  # `copy.copy` without its module, which a cold answer would import
-        vars(made).update(vars(self), terms=terms, _prefills={})
+        vars(made).update(vars(self), terms=terms, options=options, _prefills={})
+        made.prefill_steps = _prefill_steps(self.engine, options)
         return made
 
     def _template(self, program: Program, whole: Program | None) -> Template:
@@ -114,10 +122,10 @@ class StepModel:
         flop_per_s = self.estimator.peaks.compute.get(op.compute, inf)
         return TimedCall(role, op.kind, kernels, op.OF_SEQUENCES, op.ROUTED, flop_per_s, ask)
 
-    def remarks(self, s: Scenario, memory_bytes: float) -> list[str]:
+    def remarks(self, s: Scenario) -> list[str]:
         """Why slightly longer prompts may take less time, as operators know it."""
         is_measured = self.estimator.kernels.has
-        steps = self.prefill_steps(s, memory_bytes) if self._remarking else ()
+        steps = self.prefill_steps(s) if self._remarking else ()
         seqs = dict.fromkeys([seq for step, _ in steps for seq in step.seqs if seq.new > 1])
         found = [next(filter(None, [op.remark(seq, is_measured) for seq in seqs]), "") for op in self._remarking]
         return list(dict.fromkeys(filter(None, found)))
@@ -139,9 +147,9 @@ class StepModel:
         return [(_at_clock(rows, factor - 1), weight) for rows, weight in found]
 
     # -- phases -----------------------------------------------------------------------------------------------------
-    def prefill(self, s: Scenario, memory_bytes: float) -> Phase:
+    def prefill(self, s: Scenario) -> Phase:
         """Remembered, since it hardly depends on the output: a grid over outputs asks for it again and again."""
-        steps = self.prefill_steps(s, memory_bytes)
+        steps = self.prefill_steps(s)
         found = self._prefills.get((steps, s.batch))
         if found is None:
             if len(self._prefills) >= MOST_PREFILLS:
@@ -149,49 +157,49 @@ class StepModel:
             found = self._prefills[steps, s.batch] = self._phase(steps, s)
         return found
 
-    def decode(self, s: Scenario, memory_bytes: float) -> Phase:
+    def decode(self, s: Scenario) -> Phase:
         """The mean step."""
-        return self._phase(self._decode_steps(s, memory_bytes), None, (s, memory_bytes))
+        return self._phase(self._decode_steps(s), None, s)
 
-    def _slower(self, lines: Sequence[Line], s: Scenario, memory_bytes: float) -> float:
+    def _slower(self, lines: Sequence[Line], s: Scenario) -> float:
         """The factor on the operators of a mean decode step while the clock, which fell under the prompt, recovers.
         Only what the clock sets takes longer, not the traffic of memory and links."""
         settling, read_per_s = self.estimator.settling, self.estimator.roof.ideal["memory"]
         if settling is None:
             return 1.0
-        prompt = self.prefill(s, memory_bytes)
+        prompt = self.prefill(s)
         busy_s = prompt.seconds - prompt.seconds_by_source.get(ENGINE, 0.0)
         seconds = sum([line.seconds for line in lines])
         part = settling.recovery(min(prompt.matmul_flops / settling.flop_per_s, busy_s), (s.output - 1) * seconds)
         by_clock_s = sum([max(0.0, n.seconds - n.bytes / read_per_s) for n in lines if n.bound != "link"])
         return 1 + part * by_clock_s / seconds
 
-    def _decode_steps(self, s: Scenario, memory_bytes: float) -> Weighted:
+    def _decode_steps(self, s: Scenario) -> Weighted:
         """All steps after the last first token, by their share of them. The last ones may be of fewer requests, on
         average of a broken number: then of the whole numbers below and above it."""
-        last, batch = self.ending(s, memory_bytes)
+        last, batch = self.ending(s)
         steps = s.output - 1
         if not last:
-            return ((self.engine.decode(s, memory_bytes), 1.0),)
+            return ((self.engine.decode(s, self.options), 1.0),)
         found = list[tuple[Step, float]]()
         if last < steps:
-            full = self.engine.decode(replace(s, output=s.output - last), memory_bytes)
+            full = self.engine.decode(replace(s, output=s.output - last), self.options)
             found.append((full, (steps - last) / steps))
         low = int(batch)
         parts = ((low, 1 - (batch - low)), (low + 1, batch - low)) if batch < FEW_REQUESTS else ((round(batch), 1.0),)
         for requests, part in parts:
             if part:
                 ends = replace(s, batch=requests, prompt=s.prompt + steps - last, output=1 + last)
-                found.append((self.engine.decode(ends, memory_bytes), last * part / steps))
+                found.append((self.engine.decode(ends, self.options), last * part / steps))
         return tuple(found)
 
-    def ending(self, s: Scenario, memory_bytes: float) -> tuple[int, float]:
+    def ending(self, s: Scenario) -> tuple[int, float]:
         """How many of the last decode steps are of fewer requests, and of how many on average; (0, 0) where none are.
         Requests with an early first token decode while others prefill, and end as many steps before these."""
         if s.batch == 1 or s.prompt == 1 or s.output < 2:
             return 0, 0.0
         along = list[tuple[int, float]]()  # requests that decode during prefill steps, and how many steps
-        for step, weight in self.prefill_steps(s, memory_bytes):
+        for step, weight in self.prefill_steps(s):
             if step.decode and len(step.seqs) == 1:  # between waves of requests, not all of which run at once
                 return 0, 0.0
             if step.seqs[0].new == 1:
@@ -205,18 +213,16 @@ class StepModel:
             left -= min(weight, left)
         return last, max(1.0, s.batch - gone / last)
 
-    def _phase(
-        self, steps: Weighted, prefill_of: Scenario | None, after: tuple[Scenario, float] | None = None
-    ) -> Phase:
-        """`prefill_of`: the question, where the steps are its prefill. `after`: the question whose prefill they follow,
-        with the GPU's memory; None to leave out the recovery of the clock."""
+    def _phase(self, steps: Weighted, prefill_of: Scenario | None, after: Scenario | None = None) -> Phase:
+        """`prefill_of`: the question, where the steps are its prefill. `after`: the question whose prefill they follow;
+        None to leave out the recovery of the clock."""
         rows = self.timed(steps, prefill_of is not None)
         lines = lines_of(rows)
         spans = interval(lines, self.interval_scale)
         seconds, low_s, high_s = spans
         if self.terms is None or not seconds:
             return Phase(lines, low_s, high_s)
-        slower = self._slower(lines, *after) if after else 1.0
+        slower = self._slower(lines, after) if after else 1.0
         if slower > 1:
             more_s = [(slower - 1) * s for s in spans]
             lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0)))
@@ -255,11 +261,11 @@ class StepModel:
             seconds = t.device_s
         return OnTimeline(seconds, (gaps, around, max(0.0, seconds - worked - before), before))
 
-    def subject(self, s: Scenario, memory_bytes: float, first: bool) -> TimedSteps:
+    def subject(self, s: Scenario, first: bool) -> TimedSteps:
         """A phase whose operators are timed and whose terms are to be fitted. `first`: the prefill."""
-        steps = self.prefill_steps(s, memory_bytes) if first else self._decode_steps(s, memory_bytes)
+        steps = self.prefill_steps(s) if first else self._decode_steps(s)
         rows = self.timed(steps, first)
-        slower = 1.0 if first else self._slower(lines_of(rows), s, memory_bytes)
+        slower = 1.0 if first else self._slower(lines_of(rows), s)
         return TimedSteps(self, _playable(steps, rows), s if first else None, slower)
 
     def timeline(self, step: Step) -> Recorded:
@@ -321,3 +327,8 @@ def _at_clock(rows: Rows, more: float) -> Rows:
         return scaled(answer, 1 + more * held_s_of(answer) / seconds_of(answer))
 
     return [(n, calls, [slowed(a) if held_s_of(a) else a for a in answers]) for n, calls, answers in rows]
+
+
+def _prefill_steps(engine: Engine, options: Any) -> Callable[[Scenario], Weighted]:
+    """The engine's steps of a prefill; a grid over outputs asks for the same again and again."""
+    return lru_cache(maxsize=MOST_PREFILLS)(lambda s: engine.prefill(s, options))

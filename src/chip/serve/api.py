@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from chip import catalog, hardware, roofline
+from chip import catalog, hardware, question, roofline
 from chip.dtypes import AUTO, PRECISIONS
 from chip.predict import operator, request
 from chip.serve import compare, hub, ranking, sweep, timeline, traffic
-from chip.serve.names import PASTED, decoder_of, gpu_of
+from chip.serve.names import PASTED, gpu_of, question_of
 from chip.types import ChipError
 
 
@@ -23,10 +23,7 @@ def predict(question: Any) -> str:
     config = asked.pop("config", None)
     if config is not None:
         asked.setdefault("model", PASTED)
-    values = request.values_of(asked)
-    decoder = decoder_of(values["model"], config)
-    gpu = gpu_of(values["gpu"])
-    found = request.predict(decoder, gpu, values["engine"], request.scenario_of(values))
+    found = request.predict(*question_of(asked, config))
     return json.dumps(found.json(), separators=(",", ":"), allow_nan=False)
 
 
@@ -53,8 +50,8 @@ def defaults() -> str:
     """What a question may leave out, how large its numbers may be, and the dtypes there are."""
     return _encode(
         {
-            "defaults": request.DEFAULTS,
-            "limits": request.LIMITS,
+            "defaults": question.DEFAULTS,
+            "limits": question.LIMITS,
             "dtypes": [AUTO, *PRECISIONS],
             "rank": {
                 "by": list(ranking.BY),

@@ -7,7 +7,7 @@ from typing import Any
 
 from chip import hardware, roofline
 from chip.predict import request
-from chip.serve.names import PASTED, decoder_of, gpu_of
+from chip.serve.names import PASTED, question_of
 from chip.serve.sweep import short
 from chip.types import ChipError
 
@@ -43,12 +43,11 @@ def _predicted(asked: Mapping[str, Any], own: Any, config: Any) -> dict[str, Any
     for key in own:
         if key not in OWN:
             raise ChipError(f"a configuration has no {str(key)[:40]!r}; known: {', '.join(OWN)}")
-    values = request.values_of({**asked, **own})
-    decoder, gpu = decoder_of(values["model"], config), gpu_of(values["gpu"])
+    q, s = question_of({**asked, **own}, config)
     try:
-        return request.predict(decoder, gpu, values["engine"], request.scenario_of(values)).json()
+        return request.predict(q, s).json()
     except ChipError as e:
-        raise ChipError(f"{values['tp']} x {gpu}: {e}") from None
+        raise ChipError(f"{q.gpus} x {q.gpu}: {e}") from None
 
 
 def _against(first: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,15 @@ anything that opens a file sees it, so that no file of the host can be read thro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from chip import hardware
+from chip import hardware, question
 from chip.models import describe, library
 from chip.models.decoder import Decoder
+from chip.question import Question
 from chip.suggest import get_close_matches
-from chip.types import ChipError
+from chip.types import ChipError, Scenario
 
 PASTED = "pasted"  # the name of a config that was given none
 LONGEST_NAME = 80
@@ -23,6 +25,14 @@ def decoder_of(name: Any, config: Any = None) -> Decoder:
     if not isinstance(name, str):
         raise ChipError(f"model must be text, got {str(name)[:40]!r}")
     return _bundled(name) if config is None else _pasted(config, name)
+
+
+def question_of(asked: Mapping[str, Any], config: Any = None) -> tuple[Question, Scenario]:
+    """A prediction's question in plain values, of which none opens a file."""
+    values = question.complete(asked, known=question.ANYWHERE)
+    values["gpu"] = gpu_of(values["gpu"])
+    q = question.question_of(values, decoder_of(values["model"], config))
+    return q, question.scenario_of(values, q)
 
 
 def gpu_of(name: Any) -> str:

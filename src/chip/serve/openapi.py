@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from chip import __version__, engines, hardware, ops
+from chip import __version__, engines, hardware, ops, question
 from chip.dtypes import AUTO, KV_DTYPES, PRECISIONS
 from chip.models import library
-from chip.predict import operator, request
+from chip.predict import operator
 from chip.serve import api, compare, hub, ranking, timeline, traffic
 from chip.serve.names import LONGEST_NAME
 
@@ -185,10 +185,10 @@ def _or_list(key: str, schema: Schema) -> Schema:
 
 
 def _scenario() -> Schema:
-    d = request.DEFAULTS
+    d = question.DEFAULTS
     sizes = {
         key: {"type": "integer", "minimum": 1, "maximum": most, "default": d[key], "description": MEANINGS[key]}
-        for key, most in request.LIMITS.items()
+        for key, most in question.LIMITS.items()
     }
     return {
         "type": "object",

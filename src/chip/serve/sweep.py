@@ -18,13 +18,14 @@ from chip.predict import request
 from chip.predict.limits import INTERPOLATED
 from chip.predict.nearest import measured
 from chip.predict.roof import roof_of
+from chip.question import DEFAULTS, Question, complete, question_of, scenario_of
 from chip.serve.names import PASTED, decoder_of, gpu_of
 from chip.types import ChipError, Scenario
 
 SCHEMA = "chip.sweep/1"
 MOST_POINTS = 2000  # of one request
 REMEMBERED = 20_000
-AXES = tuple(request.DEFAULTS)  # gpu, engine, batch, prompt, output, dtype, kv_dtype, tp
+AXES = tuple(DEFAULTS)  # gpu, engine, batch, prompt, output, dtype, kv_dtype, tp
 SHOWN = ("dtype", "kv_dtype", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token", "bound", "notes")
 SPANS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token")
 SIXTEEN_BITS = ("matmul_bf16", "matmul_fp16")
@@ -90,7 +91,7 @@ def understood(question: Any, known: tuple[str, ...]) -> tuple[Decoder, dict[str
     for key in asked:
         if key not in known:
             raise ChipError(f"unknown key {str(key)[:80]!r}; known: model, config, {', '.join(known)}")
-    given = {key: asked.get(key, request.DEFAULTS[key]) for key in AXES if key in known}
+    given = {key: asked.get(key, DEFAULTS[key]) for key in AXES if key in known}
     return decoder, {key: value if isinstance(value, list) else [value] for key, value in given.items()}
 
 
@@ -107,13 +108,13 @@ def answer(decoder: Decoder, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         point = _point(decoder, asked)
     except ChipError as e:
         return {"error": str(e)}
-    return _row(decoder, *point)
+    return _row(*point)
 
 
 def most_at_once(decoder: Decoder, asked: Mapping[str, Any]) -> int:
     """Requests that there is memory for; 0 where the point has no answer."""
     try:
-        return int(request.room(decoder, *_point(decoder, asked))["max_batch"])
+        return int(request.room(*_point(decoder, asked))["max_batch"])
     except ChipError:
         return 0
 
@@ -125,16 +126,16 @@ def product_rate(gpu: str) -> float:
     return found[0] if found else max(rate.value for rate in rates.values())
 
 
-def _point(decoder: Decoder, asked: Mapping[str, Any]) -> tuple[str, str, Scenario]:
-    gpu = gpu_of(asked["gpu"])
-    values = request.values_of({"model": decoder.name, **asked})
-    return gpu, values["engine"], request.scenario_of(values)
+def _point(decoder: Decoder, asked: Mapping[str, Any]) -> tuple[Question, Scenario]:
+    values = complete({"model": decoder.name, **asked, "gpu": gpu_of(asked["gpu"])})
+    q = question_of(values, decoder)
+    return q, scenario_of(values, q)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _row(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Mapping[str, Any]:
+def _row(q: Question, s: Scenario) -> Mapping[str, Any]:
     try:
-        found = request.predict(decoder, gpu, engine, s).figures(breakdown=False)
+        found = request.predict(q, s).figures(breakdown=False)
     except ChipError as e:
         return {"error": str(e)}
     row: dict[str, Any] = {key: found.get(key) for key in SHOWN}
@@ -147,7 +148,7 @@ def _row(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> Mapping[str, A
         **{key: memory[key] for key in MEMORY},
         "share": short(memory["total_bytes"] / memory["usable_bytes"]),
     }
-    row["rests_on"] = _rests_on(gpu, found["sources"])
+    row["rests_on"] = _rests_on(q.gpu, found["sources"])
     return row
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from chip.predict import request
-from chip.predict.request import Setting
-from chip.serve.names import PASTED, decoder_of, gpu_of
+from chip.predict.steps import StepModel
+from chip.serve.names import PASTED, question_of
 from chip.timeline import Event, chrome
 from chip.types import ChipError, Scenario, Step
 
@@ -26,28 +26,27 @@ def timeline(question: Any) -> dict[str, Any]:
         raise ChipError(f"phase must be one of {', '.join(PHASES)}, got {str(phase)[:40]!r}")
     if config is not None:
         asked.setdefault("model", PASTED)
-    values = request.values_of(asked)
-    decoder, gpu = decoder_of(values["model"], config), gpu_of(values["gpu"])
-    s = request.resolved(decoder, request.scenario_of(values), values["engine"])
-    held = request.setting(decoder, gpu, values["engine"], s.dtype, s.tp, kv_dtype=s.kv_dtype, ep=s.ep)
-    step = _step(held, s, phase)
-    steps = held.steps
+    q, s = question_of(asked, config)
+    q = q.with_formats()
+    steps = request.setting(q).steps
+    s = q.scenario(*s.sizes)
+    step = _step(steps, s, phase)
     launches = sum(n * max(1, k) for n, calls, _ in steps.rows(step) for k in calls.launches.kernels)
     if launches > MOST_EVENTS:
         raise ChipError(f"the step launches {launches:.0f} kernels; at most {MOST_EVENTS} are drawn")
     events = [*steps.timeline(step).events]
     if not any(e.queue == "device" and e.name not in ("step", "layer", "sampling") for e in events):
-        events += _inside(held, step, events)
+        events += _inside(steps, step, events)
     return {
         "schema": SCHEMA,
-        "model": decoder.name, "gpu": gpu, "engine": values["engine"], "phase": phase, "dtype": s.dtype,
+        "model": q.model.name, "gpu": q.gpu, "engine": q.engine, "phase": phase, "dtype": s.dtype,
         "overlaps": steps.engine.OVERLAPS_STEPS and phase == "decode",  # the host prepares it during the step before
         "sequences": sum(q.count for q in step.seqs), "tokens": step.tokens,
         "us": _us(max(e.start_s + e.seconds for e in events)),
         "host_us": _us(sum(e.seconds for e in events if e.queue == "host")),
         "device_us": _us(sum(e.seconds for e in events if e.queue == "device")),
         "events": [[e.queue, e.name, _us(e.start_s), _us(e.seconds)] for e in events],
-        "chrome": _trace(events, f"{decoder.name} on {gpu}, {values['engine']}, {phase}"),
+        "chrome": _trace(events, f"{q.model.name} on {q.gpu}, {q.engine}, {phase}"),
     }  # fmt: skip
 
 
@@ -55,23 +54,22 @@ def _us(seconds: float) -> float:
     return round(seconds * 1e6, 4)
 
 
-def _step(held: Setting, s: Scenario, phase: str) -> Step:
-    steps, room = held.steps, held.roof.memory_bytes
+def _step(steps: StepModel, s: Scenario, phase: str) -> Step:
     if phase == "prefill":
-        return steps.engine.prefill(s, room)[0][0]
+        return steps.prefill_steps(s)[0][0]
     if s.output < 2:
         raise ChipError("one token is asked for: there is no decode step")
-    return steps.engine.decode(s, room)
+    return steps.engine.decode(s, steps.options)
 
 
-def _inside(held: Setting, step: Step, events: list[Event]) -> list[Event]:
+def _inside(steps: StepModel, step: Step, events: list[Event]) -> list[Event]:
     """The operators that a graph runs, in order, on a track of their own: they fill it from its start. What is left at
     its end is the engine's time around the model."""
-    terms = held.steps.terms.value if held.steps.terms else None
+    terms = steps.terms.value if steps.terms else None
     gap_s = terms.gap_s if terms else 0.0
     at = next(e.start_s for e in events if e.queue == "device")
     found = []
-    ((rows, _),) = held.steps.timed(((step, 1.0),), False)
+    ((rows, _),) = steps.timed(((step, 1.0),), False)
     for repeat, calls, answers in rows:
         for _ in range(round(repeat)):
             for role, answered in zip(calls.launches.names, answers):

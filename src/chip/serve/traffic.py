@@ -12,14 +12,13 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
-from chip.predict import request
-from chip.serve.names import decoder_of, gpu_of
+from chip.question import ANYWHERE, DEFAULTS, SYSTEM, Question
+from chip.serve.names import PASTED, question_of
 from chip.serve.ranking import limits_of
 from chip.simulate import synthetic, workload
 from chip.simulate.answer import Simulation
-from chip.simulate.setup import DEFAULTS
 from chip.simulate.simulation import simulate
-from chip.types import ChipError, Scenario
+from chip.types import ChipError
 
 SCHEMA = "chip.traffic_curve/1"
 SHARES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)  # of what is served when all requests come at once
@@ -27,9 +26,8 @@ REQUESTS = 400
 MOST_REQUESTS, MOST_RATES = 5000, 16
 GIVEN = "poisson"  # with the prompt and output of the question
 ASKED: dict[str, Any] = {
-    "gpu": DEFAULTS["gpu"], "engine": DEFAULTS["engine"], "dtype": request.DEFAULTS["dtype"], "tp": DEFAULTS["tp"],
-    "prompt": request.DEFAULTS["prompt"], "output": request.DEFAULTS["output"], "workload": GIVEN,
-    "requests": REQUESTS, "rates": [], "limits": {},
+    **{key: DEFAULTS[key] for key in ("gpu", "engine", "dtype", "kv_dtype", "tp", "pp", "ep", "prompt", "output")},
+    "engine_settings": {}, "workload": GIVEN, "requests": REQUESTS, "rates": [], "limits": {},
 }  # fmt: skip
 
 
@@ -39,42 +37,42 @@ def workloads() -> list[str]:
 
 def traffic(question: Any) -> dict[str, Any]:
     """`{"model": "llama-3.1-8b", "gpu": "h200", "workload": "azure-conversation", "limits": {"ttft_ms": 500}}`."""
-    asked = _understood(question)
+    asked, q = _understood(question)
     limits = limits_of(asked["limits"])
-    about = {key: asked[key] for key in ("model", "gpu", "engine", "dtype", "tp", "requests")}
-    about["workload"] = _workload(asked)
-    about["goals"] = ",".join(f"{name.removesuffix('_ms')}={value}ms" for name, value in limits.items())
-    return _curve(json.dumps([about, _rates(asked["rates"]), limits, asked["prompt"], asked["output"]]))
+    goals = ",".join(f"{name.removesuffix('_ms')}={value}ms" for name, value in limits.items())
+    about = {"workload": _workload(asked), "requests": asked["requests"], "goals": goals}
+    curve = _curve(q, json.dumps([about, _rates(asked["rates"]), limits]))
+    return {**curve, "prompt": asked["prompt"], "output": asked["output"]}
 
 
 @lru_cache(maxsize=64)
-def _curve(question: str) -> dict[str, Any]:
-    """Of what was understood, as JSON: the same question again costs nothing."""
-    about, rates, limits, prompt, output = json.loads(question)
+def _curve(q: Question, traffic: str) -> dict[str, Any]:
+    """Of what was understood, the traffic as JSON: the same question again costs nothing."""
+    about, rates, limits = json.loads(traffic)
     saturated = None
     if not rates:
-        saturated = _simulated(about, 0.0).requests_per_s
+        saturated = _simulated(q, about, 0.0).requests_per_s
         rates = list(dict.fromkeys(float(f"{share * saturated:.2g}") for share in SHARES))
-    found = {rate: _simulated(about, rate).json() for rate in rates}
+    found = {rate: _simulated(q, about, rate).json() for rate in rates}
     # beyond what is served at best the queue grows for as long as it lasts, whatever some hundred requests show
     kept = [r for r, one in found.items() if limits and _keeps(one, limits) and r <= (saturated or inf)]
     chosen = max(kept, default=rates[0])
     return {
         "schema": SCHEMA,
+        **{"model": q.model.name, "gpu": q.gpu, "engine": q.engine, "dtype": q.dtype, "tp": q.tp},
         **about,
-        "prompt": prompt,
-        "output": output,
         "limits": limits,
         "saturated_requests_per_s": saturated and float(f"{saturated:.7g}"),
         "highest_rate_within_limits": max(kept, default=None),
         "simulations": list(found.values()),
         "timeline_rate": chosen,
-        "timeline": _simulated(about, chosen, timeline=True).timeline_json(),
+        "timeline": _simulated(q, about, chosen, timeline=True).timeline_json(),
     }
 
 
-def _simulated(about: Mapping[str, Any], rate: float, timeline: bool = False) -> Simulation:
-    return simulate(**about, rate=rate, draws=0, timeline=timeline)
+def _simulated(q: Question, about: Mapping[str, Any], rate: float, timeline: bool = False) -> Simulation:
+    system = {name: getattr(q, name) for name in SYSTEM}
+    return simulate(q.model, rate=rate, draws=0, timeline=timeline, **about, **system)
 
 
 def _keeps(one: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
@@ -83,25 +81,23 @@ def _keeps(one: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
     return bool(kept and not one["rejected"])
 
 
-def _understood(question: Any) -> dict[str, Any]:
+def _understood(question: Any) -> tuple[dict[str, Any], Question]:
     if not isinstance(question, Mapping):
         raise ChipError(f"traffic is asked for as a JSON object, got {type(question).__name__}")
-    if "config" in question:
-        raise ChipError("traffic is simulated for bundled models here; `chip simulate FILE` takes a config.json")
-    for key in question:
+    given = dict(question)
+    config = given.pop("config", None)
+    if config is not None:
+        given.setdefault("model", PASTED)
+    for key in given:
         if key != "model" and key not in ASKED:
-            raise ChipError(f"unknown key {str(key)[:80]!r}; known: model, {', '.join(ASKED)}")
-    asked = {**ASKED, **question}
-    known = {key: asked[key] for key in ("gpu", "engine", "dtype", "tp", "prompt", "output")}
-    values = request.values_of({"model": asked.get("model", ""), **known})
-    scenario: Scenario = request.scenario_of(values)
-    decoder = decoder_of(values["model"])
-    asked |= {"model": decoder.name, "gpu": gpu_of(values["gpu"])}
-    asked["dtype"] = request.resolved(decoder, scenario, values["engine"]).dtype
+            raise ChipError(f"unknown key {str(key)[:80]!r}; known: model, config, {', '.join(ASKED)}")
+    asked = {**ASKED, **given}
+    q, _ = question_of({key: value for key, value in asked.items() if key in ANYWHERE}, config)
+    q = q.with_formats()
     count = asked["requests"]
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_REQUESTS:
         raise ChipError(f"requests must be a whole number from 1 to {MOST_REQUESTS}")
-    return asked
+    return asked, q
 
 
 def _workload(asked: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from chip.simulate import figures, slo
 from chip.simulate.figures import Percentiles
 from chip.simulate.fleet import ServedRequests
 from chip.simulate.occupancy import Occupancy
-from chip.simulate.setup import Question, Setup
+from chip.simulate.setup import Fleet, Setup
 from chip.simulate.step_time import StepTimes
 from chip.simulate.workload import Workload
 
@@ -23,7 +23,8 @@ TIMELINE = "chip.timeline/1"
 class Simulation:
     """The answer. Times are of requests that were answered; `interval` holds the 90 % interval of each figure."""
 
-    question: Question
+    fleet: Fleet
+    kv_dtype: str
     workload: str
     rate_per_s: float
     users: int  # of a closed loop; 0 where arrivals are planned
@@ -54,19 +55,10 @@ class Simulation:
     timelines: tuple[Occupancy, ...] = ()
 
     def json(self) -> dict[str, Any]:
-        q = self.question
-        out: dict[str, Any] = {"schema": SCHEMA, "model": q.model, "gpu": q.gpu, "engine": q.engine, "dtype": q.dtype}
-        out |= {
-            "tp": q.tp,
-            "pp": q.pp,
-            "ep": q.ep,
-            "gpus": q.gpus * q.replicas,
-            "host": self.host,
-            "replicas": q.replicas,
-            "router": q.router,
-            "workload": self.workload,
-        }
-        cost = q.server
+        fleet, q, cost = self.fleet, self.fleet.question, self.fleet.server
+        out: dict[str, Any] = {"schema": SCHEMA, "model": q.model.name, "gpu": q.gpu, "engine": q.engine}
+        out |= {"dtype": q.dtype, "kv_dtype": self.kv_dtype, "tp": q.tp, "pp": q.pp, "ep": q.ep, "gpus": fleet.gpus}
+        out |= {"host": self.host, "replicas": fleet.replicas, "router": fleet.router, "workload": self.workload}
         out["server"] = {"request_ms": cost.request_s * 1e3, "token_us": cost.token_s * 1e6} if any(cost) else None
         for name in ("rate_per_s", "users", "seed", "requests", "completed", "rejected", "shortened"):
             out[name] = short(getattr(self, name))
@@ -109,7 +101,7 @@ def short(value: Any) -> Any:
 
 
 def answer(
-    q: Question, made: Setup, w: Workload, done: ServedRequests, seed: int, targets: Sequence[slo.Target] = ()
+    fleet: Fleet, made: Setup, w: Workload, done: ServedRequests, seed: int, targets: Sequence[slo.Target] = ()
 ) -> Simulation:
     by_metric = figures.latencies(done)
     of = {m: figures.percentiles([1e3 * v for v in by_metric[m]]) for m in by_metric}
@@ -121,7 +113,8 @@ def answer(
     notes = [*w.notes, *made.notes, *_notes(w, done, made.longest)]
     total_prompt = sum(e.prompt_tokens + e.found_tokens for e in engines)
     return Simulation(
-        question=q,
+        fleet=fleet,
+        kv_dtype=made.surface.times.kv_dtype,
         workload=w.name,
         rate_per_s=w.rate_per_s,
         users=w.users,
@@ -141,7 +134,7 @@ def answer(
         kv=_kv(made, done, duration),
         preemptions=sum(e.preemptions for e in engines),
         cache_hit_rate=sum(e.found_tokens for e in engines) / total_prompt if total_prompt else 0.0,
-        energy=_energy(made.surface.times, q, done, duration, tokens),
+        energy=_energy(made.surface.times, fleet, done, duration, tokens),
         gpu_busy=sum(e.busy_s for e in engines) / (duration * len(engines)) if duration else 0.0,
         steps=sum(e.steps for e in engines),
         settings={n: getattr(made.settings, n) for n in made.settings.__slots__}
@@ -184,11 +177,11 @@ def _kv(made: Setup, done: ServedRequests, duration: float) -> dict[str, float]:
 
 
 def _energy(
-    times: StepTimes, q: Question, done: ServedRequests, duration: float, tokens: int
+    times: StepTimes, fleet: Fleet, done: ServedRequests, duration: float, tokens: int
 ) -> dict[str, float] | None:
     """All GPUs together, idle power included."""
     idle_w = times.idle_w()
     if idle_w is None or not tokens:
         return None
-    joules = q.tp * sum(e.joules for e in done.engines) + idle_w * duration * q.gpus * q.replicas
+    joules = fleet.question.tp * sum(e.joules for e in done.engines) + idle_w * duration * fleet.gpus
     return {"joules": joules, "joules_per_output_token": joules / tokens, "mean_w": joules / duration}

@@ -12,11 +12,11 @@ from collections import deque
 from math import ceil, inf
 from typing import NamedTuple, Protocol
 
+from chip.engines.vllm.options import VllmOptions
 from chip.simulate.decodes import Decodes
 from chip.simulate.kv_blocks import Blocks
 from chip.simulate.request import InFlight, Request
 from chip.simulate.server import Delivery
-from chip.simulate.settings import EngineSettings
 from chip.simulate.step_time import end_of
 from chip.simulate.stretch import steps_until, total_s
 from chip.simulate.surface import MOST_GRAPH, Surface
@@ -48,7 +48,7 @@ class Scheduled(NamedTuple):
 
 class SimulatedEngine:
     def __init__(
-        self, surface: Surface, settings: EngineSettings, blocks: int, watch: Watch | None = None, merge: bool = True,
+        self, surface: Surface, settings: VllmOptions, blocks: int, watch: Watch | None = None, merge: bool = True,
         token_s: float = 0.0,
     ) -> None:  # fmt: skip
         """`token_s`: of the server that passes tokens on; 0 for none."""

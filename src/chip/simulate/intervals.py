@@ -9,7 +9,7 @@ from typing import Any
 from chip.simulate import figures
 from chip.simulate.answer import answer, short
 from chip.simulate.jobs import Pool, spread_out
-from chip.simulate.setup import Question, Setup, run, setup
+from chip.simulate.setup import Fleet, Setup, run, setup
 from chip.simulate.step_time import Spread, step
 from chip.simulate.surface import Factors
 from chip.simulate.workload import Workload
@@ -19,8 +19,8 @@ Z90 = 1.645
 DECODES = 16  # in the steps whose intervals stand for all
 
 
-def intervals(q: Question, w: Workload, seed: int, draws: int, pool: Pool | None) -> dict[str, Any]:
-    tasks = [(q, w, factors) for factors in _factors(setup(q), w, seed, draws)]
+def intervals(fleet: Fleet, w: Workload, seed: int, draws: int, pool: Pool | None) -> dict[str, Any]:
+    tasks = [(fleet, w, factors) for factors in _factors(setup(fleet), w, seed, draws)]
     rows = spread_out(_redo, tasks, pool)
     out: dict[str, Any] = {"draws": draws}
     for name in rows[0]:
@@ -35,10 +35,10 @@ def intervals(q: Question, w: Workload, seed: int, draws: int, pool: Pool | None
     return out
 
 
-def _redo(task: tuple[Question, Workload, Factors]) -> dict[str, float]:
-    q, w, factors = task
-    made = setup(q, factors)
-    found = answer(q, made, w, run(made, q, w), 0)
+def _redo(task: tuple[Fleet, Workload, Factors]) -> dict[str, float]:
+    fleet, w, factors = task
+    made = setup(fleet, factors)
+    found = answer(fleet, made, w, run(made, fleet, w), 0)
     out = {"output_tokens_per_s": found.output_tokens_per_s}
     for name in figures.FIGURES:
         got = getattr(found, name)

@@ -7,16 +7,16 @@ prompt, and those that come later join the batch that is scheduled then.
 
 from __future__ import annotations
 
+from chip.engines.vllm.options import VllmOptions
 from chip.simulate.decodes import Decodes
 from chip.simulate.engine import Scheduled, SimulatedEngine, Watch
 from chip.simulate.request import InFlight
-from chip.simulate.settings import EngineSettings
 from chip.simulate.surface import Surface
 
 
 class PipelinedEngine(SimulatedEngine):
     def __init__(
-        self, surface: Surface, settings: EngineSettings, blocks: int, pp: int, watch: Watch | None = None,
+        self, surface: Surface, settings: VllmOptions, blocks: int, pp: int, watch: Watch | None = None,
         token_s: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__(surface, settings, blocks, watch, False, token_s)

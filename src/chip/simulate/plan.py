@@ -10,19 +10,20 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
+from chip.question import SYSTEM, Model, decoder_of
 from chip.records import dataclass, field, replace
 from chip.simulate import figures, slo
 from chip.simulate.answer import Simulation, answer
 from chip.simulate.fleet import ServedRequests
 from chip.simulate.intervals import spreads_of
 from chip.simulate.jobs import Pool, spread_out
-from chip.simulate.setup import Question, Setup, run, setup
-from chip.simulate.simulation import traffic
+from chip.simulate.setup import SEED, Fleet, Setup, run, setup
+from chip.simulate.simulation import system_of, traffic
 from chip.simulate.slo import PERCENTILES, Target
 from chip.simulate.surface import Factors
 from chip.simulate.workload import Workload, at_rate, first
 from chip.standing import Figure, places
-from chip.types import ChipError
+from chip.types import ChipError, Scenario
 
 SCHEMA = "chip.plan/1"
 REQUESTS = 2000
@@ -56,16 +57,19 @@ class PlanChoice:
     tied: bool = False  # shares its place
     pp: int = 1
     ep: int = 1
+    kv_dtype: str = ""  # "" for a cache in the format of the activations
+    notes: tuple[str, ...] = ()  # what the figures rest on
 
     @property
     def gpus_each(self) -> int:
         """Of one replica."""
-        return Question("", tp=self.tp, pp=self.pp, ep=self.ep).gpus
+        return Scenario(1, 1, 1, tp=self.tp, pp=self.pp, ep=self.ep).gpus
 
     @property
     def title(self) -> str:
         split = "".join(f", {name} {n}" for name, n in (("pp", self.pp), ("ep", self.ep)) if n > 1)
-        return f"{self.gpus_each} x {self.gpu} ({self.dtype}{split})"
+        cache = f", {self.kv_dtype} cache" if self.kv_dtype else ""
+        return f"{self.gpus_each} x {self.gpu} ({self.dtype}{cache}{split})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,59 +107,57 @@ def _rounded(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    question: Question
+    fleet: Fleet
     workload: Workload
     targets: tuple[Target, ...]
     intervals: bool
 
 
 def plan(
-    model: str,
+    model: Model,
     *,
     workload: str | Path | Workload,
     rate: float,
     goals: str,
-    gpus: Sequence[str] = ("h200",),
-    tps: Sequence[int] = (1,),
-    pps: Sequence[int] = (1,),
-    eps: Sequence[int] = (1,),
-    dtypes: Sequence[str] = ("bf16",),
-    engine: str = "vllm",
+    gpus: Sequence[str] = (SYSTEM["gpu"],),
+    tps: Sequence[int] = (SYSTEM["tp"],),
+    pps: Sequence[int] = (SYSTEM["pp"],),
+    eps: Sequence[int] = (SYSTEM["ep"],),
+    dtypes: Sequence[str] = (SYSTEM["dtype"],),
     prices: Mapping[str, float] | None = None,
     requests: int = REQUESTS,
-    seed: int = 0,
-    engine_settings: Mapping[str, Any] | None = None,
+    seed: int = SEED,
     intervals: bool = True,
-    host: str | Path = "",
     pool: Pool | None = None,
+    **system: Any,
 ) -> Plan:
     """The choices, best first: the cheapest where prices are given, else the fewest GPUs, at the low end of the rate
     that each serves. A price is of one GPU for an hour, in the asker's money. `goals` is like
-    "ttft_p99=500ms,tpot_p99=40ms"."""
+    "ttft_p99=500ms,tpot_p99=40ms". `system`: other fields of `chip.question.Question`, the same for all choices."""
     if not 0 < rate < 1e9:
         raise ChipError(f"--rate must be requests a second above 0, got {rate:g}")
     targets = slo.parse(goals, percentiles=True)
     w = traffic(workload, requests, None, seed)
     if w.users:
         raise ChipError(f"{w.name}: a plan needs a rate, and users of a closed loop have none")
-    given = tuple((engine_settings or {}).items())
+    decoder, axes = decoder_of(model), ("gpu", "tp", "pp", "ep", "dtype")
     tasks = [
-        Task(Question(model, gpu, engine, dtype, tp, given, pp=pp, ep=ep, host=str(host)), w, targets, intervals)
-        for gpu, tp, pp, ep, dtype in product(gpus, tps, pps, eps, dtypes)
+        Task(Fleet(system_of(decoder, {**system, **dict(zip(axes, choice))})), w, targets, intervals)
+        for choice in product(gpus, tps, pps, eps, dtypes)
     ]
     if not tasks:
         raise ChipError("nothing to choose from: give at least one --gpu, --tp, --pp, --ep and --dtype")
     found = [_priced(c, rate, w, dict(prices or {})) for c in spread_out(explore, tasks, pool)]
     ranked = _ranked(found)
-    return Plan(model, w.name, rate, targets, len(w), seed, ranked, (*w.notes, *_nearest_miss(ranked, targets)))
+    return Plan(decoder.name, w.name, rate, targets, len(w), seed, ranked, (*w.notes, *_nearest_miss(ranked, targets)))
 
 
 def explore(task: Task) -> PlanChoice:
     """The highest rate of one choice; a choice that cannot run says why instead of ending the plan."""
-    q = task.question
-    made_of = partial(PlanChoice, q.gpu, q.tp, q.dtype, pp=q.pp, ep=q.ep)
+    q = task.fleet.question
+    made_of = partial(PlanChoice, q.gpu, q.tp, q.dtype, pp=q.pp, ep=q.ep, kv_dtype=q.kv_dtype)
     try:
-        made = setup(q)
+        made = setup(task.fleet)
         part = min(len(task.workload), max(FEW, len(task.workload) // 4))
         coarse = replace(task, workload=first(task.workload, part))
         rate, rough, at = _highest(made, task, coarse)
@@ -177,6 +179,7 @@ def explore(task: Task) -> PlanChoice:
         joules_per_output_token=energy,
         limited_by=_limit(at, at_rate_ms, task.targets),
         at_rate=at_rate_ms,
+        notes=made.notes,
     )
 
 
@@ -223,10 +226,10 @@ def _guess(made: Setup, w: Workload) -> float:
 def _try(made: Setup, task: Task, rate: float) -> Simulation | None:
     """One simulation, given up as soon as a promise cannot be kept any more."""
     w = at_rate(task.workload, rate)
-    done = run(made, task.question, w, _Promises(task.targets, len(w)))
+    done = run(made, task.fleet, w, _Promises(task.targets, len(w)))
     if done.stopped:
         return None
-    found = answer(task.question, made, w, done, 0)
+    found = answer(task.fleet, made, w, done, 0)
     return found if found.completed and all(_value(found, t) <= t.seconds * 1e3 for t in task.targets) else None
 
 
@@ -248,7 +251,7 @@ class _Promises:
 
 def _simulated(made: Setup, task: Task, rate: float) -> Simulation:
     w = at_rate(task.workload, rate)
-    return answer(task.question, made, w, run(made, task.question, w), 0)
+    return answer(task.fleet, made, w, run(made, task.fleet, w), 0)
 
 
 def _value(found: Simulation, t: Target) -> float:
@@ -278,7 +281,7 @@ def _interval(coarse: Task, made: Setup, rate: float, rough: float) -> tuple[flo
     ends = []
     for factors in (slow, fast):
         start = rough / (factors.decode * factors.mixed) ** 0.5
-        end, _ = _search(setup(coarse.question, factors), coarse, start, 0.9, 1 + 2 * NEAR, LIGHT * start)
+        end, _ = _search(setup(coarse.fleet, factors), coarse, start, 0.9, 1 + 2 * NEAR, LIGHT * start)
         ends.append(rate * end / rough)
     return min(ends[0], rate), max(ends[1], rate)
 

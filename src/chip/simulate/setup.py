@@ -4,64 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 
-from chip.models import library
-from chip.records import dataclass
-from chip.simulate import settings
+from chip import engines
+from chip.engines.vllm.options import VllmOptions
+from chip.predict import request
+from chip.predict.notes import over_capacity
+from chip.question import Question
+from chip.records import dataclass, replace
 from chip.simulate.engine import SimulatedEngine
 from chip.simulate.fleet import EveryFinish, ServedRequests, serve
 from chip.simulate.occupancy import Occupancy
 from chip.simulate.pipelined import PipelinedEngine
 from chip.simulate.server import NONE, ServerCost
-from chip.simulate.settings import EngineSettings
 from chip.simulate.step_time import step_times
 from chip.simulate.surface import PLAIN, Factors, Surface
 from chip.simulate.workload import Workload
 from chip.types import ChipError
 
-DEFAULTS: dict[str, Any] = {
-    "gpu": "h200", "engine": "vllm", "dtype": "bf16", "tp": 1, "pp": 1, "ep": 1, "requests": 1000, "seed": 0,
-    "replicas": 1, "router": "round-robin", "draws": 20,
-}  # fmt: skip
+REQUESTS, SEED, DRAWS = 1000, 0, 20  # of synthetic traffic, and simulations for intervals
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is simulated, but for the traffic."""
+class Fleet:
+    """What traffic comes to: replicas of what a question describes, a router and perhaps a server before them."""
 
-    model: str
-    gpu: str = DEFAULTS["gpu"]
-    engine: str = DEFAULTS["engine"]
-    dtype: str = DEFAULTS["dtype"]
-    tp: int = DEFAULTS["tp"]
-    settings: tuple[tuple[str, Any], ...] = ()
-    replicas: int = DEFAULTS["replicas"]
-    router: str = DEFAULTS["router"]
-    launch_ns: float = 0.0  # of the host; 0 for the host that the engine's terms were measured on
-    pp: int = DEFAULTS["pp"]
-    ep: int = DEFAULTS["ep"]
-    host: str = ""  # by name or file, instead of the reference host
+    question: Question  # without `auto`
+    replicas: int = 1
+    router: str = "round-robin"
     server: ServerCost = NONE
 
     @property
     def lockstep(self) -> int:
         """Replicas of the attention that share one set of experts."""
-        return max(1, self.ep // self.tp)
+        return self.question.replicas
 
     @property
     def gpus(self) -> int:
-        """Of one replica."""
-        return self.tp * self.pp * self.lockstep
+        return self.question.gpus * self.replicas
 
 
 @lru_cache(maxsize=64)
-def surface_of(
-    model: str, gpu: str, engine: str, dtype: str, tp: int, launch_ns: float = 0.0, pp: int = 1, ep: int = 1,
-    host: str = "",
-) -> Surface:  # fmt: skip
+def surface_of(q: Question) -> Surface:
     """One for each predictor: what was asked of it once is known to all simulations that follow."""
-    return Surface(step_times(library.find(model), gpu, engine, dtype, tp, launch_ns, pp, ep, host))
+    return Surface(step_times(q))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +54,7 @@ class Setup:
     """An engine ready to be made: its settings with all defaults filled in."""
 
     surface: Surface
-    settings: EngineSettings
+    settings: VllmOptions
     blocks: int
     longest: int
     notes: tuple[str, ...]
@@ -88,34 +73,40 @@ class Setup:
         return make
 
 
-def setup(q: Question, factors: Factors = PLAIN) -> Setup:
-    known = surface_of(q.model, q.gpu, q.engine, q.dtype, q.tp, q.launch_ns, q.pp, q.ep, q.host)
-    if q.pp > 1 and q.lockstep > 1:
+def setup(fleet: Fleet, factors: Factors = PLAIN) -> Setup:
+    q = fleet.question
+    if q.pp > 1 and q.replicas > 1:
         raise ChipError(f"--pp {q.pp} with --ep {q.ep} above --tp {q.tp} is not simulated; `chip predict` answers it")
+    known = surface_of(replace(q, engine_settings=()))
     surface = known if factors == PLAIN else Surface(known.times, factors, known)
     times = known.times
-    given = settings.with_values(settings.defaults(times.memory_bytes), dict(q.settings))
-    blocks = given.num_gpu_blocks or times.kv_capacity_tokens // given.block_size
+    room_bytes = request.room(q, q.scenario(1, 1, 1))
+    options: VllmOptions = engines.get(q.engine).options(q.engine_settings, room_bytes["capacity_bytes"])
+    blocks = room_bytes["kv_capacity_tokens"] // options.block_size
     blocks -= 1  # vLLM keeps one block that means "nothing"
     if blocks < 1:
-        raise ChipError(f"{q.model} on {q.gpus} x {q.gpu}: no room for a single KV block of {given.block_size} tokens")
-    notes = list(times.notes)
-    room = blocks * given.block_size
-    longest = given.max_model_len or times.max_context or room
-    if longest > room:
-        if given.max_model_len:
-            raise ChipError(f"max_model_len {longest} exceeds the KV cache of {room} tokens: vLLM refuses to start")
-        notes.append(
-            f"the model's context of {longest} tokens exceeds the KV cache of {room}: vLLM would not start without "
-            f"max_model_len; {room} is taken"
+        raise ChipError(
+            f"{q.model.name} does not fit {q.gpus} x {q.gpu}: weights take {room_bytes['weights_bytes'] / 2**30:.1f} "
+            f"GiB of the {room_bytes['usable_bytes'] / 2**30:.1f} that the engine uses of a GPU; no room is left for a "
+            "KV cache; take a larger GPU, more --tp or --pp, or a smaller --dtype"
         )
+    notes = list(times.notes)
+    room = blocks * options.block_size
+    longest = options.max_model_len or times.max_context or room
+    if longest > room:
+        if options.max_model_len:
+            raise ChipError(f"max_model_len {longest} exceeds the KV cache of {room} tokens: vLLM refuses to start")
+        notes.append(f"{over_capacity(longest, room)}; {room} is taken")
         longest = room
-    if q.server != NONE:
+    if fleet.server != NONE:
         notes.append("what the server adds is as given: nobody measured it for CHIP")
     if not known.times.host(1, 1, True, True).prepare_s:
         notes.append(f"no host or engine terms are known for {q.engine} on {q.gpu}: steps are the device's time alone")
-    return Setup(surface, given, blocks, longest, tuple(notes), q.pp, q.server.token_s)
+    return Setup(surface, options, blocks, longest, tuple(notes), q.pp, fleet.server.token_s)
 
 
-def run(made: Setup, q: Question, w: Workload, every_finish: EveryFinish | None = None) -> ServedRequests:
-    return serve(made.maker(), w, made.longest, q.replicas, q.router, every_finish, q.lockstep, q.server.request_s)
+def run(made: Setup, fleet: Fleet, w: Workload, every_finish: EveryFinish | None = None) -> ServedRequests:
+    return serve(
+        made.maker(), w, made.longest, fleet.replicas, fleet.router, every_finish, fleet.lockstep,
+        fleet.server.request_s,
+    )  # fmt: skip

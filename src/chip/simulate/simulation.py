@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from chip.question import SYSTEM, Model, Question, complete, decoder_of, question_of
 from chip.records import replace
 from chip.simulate import slo, synthetic, workload
 from chip.simulate.answer import Simulation, answer
-from chip.simulate.fleet import serve
+from chip.simulate.fleet import ROUTERS, serve
 from chip.simulate.intervals import intervals
 from chip.simulate.jobs import Pool, spread_out
 from chip.simulate.occupancy import Occupancy
 from chip.simulate.server import given as server_of
-from chip.simulate.setup import DEFAULTS, Question, setup
+from chip.simulate.setup import DRAWS, REQUESTS, SEED, Fleet, setup
 from chip.simulate.workload import Workload
 from chip.types import ChipError
 
 MOST_REQUESTS = 100_000_000
-MOST_LAUNCH_NS = 1e6
+MOST_REPLICAS, MOST_DRAWS = 4096, 10_000
 
 
 def traffic(source: str | Path | Workload, requests: int | None, rate: float | None, seed: int) -> Workload:
@@ -32,10 +33,10 @@ def traffic(source: str | Path | Workload, requests: int | None, rate: float | N
         made = source
     elif str(source).partition(":")[0] in synthetic.KINDS:
         described = synthetic.parse(str(source))
-        made = synthetic.make(described, requests or DEFAULTS["requests"], seed, str(source))
+        made = synthetic.make(described, requests or REQUESTS, seed, str(source))
     elif str(source) in workload.names():
         made = workload.named(str(source))
-        requests = requests or DEFAULTS["requests"]
+        requests = requests or REQUESTS
     else:
         made = _file(str(source))
     if requests:
@@ -56,60 +57,58 @@ def _file(name: str) -> Workload:
 
 
 def simulate(
-    model: str,
+    model: Model,
     *,
     workload: str | Path | Workload,
-    gpu: str = DEFAULTS["gpu"],
-    engine: str = DEFAULTS["engine"],
-    dtype: str = DEFAULTS["dtype"],
-    tp: int = DEFAULTS["tp"],
-    pp: int = DEFAULTS["pp"],
-    ep: int = DEFAULTS["ep"],
     rate: float | None = None,
     requests: int | None = None,
-    seed: int = DEFAULTS["seed"],
-    replicas: int = DEFAULTS["replicas"],
-    router: str = DEFAULTS["router"],
-    engine_settings: Mapping[str, Any] | None = None,
+    seed: int = SEED,
+    replicas: int = 1,
+    router: str = ROUTERS[0],
     goals: str = "",
-    draws: int = DEFAULTS["draws"],
+    draws: int = DRAWS,
     timeline: bool = False,
-    launch_ns: float = 0.0,
-    host: str | Path = "",
     server_request_ms: float = 0.0,
     server_token_us: float = 0.0,
     pool: Pool | None = None,
+    **system: Any,
 ) -> Simulation:
-    """Simulate traffic through `replicas` engines. `goals` is what goodput counts by, "ttft=500ms,tpot=40ms"; `draws`
-    simulations with resampled errors make the intervals, 0 for none; `pool` spreads those over processes or machines.
-    `server_request_ms` and `server_token_us` are the asker's own figures of a server before the engine (`chip.simulate.
-    server`).
+    """Simulate traffic through `replicas` engines. `system`: the fields of `chip.question.Question`, with the same
+    defaults as `chip.predict` (gpu, engine, dtype, kv_dtype, tp, pp, ep, engine_settings, host, ...).
+
+    `goals` is what goodput counts by, "ttft=500ms,tpot=40ms"; `draws` simulations with resampled errors make the
+    intervals, 0 for none; `pool` spreads those over processes or machines. `server_request_ms` and `server_token_us`
+    are the asker's own figures of a server before the engine (`chip.simulate.server`).
     """
-    if not 1 <= replicas <= 4096:
-        raise ChipError(f"--replicas must be between 1 and 4096, got {replicas}")
-    if not 0 <= launch_ns <= MOST_LAUNCH_NS:
-        raise ChipError(f"--launch-ns must be between 0 and {MOST_LAUNCH_NS:g} ns, got {launch_ns:g}")
-    if not 0 <= draws <= 10_000:
-        raise ChipError(f"--draws must be between 0 and 10000, got {draws}")
-    given, server = tuple((engine_settings or {}).items()), server_of(server_request_ms, server_token_us)
-    q = Question(model, gpu, engine, dtype, tp, given, replicas, router, launch_ns, pp, ep, str(host), server)
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise ChipError(f"--replicas must be between 1 and {MOST_REPLICAS}, got {replicas}")
+    if not 0 <= draws <= MOST_DRAWS:
+        raise ChipError(f"--draws must be between 0 and {MOST_DRAWS}, got {draws}")
+    q = system_of(model, system)
+    fleet = Fleet(q, replicas, router, server_of(server_request_ms, server_token_us))
     targets = slo.parse(goals, percentiles=False) if goals else ()
     w = traffic(workload, requests, rate, seed)
-    watches = tuple(Occupancy() for _ in range(replicas * q.lockstep)) if timeline else ()
-    made = setup(q)
-    served = serve(made.maker(watches), w, made.longest, replicas, router, None, q.lockstep, q.server.request_s)
-    found = answer(q, made, w, served, seed, targets)
-    interval = intervals(q, w, seed, draws, pool) if draws else None
+    watches = tuple(Occupancy() for _ in range(replicas * fleet.lockstep)) if timeline else ()
+    made = setup(fleet)
+    served = serve(made.maker(watches), w, made.longest, replicas, router, None, fleet.lockstep, fleet.server.request_s)
+    found = answer(fleet, made, w, served, seed, targets)
+    interval = intervals(fleet, w, seed, draws, pool) if draws else None
     return replace(found, interval=interval, served=served, timelines=watches)
 
 
-def sweep(model: str, rates: Sequence[float | None], pool: Pool | None = None, **asked: Any) -> list[Simulation]:
+def system_of(model: Model, system: Mapping[str, Any]) -> Question:
+    """The question in plain values, without `auto`. Axes of a batch are refused: traffic has its own."""
+    decoder = decoder_of(model)
+    return question_of(complete({"model": decoder.name, **system}, SYSTEM, ("model", *SYSTEM)), decoder).with_formats()
+
+
+def sweep(model: Model, rates: Sequence[float | None], pool: Pool | None = None, **asked: Any) -> list[Simulation]:
     """`simulate` at several rates, spread over a pool; single requests and timelines are not kept."""
     if len(rates) == 1:
         return [simulate(model, rate=rates[0], pool=pool, **asked)]
     return spread_out(_at_one_rate, [(model, rate, asked) for rate in rates], pool)
 
 
-def _at_one_rate(task: tuple[str, float | None, dict[str, Any]]) -> Simulation:
+def _at_one_rate(task: tuple[Model, float | None, dict[str, Any]]) -> Simulation:
     model, rate, asked = task
     return replace(simulate(model, rate=rate, **asked), served=None, timelines=())

@@ -9,25 +9,19 @@ from typing import NamedTuple, Protocol
 
 from chip import ops
 from chip.engines.terms import Terms
-from chip.engines.vllm import NAME, memory
+from chip.engines.vllm import NAME
 from chip.engines.vllm import schedule as vllm
 from chip.models.decoder import Decoder
 from chip.predict import pipeline, several
-from chip.predict.memory import needs
 from chip.predict.phase import interval, lines_of
-from chip.predict.request import Options, count_of, setting
+from chip.predict.request import setting
 from chip.predict.roof import Power, Range, Roof
 from chip.predict.steps import StepModel
+from chip.question import Question
 from chip.timeline import Timeline
 from chip.types import ChipError, Scenario, Seq, Step
 
 GRAPH_TOKENS = vllm.GRAPH_TOKENS  # sizes of the engine's CUDA graphs
-BLOCK_TOKENS = memory.BLOCK_TOKENS
-
-
-def default_limits(memory_bytes: float) -> tuple[int, int]:
-    """max_num_seqs and max_num_batched_tokens of the offline class on a GPU of this size."""
-    return vllm.max_seqs(memory_bytes), vllm.step_tokens(memory_bytes)
 
 
 class Host(NamedTuple):
@@ -57,13 +51,11 @@ class StepTimes(Protocol):
     @property
     def max_context(self) -> int: ...
     @property
-    def memory_bytes(self) -> float: ...
-    @property
-    def kv_capacity_tokens(self) -> int: ...
-    @property
     def notes(self) -> tuple[str, ...]: ...
     @property
     def host_name(self) -> str: ...
+    @property
+    def kv_dtype(self) -> str: ...
     def seconds(self, step: Step) -> float: ...
     def device_s(self, step: Step) -> float: ...
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host: ...
@@ -106,14 +98,15 @@ class PredictedSteps:
     steps: StepModel
     roof: Roof
     terms: tuple[Terms, Terms, Terms]  # as expected, at the least, at the most
-    model: str
     max_context: int
-    memory_bytes: float
-    kv_capacity_tokens: int
     gpu: str = ""
     pp: int = 1
     notes: tuple[str, ...] = ()
     host_name: str = ""
+
+    @property
+    def kv_dtype(self) -> str:
+        return self.steps.precision.kv or self.steps.precision.activation
 
     @lru_cache(maxsize=4096)  # noqa: B019 (one for each simulation, and gone with it)
     def _found(self, step: Step, rested: bool = False) -> OperatorTimes:
@@ -183,34 +176,16 @@ class PredictedSteps:
         return Spread(low / value, high / value) if value else Spread(1.0, 1.0)
 
 
-def step_times(
-    decoder: Decoder, gpu: str, engine: str, dtype: str, tp: int, launch_ns: float = 0.0, pp: int = 1, ep: int = 1,
-    host: str = "",
-) -> StepTimes:  # fmt: skip
-    """The predictor of one model on one kind of GPU; a ChipError where the engine has no scheduler to simulate or the
-    model does not fit. `launch_ns`: launch latency of the host, 0 for that of the reference host; `host`: a host by
-    name or file."""
-    if engine != NAME:
-        raise ChipError(f"engine {engine[:40]!r} cannot be simulated: only {NAME} has a scheduler of live traffic")
-    asked = {"tp": tp, "pp": pp, "ep": ep}
-    for name in asked:
-        count_of(asked, name)
-    s = Scenario(1, 1, 1, dtype, tp, pp=pp, ep=ep)
-    several.check(s, engine)
-    held = setting(decoder, gpu, engine, dtype, tp, Options(launch_ns=launch_ns, host=host), ep=ep, pp=pp)
-    made, roof = held.steps, held.roof
-    room = needs(made.decoder, s, engine, made.precision, roof.memory_bytes)
-    capacity = int(str(room["kv_capacity_tokens"]))
-    if capacity < BLOCK_TOKENS:
-        weights = int(str(room["weights_bytes"]))
-        raise ChipError(
-            f"{decoder.name} does not fit {s.gpus} x {gpu}: weights take {weights / 2**30:.1f} GiB of a GPU's "
-            f"{roof.memory_bytes / 2**30:.1f} GiB and leave no room for a KV cache; take a larger GPU, more --tp or "
-            "--pp, or a smaller --dtype"
-        )
-    terms: tuple[Terms, Terms, Terms] = made.terms or (Terms(), Terms(), Terms())
-    about = (decoder.name, decoder.max_context, roof.memory_bytes, capacity, gpu, pp)
-    return PredictedSteps(made, roof, terms, *about, tuple(_notes(s, gpu, decoder)), held.host)
+def step_times(q: Question) -> StepTimes:
+    """The predictor of a question without `auto`; a ChipError where the engine has no scheduler to simulate."""
+    if q.engine != NAME:
+        raise ChipError(f"engine {q.engine[:40]!r} cannot be simulated: only {NAME} has a scheduler of live traffic")
+    s = q.scenario(1, 1, 1)
+    several.check(s, q.engine)
+    of = setting(q)
+    terms: tuple[Terms, Terms, Terms] = of.steps.terms or (Terms(), Terms(), Terms())
+    notes = (*of.notes, *_notes(s, q.gpu, q.model))
+    return PredictedSteps(of.steps, of.roof, terms, q.model.max_context, q.gpu, q.pp, notes, of.host)
 
 
 def _notes(s: Scenario, gpu: str, decoder: Decoder) -> list[str]:

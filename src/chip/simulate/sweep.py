@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from chip.predict.request import Options, answer_line
+from chip.predict.request import answer_line
 from chip.simulate.jobs import Pool, in_chunks, spread_out
 from chip.types import ChipError
 
@@ -15,25 +15,24 @@ CHUNK = 500  # lines that a worker answers at a time
 ROUND = 100 * CHUNK  # lines that are held at a time, so that a sweep of any length runs in bounded memory
 MAX_LINE = 1_000_000
 
-Task = tuple[list[tuple[int, str]], dict[str, Any], Options]
+Task = tuple[list[tuple[int, str]], dict[str, Any]]
 
 
-def answers(lines: Iterable[str], given: Mapping[str, Any], about: Options, pool: Pool) -> Iterator[str]:
-    """One answer for each line that is not empty. `given` stands in for keys a line leaves out, `about` is what else
-    goes to the predictor."""
+def answers(lines: Iterable[str], defaults: Mapping[str, Any], pool: Pool) -> Iterator[str]:
+    """One answer for each line that is not empty. `defaults` stand in for keys a line leaves out."""
     numbered = ((i, line) for i, line in enumerate(lines, 1) if line.strip())
     while held := list(islice(numbered, ROUND)):
-        tasks: list[Task] = [(chunk, dict(given), about) for chunk in in_chunks(held, CHUNK)]
+        tasks: list[Task] = [(chunk, dict(defaults)) for chunk in in_chunks(held, CHUNK)]
         for answered in spread_out(answer_chunk, tasks, pool):
             yield from answered
 
 
 def answer_chunk(task: Task) -> list[str]:
-    lines, given, about = task
+    lines, defaults = task
     out = []
     for number, line in lines:
         try:
-            out.append(answer_line(_parsed(line), given, about))
+            out.append(answer_line(_parsed(line), defaults))
         except ChipError as e:
             out.append(json.dumps({"error": str(e), "line": number}))
     return out

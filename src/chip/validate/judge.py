@@ -9,8 +9,9 @@ from chip import hardware, runs
 from chip.engines import hf_eager
 from chip.models import describe, library
 from chip.models.decoder import Decoder
-from chip.predict.request import Options, predict
+from chip.predict.request import predict
 from chip.predict.stages import ALL, Stage
+from chip.question import Question
 from chip.records import dataclass, field, replace
 from chip.runs import Run, Runs
 from chip.types import ChipError
@@ -121,12 +122,9 @@ def judge(
         refuse_leaked(source, run, run_id, used[run.engine, file])
         try:
             model = decoder_of(source, run)
-            options = Options(stage, file, sdpa_of(run))
+            q = Question.of(model, gpu, run.engine, run.scenario, engine_profile=file, sdpa=sdpa_of(run))
             latencies = {run.ttft_launch_ns, run.tpot_launch_ns} if latency_known else {0.0}
-            answers = {
-                ns: predict(model, gpu, run.engine, run.scenario, replace(options, launch_ns=ns)).figures()
-                for ns in latencies
-            }
+            answers = {ns: predict(replace(q, launch_ns=ns), run.scenario, stage).figures() for ns in latencies}
         except ChipError as e:
             left_out.append(f"{label(run)}: cannot be predicted ({e})")
             continue

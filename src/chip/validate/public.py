@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from chip import hardware
 from chip.dtypes import BYTES, precision
 from chip.models import library
-from chip.predict.request import Options, predict
+from chip.predict.request import predict
+from chip.question import Question
 from chip.records import dataclass
 from chip.types import ChipError, Scenario
 from chip.validate.document import point_json
@@ -78,8 +79,9 @@ def judge(suite: Suite, gpu: str = "") -> PublishedErrors:
     found, refused = [], Counter[str]()
     for run in wanted:
         try:
-            options = Options(engine_version=run.version)
-            answer = predict(library.find(run.model), run.gpu, run.engine, run.scenario, options).figures()
+            model, version = library.find(run.model), run.version
+            q = Question.of(model, run.gpu, run.engine, run.scenario, engine_version=version)
+            answer = predict(q, run.scenario).figures()
         except ChipError as e:
             refused[f"{run.gpu}, {run.model}: {e}"] += 1
             continue

@@ -48,7 +48,7 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     t.layers(step.blocks, HostCost(terms.host_call_s, terms.host_kernel_s, terms.host_experts_s))
 
 
-def room(scenario: Scenario, memory_bytes: float) -> Room:
+def room(scenario: Scenario, options: None) -> Room:
     cache_tokens, step_tokens = scenario.prompt + scenario.output, scenario.batch * scenario.prompt
     return Room(
         MEMORY_SHARE, CONTEXT_BYTES, cache_tokens, step_tokens, scenario.batch,
@@ -56,12 +56,12 @@ def room(scenario: Scenario, memory_bytes: float) -> Room:
     )  # fmt: skip
 
 
-def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
+def prefill(scenario: Scenario, options: None) -> Weighted:
     """The cache is empty, so nothing is joined to it, not even a prompt of one token."""
     return ((Step((Seq(scenario.prompt, 0, scenario.batch),), prompts=True), 1.0),)
 
 
-def decode(scenario: Scenario, memory_bytes: float) -> Step:
+def decode(scenario: Scenario, options: None) -> Step:
     return Step((Seq(1, scenario.prompt, scenario.batch),), steps=scenario.decode_steps)
 
 

@@ -44,8 +44,8 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     t.graph("step", terms.host_step_s, step.device_s(t) + terms.step_s)
 
 
-def room(scenario: Scenario, memory_bytes: float) -> Room:
-    eager = hf_eager.room(scenario, memory_bytes)
+def room(scenario: Scenario, options: None) -> Room:
+    eager = hf_eager.room(scenario, options)
     workspace_bytes, tokens = WORKSPACES * eager.workspace_bytes, cache_tokens(scenario)
     return replace(eager, context_bytes=CONTEXT_BYTES, workspace_bytes=workspace_bytes, cache_tokens=tokens)
 
@@ -54,11 +54,11 @@ def cache_tokens(scenario: Scenario) -> int:
     return scenario.prompt + max(scenario.output, SPARE_TOKENS)
 
 
-def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
+def prefill(scenario: Scenario, options: None) -> Weighted:
     return ((Step((Seq(scenario.prompt, 0, scenario.batch, cache_tokens(scenario)),), graph=True), 1.0),)
 
 
-def decode(scenario: Scenario, memory_bytes: float) -> Step:
+def decode(scenario: Scenario, options: None) -> Step:
     seq = Seq(1, scenario.prompt, scenario.batch, cache_tokens(scenario))
     return Step((seq,), graph=True, steps=scenario.decode_steps)
 

@@ -61,12 +61,17 @@ def _step(seqs: tuple[Seq, ...]) -> Step:
     return Step(seqs)
 
 
-def prefill(scenario: Scenario, memory_bytes: float) -> Weighted:
+def cache_tokens(layers: Mapping[int, int], longest: int, token_bytes: float, room_bytes: float, options: None) -> int:
+    """Every page holds tokens of all layers."""
+    return max(0, int(room_bytes // token_bytes))
+
+
+def prefill(scenario: Scenario, options: None) -> Weighted:
     """Chunks of prompts beside requests that have their first token."""
     return prefill_steps(scenario, STEP_TOKENS, MOST_REQUESTS, _step)
 
 
-def decode(scenario: Scenario, memory_bytes: float) -> Step:
+def decode(scenario: Scenario, options: None) -> Step:
     return decode_step(scenario, MOST_REQUESTS, _step)
 
 
@@ -104,6 +109,6 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
     t.read()  # the first tokens, before the next step is put together
 
 
-def room(scenario: Scenario, memory_bytes: float) -> Room:
+def room(scenario: Scenario, options: None) -> Room:
     cache_tokens = scenario.prompt + scenario.output
-    return Room(MEMORY_SHARE, CONTEXT_BYTES, cache_tokens, STEP_TOKENS, scenario.batch)
+    return Room(MEMORY_SHARE, CONTEXT_BYTES, cache_tokens, STEP_TOKENS, scenario.batch, at_once=MOST_REQUESTS)

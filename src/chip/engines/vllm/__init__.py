@@ -9,13 +9,14 @@ from chip.engines.calibration import FAMILIES, TWO_DEPTHS, CalibrationModel, cut
 from chip.engines.playing import Played
 from chip.engines.terms import Terms
 from chip.engines.versions import version_at
-from chip.engines.vllm.memory import room
+from chip.engines.vllm.memory import cache_tokens, room
+from chip.engines.vllm.options import ALIASES, ELSEWHERE, VllmOptions, options
 from chip.engines.vllm.rewrite import HALVES, UNCOMPILED, rewrite
 from chip.engines.vllm.schedule import decode, prefill
 from chip.engines.vllm.versions import VERSIONS
 from chip.timeline import HostCost, Timeline
 
-__all__ = ["room", "rewrite", "decode", "prefill", "VERSIONS"]
+__all__ = ["cache_tokens", "decode", "options", "prefill", "rewrite", "room", "VERSIONS"]
 
 NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"
@@ -24,6 +25,9 @@ TERMS = (
     *("host_step_s", "host_seq_s", "host_kernel_s", "host_experts_s", "host_piece_s"),
 )
 OVERLAPS_STEPS = VERSIONS[0].overlaps_steps
+QUANTISED_CACHE = True
+OPTIONS = (*VllmOptions.__match_args__, *ALIASES)
+OPTIONS_ELSEWHERE = ELSEWHERE
 # Attention: over splits of the cache, then their sum. Experts: count pairs, place them, up, act, down, sum; in fp8 also
 # the rounding of both inputs. Router: product, choice.
 KERNELS = {

@@ -6,24 +6,26 @@ from collections.abc import Mapping
 from math import ceil
 
 from chip.engines.playing import Room
-from chip.engines.vllm.schedule import max_seqs, step_tokens
+from chip.engines.vllm.options import VllmOptions
 from chip.types import Scenario
 
-MEMORY_SHARE = 0.92  # gpu_memory_utilization, vLLM 0.26's default: in the configuration of every recorded run
 # vLLM sizes its pool by what it sees grow after the CUDA context is made. This number meets the recorded pools.
 CONTEXT_BYTES = 0.5e9
-BLOCK_TOKENS = 16
 STEPS_IN_FLIGHT = 2  # one runs while the next is scheduled
 EQUAL_GROUPS_RATIO = 1.25  # two kinds of layers whose numbers differ by less form groups of the larger number
 
 
-def room(scenario: Scenario, memory_bytes: float) -> Room:
-    sequences = min(scenario.batch, max_seqs(memory_bytes))
-    return Room(MEMORY_SHARE, CONTEXT_BYTES, scenario.prompt + scenario.output, step_tokens(memory_bytes), sequences)
+def room(scenario: Scenario, options: VllmOptions) -> Room:
+    longest, sequences = scenario.prompt + scenario.output, min(scenario.batch, options.max_num_seqs)
+    share, step_tokens = options.gpu_memory_utilization, options.max_num_batched_tokens
+    return Room(
+        share, CONTEXT_BYTES, longest, step_tokens, sequences,
+        longest=options.max_model_len, at_once=options.max_num_seqs,
+    )  # fmt: skip
 
 
 def cache_tokens(
-    layers: Mapping[int, int], longest: int, token_bytes: float, room_bytes: float, memory_bytes: float
+    layers: Mapping[int, int], longest: int, token_bytes: float, room_bytes: float, options: VllmOptions
 ) -> int:
     """How many tokens vLLM says its cache holds: the tokens of as many requests of the longest context as fit.
 
@@ -31,14 +33,17 @@ def cache_tokens(
     groups of one size, and each group has blocks of its own. A group with a window keeps the window, what two steps can
     bring, and one block more. `token_bytes`: of a token in all layers.
     """
+    if options.num_gpu_blocks:
+        return options.num_gpu_blocks * options.block_size
     if len(layers) < 2 or not longest:
         return max(0, int(room_bytes // token_bytes))
     few, many = min(layers.values()), max(layers.values())
     size = many if many < EQUAL_GROUPS_RATIO * few else few
-    in_flight = STEPS_IN_FLIGHT * step_tokens(memory_bytes)
-    blocks = 0
+    in_flight = STEPS_IN_FLIGHT * options.max_num_batched_tokens
+    blocks, block_tokens = 0, options.block_size
     for window, count in layers.items():
-        kept = ceil(min(window - 1 + in_flight, longest) / BLOCK_TOKENS) + 1 if window else ceil(longest / BLOCK_TOKENS)
+        tokens = min(window - 1 + in_flight, longest) if window else longest
+        kept = ceil(tokens / block_tokens) + bool(window)
         blocks += ceil(count / size) * kept
-    block_bytes = token_bytes / sum(layers.values()) * size * BLOCK_TOKENS
+    block_bytes = token_bytes / sum(layers.values()) * size * block_tokens
     return max(0, int(room_bytes // block_bytes / blocks * longest))

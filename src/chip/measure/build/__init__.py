@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from chip.engines.vllm.schedule import STEP_TOKENS_LARGE
+from chip.engines.vllm.options import STEP_TOKENS_LARGE
 from chip.types import ChipError, Op
 
 Closure = Callable[[], object]

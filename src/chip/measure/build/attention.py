@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from chip.engines.vllm.memory import BLOCK_TOKENS
+from chip.engines.vllm.options import BLOCK_TOKENS
 from chip.measure import own_ops
 from chip.measure.build import Closure, Unsupported, normal, torch_dtype
 from chip.ops.attention import Attention

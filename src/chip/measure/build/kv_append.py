@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from chip.engines.vllm.memory import BLOCK_TOKENS
+from chip.engines.vllm.options import BLOCK_TOKENS
 from chip.measure.build import Closure, Unsupported, normal
 from chip.ops.kv_append import KvAppend
 

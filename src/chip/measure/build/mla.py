@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from chip.engines.vllm.memory import BLOCK_TOKENS
+from chip.engines.vllm.options import BLOCK_TOKENS
 from chip.measure.build import Closure, Unsupported, normal
 from chip.measure.build.attention import graph_layout, pages_of
 from chip.ops.mla import Mla

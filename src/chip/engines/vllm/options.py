@@ -1,0 +1,65 @@
+"""What vLLM can be told: its own names, and the defaults of vLLM 0.26's EngineArgs for the offline `LLM` class.
+
+A step holds at most 16384 tokens of 1024 requests on a GPU of 70 GiB or more (8192 of 256 on smaller ones).
+"""
+
+from __future__ import annotations
+
+from chip.engines.options import Settings, with_settings
+from chip.records import dataclass
+from chip.types import ChipError
+
+LARGE_GPU_BYTES = 70 * 2**30
+STEP_TOKENS_LARGE, STEP_TOKENS_SMALL = 16384, 8192
+SEQS_LARGE, SEQS_SMALL = 1024, 256
+BLOCK_TOKENS = 16
+ALIASES = {"num_gpu_blocks_override": "num_gpu_blocks"}
+# What predictions take as an option of their own
+ELSEWHERE = {
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "kv_cache_dtype": "kv_dtype",
+    "quantization": "dtype",
+    "dtype": "dtype",
+}
+LIMITS: dict[str, tuple[float, float]] = {
+    "max_num_seqs": (1, 16384),
+    "max_num_batched_tokens": (1, 1 << 20),
+    "block_size": (1, 1 << 16),
+    "num_gpu_blocks": (0, 1 << 40),
+    "max_model_len": (0, 1 << 40),
+    "gpu_memory_utilization": (0.01, 1.0),
+    "watermark": (0.0, 0.999),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class VllmOptions:
+    """`num_gpu_blocks` and `max_model_len` are 0 for what the GPU's memory and the model allow."""
+
+    max_num_seqs: int  # requests that run at once; the others wait
+    max_num_batched_tokens: int  # in a step
+    block_size: int = BLOCK_TOKENS
+    num_gpu_blocks: int = 0
+    max_model_len: int = 0
+    gpu_memory_utilization: float = 0.92
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    async_scheduling: bool = True
+    scheduler_reserve_full_isl: bool = True  # admit a request only when its whole prompt fits into free blocks
+    watermark: float = 0.0  # share of the blocks that admission keeps free
+
+
+def options(settings: Settings, memory_bytes: float) -> VllmOptions:
+    """On a GPU of this size."""
+    large = memory_bytes >= LARGE_GPU_BYTES
+    defaults = VllmOptions(SEQS_LARGE, STEP_TOKENS_LARGE) if large else VllmOptions(SEQS_SMALL, STEP_TOKENS_SMALL)
+    chosen = with_settings(defaults, settings, LIMITS, ALIASES, ELSEWHERE)
+    if not chosen.enable_chunked_prefill:
+        raise ChipError("engine setting enable_chunked_prefill: false is not predicted; true is vLLM's default")
+    if chosen.max_num_batched_tokens < chosen.max_num_seqs:
+        raise ChipError(
+            f"max_num_batched_tokens ({chosen.max_num_batched_tokens}) must be at least max_num_seqs "
+            f"({chosen.max_num_seqs}): vLLM refuses this too"
+        )
+    return chosen
