@@ -118,8 +118,8 @@ def test_traced_and_lowered_predictions_agree(tmp_path, capsys):
     for metric, phase in (("ttft_ms", "ttft"), ("tpot_ms", "tpot")):
         assert b[metric] - host_s(b, phase) == pytest.approx(bare[metric], rel=0.2)
         assert b[metric] == pytest.approx(a[metric], rel=0.5)  # HF's many small kernels are launched one by one
-    of_vllm = json.loads(predict(capsys, *ask, "--trace", "--engine", "vllm")[1])
-    assert of_vllm["tpot_ms"] < b["tpot_ms"] / 2  # one graph, where eager decode waits for the host
+    of_vllm = json.loads(predict(capsys, *("vllm" if w == "hf-eager" else w for w in ask), "--trace")[1])
+    assert of_vllm["tpot_ms"] < 0.7 * b["tpot_ms"]  # one graph, where eager decode waits for the host
     for key in ("weights_bytes", "kv_bytes", "kv_bytes_per_token"):
         assert a["memory"][key] == b["memory"][key]
     assert "operators traced from HF's LlamaForCausalLM: hf-eager's own fusions are not applied" in b["notes"]

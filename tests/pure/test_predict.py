@@ -20,8 +20,8 @@ from chip.types import Ceiling, ChipError, Scenario
 ENGINES = engines.names()
 KEYS = {
     "schema", "model", "gpu", "engine", "host", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "pp", "ep",
-    "gpus", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "interval", "memory", "breakdown", "bound", "sources",
-    "notes", "ridge_flop_per_byte", "nearest_validated",
+    "gpus", "ttft_ms", "tpot_ms", "request_tpot_ms", "e2e_ms", "tokens_per_s", "interval", "memory", "breakdown",
+    "bound", "sources", "notes", "ridge_flop_per_byte", "nearest_validated",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import pytest
 import chip
 from chip.cli import main
 from chip.models import library
-from chip.predict.request import answer
+from chip.predict.request import setting
 from chip.question import Question
 from chip.simulate.fleet import serve
 from chip.simulate.setup import Fleet, run, setup
@@ -35,40 +35,30 @@ def small(**more):
     return simulate("llama-3.1-8b", **asked)
 
 
-@pytest.mark.parametrize(
-    ("model", "batch", "prompt"), [("llama-3.1-8b", 1, 128), ("llama-3.1-8b", 32, 512), ("qwen2.5-7b", 8, 2048)]
-)
-def test_a_batch_that_comes_at_once_gives_the_static_answer(model, batch, prompt):
-    static = answer({"model": model, "gpu": "h200", "batch": batch, "prompt": prompt, "output": 64})
-    found = simulate(model, workload=f"batch:prompt={prompt},output=64", requests=batch, draws=0)
-    first, last = max(found.served.first_s) * 1e3, max(found.served.last_s) * 1e3
-    # the host prepares the next step before it takes the tokens of this one
-    next_s = step_times(Question(library.find(model), "h200").with_formats()).host(batch, batch, True, True).prepare_s
-    assert first == pytest.approx(static["ttft_ms"] + next_s * 1e3, rel=0.1)
-    recovery_us = sum(n["us"] for n in static["breakdown"]["tpot"] if n["role"] == "clock_recovery")  # not simulated
-    assert (last - first) / 63 == pytest.approx(static["tpot_ms"] - recovery_us / 1e3, rel=0.01)
-    assert last == pytest.approx(static["e2e_ms"], rel=0.04)
+def test_a_mixed_step_takes_what_the_predictor_says():
+    """Straight lines between numbers of tokens apart, which are the layers alone."""
+    times, steps = step_times(LLAMA), setting(LLAMA).steps
+    surface, terms = Surface(times), steps.terms.value
 
+    def exact(seqs):
+        rows = steps.rows(step(seqs))
+        gaps = sum(n * calls.launches.operators for n, calls, _ in rows) * terms.gap_s
+        return sum(n * sum(a[0] for a in answers) for n, _, answers in rows) + gaps + terms.step_s
 
-def test_between_nodes_a_step_takes_what_the_predictor_says():
-    times = step_times(LLAMA)
-    surface = Surface(times)
     for seqs, mean in ((1, 100), (7, 333), (50, 1294), (130, 700), (300, 2836)):
-        assert surface.decode(seqs, mean).seconds == pytest.approx(
-            times.device_s(step((Seq(1, mean, seqs),))), rel=0.01
-        )
+        assert surface.decode(seqs, mean).seconds == pytest.approx(exact((Seq(1, mean, seqs),)), rel=0.015)
     for seqs, mean, chunk in ((0, 0, (300, 0)), (20, 500, (700, 0)), (64, 900, (64, 3000)), (5, 300, (3000, 1000))):
-        seqs_ = (Seq(1, mean, seqs),) if seqs else ()
-        exact = times.device_s(step((*seqs_, Seq(*chunk, 1))))
-        assert surface.mixed(seqs, mean, [chunk])[0] == pytest.approx(exact, rel=0.07)
+        decodes = (Seq(1, mean, seqs),) if seqs else ()
+        work = surface.mixed(seqs, mean, [chunk])
+        assert work.seconds == pytest.approx(exact((*decodes, Seq(*chunk, 1))), rel=0.005)
 
 
 def test_steps_together_equal_steps_one_by_one_on_the_real_predictor():
     w = traffic("azure-conversation", 400, 10, 0)
     made = setup(Fleet(LLAMA))
     together, alone = (serve(made.maker(merge=merge), w, made.longest) for merge in (True, False))
-    assert list(together.last_s) == pytest.approx(list(alone.last_s), rel=1e-3)
-    assert list(together.first_s) == pytest.approx(list(alone.first_s), rel=1e-3)
+    assert list(together.last_s) == pytest.approx(list(alone.last_s), rel=2e-3)
+    assert list(together.first_s) == pytest.approx(list(alone.first_s), rel=2e-3)
 
 
 PAGE = ROOT / "docs" / "simulate.md"

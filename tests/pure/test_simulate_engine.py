@@ -11,7 +11,7 @@ from chip.engines.vllm.options import VllmOptions
 from chip.simulate.engine import SimulatedEngine
 from chip.simulate.figures import latencies, percentile
 from chip.simulate.fleet import serve
-from chip.simulate.step_time import Host
+from chip.simulate.step_time import Host, Work
 from chip.simulate.surface import Surface
 from chip.simulate.workload import Workload
 
@@ -19,17 +19,19 @@ from chip.simulate.workload import Workload
 class Times:
     """A predictor that anyone can compute: 5 ms a step, 20 us a token, 10 ns a cached token, 2 ms of host."""
 
-    model, layers, max_context, memory_bytes, kv_capacity_tokens = "made-up", 2, 1 << 20, 8e10, 1 << 20
+    settling, windows = None, ()
 
     def __init__(self, host_s=2e-3, launch_s=0.0):
         self.host_s, self.launch_s = host_s, launch_s
 
-    def device_s(self, step):
-        attended = sum(s.count * s.new * (s.past + s.new / 2) for s in step.seqs)
-        return 5e-3 + 20e-6 * step.tokens + 10e-9 * attended
+    def layers(self, tokens, routed, decode):
+        return Work(5e-3 + 20e-6 * tokens, joules=tokens)
 
-    def seconds(self, step):
-        return self.device_s(step)
+    def head(self, rows):
+        return Work(0.0, joules=1.0)
+
+    def attention(self, step):
+        return Work(10e-9 * sum(s.count * s.new * (s.past + s.new / 2) for s in step.seqs))
 
     def host(self, rows, tokens, decode, graph):
         return Host(self.host_s + 1e-6 * rows, 0.0 if decode else self.launch_s)
@@ -39,12 +41,6 @@ class Times:
 
     def wake_s(self):
         return 1e-3
-
-    def rested(self, step):
-        return 0.9
-
-    def joules(self, step):
-        return 1.0 + step.tokens
 
     def idle_w(self):
         return 100.0

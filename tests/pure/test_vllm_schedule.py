@@ -20,17 +20,17 @@ LARGE, SMALL = options((), 80 * 2**30), options((), 24 * 2**30)
 BF16 = precision("bf16")
 
 
-@given(st.integers(1, 400), st.integers(2, 3000), st.integers(400, 5000), st.integers(1, 2))
+@given(st.integers(1, 400), st.integers(2, 3000), st.integers(400, 5000), st.integers(1, 4))
 def test_every_prompt_token_is_computed_once(batch, prompt, budget, output):
     """Follow the scheduler's sequences as a KV cache would: no gap, no overlap, no step over its budget."""
     steps, *_ = chunked._chunks(Scenario(batch, prompt, output), budget, 10**9)
-    half_done, finished = None, 0
+    half_done, finished, after = None, 0, [0] * output  # requests with their first token, after each step
     for number, seqs in enumerate(steps):
         assert sum(s.new * s.count for s in seqs) <= budget
         assert all(s.new > 0 and s.count > 0 for s in seqs)
         if number < len(steps) - 1:
             assert sum(s.new * s.count for s in seqs) == budget
-        done_before = finished
+        done_before = finished - after[-output]  # those before have all their tokens
         for s in seqs:
             if s.past == prompt:  # a request that has its first token decodes along
                 assert (s.new, s.count) == (1, done_before)
@@ -45,7 +45,8 @@ def test_every_prompt_token_is_computed_once(batch, prompt, budget, output):
             if half_done == prompt:
                 half_done, finished = None, finished + 1
         decoding = sum(s.count for s in seqs if s.past == prompt)
-        assert decoding == (done_before if output > 1 else 0)
+        assert decoding == done_before
+        after.append(finished)
     assert (half_done, finished) == (None, batch)
 
 
@@ -60,7 +61,7 @@ def tokens(steps, prompt):
 def test_a_schedule_of_any_length_computes_its_prompts(batch, prompt, output, memory):
     s = Scenario(batch, prompt, output)
     steps = vllm.prefill(s, memory)
-    assert len(steps) <= 2 * (chunked.EXACT_STEPS + 18) + 5  # two waves, and decode steps between them
+    assert len(steps) <= 3 * (2 * chunked.MOST_WALKED + 18)  # three waves, prompts and decode steps in turn
     assert all(0 < step.tokens <= memory.max_num_batched_tokens for step, _ in steps)
     assert all(weight > 0 for _, weight in steps)
     assert tokens(steps, prompt)[0] == pytest.approx(batch * prompt, rel=1e-9)
@@ -83,14 +84,19 @@ def test_one_token_over_the_budget_is_a_second_step():
     ]
 
 
-def test_requests_beyond_what_runs_at_once_wait_in_waves():
-    """2.5 waves: two whole ones prefill and decode to their end before the last prefills."""
+def test_requests_beyond_what_runs_at_once_wait_for_those_that_end():
+    """Prompts of one step end together; those of several steps one after another."""
     steps = vllm.prefill(Scenario(640, 16, 11), SMALL)
-    assert [(step.seqs, weight) for step, weight in (steps[0], steps[-1])] == [
-        ((Seq(16, 0, 256),), 2),
+    assert [(step.seqs, weight) for step, weight in steps] == [
+        ((Seq(16, 0, 256),), 1),
+        ((Seq(1, 16, 256),), 10),
+        ((Seq(16, 0, 256),), 1),
+        ((Seq(1, 16, 256),), 10),
         ((Seq(16, 0, 128),), 1),
     ]
-    assert steps[1:-1] == ((Step((Seq(1, 16, 256),), 0, True, steps=10), 2.0 * 10),)
+    steps = vllm.prefill(Scenario(600, 128, 11), SMALL)  # 64 prompts a step
+    assert max(step.rows for step, _ in steps) == 256
+    assert sum(len(step.seqs) > 1 and step.seqs[0].past > 130 for step, _ in steps) >= 4
     assert vllm.decode(Scenario(640, 16, 2), SMALL) == Step((Seq(1, 16, 256),), 0, True)
     assert vllm.decode(Scenario(640, 16, 2), LARGE) == Step((Seq(1, 16, 640),))
 

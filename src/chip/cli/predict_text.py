@@ -7,6 +7,9 @@ from typing import Any
 from chip.cli.text import duration, gib, number, percent, si, table
 
 LONGEST = 4  # lines of a phase in the short view
+# TPOT is the mean step after the last first token. Where prompts come in several steps, requests that have theirs
+# early wait longer for the next ones; their mean is shown beside it if it differs by more than this share.
+SHOWN_APART = 0.02
 PHASES = (("ttft", "TTFT", "to the first token"), ("tpot", "TPOT", "a decode step (mean)"))
 PARTS = (
     ("weights", "weights_bytes"),
@@ -75,6 +78,11 @@ def _headline(a: dict[str, Any]) -> str:
         span = f"{duration(low / 1e3)} - {duration(high / 1e3)}"
         bound = a["bound"].get(key.removesuffix("_ms"), "")
         rows.append({"": title, "predicted": duration(a[key] / 1e3), "90 % interval": span, "bound by": bound})
+        of_request = a.get("request_tpot_ms") if key == "tpot_ms" else None
+        if of_request and abs(of_request / a[key] - 1) > SHOWN_APART:
+            rows.append(
+                {"": "TPOT, requests", "predicted": duration(of_request / 1e3), "90 % interval": "", "bound by": ""}
+            )
     low, high = a["interval"]["tokens_per_s"]
     rate = {"": "throughput", "predicted": f"{number(a['tokens_per_s'], 4)} tok/s"}
     rows.append({**rate, "90 % interval": f"{number(low, 4)} - {number(high, 4)}", "bound by": ""})

@@ -7,7 +7,8 @@ vLLM and our own engine both schedule so. They differ in the budget, and in what
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, floor
 
 from chip.engines.context import decode_contexts
@@ -18,22 +19,63 @@ from chip.types import Scenario, Seq, Step
 # The first steps of a prefill are walked one by one, at most so many and at least so many; the rest is integrated. A
 # longer prefill has fewer walked steps.
 EXACT_STEPS, LEAST_STEPS = 64, 16
+# Of more requests than run at once: waves that are walked, and the most steps of prompts in each.
+WALKED_WAVES, MOST_WALKED = 3, 128
 WHOLE = 1e-6  # rounding: how far sums of steps or tokens may be off a whole number
 MakeStep = Callable[[tuple[Seq, ...]], Step]
 
 
 def prefill_steps(scenario: Scenario, budget: int, most: int, step: MakeStep) -> Weighted:
-    """Steps until every request has its first token. `most` requests run at once. The others wait until a whole wave
-    of these has ended, decode steps included."""
-    before = (scenario.batch - 1) // most
-    if not before:
+    """Steps until every request has its first token. `most` requests run at once; each that ends makes room for one
+    that waits."""
+    prompts_a_step = budget / scenario.prompt
+    if scenario.batch <= most or (scenario.output + 1) * prompts_a_step < most:  # those that run end as others come
         return wave(scenario, budget, step)
-    last = wave(replace(scenario, batch=scenario.batch - before * most), budget, step)
+    if most > prompts_a_step * MOST_WALKED:
+        return _one_after_another(scenario, budget, most, step)
+    skipped = max(0, -(-scenario.batch // most) - WALKED_WAVES) * most
+    walked = list(_in_turn(replace(scenario, batch=scenario.batch - skipped), budget, most, step))
+    if not skipped:
+        return tuple((made, weight) for made, weight, _, _ in walked)
+    # the steps in the middle stand for those of requests that are not walked
+    middle = range(most, 2 * most)
+    more = skipped * scenario.prompt / sum(tokens for _, _, begun, tokens in walked if begun in middle)
+    return tuple((made, weight * (1 + more if begun in middle else 1)) for made, weight, begun, _ in walked)
+
+
+def _one_after_another(scenario: Scenario, budget: int, most: int, step: MakeStep) -> Weighted:
+    """Waves of as many requests as run at once, each from its first prompt to its last token."""
+    before = (scenario.batch - 1) // most
     full = replace(scenario, batch=most)
     steps = [(made, weight * before) for made, weight in wave(full, budget, step)]
-    if scenario.output > 1:
-        steps.append((decode_step(full, most, step), float(before * (scenario.output - 1))))
-    return (*steps, *last)
+    steps.append((decode_step(full, most, step), float(before * (scenario.output - 1))))
+    return (*steps, *wave(replace(scenario, batch=scenario.batch - before * most), budget, step))
+
+
+def _in_turn(scenario: Scenario, budget: int, most: int, step: MakeStep) -> Iterator[tuple[Step, float, int, int]]:
+    """The steps of more requests than run at once, how many each stands for, how many requests had begun before, and
+    the prompt tokens of each."""
+    prompt, output = scenario.prompt, scenario.output
+    total, at, now = scenario.batch * prompt, 0, 0  # prompt tokens of all, those that are computed, steps
+    groups: deque[list[int]] = deque()  # requests that decode, and the step that gave them their first token
+    while at < total:
+        while groups and now - groups[0][1] >= output:
+            groups.popleft()
+        decoding = sum(n for n, _ in groups)
+        begun = -(-at // prompt)
+        places = most - decoding - (begun - at // prompt)
+        end = min(at + budget - decoding, (begun + places) * prompt, total)
+        past = prompt + round(sum(n * (now - since - 1) for n, since in groups) / decoding) if decoding else prompt
+        if end > at:
+            first, *others = _seqs(prompt, decoding, at, end)
+            yield step((first._replace(past=past) if decoding else first, *others)), 1.0, begun, end - at
+            if done := end // prompt - at // prompt:
+                groups.append([done, now])
+            at, now = end, now + 1
+        else:  # until the next one ends
+            count = groups[0][1] + output - now
+            yield step((Seq(1, past, decoding),))._replace(steps=count), float(count), begun, 0
+            now += count
 
 
 def padded(tokens: int, sizes: Sequence[int]) -> int:
@@ -64,12 +106,15 @@ def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq,
     """The sequences of the first steps, as the scheduler makes them, and how many prompt tokens they compute."""
     prompt, total = scenario.prompt, scenario.batch * scenario.prompt
     steps: list[tuple[Seq, ...]] = []
+    done = [0]  # prompts, after each step
     at = 0
     while at < total and len(steps) < most:
-        decoding = at // prompt if scenario.output > 1 else 0
+        answered = done[-scenario.output] if len(done) >= scenario.output else 0  # have all of their tokens
+        decoding = done[-1] - answered
         end = min(at + budget - decoding, total)
         steps.append(_seqs(prompt, decoding, at, end))
         at = end
+        done.append(at // prompt)
     return steps, at
 
 
@@ -89,14 +134,15 @@ def _long_prefill(scenario: Scenario, budget: int, step: MakeStep, done: int) ->
     The full steps differ in how many requests decode along and in how deep into a prompt they are. The last one counts
     by itself since it reads all weights once more.
     """
-    prompt, decodes = scenario.prompt, scenario.output > 1
+    prompt = scenario.prompt
     running, partial = divmod(done, prompt)
+    most = (scenario.output - 1) * budget // prompt  # that decode at once: those done earlier have all of their tokens
     spans: list[tuple[int, float, int]] = []  # requests that decode, tokens, and where in a prompt those begin
     if partial:
-        spans.append((running * decodes, prompt - partial, partial))
+        spans.append((min(running, most), prompt - partial, partial))
     if whole := scenario.batch - running - len(spans):
-        mixes = decode_contexts(running + len(spans), whole) if decodes else [(0, 1.0)]
-        spans += [(decoding, share * whole * prompt, 0) for decoding, share in mixes]
+        mixes = decode_contexts(running + len(spans), whole)
+        spans += [(min(decoding, most), share * whole * prompt, 0) for decoding, share in mixes]
     total = sum([tokens for _, tokens, _ in spans])
     steps = sum([tokens / (budget - decoding) for decoding, tokens, _ in spans])
     decoding, _, begun = spans[-1]

@@ -43,7 +43,8 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     engine's schedule and memory rules, its terms and those of the host are as in any other answer."""
     asked = complete(values)
     system = {**SYSTEM, **asked}
-    s = Scenario(*(count_of(asked, name) for name in BATCH), "bf16" if asked["dtype"] == AUTO else asked["dtype"])
+    batch, prompt, output = (count_of(asked, name) for name in BATCH)
+    s = Scenario(batch, prompt, output, "bf16" if asked["dtype"] == AUTO else asked["dtype"])
     if any(count_of(asked, name) > 1 for name in ("tp", "pp", "ep")):
         raise ChipError("--trace follows one GPU's forward pass; leave --tp, --pp and --ep at 1")
     if refused := [name for name in ("sdpa", "engine_version", "deep_gemm") if system[name]]:
@@ -72,7 +73,9 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     about = {"model": title, "gpu": asked["gpu"], "engine": engine.NAME, "host": host}
     ridge = roof.ridge(f"matmul_{s.dtype}")
     s = s.stored_as(s.dtype, s.dtype)
-    return Prediction(about, s, prefill, decode, ridge, roof.power, room, [*filter(None, told)]).json()
+    tpot_s = steps.request_tpot_s(s, decode.seconds) if decode else None
+    told = [note for note in told if note]
+    return Prediction(about, s, prefill, decode, ridge, roof.power, room, told, request_tpot_s=tpot_s).json()
 
 
 class TracedSteps(StepModel):

@@ -7,7 +7,7 @@ lower ones.
 
 from __future__ import annotations
 
-from math import exp
+from math import exp, log
 
 from chip.records import dataclass, fields, replace
 from chip.types import ChipError
@@ -17,6 +17,7 @@ FREE, BOUND = 0.8, 1.0
 # Time constant of the clock's recovery after a prompt: read off the decode steps of one recorded run, Llama-3.1-8B
 # after 8 x 2048 tokens on an H200 (`tests/pure/test_clock.py`).
 RECOVERY_S = 0.03
+NO_LOAD = 1e-4  # a clock that is lowered by less has recovered
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,43 @@ class Settling:
         the `seconds` that follow."""
         lowered = 1 - exp(-load_s / self.time_s)
         return self.boost / (1 - self.boost) * lowered * _mean_decay(seconds / RECOVERY_S)
+
+
+class Clock:
+    """The clock of a GPU from step to step. It starts rested and falls while arithmetic draws all the power there is.
+    Decode steps between prompts recover from that, but they draw power too: prompts find the clock as low as it was
+    until there is nothing to do."""
+
+    def __init__(self, settling: Settling | None) -> None:
+        self.settling = settling
+        self.rest()
+
+    def rest(self) -> None:
+        self._held_s = self._load_s = 0.0  # at the power limit since it was rested: of operators, and of their FLOPs
+
+    def prompt_s(self, seconds: float, held_s: float, flops: float) -> float:
+        """The time of a step with a prompt that takes `seconds` at the clock of its points, `held_s` of it at the power
+        limit."""
+        s = self.settling
+        if s is None:
+            return seconds
+        gained = s.boost * exp(-self._held_s / s.time_s) * _mean_decay(held_s / s.time_s)
+        self._held_s += held_s
+        took_s = seconds + held_s * ((1 - gained) / s.measured - 1)
+        self._load_s += min(flops / s.flop_per_s, took_s)
+        return took_s
+
+    def recovery_s(self, seconds: float, by_clock_s: float) -> float:
+        """What decode steps of so many seconds take more while the clock recovers from prompts, if it sets
+        `by_clock_s` of them."""
+        s = self.settling
+        if s is None or not self._load_s:
+            return 0.0
+        lowered = 1 - exp(-self._load_s / s.time_s)
+        more_s = s.boost / (1 - s.boost) * lowered * _mean_decay(seconds / RECOVERY_S) * by_clock_s
+        left = lowered * exp(-seconds / RECOVERY_S)
+        self._load_s = -s.time_s * log(1 - left) if left > NO_LOAD else 0.0
+        return more_s
 
 
 def _mean_decay(until: float) -> float:

@@ -33,6 +33,7 @@ class Prediction(NamedTuple):
     memory: Mapping[str, Any]
     notes: list[str]
     decoder: Decoder | None = None  # None where operators were traced
+    request_tpot_s: float | None = None  # mean over requests of (last - first token) / (output - 1), as in live traffic
 
     @property
     def nearest_validated(self) -> list[dict[str, Any]]:
@@ -48,7 +49,7 @@ class Prediction(NamedTuple):
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time between tokens after the first; None where one token was asked for."""
+        """The mean step after the last request has its first token; None where one token was asked for."""
         return self.decode.seconds if self.decode else None
 
     @property
@@ -155,13 +156,14 @@ class Prediction(NamedTuple):
         tpot = f"{decode.seconds * 1e3:.7g}" if decode else "null"
         tpot_span = f"[{decode.low_s * 1e3:.7g},{decode.high_s * 1e3:.7g}]" if decode else "null"
         bound = f'"{decode.bound}"' if decode else "null"
+        of_request = f'"request_tpot_ms":{self.request_tpot_s * 1e3:.7g},' if self.request_tpot_s else ""
         joules = f'"energy_j_per_token":{energy.value / tokens:.6g},' if energy else ""
         joules_span = f',"energy_j_per_token":[{energy.low / tokens:.6g},{energy.high / tokens:.6g}]' if energy else ""
         rows = f',"breakdown":{{"ttft":{_rows_text(prefill)},"tpot":{_rows_text(decode)}}}' if breakdown else ""
         return (
             f'{{"schema":"{SCHEMA}",{names},"batch":{s.batch},"prompt":{s.prompt},"output":{s.output},"tp":{s.tp},"pp":{s.pp},'
             f'"ep":{s.ep},"gpus":{s.gpus},'
-            f'"ttft_ms":{prefill.seconds * 1e3:.7g},"tpot_ms":{tpot},"e2e_ms":{whole.value * 1e3:.7g},'
+            f'"ttft_ms":{prefill.seconds * 1e3:.7g},"tpot_ms":{tpot},{of_request}"e2e_ms":{whole.value * 1e3:.7g},'
             f'"tokens_per_s":{rate},{joules}"interval":{{"ttft_ms":{ttft_span},"tpot_ms":{tpot_span},'
             f'"e2e_ms":[{whole.low * 1e3:.7g},{whole.high * 1e3:.7g}],'
             f'"tokens_per_s":[{tokens / whole.high:.7g},{tokens / whole.low:.7g}]{joules_span}}},'

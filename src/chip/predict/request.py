@@ -162,4 +162,6 @@ def predict(q: Question, s: Scenario, stage: Stage = ALL, interval_scale: float 
     asked = {"model": decoder.name, "gpu": q.gpu, "engine": q.engine, "host": of.host}
     ridge = roof.ridge("matmul_" + steps.precision.matmul)
     s = s.stored_as(s.dtype, s.kv_dtype or steps.precision.activation)
-    return Prediction(asked, s, phases.prefill, phases.decode, ridge, roof.power, room, said, decoder)
+    tpot_s = phases.decode.seconds if phases.decode else None
+    of_request_s = steps.request_tpot_s(s.of_replica, tpot_s) if tpot_s and s.pp == 1 else tpot_s
+    return Prediction(asked, s, phases.prefill, phases.decode, ridge, roof.power, room, said, decoder, of_request_s)

@@ -80,6 +80,7 @@ class StepModel:
         programs = _programs(decoder, precision, tp, ep, engine)
         unsplit = _programs(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
         one, several, last = (self._template(program, whole) for program, whole in zip(programs, unsplit))
+        self._one, self._several, self._last = one, several, last
         calls_of_one, calls_of_several, _ = ([c for b in p.blocks for c in b.calls] for p in programs)
         self.windows = frozenset({getattr(c.op, "window", 0) for c in calls_of_one} - {0})
         # Bound to a function, not to a method, as in `Template`: no reference cycle.
@@ -129,6 +130,19 @@ class StepModel:
         seqs = dict.fromkeys([seq for step, _ in steps for seq in step.seqs if seq.new > 1])
         found = [next(filter(None, [op.remark(seq, is_measured) for seq in seqs]), "") for op in self._remarking]
         return list(dict.fromkeys(filter(None, found)))
+
+    def beside_attention(self, tokens: int, routed: int, decode: bool) -> Rows:
+        """The layers of a step of so many tokens, attention at no time. `decode`: a single new token of each
+        sequence."""
+        return (self._one if decode else self._several).rows(tokens, routed, ())
+
+    def head(self, rows: int) -> Rows:
+        """What follows the layers, for so many sequences."""
+        return self._last.rows(rows, rows, ())
+
+    def attention(self, step: Step) -> list[tuple[int, Answer]]:
+        """Each kind of attention of a step, with how often the step runs it."""
+        return (self._one if step.decode else self._several).attention(attending(step, self.windows))
 
     # -- operators of a step ----------------------------------------------------------------------------------------
     def timed(self, steps: Weighted, first: bool) -> list[tuple[Rows, float]]:
@@ -196,22 +210,33 @@ class StepModel:
     def ending(self, s: Scenario) -> tuple[int, float]:
         """How many of the last decode steps are of fewer requests, and of how many on average; (0, 0) where none are.
         Requests with an early first token decode while others prefill, and end as many steps before these."""
-        if s.batch == 1 or s.prompt == 1 or s.output < 2:
+        if s.batch == 1 or s.output < 2:
             return 0, 0.0
-        along = list[tuple[int, float]]()  # requests that decode during prefill steps, and how many steps
-        for step, weight in self.prefill_steps(s):
-            if step.decode and len(step.seqs) == 1:  # between waves of requests, not all of which run at once
-                return 0, 0.0
-            if step.seqs[0].new == 1:
-                along.append((step.seqs[0].count, weight))
-        steps = sum([weight for _, weight in along])
-        if not (last := min(round(steps), s.output - 1)):
-            return 0, 0.0
-        gone, left = 0.0, float(last)  # i steps before the end as many are gone as decoded i steps before the prefill's
-        for count, weight in reversed(along):
-            gone += count * min(weight, left)
-            left -= min(weight, left)
-        return last, max(1.0, s.batch - gone / last)
+        left, early, gone = float(s.output - 1), float(s.batch * s.prompt), 0.0
+        for step, weight in reversed(self.prefill_steps(s)):
+            # n steps before the last one as many end as have their first token n steps before the prefill's last
+            decoding = step.seqs[0].count if step.seqs[0].past >= s.prompt else 0
+            early -= (step.tokens - step.pad_tokens - decoding) * weight
+            requests, count = max(0, round(early)) // s.prompt, min(weight, left)
+            gone, left = gone + requests * count, left - count
+            if not requests or not left:
+                break
+        last = s.output - 1 - round(left) if gone else 0
+        return (last, max(1.0, s.batch - gone / last)) if last else (0, 0.0)
+
+    def request_tpot_s(self, s: Scenario, step_s: float) -> float:
+        """Mean over the requests of (last token - first token) / (output - 1), as traffic is measured. `step_s`: the
+        mean step after the last first token. A request that has its token early decodes beside other prompts."""
+        steps, terms = self.prefill_steps(s), self.terms.value if self.terms else Terms()
+        if len(steps) < 2 or s.output < 2:
+            return step_s
+        t, more_s = Timeline(1.0, terms.gap_s), 0.0
+        for (step, _), (played, weight) in zip(steps, _playable(steps, self.timed(steps, True))):
+            before_s = t.device_s
+            self.engine.play(t, played, terms)
+            along = step.seqs[0].count if step.seqs[0].new == 1 and step.seqs[0].past >= s.prompt else 0
+            more_s += weight * along * (t.device_s - before_s - step_s)
+        return step_s + more_s / (s.batch * (s.output - 1))
 
     def _phase(self, steps: Weighted, prefill_of: Scenario | None, after: Scenario | None = None) -> Phase:
         """`prefill_of`: the question, where the steps are its prefill. `after`: the question whose prefill they follow;

@@ -19,6 +19,7 @@ from chip.timeline import RoleLaunches
 from chip.types import Seq, Step
 
 REMEMBERED = 64  # step sizes, so that a sweep of any length runs in bounded memory
+MANY_STEPS = 32  # kernels take keys in blocks: contexts of so many steps are asked for half by half
 ROUTED_ROLES, SHARED_PREFIX, JOIN_ROLE = ("router", "experts"), "shared_", "shared_add"
 Ask = Callable[[Any], Answer]  # from a number of tokens or, for attention, from a sequence
 
@@ -91,6 +92,11 @@ class Template:
             found.append((block.repeat, block.calls, answers))
         return found
 
+    def attention(self, seqs: Sequence[tuple[Seq, float]]) -> list[tuple[int, Answer]]:
+        """Of these sequences, with how often a step runs it."""
+        asks = [(block.repeat, ask) for block in self.blocks for _, ask in block.attention]
+        return [(repeat, added([(ask(seq), weight) for seq, weight in seqs])) for repeat, ask in asks]
+
 
 def attending(step: Step, bends: Collection[int] = ()) -> list[tuple[Seq, float]]:
     """The sequences that attention is asked for, with the weight of each answer. A step that stands for several decode
@@ -98,7 +104,8 @@ def attending(step: Step, bends: Collection[int] = ()) -> list[tuple[Seq, float]
     `bends`: contexts at which attention's growth changes, such as a window's length."""
     if step.steps > 1:
         (seq,) = step.seqs
-        contexts = decode_contexts(seq.past, step.steps, bends)
+        halves = {seq.past + step.steps // 2} if step.steps >= MANY_STEPS else ()
+        contexts = decode_contexts(seq.past, step.steps, {*bends, *halves})
         return [(Seq(1, past, seq.count, seq.slots), weight) for past, weight in contexts]
     prompts = [s for s in step.seqs if s.new > 1]
     if len(prompts) < 2:

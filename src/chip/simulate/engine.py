@@ -13,13 +13,13 @@ from math import ceil, inf
 from typing import NamedTuple, Protocol
 
 from chip.engines.vllm.options import VllmOptions
+from chip.predict.clock import Clock
 from chip.simulate.decodes import Decodes
 from chip.simulate.kv_blocks import Blocks
 from chip.simulate.request import InFlight, Request
 from chip.simulate.server import Delivery
-from chip.simulate.step_time import end_of
 from chip.simulate.stretch import steps_until, total_s
-from chip.simulate.surface import MOST_GRAPH, Surface
+from chip.simulate.surface import MOST_GRAPH, DecodeLine, Surface
 from chip.types import ChipError
 
 
@@ -40,6 +40,11 @@ class Scheduled(NamedTuple):
     chunks: list[tuple[int, int]]
     first: list[Request]
     ended: list[Request]
+
+    @property
+    def single(self) -> bool:
+        """Whether every sequence has one new token, so that the step runs as decodes do."""
+        return all(new == 1 for new, _ in self.chunks)
 
     @property
     def tokens(self) -> int:
@@ -66,6 +71,7 @@ class SimulatedEngine:
         self._flight: deque[InFlight] = deque()
         self.decodes = Decodes(settings.block_size)
         self.rested = False  # the next step is the first one after a pause
+        self.clock = Clock(surface.times.settling)
         self._blocked = False  # the first waiting request could not be admitted, and nothing was freed since
         self.steps = self.preemptions = self.prompt_tokens = self.found_tokens = self.peak_blocks = 0
         self.busy_s = self.joules = self.used_block_s = 0.0
@@ -105,6 +111,7 @@ class SimulatedEngine:
         self.admit_arrivals()
         self.now_s += self.surface.wake_s()
         self.rested = True
+        self.clock.rest()
 
     def admit_arrivals(self) -> None:
         now = self.now_s
@@ -147,23 +154,24 @@ class SimulatedEngine:
 
     def device(self, planned: Scheduled) -> tuple[float, float]:
         """Seconds and joules of a step on the device."""
-        surface = self.surface
         if planned.chunks:
-            device_s, joules = surface.mixed(planned.decodes, planned.mean, planned.chunks)
-            return device_s * (surface.rested(planned.tokens) if self.rested else 1.0), joules
-        line = surface.decode(planned.decodes, planned.mean)
-        return line.seconds, line.joules
+            work = self.surface.mixed(planned.decodes, planned.mean, planned.chunks)
+            return self.clock.prompt_s(work.seconds, work.held_s, work.flops), work.joules
+        line = self.surface.decode(planned.decodes, planned.mean)
+        return line.seconds + self.clock.recovery_s(line.seconds, line.by_clock_s), line.joules
 
     def launch(self, planned: Scheduled, took: tuple[float, float]) -> None:
         device_s, joules = took
         decodes, _, chunks, first, ended = planned
-        prepare_s, launch_s = self.surface.host(decodes + len(chunks), planned.tokens, not chunks)
+        prepare_s, launch_s, tail_s = self.surface.host(decodes + len(chunks), planned.tokens, planned.single)
+        if self._flight and self._flight[-1].rested:
+            prepare_s = 0.0  # what precedes a first step holds all that the host does until its tokens are out
         ready_s = self.now_s + prepare_s
         host_end_s = ready_s + launch_s
-        end_s = end_of(max(self.device_free_s, ready_s), host_end_s, device_s)
+        end_s = max(max(self.device_free_s, ready_s) + device_s, host_end_s) + tail_s
         self.device_free_s, self.now_s = end_s, host_end_s
+        self._flight.append(InFlight(end_s, first, ended, decodes + len(first), self.rested))
         self.rested = False
-        self._flight.append(InFlight(end_s, first, ended, decodes + len(first)))
         self.busy_s += device_s
         self.joules += joules
         self.steps += 1
@@ -321,7 +329,7 @@ class SimulatedEngine:
         most = self._most_blocks(most)
         if most < 2:
             return False
-        return self._timed(line.seconds, line.slope, prepare_s, most, until_s) > 0
+        return self._timed(line, prepare_s, most, until_s) > 0
 
     def _most_blocks(self, most: int) -> int:
         """How many steps the free blocks last for, at least."""
@@ -330,7 +338,8 @@ class SimulatedEngine:
             return most
         return min(most, max(0, free // n * size))
 
-    def _timed(self, seconds: float, slope: float, prepare_s: float, most: int, until_s: float) -> int:
+    def _timed(self, line: DecodeLine, prepare_s: float, most: int, until_s: float) -> int:
+        seconds, slope = line.seconds, line.slope
         begin_s, asynchronous = self.now_s, self.settings.async_scheduling
         if not asynchronous:
             each = seconds + prepare_s
@@ -349,6 +358,10 @@ class SimulatedEngine:
             self.device_free_s = self.now_s + seconds + slope * (steps - 1)
         else:
             return 0
+        more_s = self.clock.recovery_s(total_s(seconds, slope, steps), line.by_clock_s * steps)
+        self.device_free_s += more_s
+        if not asynchronous or begin_s + prepare_s <= self.device_free_s - more_s:
+            self.now_s += more_s
         if asynchronous:
             self._flight[0].end_s = self.device_free_s
         self._count_steps(steps, seconds, slope, begin_s)

@@ -29,7 +29,7 @@ class PipelinedEngine(SimulatedEngine):
         the first step after a pause waits for them."""
         device_s, joules = took
         decodes, mean, chunks, first, ended = planned
-        prepare_s, launch_s = self.surface.host(decodes + len(chunks), planned.tokens, not chunks)
+        prepare_s, launch_s, _ = self.surface.host(decodes + len(chunks), planned.tokens, planned.single)
         shares, hop_s = self.surface.stages(planned.tokens, 0.0 if chunks else mean)
         whole_s = max(device_s, launch_s if chunks else prepare_s)
         at_s = self.now_s + (prepare_s if self.rested else 0.0)

@@ -30,8 +30,11 @@ class Request:
 class InFlight:
     """A step that the device has not finished: what its end will bring."""
 
-    __slots__ = ("end_s", "ended", "first", "tokens")
+    __slots__ = ("end_s", "ended", "first", "rested", "tokens")
 
-    def __init__(self, end_s: float, first: list[Request], ended: list[Request], tokens: int) -> None:
-        self.end_s, self.first, self.ended = end_s, first, ended
+    def __init__(
+        self, end_s: float, first: list[Request], ended: list[Request], tokens: int, rested: bool = False
+    ) -> None:
+        """`rested`: the first one after a pause."""
+        self.end_s, self.first, self.ended, self.rested = end_s, first, ended, rested
         self.tokens = tokens  # that it gives to readers

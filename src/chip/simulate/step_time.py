@@ -3,8 +3,8 @@ knows the predictor: everything else goes through `StepTimes`."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from chip import ops
@@ -13,9 +13,11 @@ from chip.engines.vllm import NAME
 from chip.engines.vllm import schedule as vllm
 from chip.models.decoder import Decoder
 from chip.predict import pipeline, several
-from chip.predict.phase import interval, lines_of
+from chip.predict.clock import Settling
+from chip.predict.limits import Answer
+from chip.predict.phase import Rows, interval, lines_of
 from chip.predict.request import setting
-from chip.predict.roof import Power, Range, Roof
+from chip.predict.roof import Range, Roof
 from chip.predict.steps import StepModel
 from chip.question import Question
 from chip.timeline import Timeline
@@ -24,11 +26,26 @@ from chip.types import ChipError, Scenario, Seq, Step
 GRAPH_TOKENS = vllm.GRAPH_TOKENS  # sizes of the engine's CUDA graphs
 
 
+class Work(NamedTuple):
+    """What a part of a step asks of the device, at the clock of its measured points."""
+
+    seconds: float
+    held_s: float = 0.0  # at the power limit
+    by_clock_s: float = 0.0  # that memory does not set
+    flops: float = 0.0  # of products
+    joules: float = 0.0  # above idle
+
+
+def sum_of(*parts: Work) -> Work:
+    return Work(*map(sum, zip(*parts)))
+
+
 class Host(NamedTuple):
     """The host's part of a step: it prepares the step, then launches it; the device can work while it launches."""
 
     prepare_s: float
     launch_s: float
+    tail_s: float = 0.0  # that the device works on, after the last launch of a step that waits for the host
 
 
 class Spread(NamedTuple):
@@ -46,24 +63,27 @@ class Stages(NamedTuple):
 
 
 class StepTimes(Protocol):
-    """All that the simulator asks of a predictor."""
+    """All that the simulator asks of a predictor. `layers`, `head` and `attention` together are a step."""
 
     @property
     def max_context(self) -> int: ...
+    @property
+    def windows(self) -> Collection[int]: ...
+    @property
+    def settling(self) -> Settling | None: ...
     @property
     def notes(self) -> tuple[str, ...]: ...
     @property
     def host_name(self) -> str: ...
     @property
     def kv_dtype(self) -> str: ...
-    def seconds(self, step: Step) -> float: ...
-    def device_s(self, step: Step) -> float: ...
+    def layers(self, tokens: int, routed: int, decode: bool) -> Work: ...
+    def head(self, rows: int) -> Work: ...
+    def attention(self, step: Step) -> Work: ...
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host: ...
     def request_s(self, prompt: int) -> float: ...
     def wake_s(self) -> float: ...
     def stages(self, step: Step) -> Stages: ...
-    def rested(self, step: Step) -> float: ...
-    def joules(self, step: Step) -> float | None: ...
     def idle_w(self) -> float | None: ...
     def spread(self, step: Step) -> Spread: ...
     def host_spread(self) -> Spread: ...
@@ -73,22 +93,6 @@ def step(seqs: tuple[Seq, ...]) -> Step:
     """One step as vLLM runs it: padded to the next graph size where one is large enough."""
     tokens = sum(s.new * s.count for s in seqs)
     return Step(seqs, vllm.padded(tokens) - tokens, tokens <= vllm.GRAPH_TOKENS[-1])
-
-
-def end_of(start_s: float, host_end_s: float, device_s: float) -> float:
-    """When the device has done a step that it can start at `start_s` while the host launches until `host_end_s`."""
-    return start_s + max(host_end_s - start_s, device_s)
-
-
-class OperatorTimes(NamedTuple):
-    """A step's operators: as expected, at the least and at the most; what they compute and move."""
-
-    seconds: float
-    low_s: float
-    high_s: float
-    operators: float
-    flops: float
-    bytes: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,33 +112,59 @@ class PredictedSteps:
     def kv_dtype(self) -> str:
         return self.steps.precision.kv or self.steps.precision.activation
 
-    @lru_cache(maxsize=4096)  # noqa: B019 (one for each simulation, and gone with it)
-    def _found(self, step: Step, rested: bool = False) -> OperatorTimes:
-        timed = self.steps.timed(((step, 1.0),), rested)
-        (rows, _), lines = timed[0], lines_of(timed)
-        seconds, low_s, high_s = interval(lines, self.steps.interval_scale)
-        operators = sum(n * calls.launches.operators for n, calls, _ in rows)
-        flops = sum(line.flops for line in lines if ops.multiplies(line.kind))
-        moved = sum(line.bytes for line in lines)
-        return OperatorTimes(seconds, low_s, high_s, operators, flops, moved)
+    @property
+    def windows(self) -> Collection[int]:
+        return self.steps.windows
 
-    def device_s(self, step: Step) -> float:
-        found, terms = self._found(step), self.terms[0]
-        return found.seconds + terms.gap_s * found.operators + terms.step_s
+    @property
+    def settling(self) -> Settling | None:
+        return self.steps.estimator.settling
+
+    def layers(self, tokens: int, routed: int, decode: bool) -> Work:
+        """Those of a step but attention, and what lies between all operators."""
+        return self._work(self.steps.beside_attention(tokens, routed, decode))
+
+    def head(self, rows: int) -> Work:
+        """What follows the layers, and what the engine runs around a step."""
+        return sum_of(self._work(self.steps.head(rows)), Work(self.terms[0].step_s))
+
+    def attention(self, step: Step) -> Work:
+        return self._sum([(repeat, "attention", answer) for repeat, answer in self.steps.attention(step)], 0.0)
+
+    def _work(self, rows: Rows) -> Work:
+        gaps = sum(repeat * calls.launches.operators for repeat, calls, _ in rows)
+        answers = [(n, kind, answer) for n, calls, found in rows for kind, answer in zip(calls.kinds, found)]
+        return self._sum(answers, gaps * self.terms[0].gap_s)
+
+    def _sum(self, answers: Iterable[tuple[int, str, Answer]], gaps_s: float) -> Work:
+        """Of operators, with how often each runs."""
+        bytes_per_s = self.steps.estimator.roof.ideal["memory"]
+        took, held, by_clock, products, joules = gaps_s, 0.0, 0.0, 0.0, 0.0
+        for n, kind, (seconds, _, _, bound, _, flops, moved, held_s, *_) in answers:
+            if not seconds:
+                continue
+            took += n * seconds
+            held += n * held_s
+            by_clock += n * max(0.0, seconds - moved / bytes_per_s) if bound != "link" else 0.0
+            counted = flops if ops.multiplies(kind) else 0.0
+            products += n * counted
+            joules += n * self._joules(counted, moved)
+        return Work(took, held, by_clock, products, joules)
+
+    def _joules(self, flops: float, moved: float) -> float:
+        """Of one GPU above idle: products and bytes."""
+        power, zero = self.roof.power, Range(0.0, 0.0, 0.0)
+        return power.joules(self.steps.precision.matmul, zero, flops, moved).value if power else 0.0
 
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host:
         """As the engine plays one prompt of so many tokens, or so many single tokens."""
         terms = self.terms[0]
         like = Step((Seq(1, 1, tokens) if decode else Seq(max(2, tokens), 0, 1),), graph=graph)
-        t = Timeline()
+        t = Timeline(1.0, terms.gap_s)
         self.steps.play(like, t)
-        return Host(terms.prepare_s(rows), t.host_s - terms.prepare_s(like.rows))
-
-    def seconds(self, step: Step) -> float:
-        """One step alone, with all the host does for it: what the device takes after it was prepared."""
-        decode = all(s.new == 1 for s in step.seqs)
-        host = self.host(step.rows, step.tokens, decode, step.graph)
-        return end_of(host.prepare_s, host.prepare_s + host.launch_s, self.device_s(step))
+        prepare_s = terms.prepare_s(like.rows)
+        tail_s = t.device_s - max(t.host_s, prepare_s + t.worked_s) if t.host_s > prepare_s else 0.0
+        return Host(terms.prepare_s(rows), t.host_s - prepare_s, max(0.0, tail_s))
 
     def request_s(self, prompt: int) -> float:
         return self.terms[0].request_s
@@ -147,29 +177,13 @@ class PredictedSteps:
         shares = pipeline.stage_shares(self.steps.decoder, self.pp, self.steps.rows(step))
         return Stages(tuple(shares), several.hop(self.steps, self.gpu, step.tokens).value)
 
-    def rested(self, step: Step) -> float:
-        """The device's time of a step on a GPU that had nothing to do, over that under load: clocks are higher."""
-        return self._found(step, True).seconds / self._found(step).seconds
-
-    def joules(self, step: Step) -> float | None:
-        """Of one GPU above idle: products and bytes of a step."""
-        power = self._power()
-        if power is None:
-            return None
-        found, zero = self._found(step), Range(0.0, 0.0, 0.0)
-        return power.joules(self.steps.precision.matmul, zero, found.flops, found.bytes).value
-
     def idle_w(self) -> float | None:
-        power = self._power()
-        return power.idle_w.value if power else None
-
-    def _power(self) -> Power | None:
-        return self.roof.power
+        return self.roof.power.idle_w.value if self.roof.power else None
 
     def spread(self, step: Step) -> Spread:
         """Of the device's part."""
-        found = self._found(step)
-        return Spread(found.low_s / found.seconds, found.high_s / found.seconds)
+        seconds, low_s, high_s = interval(lines_of(self.steps.timed(((step, 1.0),), False)), self.steps.interval_scale)
+        return Spread(low_s / seconds, high_s / seconds)
 
     def host_spread(self) -> Spread:
         value, low, high = (t.host_step_s for t in self.terms)
