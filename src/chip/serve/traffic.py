@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from math import inf
 from typing import Any
 
 from chip.question import ANYWHERE, DEFAULTS, SYSTEM, Question
@@ -22,7 +21,9 @@ from chip.types import ChipError
 
 SCHEMA = "chip.traffic_curve/1"
 SHARES = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)  # of what is served when all requests come at once
-REQUESTS = 400
+REQUESTS = 400  # at least, and for at least so many seconds: what a minute keeps up is kept up
+LEAST_S = 60.0
+NEAR = 1.04  # the highest rate within the limits is found to within this ratio
 MOST_REQUESTS, MOST_RATES = 5000, 16
 GIVEN = "poisson"  # with the prompt and output of the question
 ASKED: dict[str, Any] = {
@@ -54,9 +55,12 @@ def _curve(q: Question, traffic: str) -> dict[str, Any]:
         saturated = _simulated(q, about, 0.0).requests_per_s
         rates = list(dict.fromkeys(float(f"{share * saturated:.2g}") for share in SHARES))
     found = {rate: _simulated(q, about, rate).json() for rate in rates}
-    # beyond what is served at best the queue grows for as long as it lasts, whatever some hundred requests show
-    kept = [r for r, one in found.items() if limits and _keeps(one, limits) and r <= (saturated or inf)]
-    chosen = max(kept, default=rates[0])
+    kept = [r for r, one in found.items() if limits and _keeps(one, limits)]
+    if kept and (over := [r for r in found if r > max(kept)]):
+        found |= _between(q, about, limits, max(kept), min(over))
+        kept = [r for r, one in found.items() if _keeps(one, limits)]
+    found = dict(sorted(found.items()))
+    chosen = max(kept, default=min(found))
     return {
         "schema": SCHEMA,
         **{"model": q.model.name, "gpu": q.gpu, "engine": q.engine, "dtype": q.dtype, "tp": q.tp},
@@ -70,15 +74,31 @@ def _curve(q: Question, traffic: str) -> dict[str, Any]:
     }
 
 
+def _between(
+    q: Question, about: Mapping[str, Any], limits: Mapping[str, float], low: float, high: float
+) -> dict[float, Any]:
+    """Rates closer and closer to the highest that keeps the limits, with what is simulated at each."""
+    found = {}
+    while high / low > NEAR:
+        rate = float(f"{(low * high) ** 0.5:.3g}")
+        if not low < rate < high:
+            break
+        found[rate] = _simulated(q, about, rate).json()
+        low, high = (rate, high) if _keeps(found[rate], limits) else (low, rate)
+    return found
+
+
 def _simulated(q: Question, about: Mapping[str, Any], rate: float, timeline: bool = False) -> Simulation:
     system = {name: getattr(q, name) for name in SYSTEM}
+    requests = min(MOST_REQUESTS, max(about["requests"], round(rate * LEAST_S)))
+    about = {**about, "requests": requests}
     return simulate(q.model, rate=rate, draws=0, timeline=timeline, **about, **system)
 
 
 def _keeps(one: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
     """Whether the 99th percentile of every limited time does; a request that was turned away keeps nothing."""
     kept = all(one[name] is None or one[name]["p99"] <= most for name, most in limits.items())
-    return bool(kept and not one["rejected"])
+    return bool(kept and not one["rejected"] and not one["queue_grows"])
 
 
 def _understood(question: Any) -> tuple[dict[str, Any], Question]:

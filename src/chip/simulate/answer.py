@@ -46,6 +46,7 @@ class Simulation:
     cache_hit_rate: float
     energy: dict[str, float] | None
     gpu_busy: float
+    queue_grows: bool  # the rate is more than is served: the figures depend on how many requests came
     steps: int
     settings: dict[str, Any]
     host: str
@@ -67,7 +68,17 @@ class Simulation:
         for name in figures.FIGURES:
             found = getattr(self, name)
             out[name] = {k: short(v) for k, v in found._asdict().items()} if found else None
-        for name in ("goodput", "kv", "preemptions", "cache_hit_rate", "energy", "gpu_busy", "steps", "settings"):
+        for name in (
+            "goodput",
+            "kv",
+            "preemptions",
+            "cache_hit_rate",
+            "energy",
+            "gpu_busy",
+            "queue_grows",
+            "steps",
+            "settings",
+        ):
             out[name] = short(getattr(self, name))
         out["interval"] = self.interval
         out["notes"] = self.notes
@@ -110,7 +121,13 @@ def answer(
     duration = max((done.last_s[i] for i in answered), default=begin) - begin
     tokens = sum(done.output[i] for i in answered)
     engines = done.engines
+    grows = bool(w.rate_per_s) and figures.grows(done)
     notes = [*w.notes, *made.notes, *_notes(w, done, made.longest)]
+    if grows:
+        notes.append(
+            f"the queue still grew when the last of {len(w)} requests came: {w.rate_per_s:.4g} requests/s are more "
+            "than is served, and times rise with the number of requests"
+        )
     total_prompt = sum(e.prompt_tokens + e.found_tokens for e in engines)
     return Simulation(
         fleet=fleet,
@@ -136,6 +153,7 @@ def answer(
         cache_hit_rate=sum(e.found_tokens for e in engines) / total_prompt if total_prompt else 0.0,
         energy=_energy(made.surface.times, fleet, done, duration, tokens),
         gpu_busy=sum(e.busy_s for e in engines) / (duration * len(engines)) if duration else 0.0,
+        queue_grows=grows,
         steps=sum(e.steps for e in engines),
         settings={n: getattr(made.settings, n) for n in made.settings.__slots__}
         | {"num_gpu_blocks": made.blocks + 1, "max_model_len": made.longest},

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
+from math import sqrt
 from typing import NamedTuple
 
 from chip.simulate.fleet import ServedRequests
 from chip.simulate.slo import PERCENTILES, Target
 
+# A queue grows if it rises by this part of its mean over half of the arrivals, and by so many times its square root.
+GROWS_BY, CHANCE = 0.2, 3.0
+FEW_REQUESTS, LONG = 100, 5  # less tells nothing, nor does a time under so many times that of a request
 FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_ms")
 
 
@@ -51,6 +56,24 @@ def latencies(done: ServedRequests) -> dict[str, array[float]]:
         metric: array("d", (latency_s(done, i, metric) for i in (several if metric == "tpot" else answered)))
         for metric in ("ttft", "tpot", "e2e", "queue")
     }
+
+
+def grows(done: ServedRequests) -> bool:
+    """Whether requests were still piling up when the last one came: over the second half of the arrivals a straight
+    line through the number of requests in the engine rises by more than chance, and by a good part of that number."""
+    order = sorted((at, end) for at, end in zip(done.arrival_s, done.last_s) if end >= 0)
+    early = order[: max(1, len(order) // 20)]
+    if len(order) < FEW_REQUESTS or order[-1][0] - order[0][0] < LONG * sum(e - at for at, e in early) / len(early):
+        return False  # too few to tell: the engine was still filling up
+    ends = sorted(end for _, end in order)
+    second = range(len(order) // 2, len(order))
+    times = [order[i][0] for i in second]
+    inside = [i + 1 - bisect_right(ends, at) for i, at in zip(second, times)]
+    mean_s, mean = sum(times) / len(times), sum(inside) / len(inside)
+    spread = sum((at - mean_s) ** 2 for at in times)
+    slope = sum((at - mean_s) * n for at, n in zip(times, inside)) / spread if spread else 0.0
+    rise = slope * (times[-1] - times[0])
+    return rise > max(GROWS_BY * mean, CHANCE * sqrt(mean))
 
 
 def meets(done: ServedRequests, i: int, targets: Sequence[Target]) -> bool:

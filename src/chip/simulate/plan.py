@@ -230,6 +230,8 @@ def _try(made: Setup, task: Task, rate: float) -> Simulation | None:
     if done.stopped:
         return None
     found = answer(task.fleet, made, w, done, 0)
+    if found.queue_grows:
+        return None
     return found if found.completed and all(_value(found, t) <= t.seconds * 1e3 for t in task.targets) else None
 
 
