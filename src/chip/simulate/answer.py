@@ -121,7 +121,7 @@ def answer(
     duration = max((done.last_s[i] for i in answered), default=begin) - begin
     tokens = sum(done.output[i] for i in answered)
     engines = done.engines
-    grows = bool(w.rate_per_s) and figures.grows(done)
+    grows = bool(w.rate_per_s) and figures.grows(done, _alone_s(made, w))
     notes = [*w.notes, *made.notes, *_notes(w, done, made.longest)]
     if grows:
         notes.append(
@@ -161,6 +161,13 @@ def answer(
         interval=None,
         notes=notes,
     )
+
+
+def _alone_s(made: Setup, w: Workload) -> float:
+    """What a request of mean lengths takes on an idle engine."""
+    prompt, output = max(1, sum(w.prompt) // len(w)), sum(w.output) / len(w)
+    first_s = made.surface.mixed(0, 0.0, [(min(prompt, made.settings.max_num_batched_tokens), 0)]).seconds
+    return first_s + output * made.surface.decode(1, prompt + output / 2).seconds
 
 
 def _notes(w: Workload, done: ServedRequests, longest: int) -> list[str]:

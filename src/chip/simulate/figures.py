@@ -13,7 +13,7 @@ from chip.simulate.slo import PERCENTILES, Target
 
 # A queue grows if it rises by this part of its mean over half of the arrivals, and by so many times its square root.
 GROWS_BY, CHANCE = 0.2, 3.0
-FEW_REQUESTS, LONG = 100, 5  # less tells nothing, nor does a time under so many times that of a request
+FEW_REQUESTS, LONG = 100, 20  # fewer tell nothing, nor does traffic of less than so many times a request's time
 FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_ms")
 
 
@@ -58,12 +58,12 @@ def latencies(done: ServedRequests) -> dict[str, array[float]]:
     }
 
 
-def grows(done: ServedRequests) -> bool:
+def grows(done: ServedRequests, alone_s: float) -> bool:
     """Whether requests were still piling up when the last one came: over the second half of the arrivals a straight
-    line through the number of requests in the engine rises by more than chance, and by a good part of that number."""
+    line through the number of requests in the engine rises by more than chance, and by a good part of that number.
+    `alone_s`: what a request takes without others."""
     order = sorted((at, end) for at, end in zip(done.arrival_s, done.last_s) if end >= 0)
-    early = order[: max(1, len(order) // 20)]
-    if len(order) < FEW_REQUESTS or order[-1][0] - order[0][0] < LONG * sum(e - at for at, e in early) / len(early):
+    if len(order) < FEW_REQUESTS or order[-1][0] - order[0][0] < LONG * alone_s:
         return False  # too few to tell: the engine was still filling up
     ends = sorted(end for _, end in order)
     second = range(len(order) // 2, len(order))
