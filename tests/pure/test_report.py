@@ -119,6 +119,25 @@ def test_every_comparison_is_there_and_repeats_meet_their_first_only(tmp_path):
     assert (rows[0]["first"], rows[0]["second"]) == ("hf-eager", "vllm")
 
 
+def test_engines_are_compared_by_what_ran_in_turn_and_never_by_calibration_models(tmp_path):
+    for engine in ("native", "vllm"):
+        runs = [samples.a_run(model=f"llama-{n}-layers", engine=engine, slow=n) for n in (4, 20)]
+        samples.write_runs(tmp_path / f"{engine}.json", *runs)
+    record = H200 / "native" / "beside-vllm.json"
+    found = sources.gather([tmp_path, record])
+    assert len(list(found.rows("runs"))) == 4
+    assert {r["source"] for r in found.rows("comparisons")} == {record.name}
+    in_turn = json.loads(record.read_text())["rows"]
+    shown = {r["point"]: r for r in found.rows("comparisons", metric="TPOT")}
+    for row in in_turn:
+        assert shown[f"pp{row['prompt']}+tg33xb{row['batch']}"]["ratio"] == pytest.approx(
+            row["tpot_s_native_over_vllm"]
+        )
+    medians = {r["name"]: r["value"] for r in found.rows("tallies", section="compared")}
+    ratios = {m: stats.median([r[f"{m}_s_native_over_vllm"] for r in in_turn]) for m in ("tpot", "ttft")}
+    assert medians == pytest.approx({f"{m.upper()} of native over vllm, in turn": r for m, r in ratios.items()})
+
+
 def test_headlines_are_values_of_other_tables(everything):
     values = {v for name, rows in everything.tables.items() if name != "headlines" for r in rows for v in r.values()}
     assert len(everything.tables["headlines"]) >= 7
