@@ -16,6 +16,7 @@ from chip import cli, codec, hardware, roofline, stats
 from chip.cli import report
 from chip.report import columns, page, sources
 from chip.report.summary import Summary
+from chip.serve import site
 from chip.types import HardwareProfile
 from chip.webpage import EXPLORER, STATIC
 
@@ -366,6 +367,11 @@ def test_a_log_has_a_line_for_each_tenth_of_a_site(capsys):
     assert len(lines) == 10
     assert lines[4].startswith("[##########          ] 38 of 75 models")
     assert lines[-1] == "[####################] 75 of 75 models, 0 min left"
+
+
+def test_the_report_of_a_site_leaves_four_fifths_of_it_to_the_answers(everything):
+    """`everything` has some made-up rows beside all that `make site` shows."""
+    assert len(page.render(everything, site.EXPLORER)) < site.LARGEST_BYTES / 5
 
 
 def test_runs_that_the_explorer_knows_have_its_question():
