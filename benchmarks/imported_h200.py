@@ -144,7 +144,7 @@ def rows_of(found: Sequence[tuple[str, str, float, float]]) -> list[dict[str, An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=Path, default=hardware.DATA / "points" / "h200", help="[the bundled ones]")
+    parser.add_argument("--points", type=Path, default=hardware.IMPORTED / "h200", help="[the bundled ones]")
     parser.add_argument("--exact", action="store_true", help="only shapes that both have")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

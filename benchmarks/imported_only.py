@@ -7,29 +7,40 @@ trusted. Ceilings, clocks and terms of engine and host stay ours.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from chip import hardware, stats
 from chip.hardware import Hardware
 from chip.validate import judge
+from chip.validate.points import Point
 
 GPU = "h200"
 RUNS = Path(__file__).parents[1] / "results" / "h200" / "runs"
-bundled = hardware._bundled
 
 
-def imported_only(name: str) -> Hardware:
-    found = bundled(name)
-    return replace(found, points=(hardware.IMPORTED / GPU,)) if name == GPU else found
+def judged(files: Sequence[Path] = (RUNS,)) -> Sequence[Point]:
+    """Points of runs, predicted from the imported points of the GPU."""
+    bundled = hardware._bundled
+
+    def imported(name: str) -> Hardware:
+        found = bundled(name)
+        return replace(found, points=(hardware.IMPORTED / GPU,)) if name == GPU else found
+
+    try:
+        hardware._bundled = imported
+        hardware.find.cache_clear()
+        return judge.judge(judge.read(files), GPU, "vllm").points
+    finally:
+        hardware._bundled = bundled
+        hardware.find.cache_clear()
 
 
 def main() -> None:
-    hardware._bundled = imported_only
-    hardware.find.cache_clear()
-    found = judge.judge(judge.read([Path(f) for f in sys.argv[1:]] or [RUNS]), GPU, "vllm")
+    found = judged([Path(f) for f in sys.argv[1:]] or [RUNS])
     for title in ("GPU-bound", "all"):
-        errors = [p.error for p in found.points if p.metric == "tpot" and (title == "all" or p.bound == "gpu")]
+        errors = [p.error for p in found if p.metric == "tpot" and (title == "all" or p.bound == "gpu")]
         sizes = [abs(e) for e in errors]
         print(
             f"TPOT, {title}: {len(errors)} points, median {100 * stats.median(sizes):.1f} %, "

@@ -24,7 +24,7 @@ settings.load_profile("suite")
 # Files that share an expensive fixture (a browser, a report, modules of families, parsed sources) run in one worker
 GROUPS = {
     "a browser": "report readme_tables",
-    "the runs": "model_accuracy validate vllm_records",
+    "the runs": "doc_figures model_accuracy native_records quantised_records simulate validate vllm_records",
     "the source": "architecture names security",
     "the families": "run_families families_against_hf launches_against_hf meta_forward bundled_configs "
     "build_ops build_quantised",

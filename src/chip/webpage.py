@@ -9,9 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from chip.records import dataclass
 
@@ -22,8 +25,8 @@ ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 PORT = 8471  # of the explorer, where it is not told another
 EXPLORER = f"http://127.0.0.1:{PORT}/"
 UNPACKED = """(async () => {{
-const held = document.getElementById("data"), bytes = Uint8Array.from(atob(held.textContent), (c) => c.charCodeAt(0));
-held.textContent = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+const data = document.getElementById("data");
+data.textContent = JSON.stringify(await Packed.open(data.textContent));
 {}
 }})();"""
 CONNECT = "; connect-src 'self'"
@@ -49,9 +52,9 @@ def assemble(
     """`data` is JSON. With `connect` the page may ask the server it came from, with `beside` it may load scripts that
     lie beside it, on a host or on disk; `packed` data is compressed, and the scripts wait until it is not."""
     style = (STATIC / "style.css").read_text(encoding="utf-8")
-    script = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in scripts)
+    script = _scripts(scripts)
     if packed:
-        data, script = pack(data), UNPACKED.format(script)
+        data, script = pack(json.loads(data)), _scripts(["packed.js"]) + UNPACKED.format(script)
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'{BESIDE if beside else ''}; style-src '{_hash(style)}'; "
         f"img-src data:; base-uri 'none'; form-action 'none'{CONNECT if connect else ''}"
@@ -69,10 +72,42 @@ def assemble(
     return Page(out, policy)
 
 
-def pack(text: str) -> str:
-    """gzip in base64, which any page can hold and inflate."""
+def pack(value: Any) -> str:
+    """JSON as gzip in base64, which any page can hold and `packed.js` opens; rows that are alike lie by column."""
+    text = json.dumps(_by_column(value), separators=(",", ":"), allow_nan=False)
     gzip = zlib.compressobj(9, zlib.DEFLATED, 31)
     return base64.b64encode(gzip.compress(text.encode()) + gzip.flush()).decode()
+
+
+def _by_column(value: Any) -> Any:
+    """`{"$": [[names, column, ...], ...]}` in place of rows that follow each other with the same keys; lists of one
+    length have no names."""
+    if isinstance(value, dict):
+        return {name: _by_column(each) for name, each in value.items()}
+    if not isinstance(value, list):
+        return value
+    if len(value) > 1 and all(isinstance(row, dict) and row for row in value):
+        return {"$": [[[*names], *_columns([row.values() for row in rows])] for names, rows in groupby(value, tuple)]}
+    if len(value) > 1 and all(isinstance(row, list) and row and len(row) == len(value[0]) for row in value):
+        return {"$": [[None, *_columns(value)]]}
+    return [_by_column(each) for each in value]
+
+
+def _columns(rows: Iterable[Iterable[Any]]) -> list[Any]:
+    return [_by_column(list(column)) for column in zip(*rows)]
+
+
+def rounded(value: Any, digits: int) -> Any:
+    """JSON whose numbers have so many digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {name: rounded(each, digits) for name, each in value.items()}
+    return [rounded(each, digits) for each in value] if isinstance(value, list) else value
+
+
+def _scripts(names: Iterable[str]) -> str:
+    return "\n".join((STATIC / name).read_text(encoding="utf-8") for name in names)
 
 
 def _hash(text: str) -> str:

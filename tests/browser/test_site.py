@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from test_explorer import commands, settled, values
 from test_explorer_page import LAYOUTS, fits
 
-from chip import cli
+from chip import cli, webpage
 from chip.report import page as report_page
 from chip.report import sources
 from chip.serve import compare, page, ranking, site
@@ -82,6 +82,17 @@ def test_it_states_its_grid_and_what_lies_outside(visit, folder, width):
     page.locator("#beside").select_option("h200~1~auto~8")
     expect(page.locator("#answer .command")).to_have_count(2)
     fits(page, width)
+
+
+def test_what_is_packed_comes_out_as_it_went_in(visit, folder):
+    page = visit(f"{folder.as_uri()}/index.html")
+    data = json.loads(page.locator("#data").text_content())
+    shown = webpage.rounded(sources.gather([RUNS], "Runs").document(), report_page.DIGITS)
+    assert {name: table["rows"] for name, table in data["tables"].items()} == {
+        name: table["rows"] for name, table in shown["tables"].items()
+    }
+    odd = [{}, {"a": [], "b": [[1, None], [2, {}]]}, {"a": [3]}, {"a": 4, "b": 5}, {"a": 6, "b": {"c": 7}}, [[8], [9]]]
+    assert page.evaluate("(text) => Packed.open(text)", webpage.pack(odd)) == odd
 
 
 def test_a_run_of_the_report_leads_to_its_question(visit, folder):

@@ -1,16 +1,14 @@
 """The docs are tests: every command is documented, every command line parses, every transcript is what comes out.
 
-A ```console block holds a transcript: `$ command` (`> ` goes on with it) and its output. Those that only predict,
-estimate, list or show are run in a shell, in order, in an empty folder of their own; what they print on stdout must
-be what the page says. The errors of `chip fit` are those of the bundled tables. After a change of output,
-`python tests/pure/test_docs.py` writes transcripts and errors anew.
+A ```console block holds a transcript: `$ command` (`> ` goes on with it) and its output. Those that need no device are
+run in a shell, in order, in a folder of their own that has nothing but results/; what they print on stdout must be what
+the page says. The errors of `chip fit` are those of the bundled tables, other figures come from `doc_figures`. After a
+change of output, `python tests/pure/test_docs.py [PAGE ...]` writes all of it anew.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import io
-import json
 import os
 import re
 import shlex
@@ -28,14 +26,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
+import doc_figures  # noqa: E402
 from folding import each  # noqa: E402
 
 from chip import __version__, cli, hardware, points  # noqa: E402
 from chip.cli.fit import row  # noqa: E402
-from chip.cli.text import percent, table  # noqa: E402
+from chip.cli.text import table  # noqa: E402
+from chip.report import readme  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "results").glob("*/*.md")])
 SAFE = ("predict", "estimate", "list", "show")
+ANSWERS = (*SAFE, "simulate", "validate")  # of a transcript
 SHELL = ("", "sh", "bash", "shell", "console")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = re.compile(r"^\$ (.*(?:\n> .*)*)\n?((?:(?!\$ ).*\n?)*)", re.MULTILINE)
@@ -129,9 +130,9 @@ class Transcript:
         if not commands and not self.command.startswith(("cat ", "echo ", "mkdir ", "sed ", "python -c")):
             return False
         made = re.findall(r">\s*([\w./-]+)", self.command)
-        read = [w for w in re.findall(r"[\w./-]+\.jsonl?\b", self.command) if w not in made]
+        read = [w for w in re.findall(r"[\w./-]+\.(?:jsonl?|csv)\b", self.command) if w not in made]
         there = self.shows_errors or not commands or all((folder / w).exists() for w in read)
-        return all(c in SAFE for c in commands) and there and "--trace" not in self.command
+        return all(c in ANSWERS for c in commands) and there and "--trace" not in self.command
 
 
 def transcripts(page: Path) -> list[Transcript]:
@@ -157,6 +158,7 @@ def run_page(page: Path, folder: Path) -> Iterator[tuple[Transcript, int, str]]:
     env = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "120"}
     work = folder / "work"
     work.mkdir()
+    (work / "results").symlink_to(ROOT / "results")
     for t in transcripts(page):
         if t.runnable(work):
             plain = PLAIN.fullmatch(t.command)
@@ -189,6 +191,13 @@ def test_transcripts_are_what_comes_out(page: Path, tmp_path: Path) -> None:
     for t, code, output in run_page(page, tmp_path):
         assert code == 0 or t.shows_errors, f"{name_of(page)}: `{t.command}` ends with {code}"
         assert output == t.output, f"{name_of(page)}: `{t.command}`; run `python {name_of(Path(__file__))}`"
+    for made, shown in pictures(tmp_path):
+        assert made.read_bytes() == shown.read_bytes(), f"{name_of(shown)}; run `python {name_of(Path(__file__))}`"
+
+
+def pictures(folder: Path) -> list[tuple[Path, Path]]:
+    """Those that the transcripts of a page have drawn, and where it shows them."""
+    return [(made, ROOT / "docs" / "img" / made.name) for made in sorted((folder / "work").glob("*.svg"))]
 
 
 def rewrite(page: Path) -> bool:
@@ -197,7 +206,9 @@ def rewrite(page: Path) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         for t, _, output in reversed(list(run_page(page, Path(folder)))):
             text = text[: t.start] + output + text[t.end :]
-    text = ERRORS.sub(lambda _: bundled_errors(), text)
+        for made, shown in pictures(Path(folder)):
+            shutil.copy(made, shown)
+    text = doc_figures.written(readme.filled(ERRORS.sub(lambda _: bundled_errors(), text), ROOT))
     page.write_text(text, encoding="utf-8")
     return text != old
 
@@ -217,52 +228,12 @@ def test_errors_are_those_of_the_bundled_points() -> None:
     assert ERRORS.findall((ROOT / "docs" / "fit.md").read_text(encoding="utf-8")) == [bundled_errors()]
 
 
-@pytest.mark.parametrize(("op", "kernel"), [("linear", "torch"), ("attention", "flash"), ("attention", "fa3")])
-def test_accuracy_states_the_errors_of_the_bundled_points(op: str, kernel: str) -> None:
-    said = row(next(g for g in bundled_points() if (g.kind, g.kernel) == (op, kernel)))
-    text = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    found = re.search(rf"^\| {op} \| {kernel} \|.*", text, re.MULTILINE)
-    assert found is not None
-    assert f"| {said['shapes']} | {said['median error']} | {said['p90']} |" in found[0]
-
-
 def test_lines_of_a_file_of_points_are_lines_of_it() -> None:
     shown = re.findall(r"^```csv\n(.*?)^```$", (ROOT / "docs" / "fit.md").read_text(encoding="utf-8"), re.M | re.S)
     lines = (hardware.find("h200").points[0] / "linear.csv").read_text(encoding="utf-8").splitlines()
     assert shown
     for block in shown:
         assert set(block.splitlines()) <= set(lines), "docs/fit.md shows lines that linear.csv does not have"
-
-
-def recorded_classes() -> dict[str, dict[str, float]]:
-    record = json.loads((ROOT / "results" / "h200" / "validation.json").read_text(encoding="utf-8"))
-    return {c["class"]: c for c in record["data"]["classes"]}
-
-
-@pytest.mark.parametrize(
-    "title",
-    [
-        "vLLM TPOT, GPU-bound",
-        "vLLM TTFT, >= 4096 tokens",
-        "hf-graph TPOT and TTFT",
-        "hf-eager TTFT, >= 8192 tokens",
-        "energy per token",
-    ],
-)
-def test_readme_states_the_recorded_errors(title: str) -> None:
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    found = recorded_classes()[title]
-    assert f"{percent(found['median'])}, {percent(found['p90'])}" in readme, title
-
-
-def test_rounds_of_unseen_models_are_those_of_the_record() -> None:
-    spec = importlib.util.spec_from_file_location("accuracy_page", ROOT / "benchmarks" / "accuracy_page.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    assert module.written(page, module.QUICK) == page, "run `python benchmarks/accuracy_page.py`"
 
 
 # -- completeness -----------------------------------------------------------------------------------------------------
@@ -321,5 +292,5 @@ def test_nothing_left_to_fill_in() -> None:
 
 
 if __name__ == "__main__":
-    for changed in filter(rewrite, PAGES):
+    for changed in filter(rewrite, [Path(word).resolve() for word in sys.argv[1:]] or PAGES):
         print(f"rewrote {name_of(changed)}")

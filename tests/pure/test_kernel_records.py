@@ -131,18 +131,6 @@ def test_bars():
     assert missed == {bar: pytest.approx(reached, abs=0.002) for bar, reached in MISSED.items()}
 
 
-def test_the_status_has_the_counts_and_shares_of_the_samples():
-    status = (FOLDER.parents[2] / "docs" / "status.md").read_text()
-    bars = {(what, name): reached for what, name, reached, _ in of_rows()}
-    for reading in ("faster by the median, of 10", "clearly faster, of 10"):
-        first, second, third = (bars[kernel, reading] for kernel in ("layer_norm", "rms_norm", "softmax"))
-        assert f"| {first}, {second} and {third} of 10 |" in status
-    line = next(line for line in status.splitlines() if line.startswith("| `softmax`, the same lengths"))
-    share = {n: 100 * bars[f"softmax {(256 << 20) // (2 * n)}x{n}", "of copy bandwidth"] for n in COLS if n != 2048}
-    said = [*(share[n] for n in (4096, 8192, 16384, 32768)), min(share[n] for n in (256, 512, 1024)), share[65536]]
-    assert [float(number) for number in re.findall(r"\d+\.\d", line)] == pytest.approx(said, abs=0.05)
-
-
 # -- the records themselves -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_derived_numbers_are_those_of_the_samples(kernel):

@@ -6,16 +6,12 @@ worse. None: not held. A run that a prediction was made from fails here too.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from doc_figures import accuracy
 from test_validate import source, synthetic
 
 from chip.validate import judge
 from chip.validate.classes import CLASSES, COVERED, intervals, judge_classes
-
-FOLDER = Path(__file__).parents[2] / "results" / "h200" / "runs"
-FILES = sorted(FOLDER.glob("*.json"))
 
 BUDGETS: dict[str, tuple[float | None, float | None]] = {  # class: median, 90th percentile
     "vLLM TPOT, GPU-bound": (0.016, 0.038),
@@ -49,18 +45,13 @@ def over_budget(points, budgets):
 
 @pytest.fixture(scope="module")
 def points():
-    if not FILES:
-        pytest.skip("results/h200/runs holds no runs yet: nothing to hold predictions against")
-    sources = judge.read(FILES)
-    return judge.judge(sources, judge.gpu_of(sources, "h200")).points
+    return accuracy.judged().points
 
 
 @pytest.fixture(scope="module")
 def at_latency():
     """Predicted at the launch latency that was measured beside each run."""
-    sources = judge.read(FILES)
-    made = judge.judge(sources, judge.gpu_of(sources, "h200"), latency_known=True).points
-    return [p for p in made if p.latency_known]
+    return [p for p in accuracy.judged(True).points if p.latency_known]
 
 
 def test_every_class_has_a_budget():
@@ -105,10 +96,10 @@ def test_eager_decode_with_the_terms_of_the_very_host():
 
 
 def _with_own_terms(*names):
-    terms = {(n, "hf-eager"): str(FOLDER.parent / "engines" / f"{n}.terms.json") for n in names}
-    sources = judge.read([FOLDER / f"{n}.json" for n in names])
-    made = judge.judge(sources, "h200", "hf-eager", terms=terms, latency_known=True).points
-    return next(j.found for j in judge_classes(made) if j.wanted.title == "hf-eager TPOT, flash, launch latency known")
+    points = accuracy.with_terms(names, own=True, known=True)
+    return next(
+        j.found for j in judge_classes(points) if j.wanted.title == "hf-eager TPOT, flash, launch latency known"
+    )
 
 
 # -- the mechanism, on synthetic runs ---------------------------------------------------------------------------------

@@ -108,6 +108,10 @@ def test_a_model_that_does_not_fit_is_told_what_would():
     assert any(n.startswith("fits with --dtype fp8 (") for n in notes)
     assert any(n.startswith("fits with --dtype int4 (") for n in answer(model="llama-3.1-70b", gpu="l40s")["notes"])
     assert not any(n.startswith("fits with") for n in answer(model="llama-3.1-405b", gpu="l4")["notes"])
+    for engine in ("vllm", "hf-eager"):  # no fp8 products: eight bits of weights alone
+        (hint,) = [n for n in answer(model="llama-3.1-70b", gpu="a100", engine=engine)["notes"] if "fits with" in n]
+        assert hint.startswith("fits with --dtype int8 (")
+        assert answer(model="llama-3.1-70b", gpu="a100", engine=engine, dtype="int8")["memory"]["fits"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from chip import cli, codec, hardware, roofline, stats
 from chip.cli import report
 from chip.report import columns, page, sources
 from chip.report.summary import Summary
+from chip.serve import site
 from chip.types import HardwareProfile
 from chip.webpage import EXPLORER, STATIC
 
@@ -117,6 +118,25 @@ def test_every_comparison_is_there_and_repeats_meet_their_first_only(tmp_path):
     rows = list(sources.gather([tmp_path]).rows("comparisons", metric="end to end"))
     assert [r["kind"] for r in rows] == ["other engine", "repeat", "repeat", "repeat"]
     assert (rows[0]["first"], rows[0]["second"]) == ("hf-eager", "vllm")
+
+
+def test_engines_are_compared_by_what_ran_in_turn_and_never_by_calibration_models(tmp_path):
+    for engine in ("native", "vllm"):
+        runs = [samples.a_run(model=f"llama-{n}-layers", engine=engine, slow=n) for n in (4, 20)]
+        samples.write_runs(tmp_path / f"{engine}.json", *runs)
+    record = H200 / "native" / "beside-vllm.json"
+    found = sources.gather([tmp_path, record])
+    assert len(list(found.rows("runs"))) == 4
+    assert {r["source"] for r in found.rows("comparisons")} == {record.name}
+    in_turn = json.loads(record.read_text())["rows"]
+    shown = {r["point"]: r for r in found.rows("comparisons", metric="TPOT")}
+    for row in in_turn:
+        assert shown[f"pp{row['prompt']}+tg33xb{row['batch']}"]["ratio"] == pytest.approx(
+            row["tpot_s_native_over_vllm"]
+        )
+    medians = {r["name"]: r["value"] for r in found.rows("tallies", section="compared")}
+    ratios = {m: stats.median([r[f"{m}_s_native_over_vllm"] for r in in_turn]) for m in ("tpot", "ttft")}
+    assert medians == pytest.approx({f"{m.upper()} of native over vllm, in turn": r for m, r in ratios.items()})
 
 
 def test_headlines_are_values_of_other_tables(everything):
@@ -347,6 +367,11 @@ def test_a_log_has_a_line_for_each_tenth_of_a_site(capsys):
     assert len(lines) == 10
     assert lines[4].startswith("[##########          ] 38 of 75 models")
     assert lines[-1] == "[####################] 75 of 75 models, 0 min left"
+
+
+def test_the_report_of_a_site_leaves_four_fifths_of_it_to_the_answers(everything):
+    """`everything` has some made-up rows beside all that `make site` shows."""
+    assert len(page.render(everything, site.EXPLORER)) < site.LARGEST_BYTES / 5
 
 
 def test_runs_that_the_explorer_knows_have_its_question():

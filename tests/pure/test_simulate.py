@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from doc_figures import traffic as traffic_figures
 
 import chip
 from chip.cli import main
@@ -21,7 +22,6 @@ from chip.simulate.simulation import simulate, traffic
 from chip.simulate.step_time import step, step_times
 from chip.simulate.surface import Surface
 from chip.types import ChipError, Seq
-from chip.validate import traffic as judged
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "h200" / "traffic" / "reference-llama-3.1-8b.json"
@@ -61,61 +61,16 @@ def test_steps_together_equal_steps_one_by_one_on_the_real_predictor():
     assert list(together.first_s) == pytest.approx(list(alone.first_s), rel=2e-3)
 
 
-PAGE = ROOT / "docs" / "simulate.md"
-RECORDED = {  # file of results/h200/traffic: how the page calls it
-    "llama-3.1-8b": "Llama-3.1-8B",
-    "reference-llama-3.1-8b": "Llama-3.1-8B, another script",
-    "qwen2.5-7b": "Qwen2.5-7B",
-    "qwen2.5-7b-2": "Qwen2.5-7B, another H200",
-    "mistral-7b": "Mistral-7B, kept back",
-    "tinyllama-1.1b": "TinyLlama-1.1B",
-    "prefix": "Llama-3.1-8B, shared prefixes",
-    "preempts": "Llama-3.1-8B, preempting",
-}
-ROWS = {
-    "TTFT mean": "ttft_ms.mean",
-    "TTFT p99": "ttft_ms.p99",
-    "TPOT mean": "tpot_ms.mean",
-    "output rate": "output_tokens_per_s",
-}
-
-
 @pytest.fixture(scope="module")
 def recorded():
-    return judge_all()
-
-
-def judge_all():
-    """Points of each recording, by name."""
-    found = {name: judged.judge([REFERENCE.with_name(f"{name}.json")], draws=0) for name in RECORDED}
-    assert not [left_out for _, left_out in found.values() if left_out]
-    return {name: points for name, (points, _) in found.items()}
-
-
-def medians(points):
-    rows = {m["metric"]: m for m in judged.document(points, [])["metrics"]}
-    return {metric: rows[metric] for metric in ROWS.values()}
-
-
-def errors_table(recorded):
-    """The table of the page."""
-    out = [f"| model | requests a second | {' | '.join(ROWS)} |", f"|---|---|{'---|' * len(ROWS)}"]
-    for name, title in RECORDED.items():
-        for served in {id(p.run): p.run for p in recorded[name]}.values():
-            errors = {p.metric: p.error for p in recorded[name] if p.run is served}
-            rate = f"{served.rate_per_s:.0f}" if served.rate_per_s else "at once"
-            out.append(f"| {title} | {rate} | " + " | ".join(f"{100 * errors[m]:+.1f} %" for m in ROWS.values()) + " |")
-    everything = [p for points in recorded.values() for p in points]
-    for title, points in (("kept back", recorded["mistral-7b"]), ("all", everything)):
-        texts = [f"**{100 * row['median_error']:.1f} %**" for row in medians(points).values()]
-        out.append(f"| **median, {title}** | | {' | '.join(texts)} |")
-    aims = [f"{100 * row['target']:.0f} %" for row in medians(everything).values()]
-    return "\n".join([*out, f"| aim | | {' | '.join(aims)} |"]) + "\n"
+    return traffic_figures.judged()
 
 
 def test_medians_over_rates_meet_their_aims(recorded):
     for points in (recorded["mistral-7b"], [p for each in recorded.values() for p in each]):
-        missed = {metric: row["median_error"] for metric, row in medians(points).items() if not row["met"]}
+        missed = {
+            metric: row["median_error"] for metric, row in traffic_figures.medians(points).items() if not row["met"]
+        }
         assert not missed
 
 
@@ -124,12 +79,6 @@ def test_prompts_that_take_most_of_the_device_make_tpot_jump(recorded):
     at_35, at_20 = ({p.metric: p for p in points if p.run.rate_per_s == rate} for rate in (35, 20))
     for kind in ("predicted", "measured"):
         assert getattr(at_35["tpot_ms.p50"], kind) > 2 * getattr(at_20["tpot_ms.p50"], kind)
-
-
-def test_the_page_states_the_errors_against_real_traffic(recorded):
-    stated, found = PAGE.read_text(encoding="utf-8"), errors_table(recorded)
-    assert [row for row in found.splitlines() if row not in stated] == [], "run `python tests/pure/test_simulate.py`"
-    assert found in stated
 
 
 def test_the_answer_has_the_figures_and_the_seed_gives_the_same_bytes():
@@ -274,9 +223,3 @@ def test_a_run_is_given_up_when_asked():
     done = run(made, Fleet(LLAMA), w, lambda _, i: seen.append(i) or len(seen) < 5)
     assert done.stopped
     assert 5 <= len(seen) < 50
-
-
-if __name__ == "__main__":  # after new predictions: write the errors into the page
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page.index("| model | requests a second"), page.index("\n\n", page.index("| aim | |")) + 1
-    PAGE.write_text(page[:before] + errors_table(judge_all()) + page[after:], encoding="utf-8")

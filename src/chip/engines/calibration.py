@@ -8,6 +8,7 @@ common family.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from chip.records import dataclass, field
@@ -28,6 +29,14 @@ class CalibrationModel:
 
     def title(self, layers: int) -> str:
         return f"{self.name}-{layers}-layers"
+
+
+TITLE = re.compile(r".+-\d+-layers")  # of a model that was cut to these many
+
+
+def is_title(model: str) -> bool:
+    """Whether runs of a model of this name calibrate an engine: they tell nothing of how fast it is."""
+    return TITLE.fullmatch(model) is not None
 
 
 NARROW = {"hidden_size": 1024, "intermediate_size": 2048, "vocab_size": 32064}

@@ -23,7 +23,7 @@ HOST_SHARE = 0.05  # a phase whose device waits for more than this part of it is
 FEWER = 0.004  # a note is written if more than this part of requests x decode steps is missing, as some end early
 UNMEASURED = 0.1  # a note is written if no point answers for this part of the operators' time
 NAMED = 4  # roles that this note names
-NARROWER = ("fp8", "int4")
+NARROWER = ("fp8", "int8", "int4")
 
 
 def of_sizes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int) -> Iterator[str]:
@@ -100,13 +100,14 @@ def of_points_missing(found: Phases, output: int) -> Iterator[str]:
         yield f"{share:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"
 
 
-def of_narrower(q: Question, s: Scenario, asked: Precision, capacity_bytes: float) -> Iterator[str]:
-    """The widest format in which the model fits, such as `fits with --dtype int4 (42.1 GiB)`."""
+def of_narrower(q: Question, s: Scenario, asked: Precision, roof: Roof) -> Iterator[str]:
+    """The widest format that the GPU multiplies and in which the model fits: `fits with --dtype int4 (42.1 GiB)`."""
     d, weights = q.model, memory.fixed(q.model, asked, s.tp, s.ep).weight_bytes
     for name, kv in product(NARROWER, ("", "fp8") if engines.get(q.engine).QUANTISED_CACHE else ("",)):
         p = precision(name, kv or asked.kv)
-        narrower = memory.fixed(d, p, s.tp, s.ep).weight_bytes < weights
-        if narrower and (room := memory.needs(d, s, q.engine, p, capacity_bytes, q.engine_settings))["fits"]:
+        multiplied = p.matmul == p.activation or f"matmul_{p.matmul}" in roof.compute
+        narrower = multiplied and memory.fixed(d, p, s.tp, s.ep).weight_bytes < weights
+        if narrower and (room := memory.needs(d, s, q.engine, p, roof.memory_bytes, q.engine_settings))["fits"]:
             gib = room["total_bytes"] / 2**30
             yield f"fits with --dtype {name}{' --kv-dtype fp8' if kv else ''} ({gib:.1f} GiB)"
             return

@@ -153,7 +153,7 @@ def predict(q: Question, s: Scenario, stage: Stage = ALL, interval_scale: float 
     if steps.estimator.has_points:
         said += notes.of_points_missing(phases, s.output)
     if not room["fits"]:
-        said += notes.of_narrower(q, s, steps.precision, roof.memory_bytes)
+        said += notes.of_narrower(q, s, steps.precision, roof)
     said += notes.of_more(steps, s)
     if decoder.quantization and q.dtype != decoder.dtype:
         said.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")

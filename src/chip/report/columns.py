@@ -78,7 +78,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "comparisons": _columns(f"""
         model | | of both runs
         point | | scenario of both runs
-        kind | | other engine (or variant), or repeat: the same engine and variant again
+        kind | | in turn: two engines on one GPU; other engine (or variant); repeat: the same engine and variant again
         first | | engine, variant and file of the one
         second | | of the other
         metric | | TTFT, TPOT, end to end, peak memory, J/token

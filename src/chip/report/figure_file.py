@@ -21,7 +21,8 @@ def check(path: Path) -> None:
 
 
 def save(path: Path, draw: Callable[[], Any]) -> None:
-    """What `draw` returns, a matplotlib figure, as .png, .svg or .pdf. The same picture gives the same bytes."""
+    """What `draw` returns, a matplotlib figure, as .png, .svg or .pdf. The same picture gives the same bytes. A .png
+    carries the words on it: whether two show the same figures is told without their pixels."""
     check(path)
     try:
         import matplotlib
@@ -32,6 +33,13 @@ def save(path: Path, draw: Callable[[], Any]) -> None:
         figure = draw()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=150, facecolor="white", metadata={"Date": None} if path.suffix == ".svg" else None)
+            about = {".svg": {"Date": None}, ".png": {"Description": _words(figure)}}.get(path.suffix)
+            figure.savefig(path, dpi=150, facecolor="white", metadata=about)
         except OSError as e:
             raise ChipError(f"{path}: cannot be written ({e.strerror})") from None
+
+
+def _words(figure: Any) -> str:
+    from matplotlib.text import Text
+
+    return "\n".join(text for found in figure.findobj(Text) if (text := found.get_text()))

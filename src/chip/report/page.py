@@ -13,6 +13,7 @@ from chip.report.summary import Summary
 from chip.types import ChipError
 
 MOST_ROWS = 50_000  # of one table
+DIGITS = 7  # of a number in packed data: more than any clock or meter gives
 SCRIPTS = (
     "elements.js", "plots.js", "bars.js", "tables.js", "pieces.js",
     "strips.js", "accuracy.js", "roofline.js", "calibration.js", "results.js", "report.js",
@@ -22,6 +23,8 @@ SCRIPTS = (
 def render(summary: Summary, explorer: str = "") -> str:
     """`explorer` is the page of a site that stands beside this one: then the data is packed, and no file of it is."""
     shown = {**_shown(summary), "explorer": explorer or webpage.EXPLORER, "alone": bool(explorer)}
+    if explorer:
+        shown = webpage.rounded(shown, DIGITS)
     data = json.dumps(shown, separators=(",", ":"), allow_nan=False)
     return webpage.assemble("report.html", SCRIPTS, data, summary.title, packed=bool(explorer)).text
 

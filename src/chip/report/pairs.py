@@ -1,4 +1,7 @@
-"""Runs of the same model and scenario, two by two: other engines, other variants, or the same again in another file."""
+"""Runs of the same model and scenario, two by two: other engines, other variants, or the same again in another file.
+
+Runs that calibrate an engine are compared with nothing: their models are cut to a few narrow layers.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from chip.compare import compare
+from chip.engines import calibration
 from chip.report.summary import Summary
 from chip.runs import Run
 from chip.types import Scenario
 
-OTHER, REPEAT = "other engine", "repeat"
+IN_TURN, OTHER, REPEAT = "in turn", "other engine", "repeat"
 Held = tuple[str, Run]  # file, run
 
 
@@ -18,6 +22,8 @@ def add(out: Summary) -> None:
     """Different engines and variants first; of an engine's own repeats each is compared with the first one only."""
     groups: dict[tuple[str, Scenario], list[Held]] = {}
     for file, run in out.runs:
+        if calibration.is_title(run.model):
+            continue
         groups.setdefault((run.model, run.scenario), []).append((file, run))
     for wanted in (OTHER, REPEAT):
         for (model, scenario), members in groups.items():

@@ -36,7 +36,6 @@ NOT_SHOWN = {  # of use to other commands, whose results are shown
     "chip.kernel_check": "`chip kernels check` printed it",
     "chip.kernel_sanitize": "`chip kernels check --sanitize` printed it",
     "chip.benchmark_native": "benchmarks/ makes it: results/h200/README.md tells of it",
-    "chip.benchmark_native_beside_vllm": "benchmarks/ makes it: results/h200/README.md tells of it",
     "chip.kernel_plans": "how `chip kernels bench` launched what is shown",
 }
 KINDS = ("class", "group", "peer", "stage", "unseen", "operator")  # of accuracy, in the order they are shown

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from chip import stats
+from chip.report.pairs import IN_TURN, OTHER, REPEAT
 from chip.report.summary import Summary, Value
 
 ALL = "all"
@@ -37,19 +38,20 @@ def _operators(out: Summary) -> Iterator[Row]:
 
 
 def _engines(out: Summary) -> Iterator[Row]:
-    """Time of one engine over another's, of the same model and scenario."""
-    ratios: dict[str, list[float]] = {}
-    for row in out.rows("comparisons", kind="other engine"):
+    """Time of one engine over another's, of the same model and scenario; what was measured in turn comes first."""
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for row in out.rows("comparisons"):
         first, second = (str(row[side]).split()[0] for side in ("first", "second"))
-        ratio = row["ratio"]
-        if first != second and row["metric"] in COMPARED and isinstance(ratio, float) and ratio > 0:
-            if first > second:
-                first, second, ratio = second, first, 1 / ratio
-            ratios.setdefault(f"{row['metric']} of {second} over {first}", []).append(ratio)
-    for name in sorted(ratios, key=lambda n: (-len(ratios[n]), n)):
-        if len(ratios[name]) < PAIRS:
+        kind, ratio = str(row["kind"]), row["ratio"]
+        if kind == REPEAT or first == second or row["metric"] not in COMPARED or not isinstance(ratio, float):
             continue
-        yield "compared", name, stats.median(ratios[name]), "x", len(ratios[name])
+        if kind == OTHER and first > second:
+            first, second, ratio = second, first, 1 / ratio
+        said = f", {IN_TURN}" if kind == IN_TURN else ""
+        ratios.setdefault((kind, f"{row['metric']} of {second} over {first}{said}"), []).append(ratio)
+    for kind, name in sorted(ratios, key=lambda key: (key[0] != IN_TURN, -len(ratios[key]), key)):
+        if len(ratios[kind, name]) >= PAIRS:
+            yield "compared", name, stats.median(ratios[kind, name]), "x", len(ratios[kind, name])
 
 
 def _files(out: Summary) -> Iterator[Row]:

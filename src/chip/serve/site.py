@@ -29,9 +29,12 @@ TIMES = ("tokens_per_s_per_gpu", "ttft_ms", "tpot_ms", "energy_j_per_token")
 RANKED = ("gpu", "tp", "dtype", "batch", *TIMES, "bound", "rests_on", "missed", "place", "tie", "may_lead", "error")
 CURVE = ("gpu", "tp", "dtype", "batch", *TIMES, "tokens_per_s_per_user", "error")
 MEMORY = ("fits", "share", "max_batch")
-SCRIPTS = tuple(
-    name for script in page.SCRIPTS for name in ((script, "site.js") if script == "question.js" else (script,))
+DIGITS = 5  # of a number in a row of many: the page shows four at most
+SCRIPTS = (
+    "packed.js",
+    *(name for script in page.SCRIPTS for name in ((script, "site.js") if script == "question.js" else (script,))),
 )
+Answer = tuple[str, Any, Any]  # path, question, what the server says
 Question = dict[str, Any]
 
 
@@ -75,8 +78,8 @@ def write(folder: Path, models: Sequence[str], pool: Pool | None = None, title: 
 
 def answers_of(model: str) -> str:
     """A script that hands over what is known of one model, gzip in base64: pages from disk may load nothing else."""
-    text = "[" + ",".join(_answered(model)) + "]"
-    return f'"use strict";\nSite.take({json.dumps(model)}, "{webpage.pack(text)}");\n'
+    packed = webpage.pack([list(answer) for answer in _answered(model)])
+    return f'"use strict";\nSite.take({json.dumps(model)}, "{packed}");\n'
 
 
 def _gpus() -> list[str]:
@@ -86,7 +89,7 @@ def _gpus() -> list[str]:
     return [*first, *(name for name in able if name not in first)]
 
 
-def _answered(model: str) -> Iterator[str]:
+def _answered(model: str) -> Iterator[Answer]:
     for i, (prompt, tokens) in enumerate(WORKLOADS):
         start = {**ranking.START, "model": model, "prompt": prompt, "output": tokens}
         first = page.first_ranking(start)
@@ -99,19 +102,25 @@ def _answered(model: str) -> Iterator[str]:
             yield from _once(common, {key: start[key] for key in ("gpu", "tp", "dtype")}, start)
 
 
-def _detailed(common: Question, configurations: Iterable[tuple[Question, Sequence[int]]]) -> Iterator[str]:
-    for one, batches in configurations:
-        for batch in batches:
-            yield from page.kept("/api/compare", {**common, "batch": batch, "configurations": [one]})
+def _detailed(common: Question, configurations: Iterable[tuple[Question, Sequence[int]]]) -> Iterator[Answer]:
+    """Those of one batch follow each other: much of them is the same, and so is packed once."""
+    one_by_one = list(configurations)
+    for batch, one in sorted(((b, one) for one, batches in one_by_one for b in batches), key=lambda pair: pair[0]):
+        yield from _whole("/api/compare", {**common, "batch": batch, "configurations": [one]})
+    for one, _ in one_by_one:
         asked = {**common, **one, "batch": list(ranking.BATCHES)}
         yield _held("/api/sweep", asked, sweep.sweep(asked), CURVE)
 
 
-def _once(common: Question, one: Question, start: Mapping[str, Any]) -> Iterator[str]:
+def _once(common: Question, one: Question, start: Mapping[str, Any]) -> Iterator[Answer]:
     """The timeline of a step and live traffic, on the GPU that the page opens with."""
-    yield from page.kept("/api/timeline", {**common, **one, "batch": start["batch"], "phase": "decode"})
+    yield from _whole("/api/timeline", {**common, **one, "batch": start["batch"], "phase": "decode"})
     limits = {f"{key}_ms": start[key] for key in ("ttft", "tpot")}
-    yield from page.kept("/api/traffic", {**common, **one, "workload": "poisson", "limits": limits})
+    yield from _whole("/api/traffic", {**common, **one, "workload": "poisson", "limits": limits})
+
+
+def _whole(path: str, question: Question) -> Iterator[Answer]:
+    yield from (tuple(json.loads(text)) for text in page.kept(path, question))
 
 
 def _configurations(
@@ -127,10 +136,9 @@ def _configurations(
             yield {"gpu": gpu, "tp": own[0]["tp"], "dtype": own[0]["dtype"]}, (own[0]["batch"],)
 
 
-def _held(path: str, question: Question, answer: Mapping[str, Any], shown: Sequence[str]) -> str:
+def _held(path: str, question: Question, answer: Mapping[str, Any], shown: Sequence[str]) -> Answer:
     """An answer of many rows, each with what the page shows of it."""
-    rows = [_shown(row, shown) for row in answer["rows"]]
-    return json.dumps([path, question, {**answer, "rows": rows}], separators=(",", ":"), allow_nan=False)
+    return path, question, {**answer, "rows": [_shown(row, shown) for row in answer["rows"]]}
 
 
 def _shown(row: Mapping[str, Any], shown: Sequence[str]) -> dict[str, Any]:
@@ -138,14 +146,5 @@ def _shown(row: Mapping[str, Any], shown: Sequence[str]) -> dict[str, Any]:
     if "error" not in row:
         kept["memory"] = {key: row["memory"][key] for key in MEMORY}
         kept["interval"] = {key: row["interval"][key] for key in shown if row["interval"].get(key)}
-    shorter: dict[str, Any] = _short(kept)
+    shorter: dict[str, Any] = webpage.rounded(kept, DIGITS)
     return shorter
-
-
-def _short(value: Any) -> Any:
-    """Five digits: the page shows four at most."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {key: _short(held) for key, held in value.items()}
-    return [_short(held) for held in value] if isinstance(value, list) else value

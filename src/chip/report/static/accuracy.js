@@ -72,7 +72,7 @@ const Accuracy = (() => {
       box.replaceChildren(
         h("div", { class: "tools screen" }, select("Metric", metrics, metric, draw)),
         groups.length ? Strips.strips(groups, `Signed errors of ${metric} by predictor`) : empty("No errors of this metric."),
-        h("p", { class: "span" }, "Left of 0 the prediction was too fast, right of it too slow. The band is 10 % either way, the bar the median, the figure at the right how many points."),
+        h("p", { class: "span" }, "Left of 0 less was predicted than was measured, right of it more. The band is 10 % either way, the bar the median, the figure at the right how many points."),
       );
     };
     draw(metrics.includes("tpot") ? "tpot" : metrics[0]);

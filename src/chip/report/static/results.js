@@ -7,7 +7,20 @@ const Results = (() => {
   const { tables, empty, tableOf, words, unique, hasValues, select, folded, PATTERNS, COLORS, OTHER } = Report;
 
   const MOST_BARS = 40,
-    MOST_TALLIES = 14;
+    MOST_TALLIES = 14,
+    MOST_LADDERS = 8;
+
+  /** The first of many pictures; the rest of them folded, and the heading says so. */
+  function few(title, order, items, most, draw) {
+    const rest = items.slice(most);
+    return h(
+      "div",
+      {},
+      h("h3", {}, rest.length ? `${title}: ${most} of ${items.length} shown, ${order}` : title),
+      draw(items.slice(0, most)),
+      rest.length ? folded(`The other ${rest.length}`, () => draw(rest)) : "",
+    );
+  }
 
   function about() {
     const read = tables.sources.objects().filter((f) => f.status === "read");
@@ -60,13 +73,11 @@ const Results = (() => {
   function tallied(section, title, most) {
     const rows = tables.tallies.objects().filter((t) => t.section === section);
     if (!rows.length) return "";
-    return h(
-      "div",
-      {},
-      h("h3", {}, title),
+    const scale = most || Math.max(...rows.map((t) => t.value));
+    return few(title, "those of most rows first", rows, MOST_TALLIES, (some) =>
       bars(
-        rows.slice(0, MOST_TALLIES).map((t) => ({ name: t.name, value: t.value, text: `${t.unit === "x" ? `${number(t.value, 3)} x` : quantity(t.value, t.unit)} · ${number(t.count)}` })),
-        most,
+        some.map((t) => ({ name: t.name, value: t.value, text: `${t.unit === "x" ? `${number(t.value, 3)} x` : quantity(t.value, t.unit)} · ${number(t.count)}` })),
+        scale,
       ),
     );
   }
@@ -81,17 +92,17 @@ const Results = (() => {
     const ladder = table.objects().filter((k) => k.step && known(k.flops_per_s));
     const groups = unique(ladder.map((k) => `${k.kernel}, ${k.shape} ${k.dtype || ""}`));
     return [
-      h(
+      groups.length ? few("From step to step", "in the order of the files", groups, MOST_LADDERS, (some) => h(
         "div",
         { class: "sides" },
-        groups.slice(0, 8).map((name) => {
+        some.map((name) => {
           const steps = ladder.filter((k) => `${k.kernel}, ${k.shape} ${k.dtype || ""}` === name);
           const memory = steps.every((k) => known(k.bytes_per_s) && k.intensity < 20);
           const value = (k) => (memory ? k.bytes_per_s : k.flops_per_s);
           return h(
             "div",
             {},
-            h("h3", {}, name),
+            h("h4", {}, name),
             bars(
               steps.map((k) => ({
                 name: k.step,
@@ -101,7 +112,7 @@ const Results = (() => {
             ),
           );
         }),
-      ),
+      )) : "",
       tableOf(
         "kernels",
         "kernels",
@@ -216,17 +227,14 @@ const Results = (() => {
     const engines = (ran) => new Set([...ran].map((one) => one.split(" ")[1])).size;
     return [...found].sort(([, a], [, b]) => engines(b) * b.size - engines(a) * a.size).map(([key]) => key);
   }
-  /** The fastest run of each model and engine at one workload, models in alphabetical order. */
+  /** The fastest run of each model and engine at one workload, fastest first. */
   function best(ok) {
     const found = new Map();
     for (const r of ok) {
       const key = `${r.model} ${r.engine}`;
       if (!found.has(key) || found.get(key).tokens_per_s < r.tokens_per_s) found.set(key, r);
     }
-    return [...found]
-      .sort(([a], [b]) => Chip.byText(a, b))
-      .map(([, r]) => r)
-      .slice(0, MOST_BARS);
+    return [...found.values()].sort((a, b) => b.tokens_per_s - a.tokens_per_s);
   }
   /** Like with like: every bar is the same batch, prompt, output and precision. */
   function throughput(ok, engines) {
@@ -243,16 +251,18 @@ const Results = (() => {
       const here = engines.filter((e) => found.some((r) => r.engine === e));
       box.replaceChildren(
         h("div", { class: "tools screen" }, select("Workload", all, chosen, draw)),
-        h("h3", {}, `Throughput at ${chosen}`),
         legend(here.map((name) => ({ name, ...look({ engine: name }) }))),
-        bars(
-          found.map((r) => ({
-            name: `${r.model}, ${r.engine}`,
-            value: r.tokens_per_s,
-            ...look(r),
-            text: `${number(r.tokens_per_s)} tok/s`,
-            title: `${r.engine} ${r.variant}`,
-          })),
+        few(`Throughput at ${chosen}`, "fastest first", found, MOST_BARS, (some) =>
+          bars(
+            some.map((r) => ({
+              name: `${r.model}, ${r.engine}`,
+              value: r.tokens_per_s,
+              ...look(r),
+              text: `${number(r.tokens_per_s)} tok/s`,
+              title: `${r.engine} ${r.variant}`,
+            })),
+            found[0].tokens_per_s,
+          ),
         ),
       );
     };
@@ -298,7 +308,7 @@ const Results = (() => {
       }),
     );
     return [
-      tallied("compared", "Time of one engine over another's, median · number of pairs"),
+      tallied("compared", "Time of one engine over another's, median · number of pairs of runs; in turn: on one GPU, by turns"),
       folded("Verdicts by metric", () => h("ul", {}, sums.map((text) => h("li", {}, text)))),
       tableOf(
       "comparisons",

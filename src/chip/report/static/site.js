@@ -9,14 +9,9 @@ const Site = (() => {
   const choices = new Map(); // model -> the questions of one configuration that are held
 
   const single = (path, asked) => path === "/api/compare" && asked.configurations.length === 1;
-  async function inflated(text) {
-    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return JSON.parse(await new Response(stream).text());
-  }
   /** What a file of answers calls. */
   function take(model, text) {
-    arrived.get(model)?.(inflated(text));
+    arrived.get(model)?.(Packed.open(text));
   }
   function load(model) {
     if (!grid.models.includes(model)) throw outside();

@@ -1,0 +1,92 @@
+"""docs/simulate.md: simulations held against live traffic on H200s, and what the simulator itself takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from chip.validate import traffic
+from chip.validate.traffic import JudgedTraffic
+from doc_figures.accuracy import RECORDS, ROOT
+
+TITLES = {  # file of results/h200/traffic: how the page calls it
+    "llama-3.1-8b": "Llama-3.1-8B",
+    "reference-llama-3.1-8b": "Llama-3.1-8B, another script",
+    "qwen2.5-7b": "Qwen2.5-7B",
+    "qwen2.5-7b-2": "Qwen2.5-7B, another H200",
+    "mistral-7b": "Mistral-7B, kept back",
+    "tinyllama-1.1b": "TinyLlama-1.1B",
+    "prefix": "Llama-3.1-8B, shared prefixes",
+    "preempts": "Llama-3.1-8B, preempting",
+}
+COLUMNS = {
+    "TTFT mean": "ttft_ms.mean",
+    "TTFT p99": "ttft_ms.p99",
+    "TPOT mean": "tpot_ms.mean",
+    "output rate": "output_tokens_per_s",
+}
+
+
+@cache
+def judged() -> Mapping[str, Sequence[JudgedTraffic]]:
+    """Points of each recording, by name."""
+    found = {name: traffic.judge([RECORDS / "traffic" / f"{name}.json"], draws=0) for name in TITLES}
+    assert not [left_out for _, left_out in found.values() if left_out]
+    return {name: points for name, (points, _) in found.items()}
+
+
+def medians(points: Sequence[JudgedTraffic]) -> dict[str, Mapping[str, Any]]:
+    rows = {m["metric"]: m for m in traffic.document(points, [])["metrics"]}
+    return {metric: rows[metric] for metric in COLUMNS.values()}
+
+
+def runs() -> str:
+    return f"{len({id(p.run) for points in judged().values() for p in points})} runs"
+
+
+def errors() -> Iterator[str]:
+    yield f"| model | requests a second | {' | '.join(COLUMNS)} |"
+    yield f"|---|---|{'---|' * len(COLUMNS)}"
+    for name, title in TITLES.items():
+        for served in {id(p.run): p.run for p in judged()[name]}.values():
+            own = {p.metric: p.error for p in judged()[name] if p.run is served}
+            rate = f"{served.rate_per_s:.0f}" if served.rate_per_s else "at once"
+            yield f"| {title} | {rate} | " + " | ".join(f"{100 * own[m]:+.1f} %" for m in COLUMNS.values()) + " |"
+    everything = [p for points in judged().values() for p in points]
+    for title, points in (("kept back", judged()["mistral-7b"]), ("all", everything)):
+        texts = [f"**{100 * row['median_error']:.1f} %**" for row in medians(points).values()]
+        yield f"| **median, {title}** | | {' | '.join(texts)} |"
+    aims = [f"{100 * row['target']:.0f} %" for row in medians(everything).values()]
+    yield f"| aim | | {' | '.join(aims)} |"
+
+
+def worst(name: str, metric: str) -> str:
+    """From the least to the largest error of a recording, whatever the sign."""
+    found = sorted(100 * abs(p.error) for p in judged()[name] if p.metric == metric)
+    return f"{found[0]:.0f} to {found[-1]:.0f} %"
+
+
+def of_script(metric: str, kind: str, *rates: str) -> str:
+    """`kind`: predicted or measured; at these rates of the other script."""
+    points = {f"{p.run.rate_per_s:.0f}": p for p in judged()["reference-llama-3.1-8b"] if p.metric == metric}
+    *first, last = [f"{getattr(points[rate], kind):.3g}" for rate in rates]
+    return f"{', '.join(first)} and {last}"
+
+
+@cache
+def _speed() -> Mapping[str, Any]:
+    return json.loads((ROOT / "results" / "cpu" / "simulate.json").read_text())
+
+
+def ten_thousand() -> str:
+    return f"{_speed()['ten_thousand']['ratio']:.1f}"
+
+
+def plan_s() -> str:
+    return f"{_speed()['plan_of_12_choices']['1']['cpu_s']:.0f} s"
+
+
+def million() -> str:
+    return f"{_speed()['million']['peak_mb']:.0f} MB"
