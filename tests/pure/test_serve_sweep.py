@@ -138,6 +138,22 @@ def test_a_ranking_by_cost_puts_what_has_no_price_last(ask):
     assert found["error"].startswith("limits: tpot_ms must be a time in milliseconds above 0")
 
 
+def test_every_gpu_of_a_split_is_paid_for():
+    """Four GPUs cost four times one, whether layers, stages or experts are split over them."""
+    asked = {"model": "mixtral-8x7b", "gpu": "h200", "batch": [1, 64], "tp": [1, 2, 4], "pp": [1, 2], "ep": [1, 2, 4]}
+    rows = [r for r in ranking.rank({**asked, "prices": {"h200": 3.0}})["rows"] if "error" not in r]
+    gpus = {(1, 1, 1): 1, (4, 1, 1): 4, (2, 2, 1): 4, (1, 1, 4): 4, (2, 1, 4): 4, (4, 1, 4): 4, (2, 2, 2): 4}
+    held = [(r, gpus[split]) for r in rows if (split := (r["tp"], r["pp"], r["ep"])) in gpus]
+    assert len(held) == 2 * len(gpus)
+    for r, count in held:
+        assert r["tokens_per_s_per_gpu"] == pytest.approx(r["tokens_per_s"] / count, rel=1e-6)
+        hourly = 3.0 * count
+        assert r["cost_per_million_tokens"] == pytest.approx(hourly / (3600 * r["tokens_per_s"]) * 1e6, rel=1e-6)
+        low, high = r["interval"]["tokens_per_s"]
+        cost = [hourly / (3600 * rate) * 1e6 for rate in (high, low)]
+        assert r["interval"]["cost_per_million_tokens"] == pytest.approx(cost, rel=1e-6)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "hf-eager", "hf-graph"])
 def test_the_timeline_of_a_step_is_the_step(ask, engine):
     asked = {"model": "llama-3.2-1b", "gpu": "h200", "engine": engine, "batch": 4}

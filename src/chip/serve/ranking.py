@@ -143,7 +143,8 @@ def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, fl
 
 def _guess(asked: Mapping[str, Any], near: Row, limits: Mapping[str, float]) -> int:
     """As if a GPU were as much faster than another as its products are."""
-    faster = sweep.product_rate(asked["gpu"]) * asked["tp"] / (sweep.product_rate(near["gpu"]) * near["tp"])
+    rate = sweep.product_rate(asked["gpu"]) * sweep.gpus_of(asked)
+    faster = rate / (sweep.product_rate(near["gpu"]) * near["gpus"])
     room = limits["ttft_ms"] / near["ttft_ms"] if "ttft_ms" in limits else 1.0
     return floor(log2(near["batch"] * faster * room))
 
@@ -178,7 +179,7 @@ def _judged(row: Row, limits: Mapping[str, float], prices: Mapping[str, float]) 
     row = {**row, "missed": _missed(row, limits)}
     price = prices.get(row["gpu"])
     if price is not None:
-        whole = price * row["tp"] / 3600 * 1e6
+        whole = price * row["gpus"] / 3600 * 1e6
         row["price_per_gpu_hour"] = price
         row["cost_per_million_tokens"] = sweep.short(whole / row["tokens_per_s"])
         low, high = row["interval"]["tokens_per_s"]
@@ -193,7 +194,7 @@ def _order(row: Row, by: str) -> tuple[Any, ...]:
         return (3, (0.0, 0.0), row["gpu"], 0)
     figure = _figure(row, by)
     group = 2 if not row["memory"]["fits"] else 1 if row["missed"] else 0
-    return (group, figure.order if figure else (inf, inf), row["gpu"], row["tp"])
+    return (group, figure.order if figure else (inf, inf), row["gpu"], row["gpus"])
 
 
 def limits_of(given: Any) -> dict[str, float]:

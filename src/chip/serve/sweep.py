@@ -26,8 +26,8 @@ SCHEMA = "chip.sweep/1"
 MOST_POINTS = 2000  # of one request
 REMEMBERED = 20_000
 AXES = tuple(DEFAULTS)  # gpu, engine, batch, prompt, output, dtype, kv_dtype, tp
-SHOWN = ("dtype", "kv_dtype", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token", "bound", "notes")
 SPANS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token")
+SHOWN = ("dtype", "kv_dtype", "gpus", *SPANS, "bound", "notes")
 SIXTEEN_BITS = ("matmul_bf16", "matmul_fp16")
 MEMORY = ("fits", "max_batch", "total_bytes", "usable_bytes", "capacity_bytes")
 
@@ -117,6 +117,10 @@ def most_at_once(decoder: Decoder, asked: Mapping[str, Any]) -> int:
         return int(request.room(*_point(decoder, asked))["max_batch"])
     except ChipError:
         return 0
+
+
+def gpus_of(asked: Mapping[str, Any]) -> int:
+    return Scenario(1, 1, 1, tp=asked["tp"], pp=asked["pp"], ep=asked["ep"]).gpus
 
 
 def product_rate(gpu: str) -> float:
