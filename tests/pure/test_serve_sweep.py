@@ -9,7 +9,7 @@ import pytest
 
 from chip import cli
 from chip.models import library
-from chip.serve import ranking, server, sweep
+from chip.serve import ranking, server
 
 
 @pytest.fixture(scope="module")
@@ -239,10 +239,23 @@ def test_a_sweep_brings_the_runs_measured_in_its_settings(ask):
     assert pasted["measured"] == [], "a pasted config may have any name"
 
 
-def test_the_badge_is_of_the_precision_asked_for():
+def test_a_badge_is_of_the_answer_wherever_it_is_asked_for(ask):
     """NVIDIA's table of a B200 has bf16; its fp8 products are the datasheet's, and so is the answer."""
-    asked = {"engine": "vllm", "batch": 8, "prompt": 512, "output": 64}
-    found = {
-        d: sweep.answer(library.find("llama-3.1-8b"), {"gpu": "b200", "dtype": d, **asked}) for d in ("bf16", "fp8")
-    }
-    assert {d: row["rests_on"] for d, row in found.items()} == {"bf16": "imported", "fp8": "datasheet"}
+    asked = {"model": "llama-3.1-8b", "batch": 8, "prompt": 512, "output": 64}
+    gpus, dtypes = ["h200", "h100", "b200", "rtx-4090"], ["bf16", "fp8"]
+    _, found = ask("/api/rank", {**asked, "gpu": gpus, "dtype": dtypes})
+    badges = {(r["gpu"], r["dtype"]): r["rests_on"] for r in found["rows"]}
+    assert [badges[gpu, "bf16"] for gpu in gpus] == ["measured", "imported", "imported", "datasheet"]
+    assert badges["b200", "fp8"] == "datasheet"
+    for dtype in dtypes:
+        one = {**asked, "configurations": [{"gpu": gpu, "dtype": dtype} for gpu in gpus]}
+        _, beside = ask("/api/compare", one)
+        for row in beside["predictions"]:
+            assert row["rests_on"] == badges[row["gpu"], dtype]
+
+
+def test_times_of_links_that_others_measured_are_not_ours(ask):
+    _, one = ask("/api/predict", {"model": "llama-3.1-8b", "gpu": "h200", "tp": 4, "batch": 8})
+    assert {r["source"] for r in one["breakdown"]["tpot"] if r["op"] == "all_reduce"} == {"imported"}
+    assert {r["source"] for r in one["breakdown"]["tpot"] if r["op"] == "linear"} == {"interpolated"}
+    assert one["sources"]["imported"] > 0.05

@@ -229,7 +229,7 @@ def _operator() -> Schema:
 
 
 def _prediction() -> Schema:
-    texts = ("schema", "model", "gpu", "engine", "dtype")
+    texts = ("schema", "model", "gpu", "engine", "dtype", "rests_on")
     numbers = ("ttft_ms", "e2e_ms", "tokens_per_s", "ridge_flop_per_byte")
     counts = ("batch", "prompt", "output", "tp", "pp", "ep")
     parts = ("interval", "bound", "sources", "memory", "breakdown")
