@@ -41,6 +41,7 @@ def gpus() -> list[dict[str, Any]]:
             {
                 "name": name,
                 "title": s.title,
+                "aliases": list(s.aliases),
                 "memory_bytes": s.memory_bytes.value,
                 "hbm_bytes_per_s": s.ceilings["hbm"].value,
                 "matmul_16bit_flop_per_s": best.value,

@@ -156,7 +156,11 @@ def _grids() -> dict[str, Schema]:
         "limits": _times(),
         "by": {"enum": list(ranking.BY), "default": "throughput"},
         "prune": {"type": "boolean", "default": False, "description": "leave out larger splits that give less per GPU"},
-        "prices": {"type": "object", "additionalProperties": NUMBER, "description": "of one GPU for an hour, by GPU"},
+        "prices": {
+            "type": "object",
+            "additionalProperties": NUMBER,
+            "description": "of one GPU for an hour, by its name",
+        },
     }
     several = {"type": "array", "minItems": 1, "maxItems": compare.MOST, "items": _configuration(one)}
     phase = {"phase": {"enum": list(timeline.PHASES), "default": timeline.PHASES[0]}}

@@ -16,6 +16,8 @@ from typing import Any
 
 from chip.models.decoder import Decoder
 from chip.serve import sweep
+from chip.serve.names import gpu_of
+from chip.simulate.prices import name_of
 from chip.standing import Figure, places
 from chip.types import ChipError
 
@@ -177,7 +179,7 @@ def _judged(row: Row, limits: Mapping[str, float], prices: Mapping[str, float]) 
     if "error" in row:
         return row
     row = {**row, "missed": _missed(row, limits)}
-    price = prices.get(row["gpu"])
+    price = prices.get(name_of(row["gpu"]))
     if price is not None:
         whole = price * row["gpus"] / 3600 * 1e6
         row["price_per_gpu_hour"] = price
@@ -202,7 +204,9 @@ def limits_of(given: Any) -> dict[str, float]:
 
 
 def _prices(given: Any) -> dict[str, float]:
-    return _numbers(given, "prices", "a price for an hour of one GPU", None)
+    """By the names that GPUs have here."""
+    found = _numbers(given, "prices", "a price for an hour of one GPU", None)
+    return {name_of(gpu_of(gpu)): price for gpu, price in found.items()}
 
 
 def _numbers(given: Any, what: str, meaning: str, known: tuple[str, ...] | None) -> dict[str, float]:
