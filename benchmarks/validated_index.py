@@ -4,8 +4,8 @@
 
 Takes documents of `chip validate -o` (our own runs) and `chip validate --suite ... -o` (published ones). A row is a
 scenario of a bundled model on a GPU and an engine; its errors are signed, in percent, the median where several hosts
-ran it. Our own runs carry their precision and the measured TTFT and TPOT, medians as well. Of published runs only the
-errors of predictions are kept, no measurement.
+ran it. Our own runs carry the measured TTFT and TPOT, medians as well. Of published runs only the errors of predictions
+are kept, no measurement.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def points(path: Path) -> list[tuple[tuple[Any, ...], str, float, float | None]]
     for p in data["points"]:
         if p["metric"] in METRICS and p.get("fits", True):
             gpu = p.get("gpu") or data["gpu"]
-            dtype, measured_ms = (p["dtype"], 1e3 * p["measured"]) if source == OURS else ("", None)
-            what = (gpu, p["engine"], p.get("version", ""), p["model"], *(p[k] for k in SCENARIO), dtype, source)
+            measured_ms = 1e3 * p["measured"] if source == OURS else None
+            what = (gpu, p["engine"], p.get("version", ""), p["model"], *(p[k] for k in SCENARIO), p["dtype"], source)
             found.append((what, p["metric"], p["error"], measured_ms))
     return found
 

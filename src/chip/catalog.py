@@ -10,6 +10,7 @@ from chip import engines as runtimes
 from chip import hosts as known_hosts
 from chip import ops as operators
 from chip.models import library
+from chip.predict import basis
 from chip.records import MISSING
 
 
@@ -40,22 +41,16 @@ def gpus() -> list[dict[str, Any]]:
             {
                 "name": name,
                 "title": s.title,
+                "aliases": list(s.aliases),
                 "memory_bytes": s.memory_bytes.value,
                 "hbm_bytes_per_s": s.ceilings["hbm"].value,
                 "matmul_16bit_flop_per_s": best.value,
                 "measured": name in measured,
-                "rests_on": rests_on(name),
+                "rests_on": basis.of_gpu(hardware.find(name)),
                 "too_old_for": [e for e in runtimes.names() if engine_support.too_old(e, s)],
             }
         )
     return rows
-
-
-def rests_on(gpu: str) -> str:
-    """What the times of its operators come from."""
-    if gpu in hardware.profile_names():
-        return "measured"
-    return "imported" if (hardware.IMPORTED / gpu).is_dir() else "datasheet"
 
 
 def ops() -> list[dict[str, Any]]:

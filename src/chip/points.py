@@ -42,6 +42,7 @@ class PointGroup:
     ops: tuple[Op, ...]
     seconds: tuple[float, ...]
     loo: tuple[float, ...] = ()  # predicted from the others over measured, less 1; empty where it was not computed
+    imported: bool = False  # published by others, under their licence
 
     @property
     def name(self) -> str:
@@ -148,7 +149,9 @@ class PointTable:
     def _group(self, key: Key) -> PointGroup:
         if key not in self._made:
             made, seconds, loo = self._columns.points(self._rows(self._lines[key]), self._path)
-            self._made[key] = PointGroup(self._path.stem, *key, self._base(key), made, seconds, loo)
+            self._made[key] = PointGroup(
+                self._path.stem, *key, self._base(key), made, seconds, loo, "licence" in self.about
+            )
         return self._made[key]
 
 

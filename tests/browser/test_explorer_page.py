@@ -3,11 +3,13 @@
 import json
 import re
 
+import price_cases
 import pytest
 from playwright.sync_api import expect
 from test_explorer import DEEP, QUICK, commands, settled, values
 
 from chip import cli
+from chip.models.library import CONFIGS
 
 pytest_plugins = ["browsing"]
 WIDTHS = [1440, 1024, 390]
@@ -187,6 +189,47 @@ def test_ranking_by_cost_needs_prices(visit, explorer):
     ranked(page)
     assert page.locator("#ranked tbody tr").first.get_attribute("data-gpu") in ("h100", "h200")
     assert "prices=h100" in page.url
+
+
+def test_prices_are_read_as_on_the_command_line(visit, explorer):
+    page = visit(explorer + QUICK)
+    ranked(page)
+    for text, found in price_cases.RIGHT.items():
+        assert page.evaluate("text => Prices.parsed(text)", text) == {"prices": found, "wrong": []}
+    for text, says in price_cases.WRONG.items():
+        told = page.evaluate("text => Prices.parsed(text)", text)
+        assert told["wrong"] == [says]
+        assert told["prices"] == {}
+
+
+def test_a_price_that_is_wrong_is_named_beside_the_box(visit, explorer):
+    page = visit(explorer + QUICK + "&by=cost")
+    ranked(page)
+    wrong = page.locator("#rank-prices-wrong")
+    assert not wrong.is_visible()
+    page.locator("#rank-prices").fill("h100=2\nH200:3,5")
+    expect(wrong).to_have_text("H200:3,5: a comma stands between two GPUs; write H200:3.5")
+    expect(page.locator("#rank-prices")).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#ranked tbody tr").first).to_have_attribute("data-value", re.compile(r"\d"))
+    ranked(page)
+    assert page.locator("#ranked tbody tr").first.get_attribute("data-gpu") == "h100", "what is right counts"
+    assert page.evaluate("Prices.parsed(Question.state.prices).prices") == {"h100": 2}
+    page.locator("#rank-prices").fill("H200=3.5;h2000:3")
+    expect(wrong).to_have_text("no GPU h2000; did you mean h200?")
+    page.locator("#rank-prices").fill("H200=3.5;h100:2")
+    expect(wrong).not_to_be_visible()
+    for gpu in ("h200", "h100"):
+        expect(page.locator(f"#ranked tr[data-gpu={gpu}]").first).to_have_attribute("data-value", re.compile(r"\d"))
+
+
+def test_a_pasted_config_is_answered_as_it_says(visit, explorer):
+    page = visit(explorer + QUICK + "&dtype=fp8")
+    settled(page)
+    page.locator("#model-name").click()
+    page.locator("#model-name-list [role=option]", has_text="paste a config.json").click()
+    page.locator("#pasted").fill((CONFIGS / "llama-3.1-70b-awq.json").read_text(encoding="utf-8"))
+    expect(page.locator("#dtype")).to_have_value("auto")
+    expect(page.locator("#answer .lead").first).to_contain_text("vllm, int4")
 
 
 def test_a_change_while_the_page_opens_is_ranked(context, visit, explorer):

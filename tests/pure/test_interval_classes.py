@@ -10,7 +10,8 @@ import chip
 from chip import artifact, hardware
 from chip.models import library
 from chip.predict import interval_class, nearest
-from chip.predict.interval_class import DATASHEET, IMPORTED, MEASURED, OTHER_VENDOR, kind_of, scale_of
+from chip.predict.basis import DATASHEET, IMPORTED, MEASURED
+from chip.predict.interval_class import OTHER_VENDOR, kind_of, scale_of
 from chip.types import Scenario
 
 ROOT = Path(__file__).parents[2]

@@ -4,6 +4,8 @@ import importlib.util
 import json
 from pathlib import Path
 
+import pytest
+
 import chip
 from chip import cli
 from chip.predict import nearest
@@ -22,7 +24,38 @@ def test_a_run_that_was_validated_is_its_own_nearest():
     assert other[0]["source"] == "argonne"
     assert (other[0]["version"], other[0]["batch"], other[0]["prompt"]) == ("0.6", 16, 512)
     amd = chip.predict("llama-3.1-8b", gpu="mi325x").nearest_validated[0]
-    assert amd["gpu"] == "mi300x", "of the same vendor, if any"
+    assert amd["gpu"] == "mi300x", "of the same architecture, and both are known by their datasheets"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "other"),
+    [
+        ("llama-3.1-8b", "rtx-4090", {}),  # nobody's run of such a GPU is in the index
+        ("llama-3.1-8b", "h200", {"dtype": "fp8"}),
+        ("llama-3.1-8b", "h200", {"kv_dtype": "fp8"}),
+        ("llama-3.1-8b", "h200", {"tp": 2}),
+        ("llama-3.1-8b", "h200", {"pp": 2}),
+        ("mixtral-8x7b", "h200", {"ep": 4}),
+        ("llama-3.1-8b", "h200", {"engine": "native"}),
+        ("deepseek-v3", "h200", {"tp": 8}),
+    ],
+)
+def test_where_nothing_comparable_was_validated_there_is_no_nearest_run(model, gpu, other):
+    assert chip.predict(model, gpu=gpu, batch=8, **other).nearest_validated == []
+
+
+def test_what_is_named_ran_on_the_same_kind_of_gpu_format_split_and_engine():
+    asked = [("h200", {}), ("h200", {"engine": "hf-eager"}), ("h100", {"tp": 4}), ("gh200-144gb", {}), ("mi325x", {})]
+    for gpu, other in asked:
+        for run in chip.predict("qwen2.5-7b", gpu=gpu, batch=2, **other).nearest_validated:
+            assert run["engine"] == other.get("engine", "vllm")
+            assert run["tp"] == other.get("tp", 1)
+            assert run["gpu"] == {"gh200-144gb": "gh200", "mi325x": "mi300x"}.get(gpu, gpu)
+
+
+def test_where_there_is_none_the_text_says_so(capsys):
+    assert cli.main(["predict", "deepseek-v3", "--tp", "8"]) == 0
+    assert "nearest validated run: none of vllm in fp8 on 8 GPUs of this kind\n" in capsys.readouterr().out
 
 
 def test_it_is_in_the_text_and_in_the_json(capsys):
@@ -58,4 +91,4 @@ def test_only_our_own_runs_carry_what_was_measured():
     assert not list(nearest.measured("llama-3.1-8b", "h200", "vllm", "bf16", 2, {512}))
     published = [line for held in nearest.settings() for line in held.lines if not line.endswith(nearest.OURS)]
     assert len(published) > 1000
-    assert all(line.split(",")[7:-1] == ["", "", ""] for line in published)
+    assert all(line.split(",")[8:-1] == ["", ""] for line in published)

@@ -21,7 +21,7 @@ ENGINES = engines.names()
 KEYS = {
     "schema", "model", "gpu", "engine", "host", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "pp", "ep",
     "gpus", "ttft_ms", "tpot_ms", "request_tpot_ms", "e2e_ms", "tokens_per_s", "interval", "memory", "breakdown",
-    "bound", "sources", "notes", "ridge_flop_per_byte", "nearest_validated",
+    "bound", "sources", "rests_on", "notes", "ridge_flop_per_byte", "nearest_validated",
 }  # fmt: skip
 
 

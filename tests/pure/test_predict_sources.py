@@ -20,7 +20,7 @@ RUNS_AS = vllm.runs_as(9.0, {})
 
 def test_a_gpu_never_measured_says_so():
     a = answer(gpu="a100")
-    assert set(a["sources"]) == {"datasheet", "interpolated", "engine"}  # points that others measured
+    assert set(a["sources"]) == {"datasheet", "imported", "engine"}  # points that others measured
     assert set(answer(gpu="rtx-4090")["sources"]) == {"datasheet", "engine"}
     assert set(request.answer({"model": "gpt2", "gpu": "a100"}, stage=BARE)["sources"]) == {"datasheet"}
     assert [n for n in a["notes"] if n.startswith("a100 was never calibrated: products, attention, experts")]

@@ -9,7 +9,7 @@ import pytest
 
 from chip import cli
 from chip.models import library
-from chip.serve import ranking, server, sweep, traffic
+from chip.serve import ranking, server, traffic
 from chip.simulate.simulation import simulate
 
 
@@ -139,6 +139,22 @@ def test_a_ranking_by_cost_puts_what_has_no_price_last(ask):
     assert found["error"].startswith("limits: tpot_ms must be a time in milliseconds above 0")
 
 
+def test_every_gpu_of_a_split_is_paid_for():
+    """Four GPUs cost four times one, whether layers, stages or experts are split over them."""
+    asked = {"model": "mixtral-8x7b", "gpu": "h200", "batch": [1, 64], "tp": [1, 2, 4], "pp": [1, 2], "ep": [1, 2, 4]}
+    rows = [r for r in ranking.rank({**asked, "prices": {"h200": 3.0}})["rows"] if "error" not in r]
+    gpus = {(1, 1, 1): 1, (4, 1, 1): 4, (2, 2, 1): 4, (1, 1, 4): 4, (2, 1, 4): 4, (4, 1, 4): 4, (2, 2, 2): 4}
+    held = [(r, gpus[split]) for r in rows if (split := (r["tp"], r["pp"], r["ep"])) in gpus]
+    assert len(held) == 2 * len(gpus)
+    for r, count in held:
+        assert r["tokens_per_s_per_gpu"] == pytest.approx(r["tokens_per_s"] / count, rel=1e-6)
+        hourly = 3.0 * count
+        assert r["cost_per_million_tokens"] == pytest.approx(hourly / (3600 * r["tokens_per_s"]) * 1e6, rel=1e-6)
+        low, high = r["interval"]["tokens_per_s"]
+        cost = [hourly / (3600 * rate) * 1e6 for rate in (high, low)]
+        assert r["interval"]["cost_per_million_tokens"] == pytest.approx(cost, rel=1e-6)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "hf-eager", "hf-graph"])
 def test_the_timeline_of_a_step_is_the_step(ask, engine):
     asked = {"model": "llama-3.2-1b", "gpu": "h200", "engine": engine, "batch": 4}
@@ -238,10 +254,23 @@ def test_a_sweep_brings_the_runs_measured_in_its_settings(ask):
     assert pasted["measured"] == [], "a pasted config may have any name"
 
 
-def test_the_badge_is_of_the_precision_asked_for():
+def test_a_badge_is_of_the_answer_wherever_it_is_asked_for(ask):
     """NVIDIA's table of a B200 has bf16; its fp8 products are the datasheet's, and so is the answer."""
-    asked = {"engine": "vllm", "batch": 8, "prompt": 512, "output": 64}
-    found = {
-        d: sweep.answer(library.find("llama-3.1-8b"), {"gpu": "b200", "dtype": d, **asked}) for d in ("bf16", "fp8")
-    }
-    assert {d: row["rests_on"] for d, row in found.items()} == {"bf16": "imported", "fp8": "datasheet"}
+    asked = {"model": "llama-3.1-8b", "batch": 8, "prompt": 512, "output": 64}
+    gpus, dtypes = ["h200", "h100", "b200", "rtx-4090"], ["bf16", "fp8"]
+    _, found = ask("/api/rank", {**asked, "gpu": gpus, "dtype": dtypes})
+    badges = {(r["gpu"], r["dtype"]): r["rests_on"] for r in found["rows"]}
+    assert [badges[gpu, "bf16"] for gpu in gpus] == ["measured", "imported", "imported", "datasheet"]
+    assert badges["b200", "fp8"] == "datasheet"
+    for dtype in dtypes:
+        one = {**asked, "configurations": [{"gpu": gpu, "dtype": dtype} for gpu in gpus]}
+        _, beside = ask("/api/compare", one)
+        for row in beside["predictions"]:
+            assert row["rests_on"] == badges[row["gpu"], dtype]
+
+
+def test_times_of_links_that_others_measured_are_not_ours(ask):
+    _, one = ask("/api/predict", {"model": "llama-3.1-8b", "gpu": "h200", "tp": 4, "batch": 8})
+    assert {r["source"] for r in one["breakdown"]["tpot"] if r["op"] == "all_reduce"} == {"imported"}
+    assert {r["source"] for r in one["breakdown"]["tpot"] if r["op"] == "linear"} == {"interpolated"}
+    assert one["sources"]["imported"] > 0.05

@@ -48,7 +48,7 @@ def _pretty(row: dict[str, Any]) -> dict[str, Any]:
         out["memory"] = gib(out.pop("memory_bytes"))
         out["bandwidth"] = si(out.pop("hbm_bytes_per_s"), "B/s")
         out["16-bit matmul"] = si(out.pop("matmul_16bit_flop_per_s"), "FLOP/s")
-        del out["measured"]
+        del out["measured"], out["aliases"]
         not_for = out.pop("too_old_for")
         out["rests on"] = out.pop("rests_on") + (f", no {', '.join(not_for)}" if not_for else "")
     return out

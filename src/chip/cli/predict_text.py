@@ -36,23 +36,24 @@ def render(a: dict[str, Any], breakdown: bool = False) -> str:
     phases = [(short, title, a["breakdown"][key]) for key, short, title in PHASES if a["breakdown"][key]]
     if not breakdown:
         parts += [f"{short}: {_longest(lines)}" for short, _, lines in phases]
-        return "\n".join([*parts, *_nearest(a["nearest_validated"]), "every line of it: --breakdown"])
+        return "\n".join([*parts, _nearest(a), "every line of it: --breakdown"])
     for _, title, lines in phases:
         parts += ["", f"where the time goes: {title}", _breakdown(lines, a["ridge_flop_per_byte"])]
     return "\n".join(parts)
 
 
-def _nearest(found: list[dict[str, Any]]) -> list[str]:
+def _nearest(a: dict[str, Any]) -> str:
     """The nearest run that a prediction was held against, and how far off it was."""
-    if not found:
-        return []
-    r = found[0]
+    if not a["nearest_validated"]:
+        count = f"{a['gpus']} GPUs" if a["gpus"] > 1 else "one GPU"
+        return f"nearest validated run: none of {a['engine']} in {_dtype(a)} on {count} of this kind"
+    r = a["nearest_validated"][0]
     gpus = f"{r['tp']} x {r['gpu']}" if r["tp"] > 1 else r["gpu"]
     engine = f"{r['engine']} {r['version']}".rstrip()
     names = (("TTFT", "ttft_error"), ("TPOT", "tpot_error"), ("end to end", "e2e_error"))
     errors = ", ".join(f"{title} {100 * r[key]:+.1f} %" for title, key in names if key in r)
     what = f"{r['model']} on {gpus}, {engine}, {r['batch']} x ({r['prompt']} in, {r['output']} out)"
-    return [f"nearest validated run: {what}: {errors}"]
+    return f"nearest validated run: {what}: {errors}"
 
 
 def _longest(lines: list[dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from chip.ops.attention import SINGLE, AnyAttention, Form
 from chip.predict.bases import BORROWED_SPREAD
 from chip.predict.interpolate import UNKNOWN_SPREAD, Z90, Correction, Points
-from chip.predict.limits import INTERPOLATED, Answer, added
+from chip.predict.limits import Answer, added
 from chip.predict.rising_grid import COARSE, FINE, RisingGrid, Timed, Times
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class AttentionTimes:
             e.grids.clear()
         self._grids = e.grids.setdefault(self._one, {})  # shared by all models with such heads
         self._points = e.kernels.of(like) if self._one.like_measured() is not None else None
-        self._answered = e.answering(like, INTERPOLATED if self._points else e.roof.source)
+        self._answered = e.answering(like, self._points.source if self._points else e.roof.source)
         self._held_s = e.kernels.held_s(like)
         self._base, self._fast, self._slow = (base.over(like.sized) for base in e.bases.of(like, ""))
         if self._points:

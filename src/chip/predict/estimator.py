@@ -21,7 +21,7 @@ from chip.predict.bases import Bases
 from chip.predict.interpolate import Z90, TimeCurve
 from chip.predict.kernel_points import MOST_CURVES, KernelPoints, grown, of_one_token
 from chip.predict.library import Library, library
-from chip.predict.limits import INTERPOLATED, UNLIMITED, Answer, Peaks, added, at_least, peaks_of
+from chip.predict.limits import DATASHEET, IMPORTED, UNLIMITED, Answer, Peaks, added, at_least, peaks_of
 from chip.predict.rising_grid import RisingGrid
 from chip.predict.roof import Roof, roof_of
 from chip.predict.stages import ALL, Stage
@@ -66,7 +66,7 @@ class Estimator:
         like = op.like_measured()
         if like is None or points is None:
             return (lambda tokens: self.summed(make(tokens))) if op.parts() else self._base_along(op, make)
-        work, answered = _work_along(op), self.answering(op, INTERPOLATED)
+        work, answered = _work_along(op), self.answering(op, points.source)
         curve: TimeCurve | None = None
 
         def answer(tokens: int) -> Answer:
@@ -169,7 +169,7 @@ class Estimator:
         else:
             seconds = links.formula(op.kind, size, op.ranks, roof.link)
             found = links.Transfer(seconds, seconds, 2 * seconds, "formula")
-        source = "datasheet" if found.source == "formula" else INTERPOLATED
+        source = DATASHEET if found.source == "formula" else IMPORTED
         flops, read, written = op.cost()
         return found.seconds, found.low_s, found.high_s, "link", source, flops, read + written, 0.0
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from chip.ops.base_time import BaseTime
 from chip.points import PointGroup
+from chip.predict.limits import IMPORTED, INTERPOLATED
 from chip.predict.neighbours import Near, PointBlock
 from chip.stats import rising
 from chip.types import Op
@@ -42,7 +43,7 @@ class Points:
     """A group of measured points with their base time, from which times of other shapes are interpolated."""
 
     def __init__(self, group: PointGroup, base: BaseTime) -> None:
-        self.base = base
+        self.base, self.source = base, IMPORTED if group.imported else INTERPOLATED
         self.places = [op.place() for op in group.ops]
         self._group, self._residuals = group, dict[int, tuple[float, float]]()
         self._block = PointBlock(self.places)

@@ -13,27 +13,25 @@ from functools import lru_cache
 
 from chip import artifact, hardware
 from chip.hardware import Hardware
+from chip.predict import basis
 
 FILE = hardware.DATA / "interval_classes.csv"
-MEASURED, IMPORTED, DATASHEET = "measured", "imported", "datasheet"
 OTHER_VENDOR = "datasheet, never measured"
 MEASURED_VENDOR = "nvidia"  # the only one on whose GPUs operators were measured
 
 
 def kind_of(h: Hardware) -> str:
     """What the times of its operators rest on."""
-    if h.profile is not None:
-        return MEASURED
-    if h.points:
-        return IMPORTED
-    return DATASHEET if h.spec is None or h.spec.vendor == MEASURED_VENDOR else OTHER_VENDOR
+    known = basis.of_gpu(h)
+    other = known == basis.DATASHEET and h.spec is not None and h.spec.vendor != MEASURED_VENDOR
+    return OTHER_VENDOR if other else known
 
 
 def scale_of(h: Hardware, several: bool) -> float:
     """The factor on the logarithm of an interval's width. Several GPUs of a kind that no run was compared with take the
     one of several with imported operators."""
     found = scales()
-    return found.get((kind_of(h), several)) or found[IMPORTED, several]
+    return found.get((kind_of(h), several)) or found[basis.IMPORTED, several]
 
 
 @lru_cache(maxsize=1)

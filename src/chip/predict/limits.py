@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 from chip.hardware import Hardware
 
-INTERPOLATED = "interpolated"  # the source of answers from measured points
+INTERPOLATED = "interpolated"  # the source of answers from points that CHIP measured on the GPU
+IMPORTED = "imported"  # of answers from points that others published
+DATASHEET = "datasheet"  # of base times under a datasheet's rates
+OF_POINTS = frozenset((INTERPOLATED, IMPORTED))
 COLD = 4.0  # an operator that moves this many times the L2 cache finds next to nothing in it
 
 # seconds, low, high, bound, source, FLOPs, bytes, and the seconds at the power limit (`chip.predict.clock`).

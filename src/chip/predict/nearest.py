@@ -1,8 +1,11 @@
 """The runs that predictions were compared with, nearest to a question first, with the errors of their predictions.
 
+The error of a run tells something about an answer only where both rest on the same: the same GPU or one of its kind,
+the same number format, the same split over GPUs and the same engine. Where there is no such run there is none to name.
+
 The index, data/validated.csv, is made from validations by `python benchmarks/validated_index.py`. It has a row for each
 scenario, with the signed errors of its prediction (predicted over measured, minus 1; the median over hosts). Rows of
-our own runs also have their dtype and the measured times, those of published runs do not.
+our own runs also have the measured times, those of published runs do not.
 """
 
 from __future__ import annotations
@@ -13,19 +16,23 @@ from math import log2
 from typing import Any, NamedTuple
 
 from chip import artifact, hardware
+from chip.dtypes import PRECISIONS
 from chip.models.decoder import Decoder
+from chip.predict import basis
+from chip.predict.kernel_points import SAME_KERNELS
 from chip.types import Scenario
 
 INDEX = hardware.DATA / "validated.csv"
 METRICS = ("ttft", "tpot", "e2e")
 MEASURED = ("ttft_ms", "tpot_ms")
+DTYPE = 7  # its place in a line of a setting
 OURS = "our runs"
 SHOWN = 3
-# The distance of two questions is a sum: for another GPU of the same architecture, of another architecture, or of
-# another vendor; for another engine; for another model, with the octaves between their sizes, and for experts or none;
-# and for each octave between batches, prompts, outputs and numbers of GPUs.
-OTHER_GPU, OTHER_ARCHITECTURE, OTHER_VENDOR, OTHER_ENGINE, OTHER_MODEL, OTHER_KIND = 4.0, 8.0, 16.0, 12.0, 1.0, 2.0
-PER_BATCH, PER_PROMPT, PER_OUTPUT, PER_GPUS = 0.5, 0.25, 0.125, 2.0
+# The distance of two questions is a sum: for another GPU of the kind; for another model, with the octaves between their
+# sizes, and for experts or none; and for each octave between batches, prompts and outputs.
+OTHER_GPU, OTHER_MODEL, OTHER_KIND = 4.0, 1.0, 2.0
+PER_BATCH, PER_PROMPT, PER_OUTPUT = 0.5, 0.25, 0.125
+Sizes = tuple[float, float, float]  # logarithms of batch, prompt and output
 
 
 class ValidatedSetting(NamedTuple):
@@ -39,7 +46,7 @@ class ValidatedSetting(NamedTuple):
     active: float  # parameters that a token uses
     experts: bool
     lines: list[str]
-    sizes: list[tuple[float, ...]]  # for each line, filled in when first asked for
+    parsed: list[tuple[str, int, Sizes]]  # of each line: format, tp, sizes; filled in when first asked for
 
 
 @lru_cache(maxsize=1)
@@ -61,23 +68,26 @@ def settings() -> tuple[ValidatedSetting, ...]:
 
 
 @lru_cache(maxsize=256)
-def _between_gpus(gpu: str, other: str) -> float:
-    if gpu == other:
-        return 0.0
-    mine, theirs = hardware.find(gpu).spec, hardware.spec(other)
-    if mine is None or mine.vendor != theirs.vendor:
-        return OTHER_VENDOR
-    return OTHER_GPU if mine.architecture == theirs.architecture else OTHER_ARCHITECTURE
+def _is_of_kind(gpu: str, other: str) -> bool:
+    """Whether answers for both rest on the same: on a datasheet, or on imported tables, of the same compute capability.
+    What was measured on a GPU is of that one alone."""
+    mine, theirs = hardware.find(gpu), hardware.find(other)
+    if mine.name == other:
+        return True
+    if mine.profile or theirs.profile or not mine.spec or not theirs.spec or basis.of_gpu(mine) != basis.of_gpu(theirs):
+        return False
+    return mine.spec.compute_capability == theirs.spec.compute_capability
 
 
 @lru_cache(maxsize=64)
 def _by_distance(decoder: Decoder, gpu: str, engine: str) -> tuple[tuple[float, ValidatedSetting], ...]:
-    """All settings with the distance of their model, GPU and engine, nearest first."""
+    """Settings of the engine on this kind of GPU, with the distance of their model and GPU, nearest first."""
     name, active, experts = decoder.name, decoder.active_params(), decoder.experts > 0
-    gpu = hardware.find(gpu).name if hardware.is_known(gpu) else gpu
     found = []
     for held in settings():
-        apart = _between_gpus(gpu, held.gpu) + (OTHER_ENGINE if engine != held.engine else 0.0)
+        if held.engine != engine or not _is_of_kind(gpu, held.gpu):
+            continue
+        apart = 0.0 if hardware.find(gpu).name == held.gpu else OTHER_GPU
         if held.model != name:
             apart += OTHER_MODEL + abs(log2(active / held.active)) + (OTHER_KIND if experts != held.experts else 0.0)
         found.append((apart, held))
@@ -86,25 +96,36 @@ def _by_distance(decoder: Decoder, gpu: str, engine: str) -> tuple[tuple[float, 
 
 def nearest(decoder: Decoder, gpu: str, engine: str, s: Scenario) -> list[dict[str, Any]]:
     """Up to three runs, nearest first: their question, and the known errors of their predictions as fractions
-    (ttft_error, tpot_error, e2e_error)."""
-    batch, prompt, output, gpus = (log2(n) for n in (s.batch, s.prompt, s.output, s.gpus))
+    (ttft_error, tpot_error, e2e_error). None ran with stages, or with its cache in other bits than its activations."""
+    if s.gpus != s.tp or s.ep > 1 or s.kv_dtype != PRECISIONS[s.dtype].activation:
+        return []
+    batch, prompt, output = (log2(n) for n in (s.batch, s.prompt, s.output))
+    wanted = (_format(s.dtype), s.tp)
     best: list[tuple[float, int, int, ValidatedSetting]] = []
     for i, (far, held) in enumerate(_by_distance(decoder, gpu, engine)):
         if len(best) == SHOWN and far >= best[-1][0]:
             break
-        for j, (b, p, o, g) in enumerate(_sizes(held)):
-            apart = far + PER_BATCH * abs(batch - b) + PER_PROMPT * abs(prompt - p)
-            apart += PER_OUTPUT * abs(output - o) + PER_GPUS * abs(gpus - g)
+        for j, (dtype, tp, (b, p, o)) in enumerate(_parsed(held)):
+            if (dtype, tp) != wanted:
+                continue
+            apart = far + PER_BATCH * abs(batch - b) + PER_PROMPT * abs(prompt - p) + PER_OUTPUT * abs(output - o)
             if len(best) < SHOWN or apart < best[-1][0]:
                 best = sorted([*best, (apart, i, j, held)])[:SHOWN]
     return [_row(held, held.lines[j].split(",")) for _, _, j, held in best]
 
 
-def _sizes(held: ValidatedSetting) -> list[tuple[float, ...]]:
-    """For each run: the logarithms of batch, prompt, output and GPUs, parsed once."""
-    if not held.sizes:
-        held.sizes.extend([tuple([log2(int(n)) for n in line.split(",", 4)[:4]]) for line in held.lines])
-    return held.sizes
+def _parsed(held: ValidatedSetting) -> list[tuple[str, int, Sizes]]:
+    """For each run: its format, its GPUs, and the logarithms of batch, prompt and output, parsed once."""
+    if not held.parsed:
+        for words in (line.split(",") for line in held.lines):
+            batch, prompt, output, tp = map(int, words[:4])
+            held.parsed.append((_format(words[DTYPE]), tp, (log2(batch), log2(prompt), log2(output))))
+    return held.parsed
+
+
+def _format(dtype: str) -> str:
+    """As the kernels have it, which are the same for all of 16 bits."""
+    return SAME_KERNELS.get(dtype, dtype)
 
 
 def measured(
@@ -117,7 +138,7 @@ def measured(
             continue
         for words in (line.split(",") for line in held.lines):
             row = _row(held, words)
-            if words[-1] == OURS and words[7] == dtype and row["tp"] == tp and row["prompt"] in prompts:
+            if words[-1] == OURS and words[DTYPE] == dtype and row["tp"] == tp and row["prompt"] in prompts:
                 times = {name: float(ms) for name, ms in zip(MEASURED, words[8:-1]) if ms}
                 yield {**row, "dtype": dtype, **times}
 

@@ -11,7 +11,7 @@ from chip.dtypes import Precision, precision
 from chip.engine_profile import FoundTerms
 from chip.engines.versions import EngineVersion
 from chip.predict import memory
-from chip.predict.limits import INTERPOLATED
+from chip.predict.limits import OF_POINTS
 from chip.predict.phase import Phase
 from chip.predict.roof import Roof
 from chip.predict.several import Phases
@@ -87,13 +87,13 @@ def of_points_missing(found: Phases, output: int) -> Iterator[str]:
     """For a GPU with points: where much of the operators' time rests on none."""
     phases = [(n, phase) for n, phase in ((1, found.prefill), (output - 1, found.decode)) if phase]
     total = sum([n * (phase.seconds - phase.seconds_by_source.get(ENGINE, 0.0)) for n, phase in phases])
-    measured = sum([n * phase.seconds_by_source.get(INTERPOLATED, 0.0) for n, phase in phases])
+    measured = sum([n * phase.seconds_by_source.get(source, 0.0) for n, phase in phases for source in OF_POINTS])
     if total - measured < UNMEASURED * total:
         return
     time_by: dict[str, float] = {}
     for n, phase in phases:
         for line in phase.lines:
-            if line.source != INTERPOLATED and line.kind != ENGINE:
+            if line.source not in OF_POINTS and line.kind != ENGINE:
                 time_by[line.role] = time_by.get(line.role, 0.0) + n * line.seconds
     if roles := sorted(time_by, key=time_by.__getitem__, reverse=True):
         share, more = 100 * (1 - measured / total), f" and {len(roles) - NAMED} more" if len(roles) > NAMED else ""

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chip import ops
-from chip.predict.limits import INTERPOLATED, Answer
+from chip.predict.limits import OF_POINTS, Answer
 from chip.timeline import RoleLaunches
 
 BETWEEN_CARDS = 1.03  # ratio between two H200s: 1.027 in products at memory's bandwidth, 1.035 in multiplications
@@ -72,7 +72,7 @@ class Phase:
 
 
 def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, float]:
-    """Seconds of all lines together: expected, low, high. Errors of interpolated lines are independent and add as
+    """Seconds of all lines together: expected, low, high. Errors of lines from points are independent and add as
     squares. Those of lines that share a roof add linearly. Cards differ in everything. `scale` multiplies the logarithm
     of the width, by the kind of GPU (`chip.predict.interval_class`)."""
     seconds = below = above = 0.0
@@ -80,7 +80,7 @@ def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, f
     for _, _, _, own_s, low_s, high_s, _, source, _, _ in lines:
         low, high = own_s - low_s, high_s - own_s
         seconds += own_s
-        if source == INTERPOLATED:
+        if source in OF_POINTS:
             below += low * low
             above += high * high
         else:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from chip.dtypes import PRECISIONS
 from chip.models.decoder import Decoder
+from chip.predict import basis
 from chip.predict.phase import Line, Phase
 from chip.predict.roof import Power, Range
 from chip.types import Scenario
@@ -83,6 +84,18 @@ class Prediction(NamedTuple):
         """The breakdown: rows of the time to first token and of the mean decode step, longest first."""
         return {"ttft": self.prefill.lines, "tpot": self.decode.lines if self.decode else []}
 
+    @property
+    def rests_on(self) -> str:
+        """What most of its operators' time rests on: measured, imported or datasheet."""
+        return basis.of_answer(self._seconds_by_source())
+
+    def _seconds_by_source(self) -> dict[str, float]:
+        """Of the end-to-end time."""
+        time_by, steps = dict(self.prefill.seconds_by_source), self.scenario.output - 1
+        for source, seconds in self.decode.seconds_by_source.items() if self.decode else ():
+            time_by[source] = time_by.get(source, 0.0) + steps * seconds
+        return time_by
+
     def _whole(self) -> Range:
         """Seconds from end to end."""
         steps, p, d = self.scenario.output - 1, self.prefill, self.decode
@@ -147,7 +160,7 @@ class Prediction(NamedTuple):
         """The answer as one line of JSON, put together by hand: several times faster than the encoder. Only names and
         notes have anything to escape."""
         s, prefill, decode = self.scenario, self.prefill, self.decode
-        steps, whole = s.output - 1, self._whole()
+        whole, time_by = self._whole(), self._seconds_by_source()
         tokens = s.batch * s.output
         energy = self._energy()
         names = _asked(*self.asked.values(), s.dtype, s.kv_dtype)
@@ -167,8 +180,8 @@ class Prediction(NamedTuple):
             f'"tokens_per_s":{rate},{joules}"interval":{{"ttft_ms":{ttft_span},"tpot_ms":{tpot_span},'
             f'"e2e_ms":[{whole.low * 1e3:.7g},{whole.high * 1e3:.7g}],'
             f'"tokens_per_s":[{tokens / whole.high:.7g},{tokens / whole.low:.7g}]{joules_span}}},'
-            f'"bound":{{"ttft":"{prefill.bound}","tpot":{bound}}},"sources":{_sources(prefill, decode, steps)},'
-            f'"ridge_flop_per_byte":{self.ridge:.4g},"memory":{_memory(self.memory)},'
+            f'"bound":{{"ttft":"{prefill.bound}","tpot":{bound}}},"sources":{_sources(time_by)},'
+            f'"rests_on":"{basis.of_answer(time_by)}","ridge_flop_per_byte":{self.ridge:.4g},"memory":{_memory(self.memory)},'
             f'"notes":[{",".join(map(encode_basestring_ascii, self.notes))}]{rows}}}'
         )
 
@@ -204,10 +217,7 @@ def _named(role: str, kind: str, calls: float, bound: str, source: str) -> str:
     return f'{{"role":"{role}","op":"{kind}","count":{calls:.6g},"bound":"{bound}","source":"{source}"'
 
 
-def _sources(prefill: Phase, decode: Phase | None, steps: int) -> str:
+def _sources(time_by: Mapping[str, float]) -> str:
     """Shares of the end-to-end time by source."""
-    time_by = dict(prefill.seconds_by_source)
-    for source, seconds in decode.seconds_by_source.items() if decode else ():
-        time_by[source] = time_by.get(source, 0.0) + steps * seconds
     total = sum(time_by.values())
     return "{" + ",".join([f'"{name}":{seconds / total:.4f}' for name, seconds in time_by.items()]) + "}"

@@ -11,7 +11,7 @@ from chip.engines.playing import Weighted
 from chip.models.decoder import Moe
 from chip.parallel import hop_bytes, ranks_reached, split_layers
 from chip.predict import pipeline
-from chip.predict.limits import INTERPOLATED
+from chip.predict.limits import IMPORTED
 from chip.predict.phase import Phase
 from chip.predict.roof import Range
 from chip.predict.steps import StepModel
@@ -73,9 +73,7 @@ def notes(steps: StepModel, s: Scenario, gpu: str, found: Phases) -> Iterator[st
     d = steps.decoder
     lines = [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
     sources = {n.kind: n.source for n in lines if n.kind in COLLECTIVES}
-    named = [
-        f"{k} {'from imported tables' if source == INTERPOLATED else 'by formula'}" for k, source in sources.items()
-    ]
+    named = [f"{k} {'from imported tables' if source == IMPORTED else 'by formula'}" for k, source in sources.items()]
     yield f"{s.gpus} GPUs: {', '.join(named)}{'; ' if named else ''}{ONE_GPU}{link_text(gpu)}"
     yield from experts_note(s, d.experts)
     if s.pp > 1:

@@ -156,7 +156,11 @@ def _grids() -> dict[str, Schema]:
         "limits": _times(),
         "by": {"enum": list(ranking.BY), "default": "throughput"},
         "prune": {"type": "boolean", "default": False, "description": "leave out larger splits that give less per GPU"},
-        "prices": {"type": "object", "additionalProperties": NUMBER, "description": "of one GPU for an hour, by GPU"},
+        "prices": {
+            "type": "object",
+            "additionalProperties": NUMBER,
+            "description": "of one GPU for an hour, by its name",
+        },
     }
     several = {"type": "array", "minItems": 1, "maxItems": compare.MOST, "items": _configuration(one)}
     phase = {"phase": {"enum": list(timeline.PHASES), "default": timeline.PHASES[0]}}
@@ -229,7 +233,7 @@ def _operator() -> Schema:
 
 
 def _prediction() -> Schema:
-    texts = ("schema", "model", "gpu", "engine", "dtype")
+    texts = ("schema", "model", "gpu", "engine", "dtype", "rests_on")
     numbers = ("ttft_ms", "e2e_ms", "tokens_per_s", "ridge_flop_per_byte")
     counts = ("batch", "prompt", "output", "tp", "pp", "ep")
     parts = ("interval", "bound", "sources", "memory", "breakdown")

@@ -14,7 +14,7 @@ from chip.types import ChipError
 from chip.webpage import Page
 
 SCRIPTS = (
-    "elements.js", "plots.js", "bars.js", "question.js", "models.js", "controls.js", "rank.js",
+    "elements.js", "plots.js", "bars.js", "question.js", "prices.js", "models.js", "controls.js", "rank.js",
     "sure.js", "answer.js", "curves.js", "traffic.js", "perfetto.js", "timeline.js", "operator.js", "explorer.js",
 )  # fmt: skip
 MEASURED = ("measured", "imported")

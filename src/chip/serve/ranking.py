@@ -16,6 +16,8 @@ from typing import Any
 
 from chip.models.decoder import Decoder
 from chip.serve import sweep
+from chip.serve.names import gpu_of
+from chip.simulate.prices import name_of
 from chip.standing import Figure, places
 from chip.types import ChipError
 
@@ -143,7 +145,8 @@ def _largest(decoder: Decoder, asked: Mapping[str, Any], limits: Mapping[str, fl
 
 def _guess(asked: Mapping[str, Any], near: Row, limits: Mapping[str, float]) -> int:
     """As if a GPU were as much faster than another as its products are."""
-    faster = sweep.product_rate(asked["gpu"]) * asked["tp"] / (sweep.product_rate(near["gpu"]) * near["tp"])
+    rate = sweep.product_rate(asked["gpu"]) * sweep.gpus_of(asked)
+    faster = rate / (sweep.product_rate(near["gpu"]) * near["gpus"])
     room = limits["ttft_ms"] / near["ttft_ms"] if "ttft_ms" in limits else 1.0
     return floor(log2(near["batch"] * faster * room))
 
@@ -176,9 +179,9 @@ def _judged(row: Row, limits: Mapping[str, float], prices: Mapping[str, float]) 
     if "error" in row:
         return row
     row = {**row, "missed": _missed(row, limits)}
-    price = prices.get(row["gpu"])
+    price = prices.get(name_of(row["gpu"]))
     if price is not None:
-        whole = price * row["tp"] / 3600 * 1e6
+        whole = price * row["gpus"] / 3600 * 1e6
         row["price_per_gpu_hour"] = price
         row["cost_per_million_tokens"] = sweep.short(whole / row["tokens_per_s"])
         low, high = row["interval"]["tokens_per_s"]
@@ -193,7 +196,7 @@ def _order(row: Row, by: str) -> tuple[Any, ...]:
         return (3, (0.0, 0.0), row["gpu"], 0)
     figure = _figure(row, by)
     group = 2 if not row["memory"]["fits"] else 1 if row["missed"] else 0
-    return (group, figure.order if figure else (inf, inf), row["gpu"], row["tp"])
+    return (group, figure.order if figure else (inf, inf), row["gpu"], row["gpus"])
 
 
 def limits_of(given: Any) -> dict[str, float]:
@@ -201,7 +204,9 @@ def limits_of(given: Any) -> dict[str, float]:
 
 
 def _prices(given: Any) -> dict[str, float]:
-    return _numbers(given, "prices", "a price for an hour of one GPU", None)
+    """By the names that GPUs have here."""
+    found = _numbers(given, "prices", "a price for an hour of one GPU", None)
+    return {name_of(gpu_of(gpu)): price for gpu, price in found.items()}
 
 
 def _numbers(given: Any, what: str, meaning: str, known: tuple[str, ...] | None) -> dict[str, float]:

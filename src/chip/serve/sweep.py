@@ -12,10 +12,9 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from chip import catalog, hardware
+from chip import hardware
 from chip.models.decoder import Decoder
 from chip.predict import request
-from chip.predict.limits import INTERPOLATED
 from chip.predict.nearest import measured
 from chip.predict.roof import roof_of
 from chip.question import DEFAULTS, Question, complete, question_of, scenario_of
@@ -26,8 +25,8 @@ SCHEMA = "chip.sweep/1"
 MOST_POINTS = 2000  # of one request
 REMEMBERED = 20_000
 AXES = tuple(DEFAULTS)  # gpu, engine, batch, prompt, output, dtype, kv_dtype, tp
-SHOWN = ("dtype", "kv_dtype", "ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token", "bound", "notes")
 SPANS = ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s", "energy_j_per_token")
+SHOWN = ("dtype", "kv_dtype", "gpus", *SPANS, "bound", "rests_on", "notes")
 SIXTEEN_BITS = ("matmul_bf16", "matmul_fp16")
 MEMORY = ("fits", "max_batch", "total_bytes", "usable_bytes", "capacity_bytes")
 
@@ -119,6 +118,10 @@ def most_at_once(decoder: Decoder, asked: Mapping[str, Any]) -> int:
         return 0
 
 
+def gpus_of(asked: Mapping[str, Any]) -> int:
+    return Scenario(1, 1, 1, tp=asked["tp"], pp=asked["pp"], ep=asked["ep"]).gpus
+
+
 def product_rate(gpu: str) -> float:
     """FLOP/s of 16-bit products, or of what the GPU has instead."""
     rates = roof_of(hardware.find(gpu_of(gpu))).compute
@@ -148,14 +151,7 @@ def _row(q: Question, s: Scenario) -> Mapping[str, Any]:
         **{key: memory[key] for key in MEMORY},
         "share": short(memory["total_bytes"] / memory["usable_bytes"]),
     }
-    row["rests_on"] = _rests_on(q.gpu, found["sources"])
     return row
-
-
-def _rests_on(gpu: str, sources: Mapping[str, float]) -> str:
-    """What most of an answer rests on: of a GPU whose bf16 was measured, other precisions may be the datasheet's."""
-    measured = gpu in hardware.spec_names() and sources.get(INTERPOLATED, 0.0) >= sources.get("datasheet", 0.0)
-    return catalog.rests_on(gpu) if measured else "datasheet"
 
 
 def short(value: float) -> float:

@@ -17,6 +17,7 @@ from chip.simulate.answer import Simulation, answer
 from chip.simulate.fleet import ServedRequests
 from chip.simulate.intervals import spreads_of
 from chip.simulate.jobs import Pool, spread_out
+from chip.simulate.prices import name_of, of_values
 from chip.simulate.setup import SEED, Fleet, Setup, run, setup
 from chip.simulate.simulation import system_of, traffic
 from chip.simulate.slo import PERCENTILES, Target
@@ -147,7 +148,8 @@ def plan(
     ]
     if not tasks:
         raise ChipError("nothing to choose from: give at least one --gpu, --tp, --pp, --ep and --dtype")
-    found = [_priced(c, rate, w, dict(prices or {})) for c in spread_out(explore, tasks, pool)]
+    priced = of_values(prices or {})
+    found = [_priced(c, rate, w, priced) for c in spread_out(explore, tasks, pool)]
     ranked = _ranked(found)
     return Plan(decoder.name, w.name, rate, targets, len(w), seed, ranked, (*w.notes, *_nearest_miss(ranked, targets)))
 
@@ -294,7 +296,7 @@ def _priced(c: PlanChoice, rate: float, w: Workload, prices: dict[str, float]) -
     replicas = _replicas(rate, c.max_rate_per_s)
     gpus = replicas * c.gpus_each
     sure = _replicas(rate, c.interval[0]) * c.gpus_each if c.interval[0] else None
-    price = prices.get(c.gpu)
+    price = prices.get(name_of(c.gpu))
     hourly = price * gpus if price is not None else None
     tokens_per_hour = rate * 3600 * sum(w.output) / len(w)
     million = hourly / tokens_per_hour * 1e6 if hourly is not None else None

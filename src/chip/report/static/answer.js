@@ -77,7 +77,7 @@ const Answer = (() => {
         { class: "lead" },
         `${a.engine}, ${a.dtype}, ${number(a.batch)} × (${number(a.prompt)} tokens in, ${number(a.output)} out); 90 % intervals`,
       ),
-      h("p", {}, answers.map((b, i) => [i ? " " : "", answers.length > 1 ? `${SIDES[i]} ` : "", Rank.badge(basis(b.gpu))])),
+      h("p", {}, answers.map((b, i) => [i ? " " : "", answers.length > 1 ? `${SIDES[i]} ` : "", Rank.badge(b.rests_on)])),
       full.map(([b, i]) => h("p", { class: "note bad" }, `${answers.length > 1 ? `${briefly(b)} ` : ""}does not fit: needs ${told(b, i)}. Times are as if it did.`)),
       h(
         "div",
@@ -93,7 +93,6 @@ const Answer = (() => {
     const all = notes.map((n) => h("p", { class: "note" }, n));
     return notes.length > OPEN_NOTES ? h("details", { class: "notes" }, h("summary", {}, `${notes.length} notes on what these figures rest on`), all) : all;
   }
-  const basis = (gpu) => known.gpus.find((g) => g.name === gpu)?.rests_on || "datasheet";
   /** "73.6 GiB a GPU; vllm may use 72.0 GiB (90 %) of its 80.0 GiB" */
   function told(a, i) {
     const m = a.memory,

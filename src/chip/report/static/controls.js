@@ -134,6 +134,8 @@ const Controls = (() => {
     });
     const take = (value) => {
       state.config = value;
+      state.dtype = "auto"; // what another model was asked in says nothing of this one
+      refresh();
       heard.change();
     };
     text.addEventListener("input", () => take(text.value));
@@ -252,5 +254,5 @@ const Controls = (() => {
     refresh();
   }
 
-  return { build, refresh, choice };
+  return { build, refresh, choice, complaint };
 })();

@@ -19,7 +19,7 @@ const Question = (() => {
     tpot: "",
     by: "throughput",
     which: "all", // GPUs to rank: all, or those with measured tables
-    prices: "", // h200:3.5,h100:2.2 for an hour of one GPU
+    prices: "", // as typed: h200:3.5, h100=2.2, for an hour of one GPU
     precisions: "auto,fp8", // to rank
     at: "largest", // rank at the largest batch within the limits, or at the batch that is "given"
     traffic: "poisson", // arrivals: with the lengths above, or a bundled trace
@@ -132,14 +132,6 @@ const Question = (() => {
     Object.fromEntries(
       ["ttft", "tpot"].filter((k) => Number(state[k]) > 0).map((k) => [`${k}_ms`, Number(state[k])]),
     );
-  const prices = () =>
-    Object.fromEntries(
-      state.prices
-        .split(",")
-        .map((pair) => pair.split(":"))
-        .filter(([gpu, price]) => gpu && Number(price) > 0)
-        .map(([gpu, price]) => [gpu, Number(price)]),
-    );
 
   // -- the same elsewhere
   const quoted = (word) => (/^[\w.:@/+,=-]+$/.test(word) ? word : `'${String(word).replaceAll("'", "'\\''")}'`);
@@ -207,7 +199,6 @@ const Question = (() => {
     question,
     comparison,
     limits,
-    prices,
     quoted,
     command,
     python,

@@ -3,7 +3,7 @@
 const Rank = (() => {
   const { h, duration, meaningful, rounded, save, csv, percent } = Chip;
   const { strip } = Bars;
-  const { state, known, heard, byId, ask, model, limits, prices, addBeside } = Question;
+  const { state, known, heard, byId, ask, model, limits, addBeside } = Question;
   const ROOM = 2; // of a bar, over the largest estimate
   const SHOWN = 10,
     CHUNK = 21; // GPUs more in each request: the page stays able to ask for something else in between
@@ -48,7 +48,7 @@ const Rank = (() => {
     prune: true,
     dtype: state.precisions.split(","),
     limits: limits(),
-    prices: prices(),
+    prices: Prices.parsed(state.prices).prices,
     by: state.by,
   });
   /** The question and the GPUs of each request, or why it cannot be asked. */
@@ -100,7 +100,7 @@ const Rank = (() => {
   const title = (gpu) => known.gpus.find((g) => g.name === gpu)?.title || gpu;
   const ms = (r, key) => duration(r[key] / 1e3, meaningful(r[key], r.interval[key]));
   function badge(basis) {
-    return h("span", { class: `badge ${basis}`, title: `its operators: ${basis}` }, basis);
+    return h("span", { class: `badge ${basis}`, title: `what most of its operators' time rests on: ${basis}` }, basis);
   }
   function claim(good) {
     const [key, name, unit] = BY[state.by],
@@ -263,11 +263,17 @@ const Rank = (() => {
       ["precisions", "Precisions", PRECISIONS],
       ["which", "GPUs", [["all", "all"], ["tables", "measured tables"]]],
     ].map(([name, label, values]) => Controls.choice(`rank-${name}`, label, [["", values]], state[name], set(name)));
-    const box = h("input", { type: "text", id: "rank-prices", value: state.prices, placeholder: "h200:3.5, h100:2.2" });
-    box.addEventListener("input", () => set("prices")(box.value.replace(/\s+/g, "")));
+    const box = h("textarea", { id: "rank-prices", rows: 1, spellcheck: "false", placeholder: "h200:3.5, h100:2.2" }, state.prices);
+    const wrong = Controls.complaint(box, "rank-prices");
+    const complain = () => wrong.say(Prices.parsed(state.prices).wrong.join("; "));
+    box.addEventListener("input", () => {
+      set("prices")(box.value);
+      complain();
+    });
+    complain();
     byId("rank-controls").replaceChildren(
       ...fields,
-      h("div", { class: "field" }, h("label", { for: "rank-prices" }, "Price of a GPU hour"), box),
+      h("div", { class: "field" }, h("label", { for: "rank-prices" }, "Price of a GPU hour"), box, wrong.said),
     );
     built = true;
     if (found.rows.length) list();

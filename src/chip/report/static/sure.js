@@ -15,7 +15,7 @@ const Sure = (() => {
 
   /** Beside a figure: what the prediction of the nearest run erred by. */
   function beside(answer, key) {
-    const run = answer.nearest_validated[0],
+    const run = answer.nearest_validated[0], // none where nothing comparable was validated
       error = run?.[key.replace("_ms", "_error")];
     if (!Chip.known(error)) return "";
     const other = [run.model === answer.model ? "" : run.model, run.gpu === answer.gpu ? "" : run.gpu].filter(Boolean).join(", ");
@@ -33,10 +33,19 @@ const Sure = (() => {
       h("td", {}, r.source),
     );
   }
+  /** In which settings no run was validated. */
+  function none(answers, sides) {
+    return answers.map((a, i) => {
+      if (a.nearest_validated.length) return "";
+      const gpus = a.gpus > 1 ? `${a.gpus} GPUs` : "one GPU",
+        side = answers.length > 1 ? [h("b", { class: "side" }, sides[i]), " "] : "";
+      return h("p", { class: "note" }, side, `No run of ${a.engine} in ${a.dtype} on ${gpus} of this kind was held against a prediction.`);
+    });
+  }
   /** The runs of every answer, nearest first. */
   function table(answers, sides) {
     const many = answers.length > 1;
-    if (!answers.some((a) => a.nearest_validated.length)) return "";
+    if (!answers.some((a) => a.nearest_validated.length)) return h("div", { class: "how-sure" }, h("h3", {}, "How sure"), none(answers, sides));
     const heads = [...(many ? [""] : []), "nearest validated run", ...ERRORS.map(([, name]) => name), "source"];
     return h(
       "div",
@@ -53,6 +62,7 @@ const Sure = (() => {
           h("tbody", {}, answers.map((a, i) => a.nearest_validated.map((r) => row(r, many ? sides[i] : "")))),
         ),
       ),
+      none(answers, sides),
     );
   }
   return { beside, table, signed };
