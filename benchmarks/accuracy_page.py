@@ -23,8 +23,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, hardware, runs, stats
+from chip import hardware, runs, stats
 from chip import points as library
+from chip.output import ANY, write
 from chip.units import percent
 from chip.validate import judge
 from chip.validate.classes import CLASSES, Class, gpu_bound, host_bound, intervals
@@ -62,7 +63,7 @@ def main() -> int:
     if not args.quick:
         made = OUTPUT.sub(output, made)
     if made != page:
-        artifact.write_text(PAGE, made)
+        write(PAGE, made, ANY)
         print(f"{PAGE}: written", file=sys.stderr)
     return 0
 

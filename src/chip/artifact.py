@@ -10,7 +10,6 @@ import json
 import os
 import stat
 import time
-from _thread import get_ident
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,33 +44,8 @@ def new(schema: str, data: Any, environment: dict[str, Any], inputs: Sequence[st
     return Artifact(schema, data, environment, tuple(inputs), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write whole or not at all. A symbolic link is followed; what is no plain file is refused or, a stream, written
-    to."""
-    if output.is_stream(path):
-        output.write_stream(path, text)
-        return
-    real = output.plain(path)
-    try:
-        real.parent.mkdir(parents=True, exist_ok=True)
-        temp = real.with_name(f".{real.name[:100]}.{os.getpid()}.{get_ident() % 10**6}")
-        try:
-            with open(temp, "w", encoding="utf-8") as f:
-                f.write(text)
-                f.flush()
-                os.fsync(f.fileno())
-            if real.exists():
-                os.chmod(temp, stat.S_IMODE(real.stat().st_mode))
-            os.replace(temp, real)
-        finally:
-            temp.unlink(missing_ok=True)  # gone already where all went well
-    except OSError as e:
-        raise ChipError(f"{path}: cannot be written ({e.strerror}); the old file, if any, is untouched") from None
-
-
-def write(path: Path, artifact: Artifact, indent: int | None = 1, force: bool = False) -> None:
-    """Replaces an artifact of the same schema only, unless `force`; see `chip.output`."""
-    output.check(path, artifact.schema, force=force)
+def write(path: Path, artifact: Artifact, indent: int | None = 1) -> None:
+    """Replaces an artifact of the same schema only; see `chip.output`."""
     envelope = {
         "schema": artifact.schema,
         "id": artifact.id,
@@ -84,7 +58,7 @@ def write(path: Path, artifact: Artifact, indent: int | None = 1, force: bool = 
         text = jsontext.dump(envelope, indent)
     except ValueError:
         raise ChipError(f"{path}: not written, because a value in it is not a finite number") from None
-    write_text(path, text + "\n")
+    output.write(path, text + "\n", artifact.schema)
 
 
 def refuse_folder(path: Path) -> None:
@@ -157,12 +131,16 @@ def read(path: Path, schema: str) -> Artifact:
     return Artifact(raw["schema"], raw["data"], raw["environment"], tuple(raw["inputs"]), str(raw.get("made", "")))
 
 
-def append(path: Path, record: Any) -> None:
-    """Add one JSON line, durable before this returns."""
+def append(path: Path, record: Any, schema: str) -> None:
+    """Add one JSON line to a file of this schema, or begin one; durable before this returns. A last line that a kill
+    has cut is dropped, which of somebody else's file could be all of it."""
     try:
         line = (jsontext.dump(record) + "\n").encode()
     except ValueError:
         raise ChipError(f"{path}: not appended, because a value is not a finite number") from None
+    if output.is_stream(path):
+        raise ChipError(f"{path}: lines are added to a file; name one")
+    output.check(path, schema)
     real = output.plain(path)
     try:
         real.parent.mkdir(parents=True, exist_ok=True)

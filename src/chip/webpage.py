@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from chip import output
 from chip.records import dataclass
 
 STATIC = Path(__file__).parent / "report" / "static"
@@ -20,6 +22,7 @@ ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 
 PORT = 8471  # of the explorer, where it is not told another
+KIND = output.Kind("a page", re.compile(rb'<!doctype html>\s.{,200}<meta name="generator" content="chip">', re.DOTALL))
 EXPLORER = f"http://127.0.0.1:{PORT}/"
 UNPACKED = """(async () => {{
 const held = document.getElementById("data"), bytes = Uint8Array.from(atob(held.textContent), (c) => c.charCodeAt(0));

@@ -335,7 +335,7 @@ def test_a_site_asks_for_bundled_models_and_an_own_folder(tmp_path, capsys):
     assert "--explorer 'llama-9': no bundled model" in capsys.readouterr().err
     (tmp_path / "index.html").write_text("mine")
     assert cli.main([*words, "--explorer", "gpt2"]) == 2
-    assert "is there already and is of no site" in capsys.readouterr().err
+    assert "index.html: is not a file that chip wrote" in capsys.readouterr().err
     assert (tmp_path / "index.html").read_text() == "mine"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from chip import artifact
+from chip import output, points
 from chip.records import dataclass
 from chip.types import ChipError
 
@@ -53,7 +53,7 @@ def text(table: Table) -> str:
 
 
 def write(path: Path, table: Table) -> None:
-    artifact.write_text(path, text(table))
+    output.write(path, text(table), points.KIND)
 
 
 def read(path: Path) -> Table:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from chip.types import ChipError
 
+SCHEMA = "chip.profiler_trace/1"  # of one that `chip capture --chrome` wrote
 CHUNK = 2**20
 MAX_EVENT = 2**22  # characters of one event
 MAX_FILE = 4 * 2**30  # characters of a file, unpacked

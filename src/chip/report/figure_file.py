@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,29 +11,31 @@ from typing import Any
 from chip import output
 from chip.types import ChipError
 
-SUFFIXES = (".png", ".svg", ".pdf")
+SUFFIXES = ".png, .svg or .pdf"
+SIGNATURE = "drawn by chip"
+SIGNED = rf"<!-- {SIGNATURE}|\x89PNG.{{,99}}{SIGNATURE}|<\?xml.{{,2000}}{SIGNATURE}|%PDF.*% {SIGNATURE}\n\Z"
+PICTURE = output.Kind("a picture", re.compile(SIGNED.encode(), re.DOTALL))
+SIGNING = {"png": {"Software": SIGNATURE}, "svg": {"Creator": SIGNATURE, "Date": None}, "pdf": None}
 INK, FAINT = "#222222", "#6b7280"  # of text and lines
 SETTINGS = {"font.family": "DejaVu Sans", "font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "chip"}
 
 
-def check(path: Path) -> None:
-    if path.suffix not in SUFFIXES:
-        raise ChipError(f"{path}: a plot is written as .png, .svg or .pdf")
-    output.plain(path)
+def output_of(path: Path | None, suffixes: str = SUFFIXES) -> output.Output:
+    """Of an option --plot."""
+    if path is not None and path.suffix not in re.findall(r"\.\w+", suffixes):
+        raise ChipError(f"{path}: a plot is written as {suffixes}")
+    return path, PICTURE
 
 
 def save(path: Path, draw: Callable[[], Any]) -> None:
     """What `draw` returns, a matplotlib figure, as .png, .svg or .pdf. The same picture gives the same bytes."""
-    check(path)
     try:
         import matplotlib
     except ImportError:
         raise ChipError("drawing needs matplotlib: pip install 'chip-inference[plot]'") from None
     matplotlib.use("Agg")
     with matplotlib.rc_context(SETTINGS):
-        figure = draw()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, dpi=150, facecolor="white", metadata={"Date": None} if path.suffix == ".svg" else None)
-        except OSError as e:
-            raise ChipError(f"{path}: cannot be written ({e.strerror})") from None
+        drawn, kind = io.BytesIO(), path.suffix.removeprefix(".")
+        draw().savefig(drawn, format=kind, dpi=150, facecolor="white", metadata=SIGNING[kind])
+    signed = f"% {SIGNATURE}\n".encode() if kind == "pdf" else b""  # of its metadata nobody knows where they stand
+    output.write(path, drawn.getvalue() + signed, PICTURE)

@@ -30,6 +30,8 @@ NOT_SHOWN = {  # of use to other commands, whose results are shown
     "chip.replay": "`chip explain` reads it",
     "chip.full_model_timing": "comparison_report.json has the same step",
     "chip.peer_answers": "`chip validate` reads it",
+    "chip.profiler_trace": "the profiler's own trace, for Perfetto",
+    "chip.step_timeline": "`chip predict --timeline` wrote it for Perfetto",
     "chip.lab": "`chip lab` keeps its steps in it",
     "chip.hardware_spec": "a datasheet: profiles are shown beside theirs",
     "chip.kernel_counters": "`chip kernels profile` printed it",
