@@ -6,21 +6,24 @@ at any byte: a last line without its newline is dropped on reading and overwritt
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from chip import jsontext, output
 from chip.records import dataclass, field
 from chip.types import ChipError
 
-MAX_BYTES = 1 << 28  # of one file: what is larger is not chip's, and would fill the memory
-MAX_LINE_CHARACTERS = 1 << 24  # of one line of JSON Lines
+MAX_BYTES = 1 << 28  # of one file that is read: what is larger is not chip's, and would fill the memory
+MAX_LINE_CHARACTERS = 1 << 24  # of one line of a file, and before a line of standard input has to end
+MAX_QUESTION_CHARACTERS = 1_000_000  # of one line of a sweep that is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +64,21 @@ def write(path: Path, artifact: Artifact, indent: int | None = 1) -> None:
     output.write(path, text + "\n", artifact.schema)
 
 
-def refuse_folder(path: Path) -> None:
-    """Said before long work goes into a file, not after."""
-    if os.path.isdir(path):
-        raise ChipError(f"{path}: is a folder, a file was expected")
-
-
 @contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
-    """A plain file to read text from; a FIFO or device could keep the reader waiting for ever and is refused."""
+def opened_bytes(path: Path, most: int = 0) -> Iterator[BinaryIO]:
+    """A plain file to read from; a FIFO or device could keep the reader waiting for ever and is refused. `most`: bytes,
+    where another limit than that of all files holds."""
+    most = most or MAX_BYTES
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with open(handle, encoding="utf-8") as file:
+        with open(handle, "rb") as file:
             found = os.fstat(handle)
             if stat.S_ISDIR(found.st_mode):
                 raise IsADirectoryError
             if not stat.S_ISREG(found.st_mode):
                 raise ChipError(f"{path}: is not a plain file")
-            if found.st_size > MAX_BYTES:
-                raise ChipError(f"{path}: is larger than {MAX_BYTES >> 20} MiB, which no file of chip's is")
+            if found.st_size > most:
+                raise ChipError(f"{path}: is larger than {most >> 20} MiB, the most that is read of such a file")
             yield file
     except FileNotFoundError:
         raise ChipError(f"{path}: no such file") from None
@@ -93,9 +92,52 @@ def opened(path: Path) -> Iterator[TextIO]:
         raise ChipError(f"{str(path)!r}: no such file") from None
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    with opened_bytes(path) as file, io.TextIOWrapper(file, encoding="utf-8") as text:
+        yield text
+
+
 def read_text(path: Path) -> str:
     with opened(path) as file:
         return file.read()
+
+
+def read_bytes(path: Path) -> bytes:
+    with opened_bytes(path) as file:
+        return file.read()
+
+
+def read_packed(path: Path) -> str:
+    """The text of a file, gzipped or not, bounded as it is unpacked."""
+    import gzip  # which few files are
+    import zlib
+
+    raw = read_bytes(path)
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            with gzip.open(io.BytesIO(raw)) as file:
+                raw = file.read(MAX_BYTES + 1)
+        except (OSError, EOFError, zlib.error):
+            raise ChipError(f"{path}: is damaged; get it again") from None
+        if len(raw) > MAX_BYTES:
+            raise ChipError(f"{path}: is larger than {MAX_BYTES >> 20} MiB unpacked")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ChipError(f"{path}: is not text") from None
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Line by line, each with its newline, where it has one."""
+    with opened(path) as file:
+        for number in count(1):
+            line = file.readline(MAX_LINE_CHARACTERS + 1)
+            if len(line) > MAX_LINE_CHARACTERS:
+                raise ChipError(f"{path}: line {number} is larger than {MAX_LINE_CHARACTERS >> 20} MiB")
+            if not line:
+                return
+            yield line
 
 
 def read_json(path: Path) -> Any:
@@ -104,6 +146,16 @@ def read_json(path: Path) -> Any:
         return jsontext.parse(text)
     except jsontext.Malformed as e:
         raise ChipError(f"{path}: is not JSON or is cut short ({e})") from None
+
+
+def parse_question(line: str) -> Any:
+    """A line of a sweep."""
+    if len(line) > MAX_QUESTION_CHARACTERS:
+        raise ChipError(f"the line is longer than {MAX_QUESTION_CHARACTERS} characters")
+    try:
+        return jsontext.parse(line)
+    except jsontext.Malformed:
+        raise ChipError("the line is not JSON") from None
 
 
 def check_schema(found: Any, wanted: str, where: str) -> None:
@@ -175,15 +227,11 @@ def read_lines(path: Path) -> list[Any]:
     if not os.path.exists(path):
         return []
     records = []
-    with opened(path) as file:
-        for number in range(1, 1 << 62):
-            line = file.readline(MAX_LINE_CHARACTERS + 1)
-            if len(line) > MAX_LINE_CHARACTERS:
-                raise ChipError(f"{path}: line {number} is larger than {MAX_LINE_CHARACTERS >> 20} MiB")
-            if not line.endswith("\n"):
-                break
-            try:
-                records.append(jsontext.parse(line))
-            except jsontext.Malformed:
-                raise ChipError(f"{path}: line {number} is not JSON") from None
+    for number, line in enumerate(lines(path), 1):
+        if not line.endswith("\n"):
+            break
+        try:
+            records.append(jsontext.parse(line))
+        except jsontext.Malformed:
+            raise ChipError(f"{path}: line {number} is not JSON") from None
     return records

@@ -68,12 +68,11 @@ def about(path: Path) -> dict[str, str]:
     """What the lines of # say, the points left unread; nothing where there is no such file."""
     found: dict[str, str] = {}
     if path.is_file():
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if not line.startswith("#"):
-                    break
-                key, _, text = line[1:].partition(":")
-                found[key.strip()] = text.strip()
+        for line in artifact.lines(path):
+            if not line.startswith("#"):
+                break
+            key, _, text = line[1:].partition(":")
+            found[key.strip()] = text.strip()
     return found
 
 

@@ -8,14 +8,13 @@ answer a line; options stand in for the keys a line leaves out.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from chip import output, timeline
-from chip.cli import grid, question_options
+from chip.cli import grid, incoming, question_options
 from chip.cli.predict_text import render
 from chip.predict import request
 from chip.question import BATCH, DEFAULTS, complete, question_of, scenario_of
@@ -120,9 +119,8 @@ def _over_ray(given: dict[str, Any], jobs: int, ray: str) -> int:
     from chip.simulate.sweep import answers
 
     failed = 0
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-    for line in answers(sys.stdin, given, pool_of(jobs, ray)):
+    lines = (line for held in incoming.rounds() for line in held)
+    for line in answers(lines, given, pool_of(jobs, ray)):
         failed += line.startswith('{"error"')
         print(line)
     if failed:

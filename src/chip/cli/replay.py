@@ -174,7 +174,7 @@ def kind_of(path: Path) -> str:
     """trace, signatures, chrome or model, by the first bytes of a file."""
     if not path.is_file():
         return "model"
-    with open(path, "rb") as file:
+    with artifact.opened_bytes(path, sys.maxsize) as file:
         head = file.read(PEEK)
     if head[:2] == b"\x1f\x8b" or b'"traceEvents"' in head or head.lstrip()[:1] == b"[":
         return "chrome"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chip import advice, artifact, hardware, measurements, output, roofline
+from chip import advice, artifact, hardware, jsontext, measurements, output, roofline
 from chip.cli.profile_text import point_json, rate
 from chip.cli.text import duration, percent, si, table
 from chip.report.figure_file import output_of
@@ -81,13 +81,9 @@ def _read(paths: Sequence[Path]) -> tuple[Path | None, list[Measurement]]:
 
 def _is_profile(path: Path) -> bool:
     """By its first line: measurements begin with a whole JSON object on one line."""
-    artifact.refuse_folder(path)
-    if not path.is_file():
-        raise ChipError(f"{path}: no such file")
     try:
-        with open(path, encoding="utf-8") as f:
-            first = json.loads(f.readline())
-    except (ValueError, OSError, RecursionError):
+        first = jsontext.parse(next(artifact.lines(path), ""))
+    except jsontext.Malformed:
         if path.suffix in (".jsonl", ".ndjson"):
             return False
         raw = artifact.read_json(path)
