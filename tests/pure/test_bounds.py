@@ -1,9 +1,12 @@
 """Limits on time and memory: what is too large or never ends is refused soon, by size or by deadline."""
 
+import gc
 import gzip
 import os
 import resource
 import time
+import tracemalloc
+from contextlib import suppress
 
 import pytest
 
@@ -12,9 +15,15 @@ from chip.cli import roofline
 from chip.hardware_import import points_csv
 from chip.models import LONGEST_NAME, _family, describe, hub, library
 from chip.replay import chrome
+from chip.serve import api
 from chip.simulate import workload
 from chip.types import ChipError
 from chip.validate import suites
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
+    "num_attention_heads": 8, "num_hidden_layers": 2, "vocab_size": 4096,
+}  # fmt: skip
 
 
 def refusal(call, *args):
@@ -164,6 +173,37 @@ def test_a_hub_whose_name_is_not_resolved_is_given_up(monkeypatch):
     assert not hub.answers("https://hub.example")
     assert time.monotonic() - began < 30  # of 60
     hub.answers.cache_clear()
+
+
+@pytest.mark.parametrize("entry", ["model.layers.0.{}.{}", "re:model.layers.0.{}.{}", "visual.{}.{}"])
+def test_nothing_of_a_pasted_config_is_kept(entry):
+    """Whether it is answered or refused: what is remembered of a model does not grow with its config."""
+
+    def ask(i):
+        listed = [entry.format(i, j) + "x" * 60 for j in range(600)]
+        quantised = {"quant_method": "fp8", "modules_to_not_convert": listed}
+        config = {**LLAMA, "quantization_config": quantised, "unknown": [str(i) * 500_000]}
+        with suppress(ChipError):
+            api.predict({"model": "m", "config": config})
+        return sum(map(len, listed)) + 500_000
+
+    ask(-1)
+    gc.collect()
+    gc.disable()  # a cycle would keep it for long
+    tracemalloc.start()
+    try:
+        given = sum(ask(i) for i in range(8))
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert kept < given / 6, f"{kept} bytes of {given}"
+
+
+def test_a_pattern_of_a_config_is_short():
+    quantised = {"quant_method": "fp8", "modules_to_not_convert": ["re:" + "x" * 2000]}
+    line, _ = refusal(describe, {**LLAMA, "quantization_config": quantised}, "it", "it")
+    assert "is a pattern of 2000 characters, more than 1000" in line
 
 
 def test_made_up_architectures_are_not_remembered():
