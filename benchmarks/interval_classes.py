@@ -15,7 +15,7 @@ import csv
 from collections import defaultdict
 from typing import Any
 
-from chip import artifact, engine_profile, hardware
+from chip import artifact, engine_profile, hardware, output
 from chip.models import library
 from chip.predict import interval_class, nearest
 from chip.predict.request import predict
@@ -87,7 +87,7 @@ def main() -> None:
         made.append(f"{kind};{gpus};{scale:g};{len(rows)};{models};{plain:.3f};{held:.3f}")
         print(made[-1], flush=True)
     about = "# made by: python benchmarks/interval_classes.py, from validated.csv"
-    artifact.write_text(interval_class.FILE, "\n".join((about, HEAD, *made)) + "\n")
+    output.write(interval_class.FILE, "\n".join((about, HEAD, *made)) + "\n", output.ANY)
     print(f"wrote {interval_class.FILE}")
 
 

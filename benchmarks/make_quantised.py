@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chip import artifact
+from chip import artifact, output
 from chip.models import describe, library
 from chip.models.modules import of_role
 from chip.types import ChipError
@@ -187,8 +187,8 @@ def write(raw: dict[str, Any], form: str, folder: Path) -> dict[str, Any]:
         size, total = size + tensor.nbytes, total + tensor.nbytes
     flush()
     index = {"metadata": {"total_size": total}, "weight_map": places}
-    artifact.write_text(partial / "model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
-    artifact.write_text(partial / "config.json", json.dumps(raw, indent=1) + "\n")
+    output.write(partial / "model.safetensors.index.json", json.dumps(index, indent=1) + "\n", output.ANY)
+    output.write(partial / "config.json", json.dumps(raw, indent=1) + "\n", output.ANY)
     partial.rename(folder)
     return {"folder": str(folder), "total_size": total, "tensors": len(places), "files": number}
 

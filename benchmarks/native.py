@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from chip import artifact, stats
+from chip import artifact, output, stats
 from chip.kernels import check, hgemm, plans, skinny
 from chip.kernels.subjects import subject
 from chip.kernels.triton import (
@@ -600,7 +600,7 @@ def main(words: Sequence[str]) -> int:
             print(f"native: {name} failed: {result['failed']}", file=sys.stderr)
         kept["parts"][name] = {"took_s": round(time.monotonic() - began, 1), "made": about, "result": result}
         kept["copy_bytes_per_s"] = bench.copy_bytes_per_s
-        artifact.write_text(args.file, json.dumps(kept, indent=1) + "\n")
+        output.write(args.file, json.dumps(kept, indent=1) + "\n", output.ANY)
         gc.collect()
         device.empty_cache()
     bad = [n for n, p in kept["parts"].items() if isinstance(p["result"], dict) and p["result"].get("failed")]

@@ -17,7 +17,7 @@ from typing import Any
 
 import environment
 
-from chip import artifact, stats
+from chip import artifact, output, stats
 from chip.models import library
 from chip.run import Job, get
 from chip.run.grid import without_home
@@ -70,7 +70,7 @@ def main() -> int:
         engine: {"version": run.engine_version, "settings": without_home(run.settings), "method": run.method}
         for engine, run in first.items()
     }
-    artifact.write_text(args.file, json.dumps({"schema": SCHEMA, "made": about, "rows": rows}, indent=1) + "\n")
+    output.write(args.file, json.dumps({"schema": SCHEMA, "made": about, "rows": rows}, indent=1) + "\n", SCHEMA)
     for row in rows:
         ttft, tpot = ([1e3 * row[f"{engine}_{what}"] for engine in ("native", "vllm")] for what in ("ttft_s", "tpot_s"))
         point = f"{row['batch']}x{row['prompt']}"

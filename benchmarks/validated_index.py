@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, stats
+from chip import output, stats
 from chip.models import library
 from chip.predict.nearest import INDEX, MEASURED, METRICS, OURS
 
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, help="every document that is to be in the index")
     parser.add_argument("-o", "--output", type=Path, default=INDEX)
     args = parser.parse_args()
-    artifact.write_text(args.output, index(args.files))
+    output.write(args.output, index(args.files), output.ANY)
     print(f"wrote {args.output}")
 
 

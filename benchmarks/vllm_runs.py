@@ -46,7 +46,7 @@ from forked import ForkedWorker, Nursery
 from h200_runs import go_on
 from make_quantised import config_of
 
-from chip import artifact, cli
+from chip import artifact, cli, output
 from chip.models import describe
 from chip.models.library import locate
 from chip.run import Job, vllm
@@ -213,7 +213,7 @@ def named(model: str, out: Path) -> str:
         path, _ = locate(name)
         cut = {"num_hidden_layers": int(form)} if form.isdigit() else {}
         config = {**artifact.read_json(path), **cut} if cut else config_of(name, form, 0)
-        artifact.write_text(file, json.dumps(config, indent=1) + "\n")
+        output.write(file, json.dumps(config, indent=1) + "\n", output.ANY)
     return str(file)
 
 

@@ -6,22 +6,24 @@ at any byte: a last line without its newline is dropped on reading and overwritt
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
 import time
-from _thread import get_ident
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from chip import jsontext, output
 from chip.records import dataclass, field
 from chip.types import ChipError
 
-MAX_BYTES = 1 << 28  # of one file: what is larger is not chip's, and would fill the memory
-MAX_LINE_CHARACTERS = 1 << 24  # of one line of JSON Lines
+MAX_BYTES = 1 << 28  # of one file that is read: what is larger is not chip's, and would fill the memory
+MAX_LINE_CHARACTERS = 1 << 24  # of one line of a file, and before a line of standard input has to end
+MAX_QUESTION_CHARACTERS = 1_000_000  # of one line of a sweep that is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +47,8 @@ def new(schema: str, data: Any, environment: dict[str, Any], inputs: Sequence[st
     return Artifact(schema, data, environment, tuple(inputs), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write whole or not at all. A symbolic link is followed; what is no plain file is refused or, a stream, written
-    to."""
-    if output.is_stream(path):
-        output.write_stream(path, text)
-        return
-    real = output.plain(path)
-    try:
-        real.parent.mkdir(parents=True, exist_ok=True)
-        temp = real.with_name(f".{real.name[:100]}.{os.getpid()}.{get_ident() % 10**6}")
-        try:
-            with open(temp, "w", encoding="utf-8") as f:
-                f.write(text)
-                f.flush()
-                os.fsync(f.fileno())
-            if real.exists():
-                os.chmod(temp, stat.S_IMODE(real.stat().st_mode))
-            os.replace(temp, real)
-        finally:
-            temp.unlink(missing_ok=True)  # gone already where all went well
-    except OSError as e:
-        raise ChipError(f"{path}: cannot be written ({e.strerror}); the old file, if any, is untouched") from None
-
-
-def write(path: Path, artifact: Artifact, indent: int | None = 1, force: bool = False) -> None:
-    """Replaces an artifact of the same schema only, unless `force`; see `chip.output`."""
-    output.check(path, artifact.schema, force=force)
+def write(path: Path, artifact: Artifact, indent: int | None = 1) -> None:
+    """Replaces an artifact of the same schema only; see `chip.output`."""
     envelope = {
         "schema": artifact.schema,
         "id": artifact.id,
@@ -84,28 +61,24 @@ def write(path: Path, artifact: Artifact, indent: int | None = 1, force: bool = 
         text = jsontext.dump(envelope, indent)
     except ValueError:
         raise ChipError(f"{path}: not written, because a value in it is not a finite number") from None
-    write_text(path, text + "\n")
-
-
-def refuse_folder(path: Path) -> None:
-    """Said before long work goes into a file, not after."""
-    if os.path.isdir(path):
-        raise ChipError(f"{path}: is a folder, a file was expected")
+    output.write(path, text + "\n", artifact.schema)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
-    """A plain file to read text from; a FIFO or device could keep the reader waiting for ever and is refused."""
+def opened_bytes(path: Path, most: int = 0) -> Iterator[BinaryIO]:
+    """A plain file to read from; a FIFO or device could keep the reader waiting for ever and is refused. `most`: bytes,
+    where another limit than that of all files holds."""
+    most = most or MAX_BYTES
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with open(handle, encoding="utf-8") as file:
+        with open(handle, "rb") as file:
             found = os.fstat(handle)
             if stat.S_ISDIR(found.st_mode):
                 raise IsADirectoryError
             if not stat.S_ISREG(found.st_mode):
                 raise ChipError(f"{path}: is not a plain file")
-            if found.st_size > MAX_BYTES:
-                raise ChipError(f"{path}: is larger than {MAX_BYTES >> 20} MiB, which no file of chip's is")
+            if found.st_size > most:
+                raise ChipError(f"{path}: is larger than {most >> 20} MiB, the most that is read of such a file")
             yield file
     except FileNotFoundError:
         raise ChipError(f"{path}: no such file") from None
@@ -119,9 +92,52 @@ def opened(path: Path) -> Iterator[TextIO]:
         raise ChipError(f"{str(path)!r}: no such file") from None
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    with opened_bytes(path) as file, io.TextIOWrapper(file, encoding="utf-8") as text:
+        yield text
+
+
 def read_text(path: Path) -> str:
     with opened(path) as file:
         return file.read()
+
+
+def read_bytes(path: Path) -> bytes:
+    with opened_bytes(path) as file:
+        return file.read()
+
+
+def read_packed(path: Path) -> str:
+    """The text of a file, gzipped or not, bounded as it is unpacked."""
+    import gzip  # which few files are
+    import zlib
+
+    raw = read_bytes(path)
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            with gzip.open(io.BytesIO(raw)) as file:
+                raw = file.read(MAX_BYTES + 1)
+        except (OSError, EOFError, zlib.error):
+            raise ChipError(f"{path}: is damaged; get it again") from None
+        if len(raw) > MAX_BYTES:
+            raise ChipError(f"{path}: is larger than {MAX_BYTES >> 20} MiB unpacked")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ChipError(f"{path}: is not text") from None
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Line by line, each with its newline, where it has one."""
+    with opened(path) as file:
+        for number in count(1):
+            line = file.readline(MAX_LINE_CHARACTERS + 1)
+            if len(line) > MAX_LINE_CHARACTERS:
+                raise ChipError(f"{path}: line {number} is larger than {MAX_LINE_CHARACTERS >> 20} MiB")
+            if not line:
+                return
+            yield line
 
 
 def read_json(path: Path) -> Any:
@@ -130,6 +146,16 @@ def read_json(path: Path) -> Any:
         return jsontext.parse(text)
     except jsontext.Malformed as e:
         raise ChipError(f"{path}: is not JSON or is cut short ({e})") from None
+
+
+def parse_question(line: str) -> Any:
+    """A line of a sweep."""
+    if len(line) > MAX_QUESTION_CHARACTERS:
+        raise ChipError(f"the line is longer than {MAX_QUESTION_CHARACTERS} characters")
+    try:
+        return jsontext.parse(line)
+    except jsontext.Malformed:
+        raise ChipError("the line is not JSON") from None
 
 
 def check_schema(found: Any, wanted: str, where: str) -> None:
@@ -157,12 +183,16 @@ def read(path: Path, schema: str) -> Artifact:
     return Artifact(raw["schema"], raw["data"], raw["environment"], tuple(raw["inputs"]), str(raw.get("made", "")))
 
 
-def append(path: Path, record: Any) -> None:
-    """Add one JSON line, durable before this returns."""
+def append(path: Path, record: Any, schema: str) -> None:
+    """Add one JSON line to a file of this schema, or begin one; durable before this returns. A last line that a kill
+    has cut is dropped, which of somebody else's file could be all of it."""
     try:
         line = (jsontext.dump(record) + "\n").encode()
     except ValueError:
         raise ChipError(f"{path}: not appended, because a value is not a finite number") from None
+    if output.is_stream(path):
+        raise ChipError(f"{path}: lines are added to a file; name one")
+    output.check(path, schema)
     real = output.plain(path)
     try:
         real.parent.mkdir(parents=True, exist_ok=True)
@@ -197,15 +227,11 @@ def read_lines(path: Path) -> list[Any]:
     if not os.path.exists(path):
         return []
     records = []
-    with opened(path) as file:
-        for number in range(1, 1 << 62):
-            line = file.readline(MAX_LINE_CHARACTERS + 1)
-            if len(line) > MAX_LINE_CHARACTERS:
-                raise ChipError(f"{path}: line {number} is larger than {MAX_LINE_CHARACTERS >> 20} MiB")
-            if not line.endswith("\n"):
-                break
-            try:
-                records.append(jsontext.parse(line))
-            except jsontext.Malformed:
-                raise ChipError(f"{path}: line {number} is not JSON") from None
+    for number, line in enumerate(lines(path), 1):
+        if not line.endswith("\n"):
+            break
+        try:
+            records.append(jsontext.parse(line))
+        except jsontext.Malformed:
+            raise ChipError(f"{path}: line {number} is not JSON") from None
     return records

@@ -29,6 +29,7 @@ from chip.runs import Run
 from chip.traces import Trace
 
 SCHEMA = "chip.comparison_report/1"
+TIMING_SCHEMA = "chip.full_model_timing/1"
 WORST = 10
 CLOSE_SHARE, CLOSE_NS = 0.04, 200  # a kernel is met when within either
 
@@ -325,7 +326,7 @@ def _percent(predicted: float, measured: float) -> float | None:
 def timing_document(trace: Trace) -> dict[str, Any]:
     """full_model_timing.json: the whole step by each clock."""
     return {
-        "schema": "chip.full_model_timing/1",
+        "schema": TIMING_SCHEMA,
         "title": trace.title,
         "device": trace.device,
         "gpu_busy_us": _us(trace.busy_ns),

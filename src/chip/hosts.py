@@ -21,6 +21,11 @@ LATENCY = "launch_latency"  # the term of a host's profile that counts here
 LEAST_NS, MOST_NS = 100.0, 1e6  # of a launch latency that a host can have
 
 
+def host_path(path: Path) -> Path:
+    """Where the host's profile lies, beside that of its device."""
+    return path.parent / f"{path.stem}.host.json"
+
+
 class NamedHost(NamedTuple):
     """`launch_ns` 0: that of the bundled terms. `terms_file`: terms of one engine on it, to be taken as they are."""
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from chip import artifact, children, codec, identity
+from chip import artifact, children, codec, identity, output
 from chip.models import library
 from chip.types import ChipError
 
 SCHEMA = "chip.lab/1"
+JOURNAL = "lab.json"
 NAMES = ("calibrate", "profile", "bench", "kernels", "replay", "validate", "report")
 GRID = {"cuda": ("1,8,32", "128,1024", "128"), "cpu": ("1", "16", "4")}  # batch, prompt, output of bench
 INTERRUPTED = 130
@@ -141,7 +142,7 @@ def _engines(kind: str) -> tuple[str, ...]:
 def run(steps: Sequence[LabStep], folder: Path, restart: bool, say: Callable[[str], None]) -> list[Done]:
     """Do what is not done yet, in order, and again what lost its product or what it needs. A failed step costs those
     that need its files, no more."""
-    journal = folder / "lab.json"
+    journal = folder / JOURNAL
     held = {} if restart else _read(journal)
     gone = {step.key: step.gone for step in steps if step.key in held}  # before any step makes a product anew
     found: list[Done] = []
@@ -188,11 +189,11 @@ def _read(journal: Path) -> dict[str, float]:
 
 def _do(step: LabStep, log: Path) -> Done:
     """stdout goes to the log, stderr to whoever watches."""
-    artifact.write_text(log, "")  # a folder that cannot be written is said before the step, not after
+    output.write(log, f"$ {step.command}\n", output.LOG)  # what cannot be written is said before the step, not after
     start = time.monotonic()
     here = str(Path(__file__).parents[1])  # this very chip, installed or not
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
-    with open(log, "w", encoding="utf-8") as out:
+    with open(log, "a", encoding="utf-8") as out:
         words = [sys.executable, "-m", "chip", *step.words]
         code = children.run(words, stdout=out, environment=environment)
     seconds = time.monotonic() - start

@@ -43,7 +43,7 @@ def operator(record: Mapping[str, Any]) -> Op:
 def start(path: Path, device: str, environment: Mapping[str, Any], runs: Sequence[str] = ()) -> list[Measurement]:
     """Make the file ready to append to: its header written, or what it already holds returned. `runs`: ids of the runs
     that the measurements were read out of, where they were."""
-    output.check_lines(path, Measurement.SCHEMA)
+    output.check(path, Measurement.SCHEMA)
     if not artifact.read_lines(path):
         header: dict[str, Any] = {
             "schema": Measurement.SCHEMA,
@@ -52,7 +52,7 @@ def start(path: Path, device: str, environment: Mapping[str, Any], runs: Sequenc
             "environment": dict(environment),
             **({"runs": list(runs)} if runs else {}),
         }
-        artifact.append(path, header)
+        artifact.append(path, header, Measurement.SCHEMA)
         return []
     held, found = read(path)
     if held["device"] != device:
@@ -65,13 +65,12 @@ def start(path: Path, device: str, environment: Mapping[str, Any], runs: Sequenc
 
 
 def add(path: Path, m: Measurement) -> None:
-    artifact.append(path, codec.to_json(m))
+    artifact.append(path, codec.to_json(m), Measurement.SCHEMA)
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Measurement]]:
     """(header, measurements); the last of a repeated measurement counts."""
-    artifact.refuse_folder(path)
-    if not path.is_file():
+    if not path.exists():
         raise ChipError(f"{path}: no such file")
     lines = artifact.read_lines(path)
     if not lines:

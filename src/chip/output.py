@@ -1,7 +1,8 @@
 """Where a result is written: what may be replaced, what is a stream, and one writer at a time.
 
-A result replaces an empty file or an older result of the same schema. Anything else needs `force`; an input of the
-same command and what is no plain file (a device, a FIFO, a folder) are never replaced. Symbolic links are followed.
+Every file of every command goes through `write`, or through `chip.artifact.append` where lines are added. It replaces
+an empty file or an older result of the same kind. An input of the same command, another of its outputs, and what is no
+plain file (a device, a FIFO, a folder) are never replaced. Symbolic links are followed.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import os
 import re
 import stat
 import sys
+from _thread import get_ident
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from chip.types import ChipError
 
@@ -22,10 +25,28 @@ try:
 except ImportError:  # not a POSIX system: writers are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
+
+class Kind(NamedTuple):
+    """What a file is, and how one of them begins: a file that begins otherwise is somebody else's."""
+
+    title: str
+    begins: re.Pattern[bytes]
+
+
+def of_schema(schema: str) -> Kind:
+    """JSON or JSON Lines that name their schema first, whatever its version."""
+    name = schema.split("/")[0]
+    return Kind(name, re.compile(rb'\s*\{\s*"schema"\s*:\s*"' + re.escape(name).encode() + rb"/\d"))
+
+
+ANY = Kind("its own file", re.compile(b""))  # for what no option names: a cache, a page that is filled in place
+FOLDER = Kind("a folder", re.compile(b"(?!)"))
+LOG = Kind("a log of chip's", re.compile(rb"\$ chip "))
+Output = tuple[Path | None, Kind | str]  # a file or folder that a command writes, with its kind or schema
 STREAMS = {"-": 1, "/dev/stdout": 1, "/dev/fd/1": 1, "/dev/stderr": 2, "/dev/fd/2": 2}
 SINK = os.devnull
-HEAD_BYTES = 4096
-SCHEMA = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(chip\.\w{1,80})/\d{1,9}"')  # chip writes it first
+HEAD_BYTES, TAIL_BYTES = 4096, 64
+SCHEMA = re.compile(rb'\s*\{\s*"schema"\s*:\s*"(chip\.\w{1,80})/\d{1,9}"')
 
 
 def is_stream(path: Path) -> bool:
@@ -33,7 +54,37 @@ def is_stream(path: Path) -> bool:
     return str(path) in STREAMS or str(path) == SINK
 
 
-def write_stream(path: Path, text: str) -> None:
+def path(text: str) -> Path:
+    """The argparse type of an option that names an output: what is not of this type is taken for an input."""
+    return Path(text)
+
+
+def write(path: Path, content: str | bytes, kind: Kind | str) -> None:
+    """Write whole or not at all: a reader sees the old file or the new one."""
+    data = content.encode() if isinstance(content, str) else content
+    if is_stream(path):
+        _write_stream(path, data.decode())
+        return
+    check(path, kind)
+    real = plain(path)
+    try:
+        real.parent.mkdir(parents=True, exist_ok=True)
+        temp = real.with_name(f".{real.name[:100]}.{os.getpid()}.{get_ident() % 10**6}")
+        try:
+            with open(temp, "wb") as f:
+                f.write(data)
+                f.flush()
+                os.fsync(f.fileno())
+            if real.exists():
+                os.chmod(temp, stat.S_IMODE(real.stat().st_mode))
+            os.replace(temp, real)
+        finally:
+            temp.unlink(missing_ok=True)  # gone already where all went well
+    except OSError as e:
+        raise ChipError(f"{path}: cannot be written ({e.strerror}); the old file, if any, is untouched") from None
+
+
+def _write_stream(path: Path, text: str) -> None:
     if str(path) == SINK:
         return
     stream = sys.stdout if STREAMS[str(path)] == 1 else sys.stderr
@@ -64,44 +115,57 @@ def _short(path: Path) -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def schema_of(path: Path) -> str:
-    """Schema name of a file that chip wrote ("chip.runs"), "" for any other."""
-    try:
-        with open(path, "rb") as file:
-            found = SCHEMA.match(file.read(HEAD_BYTES))
-    except OSError as e:
-        raise ChipError(f"{path}: cannot be read ({e.strerror})") from None
-    return found[1].decode() if found else ""
+def check_all(outputs: Iterable[Output], inputs: Iterable[str | Path]) -> None:
+    """Refuse, before any work, outputs that would destroy an input, each other, or a file of another kind."""
+    names, written = [*inputs], set[Path]()
+    for path, kind in outputs:
+        if path is None or str(path) == SINK:
+            continue
+        check(path, kind)
+        real = Path(f"stream {STREAMS[str(path)]}") if is_stream(path) else Path(os.path.realpath(path))
+        if real in written:
+            raise ChipError(f"{path}: two outputs of this command would be written there; give each a file of its own")
+        written.add(real)
+        if kind is not FOLDER and any(_same(real, other) for other in names):
+            raise ChipError(f"{path}: is an input of this command; choose another file")
 
 
-def check(path: Path, schema: str, inputs: Iterable[str | Path] = (), force: bool = False) -> None:
-    """Refuse an output that would destroy something. Called before the work, and again when the file is written."""
+def check(path: Path, kind: Kind | str) -> None:
+    """Refuse what would destroy a file that is not of this kind. Called before the work, and when the file is
+    written."""
     if is_stream(path):
         return
+    if kind is FOLDER:
+        if os.path.lexists(path) and not os.path.isdir(path):
+            raise ChipError(f"{path}: is not a folder; choose another one")
+        return
     real = plain(path)
-    if not real.exists():
+    if not real.exists() or not real.stat().st_size:
         return
-    for other in inputs:
-        if _same(real, other):
-            raise ChipError(f"{path}: is an input of this command; choose another file with -o")
-    if force or not real.stat().st_size:
-        return
-    found, wanted = schema_of(real), schema.split("/")[0]
-    if found != wanted:
-        what = f"a {found} file" if found else "not a file that chip wrote"
-        raise ChipError(f"{path}: is {what}, and {wanted} would replace it; choose another file, or --force")
+    wanted = of_schema(kind) if isinstance(kind, str) else kind
+    head = _ends(real)
+    if not wanted.begins.match(head) and not (isinstance(kind, str) and _cut(head, wanted)):
+        schema = SCHEMA.match(head)
+        what = f"a {schema[1].decode()} file" if schema else "not a file that chip wrote"
+        raise ChipError(
+            f"{path}: is {what}, and {wanted.title} would replace it; choose another file, or remove this one"
+        )
 
 
-def check_lines(path: Path, schema: str) -> None:
-    """The same for JSON Lines, which are appended to: what is there must have begun as a file of this schema."""
-    real = plain(path)
-    if not real.exists():
-        return
-    with open(real, "rb") as file:
-        head = file.read(HEAD_BYTES)
-    begin = b'{"schema":"' + schema.split("/")[0].encode() + b"/"
-    if b"\n" not in head and not head.startswith(begin[: len(head)]):  # a whole first line is checked when it is read
-        raise ChipError(f"{path}: is not a {schema.split('/')[0]} file; choose another file")
+def _ends(path: Path) -> bytes:
+    """How a file begins, and where it is longer how it ends: a PDF is signed there."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD_BYTES)
+            file.seek(max(HEAD_BYTES, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            return head + file.read(TAIL_BYTES)
+    except OSError as e:
+        raise ChipError(f"{path}: cannot be read ({e.strerror})") from None
+
+
+def _cut(head: bytes, kind: Kind) -> bool:
+    """Whether this is all that a kill has left of the first line of JSON Lines."""
+    return b"\n" not in head and f'{{"schema":"{kind.title}/'.encode().startswith(head)
 
 
 def _same(real: Path, other: str | Path) -> bool:

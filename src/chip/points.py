@@ -12,12 +12,13 @@ dtype). `us` is the median time; `loo` the error, in percent, of the prediction 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, ops
+from chip import artifact, ops, output
 from chip.dtypes import BYTES
 from chip.ops.base_time import BaseTime
 from chip.records import MISSING, dataclass, field, fields
@@ -27,6 +28,7 @@ SCHEMA = "chip.points/1"  # what a report calls such a file, which has no envelo
 NAMED = ("kernel", "context", "dtype")
 LARGEST = 1e30
 SUFFIX = ".csv"
+KIND = output.Kind("a file of points", re.compile(rb"# device: "))
 FORMATS = ("fp8_block", "bf16_kv_fp8", "nvfp4", "mxfp4")  # of imported points that no plain operator has
 
 
@@ -67,12 +69,11 @@ def about(path: Path) -> dict[str, str]:
     """What the lines of # say, the points left unread; nothing where there is no such file."""
     found: dict[str, str] = {}
     if path.is_file():
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if not line.startswith("#"):
-                    break
-                key, _, text = line[1:].partition(":")
-                found[key.strip()] = text.strip()
+        for line in artifact.lines(path):
+            if not line.startswith("#"):
+                break
+            key, _, text = line[1:].partition(":")
+            found[key.strip()] = text.strip()
     return found
 
 
@@ -269,7 +270,7 @@ def _base(kind: str, kernel: str, text: str, where: str) -> BaseTime:
 
 
 def write(path: Path, about: Mapping[str, str], groups: Iterable[PointGroup]) -> None:
-    artifact.write_text(path, render(about, list(groups)))
+    output.write(path, render(about, list(groups)), KIND)
 
 
 def render(about: Mapping[str, str], groups: Sequence[PointGroup]) -> str:

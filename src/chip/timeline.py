@@ -12,6 +12,7 @@ from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
+TRACE = "chip.step_timeline/1"  # schema of the events as a trace for Perfetto
 EXPERTS = "experts"  # the role of a layer's experts
 REMEMBERED = 64  # launch costs, so that a fit that tries many of them runs in bounded memory
 
@@ -196,4 +197,4 @@ def chrome(events: Sequence[Event], title: str) -> dict[str, object]:
     for e in events:
         times = {"ts": round(e.start_s * 1e6, 4), "dur": round(e.seconds * 1e6, 4)}
         named.append({"name": e.name, "ph": "X", "pid": 1, "tid": tracks[e.queue], **times})
-    return {"traceEvents": named, "displayTimeUnit": "ms"}
+    return {"schema": TRACE, "traceEvents": named, "displayTimeUnit": "ms"}

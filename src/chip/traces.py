@@ -186,10 +186,10 @@ def busy_stretches(events: tuple[KernelEvent, ...]) -> Iterator[tuple[int, int]]
         yield begin, end
 
 
-def write(path: Path, trace: Trace, environment: dict[str, Any], force: bool = False) -> str:
+def write(path: Path, trace: Trace, environment: dict[str, Any]) -> str:
     """Write the trace; its id."""
     made = artifact.new(Trace.SCHEMA, codec.to_json(trace), environment)
-    artifact.write(path, made, indent=None, force=force)
+    artifact.write(path, made, indent=None)
     return made.id
 
 

@@ -10,12 +10,14 @@ import base64
 import hashlib
 import html
 import json
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from chip import output
 from chip.records import dataclass
 
 STATIC = Path(__file__).parent / "report" / "static"
@@ -23,6 +25,7 @@ ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 
 PORT = 8471  # of the explorer, where it is not told another
+KIND = output.Kind("a page", re.compile(rb'<!doctype html>\s.{,200}<meta name="generator" content="chip">', re.DOTALL))
 EXPLORER = f"http://127.0.0.1:{PORT}/"
 UNPACKED = """(async () => {{
 const data = document.getElementById("data");

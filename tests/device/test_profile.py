@@ -284,7 +284,7 @@ def test_bad_input_is_one_line(capsys, cpu, tmp_path, tiny_suite):
         (("--suite", "vllm"), "that a CPU does not have"),
         (("--suite", "llm", "--model", "gpt2"), "--model goes with --suite gemm"),
         (("--model", "gpt-2000"), "no model 'gpt-2000'"),
-        (("--suite", "llm", "-o", foreign), "is a something.else file"),
+        (("--suite", "llm", "-o", foreign), "is not a file that chip wrote"),
         (("--suite", "llm", "-o", other), "holds measurements of Another Device"),
         (("--suite", "llm", "-o", stale), "was measured with torch 1.0"),
         (("linear", "m=1", "n=1", "k=1", "--profile", tmp_path / "none.json"), "no such file"),

@@ -1,6 +1,7 @@
 """Real weights and real words: a tiny model and tokenizer made here, and everything that can be wrong with a folder."""
 
 import json
+import time
 
 import pytest
 
@@ -68,6 +69,21 @@ def test_a_template_that_takes_no_system_prompt(tmp_path):
     folder = save_folder(tmp_path / "strict", template=strict)
     with pytest.raises(ChipError, match=r"refuses this prompt \(TemplateError: no system role\); leave out --system"):
         text.encode(folder, "hello", "be brief", False)
+
+
+ENDLESS = "{% for i in range(99999) %}" * 4 + "{% endfor %}" * 4 + "hello"
+
+
+@pytest.mark.parametrize("template", [ENDLESS, "{{ 9 ** (9 ** 9) }}", "{{ ('x' * 10 ** 9) | length }}"])
+def test_a_template_that_never_ends_or_fills_the_memory_is_given_up(template, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(text, "TEMPLATE_S", 1)
+    monkeypatch.setattr(text, "TEMPLATE_BYTES", 512 << 20)
+    folder = save_folder(tmp_path / "hostile", template=template)
+    began = time.monotonic()
+    assert bench(folder, "--engine", "hf-eager", "--prompt-text", "hello", "-o", str(tmp_path / "llm.json")) == 2
+    assert time.monotonic() - began < 60
+    most = "takes more than 1 s or 512 MiB for this prompt; use --raw-prompt"
+    assert capsys.readouterr().err.splitlines()[-1] == f"chip bench: {folder}: its chat template {most}"
 
 
 def test_a_config_alone_has_no_words(tmp_path, capsys):

@@ -40,7 +40,7 @@ MAY = {
     "models": LOW | {"ops", "formats", "callable_module"},
     "vllm_kernels": {"types", "dtypes", "formats", "models"},
     "timeline": set(),
-    "points": {"types", "dtypes", "ops", "artifact"},
+    "points": {"types", "dtypes", "ops", "artifact", "output"},
     "engines": {"types", "ops", "timeline"},
     "links": {"types", "hardware", "hardware_import", "stats"},
     "predict": LOW

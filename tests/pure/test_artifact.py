@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from chip import artifact
+from chip import artifact, output
 from chip.types import ChipError
 
 SCHEMA = "chip.thing/2"
@@ -41,13 +41,13 @@ def test_id_is_of_the_content_alone():
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, failing):
     path = tmp_path / "it.json"
-    artifact.write_text(path, "old")
+    output.write(path, "old", output.ANY)
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, failing, fail)
-    line = refusal(artifact.write_text, path, "new")
+    line = refusal(output.write, path, "new", output.ANY)
     assert line == f"{path}: cannot be written (No space left on device); the old file, if any, is untouched"
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["it.json"]
@@ -55,35 +55,35 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "it.json"
-    artifact.write_text(path, "old")
+    output.write(path, "old", output.ANY)
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        artifact.write_text(path, "new")
+        output.write(path, "new", output.ANY)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["it.json"]
 
 
 def test_text_that_cannot_be_encoded_leaves_nothing_behind(tmp_path):
     with pytest.raises(UnicodeEncodeError):
-        artifact.write_text(tmp_path / "it.json", "\ud800")
+        output.write(tmp_path / "it.json", "\ud800", output.ANY)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
 def test_a_written_file_can_be_read_by_others_as_any_other_file(tmp_path):
     (tmp_path / "plain").write_text("")
-    artifact.write_text(tmp_path / "it.json", "")
+    output.write(tmp_path / "it.json", "", output.ANY)
     assert stat.S_IMODE((tmp_path / "it.json").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
-    assert "cannot be written" in refusal(artifact.write_text, tmp_path / "file" / "it.json", "x")
-    assert "cannot append" in refusal(artifact.append, tmp_path / "file" / "it.jsonl", {})
+    assert "cannot be written" in refusal(output.write, tmp_path / "file" / "it.json", "x", output.ANY)
+    assert "cannot append" in refusal(artifact.append, tmp_path / "file" / "it.jsonl", {}, SCHEMA)
 
 
 def test_what_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_what_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
     path.write_text("[" + " " * ((1 << 20) - 2) + "]")
     assert artifact.read_json(path) == []
     path.write_text("[" + " " * ((1 << 20) - 1) + "]")
-    assert refusal(artifact.read_json, path) == f"{path}: is larger than 1 MiB, which no file of chip's is"
+    assert refusal(artifact.read_json, path) == f"{path}: is larger than 1 MiB, the most that is read of such a file"
 
 
 def test_files_that_are_no_artifact(tmp_path):
@@ -152,32 +152,33 @@ def test_folders_and_bytes(tmp_path):
     assert "cannot be read" in refusal(artifact.read_json, tmp_path / ("x" * 5000))
 
 
-RECORDS = [{"n": 0, "text": "ü\n"}, {"n": 1}, {"n": 2, "samples": [1, 2, 3]}]
+RECORDS = [{"schema": SCHEMA, "text": "ü\n"}, {"n": 1}, {"n": 2, "samples": [1, 2, 3]}]
 
 
 def test_lines_survive_a_kill_at_any_byte(tmp_path):
     """Whatever byte a run was killed at, the whole lines before it are kept and the next append goes on from them."""
     path = tmp_path / "it.jsonl"
     for record in RECORDS:
-        artifact.append(path, record)
+        artifact.append(path, record, SCHEMA)
     whole = path.read_bytes()
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
         kept = RECORDS[: whole[:cut].count(b"\n")]
         assert artifact.read_lines(path) == kept
-        artifact.append(path, {"again": cut})
+        artifact.append(path, {"again": cut}, SCHEMA)
         assert artifact.read_lines(path) == [*kept, {"again": cut}]
 
 
 def test_a_long_broken_line_is_dropped(tmp_path):
     path = tmp_path / "it.jsonl"
-    artifact.append(path, {"n": 1})
+    head = {"schema": SCHEMA}
+    artifact.append(path, head, SCHEMA)
     with open(path, "ab") as f:
         f.write(b'{"x": "' + b"y" * 200_000)
-    artifact.append(path, {"n": 2})
-    assert artifact.read_lines(path) == [{"n": 1}, {"n": 2}]
-    path.write_bytes(b"z" * 200_000)
-    artifact.append(path, {"n": 3})
+    artifact.append(path, {"n": 2}, SCHEMA)
+    assert artifact.read_lines(path) == [head, {"n": 2}]
+    path.write_bytes(b'{"schema":"chip.thing/2","x":"' + b"z" * 200_000)
+    artifact.append(path, {"n": 3}, SCHEMA)
     assert artifact.read_lines(path) == [{"n": 3}]
 
 

@@ -1,15 +1,29 @@
 """Limits on time and memory: what is too large or never ends is refused soon, by size or by deadline."""
 
+import gc
 import gzip
 import os
+import resource
 import time
+import tracemalloc
+from contextlib import suppress
 
 import pytest
 
-from chip import artifact, cli, measurements
+from chip import artifact, cli, measurements, points
+from chip.cli import roofline
+from chip.hardware_import import points_csv
 from chip.models import LONGEST_NAME, _family, describe, hub, library
 from chip.replay import chrome
+from chip.serve import api
+from chip.simulate import workload
 from chip.types import ChipError
+from chip.validate import suites
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
+    "num_attention_heads": 8, "num_hidden_layers": 2, "vocab_size": 4096,
+}  # fmt: skip
 
 
 def refusal(call, *args):
@@ -20,13 +34,77 @@ def refusal(call, *args):
 
 
 def test_a_file_of_a_gigabyte_is_refused_at_once(tmp_path):
-    for name, read in (("it.json", artifact.read_json), ("it.jsonl", measurements.read)):
+    for name, read in (
+        ("it.json", artifact.read_json),
+        ("it.jsonl", measurements.read),
+        ("it.jsonl", workload.read),
+        ("it.csv", points.about),
+        ("it.csv", points.read),
+        ("it.csv", points_csv.read),
+        ("it.csv", lambda path: suites.read("silicon", path)),
+        ("it.json", roofline._is_profile),
+        ("it.jsonl", roofline._is_profile),
+    ):
         path = tmp_path / name
         path.touch()
-        os.truncate(path, 1 << 30)  # sparse: takes no room
+        os.truncate(path, 1 << 31)  # sparse: takes no room
         line, seconds = refusal(read, path)
-        assert line == f"{path}: is larger than 256 MiB, which no file of chip's is"
+        assert line == f"{path}: is larger than 256 MiB, the most that is read of such a file"
         assert seconds < 0.5
+    path = tmp_path / "it.gz"
+    path.write_bytes(gzip.compress(bytes(1 << 20)) * 300)
+    line, seconds = refusal(artifact.read_packed, path)
+    assert line == f"{path}: is larger than 256 MiB unpacked"
+    assert seconds < 5
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/stdin"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate", "gpt2", "--workload"], ["plan", "gpt2", "--rate", "1", "--slo", "ttft_p99=1s", "--workload"],
+        ["roofline"], ["predict"], ["predict", "gpt2", "--gpu"], ["predict", "gpt2", "--host"], ["show"], ["validate"],
+        ["validate", "--suite", "silicon"], ["report"], ["replay"], ["compare", "x"], ["explain", "x"],
+        ["generate", "x", "--requests"], ["plan", "gpt2", "--rate", "1", "--slo", "ttft_p99=1s", "--workload",
+        "poisson", "--price"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_device_or_a_pipe_is_no_file(words, path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    reading, writing = os.pipe()  # nobody writes
+    kept = os.dup(0)
+    os.dup2(reading, 0)
+    try:
+        assert cli.main([*words, path]) == 2
+    finally:
+        os.dup2(kept, 0)
+        for file in (reading, writing, kept):
+            os.close(file)
+    assert time.monotonic() - began < 30
+    assert capsys.readouterr().err.count("\n") == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+@pytest.mark.parametrize("words", [["predict", "-"], ["predict", "-", "--ray", "local"], ["estimate", "-"]])
+def test_a_line_of_standard_input_that_never_ends_is_given_up(words, capsys, monkeypatch):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open("/dev/zero", encoding="utf-8") as endless:
+        monkeypatch.setattr("sys.stdin", endless)
+        assert cli.main(words) == 2
+    assert capsys.readouterr().err == f"chip {words[0]}: line 1 does not end after 16 MiB; no more is read\n"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+def test_what_came_before_an_endless_line_is_answered(run):
+    lines = '{"model": "gpt2", "batch": 1}\n' + "x" * 2_000_000 + '\n{"model": "gpt2", "batch": 2}\n' + "x" * (17 << 20)
+    code, out, err = run("predict", "-", stdin=lines)
+    assert code == 2
+    assert [("error" in line, '"batch":2' in line) for line in out.splitlines()] == [
+        (False, False), (True, False), (False, True)
+    ]  # fmt: skip
+    assert "line 4 does not end" in err
 
 
 def test_a_line_without_end_is_refused(tmp_path):
@@ -95,6 +173,37 @@ def test_a_hub_whose_name_is_not_resolved_is_given_up(monkeypatch):
     assert not hub.answers("https://hub.example")
     assert time.monotonic() - began < 30  # of 60
     hub.answers.cache_clear()
+
+
+@pytest.mark.parametrize("entry", ["model.layers.0.{}.{}", "re:model.layers.0.{}.{}", "visual.{}.{}"])
+def test_nothing_of_a_pasted_config_is_kept(entry):
+    """Whether it is answered or refused: what is remembered of a model does not grow with its config."""
+
+    def ask(i):
+        listed = [entry.format(i, j) + "x" * 60 for j in range(600)]
+        quantised = {"quant_method": "fp8", "modules_to_not_convert": listed}
+        config = {**LLAMA, "quantization_config": quantised, "unknown": [str(i) * 500_000]}
+        with suppress(ChipError):
+            api.predict({"model": "m", "config": config})
+        return sum(map(len, listed)) + 500_000
+
+    ask(-1)
+    gc.collect()
+    gc.disable()  # a cycle would keep it for long
+    tracemalloc.start()
+    try:
+        given = sum(ask(i) for i in range(8))
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert kept < given / 6, f"{kept} bytes of {given}"
+
+
+def test_a_pattern_of_a_config_is_short():
+    quantised = {"quant_method": "fp8", "modules_to_not_convert": ["re:" + "x" * 2000]}
+    line, _ = refusal(describe, {**LLAMA, "quantization_config": quantised}, "it", "it")
+    assert "is a pattern of 2000 characters, more than 1000" in line
 
 
 def test_made_up_architectures_are_not_remembered():

@@ -49,7 +49,6 @@ def test_cut_at_any_byte_it_resumes_with_the_whole_lines(tmp_path):
         (Header(SCHEMA, "NVIDIA A100", "quick", "2.11.0"), "was begun on NVIDIA A100"),
         (Header(SCHEMA, "NVIDIA H200", "full", "2.11.0"), "(--full"),
         (Header("chip.calibration_journal/2", "NVIDIA H200", "quick", "2.11.0"), "is newer than this chip reads"),
-        (Header("chip.measurement/1", "NVIDIA H200", "quick", "2.11.0"), "expected chip.calibration_journal"),
     ],
 )
 def test_another_journal_is_refused_in_one_line(tmp_path, other, said):
@@ -60,6 +59,15 @@ def test_another_journal_is_refused_in_one_line(tmp_path, other, said):
     assert said in str(e.value)
     assert "\n" not in str(e.value)
     assert Journal(path, HEADER, restart=True).done == {}
+
+
+def test_a_restart_forgets_a_journal_and_nothing_else(tmp_path):
+    path = tmp_path / "j.jsonl"
+    path.write_text('{"schema":"chip.measurement/1"}\n')
+    for restart in (False, True):
+        with pytest.raises(ChipError, match=r"is a chip\.measurement file"):
+            Journal(path, HEADER, restart)
+    assert path.exists()
 
 
 def test_rubbish_in_the_middle_names_its_line_and_the_remedy(tmp_path):

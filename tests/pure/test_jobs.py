@@ -75,7 +75,8 @@ def test_a_sweep_over_processes_gives_the_lines_of_one(monkeypatch):
     lines[300] = "nonsense"
     lines[5:5] = ["", "  "]
     given = {**DEFAULTS, "gpu": "h200"}
-    one, two = (list(sweep.answers(lines, given, Pool(jobs))) for jobs in (1, 2))
+    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]
+    one, two = (list(sweep.answers(numbered, given, Pool(jobs))) for jobs in (1, 2))
     assert one == two
     assert len(one) == 319
     assert json.loads(one[300]) == {"error": "the line is not JSON", "line": 303}

@@ -104,7 +104,7 @@ def test_a_broken_journal_is_named(tmp_path, capsys):
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert cli.main(["lab", "--device", "cpu", "-o", str(tmp_path / "file"), "--only", "report"]) == 2
-    assert "cannot be written" in capsys.readouterr().err.splitlines()[-1]
+    assert "is not a folder" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_plan_of_the_command(capsys):

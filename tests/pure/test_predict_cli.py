@@ -142,7 +142,7 @@ def test_csv_replaces_only_its_own_tables(run, tmp_path):
     for batch in ("1", "1,2"):
         assert run("gpt2", "--batch", batch, "--csv", mine)[0] == 0
     assert len(mine.read_text().splitlines()) == 3
-    assert "is not a table of `chip predict`" in run("gpt2", "--csv", other)[2]
+    assert "and a table of `chip predict` would replace it" in run("gpt2", "--csv", other)[2]
     assert other.read_text() == "a,b\n"
 
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from chip import artifact
 from chip.replay import gemm, owners, signatures, tiers
 from chip.replay.chrome import DeviceEvent, HostRange, Profile
 from chip.replay.gemm import Gemm, GemmOperand
@@ -238,6 +237,6 @@ def test_an_edited_file_is_read_and_a_broken_one_refused(tmp_path):
     path.write_text(json.dumps(raw))
     with pytest.raises(ChipError, match="tiers are 1, 2, 3 or null"):
         signatures.read(path)
-    artifact.write_text(path, "{}")
+    path.write_text("{}")
     with pytest.raises(ChipError, match="has no schema"):
         signatures.read(path)

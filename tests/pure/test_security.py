@@ -47,3 +47,52 @@ def test_code_of_a_model_is_run_only_where_asked_for():
                 assert "trust_remote_code" in given, f"{path}: {ast.unparse(node)}"
                 assert given["trust_remote_code"] != "True", path
     assert seen >= 4
+
+
+# -- every output goes through one writer (tests/pure/test_output.py asks every command)
+WRITERS = {
+    "output.py", "artifact.py",
+    "lab.py", "measure/replay/pool.py",  # logs, which the writer began
+    "kernels/build.py",  # its cache
+    "validate/unseen.py",  # a temporary folder
+    "cli/streams.py", "forked.py", "run/vllm_worker.py",  # streams and pipes
+}  # fmt: skip
+MAKES = {"write_text", "write_bytes", "rename", "copyfile", "copytree", "move"}
+OPENS = {"w", "wb", "a", "ab", "a+b", "x", "r+", "w+"}
+
+
+def test_nothing_is_written_but_by_the_writer():
+    """`open` for writing, and what else makes or replaces a file by its name."""
+    opened = {}
+    for path in FILES:
+        inside = path.relative_to(SRC).as_posix()
+        for node, called in calls(path):
+            mode = next((a.value for a in node.args if isinstance(a, ast.Constant) and a.value in OPENS), "")
+            opens = mode and called in ("open", "io.open", "gzip.open")
+            if opens or called.rpartition(".")[2] in MAKES or called == "os.replace":
+                opened.setdefault(inside, []).append(ast.unparse(node))
+    assert {"output.py", "artifact.py"} < set(opened)
+    assert not {where: calls for where, calls in opened.items() if where not in WRITERS}
+
+
+READERS = {
+    "artifact.py", "output.py", *WRITERS,
+    "cli/calibrate.py", "cli/calibrate_engine_text.py", "cli/calibrate_host_text.py",  # what they have just written
+    "kernels/catalog.py", "models/fields.py", "simulate/workload.py", "webpage.py", "report/readme.py",  # chip's own
+    "measure/device.py", "measure/energy.py", "measure/replay/cudart.py", "run/disturbance.py",  # the system's
+    "run/text.py",  # its own size, of the system
+    "measure/kineto.py", "run/vllm_protocol.py",  # a temporary file
+    "identity.py",  # either end of a weight file
+}  # fmt: skip
+
+
+def test_nothing_is_read_but_by_the_reader():
+    """Who opens a file by a name that somebody gave goes through `chip.artifact`, which bounds it."""
+    opened = {}
+    for path in FILES:
+        inside = path.relative_to(SRC).as_posix()
+        for node, called in calls(path):
+            reads = called.rpartition(".")[2] in ("read_text", "read_bytes") and not called.startswith("artifact.")
+            if reads or called in ("open", "io.open", "gzip.open", "os.open"):
+                opened.setdefault(inside, []).append(ast.unparse(node))
+    assert not {where: calls for where, calls in opened.items() if where not in READERS}

@@ -56,6 +56,17 @@ def test_another_name_is_refused(host, code):
         assert status(address, head) == code
 
 
+@pytest.mark.parametrize("twice", ["Host: localhost", "host: evil.example", "Content-Length: 2", "content-length: 30"])
+def test_a_header_that_decides_is_given_once(twice):
+    """Two lengths are two requests to somebody, two hosts two servers."""
+    head = f"POST /api/predict HTTP/1.1\r\nHost: localhost\r\n{twice}\r\nContent-Length: 2\r\n"
+    with serving() as address:
+        found = raw(address, head.encode() + b"Content-Type: application/json\r\n\r\n{}GET / HTTP/1.1\r\n\r\n")
+        name = twice.split(":")[0].title()
+        assert found.startswith(b"HTTP/1.1 400 ")
+        assert found.endswith(f'{{"error": "{name} is given twice"}}'.encode()), "and the connection ends"
+
+
 def test_names_of_a_server_that_everyone_reaches():
     guard = Guard("0.0.0.0", ["chip.example"])
     known = ("10.1.2.3:80", "[fe80::1]:80", "chip.example", "Chip.Example:443", socket.gethostname())

@@ -192,7 +192,7 @@ def test_the_command_prints_a_table_a_document_and_files(tmp_path, capsys):
     [
         (["--workload", "nothing-here.jsonl"], "workload 'nothing-here.jsonl': no such file"),
         (["--workload", "poisson", "--rate", "fast"], "--rate 'fast': must be requests a second"),
-        (["--workload", "poisson", "--plot", "x.png"], "--plot x.png: must end in .svg"),
+        (["--workload", "poisson", "--plot", "x.png"], "x.png: a plot is written as .svg"),
         (["--workload", "poisson", "--engine-setting", "max_num_seqs"], "must be key=value"),
         (["--workload", "poisson", "--jobs", "-1"], "--jobs must be between"),
     ],

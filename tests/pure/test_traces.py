@@ -182,7 +182,7 @@ def test_what_is_too_large_is_refused_before_it_is_read(tmp_path):
     path = tmp_path / "huge.json"
     with open(path, "wb") as f:
         f.truncate(10 * 10**9)  # sparse: takes no room
-    with pytest.raises(ChipError, match="is larger than 4 GiB"):
+    with pytest.raises(ChipError, match="is larger than 4096 MiB"):
         chrome.read(path)
 
 

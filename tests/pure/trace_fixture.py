@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from chip import artifact, traces
+from chip import output, traces
 from chip.replay import chrome, foreign, signatures
 
 FOLDER = Path(__file__).parent / "h200_traces"
@@ -116,7 +116,7 @@ def write(path, document, read):
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(packed)
     name = path.name.removesuffix(".json.gz").removesuffix(".trace")
-    artifact.write_text(path.parent / f"{name}.expected.json", json.dumps(table(read()), indent=1) + "\n")
+    output.write(path.parent / f"{name}.expected.json", json.dumps(table(read()), indent=1) + "\n", output.ANY)
     return name, len(packed)
 
 

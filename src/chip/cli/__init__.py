@@ -10,12 +10,13 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from chip import __version__, garbage, listing
+from chip import __version__, garbage, listing, output
 from chip.cli.streams import discard, standard_streams
 from chip.suggest import get_close_matches
 from chip.types import ChipError
@@ -153,7 +154,7 @@ def _main(words: list[str]) -> int:
         print(f"chip: no command {name!r}; {hint}", file=sys.stderr)
         return 2
     try:
-        return int(command(name).run(parser(name).parse_args(words[1:])))
+        return _run(name, words[1:])
     except OSError as e:
         if e.filename is None:  # a stream, not a file
             raise
@@ -170,6 +171,23 @@ def _main(words: list[str]) -> int:
     except KeyboardInterrupt:
         print(f"chip {name}: interrupted; what was written is kept", file=sys.stderr)
         return 130
+
+
+def _run(name: str, words: list[str]) -> int:
+    module, made = command(name), parser(name)
+    args = made.parse_args(words)
+    if hasattr(module, "outputs"):
+        output.check_all(module.outputs(args), _inputs(made, args))
+    return int(module.run(args))
+
+
+def _inputs(made: Parser, args: argparse.Namespace) -> Iterator[str]:
+    """Every word that may name a file that the command reads."""
+    for action in made._actions:
+        value = getattr(args, action.dest, None)
+        for word in [value] if isinstance(value, (str, Path)) else value if isinstance(value, Sequence) else ():
+            if isinstance(word, (str, Path)) and action.type is not output.path:
+                yield from {str(word), *str(word).split(",")}
 
 
 def told(e: Exception) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from chip import artifact, output
 from chip.cli import energy_probe
 from chip.cli.bench_text import document, render
+from chip.runs import Run
 from chip.types import ChipError, Scenario
 
 if TYPE_CHECKING:
@@ -81,10 +82,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--rate", default="", help="of --workload: requests a second, several with commas, 0 for all at once")
     add("--requests", type=int, default=None, help="of --workload: how many [all of a file, else 1000]")
     add("--seed", type=int, default=0, help="of a synthetic --workload [%(default)s]")
-    add("-o", "--out", dest="file", metavar="FILE", type=Path, default=FILE, help="file of runs [%(default)s]")
-    add("--traces", metavar="DIR", type=Path, help="vllm: also keep every launch of a step of each point, as a trace")
+    add("-o", "--out", dest="file", metavar="FILE", type=output.path, default=FILE, help="file of runs [%(default)s]")
+    add(
+        "--traces",
+        metavar="DIR",
+        type=output.path,
+        help="vllm: also keep every launch of a step of each point, as a trace",
+    )
     add("--force", action="store_true", help="measure even while another process uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    from chip.simulate.recorded import TrafficRun
+
+    return [(args.file, TrafficRun.SCHEMA if args.workload else Run.SCHEMA), (args.traces, output.FOLDER)]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from chip import output
 from chip.cli import energy_probe
 from chip.cli.text import duration, gib, si, table
+from chip.engine_profile import EngineProfile
+from chip.hosts import host_path
 from chip.types import Ceiling, HardwareProfile, HardwareSpec, HostProfile
 
 if TYPE_CHECKING:
@@ -43,12 +45,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        type=Path,
+        type=output.path,
         help="profile to write (default: DEVICE.profile.json; of an engine: beside the GPU's)",
     )
-    parser.add_argument(
-        "--force", action="store_true", help="measure a GPU that others are using, and replace a file of another kind"
-    )
+    parser.add_argument("--force", action="store_true", help="measure a GPU that others are using")
     parser.add_argument("--restart", action="store_true", help="forget what an interrupted run left")
     parser.add_argument("--only", metavar="PROBE", action="append", default=[], help="run one probe (repeatable)")
     energy_probe.add_option(parser)
@@ -64,6 +64,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     engine.add_argument(
         "--engine-setting", metavar="KEY=VALUE", action="append", default=[], help="for the engine; may be repeated"
     )
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    """Where --output is left out, its default is known when the device is."""
+    if args.host:
+        return [(args.output or Path("host.json"), HostProfile.SCHEMA)]
+    if args.output is None:
+        return []
+    if args.engine:
+        return [(args.output, EngineProfile.SCHEMA)]
+    return _outputs(args.output)
+
+
+def _outputs(path: Path) -> list[output.Output]:
+    from chip.measure.journal import SCHEMA as JOURNAL
+    from chip.measure.journal import journal_path
+
+    return [(path, HardwareProfile.SCHEMA), (host_path(path), HostProfile.SCHEMA), (journal_path(path), JOURNAL)]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -84,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
     from chip.measure import calibrate
     from chip.measure.budget import budget_for
+    from chip.measure.journal import journal_path
     from chip.measure.probes import ORDER
     from chip.types import ChipError
 
@@ -91,21 +110,18 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"no probe {unknown.pop()!r}; probes: {', '.join(ORDER)}")
     budget = budget_for(device, args.mode)
     path = args.output or Path(f"{calibrate.slug(device.title)}.profile.json")
-    output.check(path, HardwareProfile.SCHEMA, force=args.force)
-    output.check(calibrate.host_path(path), HostProfile.SCHEMA, force=args.force)
+    output.check_all(_outputs(path), ())
     talk = Talk()
     talk.say(
         f"{device.title}, {device.sm_count} {device.sm_word}, {gib(device.memory_bytes)}: --{args.mode}, into {path}"
     )
     with output.locked(path):
         try:
-            found = calibrate.calibrate(
-                device, budget, calibrate.journal_path(path), talk.tell, args.restart, tuple(args.only)
-            )
+            found = calibrate.calibrate(device, budget, journal_path(path), talk.tell, args.restart, tuple(args.only))
         finally:
             talk.close()
-        calibrate.save(path, device, found, budget, args.force)
-    talk.say(f"wrote {path} and {calibrate.host_path(path)}")
+        calibrate.save(path, device, found, budget)
+    talk.say(f"wrote {path} and {host_path(path)}")
     print(path.read_text(encoding="utf-8").rstrip() if args.json else summary(found))
     return 1 if any(why.startswith(("failed", "error")) for why in found.profile.missing.values()) else 0
 

@@ -47,19 +47,19 @@ def run(args: argparse.Namespace) -> int:
     if args.runs:
         gpu = args.gpu or _bundled(str(artifact.read(args.runs[0], Run.SCHEMA).environment.get("device")))
         path, sources = _path(args, gpu), args.runs
-        output.check(path, EngineProfile.SCHEMA, (gpu, *args.runs), args.force)
+        output.check_all([(path, EngineProfile.SCHEMA)], (gpu, *args.runs))
     else:
         from chip.measure.device import default_device, open_device
 
         device = open_device(args.device or default_device())
         gpu = args.gpu or _bundled(device.title)
         path = _path(args, gpu)
-        output.check(path, EngineProfile.SCHEMA, (gpu,), args.force)
         sources = [path.with_suffix(".runs.json")]
+        output.check_all([(path, EngineProfile.SCHEMA), (sources[0], Run.SCHEMA)], (gpu,))
         with output.locked(sources[0]):
             failed = _measure(args, device, gpu, sources[0])
     profile, made = engine_fit.from_files(sources, gpu, args.engine)
-    artifact.write(path, made, force=args.force)
+    artifact.write(path, made)
     print(path.read_text(encoding="utf-8").rstrip() if args.json else render(profile))
     _say(f"wrote {path}; {_use(path, gpu, args.engine)}")
     return 1 if failed else 0

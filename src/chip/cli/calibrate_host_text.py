@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, codec, hosts, output, runs
+from chip import artifact, codec, hosts, runs
 from chip.cli.text import duration
 from chip.stats import quantile
 from chip.types import Ceiling, ChipError, HostProfile
@@ -24,10 +24,9 @@ def run(args: argparse.Namespace) -> int:
     if strays:
         raise ChipError(f"--{strays[0].replace('_', '-')} does not go with --host")
     path = args.output or Path("host.json")
-    output.check(path, HostProfile.SCHEMA, args.runs or (), force=args.force)
     profile, environment, inputs = _recorded(args.runs, path) if args.runs else _measured(args, path)
     made = artifact.new(HostProfile.SCHEMA, codec.to_json(profile), environment, inputs)
-    artifact.write(path, made, force=args.force)
+    artifact.write(path, made)
     print(path.read_text(encoding="utf-8").rstrip() if args.json else render(profile))
     print(f"chip calibrate: wrote {path}; use it with `chip predict MODEL --host {path}`", file=sys.stderr)
     return 0

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chip import output
 from chip.cli import energy_probe
 from chip.cli.text import duration, percent, table
 from chip.types import ChipError
@@ -38,8 +39,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="bundled name, config.json, its folder, or hub id")
     add_step(parser)
-    add("-o", "--output", metavar="FILE", default="artifacts/trace.json", help="the trace [%(default)s]")
-    add("--chrome", metavar="FILE", default="", help="the profiler's own trace too, for Perfetto")
+    add(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=output.path,
+        default=Path("artifacts/trace.json"),
+        help="the trace [%(default)s]",
+    )
+    add("--chrome", metavar="FILE", type=output.path, help="the profiler's own trace too, for Perfetto")
     add("--python", metavar="FILE", default="", help="interpreter of the engine's own environment (vllm)")
     add("--json", action="store_true", help="one JSON document on stdout")
 
@@ -61,11 +69,7 @@ def add_step(parser: argparse.ArgumentParser) -> None:
     add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
     add("--energy-seconds", type=float, default=0.0, help="work for each energy figure; 0 for none [%(default)s]")
     energy_probe.add_option(parser)
-    add(
-        "--force",
-        action="store_true",
-        help="measure even while another process uses the GPU, and replace a file of another kind",
-    )
+    add("--force", action="store_true", help="measure even while another process uses the GPU")
 
 
 def check_step(args: argparse.Namespace) -> None:
@@ -76,10 +80,25 @@ def check_step(args: argparse.Namespace) -> None:
         raise ChipError(f"--energy-seconds must be between 0 and 3600, got {args.energy_seconds:g}")
 
 
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    from chip.replay.chrome import SCHEMA
+
+    return [*traced(args.output, args.engine), (args.chrome, SCHEMA)]
+
+
+def traced(path: Path, engine: str) -> list[output.Output]:
+    """A trace, and beside it the signatures of those that can be replayed."""
+    from chip.replay.signatures import KernelWorkload
+    from chip.traces import Trace
+
+    beside: list[output.Output] = [(path.parent / SIGNATURES, KernelWorkload.SCHEMA)]
+    return [(path, Trace.SCHEMA), *(beside if engine != "vllm" else [])]
+
+
 def run(args: argparse.Namespace) -> int:
     if args.engine == "vllm":
         return run_vllm(args)
-    trace, workload = record(args, args.model, Path(args.output), args.chrome)
+    trace, workload = record(args, args.model, args.output, args.chrome)
     if args.json:
         print(json.dumps(document(trace, workload), indent=1))
     else:
@@ -88,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def record(
-    args: argparse.Namespace, model: str, path: Path, chrome: str = "", others: WorkerPool | None = None
+    args: argparse.Namespace, model: str, path: Path, chrome: Path | None = None, others: WorkerPool | None = None
 ) -> tuple[Trace, KernelWorkload]:
     """Record, write the trace and its signatures. `others`: processes that start while the model is loaded."""
     from chip import artifact, traces
@@ -101,7 +120,6 @@ def record(
     from chip.run.recording import recordable
 
     check_step(args)
-    _check_output(path, model, args.force)
     if args.sdpa and args.sdpa not in SDPA:
         raise ChipError(f"--sdpa {args.sdpa} is not known; choose of {', '.join(SDPA)}")
     config, title, _ = locate(model, "random")
@@ -123,28 +141,18 @@ def record(
         )  # fmt: skip
         if others is not None:
             others.wait()  # nobody else may begin on the device while a step is timed
-        settings = capture.CaptureSettings(chrome=Path(chrome) if chrome else None, energy_s=args.energy_seconds)
+        settings = capture.CaptureSettings(chrome=chrome, energy_s=args.energy_seconds)
         print(f"capture: recording {blank.title}", file=sys.stderr)
         trace = capture.capture(capture.CaptureSubject(step.run, step.prepare, step.graph), device, blank, settings)
     del step
     gc.collect()
     device.empty_cache()  # the model is done with: room for the replay
     about = environment(device)
-    ident = traces.write(path, trace, about, args.force)
+    ident = traces.write(path, trace, about)
     workload = signatures.workload_of(trace)
-    signatures.write(path.with_name(SIGNATURES), workload, about, (ident,), args.force)
-    print(f"capture: wrote {path} and {path.with_name(SIGNATURES)}", file=sys.stderr)
+    signatures.write(path.parent / SIGNATURES, workload, about, (ident,))
+    print(f"capture: wrote {path} and {path.parent / SIGNATURES}", file=sys.stderr)
     return trace, workload
-
-
-def _check_output(path: Path, model: str, force: bool) -> None:
-    from chip import output, traces
-    from chip.models import library
-    from chip.replay import signatures
-
-    config = library.locate(model)[0]
-    output.check(path, traces.Trace.SCHEMA, (config,), force)
-    output.check(path.with_name(SIGNATURES), signatures.KernelWorkload.SCHEMA, (config,), force)
 
 
 def run_vllm(args: argparse.Namespace) -> int:
@@ -162,8 +170,7 @@ def run_vllm(args: argparse.Namespace) -> int:
     from chip.types import Scenario
 
     check_step(args)
-    path = Path(args.output)
-    artifact.refuse_folder(path)
+    path = args.output
     if args.chrome or args.no_cache or args.sdpa:
         raise ChipError("--chrome, --no-cache and --sdpa are for the hf engines")
     config, title, _ = locate(args.model, "random")

@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from chip import output
 from chip.cli.capture import short
 from chip.cli.text import duration, percent, table
+from chip.report.figure_file import output_of
 from chip.types import ChipError
 
 HELP = "the sum of single kernels against the whole step: a signed account of the difference"
@@ -30,24 +32,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("trace", metavar="TRACE", help="from `chip capture`")
     add("replay", metavar="REPLAY", help="from `chip replay`")
     add("runs", metavar="RUN", nargs="?", default="", help="from `chip bench`: the same step in a whole request")
-    add("--output-dir", metavar="FOLDER", default="", help="for the two reports [where REPLAY is]")
-    add("--plot", metavar="FILE", default="", help="the account as a waterfall: .png, .svg or .pdf")
+    add("--output-dir", metavar="FOLDER", type=output.path, help="for the two reports [where REPLAY is]")
+    add("--plot", metavar="FILE", type=output.path, help="the account as a waterfall: .png, .svg or .pdf")
     add("--json", action="store_true", help="the report on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    return [*reports(_folder(args)), output_of(args.plot)]
+
+
+def reports(folder: Path) -> list[output.Output]:
+    from chip import explain
+
+    return [(folder, output.FOLDER), (folder / REPORT, explain.SCHEMA), (folder / TIMING, explain.TIMING_SCHEMA)]
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    return args.output_dir or Path(args.replay).parent
 
 
 def run(args: argparse.Namespace) -> int:
     from chip import traces
     from chip.replay import results
-    from chip.report import figure_file
 
-    if args.plot:
-        figure_file.check(Path(args.plot))
     found, trace = traces.read(Path(args.trace))
     held, replay = results.read(Path(args.replay))
     if replay.title != trace.title:
         raise ChipError(f"{args.replay}: is of {replay.title}; {args.trace} is of {trace.title}")
-    folder = Path(args.output_dir) if args.output_dir else Path(args.replay).parent
-    report = write(trace, replay, found.environment, (found.id, held.id), folder, args.runs)
+    report = write(trace, replay, found.environment, (found.id, held.id), _folder(args), args.runs)
     show(report, args.plot, args.json)
     return 0
 
@@ -56,13 +68,12 @@ def write(
     trace: Any, replay: Any, environment: dict[str, Any], inputs: tuple[str, ...], folder: Path, runs: str
 ) -> Any:
     """The report, written with the timings of the whole beside it."""
-    from chip import artifact, explain, output
+    from chip import explain
 
     report = explain.explain(trace, replay, _run_of(runs, trace) if runs else None)
     for name, data in ((REPORT, report), (TIMING, explain.timing_document(trace))):
         text = json.dumps({**data, "environment": environment, "inputs": list(inputs)}, indent=1)
-        output.check(folder / name, data["schema"])
-        artifact.write_text(folder / name, text + "\n")
+        output.write(folder / name, text + "\n", data["schema"])
     print(f"explain: wrote {folder / REPORT} and {folder / TIMING}", file=sys.stderr)
     return report
 
@@ -81,11 +92,11 @@ def _run_of(path: str, trace: Any) -> Any:
     raise ChipError(f"{path}: holds no run of {trace.title}")
 
 
-def show(report: dict[str, Any], plot: str, as_json: bool) -> None:
+def show(report: dict[str, Any], plot: Path | None, as_json: bool) -> None:
     if plot:
         from chip.report import waterfall
 
-        waterfall.save(Path(plot), report)
+        waterfall.save(plot, report)
     print(json.dumps(report, indent=1) if as_json else render(report))
 
 

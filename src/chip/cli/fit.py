@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from chip import artifact, codec, hardware, measurements, output, points, stats
+from chip import artifact, codec, hardware, measurements, ops, output, points, stats
 from chip.cli.text import percent, table
 from chip.types import ChipError
 
@@ -25,9 +25,17 @@ EPILOG = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("measurements", metavar="MEASUREMENTS", nargs="+", help="files of `chip profile`")
     parser.add_argument("--profile", metavar="FILE", required=True, help="the device's profile, from `chip calibrate`")
-    parser.add_argument("-o", "--output", metavar="FOLDER", default="", help="[beside the profile]")
-    parser.add_argument("--force", action="store_true", help="let points replace files of another kind; never an input")
+    parser.add_argument("-o", "--output", metavar="FOLDER", type=output.path, help="[beside the profile]")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    folder = _folder(args)
+    return [(folder, output.FOLDER), *((folder / f"{kind}{points.SUFFIX}", points.KIND) for kind in ops.names())]
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    return args.output or hardware.points_folder(Path(args.profile))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,9 +56,8 @@ def run(args: argparse.Namespace) -> int:
     clock, of_kinds = settling(found, profile), clocks(found, profile)
     about = {"device": profile.device, "source": ", ".join(Path(f).name for f in args.measurements)}
     about |= {"inputs": " ".join(inputs)} | ({"settling": clock.write()} if clock else {})
-    folder = Path(args.output) if args.output else hardware.points_folder(profile_path)
+    folder = _folder(args)
     for kind in dict.fromkeys(g.kind for g in groups):
-        output.check(folder / f"{kind}{points.SUFFIX}", "", (args.profile, *args.measurements), True)
         points.write(
             folder / f"{kind}{points.SUFFIX}", about | of_kinds.get(kind, {}), [g for g in groups if g.kind == kind]
         )

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chip import artifact
+from chip import artifact, output
 from chip.cli.text import duration, table
 from chip.types import ChipError
 
@@ -29,6 +29,7 @@ EPILOG = """\
   chip generate llama-3.1-8b --requests tokens.jsonl --json
 """
 DTYPES = ("bf16", "fp16", "fp32")
+COMPLETION = "chip.completion/1"  # schema of a line of --out
 KERNELS = ("torch", "triton", "chip")
 
 
@@ -60,15 +61,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--no-graphs", action="store_true", help="launch decode steps one by one, not as CUDA graphs")
     add("--weights", choices=("auto", "random", "files"), default="auto", help="[files where there are any]")
     add("--trust-remote-code", action="store_true", help="run code that comes with a tokenizer")
-    add("-o", "--out", dest="file", metavar="FILE", type=Path, help="append each finished request, JSON Lines")
+    add("-o", "--out", dest="file", metavar="FILE", type=output.path, help="append each finished request, JSON Lines")
     add("--json", action="store_true", help="one JSON document on stdout instead of streamed text")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    return [(args.file, COMPLETION)]
 
 
 def run(args: argparse.Namespace) -> int:
     if bool(args.prompt_text) == bool(args.requests):
         raise ChipError("give --prompt-text or --requests FILE, one of them")
-    if args.file:
-        artifact.refuse_folder(args.file)
     from chip.run.model import libraries
 
     libraries()
@@ -80,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     stream = None if args.json or not args.prompt_text else _print_piece
     interrupted = False
     try:
-        generation.run(stream, lambda a: artifact.append(args.file, a.record()) if args.file else None)
+        generation.run(stream, lambda a: _keep(args.file, a.record()) if args.file else None)
     except KeyboardInterrupt:
         interrupted = True
     _tell(args, generation, interrupted)
@@ -89,6 +92,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"chip generate: interrupted; {done} of {generation.count} requests had finished", file=sys.stderr)
         return 130
     return 1 if any(a.status == "failed" for a in generation.answers) else 0
+
+
+def _keep(path: Path, record: dict[str, Any]) -> None:
+    artifact.append(path, {"schema": COMPLETION, **record}, COMPLETION)
 
 
 def _print_piece(text: str) -> None:

@@ -7,18 +7,19 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
-from chip import api, artifact, output
+from chip import api, output
 from chip.cli.text import duration, gib, number, table
 from chip.dtypes import AUTO
 from chip.question import DEFAULTS
 from chip.types import ChipError
 
 MOST_ROWS = 10_000
+TABLE = output.Kind("a table of `chip predict`", re.compile(f"model,{next(iter(DEFAULTS))},".encode()))
 NUMBERS = ("batch", "prompt", "output", "tp", "pp", "ep", "TTFT", "TPOT", "end to end", "tok/s", "J/tok", "memory")
 
 
@@ -108,20 +109,3 @@ def to_csv(found: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows({k: v.replace("\n", "; ") if isinstance(v, str) else v for k, v in row.items()} for row in found)
     return out.getvalue()
-
-
-def check_csv(path: Path) -> None:
-    """A file that is there is replaced only where it began as a table of this command."""
-    if output.is_stream(path):
-        return
-    real = output.plain(path)
-    if real.exists() and real.stat().st_size:
-        with open(real, "rb") as file:
-            head = file.read(64)
-        if not head.startswith(f"model,{next(iter(DEFAULTS))},".encode()):
-            raise ChipError(f"--csv {path}: is not a table of `chip predict`; choose another file")
-
-
-def write_csv(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
-    check_csv(path)
-    artifact.write_text(path, to_csv(found))

@@ -12,6 +12,7 @@ import json
 import sys
 from pathlib import Path
 
+from chip import output
 from chip.cli.text import table
 from chip.hardware_import import aiconfigurator, points_csv
 from chip.hardware_import.aiconfigurator_pick import TOLERANCE
@@ -36,8 +37,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--package", metavar="PATH", default="", help="a wheel, or the folder it was unpacked to [the installed one]")
     add("--all", action="store_true", help="keep every shape: 100 times as large")
     add("--tolerance", type=float, default=TOLERANCE, help=f"to which curves over tokens are kept [{TOLERANCE:g}]")
-    add("-o", "--output", metavar="DIR", default="", help="where the files go [./points/GPU]")
+    add("-o", "--output", metavar="DIR", type=output.path, help="where the files go [./points/GPU]")
     add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    return [(_folder(args), output.FOLDER)]
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    return args.output or Path("points", aiconfigurator.GPUS.get(args.system, args.system))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,9 +58,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(names) if args.json else "\n".join(names))
         return 0
     found = aiconfigurator.tables(package, args.system, args.backend, args.all, args.tolerance)
-    folder = Path(args.output or Path("points", aiconfigurator.GPUS.get(args.system, args.system)))
-    if folder.is_file():
-        raise ChipError(f"{folder}: is a file, a folder was expected")
+    folder = _folder(args)
     rows = []
     for one in found:
         path = folder / f"{one.kind}.csv"

@@ -9,12 +9,12 @@ import select
 import sys
 from collections.abc import Callable, Iterator
 
+from chip.artifact import MAX_LINE_CHARACTERS, MAX_QUESTION_CHARACTERS
 from chip.types import ChipError
 
-MAX_LINE = 1_000_000  # characters
 ROUND_LINES, ROUND_BYTES = 1024, 8_000_000  # held at a time
 PIECE = 1 << 16
-KEPT = 4 * MAX_LINE + 8  # bytes of a line that is too long: as many as tell that it is, in any script
+KEPT = 4 * MAX_QUESTION_CHARACTERS + 8  # bytes of a line that is too long: as many as tell that it is, in any script
 
 Numbered = tuple[int, str]  # a line's number, from 1, and its text
 
@@ -22,7 +22,7 @@ Numbered = tuple[int, str]  # a line's number, from 1, and its text
 def rounds() -> Iterator[list[Numbered]]:
     """Lines that are not empty. Each round waits for one line and takes all that can be had without waiting."""
     read, ready = _source()
-    number, held, ended = 0, b"", False
+    number, held, unended, ended = 0, b"", 0, False
     while not ended:
         lines: list[Numbered] = []
         size = 0
@@ -34,6 +34,11 @@ def rounds() -> Iterator[list[Numbered]]:
                 whole.append(held)
             held = held[:KEPT]
             size += len(piece)
+            unended = unended + len(piece) if not whole else len(held)
+            if unended > MAX_LINE_CHARACTERS:
+                raise ChipError(
+                    f"line {number + 1} does not end after {MAX_LINE_CHARACTERS >> 20} MiB; no more is read"
+                )
             for line in whole:
                 number += 1
                 if line.strip():

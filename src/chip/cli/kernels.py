@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from chip import output
 from chip.cli import kernels_text as text
 from chip.cli.estimate import parse_axes
-from chip.types import ChipError, Op
+from chip.types import ChipError, Measurement, Op
 
 if TYPE_CHECKING:
     from chip.kernels.bench import TimedKernel
@@ -77,9 +77,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--keep", action="store_true", help="tune: use the best from now on (16-bit rows of that length, that product)")
     add("--quick", action="store_true", help="bench: fewer samples, no energy")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
-    add("-o", "--output", metavar="DIR", default="", help=f"check, bench, profile: JSON files; bench also {MEASURED}")
+    add(
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=output.path,
+        help=f"check, bench, profile: JSON files; bench also {MEASURED}",
+    )
     add("--force", action="store_true", help="measure even while another process uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    return [(args.output, output.FOLDER), *([(args.output / MEASURED, Measurement.SCHEMA)] if args.output else [])]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -199,7 +209,7 @@ def _bench(args: argparse.Namespace) -> int:
     from chip.measure.progress import Progress
     from chip.roofline import label
 
-    held = output.locked(Path(args.output) / MEASURED) if args.output else nullcontext()
+    held = output.locked(args.output / MEASURED) if args.output else nullcontext()
     with held, Progress(len(calls), "bench") as progress:
         for s, op in calls:
             progress.step(f"{s.name}, {label(op)}")
@@ -207,7 +217,7 @@ def _bench(args: argparse.Namespace) -> int:
             if s.name == "hgemm":
                 ladder = ladders(device, found["hgemm"], paths)
             if args.output:
-                _write(Path(args.output), device, s.name, found[s.name], ladder if s.name == "hgemm" else [])
+                _write(args.output, device, s.name, found[s.name], ladder if s.name == "hgemm" else [])
     if args.json:
         print(json.dumps({"device": device.title, "kernels": _json(found), "ladder": ladder}, indent=1))
     else:
@@ -307,7 +317,7 @@ def _store(args: argparse.Namespace, name: str, schema: str, data: Any, device: 
         from chip import artifact
         from chip.measure.environment import environment
 
-        artifact.write(Path(args.output) / f"{name}.json", artifact.new(schema, data, environment(device)))
+        artifact.write(args.output / f"{name}.json", artifact.new(schema, data, environment(device)))
 
 
 def _ready(args: argparse.Namespace, configs: bool = False) -> tuple[Device, list[KernelSubject], Roofs | None]:

@@ -30,7 +30,14 @@ MODELS = {"cuda": ("llama-3.1-8b",), "cpu": ("smollm2-135m",)}
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("models", metavar="MODEL", nargs="*", help="models to run [llama-3.1-8b; on a CPU smollm2-135m]")
-    add("-o", "--output", metavar="FOLDER", type=Path, default=Path("lab"), help="for all that is made [%(default)s]")
+    add(
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        type=output.path,
+        default=Path("lab"),
+        help="for all that is made [%(default)s]",
+    )
     add("--device", default="", help="cuda:N or cpu [the first GPU, else the CPU]")
     add("--engine", default="", help="engines of bench, with commas [those that this machine has]")
     add("--full", action="store_true", help="full calibration and all suites, not the quick ones")
@@ -40,6 +47,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--restart", action="store_true", help="do again what is done already")
     add("--plan", action="store_true", help="say what would be done, do nothing")
     add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    return [(args.output, output.FOLDER), (args.output / lab.JOURNAL, lab.SCHEMA)]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plan:
         done = [lab.Done(s, "left out" if s.left_out else "to do", why=s.left_out) for s in steps]
     else:
-        with output.locked(args.output / "lab.json"):
+        with output.locked(args.output / lab.JOURNAL):
             done = lab.run(steps, args.output, args.restart, lambda text: print(text, file=sys.stderr, flush=True))
     page = args.output / "site" / "index.html"
     print(json.dumps(document(done, page), indent=1) if args.json else render(done, page))

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chip import cli, forked, garbage, jsontext
+from chip import artifact, cli, forked, garbage
 from chip.cli import forks, incoming
-from chip.cli.incoming import MAX_LINE, Numbered
-from chip.types import ChipError
+from chip.cli.incoming import Numbered
 
 MANY = 256  # lines that are there at once, from which on several processes are faster
 SHARED = ("gpu", "engine", "model", "dtype", "tp")  # keys of lines that have much to work out in common, most first
@@ -22,7 +21,7 @@ def answer_stdin(answer: Callable[[Mapping[str, Any]], str], jobs: int = 1) -> i
 
     def answered(line: Numbered) -> str:
         try:
-            out = answer(_parse(line[1]))
+            out = answer(artifact.parse_question(line[1]))
         except BrokenPipeError:
             raise
         except Exception as e:  # one line's trouble is never the end of a sweep
@@ -48,16 +47,7 @@ def answer_stdin(answer: Callable[[Mapping[str, Any]], str], jobs: int = 1) -> i
 
 def _setting(line: Numbered) -> str:
     try:
-        asked = _parse(line[1])
+        asked = artifact.parse_question(line[1])
         return str([asked.get(key) for key in SHARED])
     except Exception:  # whoever answers it says what is wrong
         return ""
-
-
-def _parse(line: str) -> Any:
-    if len(line) > MAX_LINE:
-        raise ChipError(f"the line is longer than {MAX_LINE} characters")
-    try:
-        return jsontext.parse(line)
-    except jsontext.Malformed:
-        raise ChipError("the line is not JSON") from None

@@ -12,13 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from chip import artifact
+from chip import output
 from chip.cli import question_options
 from chip.cli.text import number, table
-from chip.types import ChipError
+from chip.report.figure_file import PICTURE, output_of
 
 HELP = "which GPUs and how many keep an SLO at a request rate, and what they cost"
 EPILOG = """\
@@ -48,8 +47,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--no-intervals", action="store_true", help="find rates only: about twice as fast")
     add("--jobs", type=int, default=1, help="processes; 0 for one a core [%(default)s]")
     add("--ray", metavar="ADDRESS", default="", help="spread over a Ray cluster instead: local, or its address")
-    add("--plot", metavar="FILE", type=Path, help="draw cost or GPUs against the rate that is kept (.svg)")
+    add("--plot", metavar="FILE", type=output.path, help="draw cost or GPUs against the rate that is kept (.svg)")
     add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    return [output_of(args.plot, ".svg")]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,8 +61,6 @@ def run(args: argparse.Namespace) -> int:
     from chip.simulate.jobs import pool_of
     from chip.simulate.plan import plan
 
-    if args.plot is not None and args.plot.suffix != ".svg":
-        raise ChipError(f"--plot {args.plot}: must end in .svg")
     system = question_options.values(args)
     axes = {f"{name}s": system.pop(name) for name in AXES}
     found = plan(
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         **system,
     ).json()
     if args.plot:
-        artifact.write_text(args.plot, traffic_plot.pareto(found))
+        output.write(args.plot, traffic_plot.pareto(found), PICTURE)
     print(json.dumps(found, indent=1, allow_nan=False) if args.json else render(found))
     for note in (*found["notes"], *_notes_of_choices(found["choices"])):
         print(f"note: {note}", file=sys.stderr)

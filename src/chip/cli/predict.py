@@ -8,14 +8,13 @@ answer a line; options stand in for the keys a line leaves out.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, timeline
-from chip.cli import grid, question_options
+from chip import output, timeline
+from chip.cli import grid, incoming, question_options
 from chip.cli.predict_text import render
 from chip.predict import request
 from chip.question import BATCH, DEFAULTS, complete, question_of, scenario_of
@@ -46,11 +45,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     question_options.add(parser, several=DEFAULTS)
     add("--breakdown", action="store_true", help="every line of both phases, with its work and its bound")
     add("--trace", action="store_true", help="take the operators from what HF really runs (needs torch)")
-    add("--timeline", metavar="FILE", default="", help="write a predicted step, host and device, as a Perfetto trace")
+    add(
+        "--timeline",
+        metavar="FILE",
+        type=output.path,
+        help="write a predicted step, host and device, as a Perfetto trace",
+    )
     add("--jobs", type=int, default=0, help="of MODEL -, where many lines come at once: processes [one a core]")
     add("--ray", metavar="ADDRESS", default="", help="of MODEL -: a Ray cluster, local or its address")
-    add("--csv", metavar="FILE", default="", help="the figures as rows of a CSV file; - for stdout")
+    add("--csv", metavar="FILE", type=output.path, help="the figures as rows of a CSV file; - for stdout")
     add("--json", action="store_true", help="one JSON document on stdout; of a grid, a list of its rows")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    return [(args.csv, grid.TABLE), (args.timeline, timeline.TRACE)]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -77,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(render(found, args.breakdown))
     if args.timeline:
-        write_timeline(Path(args.timeline), values)
+        write_timeline(args.timeline, values)
     return 0
 
 
@@ -93,12 +101,10 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _grid(args: argparse.Namespace, values: dict[str, Any]) -> int:
-    if args.csv:
-        grid.check_csv(Path(args.csv))
     found = grid.rows(values)
     if args.csv:
-        grid.write_csv(Path(args.csv), found)
-        if args.csv != "-":
+        output.write(args.csv, grid.to_csv(found), grid.TABLE)
+        if not output.is_stream(args.csv):
             print(f"wrote {args.csv}: {len(found)} row{'s' if len(found) > 1 else ''}", file=sys.stderr)
     else:
         print(grid.to_json(found) if args.json else grid.render(found))
@@ -113,9 +119,8 @@ def _over_ray(given: dict[str, Any], jobs: int, ray: str) -> int:
     from chip.simulate.sweep import answers
 
     failed = 0
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-    for line in answers(sys.stdin, given, pool_of(jobs, ray)):
+    lines = (line for held in incoming.rounds() for line in held)
+    for line in answers(lines, given, pool_of(jobs, ray)):
         failed += line.startswith('{"error"')
         print(line)
     if failed:
@@ -135,5 +140,5 @@ def write_timeline(path: Path, values: dict[str, Any]) -> None:
     s, steps = scenario_of(values, q), request.setting(q).steps
     step = steps.engine.decode(s, steps.options) if s.output > 1 else steps.prefill_steps(s)[0][0]
     title = f"{q.model.name} on {q.gpu}, {q.engine}: {s.name}"
-    artifact.write_text(path, json.dumps(timeline.chrome(steps.timeline(step).events, title)) + "\n")
+    output.write(path, json.dumps(timeline.chrome(steps.timeline(step).events, title)) + "\n", timeline.TRACE)
     print(f"wrote {path}: open it in https://ui.perfetto.dev", file=sys.stderr)

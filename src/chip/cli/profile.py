@@ -68,9 +68,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--span", type=float, metavar="GB", help="cold buffers together take at least this much memory [0]")
     add("--quick", action="store_true", help="fewer samples, shorter warm-up")
     add("--profile", metavar="FILE", default="", help="roofs from `chip calibrate` [the device's bundled profile]")
-    add("-o", "--output", metavar="FILE", default="", help=f"append to this JSON Lines file [suites: {SUITE_FILE}]")
+    add(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=output.path,
+        help=f"append to this JSON Lines file [suites: {SUITE_FILE}]",
+    )
     add("--force", action="store_true", help="measure even while another process uses the GPU")
     add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    return [(_output(args), Measurement.SCHEMA)]
+
+
+def _output(args: argparse.Namespace) -> Path | None:
+    return args.output or (Path(SUITE_FILE) if args.suite else None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,12 +96,12 @@ def run(args: argparse.Namespace) -> int:
     if not args.force:
         refuse_busy(device)
     roofs = roofs_for(args.profile, device)
-    path = args.output or (SUITE_FILE if args.suite else "")
+    path = _output(args)
     measured: list[Measurement] = []
     interrupted = False
     try:
-        with output.locked(Path(path)) if path else nullcontext():
-            measured.extend(_measure(cases, device, _settings(args), Path(path) if path else None))
+        with output.locked(path) if path else nullcontext():
+            measured.extend(_measure(cases, device, _settings(args), path))
     except KeyboardInterrupt:
         interrupted = True
         kept = f"; {path} is whole and the same command goes on with it" if path else ""

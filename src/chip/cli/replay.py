@@ -18,6 +18,7 @@ from chip import artifact, output
 from chip.cli import capture, energy_probe, explain
 from chip.cli.text import duration, table
 from chip.records import replace
+from chip.report.figure_file import output_of
 from chip.types import ChipError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ EPILOG = """\
 """
 RULES = ("producer", "cold", "hot")
 PEEK = 2**16
+TRACE = "trace.json"  # of a model, in the folder
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,17 +53,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--warmup", type=int, default=10, help="calls before the first sample [%(default)s]")
     add("--runs", type=int, default=100, help="samples of each kernel [%(default)s]")
     add("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one kernel [%(default)s]")
-    add("--output-dir", metavar="FOLDER", default="artifacts/replay", help="for all that is written [%(default)s]")
-    add("-o", "--output", metavar="FILE", default="", help="the replay [replay.json in the folder]")
-    add("--plot", metavar="FILE", default="", help="with a model: the account as a waterfall")
+    add(
+        "--output-dir",
+        metavar="FOLDER",
+        type=output.path,
+        default=Path("artifacts/replay"),
+        help="for all that is written [%(default)s]",
+    )
+    add("-o", "--output", metavar="FILE", type=output.path, help="the replay [replay.json in the folder]")
+    add("--plot", metavar="FILE", type=output.path, help="with a model: the account as a waterfall")
     add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    from chip.replay.results import JOURNAL, Replay
+
+    path, kind = _path(args), kind_of(Path(args.what))
+    beside: list[output.Output] = [(_journal(path), JOURNAL), (_log(path), output.LOG)]
+    recorded = capture.traced(args.output_dir / TRACE, args.engine) if kind == "model" else []
+    explained = explain.reports(args.output_dir) if kind in ("model", "trace") else []
+    return [(path, Replay.SCHEMA), *beside, *recorded, *explained, output_of(args.plot)]
+
+
+def _path(args: argparse.Namespace) -> Path:
+    folder: Path = args.output_dir
+    return args.output or folder / "replay.json"
 
 
 def run(args: argparse.Namespace) -> int:
     wanted = _check(args)
-    folder = Path(args.output_dir)
-    path = Path(args.output) if args.output else folder / "replay.json"
-    _check_output(path, args)
+    folder, path = args.output_dir, _path(args)
     from chip.measure.device import default_device
     from chip.measure.replay import pool
     from chip.replay import results
@@ -69,14 +90,14 @@ def run(args: argparse.Namespace) -> int:
     args.device = args.device or default_device()
     energy_probe.choose(args)
     spare = args.device != "cpu" and args.cache == "producer" and not wanted
-    workers = pool.WorkerPool(pool.command(args.device), path.with_name(path.name + ".log"), spare)
+    workers = pool.WorkerPool(pool.command(args.device), _log(path), spare)
     with output.locked(path):
         try:
             trace, workload, source, about = _workload(args, folder, _journal(path), workers)
             replay, environment = _replay(args, trace, workload, wanted, source, path, workers)
         finally:
             workers.stop()
-        results.write(path, replay, environment, (source,), args.force)
+        results.write(path, replay, environment, (source,))
     print(f"replay: wrote {path}", file=sys.stderr)
     if trace is not None and trace.timings:
         held, replay = results.read(path)
@@ -95,19 +116,9 @@ def _check(args: argparse.Namespace) -> tuple[int, ...]:
     if any(t not in (1, 2, 3) for t in wanted):
         raise ChipError(f"--tier {args.tier}: tiers are 1, 2 and 3, or several with commas")
     capture.check_step(args)
-    if args.plot:
-        from chip.report import figure_file
-
-        figure_file.check(Path(args.plot))
     if args.runs < 3 or args.warmup < 0 or not args.timeout > 0:  # which a NaN is not
         raise ChipError("--runs must be at least 3, --warmup at least 0 and --timeout above 0")
     return wanted
-
-
-def _check_output(path: Path, args: argparse.Namespace) -> None:
-    from chip.replay.results import Replay
-
-    output.check(path, Replay.SCHEMA, (args.what,), args.force)
 
 
 def _workload(
@@ -130,7 +141,7 @@ def _workload(
         trace = foreign.trace_of(path)
         ident = artifact.new(traces.Trace.SCHEMA, codec.to_json(trace), {}).id
         return trace, signatures.workload_of(trace), ident, {}
-    begun = folder / "trace.json"
+    begun = folder / TRACE
     if not pool.begun(journal, {"asked": _asked(args)}):
         capture.record(args, args.what, begun, others=workers)
     else:
@@ -140,7 +151,11 @@ def _workload(
 
 
 def _journal(path: Path) -> Path:
-    return path.with_name(path.name + ".jsonl")
+    return path.parent / f"{path.name}.jsonl"
+
+
+def _log(path: Path) -> Path:
+    return path.parent / f"{path.name}.log"
 
 
 def _asked(args: argparse.Namespace) -> dict[str, Any]:
@@ -159,7 +174,7 @@ def kind_of(path: Path) -> str:
     """trace, signatures, chrome or model, by the first bytes of a file."""
     if not path.is_file():
         return "model"
-    with open(path, "rb") as file:
+    with artifact.opened_bytes(path, sys.maxsize) as file:
         head = file.read(PEEK)
     if head[:2] == b"\x1f\x8b" or b'"traceEvents"' in head or head.lstrip()[:1] == b"[":
         return "chrome"

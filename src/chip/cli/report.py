@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from chip import output
 from chip.report import page, sources
 from chip.report.summary import Summary
 from chip.types import ChipError
@@ -30,7 +31,9 @@ BAR = 20  # characters of a progress bar
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", metavar="RESULTS", nargs="*", type=Path, help=f"files or folders [{DEFAULT}]")
-    parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, default=Path("site"), help="[%(default)s]")
+    parser.add_argument(
+        "-o", "--output", metavar="FOLDER", type=output.path, default=Path("site"), help="[%(default)s]"
+    )
     parser.add_argument("--title", default="CHIP report", help="of the page [%(default)s]")
     parser.add_argument(
         "--explorer",
@@ -53,7 +56,6 @@ def _site(args: argparse.Namespace, summary: Summary) -> Path:
     for name in models:
         if name not in library.names():
             raise ChipError(f"--explorer {name[:80]!r}: no bundled model; `chip list models` shows them")
-    site.check(args.output)
     pool = pool_of(args.jobs, "", _Progress())
     index = page.write_packed(args.output, summary, site.EXPLORER)
     size = site.write(args.output, models, pool)
@@ -77,6 +79,16 @@ class _Progress:
             print(f"\r{said}  ", end="\n" if done == total else "", file=sys.stderr, flush=True)
         elif 10 * done // total > 10 * (done - 1) // total:
             print(said, file=sys.stderr, flush=True)
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    """Of a site, its answers too are checked when they are written."""
+    files = page.FILES
+    if args.explorer is not None:
+        from chip.serve import site
+
+        files = site.FILES
+    return [(args.output, output.FOLDER), *((args.output / name, kind) for name, kind in files.items())]
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from chip import advice, artifact, hardware, measurements, roofline
+from chip import advice, artifact, hardware, jsontext, measurements, output, roofline
 from chip.cli.profile_text import point_json, rate
 from chip.cli.text import duration, percent, si, table
+from chip.report.figure_file import output_of
 from chip.roofline import RooflinePoint, Roofs
 from chip.types import ChipError, HardwareProfile, Measurement
 
@@ -37,8 +38,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--context", default="cold", help=f"which times to place, of {', '.join(CONTEXTS)} [%(default)s]")
     add("--op", default="", help="only these kinds of operator, such as linear,attention")
     add("--call", default="", help="only calls whose name, as listed, ends so, such as 32768x4096,4096x4096x4096")
-    add("--plot", metavar="FILE", default="", help="draw into this .png, .svg or .pdf")
+    add("--plot", metavar="FILE", type=output.path, help="draw into this .png, .svg or .pdf")
     add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    return [output_of(args.plot)]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         from chip.report import roofline_plot
 
-        roofline_plot.save(Path(args.plot), points, roofs)
+        roofline_plot.save(args.plot, points, roofs)
         print(f"drawn: {args.plot}", file=sys.stderr)
     return 0
 
@@ -76,13 +81,9 @@ def _read(paths: Sequence[Path]) -> tuple[Path | None, list[Measurement]]:
 
 def _is_profile(path: Path) -> bool:
     """By its first line: measurements begin with a whole JSON object on one line."""
-    artifact.refuse_folder(path)
-    if not path.is_file():
-        raise ChipError(f"{path}: no such file")
     try:
-        with open(path, encoding="utf-8") as f:
-            first = json.loads(f.readline())
-    except (ValueError, OSError, RecursionError):
+        first = jsontext.parse(next(artifact.lines(path), ""))
+    except jsontext.Malformed:
         if path.suffix in (".jsonl", ".ndjson"):
             return False
         raw = artifact.read_json(path)

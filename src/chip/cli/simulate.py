@@ -13,11 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
-from chip import artifact
+from chip import output
 from chip.cli import question_options
 from chip.cli.simulate_text import render, render_sweep
+from chip.report.figure_file import PICTURE, output_of
 from chip.types import ChipError
 
 HELP = "live traffic on an engine: TTFT, TPOT, queues, goodput and energy at a request rate"
@@ -50,25 +50,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--no-intervals", action="store_true", help="the same as --draws 0")
     add("--jobs", type=int, default=1, help="processes for draws and rates; 0 for one a core [%(default)s]")
     add("--ray", metavar="ADDRESS", default="", help="spread over a Ray cluster instead: local, or its address")
-    add("--requests-out", metavar="FILE", type=Path, help="write every request as JSON Lines")
-    add("--timeline", metavar="FILE", type=Path, help="write queue, batch and KV use over time as JSON")
-    add("--plot", metavar="FILE", type=Path, help="draw that, or latency against rate where there are several (.svg)")
+    add("--requests-out", metavar="FILE", type=output.path, help="write every request as JSON Lines")
+    add("--timeline", metavar="FILE", type=output.path, help="write queue, batch and KV use over time as JSON")
+    add(
+        "--plot",
+        metavar="FILE",
+        type=output.path,
+        help="draw that, or latency against rate where there are several (.svg)",
+    )
     add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    from chip.simulate.answer import REQUESTS, TIMELINE
+
+    return [(args.requests_out, REQUESTS), (args.timeline, TIMELINE), output_of(args.plot, ".svg")]
 
 
 def run(args: argparse.Namespace) -> int:
     from chip.report import traffic_plot
+    from chip.simulate.answer import REQUESTS, TIMELINE
     from chip.simulate.jobs import pool_of
     from chip.simulate.simulation import sweep
 
     rates: list[float | None] = [_rate(word) for word in args.rate.split(",")] if args.rate else [None]
-    for path in (args.requests_out, args.timeline, args.plot):
-        if path is not None:
-            artifact.refuse_folder(path)
     if len(rates) > 1 and (args.requests_out or args.timeline):
         raise ChipError("--requests-out and --timeline are of one rate")
-    if args.plot is not None and args.plot.suffix != ".svg":
-        raise ChipError(f"--plot {args.plot}: must end in .svg")
     if args.server and not (args.server_request_ms or args.server_token_us):
         raise ChipError(
             "--server: nobody measured what vLLM's HTTP server takes; give your own figures with --server-request-ms "
@@ -93,11 +100,11 @@ def run(args: argparse.Namespace) -> int:
         **question_options.values(args),
     )
     if args.requests_out:
-        artifact.write_text(args.requests_out, "".join(line + "\n" for line in found[0].per_request()))
+        output.write(args.requests_out, "".join(line + "\n" for line in found[0].per_request()), REQUESTS)
     if args.timeline:
-        artifact.write_text(args.timeline, json.dumps(found[0].timeline_json()) + "\n")
+        output.write(args.timeline, json.dumps(found[0].timeline_json()) + "\n", TIMELINE)
     if args.plot:
-        artifact.write_text(args.plot, traffic_plot.svg([s.json() for s in found], found[0].timeline_json()))
+        output.write(args.plot, traffic_plot.svg([s.json() for s in found], found[0].timeline_json()), PICTURE)
     if args.json:
         several = {"schema": SWEEP, "simulations": [s.json() for s in found]}
         print(json.dumps(several if len(found) > 1 else found[0].json(), indent=1, allow_nan=False))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from chip.cli import ledger_text
 from chip.cli.validate_suite_text import render as render_suite
 from chip.cli.validate_text import render
 from chip.predict.stages import Stage
+from chip.report.figure_file import output_of
 from chip.types import ChipError
 from chip.validate import judge, peers, public, suites
 from chip.validate.document import SCHEMA, document
@@ -45,6 +47,7 @@ TERMS = (
     "NAME.terms.json for the runs in NAME.json"
 )
 OF_RUNS = ".terms.json"
+KIND = output.Kind("a validation", re.compile(rb'\s*\{\s*"schema"\s*:\s*"chip\.(public_|traffic_)?validation/\d'))
 SUITE = (
     "RUNS is what others published, as they publish it: argonne (All_results.csv), llmservingsim (a folder), silicon "
     "(silicon_sample.csv)"
@@ -66,10 +69,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--latency-known", action="store_true", help=LATENCY)
     add("--points", action="store_true", help="also every single point; --json always has them")
     add("--peers", metavar="FILE", default="", help="recorded answers of other predictors, into the same table")
-    add("--plot", metavar="FILE", default="", help="draw predicted against measured into this .png, .svg or .pdf")
-    add("-o", "--output", metavar="FILE", default="", help="also write the JSON document as an artifact")
-    add("--force", action="store_true", help="let -o replace a file of another kind; never an input")
+    add("--plot", metavar="FILE", type=output.path, help="draw predicted against measured into this .png, .svg or .pdf")
+    add("-o", "--output", metavar="FILE", type=output.path, help="also write the JSON document as an artifact")
     add("--json", action="store_true", help="one JSON document on stdout")
+
+
+def outputs(args: argparse.Namespace) -> list[output.Output]:
+    return [(args.output, KIND), output_of(args.plot)]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,9 +88,6 @@ def run(args: argparse.Namespace) -> int:
     if traffic_files := _traffic_files(args.runs):
         return _traffic(args, traffic_files)
     sources = judge.read(Path(f) for f in args.runs)
-    if args.output:
-        given = (*(s.path for s in sources), args.peers, args.gpu, *args.engine_profile, *args.leave_one_model_out)
-        output.check(Path(args.output), SCHEMA, given, args.force)
     gpu = judge.gpu_of(sources, args.gpu)
     answers = peers.read(Path(args.peers)) if args.peers else None
     terms = _terms(args.engine_profile, sources, args.engine)
@@ -100,12 +103,12 @@ def run(args: argparse.Namespace) -> int:
     print(shown)
     _tell_left_out(found.left_out)
     if args.output:
-        _write(Path(args.output), made, args.force)
+        _write(args.output, made)
         print(f"wrote {args.output}", file=sys.stderr)
     if args.plot:
         from chip.report import scatter_plot
 
-        scatter_plot.save(Path(args.plot), found.points, f"{found.gpu}: predicted against measured")
+        scatter_plot.save(args.plot, found.points, f"{found.gpu}: predicted against measured")
         print(f"drawn: {args.plot}", file=sys.stderr)
     return 0
 
@@ -122,7 +125,7 @@ def _published(args: argparse.Namespace) -> int:
         print(f"left out: {rows} rows: {reason}", file=sys.stderr)
     if args.output:
         data = {k: v for k, v in made.items() if k != "schema"}
-        artifact.write(Path(args.output), artifact.new(public.SCHEMA, data, {}))
+        artifact.write(args.output, artifact.new(public.SCHEMA, data, {}))
         print(f"wrote {args.output}", file=sys.stderr)
     return 0
 
@@ -180,7 +183,7 @@ def _judged_traffic(
     _tell_left_out(left_out)
     if args.output:
         data = {k: v for k, v in made.items() if k != "schema"}
-        artifact.write(Path(args.output), artifact.new(traffic.SCHEMA, data, {}, inputs))
+        artifact.write(args.output, artifact.new(traffic.SCHEMA, data, {}, inputs))
         print(f"wrote {args.output}", file=sys.stderr)
     return 0
 
@@ -249,7 +252,7 @@ def _unseen(files: Sequence[str], found: judge.Validation) -> list[Unseen]:
     return done
 
 
-def _write(path: Path, made: dict[str, Any], force: bool) -> None:
+def _write(path: Path, made: dict[str, Any]) -> None:
     inputs = [f["id"] for f in made["files"]] + [u["id"] for u in made["rests_on"]]
     data = {k: v for k, v in made.items() if k != "schema"}
-    artifact.write(path, artifact.new(SCHEMA, data, {}, inputs), force=force)
+    artifact.write(path, artifact.new(SCHEMA, data, {}, inputs))

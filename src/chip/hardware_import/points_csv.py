@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from chip import artifact
+from chip import artifact, output, points
 from chip.records import dataclass
 from chip.types import ChipError
 
@@ -53,16 +53,11 @@ def text(table: Table) -> str:
 
 
 def write(path: Path, table: Table) -> None:
-    artifact.write_text(path, text(table))
+    output.write(path, text(table), points.KIND)
 
 
 def read(path: Path) -> Table:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise ChipError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError):
-        raise ChipError(f"{path}: cannot be read as text") from None
+    lines = artifact.read_text(path).splitlines()
     notes, start = _notes(lines)
     head = lines[start].split(",") if start < len(lines) else []
     if tuple(head[:3]) != LABELS or head[-1] != TIME or len(head) < 5:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from chip import artifact
+from chip import artifact, output
 
 TUNED = Path(__file__).parents[1] / "data" / "kernels" / "plans.json"
 THREAD_BYTES = 128  # of a row in each thread: eight 16-byte loads under way
@@ -156,7 +156,7 @@ def keep(kernel: str, key: int | str, found: LaunchPlan | int) -> None:
     """For every later call, here and in other processes. A plan is stored as what differs from the defaults."""
     data = _read()
     data.setdefault(kernel, {})[str(key)] = found if isinstance(found, int) else _changed(found)
-    artifact.write_text(TUNED, json.dumps(data, indent=1, sort_keys=True) + "\n")
+    output.write(TUNED, json.dumps(data, indent=1, sort_keys=True) + "\n", output.ANY)
     _kept.cache_clear()
 
 

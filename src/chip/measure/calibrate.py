@@ -11,12 +11,13 @@ from pathlib import Path
 import torch
 
 from chip import artifact, codec, hardware
+from chip.hosts import host_path
 from chip.measure.bench import Bench, ProbeCase, Skip
 from chip.measure.budget import Budget
 from chip.measure.device import Device, cpu_title
 from chip.measure.energy import EnergyProbe, probe_for
 from chip.measure.environment import environment
-from chip.measure.journal import SCHEMA, Header, Journal, JournalEntry, Outcome, merge
+from chip.measure.journal import SCHEMA, Header, Journal, JournalEntry, Outcome, journal_path, merge
 from chip.measure.limits import AboveLimit
 from chip.measure.probes import plan
 from chip.types import ChipError, HardwareProfile, HardwareSpec, HostProfile
@@ -169,18 +170,10 @@ def _profile(device: Device, spec: HardwareSpec | None, found: Outcome) -> Hardw
     )
 
 
-def host_path(path: Path) -> Path:
-    return path.with_suffix(".host.json")
-
-
-def journal_path(path: Path) -> Path:
-    return path.with_name(path.name + ".journal.jsonl")
-
-
-def save(path: Path, device: Device, found: Calibration, budget: Budget, force: bool = False) -> None:
+def save(path: Path, device: Device, found: Calibration, budget: Budget) -> None:
     """Both artifacts, whole or not at all; then the journal has served."""
     about = environment(device) | {"mode": budget.mode, "seconds": round(found.seconds, 1)}
     host = artifact.new(HostProfile.SCHEMA, codec.to_json(found.host), about)
-    artifact.write(host_path(path), host, force=force)
-    artifact.write(path, artifact.new(HardwareProfile.SCHEMA, codec.to_json(found.profile), about), force=force)
+    artifact.write(host_path(path), host)
+    artifact.write(path, artifact.new(HardwareProfile.SCHEMA, codec.to_json(found.profile), about))
     journal_path(path).unlink(missing_ok=True)

@@ -12,6 +12,11 @@ from chip.types import Ceiling, ChipError, Curve
 SCHEMA = "chip.calibration_journal/1"
 
 
+def journal_path(path: Path) -> Path:
+    """Of the calibration that writes this profile."""
+    return path.parent / f"{path.name}.journal.jsonl"
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one case gave, by name; merged over all cases it is the profile."""
@@ -54,9 +59,9 @@ class Journal:
 
     def __init__(self, path: Path, header: Header, restart: bool = False) -> None:
         self.path = path
+        output.check(path, SCHEMA)
         if restart:
             self.remove()
-        output.check_lines(path, SCHEMA)
         try:
             lines = artifact.read_lines(path)
         except ChipError as e:
@@ -64,7 +69,7 @@ class Journal:
         if lines:
             self._check(lines[0], header)
         else:
-            artifact.append(path, codec.to_json(header))
+            artifact.append(path, codec.to_json(header), SCHEMA)
         self.done = {e.case: e for e in (codec.from_json(JournalEntry, line, str(path)) for line in lines[1:])}
 
     def _check(self, line: object, header: Header) -> None:
@@ -77,7 +82,7 @@ class Journal:
             )
 
     def add(self, entry: JournalEntry) -> None:
-        artifact.append(self.path, codec.to_json(entry))
+        artifact.append(self.path, codec.to_json(entry), SCHEMA)
         self.done[entry.case] = entry
 
     def remove(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from chip import output
 from chip.measure.device import Device
 from chip.replay import chrome, owners
 from chip.replay.chrome import DeviceEvent
@@ -28,12 +29,18 @@ def profiled(work: Callable[[], object], keep: Path | None = None) -> chrome.Pro
     """What ran while `work` did. With `keep` the profiler's own trace stays in that file, with shapes."""
     ProfilerUse.before = True
     with tempfile.TemporaryDirectory() as folder:
-        path = keep or Path(folder) / "trace.json"
+        path = Path(folder) / "trace.json"
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=keep is not None) as p:
             work()
-        path.parent.mkdir(parents=True, exist_ok=True)
         p.export_chrome_trace(str(path))
+        if keep:
+            output.write(keep, _signed(path.read_bytes()), chrome.SCHEMA)
         return chrome.read(path)
+
+
+def _signed(trace: bytes) -> bytes:
+    """With our schema in front, by which it may be replaced."""
+    return b'{"schema": "%s",' % chrome.SCHEMA.encode() + trace.lstrip().removeprefix(b"{")
 
 
 @dataclass(frozen=True)

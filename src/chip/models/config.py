@@ -24,7 +24,12 @@ class Config:
         self.raw = raw
         self.where = where
         self.said = said or {}  # field -> the alias that it was given under
-        self.root = root or self  # the whole config, where this is a section of it
+        self._around = root  # no reference to itself: a config of a megabyte would wait for the garbage collector
+
+    @property
+    def root(self) -> Config:
+        """The whole config, where this is a section of it."""
+        return self._around or self
 
     def has(self, name: str) -> bool:
         return self.raw.get(name) is not None

@@ -21,6 +21,7 @@ OUTSIDE = re.compile(
     r"norm|embed|rotary|visual|vision|audio|image|speech|projector|mtp|eh_proj|sinks|shared_head|\bln_|\bwte|\bwpe|\bconv|"
     r"correction_bias|score"
 )
+LONGEST_PATTERN = 1000  # characters: compiled it takes many times as much, and is kept
 EXPERT = re.compile(r"(experts\.)\d+")
 LAYER = re.compile(r"\blayers?\.(\d+)\b|\bh\.(\d+)\b")
 
@@ -53,19 +54,25 @@ class Quantization:
             return None
         return next((rule.format for rule in self.rules if self._listed(rule.targets, name)), None)
 
+    def shortened(self) -> Quantization:
+        """With the first expert for all of them in every list: checkpoints may list each of thousands."""
+        rules = tuple(replace(rule, targets=_distinct(rule.targets)) for rule in self.rules)
+        return replace(self, rules=rules, ignore=_distinct(self.ignore))
+
     def _listed(self, entries: tuple[str, ...], name: str) -> bool:
-        entries = distinct(entries)
         return name in entries or any(names(entry, name, self.whole_names, self.where) for entry in entries)
 
 
-@lru_cache(maxsize=256)
-def distinct(entries: tuple[str, ...]) -> tuple[str, ...]:
-    """A list with the first expert for all of them: checkpoints may list each of thousands."""
+def _distinct(entries: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(EXPERT.sub(r"\g<1>0", e) if not e.startswith("re:") else e for e in entries))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _pattern(text: str, where: str) -> re.Pattern[str]:
+    if len(text) > LONGEST_PATTERN:
+        raise ChipError(
+            f"{where}: {text[:60]!r}... is a pattern of {len(text)} characters, more than {LONGEST_PATTERN}"
+        )
     try:
         return re.compile(text)
     except (re.error, RecursionError) as e:
@@ -139,14 +146,14 @@ def _check_lists(q: Quantization, present: Sequence[str], layers: int) -> None:
     def used(entry: str) -> bool:
         return entry in whole or any(names(entry, name, q.whole_names, q.where) for name in present)
 
-    for entry in distinct(q.ignore):
+    for entry in q.ignore:
         if not (used(entry) or OUTSIDE.search(entry) or _beyond(entry, layers) or _parent(entry, present)):
             raise ChipError(
                 f"{q.where}: {q.ignore_field} has {entry[:80]!r}, which names no layer of this model "
                 f"(its layers are such as {present[0]})"
             )
     for rule in q.rules:
-        for target in distinct(rule.targets):
+        for target in rule.targets:
             if not (used(target) or OUTSIDE.search(target) or _beyond(target, layers)):
                 raise ChipError(
                     f"{q.where}: target {target[:80]!r} names no layer of this model "

@@ -41,6 +41,7 @@ def stack(
     layers = list(layers)
     found = read(c)
     if found:
+        found = found.shortened()
         layers = quantization.format_layers(found, layers, hidden, architecture)
         settings = {
             "quantization": found.method,

@@ -8,16 +8,20 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from chip import artifact
 from chip.types import ChipError
 
+SCHEMA = "chip.profiler_trace/1"  # of one that `chip capture --chrome` wrote
 CHUNK = 2**20
 MAX_EVENT = 2**22  # characters of one event
 MAX_FILE = 4 * 2**30  # characters of a file, unpacked
@@ -155,8 +159,8 @@ def inside(ranges: list[HostRange], starts: list[int], when_ns: int, limit: int 
 
 def events(path: Path) -> Iterator[Any]:
     """Every element of traceEvents."""
-    with _open(path) as file:
-        text = _Text(file, path, _limit(path))
+    with _opened(path) as (file, most):
+        text = _Text(file, path, most)
         text.start()
         decoder = json.JSONDecoder()
         count = 0
@@ -212,22 +216,14 @@ class _Text:
         self.buffer, self.at = self.buffer[self.at :] + chunk, 0
 
 
-def _limit(path: Path) -> int:
-    """Characters that are read of a file: a small packed one may not keep us busy for minutes."""
-    with open(path, "rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return min(MAX_FILE, max(SMALL, MAX_RATIO * path.stat().st_size)) if packed else MAX_FILE
-
-
-def _open(path: Path) -> io.TextIOBase:
-    try:
-        with open(path, "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        if not packed and path.stat().st_size > MAX_FILE:
-            raise ChipError(f"{path}: is larger than {MAX_FILE >> 30} GiB; record fewer steps")
-        raw = gzip.open(path, "rb") if packed else open(path, "rb")  # noqa: SIM115
-    except FileNotFoundError:
-        raise ChipError(f"{path}: no such file") from None
-    except OSError as e:
-        raise ChipError(f"{path}: cannot be read ({e.strerror})") from None
-    return io.TextIOWrapper(raw, encoding="utf-8", errors="replace")
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[io.TextIOBase, int]]:
+    """The text, unpacked, and how many characters of it are read: a small packed file may not keep us busy for
+    minutes."""
+    with artifact.opened_bytes(path, MAX_FILE) as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        most = min(MAX_FILE, max(SMALL, MAX_RATIO * os.fstat(raw.fileno()).st_size)) if packed else MAX_FILE
+        unpacked = gzip.GzipFile(fileobj=raw) if packed else raw
+        with io.TextIOWrapper(unpacked, encoding="utf-8", errors="replace") as text:
+            yield text, most

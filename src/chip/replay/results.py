@@ -13,6 +13,7 @@ from chip.types import ChipError
 
 STATUSES = ("ok", "failed", "skipped")
 NO_GRAPH = "not in a graph"  # flag of a kernel whose operator cannot be captured
+JOURNAL = "chip.replay_journal/2"  # schema of what an interrupted replay has left
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +96,9 @@ class Replay:
         return replace(self, kernels=kernels, sequence=sequence)
 
 
-def write(
-    path: Path, replay: Replay, environment: dict[str, Any], inputs: tuple[str, ...], force: bool = False
-) -> None:
+def write(path: Path, replay: Replay, environment: dict[str, Any], inputs: tuple[str, ...]) -> None:
     made = artifact.new(Replay.SCHEMA, codec.to_json(replay), environment, inputs)
-    artifact.write(path, made, indent=None, force=force)
+    artifact.write(path, made, indent=None)
 
 
 def read(path: Path) -> tuple[artifact.Artifact, Replay]:

@@ -155,10 +155,8 @@ def shares(workload: KernelWorkload) -> dict[str, TierShare]:
     return found
 
 
-def write(
-    path: Path, workload: KernelWorkload, environment: dict[str, Any], inputs: tuple[str, ...], force: bool = False
-) -> None:
-    artifact.write(path, artifact.new(KernelWorkload.SCHEMA, codec.to_json(workload), environment, inputs), force=force)
+def write(path: Path, workload: KernelWorkload, environment: dict[str, Any], inputs: tuple[str, ...]) -> None:
+    artifact.write(path, artifact.new(KernelWorkload.SCHEMA, codec.to_json(workload), environment, inputs))
 
 
 def read(path: Path) -> tuple[artifact.Artifact, KernelWorkload]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, output, webpage
+from chip import output, webpage
 from chip.report.columns import SCHEMA
 from chip.report.summary import Summary
-from chip.types import ChipError
 
 MOST_ROWS = 50_000  # of one table
 DIGITS = 7  # of a number in packed data: more than any clock or meter gives
+CSV = output.Kind("a summary", re.compile(b"table,name,value,"))
+FILES: dict[str, output.Kind | str] = {"index.html": webpage.KIND, "summary.json": SCHEMA, "summary.csv": CSV}
 SCRIPTS = (
     "elements.js", "plots.js", "bars.js", "tables.js", "pieces.js",
     "strips.js", "accuracy.js", "roofline.js", "calibration.js", "results.js", "report.js",
@@ -41,17 +42,14 @@ def _shown(summary: Summary) -> dict[str, Any]:
 def write_packed(folder: Path, summary: Summary, explorer: str) -> Path:
     """`index.html` alone, of a site."""
     index = folder / "index.html"
-    artifact.write_text(index, render(summary, explorer))
+    output.write(index, render(summary, explorer), webpage.KIND)
     return index
 
 
 def write(folder: Path, summary: Summary) -> Path:
     """`index.html`, `summary.json` and `summary.csv`; the page last, so that it never stands beside older figures."""
     index = folder / "index.html"
-    output.check(folder / "summary.json", SCHEMA)
-    if os.path.exists(index) and not os.path.exists(folder / "summary.json"):
-        raise ChipError(f"{index}: is there already and was not written by chip; choose another folder with -o")
-    artifact.write_text(folder / "summary.json", summary.json())
-    artifact.write_text(folder / "summary.csv", summary.csv())
-    artifact.write_text(index, render(summary))
+    output.write(folder / "summary.json", summary.json(), SCHEMA)
+    output.write(folder / "summary.csv", summary.csv(), CSV)
+    output.write(index, render(summary), webpage.KIND)
     return index

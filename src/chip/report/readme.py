@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from chip import artifact
+from chip import output
 from chip.report import columns, kernel_tables, sources
 from chip.report.summary import Summary
 from chip.types import ChipError
@@ -265,7 +265,7 @@ def main(words: Iterable[str]) -> int:
             old = page.read_text(encoding="utf-8")
             new = filled(old, Path())
             if new != old and not args.check:
-                artifact.write_text(page, new)
+                output.write(page, new, output.ANY)
         except (ChipError, OSError) as e:
             print(f"{page}: {e}", file=sys.stderr)
             return 2

@@ -29,7 +29,6 @@ LIST_WIDTH, LIST_LINES = 4.75, 40
 
 def save(path: Path, points: Sequence[RooflinePoint], roofs: Roofs) -> None:
     """Draw into a .png or .svg (or .pdf) file."""
-    figure_file.check(path)
     if len(points) > MAX_POINTS:
         raise ChipError(
             f"{len(points)} points are more than a picture holds ({MAX_POINTS}); choose with --op or --context"

@@ -30,6 +30,8 @@ NOT_SHOWN = {  # of use to other commands, whose results are shown
     "chip.replay": "`chip explain` reads it",
     "chip.full_model_timing": "comparison_report.json has the same step",
     "chip.peer_answers": "`chip validate` reads it",
+    "chip.profiler_trace": "the profiler's own trace, for Perfetto",
+    "chip.step_timeline": "`chip predict --timeline` wrote it for Perfetto",
     "chip.lab": "`chip lab` keeps its steps in it",
     "chip.hardware_spec": "a datasheet: profiles are shown beside theirs",
     "chip.kernel_counters": "`chip kernels profile` printed it",
@@ -131,8 +133,6 @@ def _family(schema: str) -> str:
 def _open(path: Path, name: str, out: Summary) -> Opened | None:
     """The file, if somebody understands it; else its row says why not."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise ChipError(f"has {path.stat().st_size >> 20} MiB; files up to {LARGEST_FILE >> 20} MiB are read")
         raw = _head(path)
     except (ChipError, OSError) as e:
         out.add("sources", file=name, status="refused", reason=str(e).removeprefix(f"{path}: "))
@@ -153,7 +153,7 @@ def _open(path: Path, name: str, out: Summary) -> Opened | None:
 
 def _head(path: Path) -> Any:
     """The whole document, or the header line of JSON Lines."""
-    with open(path, "rb") as f:
+    with artifact.opened_bytes(path, LARGEST_FILE) as f:
         first = f.readline(1 << 20)
     if path.suffix == points.SUFFIX:
         return {"schema": points.SCHEMA} if first.startswith(b"# ") else {}

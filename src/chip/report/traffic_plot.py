@@ -7,6 +7,8 @@ from html import escape
 from math import ceil, floor, log10
 from typing import Any
 
+from chip.report.figure_file import SIGNATURE
+
 WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 860, 150, 84, 24, 58, 46
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C6D00", "#56B4E9")
 INK, FAINT, GRID, PROMISE = "#1f2937", "#6b7280", "#e5e7eb", "#b91c1c"
@@ -148,6 +150,7 @@ def _axes(row: int, title: str, right: float, bottom: float, top: float, log: bo
 def _page(title: str, panels: Sequence[str], x_title: str, rows: int = 0) -> str:
     height = TOP + (rows or len(panels)) * (PANEL + GAP) + 16
     return (
+        f"<!-- {SIGNATURE} -->\n"
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'font-family="system-ui, sans-serif"><rect width="100%" height="100%" fill="white"/>'
         f'<text x="{LEFT}" y="20" font-size="14" font-weight="bold" fill="{INK}">{escape(title)}</text>'

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from chip import artifact
 from chip.run.native.requests import GREEDY, SamplingParams
 from chip.types import ChipError
 
@@ -26,13 +27,8 @@ class Wish:
 
 def read_wishes(path: Path, given: Wish) -> list[Wish]:
     """Requests of a JSON Lines file; what a line leaves out is as in `given`."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise ChipError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError):
-        raise ChipError(f"{path}: cannot be read as text") from None
-    found = [_wish(line, f"{path}: line {i}", f"request {i}", given) for i, line in enumerate(lines, 1) if line.strip()]
+    numbered = enumerate(artifact.lines(path), 1)
+    found = [_wish(line, f"{path}: line {i}", f"request {i}", given) for i, line in numbered if line.strip()]
     if not found:
         raise ChipError(f"{path}: holds no request")
     names = [w.name for w in found]

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, stats
+from chip import output, stats
 from chip.measure import nvml, own_probe
 from chip.measure.energy import (
     EnergyProbe,
@@ -212,7 +212,7 @@ def config_folder(config: Mapping[str, Any]) -> Path:
     text = json.dumps(config, sort_keys=True, indent=1)
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = root / "chip" / "vllm" / hashlib.sha256(text.encode()).hexdigest()[:12]
-    artifact.write_text(folder / "config.json", text + "\n")
+    output.write(folder / "config.json", text + "\n", output.ANY)
     return folder
 
 

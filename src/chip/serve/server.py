@@ -29,6 +29,7 @@ LARGEST_BODY = 1 << 20  # bytes; a config.json has some thousand
 JSON = "application/json"
 HTML = "text/html; charset=utf-8"
 PAGE = "/"
+ONCE = ("Host", "Content-Length")
 NO_FRAMES = "frame-ancestors 'none'"  # a header can say so, a page cannot
 HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; {NO_FRAMES}",
@@ -184,6 +185,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         """The whole body, read whatever the method, so that the next request on this connection starts at its head."""
+        for name in ONCE:
+            if len(self.headers.get_all(name, ())) > 1:  # a proxy before us may have heeded the other
+                self.close_connection = True
+                raise Refused(400, f"{name} is given twice")
         if self.headers.get("Transfer-Encoding"):
             self.close_connection = True
             raise Refused(411, "send the body whole, with its Content-Length")

@@ -8,11 +8,12 @@ command that answers it. Everything stands in the form in which the server would
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, catalog, output, webpage
+from chip import catalog, output, webpage
 from chip.models import library
 from chip.serve import page, ranking, sweep
 from chip.simulate.jobs import Pool, spread_out
@@ -22,6 +23,8 @@ SCHEMA = "chip.site/1"
 FOLDER = "answers"
 RECORD = "site.json"
 EXPLORER = "explorer.html"
+FILES: dict[str, output.Kind | str] = {"index.html": webpage.KIND, EXPLORER: webpage.KIND, RECORD: SCHEMA}
+ANSWERS = output.Kind("answers of the explorer", re.compile(rb'"use strict";\nSite\.take\('))
 WORKLOADS = ((1024, 128), (4096, 512))  # prompt and output; GPUs are ranked for all, the first has the rest as well
 BATCHES = (1, 8, 64)
 LARGEST_BYTES = 10_000_000  # of the whole site
@@ -54,22 +57,15 @@ def grid(models: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def check(folder: Path) -> None:
-    """A folder that holds a page but no site of ours is left alone."""
-    if (folder / "index.html").exists() and not (folder / RECORD).exists():
-        raise ChipError(f"{folder / 'index.html'}: is there already and is of no site; choose another folder with -o")
-    output.check(folder / RECORD, SCHEMA)
-
-
 def write(folder: Path, models: Sequence[str], pool: Pool | None = None, title: str = "CHIP explorer") -> int:
     """Bytes of what was written; a ChipError where the whole folder would be too large."""
     texts = spread_out(answers_of, list(models), pool)
     held = {**grid(models), "answers": FOLDER}
     made = webpage.assemble("explorer.html", SCRIPTS, page.data([], held), title, beside=True)
     for model, answers in zip(models, texts):
-        artifact.write_text(folder / FOLDER / f"{model}.js", answers)
-    artifact.write_text(folder / EXPLORER, made.text)
-    artifact.write_text(folder / RECORD, json.dumps({"schema": SCHEMA, "grid": grid(models)}, indent=1) + "\n")
+        output.write(folder / FOLDER / f"{model}.js", answers, ANSWERS)
+    output.write(folder / EXPLORER, made.text, webpage.KIND)
+    output.write(folder / RECORD, json.dumps({"schema": SCHEMA, "grid": grid(models)}, indent=1) + "\n", SCHEMA)
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
     if size > LARGEST_BYTES:
         raise ChipError(f"{folder}: {size} bytes, over the {LARGEST_BYTES} of a site; name fewer models")

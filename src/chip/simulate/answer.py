@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from chip import output
 from chip.records import dataclass, field
 from chip.simulate import figures, slo
 from chip.simulate.figures import Percentiles
@@ -17,6 +19,7 @@ from chip.simulate.workload import Workload
 
 SCHEMA = "chip.simulation/1"
 TIMELINE = "chip.timeline/1"
+REQUESTS = output.Kind("a list of simulated requests", re.compile(rb'\{"request": 0, "arrival_s": '))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from chip import artifact
 from chip.predict.request import answer_line
 from chip.simulate.jobs import Pool, in_chunks, spread_out
 from chip.types import ChipError
 
 CHUNK = 500  # lines that a worker answers at a time
 ROUND = 100 * CHUNK  # lines that are held at a time, so that a sweep of any length runs in bounded memory
-MAX_LINE = 1_000_000
 
 Task = tuple[list[tuple[int, str]], dict[str, Any]]
 
 
-def answers(lines: Iterable[str], defaults: Mapping[str, Any], pool: Pool) -> Iterator[str]:
-    """One answer for each line that is not empty. `defaults` stand in for keys a line leaves out."""
-    numbered = ((i, line) for i, line in enumerate(lines, 1) if line.strip())
-    while held := list(islice(numbered, ROUND)):
+def answers(lines: Iterable[tuple[int, str]], defaults: Mapping[str, Any], pool: Pool) -> Iterator[str]:
+    """One answer for each line, which comes with its number. `defaults` stand in for keys a line leaves out."""
+    lines = iter(lines)
+    while held := list(islice(lines, ROUND)):
         tasks: list[Task] = [(chunk, dict(defaults)) for chunk in in_chunks(held, CHUNK)]
         for answered in spread_out(answer_chunk, tasks, pool):
             yield from answered
@@ -32,16 +32,7 @@ def answer_chunk(task: Task) -> list[str]:
     out = []
     for number, line in lines:
         try:
-            out.append(answer_line(_parsed(line), defaults))
+            out.append(answer_line(artifact.parse_question(line), defaults))
         except ChipError as e:
             out.append(json.dumps({"error": str(e), "line": number}))
     return out
-
-
-def _parsed(line: str) -> Any:
-    if len(line) > MAX_LINE:
-        raise ChipError(f"the line is longer than {MAX_LINE} characters")
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        raise ChipError("the line is not JSON") from None

@@ -11,18 +11,19 @@ import gzip
 import io
 import json
 import math
+import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chip import artifact
 from chip.types import ChipError
 
 FOLDER = Path(__file__).resolve().parent.parent / "data" / "workloads"
 BLOCK_TOKENS = 512  # of a prompt, for each id in `blocks`: what the Mooncake traces have
 MOST_TOKENS = 100_000_000
-MAX_LINE = 4_000_000
 KEYS = ("arrival_s", "prompt", "output", "blocks", "block_tokens")
 
 
@@ -87,17 +88,9 @@ def _ids(text: str) -> tuple[int, ...]:
 
 def read(path: Path) -> Workload:
     """A JSON Lines file of requests. Out of order it is sorted, and the notes say so."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return parse(file, str(path))
-    except FileNotFoundError:
-        raise ChipError(f"{path}: no such file; bundled workloads: {', '.join(names())}") from None
-    except IsADirectoryError:
-        raise ChipError(f"{path}: is a folder, a file of requests was expected") from None
-    except UnicodeDecodeError:
-        raise ChipError(f"{path}: is not text") from None
-    except OSError as e:
-        raise ChipError(f"{path}: cannot be read ({e.strerror})") from None
+    if not os.path.exists(path):
+        raise ChipError(f"{path}: no such file; bundled workloads: {', '.join(names())}")
+    return parse(artifact.lines(path), str(path))
 
 
 def parse(lines: Iterable[str], name: str) -> Workload:
@@ -107,8 +100,6 @@ def parse(lines: Iterable[str], name: str) -> Workload:
         if not line.strip():
             continue
         where = f"{name}: line {number}"
-        if len(line) > MAX_LINE:
-            raise ChipError(f"{where}: is longer than {MAX_LINE} characters")
         row = _row(line, where)
         arrival = row["arrival_s"]
         ordered, last = ordered and arrival >= last, arrival

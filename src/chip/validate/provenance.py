@@ -55,7 +55,7 @@ def _points(folder: Path) -> list[UsedFile]:
     digest, inputs = hashlib.sha256(), dict[str, None]()
     for kind in points.kinds(folder):
         path = folder / f"{kind}{points.SUFFIX}"
-        digest.update(path.read_bytes())
+        digest.update(artifact.read_bytes(path))
         inputs.update(dict.fromkeys(points.about(path).get("inputs", "").split()))
     return [UsedFile(folder, digest.hexdigest()[:16], tuple(inputs))]
 

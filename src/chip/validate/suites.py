@@ -8,7 +8,6 @@ silicon: systems/silicon_sample.csv of NVIDIA's aiconfigurator-core (Apache-2.0)
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -74,13 +73,7 @@ def _check(path: Path, source: str) -> None:
 
 def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Rows of a CSV file, gzipped or not, that has these columns."""
-    artifact.refuse_folder(path)
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError):
-        raise ChipError(f"{path}: cannot be read as a CSV file") from None
-    reader = csv.DictReader(io.StringIO(text))
+    reader = csv.DictReader(io.StringIO(artifact.read_packed(path)))
     missing = [c for c in columns if c not in (reader.fieldnames or ())]
     if missing:
         raise ChipError(f"{path}: column {missing[0]!r} is missing; is it another file?")

@@ -18,7 +18,7 @@ from typing import Any
 from chip import artifact, codec, output
 from chip.measure.progress import Progress
 from chip.measure.replay.unit import ReplaySettings
-from chip.replay.results import Placed, Replayed, Sequenced
+from chip.replay.results import JOURNAL, Placed, Replayed, Sequenced
 from chip.replay.sequence import Sequence as Step
 from chip.replay.signatures import Unit
 from chip.types import ChipError
@@ -26,7 +26,7 @@ from chip.types import ChipError
 START_S = 180.0  # for importing torch and opening the device
 SEQUENCE_S = 120.0  # for the sequence
 UNITS_PER_REQUEST = 8  # units in a request
-SCHEMA = "chip.replay_journal/2"
+HEAD = "$ chip replay: what its worker processes said\n"  # of their log
 
 
 class ReplayWorker:
@@ -94,7 +94,9 @@ class WorkerPool:
     def start(self) -> ReplayWorker:
         """Without waiting for it: importing torch and opening the device takes seconds."""
         if self.worker is None:
-            self.log.parent.mkdir(parents=True, exist_ok=True)
+            output.check(self.log, output.LOG)
+            if not self.log.exists() or not self.log.stat().st_size:
+                output.write(self.log, HEAD, output.LOG)
             self.worker = ReplayWorker(self.command, self.log)
             if self.wants_spare:
                 self.spare, self.wants_spare = ReplayWorker(self.command, self.log), False
@@ -131,7 +133,7 @@ class WorkerPool:
             if one is not None:
                 one.stop()
         self.worker = self.spare = None
-        if self.log.exists() and not self.log.stat().st_size:
+        if self.log.exists() and self.log.stat().st_size == len(HEAD):
             self.log.unlink()
 
 
@@ -141,7 +143,7 @@ def command(device: str) -> list[str]:
 
 def begun(path: Path, wanted: dict[str, Any]) -> bool:
     """Whether a journal was begun; one whose header differs from what is wanted of it is refused."""
-    output.check_lines(path, SCHEMA)
+    output.check(path, JOURNAL)
     lines = artifact.read_lines(path)
     if lines and not (isinstance(lines[0], dict) and wanted.items() <= lines[0].items()):
         raise ChipError(f"{path}: was begun for another replay; remove it, or choose another --output-dir")
@@ -153,9 +155,9 @@ class ReplayJournal:
 
     def __init__(self, path: Path, header: dict[str, Any]) -> None:
         self.path = path
-        wanted = {"schema": SCHEMA, **header}
+        wanted = {"schema": JOURNAL, **header}
         if not begun(path, wanted):
-            artifact.append(path, wanted)
+            artifact.append(path, wanted, JOURNAL)
         lines = artifact.read_lines(path)
         self.units: dict[str, list[Replayed]] = {}
         self.sequence: dict[str, Any] | None = None  # the worker's answer
@@ -167,11 +169,11 @@ class ReplayJournal:
 
     def add_unit(self, unit: Unit, found: list[Replayed]) -> None:
         self.units[unit.key] = found
-        artifact.append(self.path, {"unit": unit.key, "kernels": codec.to_json(found)})
+        artifact.append(self.path, {"unit": unit.key, "kernels": codec.to_json(found)}, JOURNAL)
 
     def add_sequence(self, answer: dict[str, Any]) -> None:
         self.sequence = answer
-        artifact.append(self.path, {"sequence": answer})
+        artifact.append(self.path, {"sequence": answer}, JOURNAL)
 
 
 def replay_units(

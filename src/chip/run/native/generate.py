@@ -49,8 +49,7 @@ class Generation:
         self.answers: list[Completion] = []
         self.requests: list[NativeRequest] = []
         self.streams: dict[str, TextStream] = {}
-        for wish in wishes:
-            self._prepare(wish, raw)
+        self._prepare(wishes, raw)
         self.count = len(wishes)
         wanted = max((len(r.prompt) + r.sampling.max_tokens for r in self.requests), default=1)
         self.engine = NativeEngine(
@@ -76,16 +75,16 @@ class Generation:
         )
         return cls(o.model, o.weights, wishes, settings, o.raw_prompt, o.trust_remote_code)
 
-    def _prepare(self, wish: Wish, raw: bool) -> None:
-        tokens = wish.tokens
-        if not tokens:
-            if self.tokenizer is None:
-                raise ChipError(f"{wish.name}: {self.title} comes without a tokenizer; give the request as tokens")
-            assert self.folder is not None
-            tokens = text.encode(self.folder, wish.prompt, wish.system, raw, tokenizer=self.tokenizer)
-        self.requests.append(NativeRequest(wish.name, tokens, wish.sampling))
-        if self.tokenizer is not None:
-            self.streams[wish.name] = TextStream(self.tokenizer)
+    def _prepare(self, wishes: list[Wish], raw: bool) -> None:
+        said = [wish for wish in wishes if not wish.tokens]
+        if said and (self.tokenizer is None or self.folder is None):
+            raise ChipError(f"{said[0].name}: {self.title} comes without a tokenizer; give the request as tokens")
+        prompts = [(wish.prompt, wish.system) for wish in said]
+        encoded = iter(text.encode_all(self.folder, prompts, raw, self.tokenizer) if self.folder and said else ())
+        for wish in wishes:
+            self.requests.append(NativeRequest(wish.name, wish.tokens or next(encoded), wish.sampling))
+            if self.tokenizer is not None:
+                self.streams[wish.name] = TextStream(self.tokenizer)
 
     def substitutes(self) -> list[dict[str, str]]:
         """Launches that another than the one asked for computes, those with one reason together."""
