@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import chip
-from chip import artifact
+from chip import output
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results" / "published"
@@ -72,7 +72,7 @@ def main() -> int:
     done = subprocess.run(
         [sys.executable, "-m", "chip", *map(str, words)], stdout=subprocess.PIPE, text=True, check=True
     )
-    artifact.write_text(FOLDER / f"{args.suite}.txt", record(args.suite, done.stdout))
+    output.write(FOLDER / f"{args.suite}.txt", record(args.suite, done.stdout), output.ANY)
     return 0
 
 
