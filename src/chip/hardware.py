@@ -48,11 +48,11 @@ class Hardware:
 
     @property
     def memory_bytes(self) -> float:
-        """What the device itself reports where it was measured, else the datasheet's."""
+        """What the device itself reports: where it was measured, or as others published; else the datasheet's."""
         if self.profile:
             return self.profile.memory_bytes
         assert self.spec
-        return self.spec.memory_bytes.value
+        return (self.spec.usable_bytes or self.spec.memory_bytes).value
 
 
 @lru_cache(maxsize=1)
@@ -84,6 +84,7 @@ def _spec_from(raw: Any, where: str) -> HardwareSpec:
     numbers = {
         **{f"ceilings.{k}": q for k, q in found.ceilings.items()},
         **{n: getattr(found, n) for n in ("units", "boost_clock_hz", "memory_bytes", "l2_bytes", "power_w")},
+        **({"usable_bytes": found.usable_bytes} if found.usable_bytes else {}),
         **{f"links.{k}.bytes_per_s": link.bytes_per_s for k, link in found.links.items()},
         **{f"links.{k}.latency_s": link.latency_s for k, link in found.links.items() if link.latency_s},
     }
@@ -194,7 +195,8 @@ def _by_capability(name: str, capability: str, memory_gib: float) -> Hardware:
     nearest = min(same, key=lambda s: abs(s.memory_bytes.value - wanted))
     memory = Quoted(wanted, GIVEN)
     title = f"GPU of compute capability {dotted} with {memory_gib:g} GiB, estimated from {nearest.title}"
-    return Hardware(name, replace(nearest, name=name, title=title, memory_bytes=memory), None, (), nearest.name)
+    described = replace(nearest, name=name, title=title, memory_bytes=memory, usable_bytes=None)
+    return Hardware(name, described, None, (), nearest.name)
 
 
 def capability(h: Hardware) -> float:

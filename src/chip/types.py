@@ -275,6 +275,7 @@ class HardwareSpec:
     ceilings: dict[str, Quoted]
     links: dict[str, Link] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+    usable_bytes: Quoted | None = None  # of the memory, what CUDA offers: ECC and the driver set some aside
     note: str = ""
 
     @property

@@ -41,7 +41,7 @@ MAY = {
     "vllm_kernels": {"types", "dtypes", "formats", "models"},
     "timeline": set(),
     "points": {"types", "dtypes", "ops", "artifact", "output"},
-    "engines": {"types", "ops", "timeline"},
+    "engines": {"types", "dtypes", "ops", "models", "timeline"},
     "links": {"types", "hardware", "hardware_import", "stats"},
     "predict": LOW
     | {

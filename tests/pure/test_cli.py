@@ -206,7 +206,7 @@ def test_show_gpu(run):
     code, out, err = run("show", "a100")
     assert (code, err) == (0, "")
     assert out.startswith(
-        "NVIDIA A100 SXM4 80GB\n  nvidia ampere 8.0, 108 SMs at 1.41 GHz, 80.0 GiB, L2 40.0 MiB, 400 W\n"
+        "NVIDIA A100 SXM4 80GB\n  nvidia ampere 8.0, 108 SMs at 1.41 GHz, 80.0 GiB (79.25 usable), L2 40.0 MiB, 400 W\n"
     )
     assert "\nhbm             2.04 TB/s\n" in out
     assert json.loads(run("show", "a100", "--json")[1])["schema"] == "chip.hardware_spec/1"

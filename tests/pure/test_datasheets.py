@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from folding import each
 
+from chip import hardware
+
 FOLDER = Path(__file__).resolve().parents[2] / "src" / "chip" / "data" / "hardware"
 FILES = sorted(FOLDER.glob("*.json"))
 SHEETS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in FILES}
@@ -44,6 +46,8 @@ def numbers(sheet):
     """Yield (path, number object) for every number of a datasheet."""
     for key in FIELDS:
         yield key, sheet[key]
+    if "usable_bytes" in sheet:
+        yield "usable_bytes", sheet["usable_bytes"]
     for key, number in sheet["ceilings"].items():
         yield f"ceilings.{key}", number
     for link, fields in sheet["links"].items():
@@ -62,6 +66,24 @@ def test_count_and_unique_names():
     names = [n for sheet in SHEETS.values() for n in (sheet["name"], *sheet["aliases"])]
     assert len(names) == len(set(names))
     assert all(n == n.lower() and " " not in n for n in names)
+
+
+# Cards whose ECC lies in the memory itself and is on as delivered
+WITH_ECC = ("a10", "a40", "l4", "l40", "l40s", "p40", "t4")
+
+
+def test_usable_memory():
+    """What CUDA offers of a card is less than what it has, by a sixteenth more where ECC is kept in it."""
+    shares = {
+        n: s["usable_bytes"]["value"] / s["memory_bytes"]["value"] for n, s in SHEETS.items() if "usable_bytes" in s
+    }
+    assert set(WITH_ECC) < set(shares)
+    assert all(0.9 < share < 0.94 for name, share in shares.items() if name in WITH_ECC)
+    assert all(0.975 < share < 1 for name, share in shares.items() if name not in WITH_ECC)
+    assert all(SHEETS[name]["usable_bytes"]["source"].startswith("https://") for name in shares)
+    for name in shares:
+        assert hardware.find(name).memory_bytes == SHEETS[name]["usable_bytes"]["value"]
+    assert hardware.find("sm_89:24GB").memory_bytes == 24 * 2**30
 
 
 @every_sheet

@@ -16,7 +16,7 @@ from chip.types import ChipError, Scenario
 ENGINE = '''
 """Everything in one graph, launched by a host that takes a millisecond."""
 
-from chip.engines.hf_eager import decode, prefill, room
+from chip.engines.hf_eager import decode, peak_bytes, prefill, room
 from chip.engines.playing import Played
 from chip.engines.terms import Terms
 from chip.timeline import Timeline

@@ -111,7 +111,9 @@ def test_a_prediction_over_experts_says_what_it_rests_on(capsys):
     assert "8 GPUs: all_gather from imported tables, reduce_scatter from imported tables" in told
     assert "no measured point" not in told, "experts in fp8 were measured"
     assert {"dispatch", "combine", "experts"} <= {row["role"] for row in a["breakdown"]["tpot"]}
-    assert a["memory"]["fits"]
+    assert not a["memory"]["fits"], "vLLM's experts have a workspace for the tokens of all replicas"
+    assert cli.main([*words, "--engine-setting", "max_num_batched_tokens=8192"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory"]["fits"]
 
 
 def test_replicas_share_the_requests():

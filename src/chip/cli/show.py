@@ -160,9 +160,10 @@ def _gpu(name: str) -> tuple[Any, str]:
     head = [h.title]
     if h.spec:
         s = h.spec
+        usable = f" ({s.usable_bytes.value / 2**30:.2f} usable)" if s.usable_bytes else ""
         head.append(
             f"  {s.vendor} {s.architecture} {s.compute_capability}, {s.sm_count} {SM_WORDS.get(s.vendor, 'cores')} at "
-            f"{si(s.boost_clock_hz.value, 'Hz')}, {gib(s.memory_bytes.value)}, L2 {gib(s.l2_bytes.value)}, "
+            f"{si(s.boost_clock_hz.value, 'Hz')}, {gib(s.memory_bytes.value)}{usable}, L2 {gib(s.l2_bytes.value)}, "
             f"{s.power_w.value:g} W"
         )
         head += [f"  {n}: {si(k.bytes_per_s.value, 'B/s')} one way" for n, k in s.links.items()]

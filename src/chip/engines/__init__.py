@@ -12,11 +12,13 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
 from chip import listing
+from chip.dtypes import Precision
 from chip.engines.calibration import CalibrationModel
 from chip.engines.options import Settings, no_options
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
 from chip.engines.versions import EngineVersion
+from chip.models.decoder import Decoder
 from chip.suggest import get_close_matches
 from chip.timeline import Timeline
 from chip.types import ChipError, Program, Scenario, Step
@@ -83,6 +85,9 @@ class Engine(Protocol):
 
     def room(self, scenario: Scenario, options: Any) -> Room:
         """Its memory rules."""
+
+    def peak_bytes(self, d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
+        """The most that it holds at once beside the weights and the whole cache."""
 
     def cache_tokens(
         self, layers: Mapping[int, int], longest: int, token_bytes: float, room_bytes: float, options: Any

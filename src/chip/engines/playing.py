@@ -37,7 +37,6 @@ class Room:
     step_tokens: int  # in the largest step
     sequences: int  # that run at once
     workspace_bytes: float = 0.0  # of cuBLAS
-    streams: int = 1  # tensors as wide as the residual stream that are alive in a layer
     pool: bool = True  # whether all the memory that is left becomes a pool for the KV cache
     longest: int = 0  # context that it was told to allow; 0 for the model's
     at_once: int = 0  # requests that the engine runs at most; 0 for as many as there are

@@ -242,6 +242,7 @@ class Decoder:
     logit_scale: bool = False
     logit_softcap: bool = False
     max_context: int = 0  # tokens; 0: not stated
+    angle_rows: int = 0  # of all tables of angles, where these are longer than the context; 0: one, as long
     dtype: str = "bf16"  # what `--dtype auto` means: the format of most weights
     kv_dtype: str = ""  # what the config says of the KV cache; "": nothing
     quantization: str = ""  # method that the config names; "": none
@@ -255,6 +256,12 @@ class Decoder:
     def alibi(self) -> bool:
         """Whether positions are biases of the attention: neither a table nor a rotation tells them."""
         return not self.positions and not any(layer.attn.rope_dim for _, layer in self.layers)
+
+    @property
+    def copied_heads(self) -> float:
+        """How many heads each key head serves, where it is copied to all of them; a single one is not copied."""
+        a = self.layers[0][1].attn
+        return a.heads / a.kv_heads if isinstance(a, Attn) and a.kv_heads > 1 else 1.0
 
     @property
     def experts(self) -> int:

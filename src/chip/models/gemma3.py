@@ -35,4 +35,15 @@ def decoder(c: Config, name: str, architecture: str) -> Decoder:
     ]
     vocab = c.size("vocab_size", default=262_208)
     capped = c.has("final_logit_softcapping")
-    return stack(c, name, architecture, hidden, layers, tied=True, vocab=vocab, embed_scale=True, logit_softcap=capped)
+    return stack(
+        c, name, architecture, hidden, layers, tied=True, vocab=vocab, embed_scale=True, logit_softcap=capped,
+        angle_rows=_angle_rows(c),
+    )  # fmt: skip
+
+
+def _angle_rows(c: Config) -> int:
+    """Of two tables: layers with a window have angles of their own; those of the others are stretched, and their table
+    is longer than the context by as much."""
+    stretched = c.has("rope_scaling") and isinstance(c.raw["rope_scaling"], dict)
+    factor = c.section("rope_scaling").number("factor", 1.0) if stretched else 1.0
+    return round(c.count("max_position_embeddings", default=0) * (1 + max(1.0, factor)))

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from chip.engines import hf
+from chip.dtypes import Precision
+from chip.engines import hf, hf_memory
 from chip.engines.calibration import CUT, HF_POINTS, TWO_DEPTHS, cut
 from chip.engines.fuse import apply, as_kind
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
+from chip.models.decoder import Decoder
 from chip.ops.masked_attention import WindowedAttention
 from chip.timeline import HostCost, Timeline
 from chip.types import ChipError, Program, Scenario, Seq, Step
@@ -30,9 +32,6 @@ MEMORY_SHARE = 1.0
 CONTEXT_BYTES = 1.37e9
 # cuBLAS's workspace as torch sets it up on Hopper and newer, one for each stream.
 WORKSPACE_BYTES = 32 * 2**20
-# Tensors as wide as the residual stream: itself, and the embeddings and the layer's input, which the callers' frames
-# keep alive.
-STREAMS = 3
 
 
 def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
@@ -52,8 +51,17 @@ def room(scenario: Scenario, options: None) -> Room:
     cache_tokens, step_tokens = scenario.prompt + scenario.output, scenario.batch * scenario.prompt
     return Room(
         MEMORY_SHARE, CONTEXT_BYTES, cache_tokens, step_tokens, scenario.batch,
-        workspace_bytes=WORKSPACE_BYTES, streams=STREAMS, pool=False,
+        workspace_bytes=WORKSPACE_BYTES, pool=False,
     )  # fmt: skip
+
+
+def peak_bytes(d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
+    """Of the prompts, when the cache has no more than them, or of the last decode step. Until that, a layer with a
+    window keeps all keys of the prompt: what it caches is a view of them."""
+    copies = s.batch * (d.copied_heads if d.architecture in COPIES_KEYS else 1.0)
+    cached, of_prompt = d.kv_bytes(room.cache_tokens, p, tp=s.tp), s.prompt * d.kv_bytes(1, p, tp=s.tp)
+    prompt = hf_memory.peak_bytes(d, p, s, s.prompt) + (of_prompt - cached) * copies
+    return max(prompt, cached / d.layer_count / 2 * copies)  # a step joins a token to a layer's keys: a new tensor
 
 
 def prefill(scenario: Scenario, options: None) -> Weighted:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from chip.engines import Serves, hf, hf_eager
+from chip.dtypes import Precision
+from chip.engines import Serves, hf, hf_eager, hf_memory
 from chip.engines.calibration import HF_POINTS, CalibrationModel
 from chip.engines.fuse import apply, as_kind
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
+from chip.models.decoder import Decoder
 from chip.ops.attention import Attention
 from chip.ops.kv_append import KvAppend
 from chip.ops.kv_roll import SlidingAppend
@@ -48,6 +50,11 @@ def room(scenario: Scenario, options: None) -> Room:
     eager = hf_eager.room(scenario, options)
     workspace_bytes, tokens = WORKSPACES * eager.workspace_bytes, cache_tokens(scenario)
     return replace(eager, context_bytes=CONTEXT_BYTES, workspace_bytes=workspace_bytes, cache_tokens=tokens)
+
+
+def peak_bytes(d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
+    """Of the prompts, over a cache that has its whole size from the start."""
+    return hf_memory.peak_bytes(d, p, s, room.cache_tokens)
 
 
 def cache_tokens(scenario: Scenario) -> int:

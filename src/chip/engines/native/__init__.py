@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chip.dtypes import BYTES, Precision
 from chip.engines import Serves
 from chip.engines.calibration import TWO_DEPTHS, cut
 from chip.engines.chunked import decode_step, padded, prefill_steps
 from chip.engines.fuse import apply, as_kind, each, fuse_residual_norms, merge_projections
 from chip.engines.playing import Played, Room, Weighted
 from chip.engines.terms import Terms
+from chip.models.decoder import Decoder
 from chip.ops.kv_append import KvAppend
 from chip.ops.linear import Linear
 from chip.ops.rope import Rope
@@ -112,3 +114,11 @@ def play(t: Timeline, step: Played, terms: Terms) -> None:
 def room(scenario: Scenario, options: None) -> Room:
     cache_tokens = scenario.prompt + scenario.output
     return Room(MEMORY_SHARE, CONTEXT_BYTES, cache_tokens, STEP_TOKENS, scenario.batch, at_once=MOST_REQUESTS)
+
+
+def peak_bytes(d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
+    """The residual stream with the input and the output of the MLP, or at the end the logits and their fp32 copy."""
+    width, stream = BYTES[p.activation], room.step_tokens * d.hidden * BYTES[p.activation]
+    inner = max(layer.mlp.intermediate for _, layer in d.layers)
+    logits = room.sequences * d.vocab * (width + BYTES["fp32"]) + stream
+    return max(2 * stream + 3 * room.step_tokens * inner * width, logits)

@@ -9,14 +9,14 @@ from chip.engines.calibration import FAMILIES, TWO_DEPTHS, CalibrationModel, cut
 from chip.engines.playing import Played
 from chip.engines.terms import Terms
 from chip.engines.versions import version_at
-from chip.engines.vllm.memory import cache_tokens, room
+from chip.engines.vllm.memory import cache_tokens, peak_bytes, room
 from chip.engines.vllm.options import ALIASES, ELSEWHERE, VllmOptions, options
 from chip.engines.vllm.rewrite import HALVES, UNCOMPILED, rewrite
 from chip.engines.vllm.schedule import decode, prefill
 from chip.engines.vllm.versions import VERSIONS
 from chip.timeline import HostCost, Timeline
 
-__all__ = ["cache_tokens", "decode", "options", "prefill", "rewrite", "room", "VERSIONS"]
+__all__ = ["cache_tokens", "decode", "options", "peak_bytes", "prefill", "rewrite", "room", "VERSIONS"]
 
 NAME = "vllm"
 TITLE = "vLLM, offline LLM class, default settings without prefix caching"

@@ -1,18 +1,40 @@
-"""vLLM's memory rules: a share of the card, room for its largest step, and the rest as a pool of KV blocks."""
+"""vLLM's memory rules: a share of the card, less the weights and what its profile run sees, is a pool of KV blocks.
+
+Before it takes the pool, vLLM runs the largest step that it would schedule, samples from it, and subtracts what was
+alive at most. `peak_bytes` follows vLLM 0.26 through that run (`Worker.determine_available_memory`).
+`benchmarks/kv_pools.py` holds it against the recorded pools, fits the three constants that no code says, and measures
+pools on a GPU.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
 
+from chip.dtypes import BYTES, Precision
 from chip.engines.playing import Room
-from chip.engines.vllm.options import VllmOptions
+from chip.engines.vllm.options import BLOCK_TOKENS, VllmOptions
+from chip.engines.vllm.schedule import GRAPH_TOKENS
+from chip.models.decoder import Attn, Decoder, LatentAttn, Layer, Mlp, Moe
 from chip.types import Scenario
 
-# vLLM sizes its pool by what it sees grow after the CUDA context is made. This number meets the recorded pools.
-CONTEXT_BYTES = 0.5e9
+# What vLLM sees grow beside its tensors: kernels as they are loaded, and cuBLAS's workspace.
+CONTEXT_BYTES = 0.282e9
 STEPS_IN_FLIGHT = 2  # one runs while the next is scheduled
 EQUAL_GROUPS_RATIO = 1.25  # two kinds of layers whose numbers differ by less form groups of the larger number
+
+LATENT_CHUNK = 64 * 1024  # tokens of context whose keys and values are expanded from their latents at once
+# Models of experts run on vLLM's first model runner, but for these. Dense ones run on the second. Only the first tries
+# top-k and top-p in its profile run, and only it sets the memory of CUDA graphs aside.
+SECOND_RUNNER = ("DeepseekV2ForCausalLM", "Qwen2MoeForCausalLM")
+SAMPLED_BYTES = 2  # alive for each logit where the likeliest token is taken: the logit
+FILTERED_BYTES = 2 + 4 + 4 + 4  # ... where top-k and top-p are tried: its fp32 copy, probabilities and noise besides
+# CUDA graphs are of two kinds: of a step's pieces between attention, up to twice as many tokens as sequences may run,
+# and of whole steps, up to as many.
+GRAPH_SPLITS = 32  # parts that attention's keys may be cut into inside a graph, each with an fp32 result of its own
+GRAPH_BYTES = 2**20  # that vLLM takes for a graph at least, and ...
+GRAPH_LAYER_BYTES = 101e3  # ... for each layer in it
+FIRST_RUNNER_BYTES = 0.110e9  # kernels that are loaded when graphs are first tried
 
 
 def room(scenario: Scenario, options: VllmOptions) -> Room:
@@ -22,6 +44,97 @@ def room(scenario: Scenario, options: VllmOptions) -> Room:
         share, CONTEXT_BYTES, longest, step_tokens, sequences,
         longest=options.max_model_len, at_once=options.max_num_seqs,
     )  # fmt: skip
+
+
+def peak_bytes(d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
+    """The most that vLLM sees alive in its profile run beside the weights, and what it sets aside for graphs."""
+    parts = terms(d, p, s, room)
+    return max(parts["forward"], parts["sampling"]) + parts["graphs"] + parts["beside_weights"]
+
+
+def terms(d: Decoder, p: Precision, s: Scenario, room: Room) -> dict[str, float]:
+    """Bytes of the parts of the profile run: the most alive in a step, and while its tokens are sampled; what is set
+    aside for graphs; and what is stored for good beside the weights."""
+    width, tokens = BYTES[p.activation], room.step_tokens
+    stream = tokens * d.hidden * width
+    workspace = forward = 0.0
+    for _, layer in d.layers:  # experts share a workspace that grows at the first of them and stays
+        workspace = max(workspace, _workspace_bytes(layer, d.hidden, p, s, tokens, width))
+        forward = max(forward, workspace + _alive_bytes(layer, p, s, stream, tokens, width))
+        if isinstance(layer.attn, LatentAttn):
+            forward = max(forward, workspace + stream + _expanded_bytes(layer.attn, d, s, room, width))
+    first_runner = d.experts > 0 and d.architecture not in SECOND_RUNNER
+    of_logit = FILTERED_BYTES if first_runner else SAMPLED_BYTES
+    return {
+        "forward": forward,
+        "sampling": workspace + stream + min(tokens, room.at_once) * d.vocab * of_logit,
+        "graphs": _graph_bytes(d, s, room.at_once) + FIRST_RUNNER_BYTES if first_runner else 0.0,
+        "beside_weights": _beside_weights(d, p, s, width),
+    }
+
+
+def _alive_bytes(layer: Layer, p: Precision, s: Scenario, stream: float, tokens: int, width: float) -> float:
+    """While a layer's MLP runs: the output of attention and the residual stream before and after it, then what the MLP
+    reads and writes. Its activation is written beside its input where it is gated, else over it."""
+    a, mlp = layer.attn, layer.mlp
+    attended = tokens * a.heads / s.tp * (a.head_dim if isinstance(a, Attn) else a.v_dim) * width
+    around = attended + 2 * stream
+    if isinstance(mlp, Moe):  # with the layer's input and output, and a copy of the input
+        shared = 3 * tokens * mlp.shared.intermediate / s.tp * width if mlp.shared else 0.0
+        return around + max(3 * stream, 2 * stream + shared)
+    inner = tokens * mlp.intermediate / s.tp * width
+    if mlp.gated:
+        return around + inner * _gated_copies(layer, p, width)
+    return around + inner + (2 if layer.placement.startswith("parallel") else 1) * stream
+
+
+def _gated_copies(layer: Layer, p: Precision, width: float) -> float:
+    """How often the inside of a gated MLP is alive: both halves, their product, and the product rounded. Rounding to
+    fp8 happens in the kernel that multiplies."""
+    form = layer.format_of("down_proj", p)
+    if not form or not form.input:
+        return 3.0
+    return (2.0 if form.input == "fp8" else 3.0) + BYTES[form.input] / width
+
+
+def _workspace_bytes(layer: Layer, hidden: int, p: Precision, s: Scenario, tokens: int, width: float) -> float:
+    """Of the experts of a layer: what all their tokens read and write, of every replica's tokens. Triton's kernels for
+    4-bit floats keep less: what is between the two products, and the result."""
+    mlp = layer.mlp
+    if isinstance(mlp, Mlp):
+        return 0.0
+    inner, tokens = mlp.intermediate / (s.tp if s.ep == 1 else 1), tokens * s.replicas
+    form = layer.format_of("experts", p)
+    if form and form.dtype == "fp4":
+        return tokens * (mlp.top_k * inner + hidden) * width
+    return tokens * mlp.top_k * (max(inner, hidden) + max((2 if mlp.gated else 1) * inner, hidden)) * width
+
+
+def _expanded_bytes(a: LatentAttn, d: Decoder, s: Scenario, room: Room, width: float) -> float:
+    """Of latent attention: queries, latents and results of a step, and the keys and values of a chunk of context."""
+    least = 4 * room.at_once * BLOCK_TOKENS
+    chunk = min(max(8 * (room.longest or d.max_context), least), LATENT_CHUNK)
+    of_step = room.step_tokens * (a.heads / s.tp * (a.qk_dim + a.v_dim) + a.kv_rank + a.rope_dim)
+    return (of_step + chunk * a.heads / s.tp * (a.nope_dim + a.v_dim)) * width
+
+
+def _graph_bytes(d: Decoder, s: Scenario, sequences: int) -> float:
+    """Of the first graph of a whole step, attention's parts; of every other one, what its kernels take."""
+    a = d.layers[0][1].attn
+    split = a.heads / s.tp * (a.head_dim if isinstance(a, Attn) else a.kv_rank) * BYTES["fp32"]
+    pieces, whole = [n for n in GRAPH_TOKENS if n <= 2 * sequences], [n for n in GRAPH_TOKENS if n <= sequences]
+    others = len(pieces) + len(whole) - 2
+    return float(max(whole) * GRAPH_SPLITS * split + others * max(GRAPH_BYTES, GRAPH_LAYER_BYTES * d.layer_count))
+
+
+def _beside_weights(d: Decoder, p: Precision, s: Scenario, width: float) -> float:
+    """Tables of angles, and the expansion of latents once more in 16 bits where it is stored in fewer."""
+    total = (d.angle_rows or d.max_context) * max(layer.attn.rope_dim for _, layer in d.layers) * width
+    for n, layer in d.layers:
+        a = layer.attn
+        if isinstance(a, LatentAttn) and layer.format_of("kv_up", p):
+            total += n * a.kv_rank * a.heads / s.tp * (a.nope_dim + a.v_dim) * width
+    return total
 
 
 def cache_tokens(
@@ -35,15 +148,23 @@ def cache_tokens(
     """
     if options.num_gpu_blocks:
         return options.num_gpu_blocks * options.block_size
-    if len(layers) < 2 or not longest:
+    if not any(layers) or not longest:
         return max(0, int(room_bytes // token_bytes))
-    few, many = min(layers.values()), max(layers.values())
-    size = many if many < EQUAL_GROUPS_RATIO * few else few
     in_flight = STEPS_IN_FLIGHT * options.max_num_batched_tokens
     blocks, block_tokens = 0, options.block_size
     for window, count in layers.items():
         tokens = min(window - 1 + in_flight, longest) if window else longest
         kept = ceil(tokens / block_tokens) + bool(window)
-        blocks += ceil(count / size) * kept
-    block_bytes = token_bytes / sum(layers.values()) * size * block_tokens
-    return max(0, int(room_bytes // block_bytes / blocks * longest))
+        blocks += ceil(count / _group(layers)) * kept
+    return max(0, int(room_bytes // block_bytes(layers, token_bytes, block_tokens) / blocks * longest))
+
+
+def block_bytes(layers: Mapping[int, int], token_bytes: float, block_tokens: int = BLOCK_TOKENS) -> float:
+    """Of one block of the cache, for all layers of a group."""
+    return token_bytes / sum(layers.values()) * _group(layers) * block_tokens
+
+
+def _group(layers: Mapping[int, int]) -> int:
+    """How many layers form a group."""
+    few, many = min(layers.values()), max(layers.values())
+    return many if many < EQUAL_GROUPS_RATIO * few else few
