@@ -59,7 +59,7 @@ class AttentionTimes:
             return self(op)
         flops, read, written = op.cost()
         found = added([(self(each), part) for each, part in lengths])
-        return *found[:5], flops, read + written, found[7]
+        return *found[:5], flops, read + written, *found[7:]
 
     def _timed(self, op: AnyAttention) -> Timed:
         form = op.form()

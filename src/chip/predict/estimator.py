@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import exp, inf
 from typing import cast
 
-from chip import hardware, links
+from chip import hardware, links, ops
 from chip.hardware import Hardware
 from chip.ops.attention import AnyAttention
 from chip.ops.collective import Collective
@@ -121,19 +121,27 @@ class Estimator:
         roof, compute, peaks = self.roof, op.compute, self.peaks
         rate = roof.compute[compute].value if compute in roof.compute else inf
         moving = roof.moving(compute).value
-        peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
+        peak, memory, joules = peaks.compute.get(compute, inf), peaks.bytes_per_s, self._joules(op)
 
         def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float, held_s: float) -> Answer:
             roof_s, bound = flops / rate, "compute"
             if moved > moving * roof_s:
                 roof_s, bound = moved / moving, "memory"
             bound = "launch" if seconds > 2 * roof_s else bound
-            answer = seconds, low_s, high_s, bound, source, flops, moved, held_s
+            answer = seconds, low_s, high_s, bound, source, flops, moved, held_s, joules(flops, moved)
             if flops <= peak * seconds and moved <= memory * seconds:
                 return answer
             return at_least(answer, peaks.least_s(compute, flops, moved))
 
         return answered
+
+    def _joules(self, op: Op) -> Callable[[float, float], float]:
+        """From FLOPs and bytes to joules above idle; 0 where the GPU's power was not measured."""
+        power = self.roof.power
+        if power is None:
+            return lambda flops, moved: 0.0
+        byte_j, flop_j = power.per_byte_j, power.per_flop_j[op.compute] if ops.multiplies(op.kind) else 0.0
+        return lambda flops, moved: flops * flop_j + moved * byte_j
 
     def is_unaligned(self, op: Op) -> bool:
         """Whether points show that a few more keys, which align them, would take less time."""
@@ -156,7 +164,8 @@ class Estimator:
     def summed(self, op: Op) -> Answer:
         """An operator of several kernels: the sum of its parts."""
         flops, read, written = op.cost()
-        return *added([(self(part), 1.0) for part in op.parts()])[:5], flops, read + written, 0.0
+        found = added([(self(part), 1.0) for part in op.parts()])
+        return *found[:5], flops, read + written, 0.0, found[8]
 
     def _over_link(self, op: Collective) -> Answer:
         roof, size = self.roof, op.tensor_bytes
@@ -171,7 +180,8 @@ class Estimator:
             found = links.Transfer(seconds, seconds, 2 * seconds, "formula")
         source = DATASHEET if found.source == "formula" else IMPORTED
         flops, read, written = op.cost()
-        return found.seconds, found.low_s, found.high_s, "link", source, flops, read + written, 0.0
+        joules = self._joules(op)(flops, read + written)
+        return found.seconds, found.low_s, found.high_s, "link", source, flops, read + written, 0.0, joules
 
 
 @lru_cache(maxsize=MOST_CURVES)  # every GPU of a ranking is asked for the same

@@ -116,12 +116,19 @@ class KernelPoints:
         return found
 
     def _clocked(self, op: Op) -> Callable[[Op, float], float]:
-        """Converts seconds of points that were timed at another clock to the clock of all others."""
-        own = self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library else None
-        if own is None or self._bases.settling is None:
+        """Converts seconds of points that were timed at another clock to the clock of all others, and those of another
+        format whose FLOPs draw less: at the power limit they take that much longer."""
+        dtype, settling = getattr(op, "dtype", ""), self._bases.settling
+        own = self._library.clock(op.kind, dtype) if self._library else None
+        if settling is None:
             return lambda op, seconds: seconds
-        shift = self._bases.settling.measured / own.measured - 1
-        return lambda op, seconds: seconds * (1 + shift * own.limited(op.cost()[0] / seconds))
+        if own is not None:
+            settling, shift = own, settling.measured / own.measured - 1
+        else:
+            shift = max(0.0, self._power(op) - 1) if dtype in SAME_KERNELS else 0.0
+        if not shift:
+            return lambda op, seconds: seconds
+        return lambda op, seconds: seconds * (1 + shift * settling.limited(op.cost()[0] / seconds))
 
     def held_s(self, op: Op) -> Callable[[float, float], float]:
         """From FLOPs and seconds to the part of the seconds that the power limit holds."""
@@ -134,7 +141,7 @@ class KernelPoints:
         )
 
     def _power(self, op: Op) -> float:
-        """The power of a FLOP, relative to one in 16 bits: formats with a higher rate take less for each."""
+        """The power of a FLOP, relative to one in bf16: formats with a higher rate take less for each, fp16 more."""
         settling = self._bases.settling
         if settling is None or isinstance(op, Collective):
             return 1.0
@@ -142,7 +149,8 @@ class KernelPoints:
         if own:
             return settling.flop_per_s / own.flop_per_s
         plain, rate = (self._bases.roof.compute.get(name) for name in ("matmul_bf16", op.compute))
-        return min(1.0, plain.value / rate.value) if plain and rate else 1.0
+        relative = plain.value / rate.value if plain and rate else 1.0
+        return relative if getattr(op, "dtype", "") in SAME_KERNELS else min(1.0, relative)
 
 
 def _smallest_s(groups: Sequence[PointGroup]) -> float:

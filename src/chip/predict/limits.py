@@ -15,9 +15,9 @@ DATASHEET = "datasheet"  # of base times under a datasheet's rates
 OF_POINTS = frozenset((INTERPOLATED, IMPORTED))
 COLD = 4.0  # an operator that moves this many times the L2 cache finds next to nothing in it
 
-# seconds, low, high, bound, source, FLOPs, bytes, and the seconds at the power limit (`chip.predict.clock`).
-# A plain tuple: a sweep makes hundreds of thousands.
-Answer = tuple[float, float, float, str, str, float, float, float]
+# seconds, low, high, bound, source, FLOPs, bytes, the seconds at the power limit (`chip.predict.clock`), and joules
+# above idle. A plain tuple: a sweep makes hundreds of thousands.
+Answer = tuple[float, float, float, str, str, float, float, float, float]
 seconds_of: Callable[[Answer], float] = itemgetter(0)
 held_s_of: Callable[[Answer], float] = itemgetter(7)
 
@@ -58,8 +58,8 @@ def at_least(answer: Answer, least_s: float) -> Answer:
 
 def scaled(answer: Answer, factor: float) -> Answer:
     """The same work in `factor` times the time."""
-    seconds, low_s, high_s, bound, source, flops, moved, held_s = answer
-    return seconds * factor, low_s * factor, high_s * factor, bound, source, flops, moved, held_s * factor
+    seconds, low_s, high_s, bound, source, flops, moved, held_s, joules = answer
+    return seconds * factor, low_s * factor, high_s * factor, bound, source, flops, moved, held_s * factor, joules
 
 
 def of_a_share(share: Callable[[Any], Answer], whole: Callable[[Any], Answer], gpus: int) -> Callable[[Any], Answer]:
@@ -77,15 +77,17 @@ def added(answers: Sequence[tuple[Answer, float]]) -> Answer:
     """The sum of answers, each with a weight. Bound and source are those of the longest."""
     if len(answers) == 1 and answers[0][1] == 1.0:
         return answers[0][0]
-    seconds = low_s = high_s = flops = moved = held_s = longest_s = 0.0
+    seconds = low_s = high_s = flops = moved = held_s = joules = longest_s = 0.0
     bound = source = ""
-    for (own_s, own_low_s, own_high_s, own_bound, own_source, own_flops, own_moved, own_held_s), weight in answers:
+    for own, weight in answers:
+        own_s, own_low_s, own_high_s, own_bound, own_source, own_flops, own_moved, own_held_s, own_joules = own
         seconds += own_s * weight
         low_s += own_low_s * weight
         high_s += own_high_s * weight
         flops += own_flops * weight
         moved += own_moved * weight
         held_s += own_held_s * weight
+        joules += own_joules * weight
         if own_s * weight >= longest_s:
             longest_s, bound, source = own_s * weight, own_bound, own_source
-    return seconds, low_s, high_s, bound, source, flops, moved, held_s
+    return seconds, low_s, high_s, bound, source, flops, moved, held_s, joules
