@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import exp, inf
-from typing import cast
+from typing import Any, cast
 
 from chip import hardware, links, ops
 from chip.hardware import Hardware
@@ -18,10 +18,11 @@ from chip.ops.attention import AnyAttention
 from chip.ops.collective import Collective
 from chip.predict.attention import AttentionTimes
 from chip.predict.bases import Bases
+from chip.predict.carried import Carried
 from chip.predict.interpolate import Z90, TimeCurve
 from chip.predict.kernel_points import MOST_CURVES, KernelPoints, grown, of_one_token
 from chip.predict.library import Library, library
-from chip.predict.limits import DATASHEET, IMPORTED, UNLIMITED, Answer, Peaks, added, at_least, peaks_of
+from chip.predict.limits import DATASHEET, IMPORTED, UNLIMITED, Answer, Peaks, added, at_least, no_faster, peaks_of
 from chip.predict.rising_grid import RisingGrid
 from chip.predict.roof import Roof, roof_of
 from chip.predict.stages import ALL, Stage
@@ -38,18 +39,27 @@ class Estimator:
 
     def __init__(
         self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None = None,
-        reference: Estimator | None = None, peaks: Peaks = UNLIMITED,
+        reference: Estimator | None = None, peaks: Peaks = UNLIMITED, sibling: Estimator | None = None,
+        faster: Estimator | None = None,
     ) -> None:  # fmt: skip
-        self.bases: Bases = Bases(roof, stage, library, runs_as, reference.bases if reference else None)
-        self.kernels = KernelPoints(library, runs_as, self.bases)
+        """`reference`: of the GPU whose fitted bases stand in. Of GPUs of the same chip: `sibling`, whose points answer
+        where this one has none, and `faster`, which takes no longer for anything."""
+        like, near = reference.bases if reference else None, sibling.bases if sibling else None
+        self.bases: Bases = Bases(roof, stage, library, runs_as, like, near)
+        self.kernels = KernelPoints(
+            library, runs_as, self.bases, (sibling.kernels, carried_from(sibling, peaks)) if sibling else None
+        )
         self.roof, self.settling, self.peaks = roof, self.bases.settling, peaks
-        self.has_points, self.of_engine = library is not None, runs_as is not None
+        self.has_points, self.of_engine = bool(library or sibling), runs_as is not None
+        self._faster, self._shift = faster, 0.0
+        if faster and faster.settling and self.settling:
+            self._shift = self.settling.measured / faster.settling.measured - 1
         self.grids: dict[Op, dict[tuple[object, float | None], RisingGrid]] = {}  # see `chip.predict.attention`
 
     def __call__(self, op: Op) -> Answer:
         """The answer for one call of an operator."""
         if isinstance(op, AnyAttention):
-            return AttentionTimes(self, op)(op)
+            return self._bounded(lambda op: AttentionTimes(self, op)(op), self._faster)(op)
         if isinstance(op, Collective):
             return self._over_link(op)
         one, tokens = of_one_token(op)
@@ -57,12 +67,19 @@ class Estimator:
 
     def along(self, op: Op) -> AlongTokens:
         """From a number of tokens to the answer, for an operator that was lowered for one token."""
+        if isinstance(op, Collective):
+            make = grown(op)
+            return lambda tokens: self._over_link(cast(Collective, make(tokens)))
+        return self._bounded(self._along(op), self._faster and self._faster.along(op))
+
+    def _bounded(self, ask: Callable[[Any], Answer], faster: Callable[[Any], Answer] | None) -> Callable[[Any], Answer]:
+        return no_faster(ask, faster, self._shift) if faster else ask
+
+    def _along(self, op: Op) -> AlongTokens:
         make, points = grown(op), self.kernels.of(op)
         plain = getattr(op, "plain", None)  # stands for a fused kernel that was not measured
         if plain is not None and points is None:
             return self.along(plain)
-        if isinstance(op, Collective):
-            return lambda tokens: self._over_link(cast(Collective, make(tokens)))
         like = op.like_measured()
         if like is None or points is None:
             return (lambda tokens: self.summed(make(tokens))) if op.parts() else self._base_along(op, make)
@@ -93,6 +110,9 @@ class Estimator:
 
     def over(self, op: Op) -> OverSequences:
         """From a sequence to the answer, for attention and what else depends on sequences."""
+        return self._bounded(self._over(op), self._faster and self._faster.over(op))
+
+    def _over(self, op: Op) -> OverSequences:
         plain = getattr(op, "plain", None)
         if plain is not None and self.kernels.of(op) is None:
             return self.over(plain)
@@ -201,6 +221,15 @@ def _work_along(op: Op) -> Callable[[int], tuple[float, float]]:
     return lambda tokens: (fixed_flops + token_flops * tokens, fixed_bytes + token_bytes * tokens)
 
 
+def carried_from(sibling: Estimator, own: Peaks) -> Carried:
+    """By the parts of its datasheet that the sibling's kernels reach, and as much of this GPU's. What memory reaches is
+    known of the reference GPU."""
+    promised, measured = sibling.peaks, hardware.find(REFERENCE)
+    compute = {name: rate.value / promised.compute[name] for name, rate in sibling.roof.compute.items()}
+    memory = roof_of(measured).ideal["memory"] / peaks_of(measured).bytes_per_s
+    return Carried(promised.reached(compute, memory), own.reached(compute, memory))
+
+
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
     """`runs_as`: which kernel an engine runs of each operator. `stage`: what times may rest on."""
     return _estimator(h, None if runs_as is None else tuple(runs_as.items()), stage)
@@ -216,4 +245,5 @@ def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: S
         raise ChipError(f"{h.points[0]}: holds points of {found.device}, the profile is of {h.profile.device}")
     # fitted bases of another GPU stand in only where this one's own ceilings were not measured
     like = None if h.profile is not None else estimator_of(hardware.find(REFERENCE), runs_as)
-    return Estimator(roof_of(h), stage, found, runs_as, like, peaks_of(h))
+    sibling, faster = (estimator_of(hardware.find(n), runs_as, stage) if n else None for n in (h.sibling, h.faster))
+    return Estimator(roof_of(h), stage, found, runs_as, like, peaks_of(h), sibling, faster)

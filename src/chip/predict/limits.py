@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chip.hardware import Hardware
+from chip.types import Op
 
 INTERPOLATED = "interpolated"  # the source of answers from points that CHIP measured on the GPU
 IMPORTED = "imported"  # of answers from points that others published
+SCALED = "scaled"  # of answers from points of another GPU of the same chip
 DATASHEET = "datasheet"  # of base times under a datasheet's rates
-OF_POINTS = frozenset((INTERPOLATED, IMPORTED))
+OF_POINTS = frozenset((INTERPOLATED, IMPORTED, SCALED))
 COLD = 4.0  # an operator that moves this many times the L2 cache finds next to nothing in it
 
 # seconds, low, high, bound, source, FLOPs, bytes, the seconds at the power limit (`chip.predict.clock`), and joules
@@ -28,14 +30,27 @@ class Peaks(NamedTuple):
     compute: dict[str, float]  # FLOP/s by ceiling name
     bytes_per_s: float
     l2_bytes: float
+    clock_hz: float = inf
 
     def least_s(self, compute: str, flops: float, moved: float) -> float:
         """The least time of so many FLOPs and bytes. Bytes that fit in L2 are free. From `COLD` times L2 on all of them
         come from memory; in between the part that does grows in proportion."""
-        seconds = flops / self.compute.get(compute, inf)
-        if moved <= self.l2_bytes:
-            return seconds
-        return max(seconds, moved * min(1.0, (moved / self.l2_bytes - 1) / (COLD - 1)) / self.bytes_per_s)
+        return max(flops / self.compute.get(compute, inf), self.missing_l2(moved) / self.bytes_per_s)
+
+    def missing_l2(self, moved: float) -> float:
+        """The bytes that come from memory at least."""
+        return moved * min(1.0, max(0.0, moved / self.l2_bytes - 1) / (COLD - 1))
+
+    def parts_s(self, op: Op) -> tuple[float, float]:
+        """Seconds of an operator's arithmetic and of its traffic of memory."""
+        flops, read, written = op.cost()
+        moved = self.missing_l2(read + written) if op.WARM else read + written
+        return flops / self.compute[op.compute], moved / self.bytes_per_s
+
+    def reached(self, compute: Mapping[str, float], memory: float) -> Peaks:
+        """With the parts of these rates that kernels reach."""
+        rates = {name: rate * compute[name] for name, rate in self.compute.items() if name in compute}
+        return self._replace(compute=rates, bytes_per_s=self.bytes_per_s * memory)
 
 
 UNLIMITED = Peaks({}, inf, inf)
@@ -46,7 +61,7 @@ def peaks_of(h: Hardware) -> Peaks:
     if h.spec is None:
         return UNLIMITED
     rates = {name: q.value for name, q in h.spec.ceilings.items()}
-    return Peaks(rates, rates["hbm"], h.spec.l2_bytes.value)
+    return Peaks(rates, rates["hbm"], h.spec.l2_bytes.value, h.spec.boost_clock_hz.value)
 
 
 def at_least(answer: Answer, least_s: float) -> Answer:
@@ -54,6 +69,17 @@ def at_least(answer: Answer, least_s: float) -> Answer:
     if answer[0] >= least_s:
         return answer
     return least_s, max(answer[1], least_s), max(answer[2], least_s), *answer[3:]
+
+
+def no_faster(ask: Callable[[Any], Answer], better: Callable[[Any], Answer], shift: float) -> Callable[[Any], Answer]:
+    """Answers of a GPU that is nowhere better than another of its chip: never less than on that one. `shift`: the part
+    that seconds at the power limit take more at the clock of this GPU's points."""
+
+    def answer(size: Any) -> Answer:
+        found = better(size)
+        return at_least(ask(size), found[0] + shift * held_s_of(found))
+
+    return answer
 
 
 def scaled(answer: Answer, factor: float) -> Answer:
