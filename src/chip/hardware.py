@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from functools import cache, lru_cache
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ class Hardware:
     points: tuple[Path, ...] = ()  # folders of measured points of operators: ours first, then imported ones
     estimated_from: str = ""  # the GPU whose numbers stand in, where neither describes this one
     measured: Path | None = None  # the file of the profile
+    sibling: str = ""  # the GPU of the same chip whose points answer for it, where it has none
+    faster: str = (
+        ""  # a measured GPU of the same chip that is nowhere worse: no time is less than on it
+    )
     link: Link | None = None  # to its peers, as the asker gave it, instead of what was measured or promised
 
     @property
@@ -156,10 +161,34 @@ def _point_folders(*folders: Path) -> tuple[Path, ...]:
     return tuple(f for f in folders if f.is_dir())
 
 
+def _of_chip(s: HardwareSpec) -> list[HardwareSpec]:
+    """The other GPUs of its chip that have points."""
+    names = {*profile_names(), *(f.name for f in IMPORTED.iterdir() if f.is_dir())} - {s.name} if s.chip else ()
+    return [other for other in map(spec, sorted(names)) if other.chip and s.chip and other.chip.name == s.chip.name]
+
+
+def _strengths(s: HardwareSpec) -> dict[str, float]:
+    """Everything that a time may hang on."""
+    rates = {name: q.value for name, q in s.ceilings.items()}
+    return rates | {"units": s.units.value, "clock": s.boost_clock_hz.value, "l2": s.l2_bytes.value}
+
+
+def _unmeasured(name: str, s: HardwareSpec, folders: tuple[Path, ...] = ()) -> Hardware:
+    """A GPU that was never calibrated, with what GPUs of its chip tell about it."""
+    own, others = _strengths(s), {other.name: _strengths(other) for other in _of_chip(s)}
+
+    def apart(other: str) -> float:
+        return sum(abs(log(own[key] / value)) for key, value in others[other].items() if key in own)
+
+    faster = [n for n in others if n in profile_names() and all(others[n].get(k, 0.0) >= own[k] for k in own)]
+    sibling = "" if folders else min(others, key=apart, default="")
+    return Hardware(name, s, None, folders, sibling=sibling, faster=min(faster, key=apart, default=""))
+
+
 def _bundled(name: str) -> Hardware:
     measured, folders = PROFILES / f"{name}.json", _point_folders(POINTS / name, IMPORTED / name)
     if not measured.is_file():
-        return Hardware(name, spec(name), None, folders)
+        return _unmeasured(name, spec(name), folders)
     return Hardware(name, spec(name), read_profile(measured), folders, measured=measured)
 
 
@@ -171,7 +200,7 @@ def _from_file(path: Path) -> Hardware:
         sheet = spec(measured.spec) if measured.spec in spec_names() else None
         return Hardware(measured.name, sheet, measured, _point_folders(points_folder(path)), measured=path)
     sheet = _spec_from(raw, str(path))
-    return Hardware(sheet.name, sheet, None)
+    return _unmeasured(sheet.name, sheet)
 
 
 def _linked(h: Hardware, gb_per_s: str, latency_us: str | None) -> Hardware:

@@ -81,9 +81,12 @@ def _curve(points: list[tuple[int, float]]) -> LinkCurve:
 
 @lru_cache(maxsize=32)
 def measured(gpu: str, kind: str, folder: Path = POINTS) -> Curves:
-    """The curves of a GPU, empty where it was not measured."""
+    """The curves of a GPU, or of one of the same chip with the same links; empty where neither was measured."""
     from chip.hardware_import import points_csv  # one GPU by itself has no use for it
 
+    sibling = hardware.find(gpu).sibling if gpu in hardware.spec_names() else ""
+    if sibling and _rates(gpu) == _rates(sibling):
+        gpu = sibling
     path = folder / gpu / f"{kind}.csv"
     return curves(points_csv.read(path).rows) if path.is_file() else {}
 
@@ -91,6 +94,12 @@ def measured(gpu: str, kind: str, folder: Path = POINTS) -> Curves:
 def link_of(spec: HardwareSpec) -> tuple[str, Link] | None:
     """The fastest interconnect of a datasheet, with its name."""
     return max(spec.links.items(), key=lambda item: item[1].bytes_per_s.value, default=None)
+
+
+def _rates(gpu: str) -> tuple[str, float, float]:
+    """Name, rate and latency of a bundled GPU's fastest interconnect."""
+    found = link_of(hardware.spec(gpu))
+    return (found[0], found[1].bytes_per_s.value, _latency_s(found[1])) if found else ("", 0.0, 0.0)
 
 
 def over_pcie(gpu: str) -> bool:

@@ -257,6 +257,14 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Chip:
+    """The silicon that several products are made of: what was measured on one of them tells about the others."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class HardwareSpec:
     """A datasheet: what the vendor promises, each number with its source, dense rates only."""
 
@@ -277,6 +285,7 @@ class HardwareSpec:
     aliases: tuple[str, ...] = ()
     usable_bytes: Quoted | None = None  # of the memory, what CUDA offers: ECC and the driver set some aside
     note: str = ""
+    chip: Chip | None = None
 
     @property
     def sm_count(self) -> int:

@@ -99,7 +99,7 @@ def asked_of(gpu, **op):
     """As measured ceilings alone have it."""
     made = ops.build(op.pop("op"), op)
     found = Estimator(roof_of(hardware.find(gpu), Stage.MEASURED), Stage.MEASURED, None)(made)
-    seconds, low_s, high_s, bound, source, flops, moved, _ = found
+    seconds, low_s, high_s, bound, source, flops, moved, *_ = found
     assert (flops, moved) == (made.cost().flops, made.cost().bytes)
     return SimpleNamespace(seconds=seconds, low_s=low_s, high_s=high_s, bound=bound, source=source), made.cost()
 

@@ -24,6 +24,9 @@ def test_models_kept_back_are_predicted_from_points_of_others():
     assert stats.median(first) < 0.04
     assert stats.quantile(first, 0.9) < 0.09
     assert max(room) < 0.01
+    energy = [abs(p.error) for p in found.points if p.metric == "joules_per_token"]
+    assert stats.median(energy) < 0.06
+    assert stats.quantile(energy, 0.9) < 0.2
 
 
 def test_runs_that_points_were_read_out_of_are_no_judges():

@@ -59,12 +59,13 @@ class AttentionTimes:
             return self(op)
         flops, read, written = op.cost()
         found = added([(self(each), part) for each, part in lengths])
-        return *found[:5], flops, read + written, found[7]
+        return *found[:5], flops, read + written, *found[7:]
 
     def _timed(self, op: AnyAttention) -> Timed:
         form = op.form()
         if form is None:
-            return self._base(op.batch, op.q_len, op.kv_len), UNKNOWN_SPREAD
+            seconds = self._base(op.batch, op.q_len, op.kv_len)
+            return self._points.as_read(op, seconds) if self._points else seconds, UNKNOWN_SPREAD
         seconds, spread = max(self.by_alignment(op, form))
         if form.between:  # a smaller and a larger attention, such as whole prompts: those were measured most
             least, most = (max(self.by_alignment(op, other)) for other in form.between)
@@ -110,7 +111,8 @@ def measured_times(points: Points, op: AnyAttention, form: Form, alignment: floa
 
     def times(count: int, lengths: Sequence[int]) -> list[Timed]:
         found = [(n, _between_powers(partial(of_count, count), n)) for n in lengths]
-        return [(base(*form.at(count, n)) * exp(value), spread) for n, (value, spread) in found]
+        alone = [(form.at(count, n), value, spread) for n, (value, spread) in found]
+        return [(points.as_read(op.sized(*at), base(*at) * exp(value)), spread) for at, value, spread in alone]
 
     return times
 

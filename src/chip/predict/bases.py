@@ -31,13 +31,17 @@ class Bases:
 
     def __init__(
         self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None,
-        reference: Bases | None,
+        reference: Bases | None, sibling: Bases | None = None,
     ) -> None:  # fmt: skip
-        """`reference`: those of the GPU whose fitted bases stand in where this one has none."""
+        """`reference`: those of the GPU whose fitted bases stand in where this one has none. `sibling`: those of the GPU
+        whose points do."""
         self.roof, self._stage, self._library = roof, stage, library
-        self._runs_as, self._reference = runs_as or {}, reference
+        self._runs_as, self._reference, self._has_points = runs_as or {}, reference, bool(library or sibling)
         self.settling = library.settling if library else None
-        if library and self.settling is None and reference and reference.settling:
+        if sibling and sibling.settling:
+            scale = self._rate("matmul_bf16").value / sibling._rate("matmul_bf16").value
+            self.settling = replace(sibling.settling, flop_per_s=sibling.settling.flop_per_s * scale)
+        elif library and self.settling is None and reference and reference.settling:
             own = self._rate("matmul_bf16" if "matmul_bf16" in roof.compute else "matmul_fp16")
             self.settling = reference.settling.from_boost(own.value / reference._rate("matmul_bf16").value)
         self._known: dict[tuple[type[Op], str, str, str], BaseTimes] = {}
@@ -93,7 +97,7 @@ class Bases:
         by_flops = flops.value / like._rate(compute).value
         by_bytes = moving.value / like.roof.moving(op.compute).value
         # The base was fitted between boost and settled clocks. A GPU without points of its own is taken as settled.
-        held = like.settling.measured if like.settling and self._library is None else 1.0
+        held = like.settling.measured if like.settling and not self._has_points else 1.0
         limits = [f.name for f in fields(base) if f.name.endswith("bytes_per_s")]
 
         def at_rates(flop_per_s: float, bytes_per_s: float) -> BaseTime:

@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import exp, inf
-from typing import cast
+from typing import Any, cast
 
-from chip import hardware, links
+from chip import hardware, links, ops
 from chip.hardware import Hardware
 from chip.ops.attention import AnyAttention
 from chip.ops.collective import Collective
 from chip.predict.attention import AttentionTimes
 from chip.predict.bases import Bases
+from chip.predict.carried import Carried
 from chip.predict.interpolate import Z90, TimeCurve
 from chip.predict.kernel_points import MOST_CURVES, KernelPoints, grown, of_one_token
 from chip.predict.library import Library, library
-from chip.predict.limits import DATASHEET, IMPORTED, UNLIMITED, Answer, Peaks, added, at_least, peaks_of
+from chip.predict.limits import DATASHEET, IMPORTED, UNLIMITED, Answer, Peaks, added, at_least, no_faster, peaks_of
 from chip.predict.rising_grid import RisingGrid
 from chip.predict.roof import Roof, roof_of
 from chip.predict.stages import ALL, Stage
@@ -38,18 +39,27 @@ class Estimator:
 
     def __init__(
         self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None = None,
-        reference: Estimator | None = None, peaks: Peaks = UNLIMITED,
+        reference: Estimator | None = None, peaks: Peaks = UNLIMITED, sibling: Estimator | None = None,
+        faster: Estimator | None = None,
     ) -> None:  # fmt: skip
-        self.bases: Bases = Bases(roof, stage, library, runs_as, reference.bases if reference else None)
-        self.kernels = KernelPoints(library, runs_as, self.bases)
+        """`reference`: of the GPU whose fitted bases stand in. Of GPUs of the same chip: `sibling`, whose points answer
+        where this one has none, and `faster`, which takes no longer for anything."""
+        like, near = reference.bases if reference else None, sibling.bases if sibling else None
+        self.bases: Bases = Bases(roof, stage, library, runs_as, like, near)
+        self.kernels = KernelPoints(
+            library, runs_as, self.bases, (sibling.kernels, carried_from(sibling, peaks)) if sibling else None
+        )
         self.roof, self.settling, self.peaks = roof, self.bases.settling, peaks
-        self.has_points, self.of_engine = library is not None, runs_as is not None
+        self.has_points, self.of_engine = bool(library or sibling), runs_as is not None
+        self._faster, self._shift = faster, 0.0
+        if faster and faster.settling and self.settling:
+            self._shift = self.settling.measured / faster.settling.measured - 1
         self.grids: dict[Op, dict[tuple[object, float | None], RisingGrid]] = {}  # see `chip.predict.attention`
 
     def __call__(self, op: Op) -> Answer:
         """The answer for one call of an operator."""
         if isinstance(op, AnyAttention):
-            return AttentionTimes(self, op)(op)
+            return self._bounded(lambda op: AttentionTimes(self, op)(op), self._faster)(op)
         if isinstance(op, Collective):
             return self._over_link(op)
         one, tokens = of_one_token(op)
@@ -57,12 +67,19 @@ class Estimator:
 
     def along(self, op: Op) -> AlongTokens:
         """From a number of tokens to the answer, for an operator that was lowered for one token."""
+        if isinstance(op, Collective):
+            make = grown(op)
+            return lambda tokens: self._over_link(cast(Collective, make(tokens)))
+        return self._bounded(self._along(op), self._faster and self._faster.along(op))
+
+    def _bounded(self, ask: Callable[[Any], Answer], faster: Callable[[Any], Answer] | None) -> Callable[[Any], Answer]:
+        return no_faster(ask, faster, self._shift) if faster else ask
+
+    def _along(self, op: Op) -> AlongTokens:
         make, points = grown(op), self.kernels.of(op)
         plain = getattr(op, "plain", None)  # stands for a fused kernel that was not measured
         if plain is not None and points is None:
             return self.along(plain)
-        if isinstance(op, Collective):
-            return lambda tokens: self._over_link(cast(Collective, make(tokens)))
         like = op.like_measured()
         if like is None or points is None:
             return (lambda tokens: self.summed(make(tokens))) if op.parts() else self._base_along(op, make)
@@ -93,6 +110,9 @@ class Estimator:
 
     def over(self, op: Op) -> OverSequences:
         """From a sequence to the answer, for attention and what else depends on sequences."""
+        return self._bounded(self._over(op), self._faster and self._faster.over(op))
+
+    def _over(self, op: Op) -> OverSequences:
         plain = getattr(op, "plain", None)
         if plain is not None and self.kernels.of(op) is None:
             return self.over(plain)
@@ -121,19 +141,27 @@ class Estimator:
         roof, compute, peaks = self.roof, op.compute, self.peaks
         rate = roof.compute[compute].value if compute in roof.compute else inf
         moving = roof.moving(compute).value
-        peak, memory = peaks.compute.get(compute, inf), peaks.bytes_per_s
+        peak, memory, joules = peaks.compute.get(compute, inf), peaks.bytes_per_s, self._joules(op)
 
         def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float, held_s: float) -> Answer:
             roof_s, bound = flops / rate, "compute"
             if moved > moving * roof_s:
                 roof_s, bound = moved / moving, "memory"
             bound = "launch" if seconds > 2 * roof_s else bound
-            answer = seconds, low_s, high_s, bound, source, flops, moved, held_s
+            answer = seconds, low_s, high_s, bound, source, flops, moved, held_s, joules(flops, moved)
             if flops <= peak * seconds and moved <= memory * seconds:
                 return answer
             return at_least(answer, peaks.least_s(compute, flops, moved))
 
         return answered
+
+    def _joules(self, op: Op) -> Callable[[float, float], float]:
+        """From FLOPs and bytes to joules above idle; 0 where the GPU's power was not measured."""
+        power = self.roof.power
+        if power is None:
+            return lambda flops, moved: 0.0
+        byte_j, flop_j = power.per_byte_j, power.per_flop_j[op.compute] if ops.multiplies(op.kind) else 0.0
+        return lambda flops, moved: flops * flop_j + moved * byte_j
 
     def is_unaligned(self, op: Op) -> bool:
         """Whether points show that a few more keys, which align them, would take less time."""
@@ -156,7 +184,8 @@ class Estimator:
     def summed(self, op: Op) -> Answer:
         """An operator of several kernels: the sum of its parts."""
         flops, read, written = op.cost()
-        return *added([(self(part), 1.0) for part in op.parts()])[:5], flops, read + written, 0.0
+        found = added([(self(part), 1.0) for part in op.parts()])
+        return *found[:5], flops, read + written, 0.0, found[8]
 
     def _over_link(self, op: Collective) -> Answer:
         roof, size = self.roof, op.tensor_bytes
@@ -171,7 +200,8 @@ class Estimator:
             found = links.Transfer(seconds, seconds, 2 * seconds, "formula")
         source = DATASHEET if found.source == "formula" else IMPORTED
         flops, read, written = op.cost()
-        return found.seconds, found.low_s, found.high_s, "link", source, flops, read + written, 0.0
+        joules = self._joules(op)(flops, read + written)
+        return found.seconds, found.low_s, found.high_s, "link", source, flops, read + written, 0.0, joules
 
 
 @lru_cache(maxsize=MOST_CURVES)  # every GPU of a ranking is asked for the same
@@ -191,6 +221,15 @@ def _work_along(op: Op) -> Callable[[int], tuple[float, float]]:
     return lambda tokens: (fixed_flops + token_flops * tokens, fixed_bytes + token_bytes * tokens)
 
 
+def carried_from(sibling: Estimator, own: Peaks) -> Carried:
+    """By the parts of its datasheet that the sibling's kernels reach, and as much of this GPU's. What memory reaches is
+    known of the reference GPU."""
+    promised, measured = sibling.peaks, hardware.find(REFERENCE)
+    compute = {name: rate.value / promised.compute[name] for name, rate in sibling.roof.compute.items()}
+    memory = roof_of(measured).ideal["memory"] / peaks_of(measured).bytes_per_s
+    return Carried(promised.reached(compute, memory), own.reached(compute, memory))
+
+
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
     """`runs_as`: which kernel an engine runs of each operator. `stage`: what times may rest on."""
     return _estimator(h, None if runs_as is None else tuple(runs_as.items()), stage)
@@ -206,4 +245,5 @@ def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: S
         raise ChipError(f"{h.points[0]}: holds points of {found.device}, the profile is of {h.profile.device}")
     # fitted bases of another GPU stand in only where this one's own ceilings were not measured
     like = None if h.profile is not None else estimator_of(hardware.find(REFERENCE), runs_as)
-    return Estimator(roof_of(h), stage, found, runs_as, like, peaks_of(h))
+    sibling, faster = (estimator_of(hardware.find(n), runs_as, stage) if n else None for n in (h.sibling, h.faster))
+    return Estimator(roof_of(h), stage, found, runs_as, like, peaks_of(h), sibling, faster)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import NamedTuple
 
 from chip.ops.base_time import BaseTime
 from chip.points import PointGroup
-from chip.predict.limits import IMPORTED, INTERPOLATED
+from chip.predict import carried
+from chip.predict.carried import Carried
+from chip.predict.limits import IMPORTED, INTERPOLATED, SCALED
 from chip.predict.neighbours import Near, PointBlock
 from chip.stats import rising
 from chip.types import Op
@@ -44,15 +46,26 @@ class Points:
 
     def __init__(self, group: PointGroup, base: BaseTime) -> None:
         self.base, self.source = base, IMPORTED if group.imported else INTERPOLATED
+        self.carried: Carried | None = None
         self.places = [op.place() for op in group.ops]
         self._group, self._residuals = group, dict[int, tuple[float, float]]()
         self._block = PointBlock(self.places)
         self.curves: dict[Op, TimeCurve] = {}  # by the operator for one token
 
+    def carried_by(self, carried: Carried) -> Points:
+        """The same points, to be read for another GPU of the chip that they were measured on."""
+        made = Points.__new__(Points)
+        vars(made).update(vars(self), source=SCALED, carried=carried, curves={})
+        return made
+
+    def as_read(self, op: Op, seconds: float) -> float:
+        """An interpolated time, on the GPU that the points are read for."""
+        return self.carried.seconds(op, seconds) if self.carried else seconds
+
     def seconds(self, op: Op) -> TimedPoint:
         """The interpolated time of one operator."""
         found = self.corrections([op.place()])[0]
-        return TimedPoint(self.base.seconds(op) * exp(found.value), found.spread)
+        return TimedPoint(self.as_read(op, self.base.seconds(op) * exp(found.value)), found.spread)
 
     def corrections(self, places: Sequence[tuple[float, ...]], but: int = -1) -> list[Correction]:
         """For each of several places: fast where they differ in one or two coordinates only. `but`: the index of a
@@ -81,7 +94,8 @@ class Points:
             value += weight * residual
             variance += weight * own
         beyond = max(0.0, sqrt(near[0][0]) - REACH)
-        return Correction(value / total, max(LEAST_SPREAD, sqrt(variance / total)) + GROWTH * beyond)
+        spread = max(LEAST_SPREAD, sqrt(variance / total)) + GROWTH * beyond
+        return Correction(value / total, hypot(spread, carried.SPREAD) if self.carried else spread)
 
 
 NODES = [1 << i for i in range(18)]  # tokens
@@ -106,7 +120,7 @@ class TimeCurve:
         ops = list(map(make, NODES))
         found = points.corrections([op.place() for op in ops])
         bases = list(map(self._base, NODES))
-        alone = [clocked(op, b * exp(c.value)) for op, b, c in zip(ops, bases, found)]
+        alone = [points.as_read(op, clocked(op, b * exp(c.value))) for op, b, c in zip(ops, bases, found)]
         times = rising(alone)
         self._raised = [t > own * (1 + RAISED) for t, own in zip(times, alone)]
         ends = list(zip(NODES, bases, times, [c.spread for c in found], map(held_s, ops, times)))

@@ -8,6 +8,7 @@ from typing import Any
 from chip.ops.collective import Collective
 from chip.points import PointGroup
 from chip.predict.bases import OF_TORCH, Bases
+from chip.predict.carried import Carried
 from chip.predict.clock import FREE
 from chip.predict.interpolate import Points, TimeCurve
 from chip.predict.library import PRODUCT, Library
@@ -41,28 +42,40 @@ def grown(op: Op) -> Callable[[int], Op]:
 class KernelPoints:
     """The points of one GPU, as an engine needs them. `runs_as`: for each kind of operator the kernel that the engine
     runs and, where it is not the warmest that was measured, the context ("compiled cold"). None: as torch runs each
-    operator, cold."""
+    operator, cold. `sibling`: those of another GPU of the same chip, for one that has none, and how they are carried to
+    it."""
 
-    def __init__(self, library: Library | None, runs_as: Mapping[str, str] | None, bases: Bases) -> None:
-        self._library, self._runs_as, self._bases = library, runs_as, bases
+    def __init__(
+        self, library: Library | None, runs_as: Mapping[str, str] | None, bases: Bases,
+        sibling: tuple[KernelPoints, Carried] | None = None,
+    ) -> None:  # fmt: skip
+        self._library, self._runs_as, self._bases, self._sibling = library, runs_as, bases, sibling
         self._points: dict[tuple[str, str, str], Points | None] = {}
 
     def measured_in(self, dtype: str) -> str:
         """The dtype of the points that answer for this one; "" where there are none."""
+        if self._sibling is not None:
+            return self._sibling[0].measured_in(dtype)
         if self._library is None:
             return ""
         return next((d for d in (dtype, SAME_KERNELS.get(dtype, "")) if self._library.has(PRODUCT, d)), "")
 
     def of(self, op: Op) -> Points | None:
         """The points of the kernel that runs this operator; None where it was not measured."""
-        if self._library is None or not op.place():
+        if (self._library or self._sibling) is None or not op.place():
             return None
         dtype = getattr(op, "dtype", "")
         wanted = ANY if self._runs_as is None else self._runs_as.get(op.kind, "")
         key = (op.kind, dtype, op.kernel_of("torch"))
         if key not in self._points:
-            self._points[key] = self._find(op, wanted, dtype)
+            self._points[key] = self._carried(op) if self._sibling else self._find(op, wanted, dtype)
         return self._points[key]
+
+    def _carried(self, op: Op) -> Points | None:
+        assert self._sibling is not None
+        like, carried = self._sibling
+        found = like.of(op)
+        return found and found.carried_by(carried)
 
     def has(self, op: Op) -> bool:
         return self.of(op) is not None
@@ -116,12 +129,21 @@ class KernelPoints:
         return found
 
     def _clocked(self, op: Op) -> Callable[[Op, float], float]:
-        """Converts seconds of points that were timed at another clock to the clock of all others."""
-        own = self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library else None
-        if own is None or self._bases.settling is None:
+        """Converts seconds of points that were timed at another clock to the clock of all others, and those of another
+        format whose FLOPs draw less: at the power limit they take that much longer."""
+        if self._sibling is not None:
+            return self._sibling[0]._clocked(op)
+        dtype, settling = getattr(op, "dtype", ""), self._bases.settling
+        own = self._library.clock(op.kind, dtype) if self._library else None
+        if settling is None:
             return lambda op, seconds: seconds
-        shift = self._bases.settling.measured / own.measured - 1
-        return lambda op, seconds: seconds * (1 + shift * own.limited(op.cost()[0] / seconds))
+        if own is not None:
+            settling, shift = own, settling.measured / own.measured - 1
+        else:
+            shift = max(0.0, self._power(op) - 1) if dtype in SAME_KERNELS else 0.0
+        if not shift:
+            return lambda op, seconds: seconds
+        return lambda op, seconds: seconds * (1 + shift * settling.limited(op.cost()[0] / seconds))
 
     def held_s(self, op: Op) -> Callable[[float, float], float]:
         """From FLOPs and seconds to the part of the seconds that the power limit holds."""
@@ -134,15 +156,18 @@ class KernelPoints:
         )
 
     def _power(self, op: Op) -> float:
-        """The power of a FLOP, relative to one in 16 bits: formats with a higher rate take less for each."""
+        """The power of a FLOP, relative to one in bf16: formats with a higher rate take less for each, fp16 more."""
         settling = self._bases.settling
         if settling is None or isinstance(op, Collective):
             return 1.0
+        if self._sibling is not None:
+            return self._sibling[0]._power(op)
         own = self._library.clock(op.kind, getattr(op, "dtype", "")) if self._library else None
         if own:
             return settling.flop_per_s / own.flop_per_s
         plain, rate = (self._bases.roof.compute.get(name) for name in ("matmul_bf16", op.compute))
-        return min(1.0, plain.value / rate.value) if plain and rate else 1.0
+        relative = plain.value / rate.value if plain and rate else 1.0
+        return relative if getattr(op, "dtype", "") in SAME_KERNELS else min(1.0, relative)
 
 
 def _smallest_s(groups: Sequence[PointGroup]) -> float:

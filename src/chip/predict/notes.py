@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from chip import engines, hosts
+from chip import engines, hardware, hosts
 from chip.dtypes import Precision, precision
 from chip.engine_profile import FoundTerms
 from chip.engines.versions import EngineVersion
+from chip.hardware import Hardware
 from chip.predict import memory
 from chip.predict.limits import OF_POINTS
 from chip.predict.phase import Phase
@@ -50,11 +51,20 @@ def over_capacity(context: int, capacity: int) -> str:
     )
 
 
-def of_ceilings(roof: Roof, has_points: bool = False) -> str:
+def of_ceilings(roof: Roof, points: str = "") -> str:
+    """`points`: what of points answers, where there are any."""
     if roof.source != "datasheet":
         return ""
-    points = "products, attention, experts and collectives are times that others published; all else: "
-    return f"{roof.name} was never calibrated: {points if has_points else ''}ceilings are {roof.basis}"
+    return f"{roof.name} was never calibrated: {points + '; all else: ' if points else ''}ceilings are {roof.basis}"
+
+
+def of_points(h: Hardware) -> str:
+    """What rests on points, of the GPU itself or of another of its chip."""
+    if h.sibling:
+        whose = "CHIP measured" if h.sibling in hardware.profile_names() else "others published"
+        return f"operators are times that {whose} on {h.sibling}, of the same chip, carried over by the ratio of rates"
+    least = f", none less than on {h.faster}, of the same chip" if h.faster else ""
+    return f"products, attention, experts and collectives are times that others published{least}" if h.points else ""
 
 
 def of_formats(asked: str, measured: str, gpu: str) -> str:

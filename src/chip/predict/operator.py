@@ -25,7 +25,7 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
         raise ChipError(f"gpu must be a name such as h200, or a file, got {str(gpu)[:40]!r}")
     op = ops.build(request["op"], {k: v for k, v in request.items() if k not in ("op", "gpu")})
     estimator = estimator_of(hardware.find(gpu))
-    seconds, low_s, high_s, bound, source, flops, moved, _ = estimator(op)
+    seconds, low_s, high_s, bound, source, flops, moved, _, _ = estimator(op)
     found = {
         "schema": SCHEMA,
         "op": op.kind,

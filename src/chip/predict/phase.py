@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from chip import ops
 from chip.predict.limits import OF_POINTS, Answer
+from chip.predict.roof import Power
 from chip.timeline import RoleLaunches
 
 BETWEEN_CARDS = 1.03  # ratio between two H200s: 1.027 in products at memory's bandwidth, 1.035 in multiplications
@@ -38,6 +39,7 @@ class Line(NamedTuple):
     source: str
     flops: float
     bytes: float
+    joules: float  # above idle
 
 
 line_of = partial(tuple.__new__, Line)  # from a tuple of all fields: twice as fast as Line(...)
@@ -47,21 +49,21 @@ class Phase:
     """Prefill (until the last first token) or the mean decode step: its lines, longest first, and their sums."""
 
     __slots__ = (
-        "bytes", "high_s", "lines", "low_s", "matmul_flops", "seconds", "seconds_by_bound", "seconds_by_source",
+        "high_s", "joules", "lines", "low_s", "matmul_flops", "seconds", "seconds_by_bound", "seconds_by_source",
     )  # fmt: skip
 
     def __init__(self, lines: Iterable[Line], low_s: float, high_s: float) -> None:
         self.lines = sorted(lines, key=itemgetter(3), reverse=True)
-        total_s = total_bytes = total_flops = 0.0
+        total_s = total_joules = total_flops = 0.0
         by_bound, by_source = dict[str, float](), dict[str, float]()
-        for _, kind, _, seconds, _, _, bound, source, flops, moved in self.lines:
+        for _, kind, _, seconds, _, _, bound, source, flops, _, joules in self.lines:
             total_s += seconds
-            total_bytes += moved
+            total_joules += joules
             if ops.multiplies(kind):
                 total_flops += flops
             by_bound[bound] = by_bound.get(bound, 0.0) + seconds
             by_source[source] = by_source.get(source, 0.0) + seconds
-        self.seconds, self.bytes, self.matmul_flops = total_s, total_bytes, total_flops
+        self.seconds, self.joules, self.matmul_flops = total_s, total_joules, total_flops
         self.low_s, self.high_s = min(low_s, total_s), max(high_s, total_s)
         self.seconds_by_bound, self.seconds_by_source = by_bound, by_source
 
@@ -77,7 +79,7 @@ def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, f
     of the width, by the kind of GPU (`chip.predict.interval_class`)."""
     seconds = below = above = 0.0
     shared: dict[str, tuple[float, float]] = {}
-    for _, _, _, own_s, low_s, high_s, _, source, _, _ in lines:
+    for _, _, _, own_s, low_s, high_s, _, source, _, _, _ in lines:
         low, high = own_s - low_s, high_s - own_s
         seconds += own_s
         if source in OF_POINTS:
@@ -96,6 +98,14 @@ def interval(lines: Sequence[Line], scale: float = 1.0) -> tuple[float, float, f
     return seconds, low_s, high_s
 
 
+def within_power(lines: Sequence[Line], power: Power | None, seconds: float) -> Sequence[Line]:
+    """The same lines, their joules reduced to what the power limit leaves of them in so much time. It holds the mean of
+    a tenth of a second and more, so that what the device waits counts."""
+    total = sum([line.joules for line in lines])
+    left = power.within(total, seconds) if power else total
+    return lines if left == total else [line._replace(joules=line.joules * left / total) for line in lines]
+
+
 def lines_of(steps: Iterable[tuple[Rows, float]]) -> list[Line]:
     """A line for each role, all steps added up by their weights. Kind, bound and source are those of the longest
     call."""
@@ -104,17 +114,19 @@ def lines_of(steps: Iterable[tuple[Rows, float]]) -> list[Line]:
         for repeat, (kinds, launches), answers in rows:
             n = weight * repeat
             calls = zip(launches.names, kinds, answers)
-            for role, kind, (seconds, low_s, high_s, bound, source, flops, moved, _) in calls:
-                own = role, kind, n, seconds * n, low_s * n, high_s * n, bound, source, flops * n, moved * n
+            for role, kind, (seconds, low_s, high_s, bound, source, flops, moved, _, joules) in calls:
+                times = seconds * n, low_s * n, high_s * n
+                own = role, kind, n, *times, bound, source, flops * n, moved * n, joules * n
                 merged[role] = _sum(merged[role], own) if role in merged else own
     return list(map(line_of, merged.values()))
 
 
 def _sum(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
     """Two lines of the same role as one."""
-    role, kind, calls, seconds, low_s, high_s, bound, source, flops, moved = one
-    _, kind_2, calls_2, seconds_2, low_2_s, high_2_s, bound_2, source_2, flops_2, moved_2 = other
+    role, kind, calls, seconds, low_s, high_s, bound, source, flops, moved, joules = one
+    _, kind_2, calls_2, seconds_2, low_2_s, high_2_s, bound_2, source_2, flops_2, moved_2, joules_2 = other
     if seconds_2 >= seconds:
         kind, bound, source = kind_2, bound_2, source_2
-    seconds, low_s, high_s = seconds + seconds_2, low_s + low_2_s, high_s + high_2_s
-    return role, kind, calls + calls_2, seconds, low_s, high_s, bound, source, flops + flops_2, moved + moved_2
+    times = seconds + seconds_2, low_s + low_2_s, high_s + high_2_s
+    work = flops + flops_2, moved + moved_2, joules + joules_2
+    return role, kind, calls + calls_2, *times, bound, source, *work

@@ -81,14 +81,14 @@ def decode(whole: Phase, shares: Sequence[float], hop: Range, microbatches: int)
 
 def _of_one_gpu(whole: Phase, own: float, took_s: float, hop: Range, hops: float) -> Phase:
     """`own`: the GPU's part of every row but the one before the first step. `took_s`: the phase over all stages."""
-    parts = ("calls", "seconds", "low_s", "high_s", "flops", "bytes")
+    parts = ("calls", "seconds", "low_s", "high_s", "flops", "bytes", "joules")
     lines = [n if n.role == BEFORE else n._replace(**{p: own * getattr(n, p) for p in parts}) for n in whole.lines]
     value, low_s, high_s = (s * hops for s in hop)
     idle_s = max(0.0, took_s - sum(n.seconds for n in lines) - value)
     low, high = whole.low_s / whole.seconds, whole.high_s / whole.seconds
     lines += [
-        Line(SEND, ENGINE, hops, value, low_s, high_s, "link", "datasheet", 0.0, 0.0),
-        Line(BUBBLE, ENGINE, 1.0, idle_s, idle_s * low, idle_s * high, "link", ENGINE, 0.0, 0.0),
+        Line(SEND, ENGINE, hops, value, low_s, high_s, "link", "datasheet", 0.0, 0.0, 0.0),
+        Line(BUBBLE, ENGINE, 1.0, idle_s, idle_s * low, idle_s * high, "link", ENGINE, 0.0, 0.0, 0.0),
     ]
     return Phase(lines, took_s * low - (value - low_s), took_s * high + (high_s - value))
 

@@ -9,7 +9,6 @@ from json.encoder import encode_basestring_ascii
 from math import hypot
 from typing import Any, NamedTuple
 
-from chip.dtypes import PRECISIONS
 from chip.models.decoder import Decoder
 from chip.predict import basis
 from chip.predict.phase import Line, Phase
@@ -107,12 +106,9 @@ class Prediction(NamedTuple):
         """Joules of the whole batch, all GPUs together; None where power was not measured."""
         if self.power is None:
             return None
-        flops, moved = self.prefill.matmul_flops, self.prefill.bytes
-        if self.decode:
-            steps = self.scenario.output - 1
-            flops, moved = flops + steps * self.decode.matmul_flops, moved + steps * self.decode.bytes
-        matmul = PRECISIONS[self.scenario.dtype].matmul
-        value, low, high = self.power.joules(matmul, self._whole(), flops, moved)
+        steps, idle_w, whole = self.scenario.output - 1, self.power.idle_w, self._whole()
+        above = self.prefill.joules + (steps * self.decode.joules if self.decode else 0.0)
+        value, low, high = (above + idle_w * seconds for seconds in whole)
         own = ENERGY_OFF * value
         low, high = value - hypot(value - low, own), value + hypot(high - value, own)
         gpus = self.scenario.gpus
@@ -206,7 +202,7 @@ def _rows_text(phase: Phase | None) -> str:
     rows = [
         f'{_named(role, kind, calls, bound, source)},"us":{s * 1e6:.7g},"share":{s * to_share:.4g},'
         f'"flops":{int(flops)},"bytes":{int(moved)}}}'
-        for role, kind, calls, s, _, _, bound, source, flops, moved in phase.lines
+        for role, kind, calls, s, _, _, bound, source, flops, moved, _ in phase.lines
     ]
     return f"[{','.join(rows)}]"
 

@@ -89,10 +89,12 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
     else:  # the same operators under other terms
         steps = prepared(bare, stage, interval_scale).steps.under(terms, options)
     said = (
-        notes.of_ceilings(roof, estimator.has_points),
+        notes.of_ceilings(roof, notes.of_points(h) if estimator.has_points else ""),
         e.CAVEAT,
         *as_run.notes,
-        notes.of_formats(p.activation, estimator.kernels.measured_in(p.activation), roof.name) if h.points else "",
+        notes.of_formats(p.activation, estimator.kernels.measured_in(p.activation), h.sibling or roof.name)
+        if h.points or h.sibling
+        else "",
         engine_support.note(h.spec) if h.spec else "",
         *notes.of_terms(q, measured, version),
     )

@@ -3,7 +3,9 @@ datasheet that the nearest measured GPU reaches."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from math import inf
 from typing import NamedTuple
 
 from chip import hardware
@@ -36,20 +38,18 @@ WHOLE, NOTHING = Range.exactly(1.0), Range.exactly(0.0)
 
 
 class Power(NamedTuple):
-    """What energy is made of: idle power all the time, joules for each FLOP of a matrix product and each byte moved."""
+    """What energy is made of: idle power all the time, and above it joules for each FLOP of a product and each byte
+    moved, as far as the power limit goes."""
 
-    idle_w: Range
-    per_flop_j: dict[str, Range]  # by number format
-    per_byte_j: Range
+    idle_w: float
+    limit_w: float  # infinite where no datasheet tells it
+    per_flop_j: dict[str, float]  # by ceiling name; a format that was not metered draws as much under full load as fp8
+    per_byte_j: float
 
-    def joules(self, dtype: str, seconds: Range, flops: float, moved: float) -> Range:
-        flop = self.per_flop_j.get(dtype) or self.per_flop_j["bf16"]
-        idle, byte = self.idle_w, self.per_byte_j
-        return Range(
-            idle.value * seconds.value + flop.value * flops + byte.value * moved,
-            idle.low * seconds.low + flop.low * flops + byte.low * moved,
-            idle.high * seconds.high + flop.high * flops + byte.high * moved,
-        )
+    def within(self, joules: float, seconds: float) -> float:
+        """The joules above idle of work that takes this time: what its FLOPs and bytes sum up to, or the limit. Times
+        are those of a clock that has fallen, and there a FLOP and a byte take less than each did when metered alone."""
+        return min(joules, (self.limit_w - self.idle_w) * seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _measured(h: Hardware, p: HardwareProfile, with_factors: bool) -> Roof:
         h.memory_bytes,
         p.sm_count,
         *_link(h),
-        _power(p),
+        _power(h, p, rates),
     )
 
 
@@ -184,12 +184,19 @@ def _link(h: Hardware) -> tuple[Link | None, str]:
     return h.link or next(iter(h.spec.links.values()), None), "its datasheet names no link between GPUs"
 
 
-def _power(p: HardwareProfile) -> Power | None:
-    found, prefix = {name: Range.of(c) for name, c in p.power.items()}, "joules_per_flop_"
-    per_flop = {name.removeprefix(prefix): joules for name, joules in found.items() if name.startswith(prefix)}
-    if "bf16" not in per_flop or not {"idle_power", "joules_per_byte_copy"} <= found.keys():
+def _power(h: Hardware, p: HardwareProfile, rates: Mapping[str, Range]) -> Power | None:
+    """`rates`: of products, settled where there are such."""
+    found, prefix = {name: c.value for name, c in p.power.items()}, "joules_per_flop_"
+    metered = {
+        f"matmul_{name.removeprefix(prefix)}": joules for name, joules in found.items() if name.startswith(prefix)
+    }
+    like = next((name for name in ("matmul_fp8", "matmul_bf16") if name in metered and name in rates), "")
+    if not like or not {"idle_power", "joules_per_byte_copy"} <= found.keys():
         return None
-    return Power(found["idle_power"], per_flop, found["joules_per_byte_copy"])
+    full_load_w = metered[like] * rates[like].value
+    per_flop = {name: full_load_w / rate.value for name, rate in rates.items()}
+    limit_w = h.spec.power_w.value if h.spec else inf
+    return Power(found["idle_power"], limit_w, per_flop | metered, found["joules_per_byte_copy"])
 
 
 def check_dtype(roof: Roof, compute: str) -> None:

@@ -21,6 +21,8 @@ from chip.types import ChipError, Scenario
 CIRCULATE = "vllm"  # the engine that keeps several batches in flight; others send one batch through all stages
 ONE_GPU = "terms of engine and host were measured with one GPU, and no run on several"
 PCIE = "; links over PCIe differ between machines"
+LARGE_SHARE = 0.25  # of a phase that collectives take, from which on a note is written
+LARGE_BYTES = 2**28  # of a tensor whose reduction the link's rate decides
 EXCHANGED = ("dispatch", "combine")  # roles: tokens sent to their experts and back
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
@@ -76,6 +78,7 @@ def notes(steps: StepModel, s: Scenario, gpu: str, found: Phases) -> Iterator[st
     named = [f"{k} {'from imported tables' if source == IMPORTED else 'by formula'}" for k, source in sources.items()]
     yield f"{s.gpus} GPUs: {', '.join(named)}{'; ' if named else ''}{ONE_GPU}{link_text(gpu)}"
     yield from experts_note(s, d.experts)
+    yield from collectives_note(s, gpu, found)
     if s.pp > 1:
         idle = f"idles {100 * pipeline.idle_share(found.prefill):.0f} % of the prefill"
         if found.decode:
@@ -85,6 +88,25 @@ def notes(steps: StepModel, s: Scenario, gpu: str, found: Phases) -> Iterator[st
     if s.replicas > 1 and s.tp == 1 and found.decode:
         tokens = -(-s.batch // s.replicas // found.microbatches)
         yield _exchange_note(steps, s.ep, gpu, tokens, found.decode)
+
+
+def collectives_note(s: Scenario, gpu: str, found: Phases) -> Iterator[str]:
+    """Where fewer GPUs may be faster, because they exchange data over PCIe."""
+    phases = {"the time to first token": found.prefill, "a decode step": found.decode}
+    shares = {
+        name: sum([n.seconds for n in phase.lines if n.kind in COLLECTIVES]) / phase.seconds
+        for name, phase in phases.items()
+        if phase
+    }
+    if hardware.find(gpu).link or not links.over_pcie(gpu) or max(shares.values()) < LARGE_SHARE:
+        return
+    took = " and ".join(f"{100 * share:.0f} % of {name}" for name, share in shares.items())
+    ranks = max(s.tp, s.ep)
+    rate = LARGE_BYTES / links.collective("all_reduce", LARGE_BYTES, ranks, gpu, "vllm").seconds
+    yield (
+        f"collectives over PCIe take {took}, so that more GPUs may be slower: {ranks} {gpu} are taken to reduce large "
+        f"tensors at {rate / 1e9:.2g} GB/s; where yours are faster, ask for {gpu}@GB/s"
+    )
 
 
 def link_text(gpu: str) -> str:

@@ -17,7 +17,7 @@ from chip.models.decoder import Decoder
 from chip.models.lower import body, head
 from chip.predict.estimator import Estimator
 from chip.predict.limits import Answer, held_s_of, of_a_share, scaled, seconds_of
-from chip.predict.phase import Line, Phase, Rows, interval, line_of, lines_of
+from chip.predict.phase import Line, Phase, Rows, interval, line_of, lines_of, within_power
 from chip.predict.template import Ask, SecondStream, Template, TimedCall, attending
 from chip.records import replace
 from chip.timeline import LaunchBlock, Recorded, Timeline
@@ -244,13 +244,13 @@ class StepModel:
         rows = self.timed(steps, prefill_of is not None)
         lines = lines_of(rows)
         spans = interval(lines, self.interval_scale)
-        seconds, low_s, high_s = spans
+        (seconds, low_s, high_s), power = spans, self.estimator.roof.power
         if self.terms is None or not seconds:
-            return Phase(lines, low_s, high_s)
+            return Phase(within_power(lines, power, seconds), low_s, high_s)
         slower = self._slower(lines, after) if after else 1.0
         if slower > 1:
             more_s = [(slower - 1) * s for s in spans]
-            lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0)))
+            lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0, 0.0)))
         played = _playable(steps, rows)
         value, least, most = [
             self.played(played, terms, slower * s / seconds, prefill_of) for terms, s in zip(self.terms, spans)
@@ -259,8 +259,8 @@ class StepModel:
             # a device may wait for the host as expected and not at its slowest, or the other way round
             if own_s > NOTHING_S or most_s > NOTHING_S:
                 own_s = own_s if own_s > NOTHING_S else 0.0
-                lines.append(line_of((role, ENGINE, 1.0, own_s, least_s, most_s, bound, ENGINE, 0.0, 0.0)))
-        return Phase(lines, least.seconds, most.seconds)
+                lines.append(line_of((role, ENGINE, 1.0, own_s, least_s, most_s, bound, ENGINE, 0.0, 0.0, 0.0)))
+        return Phase(within_power(lines, power, value.seconds), least.seconds, most.seconds)
 
     def played(self, steps: PlayedSteps, terms: Terms, scale: float, prefill_of: Scenario | None) -> OnTimeline:
         """Steps on the timeline, every operator's time multiplied by `scale`. Those of a prefill follow each other on

@@ -143,7 +143,7 @@ def _run_at_once(answers: list[Answer], routed: Sequence[Place], shared: Sequenc
     busy_s = {
         i: seconds if bound == "compute" else min(seconds, max(moved / bytes_per_s, flops / flop_per_s))
         for i, flop_per_s in (*routed, *shared)
-        for seconds, _, _, bound, _, flops, moved, _ in (answers[i],)
+        for seconds, _, _, bound, _, flops, moved, _, _ in (answers[i],)
     }
     total_s, least_s = sum(streams_s), sum(busy_s.values())
     rest = (max(*streams_s, least_s) - least_s) / (total_s - least_s) if total_s > least_s else 0.0

@@ -108,6 +108,7 @@ class SimulatedEngine:
 
     def wake(self) -> None:
         """To the first step after a pause."""
+        self.device_free_s = max(self.device_free_s, self.now_s)  # a pause is no time to draw less in
         self.admit_arrivals()
         self.now_s += self.surface.wake_s()
         self.rested = True
@@ -168,12 +169,13 @@ class SimulatedEngine:
             prepare_s = 0.0  # what precedes a first step holds all that the host does until its tokens are out
         ready_s = self.now_s + prepare_s
         host_end_s = ready_s + launch_s
-        end_s = max(max(self.device_free_s, ready_s) + device_s, host_end_s) + tail_s
+        free_s = self.device_free_s
+        end_s = max(max(free_s, ready_s) + device_s, host_end_s) + tail_s
         self.device_free_s, self.now_s = end_s, host_end_s
         self._flight.append(InFlight(end_s, first, ended, decodes + len(first), self.rested))
         self.rested = False
         self.busy_s += device_s
-        self.joules += joules
+        self.joules += self.surface.times.within_power(joules, end_s - free_s)
         self.steps += 1
 
     def close_step(self, planned: Scheduled | None, begin_s: float) -> None:
@@ -340,7 +342,7 @@ class SimulatedEngine:
 
     def _timed(self, line: DecodeLine, prepare_s: float, most: int, until_s: float) -> int:
         seconds, slope = line.seconds, line.slope
-        begin_s, asynchronous = self.now_s, self.settings.async_scheduling
+        begin_s, free_s, asynchronous = self.now_s, self.device_free_s, self.settings.async_scheduling
         if not asynchronous:
             each = seconds + prepare_s
             steps = min(most, steps_until(each, slope, until_s - begin_s))
@@ -364,10 +366,10 @@ class SimulatedEngine:
             self.now_s += more_s
         if asynchronous:
             self._flight[0].end_s = self.device_free_s
-        self._count_steps(steps, seconds, slope, begin_s)
+        self._count_steps(steps, seconds, slope, begin_s, free_s)
         return steps
 
-    def _count_steps(self, steps: int, seconds: float, slope: float, begin_s: float) -> None:
+    def _count_steps(self, steps: int, seconds: float, slope: float, begin_s: float, free_s: float) -> None:
         held = self.decodes
         used = self.pool.total - self.pool.free
         middle = self.surface.decode(held.n, held.mean + (steps - 1) / 2)
@@ -379,7 +381,7 @@ class SimulatedEngine:
             self._delivery.pass_on(steps, held.n, self.now_s)
         self.steps += steps
         self.busy_s += total_s(seconds, slope, steps)
-        self.joules += middle.joules * steps
+        self.joules += self.surface.times.within_power(middle.joules * steps, self.device_free_s - free_s)
         self.used_block_s += (used + blocks / 2) * (self.now_s - begin_s)
         if self.watch:
             self.watch(self, begin_s, self.now_s, steps, 0)

@@ -32,6 +32,7 @@ class PipelinedEngine(SimulatedEngine):
         prepare_s, launch_s, _ = self.surface.host(decodes + len(chunks), planned.tokens, planned.single)
         shares, hop_s = self.surface.stages(planned.tokens, 0.0 if chunks else mean)
         whole_s = max(device_s, launch_s if chunks else prepare_s)
+        free_s = max(self.now_s, self._free_s[-1])
         at_s = self.now_s + (prepare_s if self.rested else 0.0)
         for i, share in enumerate(shares):
             at_s = max(at_s, self._free_s[i]) + share * whole_s
@@ -45,7 +46,7 @@ class PipelinedEngine(SimulatedEngine):
         self._batches.append(self.decodes)
         self.decodes = Decodes(self.settings.block_size)
         self.busy_s += device_s / self.pp
-        self.joules += joules
+        self.joules += self.pp * self.surface.times.within_power(joules / self.pp, at_s - free_s)
         self.steps += 1
 
     def close_step(self, planned: Scheduled | None, begin_s: float) -> None:

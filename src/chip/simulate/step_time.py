@@ -17,7 +17,7 @@ from chip.predict.clock import Settling
 from chip.predict.limits import Answer
 from chip.predict.phase import Rows, interval, lines_of
 from chip.predict.request import setting
-from chip.predict.roof import Range, Roof
+from chip.predict.roof import Roof
 from chip.predict.steps import StepModel
 from chip.question import Question
 from chip.timeline import Timeline
@@ -84,6 +84,7 @@ class StepTimes(Protocol):
     def request_s(self, prompt: int) -> float: ...
     def wake_s(self) -> float: ...
     def stages(self, step: Step) -> Stages: ...
+    def within_power(self, joules: float, seconds: float) -> float: ...
     def idle_w(self) -> float | None: ...
     def spread(self, step: Step) -> Spread: ...
     def host_spread(self) -> Spread: ...
@@ -140,21 +141,15 @@ class PredictedSteps:
         """Of operators, with how often each runs."""
         bytes_per_s = self.steps.estimator.roof.ideal["memory"]
         took, held, by_clock, products, joules = gaps_s, 0.0, 0.0, 0.0, 0.0
-        for n, kind, (seconds, _, _, bound, _, flops, moved, held_s, *_) in answers:
+        for n, kind, (seconds, _, _, bound, _, flops, moved, held_s, own_joules) in answers:
             if not seconds:
                 continue
             took += n * seconds
             held += n * held_s
             by_clock += n * max(0.0, seconds - moved / bytes_per_s) if bound != "link" else 0.0
-            counted = flops if ops.multiplies(kind) else 0.0
-            products += n * counted
-            joules += n * self._joules(counted, moved)
+            products += n * flops if ops.multiplies(kind) else 0.0
+            joules += n * own_joules
         return Work(took, held, by_clock, products, joules)
-
-    def _joules(self, flops: float, moved: float) -> float:
-        """Of one GPU above idle: products and bytes."""
-        power, zero = self.roof.power, Range(0.0, 0.0, 0.0)
-        return power.joules(self.steps.precision.matmul, zero, flops, moved).value if power else 0.0
 
     def host(self, rows: int, tokens: int, decode: bool, graph: bool) -> Host:
         """As the engine plays one prompt of so many tokens, or so many single tokens."""
@@ -177,8 +172,12 @@ class PredictedSteps:
         shares = pipeline.stage_shares(self.steps.decoder, self.pp, self.steps.rows(step))
         return Stages(tuple(shares), several.hop(self.steps, self.gpu, step.tokens).value)
 
+    def within_power(self, joules: float, seconds: float) -> float:
+        """What the power limit leaves of the joules above idle, in this time."""
+        return self.roof.power.within(joules, seconds) if self.roof.power else joules
+
     def idle_w(self) -> float | None:
-        return self.roof.power.idle_w.value if self.roof.power else None
+        return self.roof.power.idle_w if self.roof.power else None
 
     def spread(self, step: Step) -> Spread:
         """Of the device's part."""

@@ -193,6 +193,7 @@ const Controls = (() => {
     return [
       ["Measured by CHIP", of("measured")],
       ["From imported tables", of("imported")],
+      ["From a GPU of the same chip", of("same chip")],
       ["From the datasheet", of("datasheet")],
     ].filter(([, values]) => values.length);
   }

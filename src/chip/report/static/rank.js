@@ -100,7 +100,7 @@ const Rank = (() => {
   const title = (gpu) => known.gpus.find((g) => g.name === gpu)?.title || gpu;
   const ms = (r, key) => duration(r[key] / 1e3, meaningful(r[key], r.interval[key]));
   function badge(basis) {
-    return h("span", { class: `badge ${basis}`, title: `what most of its operators' time rests on: ${basis}` }, basis);
+    return h("span", { class: `badge ${basis.replace(" ", "-")}`, title: `what most of its operators' time rests on: ${basis}` }, basis);
   }
   function claim(good) {
     const [key, name, unit] = BY[state.by],
