@@ -5,6 +5,8 @@ import csv
 import io
 import json
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -169,3 +171,22 @@ def test_a_context_that_does_not_fit_is_told_by_all():
     plan = chip.plan("llama-3.1-8b", gpus=["l4"], workload=workload, rate=1, goals="ttft_p99=9s", intervals=False,
                      requests=50)  # fmt: skip
     assert any(says in note for note in plan.choices[0].notes)
+
+
+def test_an_answer_does_not_depend_on_what_was_asked_before():
+    """fp8 with a scale for a token and for a tensor share the points that others published."""
+    asked = [{"model": m, "gpu": g, "dtype": d, "batch": 8, "prompt": 500, "output": 4}
+             for g in ("h100", "b200") for d in ("fp8", "nvfp4", "auto")
+             for m in ("glm-4-9b", "qwen3-32b-fp8", "llama-3.1-8b", "gpt2")]  # fmt: skip
+    script = (
+        "import chip, json, sys\n"
+        "for q in json.load(sys.stdin):\n"
+        "    try: p = chip.predict(**q); print(json.dumps([q, p.ttft_s, p.tpot_s]))\n"
+        "    except Exception as e: print(json.dumps([q, str(e)]))\n"
+    )
+    told = []
+    for order in (asked, asked[::-1]):
+        done = subprocess.run([sys.executable, "-c", script], input=json.dumps(order), capture_output=True, text=True)
+        told.append(sorted(done.stdout.splitlines()))
+    assert len(told[0]) == len(asked)
+    assert told[0] == told[1]

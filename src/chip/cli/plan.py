@@ -25,10 +25,11 @@ EPILOG = """\
       --gpu h100,h200,l40s --tp 1,2,4,8 --price h100=2.5,h200=3.5,l40s=1 --jobs 2
   chip plan llama-3.1-70b --workload poisson:prompt=800,output=200 --rate 10 --slo ttft_p95=1s --gpu h200 --tp 2,4,8
 """
+SURE = ("GPUs, sure", "cost/h, sure")  # at the low end of the rate
 AXES = ("gpu", "tp", "pp", "ep", "dtype")  # that choices differ in
 LEGEND = """\
-ordered by "GPUs, sure" (what the low end of the rate takes) or their cost; =: tied, each rate lies within the other's
-interval"""
+ordered by "GPUs, sure" (what the low end of the rate takes) or "cost/h, sure"; =: tied, each rate lies within the
+other's interval"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +92,9 @@ def render(a: dict[str, object]) -> str:
     rows = [_row(c) for c in choices if c["status"] == "ok"]
     parts = [head, ""]
     if rows:
-        right = ("rate a replica", "replicas", "GPUs", "GPUs, sure", "cost/h", "cost/M tokens", "J/token")
-        parts += [table(rows, right=right, keep=tuple(rows[0])), "", LEGEND]
+        right = ("rate a replica", "replicas", "GPUs", *SURE, "cost/h", "cost/M tokens", "J/token")
+        legend = LEGEND if SURE[0] in rows[0] else "ordered by GPUs, or by cost/h where all prices are known"
+        parts += [table(rows, right=right, keep=tuple(rows[0])), "", legend]
     for c in choices:
         if c["status"] == "ok" and c["reason"]:
             parts.append(f"{c['title']}: {c['reason']}")
@@ -111,25 +113,26 @@ def _notes_of_choices(choices: list[dict[str, Any]]) -> list[str]:
     return [note if len(titles) == answered else f"{'; '.join(titles)}: {note}" for note, titles in about.items()]
 
 
-def _row(c: dict[str, object]) -> dict[str, str]:
-    low, high = c["interval"]  # type: ignore[misc]
-
+def _row(c: dict[str, Any]) -> dict[str, str]:
     def amount(key: str) -> str:
-        return number(float(str(c[key])), 3) if c[key] is not None else "-"
+        return number(float(c[key]), 3) if c[key] is not None else "-"
 
-    return {
+    row = {
         "#": f"{c['place']}{'=' if c['tied'] else ''}",
         "replica": str(c["title"]),
-        "rate a replica": number(float(str(c["max_rate_per_s"])), 3),
-        "90 % interval": f"{number(low, 3)} - {number(high, 3)}",  # type: ignore[has-type]
-        "replicas": str(c["replicas"]),
-        "GPUs": str(c["gpus"]),
-        "GPUs, sure": amount("sure_gpus"),
-        "cost/h": amount("cost_per_hour"),
-        "cost/M tokens": amount("cost_per_million_tokens"),
-        "J/token": amount("joules_per_output_token"),
-        "limited by": str(c["limited_by"]),
+        "rate a replica": amount("max_rate_per_s"),
     }
+    if c["interval"]:
+        low, high = c["interval"]
+        row["90 % interval"] = f"{number(low, 3)} - {number(high, 3)}"
+    row |= {"replicas": str(c["replicas"]), "GPUs": str(c["gpus"])}
+    if c["interval"]:
+        row[SURE[0]] = amount("sure_gpus")
+    row["cost/h"] = amount("cost_per_hour")
+    if c["interval"] and c["sure_cost_per_hour"] is not None:
+        row[SURE[1]] = amount("sure_cost_per_hour")
+    row |= {"cost/M tokens": amount("cost_per_million_tokens"), "J/token": amount("joules_per_output_token")}
+    return row | {"limited by": str(c["limited_by"])}
 
 
 def _progress(done: int, total: int) -> None:

@@ -47,10 +47,15 @@ class ScaledLinear(Linear):
 
     def base_of_published(self) -> ScaledLinear:
         """Without blocks: as the kernels were made that tables of others time, their scales cost next to nothing."""
-        return replace(self, block_n=0, block_k=0, group=0) if self.block_k else self
+        plain = self._of_any_scale()
+        return replace(plain, block_n=0, block_k=0, group=0) if self.block_k else plain
 
     def from_published(self, found: Linear) -> ScaledLinear:
-        return replace(self, m=found.m, n=found.n, k=found.k)
+        return replace(self._of_any_scale(), m=found.m, n=found.n, k=found.k)
+
+    def _of_any_scale(self) -> ScaledLinear:
+        """Without what tables of others do not tell apart: all such products share their points."""
+        return replace(self, bias=False, weight_dtype="", per_tensor=False)
 
     def rounded_before(self) -> Op | None:
         return Quantize(self.m, self.k, to=self.dtype, group=self.group)

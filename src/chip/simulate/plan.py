@@ -45,11 +45,12 @@ class PlanChoice:
     status: str
     reason: str = ""
     max_rate_per_s: float = 0.0  # of one replica
-    interval: tuple[float, float] = (0.0, 0.0)  # of that rate, 90 %
+    interval: tuple[float, float] | None = None  # of that rate, 90 %; None where none was asked for
     replicas: int = 0
     gpus: int = 0  # of all replicas
-    sure_gpus: int | None = None  # at the low end of the rate; None where that end keeps no promise
+    sure_gpus: int | None = None  # at the low end of the rate; None where that end keeps no promise, or without one
     cost_per_hour: float | None = None
+    sure_cost_per_hour: float | None = None  # of `sure_gpus`: what choices are ordered by
     cost_per_million_tokens: float | None = None  # output tokens, at the asked rate
     joules_per_output_token: float | None = None
     limited_by: str = ""
@@ -171,13 +172,12 @@ def explore(task: Task) -> PlanChoice:
     if not rate:
         miss = ", ".join(f"{n} {v:.4g} ms" for n, v in at_rate_ms.items())
         return made_of("missed", f"even alone a request takes {miss}", at_rate=at_rate_ms)
-    low, high = _interval(coarse, made, rate, rough or rate) if task.intervals else (rate, rate)
     energy = at.energy["joules_per_output_token"] if at.energy else None
     return made_of(
         "ok",
         f"{at.rejected} of {at.requests} requests rejected, their prompts leave no room" if at.rejected else "",
         max_rate_per_s=rate,
-        interval=(low, high),
+        interval=_interval(coarse, made, rate, rough or rate) if task.intervals else None,
         joules_per_output_token=energy,
         limited_by=_limit(at, at_rate_ms, task.targets),
         at_rate=at_rate_ms,
@@ -295,12 +295,13 @@ def _priced(c: PlanChoice, rate: float, w: Workload, prices: dict[str, float]) -
         return c
     replicas = _replicas(rate, c.max_rate_per_s)
     gpus = replicas * c.gpus_each
-    sure = _replicas(rate, c.interval[0]) * c.gpus_each if c.interval[0] else None
+    sure = _replicas(rate, c.interval[0]) * c.gpus_each if c.interval and c.interval[0] else None
     price = prices.get(name_of(c.gpu))
     hourly = price * gpus if price is not None else None
     tokens_per_hour = rate * 3600 * sum(w.output) / len(w)
     million = hourly / tokens_per_hour * 1e6 if hourly is not None else None
     cost: dict[str, Any] = {"cost_per_hour": hourly, "cost_per_million_tokens": million}
+    cost["sure_cost_per_hour"] = price * sure if price is not None and sure else None
     return replace(c, replicas=replicas, gpus=gpus, sure_gpus=sure, **cost)
 
 
@@ -319,11 +320,12 @@ def _ranked(choices: Sequence[PlanChoice]) -> tuple[PlanChoice, ...]:
 
     def figure(c: PlanChoice) -> Figure:
         """What one request a second weighs."""
-        replica, (low, high) = each(c) * c.gpus_each, c.interval
+        replica, (low, high) = each(c) * c.gpus_each, c.interval or (c.max_rate_per_s, c.max_rate_per_s)
         return Figure(replica / c.max_rate_per_s, replica / high, replica / low if low else inf, larger=False)
 
     def key(c: PlanChoice) -> tuple[float, tuple[float, float]]:
-        return each(c) * c.sure_gpus if c.sure_gpus is not None else inf, figure(c).order
+        gpus = c.sure_gpus if c.interval else c.gpus
+        return each(c) * gpus if gpus is not None else inf, figure(c).order
 
     ok.sort(key=key)
     stand = places([figure(c) for c in ok])
