@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chip.measure import nvml
-from chip.types import ChipError
+from chip.types import ChipError, install
 
 UNKNOWN_CACHE_BYTES = 32 * 2**20
 BUSY_UTILISATION = 0.05
@@ -95,7 +95,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise ChipError("torch is not installed: measuring needs it; pip install 'chip-inference[measure]'") from None
+        raise ChipError(f"torch is not installed: measuring needs it; {install('measure')}") from None
     return torch
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from chip.models import library
 from chip.run import Job
-from chip.types import ChipError
+from chip.types import ChipError, install
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SPREAD = 0.02  # of random weights: never zeros, which draw less power and so run faster
@@ -22,7 +22,7 @@ def libraries() -> tuple[Any, Any]:
         import torch
         import transformers
     except ImportError as e:
-        raise ChipError(f"running a model needs {e.name}: pip install 'chip-inference[measure]'") from None
+        raise ChipError(f"running a model needs {e.name}: {install('measure')}") from None
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()
     return torch, transformers
