@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chip.models import library
-from chip.run import Job
+from chip.run import Job, room
 from chip.types import ChipError, install
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -33,6 +33,7 @@ def build(job: Job) -> Any:
     torch, _ = libraries()
     if job.dtype not in DTYPES:
         raise ChipError(f"--dtype {job.dtype}: torch runs {', '.join(DTYPES)} here")
+    room.refuse_model(job.config, job.model, job.dtype, job.device, job.folder is not None)
     dtype = getattr(torch, DTYPES[job.dtype])
     with _one_line(job, torch):
         model = from_files(job, dtype) if job.folder else from_config(job.config, dtype, job.device)
