@@ -12,6 +12,11 @@ class ChipError(Exception):
     """Something the user can mend. Its text is the one line they see: what is wrong, where, and the remedy."""
 
 
+def install(extra: str) -> str:
+    """The remedy where an optional part of CHIP is missing. CHIP is on no index: it is installed from its checkout."""
+    return f"pip install '.[{extra}]' in CHIP's checkout"
+
+
 class Cost(NamedTuple):
     """Work of one operator call: every input read once, every output written once."""
 

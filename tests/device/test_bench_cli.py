@@ -51,6 +51,41 @@ def test_a_grid_in_one_go(tiny, capsys):
     assert found.configs["tiny"]["model_type"] == "llama"
 
 
+@pytest.mark.skipif(os.name != "posix" or not Path("/proc/meminfo").exists(), reason="what is free is read there")
+@pytest.mark.parametrize("engine", ["hf-eager", "native"])
+def test_a_model_beyond_the_memory_is_refused_before_it_is_made(engine, tiny, monkeypatch, capsys):
+    monkeypatch.setattr(Device, "free_bytes", lambda _: 100_000)
+    monkeypatch.setattr(torch.nn.init, "normal_", lambda *_: pytest.fail("weights were made"))
+    assert bench(tiny, "--engine", engine, "--prompt", "8,16") == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if "tiny: its weights take" in line]
+    assert len(told) == 1, "not once for each point"
+    assert "in fp32, and 97.7 KiB of this machine's memory are free; choose a smaller model, or --dtype bf16" in told[0]
+    assert {status for *_, status in points()} == {"failed"}
+
+
+def test_a_point_beyond_the_memory_costs_itself_only(tiny, monkeypatch):
+    monkeypatch.setattr(Device, "free_bytes", lambda _: 200_000_000)
+    assert bench(tiny, "--engine", "hf-eager", "--points", "1x8,65536x64") == 1
+    assert points() == [("hf-eager", 1, 8, "ok"), ("hf-eager", 65536, 64, "failed")]
+    failed = runs.read(Path("artifacts/llm.json"))[1].runs[1]
+    assert (
+        "beside the weights, and 190.7 MiB of this machine's memory are free; choose a smaller batch" in failed.reason
+    )
+
+
+def test_copies_of_files_count_as_free_in_a_container(tmp_path, monkeypatch):
+    from chip.measure import device
+
+    for name, text in {
+        "memory.max": "8000000000", "memory.current": "7000000000",
+        "memory.stat": "anon 1000\nactive_file 2000000000\ninactive_file 3000000000\nshmem 5\n",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(device, "CGROUP", tmp_path)
+    monkeypatch.setattr(device, "_meminfo", lambda _: 10**12)
+    assert open_device("cpu").free_bytes() == 6_000_000_000
+
+
 def test_every_engine_that_is_listed_can_be_opened():
     assert all(callable(run.get(name).open) for name in run.names())
 

@@ -189,4 +189,4 @@ def test_without_torch_one_line(gone, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, gone, None)
     code, out, err = predict(capsys, path, "--gpu", "a100", "--trace")
     assert (code, out) == (2, "")
-    assert err == f"chip predict: --trace needs {gone}: pip install 'chip-inference[measure]'\n"
+    assert err == f"chip predict: --trace needs {gone}: pip install '.[measure]' in CHIP's checkout\n"

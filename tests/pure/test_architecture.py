@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from folding import each
@@ -168,7 +169,19 @@ def test_a_command_that_needs_torch_says_so_in_one_line(tmp_path):
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}))
     told = without_others((["predict", str(config), "--trace"], 2, 0))
-    assert told == "chip predict: --trace needs torch: pip install 'chip-inference[measure]'\n"
+    assert told == "chip predict: --trace needs torch: pip install '.[measure]' in CHIP's checkout\n"
+
+
+def test_what_a_hint_asks_to_install_is_there():
+    """CHIP is on no index, so that its name says nothing to pip: extras of the checkout do."""
+    extras = tomllib.loads((SRC.parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = set(cli.OPTIONAL.values())
+    for path in FILES:
+        assert "chip-inference[" not in path.read_text(encoding="utf-8"), path
+        for node in nodes(path):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "install":
+                asked |= {a.value for a in node.args if isinstance(a, ast.Constant)}
+    assert asked == set(extras) - {"dev"}
 
 
 @each(cli.commands())

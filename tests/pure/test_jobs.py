@@ -56,7 +56,7 @@ def test_ray_that_is_not_installed_says_how_to_get_it(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ChipError, match=r"pip install 'chip-inference\[cluster\]'"):
+    with pytest.raises(ChipError, match=r"pip install '\.\[cluster\]'"):
         spread_out(square, [1, 2], Pool(2, "local"))
 
 

@@ -8,6 +8,8 @@ import re
 import pytest
 
 from chip import cli
+from chip.cli import grid
+from chip.question import DEFAULTS
 
 
 @pytest.fixture
@@ -81,11 +83,34 @@ def test_notes_come_before_the_figures(run):
 
 
 # --- grids
+def test_a_note_of_a_grid_names_its_rows():
+    def row(gpu, batch, *notes):
+        return {**dict.fromkeys(DEFAULTS, 1), "gpu": gpu, "batch": batch, "notes": "\n".join(notes)}
+
+    rows = [row(gpu, batch, "all", f"of {gpu}") for gpu in ("a", "b") for batch in (1, 2, 3)]
+    for at, note in {0: "one", 4: "one", 2: "more", 5: "of batch"}.items():
+        rows[at]["notes"] += f"\n{note}"
+    rows[2]["notes"] += "\nof batch"
+    for at in (0, 1, 3, 5):
+        rows[at]["notes"] += "\nmany"
+    rows.append({**row("b", 4), "error": "it does not fit"})
+    told = [line for line in grid.notes(rows) if line.startswith("note: ")]
+    assert told == [
+        "note: all",
+        "note: gpu a: of a",
+        "note: gpu a, batch 1; gpu b, batch 2: one",
+        "note: gpu a, batch 1; gpu a, batch 2; gpu b, batch 1 and 1 more: many",
+        "note: gpu a, batch 3: more",
+        "note: batch 3: of batch",
+        "note: gpu b: of b",
+    ]
+
+
 def test_a_grid_has_a_row_for_each_combination(run):
     asked = ("llama-3.1-8b", "--gpu", "h100,h200", "--batch", "1,8,32")
     code, out, err = run(*asked)
     assert (code, err) == (0, "")
-    assert out.startswith("note: h100 was never calibrated")
+    assert out.startswith("note: gpu h100: h100 was never calibrated")
     rows = out.splitlines()[-7:]
     assert [tuple(row.split()[:2]) for row in rows[:-1]] == [(g, b) for g in ("h100", "h200") for b in ("1", "8", "32")]
     assert rows[-1].startswith("all rows: model llama-3.1-8b, engine vllm, prompt 1024, output 128, dtype bf16")

@@ -141,7 +141,7 @@ def test_matplotlib_missing_is_one_line(capsys, monkeypatch, profile, thirty, tm
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = run(capsys, profile, thirty, "--plot", tmp_path / "x.png")
     assert code == 2
-    assert err.strip().endswith("drawing needs matplotlib: pip install 'chip-inference[plot]'")
+    assert err.strip().endswith("drawing needs matplotlib: pip install '.[plot]' in CHIP's checkout")
 
 
 def write(path, text):

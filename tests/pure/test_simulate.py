@@ -98,6 +98,13 @@ def test_the_answer_has_the_figures_and_the_seed_gives_the_same_bytes():
     assert first["output_tokens_per_s"] == pytest.approx(60 * 40 / first["duration_s"], rel=1e-5)
 
 
+def test_a_simulation_that_answers_nobody_has_failed(capsys):
+    words = ["simulate", "gpt2", "--requests", "5", "--no-intervals", "--workload"]
+    assert main([*words, "poisson:prompt=2000,output=8"]) == 1
+    assert "5 of 5 requests were rejected" in capsys.readouterr().err
+    assert main([*words, "poisson:prompt=200,output=8"]) == 0
+
+
 def test_a_prompt_longer_than_the_context_is_rejected_and_counted(tmp_path):
     file = tmp_path / "w.jsonl"
     rows = [{"arrival_s": i, "prompt": p, "output": 20} for i, p in enumerate((100, 5000, 200, 995))]

@@ -177,7 +177,7 @@ def test_matplotlib_missing_is_one_line(capsys, monkeypatch, file, round_gpu, tm
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = run(capsys, file, "--gpu", round_gpu, "--plot", tmp_path / "x.png")
     assert code == 2
-    assert err.strip().endswith("drawing needs matplotlib: pip install 'chip-inference[plot]'")
+    assert err.strip().endswith("drawing needs matplotlib: pip install '.[plot]' in CHIP's checkout")
 
 
 def test_bad_input_is_one_line(capsys, file, made, round_gpu, tmp_path):

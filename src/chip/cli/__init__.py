@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from chip import __version__, garbage, listing, output
 from chip.cli.streams import discard, standard_streams
 from chip.suggest import get_close_matches
-from chip.types import ChipError
+from chip.types import ChipError, install
 
 NOT_COMMANDS = (
     "forks",
@@ -37,7 +37,8 @@ ORDER = (
     "capture", "replay", "explain", "kernels", "report", "serve", "lab", "completion",
 )  # fmt: skip
 FAULT = 3  # exit code
-OPTIONAL = ("torch", "transformers", "numpy", "scipy", "sklearn", "tqdm", "pynvml", "triton", "safetensors")
+OPTIONAL = dict.fromkeys(("torch", "transformers", "numpy", "scipy", "tqdm", "pynvml", "safetensors"), "measure")
+OPTIONAL |= {"triton": "kernels"}  # module -> the extra that brings it
 ABOUT = """\
 CHIP tells how fast a language model will run on a GPU before it runs, and why it ran as fast as it did after.
 
@@ -200,8 +201,9 @@ def told(e: Exception) -> str:
         return "the input is nested too deeply"
     if isinstance(e, MemoryError):
         return "out of memory; ask for something smaller"
-    if isinstance(e, ImportError) and e.name and e.name.split(".")[0] in OPTIONAL:
-        return f"this needs {e.name.split('.')[0]}: pip install 'chip-inference[measure]'"
+    missing = e.name.split(".")[0] if isinstance(e, ImportError) and e.name else ""
+    if missing in OPTIONAL:
+        return f"this needs {missing}: {install(OPTIONAL[missing])}"
     text = next(iter(str(e).splitlines()), "")
     return f"a fault of chip's own ({type(e).__name__}: {text[:160]}); please report it, with CHIP_TRACEBACK=1 set"
 

@@ -15,7 +15,7 @@ from chip.engine_profile import EngineProfile
 from chip.engines.terms import MEANING
 from chip.hardware import Hardware
 from chip.runs import Run
-from chip.types import ChipError
+from chip.types import ChipError, install
 
 if TYPE_CHECKING:
     from chip.measure.device import Device
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         from chip.measure import engine_fit
         from chip.run import calibration
     except ImportError as e:
-        raise ChipError(f"--engine needs {e.name}: pip install 'chip-inference[measure]'") from None
+        raise ChipError(f"--engine needs {e.name}: {install('measure')}") from None
     calibration.check(args.engine)
     failed = 0
     if args.runs:

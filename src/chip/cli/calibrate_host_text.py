@@ -11,7 +11,7 @@ from typing import Any
 from chip import artifact, codec, hosts, runs
 from chip.cli.text import duration
 from chip.stats import quantile
-from chip.types import Ceiling, ChipError, HostProfile
+from chip.types import Ceiling, ChipError, HostProfile, install
 
 WITHOUT = ("engine", "gpu", "python", "engine_setting", "only", "restart")
 METHOD = "x * 1.0 of 64 values, 200 into an empty queue, host clock"
@@ -64,7 +64,7 @@ def _measured(args: argparse.Namespace, path: Path) -> tuple[HostProfile, dict[s
         from chip.measure.environment import environment
         from chip.run.launch_latency import samples_ns
     except ImportError as e:
-        raise ChipError(f"--host needs {e.name}: pip install 'chip-inference[measure]'") from None
+        raise ChipError(f"--host needs {e.name}: {install('measure')}") from None
     device = open_device(args.device or default_device())
     if device.kind == "cpu":
         raise ChipError("--host needs the host's GPU: a launch latency is what it takes to hand a kernel to one")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from chip import artifact, codec, hardware, measurements, ops, output, points, stats
 from chip.cli.text import percent, table
-from chip.types import ChipError
+from chip.types import ChipError, install
 
 HELP = "measured points of `chip profile --suite tables`, made ready for predictions on this device"
 EPILOG = """\
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from chip.measure.fit import clocks, fit, settling
     except ImportError as e:
-        raise ChipError(f"fitting needs {e.name}: pip install 'chip-inference[measure]'") from None
+        raise ChipError(f"fitting needs {e.name}: {install('measure')}") from None
     groups, left_out = fit(found, profile)
     clock, of_kinds = settling(found, profile), clocks(found, profile)
     about = {"device": profile.device, "source": ", ".join(Path(f).name for f in args.measurements)}

@@ -19,6 +19,7 @@ from chip.question import DEFAULTS
 from chip.types import ChipError
 
 MOST_ROWS = 10_000
+NAMED = 3  # rows that a note names one by one
 TABLE = output.Kind("a table of `chip predict`", re.compile(f"model,{next(iter(DEFAULTS))},".encode()))
 NUMBERS = ("batch", "prompt", "output", "tp", "pp", "ep", "TTFT", "TPOT", "end to end", "tok/s", "J/tok", "memory")
 
@@ -59,14 +60,35 @@ def rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def render(found: Sequence[Mapping[str, Any]]) -> str:
-    """A table; above it the notes of its rows, and the reasons of rows that could not be predicted."""
-    notes = dict.fromkeys(note for row in found for note in row.get("notes", "").split("\n") if note)
+    """A table; above it the notes, with the rows they are of, and the reasons of rows that could not be predicted."""
     errors = [f"not predicted: {_asked(row, found)}: {row['error']}" for row in found if "error" in row]
-    head = [*(f"note: {note}" for note in notes), *errors]
+    head = [*notes(found), *errors]
     shown = [_shown(row) for row in found if "error" not in row]
     return "\n".join(
         [*head, *([""] if head else []), table(shown, NUMBERS, keep=(*_varying(found), "TTFT", "TPOT", "tok/s"))]
     )
+
+
+def notes(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each once, after the rows it is of, where it is not of all."""
+    of_note: dict[str, list[Mapping[str, Any]]] = {}
+    for row in found:
+        for note in filter(None, row.get("notes", "").split("\n")):
+            of_note.setdefault(note, []).append(row)
+    return [f"note: {_rows(rows, found)}{note}" for note, rows in of_note.items()]
+
+
+def _rows(mine: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]]) -> str:
+    """Which rows these are of those found, by one axis where that tells them apart; "" for all."""
+    others = [row for row in found if row not in mine and "error" not in row]
+    if not others:
+        return ""
+    for axis in _varying(found):
+        values = dict.fromkeys(row[axis] for row in mine)
+        if not any(row[axis] in values for row in others):
+            return f"{axis} {', '.join(map(str, values))}: "
+    more = f" and {len(mine) - NAMED} more" if len(mine) > NAMED else ""
+    return f"{'; '.join(_asked(row, found) for row in mine[:NAMED])}{more}: "
 
 
 def _varying(found: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,7 +1,7 @@
 """Bring measurements that others published into CHIP's own files of points, one for each operator kind.
 
 SOURCE is `aiconfigurator`: NVIDIA's package aiconfigurator-core 0.12.0 (Apache-2.0), which holds operator times of
-several GPUs. It is read where it is installed, or from its wheel; reading needs `pip install 'chip-inference[import]'`.
+several GPUs. It is read where it is installed, or from its wheel; reading needs `pip install '.[import]'`.
 By default the shapes that models have are kept, and of each curve over tokens the points that its shape needs.
 """
 

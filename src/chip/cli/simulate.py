@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         print(render(found[0].json()) if len(found) == 1 else render_sweep([s.json() for s in found]))
     for note in dict.fromkeys(note for s in found for note in s.notes):
         print(f"note: {note}", file=sys.stderr)
-    return 0
+    return 0 if all(s.completed for s in found) else 1
 
 
 def _rate(word: str) -> float:

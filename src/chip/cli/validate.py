@@ -20,7 +20,7 @@ from chip.cli.validate_suite_text import render as render_suite
 from chip.cli.validate_text import render
 from chip.predict.stages import Stage
 from chip.report.figure_file import output_of
-from chip.types import ChipError
+from chip.types import ChipError, install
 from chip.validate import judge, peers, public, suites
 from chip.validate.document import SCHEMA, document
 from chip.validate.points import Point
@@ -242,7 +242,7 @@ def _unseen(files: Sequence[str], found: judge.Validation) -> list[Unseen]:
     try:
         from chip.measure.fit import fit
     except ImportError as e:
-        raise ChipError(f"--leave-one-model-out needs {e.name}: pip install 'chip-inference[measure]'") from None
+        raise ChipError(f"--leave-one-model-out needs {e.name}: {install('measure')}") from None
     profile = hardware.find(found.gpu).profile
     assert profile
     done = []

@@ -22,7 +22,7 @@ from chip.hardware_import.points_csv import Row, Table
 from chip.hardware_import.thin import merged
 from chip.records import dataclass
 from chip.suggest import get_close_matches
-from chip.types import ChipError
+from chip.types import ChipError, install
 
 PACKAGE, FOLDER, VERSION = "aiconfigurator-core", "aiconfigurator_core", "0.12.0"
 BACKENDS = ("vllm",)
@@ -219,4 +219,4 @@ def _parquet() -> Any:
         load: Callable[[str], Any] = importlib.import_module
         return load("pyarrow.parquet")
     except ImportError:
-        raise ChipError("reading Parquet needs pyarrow: pip install 'chip-inference[import]'") from None
+        raise ChipError(f"reading Parquet needs pyarrow: {install('import')}") from None

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from chip.measure import nvml
-from chip.types import ChipError
+from chip.types import ChipError, install
 
 UNKNOWN_CACHE_BYTES = 32 * 2**20
 BUSY_UTILISATION = 0.05
+CGROUP = Path("/sys/fs/cgroup")
 BUSY_BYTES = 2 * 2**30  # more than any driver keeps for itself
 
 
@@ -95,7 +96,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise ChipError("torch is not installed: measuring needs it; pip install 'chip-inference[measure]'") from None
+        raise ChipError(f"torch is not installed: measuring needs it; {install('measure')}") from None
     return torch
 
 
@@ -257,13 +258,20 @@ def _meminfo(key: str) -> int | None:
 
 
 def _total_bytes() -> int:
-    limit = _read_number(Path("/sys/fs/cgroup/memory.max"))
+    limit = _read_number(CGROUP / "memory.max")
     total = _meminfo("MemTotal") or 4 * 2**30
     return min(total, limit) if limit else total
 
 
+def _cached_bytes() -> int:
+    """Of the cgroup's memory what holds copies of files: the kernel gives it up first."""
+    stat = CGROUP / "memory.stat"
+    found = re.findall(r"^(?:in)?active_file (\d+)$", stat.read_text(), re.MULTILINE) if stat.exists() else []
+    return sum(map(int, found))
+
+
 def _available_bytes() -> int:
-    limit = _read_number(Path("/sys/fs/cgroup/memory.max"))
-    used = _read_number(Path("/sys/fs/cgroup/memory.current")) or 0
+    limit = _read_number(CGROUP / "memory.max")
+    used = (_read_number(CGROUP / "memory.current") or 0) - _cached_bytes()
     free = _meminfo("MemAvailable") or 2 * 2**30
     return min(free, limit - used) if limit else free

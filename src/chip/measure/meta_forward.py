@@ -33,7 +33,7 @@ from chip.predict.stages import Stage
 from chip.predict.steps import MOST_STEPS, EngineTerms, StepModel
 from chip.question import BATCH, SYSTEM, complete, count_of
 from chip.timeline import RoleLaunches
-from chip.types import Call, ChipError, Op, Scenario, Seq, Step
+from chip.types import Call, ChipError, Op, Scenario, Seq, Step, install
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -137,7 +137,7 @@ def build(config: Path, dtype: str) -> Any:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError as e:
-        raise ChipError(f"--trace needs {e.name}: pip install 'chip-inference[measure]'") from None
+        raise ChipError(f"--trace needs {e.name}: {install('measure')}") from None
     full = {short: long for long, short in SHORT.items()}
     if dtype not in full:
         raise ChipError(f"--trace follows what torch runs and takes --dtype {', '.join(full)}, not {dtype}")

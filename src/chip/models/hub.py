@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from chip.types import ChipError
+from chip.types import ChipError, install
 
 REACH_S = 3.0  # for the hub to answer at all
 
@@ -18,9 +18,7 @@ def config_of(repo: str, hint: str) -> Path:
     try:
         from huggingface_hub import constants
     except ImportError:
-        raise ChipError(
-            f"no file {repo!r}, and hub ids need huggingface_hub (pip install 'chip-inference[hub]'){hint}"
-        ) from None
+        raise ChipError(f"no file {repo!r}, and hub ids need huggingface_hub ({install('hub')}){hint}") from None
     found = _download(repo, answers(constants.ENDPOINT))
     if isinstance(found, Path):
         return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chip import output
-from chip.types import ChipError
+from chip.types import ChipError, install
 
 SUFFIXES = ".png, .svg or .pdf"
 SIGNATURE = "drawn by chip"
@@ -35,7 +35,7 @@ def save(path: Path, draw: Callable[[], Any]) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise ChipError("drawing needs matplotlib: pip install 'chip-inference[plot]'") from None
+        raise ChipError(f"drawing needs matplotlib: {install('plot')}") from None
     matplotlib.use("Agg")
     with matplotlib.rc_context(SETTINGS):
         figure, drawn, kind = draw(), io.BytesIO(), path.suffix.removeprefix(".")

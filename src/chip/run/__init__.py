@@ -40,6 +40,7 @@ HF_PARTS = (
     "busy",
     "disturbance",
     "launch_latency",
+    "room",
     "text",
 )
 NOT_ENGINES = (

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from chip.models import library
-from chip.run import Job
-from chip.types import ChipError
+from chip.run import Job, room
+from chip.types import ChipError, install
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 SPREAD = 0.02  # of random weights: never zeros, which draw less power and so run faster
@@ -22,7 +22,7 @@ def libraries() -> tuple[Any, Any]:
         import torch
         import transformers
     except ImportError as e:
-        raise ChipError(f"running a model needs {e.name}: pip install 'chip-inference[measure]'") from None
+        raise ChipError(f"running a model needs {e.name}: {install('measure')}") from None
     logging.getLogger("transformers").setLevel(logging.ERROR)
     transformers.utils.logging.disable_progress_bar()
     return torch, transformers
@@ -33,6 +33,7 @@ def build(job: Job) -> Any:
     torch, _ = libraries()
     if job.dtype not in DTYPES:
         raise ChipError(f"--dtype {job.dtype}: torch runs {', '.join(DTYPES)} here")
+    room.refuse_model(job.config, job.model, job.dtype, job.device, job.folder is not None)
     dtype = getattr(torch, DTYPES[job.dtype])
     with _one_line(job, torch):
         model = from_files(job, dtype) if job.folder else from_config(job.config, dtype, job.device)

@@ -16,7 +16,7 @@ from chip.measure.device import open_device
 from chip.measure.energy import NotAvailable, idle_watts, probe_for
 from chip.measure.kineto import ProfilerUse
 from chip.records import replace
-from chip.run import ContextLost, Job, busy, clock, energy, launch_latency, text
+from chip.run import ContextLost, Job, busy, clock, energy, launch_latency, room, text
 from chip.run.model import brief, build, libraries, no_kernel
 from chip.run.steps import LEAST_STEPS, Steps
 from chip.runs import Energy, Run
@@ -69,6 +69,7 @@ class HfSession:
 
     def _refuse(self, scenario: Scenario) -> None:
         refuse_too_long(self.model, scenario)
+        room.refuse_point(self.job, self.name, scenario)
 
     def _vocabulary(self) -> int:
         return int(self.model.config.get_text_config().vocab_size)

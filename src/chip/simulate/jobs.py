@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from chip.records import dataclass
-from chip.types import ChipError
+from chip.types import ChipError, install
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -83,7 +83,7 @@ def _over_ray(work: Callable[[T], R], items: Sequence[T], pool: Pool) -> list[R]
     try:
         import ray  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        raise ChipError("--ray needs Ray: pip install 'chip-inference[cluster]'") from None
+        raise ChipError(f"--ray needs Ray: {install('cluster')}") from None
     started = not ray.is_initialized()
     if started:
         _connect(ray, pool)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from chip.types import install
+
 try:
     import triton
     import triton.language as tl
@@ -90,7 +92,7 @@ OURS, FALLBACK = "triton", "torch (fallback)"
 def missing(device_type: str) -> str:
     """Why Triton kernels cannot run on such a device; nothing where they can."""
     if triton is None:
-        return "Triton is not installed: pip install 'chip-inference[kernels]'"
+        return f"Triton is not installed: {install('kernels')}"
     if device_type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return "no GPU: Triton runs on a CPU only in its interpreter (TRITON_INTERPRET=1)"
     return ""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from chip.engines.native import MOST_REQUESTS, STEP_TOKENS
+from chip.run import room
 from chip.run.native import batch, sampler, spec, weights
 from chip.run.native.decoder import NativeDecoder
 from chip.run.native.graphs import Capturer, DecodeGraphs, PromptGraphs
@@ -65,6 +66,8 @@ class NativeEngine:
             raise ChipError(
                 f"{where}: quantization_config: native reads bf16, fp16 and fp32 weights, not quantised ones"
             )
+        if loaded is None:
+            room.refuse_model(config, where, settings.dtype, settings.device, folder is not None)
         source = weights.Files(folder, self.spec) if folder else weights.Random(self.device)
         context = min(settings.max_context, self.spec.positions)
         try:
