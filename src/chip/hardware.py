@@ -39,9 +39,7 @@ class Hardware:
     estimated_from: str = ""  # the GPU whose numbers stand in, where neither describes this one
     measured: Path | None = None  # the file of the profile
     sibling: str = ""  # the GPU of the same chip whose points answer for it, where it has none
-    faster: str = (
-        ""  # a measured GPU of the same chip that is nowhere worse: no time is less than on it
-    )
+    faster: str = ""  # a measured GPU of the same chip that is nowhere worse: no time is less than on it
     link: Link | None = None  # to its peers, as the asker gave it, instead of what was measured or promised
 
     @property
