@@ -55,7 +55,8 @@ def questions(count: int) -> list[dict[str, Any]]:
     return [
         {
             "model": draw.choice(MODELS), "dtype": draw.choice(FORMATS), "batch": draw.choice([1, 4, 16, 64]),
-            "prompt": draw.choice([16, 128, 1024, 4096]), "output": draw.choice([64, 256]), "tp": draw.choice([1, 1, 1, 2]),
+            "prompt": draw.choice([16, 128, 1024, 4096]), "output": draw.choice([64, 256]),
+            "tp": draw.choice([1, 1, 1, 2]),
         }
         for _ in range(count)
     ]  # fmt: skip

@@ -33,7 +33,7 @@ class Bases:
         self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None,
         reference: Bases | None, sibling: Bases | None = None,
     ) -> None:  # fmt: skip
-        """`reference`: those of the GPU whose fitted bases stand in where this one has none. `sibling`: those of the GPU
+        """`reference`: those of the GPU whose fitted bases stand in where this one has none. `sibling`: of the one
         whose points do."""
         self.roof, self._stage, self._library = roof, stage, library
         self._runs_as, self._reference, self._has_points = runs_as or {}, reference, bool(library or sibling)

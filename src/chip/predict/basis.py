@@ -1,4 +1,4 @@
-"""What times rest on, in a word: operators that CHIP measured, tables that others published, what either says of another
+"""What times rest on, in a word: operators that CHIP measured, tables that others published, either of them for another
 GPU of the same chip, or a datasheet."""
 
 from __future__ import annotations

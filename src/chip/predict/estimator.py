@@ -46,10 +46,11 @@ class Estimator:
         where this one has none, and `faster`, which takes no longer for anything."""
         like, near = reference.bases if reference else None, sibling.bases if sibling else None
         self.bases: Bases = Bases(roof, stage, library, runs_as, like, near)
-        self.kernels = KernelPoints(
+        self.kernels: KernelPoints = KernelPoints(
             library, runs_as, self.bases, (sibling.kernels, carried_from(sibling, peaks)) if sibling else None
         )
-        self.roof, self.settling, self.peaks = roof, self.bases.settling, peaks
+        self.roof: Roof = roof
+        self.settling, self.peaks = self.bases.settling, peaks
         self.has_points, self.of_engine = bool(library or sibling), runs_as is not None
         self._faster, self._shift = faster, 0.0
         if faster and faster.settling and self.settling:
