@@ -3,7 +3,7 @@
     python benchmarks/renew.py All_results.csv LLMServingSim/bench/examples
 
 docs/public-truth.md says where these files of others are from. In the order of who reads whom: predictions held against
-the runs of an H200, against what others published, the index of both, the scales of intervals, and the pages.
+the runs of an H200, against what others published, the index of both, the scales of intervals, pages and notebooks.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def steps(argonne: str, llmservingsim: str) -> list[list[str]]:
         ["benchmarks/validated_index.py", record, "build/argonne.json"],
         ["benchmarks/interval_classes.py"],
         ["tests/pure/test_docs.py"],
+        ["tests/pure/test_examples.py"],
     ]
 
 

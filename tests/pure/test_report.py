@@ -128,6 +128,7 @@ def test_engines_are_compared_by_what_ran_in_turn_and_never_by_calibration_model
     found = sources.gather([tmp_path, record])
     assert len(list(found.rows("runs"))) == 4
     assert {r["source"] for r in found.rows("comparisons")} == {record.name}
+    assert next(found.rows("sources", file=record.name))["made"] == "2026-11-17"
     in_turn = json.loads(record.read_text())["rows"]
     shown = {r["point"]: r for r in found.rows("comparisons", metric="TPOT")}
     for row in in_turn:

@@ -184,7 +184,7 @@ def _collect(opened: Opened, out: Summary) -> None:
         file=opened.name,
         schema=opened.schema,
         id=opened.envelope.get("id"),
-        made=opened.envelope.get("made"),
+        made=_day(opened.envelope.get("made")),
         status=status,
         reason=reason,
         records=records,
@@ -193,6 +193,11 @@ def _collect(opened: Opened, out: Summary) -> None:
         environment=dict(environment),
         **{key: environment.get(key) for key in ("chip", "torch", "cuda", "driver", "python", "cpu")},
     )
+
+
+def _day(made: Any) -> Any:
+    """When a file was written; benchmarks/ say it among other things."""
+    return made.get("date") if isinstance(made, dict) else made
 
 
 def _list(value: Any) -> list[Any]:
