@@ -49,7 +49,7 @@ class FoundTerms:
 
     terms: tuple[Terms, Terms, Terms]  # as expected, at the least, at the most
     host: str  # the CPU of the reference host; "" where the terms are for the asker's own host
-    at_latency: bool  # whether they were scaled to the launch latency that was asked for
+    at_latency: bool  # whether they were scaled to the launch latency that was asked for, or to that of a CPU
     launch_ns: float = 0.0  # the launch latency they hold at; 0 where it is not known
     off: float = 1.0  # how many times faster or slower the asker's host may be, where nobody measured it
 
@@ -68,6 +68,8 @@ def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host:
     held = own or (read(reference) if reference.is_file() else None)
     if held is None:
         return None
+    if own is None and h.is_cpu and held.launch_ns:
+        return _on_cpu(held, launch_ns or _dispatch_ns(h) or held.launch_ns)
     if launch_ns and held.launch_ns:
         return FoundTerms(_widened(held.terms, KNOWN_LATENCY, launch_ns / held.launch_ns), "", True, launch_ns)
     if own is None or (not file and is_bundled(h)):
@@ -75,6 +77,26 @@ def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host:
         known = {n: replace(t, low=t.value, high=t.value) if n in ON_HOST else t for n, t in held.terms.items()}
         return FoundTerms(_widened(known, off), held.cpu, False, held.launch_ns, off)
     return FoundTerms(_widened(held.terms, SAME_HOST), "", False, held.launch_ns)
+
+
+def _dispatch_ns(h: Hardware) -> float:
+    """What a CPU takes for an operator of one element, from one to the next; 0 where that was not measured."""
+    assert h.profile
+    launch = h.profile.ceilings.get("launch_stream")
+    return launch.value * 1e9 if launch else 0.0
+
+
+def _on_cpu(held: EngineProfile, launch_ns: float) -> FoundTerms:
+    """The terms of the reference host at the launch latency of a CPU that computes by itself. To launch a kernel there
+    is to run it, so that its least time, which each kernel's own time has in it, is no term of the host as well."""
+    kernel = held.terms.get("host_kernel_s")
+    terms = {n: t for n, t in held.terms.items() if n in ON_HOST}
+    if kernel:
+        left_s = max(0.0, kernel.value - held.launch_ns * 1e-9)
+        terms["host_kernel_s"] = replace(kernel, value=left_s)
+    terms = {n: replace(t, low=t.value, high=t.value) for n, t in terms.items()}
+    scaled = _widened(terms, OTHER_HOST, launch_ns / held.launch_ns)
+    return FoundTerms(scaled, held.cpu, True, launch_ns, OTHER_HOST)
 
 
 def _widened(terms: Mapping[str, Ceiling], by: float, slower: float = 1.0) -> tuple[Terms, Terms, Terms]:

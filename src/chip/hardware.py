@@ -50,6 +50,10 @@ class Hardware:
         return self.profile.device
 
     @property
+    def is_cpu(self) -> bool:
+        return self.profile is not None and self.profile.kind == "cpu"
+
+    @property
     def memory_bytes(self) -> float:
         """What the device itself reports: where it was measured, or as others published; else the datasheet's."""
         if self.profile:
@@ -104,6 +108,9 @@ def read_profile(path: Path) -> HardwareProfile:
         for key, c in getattr(found, group).items():
             if not 0 < c.low <= c.value <= c.high < 1e30:
                 raise ChipError(f"{path}: data.{group}.{key} must have 0 < low <= value <= high")
+    for key, shares in found.shares.items():
+        if not all(0 <= s.flops < 1e30 and 0 < s.bytes < 1e30 and 0 < s.share < 1e30 for s in shares):
+            raise ChipError(f"{path}: data.shares.{key} must be positive numbers")
     if not 0 < found.memory_bytes < 1e30:
         raise ChipError(f"{path}: data.memory_bytes must be a positive number, got {str(found.memory_bytes)[:40]}")
     for needed in ("hbm_read", "hbm_copy"):

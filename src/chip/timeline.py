@@ -107,12 +107,13 @@ class Event(NamedTuple):
 class Timeline:
     """Where the two queues have got to, in seconds from the start."""
 
-    __slots__ = ("device_s", "gap_s", "host_s", "scale", "worked_s")
+    __slots__ = ("ahead", "device_s", "gap_s", "host_s", "scale", "worked_s")
 
-    def __init__(self, scale: float = 1.0, gap_s: float = 0.0) -> None:
+    def __init__(self, scale: float = 1.0, gap_s: float = 0.0, ahead: bool = True) -> None:
         """`scale`: factor on every operator's time, which holds the pauses between its own kernels. `gap_s`: the
-        device's pause after each operator."""
-        self.scale, self.gap_s = scale, gap_s
+        device's pause after each operator. `ahead`: the host launches while the device works; a CPU, which computes
+        what it launches, cannot."""
+        self.scale, self.gap_s, self.ahead = scale, gap_s, ahead
         self.host_s = self.device_s = 0.0
         self.worked_s = 0.0  # of the device: kernels and gaps, without waiting
 
@@ -125,6 +126,8 @@ class Timeline:
         self.host_s += launch_s
         self.device_s = (self.host_s if self.host_s > self.device_s else self.device_s) + device_s
         self.worked_s += device_s
+        if not self.ahead:
+            self.host_s = self.device_s
 
     def layers(self, blocks: Sequence[LaunchBlock], cost: HostCost) -> None:
         """Blocks of layers. A layer advances the host by h. It advances the device by d, or, where that waits for a
@@ -133,6 +136,11 @@ class Timeline:
         waited in the last layer, after n - 1 layers of the slower queue.
         """
         scale, gap_s = self.scale, self.gap_s
+        if not self.ahead:
+            for block in blocks:
+                device_s = block.seconds * scale + gap_s * block.launches.operators
+                self.graph("layers", block.repeat * cost.of_all(block.launches), block.repeat * device_s)
+            return
         at_host_s, at_device_s, worked_s = self.host_s, self.device_s, self.worked_s
         for block in blocks:
             repeat, launches = block.repeat, block.launches
@@ -163,8 +171,8 @@ class Recorded(Timeline):
 
     __slots__ = ("events",)
 
-    def __init__(self, scale: float = 1.0, gap_s: float = 0.0) -> None:
-        super().__init__(scale, gap_s)
+    def __init__(self, scale: float = 1.0, gap_s: float = 0.0, ahead: bool = True) -> None:
+        super().__init__(scale, gap_s, ahead)
         self.events: list[Event] = []
 
     def prepare(self, name: str, seconds: float) -> None:

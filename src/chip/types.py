@@ -327,6 +327,14 @@ class Curve:
     method: str
 
 
+class RoofShare(NamedTuple):
+    """What a measured operator reached of its roof, launch floor aside."""
+
+    flops: float
+    bytes: float
+    share: float
+
+
 @dataclass(frozen=True, slots=True)
 class HardwareProfile:
     """What a device really does, measured by `chip calibrate`. The host's share lies in `HostProfile`.
@@ -349,6 +357,9 @@ class HardwareProfile:
     factors: dict[str, Ceiling] = field(default_factory=dict)  # realistic / ideal
     power: dict[str, Ceiling] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)  # what was not measured, and why
+    # of the operators that factors are medians of: products by the ceiling they run under, others as hbm_copy
+    shares: dict[str, tuple[RoofShare, ...]] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()  # "disturbed: ...": what makes all of it doubtful
 
     @property
     def sm_count(self) -> int:

@@ -164,6 +164,8 @@ def test_calibrate_measures_this_cpu_for_real(cpu, tiny_cli, tmp_path, capsys):
     assert {"memory_turnaround", "memory_strided", "memory_random", "memory_kernel"} <= set(profile.factors)
     assert profile.missing["launch_graph"] == "a CPU has no graphs of kernels"
     assert "read_by_working_set" in profile.curves
+    assert {"matmul_fp32", "matmul_bf16", "hbm_copy"} == set(profile.shares)
+    assert all(s.share > 0 for shares in profile.shares.values() for s in shares)
     assert all(c.samples and c.method for n, c in profile.ceilings.items() if n != "l2_knee")
     host = codec.from_json(HostProfile, artifact.read(tmp_path / "cpu.host.json", HostProfile.SCHEMA).data, "host")
     assert host.terms["dispatch"].value > 0
@@ -243,6 +245,10 @@ def written(tmp_path):
         (lambda t: t.replace('"value": 1.0', '"value": "fast"'), "expected a number"),
         (lambda t: t.replace("hbm_read", "hbm_raed"), "hbm_read is missing"),
         (lambda t: t.replace("chip.hardware_profile", "chip.host_profile"), "is a chip.host_profile file"),
+        (
+            lambda t: t.replace('"shares": {}', '"shares": {"hbm_copy": [[1, 2, 0]]}'),
+            "shares.hbm_copy must be positive",
+        ),
     ],
 )
 def test_a_bad_profile_is_one_clear_line(written, spoil, said):

@@ -26,6 +26,6 @@ def tiny() -> Budget:
         buffer_bytes=8 * MIB,
         curve_from_bytes=1 * MIB,
         curve_to_bytes=8 * MIB,
-        gemm_width=64,
+        gemm_widths=(64,),
         kernel_rows=(64,),
     )

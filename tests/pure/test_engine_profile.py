@@ -8,7 +8,7 @@ from round_profiles import round_profile, write_profile
 from chip import artifact, cli, codec, engine_profile, engines, hardware
 from chip.engine_profile import ENGINES, KNOWN_LATENCY, OTHER_HOST, SAME_HOST, SUCH_HOST, EngineProfile
 from chip.engines.terms import MEANING, ON_HOST
-from chip.types import ChipError
+from chip.types import Ceiling, ChipError
 
 TERM = {"value": 2e-6, "low": 1e-6, "high": 3e-6, "unit": "s", "method": "made up for tests"}
 BUNDLED = sorted(ENGINES.glob("*.json"))
@@ -66,6 +66,24 @@ def test_another_host_is_less_certain_than_ones_own_a_known_latency_more(tmp_pat
     older = write(tmp_path / "older.json", document(device="NVIDIA H200"))
     found = engine_profile.find(h200, "vllm", str(older), latency)
     assert not found.at_latency, "nobody measured at which latency they hold"
+
+
+def test_on_a_cpu_the_reference_hosts_terms_hold_at_its_own_latency_and_count_a_launch_once(tmp_path):
+    """What it takes to launch a kernel is in the kernel's own time already: a CPU runs what it launches."""
+    reference = engine_profile.read(ENGINES / "h200.hf-eager.json")
+    floor = Ceiling(2e-6, 1.9e-6, 2.1e-6, "s", "made up for tests")
+    ceilings = {**round_profile().ceilings, "launch_stream": floor}
+    mine = hardware.find(write_profile(tmp_path / "cpu.json", round_profile(kind="cpu", spec="", ceilings=ceilings)))
+    found = engine_profile.find(mine, "hf-eager")
+    value, low, high = found.terms
+    slower = 2e-6 / (reference.launch_ns * 1e-9)
+    call, kernel = (reference.terms[name].value for name in ("host_call_s", "host_kernel_s"))
+    assert value.host_call_s == pytest.approx(slower * call)
+    assert value.host_kernel_s + 2e-6 == pytest.approx(slower * kernel)
+    assert value.gap_s == 0, "nothing waits between two operators"
+    assert (low.host_call_s, high.host_call_s) == pytest.approx((value.host_call_s / 2, value.host_call_s * 2))
+    write(tmp_path / "cpu.hf-eager.json", document(engine="hf-eager"))
+    assert engine_profile.find(mine, "hf-eager").terms[0].gap_s == 2e-6, "its own are as they were measured"
 
 
 def test_that_of_another_engine_or_gpu_is_refused(tmp_path):

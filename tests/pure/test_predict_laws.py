@@ -14,7 +14,6 @@ from chip.models import describe, library
 from chip.predict import request
 from chip.predict.estimator import Estimator
 from chip.predict.roof import Range, roof_of
-from chip.predict.stages import ALL
 from chip.predict.steps import StepModel
 from chip.question import Question
 from chip.types import ChipError, Scenario, Seq
@@ -185,7 +184,7 @@ def test_a_faster_gpu_is_never_slower(model, batch, prompt):
     d = library.find(model)
     twice = Range(2.0, 2.0, 2.0)
     fast = replace(slow, compute={k: r * twice for k, r in slow.compute.items()}, weights=slow.weights * twice)
-    both = [StepModel(d, request.precision("bf16"), 1, "vllm", Estimator(r, ALL, None), OPTIONS) for r in (slow, fast)]
+    both = [StepModel(d, request.precision("bf16"), 1, "vllm", Estimator(r, None), OPTIONS) for r in (slow, fast)]
     one, other = (m.prefill(Scenario(batch, prompt, 1)).seconds for m in both)
     assert other <= one
 

@@ -12,7 +12,7 @@ from chip.predict import request
 from chip.predict.estimator import Estimator, estimator_of
 from chip.predict.library import library
 from chip.predict.roof import reference, roof_of
-from chip.predict.stages import ALL, Stage
+from chip.predict.stages import Stage
 from chip.types import Ceiling
 
 RUNS_AS = vllm.runs_as(9.0, {})
@@ -47,7 +47,7 @@ def test_a_base_does_not_depend_on_what_was_asked_before():
     """Weights of 4 and 8 bits are multiplied alike, by kernels of their own."""
     small, wide = (PackedLinear(64, 4096, 4096, weight_dtype=w) for w in ("int4", "int8"))
     h100, like = hardware.find("h100"), estimator_of(hardware.find("h200"), RUNS_AS)
-    made = [Estimator(roof_of(h100), ALL, library(h100.points), RUNS_AS, like) for _ in range(2)]
+    made = [Estimator(roof_of(h100), library(h100.points), RUNS_AS, like) for _ in range(2)]
     made[1].bases.of(small, "")
     assert made[1].bases.of(wide, "") == made[0].bases.of(wide, "") != made[0].bases.of(small, "")
 

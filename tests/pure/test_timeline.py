@@ -24,14 +24,26 @@ def block(repeat, launches):
     return LaunchBlock(repeat, RoleLaunches(names, kernels), seconds)
 
 
-def both(prepared, layers):
-    made = Timeline(), Recorded()
+def both(prepared, layers, ahead=True):
+    made = Timeline(ahead=ahead), Recorded(ahead=ahead)
     for t in made:
         t.prepare("schedule", prepared[0])
         t.graph("before", 0.0, prepared[1])
         for repeat, launches, cost in layers:
             t.layers([block(repeat, launches)], cost)
     return made
+
+
+@settings(deadline=None)
+@given(PREPARED, LAYERS)
+def test_a_cpu_computes_what_it_launches(prepared, layers):
+    """Nothing is launched ahead: the seconds of host and device add, kernel by kernel as in the closed form."""
+    short, walked = both(prepared, layers, ahead=False)
+    launched = sum(n * cost.of_all(block(n, launches).launches) for n, launches, cost in layers)
+    worked = sum(n * block(n, launches).seconds for n, launches, _ in layers)
+    assert short.device_s == short.host_s == pytest.approx(sum(prepared) + launched + worked)
+    assert short.device_s == pytest.approx(walked.device_s)
+    assert short.worked_s == pytest.approx(prepared[1] + worked)
 
 
 @settings(deadline=None)

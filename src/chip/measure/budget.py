@@ -10,6 +10,11 @@ from chip.measure.stopping import StopRule
 MIB = 2**20
 GIB = 2**30
 
+ROWS = (1, 2048, 16, 333, 64, 8192, 1000, 256, 4096, 8, 512, 1777)
+# A CPU takes another kernel for every few rows, and pays for its threads where a product is small.
+CPU_ROWS = (1, 512, 16, 83, 1, 2048, 4, 250, 64, 1024, 8, 128, 1, 444, 32, 2)
+CPU_WIDTHS = (1024, 448)
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -34,8 +39,9 @@ class Budget:
     curve_per_octave: int
     access_bytes: tuple[int, ...]  # pieces of the strided and random probes; the turnaround's chunks in MiB
     staircase_step: int  # in units of 8 tiles
-    gemm_shapes: int
-    gemm_width: int  # the model width that shapes are scaled to
+    gemm_shapes: int  # of each number format
+    gemm_rows: tuple[int, ...]
+    gemm_widths: tuple[int, ...]  # the widths of models that shapes are scaled to
     kernel_rows: tuple[int, ...]
     transfer_bytes: int
 
@@ -63,7 +69,8 @@ _GPU_FULL = Budget(
     access_bytes=(32, 64, 128, 512, 2048, 8192),
     staircase_step=1,
     gemm_shapes=48,
-    gemm_width=4096,
+    gemm_rows=ROWS,
+    gemm_widths=(4096,),
     kernel_rows=(512, 2048, 8192, 16384),
     transfer_bytes=256 * MIB,
 )
@@ -90,7 +97,8 @@ _GPU_QUICK = Budget(
     access_bytes=(32, 128, 2048),
     staircase_step=3,
     gemm_shapes=24,
-    gemm_width=4096,
+    gemm_rows=ROWS,
+    gemm_widths=(4096,),
     kernel_rows=(512, 8192),
     transfer_bytes=64 * MIB,
 )
@@ -117,8 +125,9 @@ _CPU_FULL = Budget(
     access_bytes=(32, 64, 128, 512, 2048, 8192),
     staircase_step=0,
     gemm_shapes=48,
-    gemm_width=1024,
-    kernel_rows=(2048, 8192),
+    gemm_rows=CPU_ROWS,
+    gemm_widths=CPU_WIDTHS,
+    kernel_rows=(32, 128, 512, 2048, 8192),
     transfer_bytes=64 * MIB,
 )
 _CPU_QUICK = Budget(
@@ -143,9 +152,10 @@ _CPU_QUICK = Budget(
     curve_per_octave=1,
     access_bytes=(32, 128, 2048),
     staircase_step=0,
-    gemm_shapes=24,
-    gemm_width=1024,
-    kernel_rows=(2048,),
+    gemm_shapes=32,
+    gemm_rows=CPU_ROWS,
+    gemm_widths=CPU_WIDTHS,
+    kernel_rows=(32, 256, 2048),
     transfer_bytes=64 * MIB,
 )
 

@@ -167,6 +167,7 @@ def _profile(device: Device, spec: HardwareSpec | None, found: Outcome) -> Hardw
         factors=found.factors,
         power=found.power,
         missing=missing,
+        shares=found.shares,
     )
 
 

@@ -94,7 +94,7 @@ def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile
     known: dict[str, Any] = {"sm_count": profile.sm_count}
     if "knee_bytes" in {f.name for f in fields(cls)}:
         known["knee_bytes"] = profile.l2_bytes / MAX_SETS if context == "cold" else CACHE_SHARE * profile.l2_bytes
-    moving = "hbm_copy" if op.compute == "matmul_fp32" else "hbm_read"
+    moving = "hbm_read" if ops.multiplies(kind) else "hbm_copy"
     rates = (share * _rate(profile, op.compute), _rate(profile, moving))
     made: BaseTime = cls(FLOOR_S * max(1, op.KERNELS), *rates, **known)
     return made

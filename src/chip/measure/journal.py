@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from chip import artifact, codec, output
-from chip.types import Ceiling, ChipError, Curve
+from chip.types import Ceiling, ChipError, Curve, RoofShare
 
 SCHEMA = "chip.calibration_journal/1"
 
@@ -25,6 +25,7 @@ class Outcome:
     curves: dict[str, Curve] = field(default_factory=dict)
     factors: dict[str, Ceiling] = field(default_factory=dict)
     power: dict[str, Ceiling] = field(default_factory=dict)
+    shares: dict[str, tuple[RoofShare, ...]] = field(default_factory=dict)
     terms: dict[str, Ceiling] = field(default_factory=dict)  # of the host
     missing: dict[str, str] = field(default_factory=dict)
 

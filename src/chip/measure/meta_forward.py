@@ -29,7 +29,6 @@ from chip.predict.limits import Answer, added
 from chip.predict.phase import CallBlock, Rows
 from chip.predict.prediction import Prediction
 from chip.predict.roof import check_dtype, roof_of
-from chip.predict.stages import Stage
 from chip.predict.steps import MOST_STEPS, EngineTerms, StepModel
 from chip.question import BATCH, SYSTEM, complete, count_of
 from chip.timeline import RoleLaunches
@@ -58,7 +57,7 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     measured = engine_profile.find(h, engine.NAME, *where)
     terms = EngineTerms(*measured.terms) if measured else None
     model = build(config, s.dtype)
-    steps = TracedSteps(model, engine, Estimator(roof, Stage.FACTORS, None), options, terms)
+    steps = TracedSteps(model, engine, Estimator(roof, None), options, terms)
     prefill, decode = steps.prefill(s), steps.decode(s) if s.output > 1 else None
     room = _memory(model, s, engine.room(s, options), roof.memory_bytes)
     traced = f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied"

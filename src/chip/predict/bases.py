@@ -15,7 +15,7 @@ from chip.ops.elementwise import RowBase
 from chip.predict.interpolate import Z90
 from chip.predict.library import PRODUCT, Library
 from chip.predict.roof import Range, Roof, check_dtype
-from chip.predict.stages import Stage
+from chip.predict.shares import RoofBase
 from chip.records import fields, replace
 from chip.types import Op
 
@@ -30,12 +30,12 @@ class Bases:
     """The base times of one GPU and the kernels that an engine runs."""
 
     def __init__(
-        self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None,
+        self, roof: Roof, library: Library | None, runs_as: Mapping[str, str] | None,
         reference: Bases | None, sibling: Bases | None = None,
     ) -> None:  # fmt: skip
         """`reference`: those of the GPU whose fitted bases stand in where this one has none. `sibling`: of the one
         whose points do."""
-        self.roof, self._stage, self._library = roof, stage, library
+        self.roof, self._library = roof, library
         self._runs_as, self._reference, self._has_points = runs_as or {}, reference, bool(library or sibling)
         self.settling = library.settling if library else None
         if sibling and sibling.settling:
@@ -51,7 +51,7 @@ class Bases:
         key = (type(op), kernel or op.kind, op.compute, of_format)
         found = self._known.get(key)
         if found is None:
-            found = self._borrowed(op, kernel) or self._scaled(op, kernel) or self._of_ceilings(op, kernel)
+            found = self._borrowed(op, kernel) or self._scaled(op, kernel) or self._of_ceilings(op)
             self._known[key] = found
         return found
 
@@ -93,9 +93,9 @@ class Bases:
         if like is None or found is None or op.compute not in like.roof.compute:
             return None
         base, compute = found
-        flops, moving = self._rate(op.compute), self.roof.moving(op.compute)
+        flops, moving = self._rate(op.compute), self.roof.moving(op)
         by_flops = flops.value / like._rate(compute).value
-        by_bytes = moving.value / like.roof.moving(op.compute).value
+        by_bytes = moving.value / like.roof.moving(op).value
         # The base was fitted between boost and settled clocks. A GPU without points of its own is taken as settled.
         held = like.settling.measured if like.settling and not self._has_points else 1.0
         limits = [f.name for f in fields(base) if f.name.endswith("bytes_per_s")]
@@ -110,10 +110,13 @@ class Bases:
 
         return tuple(map(at_rates, _cases(flops), _cases(moving)))
 
-    def _of_ceilings(self, op: Op, kernel: str) -> BaseTimes:
-        form = type(op).base_class(kernel) if self._stage >= Stage.FACTORS else BaseTime
-        cases = zip(self.roof.launch_s, _cases(self._rate(op.compute)), _cases(self.roof.moving(op.compute)))
-        return tuple(form(op.KERNELS * s, flops, moved, sm_count=self.roof.sm_count) for s, flops, moved in cases)
+    def _of_ceilings(self, op: Op) -> BaseTimes:
+        roof, shares = self.roof, self.roof.shares_of(op)
+        flops, moved = self._rate(op.compute), roof.moving(op)
+        if shares is not None:
+            flops, moved = roof.ceilings_of(op)
+        cases = enumerate(zip(roof.launch_s, _cases(flops), _cases(moved)))
+        return tuple(RoofBase(op.KERNELS * s, f, b, roof.sm_count, shares, i) for i, (s, f, b) in cases)
 
     def _rate(self, name: str) -> Range:
         check_dtype(self.roof, name)

@@ -25,6 +25,7 @@ from chip.predict.library import Library, library
 from chip.predict.limits import DATASHEET, IMPORTED, UNLIMITED, Answer, Peaks, added, at_least, no_faster, peaks_of
 from chip.predict.rising_grid import RisingGrid
 from chip.predict.roof import Roof, roof_of
+from chip.predict.shares import RoofBase
 from chip.predict.stages import ALL, Stage
 from chip.types import ChipError, Op, Seq
 
@@ -38,14 +39,14 @@ class Estimator:
     """Answers for one GPU and the kernels that an engine runs on it (`runs_as`, see `chip.predict.kernel_points`)."""
 
     def __init__(
-        self, roof: Roof, stage: Stage, library: Library | None, runs_as: Mapping[str, str] | None = None,
+        self, roof: Roof, library: Library | None, runs_as: Mapping[str, str] | None = None,
         reference: Estimator | None = None, peaks: Peaks = UNLIMITED, sibling: Estimator | None = None,
         faster: Estimator | None = None,
     ) -> None:  # fmt: skip
         """`reference`: of the GPU whose fitted bases stand in. Of GPUs of the same chip: `sibling`, whose points answer
         where this one has none, and `faster`, which takes no longer for anything."""
         like, near = reference.bases if reference else None, sibling.bases if sibling else None
-        self.bases: Bases = Bases(roof, stage, library, runs_as, like, near)
+        self.bases: Bases = Bases(roof, library, runs_as, like, near)
         self.kernels: KernelPoints = KernelPoints(
             library, runs_as, self.bases, (sibling.kernels, carried_from(sibling, peaks)) if sibling else None
         )
@@ -141,14 +142,16 @@ class Estimator:
         and raises times to what the datasheet's peaks allow."""
         roof, compute, peaks = self.roof, op.compute, self.peaks
         rate = roof.compute[compute].value if compute in roof.compute else inf
-        moving = roof.moving(compute).value
+        moving, floor_s = roof.moving(op).value, inf
+        if source == roof.source and isinstance(base := self.bases.of(op, "")[0], RoofBase):
+            rate, moving, floor_s = base.flop_per_s, base.bytes_per_s, base.floor_s
         peak, memory, joules = peaks.compute.get(compute, inf), peaks.bytes_per_s, self._joules(op)
 
         def answered(seconds: float, low_s: float, high_s: float, flops: float, moved: float, held_s: float) -> Answer:
             roof_s, bound = flops / rate, "compute"
             if moved > moving * roof_s:
                 roof_s, bound = moved / moving, "memory"
-            bound = "launch" if seconds > 2 * roof_s else bound
+            bound = "launch" if seconds > 2 * roof_s and seconds < 2 * floor_s else bound
             answer = seconds, low_s, high_s, bound, source, flops, moved, held_s, joules(flops, moved)
             if flops <= peak * seconds and moved <= memory * seconds:
                 return answer
@@ -227,7 +230,7 @@ def carried_from(sibling: Estimator, own: Peaks) -> Carried:
     known of the reference GPU."""
     promised, measured = sibling.peaks, hardware.find(REFERENCE)
     compute = {name: rate.value / promised.compute[name] for name, rate in sibling.roof.compute.items()}
-    memory = roof_of(measured).ideal["memory"] / peaks_of(measured).bytes_per_s
+    memory = roof_of(measured).memory / peaks_of(measured).bytes_per_s
     return Carried(promised.reached(compute, memory), own.reached(compute, memory))
 
 
@@ -240,11 +243,11 @@ def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: S
 def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: Stage) -> Estimator:
     runs_as = None if chosen is None else dict(chosen)
     if stage < Stage.POINTS:
-        return Estimator(roof_of(h, stage), stage, None, runs_as, peaks=peaks_of(h))
+        return Estimator(roof_of(h, stage), None, runs_as, peaks=peaks_of(h))
     found = library(h.points) if h.points else None
     if found and h.profile is not None and found.device and found.device != h.profile.device:
         raise ChipError(f"{h.points[0]}: holds points of {found.device}, the profile is of {h.profile.device}")
     # fitted bases of another GPU stand in only where this one's own ceilings were not measured
     like = None if h.profile is not None else estimator_of(hardware.find(REFERENCE), runs_as)
     sibling, faster = (estimator_of(hardware.find(n), runs_as, stage) if n else None for n in (h.sibling, h.faster))
-    return Estimator(roof_of(h), stage, found, runs_as, like, peaks_of(h), sibling, faster)
+    return Estimator(roof_of(h), found, runs_as, like, peaks_of(h), sibling, faster)

@@ -85,6 +85,12 @@ def of_terms(q: Question, found: FoundTerms | None, version: EngineVersion | Non
 
 def of_host(engine: str, found: FoundTerms) -> str:
     """For a prediction that is limited by the host, and takes the terms of the reference host."""
+    if found.at_latency:
+        return (
+            f"limited by the host: what {engine} does beside its operators is taken from the reference host "
+            f"({found.host}), at the {found.launch_ns / 1e3:.3g} us that this CPU takes for a tiny operator; the "
+            f"interval holds half to {found.off:g} times of it. `chip calibrate --engine {engine}` measures it here"
+        )
     launches = f", which launches a kernel in {found.launch_ns / 1e3:.3g} us" if found.launch_ns else ""
     return (
         f"limited by the host, and its terms are of the reference host ({found.host}{launches}); the interval holds "

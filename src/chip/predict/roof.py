@@ -8,11 +8,12 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
-from chip import hardware
+from chip import hardware, ops
 from chip.hardware import Hardware
+from chip.predict.shares import MeasuredShares
 from chip.predict.stages import ALL, Stage
 from chip.records import dataclass, replace
-from chip.types import Ceiling, ChipError, HardwareProfile, HardwareSpec, Link
+from chip.types import Ceiling, ChipError, HardwareProfile, HardwareSpec, Link, Op
 
 
 class Range(NamedTuple):
@@ -35,6 +36,8 @@ class Range(NamedTuple):
 
 
 WHOLE, NOTHING = Range.exactly(1.0), Range.exactly(0.0)
+NO_SHARES: Mapping[str, MeasuredShares] = {}
+COPY = "hbm_copy"  # the ceiling of operators that multiply nothing
 
 
 class Power(NamedTuple):
@@ -60,7 +63,7 @@ class Roof:
     source: str  # of times under it: "roofline" where the device was measured, else "datasheet"
     basis: str  # what the rates rest on, in words
     compute: dict[str, Range]  # FLOP/s by ceiling name, matmul_bf16 ...
-    ideal: dict[str, float]  # the same, and "memory", without calibration factors: for ridge points
+    ceilings: dict[str, Range]  # the same, and "memory" and "hbm_copy", without calibration factors
     weights: Range  # B/s of matrix products and attention, whose operands come cold from memory
     stream: Range  # B/s of elementwise kernels
     launch_s: Range  # least time between the starts of two kernels in a graph
@@ -69,14 +72,31 @@ class Roof:
     link: Link | None
     ranks_need: str  # where there is no link: why several GPUs cannot be predicted
     power: Power | None  # None where it was not measured
+    shares: Mapping[str, MeasuredShares] = NO_SHARES  # of the ceilings, as in the profile
+    is_cpu: bool = False
+
+    @property
+    def memory(self) -> float:
+        """B/s that a stream is read with, without calibration factors."""
+        return self.ceilings["memory"].value
 
     def ridge(self, compute: str) -> float:
         """The intensity (FLOP/B) above which an operator is compute-bound."""
-        return self.ideal[compute] / self.ideal["memory"]
+        return self.ceilings[compute].value / self.memory
 
-    def moving(self, compute: str) -> Range:
-        """The memory rate (B/s) of operators that run under a compute ceiling; fp32 stands for elementwise ones."""
-        return self.stream if compute == "matmul_fp32" else self.weights
+    def moving(self, op: Op) -> Range:
+        """The memory rate (B/s) of an operator."""
+        return self.weights if ops.multiplies(op.kind) else self.stream
+
+    def shares_of(self, op: Op) -> MeasuredShares | None:
+        """The shares that measured operators like this one reach of their ceilings."""
+        if not ops.multiplies(op.kind):
+            return self.shares.get(COPY)
+        return self.shares.get(op.compute) or next((s for name, s in self.shares.items() if name != COPY), None)
+
+    def ceilings_of(self, op: Op) -> tuple[Range, Range]:
+        """FLOP/s and B/s of an operator, without calibration factors."""
+        return self.ceilings[op.compute], self.ceilings["memory" if ops.multiplies(op.kind) else COPY]
 
 
 @lru_cache(maxsize=64)
@@ -101,14 +121,16 @@ def _measured(h: Hardware, p: HardwareProfile, with_factors: bool) -> Roof:
         "roofline",
         f"ceilings measured on {p.device}" + (", times calibration factors" if with_factors else ""),
         {name: rate * factors.get("tensor_utilisation", WHOLE) for name, rate in rates.items()},
-        {**{name: rate.value for name, rate in rates.items()}, "memory": found["hbm_read"].value},
+        {**rates, "memory": found["hbm_read"], COPY: found[COPY]},
         found["hbm_read"] * factors.get("gemm_memory", WHOLE),
-        found["hbm_copy"] * factors.get("memory_kernel", WHOLE),
+        found[COPY] * factors.get("memory_kernel", WHOLE),
         found.get("launch_graph") or found.get("launch_stream", NOTHING),
         h.memory_bytes,
         p.sm_count,
         *_link(h),
         _power(h, p, rates),
+        {name: MeasuredShares(s, name != COPY) for name, s in p.shares.items() if s} if with_factors else {},
+        h.is_cpu,
     )
 
 
@@ -121,7 +143,7 @@ def _promised(h: Hardware, s: HardwareSpec) -> Roof:
         "datasheet",
         f"the datasheet of {s.title}, as if it were kept in full",
         {name: Range.exactly(rate) for name, rate in rates.items()},
-        {**rates, "memory": memory.value},
+        {**{name: Range.exactly(rate) for name, rate in rates.items()}, "memory": memory, COPY: memory},
         memory,
         memory,
         NOTHING,
@@ -135,7 +157,7 @@ def _promised(h: Hardware, s: HardwareSpec) -> Roof:
 def _as_reached(promised: Roof, h: Hardware, s: HardwareSpec) -> Roof:
     """The datasheet times the share of its own that the nearest measured GPU reaches."""
     like = reference(s.architecture, s.vendor)
-    reached, full = roof_of(like), roof_of(like, Stage.DATASHEET).ideal
+    reached, full = roof_of(like), {n: r.value for n, r in roof_of(like, Stage.DATASHEET).ceilings.items()}
     shares = {name: _share(rate, full[name]) for name, rate in reached.compute.items() if name in full}
     return replace(
         promised,

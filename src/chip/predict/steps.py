@@ -76,7 +76,7 @@ class StepModel:
         self.decoder, self.precision, self.tp, self.interval_scale = decoder, precision, tp, interval_scale
         version = version or next(iter(engines.get(engine).VERSIONS), None)
         self.run_on(engines.get(engine), estimator, options, terms, version)
-        self._second = SecondStream(version.beside_tokens if version else 0, estimator.roof.ideal["memory"])
+        self._second = SecondStream(version.beside_tokens if version else 0, estimator.roof.memory)
         programs = _programs(decoder, precision, tp, ep, engine)
         unsplit = _programs(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
         one, several, last = (self._template(program, whole) for program, whole in zip(programs, unsplit))
@@ -96,6 +96,7 @@ class StepModel:
         """What of the engine and the host does not depend on the model."""
         self.engine, self.estimator, self.terms, self.options = engine, estimator, terms, options
         self.overlaps = version.overlaps_steps if version else engine.OVERLAPS_STEPS
+        self.ahead = not estimator.roof.is_cpu  # whether the host launches while the device works
         self.prefill_steps = _prefill_steps(engine, options)
         self._prefills: dict[tuple[Weighted, int], Phase] = {}
 
@@ -178,7 +179,7 @@ class StepModel:
     def _slower(self, lines: Sequence[Line], s: Scenario) -> float:
         """The factor on the operators of a mean decode step while the clock, which fell under the prompt, recovers.
         Only what the clock sets takes longer, not the traffic of memory and links."""
-        settling, read_per_s = self.estimator.settling, self.estimator.roof.ideal["memory"]
+        settling, read_per_s = self.estimator.settling, self.estimator.roof.memory
         if settling is None:
             return 1.0
         prompt = self.prefill(s)
@@ -230,7 +231,7 @@ class StepModel:
         steps, terms = self.prefill_steps(s), self.terms.value if self.terms else Terms()
         if len(steps) < 2 or s.output < 2:
             return step_s
-        t, more_s = Timeline(1.0, terms.gap_s), 0.0
+        t, more_s = Timeline(1.0, terms.gap_s, self.ahead), 0.0
         for (step, _), (played, weight) in zip(steps, _playable(steps, self.timed(steps, True))):
             before_s = t.device_s
             self.engine.play(t, played, terms)
@@ -267,11 +268,11 @@ class StepModel:
         one timeline; decode steps are played one by one and averaged."""
         worked = seconds = gaps = around = 0.0
         before = terms.first_s + terms.request_s * prefill_of.batch if prefill_of else 0.0
-        t = Timeline(scale, terms.gap_s)
+        t = Timeline(scale, terms.gap_s, self.ahead)
         t.prepare("submit", before)
         for played, weight in steps:
             if prefill_of is None:
-                t = Timeline(scale, terms.gap_s)
+                t = Timeline(scale, terms.gap_s, self.ahead)
             host_s, worked_s = t.host_s, t.worked_s
             self.engine.play(t, played, terms)
             worked += weight * (t.worked_s - worked_s)
@@ -295,7 +296,7 @@ class StepModel:
 
     def timeline(self, step: Step) -> Recorded:
         """One step played kernel by kernel."""
-        t = Recorded(1.0, self.terms.value.gap_s if self.terms else 0.0)
+        t = Recorded(1.0, self.terms.value.gap_s if self.terms else 0.0, self.ahead)
         self.play(step, t)
         return t
 

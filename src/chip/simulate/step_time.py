@@ -139,7 +139,7 @@ class PredictedSteps:
 
     def _sum(self, answers: Iterable[tuple[int, str, Answer]], gaps_s: float) -> Work:
         """Of operators, with how often each runs."""
-        bytes_per_s = self.steps.estimator.roof.ideal["memory"]
+        bytes_per_s = self.steps.estimator.roof.memory
         took, held, by_clock, products, joules = gaps_s, 0.0, 0.0, 0.0, 0.0
         for n, kind, (seconds, _, _, bound, _, flops, moved, held_s, own_joules) in answers:
             if not seconds:

@@ -15,10 +15,10 @@ ORDER = (
     "transfer",
     "launch",
     "host",
-    "access",
     "staircase",
     "gemm",
     "kernels",
+    "access",
     "sustained",
 )
 

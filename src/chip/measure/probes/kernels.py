@@ -20,8 +20,9 @@ from chip.ops.silu import Silu
 from chip.ops.silu_mul import SiluMul
 from chip.ops.softmax import Softmax
 from chip.stats import median
-from chip.types import Curve
+from chip.types import Curve, RoofShare
 
+COPY = "hbm_copy"  # the ceiling that operators which multiply nothing are shares of
 # The input holds every tensor the operator reads, READS x rows x cols elements; `w` is a vector of cols.
 Make = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 KERNELS: tuple[tuple[type[Elementwise], Make], ...] = (
@@ -37,24 +38,26 @@ KERNELS: tuple[tuple[type[Elementwise], Make], ...] = (
 
 
 def cases(bench: Bench) -> list[ProbeCase]:
-    seconds = len(KERNELS) * len(bench.budget.kernel_rows) * (0.05 + bench.budget.trial.max_seconds / 2) + 0.5
+    seconds = len(KERNELS) * len(bench.budget.kernel_rows) * (0.05 + bench.budget.trial.max_seconds / 4) + 0.5
     return [ProbeCase("memory_kernel", ("memory_kernel",), seconds, _kernels)]
 
 
 def _kernels(bench: Bench) -> Outcome:
-    bytes_per_s = bench.need("hbm_copy").value
+    bytes_per_s = bench.need(COPY).value
     launch = bench.found.ceilings.get("launch_graph") or bench.found.ceilings.get("launch_stream")
     floor_s = launch.value if launch else 0.0
     dtype = "bf16" if bench.device.kind == "cuda" else "fp32"
-    cols = bench.budget.gemm_width
+    cols = bench.budget.gemm_widths[0]
     ops = [(cls(rows, cols, dtype), make) for rows in bench.budget.kernel_rows for cls, make in KERNELS]
     largest = max(op.READS * op.rows * op.cols for op, _ in ops)
     pool = bench.normal((4 * bench.device.l2_bytes // DTYPES[dtype].itemsize + largest,), DTYPES[dtype])
-    points = []
+    points, shares = [], []
     for op, make in ops:
         moved = op.cost().bytes
         spent_s = max(_time_s(bench, op, make, pool) - floor_s, 1e-9)
-        points.append((float(moved), moved / bytes_per_s / spent_s, f"{op.kind}:{op.rows}x{op.cols}"))
+        share = moved / bytes_per_s / spent_s
+        points.append((float(moved), share, f"{op.kind}:{op.rows}x{op.cols}"))
+        shares.append(RoofShare(op.cost().flops, moved, float(f"{share:.6g}")))
     points.sort()
     factor = spread([p[1] for p in points], f"{len(points)} {dtype} operators over hbm_copy")
     curve = Curve(
@@ -66,14 +69,16 @@ def _kernels(bench: Bench) -> Outcome:
         tuple(p[1] for p in points),
         "operator:rows x cols: " + " ".join(p[2] for p in points),
     )
-    return Outcome(factors={"memory_kernel": factor}, curves={"memory_kernel": curve})
+    return Outcome(factors={"memory_kernel": factor}, curves={"memory_kernel": curve}, shares={COPY: tuple(shares)})
 
 
 def _time_s(bench: Bench, op: Elementwise, make: Make, pool: torch.Tensor) -> float:
-    """Inputs and outputs rotate: a result is kept until its turn comes again, so its memory is not written warm."""
+    """On a GPU inputs and outputs rotate: a result is kept until its turn comes again, so its memory is not written
+    warm. On a CPU two sets are used in turn, as a model does, which finds in cache what it has just written and gets
+    memory that the system has given it before."""
     device = bench.device
     size = op.READS * op.rows * op.cols
-    copies = max(1, min(cold_copies(device, op.cost().bytes), pool.numel() // size))
+    copies = max(1, min(cold_copies(device, op.cost().bytes), pool.numel() // size)) if device.kind == "cuda" else 2
     w = bench.normal((op.cols,), pool.dtype)
     kept: list[torch.Tensor | None] = [None] * copies
 
@@ -86,5 +91,5 @@ def _time_s(bench: Bench, op: Elementwise, make: Make, pool: torch.Tensor) -> fl
         return run
 
     calls = [call(i) for i in range(copies)]
-    inner = max(copies, inner_for(device, calls, 5e-4, 200)) if device.kind == "cuda" else 1
+    inner = max(copies, inner_for(device, calls, 5e-4, 200))
     return median(bench.collect(graph(device, calls, inner), bench.budget.trial).samples_ns) * 1e-9
