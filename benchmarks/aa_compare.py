@@ -17,6 +17,7 @@ from pathlib import Path
 
 from chip import runs
 from chip.compare import compare
+from chip.types import DISTURBED
 
 TINY = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
@@ -38,7 +39,7 @@ def main() -> None:
         found = [measure(args, args.model or str(config), Path(folder) / f"{i}.json") for i in range(args.runs)]
     lines = [line for a, b in combinations(found, 2) for line in compare(a, b).lines if line.unit == "s"]
     told = sum(line.verdict != "unclear" for line in lines)
-    marked = sum(any(f.startswith(runs.DISTURBED) for f in r.flags) for r in found)
+    marked = sum(any(f.startswith(DISTURBED) for f in r.flags) for r in found)
     apart = max(max(line.ratio, 1 / line.ratio) for line in lines) - 1
     counts = {"device": found[0].device, "runs": len(found), "repeats": args.repeats, "disturbed": marked}
     counts |= {"verdicts": len(lines), "false": told, "rate": told / len(lines), "largest_difference": apart}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from chip import runs, stats
 from chip.records import dataclass
 from chip.runs import Run
-from chip.types import Scenario
+from chip.types import DISTURBED, Scenario
 
 METER = 0.05  # two joule figures closer than this are the same: what counter and integrated power may differ by
 BETWEEN = 0.01  # medians of two processes differ by this much, whatever they run (an H200's GPU-bound latencies)
@@ -50,7 +50,7 @@ class RunPair:
 
 def compare(first: Run, second: Run) -> RunPair:
     """Every metric that both runs have. Times of a run that was disturbed tell nothing of the other."""
-    unsure = any(f.startswith(runs.DISTURBED) for r in (first, second) for f in r.flags)
+    unsure = any(f.startswith(DISTURBED) for r in (first, second) for f in r.flags)
     apart = _hosts_apart(first, second)
     lines = [
         _times("TTFT", first.ttft_ns, second.ttft_ns, unsure, apart),

@@ -17,7 +17,6 @@ from chip.types import ChipError, Scenario
 
 Key = tuple[str, str, str, Scenario]  # identity (or label, where that is unknown), engine, variant, scenario
 COMPARABLE = ("torch", "driver", "cuda", "device")  # a file holds one of each: other versions, other times
-DISTURBED = "disturbed: "  # begins a flag of a run that another process slowed
 MOST = 10**9  # of a scenario's numbers
 STATUSES = ("ok", "skipped", "failed")
 

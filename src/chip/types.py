@@ -17,6 +17,9 @@ def install(extra: str) -> str:
     return f"pip install '.[{extra}]' in CHIP's checkout"
 
 
+DISTURBED = "disturbed: "  # begins a flag of what another process slowed
+
+
 class Cost(NamedTuple):
     """Work of one operator call: every input read once, every output written once."""
 

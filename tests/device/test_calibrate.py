@@ -13,9 +13,10 @@ from tiny_budget import tiny  # noqa: E402
 
 from chip import artifact, codec, hardware  # noqa: E402
 from chip.cli import main  # noqa: E402
-from chip.measure import calibrate, timing  # noqa: E402
+from chip.measure import calibrate, disturbance, timing  # noqa: E402
 from chip.measure.bench import Bench, ProbeCase, Skip, ceiling, ratio  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
+from chip.measure.disturbance import Reading  # noqa: E402
 from chip.measure.energy import EnergyReading, NoProbe  # noqa: E402
 from chip.measure.journal import Outcome  # noqa: E402
 from chip.measure.limits import AboveLimit  # noqa: E402
@@ -191,6 +192,69 @@ def test_json_goes_to_stdout_and_talk_to_stderr(cpu, tiny_cli, tmp_path, capsys)
     out, err = capsys.readouterr()
     assert json.loads(out)["schema"] == HardwareProfile.SCHEMA
     assert "wrote" in err
+
+
+@pytest.fixture
+def beside_others(monkeypatch):
+    """Two CPUs, of which others use 1.5, we use 0.3 and the hypervisor keeps a tenth whenever somebody looks."""
+    looks = (Reading(*(n * each for each in (1.0, 1.8, 0.0, 0.2, 0.3))) for n in range(1000))
+    monkeypatch.setattr(disturbance, "read", lambda: next(looks))
+    monkeypatch.setattr(disturbance.time, "sleep", lambda seconds: None)
+
+
+def two_rates(boost, settled, low=1.0):
+    found = {
+        "hbm_read": number(), "hbm_copy": number(), "matmul_fp32": number(boost, "FLOP/s"),
+        "matmul_fp32_settled": Ceiling(settled, low * settled, settled, "FLOP/s", "fake", (settled,)),
+    }  # fmt: skip
+    return lambda bench, only=(): [("fake/all", ProbeCase("all", tuple(found), 1.0, lambda b: Outcome(ceilings=found)))]
+
+
+@pytest.mark.usefixtures("beside_others")
+def test_a_calibration_under_load_says_so_first_and_its_file_and_predictions_repeat_it(
+    cpu, tiny_cli, tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "cpu.json"
+    monkeypatch.setattr(calibrate, "plan", two_rates(55e9, 213e9))
+    assert main(["calibrate", "--device", "cpu", "-o", str(path)]) == 0
+    out, err = capsys.readouterr()
+    first = "DISTURBED: other processes use 1.5 of 2 CPUs; calibrate again when the machine is idle"
+    assert err.splitlines()[0] == first
+    flags = hardware.read_profile(path).flags
+    assert [f.partition(" (")[0] for f in flags] == [
+        "disturbed: other processes used 1.5 of 2 CPUs while it was timed",
+        "disturbed: matmul_fp32 is faster settled than rested: 213 GFLOP/s under load, 55 GFLOP/s in short bursts",
+    ]
+    assert out.startswith("DISTURBED: other processes used 1.5 of 2 CPUs")
+    assert main(["predict", "gpt2", "--gpu", str(path), "--engine", "hf-eager", "--dtype", "fp32", "--json"]) == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert sum(f.removeprefix("disturbed: ") in note for f in flags for note in notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("boost", "settled", "low", "says"),
+    [
+        (213e9, 200e9, 1.0, ()),
+        (200e9, 213e9, 0.9, ()),  # within what clocks vary
+        (55e9, 213e9, 1.0, ("matmul_fp32 is faster settled than rested",)),
+        (213e9, 200e9, 0.6, ("samples of matmul_fp32_settled lie too far apart",)),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_doubted(cpu, tmp_path, monkeypatch, boost, settled, low, says):
+    monkeypatch.setattr(disturbance, "read", lambda: None)
+    monkeypatch.setattr(calibrate, "plan", two_rates(boost, settled, low))
+    flags = calibrate.calibrate(cpu, tiny(), tmp_path / "j.jsonl", energy=NoProbe()).profile.flags
+    assert [said in flag for said, flag in zip(says, flags, strict=True)] == [True] * len(says)
+
+
+@pytest.mark.usefixtures("beside_others")
+def test_what_disturbed_an_interrupted_calibration_is_not_forgotten(cpu, tmp_path, monkeypatch):
+    path, log = tmp_path / "j.jsonl", []
+    with pytest.raises(Killed):
+        run_fake(cpu, path, monkeypatch, log, 3)
+    monkeypatch.setattr(disturbance, "read", lambda: None)
+    (flag,) = run_fake(cpu, path, monkeypatch, log).profile.flags
+    assert flag.startswith("disturbed: other processes used 1.5 of 2 CPUs")
 
 
 def test_an_unknown_probe_and_a_missing_gpu_are_one_line(cpu, tmp_path, capsys, monkeypatch):

@@ -11,9 +11,9 @@ pytest.importorskip("torch")
 
 from chip import runs
 from chip.cli import bench_text
-from chip.run import disturbance
-from chip.run.disturbance import Reading
-from chip.types import Scenario
+from chip.measure import disturbance
+from chip.measure.disturbance import Reading
+from chip.types import DISTURBED, Scenario
 
 IDLE = Reading(0, 0, 0, 0, 0)
 
@@ -60,7 +60,7 @@ def test_a_process_beside_us_is_measured_as_others_time():
 
 
 def test_the_first_line_says_so():
-    flag = f"{runs.DISTURBED}repeats differ by 40%"
+    flag = f"{DISTURBED}repeats differ by 40%"
     run = runs.Run(
         "tiny", "hf-eager", "", Scenario(1, 8, 3), "ok",
         ttft_ns=(9, 11), step_ns=((2, 4), (3, 5)), e2e_ns=(15, 19), flags=(flag,),

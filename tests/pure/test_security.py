@@ -79,7 +79,7 @@ READERS = {
     "artifact.py", "output.py", *WRITERS,
     "cli/calibrate.py", "cli/calibrate_engine_text.py", "cli/calibrate_host_text.py",  # what they have just written
     "kernels/catalog.py", "models/fields.py", "simulate/workload.py", "webpage.py", "report/readme.py",  # chip's own
-    "measure/device.py", "measure/energy.py", "measure/replay/cudart.py", "run/disturbance.py",  # the system's
+    "measure/device.py", "measure/energy.py", "measure/replay/cudart.py", "measure/disturbance.py",  # the system's
     "run/text.py",  # its own size, of the system
     "measure/kineto.py", "run/vllm_protocol.py",  # a temporary file
     "identity.py",  # either end of a weight file

@@ -1,6 +1,7 @@
 """The share of its roof that an operator reaches, where it depends on the operator, and the answers made of it."""
 
 import pytest
+from asking import answer
 from round_profiles import ROUND, round_profile, write_profile
 
 from chip import hardware, ops
@@ -84,3 +85,11 @@ def test_one_measured_operator_is_not_certain():
     assert value == pytest.approx(0.5)
     assert least < 0.45
     assert most > 0.55
+
+
+def test_what_a_calibration_doubts_is_a_note_of_its_answers(tmp_path):
+    said = "disturbed: other processes used 1.4 of 2 CPUs while it was timed (30 of 45 s)"
+    gpu = cpu(tmp_path, flags=(said,))
+    note = f"round was disturbed while it was calibrated: {said.removeprefix('disturbed: ')}; calibrate it again"
+    assert note in answer("smollm2-135m", gpu, engine="hf-eager", dtype="fp32")["notes"]
+    assert operator.answer({"op": "linear", "gpu": gpu, "m": 1, "n": 64, "k": 64})["notes"] == [note]

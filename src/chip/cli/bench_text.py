@@ -7,7 +7,8 @@ from typing import Any
 
 from chip import stats
 from chip.cli.text import duration, gib, number, percent, table
-from chip.runs import DISTURBED, Run
+from chip.runs import Run
+from chip.types import DISTURBED
 
 SCHEMA = "chip.bench/1"
 FIRST_OVER = 1.2  # a first repeat slower than the median by this much has a column of its own

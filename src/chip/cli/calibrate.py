@@ -18,7 +18,7 @@ from chip.cli import energy_probe
 from chip.cli.text import duration, gib, si, table
 from chip.engine_profile import EngineProfile
 from chip.hosts import host_path
-from chip.types import Ceiling, HardwareProfile, HardwareSpec, HostProfile
+from chip.types import DISTURBED, Ceiling, HardwareProfile, HardwareSpec, HostProfile
 
 if TYPE_CHECKING:
     from chip.measure.calibrate import Calibration, CaseDone
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.force:
         refuse_busy(device)
 
-    from chip.measure import calibrate
+    from chip.measure import calibrate, disturbance
     from chip.measure.budget import budget_for
     from chip.measure.journal import journal_path
     from chip.measure.probes import ORDER
@@ -112,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
     path = args.output or Path(f"{calibrate.slug(device.title)}.profile.json")
     output.check_all(_outputs(path), ())
     talk = Talk()
+    if device.kind == "cpu" and (found_busy := disturbance.busy()):
+        talk.say(doubt(found_busy))
     talk.say(
         f"{device.title}, {device.sm_count} {device.sm_word}, {gib(device.memory_bytes)}: --{args.mode}, into {path}"
     )
@@ -121,9 +123,16 @@ def run(args: argparse.Namespace) -> int:
         finally:
             talk.close()
         calibrate.save(path, device, found, budget)
+    for flag in found.profile.flags:
+        talk.say(doubt(flag))
     talk.say(f"wrote {path} and {host_path(path)}")
     print(path.read_text(encoding="utf-8").rstrip() if args.json else summary(found))
     return 1 if any(why.startswith(("failed", "error")) for why in found.profile.missing.values()) else 0
+
+
+def doubt(flag: str) -> str:
+    """A flag of a whole calibration, as people read it."""
+    return f"DISTURBED: {flag.removeprefix(DISTURBED)}; calibrate again when the machine is idle"
 
 
 class Talk:
@@ -181,6 +190,8 @@ def quantity(c: Ceiling, value: float | None = None) -> str:
 def summary(found: Calibration) -> str:
     """What the profile says, beside the datasheet."""
     p, parts = found.profile, []
+    if found.profile.flags:
+        parts.append("\n".join(map(doubt, found.profile.flags)))
     parts.append(f"{p.device}: {found.seconds:.0f} s of measuring")
     parts.append(
         table(_ceiling_rows(p, found.spec), right=("boost", "settled", "datasheet", "share"), keep=("ceiling",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +12,19 @@ import torch
 
 from chip import artifact, codec, hardware
 from chip.hosts import host_path
+from chip.measure import disturbance
 from chip.measure.bench import Bench, ProbeCase, Skip
 from chip.measure.budget import Budget
 from chip.measure.device import Device, cpu_title
+from chip.measure.disturbance import SPREAD_OVER
 from chip.measure.energy import EnergyProbe, probe_for
 from chip.measure.environment import environment
 from chip.measure.journal import SCHEMA, Header, Journal, JournalEntry, Outcome, journal_path, merge
 from chip.measure.limits import AboveLimit
 from chip.measure.probes import plan
-from chip.types import ChipError, HardwareProfile, HardwareSpec, HostProfile
+from chip.records import replace
+from chip.types import DISTURBED, Ceiling, ChipError, HardwareProfile, HardwareSpec, HostProfile
+from chip.units import si
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class CaseDone:
     resumed: bool = False
 
 
+SETTLED_OVER = 1.2  # times the rate of a rested device: load makes none faster, and a quiet host's varied by up to 0.16
 AIM = 0.85  # of the budget: slow down no later than when the plan would not fit in that
 LEAST_TIME_SCALE = 0.2
 Tell = Callable[[CaseDone], None]
@@ -77,9 +82,33 @@ def calibrate(
         outcomes = _run(bench, journal, tell, only)
     found = merge(outcomes)
     spent = sum(e.seconds for e in journal.done.values())
+    flags = (*_disturbed(list(journal.done.values())), *_doubts(found.ceilings))
     return Calibration(
-        _profile(device, spec, found), HostProfile(slug(cpu_title()), cpu_title(), found.terms), spec, spent
+        replace(_profile(device, spec, found), flags=flags),
+        HostProfile(slug(cpu_title()), cpu_title(), found.terms),
+        spec,
+        spent,
     )
+
+
+def _disturbed(done: Sequence[JournalEntry]) -> tuple[str, ...]:
+    """What disturbed the cases, as it was in the longest of them."""
+    hit = [e for e in done if e.flags]
+    if not hit:
+        return ()
+    hit_s, all_s = (sum(e.seconds for e in entries) for entries in (hit, done))
+    return (f"{max(hit, key=lambda e: e.seconds).flags[0]} ({hit_s:.0f} of {all_s:.0f} s)",)
+
+
+def _doubts(ceilings: Mapping[str, Ceiling]) -> Iterator[str]:
+    """What numbers that do not go together tell of the machine that they were measured on."""
+    for name, boost in ceilings.items():
+        settled = ceilings.get(f"{name}_settled")
+        if settled and settled.value > SETTLED_OVER * boost.value:
+            found = f"{si(settled.value, settled.unit)} under load, {si(boost.value, boost.unit)} in short bursts"
+            yield f"{DISTURBED}{name} is faster settled than rested: {found}"
+    if wide := [name for name, c in ceilings.items() if c.samples and c.high - c.low > SPREAD_OVER * c.value]:
+        yield f"{DISTURBED}samples of {', '.join(wide)} lie too far apart to tell their median within {SPREAD_OVER:.0%}"
 
 
 def _run(bench: Bench, journal: Journal, tell: Tell, only: tuple[str, ...]) -> list[Outcome]:
@@ -94,12 +123,14 @@ def _run(bench: Bench, journal: Journal, tell: Tell, only: tuple[str, ...]) -> l
             entry = journal.done[key]
             tell(CaseDone(number, len(cases), key, entry.outcome, entry.seconds, left_s, resumed=True))
         else:
-            start = time.monotonic()
+            start, before, flags = time.monotonic(), disturbance.read(), tuple[str, ...]()
             if spent > bench.budget.total_s:
                 outcome = _missing(case, f"left out: the {bench.budget.total_s:g} s of --{bench.budget.mode} are spent")
             else:
                 outcome = _measure(bench, case)
-            entry = JournalEntry(key, time.monotonic() - start, outcome)
+                if bench.device.kind == "cpu":
+                    flags = disturbance.flags(before, disturbance.read(), ())
+            entry = JournalEntry(key, time.monotonic() - start, outcome, flags)
             journal.add(entry)
             spent += entry.seconds
             tell(CaseDone(number, len(cases), key, outcome, entry.seconds, left_s))

@@ -53,6 +53,7 @@ class JournalEntry:
     case: str
     seconds: float
     outcome: Outcome
+    flags: tuple[str, ...] = ()  # "disturbed: ..."
 
 
 class Journal:

@@ -63,7 +63,8 @@ def answer_traced(values: Mapping[str, Any]) -> dict[str, Any]:
     traced = f"operators traced from HF's {type(model).__name__}: {engine.NAME}'s own fusions are not applied"
     if not measured:
         traced += f"; no host or engine terms are known for {engine.NAME} on {h.name}"
-    told = [*notes.of_sizes(s, roof, room, 0), notes.of_ceilings(roof), engine.CAVEAT, traced]
+    told = [*notes.of_sizes(s, roof, room, 0), *notes.of_calibration(h), notes.of_ceilings(roof)]
+    told += [engine.CAVEAT, traced]
     if measured and measured.host and (notes.waits(prefill) or (decode and notes.waits(decode))):
         told.append(notes.of_host(engine.NAME, measured))
     host = ""

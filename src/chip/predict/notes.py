@@ -18,7 +18,7 @@ from chip.predict.roof import Roof
 from chip.predict.several import Phases
 from chip.predict.steps import ENGINE, WAITING, StepModel
 from chip.question import Question
-from chip.types import Scenario
+from chip.types import DISTURBED, Scenario
 
 HOST_SHARE = 0.05  # a phase whose device waits for more than this part of it is limited by the host
 FEWER = 0.004  # a note is written if more than this part of requests x decode steps is missing, as some end early
@@ -65,6 +65,12 @@ def of_points(h: Hardware) -> str:
         return f"operators are times that {whose} on {h.sibling}, of the same chip, carried over by the ratio of rates"
     least = f", none less than on {h.faster}, of the same chip" if h.faster else ""
     return f"products, attention, experts and collectives are times that others published{least}" if h.points else ""
+
+
+def of_calibration(h: Hardware) -> Iterator[str]:
+    """What makes the ceilings of a GPU or CPU doubtful."""
+    for flag in h.profile.flags if h.profile else ():
+        yield f"{h.name} was disturbed while it was calibrated: {flag.removeprefix(DISTURBED)}; calibrate it again"
 
 
 def of_formats(asked: str, measured: str, gpu: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chip import hardware, ops
+from chip.predict import notes
 from chip.predict.estimator import Estimator, estimator_of
 from chip.records import fields
 from chip.types import ChipError, Op
@@ -24,7 +25,8 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
     if not isinstance(gpu, str):
         raise ChipError(f"gpu must be a name such as h200, or a file, got {str(gpu)[:40]!r}")
     op = ops.build(request["op"], {k: v for k, v in request.items() if k not in ("op", "gpu")})
-    estimator = estimator_of(hardware.find(gpu))
+    h = hardware.find(gpu)
+    estimator = estimator_of(h)
     seconds, low_s, high_s, bound, source, flops, moved, _, _ = estimator(op)
     found = {
         "schema": SCHEMA,
@@ -40,8 +42,8 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
         "intensity": round(flops / moved if moved else 0.0, 4),
         "ridge_flop_per_byte": round(estimator.roof.ridge(op.compute), 2),
     }
-    note = _note(estimator, op)
-    return found | {"notes": [note]} if note else found
+    said = [*notes.of_calibration(h), *filter(None, [_note(estimator, op)])]
+    return found | {"notes": said} if said else found
 
 
 def _note(estimator: Estimator, op: Op) -> str:

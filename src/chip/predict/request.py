@@ -89,6 +89,7 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
     else:  # the same operators under other terms
         steps = prepared(bare, stage, interval_scale).steps.under(terms, options)
     said = (
+        *notes.of_calibration(h),
         notes.of_ceilings(roof, notes.of_points(h) if estimator.has_points else ""),
         e.CAVEAT,
         *as_run.notes,

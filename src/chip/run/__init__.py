@@ -38,7 +38,6 @@ HF_PARTS = (
     "clock",
     "energy",
     "busy",
-    "disturbance",
     "launch_latency",
     "room",
     "text",

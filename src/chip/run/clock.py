@@ -12,8 +12,9 @@ from itertools import pairwise
 from types import FrameType
 from typing import NoReturn
 
+from chip.measure import disturbance
 from chip.measure.device import Device
-from chip.run import disturbance, launch_latency
+from chip.run import launch_latency
 from chip.run.steps import Steps
 from chip.types import ChipError
 
