@@ -11,7 +11,7 @@
   clock        longer under unbroken load than in bursts, at the model's clock  replay, events around graphs
   overlap      kernels that ran at the same time                                capture
   host         the step launched by the host, less the step as a graph; without  capture, host clock
-               a graph: less the time in which kernels ran
+               a graph: less the time in which kernels ran; left out where that is more
 What is left is printed as unexplained. Without a sequence there is no switch, and gaps are those of bursts of a kernel.
 """
 
@@ -27,6 +27,7 @@ from chip.replay.results import Replay, Replayed, Sequenced
 from chip.replay.signatures import Signature
 from chip.runs import Run
 from chip.traces import Trace
+from chip.types import DISTURBED
 
 SCHEMA = "chip.comparison_report/1"
 TIMING_SCHEMA = "chip.full_model_timing/1"
@@ -104,14 +105,40 @@ def explain(trace: Trace, replay: Replay, run: Run | None = None) -> dict[str, A
         "tier_breakdown": _tiers(pairs),
         "kernels": _kernels(pairs),
         "worst_kernels": _worst(pairs),
-        "breakdown": _breakdown(terms, full_ns, eager_ns, "graph" in trace.timings),
+        "breakdown": _breakdown(terms, full_ns, trace),
         "unexplained_percent": round(100 * terms["unexplained"] / full_ns, 3) if full_ns else None,
         "clock_hz": {name: t.clock_hz for name, t in trace.timings.items()},
         "energy": _energy(trace, pairs),
         "not_replayed": [_lost(p) for p in pairs if not p.ok],
-        "notes": [f"{what}: {why}" for what, why in trace.missing.items()] + list(replay.notes),
+        "notes": [*_disturbed(trace, replay), *_missing(trace), *replay.notes, *_host_notes(trace)],
     }
     return report if run is None else {**report, "run": _run(run, trace, predicted_ns)}
+
+
+def _disturbed(trace: Trace, replay: Replay) -> list[str]:
+    said = {"the capture": trace.disturbed, "the replay": replay.disturbed}
+    return [f"{DISTURBED}{what}: {why}" for what, why in said.items() if why]
+
+
+def _missing(trace: Trace) -> list[str]:
+    return [f"{what}: {why}" for what, why in trace.missing.items()]
+
+
+def _host_ns(trace: Trace) -> float | None:
+    """The step launched by the host, less the step as a graph or, without one, the time in which kernels ran. None
+    where the step took less than that: then what the host adds cannot be told."""
+    eager_ns = _whole_ns(trace, "eager")
+    least_ns = _whole_ns(trace, "graph") or trace.busy_ns
+    return eager_ns - least_ns if eager_ns > least_ns else None
+
+
+def _host_notes(trace: Trace) -> list[str]:
+    eager_ns, graph_ns = _whole_ns(trace, "eager"), _whole_ns(trace, "graph")
+    if not eager_ns or _host_ns(trace) is not None:
+        return []
+    than = f"{graph_ns / 1e6:.4g} ms as a graph" if graph_ns else f"{trace.busy_ns / 1e6:.4g} ms of its operators"
+    when = "" if graph_ns else ", which were timed one by one while they were recorded"
+    return [f"host: its part cannot be told: the step took {eager_ns / 1e6:.4g} ms, less than the {than}{when}"]
 
 
 def _whole_ns(trace: Trace, name: str) -> float:
@@ -139,8 +166,8 @@ def _terms(trace: Trace, pairs: Sequence[KernelPair], sequence: Sequenced | None
         terms["clock"] = sum(p.total_ns(at_clock(r, model_hz)) for p, r in done)
     if trace.source != "operators":
         terms["overlap"] = 0.0 - trace.overlap_ns  # and no -0.0
-    if not in_graph:
-        terms["host"] = whole_ns - trace.busy_ns
+    if not in_graph and (host_ns := _host_ns(trace)) is not None:
+        terms["host"] = host_ns
     terms["unexplained"] = whole_ns - sum(terms.values())
     return terms
 
@@ -177,14 +204,15 @@ LABELS = {
 }
 
 
-def _breakdown(terms: dict[str, float], full_ns: float, eager_ns: float, in_graph: bool) -> list[dict[str, Any]]:
+def _breakdown(terms: dict[str, float], full_ns: float, trace: Trace) -> list[dict[str, Any]]:
     """Rows from the sum of isolated kernels to the wall time; a total is a row whose value is the sum so far."""
     rows = [{"term": name, "label": LABELS[name], "us": _us(terms[name])} for name in LABELS if name in terms]
-    if not in_graph:
+    if "graph" not in trace.timings:
         return [*rows, {"term": "full_model", "label": "step, launched by the host", "us": _us(full_ns), "total": True}]
     rows.append({"term": "full_model", "label": "step as a CUDA graph", "us": _us(full_ns), "total": True})
-    if eager_ns:
-        rows.append({"term": "host", "label": LABELS["host"], "us": _us(eager_ns - full_ns)})
+    if eager_ns := _whole_ns(trace, "eager"):
+        if (host_ns := _host_ns(trace)) is not None:
+            rows.append({"term": "host", "label": LABELS["host"], "us": _us(host_ns)})
         rows.append({"term": "eager", "label": "step, launched by the host", "us": _us(eager_ns), "total": True})
     return rows
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from chip import artifact, codec
 from chip.records import dataclass, field
-from chip.types import ChipError
+from chip.types import DISTURBED, ChipError
 
 FULL_CLOCK = 0.99  # of the boost clock
 KINDS = ("kernel", "memcpy", "memset", "operator")
@@ -148,6 +148,12 @@ class Trace:
     def title(self) -> str:
         where = f"{self.phase} {self.batch} x {self.prompt}" if self.batch else self.phase
         return f"{self.model} {self.engine} {where}".strip()
+
+    @property
+    def disturbed(self) -> str:
+        """How another process was seen to use the machine, "" where none was."""
+        flags = [f for t in self.timings.values() for f in t.flags]
+        return next((f.removeprefix(DISTURBED) for f in flags if f.startswith(DISTURBED)), "")
 
     @property
     def gpu_ns(self) -> int:

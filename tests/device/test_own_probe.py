@@ -14,6 +14,8 @@ from chip import cli, runs, traces  # noqa: E402
 from chip.measure import own_probe  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
 from chip.measure.replay import joules  # noqa: E402
+from chip.measure.replay.unit import ReplaySettings, replay_units  # noqa: E402
+from chip.replay import signatures  # noqa: E402
 from chip.replay.results import Replayed  # noqa: E402
 
 METER = """
@@ -64,6 +66,27 @@ def test_capture_reads_it(meter, tmp_path, capsys):
     found = [t.joules for t in traces.read(out)[1].timings.values() if t.joules is not None]
     assert found
     assert max(map(abs, found)) < 1e-3
+
+
+@pytest.mark.parametrize("command", ["capture", "replay"])
+def test_a_meter_without_work_to_meter_is_refused(command, meter, tmp_path, capsys):
+    assert cli.main([command, config(tmp_path), "--device", "cpu", "--energy-probe", f"{meter}:Steady"]) == 2
+    assert "meters nothing without --energy-seconds" in capsys.readouterr().err
+
+
+def test_a_replay_on_a_cpu_reports_what_it_meters(meter, tmp_path, monkeypatch, capsys):
+    """In this process, so that the meter can tell work from rest: 50 W and none."""
+    monkeypatch.setenv(own_probe.VARIABLE, f"{meter}:Steady")
+    monkeypatch.setattr(joules, "_idle_w", {"cpu": 0.0})
+    out = tmp_path / "trace.json"
+    assert cli.main(["capture", config(tmp_path), "--device", "cpu", "--prompt", "8", "-o", str(out)]) == 0
+    capsys.readouterr()
+    units = signatures.units_of(signatures.workload_of(traces.read(out)[1]))
+    metered = [u for u in units if u.energy][:1]
+    (found,) = replay_units(metered, open_device("cpu"), ReplaySettings(warmup=1, runs=3, energy_s=0.02))
+    assert found[0].joules > 0
+    (plain,) = replay_units(metered, open_device("cpu"), ReplaySettings(warmup=1, runs=3))
+    assert plain[0].joules is None
 
 
 def test_kernels_of_a_replay_are_read_by_it_in_a_worker(meter, monkeypatch):

@@ -11,13 +11,16 @@ pytest.importorskip("transformers")
 from test_replay_workers import FRAGILE  # noqa: E402
 
 from chip import cli, traces  # noqa: E402
-from chip.measure import capture  # noqa: E402
+from chip.measure import capture, disturbance  # noqa: E402
 from chip.measure.device import open_device  # noqa: E402
+from chip.measure.disturbance import Reading  # noqa: E402
 from chip.measure.recorder import Recorder  # noqa: E402
-from chip.measure.replay import pool  # noqa: E402
+from chip.measure.replay import pool, worker  # noqa: E402
 from chip.measure.replay.arguments import PITCH, lookup, rotating  # noqa: E402
+from chip.measure.replay.unit import ReplaySettings  # noqa: E402
 from chip.measure.stopping import StopRule  # noqa: E402
-from chip.replay import gemm, results  # noqa: E402
+from chip.replay import gemm, results, signatures  # noqa: E402
+from chip.replay.results import Replay  # noqa: E402
 from chip.replay.rotation import Rotation  # noqa: E402
 from chip.traces import Operator, TensorArg, Trace  # noqa: E402
 from chip.types import ChipError  # noqa: E402
@@ -263,6 +266,22 @@ def test_model_to_report_in_one_go_and_a_file_without_transformers(tmp_path, mon
     assert row["kernel"] == "aten::mm.default"
     assert row["alone_us"] > 0
     assert row["placed_us"] is None
+
+
+def test_a_capture_and_a_worker_beside_others_say_so(tmp_path, monkeypatch, capsys):
+    looks = (Reading(*(n * each for each in (1.0, 1.9, 0.1, 0.0, 0.4))) for n in range(100))
+    monkeypatch.setattr(disturbance, "read", lambda: next(looks))
+    path = tmp_path / "trace.json"
+    assert cli.main(["capture", config(tmp_path), "--device", "cpu", "--prompt", "8", "-o", str(path)]) == 0
+    first = "DISTURBED: other processes used 1.5 of 2 CPUs while it was timed; capture again when the machine is idle"
+    assert capsys.readouterr().out.startswith(first)
+    found = worker.units_beside([], open_device("cpu"), ReplaySettings())
+    assert found == []
+    unit = signatures.units_of(signatures.workload_of(traces.read(path)[1]))[0]
+    ((kernel,),) = worker.units_beside([unit], open_device("cpu"), ReplaySettings(warmup=1, runs=3))
+    assert kernel.flags == ("disturbed: other processes used 1.5 of 2 CPUs while it was timed",)
+    shown = Replay("m", "CPU", "hot", 1, 3, (kernel,))
+    assert shown.disturbed == "other processes used 1.5 of 2 CPUs while it was timed (1 of 1 kernels)"
 
 
 def test_an_interrupted_model_goes_on_with_its_own_step_only(tmp_path, monkeypatch, capsys):

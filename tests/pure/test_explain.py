@@ -202,6 +202,36 @@ def test_without_a_graph_the_host_is_what_no_kernel_covers():
     assert sum(us for term, us in rows.items() if term != "full_model") == pytest.approx(900.0)
 
 
+@pytest.mark.parametrize(
+    ("timings", "says"),
+    [
+        (
+            {"eager": Timing((100_000,) * 20, "host clock")},
+            "0.1 ms, less than the 0.12 ms of its operators",
+        ),
+        ({**TIMINGS, "eager": Timing((140_000,) * 20, "host clock")}, "0.14 ms, less than the 0.15 ms as a graph"),
+    ],
+)
+def test_a_host_that_would_take_less_than_no_time_is_not_shown(timings, says):
+    """On a CPU operators are timed one by one, each within its dispatch: their sum may exceed the step."""
+    report = explain.explain(replace(TRACE, timings=timings), replay_of())
+    assert "host" not in {r["term"] for r in report["breakdown"]}
+    assert [n for n in report["notes"] if n.startswith("host: its part cannot be told") and says in n]
+    eager = timings["eager"].samples_ns[0] / 1e3
+    assert {r["us"] for r in report["breakdown"] if r.get("total")} >= {eager}
+
+
+def test_a_machine_that_others_used_is_said_first():
+    flag = "disturbed: other processes used 1.5 of 2 CPUs while it was timed"
+    trace = replace(TRACE, timings={n: replace(t, flags=(flag,)) for n, t in TIMINGS.items()})
+    product, add = replay_of().kernels
+    report = explain.explain(trace, replay_of(kernels=(replace(product, flags=(flag,)), add)))
+    first, second, *_ = cli.command("explain").render(report).splitlines()
+    assert first.startswith("DISTURBED: the capture: other processes used 1.5 of 2 CPUs")
+    assert second.startswith("DISTURBED: the replay: other processes used 1.5 of 2 CPUs while it was timed (1 of 2")
+    assert "DISTURBED" not in cli.command("explain").render(explain.explain(TRACE, replay_of()))
+
+
 def test_energy_is_scaled_by_the_share_that_was_measured():
     product, add = replay_of().kernels
     timings = {**TIMINGS, "graph": replace(TIMINGS["graph"], joules=0.05)}

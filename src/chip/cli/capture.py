@@ -212,6 +212,7 @@ def document(trace: Trace, workload: KernelWorkload) -> dict[str, Any]:
         "tiers": codec.to_json(signatures.shares(workload)),
         "unclassified": [s.kernel.name for s in workload.signatures if s.tier is None],
         "missing": trace.missing,
+        "disturbed": trace.disturbed,
     }
 
 
@@ -251,7 +252,13 @@ def render(trace: Trace, workload: KernelWorkload, top: int = 10) -> str:
     ]
     notes = [f"{what}: {why}" for what, why in trace.missing.items()]
     parts = [head, table(by_tier, right, ("tier",)), table(longest, right, ("kernel", "tier")), *lost, *notes]
-    return "\n\n".join(parts[:3]) + "".join(f"\n{line}" for line in parts[3:])
+    shown = "\n\n".join(parts[:3]) + "".join(f"\n{line}" for line in parts[3:])
+    return warned(trace.disturbed, "capture") + shown
+
+
+def warned(disturbed: str, again: str) -> str:
+    """The first line of what a disturbed machine gave, "" of any other. `again`: the command to repeat."""
+    return f"DISTURBED: {disturbed}; {again} again when the machine is idle\n\n" if disturbed else ""
 
 
 def short(name: str, width: int = 60) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from chip.types import ChipError
+
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -22,3 +24,5 @@ def choose(args: argparse.Namespace) -> None:
     if args.energy_probe:
         os.environ[own_probe.VARIABLE] = args.energy_probe
     own_probe.probe()
+    if args.energy_probe and not getattr(args, "energy_seconds", 1.0):
+        raise ChipError("--energy-probe meters nothing without --energy-seconds, such as --energy-seconds 2")

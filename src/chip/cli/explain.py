@@ -16,7 +16,7 @@ from chip import output
 from chip.cli.capture import short
 from chip.cli.text import duration, percent, table
 from chip.report.figure_file import output_of
-from chip.types import ChipError
+from chip.types import DISTURBED, ChipError
 
 HELP = "the sum of single kernels against the whole step: a signed account of the difference"
 EPILOG = """\
@@ -102,7 +102,9 @@ def show(report: dict[str, Any], plot: Path | None, as_json: bool) -> None:
 
 def render(report: dict[str, Any]) -> str:
     covered, kernels = report["coverage"], report["kernels"]
+    disturbed = [n for n in report["notes"] if n.startswith(DISTURBED)]
     lines = [
+        *[f"DISTURBED: {n.removeprefix(DISTURBED)}; measure again when the machine is idle" for n in disturbed],
         f"{report['title']} on {report['device']} (captured: {report['source']}, cache: {report['cache_rule']})",
         "",
         f"whole step ({report['full_model']})    {duration(report['full_model_inference_us'] * 1e-6)}",
@@ -136,7 +138,7 @@ def render(report: dict[str, Any]) -> str:
             f" {_signed(e['kernels_error_percent'])} to {_signed(e['error_percent'])}"
         )
     lost = [f"not replayed: {short(x['kernel'])} x{x['launches']}: {x['reason']}" for x in report["not_replayed"]]
-    notes = lost + [f"note: {n}" for n in report["notes"]]
+    notes = lost + [f"note: {n}" for n in report["notes"] if n not in disturbed]
     return "\n\n".join(parts) + ("\n\n" + "\n".join(notes) if notes else "")
 
 

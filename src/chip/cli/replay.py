@@ -248,9 +248,9 @@ def _in_places(trace: Trace, replay: Replay, workers: WorkerPool, journal: Repla
 def document(workload: KernelWorkload, replay: Replay) -> dict[str, Any]:
     from chip import codec
 
-    return {"schema": "chip.replay_summary/1", "title": replay.title, "kernels": _rows(workload, replay), **{
-        k: v for k, v in codec.to_json(replay).items() if k != "kernels"
-    }}  # fmt: skip
+    head = {"schema": "chip.replay_summary/1", "title": replay.title, "disturbed": replay.disturbed}
+    rest = {k: v for k, v in codec.to_json(replay).items() if k != "kernels"}
+    return {**head, "kernels": _rows(workload, replay), **rest}
 
 
 def _rows(workload: KernelWorkload, replay: Replay) -> list[dict[str, Any]]:
@@ -288,4 +288,9 @@ def render(workload: KernelWorkload, replay: Replay) -> str:
     ]
     done = sum(r["alone_us"] is not None for r in rows)
     head = f"{replay.title} on {replay.device}: {done} of {len(rows)} kernels replayed"
-    return head + "\n\n" + table(shown, ("launches", "captured", "alone"), ("kernel",))
+    return (
+        capture.warned(replay.disturbed, "replay")
+        + head
+        + "\n\n"
+        + table(shown, ("launches", "captured", "alone"), ("kernel",))
+    )

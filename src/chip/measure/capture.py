@@ -21,7 +21,7 @@ import torch
 from torch.profiler import record_function
 
 from chip import stats
-from chip.measure import timing
+from chip.measure import disturbance, timing
 from chip.measure.device import Device
 from chip.measure.energy import NotAvailable, each, idle_watts, probe_for
 from chip.measure.kineto import PASS, Looked, ProfilerUse, passes, profiled
@@ -57,8 +57,15 @@ class CaptureSettings:
 
 
 def capture(subject: CaptureSubject, device: Device, blank: Trace, settings: CaptureSettings | None = None) -> Trace:
-    """`blank` names what is recorded; it is returned with operators, kernels, events and timings."""
-    chosen = settings or CaptureSettings()
+    """`blank` names what is recorded; it is returned with operators, kernels, events and timings. These are flagged
+    where another process used the machine meanwhile."""
+    before = disturbance.read()
+    found = _captured(subject, device, blank, settings or CaptureSettings())
+    flags = disturbance.flags(before, disturbance.read(), ())
+    return replace(found, timings={n: replace(t, flags=(*t.flags, *flags)) for n, t in found.timings.items()})
+
+
+def _captured(subject: CaptureSubject, device: Device, blank: Trace, chosen: CaptureSettings) -> Trace:
     for _ in range(WARM_CALLS):
         subject.prepare()
         subject.run()

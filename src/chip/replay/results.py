@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from chip import artifact, codec, stats
 from chip.records import dataclass, replace
 from chip.traces import Timing
-from chip.types import ChipError
+from chip.types import DISTURBED, ChipError
 
 STATUSES = ("ok", "failed", "skipped")
 NO_GRAPH = "not in a graph"  # flag of a kernel whose operator cannot be captured
@@ -85,6 +85,13 @@ class Replay:
     kernels: tuple[Replayed, ...]
     notes: tuple[str, ...] = ()
     sequence: Sequenced | None = None
+
+    @property
+    def disturbed(self) -> str:
+        """How another process was seen to use the machine, "" where none was."""
+        done = [k for k in self.kernels if k.status == "ok"]
+        hit = [f for k in done for f in k.flags if f.startswith(DISTURBED)]
+        return f"{hit[0].removeprefix(DISTURBED)} ({len(hit)} of {len(done)} kernels)" if hit else ""
 
     def with_places(self, sequence: Sequenced, places: Mapping[str, Placed]) -> Replay:
         """With what the sequence gave, by the keys of kernels."""

@@ -132,18 +132,20 @@ class _UnitBench:
 
     # -- a CPU: operators by the host's clock --------------------------------------------------------------------------
     def on_cpu(self) -> list[Replayed]:
-        samples = self._host_samples(self.settings.rule)
-        cold = samples if self.settings.rule == "cold" else self._host_samples("cold")
+        made = self._host_round(self.settings.rule)
+        samples = self._host_samples(made)
+        cold = samples if self.settings.rule == "cold" else self._host_samples(self._host_round("cold"))
         method = f"{self.operator.name} called again; host clock around each call"
         first, *_ = self.unit.members
-        return [
-            Replayed(
-                first.key, "ok", name=first.kernel.name, method=method, samples_ns=samples, cold_ns=stats.median(cold)
-            )
-        ]
+        found = Replayed(
+            first.key, "ok", name=first.kernel.name, method=method, samples_ns=samples, cold_ns=stats.median(cold)
+        )
+        return self._with_joules([found], in_turn(made.calls), found.median_ns * 1e-9 * self.count)
 
-    def _host_samples(self, rule: str) -> tuple[int, ...]:
-        made = self._round(replace(self._plan(rule), touch=()))
+    def _host_round(self, rule: str) -> _Round:
+        return self._round(replace(self._plan(rule), touch=()))
+
+    def _host_samples(self, made: _Round) -> tuple[int, ...]:
         take = timing.events(self.device, made.calls, 1)
         for _ in range(self.settings.warmup):
             take()
@@ -158,10 +160,13 @@ class _UnitBench:
         ]
         plain, kernels, cold = (next(k for made, k in found if made == plan) for plan in self.plans)
         matched = self._matched(kernels, cold, self._periods(plain))
+        return self._with_joules(matched, self.runs[0], self.unit.median_s * self.count)
+
+    def _with_joules(self, found: list[Replayed], run: Call, round_s: float) -> list[Replayed]:
+        """With the joules of a call, where the unit is one of those that are metered."""
         if not self.settings.energy_s or not self.unit.energy:
-            return matched
-        round_s = self.unit.median_s * self.count
-        return with_joules(matched, self.device, self.runs[0], round_s, self.count, self.settings.energy_s)
+            return found
+        return with_joules(found, self.device, run, round_s, self.count, self.settings.energy_s)
 
     def _before(self, made: _Round) -> Call:
         """Ahead of a round that is looked at. What is heavy rests, as in bursts: without a pause it would lower the

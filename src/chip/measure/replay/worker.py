@@ -11,13 +11,24 @@ import sys
 from typing import Any
 
 from chip import codec
-from chip.measure.device import open_device
+from chip.measure import disturbance
+from chip.measure.device import Device, open_device
 from chip.measure.profile import reason_of
 from chip.measure.replay.sequence import replay_sequence
 from chip.measure.replay.unit import ReplaySettings, replay_units
+from chip.records import replace
+from chip.replay.results import Replayed
 from chip.replay.sequence import Sequence
 from chip.replay.signatures import Unit
 from chip.types import ChipError
+
+
+def units_beside(units: list[Unit], device: Device, settings: ReplaySettings) -> list[list[Replayed] | str]:
+    """What replaying units gives, flagged where another process used the machine meanwhile."""
+    before = disturbance.read()
+    found = replay_units(units, device, settings)
+    flags = disturbance.flags(before, disturbance.read(), ())
+    return [f if isinstance(f, str) else [replace(k, flags=(*k.flags, *flags)) for k in f] for f in found]
 
 
 def main() -> None:
@@ -33,7 +44,7 @@ def main() -> None:
             return {"sequence": codec.to_json(whole), "places": codec.to_json(places)}
         settings = codec.from_json(ReplaySettings, request["settings"], "settings")
         units = codec.from_json(list[Unit], request["units"], "units")
-        return {"units": codec.to_json(replay_units(units, device, settings))}
+        return {"units": codec.to_json(units_beside(units, device, settings))}
 
     for line in sys.stdin:
         try:
