@@ -33,6 +33,8 @@ def verdict(p: RooflinePoint) -> str:
     if p.bound == "launch":
         return f"launch-bound: {_us(p.ideal_s)} of work in {_us(p.seconds)}"
     where = f"{p.roof.name} roof"
+    if p.above:
+        return f"{p.bound}-bound at {p.share:.3g} times the {where}: that roof is too low"
     if p.share > OVER:
         return f"{p.bound}-bound, {p.share:.0%} of the {where}: above it"
     text = f"{p.bound}-bound, {p.share:.0%} of the {where}"
@@ -50,6 +52,8 @@ def help_for(p: RooflinePoint, roofs: Roofs) -> str:
         return _host(p)
     if p.bound == "launch":
         return _launch(p, roofs)
+    if p.above:
+        return f"nothing can be said of it under such a roof: {repeat(roofs)}"
     if p.cached:
         return "faster than memory already: where a model finds its input cold, expect the memory's roof"
     if p.share > OVER:
@@ -57,6 +61,13 @@ def help_for(p: RooflinePoint, roofs: Roofs) -> str:
     if p.bound == "compute":
         return _compute(p, roofs)
     return _memory(p, roofs)
+
+
+def repeat(roofs: Roofs) -> str:
+    """What to do about roofs that lie below what was measured."""
+    if roofs.source == "measured":
+        return "calibrate again, while nothing else uses the machine"
+    return "the datasheet is not this device's: `chip calibrate` measures its roofs"
 
 
 def _us(seconds: float) -> str:

@@ -233,6 +233,17 @@ def _by_capability(name: str, capability: str, memory_gib: float) -> Hardware:
     return Hardware(name, described, None, (), nearest.name)
 
 
+def unlisted(device: str, capability: str, units: int) -> Hardware | None:
+    """What stands in for a GPU that has no datasheet: that of the same compute capability with the nearest number of
+    SMs. None where there is no such GPU."""
+    same = [s for s in map(spec, spec_names()) if capability and s.compute_capability == capability]
+    if not same:
+        return None
+    nearest = min(same, key=lambda s: abs(s.units.value - units))
+    title = f"{device}, which is not listed, estimated from {nearest.title}"
+    return Hardware(device, replace(nearest, title=title), None, (), nearest.name)
+
+
 def capability(h: Hardware) -> float:
     """Compute capability as a number, 9.0 of Hopper; 0 where it is not known, as of other vendors' cards."""
     try:

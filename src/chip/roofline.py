@@ -12,10 +12,12 @@ from typing import Any
 from chip import ops, stats
 from chip.hardware import Hardware
 from chip.measurements import operator
-from chip.records import dataclass
+from chip.records import dataclass, replace
 from chip.types import ChipError, Cost, HardwareProfile, HardwareSpec, Measurement, Op
 
 OVER = 1.02  # a rate this much above a roof is above it; less is noise of the two measurements
+# Above this the roof itself is wrong. Of all operators in results/h200 the clock takes none more than 6 % above a roof.
+TOO_LOW = 1.1
 MATMUL = "matmul_"
 SETTLED = "_settled"
 
@@ -38,6 +40,8 @@ class Roofs:
     l2_bytes: float
     sm_count: int
     kind: str  # "cuda" or "cpu"
+    flags: tuple[str, ...] = ()  # of the calibration
+    estimated: bool = False  # from another GPU's datasheet
 
     def compute_roof(self, op: Op) -> RoofLine:
         """The ceiling an operator's arithmetic runs under: vector units where it has no matrix product."""
@@ -83,6 +87,11 @@ class RooflinePoint:
         return self.ideal_s / self.seconds
 
     @property
+    def above(self) -> bool:
+        """So far above the roof of its arithmetic that the roof is wrong. Bytes may come from a nearer level."""
+        return self.bound == "compute" and self.share > TOO_LOW
+
+    @property
     def flops_per_s(self) -> float:
         return self.cost.flops / self.seconds
 
@@ -102,7 +111,7 @@ def roofs_of(hardware: Hardware) -> Roofs:
     if hardware.profile:
         return from_profile(hardware.profile)
     assert hardware.spec
-    return from_spec(hardware.spec)
+    return replace(from_spec(hardware.spec), estimated=bool(hardware.estimated_from))
 
 
 def from_profile(p: HardwareProfile) -> Roofs:
@@ -128,7 +137,9 @@ def from_profile(p: HardwareProfile) -> Roofs:
         memory["l2"] = RoofLine("L2" if on_gpu else "cache", c["l2_read"].value)
     floor = c["launch_graph"].value if "launch_graph" in c else 0.0
     title = f"{p.device}, measured"
-    return Roofs(title, "measured", compute, memory, tuple(mixes.items()), floor, p.l2_bytes, p.sm_count, p.kind)
+    return Roofs(
+        title, "measured", compute, memory, tuple(mixes.items()), floor, p.l2_bytes, p.sm_count, p.kind, p.flags
+    )
 
 
 def from_spec(s: HardwareSpec) -> Roofs:

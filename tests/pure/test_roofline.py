@@ -94,6 +94,16 @@ def test_memory_bound_at_its_roof_and_far_below():
     assert "2.5x its bytes" in advice.help_for(far, ROOFS)
 
 
+def test_a_roof_below_what_was_measured_is_a_calibration_to_repeat():
+    """4.9 times the roof is nothing that clocks make; a few per cent are."""
+    p = at("linear", 2 * 4096**3 / 800e12 / 4.9, m=4096, n=4096, k=4096)
+    assert advice.verdict(p) == "compute-bound at 4.9 times the bf16 roof: that roof is too low"
+    assert "calibrate again" in advice.help_for(p, ROOFS)
+    near = at("linear", 2 * 4096**3 / 800e12 / 1.05, m=4096, n=4096, k=4096)
+    assert advice.verdict(near) == "compute-bound, 105% of the bf16 roof: above it"
+    assert "at the roof, within what clocks vary" in advice.help_for(near, ROOFS)
+
+
 def test_small_work_is_told_how_much_more_would_help():
     p = at("softmax", 6e-6, rows=1024, cols=2048)  # 8.4 MB: 2 us at the roof, 4 us of launch, ramp and tail
     assert "18x the work" in advice.help_for(p, ROOFS)

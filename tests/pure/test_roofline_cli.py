@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from test_roofline import PROFILE, measured
 
-from chip import artifact, codec, measurements, ops
+from chip import artifact, codec, hardware, measurements, ops
 from chip.cli import main
+from chip.records import replace
 from chip.types import HardwareProfile, Measurement
 
 
@@ -147,6 +148,39 @@ def test_matplotlib_missing_is_one_line(capsys, monkeypatch, profile, thirty, tm
 def write(path, text):
     path.write_text(text)
     return path
+
+
+def test_roofs_that_are_not_to_be_trusted_are_said(capsys, tmp_path, profile):
+    path = tmp_path / "fast.jsonl"
+    measurements.start(path, "Test GPU", {"torch": "x"})
+    measurements.add(path, measured("linear", 2 * 4096**3 / 800e12 / 4.9, m=4096, n=4096, k=4096))
+    code, out, err = run(capsys, profile, path)
+    assert code == 0
+    assert "at the roof" not in out
+    said = "1 of 1 points are above their roof, up to 4.9 times (linear 4096x4096x4096): calibrate again"
+    assert err.startswith(f"warning: {said}")
+    disturbed = tmp_path / "disturbed.json"
+    flagged = replace(PROFILE, flags=("disturbed: other processes used 1.5 of 2 CPUs",))
+    artifact.write(disturbed, artifact.new(HardwareProfile.SCHEMA, codec.to_json(flagged), {}))
+    first, second = json.loads(run(capsys, disturbed, path, "--json")[1])["warnings"]
+    assert first == "other processes used 1.5 of 2 CPUs when the roofs were measured"
+    assert said in second
+
+
+def test_a_gpu_that_is_not_listed_is_placed_under_estimated_roofs_with_a_warning(capsys, tmp_path):
+    path = tmp_path / "points.jsonl"
+    measurements.start(path, "NVIDIA RTX 9999", {"compute_capability": "8.9", "units": 140})
+    point = replace(measured("linear", 1e-3, m=4096, n=4096, k=4096), device="NVIDIA RTX 9999")
+    measurements.add(path, point)
+    code, out, err = run(capsys, path)
+    assert code == 0
+    assert "NVIDIA RTX 9999, which is not listed, estimated from" in out.splitlines()[0]
+    assert err.startswith("warning: NVIDIA RTX 9999, which is not listed, estimated from")
+    assert "`chip calibrate` measures its own roofs" in err
+    nearest = hardware.unlisted("x", "8.9", 140).estimated_from
+    assert abs(hardware.spec(nearest).sm_count - 140) == min(
+        abs(s.sm_count - 140) for s in map(hardware.spec, hardware.spec_names()) if s.compute_capability == "8.9"
+    )
 
 
 def test_bad_input_is_one_line(capsys, tmp_path, profile, thirty):

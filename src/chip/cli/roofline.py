@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from chip.cli.profile_text import point_json, rate
 from chip.cli.text import duration, percent, si, table
 from chip.report.figure_file import output_of
 from chip.roofline import RooflinePoint, Roofs
-from chip.types import ChipError, HardwareProfile, Measurement
+from chip.types import DISTURBED, ChipError, HardwareProfile, Measurement
 
 HELP = "measured operators under measured roofs: share, bound, verdict, what would help; as text and picture"
 EPILOG = """\
@@ -49,8 +49,8 @@ def outputs(args: argparse.Namespace) -> list[output.Output]:
 def run(args: argparse.Namespace) -> int:
     if not args.files and not args.gpu:
         raise ChipError("give a hardware profile, measurements, or --gpu NAME")
-    profile, found = _read([Path(f) for f in args.files])
-    roofs = _roofs(profile, args.gpu, found)
+    profile, found, environment = _read([Path(f) for f in args.files])
+    roofs = _roofs(profile, args.gpu, found, environment)
     points, left_out = place_all(_select(found, args.context, args.op), roofs)
     points = _called(points, args.call)
     if found and not points:
@@ -58,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     print(json.dumps(document(points, roofs), indent=1) if args.json else render(points, roofs))
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
+    for line in warnings(points, roofs):
+        print(f"warning: {line}", file=sys.stderr)
     if args.plot:
         from chip.report import roofline_plot
 
@@ -66,17 +68,32 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(paths: Sequence[Path]) -> tuple[Path | None, list[Measurement]]:
-    """Tell profile from measurements by what the files say they are."""
-    profile, found = None, []
+def warnings(points: Sequence[RooflinePoint], roofs: Roofs) -> list[str]:
+    """Why the roofs are not to be trusted."""
+    said = [f"{flag.removeprefix(DISTURBED)} when the roofs were measured" for flag in roofs.flags]
+    if roofs.estimated:
+        said.append(f"{roofs.title}; `chip calibrate` measures its own roofs")
+    if low := [p for p in points if p.above]:
+        most = max(low, key=lambda p: p.share)
+        said.append(
+            f"{len(low)} of {len(points)} points are above their roof, up to {most.share:.3g} times ({most.label}): "
+            f"{advice.repeat(roofs)}"
+        )
+    return said
+
+
+def _read(paths: Sequence[Path]) -> tuple[Path | None, list[Measurement], dict[str, Any]]:
+    """Tell profile from measurements by what the files say they are; with where the last of these were made."""
+    profile, found, environment = None, list[Measurement](), dict[str, Any]()
     for path in paths:
         if _is_profile(path):
             if profile:
                 raise ChipError(f"{path}: a second hardware profile; one roofline has one")
             profile = path
         else:
-            found += measurements.read(path)[1]
-    return profile, found
+            header, more = measurements.read(path)
+            found, environment = found + more, header.get("environment") or {}
+    return profile, found, environment
 
 
 def _is_profile(path: Path) -> bool:
@@ -92,7 +109,7 @@ def _is_profile(path: Path) -> bool:
     return name.startswith((HardwareProfile.SCHEMA.split("/")[0], "chip.hardware_spec"))
 
 
-def _roofs(profile: Path | None, gpu: str, found: Sequence[Measurement]) -> Roofs:
+def _roofs(profile: Path | None, gpu: str, found: Sequence[Measurement], environment: Mapping[str, Any]) -> Roofs:
     devices = sorted({m.device for m in found if m.device})
     if len(devices) > 1:
         raise ChipError(f"the measurements are of several devices: {', '.join(devices)}")
@@ -104,6 +121,9 @@ def _roofs(profile: Path | None, gpu: str, found: Sequence[Measurement]) -> Roof
     name = gpu or (hardware.match_device(devices[0]) if devices else "")
     if not name:
         where = devices[0] if devices else "this device"
+        capability, units = str(environment.get("compute_capability", "")), environment.get("units", 0)
+        if stand_in := hardware.unlisted(where, capability, units if isinstance(units, int) else 0):
+            return roofline.roofs_of(stand_in)
         raise ChipError(f"no roofs are known for {where}; give the profile that `chip calibrate` wrote, or --gpu NAME")
     return roofline.roofs_of(hardware.find(name))
 
@@ -184,6 +204,7 @@ def document(points: Sequence[RooflinePoint], roofs: Roofs) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **roofline.describe(roofs),
+        "warnings": warnings(points, roofs),
         "points": [
             {
                 "label": p.label,
