@@ -5,22 +5,27 @@
 Every run of the index (src/chip/data/validated.csv) is predicted again, its truth being the prediction less the error
 that the index has. Kinds of GPUs are those of chip.predict.interval_class, on one GPU or several. A kind whose
 intervals hold 80 to 97 % of its runs as they are keeps them. Narrower ones are widened by the least scale that holds
-90 %, wider ones narrowed by the largest that holds no more than 97 %. No GPU has a scale of its own. The index must be
-of the present predictor: `chip validate` and benchmarks/validated_index.py renew it.
+90 %, wider ones narrowed by the largest that holds no more than 97 %. No GPU has a scale of its own. Runs of GPUs
+that are answered from another of their chip judge datasheets too, as if nothing of that chip had been measured. The
+index must be of the present predictor: `chip validate` and benchmarks/validated_index.py renew it.
 """
 
 from __future__ import annotations
 
 import csv
+import json
+import tempfile
 from collections import defaultdict
-from typing import Any
+from functools import cache
+from pathlib import Path
 
-from chip import artifact, engine_profile, hardware, output
+from chip import artifact, codec, engine_profile, hardware, output
 from chip.models import library
-from chip.predict import interval_class, nearest
+from chip.predict import basis, interval_class, nearest
 from chip.predict.request import predict
 from chip.question import Question
-from chip.types import Scenario
+from chip.records import replace
+from chip.types import HardwareSpec, Scenario
 
 WANTED, LEAST, MOST = 0.90, 0.80, 0.97
 STEP, LARGEST = 0.05, 10.0
@@ -34,8 +39,20 @@ def runs() -> dict[Kind, list[dict[str, str]]]:
     found: dict[Kind, list[dict[str, str]]] = defaultdict(list)
     lines = (line for line in artifact.read_text(nearest.INDEX).splitlines() if not line.startswith("#"))
     for row in csv.DictReader(lines):
-        found[interval_class.kind_of(hardware.find(row["gpu"])), int(row["tp"]) > 1].append(row)
+        h, several = hardware.find(row["gpu"]), int(row["tp"]) > 1
+        found[interval_class.kind_of(h), several].append({**row, "answered": row["gpu"]})
+        if h.sibling:
+            found[basis.DATASHEET, several].append({**row, "answered": datasheet_alone(row["gpu"])})
     return dict(sorted(found.items()))
+
+
+@cache
+def datasheet_alone(gpu: str) -> str:
+    """A file of its datasheet that does not say which chip it is."""
+    sheet = codec.to_json(replace(hardware.spec(gpu), chip=None))
+    path = Path(tempfile.mkdtemp()) / f"{gpu}.json"
+    path.write_text(json.dumps({"schema": HardwareSpec.SCHEMA, **sheet}), encoding="utf-8")
+    return str(path)
 
 
 def inside(rows: list[dict[str, str]], scale: float) -> list[bool]:
@@ -47,12 +64,15 @@ def inside(rows: list[dict[str, str]], scale: float) -> list[bool]:
         # over several GPUs the host counts as known: its interval, wide as hosts differ, must not hide what links do
         known_ns = engine_profile.read(HOST).launch_ns if int(row["tp"]) > 1 else 0.0
         model, terms = library.find(row["model"]), {"engine_version": version, "launch_ns": known_ns}
-        q = Question.of(model, row["gpu"], row["engine"], asked, **terms)
-        answer: dict[str, Any] = predict(q, asked, interval_scale=scale).figures()
+        answers = {}
+        for gpu in (row["gpu"], row["answered"]):
+            if gpu not in answers:
+                q = Question.of(model, gpu, row["engine"], asked, **terms)
+                answers[gpu] = predict(q, asked, interval_scale=scale).figures()
         for metric in nearest.METRICS:
-            if row[metric] and answer[f"{metric}_ms"]:
-                truth = answer[f"{metric}_ms"] / (1 + float(row[metric]) / 100)
-                low, high = answer["interval"][f"{metric}_ms"]
+            if row[metric] and answers[row["gpu"]][f"{metric}_ms"]:
+                truth = answers[row["gpu"]][f"{metric}_ms"] / (1 + float(row[metric]) / 100)
+                low, high = answers[row["answered"]]["interval"][f"{metric}_ms"]
                 found.append(low <= truth <= high)
     return found
 

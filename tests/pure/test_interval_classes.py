@@ -10,7 +10,7 @@ import chip
 from chip import artifact, hardware
 from chip.models import library
 from chip.predict import interval_class, nearest
-from chip.predict.basis import DATASHEET, IMPORTED, MEASURED
+from chip.predict.basis import DATASHEET, IMPORTED, MEASURED, SAME_CHIP
 from chip.predict.interval_class import OTHER_VENDOR, kind_of, scale_of
 from chip.types import Scenario
 
@@ -35,7 +35,7 @@ def rows():
 
 def test_kinds_of_gpus():
     kinds = {name: kind_of(hardware.find(name)) for name in ("h200", "h100", "a100-40gb", "mi300x", "sm_90:80GB")}
-    assert list(kinds.values()) == [MEASURED, IMPORTED, DATASHEET, OTHER_VENDOR, kinds["sm_90:80GB"]]
+    assert list(kinds.values()) == [MEASURED, IMPORTED, SAME_CHIP, OTHER_VENDOR, kinds["sm_90:80GB"]]
     assert kinds["sm_90:80GB"] in (IMPORTED, DATASHEET)
 
 

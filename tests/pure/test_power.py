@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from doc_figures import power
 
 import chip
 from chip import hardware
 from chip.dtypes import PRECISIONS
-from chip.ops.linear import Linear
 from chip.predict.roof import roof_of
 from chip.types import ChipError
 
@@ -21,7 +19,6 @@ MODELS = ("llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "qwen3-32b-fp8", "gpt-oss
 GPUS = ("h200", "h200", "h100", "b200", "l40s")
 ENGINES = ("vllm", "vllm", "vllm", "hf-graph", "hf-eager")
 WORKLOADS = ("poisson:prompt=4096,output=4", "poisson:prompt=900~0.8,output=8~0.5", "poisson:prompt=128,output=64")
-RECORD = Path(__file__).parents[2] / "results" / "h200" / "power-limit.json"
 ROUNDED = 1 + 1e-6  # answers have seven digits
 
 
@@ -36,10 +33,10 @@ def questions(count: int) -> Iterator[dict[str, Any]]:
 
 
 def within_limits(gpu: str, watts: float) -> bool:
-    power, sheet = roof_of(hardware.find(gpu)).power, hardware.find(gpu).spec
-    assert power
+    metered, sheet = roof_of(hardware.find(gpu)).power, hardware.find(gpu).spec
+    assert metered
     assert sheet
-    return power.idle_w <= watts * ROUNDED and watts <= sheet.power_w.value * ROUNDED
+    return metered.idle_w <= watts * ROUNDED and watts <= sheet.power_w.value * ROUNDED
 
 
 def test_no_prediction_draws_more_than_the_limit() -> None:
@@ -71,21 +68,16 @@ def test_no_traffic_draws_more_than_the_limit(split: dict[str, Any]) -> None:
 def test_what_sums_up_to_more_than_the_limit_draws_the_limit() -> None:
     """Products that ran for seconds, from a few rows to many: their FLOPs and bytes, metered alone, are up to a third
     more than was drawn. Bursts after a rest draw more than the limit, for a tenth of a second."""
-    record = json.loads(RECORD.read_text(encoding="utf-8"))["data"]
-    power = roof_of(hardware.find("h200")).power
-    assert power
-    sums = {}
-    for row in record["steady"]:
-        op = Linear(row["rows"], 8192, 8192, "bf16")
-        joules = op.cost().flops * power.per_flop_j[op.compute] + op.cost().bytes * power.per_byte_j
-        sums[row["rows"]] = power.idle_w + joules / row["us"] * 1e6
-        if sums[row["rows"]] > power.limit_w:
-            assert row["watts"] == pytest.approx(power.limit_w, rel=0.01)
-    assert max(sums.values()) > 1.25 * power.limit_w
-    assert sum(w > power.limit_w for w in sums.values()) >= 5
-    watts = [row["watts"] for row in record["bursts"][1:]]
-    assert max(watts) > 1.2 * power.limit_w
-    assert max(watts[-3:]) < 1.1 * power.limit_w
+    limit_w, over = hardware.spec("h200").power_w.value, 0
+    for row in power.record()["steady"]:
+        if power.summed(row) > limit_w:
+            over += 1
+            assert row["watts"] == pytest.approx(limit_w, rel=0.01)
+    assert over >= 5
+    assert max(map(power.summed, power.record()["steady"])) > 1.25 * limit_w
+    watts = [row["watts"] for row in power.record()["bursts"][1:]]
+    assert max(watts) > 1.2 * limit_w
+    assert max(watts[-3:]) < 1.1 * limit_w
 
 
 def test_joules_of_a_format_that_was_not_metered_go_by_its_rate() -> None:

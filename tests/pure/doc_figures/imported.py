@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from math import exp
 from pathlib import Path
 
 from chip import hardware, links
@@ -54,3 +55,14 @@ def fp8() -> str:
 def over_ring(link: str) -> str:
     least, _, most = {"nvlink": links.NVLINK_KEPT, "pcie": links.PCIE_KEPT}[link]
     return f"{least:.2g} to {most:.2g} times"
+
+
+def same_chip() -> str:
+    """Errors of operators of an H100, carried over from an H200."""
+    return pair(exp(error) - 1 for *_, error in scripts.load("same_chip").errors())
+
+
+def reduced(gpu: str) -> str:
+    """Rates at which two, four and eight GPUs reduce a large tensor, as predictions take it."""
+    found = [2**28 / links.collective("all_reduce", 2**28, ranks, gpu, "vllm").seconds / 1e9 for ranks in (2, 4, 8)]
+    return "{:.2g}, {:.2g} and {:.2g} GB/s".format(*found)
