@@ -291,6 +291,18 @@ def test_nothing_left_to_fill_in() -> None:
     assert not left, f"{TODO} stands in {', '.join(left)}"
 
 
+def main(names: list[str]) -> int:
+    """What a page says in another form than what is computed is named; all other pages are written."""
+    wrong = 0
+    for page in [Path(name).resolve() for name in names] or PAGES:
+        try:
+            if rewrite(page):
+                print(f"rewrote {name_of(page)}")
+        except doc_figures.StaleError as e:
+            wrong += 1
+            print(f"{name_of(page)}: {e}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
 if __name__ == "__main__":
-    for changed in filter(rewrite, [Path(word).resolve() for word in sys.argv[1:]] or PAGES):
-        print(f"rewrote {name_of(changed)}")
+    sys.exit(main(sys.argv[1:]))
