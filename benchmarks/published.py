@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("source", type=Path)
     args = parser.parse_args()
     document = ROOT / "build" / f"{args.suite}.json"
-    words = ["validate", "--suite", args.suite, args.source, "-o", document, "--force"]
+    words = ["validate", "--suite", args.suite, args.source, "-o", document]
     done = subprocess.run(
         [sys.executable, "-m", "chip", *map(str, words)], stdout=subprocess.PIPE, text=True, check=True
     )
