@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
 from chip.roofline import OVER, RooflinePoint, Roofs
-from chip.types import Op
+from chip.types import DISTURBED, Op
 
 AT_ROOF = 0.85
 SMALL_EXCESS_S = 5e-6  # launch, ramp and tail of a kernel stay under this; more is the kernel's own doing
@@ -177,3 +178,17 @@ def _fixed_cost(p: RooflinePoint) -> str:
         return ""
     times = 9 * excess / p.ideal_s
     return f"{_us(excess)} of launch, ramp and tail: {times:.2g}x the work in one call would bring it to 90 %"
+
+
+def warnings(points: Sequence[RooflinePoint], roofs: Roofs) -> list[str]:
+    """Why the roofs are not to be trusted."""
+    said = [f"{flag.removeprefix(DISTURBED)} when the roofs were measured" for flag in roofs.flags]
+    if roofs.estimated:
+        said.append(f"{roofs.title}; `chip calibrate` measures its own roofs")
+    if low := [p for p in points if p.above]:
+        most = max(low, key=lambda p: p.share)
+        said.append(
+            f"{len(low)} of {len(points)} points are above their roof, up to {most.share:.3g} times ({most.label}): "
+            f"{repeat(roofs)}"
+        )
+    return said

@@ -9,8 +9,7 @@ from typing import Any
 import scenarios
 from damage import damaged_text, damaged_value
 
-from chip import cli, garbage
-from chip.cli.lines import _parse
+from chip import artifact, cli, garbage
 from chip.predict import operator, request
 
 NAME = "lines"
@@ -30,7 +29,7 @@ def case(draw: Random, group: Random) -> dict[str, str]:
 
 def check(case: dict[str, str]) -> str:
     try:
-        question = _parse(case["line"])
+        question = artifact.parse_question(case["line"])
         found = request.answer_line(question) if case["command"] == "predict" else json.dumps(operator.answer(question))
     except Exception as e:
         said = cli.told(e)

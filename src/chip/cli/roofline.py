@@ -18,7 +18,7 @@ from chip.cli.profile_text import point_json, rate
 from chip.cli.text import duration, percent, si, table
 from chip.report.figure_file import output_of
 from chip.roofline import RooflinePoint, Roofs
-from chip.types import DISTURBED, ChipError, HardwareProfile, Measurement
+from chip.types import ChipError, HardwareProfile, Measurement
 
 HELP = "measured operators under measured roofs: share, bound, verdict, what would help; as text and picture"
 EPILOG = """\
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     print(json.dumps(document(points, roofs), indent=1) if args.json else render(points, roofs))
     for line in left_out:
         print(f"left out: {line}", file=sys.stderr)
-    for line in warnings(points, roofs):
+    for line in advice.warnings(points, roofs):
         print(f"warning: {line}", file=sys.stderr)
     if args.plot:
         from chip.report import roofline_plot
@@ -66,20 +66,6 @@ def run(args: argparse.Namespace) -> int:
         roofline_plot.save(args.plot, points, roofs)
         print(f"drawn: {args.plot}", file=sys.stderr)
     return 0
-
-
-def warnings(points: Sequence[RooflinePoint], roofs: Roofs) -> list[str]:
-    """Why the roofs are not to be trusted."""
-    said = [f"{flag.removeprefix(DISTURBED)} when the roofs were measured" for flag in roofs.flags]
-    if roofs.estimated:
-        said.append(f"{roofs.title}; `chip calibrate` measures its own roofs")
-    if low := [p for p in points if p.above]:
-        most = max(low, key=lambda p: p.share)
-        said.append(
-            f"{len(low)} of {len(points)} points are above their roof, up to {most.share:.3g} times ({most.label}): "
-            f"{advice.repeat(roofs)}"
-        )
-    return said
 
 
 def _read(paths: Sequence[Path]) -> tuple[Path | None, list[Measurement], dict[str, Any]]:
@@ -204,7 +190,7 @@ def document(points: Sequence[RooflinePoint], roofs: Roofs) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         **roofline.describe(roofs),
-        "warnings": warnings(points, roofs),
+        "warnings": advice.warnings(points, roofs),
         "points": [
             {
                 "label": p.label,

@@ -32,6 +32,7 @@ NOT_SHOWN = {  # of use to other commands, whose results are shown
     "chip.peer_answers": "`chip validate` reads it",
     "chip.profiler_trace": "the profiler's own trace, for Perfetto",
     "chip.step_timeline": "`chip predict --timeline` wrote it for Perfetto",
+    "chip.power_limit": "`benchmarks/power_limit.py` holds energies against it",
     "chip.lab": "`chip lab` keeps its steps in it",
     "chip.hardware_spec": "a datasheet: profiles are shown beside theirs",
     "chip.kernel_counters": "`chip kernels profile` printed it",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from chip import catalog, hardware, question, roofline
+from chip import advice, catalog, hardware, question, roofline
 from chip.dtypes import AUTO, PRECISIONS
 from chip.predict import operator, request
 from chip.serve import compare, hub, ranking, sweep, timeline, traffic
@@ -36,7 +36,9 @@ def estimate(question: Any) -> str:
 
 def roofs(gpu: str) -> str:
     """`chip roofline --gpu NAME --json`, without points."""
-    return _encode({"schema": "chip.roofline/1", **roofline.describe(roofline.roofs_of(hardware.find(gpu_of(gpu))))})
+    roofs_of_gpu = roofline.roofs_of(hardware.find(gpu_of(gpu)))
+    told = {"warnings": advice.warnings([], roofs_of_gpu)}
+    return _encode({"schema": "chip.roofline/1", **roofline.describe(roofs_of_gpu), **told})
 
 
 @lru_cache(maxsize=8)
