@@ -15,8 +15,8 @@ import tempfile
 from itertools import combinations
 from pathlib import Path
 
-from chip import runs
-from chip.compare import compare
+from chip.explain.compare import compare
+from chip.files import runs
 from chip.types import DISTURBED
 
 TINY = {

@@ -2,7 +2,7 @@
 
     python benchmarks/config_fields.py
 
-It is run once for a version of transformers. `chip.models.fields` holds configs against it, without transformers.
+It is run once for a version of transformers. `chip.decoders.fields` holds configs against it, without transformers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers.activations import ACT2FN
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from chip.models import architectures
+from chip.decoders import architectures
 
 FILE = Path(__file__).resolve().parents[1] / "src" / "chip" / "data" / "config_fields.json"
 PLAIN = {int: "int", float: "float", bool: "bool", str: "str", list: "list", dict: "dict", type(None): "null"}
@@ -56,7 +56,9 @@ def describe(model_type: str) -> dict[str, object]:
 
 def table() -> dict[str, object]:
     classes = {c: t for t, c in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items() if t in CONFIG_MAPPING and isinstance(c, str)}
-    wanted = sorted({classes[a] for a in architectures() if a in classes} | {"gemma3_text"})
+    rows = ("standard", "latent", "hybrid")  # which read sizes under any of their names
+    described = [a for a, family in architectures().items() if family not in rows]
+    wanted = sorted({classes[a] for a in described if a in classes} | {"gemma3_text"})
     return {
         "transformers": transformers.__version__,
         "activations": sorted(ACT2FN),

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from chip import cli, ops
-from chip.measure import suites
+from chip import ops
+from chip.lab.measure import suites
+from chip.show import cli
 
 EXPERTS = (  # hidden, intermediate, experts, experts of a token
     (6144, 16384, 8, 2), (4096, 14336, 8, 2), (4096, 14336, 16, 2), (4096, 6400, 16, 2), (6144, 10752, 16, 4),

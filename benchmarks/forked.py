@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from chip.run import vllm_worker
-from chip.run.vllm_protocol import VllmWorker
+from chip.lab.run import vllm_worker
+from chip.lab.run.vllm_protocol import VllmWorker
 from chip.types import ChipError
 
 MESSAGE = 65536  # bytes, at most
@@ -92,7 +92,7 @@ class Forked:
 
 
 class ForkedWorker(VllmWorker):
-    """A `chip.run.vllm.VllmWorker`. Adds up the seconds of all requests, by their kind, and of the parts of starts."""
+    """A `chip.lab.run.vllm.VllmWorker`. Adds up the seconds of requests by kind, and of the parts of starts."""
 
     nursery: Nursery
     asked_s: dict[str, float] = {}

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from chip import cli
+from chip.show import cli
 
 RECORDS = Path(__file__).resolve().parents[1] / "results" / "h200"
 RUNS, README = "hf-4.json", "tinyllama-fp16.json"

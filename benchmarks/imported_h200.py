@@ -19,10 +19,12 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from chip import hardware, measurements, ops, stats
-from chip.cli.text import table
-from chip.hardware_import import points_csv
+from chip import ops, stats
+from chip.files import measurements
+from chip.hardware import gpus
+from chip.hardware.tables import points_csv
 from chip.types import Op
+from chip.units import table
 
 RECORDS = Path(__file__).parents[1] / "results" / "h200"
 FILES = ("tables.jsonl", "paged.jsonl", "operators-1.jsonl", "operators-2.jsonl")
@@ -57,7 +59,7 @@ def op_at(kind: str, same: Sequence[Any], smooth: Sequence[int]) -> Op:
 
 def ideal_us(op: Op) -> float:
     """The datasheet's roof and two microseconds of launch: only its shape matters."""
-    cost, sheet = op.cost(), hardware.spec("h200").ceilings
+    cost, sheet = op.cost(), gpus.spec("h200").ceilings
     return 2 + 1e6 * max(cost.flops / sheet["matmul_bf16"].value, cost.bytes / sheet["hbm"].value)
 
 
@@ -144,7 +146,7 @@ def rows_of(found: Sequence[tuple[str, str, float, float]]) -> list[dict[str, An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--points", type=Path, default=hardware.IMPORTED / "h200", help="[the bundled ones]")
+    parser.add_argument("--points", type=Path, default=gpus.IMPORTED / "h200", help="[the bundled ones]")
     parser.add_argument("--exact", action="store_true", help="only shapes that both have")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

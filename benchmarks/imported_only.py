@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from chip import hardware, stats
-from chip.hardware import Hardware
+from chip import stats
+from chip.hardware import gpus
+from chip.hardware.gpus import Hardware
 from chip.validate import judge
 from chip.validate.points import Point
 
@@ -22,19 +23,19 @@ RUNS = Path(__file__).parents[1] / "results" / "h200" / "runs"
 
 def judged(files: Sequence[Path] = (RUNS,)) -> Sequence[Point]:
     """Points of runs, predicted from the imported points of the GPU."""
-    bundled = hardware._bundled
+    bundled = gpus._bundled
 
     def imported(name: str) -> Hardware:
         found = bundled(name)
-        return replace(found, points=(hardware.IMPORTED / GPU,)) if name == GPU else found
+        return replace(found, points=(gpus.IMPORTED / GPU,)) if name == GPU else found
 
     try:
-        hardware._bundled = imported
-        hardware.find.cache_clear()
+        gpus._bundled = imported
+        gpus.find.cache_clear()
         return judge.judge(judge.read(files), GPU, "vllm").points
     finally:
-        hardware._bundled = bundled
-        hardware.find.cache_clear()
+        gpus._bundled = bundled
+        gpus.find.cache_clear()
 
 
 def main() -> None:

@@ -26,13 +26,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from chip import engines, hardware, runs
+from chip import engines
+from chip.decoders import describe, library
+from chip.decoders.decoder import Decoder
 from chip.dtypes import Precision
 from chip.engines.vllm import memory
-from chip.models import describe, library
-from chip.models.decoder import Decoder
-from chip.predict import memory as needed
-from chip.predict.request import setting
+from chip.files import runs
+from chip.hardware import gpus
+from chip.predictor import memory as needed
+from chip.predictor.request import setting
 from chip.question import Question
 from chip.types import ChipError, Scenario
 
@@ -94,7 +96,7 @@ def read_pools() -> Iterator[Pool]:
 def pool_of(asked: Decoder, run: runs.Run, cache: dict[str, Any]) -> Pool:
     """The pool of a run, recorded and predicted. `cache`: its settings, as vLLM resolved them."""
     d, p, s = as_run(asked, run.scenario)
-    share, total = cache["gpu_memory_utilization"], hardware.find(GPU).memory_bytes
+    share, total = cache["gpu_memory_utilization"], gpus.find(GPU).memory_bytes
     fixed = needed.fixed(d, p, s.tp, s.ep)
     block = memory.block_bytes(fixed.windows, fixed.token_bytes)
     rest = share * total - fixed.weight_bytes - cache["num_gpu_blocks"] * block
@@ -102,7 +104,8 @@ def pool_of(asked: Decoder, run: runs.Run, cache: dict[str, Any]) -> Pool:
         ("gpu_memory_utilization", share),
         ("max_model_len", run.settings["config"]["model_config"]["max_model_len"]),
     )
-    room = needed.needs(d, s, ENGINE, p, total, told)
+    e = engines.get(ENGINE)
+    room = needed.needs(d, s, e, p, total, e.options(told, total))
     return Pool(run.model, run.scenario.dtype, d, run.memory["kv_cache_tokens"], room, rest)
 
 
@@ -110,7 +113,7 @@ def as_run(asked: Decoder, s: Scenario) -> tuple[Decoder, Precision, Scenario]:
     """The model in the formats that the GPU multiplies."""
     q = Question.of(asked, GPU, ENGINE, s).with_formats()
     steps = setting(q).steps
-    return steps.decoder, steps.precision, q.scenario(*s.sizes)
+    return steps.operators.decoder, steps.operators.precision, q.scenario(*s.sizes)
 
 
 def first_runner(d: Decoder) -> bool:

@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, output
-from chip.models import describe, library
-from chip.models.modules import of_role
+from chip.decoders import describe, library
+from chip.decoders.modules import of_role
+from chip.files import artifact, output
 from chip.types import ChipError
 
 SHARD_BYTES = 4 * 2**30

@@ -36,10 +36,12 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from chip import artifact, output, stats
-from chip.kernels import check, hgemm, plans, skinny
-from chip.kernels.subjects import subject
-from chip.kernels.triton import (
+from chip import stats
+from chip.decoders import library
+from chip.files import artifact, output
+from chip.lab.kernels import check, hgemm, plans, skinny
+from chip.lab.kernels.subjects import subject
+from chip.lab.kernels.triton import (
     add_rms_norm,
     language,
     layer_norm,
@@ -51,22 +53,21 @@ from chip.kernels.triton import (
     silu_mul,
     skinny_gemm,
 )
-from chip.measure import timing
-from chip.measure.build import normal
-from chip.measure.device import Device, default_device, open_device
-from chip.measure.stopping import StopRule, collect_interleaved
-from chip.models import library
+from chip.lab.measure import timing
+from chip.lab.measure.build import normal
+from chip.lab.measure.device import Device, default_device, open_device
+from chip.lab.measure.stopping import StopRule, collect_interleaved
+from chip.lab.run import Job, get
+from chip.lab.run.native import spec, torch_launches, weights
+from chip.lab.run.native.batch import build
+from chip.lab.run.native.engine import DTYPES, NativeEngine, NativeSettings
+from chip.lab.run.native.pages import PageTable
+from chip.lab.run.native.requests import NativeRequest, SamplingParams
+from chip.lab.run.native.scheduler import StepShare
+from chip.lab.run.native.session import NativeSteps
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
 from chip.ops.rope import Rope
-from chip.run import Job, get
-from chip.run.native import spec, torch_launches, weights
-from chip.run.native.batch import build
-from chip.run.native.engine import DTYPES, NativeEngine, NativeSettings
-from chip.run.native.pages import PageTable
-from chip.run.native.requests import NativeRequest, SamplingParams
-from chip.run.native.scheduler import StepShare
-from chip.run.native.session import NativeSteps
 from chip.types import ChipError, Scenario
 
 RULE = StopRule(0.01, 8, 20, 0.06)
@@ -121,7 +122,7 @@ class Bench:
                     takes[name] = how(self.device, closures, turns)
                 except Exception as e:  # one variant must not end the others
                     found[name] = {"failed": f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"[:200]}
-            samples = collect_interleaved(takes, RULE, read_clock_hz=self.device.clock_hz)
+            samples = collect_interleaved(takes, RULE, self.device)
         for name, s in samples.items():
             found[name] = {"p50_s": stats.median(s.samples_ns) * 1e-9, "samples": len(s.samples_ns)}
         return found
@@ -397,7 +398,7 @@ def last_logits(engine: NativeEngine, prompt: Sequence[int]) -> torch.Tensor:
 
 def part_exact(b: Bench) -> dict[str, Any]:
     """bf16 (on a CPU too) against fp32 with the same weights, rounded to bf16 first."""
-    from chip.run.model import from_config
+    from chip.lab.run.model import from_config
 
     raw = {**b.config(EXACT_MODEL), "eos_token_id": None}
     device = b.device.torch_device

@@ -17,10 +17,11 @@ from typing import Any
 
 import environment
 
-from chip import artifact, output, stats
-from chip.models import library
-from chip.run import Job, get
-from chip.run.grid import without_home
+from chip import stats
+from chip.decoders import library
+from chip.files import artifact, output
+from chip.lab.run import Job, get
+from chip.lab.run.grid import without_home
 from chip.types import Scenario
 
 SCHEMA = "chip.benchmark_native_beside_vllm/1"

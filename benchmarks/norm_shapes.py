@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 import sys
 
-from chip import cli, ops
-from chip.measure import suites
+from chip import ops
+from chip.lab.measure import suites
+from chip.show import cli
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096, 16384)
 COLUMNS = (768, 1024, 1536, 2048, 2560, 3072, 4096, 4608, 5120, 6144, 8192, 12288)

@@ -20,14 +20,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chip import dtypes, engines, hardware, measurements, runs, stats
-from chip.measure import fit
-from chip.models import describe
-from chip.models.lower import body
+from chip import dtypes, engines, stats
+from chip.decoders import describe
+from chip.decoders.lower import body
+from chip.files import measurements, runs
+from chip.files.runs import Run
+from chip.hardware import gpus
+from chip.lab.measure import fit
 from chip.ops.base_time import BaseTime
-from chip.ops.packed_linear import PackedLinear
-from chip.ops.scaled_linear import ScaledLinear
-from chip.runs import Run
+from chip.ops.quantised import PackedLinear, ScaledLinear
 from chip.types import HardwareProfile, Measurement, Op
 
 # kind -> implementation, and how its kernels are called
@@ -132,7 +133,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--alone", type=Path, help="measurements of the same kernels, each shape alone")
     args = parser.parse_args()
-    profile = hardware.find("h200").profile
+    profile = gpus.find("h200").profile
     assert profile
     shared: list[Shared] = []
     ids: list[str] = []

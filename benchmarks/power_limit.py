@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
-from chip import artifact
-from chip.measure.device import open_device
-from chip.measure.energy import each, idle_watts, probe_for
-from chip.measure.environment import environment
-from chip.measure.timing import events
+from chip.files import artifact
+from chip.lab.measure.device import open_device
+from chip.lab.measure.energy import each, idle_watts, probe_for
+from chip.lab.measure.environment import environment
+from chip.lab.measure.timing import events
 
 SIDE, WEIGHTS, REST_S, SECONDS = 8192, 6, 0.8, 2.0
 ROWS = (8, 64, 128, 192, 256, 512, 1024, 2048)

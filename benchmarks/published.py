@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import chip
-from chip import output
+from chip.files import output
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results" / "published"

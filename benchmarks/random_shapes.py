@@ -15,12 +15,13 @@ import argparse
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
-from chip import cli, ops
-from chip.measure import point_cases, suites
-from chip.measure.limits import is_sustained
-from chip.points import PointGroup
-from chip.records import replace
+from chip import ops
+from chip.hardware.points import PointGroup
+from chip.lab.measure import point_cases, suites
+from chip.lab.measure.limits import is_sustained
+from chip.show import cli
 from chip.types import Op
 
 TRIES = 20  # for one new shape

@@ -17,7 +17,7 @@ import time
 import traceback
 from pathlib import Path
 
-from chip import cli
+from chip.show import cli
 
 GRAPH = ("--engine", "hf-graph")
 CASES = {

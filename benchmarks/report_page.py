@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "tests" / "pure"))
 import samples
 
-from chip.report import page, sources
+from chip.show.report import page, sources
 
 RECORDS, READY_MS, GZIP_BYTES = 10_000, 1500, 1_500_000
 # from the event to the next frame that shows its effect

@@ -3,7 +3,7 @@
     python benchmarks/same_chip.py            # from an H200 to an H100
 
 Both were measured by others with one tool (data/points/imported), so that the times of one say how well those of the
-other are carried over (chip.predict.carried), operator by operator. The 90th percentile gives its SPREAD.
+other are carried over (chip.predictor.peaks), operator by operator. The 90th percentile gives its SPREAD.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from math import log
 
-from chip import hardware, points, stats
-from chip.predict.estimator import carried_from, estimator_of
-from chip.predict.interpolate import Z90
-from chip.predict.limits import peaks_of
+from chip import stats
+from chip.hardware import gpus, points
+from chip.predictor.estimator import carried_from, estimator_of
+from chip.predictor.interpolate import Z90
+from chip.predictor.peaks import peaks_of
 
 FROM, TO = "h200", "h100"
 KINDS = ("linear", "attention", "moe_experts", "bmm")
@@ -23,15 +24,16 @@ KINDS = ("linear", "attention", "moe_experts", "bmm")
 
 def errors() -> Iterator[tuple[str, str, float]]:
     """Kind, format, and logarithm of carried over measured, of every operator that both have."""
-    carried = carried_from(estimator_of(hardware.find(FROM)), peaks_of(hardware.find(TO)))
+    carried = carried_from(estimator_of(gpus.find(FROM)), peaks_of(gpus.find(TO)))
     for kind in KINDS:
-        one, other = (points.read(hardware.IMPORTED / gpu / f"{kind}{points.SUFFIX}") for gpu in (FROM, TO))
+        one, other = (points.read(gpus.IMPORTED / gpu / f"{kind}{points.SUFFIX}") for gpu in (FROM, TO))
         known = {(g.kernel, g.context, g.dtype): dict(zip(g.ops, g.seconds)) for g in other.groups}
         for g in one.groups:
             measured = known.get((g.kernel, g.context, g.dtype), {})
             for op, seconds in zip(g.ops, g.seconds):
                 if op in measured:
-                    yield kind, g.dtype, log(carried.seconds(op, seconds) / measured[op])
+                    flops, read, written = op.cost()
+                    yield kind, g.dtype, log(carried.seconds(op, flops, read + written, seconds) / measured[op])
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ import resource
 import time
 from pathlib import Path
 
-from chip.simulate.jobs import Pool
-from chip.simulate.plan import plan
-from chip.simulate.simulation import simulate
+from chip.simulator.jobs import Pool
+from chip.simulator.plan import plan
+from chip.simulator.simulation import simulate
 
 
 def additions_s() -> float:

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from itertools import product
 from math import inf
 
-from chip import cli, engines, ops
+from chip import engines, ops
+from chip.decoders import library
+from chip.decoders.lower import lower
 from chip.dtypes import precision
-from chip.measure import suites
-from chip.measure.limits import is_sustained
-from chip.models import library
-from chip.models.lower import lower
+from chip.lab.measure import suites
+from chip.lab.measure.limits import is_sustained
+from chip.show import cli
 from chip.types import Op, Seq, Step
 
 ENGINE, ON = "hf-graph", 9.0  # compute capability
@@ -30,7 +31,7 @@ LEFT_OUT = ("sampling", "embedding", "kv_roll")
 def operators(model: str, batch: int, cache: int) -> Iterator[Op]:
     """Of one decode step over a cache of so many slots, as far as torch runs them as they are."""
     engine, decoder = engines.get(ENGINE), library.find(model)
-    runs = engine.runs_as(ON, {"architecture": decoder.architecture})
+    runs = engine.runs_as(ON, decoder)
     program = lower(decoder, Step((Seq(1, cache - 1, batch),)), precision("bf16"))
     for block in engine.rewrite(program, True, decoder.architecture).blocks:
         for call in block.calls:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from environment import describe
 
-from chip.replay import foreign, signatures
+from chip.lab.replay import foreign, signatures
 
 BAR_S = 60.0
 MM = {

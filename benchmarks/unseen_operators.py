@@ -12,11 +12,13 @@ from collections.abc import Iterable
 from math import exp, log
 from pathlib import Path
 
-from chip import measurements, points, stats
-from chip.measure.fit import medians
-from chip.measure.limits import is_sustained
-from chip.predict.clock import Settling
-from chip.predict.interpolate import Z90, Points
+from chip import stats
+from chip.files import measurements
+from chip.hardware import points
+from chip.lab.measure.fit import medians
+from chip.lab.measure.limits import is_sustained
+from chip.predictor.clock import Settling
+from chip.predictor.interpolate import Z90, Points
 from chip.types import ChipError
 from chip.units import table
 

@@ -16,9 +16,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from chip import output, stats
-from chip.models import library
-from chip.predict.nearest import INDEX, MEASURED, METRICS, OURS
+from chip import stats
+from chip.decoders import library
+from chip.files import output
+from chip.predictor.validated_runs import INDEX, MEASURED, METRICS, OURS
 
 ROOT = Path(__file__).parents[1]
 HEAD = ",".join(

@@ -46,14 +46,15 @@ from forked import ForkedWorker, Nursery
 from h200_runs import go_on
 from make_quantised import config_of
 
-from chip import artifact, cli, output
-from chip.models import describe
-from chip.models.library import locate
-from chip.run import Job, vllm
+from chip.decoders import describe
+from chip.decoders.library import locate
+from chip.files import artifact, output
+from chip.lab.run import Job, vllm
+from chip.show import cli
 from chip.types import ChipError
 
 if TYPE_CHECKING:
-    from chip.measure.device import Device
+    from chip.lab.measure.device import Device
 
 USUAL = "1x128,1x1024,1x4096,8x512,8x2048,32x512"
 POINTS = {
@@ -220,7 +221,7 @@ def named(model: str, out: Path) -> str:
 def jobs(step: str, instead: str, out: Path, device: Device) -> list[Job]:
     """What a step starts."""
     if step == "calibration":
-        from chip.run import calibration
+        from chip.lab.run import calibration
 
         return [plan.job for plan in calibration.plans("vllm", device, "bf16")]
     if step == "traffic":  # what it compiles depends on the longest context: nothing to warm up
@@ -240,7 +241,7 @@ def prepare(caches: Path | None, force: bool) -> Device:
     ForkedWorker.nursery = nursery = Nursery()  # before CUDA is started here
     vllm.VllmWorker = ForkedWorker
 
-    from chip.measure.device import default_device, open_device, refuse_busy
+    from chip.lab.measure.device import default_device, open_device, refuse_busy
 
     device = open_device(default_device())
     if not force:

@@ -8,6 +8,6 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "peers"))
 
 from asking import seconds_per_point
 
-from chip.predict.request import answer
+from chip.predictor.request import answer
 
 print(json.dumps({"seconds_per_point": seconds_per_point(answer, int(sys.argv[1]))}))

@@ -36,8 +36,8 @@ the runs, config_mutations, untrusted_models, native, make_quantised, lab_cpu, p
 simulate_engine, validate_cli, plan, the source, serve_fuzz, cli_lines, cli_faults, interval_classes, leave_one_out"""
 FIRST = {group.strip(): place for place, group in enumerate(LONGEST.split(","))}
 gc.disable()  # while modules are imported and tests collected: nothing of that is garbage
-# chip.run.session unfreezes at its end, after which each collection would search all modules again. The garbage that
-# tiny models of tests leave behind is small
+# chip.lab.run.session unfreezes at its end, after which each collection would search all modules again. The garbage
+# that tiny models of tests leave behind is small
 unfreeze, gc.unfreeze = gc.unfreeze, lambda: None
 
 
@@ -96,9 +96,9 @@ def everything(tmp_path_factory):
     """The summary of all bundled results and of made-up ones of every kind; to be read only."""
     import samples  # of tests/pure
 
-    from chip import hardware
-    from chip.report import sources
+    from chip.hardware import gpus
+    from chip.show.report import sources
 
     folder = samples.write_all(tmp_path_factory.mktemp("results"))
     h200 = Path(__file__).parents[1] / "results" / "h200"
-    return sources.gather([h200, hardware.PROFILES, hardware.POINTS / "h200", folder], "All")
+    return sources.gather([h200, gpus.PROFILES, gpus.POINTS / "h200", folder], "All")

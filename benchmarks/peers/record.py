@@ -13,7 +13,7 @@ import subprocess
 import sys
 from datetime import date
 
-from chip import artifact, codec, runs
+from chip.files import artifact, codec, runs
 from chip.types import ChipError
 from chip.validate import peers
 from chip.validate.peers import PeerAnswer

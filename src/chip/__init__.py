@@ -13,15 +13,15 @@ from importlib import import_module
 
 __version__ = "0.2.0"
 __all__ = ["estimate", "gpus", "models", "plan", "predict", "simulate", "sweep"]
-_HOMES = {"estimate": "chip.api", "gpus": "chip.api", "sweep": "chip.api", "Prediction": "chip.predict.prediction"}
-_PACKAGES = ("models", "predict", "simulate")  # callable themselves
+_HOMES = {
+    **dict.fromkeys(("estimate", "gpus", "models", "predict", "sweep"), "chip.api"),
+    "plan": "chip.simulator.plan",
+    "simulate": "chip.simulator.simulation",
+    "Prediction": "chip.predictor.prediction",
+}
 
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
-    if name in _PACKAGES:
-        return import_module(f"chip.{name}")
-    if name == "plan":
-        return import_module("chip.simulate.plan").plan
     raise AttributeError(f"module 'chip' has no attribute {name!r}")

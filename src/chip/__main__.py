@@ -1,5 +1,5 @@
 import sys
 
-from chip.cli import main
+from chip.show.cli import main
 
 sys.exit(main())

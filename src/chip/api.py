@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from chip import catalog
+from chip.decoders.decoder import Decoder
 from chip.dtypes import PRECISIONS
 from chip.engines.options import Settings
-from chip.models.decoder import Decoder
-from chip.predict import operator, request
-from chip.predict.prediction import Prediction
+from chip.predictor import operator, request
+from chip.predictor.prediction import Prediction
 from chip.question import BATCH, DEFAULTS, KEYS, SYSTEM, Model, complete, decoder_of, question_of, scenario_of
 from chip.types import ChipError
 
@@ -37,6 +37,7 @@ def predict(
     launch_ns: float = SYSTEM["launch_ns"],
     sdpa: str = SYSTEM["sdpa"],
     deep_gemm: bool = SYSTEM["deep_gemm"],
+    answer_as: str = SYSTEM["answer_as"],
 ) -> Prediction:
     """How fast a model runs on a GPU: time to first token, time per output token, throughput, memory and energy.
 
@@ -45,7 +46,7 @@ def predict(
     what the engine is told, by its own names; `host` a name or a file of `chip calibrate --host`.
     """
     values = dict(locals())
-    return _predict(decoder_of(values.pop("model")), values)
+    return _predict(decoder_of(values.pop("model"), answer_as), values)
 
 
 def _predict(decoder: Decoder, values: Mapping[str, Any]) -> Prediction:
@@ -67,7 +68,7 @@ def sweep(model: Model | Iterable[Model], **axes: Any) -> list[dict[str, Any]]:
     fixed = {name: axes.pop(name) for name in list(axes) if name not in DEFAULTS}
     lists = [v if isinstance(v, (list, tuple, range)) else [v] for v in axes.values()]
     models = list(model) if isinstance(model, (list, tuple)) else [model]
-    return [row for m in models for row in _rows(decoder_of(m), list(axes), lists, fixed)]
+    return [row for m in models for row in _rows(decoder_of(m, fixed.get("answer_as", "")), list(axes), lists, fixed)]
 
 
 def _rows(decoder: Decoder, names: list[str], lists: list[Any], fixed: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from dataclasses import MISSING
+from inspect import cleandoc
 from typing import Any
 
-from chip import engine_support, hardware
+from chip import decoders
 from chip import engines as runtimes
-from chip import hosts as known_hosts
 from chip import ops as operators
-from chip.models import library
-from chip.predict import basis
-from chip.records import MISSING
+from chip.decoders import library, multimodal
+from chip.hardware import gpus as hardware
+from chip.hardware import hosts as known_hosts
+from chip.predictor import basis
 
 
 def models() -> list[dict[str, Any]]:
@@ -47,7 +48,7 @@ def gpus() -> list[dict[str, Any]]:
                 "matmul_16bit_flop_per_s": best.value,
                 "measured": name in measured,
                 "rests_on": basis.of_gpu(hardware.find(name)),
-                "too_old_for": [e for e in runtimes.names() if engine_support.too_old(e, s)],
+                "too_old_for": [e for e in runtimes.names() if runtimes.get(e).too_old(s)],
             }
         )
     return rows
@@ -69,7 +70,8 @@ def ops() -> list[dict[str, Any]]:
 
 
 def doc_of(kind: str) -> str:
-    return (import_module(f"chip.ops.{kind}").__doc__ or "").strip()
+    """What an operator is: the docstring of its class."""
+    return cleandoc(operators.get(kind).__doc__ or "")
 
 
 def engines() -> list[dict[str, Any]]:
@@ -88,4 +90,28 @@ def hosts() -> list[dict[str, Any]]:
     return rows
 
 
-ROWS = {"models": models, "gpus": gpus, "ops": ops, "engines": engines, "hosts": hosts}
+CHECKED_AGAINST = {  # what the description of a family's models is held against
+    "standard": "parameters of transformers, where it has the class",
+    "latent": "parameters of transformers, where it has the class",
+    "hybrid": "parameters of transformers; states rest on the roofline",
+}
+
+
+def architectures() -> list[dict[str, Any]]:
+    """Every class that is answered, with what its description is held against; then those whose language part is."""
+    rows = []
+    for name, family in sorted(decoders.architectures().items()):
+        rows.append(
+            {
+                "name": name,
+                "family": family,
+                "held_against": CHECKED_AGAINST.get(family, "transformers, operator by operator"),
+            }
+        )
+    for name, language in multimodal.LANGUAGE.items():
+        of_class = f"as {language}" if language else "by its section's class or type"
+        rows.append({"name": name, "family": "multimodal", "held_against": f"the language part {of_class}"})
+    return rows
+
+
+ROWS = {"architectures": architectures, "models": models, "gpus": gpus, "ops": ops, "engines": engines, "hosts": hosts}

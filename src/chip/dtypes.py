@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from chip.records import dataclass, replace
+from dataclasses import dataclass, replace
+
 from chip.types import ChipError
 
 # Values alone: scales of quantised weights are counted by `formats.WeightFormat` and by the operators that read them.

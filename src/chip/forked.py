@@ -11,6 +11,7 @@ from select import select
 from typing import BinaryIO
 
 SIZE = 8  # bytes that say how long a message is
+PAUSE_S = 1.0  # who asks again and again does so sooner
 
 
 def processes(wanted: int) -> int:
@@ -78,12 +79,12 @@ class Forked:
 
 
 def _waited_for(come: BinaryIO, steps: Iterator[object]) -> BinaryIO:
-    """Until there is a question, or nothing left to do: whoever asks reads the answer before asking again, so that
-    nothing is left in the file's buffer. A step that fails ends them: nobody asked for it."""
-    done = object()
+    """Until there is a question, or, after a pause, nothing left to do: whoever asks reads the answer before asking
+    again, so that nothing is left in the file's buffer. A step that fails ends them: nobody asked for it."""
+    done, pause_s = object(), PAUSE_S
     with suppress(Exception):
-        while not select([come], [], [], 0)[0] and next(steps, done) is not done:
-            pass
+        while not select([come], [], [], pause_s)[0] and next(steps, done) is not done:
+            pause_s = 0.0
     return come
 
 

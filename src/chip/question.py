@@ -7,16 +7,16 @@ a batch of equal requests (`Scenario`), or traffic (`chip.simulate`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from chip import engines
+from chip.decoders import describe, library
+from chip.decoders.decoder import Decoder
 from chip.dtypes import AUTO
 from chip.engines.options import Settings, settings_of
-from chip.models import describe, library
-from chip.models.decoder import Decoder
-from chip.records import dataclass, fields, replace
-from chip.suggest import get_close_matches
 from chip.types import ChipError, Scenario
 
 Model = str | Path | Mapping[str, Any] | Any  # a name, a path, a config as a dict or as transformers has it
@@ -39,8 +39,6 @@ class Question:
     engine_profile: str = ""  # file of the asker's own engine terms, instead of those bundled for the GPU
     host: str = ""  # by name or file; "" for the reference host
     launch_ns: float = 0.0  # launch latency of the host; 0 for the one that the terms were measured at
-    sdpa: str = ""  # hf-eager: the attention backend of a prefill; "" for torch's choice
-    deep_gemm: bool = False  # vllm: block fp8 products by DeepGEMM, from published times
 
     @classmethod
     def of(cls, model: Decoder, gpu: str, engine: str, s: Scenario, **more: Any) -> Question:
@@ -70,7 +68,11 @@ class Question:
         return self if (dtype, kv) == (self.dtype, self.kv_dtype) else replace(self, dtype=dtype, kv_dtype=kv)
 
 
-SYSTEM: dict[str, Any] = {f.name: f.default for f in fields(Question) if f.name != "model"}
+# Engine settings that are keys of a question as well: the attention backend of a prefill, DeepGEMM's fp8 products
+SETTINGS: dict[str, Any] = {"sdpa": "", "deep_gemm": False}
+FIELDS: dict[str, Any] = {f.name: f.default for f in fields(Question) if f.name != "model"}
+ANSWER_AS: dict[str, Any] = {"answer_as": ""}  # the known model type whose layers an unknown architecture has
+SYSTEM: dict[str, Any] = FIELDS | SETTINGS | ANSWER_AS
 BATCH: dict[str, Any] = {"batch": 1, "prompt": 1024, "output": 128}
 _AXES = ("gpu", "engine", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "pp", "ep")
 DEFAULTS: dict[str, Any] = {name: (BATCH | SYSTEM)[name] for name in _AXES}  # what a grid may vary
@@ -84,17 +86,18 @@ TEXTS = ("model", *(name for name, default in SYSTEM.items() if isinstance(defau
 
 def question_of(values: Mapping[str, Any], model: Decoder | None = None) -> Question:
     """The question in plain values that `complete` has checked. `model`: what 'model' stands for, if that is known."""
-    given = {name: values[name] for name in SYSTEM if name in values}
+    given = {name: values[name] for name in FIELDS if name in values}
     for name in FILES:
         if name in given:
             given[name] = str(given[name])
-    given["engine_settings"] = settings_of(given.get("engine_settings", ()))
+    settings = settings_of(given.get("engine_settings", ()))
+    given["engine_settings"] = (*settings, *((name, values[name]) for name in SETTINGS if values.get(name)))
     for name in ("tp", "pp", "ep"):
         count_of(given, name)
     launch_ns = given.get("launch_ns", 0.0)
     if isinstance(launch_ns, bool) or not isinstance(launch_ns, (int, float)) or not 0 <= launch_ns <= MOST_LAUNCH_NS:
         raise ChipError(f"launch_ns must be between 0 and {MOST_LAUNCH_NS:g} ns, got {str(launch_ns)[:40]}")
-    return Question(model or decoder_of(values["model"]), **given)
+    return Question(model or decoder_of(values["model"], values.get("answer_as", "")), **given)
 
 
 def scenario_of(values: Mapping[str, Any], question: Question) -> Scenario:
@@ -132,15 +135,15 @@ def count_of(values: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def decoder_of(model: Model) -> Decoder:
+def decoder_of(model: Model, answer_as: str = "") -> Decoder:
     """The model that a name, a path, a config or a transformers config stands for."""
     if isinstance(model, Decoder):
         return model
     if isinstance(model, (str, Path)):
-        return library.find(str(model))
+        return library.find(str(model), answer_as)
     config = model if isinstance(model, Mapping) else getattr(model, "to_dict", lambda: None)()
     if not isinstance(config, Mapping):
         kinds = "a name, a path, a dict, or a transformers config"
         raise ChipError(f"model must be {kinds}, got {type(model).__name__}")
     name = str(config.get("_name_or_path") or config.get("model_type") or "config")
-    return describe(dict(config), name[:80], "model")
+    return describe(dict(config), name[:80], "model", answer_as)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-from chip.records import dataclass
+from dataclasses import dataclass
 
 
 def quantile(samples: Sequence[float], q: float) -> float:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
-
-from chip.records import dataclass, field, replace
 
 
 class ChipError(Exception):
@@ -94,11 +93,9 @@ class Op:
         raise NotImplementedError
 
     @classmethod
-    def base_class(cls, kernel: str) -> type[Any]:
-        """The form of a kernel's base time (`chip.ops.base_time`)."""
-        from chip.ops.base_time import BaseTime
-
-        return BaseTime
+    def base_class(cls, kernel: str) -> type[Any] | None:
+        """The form of a kernel's base time (`chip.ops.base_time`); None for the plain roofline."""
+        return None
 
     def place(self) -> tuple[float, ...]:
         """Where it lies among measured points of its kind: 1 apart is clearly different. Empty: by its base alone."""
@@ -108,29 +105,9 @@ class Op:
         """The kernel that an implementation runs at these sizes, where it has several."""
         return implementation
 
-    def published(self) -> tuple[str, str]:
-        """The kind and the format under which tables of others have it, where these are not its own."""
-        return "", ""
-
-    def base_of_published(self) -> Op:
-        """The operator whose base those tables lie on."""
-        return self
-
-    def from_published(self, found: Any) -> Op:
-        """One like this at the sizes of what such a table has."""
-        return self
-
-    def rounded_before(self) -> Op | None:
-        """The rounding of its input, which such a table counts with it and a model's program does not."""
-        return None
-
     def like_measured(self) -> Op | None:
         """The operator that measured points tell its time by, mostly itself; None where none do."""
         return self
-
-    def varies(self) -> float:
-        """By what part of itself its work differs from one draw to the next, where chance decides what it reads."""
-        return 0.0
 
     def parts(self) -> tuple[Op, ...]:
         """The kernels it launches, in order, where its cost is theirs; () where it is its own."""
@@ -144,19 +121,30 @@ class Op:
         """`over` as a GPU runs it, by what was measured there."""
         return self.over
 
-    def remark(self, seq: Seq, is_measured: Callable[[Op], bool]) -> str:
-        """Why a little more than these sequences may take less time; "" for no reason."""
-        return ""
-
     @property
     def compute(self) -> str:
-        """Name of the compute ceiling this operator runs under."""
-        raise NotImplementedError
+        """Name of the compute ceiling this operator runs under: that of the vector units."""
+        return "matmul_fp32"
 
     @property
     def counted_flops(self) -> float:
         """What torch's FLOP counter sees: matrix products, causal attention not halved."""
         return 0
+
+
+class MatrixProduct(Op):
+    """An operator whose FLOPs are those of matrix products: they draw the power of matrix units."""
+
+    __slots__ = ()
+    dtype: str
+
+    @property
+    def compute(self) -> str:
+        return "matmul_" + self.dtype
+
+    @property
+    def counted_flops(self) -> float:
+        return self.cost().flops
 
 
 @dataclass(frozen=True, slots=True)

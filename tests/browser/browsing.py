@@ -8,8 +8,8 @@ import threading
 import pytest
 from reports import H200, samples, written
 
-from chip.report import page
-from chip.serve import server
+from chip.show.report import page
+from chip.show.serve import server
 
 BUSY_MS = 30_000  # what a page may take to change while others use the machine
 

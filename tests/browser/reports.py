@@ -8,7 +8,7 @@ sys.path.insert(0, str(ROOT / "tests" / "pure"))
 
 import samples  # noqa: E402
 
-from chip.report import page, sources  # noqa: E402
+from chip.show.report import page, sources  # noqa: E402
 
 H200 = ROOT / "results" / "h200"
 __all__ = ["H200", "samples", "unfold", "written"]

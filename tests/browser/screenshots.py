@@ -12,9 +12,9 @@ import threading
 
 from playwright.sync_api import sync_playwright
 
-from chip.report import page as report_page
-from chip.report import sources
-from chip.serve import server
+from chip.show.report import page as report_page
+from chip.show.report import sources
+from chip.show.serve import server
 
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = [ROOT / "results" / "h200", ROOT / "src" / "chip" / "data" / "profiles"]

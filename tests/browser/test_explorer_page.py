@@ -2,14 +2,15 @@
 
 import json
 import re
+import shlex
 
 import price_cases
 import pytest
 from playwright.sync_api import expect
 from test_explorer import DEEP, QUICK, commands, settled, values
 
-from chip import cli
-from chip.models.library import CONFIGS
+from chip.decoders.library import CONFIGS
+from chip.show import cli
 
 pytest_plugins = ["browsing"]
 WIDTHS = [1440, 1024, 390]
@@ -35,10 +36,36 @@ def test_the_first_answers_come_with_the_page(context, explorer):
     page.route("**/api/**", lambda route: route.abort())
     page.goto(explorer)
     settled(page)
-    page.wait_for_selector("#ranked tbody tr")
     assert page.locator("#metric-ttft_ms .value").get_attribute("data-value")
     assert page.locator("#operator-us").get_attribute("data-value")
     assert not {"api/compare", "api/estimate"} & set(asked), "nothing had to be asked for what is shown first"
+    page.close()
+
+
+def test_the_ranking_is_by_the_rate_that_keeps_the_limits_or_by_a_burst(context, explorer, capsys):
+    """Of one GPU: what is shown is what `chip plan` answers to the command on the page."""
+    page, paths = context.new_page(), []
+
+    def of_one(route):
+        paths.append(route.request.url.removeprefix(explorer))
+        route.continue_(post_data=json.dumps({**route.request.post_data_json, "gpu": ["h200"], "tp": [1]}))
+
+    for path in ("plan", "rank"):
+        page.route(f"**/api/{path}", of_one)
+    page.goto(explorer + "#?which=tables&model=llama-3.2-1b&precisions=auto&prompt=512&ttft=300&tpot=20")
+    ranked(page)
+    assert set(paths) == {"api/plan"}
+    words = shlex.split(page.locator("#ranked .command, #ranked code").first.inner_text())
+    words[words.index("--tp") + 1] = "1"
+    assert cli.main([*words[1:], "--json"]) == 0
+    (best,) = json.loads(capsys.readouterr().out)["choices"]
+    line = page.locator("#ranked tbody tr").first
+    assert float(line.get_attribute("data-value")) == best["tokens_per_s_per_gpu"]
+    rate = float(re.search(r"([\d.]+)\u00a0req/s", line.inner_text())[1])
+    assert rate == pytest.approx(best["max_rate_per_s"], rel=0.01)
+    page.locator("#rank-at").select_option("largest")
+    page.wait_for_selector("#ranked tbody tr:has-text('batch')")
+    assert paths[-1] == "api/rank"
     page.close()
 
 

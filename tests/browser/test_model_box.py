@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 from test_explorer import QUICK, answer, commands, says, settled, values  # noqa: F401
 from test_explorer_page import LAYOUTS, fits
 
-from chip.models import hub, library
+from chip.decoders import hub, library
 
 pytest_plugins = ["browsing"]
 

@@ -101,10 +101,8 @@ def test_the_check_can_fail():
 
 
 def test_the_ranking(opened, explorer):
-    requests = opened.evaluate("() => [...Question.held].filter(([key]) => key.startsWith('/api/rank'))")
-    (question, _) = requests[0]
-    asked_for = {**json.loads(question.partition(" ")[2]), "prompt": 512}
-    found = opened.request.post(explorer + "api/rank", data=asked_for).json()
+    question = "(({ question, groups }) => ({ ...question, gpu: groups.at(-1) }))(Rank.asking())"
+    found = asked(opened, explorer, "api/rank", question)
     rows = {(r["gpu"], str(r["tp"]), r["dtype"]): r for r in found["rows"] if "error" not in r}
     lines = opened.locator("#ranked > .scroll tbody tr").all()
     texts = opened.evaluate(SHOWN, "#ranked > .scroll tbody tr")

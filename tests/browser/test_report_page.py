@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 from reports import H200, samples, unfold, written
 
-from chip import hardware
+from chip.hardware import gpus
 
 pytest_plugins = ["browsing"]
 SECTIONS = ["overview", "accuracy", "roofline", "calibration", "operators", "kernels", "replay", "runs", "compared",
@@ -47,8 +47,8 @@ def test_a_section_without_data_says_what_makes_it(visit, tmp_path):
     for name, command in makers.items():
         assert command in page.locator(f"#{name} .empty").inner_text()
     assert page.locator("#calibration svg.plot").count() == 8
-    copied = hardware.read_profile(H200 / "calibration-1.json").ceilings["hbm_copy"].value
-    peak = hardware.spec("h200").ceilings["hbm"].value
+    copied = gpus.read_profile(H200 / "calibration-1.json").ceilings["hbm_copy"].value
+    peak = gpus.spec("h200").ceilings["hbm"].value
     assert f"{copied / 1e12:.3g} of {peak / 1e12:.3g} TB/s" in page.locator("#calibration").inner_text()
 
 

@@ -11,10 +11,10 @@ from playwright.sync_api import expect
 from test_explorer import commands, settled, values
 from test_explorer_page import LAYOUTS, fits
 
-from chip import cli, webpage
-from chip.report import page as report_page
-from chip.report import sources
-from chip.serve import compare, page, ranking, site
+from chip.show import cli, webpage
+from chip.show.report import page as report_page
+from chip.show.report import sources
+from chip.show.serve import compare, page, ranking, site
 
 pytest_plugins = ["browsing"]
 RUNS = Path(__file__).parents[2] / "results" / "h200" / "runs" / "vllm-1.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from chip import cli
+from chip.show import cli
 
 NAME = "command lines"
 LIMIT_S = 10.0  # a report is a second's work
@@ -53,8 +53,8 @@ def prepare() -> dict[str, str]:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pure"))
     from samples import a_run, write_runs
 
-    from chip.hardware import PROFILES
-    from chip.models import library
+    from chip.decoders import library
+    from chip.hardware.gpus import PROFILES
 
     write_runs(FOLDER / "runs.json", a_run())
     (FOLDER / "config.json").write_bytes((library.CONFIGS / "gpt2.json").read_bytes())

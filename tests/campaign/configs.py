@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tests" / "device"))
 
 from tiny_models import SMALL, families  # noqa: E402
 
-from chip.models import describe  # noqa: E402
+from chip.decoders import describe  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 NAME = "configs"

@@ -1,4 +1,5 @@
-"""A walk along an axis of a prediction or an operator: no fall beyond the slack at any edge between two neighbours.
+"""A walk along an axis of a prediction or an operator: no fall beyond the slack at any edge between two neighbours, of
+operators none below the interval of the smaller one.
 
 Every second number walks along another combination of a bundled GPU, model, engine and precision, until all were; the
 others along operators. Points a quarter of an octave apart are asked, and both sides of every power of two, where
@@ -18,22 +19,22 @@ from physics import ENDING, explained
 
 from chip import ops
 from chip.ops.attention import AnyAttention
-from chip.ops.moe_experts import MoeExperts
-from chip.predict import operator, request
+from chip.ops.experts import MoeExperts
+from chip.predictor import operator, request
 from chip.types import ChipError
 
 NAME = "edges"
 LIMIT_S = 20.0  # a walk is some hundred predictions
 IN_ORDER = True
 COUNTED: Counter[str] = Counter()
-SLACK = 0.005
+SLACK = 0.03  # a fall between two neighbours that may stand
 OTHER_KERNEL = 0.05  # along axes that a model fixes: another width may be another kernel, vectors of other lengths
 WALKS = {"batch": 1024, "prompt": 65_536, "output": 2048}
 METRICS = {"batch": ("ttft_ms", "tpot_ms"), "prompt": ("ttft_ms", "tpot_ms"), "output": ("e2e_ms",)}
 FIXED = ("head_dim", "v_head_dim", "top_k", "groups", "kernel", "stride", "ranks")  # other shapes, other kernels
 OPERATOR_END = 65_536
 GROWING, ATTENDING = ("rows", "m", "tokens"), ("batch", "q_len", "kv_len")  # axes that differ from step to step
-Took = tuple[float, bool]  # time, and whether the answer names why more may take less
+Took = tuple[float, float]  # time, and the least that more may take; 0 where the answer names why it takes less
 
 
 def count() -> int:
@@ -67,7 +68,9 @@ def took(question: dict[str, Any], metric: str) -> Took | None:
     found = answered(question, metric)
     if not found or (metric == "tpot_ms" and any(ENDING in note for note in found["notes"])):
         return None  # TPOT of last steps of fewer requests follows no law
-    return found[metric or "us"], explained(found)
+    time = found[metric or "us"]
+    least = time * (1 - SLACK) if metric else min(time * (1 - SLACK), found["interval"][0])
+    return time, 0.0 if explained(found) else least
 
 
 def time_of(question: dict[str, Any], metric: str) -> float | None:
@@ -133,16 +136,16 @@ def steps(most: int) -> list[int]:
 
 
 def walk(asked: Callable[[int], Took | None], values: list[int], axis: str) -> str:
-    before: tuple[int, float] | None = None
+    before: tuple[int, float, float] | None = None
     for value in values:
         found = asked(value)
         if found is None:
             before = None
             continue
-        seconds, named = found
-        if before and seconds < before[1] * (1 - SLACK):
-            return _edge(asked, before, (value, seconds), axis)
-        before = before if named else (value, seconds)
+        time, least = found
+        if before and time < before[2]:
+            return _edge(asked, before[:2], (value, time), axis)
+        before = (value, time, least) if least else before
     return ""
 
 

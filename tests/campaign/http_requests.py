@@ -17,7 +17,7 @@ import configs
 import scenarios
 from damage import damaged_bytes, damaged_value
 
-from chip.serve import api, server
+from chip.show.serve import api, server
 
 NAME = "requests"
 LIMIT_S = 5.0

@@ -80,7 +80,7 @@ def _measured(folder: Path) -> dict[str, Path]:
     """Measurements of a device that there is not, and its profile."""
     import test_fit
 
-    from chip import codec, measurements
+    from chip.files import codec, measurements
 
     file = folder / "measured.jsonl"
     measurements.start(file, test_fit.DEVICE, {})
@@ -150,7 +150,7 @@ def unharmed(command: str, cold: bool) -> Unharmed:
 
 def load(words: list[str]) -> None:
     """Run it here once: what it imports and reads is there in every fork. No thread may be left behind."""
-    from chip import cli
+    from chip.show import cli
 
     if "torch" in sys.modules or words[0] in ("bench", "profile", "capture", "calibrate", "generate"):
         import torch
@@ -186,7 +186,7 @@ class Process:
             if cold:
                 environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
                 os.execve(sys.executable, [sys.executable, "-m", "chip", *words], environment)
-            from chip import cli
+            from chip.show import cli
 
             inside = True
             code = cli.main(words)

@@ -9,8 +9,9 @@ from typing import Any
 import scenarios
 from damage import damaged_text, damaged_value
 
-from chip import artifact, cli, garbage
-from chip.predict import operator, request
+from chip.files import artifact
+from chip.predictor import operator, request
+from chip.show import cli, garbage
 
 NAME = "lines"
 LIMIT_S = 0.5

@@ -8,9 +8,10 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from chip import engines, hardware, ops
+from chip import engines, ops
+from chip.decoders import library
 from chip.dtypes import PRECISIONS
-from chip.models import library
+from chip.hardware import gpus
 
 LIMITS = {"batch": 4096, "prompt": 131_072, "output": 4096}  # of what is asked in earnest
 STRIDE = 104_729  # a prime that divides no number of combinations there may be
@@ -32,7 +33,7 @@ def scenario(draw: Random, group: Random | None = None) -> dict[str, Any]:
 @cache
 def combinations() -> tuple[tuple[str, str, str, str], ...]:
     """Every GPU x model x engine x precision."""
-    return tuple(product(hardware.spec_names(), library.names(), engines.names(), sorted(PRECISIONS)))
+    return tuple(product(gpus.spec_names(), library.names(), engines.names(), sorted(PRECISIONS)))
 
 
 def combination(number: int) -> dict[str, str]:
@@ -44,8 +45,8 @@ def combination(number: int) -> dict[str, str]:
 
 def gpu(draw: Random) -> str:
     """One that was measured as often as all others together: tables have more edges than datasheets."""
-    measured = [name for name in hardware.profile_names() if name in hardware.spec_names()]
-    return draw.choice(measured if measured and draw.random() < 0.5 else hardware.spec_names())
+    measured = [name for name in gpus.profile_names() if name in gpus.spec_names()]
+    return draw.choice(measured if measured and draw.random() < 0.5 else gpus.spec_names())
 
 
 def operator(draw: Random) -> dict[str, Any]:

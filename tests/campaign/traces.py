@@ -13,8 +13,8 @@ from typing import Any
 
 from damage import damaged_bytes
 
-from chip import cli
-from chip.replay import foreign, signatures
+from chip.lab.replay import foreign, signatures
+from chip.show import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "traces"

@@ -13,8 +13,8 @@ pytest.importorskip("ray")
 
 import ray
 
-from chip.simulate.jobs import Pool, spread_out
-from chip.simulate.plan import plan
+from chip.simulator.jobs import Pool, spread_out
+from chip.simulator.plan import plan
 from chip.types import ChipError
 
 pytestmark = [

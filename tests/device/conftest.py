@@ -11,7 +11,7 @@ MIB = 2**20
 def small_cache():
     """The CPU that is measured has a small cache: buffers that lie outside of it are filled in a moment."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("chip.measure.device._last_level_cache_bytes", lambda: MIB)
+        patch.setattr("chip.lab.measure.device._last_level_cache_bytes", lambda: MIB)
         yield
 
 

@@ -19,15 +19,16 @@ import torch
 from triton.language.core import is_builtin
 from triton.runtime import interpreter
 
-from chip import cli, ops
-from chip.kernels import catalog, check
-from chip.kernels.plans import LaunchPlan as Plan
-from chip.kernels.triton import add_rms_norm, layer_norm, rms_norm, rope_store, skinny_gemm, softmax
-from chip.kernels.triton import paged_decode_attention as paged
-from chip.kernels.triton import prefill_attention as prefill
-from chip.run.native.engine import NativeEngine, NativeSettings
-from chip.run.native.graphs import PromptGraphs
-from chip.run.native.requests import NativeRequest, SamplingParams
+from chip import ops
+from chip.lab.kernels import catalog, check
+from chip.lab.kernels.plans import LaunchPlan as Plan
+from chip.lab.kernels.triton import add_rms_norm, layer_norm, rms_norm, rope_store, skinny_gemm, softmax
+from chip.lab.kernels.triton import paged_decode_attention as paged
+from chip.lab.kernels.triton import prefill_attention as prefill
+from chip.lab.run.native.engine import NativeEngine, NativeSettings
+from chip.lab.run.native.graphs import PromptGraphs
+from chip.lab.run.native.requests import NativeRequest, SamplingParams
+from chip.show import cli
 
 PLANS = (
     Plan(2, 1, 2, 4), Plan(1, 4, 2, 1, 128), Plan(1, 4, 2, 2, 512),  # programs that stay; in chunks; in one

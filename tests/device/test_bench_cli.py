@@ -17,9 +17,11 @@ pytest.importorskip("transformers")
 import forking  # noqa: E402
 from tiny_models import save_config  # noqa: E402
 
-from chip import cli, run, runs  # noqa: E402
-from chip.measure.device import Device, open_device  # noqa: E402
-from chip.run import clock, grid, launch_latency, session, steps, vllm_worker  # noqa: E402
+from chip.files import runs  # noqa: E402
+from chip.lab import run  # noqa: E402
+from chip.lab.measure.device import Device, open_device  # noqa: E402
+from chip.lab.run import clock, grid, session, steps, vllm_worker  # noqa: E402
+from chip.show import cli  # noqa: E402
 from chip.types import ChipError, Scenario  # noqa: E402
 
 
@@ -74,7 +76,7 @@ def test_a_point_beyond_the_memory_costs_itself_only(tiny, monkeypatch):
 
 
 def test_copies_of_files_count_as_free_in_a_container(tmp_path, monkeypatch):
-    from chip.measure import device
+    from chip.lab.measure import device
 
     for name, text in {
         "memory.max": "8000000000", "memory.current": "7000000000",
@@ -114,13 +116,13 @@ def test_json_has_every_figure(tiny, capsys):
     assert first["status"] == "ok"
 
 
-def test_the_launch_latency_lies_beside_the_samples(tiny, capsys, monkeypatch):
+def test_the_clock_lies_beside_the_samples(tiny, capsys, monkeypatch):
     assert bench(tiny, "--engine", "hf-eager", "--prompt", "8") == 0
     (found,) = runs.read(Path("artifacts/llm.json"))[1].runs
     assert len(found.launch_ns) == 2, "before all and after, where a pause among them would rest the device"
     assert 50 < min(found.launch_ns) <= max(found.launch_ns) < 1e7
     latencies = iter((9800.0, 5000.0, 7000.0))
-    monkeypatch.setattr(launch_latency, "launch_ns", lambda device: next(latencies))
+    monkeypatch.setattr(clock, "launch_ns", lambda device: next(latencies))
     capsys.readouterr()
     more = ("--device", "cpu", "--output", "6", "--repeats", "2")
     assert cli.main(["bench", tiny, "--engine", "hf-eager", "--prompt", "12", *more]) == 0
@@ -131,14 +133,14 @@ def test_the_launch_latency_lies_beside_the_samples(tiny, capsys, monkeypatch):
     assert said in capsys.readouterr().out
 
 
-def test_a_steady_launch_latency_is_not_flagged():
-    assert launch_latency.flags((5000.0, 6000.0)) == ()
-    assert launch_latency.flags(()) == ()
+def test_a_steady_clock_is_not_flagged():
+    assert clock.latency_flags((5000.0, 6000.0)) == ()
+    assert clock.latency_flags(()) == ()
 
 
-def test_vllm_measures_the_launch_latency_as_the_others_do():
-    assert (vllm_worker.LAUNCHES, vllm_worker.BATCHES) == (launch_latency.LAUNCHES, launch_latency.BATCHES)
-    assert vllm_worker.UNDISTURBED == launch_latency.UNDISTURBED
+def test_vllm_measures_the_clock_as_the_others_do():
+    assert (vllm_worker.LAUNCHES, vllm_worker.BATCHES) == (clock.LAUNCHES, clock.BATCHES)
+    assert vllm_worker.UNDISTURBED == clock.UNDISTURBED
 
 
 def test_what_is_done_is_not_done_again(tiny, capsys, monkeypatch):
@@ -302,6 +304,7 @@ def test_an_engine_that_was_killed_is_started_again(tiny, monkeypatch, capsys):
     engine = Mortal()
     monkeypatch.setattr(grid, "get", lambda name: engine)
     monkeypatch.setattr(run, "get", lambda name: engine)
+    monkeypatch.setattr(run, "names", lambda: ("mortal",))
     assert bench(tiny, "--engine", "mortal", "--batch", "1,2,3", "--prompt", "8") == 1
     assert [status for *_, status in points()] == ["ok", "failed", "ok"]
     assert engine.opened == 2

@@ -12,11 +12,11 @@ pytest.importorskip("transformers")
 
 from tiny_models import bundled  # noqa: E402
 
-from chip import run  # noqa: E402
-from chip.measure.energy import CHECKED_S  # noqa: E402
-from chip.models import library  # noqa: E402
-from chip.run.model import from_config  # noqa: E402
-from chip.run.steps import Eager, Graph, Static  # noqa: E402
+from chip.decoders import library  # noqa: E402
+from chip.lab import run  # noqa: E402
+from chip.lab.measure.energy import CHECKED_S  # noqa: E402
+from chip.lab.run.model import from_config  # noqa: E402
+from chip.lab.run.steps import Eager, Graph, Static  # noqa: E402
 from chip.stats import median  # noqa: E402
 from chip.types import ChipError, Scenario  # noqa: E402
 
@@ -28,7 +28,7 @@ POINT = Scenario(1, 128, 17, "fp16")
 
 
 def tinyllama(layers=2):
-    from chip import artifact
+    from chip.files import artifact
 
     return {**artifact.read_json(library.locate("tinyllama-1.1b")[0]), "num_hidden_layers": layers}
 
@@ -129,8 +129,8 @@ def test_out_of_memory_is_one_line_and_the_next_point_runs():
 
 LOSES_ITS_CONTEXT = """
 from tiny_models import bundled
-from chip import run
-from chip.run import session
+from chip.lab import run
+from chip.lab.run import session
 from chip.types import Scenario
 session.refuse_too_long = lambda *_: None
 job = run.Job("opt", bundled("opt-125m"), dtype="fp16", device="cuda:0", energy_s=0)
@@ -145,7 +145,7 @@ with run.get("hf-eager").open(job) as opened:
 
 def test_a_lost_context_is_told_apart():
     """In a process of its own, since nothing can run in it afterwards."""
-    path = os.pathsep.join([str(Path(run.__file__).parents[2]), str(Path(__file__).parent)])
+    path = os.pathsep.join([str(Path(run.__file__).parents[3]), str(Path(__file__).parent)])
     done = subprocess.run(
         [sys.executable, "-c", LOSES_ITS_CONTEXT],
         env={**os.environ, "PYTHONPATH": path},

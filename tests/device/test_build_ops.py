@@ -12,7 +12,7 @@ from chip.types import ChipError
 torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from chip.measure import build  # noqa: E402
+from chip.lab.measure import build  # noqa: E402
 
 QUANTISED = {  # in test_build_quantised.py
     "add_rms_norm_quant", "fp8_attention", "fp8_cache_attention", "kv_append_fp8", "packed_experts", "packed_linear",
@@ -121,8 +121,9 @@ def run(kind, axes, implementation="", count=False):
 
 
 def test_every_operator_has_a_builder_and_every_builder_an_operator():
-    assert set(build.names()) == set(ops.names())
-    assert set(CASES) | QUANTISED | {"all_gather", "all_reduce", "reduce_scatter", "pointwise"} == set(ops.names())
+    unmeasured = {"causal_conv", "causal_conv_step", "state_scan", "state_step"}  # `chip profile` says so
+    assert set(build.names()) | unmeasured == set(ops.names())
+    assert set(CASES) | QUANTISED | {"all_gather", "all_reduce", "reduce_scatter", "pointwise"} == set(build.names())
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -211,16 +212,16 @@ def test_attention_implementations_on_the_cpu(implementation):
 @pytest.mark.parametrize("kind", ["rms_norm", "add_rms_norm", "silu_mul"])
 def test_compiled_is_the_same_operator(kind):
     """The formulas that are compiled on a GPU, run here as they stand."""
-    from chip.measure.build import add_rms_norm, rms_norm, silu_mul
+    from chip.lab.measure.build import elementwise
 
     g = torch.Generator().manual_seed(7)
     x, y, w = torch.randn(5, 24, generator=g), torch.randn(5, 24, generator=g), torch.randn(24, generator=g)
     if kind == "silu_mul":
-        got, wanted = silu_mul.gated(torch.cat((x, y), -1)), torch.nn.functional.silu(x) * y
+        got, wanted = elementwise.gated(torch.cat((x, y), -1)), torch.nn.functional.silu(x) * y
     elif kind == "rms_norm":
-        got, wanted = rms_norm.norm(x, w), torch.nn.functional.rms_norm(x, (24,), w, 1e-6)
+        got, wanted = elementwise.rms_norm(x, w), torch.nn.functional.rms_norm(x, (24,), w, 1e-6)
     else:
-        got, wanted = add_rms_norm.add_norm(x, y, w)[0], torch.nn.functional.rms_norm(x + y, (24,), w, 1e-6)
+        got, wanted = elementwise.add_rms_norm(x, y, w)[0], torch.nn.functional.rms_norm(x + y, (24,), w, 1e-6)
     assert torch.allclose(got, wanted, atol=1e-5)
 
 
@@ -322,8 +323,8 @@ def test_masked_attention_sees_what_its_mask_shows():
 
 def test_fa3_without_vllm_says_so():
     op = ops.build("attention", CASES["attention"][0])
-    with pytest.raises(build.Unsupported, match="part of vLLM, which is not installed"):
-        build._module(op).build(op, torch.device("cpu"), torch.Generator(), "fa3")
+    with pytest.raises(build.Unsupported, match="part of vLLM, which cannot be imported"):
+        build.builder(op).build(op, build.Draw(torch.device("cpu"), torch.Generator()), "fa3")
 
 
 def test_channels_last_is_the_same_convolution():
@@ -369,7 +370,7 @@ def test_paged_writes_are_called_as_vllm_calls_them(monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", types.ModuleType("vllm"))
     monkeypatch.setitem(sys.modules, "vllm._custom_ops", types.SimpleNamespace(reshape_and_cache_flash=write))
     op = ops.build("kv_append", {"rows": 24, "cols": 2048, "dtype": "fp32"})
-    build._module(op).build(op, torch.device("cpu"), torch.Generator(), "paged")()
+    build.builder(op).build(op, build.Draw(torch.device("cpu"), torch.Generator()), "paged")()
     (key, cache, slots), *_ = seen
     assert key.shape == (24, 8, 128)
     assert len(set(slots.tolist())) == 24
@@ -379,4 +380,4 @@ def test_paged_writes_are_called_as_vllm_calls_them(monkeypatch):
 def test_paged_writes_without_vllm_or_heads_say_so():
     op = ops.build("kv_append", {"rows": 24, "cols": 2048, "dtype": "fp32"})
     with pytest.raises(build.Unsupported, match="part of vLLM"):
-        build._module(op).build(op, torch.device("cpu"), torch.Generator(), "paged")
+        build.builder(op).build(op, build.Draw(torch.device("cpu"), torch.Generator()), "paged")

@@ -6,8 +6,8 @@ from chip import ops
 
 torch = pytest.importorskip("torch")
 
-from chip.measure import build, own_ops, point_cases, suites  # noqa: E402
-from chip.run.native import launches  # noqa: E402
+from chip.lab.measure import build, own_ops, point_cases, suites  # noqa: E402
+from chip.lab.run.native import launches  # noqa: E402
 
 ROWS = {"rows": 3, "cols": 64}
 HEADS = {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 16}
@@ -57,7 +57,7 @@ def test_the_suite_measures_every_launch_of_the_engine():
 
 
 def test_the_base_of_decode_attention_has_the_kernels_numbers():
-    from chip.kernels.triton import paged_decode_attention as kernel
+    from chip.lab.kernels.triton import paged_decode_attention as kernel
     from chip.ops.attention_kernels import OwnBase
 
     base = (OwnBase.PROGRAMS, OwnBase.PAGE_TOKENS, OwnBase.MOST_SHARES)

@@ -10,7 +10,7 @@ from chip.types import ChipError
 
 torch = pytest.importorskip("torch")
 
-from chip.measure import build, point_cases, suites  # noqa: E402
+from chip.lab.measure import build, point_cases, suites  # noqa: E402
 
 ROWS = {"rows": 6, "cols": 256}
 EXPERTS = {"tokens": 6, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2}
@@ -50,7 +50,7 @@ def test_runs_with_the_shape_and_values_it_should(kind):
 
 @pytest.mark.parametrize("group", [0, 128])
 def test_a_rounding_keeps_what_fp8_can(group):
-    from chip.measure.build.quantize import rounded
+    from chip.lab.measure.build.quantised import rounded
 
     x = torch.randn(5, 256, generator=torch.Generator().manual_seed(1)).bfloat16()
     values, scale = rounded(x, group)
@@ -67,7 +67,7 @@ def test_unpacked_weights_are_those_that_were_packed():
     found = build.build(op, CPU, torch.Generator().manual_seed(3), "torch")()
     generator = torch.Generator().manual_seed(3)
     x = build.normal((2, 16), "bf16", CPU, generator)
-    from chip.measure.vllm_ops import packed, scales
+    from chip.lab.measure.vllm_ops import packed, scales
 
     words, of_groups = packed((3, 2), CPU, generator), scales((3, 2, 1), torch.bfloat16, CPU, generator)
     weight = torch.zeros(3, 16)
@@ -189,7 +189,7 @@ def vllm(monkeypatch):
 
 def called(kind, implementation, **axes):
     op = ops.build(kind, axes)
-    build._module(op).build(op, CPU, torch.Generator().manual_seed(3), implementation)()
+    build.builder(op).build(op, build.Draw(CPU, torch.Generator().manual_seed(3)), implementation)()
 
 
 LINEAR = {"m": 5, "n": 256, "k": 512}

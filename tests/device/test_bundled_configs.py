@@ -59,9 +59,9 @@ def test_file_is_a_causal_lm_config(path):
     config = json.loads(path.read_text(encoding="utf-8"))
     assert path.stem == path.stem.lower()
     assert len(config["architectures"]) == 1
-    assert config["architectures"][0].endswith(("ForCausalLM", "LMHeadModel"))
+    assert config["architectures"][0].endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
     assert isinstance(config["model_type"], str)
-    assert isinstance(config["vocab_size"], int)
+    assert isinstance(config.get("text_config", config)["vocab_size"], int)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))

@@ -11,16 +11,17 @@ torch = pytest.importorskip("torch")
 
 from tiny_budget import tiny  # noqa: E402
 
-from chip import artifact, codec, hardware  # noqa: E402
-from chip.cli import main  # noqa: E402
-from chip.measure import calibrate, disturbance, timing  # noqa: E402
-from chip.measure.bench import Bench, ProbeCase, Skip, ceiling, ratio  # noqa: E402
-from chip.measure.device import open_device  # noqa: E402
-from chip.measure.disturbance import Reading  # noqa: E402
-from chip.measure.energy import EnergyReading, NoProbe  # noqa: E402
-from chip.measure.journal import Outcome  # noqa: E402
-from chip.measure.limits import AboveLimit  # noqa: E402
-from chip.measure.probes import ORDER, plan  # noqa: E402
+from chip.files import artifact, codec  # noqa: E402
+from chip.hardware import gpus  # noqa: E402
+from chip.lab.measure import calibrate, disturbance, timing  # noqa: E402
+from chip.lab.measure.bench import Bench, ProbeCase, Skip, ceiling, ratio  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.lab.measure.disturbance import Reading  # noqa: E402
+from chip.lab.measure.energy import EnergyReading, NoProbe  # noqa: E402
+from chip.lab.measure.journal import Outcome  # noqa: E402
+from chip.lab.measure.limits import AboveLimit  # noqa: E402
+from chip.lab.measure.probes import ORDER, plan  # noqa: E402
+from chip.show.cli import main  # noqa: E402
 from chip.types import Ceiling, ChipError, HardwareProfile, HostProfile  # noqa: E402
 
 MIB = 2**20
@@ -29,13 +30,13 @@ MIB = 2**20
 @pytest.fixture
 def cpu(monkeypatch):
     device = open_device("cpu")
-    monkeypatch.setattr("chip.measure.device.open_device", lambda name: device)
+    monkeypatch.setattr("chip.lab.measure.device.open_device", lambda name: device)
     return device
 
 
 @pytest.fixture
 def tiny_cli(cpu, monkeypatch):
-    monkeypatch.setattr("chip.measure.budget.budget_for", lambda device, mode: replace(tiny(), mode=mode))
+    monkeypatch.setattr("chip.lab.measure.budget.budget_for", lambda device, mode: replace(tiny(), mode=mode))
 
 
 def number(value=1.0, unit="B/s"):
@@ -119,7 +120,7 @@ def test_a_spent_budget_leaves_the_rest_out_and_says_so(cpu, tmp_path, monkeypat
 
 
 def test_a_rate_above_the_limit_of_the_recorded_clock_is_an_error(cpu):
-    bench = Bench(replace(cpu, sm_count=132, compute_capability="9.0"), tiny(), NoProbe(), hardware.spec("h200"))
+    bench = Bench(replace(cpu, sm_count=132, compute_capability="9.0"), tiny(), NoProbe(), gpus.spec("h200"))
     assert bench.check_compute("bf16", number(800e12), (1.7e9,)).value == 800e12
     with pytest.raises(AboveLimit, match=r"132 \w+ at 1\.2 GHz"):
         bench.check_compute("bf16", number(800e12), (1.2e9, 1.1e9))
@@ -146,7 +147,7 @@ class Meter:
 def test_every_probe_file_is_in_the_plan(cpu):
     import pkgutil
 
-    import chip.measure.probes as probes
+    import chip.lab.measure.probes as probes
 
     assert {m.name for m in pkgutil.iter_modules(probes.__path__)} == set(ORDER)
     names = [key for key, _ in plan(Bench(cpu, tiny(), Meter()))]
@@ -158,7 +159,7 @@ def test_calibrate_measures_this_cpu_for_real(cpu, tiny_cli, tmp_path, capsys):
     code = main(["calibrate", "--device", "cpu", "-o", str(path)])
     out, err = capsys.readouterr()
     assert code == 0, out + err
-    profile = hardware.read_profile(path)
+    profile = gpus.read_profile(path)
     assert profile.kind == "cpu"
     rates = ("matmul_fp32", "matmul_fp32_settled", "hbm_copy", "hbm_read", "hbm_write", "hbm_mix_2to1", "launch_stream")
     assert set(rates) <= set(profile.ceilings)
@@ -220,7 +221,7 @@ def test_a_calibration_under_load_says_so_first_and_its_file_and_predictions_rep
     out, err = capsys.readouterr()
     first = "DISTURBED: other processes use 1.5 of 2 CPUs; calibrate again when the machine is idle"
     assert err.splitlines()[0] == first
-    flags = hardware.read_profile(path).flags
+    flags = gpus.read_profile(path).flags
     assert [f.partition(" (")[0] for f in flags] == [
         "disturbed: other processes used 1.5 of 2 CPUs while it was timed",
         "disturbed: matmul_fp32 is faster settled than rested: 213 GFLOP/s under load, 55 GFLOP/s in short bursts",
@@ -296,7 +297,7 @@ def written(tmp_path):
     profile = HardwareProfile("x", "X", "cpu", "", 2, 1, 1, {n: number() for n in ("hbm_read", "hbm_copy")})
     path = tmp_path / "p.json"
     artifact.write(path, artifact.new(HardwareProfile.SCHEMA, codec.to_json(profile), {}))
-    assert hardware.read_profile(path) == profile
+    assert gpus.read_profile(path) == profile
     return path
 
 
@@ -318,6 +319,6 @@ def written(tmp_path):
 def test_a_bad_profile_is_one_clear_line(written, spoil, said):
     written.write_text(spoil(written.read_text()))
     with pytest.raises(ChipError) as e:
-        hardware.read_profile(written)
+        gpus.read_profile(written)
     assert said in str(e.value)
     assert "\n" not in str(e.value)

@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from chip.measure import calibrate  # noqa: E402
-from chip.measure.budget import budget_for  # noqa: E402
-from chip.measure.device import open_device  # noqa: E402
-from chip.measure.stopping import StopRule, collect  # noqa: E402
-from chip.measure.timing import events, graph, host  # noqa: E402
+from chip.lab.measure import calibrate  # noqa: E402
+from chip.lab.measure.budget import budget_for  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.lab.measure.stopping import StopRule, collect  # noqa: E402
+from chip.lab.measure.timing import events, graph, host  # noqa: E402
 from chip.stats import median  # noqa: E402
 
 pytestmark = [

@@ -14,10 +14,13 @@ pytest.importorskip("scipy")
 
 from tiny_models import bundled  # noqa: E402
 
-from chip import artifact, cli, codec, engine_profile, hardware, runs  # noqa: E402
+from chip.engines import profile as engine_profile  # noqa: E402
 from chip.engines.calibration import CalibrationModel  # noqa: E402
-from chip.measure.device import open_device  # noqa: E402
-from chip.run import calibration, grid  # noqa: E402
+from chip.files import artifact, codec, runs  # noqa: E402
+from chip.hardware import gpus  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.lab.run import calibration, grid  # noqa: E402
+from chip.show import cli  # noqa: E402
 from chip.types import Ceiling, HardwareProfile  # noqa: E402
 
 RECORDS = Path(__file__).parents[2] / "results" / "h200" / "engines"
@@ -74,7 +77,7 @@ def test_bundled_terms_come_from_the_records(engine, here, capsys):
     out, err = capsys.readouterr()
     path = Path(f"h200.{engine}.json")  # what is bundled stays as it is
     assert f"wrote {path}; use it with `chip predict MODEL --gpu h200 --engine {engine} --engine-profile {path}`" in err
-    shipped = engine_profile.path_for(hardware.find("h200"), engine)
+    shipped = engine_profile.path_for(gpus.find("h200"), engine)
     made, held = engine_profile.read(path), engine_profile.read(shipped)
     assert replace(made, terms={}, launch_ns=0) == replace(held, terms={}, launch_ns=0)
     assert made.launch_ns == pytest.approx(held.launch_ns)
@@ -113,7 +116,7 @@ def test_a_real_calibration_on_this_cpu(engine, cpu, capsys, monkeypatch):
     assert f"`chip predict MODEL --gpu {cpu} --engine {engine}` uses it" in err
     assert "bench 4/4" in err
     assert "device, between two operators" in out
-    found = engine_profile.read(engine_profile.path_for(hardware.find(cpu), engine))
+    found = engine_profile.read(engine_profile.path_for(gpus.find(cpu), engine))
     assert (found.engine, found.models) == (engine, ("narrow-2-layers", "narrow-6-layers"))
     assert sum(t.value for t in found.terms.values()) > 0
     _, held = runs.read(Path(f"mine.{engine}.runs.json"))
@@ -144,7 +147,7 @@ def test_vllm_in_its_own_process(cpu, monkeypatch, capsys):
     _, held = runs.read(Path("mine.vllm.runs.json"))
     assert {r.variant for r in held.runs} == {"max_model_len=96"}
     assert "vllm (vllm 0.26.0+stand.in)" in capsys.readouterr().out
-    assert engine_profile.find(hardware.find(cpu), "vllm").terms[0].host_step_s > 0
+    assert engine_profile.find(gpus.find(cpu), "vllm").terms[0].host_step_s > 0
 
 
 @pytest.mark.usefixtures("tiny")

@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "tests" / "campaign"), str(ROOT / "benchmarks")]
 
 import configs  # noqa: E402
 
-from chip.models import describe, fields  # noqa: E402
+from chip.decoders import describe, fields  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 FAMILIES = configs._families

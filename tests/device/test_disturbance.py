@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from chip import runs
-from chip.cli import bench_text
-from chip.measure import disturbance
-from chip.measure.disturbance import Reading
+from chip.files import runs
+from chip.lab.measure import disturbance
+from chip.lab.measure.disturbance import Reading
+from chip.show.cli import bench_text
 from chip.types import DISTURBED, Scenario
 
 IDLE = Reading(0, 0, 0, 0, 0)

@@ -9,14 +9,14 @@ pytest.importorskip("scipy")
 
 from test_fit import DEVICE, write_profile
 
-from chip import artifact, codec, runs
-from chip.engine_profile import EngineProfile
-from chip.engines.terms import ON_HOST
-from chip.measure import engine_fit
-from chip.models import describe
-from chip.predict import request
+from chip.decoders import describe
+from chip.engines.playing import ON_HOST
+from chip.engines.profile import EngineProfile
+from chip.files import artifact, codec, runs
+from chip.files.runs import Run, Runs
+from chip.lab.measure import engine_fit
+from chip.predictor import request
 from chip.question import Question
-from chip.runs import Run, Runs
 from chip.types import Ceiling, ChipError, Scenario
 
 CONFIG = {

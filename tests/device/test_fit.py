@@ -11,14 +11,17 @@ import pytest
 np = pytest.importorskip("numpy")
 pytest.importorskip("scipy")
 
-from chip import artifact, cli, codec, hardware, measurements, ops, stats  # noqa: E402
-from chip import points as point_files  # noqa: E402
-from chip.measure import fit as fitting  # noqa: E402
-from chip.measure import point_cases  # noqa: E402
+from chip import ops, stats  # noqa: E402
+from chip.files import artifact, codec, measurements  # noqa: E402
+from chip.hardware import gpus  # noqa: E402
+from chip.hardware import points as point_files  # noqa: E402
+from chip.lab.measure import fit as fitting  # noqa: E402
+from chip.lab.measure import point_cases  # noqa: E402
 from chip.ops import composed  # noqa: E402
 from chip.ops.attention_kernels import CudnnBase, TiledBase  # noqa: E402
-from chip.predict.estimator import estimator_of  # noqa: E402
-from chip.predict.interpolate import Points  # noqa: E402
+from chip.predictor.estimator import estimator_of  # noqa: E402
+from chip.predictor.interpolate import Points  # noqa: E402
+from chip.show import cli  # noqa: E402
 from chip.types import Ceiling, ChipError, HardwareProfile, Measurement  # noqa: E402
 
 FLOPS, BYTES, UNITS = 1e14, 1e12, 100
@@ -315,6 +318,6 @@ def test_the_command_refuses_in_one_line(files, capsys):
 
 def test_points_read_again_are_those_that_were_fitted(files, capsys):
     run(capsys, "fit", files / "a.jsonl", "--profile", files / "my.json")
-    h = hardware.find(str(files / "my.json"))
+    h = gpus.find(str(files / "my.json"))
     op = linears(1, seed=5)[0]
-    assert estimator_of(h)(op)[0] == pytest.approx(law(op), rel=0.3)
+    assert estimator_of(h).time(op).seconds == pytest.approx(law(op), rel=0.3)

@@ -11,15 +11,16 @@ np = pytest.importorskip("numpy")
 pytest.importorskip("scipy")
 from test_fit import BYTES, DEVICE, FLOPS, UNITS, measured, profile, write_profile  # noqa: E402
 
-from chip import hardware, ops, stats  # noqa: E402
-from chip import points as point_files  # noqa: E402
-from chip.measure import fit as fitting  # noqa: E402
-from chip.measure import point_cases  # noqa: E402
-from chip.models import library  # noqa: E402
-from chip.ops.moe_experts import ExpertsBase, row_tiles  # noqa: E402
-from chip.predict.interpolate import Points  # noqa: E402
-from chip.predict.request import setting  # noqa: E402
-from chip.predict.stages import Stage  # noqa: E402
+from chip import ops, stats  # noqa: E402
+from chip.decoders import library  # noqa: E402
+from chip.hardware import gpus  # noqa: E402
+from chip.hardware import points as point_files  # noqa: E402
+from chip.lab.measure import fit as fitting  # noqa: E402
+from chip.lab.measure import point_cases  # noqa: E402
+from chip.ops.experts import ExpertsBase, row_tiles  # noqa: E402
+from chip.predictor.interpolate import Points  # noqa: E402
+from chip.predictor.request import setting  # noqa: E402
+from chip.predictor.stages import Stage  # noqa: E402
 from chip.question import Question  # noqa: E402
 from chip.types import Scenario  # noqa: E402
 
@@ -123,7 +124,7 @@ def test_a_model_left_out_is_told_by_the_others():
 def test_engines_predict_by_the_points_of_what_they_run(groups, points, tmp_path):
     path = write_profile(tmp_path / "round.json")
     for kind in {g.kind for g in groups}:
-        file = hardware.points_folder(path) / f"{kind}.csv"
+        file = gpus.points_folder(path) / f"{kind}.csv"
         point_files.write(file, {"device": DEVICE}, [g for g in groups if g.kind == kind])
     mine = "vllm" if points[0].implementation == "vllm" else "hf"
     for engine in ("hf-eager", "hf-graph", "vllm"):  # native runs no experts

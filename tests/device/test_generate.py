@@ -10,9 +10,10 @@ pytest.importorskip("transformers")
 from tiny_models import TEMPLATE, save_folder  # noqa: E402
 from tiny_native import by_hf, tiny  # noqa: E402
 
-from chip import artifact, cli  # noqa: E402
-from chip.run.native.engine import NativeEngine  # noqa: E402
-from chip.run.native.stream import TextStream  # noqa: E402
+from chip.files import artifact  # noqa: E402
+from chip.lab.run.native.engine import NativeEngine  # noqa: E402
+from chip.lab.run.native.generate import TextStream  # noqa: E402
+from chip.show import cli  # noqa: E402
 
 
 @pytest.fixture(scope="module")

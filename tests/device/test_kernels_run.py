@@ -17,12 +17,14 @@ torch = pytest.importorskip("torch")
 from unchanged import RECORDING, unless_unchanged  # noqa: E402
 
 import chip  # noqa: E402
-from chip import artifact, cli, ops  # noqa: E402
-from chip.cli import kernels_text  # noqa: E402
-from chip.kernels import attempt, bench, build, catalog, check, plans, tiles, tune  # noqa: E402
-from chip.kernels.subjects import KernelSubject, Variant, subject  # noqa: E402
-from chip.kernels.triton import decode_attention, rows, softmax  # noqa: E402
-from chip.measure.device import open_device  # noqa: E402
+from chip import ops  # noqa: E402
+from chip.files import artifact, codec  # noqa: E402
+from chip.lab.kernels import bench, build, catalog, check, plans, tune  # noqa: E402
+from chip.lab.kernels.subjects import KernelSubject, Variant, subject  # noqa: E402
+from chip.lab.kernels.triton import decode_attention, rows, softmax  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.show import cli  # noqa: E402
+from chip.show.cli import kernels_text  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 CPU = open_device("cpu")
@@ -176,26 +178,26 @@ def test_what_a_check_found_is_an_artifact(tmp_path, capsys, monkeypatch):
 def test_a_check_says_how_near_its_limit_it_was():
     found = list(check.check(broken(right), CPU, 3, 4))
     assert all(f.error <= f.allowed for f in found)
-    said = kernels_text.findings(found, "a CPU", 3)
+    said = kernels_text.findings({"device": "a CPU", "seed": 3, "findings": codec.to_json(found)})
     assert "of allowed" in said
     assert "why skipped" not in said
 
 
 def test_poison_surrounds_and_fills_the_result():
-    buffer, view = attempt.poisoned(torch.zeros(3, 5), 2)
+    buffer, view = check.poisoned(torch.zeros(3, 5), 2)
     assert view.stride() == (7, 1)
     assert bool(buffer.isnan().all())
     view.fill_(0)
-    assert attempt.intact(buffer, view)
-    buffer[attempt.MARGIN - 1] = 0
-    assert not attempt.intact(buffer, view)
+    assert check.intact(buffer, view)
+    buffer[check.MARGIN - 1] = 0
+    assert not check.intact(buffer, view)
 
 
 def test_the_map_shows_where_a_product_is_wrong():
     want = torch.zeros(130, 200, dtype=torch.float64)
     got = want.clone()
     got[70, 130], got[129, 0] = 5, float("nan")
-    first, *tiles_shown = tiles.error_map(got, want, 0.1)
+    first, *tiles_shown = check.error_map(got, want, 0.1)
     assert first == "2 of 26000 wrong; first at (70, 130): 5, not 0"
     assert tiles_shown == ["....", "..x.", "n..."]
 

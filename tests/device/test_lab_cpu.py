@@ -10,7 +10,8 @@ pytest.importorskip("torch")
 
 from tiny_budget import tiny
 
-from chip import children, cli, lab
+from chip.lab import chain
+from chip.show import cli
 
 TINY = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
@@ -28,7 +29,7 @@ LESS = {
 @pytest.fixture
 def measured_here(monkeypatch):
     """The steps that measure run in this process, where torch is imported already; the others in their own."""
-    apart = children.run
+    apart = chain.run_child
     processes = []
 
     def run(words, stdout, environment):
@@ -39,8 +40,8 @@ def measured_here(monkeypatch):
         processes.append(name)
         return apart(words, stdout, environment)
 
-    monkeypatch.setattr(children, "run", run)
-    monkeypatch.setattr("chip.measure.budget.budget_for", lambda device, mode: replace(tiny(), mode=mode))
+    monkeypatch.setattr(chain, "run_child", run)
+    monkeypatch.setattr("chip.lab.measure.budget.budget_for", lambda device, mode: replace(tiny(), mode=mode))
     return processes
 
 
@@ -55,7 +56,7 @@ def test_the_whole_chain(measured_here, tmp_path, monkeypatch, capsys):
     found = json.loads(out)
     results = {s["step"]: s["result"] for s in found["steps"]}
     assert code == 0, err
-    for name in lab.NAMES:
+    for name in chain.NAMES:
         there = name in cli.commands() and name != "kernels"
         assert results[name] == ("done" if there else "left out"), (name, err)
     assert measured_here == ["validate", "report"]

@@ -9,18 +9,22 @@ torch = pytest.importorskip("torch")
 
 def test_grouped_routers_keep_to_the_best_groups():
     """Of 8 experts in 4 groups, 2 groups stay: what is chosen lies in those of the highest scores."""
-    from chip.measure.build import biased_router, grouped_router
+    from chip.lab.measure import build
+    from chip.lab.measure.build import routers
+
+    def draw():
+        return build.Draw(torch.device("cpu"), torch.Generator().manual_seed(1))
 
     op = ops.build(
         "grouped_router", {"tokens": 5, "hidden": 16, "experts": 8, "top_k": 2, "groups": 4, "dtype": "fp32"}
     )
-    x, weight = grouped_router.drawn(op, torch.device("cpu"), torch.Generator().manual_seed(1))
-    _, chosen = grouped_router.build(op, torch.device("cpu"), torch.Generator().manual_seed(1))()
+    x, weight = routers.inputs(op, draw())
+    _, chosen = build.build(op, *draw())()
     scores = torch.softmax(x @ weight.T, -1)
     best = scores.view(5, 4, 2).amax(-1).topk(2).indices
     assert all(int(e) // 2 in row.tolist() for row, picked in zip(best, chosen) for e in picked)
     op = ops.build("biased_router", {"tokens": 6, "hidden": 32, "experts": 8, "top_k": 2, "groups": 4})
-    shares, _ = biased_router.build(op, torch.device("cpu"), torch.Generator().manual_seed(1))()
+    shares, _ = build.build(op, *draw())()
     assert torch.allclose(shares.sum(-1).float(), torch.ones(6), atol=1e-5)
 
 

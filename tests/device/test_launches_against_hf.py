@@ -5,12 +5,13 @@ import logging
 
 import pytest
 from folding import each
+from test_rows_against_hf import OWN_FILE
 
 from chip import engines, ops
+from chip.decoders import describe
+from chip.decoders.lower import body
 from chip.dtypes import precision
 from chip.engines.hf import WITHOUT_SDPA
-from chip.models import architectures, describe
-from chip.models.lower import body
 from chip.ops.attention import Attention
 
 torch = pytest.importorskip("torch")
@@ -19,7 +20,7 @@ from test_families_against_hf import CASES  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from chip.measure import build as measured  # noqa: E402
+from chip.lab.measure import build as measured  # noqa: E402
 
 VIEWS = {
     "_unsafe_view", "alias", "as_strided", "detach", "empty", "empty_like", "expand", "new_empty", "permute", "select",
@@ -131,7 +132,7 @@ def test_experts_are_measured_in_as_many_kernels(kind):
     assert len(launches.names) == op.KERNELS, launches.names
 
 
-@each(sorted(architectures()))
+@each(sorted(OWN_FILE))
 def test_families_without_sdpa_are_those_of_transformers(architecture):
     has = getattr(transformers, architecture)._supports_sdpa
     assert has == (architecture not in WITHOUT_SDPA) or (architecture in LATER and not has)

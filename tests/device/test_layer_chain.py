@@ -6,10 +6,10 @@ from chip import ops
 
 torch = pytest.importorskip("torch")
 
-from chip.measure import layer_chain  # noqa: E402
-from chip.measure.device import open_device  # noqa: E402
-from chip.measure.profile import QUICK, profile_case  # noqa: E402
-from chip.measure.suites import SuiteCase  # noqa: E402
+from chip.lab.measure import layer_chain  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.lab.measure.profile import QUICK, profile_case  # noqa: E402
+from chip.lab.measure.suites import SuiteCase  # noqa: E402
 
 
 def test_a_call_is_timed_among_the_kernels_of_a_layer():

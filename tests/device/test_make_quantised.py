@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from chip.decoders import library
 from chip.dtypes import precision
-from chip.models import library
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from chip import engines
+from chip.decoders import describe
 from chip.dtypes import precision
-from chip.models import describe
 from chip.types import Scenario
 
 torch = pytest.importorskip("torch")
@@ -19,8 +19,8 @@ from tiny_models import MODELS, families, shrink  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
 
-from chip.run.model import from_config  # noqa: E402
-from chip.run.steps import Eager  # noqa: E402
+from chip.lab.run.model import from_config  # noqa: E402
+from chip.lab.run.steps import Eager  # noqa: E402
 
 SIZES = ((2, 256), (16, 32))  # batch, prompt
 TOLERANCE = 0.1
@@ -68,8 +68,7 @@ def most(changes):
 def predicted(raw, scenario):
     d, engine, p = describe(raw, "tiny", "tiny"), engines.get("hf-eager"), precision(scenario.dtype)
     room = engine.room(scenario, 1e12)
-    copies = d.copied_heads if d.architecture in engine.COPIES_KEYS else 1
-    cache = d.kv_bytes(room.cache_tokens, p) * scenario.batch * copies
+    cache = d.kv_bytes(room.cache_tokens, p) * scenario.batch * engine.copies(d)
     return cache + engine.peak_bytes(d, p, scenario, room)
 
 

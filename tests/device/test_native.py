@@ -9,9 +9,9 @@ pytest.importorskip("transformers")
 
 from tiny_native import FAMILIES, OUTPUT, TIGHT, by_hf, engine_of, generated, hf_model, prompts, tiny  # noqa: E402
 
-from chip.run.native import batch, graphs, spec  # noqa: E402
-from chip.run.native.requests import NativeRequest, SamplingParams  # noqa: E402
-from chip.run.native.scheduler import StepShare  # noqa: E402
+from chip.lab.run.native import batch, graphs, spec  # noqa: E402
+from chip.lab.run.native.requests import NativeRequest, SamplingParams  # noqa: E402
+from chip.lab.run.native.scheduler import StepShare  # noqa: E402
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -9,10 +9,10 @@ pytest.importorskip("transformers")
 
 from tiny_models import bundled  # noqa: E402
 
-from chip.run.native import batch, spec, weights  # noqa: E402
-from chip.run.native.engine import NativeEngine, NativeSettings  # noqa: E402
-from chip.run.native.requests import NativeRequest, SamplingParams  # noqa: E402
-from chip.run.native.scheduler import StepShare  # noqa: E402
+from chip.lab.run.native import batch, spec, weights  # noqa: E402
+from chip.lab.run.native.engine import NativeEngine, NativeSettings  # noqa: E402
+from chip.lab.run.native.requests import NativeRequest, SamplingParams  # noqa: E402
+from chip.lab.run.native.scheduler import StepShare  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

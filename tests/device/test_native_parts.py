@@ -9,11 +9,11 @@ pytest.importorskip("transformers")
 
 from tiny_native import tiny  # noqa: E402
 
-from chip.run.native import pages, sampler, spec  # noqa: E402
-from chip.run.native.graphs import size_for  # noqa: E402
-from chip.run.native.launches import LAUNCHES, Launches  # noqa: E402
-from chip.run.native.requests import NativeRequest, SamplingParams  # noqa: E402
-from chip.run.native.scheduler import Scheduler  # noqa: E402
+from chip.lab.run.native import pages, sampler, spec  # noqa: E402
+from chip.lab.run.native.graphs import size_for  # noqa: E402
+from chip.lab.run.native.launches import LAUNCHES, Launches  # noqa: E402
+from chip.lab.run.native.requests import NativeRequest, SamplingParams  # noqa: E402
+from chip.lab.run.native.scheduler import Scheduler  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 
@@ -105,7 +105,7 @@ def test_every_launch_says_who_computes_it_and_why_not_who_was_asked():
 
 
 def test_tiles_cover_every_query_once_the_longest_walk_first():
-    from chip.kernels.triton.prefill_attention import TILE, tiles_of
+    from chip.lab.kernels.triton.prefill_attention import TILE, tiles_of
 
     chunks = [(0, 300, 0), (300, 5, 1000), (305, TILE, 7)]
     flat = tiles_of(chunks)

@@ -7,8 +7,8 @@ pytest.importorskip("transformers")
 
 from tiny_native import engine_of, tiny  # noqa: E402
 
-from chip.run.native import spec, weights  # noqa: E402
-from chip.run.native.requests import NativeRequest, SamplingParams  # noqa: E402
+from chip.lab.run.native import spec, weights  # noqa: E402
+from chip.lab.run.native.requests import NativeRequest, SamplingParams  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 

@@ -10,17 +10,18 @@ pytest.importorskip("transformers")
 
 from test_replay import config, one_thread, short  # noqa: E402, F401
 
-from chip import cli, runs, traces  # noqa: E402
-from chip.measure import own_probe  # noqa: E402
-from chip.measure.device import open_device  # noqa: E402
-from chip.measure.replay import joules  # noqa: E402
-from chip.measure.replay.unit import ReplaySettings, replay_units  # noqa: E402
-from chip.replay import signatures  # noqa: E402
-from chip.replay.results import Replayed  # noqa: E402
+from chip.files import runs, traces  # noqa: E402
+from chip.lab.measure import energy  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.lab.measure.replay import unit  # noqa: E402
+from chip.lab.measure.replay.unit import ReplaySettings, replay_units  # noqa: E402
+from chip.lab.replay import signatures  # noqa: E402
+from chip.lab.replay.results import Replayed  # noqa: E402
+from chip.show import cli  # noqa: E402
 
 METER = """
 import time
-from chip.measure.energy import EnergyReading
+from chip.lab.measure.energy import EnergyReading
 
 class Steady:
     def start(self):
@@ -42,8 +43,8 @@ def broken():
 @pytest.fixture
 def meter(tmp_path, monkeypatch):
     (tmp_path / "meter.py").write_text(METER)
-    monkeypatch.setenv(own_probe.VARIABLE, "")  # so that what a command sets is taken back
-    monkeypatch.setattr("chip.measure.energy.IDLE_S", 0.05)
+    monkeypatch.setenv(energy.VARIABLE, "")  # so that what a command sets is taken back
+    monkeypatch.setattr("chip.lab.measure.energy.IDLE_S", 0.05)
     return str(tmp_path / "meter.py")
 
 
@@ -76,8 +77,8 @@ def test_a_meter_without_work_to_meter_is_refused(command, meter, tmp_path, caps
 
 def test_a_replay_on_a_cpu_reports_what_it_meters(meter, tmp_path, monkeypatch, capsys):
     """In this process, so that the meter can tell work from rest: 50 W and none."""
-    monkeypatch.setenv(own_probe.VARIABLE, f"{meter}:Steady")
-    monkeypatch.setattr(joules, "_idle_w", {"cpu": 0.0})
+    monkeypatch.setenv(energy.VARIABLE, f"{meter}:Steady")
+    monkeypatch.setattr(unit, "watts_at_rest", lambda device: 0.0)
     out = tmp_path / "trace.json"
     assert cli.main(["capture", config(tmp_path), "--device", "cpu", "--prompt", "8", "-o", str(out)]) == 0
     capsys.readouterr()
@@ -91,8 +92,8 @@ def test_a_replay_on_a_cpu_reports_what_it_meters(meter, tmp_path, monkeypatch, 
 
 def test_kernels_of_a_replay_are_read_by_it_in_a_worker(meter, monkeypatch):
     """A worker has the variable, not the option."""
-    monkeypatch.setenv(own_probe.VARIABLE, f"{meter}:Steady")
-    monkeypatch.setattr(joules, "_idle_w", {"cpu": 20.0})
+    monkeypatch.setenv(energy.VARIABLE, f"{meter}:Steady")
+    monkeypatch.setattr(unit, "watts_at_rest", lambda device: 20.0)
     now = [0.0]  # a clock that only the work moves: a busy machine must not lengthen it
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     kernels = [Replayed("a", "ok", samples_ns=(100,)), Replayed("b", "failed"), Replayed("c", "ok", samples_ns=(300,))]
@@ -100,7 +101,7 @@ def test_kernels_of_a_replay_are_read_by_it_in_a_worker(meter, monkeypatch):
     def round_of_two_calls():
         now[0] += 0.01
 
-    found = joules.with_joules(kernels, open_device("cpu"), round_of_two_calls, 0.01, 2, 0.05)
+    found = unit.with_joules(kernels, open_device("cpu"), round_of_two_calls, 0.01, 2, 0.05)
     each = 0.01 * (50 - 20) / 2  # two calls a round
     assert [k.joules is None for k in found] == [False, True, False]
     assert found[2].joules == pytest.approx(3 * found[0].joules)

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from chip import artifact, codec, measurements, ops
-from chip.cli import main
+from chip import ops
+from chip.files import artifact, codec, measurements
+from chip.show.cli import main
 from chip.types import Ceiling, ChipError, HardwareProfile
 
 torch = pytest.importorskip("torch")
-from chip.cli import profile as command  # noqa: E402
-from chip.measure import build, profile, suites  # noqa: E402
-from chip.measure.device import open_device  # noqa: E402
+from chip.lab.measure import build, disturbance, profile, suites  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.show.cli import profile as command  # noqa: E402
 
 SETTINGS = profile.ProfileSettings(runs=5, noise=1.0, max_s=2.0, warm_s=0.0, cpu_cold_bytes=2**20)
 
@@ -230,7 +231,7 @@ def test_suites_are_what_they_say(cpu):
 
 
 def test_the_matrices_of_a_model_join_the_gemm_suite():
-    from chip.models import library
+    from chip.decoders import library
 
     found = {(c.op.n, c.op.k) for c in suites.matrices(library.find("llama-3.1-8b"), "bf16")}
     assert {(4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (128256, 4096)} == found
@@ -245,10 +246,10 @@ def test_above_the_physical_limit_is_an_error_not_a_record(cpu):
 
 def test_a_shared_cpu_is_flagged_and_said(capsys, monkeypatch, cpu):
     """Samples of whole time slices agree with each other and look clean: only the switches give them away."""
-    assert profile.disturbance(10, 15, 60) == ()  # measured on an idle machine: 0 to 5 in 60
-    assert profile.disturbance(0, 157, 60) == ("CPU shared: 157 involuntary switches in 60 samples",)
+    assert disturbance.switch_flags(5, 60) == ()  # measured on an idle machine: 0 to 5 in 60
+    assert disturbance.switch_flags(157, 60) == ("CPU shared: 157 involuntary switches in 60 samples",)
     count = iter(range(0, 10**9, 1000))
-    monkeypatch.setattr(profile, "switches", lambda: next(count))
+    monkeypatch.setattr(disturbance, "switches", lambda: next(count))
     code, out, _ = run(capsys, "add", "rows=8", "cols=8", "--quick", "--runs", 5)
     assert code == 0
     assert "CPU shared: 1000 involuntary switches" in out
@@ -298,14 +299,12 @@ def test_bad_input_is_one_line(capsys, cpu, tmp_path, tiny_suite):
 
 
 def test_a_lost_device_ends_the_run(cpu, monkeypatch):
-    class Gone:
-        title = "Test GPU"
+    def gone(self):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-        def synchronize(self):
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
+    monkeypatch.setattr(type(cpu), "synchronize", gone)
     with pytest.raises(ChipError, match="no longer answers"):
-        profile._still_there(Gone())
+        replace(cpu, title="Test GPU").require_alive()
 
 
 def test_a_span_takes_more_buffers(cpu):

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from chip.measure import kineto  # noqa: E402
-from chip.replay import chrome, foreign  # noqa: E402
+from chip.lab.measure import kineto  # noqa: E402
+from chip.lab.replay import chrome, foreign  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tiny_models import families
 
+from chip.decoders import describe, modules
 from chip.dtypes import precision
-from chip.models import describe, modules
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

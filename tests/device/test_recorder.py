@@ -7,9 +7,9 @@ pytest.importorskip("transformers")
 
 import tiny_models  # noqa: E402
 
-from chip.measure.device import open_device  # noqa: E402
-from chip.measure.recorder import COMPOSITE, Recorder, has_kernel, is_bookkeeping  # noqa: E402
-from chip.run.model import from_config  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.lab.measure.recorder import COMPOSITE, Recorder, has_kernel, is_bookkeeping  # noqa: E402
+from chip.lab.run.model import from_config  # noqa: E402
 
 BACKEND = torch._C.DispatchKey.CPU
 WITH_OVERLOADS = torch.profiler._ExperimentalConfig(capture_overload_names=True)

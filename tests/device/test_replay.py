@@ -10,19 +10,20 @@ pytest.importorskip("transformers")
 
 from test_replay_workers import FRAGILE  # noqa: E402
 
-from chip import cli, traces  # noqa: E402
-from chip.measure import capture, disturbance  # noqa: E402
-from chip.measure.device import open_device  # noqa: E402
-from chip.measure.disturbance import Reading  # noqa: E402
-from chip.measure.recorder import Recorder  # noqa: E402
-from chip.measure.replay import pool, worker  # noqa: E402
-from chip.measure.replay.arguments import PITCH, lookup, rotating  # noqa: E402
-from chip.measure.replay.unit import ReplaySettings  # noqa: E402
-from chip.measure.stopping import StopRule  # noqa: E402
-from chip.replay import gemm, results, signatures  # noqa: E402
-from chip.replay.results import Replay  # noqa: E402
-from chip.replay.rotation import Rotation  # noqa: E402
-from chip.traces import Operator, TensorArg, Trace  # noqa: E402
+from chip.files import traces  # noqa: E402
+from chip.files.traces import Operator, TensorArg, Trace  # noqa: E402
+from chip.lab.measure import capture, disturbance  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.lab.measure.disturbance import Reading  # noqa: E402
+from chip.lab.measure.recorder import Recorder  # noqa: E402
+from chip.lab.measure.replay import pool, worker  # noqa: E402
+from chip.lab.measure.replay.arguments import PITCH, lookup, rotating  # noqa: E402
+from chip.lab.measure.replay.unit import ReplaySettings  # noqa: E402
+from chip.lab.measure.stopping import StopRule  # noqa: E402
+from chip.lab.replay import gemm, results, signatures  # noqa: E402
+from chip.lab.replay.results import Replay  # noqa: E402
+from chip.lab.replay.rotation import Rotation  # noqa: E402
+from chip.show import cli  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 TINY = {

@@ -6,17 +6,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from chip import cli, stats, traces  # noqa: E402
-from chip.measure import capture  # noqa: E402
-from chip.measure.device import open_device  # noqa: E402
-from chip.measure.kineto import Looked, passes  # noqa: E402
-from chip.measure.recorder import Recorder  # noqa: E402
-from chip.measure.replay import cublas, cudart  # noqa: E402
-from chip.measure.replay.sequence import replay_sequence  # noqa: E402
-from chip.measure.replay.unit import ReplaySettings, replay_units  # noqa: E402
-from chip.replay import gemm, signatures  # noqa: E402
-from chip.replay.sequence import sequence_of  # noqa: E402
-from chip.traces import Trace  # noqa: E402
+from chip import stats  # noqa: E402
+from chip.files import traces  # noqa: E402
+from chip.files.traces import Trace  # noqa: E402
+from chip.lab.measure import capture  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.lab.measure.kineto import Looked, passes  # noqa: E402
+from chip.lab.measure.recorder import Recorder  # noqa: E402
+from chip.lab.measure.replay import cublas, cudart  # noqa: E402
+from chip.lab.measure.replay.sequence import replay_sequence  # noqa: E402
+from chip.lab.measure.replay.unit import ReplaySettings, replay_units  # noqa: E402
+from chip.lab.replay import gemm, signatures  # noqa: E402
+from chip.lab.replay.sequence import sequence_of  # noqa: E402
+from chip.show import cli  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

@@ -14,20 +14,22 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from chip import cli, codec, stats, traces  # noqa: E402
-from chip.measure import capture, timing  # noqa: E402
-from chip.measure.device import Device, open_device  # noqa: E402
-from chip.measure.recorder import Recorder, is_bookkeeping  # noqa: E402
-from chip.measure.replay import pool, sequence, unit  # noqa: E402
-from chip.measure.replay.arguments import written  # noqa: E402
-from chip.measure.replay.sequence import ReplayStep, replay_sequence  # noqa: E402
-from chip.measure.replay.unit import ReplaySettings, replay_units  # noqa: E402
-from chip.measure.stopping import StopRule  # noqa: E402
-from chip.replay import results, signatures, tiers  # noqa: E402
-from chip.replay.chrome import DeviceEvent  # noqa: E402
-from chip.replay.results import Replayed  # noqa: E402
-from chip.replay.sequence import Sequence, sequence_of  # noqa: E402
-from chip.traces import Kernel, KernelEvent, Timing, Trace  # noqa: E402
+from chip import stats  # noqa: E402
+from chip.files import codec, traces  # noqa: E402
+from chip.files.traces import Kernel, KernelEvent, Timing, Trace  # noqa: E402
+from chip.lab.measure import capture, timing  # noqa: E402
+from chip.lab.measure.device import Device, open_device  # noqa: E402
+from chip.lab.measure.recorder import Recorder, is_bookkeeping  # noqa: E402
+from chip.lab.measure.replay import pool, sequence, unit  # noqa: E402
+from chip.lab.measure.replay.arguments import written  # noqa: E402
+from chip.lab.measure.replay.sequence import ReplayStep, replay_sequence  # noqa: E402
+from chip.lab.measure.replay.unit import ReplaySettings, replay_units  # noqa: E402
+from chip.lab.measure.stopping import StopRule  # noqa: E402
+from chip.lab.replay import results, signatures, tiers  # noqa: E402
+from chip.lab.replay.chrome import DeviceEvent  # noqa: E402
+from chip.lab.replay.results import Replayed  # noqa: E402
+from chip.lab.replay.sequence import Sequence, sequence_of  # noqa: E402
+from chip.show import cli  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 AGAIN_NS, AFTER_OTHERS_NS, GAP_NS = 1000, 1300, 50

@@ -7,11 +7,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from chip import artifact
-from chip.measure.replay import pool
-from chip.measure.replay.unit import ReplaySettings
-from chip.replay import signatures
-from chip.traces import Kernel, Operator
+from chip.files import artifact
+from chip.files.traces import Kernel, Operator
+from chip.lab.measure.replay import pool
+from chip.lab.measure.replay.unit import ReplaySettings
+from chip.lab.replay import signatures
 from chip.types import ChipError
 
 FRAGILE = textwrap.dedent("""

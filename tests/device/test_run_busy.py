@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from chip.cli.bench_text import idle_story, render  # noqa: E402
-from chip.measure.device import open_device  # noqa: E402
-from chip.measure.energy import EnergyReading, NoProbe, NotAvailable, idle_watts  # noqa: E402
-from chip.run import busy, energy  # noqa: E402
-from chip.run.busy import Look  # noqa: E402
-from chip.run.clock import RunSamples  # noqa: E402
-from chip.runs import Run  # noqa: E402
+from chip.files.runs import Run  # noqa: E402
+from chip.lab.measure.device import open_device  # noqa: E402
+from chip.lab.measure.energy import EnergyReading, NoProbe, NotAvailable, idle_watts  # noqa: E402
+from chip.lab.run import busy, energy  # noqa: E402
+from chip.lab.run.busy import Look  # noqa: E402
+from chip.lab.run.clock import RunSamples  # noqa: E402
+from chip.show.cli.bench_text import idle_story, render  # noqa: E402
 from chip.types import Scenario  # noqa: E402
 
 MS = 1_000_000
@@ -112,7 +112,7 @@ class Metered:
 
 def test_energy_is_of_one_request_prefill_and_decode_apart_without_idle(monkeypatch):
     meter = Meter()
-    monkeypatch.setattr("chip.measure.energy.time", SimpleNamespace(monotonic=lambda: meter.clock))
+    monkeypatch.setattr("chip.lab.measure.energy.time", SimpleNamespace(monotonic=lambda: meter.clock))
     found = energy.of_request(open_device("cpu"), meter, 20.0, Metered(meter), 4, 0.001)
     assert found.prefill_j == pytest.approx(80)
     assert found.decode_j == pytest.approx(3 * 40)
@@ -124,7 +124,7 @@ def test_energy_is_of_one_request_prefill_and_decode_apart_without_idle(monkeypa
 
 def test_energy_that_is_not_above_idle_is_none_at_all(monkeypatch):
     meter = Meter()
-    monkeypatch.setattr("chip.measure.energy.time", SimpleNamespace(monotonic=lambda: meter.clock))
+    monkeypatch.setattr("chip.lab.measure.energy.time", SimpleNamespace(monotonic=lambda: meter.clock))
     found = energy.of_request(open_device("cpu"), meter, 80.0, Metered(meter), 4, 0.001)
     assert (found.prefill_j, found.decode_j) == (20, None)
     assert found.flags[-1] == "no decode energy: -60 J left of it above 80 W idle"

@@ -10,8 +10,9 @@ transformers = pytest.importorskip("transformers")
 
 from tiny_models import save_config, save_folder  # noqa: E402
 
-from chip import cli, runs  # noqa: E402
-from chip.run import text  # noqa: E402
+from chip.files import runs  # noqa: E402
+from chip.lab.run import text  # noqa: E402
+from chip.show import cli  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 
@@ -141,7 +142,7 @@ def test_weights_that_are_not_there(tmp_path, capsys):
 @pytest.fixture
 def reachable(monkeypatch):
     """A hub that answers, of which nothing is remembered."""
-    from chip.models import hub
+    from chip.decoders import hub
 
     monkeypatch.setattr(hub, "answers", lambda endpoint: True)
     hub._download.cache_clear()

@@ -14,12 +14,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from chip import runs
-from chip.measure.device import open_device
-from chip.measure.energy import EnergyReading, NotAvailable
-from chip.run import Job, Lost, get, grid, names, vllm, vllm_worker
-from chip.run.precision import of_run
-from chip.run.vllm_protocol import VllmWorker, ending
+from chip.files import runs
+from chip.lab.measure.device import open_device
+from chip.lab.measure.energy import EnergyReading, NotAvailable
+from chip.lab.run import Job, Lost, get, grid, names, vllm, vllm_worker
+from chip.lab.run.vllm_protocol import VllmWorker, ending
 from chip.types import ChipError, Scenario
 
 STAND_IN = Path(__file__).parent / "stand_in"
@@ -322,9 +321,10 @@ def test_a_run_is_recorded_in_the_precision_it_was_served_in():
         (quantised, {}, "vllm", ("fp8", "auto")),
         (quantised, {}, "hf-eager", ("bf16", "auto")),  # random weights are made in 16 bits there
     ):
-        assert of_run(Job("tiny", config, settings=settings), engine) == found
+        job = Job("tiny", config, settings=settings)
+        assert (vllm.formats(job) if engine == "vllm" else job.formats) == found
     with pytest.raises(ChipError, match="quantization=awq_marlin: a run in it could not be predicted"):
-        of_run(Job("tiny", CONFIG, settings={"quantization": "awq_marlin"}), "vllm")
+        vllm.formats(Job("tiny", CONFIG, settings={"quantization": "awq_marlin"}))
 
 
 def test_a_quantised_run_is_passed_through_and_recorded():
@@ -395,6 +395,6 @@ def test_flags_name_what_a_reader_must_know():
 def test_real_text_comes_back_as_text(monkeypatch, tmp_path):
     made = session(folder=tmp_path, prompt_ids=(1, 2))
     stand_in = SimpleNamespace(decode=lambda folder, rows, trust: tuple(map(str, rows)))
-    monkeypatch.setitem(sys.modules, "chip.run.text", stand_in)
+    monkeypatch.setitem(sys.modules, "chip.lab.run.text", stand_in)
     assert made._generated_text([[1, 2], [3]]) == ("[1, 2]", "[3]")
     assert session()._generated_text([[1, 2]]) == ()

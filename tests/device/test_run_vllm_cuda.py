@@ -13,8 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from chip.models.library import CONFIGS  # noqa: E402
-from chip.run import Job, vllm  # noqa: E402
+from chip.decoders.library import CONFIGS  # noqa: E402
+from chip.lab.run import Job, vllm  # noqa: E402
 from chip.stats import median  # noqa: E402
 from chip.types import Scenario  # noqa: E402
 

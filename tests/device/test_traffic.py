@@ -1,18 +1,19 @@
 """Real traffic through the real worker over a stand-in for vLLM: every request is answered, kept, and judged."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from chip import artifact
-from chip.cli import main
-from chip.measure.device import open_device
-from chip.run import Job, names, traffic
-from chip.simulate import recorded
-from chip.simulate.workload import Workload
+from chip.files import artifact
+from chip.lab.measure.device import open_device
+from chip.lab.run import Job, names, traffic
+from chip.show.cli import main
+from chip.simulator import recorded
+from chip.simulator.workload import Workload
 from chip.types import ChipError
 
 STAND_IN = Path(__file__).parent / "stand_in"
@@ -49,7 +50,9 @@ def test_every_request_has_its_times(tmp_path):
     w = requests(0.01)
     w.add(0.12, 300, 5)  # longer than the context
     said = []
-    found = traffic.measure([job()], [(100.0, w), (0.0, requests(0.0))], 0, file, open_device("cpu"), said.append)
+    found = traffic.measure(
+        [job()], [(100.0, w), (0.0, requests(0.0))], 0, file, open_device("cpu"), said.append, "vllm"
+    )
     assert [r.status for r in found] == ["ok", "ok"], said
     first = found[0]
     assert first.last_s[-1] == -1
@@ -65,22 +68,80 @@ def test_every_request_has_its_times(tmp_path):
     assert set(found[1].arrival_s) == {0.0}
     _, held = recorded.read(file)
     assert [r.key for r in held.runs] == [r.key for r in found]
-    again = traffic.measure([job()], [(100.0, w)], 0, file, open_device("cpu"), said.append)
+    again = traffic.measure([job()], [(100.0, w)], 0, file, open_device("cpu"), said.append, "vllm")
     assert again[0] == first  # not measured anew
 
 
 def test_a_worker_that_dies_costs_what_is_left_and_keeps_what_was_done(monkeypatch, tmp_path):
     monkeypatch.setenv("STAND_IN", "killed in a step of 7")
     found = traffic.measure(
-        [job()], [(0.0, requests(0.0, 4)), (0.0, requests(0.0, 7))], 0, tmp_path / "t.json", open_device("cpu"), print
+        [job()],
+        [(0.0, requests(0.0, 4)), (0.0, requests(0.0, 7))],
+        0,
+        tmp_path / "t.json",
+        open_device("cpu"),
+        print,
+        "vllm",
     )
     assert [r.status for r in found] == ["ok", "failed"]
     assert "killed by SIGKILL" in found[1].reason
     assert [r.status for r in recorded.read(tmp_path / "t.json")[1].runs] == ["ok", "failed"]
 
 
+def through_a_server(tmp_path, w, **changes):
+    file = tmp_path / "served.json"
+    said = []
+    found = traffic.measure([job(**changes)], [(9.0, w)], 0, file, open_device("cpu"), said.append, "vllm", True)
+    return found, recorded.read(file)[1].runs, said
+
+
+def test_a_server_serves_every_request_and_tells_of_itself(tmp_path):
+    w = requests(0.01)
+    w.add(0.12, 300, 5)  # longer than the context
+    found, kept, said = through_a_server(tmp_path, w)
+    assert kept == tuple(found)
+    (run,) = found
+    assert (run.status, run.server, run.users) == ("ok", True, 0), said
+    for i in range(12):
+        assert run.arrival_s[i] <= run.sent_s[i] < run.first_s[i] <= run.last_s[i]
+        assert run.output[i] == w.output[i] == len(run.gap_us[i]) + 1
+        assert sum(run.gap_us[i]) * 1e-6 == pytest.approx(run.last_s[i] - run.first_s[i], abs=1e-4)
+    assert run.last_s[12] == -1
+    assert run.steps == sum(w.output[:12])
+    assert set(run.chunk_tokens) == {()}
+    assert run.scheduler["max_model_len"] == 256
+    assert any(name.startswith("cpu_s.") for name in run.counters), run.counters
+    assert list(run.host_s) == ["schedule"], "what the stand-in's core has of it"
+    assert 0.0001 < run.host_s["schedule"] < 0.1
+    assert run.title == "tiny vllm server max_model_len=256 made-up 9 requests/s"
+
+
+def test_users_of_a_closed_loop_and_merged_chunks(monkeypatch, tmp_path):
+    monkeypatch.setenv("STAND_IN", "merges")
+    w = requests(0.0)
+    w.users = 2
+    (run,), _, said = through_a_server(tmp_path, w)
+    assert (run.status, run.users) == ("ok", 2), said
+    assert run.output == tuple(w.output)
+    assert run.chunk_tokens[0] == (2, 1)
+    assert run.traffic().users == 2
+    inside = [sum(a <= at < b for a, b in zip(run.arrival_s, run.last_s)) for at in run.arrival_s]
+    assert max(inside) == 2
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("crash in open", "an illegal memory access"), ("killed in an answer of 6", "a request was not answered|SIGKILL")],
+)
+def test_a_server_that_dies_is_said(how, says, monkeypatch, tmp_path):
+    monkeypatch.setenv("STAND_IN", how)
+    (run,), kept, _ = through_a_server(tmp_path, requests(0.0))
+    assert run.status == kept[0].status == "failed"
+    assert re.search(says, run.reason), run.reason
+
+
 def test_equal_blocks_are_equal_tokens(tmp_path):
-    from chip.run import vllm_worker
+    from chip.lab.run import vllm_worker
 
     server = vllm_worker.EngineServer()
 
@@ -102,9 +163,11 @@ def test_equal_blocks_are_equal_tokens(tmp_path):
 
 def test_the_command_refuses_what_makes_no_sense(capsys):
     for words, says in (
-        (["--engine", "hf-eager", "--workload", "poisson"], "--workload runs on vllm"),
+        (["--engine", "hf-eager", "--workload", "poisson"], "hf-eager serves no live traffic here; vllm can"),
         (["--engine", "vllm", "--rate", "5"], "give --workload too"),
-        (["--engine", "vllm", "--workload", "closed:users=2"], "only planned arrivals can be run"),
+        (["--engine", "vllm", "--workload", "closed:users=2"], "a closed loop of users runs through --server"),
+        (["--engine", "vllm", "--workload", "poisson", "--concurrency", "4"], "--concurrency is of --server"),
+        (["--engine", "vllm", "--server"], "give --workload too"),
         (["--engine", "vllm", "--workload", "poisson", "--rate", "x"], "--rate 'x': must be"),
         (["--engine", "vllm", "--workload", "poisson", "--prompt-text", "hi"], "does not go with it"),
     ):

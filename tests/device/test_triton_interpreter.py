@@ -35,8 +35,9 @@ def inputs():
     """What decides how it comes out: the kernels, the engine, the tests, and the versions of what runs them."""
     src = Path(chip.__file__).parent
     return [
-        *sorted((src / "kernels").rglob("*.py")),
-        *sorted((src / "run" / "native").glob("*.py")),
+        *sorted((src / "lab" / "kernels" / "triton").glob("*.py")),
+        *(src / "lab" / "kernels" / name for name in ("check.py", "plans.py")),
+        *sorted((src / "lab" / "run" / "native").glob("*.py")),
         Path(__file__).with_name("interpreted.py"),
         *map(version, ("torch", "triton")),
     ]

@@ -13,7 +13,8 @@ import forking  # noqa: E402
 from tiny_models import save_config  # noqa: E402
 from transformers import dynamic_module_utils  # noqa: E402
 
-from chip import cli, output, runs  # noqa: E402
+from chip.files import output, runs  # noqa: E402
+from chip.show import cli  # noqa: E402
 
 BENCH = ("--engine", "hf-eager", "--device", "cpu", "--prompt", "8", "--output", "3", "--repeats", "2", "--no-profile")
 

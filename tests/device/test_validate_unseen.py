@@ -10,8 +10,10 @@ pytest.importorskip("scipy")
 
 from test_fit import DEVICE, law, linears, measured, write_profile
 
-from chip import cli, measurements, ops, runs
-from chip.runs import Run, Runs
+from chip import ops
+from chip.files import measurements, runs
+from chip.files.runs import Run, Runs
+from chip.show import cli
 from chip.types import Scenario
 
 CONFIG = {

@@ -18,10 +18,11 @@ pytest.importorskip("torch")
 
 import forking
 
-from chip import artifact, engines, runs
-from chip.measure import device
-from chip.models.library import locate
-from chip.run import Job, Lost, vllm
+from chip import engines
+from chip.decoders.library import locate
+from chip.files import artifact, runs
+from chip.lab.measure import device
+from chip.lab.run import Job, Lost, vllm
 from chip.types import Scenario
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +36,8 @@ from dataclasses import replace
 sys.path.insert(0, {benchmarks!r})
 import vllm_runs
 from chip import engines
-from chip.measure import device
-from chip.run import vllm_worker
+from chip.lab.measure import device
+from chip.lab.run import vllm_worker
 
 vllm_worker.WARM_S = 0.0  # the stand-in has no clocks that rise
 rules = engines.get("vllm")

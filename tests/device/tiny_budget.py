@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from chip.measure.budget import Budget, budget_for
-from chip.measure.device import open_device
-from chip.measure.stopping import StopRule
+from chip.lab.measure.budget import Budget, budget_for
+from chip.lab.measure.device import open_device
+from chip.lab.measure.stopping import StopRule
 
 MIB = 2**20
 

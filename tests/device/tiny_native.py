@@ -3,8 +3,8 @@
 import torch
 from tiny_models import bundled
 
-from chip.run.native.engine import NativeEngine, NativeSettings
-from chip.run.native.requests import NativeRequest, SamplingParams
+from chip.lab.run.native.engine import NativeEngine, NativeSettings
+from chip.lab.run.native.requests import NativeRequest, SamplingParams
 
 FAMILIES = ("llama-3.1-8b", "llama-3.2-1b", "mistral-7b", "mistral-7b-v0.1", "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-0.6b",
             "qwen3-8b")  # fmt: skip

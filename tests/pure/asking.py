@@ -1,7 +1,7 @@
 """Questions to the predictor, and every number of an answer, for tests of predictions."""
 
-from chip.predict import request
-from chip.predict.stages import ALL, Stage
+from chip.predictor import request
+from chip.predictor.stages import ALL, Stage
 from chip.question import Question
 
 BARE = Stage.MEASURED  # measured ceilings and nothing else: what can be computed by hand

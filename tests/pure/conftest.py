@@ -4,7 +4,7 @@ import sys
 import pytest
 from round_profiles import round_profile, write_profile
 
-from chip import cli
+from chip.show import cli
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+from chip.decoders import describe, library
+from chip.decoders.lower import lower
 from chip.dtypes import precision
-from chip.models import describe, library
-from chip.models.lower import lower
 from chip.types import Seq, Step
 
 MODELS = Path(library.CONFIGS)

@@ -1,6 +1,6 @@
 """A GPU with round numbers, measured by nobody: exact expectations that no bundled profile can move."""
 
-from chip import artifact, codec
+from chip.files import artifact, codec
 from chip.types import Ceiling, HardwareProfile
 
 ROUND = {

@@ -3,10 +3,10 @@
 import json
 import random
 
-from chip import artifact, codec, runs
-from chip.measurements import record
+from chip.files import artifact, codec, runs
+from chip.files.measurements import record
+from chip.ops.elementwise import RmsNorm
 from chip.ops.linear import Linear
-from chip.ops.rms_norm import RmsNorm
 from chip.types import Measurement, Scenario
 
 DEVICE = "NVIDIA H200"

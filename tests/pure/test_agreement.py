@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chip import runs
+from chip.files import runs
 
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "h200" / "agreement"
 WITHIN = 0.03

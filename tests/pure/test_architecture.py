@@ -11,55 +11,17 @@ import pytest
 from folding import each
 from source_trees import FILES, SRC, nodes, tree
 
-from chip import cli
+from chip.show import cli
 
-DEVICE = {"measure", "run", "kernels"}
-ABOVE = DEVICE | {"cli", "report", "serve"}
 HEAVY = {"torch", "triton", "pandas", "transformers", "matplotlib", "numpy", "pynvml", "cuda", "vllm", "tqdm"}
-LOW = {"types", "codec", "jsontext", "output", "artifact", "stats", "dtypes"}
-# part of the package -> the parts it may import at module level; a part not named here may import any that is not above
-MAY = {
-    "__init__": set(),
-    "records": set(),  # which every part may import, as it may ...
-    "suggest": set(),  # ... this one ...
-    "listing": set(),  # ... and this
-    "types": set(),
-    "codec": {"types"},
-    "jsontext": set(),
-    "output": {"types"},
-    "artifact": {"types", "jsontext", "output"},
-    "stats": set(),
-    "dtypes": {"types"},
-    "formats": {"dtypes"},
-    "identity": {"types"},
-    "hardware": {"types", "codec", "artifact"},
-    "hosts": {"types", "codec", "artifact", "hardware"},
-    "engine_profile": {"types", "codec", "artifact", "hardware", "hosts", "engines"},
-    "ops": {"types", "dtypes"},
-    "callable_module": set(),
-    "question": LOW | {"engines", "dtypes", "models"},
-    "models": LOW | {"ops", "formats", "callable_module"},
-    "vllm_kernels": {"types", "dtypes", "formats", "models"},
-    "timeline": set(),
-    "points": {"types", "dtypes", "ops", "artifact", "output"},
-    "engines": {"types", "dtypes", "ops", "models", "timeline"},
-    "links": {"types", "hardware", "hardware_import", "stats"},
-    "predict": LOW
-    | {
-        "hardware",
-        "hosts",
-        "question",
-        "engine_profile",
-        "engine_support",
-        "ops",
-        "formats",
-        "models",
-        "engines",
-        "vllm_kernels",
-        "points",
-    }
-    | {"timeline", "links", "parallel", "callable_module"},
-}
+# The rooms in the order in which they are read: each may import, at module level, what stands above it
+ROOMS = (
+    *("types", "dtypes", "stats", "units", "forked", "ops", "files", "hardware", "decoders"),
+    *("engines", "question", "predictor", "simulator", "validate", "catalog", "api", "lab", "explain", "show"),
+    *("__init__", "__main__"),
+)
+PURE_LAB = {"replay", "chain"}  # of the lab, what needs no device: it reads what devices wrote
+PLACE = {room: place for place, room in enumerate(ROOMS)}
 
 
 def part(path):
@@ -88,22 +50,16 @@ def arrows():
 
 
 def test_arrows_point_down(arrows):
-    inside = [(path, names[1]) for path, names in arrows if names[0] == "chip" and len(names) > 1]
+    inside = [(path, names[1:]) for path, names in arrows if names[0] == "chip" and len(names) > 1]
     assert len(inside) > 300
-    for path, target in inside:
-        source = part(path)
-        if source in MAY:
-            assert target in MAY[source] | {source, "records", "suggest", "listing"}, f"{path} imports chip.{target}"
-        elif source not in ABOVE | {"__main__"}:
-            assert target not in ABOVE, f"{path} imports chip.{target}"
-        elif source in DEVICE:
-            assert target not in {"cli", "report", "serve"}, f"{path} imports chip.{target}"
-        elif source in {"cli", "report", "serve"}:
-            assert target not in DEVICE, f"{path} imports chip.{target} before it must"
+    for path, (room, *rest) in inside:
+        assert room.startswith("__") or PLACE[room] <= PLACE[part(path)], f"{path} imports chip.{room}"
+        if part(path) == "show":
+            assert room != "lab" or rest[0] in PURE_LAB, f"{path} imports chip.lab.{rest[0]} before it must"
 
 
 def test_measure_never_imports_run():
-    within = [path for path in FILES if path.is_relative_to(SRC / "measure")]
+    within = [path for path in FILES if path.is_relative_to(SRC / "lab" / "measure")]
     assert within
     for path in within:
         for node in nodes(path):
@@ -111,12 +67,12 @@ def test_measure_never_imports_run():
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             for name in names:
                 parts = f"{module}.{name}".lstrip(".").split(".")
-                assert parts[:2] not in (["chip", "run"], ["chip", "cli"]), path
+                assert parts[:3] not in (["chip", "lab", "run"], ["chip", "show", "cli"]), path
 
 
 def test_nothing_pure_imports_what_is_heavy(arrows):
     for path, (module, *_) in arrows:
-        if module != "chip" and part(path) not in DEVICE:
+        if module != "chip" and (part(path) != "lab" or path.relative_to(SRC).parts[1] in PURE_LAB):
             assert module not in HEAVY, f"{path} imports {module} at module level"
             assert module in sys.stdlib_module_names, f"{path} imports {module}: the base install has no dependencies"
 
@@ -131,7 +87,7 @@ class Blocked:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocked())
 import contextlib, io
-from chip.cli import main
+from chip.show.cli import main
 for words, code, least in {commands!r}:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -167,7 +123,7 @@ def test_works_where_nothing_else_is_installed(tmp_path):
 
 def test_a_command_that_needs_torch_says_so_in_one_line(tmp_path):
     config = tmp_path / "config.json"
-    config.write_text(json.dumps({"architectures": ["MambaForCausalLM"], "model_type": "mamba"}))
+    config.write_text(json.dumps({"architectures": ["UnheardForCausalLM"], "model_type": "mamba"}))
     told = without_others((["predict", str(config), "--trace"], 2, 0))
     assert told == "chip predict: --trace needs torch: pip install '.[measure]' in CHIP's checkout\n"
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from chip import artifact, output
+from chip.files import artifact, output
 from chip.types import ChipError
 
 SCHEMA = "chip.thing/2"

@@ -1,14 +1,15 @@
 """Attention: visible pairs, chunks, windows and key heads in its FLOPs and bytes."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chip.ops.alibi_attention import AlibiAttention
-from chip.ops.all_reduce import AllReduce
 from chip.ops.attention import Attention, visible_keys, visible_pairs
+from chip.ops.collectives import AllReduce
+from chip.ops.composed import AlibiAttention
+from chip.ops.latent import Mla
 from chip.ops.linear import Linear
-from chip.ops.mla import Mla
-from chip.records import replace
 from chip.types import Seq
 
 PAIRS = st.tuples(st.integers(0, 60), st.integers(1, 40), st.integers(0, 30))  # past, new, window
@@ -91,8 +92,7 @@ def test_lengths_of_three_kinds_and_how_often_a_growing_context_has_them():
     kinds = [replace(one, kv_len=n).place()[-1] for n in range(1000, 1016)]
     assert kinds[:8] == kinds[8:]
     assert (len(set(kinds)), len(set(kinds[1::2])), len({kinds[2], kinds[4], kinds[6]})) == (3, 1, 1)
-    assert replace(one, kv_len=1000).alignments() == (kinds[0],)
-    assert [replace(one, kv_len=n).alignments() for n in (1001, 1002)] == [(kinds[0], k) for k in kinds[1:3]]
+    assert [replace(one, kv_len=n).alignment for n in (1000, 1001, 1002)] == kinds[:3]
     found = {op.place()[-1]: part for op, part in one.lengths()}
     assert found == {kind: kinds[:8].count(kind) / 8 for kind in set(kinds)}
     assert {op.kv_len for op, _ in one.lengths()} <= set(range(1000, 1009))

@@ -12,14 +12,17 @@ from pathlib import Path
 import pytest
 from folding import each
 
-from chip import cli, hardware, runs, stats
+from chip import engines, stats
+from chip.decoders import describe, library
 from chip.dtypes import precision
-from chip.engines.vllm import memory, schedule
-from chip.engines.vllm.options import options
-from chip.models import describe, library
-from chip.predict import request
-from chip.predict.memory import needs
+from chip.engines.vllm import memory
+from chip.engines.vllm.options import GRAPH_TOKENS, defaults
+from chip.files import runs
+from chip.hardware import gpus
+from chip.predictor import request
+from chip.predictor.memory import needs
 from chip.question import Question
+from chip.show import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = ROOT / "results" / "h200"
@@ -35,8 +38,8 @@ FILES = (
 # of their own: memory that is not the model's (up to 32 % of the peak).
 # While the model of a point that failed was still held when the next one ran.
 BESIDE_ANOTHER = ("runs/hf-3.json", "llama-3.1-8b")
-CAPACITY = hardware.find("h200").memory_bytes
-OPTIONS = options((), CAPACITY)
+CAPACITY = gpus.find("h200").memory_bytes
+OPTIONS = defaults(CAPACITY)
 TARGET = 0.035
 POOLS_TARGET = 0.01
 MADE_FROM = {"llama-3.1-8b": "llama-3.1-8b", "mistral-22b": "mistral-7b", "qwen3-30b-a3b-fp8": "qwen3-30b-a3b"}
@@ -68,7 +71,9 @@ def recorded(tmp_path_factory):
             config.write_text(json.dumps(held.configs[run.model]))
             point = run.scenario
             model = library.find(str(config))
-            found.append((run, needs(model, point, run.engine, precision(point.dtype), CAPACITY)))
+            e = engines.get(run.engine)
+            options = e.options((), CAPACITY)
+            found.append((run, needs(model, point, e, precision(point.dtype), CAPACITY, options)))
     return found
 
 
@@ -129,7 +134,7 @@ def test_defaults_of_vllm_are_those_it_ran_with(recorded):
         assert config["cache_config"]["gpu_memory_utilization"] == OPTIONS.gpu_memory_utilization
         assert config["scheduler_config"]["max_num_batched_tokens"] == OPTIONS.max_num_batched_tokens
         assert config["scheduler_config"]["max_num_seqs"] == OPTIONS.max_num_seqs
-        assert tuple(config["compilation_config"]["cudagraph_capture_sizes"]) == schedule.GRAPH_TOKENS
+        assert tuple(config["compilation_config"]["cudagraph_capture_sizes"]) == GRAPH_TOKENS
 
 
 def test_a_file_of_runs_can_be_shown_again(capsys):
@@ -146,7 +151,7 @@ def test_a_file_of_runs_can_be_shown_again(capsys):
     table = capsys.readouterr().out
     assert table in (ROOT / "docs" / "bench.md").read_text(encoding="utf-8")
     head, rule, *rows = table.splitlines()
-    assert head.startswith("| engine | tokens/s | latency P50 | P95 | peak VRAM | J/token | with idle |")
+    assert head.startswith("| engine | tok/s | latency P50 | P95 | peak VRAM | J/token | with idle |")
     assert rule.count("---:") == head.count("|") - 2
     assert [row.split(" | ")[0].strip("| ") for row in rows] == [
         "`hf-graph`", "`hf-eager`", "`hf-compile`", "`hf-eager` `sdpa=flash`", "`vllm`"

@@ -10,13 +10,15 @@ from contextlib import suppress
 
 import pytest
 
-from chip import artifact, cli, measurements, points
-from chip.cli import roofline
-from chip.hardware_import import points_csv
-from chip.models import LONGEST_NAME, _family, describe, hub, library
-from chip.replay import chrome
-from chip.serve import api
-from chip.simulate import workload
+from chip.decoders import LONGEST_NAME, _family, describe, hub, library
+from chip.files import artifact, measurements
+from chip.hardware import points
+from chip.hardware.tables import points_csv
+from chip.lab.replay import chrome
+from chip.show import cli
+from chip.show.cli import roofline
+from chip.show.serve import api
+from chip.simulator import workload
 from chip.types import ChipError
 from chip.validate import suites
 

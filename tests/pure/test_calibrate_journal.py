@@ -2,8 +2,8 @@
 
 import pytest
 
-from chip import codec
-from chip.measure.journal import SCHEMA, Header, Journal, JournalEntry, Outcome, merge
+from chip.files import codec
+from chip.lab.measure.journal import SCHEMA, Header, Journal, JournalEntry, Outcome, merge
 from chip.types import Ceiling, ChipError, Curve
 
 HEADER = Header(SCHEMA, "NVIDIA H200", "quick", "2.11.0")

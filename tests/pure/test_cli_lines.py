@@ -135,15 +135,12 @@ def many(count=600):
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("by", ["file", "pipe"])
-def test_several_processes_write_what_one_writes(by, tmp_path):
+def test_several_processes_write_what_one_writes(tmp_path):
     (tmp_path / "lines").write_text(many())
     found = []
     for jobs in ("1", "3"):
-        with open(tmp_path / "lines", "rb") as file:
-            of = {"stdin": file} if by == "file" else {}
-            with start("predict", "-", "--jobs", jobs, **of) as p:
-                found.append((*p.communicate(None if of else file.read()), p.returncode))
+        with open(tmp_path / "lines", "rb") as file, start("predict", "-", "--jobs", jobs, stdin=file) as p:
+            found.append((*p.communicate(), p.returncode))
     assert found[0] == found[1]
     out, err, code = found[0]
     assert (code, err) == (1, b"chip: 2 lines could not be answered\n")
@@ -156,7 +153,7 @@ def test_lines_of_a_process_that_died_are_answered_by_another():
     """Each fork dies of the first b it is asked."""
     code = """if True:
         import os
-        from chip.cli.forks import Forks
+        from chip.show.cli.forks import Forks
         parent = os.getpid()
         def answer(line):
             if line[1] == "b" and os.getpid() != parent:
@@ -175,7 +172,7 @@ def test_a_process_that_is_done_takes_lines_of_another():
     """All lines are alike but for the parent's, which take long."""
     code = """if True:
         import os, time
-        from chip.cli.forks import Forks
+        from chip.show.cli.forks import Forks
         parent = os.getpid()
         def answer(line):
             if os.getpid() == parent:

@@ -6,7 +6,7 @@ import pytest
 from round_profiles import round_profile, write_profile
 from test_cli import LLAMA
 
-from chip import hardware
+from chip.hardware import gpus as hardware
 
 # --- GPUs described by hand
 
@@ -119,11 +119,11 @@ CONFIGS = {
     "": "is not JSON or is cut short",
     "[1, 2]": "a model config is a JSON object, got list",
     "{}": "field 'architectures' is missing or empty",
-    json.dumps({**LLAMA, "architectures": ["MambaForCausalLM"]}): "architecture 'MambaForCausalLM' is not known",
+    json.dumps({**LLAMA, "architectures": ["UnheardForCausalLM"]}): "architecture 'UnheardForCausalLM' is not known",
     json.dumps({k: v for k, v in LLAMA.items() if k != "hidden_size"}): "field 'hidden_size' is missing",
-    json.dumps({**LLAMA, "hidden_size": -8}): "hidden_size must be between 1 and 10000000, got -8",
-    json.dumps({**LLAMA, "hidden_size": 0}): "hidden_size must be between 1 and 10000000, got 0",
-    json.dumps({**LLAMA, "vocab_size": 10**18}): "vocab_size must be between 1 and 10000000, got 1000000000000000000",
+    json.dumps({**LLAMA, "hidden_size": -8}): "hidden_size must be between 1 and 20000000, got -8",
+    json.dumps({**LLAMA, "hidden_size": 0}): "hidden_size must be between 1 and 20000000, got 0",
+    json.dumps({**LLAMA, "vocab_size": 10**18}): "vocab_size must be between 1 and 20000000, got 1000000000000000000",
     json.dumps({**LLAMA, "num_hidden_layers": "many"}): "num_hidden_layers must be a whole number, got 'many'",
     json.dumps({**LLAMA, "num_key_value_heads": 3}): "num_attention_heads 2 is not a multiple of num_key_value_heads 3",
     json.dumps({**LLAMA, "num_attention_heads": 3, "num_key_value_heads": 3}): "hidden_size 8 is not a multiple of",
@@ -152,7 +152,7 @@ def test_a_folder_without_a_config(refused, tmp_path):
 
 def test_an_unknown_architecture_names_the_way_out(refused, tmp_path):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({**LLAMA, "architectures": ["MambaForCausalLM"]}))
+    path.write_text(json.dumps({**LLAMA, "architectures": ["UnheardForCausalLM"]}))
     assert "with torch and transformers installed, --trace takes its operators" in refused("predict", path)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import chip
-from chip import runs, stats
-from chip.predict.clock import RECOVERY_S, Settling
+from chip import stats
+from chip.files import runs
+from chip.predictor.clock import RECOVERY_S, Settling
 
 H200 = Path(__file__).parents[2] / "results" / "h200" / "runs"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chip import codec
+from chip.files import codec
 from chip.types import Ceiling, ChipError, HardwareProfile, Measurement
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chip import cli, runs
-from chip.compare import compare, pairs
+from chip.explain.compare import compare, pairs
+from chip.files import runs
+from chip.show import cli
 from chip.types import Scenario
 
 MS = 1_000_000

@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 
-from chip import cli, hardware
-from chip.cli.completion import SCRIPTS, following
-from chip.models import library
+from chip.decoders import library
+from chip.hardware import gpus as hardware
+from chip.show import cli
+from chip.show.cli.completion import SCRIPTS, following
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from chip.measure.curve_shapes import find_knee, fit_staircase
-from chip.measure.energy import NoProbe, NotAvailable, SampledProbe, joules_by_counter, joules_by_power, rapl_joules
-from chip.measure.limits import AboveLimit, check_compute, check_memory, flop_limit
+from chip.lab.measure.curve_shapes import find_knee, fit_staircase
+from chip.lab.measure.energy import NoProbe, NotAvailable, SampledProbe, joules_by_counter, joules_by_power, rapl_joules
+from chip.lab.measure.limits import AboveLimit, check_compute, check_memory, flop_limit
 from chip.types import Ceiling
 
 SIZES = [2**18 * 2 ** (i / 2) for i in range(29)]
@@ -27,7 +27,6 @@ def test_the_knee_is_found_near_where_it_was_put(knee, noise):
     assert found is not None
     assert found.low <= found.at <= found.high
     assert knee / 1.5 < found.at < knee * 1.5
-    assert found.upper == pytest.approx(9.7e12, rel=0.05)
 
 
 def test_the_ramp_of_small_sets_does_not_hide_the_knee():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from folding import each
 
-from chip import hardware
+from chip.hardware import gpus
 
 FOLDER = Path(__file__).resolve().parents[2] / "src" / "chip" / "data" / "hardware"
 FILES = sorted(FOLDER.glob("*.json"))
@@ -82,8 +82,8 @@ def test_usable_memory():
     assert all(0.975 < share < 1 for name, share in shares.items() if name not in WITH_ECC)
     assert all(SHEETS[name]["usable_bytes"]["source"].startswith("https://") for name in shares)
     for name in shares:
-        assert hardware.find(name).memory_bytes == SHEETS[name]["usable_bytes"]["value"]
-    assert hardware.find("sm_89:24GB").memory_bytes == 24 * 2**30
+        assert gpus.find(name).memory_bytes == SHEETS[name]["usable_bytes"]["value"]
+    assert gpus.find("sm_89:24GB").memory_bytes == 24 * 2**30
 
 
 @every_sheet

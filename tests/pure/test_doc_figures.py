@@ -10,7 +10,7 @@ import doc_figures
 import pytest
 from doc_figures import StaleError, accuracy, scripts
 
-from chip import cli
+from chip.show import cli
 from chip.units import percent
 from chip.validate.classes import judge_classes
 

@@ -29,10 +29,11 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 import doc_figures  # noqa: E402
 from folding import each  # noqa: E402
 
-from chip import __version__, cli, hardware, points  # noqa: E402
-from chip.cli.fit import row  # noqa: E402
-from chip.cli.text import table  # noqa: E402
-from chip.report import readme  # noqa: E402
+from chip import __version__  # noqa: E402
+from chip.hardware import gpus, points  # noqa: E402
+from chip.show import cli  # noqa: E402
+from chip.show.cli import fit  # noqa: E402
+from chip.show.report import readme  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "results").glob("*/*.md")])
 SAFE = ("predict", "estimate", "list", "show")
@@ -215,13 +216,13 @@ def rewrite(page: Path) -> bool:
 
 # -- what the bundled points and records say of themselves -------------------------------------------------------------
 def bundled_points() -> list[points.PointGroup]:
-    folder = hardware.find("h200").points[0]
+    folder = gpus.find("h200").points[0]
     return [g for kind in points.kinds(folder) for g in points.read(folder / f"{kind}{points.SUFFIX}").groups]
 
 
 def bundled_errors() -> str:
     """Errors of points predicted from all others, as `chip fit` prints them."""
-    return table([row(g) for g in bundled_points()], right=("shapes", "median error", "p90"), keep=("operator",)) + "\n"
+    return fit.render(bundled_points()) + "\n"
 
 
 def test_errors_are_those_of_the_bundled_points() -> None:
@@ -230,7 +231,7 @@ def test_errors_are_those_of_the_bundled_points() -> None:
 
 def test_lines_of_a_file_of_points_are_lines_of_it() -> None:
     shown = re.findall(r"^```csv\n(.*?)^```$", (ROOT / "docs" / "fit.md").read_text(encoding="utf-8"), re.M | re.S)
-    lines = (hardware.find("h200").points[0] / "linear.csv").read_text(encoding="utf-8").splitlines()
+    lines = (gpus.find("h200").points[0] / "linear.csv").read_text(encoding="utf-8").splitlines()
     assert shown
     for block in shown:
         assert set(block.splitlines()) <= set(lines), "docs/fit.md shows lines that linear.csv does not have"

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from chip.measure import energy
-from chip.measure.energy import EnergyReading, SampledProbe, each, idle_watts
+from chip.lab.measure import energy
+from chip.lab.measure.energy import EnergyReading, SampledProbe, each, idle_watts
 
 IDLE_W = 120.0
 STEP_S, TICK = 0.01, 10  # the counter moves at every tenth step, and tells what was drawn until five steps before

@@ -5,9 +5,13 @@ import copy
 import pytest
 from round_profiles import round_profile, write_profile
 
-from chip import artifact, cli, codec, engine_profile, engines, hardware
-from chip.engine_profile import ENGINES, KNOWN_LATENCY, OTHER_HOST, SAME_HOST, SUCH_HOST, EngineProfile
-from chip.engines.terms import MEANING, ON_HOST
+from chip import engines
+from chip.engines import profile as engine_profile
+from chip.engines.playing import MEANING, ON_HOST
+from chip.engines.profile import ENGINES, KNOWN_LATENCY, OTHER_HOST, SAME_HOST, SUCH_HOST, EngineProfile
+from chip.files import artifact, codec
+from chip.hardware import gpus
+from chip.show import cli
 from chip.types import Ceiling, ChipError
 
 TERM = {"value": 2e-6, "low": 1e-6, "high": 3e-6, "unit": "s", "method": "made up for tests"}
@@ -29,16 +33,16 @@ def write(path, data, schema=EngineProfile.SCHEMA):
 
 # --- where
 def test_of_a_bundled_gpu_in_the_data_of_another_beside_its_profile(tmp_path):
-    assert engine_profile.path_for(hardware.find("h200"), "vllm") == ENGINES / "h200.vllm.json"
-    assert engine_profile.path_for(hardware.find("h100"), "hf-eager") == ENGINES / "h100.hf-eager.json"
-    mine = hardware.find(write_profile(tmp_path / "my.gpu.json", round_profile()))
+    assert engine_profile.path_for(gpus.find("h200"), "vllm") == ENGINES / "h200.vllm.json"
+    assert engine_profile.path_for(gpus.find("h100"), "hf-eager") == ENGINES / "h100.hf-eager.json"
+    mine = gpus.find(write_profile(tmp_path / "my.gpu.json", round_profile()))
     assert engine_profile.path_for(mine, "hf-graph") == tmp_path / "my.gpu.hf-graph.json"
 
 
 def test_ones_own_are_found_and_those_of_the_reference_host_where_there_are_none(tmp_path):
-    mine = hardware.find(write_profile(tmp_path / "my.json", round_profile()))
+    mine = gpus.find(write_profile(tmp_path / "my.json", round_profile()))
     reference = engine_profile.read(ENGINES / "h200.vllm.json")
-    for h in (mine, hardware.find("h100"), hardware.find("h200")):
+    for h in (mine, gpus.find("h100"), gpus.find("h200")):
         found = engine_profile.find(h, "vllm")
         assert found.host == reference.cpu
         assert found.terms[0].host_step_s == reference.terms["host_step_s"].value
@@ -48,12 +52,12 @@ def test_ones_own_are_found_and_those_of_the_reference_host_where_there_are_none
     value, low, high = found.terms
     assert (value.gap_s, low.gap_s, high.gap_s) == (2e-6, 1e-6, 3e-6), "the device's is as it was measured"
     assert (low.host_step_s, high.host_step_s) == pytest.approx((1e-6 / SAME_HOST, 3e-6 * SAME_HOST))
-    assert engine_profile.find(hardware.find("h100"), "vllm").host, "a datasheet has no host"
+    assert engine_profile.find(gpus.find("h100"), "vllm").host, "a datasheet has no host"
 
 
 def test_another_host_is_less_certain_than_ones_own_a_known_latency_more(tmp_path):
     assert 1 < KNOWN_LATENCY < SAME_HOST < SUCH_HOST < OTHER_HOST < 3
-    h200 = hardware.find("h200")
+    h200 = gpus.find("h200")
     latency = engine_profile.read(ENGINES / "h200.vllm.json").launch_ns
     unknown, known, slow = (engine_profile.find(h200, "vllm", launch_ns=ns) for ns in (0.0, latency, 2 * latency))
     assert (unknown.at_latency, known.at_latency, known.host) == (False, True, "")
@@ -73,7 +77,7 @@ def test_on_a_cpu_the_reference_hosts_terms_hold_at_its_own_latency_and_count_a_
     reference = engine_profile.read(ENGINES / "h200.hf-eager.json")
     floor = Ceiling(2e-6, 1.9e-6, 2.1e-6, "s", "made up for tests")
     ceilings = {**round_profile().ceilings, "launch_stream": floor}
-    mine = hardware.find(write_profile(tmp_path / "cpu.json", round_profile(kind="cpu", spec="", ceilings=ceilings)))
+    mine = gpus.find(write_profile(tmp_path / "cpu.json", round_profile(kind="cpu", spec="", ceilings=ceilings)))
     found = engine_profile.find(mine, "hf-eager")
     value, low, high = found.terms
     slower = 2e-6 / (reference.launch_ns * 1e-9)
@@ -87,7 +91,7 @@ def test_on_a_cpu_the_reference_hosts_terms_hold_at_its_own_latency_and_count_a_
 
 
 def test_that_of_another_engine_or_gpu_is_refused(tmp_path):
-    mine = hardware.find(write_profile(tmp_path / "my.json", round_profile()))
+    mine = gpus.find(write_profile(tmp_path / "my.json", round_profile()))
     write(tmp_path / "my.vllm.json", document(engine="hf-eager"))
     with pytest.raises(ChipError, match="holds terms of hf-eager on Round GPU, not of vllm on Round GPU"):
         engine_profile.find(mine, "vllm")

@@ -2,8 +2,9 @@
 
 import pytest
 
-from chip import engine_support, hardware
-from chip.engine_support import note, too_old
+from chip import engines
+from chip.engines.versions import number, torch_note
+from chip.hardware import gpus
 
 
 @pytest.mark.parametrize(
@@ -21,33 +22,31 @@ from chip.engine_support import note, too_old
     ],
 )
 def test_vllm_needs_a_capability_by_version(gpu, version, refused):
-    assert bool(too_old("vllm", hardware.spec(gpu), version)) is refused
+    assert bool(engines.get("vllm").too_old(gpus.spec(gpu), version)) is refused
 
 
 def test_the_line_says_what_is_missing_and_what_to_do():
-    line = too_old("vllm", hardware.spec("gtx-1080-ti"))
+    line = engines.get("vllm").too_old(gpus.spec("gtx-1080-ti"))
     assert line == (
         "vllm 0.21.0 and later needs compute capability 7.5, NVIDIA GeForce GTX 1080 Ti 11GB has 6.1; "
         "--engine hf-eager runs"
     )
-    assert "vllm before 0.21.0 ran on it" in too_old("vllm", hardware.spec("v100"))
-    assert too_old("vllm", hardware.spec("p40"), "0.6.3").startswith("vllm needs compute capability 7.0")
+    assert "vllm before 0.21.0 ran on it" in engines.get("vllm").too_old(gpus.spec("v100"))
+    assert engines.get("vllm").too_old(gpus.spec("p40"), "0.6.3").startswith("vllm needs compute capability 7.0")
 
 
 @pytest.mark.parametrize("engine", ["hf-eager", "hf-graph"])
 def test_transformers_runs_on_every_gpu(engine):
-    assert not any(too_old(engine, hardware.spec(name)) for name in hardware.spec_names())
+    assert not any(engines.get(engine).too_old(gpus.spec(name)) for name in gpus.spec_names())
 
 
 def test_pascal_needs_an_older_build_of_torch():
-    assert "cu126" in note(hardware.spec("gtx-1080-ti"))
-    assert note(hardware.spec("t4")) == note(hardware.spec("mi210")) == ""
+    assert "cu126" in torch_note(gpus.spec("gtx-1080-ti"))
+    assert torch_note(gpus.spec("t4")) == torch_note(gpus.spec("mi210")) == ""
 
 
 def test_every_rule_has_a_source_and_the_last_holds_for_any_version():
-    for rules in engine_support.NEEDS.values():
+    for rules in filter(None, (engines.get(name).NEEDS for name in engines.names())):
         assert all(len(r.source) > 10 for r in rules)
         assert rules[-1].since == "0"
-        assert [engine_support.number(r.since) for r in rules] == sorted(
-            (engine_support.number(r.since) for r in rules), reverse=True
-        )
+        assert [number(r.since) for r in rules] == sorted((number(r.since) for r in rules), reverse=True)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from chip import artifact, cli, codec, engine_profile
-from chip.cli.calibrate_engine_text import render
+from chip.engines import profile as engine_profile
+from chip.files import artifact, codec
+from chip.show import cli
+from chip.show.cli.calibrate_engine import render
 from chip.types import Ceiling
 
 PAGE = Path(__file__).parents[2] / "docs" / "engines.md"

@@ -1,14 +1,16 @@
 """Engines: how they are found, which kernels they run, and which steps stand for a growing context."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chip import engines, ops
-from chip.engines import context
-from chip.predict import request
+from chip.decoders import library
+from chip.engines import chunked
+from chip.predictor import request
 from chip.types import ChipError
 
 
@@ -25,17 +27,19 @@ def test_engines_are_found_by_listing():
 
 def test_attention_over_pages_is_the_kernel_of_the_gpu():
     runs_as = engines.get("vllm").runs_as
-    found = {c: runs_as(c, {})["attention"] for c in (0.0, 8.0, 8.9, 9.0, 10.0)}
+    found = {c: runs_as(c)["attention"] for c in (0.0, 8.0, 8.9, 9.0, 10.0)}
     assert found == {
         0.0: "fa2|flash layer", 8.0: "fa2|flash layer", 8.9: "fa2|flash layer", 9.0: "fa3 layer",
         10.0: "flashinfer|fa2|flash layer",
     }  # fmt: skip
-    assert runs_as(9.0, {"alibi": "on"})["attention"] == "fa2|flash layer"  # for its biases
-    assert runs_as(9.0, {"architecture": "Gemma3ForConditionalGeneration"})["attention"] == "triton layer"
-    eager = engines.get("hf-eager").runs_as
-    assert [eager(9.0, {"sdpa": asked})["attention"] for asked in ("", "flash", "cudnn")] == ["cudnn", "flash", "cudnn"]
-    with pytest.raises(ChipError, match="--sdpa math: hf-eager is predicted with cudnn or flash, no other"):
-        eager(9.0, {"sdpa": "math"})
+    assert runs_as(9.0, library.find("bloom-560m"))["attention"] == "fa2|flash layer"  # for its biases
+    prefixed = replace(library.find("gemma-3-4b"), architecture="Gemma3ForConditionalGeneration")
+    assert runs_as(9.0, prefixed)["attention"] == "triton layer"
+    eager = engines.get("hf-eager")
+    told = [eager.options(settings, 1e11) for settings in ((), (("sdpa", "flash"),))]
+    assert [eager.runs_as(9.0, options=o)["attention"] for o in (None, *told)] == ["cudnn", "cudnn", "flash"]
+    with pytest.raises(ChipError, match="setting sdpa: must be cudnn or flash, got 'math'"):
+        eager.options((("sdpa", "math"),), 1e11)
 
 
 # --- the growing context
@@ -43,7 +47,7 @@ def test_attention_over_pages_is_the_kernel_of_the_gpu():
 
 @given(st.integers(0, 10_000), st.integers(1, 10_000), st.sets(st.integers(1, 20_000), max_size=2))
 def test_context_points_stand_for_all_steps(first, steps, bends):
-    points = context.decode_contexts(first, steps, bends)
+    points = chunked.decode_contexts(first, steps, bends)
     assert sum(weight for _, weight in points) == pytest.approx(1, abs=1e-12)
     assert len(points) <= 2 * (1 + len(bends))
     assert all(first <= past < first + steps for past, _ in points)
@@ -54,7 +58,7 @@ def test_context_points_stand_for_all_steps(first, steps, bends):
 @given(st.integers(0, 1000), st.integers(1, 1000), st.integers(1, 2000))
 def test_context_points_only_move_up(first, steps, window):
     def mean(first, steps, grows=lambda past: past, bends=()):
-        return sum(grows(past) * weight for past, weight in context.decode_contexts(first, steps, bends))
+        return sum(grows(past) * weight for past, weight in chunked.decode_contexts(first, steps, bends))
 
     assert mean(first + 1, steps) > mean(first, steps)
     assert mean(first, steps + 1) >= mean(first, steps)
@@ -71,7 +75,7 @@ def test_context_points_only_move_up(first, steps, window):
 def test_what_an_engine_runs_is_an_operator(engine):
     e = engines.get(engine)
     for capability in (7.5, 8.0, 9.0, 10.0):
-        assert set(e.runs_as(capability, {})) <= set(ops.names())
+        assert set(e.runs_as(capability)) <= set(ops.names())
     assert set(e.KERNELS) <= set(ops.names())
     assert all(n >= 1 for n in e.KERNELS.values())
 
@@ -89,3 +93,14 @@ def test_what_an_engine_runs_is_an_operator(engine):
 def test_what_an_engine_cannot_run_is_refused(asked, why):
     with pytest.raises(ChipError, match=re.escape(why)):
         request.answer({"engine": "native", **asked})
+
+
+def test_a_setting_with_a_key_of_its_own_is_the_engines():
+    asked = {"model": "qwen3-0.6b", "engine": "hf-eager", "prompt": 4096, "output": 2}
+    flash, plain = (request.answer({**asked, **more}) for more in ({"sdpa": "flash"}, {}))
+    assert flash == request.answer({**asked, "engine_settings": {"sdpa": "flash"}})
+    assert flash["ttft_ms"] != plain["ttft_ms"]
+    with pytest.raises(ChipError, match="engine setting 'sdpa' is not known"):
+        request.answer({**asked, "engine": "vllm", "sdpa": "flash"})
+    with pytest.raises(ChipError, match="no setting of this engine"):
+        request.answer({**asked, "engine": "hf-graph", "sdpa": "flash"})

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chip.ops.moe_experts import OTHER_TILES, MoeExperts
-from chip.ops.moe_experts_composed import MoeExpertsComposed
+from chip.ops.experts import OTHER_TILES, MoeExperts, MoeExpertsComposed
 
 
 @given(st.integers(1, 64), st.data(), st.integers(1, 300))

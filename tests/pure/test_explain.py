@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from chip import cli, explain, traces
-from chip.replay import results, signatures
-from chip.replay.results import Placed, Replay, Replayed, Sequenced
-from chip.traces import Kernel, KernelEvent, Operator, TensorArg, Timing, Trace
+from chip.explain import account as explain
+from chip.files import traces
+from chip.files.traces import Kernel, KernelEvent, Operator, TensorArg, Timing, Trace
+from chip.lab.replay import results, signatures
+from chip.lab.replay.results import Placed, Replay, Replayed, Sequenced
+from chip.show import cli
 from chip.types import ChipError
 
 X, W = TensorArg((4, 8), (8, 1), "bfloat16", 0), TensorArg((8, 16), (1, 8), "bfloat16", 1)
@@ -286,7 +288,7 @@ def test_a_replay_of_another_step_is_refused(files, tmp_path, capsys):
 
 
 def test_a_run_of_another_model_is_refused(files, tmp_path):
-    from chip import runs
+    from chip.files import runs
 
     runs.write(tmp_path / "runs.json", runs.Runs(()), {})
     with pytest.raises(ChipError, match="holds no run of m hf-graph decode 1 x 8"):

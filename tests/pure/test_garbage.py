@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from chip import garbage
-from chip.cli import lines
-from chip.predict import estimator, request
+from chip.predictor import estimator, request
 from chip.question import complete, question_of
+from chip.show import garbage
+from chip.show.cli import lines
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from chip import artifact, codec, hardware, measurements, roofline, stats
+from chip import stats
+from chip.files import artifact, codec, measurements
+from chip.hardware import gpus, roofline
 from chip.types import HostProfile
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +22,7 @@ OPERATORS = ("operators-1", "operators-2", "operators-contexts", "tables", "page
 FLOP_A_CLOCK = {"fp32": 256, "tf32": 2048, "fp16": 4096, "bf16": 4096, "fp8": 8192}  # of one SM, dense
 UNITS, BOOST_HZ = 132, 1.98e9
 
-CALIBRATIONS = [hardware.read_profile(RECORDS / f"calibration-{n}.json") for n in (1, 2)]
+CALIBRATIONS = [gpus.read_profile(RECORDS / f"calibration-{n}.json") for n in (1, 2)]
 CEILINGS = sorted(CALIBRATIONS[0].ceilings)
 MEMORY = [n for n in CEILINGS if n.startswith(("hbm_", "l2_", "h2d_", "d2h_"))]
 SETTLED = [n for n in CEILINGS if n.startswith("matmul_") and n.endswith("_settled")]
@@ -64,7 +66,7 @@ def test_overheads_of_the_device_agree():
 
 @pytest.mark.parametrize("calibration", CALIBRATIONS, ids=("first", "second"))
 def test_ceilings_stay_under_the_datasheet_and_physics(calibration):
-    sheet = hardware.spec("h200").ceilings
+    sheet = gpus.spec("h200").ceilings
     for name, ceiling in calibration.ceilings.items():
         if name.startswith("matmul_"):
             kind = name.removesuffix("_settled")
@@ -108,7 +110,7 @@ def test_every_case_was_measured_and_none_is_above_physics(name):
 
 def repeated(compute_bound):
     """(kernel's longer P50 in s, difference) of cold kernels over 20 us in both operator runs."""
-    roofs = roofline.roofs_of(hardware.find(str(BUNDLED)))
+    roofs = roofline.roofs_of(gpus.find(str(BUNDLED)))
     ridge = roofs.ridge("matmul_bf16", "hbm")
     runs = [{measurements.key_of(m): m for m in measurements.read(RECORDS / f"{n}.jsonl")[1]} for n in OPERATORS[:2]]
     found = []

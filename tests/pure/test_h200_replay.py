@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from chip import explain, traces
-from chip.cli.explain import REPORT, TIMING, waterfall_text
-from chip.replay import results, signatures
+from chip.explain import account
+from chip.files import traces
+from chip.lab.replay import results, signatures
+from chip.show.cli.explain import REPORT, TIMING, waterfall_text
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "results" / "h200" / "replay"
@@ -61,8 +62,8 @@ def test_reports_are_what_the_records_give(case):
     (trace_file, trace), (replay_file, replay) = records(case)
     assert trace_file.id in replay_file.inputs
     made = {"environment": trace_file.environment, "inputs": [trace_file.id, replay_file.id]}
-    assert same({**explain.explain(trace, replay), **made}, document(case, REPORT))
-    assert same({**explain.timing_document(trace), **made}, document(case, TIMING))
+    assert same({**account.explain(trace, replay), **made}, document(case, REPORT))
+    assert same({**account.timing_document(trace), **made}, document(case, TIMING))
     assert trace_file.environment["device"] == "NVIDIA H200"
     assert (replay.rule, replay.warmup, replay.runs) == ("producer", 10, 100), "the defaults"
 

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 import trace_fixture
 
-from chip import artifact, codec, traces
-from chip.models import library
-from chip.replay import chrome, foreign, signatures
+from chip.decoders import library
+from chip.files import artifact, codec, traces
+from chip.lab.replay import chrome, foreign, signatures
 
 NAMES = trace_fixture.names()
 

@@ -12,14 +12,16 @@ from folding import each
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chip import cli, hardware, stats
-from chip.hardware_import import aiconfigurator, aiconfigurator_pick, aiconfigurator_rows, points_csv
-from chip.hardware_import.points_csv import Row, Table
-from chip.hardware_import.thin import kept, merged, thin
+from chip import stats
+from chip.hardware import gpus
+from chip.hardware.tables import aiconfigurator, aiconfigurator_pick, aiconfigurator_rows, points_csv
+from chip.hardware.tables.points_csv import Row, Table
+from chip.hardware.tables.thin import kept, merged, thin
+from chip.show import cli
 from chip.types import ChipError
 
 ROOT = Path(__file__).parents[2]
-POINTS = hardware.IMPORTED
+POINTS = gpus.IMPORTED
 BUNDLED = sorted(POINTS.glob("*/*.csv"))
 GPUS = ("a100", "b200", "h100", "h200", "l40s", "rtx-pro-6000-server")
 
@@ -224,7 +226,7 @@ def test_systems_with_tables_of_the_engine_are_listed(tmp_path, capsys):
 def test_points_and_their_notice_are_packaged():
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["chip"]
     for path in (*BUNDLED, POINTS / "NOTICE"):
-        relative = path.relative_to(hardware.DATA.parent)
+        relative = path.relative_to(gpus.DATA.parent)
         assert any(relative.match(p) for p in patterns), f"{relative} is not in the wheel"
 
 
@@ -250,7 +252,7 @@ def test_bundled_points_are_whole_and_say_where_they_come_from(path):
     assert {"device", "source", "licence", "clock", "about"} <= set(found.notes)
     assert found.rows == tuple(sorted(found.rows))
     assert len({(r.labels, r.at) for r in found.rows}) == len(found.rows)
-    assert path.parent.name in hardware.spec_names()
+    assert path.parent.name in gpus.spec_names()
     assert points_csv.text(found) == path.read_text()
 
 
@@ -270,7 +272,7 @@ def test_products_of_each_precision_are_there(gpu, dtypes):
 @pytest.mark.parametrize("gpu", GPUS)
 def test_no_product_beats_the_datasheet(gpu):
     """Above the promised rate of the tensor cores a point would be a mistake in units or axes."""
-    roof = hardware.spec(gpu).ceilings["matmul_bf16"].value
+    roof = gpus.spec(gpu).ceilings["matmul_bf16"].value
     rows = [r for r in points_csv.read(POINTS / gpu / "linear.csv").rows if r.dtype == "bf16"]
     rates = [2e6 * r.at[0] * r.at[1] * r.at[2] / r.us for r in rows]
     assert 0.5 * roof < max(rates) < 1.05 * roof
@@ -278,7 +280,7 @@ def test_no_product_beats_the_datasheet(gpu):
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_no_cold_weight_is_read_faster_than_the_memory_delivers(gpu):
-    width, promised = {"bf16": 2, "fp8": 1}, hardware.spec(gpu).ceilings["hbm"].value
+    width, promised = {"bf16": 2, "fp8": 1}, gpus.spec(gpu).ceilings["hbm"].value
     cold = [r for r in points_csv.read(POINTS / gpu / "linear.csv").rows if r.context == "cold" and r.dtype in width]
     assert max(1e6 * r.at[1] * r.at[2] * width[r.dtype] / r.us for r in cold) < 1.05 * promised
 

@@ -7,10 +7,13 @@ import pytest
 from asking import predict, setting
 
 import chip
-from chip import artifact, cli, codec, engine_profile, engine_support, engines, hardware, hosts
-from chip.cli.calibrate_host_text import profile_of
-from chip.engines.versions import version_at
-from chip.models import library
+from chip import engines
+from chip.decoders import library
+from chip.engines import profile as engine_profile
+from chip.files import artifact, codec
+from chip.hardware import gpus, hosts
+from chip.show import cli
+from chip.show.cli.calibrate_host import profile_of
 from chip.types import ChipError, HostProfile, Scenario
 
 RECORDS = Path(__file__).parents[2] / "results" / "h200" / "engines"
@@ -29,9 +32,9 @@ def write_host(path, launch_ns):
 def test_no_gpu_beats_another_for_lack_of_terms(engine):
     """All stand on the same host; and one that is slower in both arithmetic and memory is no faster."""
     model, seen = library.find(SMALL), []
-    for name in hardware.spec_names():
-        sheet = hardware.spec(name)
-        if engine_support.too_old(engine, sheet):
+    for name in gpus.spec_names():
+        sheet = gpus.spec(name)
+        if engines.get(engine).too_old(sheet):
             continue
         found = predict(model, name, engine, DECODE)
         assert found.asked["host"] == hosts.REFERENCE
@@ -159,11 +162,11 @@ def test_an_old_vllm_prepares_its_steps_between_them():
     [("0.14", True, 256), ("0.14.0", True, 256), ("0.13.2", False, 256), ("0.12", False, 256), ("0.11.2", False, 0)],
 )
 def test_a_version_is_found_with_and_without_its_last_number(version, overlaps, beside):
-    found = version_at("vllm", engines.get("vllm").VERSIONS, version)
+    found = engines.get("vllm").version(version)
     assert (found.overlaps_steps, found.beside_tokens) == (overlaps, beside)
 
 
 def test_hopper_attends_with_flash_attention_2_before_0_7():
-    found = [engines.get("vllm").runs_as(9.0, {"version": v})["attention"] for v in ("0.6", "0.8.1", "0.26", "")]
+    found = [engines.get("vllm").runs_as(9.0, version=v)["attention"] for v in ("0.6", "0.8.1", "0.26", "")]
     assert [kernels.split()[0] for kernels in found] == ["fa2|flash", "fa3", "fa3", "fa3"]
-    assert engines.get("vllm").runs_as(8.0, {"version": "0.6"})["attention"] == "fa2|flash layer"
+    assert engines.get("vllm").runs_as(8.0, version="0.6")["attention"] == "fa2|flash layer"

@@ -1,4 +1,4 @@
-"""The one interpolator: right at its points, going on beyond them, no cliff at any edge, and never falling."""
+"""The one interpolator: right at its points, going on beyond them, and no cliff at any edge."""
 
 from dataclasses import replace
 from functools import cache
@@ -11,27 +11,18 @@ from folding import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip import hardware, ops, points, stats
+from chip import ops, stats
+from chip.hardware import gpus, points
+from chip.hardware.points import PointGroup
 from chip.ops.attention import Attention
 from chip.ops.base_time import BaseTime
 from chip.ops.linear import GemmBase, Linear
 from chip.ops.masked_attention import MaskedAttention
-from chip.points import PointGroup
-from chip.predict.attention import measured_times
-from chip.predict.interpolate import (
-    GROWTH,
-    LEAST_SPREAD,
-    NODES,
-    UNKNOWN_SPREAD,
-    Z90,
-    Points,
-    TimeCurve,
-)  # fmt: skip
-from chip.predict.neighbours import NEAREST, PointBlock
-from chip.predict.rising_grid import RisingGrid
+from chip.predictor.interpolate import GROWTH, LEAST_SPREAD, UNKNOWN_SPREAD, Z90, CorrectionCurve, Points
+from chip.predictor.nearest import NEAREST, NearestPoints
 from chip.types import ChipError
 
-FOLDER = hardware.POINTS / "h200"
+FOLDER = gpus.POINTS / "h200"
 GROUPS = [g for kind in points.kinds(FOLDER) for g in points.read(FOLDER / f"{kind}.csv").groups]
 BASE = GemmBase(2e-6, 7e14, 4e12, 132)
 GRID = [Linear(m, n, k) for m in (1, 16, 256, 4096) for n in (256, 2048, 16384) for k in (512, 4096)]
@@ -92,30 +83,20 @@ def test_left_out_errors_are_those_of_the_others(name):
     """The column of every file, computed again from the others: chip fit judged what is predicted here."""
     group, found = bundled(name)
     for i in range(0, len(group.ops), 5):
-        again = exp(found.corrections([found.places[i]], but=i)[0].value - found.residual(i)[0]) - 1
+        again = exp(found.correction(found.places[i], but=i).value - found.residual(i)[0]) - 1
         assert again == pytest.approx(group.loo[i], abs=0.035), "but for rounding, and points that are as near"
-
-
-def test_several_places_at_once_are_each_by_itself():
-    _, found = bundled("linear (torch, bf16, cold)")
-    for places in (
-        [Linear(m, 4096, 4096).place() for m in (1, 5, 77, 4096, 10**6)],
-        [Linear(m, m * 64, 4096).place() for m in (1, 5, 77, 4096)],
-    ):
-        for together, place in zip(found.corrections(places), places):
-            assert tuple(together) == pytest.approx(tuple(found.corrections([place])[0]))
 
 
 @each(["linear (torch, bf16, cold)", "attention (fa3, bf16, cold)", "rms_norm (compiled, bf16, cold)"])
 def test_the_nearest_of_a_place_are_those_of_all_points(name):
-    """However they are looked for: from one place to the next, near by and far away."""
+    """Near by and far away."""
     group, found = bundled(name)
-    every = PointBlock(found.places)
+    every = NearestPoints(found.places)
     for i in range(0, len(group.ops), 3):
         place = tuple(x + off for x, off in zip(found.places[i], (0.3, -0.1, 0.0, 7.0 * (i % 5 == 0), 0.2)))
         apart = nsmallest(NEAREST, (dist(p, place) for p in found.places))
-        ((*_, last),) = every.nearest([place], [])
-        assert last[0] == pytest.approx(apart[-1] ** 2)
+        assert [distance for distance, _ in every.of(place)] == pytest.approx(apart)
+        assert i not in [point for _, point in every.of(place, but=i)]
 
 
 # --- beyond them
@@ -128,7 +109,7 @@ def test_far_beyond_the_points_the_correction_goes_on_and_the_spread_grows(name)
     corrections = []
     for times in (1, 2**10, 2**20):
         op = replace(largest, **{axis: getattr(largest, axis) * times})
-        corrections.append(found.corrections([op.place()])[0])
+        corrections.append(found.correction(op.place()))
     _, far, further = corrections
     assert abs(further.value - far.value) < 0.15
     residuals = [found.residual(i)[0] for i in range(len(group.ops))]
@@ -180,54 +161,39 @@ def test_no_edge_of_the_points_is_a_cliff(name):
         values = [getattr(op, axis) for op in group.ops]
         for edge, outwards in ((min(values), False), (max(values), True)):
             for op in (o for o in group.ops if getattr(o, axis) == edge):
-                here = found.corrections([op.place()])[0]
+                here = found.correction(op.place())
                 for by in (1.01, 1.05, 1.2):
                     other = beyond(group, op, axis, outwards, by)
                     far = dist(op.place(), other.place()) if other else OTHER_KERNEL
                     if far >= OTHER_KERNEL:
                         continue
                     walked += 1
-                    there = found.corrections([other.place()])[0]
+                    there = found.correction(other.place())
                     steepest = TWO_WIDTHS.get(group.kind, STEEPEST)
                     assert abs(there.value - here.value) <= NOISE + steepest * far, (op, axis, getattr(other, axis))
                     assert there.spread <= 2 * here.spread + GROWTH * far + 0.05, (op, axis, getattr(other, axis))
     assert walked > 0
 
 
-# --- along tokens
-WIDTHS = st.tuples(st.integers(8, 2048), st.integers(8, 2048)).map(lambda nk: (8 * nk[0], 8 * nk[1]))
-TOKENS = st.integers(1, 2**19)
-
-
-@settings(deadline=None)
-@given(WIDTHS, TOKENS, st.integers(1, 5000))
-def test_a_curve_never_falls_and_does_not_leap(widths, tokens, more):
+# --- between powers of two
+def test_a_curve_is_exact_at_powers_of_two_and_straight_between_them():
     _, found = bundled("linear (torch, bf16, cold)")
-    curve = TimeCurve(lambda m: Linear(m, *widths), found)
-    (before, spread, _), (after, _, _) = curve.at(tokens), curve.at(tokens + more)
-    assert 0 < before <= after * (1 + 1e-12)
-    tiles = -(-(tokens + 1) // 64) / -(-tokens // 64)
-    assert curve.at(tokens + 1)[0] <= 1.05 * max(tiles, (tokens + 1) / tokens) * before
-    assert spread > 0
+    curve = CorrectionCurve(found, lambda m, n: Linear(m, n, 4096).place())
+    corners = [found.correction(Linear(m, n, 4096).place()) for m in (64, 128) for n in (1024, 2048)]
+    assert [curve.at((m, n)) for m in (64, 128) for n in (1024, 2048)] == corners
+    for i in (0, 1):
+        assert curve.at((96, 1536))[i] == pytest.approx(sum(c[i] for c in corners) / 4)
 
 
 @each([g.name for g in GROUPS if not issubclass(ops.get(g.kind), (Attention, MaskedAttention))])
-def test_every_bundled_curve_rises(name):
-    """Over nodes and what lies between and beyond them, for the sizes of every eighth point."""
+def test_a_curve_is_near_the_points_it_goes_through(name):
     group, found = bundled(name)
     axis = next(iter(ops.axes(type(group.ops[0]))))
-    for op in group.ops[::8]:
-        curve = TimeCurve(lambda n, op=op: replace(op, **{axis: n}), found)
-        times = [curve.at(n)[0] for n in sorted({round(1.3**i) for i in range(60)} | set(NODES))]
-        assert all(b >= a * (1 - 1e-12) for a, b in pairwise(times)), op
-
-
-def test_a_curve_is_near_the_points_it_goes_through():
-    group, found = bundled("linear (torch, bf16, cold)")
-    errors = [abs(TimeCurve(lambda m, o=op: replace(o, m=m), found).at(op.m)[0] / s - 1)
-              for op, s in list(zip(group.ops, group.seconds))[::3]]  # fmt: skip
-    assert stats.median(errors) < 0.03
-    assert stats.quantile(errors, 0.9) < 0.1
+    errors = []
+    for op, seconds in list(zip(group.ops, group.seconds))[::3]:
+        curve = CorrectionCurve(found, lambda n, op=op: replace(op, **{axis: n}).place())
+        errors.append(abs(found.base.seconds(op) * exp(curve.at((getattr(op, axis),)).value) / seconds - 1))
+    assert stats.median(errors) <= stats.median([abs(e) for e in group.loo]) + 0.01
 
 
 @pytest.mark.parametrize(("least", "most"), [*pairwise([0, 0.25, 0.5, 0.75, 1, 1.5, 20])])
@@ -246,55 +212,13 @@ def left_out():
             continue
         known = Points(group, group.base)
         for i in range(0, len(group.ops), max(1, len(group.ops) // 80)):
-            (near,) = known._block.nearest([known.places[i]], [], i)
-            (said,) = known.corrections([known.places[i]], i)
-            off = abs(known.residual(i)[0] - said.value)
-            found.append((near[0][0] ** 0.5, off <= Z90 * said.spread))
+            apart = min(dist(place, known.places[i]) for j, place in enumerate(known.places) if j != i)
+            value, spread = known.correction(known.places[i], i)
+            found.append((apart, abs(known.residual(i)[0] - value) <= Z90 * spread))
     return found
 
 
-# --- over sequences and context
-HEADS = st.sampled_from([(8, 1, 64), (14, 2, 64), (32, 8, 128), (32, 32, 128), (16, 16, 96), (8, 4, 256)])
-
-
-ATTENDING = ["attention (fa3, bf16, cold)", "attention (flash, bf16, cold)", "attention (cudnn, bf16, cold)"]
-
-
-def heads(batch, heads, kv_heads, head_dim, q_len, kv_len):
-    return ops.get("attention")(batch, heads, kv_heads, head_dim, q_len, kv_len)
-
-
-@cache
-def grid_of(name, least):
-    """`least`: the smallest attention of the form that is looked up."""
-    _, found = bundled(name)
-    return RisingGrid(measured_times(found, least.sized(1, 1, 1), least.form()))
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.sampled_from(ATTENDING), HEADS, st.booleans(), st.integers(1, 512), st.integers(2, 60000), st.integers(1, 5000)
-)
-def test_attention_never_falls_with_the_context(name, shape, alone, count, length, more):
-    grid = grid_of(name, heads(1, *shape, 1, 1) if alone else heads(1, *shape, 2, 2))
-    seconds, spread = grid(count, length)
-    assert seconds <= grid(count, length + more)[0] * (1 + 1e-12)
-    assert seconds <= grid(count + more, length)[0] * (1 + 1e-12)
-    assert spread > 0
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_attention_is_near_the_points_it_goes_through(alone):
-    group, _ = bundled("attention (fa3, bf16, cold)")
-    asked = [(op, seconds) for op, seconds in zip(group.ops, group.seconds) if op.q_len == (1 if alone else op.kv_len)]
-    least = (1, 1, 1) if alone else (1, 2, 2)
-    found = [grid_of("attention (fa3, bf16, cold)", op.sized(*least))(op.batch, op.kv_len)[0] for op, _ in asked]
-    errors = [abs(here / seconds - 1) for here, (_, seconds) in zip(found, asked)]
-    assert len(errors) > 50
-    assert stats.median(errors) < 0.03
-    assert stats.quantile(errors, 0.9) < 0.12
-
-
+# --- bases
 @given(st.integers(1, 10**7))
 def test_a_plain_base_grows_with_its_work(rows):
     base = BaseTime(1e-6, 1e14, 1e12)

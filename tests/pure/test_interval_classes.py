@@ -7,11 +7,11 @@ import pytest
 from asking import predict
 
 import chip
-from chip import artifact, hardware
-from chip.models import library
-from chip.predict import interval_class, nearest
-from chip.predict.basis import DATASHEET, IMPORTED, MEASURED, SAME_CHIP
-from chip.predict.interval_class import OTHER_VENDOR, kind_of, scale_of
+from chip.decoders import library
+from chip.files import artifact
+from chip.hardware import gpus as hardware
+from chip.predictor import basis, validated_runs
+from chip.predictor.basis import DATASHEET, IMPORTED, MEASURED, OTHER_VENDOR, SAME_CHIP, kind_of, scale_of
 from chip.types import Scenario
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ def derive():
 
 @pytest.fixture(scope="module")
 def rows():
-    lines = artifact.read_text(interval_class.FILE).splitlines()
+    lines = artifact.read_text(basis.FILE).splitlines()
     return [line.split(";") for line in lines if not line.startswith(("#", "kind;"))]
 
 
@@ -59,7 +59,7 @@ def test_the_shares_are_those_of_the_predictor_and_the_index(derive, rows):
 
 
 def test_no_gpu_has_a_scale_of_its_own():
-    held = {line.gpu for line in nearest.settings()}
+    held = {line.gpu for line in validated_runs.settings()}
     by_kind = {}
     for name in held:
         h = hardware.find(name)

@@ -7,11 +7,11 @@ import os
 import pytest
 from pool_work import always_die, die_once, refuse, square
 
-from chip.cli import main
 from chip.question import DEFAULTS
-from chip.simulate import sweep
-from chip.simulate.jobs import Pool, pool_of, spread_out
-from chip.simulate.simulation import simulate
+from chip.show.cli import main
+from chip.simulator import sweep
+from chip.simulator.jobs import Pool, pool_of, spread_out
+from chip.simulator.simulation import simulate
 from chip.types import ChipError
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chip import jsontext
+from chip.files import jsontext
 
 
 @pytest.mark.parametrize(

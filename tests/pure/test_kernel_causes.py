@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 import chip
-from chip import cli, engines, hardware, ops, points, stats, traces
+from chip import engines, ops, stats
+from chip.decoders import library
+from chip.decoders.lower import body
 from chip.dtypes import precision
-from chip.engines.vllm import schedule
-from chip.models import library
-from chip.models.lower import body
+from chip.files import traces
+from chip.hardware import gpus, points
 from chip.ops import attention_kernels
 from chip.ops.attention import Attention
 from chip.ops.attention_kernels import split
 from chip.ops.elementwise import CompiledRowBase
-from chip.predict import operator
+from chip.predictor import operator
+from chip.show import cli
 
 BF16 = precision("bf16")
 STABLE = library.find("stablelm-2-1.6b")
@@ -25,7 +27,7 @@ TRACES = Path(__file__).parents[2] / "results" / "h200" / "traces" / "hf"
 
 
 def group(kind, kernel, context=""):
-    groups = points.read(hardware.POINTS / "h200" / f"{kind}.csv").groups
+    groups = points.read(gpus.POINTS / "h200" / f"{kind}.csv").groups
     return next(g for g in groups if g.kernel == kernel and context in ("", g.context))
 
 
@@ -46,9 +48,9 @@ def test_vllm_runs_what_it_does_not_compile_kernel_by_kernel():
     compiled = kinds("vllm", library.find("starcoder2-7b"))
     assert [compiled[k] for k in ("layer_norm", "add", "add_layer_norm", "rope_composed")] == [0, 0, 2, 0]
     runs_as = engines.get("vllm").runs_as
-    assert runs_as(9.0, {"architecture": STABLE.architecture})["layer_norm"] == "torch layer"
-    assert runs_as(9.0, {"architecture": "Starcoder2ForCausalLM"})["layer_norm"] == "compiled cold"
-    assert runs_as(9.0, {"architecture": STABLE.architecture})["attention"] == "fa3 layer"
+    assert runs_as(9.0, STABLE)["layer_norm"] == "torch layer"
+    assert runs_as(9.0, library.find("starcoder2-7b"))["layer_norm"] == "compiled cold"
+    assert runs_as(9.0, STABLE)["attention"] == "fa3 layer"
 
 
 def test_a_small_prompt_of_such_a_model_is_no_graph_of_each_layer():
@@ -139,7 +141,7 @@ def test_keys_are_cut_as_flash_attention_3_cuts_them(batch, kv_heads, keys, part
 
 
 def test_graphs_are_those_of_vllm():
-    assert schedule.GRAPH_TOKENS[-1] == attention_kernels.GRAPH_TOKENS
+    assert engines.get("vllm").GRAPH_TOKENS[-1] == attention_kernels.GRAPH_TOKENS
 
 
 def test_a_block_of_keys_is_taken_whole():
@@ -160,20 +162,14 @@ def test_among_the_kernels_of_a_layer_attention_takes_longer():
 
 
 def test_short_prompts_attend_to_the_latent_where_that_kernel_runs():
-    """On Hopper 513 tokens may take less time than 512, and the answer says why; on other GPUs keys are expanded."""
+    """On Hopper 513 tokens take less time than 512; on other GPUs keys are expanded."""
 
-    def asked(gpu, prompt):
-        found = chip.predict("deepseek-v2", gpu=gpu, engine="vllm", batch=8, prompt=prompt, output=2, tp=4)
-        attention_s = sum(n[3] for n in found.prefill.lines if n[0] == "attention")
-        return attention_s, [note for note in found.notes if "attend to the latent itself" in note]
+    def attention_s(gpu, prompt):
+        answer = chip.predict("deepseek-v2", gpu=gpu, engine="vllm", batch=8, prompt=prompt, output=2, tp=4)
+        return sum(line.seconds for line in answer.prefill.lines if line.role == "attention")
 
-    (short_s, named), (long_s, unnamed) = asked("h200", 512), asked("h200", 513)
-    assert short_s > 1.5 * long_s
-    assert (len(named), unnamed) == (1, [])
-    assert "measured points show" in named[0]
-    (short_s, named), (long_s, _) = asked("a100", 512), asked("a100", 513)
-    assert short_s <= long_s
-    assert not named
+    assert attention_s("h200", 512) > 1.5 * attention_s("h200", 513)
+    assert attention_s("a100", 512) <= attention_s("a100", 513)
 
 
 def test_attention_that_flashattention_3_does_not_run_under_vllm_is_another_kernels(tmp_path):

@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from chip import hardware, measurements, roofline, stats
-from chip.kernels import catalog, plans
+from chip import stats
+from chip.files import measurements
+from chip.hardware import gpus, roofline
+from chip.lab.kernels import catalog, plans
 
 FOLDER = Path(__file__).parents[2] / "results" / "h200" / "kernels"
 KERNELS = ("layer_norm", "rms_norm", "softmax", "add_rms_norm", "silu_mul", "rope", "decode_attention", "row_normalize",
            "hgemm")  # fmt: skip
-COPY = hardware.find("h200").profile.ceilings["hbm_copy"].value  # of host 1; the kernels ran on others
+COPY = gpus.find("h200").profile.ceilings["hbm_copy"].value  # of host 1; the kernels ran on others
 COLS = [256 << i for i in range(9)]  # up to 65536, rows that make 256 MiB of bf16
 SMALL = "2048x1024"  # [4, 512, 1024]: bound by its launch, so only its time is held
 PRODUCTS = ("4096x4096x4096", "8192x8192x8192", "4096x6144x4096", "4096x28672x4096", "8192x4096x14336")

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from chip import cli
-from chip.kernels import build, catalog, ladder, ncu, sanitize
+from chip.lab.kernels import build, catalog, ladder, ncu, sanitize
+from chip.show import cli
 from chip.types import ChipError
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_architecture_of_a_card():
 def test_the_wheel_ships_every_cuda_source():
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["chip"]
     for path in catalog.CUDA.iterdir():
-        assert any(fnmatch(f"kernels/cuda/{path.name}", p) for p in patterns), path.name
+        assert any(fnmatch(f"lab/kernels/cuda/{path.name}", p) for p in patterns), path.name
 
 
 # -- building, with an nvcc of our own making -------------------------------------------------------------------------

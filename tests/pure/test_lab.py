@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from chip import cli, lab
-from chip.lab import LabStep, Wanted
+from chip.lab import chain
+from chip.lab.chain import LabStep, Wanted
+from chip.show import cli
 
 
 def wanted(folder="lab", device="cuda:0", **changes):
@@ -22,20 +23,18 @@ def wanted(folder="lab", device="cuda:0", **changes):
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 @pytest.mark.parametrize("full", [False, True])
 def test_every_planned_command_line_parses(device, full):
-    for step in lab.plan(wanted(device=device, full=full), cli.commands()):
-        if step.words[0] in cli.commands():
-            cli.parser(step.words[0]).parse_args(step.words[1:])
+    for step in chain.plan(wanted(device=device, full=full)):
+        cli.parser(step.words[0]).parse_args(step.words[1:])
 
 
 def test_plan_is_the_chain_in_order():
-    names = [s.name for s in lab.plan(wanted(), lab.NAMES)]
-    assert tuple(dict.fromkeys(names)) == lab.NAMES
+    names = [s.name for s in chain.plan(wanted())]
+    assert tuple(dict.fromkeys(names)) == chain.NAMES
 
 
 def test_what_cannot_be_done_says_why():
-    steps = {s.name: s for s in lab.plan(wanted(device="cpu"), {"calibrate", "profile", "kernels", "report"})}
+    steps = {s.name: s for s in chain.plan(wanted(device="cpu"))}
     assert steps["kernels"].left_out == "needs an NVIDIA GPU"
-    assert steps["bench"].left_out == "this version of chip has no `chip bench`"
     assert not steps["calibrate"].left_out
 
 
@@ -47,18 +46,18 @@ def pretend(monkeypatch):
     def do(step, log):
         seen.append(step.name)
         code = int(step.words[1])
-        if code == lab.INTERRUPTED:
+        if code == chain.INTERRUPTED:
             raise KeyboardInterrupt
         for path in step.words[2:]:
             Path(path).write_text("{}")
-        return lab.Done(step, "failed" if code else "done", 1.0, f"exit code {code}" if code else "")
+        return chain.Done(step, "failed" if code else "done", 1.0, f"exit code {code}" if code else "")
 
-    monkeypatch.setattr(lab, "_do", do)
+    monkeypatch.setattr(chain, "_do", do)
     return seen
 
 
 def results(steps, folder, **options):
-    return [d.result for d in lab.run(steps, folder, options.get("restart", False), lambda text: None)]
+    return [d.result for d in chain.run(steps, folder, options.get("restart", False), lambda text: None)]
 
 
 def test_a_stopped_run_goes_on_where_it_was(tmp_path, pretend):
@@ -83,7 +82,7 @@ def test_a_failed_step_costs_those_that_need_it(tmp_path, pretend):
         LabStep("profile", ("profile", "0"), (profile,)),
         LabStep("bench", ("bench", "0")),
     ]
-    found = lab.run(steps, tmp_path, False, lambda text: None)
+    found = chain.run(steps, tmp_path, False, lambda text: None)
     assert [d.result for d in found] == ["failed", "left out", "done"]
     assert found[1].why == "needs profile.json, which is not there"
     steps[0] = LabStep("calibrate", ("calibrate", "0", str(profile)))
@@ -166,12 +165,12 @@ def config_at(path, **fields):
 
 def test_models_of_one_name_have_folders_and_steps_of_their_own(tmp_path):
     models = (config_at(tmp_path / "a" / "tiny", hidden_size=8), config_at(tmp_path / "b" / "tiny", hidden_size=16))
-    steps = lab.plan(wanted(models=models), lab.NAMES)
+    steps = chain.plan(wanted(models=models))
     folders = [s.words[s.words.index("--output-dir") + 1] for s in steps if s.name == "replay"]
     assert len(set(folders)) == 2
     keys = {s.key for s in steps}
     Path(models[0], "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "hidden_size": 24}))
-    changed = [s for s in lab.plan(wanted(models=models), lab.NAMES) if s.key not in keys]
+    changed = [s for s in chain.plan(wanted(models=models)) if s.key not in keys]
     assert {s.name for s in changed} == {"profile", "bench", "replay"}, "another content is another model"
 
 
@@ -180,11 +179,11 @@ def test_models_of_one_name_have_folders_and_steps_of_their_own(tmp_path):
 def test_a_signal_leaves_no_child_behind(tmp_path, number):
     """The child writes its id and sleeps; when the parent is told to end, or killed, it is gone soon after."""
     code = (
-        "import sys, os; from chip import children\n"
+        "import sys, os; from chip.lab import chain\n"
         "inner = 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'\n"
-        "children.run([sys.executable, '-c', inner], sys.stdout, os.environ)"
+        "chain.run_child([sys.executable, '-c', inner], sys.stdout, os.environ)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(lab.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(chain.__file__).parents[2])}
     parent = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
     )

@@ -9,13 +9,15 @@ import pytest
 from asking import predict
 from test_validate import judged, synthetic
 
-from chip import artifact, codec, engines, hardware, measurements, points
-from chip.cli.validate_text import unseen_table
+from chip import engines
+from chip.decoders import library
+from chip.decoders.lower import body
 from chip.dtypes import precision
-from chip.models import library
-from chip.models.lower import body
-from chip.predict.stages import Stage
-from chip.runs import Run
+from chip.files import artifact, codec, measurements
+from chip.files.runs import Run
+from chip.hardware import gpus, points
+from chip.predictor.stages import Stage
+from chip.show.cli.validate_text import unseen_table
 from chip.types import ChipError, Scenario
 from chip.validate import judge, unseen
 from chip.validate.classes import intervals
@@ -47,7 +49,7 @@ def test_shapes_of_a_model_whatever_its_tokens():
 @pytest.mark.parametrize("engine", engines.names())
 def test_every_operator_with_points_is_left_out(engine):
     """Else a model would still be predicted from its own shapes."""
-    known = set(points.kinds(hardware.POINTS / "h200"))
+    known = set(points.kinds(gpus.POINTS / "h200"))
     d = library.find("llama-3.1-8b")
     for decode in (True, False):
         program = engines.get(engine).rewrite(body(d, 1, precision("bf16"), 1), decode)
@@ -80,7 +82,7 @@ def test_a_model_is_predicted_without_its_shapes(measured):
 
     def fit(kept):
         given.append({unseen.shape(measurements.operator(m.op)) for m in kept})
-        return points.read(hardware.POINTS / "h200" / "attention.csv").groups
+        return points.read(gpus.POINTS / "h200" / "attention.csv").groups
 
     elsewhere = replace(runs[0], engine="nobody-runs-it")  # left out, not in the way
     both = list(unseen.leave_one_model_out(judged("h200", *runs, elsewhere), measured, fit))
@@ -102,15 +104,15 @@ def test_a_model_is_predicted_without_its_shapes(measured):
 @pytest.mark.parametrize(
     ("engine", "variant", "chosen"),
     [
-        ("hf-eager", "sdpa=flash", "flash"),
-        ("hf-eager", "a=b,sdpa=cudnn", "cudnn"),
-        ("hf-eager", "sdpa=math", ""),
-        ("hf-eager", "", ""),
-        ("vllm", "sdpa=flash", ""),
+        ("hf-eager", "sdpa=flash", {"sdpa": "flash"}),
+        ("hf-eager", "a=b,sdpa=cudnn", {"sdpa": "cudnn"}),
+        ("hf-eager", "sdpa=math", {}),
+        ("hf-eager", "", {}),
+        ("vllm", "sdpa=flash", {}),
     ],
 )
 def test_a_run_is_predicted_with_the_backend_it_had(engine, variant, chosen):
-    assert judge.sdpa_of(Run("m", engine, variant, Scenario(1, 1, 1), "failed", "made up")) == chosen
+    assert dict(judge.settings_of(Run("m", engine, variant, Scenario(1, 1, 1), "failed", "made up"))) == chosen
 
 
 @pytest.mark.parametrize(("held", "met"), [(84, False), (85, True), (97, True), (98, False)])

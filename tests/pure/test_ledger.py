@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from chip import ledger, traces
-from chip.traces import Operator, TensorArg
+from chip.explain import ledger
+from chip.files import traces
+from chip.files.traces import Operator, TensorArg
 
 H200 = Path(__file__).parents[2] / "results" / "h200" / "traces"
 PARTS = {"attention", "norms", "activation", "residual", "kv_append"}

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import chip
-from chip import hardware, links, parallel, stats
-from chip.links import LinkCurve
+from chip import stats
+from chip.hardware import gpus, links
+from chip.hardware.links import LinkCurve
+from chip.predictor import parallel
+from chip.predictor.parallel import ranks_reached
 from chip.types import ChipError
 
 MEASURED = ("a100", "b200", "h100", "h200", "l40s", "rtx-pro-6000-server")
@@ -62,7 +65,7 @@ def test_what_was_not_measured_says_so():
 def test_the_factors_on_the_formula_are_those_of_the_bundled_systems():
     ratios = {"nvlink": [], "pcie": []}
     for gpu, kind in product(MEASURED, links.KINDS):
-        name, link = links.link_of(hardware.spec(gpu))
+        name, link = links.link_of(gpus.spec(gpu))
         for (_, context, ranks), curve in links.measured(gpu, kind).items():
             if context == "graph":
                 ratios[name] += [t / links.formula(kind, size, ranks, link) for size, t in zip(*curve)]
@@ -101,12 +104,6 @@ def test_layers_left_over_go_before_the_last_stage():
     assert parallel.split_layers(126, 4) == (31, 32, 32, 31)
 
 
-@given(st.integers(1, 16), st.integers(1, 64), st.floats(1e-6, 1))
-def test_the_bubble_is_the_idle_share_of_an_even_pipeline(stages, microbatches, stage_s):
-    whole = parallel.pipeline_s([stage_s] * stages, microbatches)
-    assert parallel.bubble(stages, microbatches) == pytest.approx(1 - microbatches * stage_s / whole)
-
-
 def walked(stage_s, microbatches, hop_s):
     """The same pipeline, microbatch by microbatch: a stage starts when it is free and its input is there."""
     free = [0.0] * len(stage_s)
@@ -132,43 +129,19 @@ def test_a_hop_costs_each_stage_but_the_last():
 
 
 def test_decode_is_bound_by_the_round_trip_or_by_the_slowest_stage():
-    assert parallel.pipeline_decode_s([1.0, 1.0]) == 2
-    assert parallel.pipeline_decode_s([1.0, 3.0]) == 6
-    assert parallel.pipeline_decode_s([1.0, 1.0], 0.5) == 3
-    assert parallel.pipeline_decode_s([1.0], 0.5) == 1
+    assert parallel.pipeline_decode_s([1.0, 1.0], 0.0, 2) == 2
+    assert parallel.pipeline_decode_s([1.0, 3.0], 0.0, 2) == 6
+    assert parallel.pipeline_decode_s([1.0, 1.0], 0.5, 2) == 3
+    assert parallel.pipeline_decode_s([1.0], 0.5, 1) == 1
 
 
 # -- expert parallelism
-def test_one_gpu_sends_nothing():
-    found = parallel.exchange(64, 7168, 256, 8, 1, 1.0)
-    assert (found.copies, found.dispatch_bytes, found.combine_bytes) == (0, 0, 0)
-    assert (found.experts, found.pairs) == (256, 512)
-
-
 def test_a_token_reaches_as_many_gpus_as_its_experts_lie_on():
-    assert parallel.ranks_reached(8, 8, 8) == 8  # every expert
-    assert parallel.ranks_reached(256, 1, 8) == 1
-    assert parallel.ranks_reached(4, 2, 2) == pytest.approx(2 * (1 - 1 / 6))  # 1 of 6 pairs misses a given half
+    assert ranks_reached(8, 8, 8) == 8  # every expert
+    assert ranks_reached(256, 1, 8) == 1
+    assert ranks_reached(4, 2, 2) == pytest.approx(2 * (1 - 1 / 6))  # 1 of 6 pairs misses a given half
     missed = prod((224 - i) / (256 - i) for i in range(8))  # drawn one by one, none of the 32 of a given GPU
-    assert parallel.ranks_reached(256, 8, 8) == pytest.approx(8 * (1 - missed))
-
-
-def test_deepseek_v3_over_eight_gpus():
-    """128 tokens of 7168 values, sent in fp8 to 4.6 other GPUs each, and back in bf16."""
-    found = parallel.exchange(128, 7168, 256, 8, 8, 1.0)
-    assert found.experts == 32
-    assert found.copies == pytest.approx(4.63, abs=0.005)
-    assert found.dispatch_bytes == pytest.approx(128 * 7168 * found.copies)
-    assert found.combine_bytes == 2 * found.dispatch_bytes
-    assert parallel.gathered_bytes(128, 7168, 8) == 128 * 8 * 7168 * 2
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"), [((256, 8, 7), "--ep 7: must divide"), ((8, 9, 2), "top_k must be from 1 to the 8 experts")]
-)
-def test_experts_must_divide(asked, message):
-    with pytest.raises(ChipError, match=message):
-        parallel.ranks_reached(*asked)
+    assert ranks_reached(256, 8, 8) == pytest.approx(8 * (1 - missed))
 
 
 def test_a_link_of_ones_own_replaces_the_measured_one():
@@ -186,4 +159,4 @@ def test_a_link_of_ones_own_replaces_the_measured_one():
 @pytest.mark.parametrize("name", ["h100@0GB/s", "h100@999999GB/s", "h100@5GB/s+9999999us", "h10O@5GB/s", "h100@5"])
 def test_a_link_that_cannot_be_is_refused(name):
     with pytest.raises(ChipError, match=r"link has between|no GPU"):
-        hardware.find(name)
+        gpus.find(name)

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
-from chip import ledger, stats, traces
+from chip import stats
+from chip.explain import ledger
+from chip.files import traces
 from chip.validate.judge import judge, read
 
 FOLDER = Path(__file__).parents[2] / "results" / "h200" / "native"

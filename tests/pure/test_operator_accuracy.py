@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from folding import each
 
-from chip import artifact, codec, hardware, measurements, points, stats
-from chip.predict.estimator import estimator_of
-from chip.runs import id_of
-from chip.runs import read as read_runs
+from chip import stats
+from chip.files import artifact, codec, measurements
+from chip.files.runs import id_of
+from chip.files.runs import read as read_runs
+from chip.hardware import gpus, points
+from chip.predictor.estimator import estimator_of
 
 RECORDS = Path(__file__).parents[2] / "results" / "h200"
-H200 = hardware.find("h200")
+H200 = gpus.find("h200")
 OURS = H200.points[0]
 GROUPS = {g.name: g for kind in points.kinds(OURS) for g in points.read(OURS / f"{kind}.csv").groups}
 LEFT_OUT = {  # median and 90th percentile of errors of points predicted from all others
@@ -66,23 +68,23 @@ def test_all_points_predicted_from_the_others():
 def test_a_file_the_points_were_not_made_from(kind):
     """Powers of two and the layers of known models, as users ask for them."""
     median, p90, inside = ANOTHER_SUITE[kind]
-    estimate = estimator_of(H200)
+    time = estimator_of(H200).time
     mine = [(op, s) for op, impl, s in measured("operators-2") if op.kind == kind and impl in ("torch", "flash")]
-    pairs = [(estimate(op), s) for op, s in mine if op.like_measured() is not None]
+    pairs = [(time(op), s) for op, s in mine if op.like_measured() is not None]
     assert len(pairs) >= 14
-    errors = [abs(e[0] / s - 1) for e, s in pairs]
-    assert {e[4] for e, _ in pairs} == {"interpolated"}
+    errors = [abs(t.seconds / s - 1) for t, s in pairs]
+    assert {t.source for t, _ in pairs} == {"interpolated"}
     assert stats.median(errors) <= median
     assert stats.quantile(errors, 0.9) <= p90
-    assert sum(low_s <= s <= high_s for (_, low_s, high_s, *_), s in pairs) >= inside * len(pairs)
+    assert sum(t.low_s <= s <= t.high_s for t, s in pairs) >= inside * len(pairs)
 
 
 def test_odd_widths_are_known_to_be_unknown():
     """A product of odd widths takes several times longer: no point answers for it, and its source says so."""
-    estimate = estimator_of(H200)
-    odd = [estimate(op) for op, _, _ in measured("operators-2") if op.kind == "linear" and (op.n % 8 or op.k % 8)]
+    time = estimator_of(H200).time
+    odd = [time(op) for op, _, _ in measured("operators-2") if op.kind == "linear" and (op.n % 8 or op.k % 8)]
     assert odd
-    assert {source for _, _, _, _, source, *_ in odd} == {"roofline"}
+    assert {t.source for t in odd} == {"roofline"}
 
 
 def test_what_the_points_were_made_from():
@@ -92,7 +94,7 @@ def test_what_the_points_were_made_from():
     for path in (*RECORDS.glob("*.jsonl"), *RECORDS.glob("quantised/*.jsonl")):
         header, found = measurements.read(path)
         ids[artifact.new(header["schema"], [codec.to_json(m) for m in found], {}).id] = path.stem
-    profile = artifact.read(hardware.PROFILES / "h200.json", H200.profile.SCHEMA).id
+    profile = artifact.read(gpus.PROFILES / "h200.json", H200.profile.SCHEMA).id
     for path in OURS.glob("*.csv"):
         first, *others = points.read(path).about["inputs"].split()
         assert first == profile

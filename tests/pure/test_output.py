@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from samples import a_run, write_runs
 
-from chip import artifact, cli, measurements, output, runs
+from chip.files import artifact, measurements, output, runs
+from chip.show import cli
 from chip.types import ChipError
 
 SCHEMA = "chip.thing/1"
@@ -145,8 +146,9 @@ def test_names_that_no_file_can_have(tmp_path):
 # -- every output of every command -------------------------------------------------------------------------------------
 # What takes text and is no output: an option of a new name has to be put here, or be of the type `output.path`
 READ = {
-    "allow_host", "arch", "axes", "backend", "batch", "cache", "call", "context", "device", "dtype", "energy_probe",
-    "engine", "engine_profile", "engine_setting", "engine_version", "ep", "explorer", "fail_over", "files", "first",
+    "allow_host", "answer_as", "arch", "axes", "backend", "batch", "cache", "call", "context", "device", "dtype",
+    "energy_probe", "engine", "engine_profile", "engine_setting", "engine_version", "ep", "explorer", "fail_over",
+    "files", "first",
     "gpu", "host", "impl", "kernels", "kv_dtype", "leave_one_model_out", "measurements", "model", "models", "more",
     "name", "only", "op", "output", "package", "peers", "points", "pp", "price", "profile", "prompt", "prompt_text",
     "python", "rate", "ray", "replay", "requests", "results", "router", "runs", "sdpa", "second", "shape", "shell",
@@ -262,7 +264,7 @@ def test_a_picture_is_signed(suffix, tmp_path):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    from chip.report import figure_file
+    from chip.show.report import figure_file
 
     path = tmp_path / f"it{suffix}"
     Figure().savefig(path)
@@ -331,10 +333,10 @@ def test_no_command_replaces_an_input_or_a_stranger(words, held, tmp_path, capsy
 def test_a_second_writer_is_refused_and_a_kill_frees_the_file(tmp_path):
     path = tmp_path / "it.json"
     code = (
-        "import sys, time; from pathlib import Path; from chip import output\n"
+        "import sys, time; from pathlib import Path; from chip.files import output\n"
         "with output.locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(artifact.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(artifact.__file__).parents[2])}
     other = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, env=environment)
     assert other.stdout is not None
     assert other.stdout.readline() == b"held\n"

@@ -3,8 +3,9 @@
 import pytest
 from asking import setting
 
-from chip import hardware, points, stats
-from chip.models import library
+from chip import stats
+from chip.decoders import library
+from chip.hardware import gpus, points
 from chip.ops.attention import Attention
 from chip.ops.attention_kernels import FlashBase, PagedFlashBase, flash
 from chip.types import Seq
@@ -26,7 +27,7 @@ def test_decode_whose_keys_are_not_cut_takes_what_others_measured(gpu, kernel):
     """Blocks of 128 rows, as torch's kernel has them, would make the A100's 1.8 times as slow."""
     base = of_datasheet(gpu)
     assert isinstance(base, PagedFlashBase)
-    found = points.read(hardware.IMPORTED / gpu / "attention.csv").groups
+    found = points.read(gpus.IMPORTED / gpu / "attention.csv").groups
     (group,) = (g for g in found if (g.dtype, g.kernel) == ("bf16", kernel))
     ratios = []
     for op, seconds in zip(group.ops, group.seconds):
@@ -46,17 +47,17 @@ def test_the_form_is_the_engines():
 
 def test_more_sequences_do_not_jump_where_keys_are_no_longer_cut():
     """21 sequences of 8 heads fill the A100, 22 are not cut any more: 5 % more work, not half as much again."""
-    ask = estimator("a100-40gb").over(Attention(1, 32, 8, 128, 1, 1))
-    before, after = (ask(Seq(1, 1024, n))[0] for n in (21, 22))
+    ask = estimator("a100-40gb").curve(Attention(1, 32, 8, 128, 1, 1))
+    before, after = (ask(Seq(1, 1024, n)).seconds for n in (21, 22))
     assert after < 1.2 * before
 
 
 @pytest.mark.parametrize("gpu", ["l40s", "rtx-pro-6000-server", "b200", "h100"])
 def test_a_decode_step_reads_its_cache_from_memory(gpu):
     """Imported points were measured over one cache in turn: what fits the L2 came from there."""
-    memory = hardware.find(gpu).spec.ceilings["hbm"].value
-    ask = estimator(gpu).over(Attention(1, 32, 8, 128, 1, 1))
+    memory = gpus.find(gpu).spec.ceilings["hbm"].value
+    ask = estimator(gpu).curve(Attention(1, 32, 8, 128, 1, 1))
     for batch, past in ((4, 2048), (16, 1024), (32, 512), (8, 6000)):
-        seconds, *_, moved, _, _ = ask(Seq(1, past, batch))
-        assert moved > batch * past * 8 * 128 * 4
-        assert seconds >= moved / memory
+        time = ask(Seq(1, past, batch))
+        assert time.bytes > batch * past * 8 * 128 * 4
+        assert time.seconds >= time.bytes / memory

@@ -6,13 +6,15 @@ from dataclasses import replace
 import pytest
 
 import chip
-from chip import cli, links
+from chip import engines
+from chip.decoders import library
+from chip.decoders.lower import body
 from chip.dtypes import precision
-from chip.models import library
-from chip.models.lower import body
-from chip.ops.moe_experts import MoeExperts
-from chip.parallel import ranks_reached
-from chip.predict import memory, pipeline
+from chip.hardware import links
+from chip.ops.experts import MoeExperts
+from chip.predictor import memory, parallel
+from chip.predictor.parallel import ranks_reached
+from chip.show import cli
 from chip.types import Scenario
 
 BIG, EXPERTS = "llama-3.1-70b", "qwen3-235b-a22b"
@@ -56,24 +58,24 @@ def test_the_bubble_and_a_gpus_own_work_are_the_whole_phase():
 @pytest.mark.parametrize("pp", [2, 3, 4])
 def test_every_layer_is_in_one_stage(name, pp):
     d = library.find(name)
-    kinds = pipeline.layer_kinds(d, pp)
+    kinds = parallel.layer_kinds(d, pp)
     assert [sum(column) for column in zip(*kinds)] == [n for n, _ in d.layers]
     p = precision("bf16")
-    parts = [s.weight_bytes(p) for s in pipeline.stage_decoders(d, pp)]
+    parts = [s.weight_bytes(p) for s in parallel.stage_decoders(d, pp)]
     twice = d.vocab * d.hidden * 2 if d.tied else 0  # both ends have the table
     assert sum(parts) == pytest.approx(d.weight_bytes(p) + twice, rel=1e-3)
 
 
 def test_kinds_of_attention_alternate_and_dense_layers_come_first():
-    assert pipeline.layer_kinds(library.find("deepseek-v3"), 2) == ((3, 28), (0, 30))
-    windows = pipeline.layer_kinds(library.find("gemma-3-27b"), 2)
+    assert parallel.layer_kinds(library.find("deepseek-v3"), 2) == ((3, 28), (0, 30))
+    windows = parallel.layer_kinds(library.find("gemma-3-27b"), 2)
     assert all(abs(a - b) <= 2 for a, b in zip(*windows)), "both stages have their share of windows"
 
 
 def test_memory_is_that_of_the_fullest_stage():
-    d, p = library.find("llama-3.1-405b"), precision("bf16")
+    d, p, e = library.find("llama-3.1-405b"), precision("bf16"), engines.get("vllm")
     s = Scenario(8, 1024, 128, "bf16", 8)
-    whole, half = (memory.needs(d, replace(s, pp=pp), "vllm", p, 80 * 2**30) for pp in (1, 2))
+    whole, half = (memory.needs(d, replace(s, pp=pp), e, p, 80 * 2**30, e.options((), 80 * 2**30)) for pp in (1, 2))
     assert not whole["fits"]
     assert half["fits"]
     assert half["weights_bytes"] == pytest.approx(whole["weights_bytes"] / 2, rel=0.03)

@@ -5,10 +5,10 @@ import json
 import price_cases
 import pytest
 
-from chip.cli import main
-from chip.simulate import prices
-from chip.simulate.plan import PlanChoice, _ranked, plan
-from chip.simulate.simulation import simulate
+from chip.show.cli import main
+from chip.simulator import prices
+from chip.simulator.plan import PlanChoice, plan, ranked
+from chip.simulator.simulation import simulate
 from chip.types import ChipError
 
 LOAD = "poisson:prompt=300,output=60"
@@ -27,7 +27,7 @@ def test_the_rate_it_finds_keeps_the_promise_and_a_little_more_does_not(found):
             "llama-3.1-8b",
             workload=ASKED["workload"],
             rate=best.max_rate_per_s * factor,
-            requests=300,
+            requests=best.requests,
             draws=0,
         )
         assert (got.ttft_ms.p99 <= 300 and got.tpot_ms.p99 <= 30) is kept
@@ -55,12 +55,15 @@ def test_the_order_goes_by_the_low_end_and_ties_are_mutual():
             gpu, 1, "bf16", "ok", "", rate, (low, high), replicas=1, gpus=1, sure_gpus=sure, cost_per_hour=1.0
         )
 
-    near = _ranked([choice("a", 9, 10, 11), choice("b", 8, 9.5, 10.5)])
+    def order(*choices):
+        return ranked(choices, rate=8.0)
+
+    near = order(choice("a", 9, 10, 11), choice("b", 8, 9.5, 10.5))
     assert [(c.gpu, c.place, c.tied) for c in near] == [("a", 1, True), ("b", 1, True)]
-    far = _ranked([choice("a", 9, 10, 11), choice("b", 2, 3, 4)])
+    far = order(choice("a", 9, 10, 11), choice("b", 2, 3, 4))
     assert [(c.gpu, c.place, c.tied) for c in far] == [("a", 1, False), ("b", 2, False)]
     unknown = choice("wide", 0, 30, 900, sure=None)  # leads by its estimate, and may keep no promise at all
-    wide = _ranked([unknown, choice("a", 9, 10, 11), choice("b", 2, 3, 4)])
+    wide = order(unknown, choice("a", 9, 10, 11), choice("b", 2, 3, 4))
     assert [(c.gpu, c.place, c.tied) for c in wide] == [("a", 1, False), ("b", 2, False), ("wide", 3, False)]
 
 
@@ -172,4 +175,4 @@ def test_prompts_that_no_choice_can_take_are_said(tmp_path):
     file.write_text(row % (0, 5000) + "".join(row % (i, 100) for i in range(1, 20)))
     got = plan("llama-3.1-8b", workload=file, requests=20, **asked)
     assert got.choices[0].status == "ok"
-    assert "1 of 20 requests rejected" in got.choices[0].reason
+    assert "5 % of requests are rejected" in got.choices[0].reason

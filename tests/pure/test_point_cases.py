@@ -5,15 +5,16 @@ from math import dist, log
 
 import pytest
 
-from chip import hardware, ops, points
-from chip.measure import point_cases
+from chip import ops
+from chip.hardware import gpus, points
+from chip.lab.measure import point_cases
 
 SUITES = ("tables", "vllm", "quant", "native")
 
 
 @pytest.fixture(scope="module")
 def groups():
-    folder = hardware.POINTS / "h200"
+    folder = gpus.POINTS / "h200"
     return [g for kind in points.kinds(folder) for g in points.read(folder / f"{kind}.csv").groups]
 
 

@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from round_profiles import round_profile, write_profile
 
-from chip import cli, hardware, ops, points
+from chip import ops
+from chip.hardware import gpus, points
+from chip.hardware.points import PointGroup
+from chip.ops.elementwise import RmsNorm
 from chip.ops.linear import GemmBase, Linear
-from chip.ops.rms_norm import RmsNorm
-from chip.points import PointGroup
+from chip.show import cli
 from chip.types import ChipError
 
-FOLDER = hardware.POINTS / "h200"
+FOLDER = gpus.POINTS / "h200"
 BUNDLED = sorted(FOLDER.glob("*.csv"))
 BASE = GemmBase(2e-6, 7e14, 4e12, 132, sharp=2.5)
 ABOUT = {"device": "NVIDIA H200", "source": "made up"}
@@ -175,8 +177,8 @@ def test_a_file_of_no_operator_is_one_clear_line(tmp_path):
 def test_a_command_over_a_bad_file_is_one_line(tmp_path, capsys):
     gpu = tmp_path / "my.json"
     write_profile(gpu, round_profile())
-    hardware.points_folder(gpu).mkdir()
-    (hardware.points_folder(gpu) / "linear.csv").write_text(HEAD.replace("X", "Round GPU") + ROW.replace("3.5", "-1"))
+    gpus.points_folder(gpu).mkdir()
+    (gpus.points_folder(gpu) / "linear.csv").write_text(HEAD.replace("X", "Round GPU") + ROW.replace("3.5", "-1"))
     assert cli.main(["predict", "gpt2", "--gpu", str(gpu)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -189,7 +191,7 @@ def test_a_command_over_a_bad_file_is_one_line(tmp_path, capsys):
 def test_points_of_another_device_are_refused(tmp_path, capsys):
     gpu = tmp_path / "my.json"
     write_profile(gpu, round_profile())
-    points.write(hardware.points_folder(gpu) / "linear.csv", {"device": "Square GPU"}, [group()])
+    points.write(gpus.points_folder(gpu) / "linear.csv", {"device": "Square GPU"}, [group()])
     assert cli.main(["predict", "gpt2", "--gpu", str(gpu)]) == 2
     err = capsys.readouterr().err
     assert "holds points of Square GPU, the profile is of Round GPU" in err

@@ -10,9 +10,9 @@ import pytest
 from doc_figures import power
 
 import chip
-from chip import hardware
 from chip.dtypes import PRECISIONS
-from chip.predict.roof import roof_of
+from chip.hardware import gpus as hardware
+from chip.predictor.roof import roof_of
 from chip.types import ChipError
 
 MODELS = ("llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "qwen3-32b-fp8", "gpt-oss-20b")

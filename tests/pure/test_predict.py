@@ -1,19 +1,19 @@
 """Predictions: the JSON contract, its identities, exact numbers on a round GPU, formats, memory, a growing context."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 from asking import BARE, TIMES, answer, predict, setting
 from round_profiles import round_profile, write_profile
 
 import chip
-from chip import engines, hardware, ops
-from chip.models import describe, library
-from chip.predict import operator, request
-from chip.predict.estimator import Estimator
-from chip.predict.roof import roof_of
-from chip.predict.stages import Stage
+from chip import engines, ops
+from chip.decoders import describe, library
+from chip.hardware import gpus as hardware
+from chip.predictor import operator, request
+from chip.predictor.estimator import Estimator
+from chip.predictor.roof import roof_of
+from chip.predictor.stages import Stage
 from chip.question import DEFAULTS
 from chip.types import Ceiling, ChipError, Scenario
 
@@ -98,10 +98,9 @@ def test_a_rate_too_low_for_decimals_keeps_its_digits():
 def asked_of(gpu, **op):
     """As measured ceilings alone have it."""
     made = ops.build(op.pop("op"), op)
-    found = Estimator(roof_of(hardware.find(gpu), Stage.MEASURED), None)(made)
-    seconds, low_s, high_s, bound, source, flops, moved, *_ = found
-    assert (flops, moved) == (made.cost().flops, made.cost().bytes)
-    return SimpleNamespace(seconds=seconds, low_s=low_s, high_s=high_s, bound=bound, source=source), made.cost()
+    time = Estimator(roof_of(hardware.find(gpu), Stage.MEASURED), None).time(made)
+    assert (time.flops, time.bytes) == (made.cost().flops, made.cost().bytes)
+    return time, made.cost()
 
 
 def test_an_operator_by_hand(round_gpu):
@@ -318,7 +317,7 @@ def test_a_context_integrated_is_the_one_walked(model, batch, prompt, output, en
     c = held.steps
 
     def seconds(s):  # of full steps: those of fewer requests at the end left out
-        return c._phase(((c.engine.decode(s, c.options), 1.0),), None).seconds
+        return c.phase(((c.engine.decode(s, c.options), 1.0),)).seconds
 
     walked = [seconds(Scenario(batch, prompt + i, 2)) for i in range(0, output - 1, 7)]
     assert seconds(Scenario(batch, prompt, output)) == pytest.approx(sum(walked) / len(walked), rel=0.01)
@@ -347,8 +346,7 @@ def test_last_steps_are_of_those_requests_that_are_left(batch, prompt, output):
     walked = [n for n in steps if n]
     assert len(walked) == output - 1
     expected = sum(
-        c._phase(((c.engine.decode(Scenario(n, prompt + i, 2), c.options), 1.0),), None).seconds
-        for i, n in enumerate(walked)
+        c.phase(((c.engine.decode(Scenario(n, prompt + i, 2), c.options), 1.0),)).seconds for i, n in enumerate(walked)
     )
     found = c.decode(Scenario(batch, prompt, output))
     steady_s = found.seconds - sum(n.seconds for n in found.lines if n.role == "clock_recovery")

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from chip import cli
-from chip.cli import grid
 from chip.question import DEFAULTS
+from chip.show import cli
+from chip.show.cli import grid
 
 
 @pytest.fixture

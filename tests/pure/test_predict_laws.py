@@ -9,12 +9,13 @@ from asking import BARE, numbers, predict, setting
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from chip import engines, hardware
-from chip.models import describe, library
-from chip.predict import request
-from chip.predict.estimator import Estimator
-from chip.predict.roof import Range, roof_of
-from chip.predict.steps import StepModel
+from chip import engines
+from chip.decoders import describe, library
+from chip.hardware import gpus
+from chip.predictor import request
+from chip.predictor.estimator import Estimator
+from chip.predictor.roof import Range, roof_of
+from chip.predictor.steps import step_model
 from chip.question import Question
 from chip.types import ChipError, Scenario, Seq
 
@@ -111,7 +112,7 @@ def test_any_scenario_gives_an_answer_or_one_clear_line(asked):
         assert a["e2e_ms"] >= a["ttft_ms"] > 0
 
 
-NAMES = [*library.names()]
+NAMES = [name for name in library.names() if name != "deepseek-v3.2"]  # its indexer multiplies in fp8 on any GPU
 
 
 def more_of(s, what, by):
@@ -144,7 +145,7 @@ MODELS = st.sampled_from(NAMES).map(library.find) | configs(valid=True).map(_des
 def test_more_work_never_takes_less_time(round_gpu, engine, decoder, s, what, by):
     """Prompts of one token apart: hf-eager runs them as decode steps, which launch more kernels."""
     s = replace(s, prompt=s.prompt + 1)
-    assume(not engines.get(engine).SERVES.refusal(engine, decoder.architecture, "bf16", 1))
+    assume(not engines.get(engine).SERVES.refusal(engine, decoder.architecture, "bf16"))
     before = seconds(decoder, round_gpu, engine, s)
     after = seconds(decoder, round_gpu, engine, more_of(s, what, by))
     assert all(more >= less * (1 - 1e-12) for more, less in zip(after, before))  # but for the rounding of sums
@@ -170,7 +171,7 @@ def test_more_work_never_takes_less_time_on_vllm_exactly_within_one_step(round_g
     """Within a window, too: a prompt beyond it takes the share of a whole one that it computes, which may be less by
     some hundredths of a percent where all of it is launch latency."""
     dtype = Question.of(decoder, "h200", "vllm", s).with_formats().dtype
-    windows = setting(decoder, round_gpu, "vllm", dtype, 1, BARE).steps.windows
+    windows = setting(decoder, round_gpu, "vllm", dtype, 1, BARE).steps.operators.windows
     assume(s.prompt < min(windows, default=math.inf))
     before = seconds(decoder, round_gpu, "vllm", s)
     after = seconds(decoder, round_gpu, "vllm", more_of(s, what, 1))
@@ -180,11 +181,11 @@ def test_more_work_never_takes_less_time_on_vllm_exactly_within_one_step(round_g
 @settings(deadline=None)
 @given(st.sampled_from(NAMES), st.integers(1, 50), st.integers(1, 500))
 def test_a_faster_gpu_is_never_slower(model, batch, prompt):
-    slow = roof_of(hardware.find("a100"))
+    slow = roof_of(gpus.find("a100"))
     d = library.find(model)
     twice = Range(2.0, 2.0, 2.0)
     fast = replace(slow, compute={k: r * twice for k, r in slow.compute.items()}, weights=slow.weights * twice)
-    both = [StepModel(d, request.precision("bf16"), 1, "vllm", Estimator(r, None), OPTIONS) for r in (slow, fast)]
+    both = [step_model(d, request.precision("bf16"), 1, "vllm", Estimator(r, None), OPTIONS) for r in (slow, fast)]
     one, other = (m.prefill(Scenario(batch, prompt, 1)).seconds for m in both)
     assert other <= one
 

@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from chip import cli, hardware
-from chip.simulate.simulation import simulate
+from chip.hardware import gpus
+from chip.show import cli
+from chip.simulator.simulation import simulate
 from chip.types import ChipError, Scenario
 from chip.validate import public, suites
 from chip.validate.public import Published
@@ -126,7 +127,7 @@ def test_published_traffic_is_read_with_its_clock_and_settings(tmp_path):
     assert run.scheduler == {"max_num_seqs": 128, "num_gpu_blocks": 3000}
     assert run.arrival_s == (0.0, 1.0, 2.0), "in the order they were planned"
     assert run.first_s == pytest.approx((0.99, 1.99, 2.99)), "queued 10 ms late at the least: the clocks' difference"
-    assert hardware.match_device(run.device) == "rtx-pro-6000-server"
+    assert gpus.match_device(run.device) == "rtx-pro-6000-server"
 
 
 def test_replicas_that_share_experts_are_expert_parallel(tmp_path):

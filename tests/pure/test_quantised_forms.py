@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantised_configs import BLOCKS, F8, GPTQ, MODELS, TOKEN, W4, ct, roles, said, weight_bytes
 
-from chip import artifact
-from chip.formats import UNIFORM
-from chip.models import describe
-from chip.models.quantization_methods import METHODS
+from chip.decoders import describe
+from chip.decoders.formats import UNIFORM
+from chip.decoders.quantization_methods import METHODS
+from chip.files import artifact
 from chip.types import ChipError
 
 # --- configs in the form that publishers write them: (model, quantization_config, dtype, KV cache)

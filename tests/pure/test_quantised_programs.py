@@ -7,19 +7,16 @@ from asking import predict
 from quantised_configs import AWQ, BLOCKS, F8, LLAMA, MODELS, TOKEN, W4, ct, roles, said, weight_bytes
 
 import chip
-from chip import artifact
+from chip.decoders import describe, library
+from chip.decoders.formats import UNIFORM
+from chip.decoders.lower import lower
 from chip.dtypes import precision
-from chip.formats import UNIFORM
-from chip.models import describe, library
-from chip.models.lower import lower
-from chip.ops.fp8_attention import Fp8Attention
-from chip.ops.linear import Linear
-from chip.ops.packed_linear import PackedLinear
-from chip.ops.quantize import Quantize
-from chip.ops.scaled_linear import ScaledLinear
-from chip.predict import request
+from chip.engines.vllm.kernels import KERNELS, kernel_for
+from chip.files import artifact
+from chip.hardware.tables.quantised import published_format, rounding_before
+from chip.ops.quantised import ScaledLinear
+from chip.predictor import request
 from chip.types import ChipError, Scenario, Seq, Step
-from chip.vllm_kernels import KERNELS, implementations, kernel_for
 
 
 def test_operators_carry_the_format():
@@ -157,26 +154,6 @@ def test_a_split_that_cuts_a_block_is_refused():
         assert predict(d, "h200", "vllm", Scenario(1, 8, 2, "auto", 2)).memory["fits"]
 
 
-@pytest.mark.parametrize(
-    ("op", "capability", "found"),
-    [
-        (ScaledLinear(1, 128, 128), 90, ("cutlass", "torch")),
-        (ScaledLinear(1, 128, 128, block_n=128, block_k=128, group=128), 90, ("deepgemm", "cutlass", "triton")),
-        (ScaledLinear(1, 128, 128, block_n=128, block_k=128, group=128), 89, ("triton",)),
-        (PackedLinear(1, 128, 128), 90, ("machete", "marlin")),
-        (PackedLinear(1, 128, 128), 80, ("marlin",)),
-        (PackedLinear(1, 128, 128, weight_dtype="fp8"), 90, ("marlin",)),
-        (Quantize(1, 128), 90, ("compiled",)),
-        (Quantize(1, 128, to="int8"), 90, ("vllm",)),
-        (Fp8Attention(1, 8, 8, 64, 1, 9), 90, ("fa3",)),
-        (Linear(1, 128, 128), 90, ()),
-    ],
-    ids=str,
-)
-def test_the_measured_implementation_that_stands_for_an_operator(op, capability, found):
-    assert implementations(op, capability) == found
-
-
 def test_what_widens_is_a_product_with_rounded_inputs():
     assert all(k.input for k in KERNELS if k.widens)
 
@@ -202,11 +179,11 @@ def test_products_rest_on_published_tables_where_these_have_products_alone(gpu, 
 
 
 def test_a_published_product_is_less_its_rounding():
-    of_product, of_both = ScaledLinear(64, 4096, 4096), ScaledLinear(64, 4096, 4096).rounded_before()
-    assert of_product.published() == ("linear", "fp8")
+    of_product, of_both = ScaledLinear(64, 4096, 4096), rounding_before(ScaledLinear(64, 4096, 4096))
+    assert published_format(of_product) == "fp8"
     assert (of_both.rows, of_both.cols) == (64, 4096)
-    assert ScaledLinear(8, 256, 256, block_n=128, block_k=128, group=128).published() == ("linear", "fp8_block")
-    assert ScaledLinear(8, 256, 256, block_n=64, block_k=64, group=64).published() == ("", "")
+    assert published_format(ScaledLinear(8, 256, 256, block_n=128, block_k=128, group=128)) == "fp8_block"
+    assert not published_format(ScaledLinear(8, 256, 256, block_n=64, block_k=64, group=64))
 
 
 def test_deep_gemm_is_known_by_published_times():
@@ -221,5 +198,5 @@ def test_deep_gemm_is_known_by_published_times():
     assert plain[0].ttft_s == plain[1].ttft_s  # it is for scales of blocks
     other = chip.predict("qwen3-32b-fp8", gpu="h100", **sizes)
     assert {line.source for line in other.prefill.lines if line.kind == "scaled_linear"} == {"imported"}
-    with pytest.raises(ChipError, match="--deep-gemm is for vllm, not for hf-eager"):
+    with pytest.raises(ChipError, match="engine setting 'deep_gemm' is not known"):
         chip.predict("qwen3-32b-fp8", gpu="h200", engine="hf-eager", deep_gemm=True)

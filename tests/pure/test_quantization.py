@@ -27,10 +27,10 @@ from quantised_configs import (
     weight_bytes,
 )
 
-from chip import artifact
+from chip.decoders import describe, hub, library
+from chip.decoders.quantization_methods import METHODS
 from chip.dtypes import precision
-from chip.models import describe, hub, library
-from chip.models.quantization_methods import METHODS
+from chip.files import artifact
 from chip.types import ChipError
 
 # --- bytes

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import samples
 
-from chip import hardware
-from chip.report import readme, sources
+from chip.hardware import gpus
+from chip.show.report import readme, sources
 from chip.types import ChipError
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ PAGES = [p for p in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) 
 def test_tables_are_not_stale(page):
     text = page.read_text(encoding="utf-8")
     name = page.relative_to(ROOT).as_posix()
-    assert readme.filled(text, ROOT) == text, f"{name} is stale: python -m chip.report.readme {name}"
+    assert readme.filled(text, ROOT) == text, f"{name} is stale: python -m chip.show.report.readme {name}"
 
 
 def test_every_view_has_a_table(everything):
@@ -28,8 +28,8 @@ def test_every_view_has_a_table(everything):
         assert len(lines) > 2, view
         assert len({line.count("|") for line in lines}) == 1
     row = next(line for line in readme.table(found, "ceilings").splitlines() if "hbm_copy |" in line)
-    measured = hardware.read_profile(ROOT / "results" / "h200" / "calibration-1.json").ceilings["hbm_copy"].value
-    peak = hardware.spec("h200").ceilings["hbm"].value
+    measured = gpus.read_profile(ROOT / "results" / "h200" / "calibration-1.json").ceilings["hbm_copy"].value
+    peak = gpus.spec("h200").ceilings["hbm"].value
     assert row == f"| hbm_copy | {measured / 1e12:.3g} TB/s | {peak / 1e12:.3g} TB/s | {100 * measured / peak:.1f} % |"
     assert readme.table(found, "ceilings").count("| hbm_copy |") == 1, "of one calibration"
     run = r"^\| tinyllama-1.1b \| hf-graph \| 1 \| 128 \| 5 \| [\d.]+ \| [\d.]+ ms \|"

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from chip.replay import gemm, owners, signatures, tiers
-from chip.replay.chrome import DeviceEvent, HostRange, Profile
-from chip.replay.gemm import Gemm, GemmOperand
-from chip.replay.rotation import Rotation, near, rotation
-from chip.traces import Kernel, KernelEvent, Operator, TensorArg, Trace
+from chip.files.traces import Kernel, KernelEvent, Operator, TensorArg, Trace
+from chip.lab.replay import gemm, owners, signatures, tiers
+from chip.lab.replay.chrome import DeviceEvent, HostRange, Profile
+from chip.lab.replay.gemm import Gemm, GemmOperand
+from chip.lab.replay.rotation import Rotation, near, rotation
 from chip.types import ChipError
 
 MIB = 2**20

@@ -2,7 +2,10 @@
 
 import pytest
 
-from chip import advice, hardware, measurements, ops, roofline
+from chip import ops
+from chip.explain import advice
+from chip.files import measurements
+from chip.hardware import gpus, roofline
 from chip.types import Ceiling, ChipError, HardwareProfile, Measurement
 
 
@@ -57,8 +60,8 @@ def test_bandwidth_follows_the_mix_of_reads_and_writes(kind, bandwidth):
 
 
 def test_every_bundled_datasheet_gives_roofs():
-    for name in hardware.spec_names():
-        roofs = roofline.from_spec(hardware.spec(name))
+    for name in gpus.spec_names():
+        roofs = roofline.from_spec(gpus.spec(name))
         assert roofs.source == "datasheet"
         assert roofs.compute_roof(ops.build("rms_norm", {"rows": 1, "cols": 1})).value > 0
 

@@ -2,14 +2,16 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_roofline import PROFILE, measured
 
-from chip import artifact, codec, hardware, measurements, ops
-from chip.cli import main
-from chip.records import replace
+from chip import ops
+from chip.files import artifact, codec, measurements
+from chip.hardware import gpus
+from chip.show.cli import main
 from chip.types import HardwareProfile, Measurement
 
 
@@ -89,8 +91,8 @@ def test_numbers_do_not_cover_each_other():
     from matplotlib.figure import Figure
     from test_roofline import ROOFS
 
-    from chip.report import roofline_plot
-    from chip.roofline import place
+    from chip.hardware.roofline import place
+    from chip.show.report import roofline_plot
 
     points = [place(measured("rms_norm", 1e-6 * 1.3**i, rows=256, cols=4096), ROOFS) for i in range(30)]
     bounds = roofline_plot._bounds(points, ROOFS, ["vector_fp32"])
@@ -110,7 +112,7 @@ def test_numbers_do_not_cover_each_other():
 def test_a_crowd_is_drawn_apart(monkeypatch, capsys, tmp_path):
     """Variants of operators of one intensity have their numbers in a view of their own, and only there."""
     pytest.importorskip("matplotlib")
-    from chip.report import figure_file
+    from chip.show.report import figure_file
 
     drawn = []
     monkeypatch.setattr(figure_file, "save", lambda path, draw: drawn.append(draw()))
@@ -177,9 +179,9 @@ def test_a_gpu_that_is_not_listed_is_placed_under_estimated_roofs_with_a_warning
     assert "NVIDIA RTX 9999, which is not listed, estimated from" in out.splitlines()[0]
     assert err.startswith("warning: NVIDIA RTX 9999, which is not listed, estimated from")
     assert "`chip calibrate` measures its own roofs" in err
-    nearest = hardware.unlisted("x", "8.9", 140).estimated_from
-    assert abs(hardware.spec(nearest).sm_count - 140) == min(
-        abs(s.sm_count - 140) for s in map(hardware.spec, hardware.spec_names()) if s.compute_capability == "8.9"
+    nearest = gpus.unlisted("x", "8.9", 140).estimated_from
+    assert abs(gpus.spec(nearest).sm_count - 140) == min(
+        abs(s.sm_count - 140) for s in map(gpus.spec, gpus.spec_names()) if s.compute_capability == "8.9"
     )
 
 

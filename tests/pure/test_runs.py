@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chip import identity, runs
+from chip.files import identity, runs
 from chip.types import ChipError, Scenario
 
 RUN = runs.Run(

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import chip
-from chip import cli, hardware, stats
-from chip.predict import carried
-from chip.predict.interpolate import Z90
+from chip import stats
+from chip.hardware import gpus as hardware
+from chip.predictor import peaks
+from chip.predictor.interpolate import Z90
+from chip.show import cli
 from chip.types import ChipError
 
 MODELS = ("llama-3.2-1b", "qwen2.5-0.5b", "llama-3.1-8b", "mixtral-8x7b")
@@ -130,7 +132,7 @@ def test_the_spread_is_what_an_h200_says_of_an_h100() -> None:
     errors = runpy.run_path(str(ROOT / "benchmarks" / "same_chip.py"))["errors"]
     off = [abs(error) for *_, error in errors()]
     assert len(off) > 5000
-    assert stats.quantile(off, 0.9) / Z90 == pytest.approx(carried.SPREAD, rel=0.02)
+    assert stats.quantile(off, 0.9) / Z90 == pytest.approx(peaks.SPREAD, rel=0.02)
 
 
 @pytest.mark.parametrize(("tp", "slow"), [(2, "19"), (4, "2.5"), (8, "1.1")])

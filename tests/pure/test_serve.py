@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from chip import cli
-from chip.models import library
-from chip.serve import api, server
-from chip.serve.limit import Overrun, Watchdog
-from chip.serve.turn import Busy, Turn
+from chip.decoders import library
+from chip.show import cli
+from chip.show.serve import api, server
+from chip.show.serve.limit import Overrun, Watchdog
+from chip.show.serve.turn import Busy, Turn
 
-SRC = Path(server.__file__).parents[2]
+SRC = Path(server.__file__).parents[3]
 JSON = {"Content-Type": "application/json"}
 QUESTION = {"model": "tinyllama-1.1b", "gpu": "a100", "batch": 3, "prompt": 77, "output": 9}
 
@@ -324,7 +324,7 @@ def test_the_page_is_served_with_a_policy_that_keeps_it_here(ask):
 def test_the_page_comes_with_the_answers_it_opens_with(ask):
     _, content = ask("GET", "/")
     held = json.loads(re.search(r'id="data">(.*?)</script>', content.decode())[1])
-    assert [path for path, _, _ in held["answers"]] == ["/api/compare", "/api/rank", "/api/estimate"]
+    assert [path for path, _, _ in held["answers"]] == ["/api/compare", "/api/estimate"]
     for path, question, answer in held["answers"]:
         assert ask("POST", path, question)[1] == answer
     assert held["gpus"] == ask("GET", "/api/gpus")[1]

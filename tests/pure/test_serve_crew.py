@@ -12,8 +12,8 @@ RANKING = {
 }  # fmt: skip
 SETTING = """
     import json, os, signal, sys
-    from chip.serve import api
-    from chip.serve.crew import Crew, Gone
+    from chip.show.serve import api
+    from chip.show.serve.crew import Crew, Gone
     crew = Crew(3, 5.0)
     def asked(path, question):
         found = crew.answer(path, question if isinstance(question, bytes) else json.dumps(question).encode())
@@ -100,17 +100,25 @@ def test_what_takes_too_long_is_stopped_and_the_next_is_answered():
 
 def test_an_expected_ranking_is_worked_out_while_nobody_asks():
     code = """
+        import time
         from chip.forked import Forked
+        from chip.show.serve import planning
         ranking, done = json.loads(sys.argv[1]), []
         fork = Forked(lambda message: str(len(done)).encode(), idle=(done.append(i) for i in range(5)))
+        for _ in range(3):  # soon after one another
+            fork.ask(b"how many?")
+            assert fork.told() == b"0"
         while fork.ask(b"how many?") or fork.told() != b"5":
-            pass
+            time.sleep(1.1)
         fails = Forked(lambda message: message, idle=(1 / i for i in range(5)))
         for _ in range(2):
             fails.ask(b"still there?")
             assert fails.told() == b"still there?"
         crew = Crew(2, 5.0, expected=ranking)
-        found = asked("/api/rank", ranking)
-        print(json.dumps([found[0], found[1] == json.loads(api.ASKED["/api/rank"](ranking))]))
+        while (found := asked("/api/plan", ranking))[1]["pending"]:
+            time.sleep(1.1)
+        planning.MOMENT_S = 60.0
+        print(json.dumps([found[0], found[1] == json.loads(api.ASKED["/api/plan"](ranking))]))
     """
-    assert run(code, json.dumps(RANKING)) == [200, True]
+    plan = {"model": "llama-3.2-1b", "gpu": ["l4", "t4"], "prompt": 512, "output": 32, "requests": 100}
+    assert run(code, json.dumps({**plan, "limits": {"ttft_ms": 300, "tpot_ms": 20}})) == [200, True]

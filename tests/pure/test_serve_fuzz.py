@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chip.models import hub, library
-from chip.serve import api, server
-from chip.serve.openapi import document
+from chip.decoders import hub, library
+from chip.show.serve import api, server
+from chip.show.serve.openapi import document
 from chip.types import ChipError
 
 CONFIGS = [json.loads((library.CONFIGS / f"{n}.json").read_text()) for n in ("gpt2", "qwen3-0.6b", "gemma-3-1b")]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from chip import cli
-from chip.serve import server
-from chip.serve.guard import Guard, host_name
+from chip.show import cli
+from chip.show.serve import server
+from chip.show.serve.guard import Guard, host_name
 
-SRC = Path(server.__file__).parents[2]
+SRC = Path(server.__file__).parents[3]
 JSON = {"Content-Type": "application/json"}
 
 
@@ -125,7 +125,7 @@ def test_slow_clients_shut_nobody_out():
 
 
 def test_a_request_that_never_ends_is_ended(monkeypatch):
-    from chip.serve.places import Places
+    from chip.show.serve.places import Places
 
     monkeypatch.setattr(Places.sweep, "__defaults__", (0.3,))
     with serving() as address, closing(socket.create_connection(address, timeout=10)) as s:

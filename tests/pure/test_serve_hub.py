@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from chip.models import hub, library
-from chip.serve import server
-from chip.serve.guard import Guard
+from chip.decoders import hub, library
+from chip.show.serve import server
+from chip.show.serve.guard import Guard
 
 REPO = "someone/their-model"
 

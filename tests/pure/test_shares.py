@@ -4,11 +4,11 @@ import pytest
 from asking import answer
 from round_profiles import ROUND, round_profile, write_profile
 
-from chip import hardware, ops
+from chip import ops
+from chip.hardware import gpus
 from chip.ops.linear import Linear
-from chip.predict import operator
-from chip.predict.roof import roof_of
-from chip.predict.shares import MeasuredShares
+from chip.predictor import operator
+from chip.predictor.roof import MeasuredShares, roof_of
 from chip.types import Ceiling, RoofShare
 
 SIDES = (512, 1024, 2048, 4096)
@@ -31,7 +31,7 @@ def cpu(tmp_path, **changes):
     }
     shares = {"matmul_fp32": shares_of({1: 0.95, 8: 0.4, 16: 0.3, 256: 0.9})}
     settings = {"kind": "cpu", "spec": "", "ceilings": made, "factors": factors, "shares": shares}
-    hardware.find.cache_clear()  # each writes the same file anew
+    gpus.find.cache_clear()  # each writes the same file anew
     return write_profile(tmp_path / "cpu.json", round_profile(**{**settings, **changes}))
 
 
@@ -67,7 +67,7 @@ def test_a_product_in_fp32_is_read_at_the_read_bandwidth(tmp_path):
     gpu = cpu(tmp_path, shares={})
     cost = Linear(1, 3072, 1536, "fp32").cost()
     assert seconds(gpu, m=1)[0] == pytest.approx(1e-6 + cost.bytes / (1e12 * 0.4))
-    roof = roof_of(hardware.find(gpu))
+    roof = roof_of(gpus.find(gpu))
     assert roof.moving(ops.build("linear", {"m": 1, "n": 1, "k": 1, "dtype": "fp32"})).value == 4e11
     assert roof.moving(ops.build("rms_norm", {"rows": 1, "cols": 1})).value == 5e11 * 0.25
 

@@ -7,19 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip.engines.vllm.options import VllmOptions
-from chip.simulate.engine import SimulatedEngine
-from chip.simulate.figures import latencies, percentile
-from chip.simulate.fleet import serve
-from chip.simulate.step_time import Host, Work
-from chip.simulate.surface import Surface
-from chip.simulate.workload import Workload
+from chip import engines
+from chip.engines.playing import LiveScheduler
+from chip.simulator.engine import SimulatedEngine
+from chip.simulator.figures import latencies, percentile
+from chip.simulator.fleet import serve
+from chip.simulator.step_time import Host, Work
+from chip.simulator.surface import Surface
+from chip.simulator.workload import Workload
 
 
 class Times:
     """A predictor that anyone can compute: 5 ms a step, 20 us a token, 10 ns a cached token, 2 ms of host."""
 
-    settling, windows = None, ()
+    settling, windows, graph_tokens = None, (), engines.get("vllm").GRAPH_TOKENS
+    step = staticmethod(engines.get("vllm").step)
 
     def __init__(self, host_s=2e-3, launch_s=0.0):
         self.host_s, self.launch_s = host_s, launch_s
@@ -65,7 +67,7 @@ def poisson(rate, count, seed=0, prompt=300, output=60):
 
 
 def run(rows, times=None, blocks=4000, merge=True, **more):
-    given = VllmOptions(**{"max_num_seqs": 64, "max_num_batched_tokens": 512, **more})
+    given = LiveScheduler(**{"max_num_seqs": 64, "max_num_batched_tokens": 512, **more})
     surface = Surface(times or Times())
     w = rows if isinstance(rows, Workload) else traffic(rows)
     return serve(lambda _: SimulatedEngine(surface, given, blocks, None, merge), w, 1 << 20)
@@ -146,13 +148,15 @@ requests = st.lists(st.tuples(st.floats(0, 3), st.integers(1, 900), st.integers(
     st.booleans(),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
-def test_nothing_is_lost_and_memory_is_never_exceeded(rows, blocks, seqs, budget, caching, merge, asynchronous):
-    given_ = VllmOptions(
+def test_nothing_is_lost_and_memory_is_never_exceeded(rows, blocks, seqs, budget, caching, merge, asynchronous, mixes):
+    given_ = LiveScheduler(
         max_num_seqs=seqs,
         max_num_batched_tokens=budget,
         enable_prefix_caching=caching,
         async_scheduling=asynchronous,
+        mixes_prompts=mixes,
     )
     surface = Surface(Times())
     engine = SimulatedEngine(surface, given_, blocks, watch, merge)
@@ -181,6 +185,15 @@ def watch(engine, begin_s, end_s, steps, prompt_tokens):
     assert len(engine.running) <= engine.settings.max_num_seqs
     assert prompt_tokens <= engine.settings.max_num_batched_tokens
     assert end_s >= begin_s
+
+
+def test_prompts_that_do_not_mix_have_steps_of_their_own():
+    """A request that decodes waits for the whole prompts of others, in as many steps as they are long."""
+    rows = [(0.0, 16, 200), (0.1, 2048, 2), (0.1, 2048, 2)]
+    mixed, apart = (run(rows, mixes_prompts=mixes) for mixes in (True, False))
+    assert apart.engines[0].steps > mixed.engines[0].steps
+    assert apart.first_s[2] < mixed.first_s[2], "the whole budget of a step is for prompts"
+    assert apart.engines[0].prompt_tokens == mixed.engines[0].prompt_tokens == 4112
 
 
 def test_a_full_cache_preempts_the_youngest_and_computes_it_again():
@@ -244,7 +257,7 @@ def test_more_load_never_lowers_a_percentile_of_ttft():
 
 def test_replicas_share_the_load_and_lose_nothing():
     surface = Surface(Times())
-    given_ = VllmOptions(max_num_seqs=64, max_num_batched_tokens=512)
+    given_ = LiveScheduler(max_num_seqs=64, max_num_batched_tokens=512)
     rows = poisson(40, 300, seed=5)
     for router in ("round-robin", "least-loaded", "prefix"):
         done = serve(lambda _: SimulatedEngine(surface, given_, 4000), traffic(rows), 1 << 20, 3, router)
@@ -254,7 +267,7 @@ def test_replicas_share_the_load_and_lose_nothing():
 
 def test_the_least_loaded_replica_is_chosen():
     surface = Surface(Times())
-    given_ = VllmOptions(max_num_seqs=64, max_num_batched_tokens=512)
+    given_ = LiveScheduler(max_num_seqs=64, max_num_batched_tokens=512)
     rows = [(0.0, 50, 400), (0.1, 50, 5), (0.5, 50, 5), (1.0, 50, 5)]
     where = {
         router: list(serve(lambda _: SimulatedEngine(surface, given_, 4000), traffic(rows), 1 << 20, 2, router).replica)
@@ -265,7 +278,7 @@ def test_the_least_loaded_replica_is_chosen():
 
 def test_the_prefix_router_sends_equal_prefixes_to_one_replica():
     surface = Surface(Times())
-    given_ = VllmOptions(max_num_seqs=64, max_num_batched_tokens=4096)
+    given_ = LiveScheduler(max_num_seqs=64, max_num_batched_tokens=4096)
     rows = [(0.3 * i, 600, 5) for i in range(20)]
     w = traffic(rows, blocks=[(i % 2,) for i in range(20)])
     found = {}
@@ -303,7 +316,7 @@ def test_shared_prefixes_lose_no_blocks(rows, blocks, piece, budget, merge):
     w = Workload("made-up", block_tokens=piece)
     for at, prompt, output, ids in rows:
         w.add(at, prompt, output, tuple(ids[: -(-prompt // piece)]))
-    given_ = VllmOptions(max_num_seqs=16, max_num_batched_tokens=budget)
+    given_ = LiveScheduler(max_num_seqs=16, max_num_batched_tokens=budget)
     engine = SimulatedEngine(Surface(Times()), given_, blocks, checked, merge)
     done = serve(lambda _: engine, w, blocks * 16)
     for i in range(len(w)):

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from test_simulate_engine import Times, poisson, traffic
 
 import chip
-from chip import hosts
-from chip.cli import main
-from chip.engines.vllm.options import VllmOptions
-from chip.predict.request import answer
-from chip.simulate.engine import SimulatedEngine
-from chip.simulate.fleet import serve
-from chip.simulate.lockstep import Lockstep
-from chip.simulate.pipelined import PipelinedEngine
-from chip.simulate.simulation import simulate
-from chip.simulate.step_time import Stages
-from chip.simulate.surface import Surface
-from chip.simulate.workload import Workload
+from chip.engines.playing import LiveScheduler
+from chip.hardware import hosts
+from chip.predictor.request import answer
+from chip.show.cli import main
+from chip.simulator.engine import SimulatedEngine
+from chip.simulator.fleet import serve
+from chip.simulator.lockstep import Lockstep
+from chip.simulator.pipelined import PipelinedEngine
+from chip.simulator.simulation import simulate
+from chip.simulator.step_time import Stages
+from chip.simulator.surface import Surface
+from chip.simulator.workload import Workload
 from chip.types import ChipError
 
 CASES = [
@@ -84,7 +84,7 @@ class Staged(Times):
 
 
 def piped(rows, blocks=4000, shares=(0.25, 0.25, 0.3, 0.2), **more):
-    given_ = VllmOptions(**{"max_num_seqs": 64, "max_num_batched_tokens": 512, **more})
+    given_ = LiveScheduler(**{"max_num_seqs": 64, "max_num_batched_tokens": 512, **more})
     surface = Surface(Staged(shares))
     w = rows if isinstance(rows, Workload) else traffic(rows)
     return serve(lambda _: PipelinedEngine(surface, given_, blocks, len(shares)), w, 1 << 20)
@@ -121,7 +121,7 @@ def test_batches_go_round_at_the_rate_of_the_slowest_stage():
 
 def test_replicas_over_one_set_of_experts_step_together():
     """A long prompt on one of them makes the decode of the other wait."""
-    given_ = VllmOptions(max_num_seqs=64, max_num_batched_tokens=8192)
+    given_ = LiveScheduler(max_num_seqs=64, max_num_batched_tokens=8192)
     surface = Surface(Times())
     rows = [(0.0, 100, 100), (0.2, 8000, 2)]
     both = [
@@ -138,7 +138,7 @@ def test_replicas_over_one_set_of_experts_step_together():
 @pytest.mark.parametrize("lockstep", [2, 4])
 def test_replicas_that_step_together_lose_nothing(lockstep):
     rows = poisson(20, 150, seed=lockstep)
-    given_ = VllmOptions(max_num_seqs=8, max_num_batched_tokens=512)
+    given_ = LiveScheduler(max_num_seqs=8, max_num_batched_tokens=512)
     surface = Surface(Times())
     done = serve(
         lambda _: SimulatedEngine(surface, given_, 200), traffic(rows), 1 << 20, 1, "least-loaded", None, lockstep

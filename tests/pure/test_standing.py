@@ -1,6 +1,6 @@
 """Who stands first where figures are uncertain."""
 
-from chip.standing import Figure, places
+from chip.predictor.standing import Figure, places
 
 
 def test_the_order_goes_by_the_end_one_can_count_on():

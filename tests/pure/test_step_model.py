@@ -8,28 +8,30 @@ from asking import setting
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chip import engine_profile, engines, hardware
+from chip import engines
+from chip.decoders import library
+from chip.decoders.lower import body, head, place
 from chip.dtypes import precision
-from chip.engines.terms import Terms
-from chip.models import library
-from chip.models.lower import body, head, place
-from chip.predict.clock import Settling
-from chip.predict.estimator import estimator_of
-from chip.predict.phase import Line, interval
-from chip.predict.request import answer
-from chip.predict.stages import Stage
-from chip.predict.steps import ENGINE, WAITING, EngineTerms, StepModel
-from chip.predict.template import attending
+from chip.engines import profile
+from chip.engines.playing import Terms
+from chip.hardware import gpus
+from chip.predictor.attending import attending
+from chip.predictor.clock import Settling
+from chip.predictor.estimator import estimator_of
+from chip.predictor.phase import Line, interval
+from chip.predictor.request import answer
+from chip.predictor.stages import Stage
+from chip.predictor.steps import ENGINE, WAITING, EngineTerms, step_model
 from chip.types import Program, Scenario, Seq, Step
 
 MODELS = ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3", "gemma-2-2b", "gpt2", "gpt-oss-20b")
 EVERY = [
     (name, model)
     for name, model in product(engines.names(), MODELS)
-    if not engines.get(name).SERVES.refusal(name, library.find(model).architecture, "bf16", 1)
+    if not engines.get(name).SERVES.refusal(name, library.find(model).architecture, "bf16")
 ]
 BF16 = precision("bf16")
-CALIBRATED = [name for name in engines.names() if (engine_profile.ENGINES / f"h200.{name}.json").exists()]
+CALIBRATED = [name for name in engines.names() if (profile.ENGINES / f"h200.{name}.json").exists()]
 S = Scenario(3, 500, 20)
 
 
@@ -77,7 +79,7 @@ def test_a_played_step_is_the_decode_step(engine, model, monkeypatch):
     t = found.timeline(step)
     phase = found.decode(s)
     period = t.device_s
-    if found.engine.OVERLAPS_STEPS and found.terms:
+    if found.overlaps and found.terms:
         period = max(t.host_s, t.device_s - found.terms.value.prepare_s(s.batch))
     assert phase.seconds == pytest.approx(period, rel=1e-6)
     ran = [e for e in t.events if e.queue == "device"]
@@ -89,8 +91,8 @@ def test_a_played_step_is_the_decode_step(engine, model, monkeypatch):
 def test_a_slower_host_is_never_faster_and_matters_where_it_is_waited_for(engine):
     found = steps("tinyllama-1.1b", engine)
     fast, slow = (
-        StepModel(
-            found.decoder, BF16, 1, engine, found.estimator, found.options,
+        step_model(
+            found.operators.decoder, BF16, 1, engine, found.estimator, found.options,
             EngineTerms(*[t._replace(**{n: getattr(t, n) * by for n in t._fields if n.startswith("host")})
                           for t in found.terms]),
         )
@@ -110,10 +112,10 @@ def test_a_slower_host_is_never_faster_and_matters_where_it_is_waited_for(engine
 def test_no_terms_are_no_more_than_operators(monkeypatch):
     monkeypatch.setattr(Settling, "recovery", lambda *_: 0.0)
     d = library.find("llama-3.1-8b")
-    estimator = estimator_of(hardware.find("h200"), engines.get("vllm").runs_as(9.0, {}))
-    options = engines.get("vllm").options((), hardware.find("h200").memory_bytes)
-    without = StepModel(d, BF16, 1, "vllm", estimator, options)
-    nothing = StepModel(d, BF16, 1, "vllm", estimator, options, EngineTerms(Terms(), Terms(), Terms()))
+    estimator = estimator_of(gpus.find("h200"), engines.get("vllm").runs_as(9.0))
+    options = engines.get("vllm").options((), gpus.find("h200").memory_bytes)
+    without = step_model(d, BF16, 1, "vllm", estimator, options)
+    nothing = step_model(d, BF16, 1, "vllm", estimator, options, EngineTerms(Terms(), Terms(), Terms()))
     for phase in ("prefill", "decode"):
         a, b = (getattr(each, phase)(S) for each in (without, nothing))
         assert b.seconds == pytest.approx(a.seconds)
@@ -123,17 +125,17 @@ def test_no_terms_are_no_more_than_operators(monkeypatch):
 @pytest.mark.parametrize("model", ["qwen1.5-moe-a2.7b", "deepseek-v2-lite"])
 def test_shared_experts_run_beside_the_routed_ones_up_to_256_tokens(model):
     add = "shared_add"
-    d, estimator = library.find(model), estimator_of(hardware.find("h200"), engines.get("vllm").runs_as(9.0, {}))
+    d, estimator = library.find(model), estimator_of(gpus.find("h200"), engines.get("vllm").runs_as(9.0))
     newest, _, older, _ = engines.get("vllm").VERSIONS
-    both = [StepModel(d, BF16, 1, "vllm", estimator, None, None, version) for version in (newest, older)]
+    both = [step_model(d, BF16, 1, "vllm", estimator, None, None, version) for version in (newest, older)]
 
     def of_experts(model, tokens):
         rows = model.rows(Step((Seq(1, 500, tokens),)))
         _, calls, answers = next(r for r in rows if add in r[1].launches.names)
         found = list(zip(calls.launches.names, answers))
-        routed = sum(a[0] for role, a in found if role in ("router", "experts"))
-        shared = sum(a[0] for role, a in found if role.startswith("shared_") and role != add)
-        return routed, shared, sum(a[6] for role, a in found if role in ("router", "experts") or "shared_" in role)
+        routed = sum(t.seconds for role, t in found if role in ("router", "experts"))
+        shared = sum(t.seconds for role, t in found if role.startswith("shared_") and role != add)
+        return routed, shared, sum(t.bytes for role, t in found if role in ("router", "experts") or "shared_" in role)
 
     for tokens in (1, 8, 64, 256):
         (routed, shared, moved), at_once = of_experts(both[1], tokens), of_experts(both[0], tokens)
@@ -152,15 +154,15 @@ def test_shared_experts_run_beside_the_routed_ones_up_to_256_tokens(model):
 )  # fmt: skip
 def test_no_call_of_two_streams_is_faster_than_memory(model, gpu, dtype):
     held = setting(library.find(model), gpu, "vllm", dtype, 1)
-    peak = hardware.find(gpu).spec.ceilings["hbm"].value
+    peak = gpus.find(gpu).spec.ceilings["hbm"].value
     for line in held.steps.prefill(Scenario(1, 1, 1)).lines:
         assert line.bytes <= peak * line.seconds * 1.0001 or not line.role.startswith(("experts", "shared_")), line
 
 
 @pytest.mark.parametrize(("gpu", "tokens"), [("h200", 256), ("a100-40gb", 256), ("mi300x", 0)])
 def test_shared_experts_have_a_stream_on_gpus_of_nvidia(gpu, tokens):
-    found = setting(library.find("qwen1.5-moe-a2.7b"), gpu, "vllm", "bf16", 1)
-    assert found.steps._second.most_tokens == tokens
+    found = setting(library.find("qwen1.5-moe-a2.7b"), gpu, "vllm", "bf16")
+    assert found.steps.operators.prompts.shared_tokens == tokens
 
 
 @pytest.mark.parametrize("engine", CALIBRATED)
@@ -168,7 +170,7 @@ def test_what_is_timed_under_any_terms_is_what_is_predicted(engine):
     """`Subject`, which terms are fitted with."""
     found = steps("qwen3-0.6b", engine)
     for first, phase in zip((True, False), (found.prefill(S), found.decode(S))):
-        assert found.subject(S, first).seconds(found.terms.value) == pytest.approx(phase.seconds)
+        assert found.phase_steps(S, first).seconds(found.terms.value) == pytest.approx(phase.seconds)
 
 
 @settings(max_examples=20, deadline=None)
@@ -182,8 +184,8 @@ def test_a_template_that_grows_is_each_step_lowered_and_rewritten(model, new, pa
     blocks = e.rewrite(body(d, step.tokens, BF16, 1), new == 1, d.architecture).blocks
     last = e.rewrite(head(d, step.rows, BF16, 1), False, d.architecture).blocks
     whole = place(Program((*blocks, *last)), step.seqs).cost()
-    found = StepModel(d, BF16, 1, engine, estimator_of(hardware.find("h200")), None).rows(step)
-    flops, moved = (sum(n * a[i] for n, _, answers in found for a in answers) for i in (5, 6))
+    found = step_model(d, BF16, 1, engine, estimator_of(gpus.find("h200")), None).rows(step)
+    flops, moved = (sum(n * getattr(t, name) for n, _, times in found for t in times) for name in ("flops", "bytes"))
     assert flops == pytest.approx(whole.flops, rel=1e-9)
     assert moved == pytest.approx(whole.bytes, rel=1e-9)
 
@@ -254,7 +256,7 @@ def test_a_padded_prompt_says_why_more_may_take_less():
 def test_another_launch_latency_changes_the_host_alone_and_operators_are_known_once():
     """In whatever order they are asked for."""
     slow, usual = (setting(library.find("gpt2"), "h200", "vllm", launch_ns=ns).steps for ns in (30_000.0, 0.0))
-    assert slow.rows is usual.rows
+    assert slow.operators is usual.operators
     assert slow.terms != usual.terms
     s = Scenario(1, 64, 8)
     later, sooner = (found.prefill(s) for found in (slow, usual))

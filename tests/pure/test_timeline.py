@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip.timeline import Event, HostCost, LaunchBlock, Recorded, RoleLaunches, Timeline, chrome
+from chip.engines.timeline import Event, HostCost, LaunchBlock, Recorded, RoleLaunches, Timeline, chrome
 
 SECONDS = st.floats(0, 1e-3, allow_subnormal=False)
 LAUNCHES = st.lists(

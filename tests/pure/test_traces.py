@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from chip import traces
-from chip.replay import chrome, foreign
-from chip.traces import Kernel, KernelEvent, Operator, TensorArg, Timing, Trace
+from chip.files import traces
+from chip.files.traces import Kernel, KernelEvent, Operator, TensorArg, Timing, Trace
+from chip.lab.replay import chrome, foreign
 from chip.types import ChipError
 
 X = TensorArg((4, 8), (8, 1), "bfloat16", 0)

@@ -11,19 +11,19 @@ import pytest
 from asking import predict
 from round_profiles import round_profile, write_profile
 
-from chip import artifact, codec, hardware, runs
-from chip.engine_profile import EngineProfile
-from chip.models import library
-from chip.predict.roof import roof_of
-from chip.predict.stages import ALL, Stage
-from chip.runs import Energy, Run, Runs
+from chip.decoders import library
+from chip.engines.profile import EngineProfile
+from chip.files import artifact, codec, runs
+from chip.files.runs import Energy, Run, Runs
+from chip.hardware import gpus
+from chip.predictor.roof import roof_of
+from chip.predictor.stages import ALL, Stage
 from chip.types import Ceiling, ChipError, Scenario
 from chip.validate import judge, peers
-from chip.validate.classes import CLASSES, groups, host_bound, intervals, judge_classes
+from chip.validate.classes import CLASSES, groups, host_bound, intervals, judge_classes, repeats
 from chip.validate.document import document, peer_classes
 from chip.validate.points import GPU, HOST, UNKNOWN, Point, bound_of, summarise
 from chip.validate.provenance import rests_on
-from chip.validate.repeats import repeats
 
 DEVICE = "Round GPU"
 BUSY = {"prefill": 1.0, "decode": 1.0}
@@ -247,7 +247,7 @@ def test_what_bundled_predictions_rest_on():
     used = rests_on("h200", "vllm")
     names = [u.path.name for u in used]
     assert names[:2] == ["h200.json", "h200.vllm.json"]
-    assert [u.path for u in used[2:]] == [hardware.POINTS / "h200", hardware.IMPORTED / "h200"]
+    assert [u.path for u in used[2:]] == [gpus.POINTS / "h200", gpus.IMPORTED / "h200"]
     assert used[0].id in used[2].inputs  # our points were fitted with the profile
     assert len({u.id for u in used}) == len(used)
     stand_ins = [u.path.name for u in rests_on("a100", "vllm")]  # whose kept share and whose host stand in
@@ -263,7 +263,7 @@ def test_a_profile_made_from_the_runs_is_refused(tmp_path):
     write_profile(gpu, round_profile())
     run = synthetic(str(gpu))
     profile = codec.to_json(round_profile())
-    artifact_from(gpu, hardware.HardwareProfile.SCHEMA, profile, "another", "file-id")
+    artifact_from(gpu, gpus.HardwareProfile.SCHEMA, profile, "another", "file-id")
     with pytest.raises(ChipError, match=r"runs\.json: llama-3\.2-1b vllm .* is among the inputs of mine\.json; a pred"):
         judged(str(gpu), run)
 
@@ -285,7 +285,7 @@ def test_an_engine_profile_names_single_runs_and_concerns_its_engine_only(tmp_pa
 
 # -- stages -----------------------------------------------------------------------------------------------------------
 def test_each_stage_adds_what_it_says():
-    h200 = hardware.find("h200")
+    h200 = gpus.find("h200")
     sheet, measured, factors = (roof_of(h200, s) for s in (Stage.DATASHEET, Stage.MEASURED, Stage.FACTORS))
     assert sheet.weights.value == h200.spec.ceilings["hbm"].value
     assert sheet.launch_s.value == 0

@@ -12,10 +12,10 @@ import pytest
 from test_architecture import without_others
 from test_validate import BUSY, DEVICE, said, synthetic
 
-from chip import artifact, codec, runs
-from chip.cli import main
-from chip.engine_profile import EngineProfile
-from chip.runs import Runs
+from chip.engines.profile import EngineProfile
+from chip.files import artifact, codec, runs
+from chip.files.runs import Runs
+from chip.show.cli import main
 from chip.types import Ceiling, Scenario
 from chip.validate import peers
 from chip.validate.document import SCHEMA

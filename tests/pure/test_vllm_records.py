@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from asking import predict
 
-from chip import runs
-from chip.models import library
-from chip.predict.stages import Stage
+from chip.decoders import library
+from chip.files import runs
+from chip.predictor.stages import Stage
 from chip.types import Scenario
 from chip.validate import judge
 from chip.validate.classes import COVERAGE, COVERAGE_POINTS, intervals, judge_classes

@@ -3,15 +3,13 @@
 import pytest
 
 from chip import engines
+from chip.decoders import library
+from chip.decoders.lower import body, lower
 from chip.dtypes import precision
 from chip.engines import fuse
-from chip.models import library
-from chip.models.lower import body, lower
-from chip.ops.add_rms_norm import AddRmsNorm
+from chip.ops.elementwise import AddRmsNorm, RmsNorm
+from chip.ops.latent import Mla, MlaPrompt
 from chip.ops.linear import Linear
-from chip.ops.mla import Mla
-from chip.ops.mla_prompt import MlaPrompt
-from chip.ops.rms_norm import RmsNorm
 from chip.ops.rope import Rope
 from chip.types import Seq, Step
 

@@ -4,19 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chip import hardware
+from chip import engines
+from chip.decoders import library
 from chip.dtypes import precision
-from chip.engines import chunked, native, vllm
-from chip.engines.vllm import schedule
-from chip.engines.vllm.options import options
-from chip.models import library
-from chip.predict import request
-from chip.predict.estimator import estimator_of
-from chip.predict.phase import Phase, lines_of
-from chip.predict.steps import StepModel
+from chip.engines import chunked
+from chip.engines.native import MOST_REQUESTS
+from chip.engines.vllm.options import defaults
+from chip.hardware import gpus
+from chip.predictor import request
+from chip.predictor.estimator import estimator_of
+from chip.predictor.phase import Phase
+from chip.predictor.steps import step_model
 from chip.types import Scenario, Seq, Step
 
-LARGE, SMALL = options((), 80 * 2**30), options((), 24 * 2**30)
+vllm, native = engines.get("vllm"), engines.get("native")
+LARGE, SMALL = defaults(80 * 2**30), defaults(24 * 2**30)
 BF16 = precision("bf16")
 
 
@@ -103,10 +105,11 @@ def test_requests_beyond_what_runs_at_once_wait_for_those_that_end():
 
 @given(st.integers(1, 600))
 def test_graphs_pad_to_the_next_size(n):
-    padded = schedule.padded(n)
+    padded = chunked.padded(n, vllm.GRAPH_TOKENS)
+    assert vllm.step((Seq(1, 5, n),)) == Step((Seq(1, 5, n),), padded - n, n <= 512)
     assert padded >= n
-    assert padded == n if n > 512 or n in (1, 2, 4, 8, 248, 256, 272, 512) else padded in schedule.GRAPH_TOKENS
-    assert schedule.padded(n + 1) >= padded
+    assert padded == n if n > 512 or n in (1, 2, 4, 8, 248, 256, 272, 512) else padded in vllm.GRAPH_TOKENS
+    assert chunked.padded(n + 1, vllm.GRAPH_TOKENS) >= padded
     assert padded - n < (2 if n <= 4 else 8 if n <= 256 else 16)
 
 
@@ -132,12 +135,12 @@ def test_a_padded_step_has_the_rows_of_its_requests():
 )
 def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, output, monkeypatch):
     monkeypatch.setattr(chunked, "EXACT_STEPS", 4)
-    c = StepModel(library.find(model), BF16, 1, "vllm", estimator_of(hardware.find("a100")), LARGE)
+    c = step_model(library.find(model), BF16, 1, "vllm", estimator_of(gpus.find("a100")), LARGE)
     s = Scenario(batch, prompt, output)
     budget = LARGE.max_num_batched_tokens
     assert batch * prompt > chunked.EXACT_STEPS * budget
-    steps = tuple((schedule._step(seqs), 1.0) for seqs in chunked._chunks(s, budget, 10**9)[0])
-    walked = Phase(lines_of(c.timed(steps, True)), 0, 0)
+    steps = tuple((vllm.step(seqs), 1.0) for seqs in chunked._chunks(s, budget, 10**9)[0])
+    walked = Phase(c.lines(steps, True), 0, 0)
     integrated = c.prefill(s)
     assert integrated.seconds == pytest.approx(walked.seconds, rel=0.02)
     assert integrated.matmul_flops == pytest.approx(walked.matmul_flops, rel=0.02)
@@ -151,7 +154,7 @@ def test_a_long_prefill_integrated_is_the_one_walked(model, batch, prompt, outpu
     ],
 )  # fmt: skip
 def test_steps_after_the_walked_ones_take_as_long_as_if_all_were_walked(engine, batch, prompt, output, monkeypatch):
-    c = StepModel(library.find("llama-3.1-8b"), BF16, 1, engine, estimator_of(hardware.find("h200")), LARGE)
+    c = step_model(library.find("llama-3.1-8b"), BF16, 1, engine, estimator_of(gpus.find("h200")), LARGE)
     s = Scenario(batch, prompt, output)
     integrated = c.prefill(s).seconds
     monkeypatch.setattr(chunked, "EXACT_STEPS", 10**9)
@@ -169,7 +172,7 @@ def test_the_first_integrated_step_takes_no_time_back(gpu, model, dtype):
 
 
 def test_native_runs_so_many_requests_at_once():
-    most = native.MOST_REQUESTS
+    most = MOST_REQUESTS
     assert native.decode(Scenario(3 * most, 100, 8), None).rows == most
     steps = native.prefill(Scenario(most + 1, 100, 2), None)
     assert max(step.rows for step, _ in steps) <= most

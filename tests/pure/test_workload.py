@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from chip.simulate import synthetic, workload
-from chip.simulate.simulation import traffic
+from chip.simulator import synthetic, workload
+from chip.simulator.simulation import traffic
 from chip.types import ChipError
 
 LINE = '{"arrival_s": 1.5, "prompt": 10, "output": 3}'

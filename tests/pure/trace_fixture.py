@@ -13,8 +13,8 @@ import json
 import sys
 from pathlib import Path
 
-from chip import output, traces
-from chip.replay import chrome, foreign, signatures
+from chip.files import output, traces
+from chip.lab.replay import chrome, foreign, signatures
 
 FOLDER = Path(__file__).parent / "h200_traces"
 KEPT = ("chip", "torch", "cuda", "driver", "device", "versions")  # of the environment

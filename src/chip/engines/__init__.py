@@ -1,27 +1,31 @@
 """Engines: how a runtime behaves, one folder each, found by listing this one (`hf-eager` lives in hf_eager/).
 
-Each is a module with the names that `Engine` has. A name in capitals that it leaves out has the value given there.
-Files beside the folders are what engines share.
+A folder's module has ENGINE, an instance of a class derived from `Engine`. Files beside the folders are what engines
+share. docs/engines.md explains each part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from functools import cache, lru_cache
+import pkgutil
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from functools import cache, lru_cache, partial
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
-from chip import listing
+from chip.decoders.decoder import Decoder
+from chip.decoders.families import hybrid
+from chip.decoders.formats import WeightFormat
 from chip.dtypes import Precision
 from chip.engines.calibration import CalibrationModel
-from chip.engines.options import Settings, no_options
-from chip.engines.playing import Played, Room, Weighted
-from chip.engines.terms import Terms
-from chip.engines.versions import EngineVersion
-from chip.models.decoder import Decoder
-from chip.suggest import get_close_matches
-from chip.timeline import Timeline
-from chip.types import ChipError, Program, Scenario, Step
+from chip.engines.formats import GpuFormats, widened_on_load
+from chip.engines.memory import Load, Memory, Room, sequence_bytes, used
+from chip.engines.options import Limits, Settings, with_settings
+from chip.engines.playing import LiveScheduler, Played, Terms, Weighted
+from chip.engines.server import ServerCost
+from chip.engines.timeline import Timeline
+from chip.engines.versions import EngineVersion, Needs, too_old, version_at
+from chip.types import ChipError, HardwareSpec, Program, Scenario, Seq, Step
 
 
 class Serves(NamedTuple):
@@ -32,10 +36,16 @@ class Serves(NamedTuple):
     gpus: int = 0  # at most; 0 for any number
     without: tuple[str, ...] = ()  # architectures that it cannot run, ...
     why: str = ""  # ... for this reason
+    states: bool = False  # whether it is known how it runs layers with a state instead of attention
+    exchange: str = ""  # how tokens reach experts on other GPUs; "" where all GPUs share each expert
 
-    def refusal(self, engine: str, architecture: str, dtype: str, gpus: int) -> str:
+    def refusal(self, engine: str, architecture: str, dtype: str, tp: int = 1, pp: int = 1, ep: int = 1) -> str:
         """One line that says what it cannot run, with the remedy; "" where it can."""
-        known = self.architectures
+        known, gpus = self.architectures, max(tp, ep) * pp
+        if architecture in hybrid.ARCHITECTURES and not self.states:
+            return (
+                f"{engine}: it is not known how it runs the states of {architecture}; choose --engine vllm, or --trace"
+            )
         if architecture in self.without or (known and architecture not in known):
             why = self.why or f"it runs {', '.join(known)}"
             return f"{engine} cannot run {architecture[:60]}: {why}; choose another --engine"
@@ -44,60 +54,141 @@ class Serves(NamedTuple):
             return f"{engine} cannot run {dtype} weights: choose --dtype {formats}, or another --engine"
         if self.gpus and gpus > self.gpus:
             return f"{engine} runs on {self.gpus} GPU, not on {gpus}: choose another --engine"
+        if ep > 1 and not self.exchange:
+            return f"--ep {ep}: {engine} has no expert parallelism; use --tp or --pp, or another --engine"
         return ""
 
 
-class Engine(Protocol):
-    """Everything that predictions ask of an engine. docs/engines.md explains each part."""
+class Engine:
+    """An engine. What a class derived from this one leaves out is as it stands here."""
 
     NAME: str
     TITLE: str  # what exactly is predicted under that name
-    TERMS: tuple[str, ...]  # what it and its host add to a step (`chip.engines.terms`)
+    TERMS: tuple[str, ...] = ()  # what it and its host add to a step (`playing.MEANING`)
     CAVEAT: str = ""  # what its predictions leave out, said with each
-    COPIES_KEYS: tuple[str, ...] = ()  # architectures whose keys its cache holds once for every head that shares them
     KERNELS: Mapping[str, int] = {}  # that it launches of an operator, where that differs from the operator's own count
-    OVERLAPS_STEPS: bool = False  # whether the host prepares a step while the device runs the one before
-    QUANTISED_CACHE: bool = False  # whether the KV cache takes the format that a quantised config names
-    OPTIONS: Collection[str] = ()  # names of its settings that predictions know
-    OPTIONS_ELSEWHERE: Mapping[str, str] = {}  # settings that are fields of a question
+    CIRCULATES: bool = False  # whether a pipeline has several batches in flight, or one that passes all stages
+    GRAPH_TOKENS: tuple[int, ...] = ()  # sizes of the CUDA graphs that steps of live traffic run in
+    LIMITS: Limits = {}  # of its settings: the least and the most of a number, or the words that a text can be
+    ALIASES: Mapping[str, str] = {}  # other names of its settings
+    ELSEWHERE: Mapping[str, str] = {}  # settings that are fields of a question
     CALIBRATION: tuple[CalibrationModel, ...] = ()  # the small models that its terms are measured on
-    SERVES: Serves = Serves()  # architectures, precisions and numbers of GPUs that it can run
-    VERSIONS: tuple[EngineVersion, ...] = ()  # what older versions do otherwise, newest first
+    CALIBRATION_SDPA: str = ""  # the attention that these run with, where it can be chosen
+    LAB: tuple[str, ...] = ()  # devices, cuda and cpu, on which `chip lab` runs it ...
+    PACKAGE: str = ""  # ... where this package is installed
+    POOL: bool = False  # whether all memory that weights and steps leave becomes a pool for the KV cache
+    QUANTISED_CACHE: bool = False  # whether the KV cache takes the format that a quantised config names
+    SERVES: Serves = Serves()
+    VERSIONS: tuple[EngineVersion, ...] = (EngineVersion(),)  # what each does otherwise, newest first
+    NEEDS: tuple[Needs, ...] = ()  # the GPUs that each version runs on, newest first
 
-    def runs_as(self, capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
-        """The measured kernel that it runs of each operator, on a GPU of such a compute capability."""
+    def defaults(self, memory_bytes: float) -> Any:
+        """Its settings that predictions know, by its own names, as they are on a GPU of this size: a dataclass."""
+        return None
 
     def options(self, settings: Settings, memory_bytes: float) -> Any:
-        """What it is told, by its own names, with its defaults on a GPU of this size for all else. It comes back as
-        `options` below. Left out by an engine that predictions know no setting of."""
+        """Its settings with those that it is told. They come back as `options` below."""
+        return with_settings(self.defaults(memory_bytes), settings, self.LIMITS, self.ALIASES, self.ELSEWHERE)
+
+    def server(self) -> ServerCost | None:
+        """What a server before it takes, where one was measured."""
+        return None
+
+    def server_settings(self, memory_bytes: float) -> Mapping[str, Any]:
+        """Defaults of that server that differ from those of the engine in its caller's process."""
+        return {}
 
     def prefill(self, scenario: Scenario, options: Any) -> Weighted:
         """The steps until all first tokens, and how many real steps each stands for."""
+        raise NotImplementedError
 
     def decode(self, scenario: Scenario, options: Any) -> Step:
         """The first decode step. It stands for the mean of all."""
+        raise NotImplementedError
 
-    def rewrite(self, program: Program, decode: bool, architecture: str = ...) -> Program:
+    def rewrite(self, program: Program, decode: bool, architecture: str = "") -> Program:
         """What it launches instead of the canonical operators: its fusions, its own kernels."""
+        return program
+
+    def runs_as(
+        self, capability: float, d: Decoder | None = None, options: Any = None, version: str = ""
+    ) -> Mapping[str, str]:
+        """The measured kernel that it runs of each operator, on a GPU of such a compute capability."""
+        raise NotImplementedError
+
+    def format_as_run(self, stored: WeightFormat, p: Precision, gpu: GpuFormats) -> tuple[WeightFormat | None, str]:
+        """The format that it multiplies stored weights in, None where it turns them to 16 bits on load; and what to say
+        of that."""
+        if not stored.input or gpu.multiplies(stored.input):
+            return stored, ""
+        return None, widened_on_load(self.NAME, stored, p, gpu)
+
+    def about_format(self, stored: WeightFormat, gpu: GpuFormats, options: Any) -> str:
+        """What is stored, and which kernel runs it."""
+        own = f"{self.NAME} runs kernels of its own for them, which are not measured: a roofline answers"
+        return f"{stored.title}; {own}"
+
+    def cache_as_run(self, d: Decoder, p: Precision, gpu: GpuFormats) -> tuple[Precision, str]:
+        """What attention multiplies an fp8 cache in, and what to say of that."""
+        keeps = f"{self.NAME} keeps its cache as wide as its activations"
+        others = " or ".join(name for name in names() if get(name).QUANTISED_CACHE)
+        raise ChipError(f"kv_dtype fp8: {keeps}; ask for engine {others}")
 
     def play(self, t: Timeline, step: Played, terms: Terms) -> None:
         """Lays a step on the timeline: the queue of the host and that of the device."""
+        raise NotImplementedError
 
     def room(self, scenario: Scenario, options: Any) -> Room:
-        """Its memory rules."""
+        """What it takes of a GPU beside weights and cache, and how large cache and steps are."""
+        raise NotImplementedError
 
     def peak_bytes(self, d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
         """The most that it holds at once beside the weights and the whole cache."""
+        raise NotImplementedError
 
-    def cache_tokens(
-        self, layers: Mapping[int, int], longest: int, token_bytes: float, room_bytes: float, options: Any
-    ) -> int:
-        """How many tokens a pool of so many bytes holds; of engines whose `room` has a pool."""
+    def copies(self, d: Decoder) -> float:
+        """How often its cache holds each key."""
+        return 1.0
+
+    def pool_tokens(self, load: Load, longest: int, pool_bytes: float, options: Any) -> int:
+        """How many tokens its pool holds. With states: those of as many requests of the longest context as fit."""
+        if load.decoder.states:
+            return int(max(0.0, pool_bytes) / sequence_bytes(load, longest) * longest) if longest else 0
+        return max(0, int(pool_bytes // load.token_bytes))
+
+    def memory(self, load: Load, options: Any) -> Memory:
+        """What it uses of a GPU's memory, by the two rules of `memory.used`."""
+        room = self.room(load.scenario, options)
+        peak_bytes = self.peak_bytes(load.decoder, load.precision, load.scenario, room)
+        pool = partial(self.pool_tokens, load, options=options) if self.POOL else None
+        return used(load, room, peak_bytes, self.copies(load.decoder), pool)
+
+    def over_capacity(self, context: int, capacity: int) -> str:
+        """What to say of a context that is longer than the whole cache."""
+        return f"a context of {context} tokens exceeds the KV cache of {capacity}"
+
+    def scheduler(self, options: Any) -> LiveScheduler | None:
+        """How it serves live traffic; None where that cannot be simulated."""
+        return None
+
+    def step(self, seqs: tuple[Seq, ...]) -> Step:
+        """A step of live traffic: padded to the next CUDA graph, where one is large enough."""
+        tokens = sum(s.new * s.count for s in seqs)
+        size = next((n for n in self.GRAPH_TOKENS if n >= tokens), 0)
+        return Step(seqs, size - tokens if size else 0, size > 0)
+
+    def version(self, name: str) -> EngineVersion:
+        """The facts of a version; of the newest where `name` is ""."""
+        return version_at(self.NAME, self.VERSIONS, name)
+
+    def too_old(self, spec: HardwareSpec, version: str = "") -> str:
+        """One line where it (its newest version, if none is named) has no kernels for the GPU, else ""."""
+        return too_old(self.NAME, self.NEEDS, spec, version)
 
 
 @lru_cache(maxsize=1)
 def names() -> tuple[str, ...]:
-    return tuple(sorted(name.replace("_", "-") for name in listing.packages(__path__)))
+    return tuple(sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__) if m.ispkg))
 
 
 @cache
@@ -106,8 +197,5 @@ def get(name: str) -> Engine:
         near: Iterable[str] = get_close_matches(str(name)[:80], names(), 1)
         hint = "".join(f"did you mean {n}? " for n in near)
         raise ChipError(f"no engine {str(name)[:80]!r}; {hint}known: {', '.join(names())}")
-    engine = import_module(f"chip.engines.{name.replace('-', '_')}")
-    for what in Engine.__annotations__.keys() & vars(Engine).keys():
-        vars(engine).setdefault(what, getattr(Engine, what))
-    vars(engine).setdefault("options", no_options)
-    return cast(Engine, engine)
+    engine: Engine = import_module(f"chip.engines.{name.replace('-', '_')}").ENGINE
+    return engine

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-
-from chip.records import dataclass, field
+from dataclasses import dataclass, field
 
 CONTEXT = 8192  # tokens: room for prompts longer than a base model takes
 Points = tuple[tuple[int, int], ...]  # (batch, prompt)

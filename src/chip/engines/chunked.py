@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from math import ceil, floor
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil, floor, sqrt
 
-from chip.engines.context import decode_contexts
 from chip.engines.playing import Weighted
-from chip.records import replace
 from chip.types import Scenario, Seq, Step
 
 # The first steps of a prefill are walked one by one, at most so many and at least so many; the rest is integrated. A
@@ -176,3 +176,23 @@ def _steps_of(
         depths = [((first + last) // 2, 1.0)] if once else decode_contexts(first, last - first + 1)
         starts += [(past, part * (1 - ending)) for past, part in depths]
     return [(step(_seqs(prompt, decoding, at, at + room)), weight * part) for at, part in starts]
+
+
+def decode_contexts(first: int, steps: int, bends: Collection[int] = ()) -> list[tuple[int, float]]:
+    """(past tokens, weight) whose weighted mean stands for `steps` steps from `first` past tokens on; weights sum to 1.
+
+    `bends` are contexts from which on a step's time grows in another way, such as a sliding window. Between two of them
+    the points are the mean context plus and minus the standard deviation (Gauss's rule): exact where time is linear in
+    the context, nearly so where it bends evenly. The mean is monotone in both arguments if that time is.
+    """
+    edges = [first, *sorted([b for b in bends if first < b < first + steps]), first + max(1, steps)]
+    found: list[tuple[int, float]] = []
+    for begin, end in pairwise(edges):
+        count, last = end - begin, end - 1
+        part = count / (edges[-1] - first)
+        if count == 1:
+            found.append((begin, part))
+        else:
+            inside = round((count - 1) / 2 - sqrt((count * count - 1) / 12))
+            found += [(begin + inside, part / 2), (last - inside, part / 2)]
+    return found

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from chip import ops
+from chip.decoders import roles
 from chip.ops.elementwise import Elementwise
 from chip.ops.linear import Linear
-from chip.ops.quantize import Quantize
-from chip.records import replace
+from chip.ops.quantised import Quantize
 from chip.types import Block, Call, Op, Program
 
 T = TypeVar("T", bound=Op)
 Rule = Callable[[list[Call]], Iterable[Call]]
 MERGED = {  # dense layers over the same input, by the role that they have as one
-    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
-    "gate_up_proj": ("gate_proj", "up_proj"),
-    "shared_gate_up_proj": ("shared_gate_proj", "shared_up_proj"),
+    roles.QKV_PROJ: (roles.Q_PROJ, roles.K_PROJ, roles.V_PROJ),
+    roles.GATE_UP_PROJ: (roles.GATE_PROJ, roles.UP_PROJ),
+    roles.SHARED + roles.GATE_UP_PROJ: (roles.SHARED + roles.GATE_PROJ, roles.SHARED + roles.UP_PROJ),
 }
 WITH_ADDITION = {"rms_norm": "add_rms_norm", "layer_norm": "add_layer_norm"}
 WITH_ROUNDING = {"rms_norm": "rms_norm_quant", "add_rms_norm": "add_rms_norm_quant", "silu_mul": "silu_mul_quant"}
-IN_A_NORM = ("attn_add", "mlp_add", "attn_scale", "mlp_scale")  # roles that go into the norm beside them
+IN_A_NORM = (roles.ATTN_ADD, roles.MLP_ADD, roles.ATTN_SCALE, roles.MLP_SCALE)  # go into the norm beside them
 
 
 def apply(program: Program, *rules: Rule) -> Program:
@@ -56,11 +57,11 @@ def retyped(kinds: Mapping[str, str]) -> Rule:
 def merge_projections(calls: list[Call]) -> list[Call]:
     """Dense layers over the same input are one, as wide as all of them. Layers that are stored in different formats
     stay apart: one product cannot take both."""
-    for merged, roles in MERGED.items():
-        parts = [c.op for c in calls if c.role in roles and isinstance(c.op, Linear)]
-        if len(parts) == len(roles) and len({replace(p, n=1) for p in parts}) == 1:
+    for merged, apart in MERGED.items():
+        parts = [c.op for c in calls if c.role in apart and isinstance(c.op, Linear)]
+        if len(parts) == len(apart) and len({replace(p, n=1) for p in parts}) == 1:
             wide = Call(merged, replace(parts[0], n=sum(p.n for p in parts)))
-            calls = [wide if c.role == roles[0] else c for c in calls if c.role not in roles[1:]]
+            calls = [wide if c.role == apart[0] else c for c in calls if c.role not in apart[1:]]
     return calls
 
 
@@ -71,10 +72,11 @@ def fuse_residual_norms(calls: list[Call]) -> list[Call]:
     `attn_norm` and `mlp_norm` become fused ones. (The first layer of all has no addition before it; that is neglected.)
     Where no norm comes before a branch, the norm after it takes the addition that follows.
     """
-    roles = [c.role for c in calls]
-    if "attn_add" not in roles or roles[roles.index("attn_add") + 1] == "mlp_all_reduce":
+    present = [c.role for c in calls]
+    if roles.ATTN_ADD not in present or roles.MLP_ALL_REDUCE in present[present.index(roles.ATTN_ADD) + 1 :][:1]:
         return calls  # no layer, or one whose GPUs exchange the sum of its parallel branches
-    norms = ("attn_norm", "mlp_norm") if "attn_norm" in roles else ("attn_post_norm", "mlp_post_norm")
+    before, after = (roles.ATTN_NORM, roles.MLP_NORM), (roles.ATTN_POST_NORM, roles.MLP_POST_NORM)
+    norms = before if roles.ATTN_NORM in present else after
     kept = [c for c in calls if c.role not in IN_A_NORM]
     return [Call(c.role, as_kind(WITH_ADDITION[c.op.kind], c.op)) if c.role in norms else c for c in kept]
 
@@ -82,11 +84,11 @@ def fuse_residual_norms(calls: list[Call]) -> list[Call]:
 def fuse_head_norms(calls: list[Call]) -> list[Call]:
     """Norms of queries and keys and the rotation behind them move the same bytes: they are one kernel. It counts as the
     rotation where each head has a norm of its own, and as the norms where they are over all heads."""
-    roles = [c.role for c in calls]
-    if "rope" not in roles or roles[: roles.index("rope")][-2:] != ["q_norm", "k_norm"]:
+    present = [c.role for c in calls]
+    if roles.ROPE not in present or present[: present.index(roles.ROPE)][-2:] != [roles.Q_NORM, roles.K_NORM]:
         return calls
-    norm, rope = (cast(Elementwise, calls[roles.index(role)].op) for role in ("q_norm", "rope"))
-    gone = ("rope",) if norm.rows == rope.rows else ("q_norm", "k_norm")
+    norm, rope = (cast(Elementwise, calls[present.index(role)].op) for role in (roles.Q_NORM, roles.ROPE))
+    gone = (roles.ROPE,) if norm.rows == rope.rows else (roles.Q_NORM, roles.K_NORM)
     return [c for c in calls if c.role not in gone]
 
 

@@ -8,23 +8,17 @@ families have in common stands what single families do otherwise, as read in the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+from chip.decoders import roles
 from chip.engines.fuse import apply, as_kind, each, retyped
 from chip.ops import composed
-from chip.ops.alibi_attention import AlibiAttention
 from chip.ops.attention import Attention
-from chip.ops.composed import Composed
-from chip.ops.float_attention import FloatAttention
-from chip.ops.kv_append import KvAppend
-from chip.ops.layer_norm import LayerNorm
+from chip.ops.composed import AlibiAttention, Composed, FloatAttention, SinkAttention
+from chip.ops.elementwise import LayerNorm, RmsNorm, Scale, SiluMul
 from chip.ops.linear import Linear
-from chip.ops.rms_norm import RmsNorm
-from chip.ops.rope import Rope
-from chip.ops.rope_join import RopeJoin
-from chip.ops.scale import Scale
-from chip.ops.silu_mul import SiluMul
-from chip.ops.sink_attention import SinkAttention
-from chip.records import replace
+from chip.ops.moves import KvAppend
+from chip.ops.rope import Rope, RopeJoin
 from chip.types import Block, Call, Op, Program
 
 COMPOSED = {  # operators that are several kernels of torch
@@ -117,7 +111,7 @@ def _instead(call: Call, calls: list[Call], architecture: str) -> Iterator[Call]
         yield from (Call("norm_cast", turned), call, Call("norm_cast", turned))
     elif isinstance(op, (RmsNorm, LayerNorm)) and architecture in NORMS:
         yield Call(role, as_kind(NORMS[architecture], op))
-    elif isinstance(op, SiluMul) and role.removesuffix("act") + "gate_up_proj" in [c.role for c in calls]:
+    elif isinstance(op, SiluMul) and role.removesuffix(roles.ACT) + roles.GATE_UP_PROJ in [c.role for c in calls]:
         yield Call(role, as_kind("silu_mul_halves", op))
     else:
         yield call
@@ -131,9 +125,9 @@ def _after(call: Call, calls: list[Call], architecture: str) -> Iterator[Call]:
             yield Call("rope_join", RopeJoin(op.rows, op.heads * a.head_dim, op.dtype))
         yield from [Call("position", Scale(op.rows, op.head_dim, op.dtype))] * OF_ANGLES.get(architecture, 0)
     elif isinstance(op, Linear):
-        if call.role == "q_proj" and architecture in SCALED:
+        if call.role == roles.Q_PROJ and architecture in SCALED:
             yield Call("q_scale", Scale(op.m, op.n, op.dtype))
-        if call.role == "qkv_proj" and architecture in BROADCAST and a and a.kv_heads < a.heads:
+        if call.role == roles.QKV_PROJ and architecture in BROADCAST and a and a.kv_heads < a.heads:
             # keys and values are taken by an index, which each layer copies to the GPU
             yield from [Call("kv_index", Scale(op.m, a.kv_heads * a.head_dim, op.dtype))] * 4
 

@@ -9,11 +9,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from chip.decoders.decoder import Attn, Decoder, Layer, Mlp
+from chip.decoders.states import StateMixer
 from chip.dtypes import BYTES, Precision
 from chip.engines.hf import BROADCAST
-from chip.models.decoder import Attn, Decoder, Layer, Mlp
+from chip.engines.memory import Room
 from chip.types import Scenario
 
+# Driver, framework and kernels beside torch's pool: 1.36 to 1.38 GB in the recorded runs on an H200.
+CONTEXT_BYTES = 1.37e9
+# cuBLAS's workspace as torch sets it up on Hopper and newer, one for each stream.
+WORKSPACE_BYTES = 32 * 2**20
 WIDE = BYTES["fp32"]
 STREAMS = 4  # embeddings, the layer's input, the sum after attention, and the input of the MLP, ...
 POST_STREAMS = 3  # ... which is that sum where norms come after
@@ -55,6 +61,11 @@ WRITTEN_OUT = {
 ONE_KEY_HEAD = Scores(wide=2, flags=1, masks=1, queries=1, wide_queries=2, cast_queries=1)
 
 
+def room(s: Scenario, cache_tokens: int, context_bytes: float = CONTEXT_BYTES, workspaces: int = 1) -> Room:
+    """All of the card, for all requests at once."""
+    return Room(1.0, context_bytes, cache_tokens, s.batch * s.prompt, s.batch, workspaces * WORKSPACE_BYTES)
+
+
 def peak_bytes(d: Decoder, p: Precision, s: Scenario, keys: int) -> float:
     """The most alive at once while prompts run, beside weights and cache. `keys` that each token attends to."""
     width, tokens = BYTES[p.activation], s.batch * s.prompt
@@ -74,6 +85,7 @@ def peak_bytes(d: Decoder, p: Precision, s: Scenario, keys: int) -> float:
 def _attention_bytes(d: Decoder, layer: Layer, s: Scenario, keys: int, width: float) -> tuple[float, float]:
     """Of scores that are still alive after attention; and of all that attention holds beside the residual stream."""
     a, tokens = layer.attn, s.batch * s.prompt
+    assert not isinstance(a, StateMixer)  # HF engines refuse models with states
     heads = a.heads / s.tp
     dim, kv_heads = (a.head_dim, a.kv_heads) if isinstance(a, Attn) else (a.qk_dim, a.heads)
     queries, scores = tokens * heads * dim, tokens * heads * keys

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any
 
-from chip.records import fields, replace
-from chip.suggest import get_close_matches
 from chip.types import ChipError
 
 Settings = tuple[tuple[str, Any], ...]  # (name, value), as given
-Options = TypeVar("Options", bound=Any)
+Limits = Mapping[str, tuple[Any, ...]]  # the least and the most of a number, or all that a text can be
+KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def parse(words: Iterable[str]) -> dict[str, Any]:
@@ -24,41 +25,33 @@ def parse(words: Iterable[str]) -> dict[str, Any]:
         try:
             settings[key] = json.loads(text.lower() if text in ("True", "False") else text)
         except ValueError:
-            raise ChipError(f"--engine-setting {key}: {text[:40]!r} is neither a number nor true or false") from None
+            settings[key] = text
     return settings
 
 
-def settings_of(given: Any) -> Settings:
-    if not isinstance(given, (Mapping, tuple)):
-        raise ChipError(f"engine_settings must be an object of names and values, got {type(given).__name__}")
-    items = given.items() if isinstance(given, Mapping) else given
+def settings_of(values: Any) -> Settings:
+    if not isinstance(values, (Mapping, tuple)):
+        raise ChipError(f"engine_settings must be an object of names and values, got {type(values).__name__}")
+    items = values.items() if isinstance(values, Mapping) else values
     for name, value in items:
-        if not isinstance(value, (bool, int, float)):
-            raise ChipError(
-                f"engine setting {str(name)[:40]}: {str(value)[:40]!r} is neither a number nor true or false"
-            )
+        if not isinstance(value, (bool, int, float, str)):
+            raise ChipError(f"engine setting {str(name)[:40]}: {str(value)[:40]!r} is neither a number nor a word")
     return tuple(items)
 
 
-def no_options(settings: Settings, memory_bytes: float) -> None:
-    """Of an engine that predictions know no setting of."""
-    if settings:
-        raise ChipError(f"engine setting {str(settings[0][0])[:40]!r}: no setting of this engine is predicted")
-
-
 def with_settings(
-    base: Options,
-    settings: Settings,
-    limits: Mapping[str, tuple[float, float]],
-    aliases: Mapping[str, str],
-    elsewhere: Mapping[str, str],
-) -> Options:
-    """`base` with other values. `limits`: the least and the most of numbers. `elsewhere`: settings that are not among
-    these but fields of a question."""
+    base: Any, settings: Settings, limits: Limits, aliases: Mapping[str, str], elsewhere: Mapping[str, str]
+) -> Any:
+    """`base` with other values; None where an engine has no settings. `elsewhere`: settings that are fields of a
+    question."""
+    if base is None:
+        if settings:
+            raise ChipError(f"engine setting {str(settings[0][0])[:40]!r}: no setting of this engine is predicted")
+        return None
     kinds = {f.name: type(getattr(base, f.name)) for f in fields(base)}
     values: dict[str, Any] = {}
-    for given_name, value in settings:
-        name = aliases.get(given_name, given_name)
+    for alias, value in settings:
+        name = aliases.get(alias, alias)
         if name in elsewhere:
             option = elsewhere[name]
             raise ChipError(f"engine setting {name}: say it as --{option.replace('_', '-')}, in Python as {option}")
@@ -66,15 +59,16 @@ def with_settings(
             near = get_close_matches(str(name), kinds, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(kinds)}"
             raise ChipError(f"engine setting {str(name)[:40]!r} is not known; {hint}")
-        kind = kinds[name]
-        if type(value) not in ((int, float) if kind is float else (kind,)):
-            raise ChipError(f"engine setting {name}: must be {_named(kind)}, got {str(value)[:40]!r}")
-        least, most = limits.get(name, (value, value))
-        if not least <= value <= most:
-            raise ChipError(f"engine setting {name}: must be between {least} and {most}, got {value!r:.40}")
-        values[name] = value
+        values[name] = _checked(name, value, kinds[name], limits.get(name, ()))
     return replace(base, **values)
 
 
-def _named(kind: type) -> str:
-    return {bool: "true or false", int: "a whole number", float: "a number"}[kind]
+def _checked(name: str, value: Any, kind: type, limits: tuple[Any, ...]) -> Any:
+    if kind is str:
+        if value not in limits:
+            raise ChipError(f"engine setting {name}: must be {' or '.join(limits)}, got {str(value)[:40]!r}")
+    elif type(value) not in ((int, float) if kind is float else (kind,)):
+        raise ChipError(f"engine setting {name}: must be {KINDS[kind]}, got {str(value)[:40]!r}")
+    elif limits and not limits[0] <= value <= limits[1]:
+        raise ChipError(f"engine setting {name}: must be between {limits[0]} and {limits[1]}, got {value!r:.40}")
+    return value

@@ -1,4 +1,4 @@
-"""Operators: one file each, found by listing this folder. An operator call is a frozen dataclass of its axes.
+"""Operators: one file a family, found by listing this folder. An operator call is a frozen dataclass of its axes.
 
 Conventions of cost: a multiply-add is 2 FLOPs; every input is read once and every output written once, whatever a
 kernel really does; softmax, exp and the like inside attention are not counted, so attention FLOPs are its two
@@ -7,46 +7,49 @@ matrix products over the pairs that are really visible.
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from dataclasses import MISSING, Field, fields
+from difflib import get_close_matches
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from chip import listing
 from chip.dtypes import BYTES
-from chip.records import MISSING, Field, fields
-from chip.suggest import get_close_matches
-from chip.types import ChipError, Op
+from chip.types import ChipError, MatrixProduct, Op
 
-NOT_OPERATORS = ("attention_kernels", "base_time", "collective", "composed", "elementwise")  # what operators share
 SHOWN = 12  # names in an error; the list has its own command
 MAX_AXIS = 2**40  # larger than any tensor axis; keeps arithmetic in a range where errors are honest
 
 
 @lru_cache(maxsize=1)
+def classes() -> dict[str, type[Op]]:
+    """Every operator by its kind, from all families' files."""
+    by_kind: dict[str, type[Op]] = {}
+    for family in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+        defined = vars(import_module(f"chip.ops.{family}")).values()
+        operators = [c for c in defined if isinstance(c, type) and issubclass(c, Op) and "kind" in vars(c)]
+        by_kind |= {c.kind: c for c in operators}
+    return dict(sorted(by_kind.items()))
+
+
 def names() -> tuple[str, ...]:
-    found = listing.modules(__path__)
-    return tuple(n for n in found if n not in NOT_OPERATORS)
+    return tuple(classes())
 
 
-@cache
 def get(kind: str) -> type[Op]:
-    if kind not in names():
+    cls = classes().get(kind)
+    if cls is None:
         near = get_close_matches(str(kind)[:80], names(), 3)
         some = f"known: {', '.join(names()[:SHOWN])}, ... (`chip list ops` shows all)"
         hint = f"did you mean {' or '.join(near)}?" if near else some
         raise ChipError(f"no operator {str(kind)[:80]!r}; {hint}")
-    module = import_module(f"chip.ops.{kind}")
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, Op) and value.__dict__.get("kind") == kind:
-            return value
-    raise AssertionError(f"chip/ops/{kind}.py defines no operator of that kind")
+    return cls
 
 
-@cache
 def multiplies(kind: str) -> bool:
     """Whether its FLOPs are those of matrix products, as torch's counter sees them; False for what is no operator."""
-    return kind in names() and get(kind).counted_flops is not Op.counted_flops
+    return issubclass(classes().get(kind, Op), MatrixProduct)
 
 
 def axes(cls: type[Op]) -> dict[str, Field[Any]]:

@@ -1,38 +1,23 @@
-"""Attention of q_len new tokens over kv_len tokens (past and new): MHA, GQA and MQA, causal or not, windowed or not.
-
-Causal means aligned at the end, as in a model with a cache: the last query sees every key. Only visible pairs cost
-FLOPs, so a prefill of n tokens costs exactly what its n decode steps cost.
-"""
+"""Attention, and what all attention has in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import log2
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 from chip.dtypes import BYTES
 from chip.ops.attention_kernels import WHOLE_HEADS, CudnnBase, FlashBase, OwnBase, PagedFlashBase, TiledBase
 from chip.ops.base_time import BaseTime
-from chip.records import dataclass, replace
-from chip.types import ChipError, Cost, Op, Seq
+from chip.types import ChipError, Cost, MatrixProduct, Seq
 
 BASES: dict[str, type[BaseTime]] = {  # the others are FlashAttention-2 as torch calls it
     "fa3": TiledBase, "cudnn": CudnnBase, "fa2": PagedFlashBase, "flashinfer": PagedFlashBase, "chip": OwnBase,
 }  # fmt: skip
+DECODE = 1.0  # how far a step of single tokens lies from one of several
 Sizes = tuple[int, int, int]  # batch, q_len, kv_len
-
-
-class Form(NamedTuple):
-    """The two sizes over which the time of an attention is looked up (`Attention.form`)."""
-
-    name: object
-    sizes: tuple[int, int]
-    at: Callable[[int, int], Sizes]  # of the attention that the nodes of such sizes are
-    like: Sizes | None = None  # of the one that is asked for, where that is another
-    between: tuple[Form, Form] | None = None  # of two that take no more and no less
-
-
-SINGLE, PROMPT = "single", "prompt"  # names of forms
+Form = tuple[Callable[..., Sizes], tuple[int, ...]]  # the sizes that an attention is looked up by, and what they make
 
 
 def single(batch: int, keys: int) -> Sizes:
@@ -43,12 +28,8 @@ def prompt(batch: int, tokens: int) -> Sizes:
     return batch, tokens, tokens
 
 
-def chunk(batch: int) -> Callable[[int, int], Sizes]:
-    """Of a whole prompt where there are as many queries as keys."""
-    return lambda queries, keys: (batch, min(queries, keys), keys)
-
-
-DECODE = 1.0  # how far a step of single tokens lies from one of several
+def chunk(batch: int, queries: int, keys: int) -> Sizes:
+    return batch, min(queries, keys), keys
 
 
 def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int) -> int:
@@ -76,13 +57,12 @@ def place_of(op: Any) -> tuple[float, ...]:
     return log2(op.batch * op.heads) / 4, group, 4 * log2(op.head_dim), log2(op.kv_len) / 2, queries
 
 
-class AnyAttention(Op):
+class AnyAttention(MatrixProduct):
     """What all attention has in common: it is asked for by sequences, queries and keys."""
 
     __slots__ = ()
     OF_SEQUENCES: ClassVar[bool] = True
     LEDGER: ClassVar[str] = "attention"
-    KEY_PIECE: ClassVar[int] = 1  # keys of which a multiple is faster
 
     batch: int
     q_len: int
@@ -96,12 +76,12 @@ class AnyAttention(Op):
         """Without its window, over the keys that are in sight; itself where all are."""
         return self
 
-    def alignments(self) -> tuple[float | None, ...]:
-        """What `place` says last of the keys' alignment: at its best and, where it is worse, as it is. None where it
-        says nothing."""
-        return (None,)
+    @property
+    def alignment(self) -> float:
+        """What its place says of the keys' alignment; 0 where it says nothing."""
+        return 0.0
 
-    def aligned(self, alignment: float | None) -> tuple[float, ...]:
+    def aligned(self, alignment: float) -> tuple[float, ...]:
         """Its place if its keys were so aligned."""
         return self.place()
 
@@ -110,23 +90,19 @@ class AnyAttention(Op):
         return ((self, 1.0),)
 
     def form(self) -> Form | None:
-        """Over which two sizes it is looked up; None where it must be asked for as it is."""
+        """What it is looked up by; None where no points are of such sizes."""
         return None
-
-
-def unaligned_keys(op: Op, seq: Seq, is_measured: Callable[[Op], bool]) -> str:
-    """The remark of attention that takes longer where keys are not aligned."""
-    placed = op.over(seq)
-    if seq.new == 1 or not isinstance(placed, AnyAttention) or len(placed.alignments()) == 1 or not is_measured(placed):
-        return ""
-    return (
-        f"the mask of the prefill has rows of {placed.kv_len} keys: measured points show that those read slower that "
-        f"are no multiple of {placed.KEY_PIECE}, so that a little more may take less time"
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class Attention(AnyAttention):
+    """Attention of q_len new tokens over kv_len tokens (past and new): MHA, GQA and MQA, causal or not, windowed or
+    not.
+
+    Causal means aligned at the end, as in a model with a cache: the last query sees every key. Only visible pairs cost
+    FLOPs, so a prefill of n tokens costs exactly what its n decode steps cost.
+    """
+
     batch: int
     heads: int
     kv_heads: int
@@ -197,10 +173,6 @@ class Attention(AnyAttention):
         return read + written, 0.0
 
     @property
-    def compute(self) -> str:
-        return "matmul_" + self.dtype
-
-    @property
     def counted_flops(self) -> float:
         width = self.head_dim + (self.v_head_dim or self.head_dim)
         keys = visible_keys(self.q_len, self.kv_len, self.causal, self.window)  # a window's cache drops what is past it
@@ -227,16 +199,9 @@ class Attention(AnyAttention):
         return replace(self, window=0, kv_len=visible_keys(self.q_len, self.kv_len, self.causal, self.window))
 
     def form(self) -> Form | None:
-        """Sequences and keys where all tokens are new or there is one a sequence, else queries and keys. None where it
-        must be asked for as it is."""
         batch, q_len, kv_len = self.batch, self.q_len, self.kv_len
-        if q_len > kv_len:
-            return None
-        if self.window and kv_len > self.window:
-            if q_len > 1:
-                return None
-            kv_len = self.window
         if q_len == 1:
-            return Form(SINGLE, (batch, kv_len), single)
-        own, whole = (Form(PROMPT, (batch, tokens), prompt) for tokens in (q_len, kv_len))
-        return whole if q_len == kv_len else Form(("chunk", batch), (q_len, kv_len), chunk(batch), between=(own, whole))
+            return single, (batch, min(kv_len, self.window) if self.window else kv_len)
+        if q_len > kv_len or (self.window and kv_len > self.window):
+            return None
+        return (prompt, (batch, q_len)) if q_len == kv_len else (chunk, (batch, q_len, kv_len))

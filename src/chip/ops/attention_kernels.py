@@ -7,12 +7,12 @@ the GPU the keys are split among several. `FlashBase`: FlashAttention-2, whose s
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 from typing import Any, ClassVar
 
 from chip.ops.base_time import BaseTime, blend
-from chip.records import dataclass
 
 WHOLE_HEADS = (64, 128, 256)  # sizes with kernels of their own; others are padded, larger ones have none
 FEW_QUERIES = 64  # of all heads of a group: up to so many a tile is small, as in a decode step

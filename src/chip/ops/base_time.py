@@ -8,9 +8,9 @@ GPU's ceilings where nothing was measured. Every base grows with the tokens of a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from chip.records import dataclass
 from chip.types import Op
 
 SHARPEST = 20.0
@@ -36,6 +36,32 @@ class BaseTime:
         return lambda *sizes: self.seconds(make(*sizes))
 
 
+class GrowingBase(BaseTime):
+    """The time of an operator by what a model fixes, worked out once, and by what grows with the tokens of a step."""
+
+    __slots__ = ()
+    # Of such sizes: the seconds of an amount, and of the bytes that it moves
+    of_fixed: ClassVar[Callable[..., Callable[[int, float], float]]]
+
+    def fixed(self, op: Any) -> tuple[int, ...]:
+        """The sizes that a model fixes."""
+        raise NotImplementedError
+
+    def amount(self, op: Any) -> int:
+        """The size that grows in proportion to the tokens."""
+        raise NotImplementedError
+
+    def seconds(self, op: Any) -> float:
+        _, read, written = op.cost()
+        return self.of_fixed(*self.fixed(op))(self.amount(op), read + written)
+
+    def over(self, make: Callable[..., Any]) -> Callable[..., float]:
+        (_, r1, w1), (_, r2, w2) = make(1).cost(), make(2).cost()
+        always, each = 2 * (r1 + w1) - (r2 + w2), r2 + w2 - (r1 + w1)
+        amount, seconds = self.amount(make(1)), self.of_fixed(*self.fixed(make(1)))
+        return lambda tokens: seconds(amount * tokens, always + each * tokens)
+
+
 class SeriesBase(BaseTime):
     """Products and passes that are kernels of their own, one after the other: their times add."""
 
@@ -44,12 +70,6 @@ class SeriesBase(BaseTime):
     def seconds(self, op: Op) -> float:
         flops, read, written = op.cost()
         return self.floor_s + flops / self.flop_per_s + (read + written) / self.bytes_per_s
-
-
-def bytes_over(make: Callable[[int], Any]) -> tuple[float, float]:
-    """Bytes that an operator moves whatever its tokens, and for each of them: of those that grow in proportion."""
-    (_, r1, w1), (_, r2, w2) = make(1).cost(), make(2).cost()
-    return 2 * (r1 + w1) - (r2 + w2), r2 + w2 - (r1 + w1)
 
 
 def blend(one: float, other: float, sharp: float) -> float:

@@ -1,15 +1,15 @@
-"""Dense layer y = x W^T (+ b): x is m x k, W is n x k. The weight may be stored narrower than it is multiplied."""
+"""Products of matrices: dense layers, and stacks of products."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import exp, log2
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from chip.dtypes import BYTES, OUT_BYTES
-from chip.ops.base_time import BaseTime, blend, bytes_over
-from chip.records import dataclass
-from chip.types import Cost, Op
+from chip.ops.base_time import BaseTime, GrowingBase, blend
+from chip.types import Cost, MatrixProduct
 
 TILE = 64  # rows and columns that a GEMM kernel computes at least
 ALIGNED = 8  # elements: other widths take other kernels, several times slower
@@ -17,7 +17,7 @@ RAMP_K = 4096  # k from which on a kernel's pipeline is full
 
 
 @dataclass(frozen=True, slots=True)
-class GemmBase(BaseTime):
+class GemmBase(GrowingBase):
     """Whole tiles on as many SMs as tiles and splits of k can fill, or all bytes at the memory's rate."""
 
     sharp: float = 2.9
@@ -26,16 +26,13 @@ class GemmBase(BaseTime):
     ramp_s: float = 4.7e-6  # what filling and draining the pipeline takes where k is long
     ROWS: ClassVar[int] = TILE  # of the least tile
 
-    def seconds(self, op: Linear) -> float:
-        _, read, written = op.cost()
-        return self._of(op.n, op.k)(op.m, read + written)
+    def fixed(self, op: Any) -> tuple[int, ...]:
+        return op.n, op.k
 
-    def over(self, make: Callable[..., Linear]) -> Callable[..., float]:
-        (fixed, each), one = bytes_over(make), make(1)
-        m, seconds = one.m, self._of(one.n, one.k)
-        return lambda tokens: seconds(m * tokens, fixed + each * tokens)
+    def amount(self, op: Any) -> int:
+        return int(op.m)
 
-    def _of(self, n: int, k: int) -> Callable[[int, float], float]:
+    def of_fixed(self, n: int, k: int) -> Callable[[int, float], float]:
         """For any rows of a weight, and bytes that they move."""
         columns = -(-n // TILE)
         splits, sms, tile_flops = max(1.0, k / self.split_k), self.sm_count, 2 * self.ROWS * TILE * columns * k
@@ -54,7 +51,9 @@ class GemmBase(BaseTime):
 
 
 @dataclass(frozen=True, slots=True)
-class Linear(Op):
+class Linear(MatrixProduct):
+    """Dense layer y = x W^T (+ b): x is m x k, W is n x k. The weight may be stored narrower than it is multiplied."""
+
     m: int
     n: int
     k: int
@@ -75,10 +74,6 @@ class Linear(Op):
         return Cost(2 * m * n * k, read, m * n * width)
 
     @property
-    def compute(self) -> str:
-        return "matmul_" + self.dtype
-
-    @property
     def counted_flops(self) -> float:
         return 2 * self.m * self.n * self.k
 
@@ -94,3 +89,44 @@ class Linear(Op):
         if self.n % ALIGNED or self.k % ALIGNED or self.weight_dtype not in ("", self.dtype):
             return None
         return Linear(self.m, self.n, self.k, self.dtype) if self.bias or self.weight_dtype else self
+
+
+class BmmBase(GemmBase):
+    """As one product with the columns of all of them."""
+
+    __slots__ = ()
+
+    def fixed(self, op: Any) -> tuple[int, ...]:
+        return op.columns, op.k
+
+
+@dataclass(frozen=True, slots=True)
+class Bmm(MatrixProduct):
+    """Batched matrix product: `batch` independent m x k by k x n."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str = "bf16"
+
+    kind: ClassVar[str] = "bmm"
+    TOKEN_AXIS: ClassVar[int] = 1
+    LEDGER: ClassVar[str] = "linear"
+
+    def cost(self) -> Cost:
+        read = self.batch * self.k * (self.m + self.n) * BYTES[self.dtype]
+        write = self.batch * self.m * self.n * OUT_BYTES[self.dtype]
+        return Cost(2 * self.batch * self.m * self.n * self.k, read, write)
+
+    @property
+    def columns(self) -> int:
+        """Of all products, each in whole tiles."""
+        return self.batch * TILE * -(-self.n // TILE)
+
+    @classmethod
+    def base_class(cls, kernel: str) -> type[BaseTime]:
+        return BmmBase
+
+    def place(self) -> tuple[float, ...]:
+        return log2(self.batch) / 2, log2(self.m) / 2, log2(self.n), log2(self.k)

@@ -1,20 +1,15 @@
-"""Attention under a mask over a cache of fixed size (HF StaticCache).
-
-Key and value heads are copied once for each query head of their group; where there is one for all, none is. The mask is
-turned into numbers that are added to the scores, and every query meets every slot of the cache: neither causality nor
-an unused tail saves work.
-"""
+"""Attention under a mask, over caches of fixed size and where torch's fused attention knows no window."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.attention import PROMPT, SINGLE, AnyAttention, Attention, Form, Sizes, place_of, single, unaligned_keys
+from chip.ops.attention import AnyAttention, Attention, Form, Sizes, place_of, single
 from chip.ops.attention_kernels import WHOLE_HEADS
 from chip.ops.base_time import BaseTime, blend
-from chip.records import dataclass
 from chip.types import ChipError, Cost, Seq
 
 TILE = 128  # queries and keys that cuDNN's kernels take at a time
@@ -42,14 +37,14 @@ class MaskedBase(BaseTime):
     def seconds(self, op: MaskedAttention) -> float:
         width, d, sms = BYTES[op.dtype], op.head_dim, self.sm_count
         padded = next((whole for whole in WHOLE_HEADS if d <= whole), d)
-        kept, copied = (2 * op.batch * heads * op.kv_len * d * width for heads in (op.kv_heads, op.heads))
+        cached, copied = (2 * op.batch * heads * op.kv_len * d * width for heads in (op.kv_heads, op.heads))
         blocks = -(-op.q_len // TILE) * op.batch * op.heads
         waves, block_s = ceil(blocks / sms), 2 * op.kv_len * padded * width / self.block_bytes_per_s
         if op.q_len > 1:
             block_s = max(block_s, sms * 4 * TILE * padded * -(-op.kv_len // TILE) * TILE / self.flop_per_s)
         else:
             block_s /= max(1, sms // blocks)
-        copies_s = self.copy_floor_s + copied / self.copy_bytes_per_s + kept / self.bytes_per_s if op.copies else 0.0
+        copies_s = self.copy_floor_s + copied / self.copy_bytes_per_s + cached / self.bytes_per_s if op.copies else 0.0
         read = 2 * op.batch * op.heads * (op.kv_len + op.q_len) * d * width  # a head for all is read by each
         attending_s = blend(read / self.bytes_per_s, waves * block_s, self.sharp)
         return self.floor_s + copies_s + self.block_s * waves + attending_s
@@ -57,6 +52,13 @@ class MaskedBase(BaseTime):
 
 @dataclass(frozen=True, slots=True)
 class MaskedAttention(AnyAttention):
+    """Attention under a mask over a cache of fixed size (HF StaticCache).
+
+    Key and value heads are copied once for each query head of their group; where there is one for all, none is. The
+    mask is turned into numbers that are added to the scores, and every query meets every slot of the cache: neither
+    causality nor an unused tail saves work.
+    """
+
     batch: int
     heads: int
     kv_heads: int
@@ -67,8 +69,6 @@ class MaskedAttention(AnyAttention):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "masked_attention"
-    KEY_PIECE: ClassVar[int] = MASK_PIECE
-    remark = unaligned_keys
 
     @property
     def KERNELS(self) -> int:  # type: ignore[override]
@@ -95,12 +95,12 @@ class MaskedAttention(AnyAttention):
         both = self.head_dim + (self.v_head_dim or self.head_dim)
         slots = self.batch * self.kv_len
         queries = self.batch * self.q_len * self.heads
-        kept, met = slots * self.kv_heads * both, slots * self.heads * both
+        cached, met = slots * self.kv_heads * both, slots * self.heads * both
         copied = met if self.copies else 0
         mask = self.batch * self.q_len * self.kv_len
         return Cost(
             2 * self.batch * self.heads * self.q_len * self.kv_len * both,
-            (queries * self.head_dim + kept + copied + mask) * width + mask,
+            (queries * self.head_dim + cached + copied + mask) * width + mask,
             (queries * (both - self.head_dim) + copied + mask) * width,
         )
 
@@ -108,14 +108,6 @@ class MaskedAttention(AnyAttention):
     def copies(self) -> bool:
         """Whether heads are copied: one for all is only looked at by each."""
         return 1 < self.kv_heads < self.heads
-
-    @property
-    def compute(self) -> str:
-        return "matmul_" + self.dtype
-
-    @property
-    def counted_flops(self) -> float:
-        return self.cost().flops
 
     @classmethod
     def base_class(cls, kernel: str) -> type[BaseTime]:
@@ -126,13 +118,13 @@ class MaskedAttention(AnyAttention):
         copied are other kernels."""
         return *place_of(self), float(self.copies), 0.0 if self.kv_len % MASK_PIECE else ODD
 
-    def alignments(self) -> tuple[float, ...]:
-        """As those of plain attention."""
-        own = self.place()[-1]
-        return (ODD, own) if self.q_len > 1 and own < ODD else (ODD,)
+    @property
+    def alignment(self) -> float:
+        """Of single tokens as at its best."""
+        return 0.0 if self.kv_len % MASK_PIECE and self.q_len > 1 else ODD
 
-    def aligned(self, alignment: float | None) -> tuple[float, ...]:
-        return (*self.place()[:-1], alignment) if alignment is not None and self.q_len > 1 else self.place()
+    def aligned(self, alignment: float) -> tuple[float, ...]:
+        return (*self.place()[:-1], alignment) if self.q_len > 1 else self.place()
 
     def like_measured(self) -> MaskedAttention | None:
         """Larger heads take other kernels."""
@@ -142,9 +134,7 @@ class MaskedAttention(AnyAttention):
         """As that of plain attention. A prompt is looked up over a cache with SPARE slots."""
         if self.like_measured() is None:
             return None
-        if self.q_len == 1:
-            return Form(SINGLE, (self.batch, self.kv_len), single)
-        return Form(PROMPT, (self.batch, self.q_len), with_spare, (self.batch, self.q_len, self.kv_len))
+        return (single, (self.batch, self.kv_len)) if self.q_len == 1 else (with_spare, (self.batch, self.q_len))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +155,6 @@ class WindowedAttention(Attention):
     prompt that outgrows it is met under a mask (HF DynamicCache)."""
 
     __slots__ = ()
-    remark = unaligned_keys
 
     def over(self, seq: Seq) -> Attention | MaskedAttention:  # type: ignore[override]
         keys = seq.new + seq.past

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from chip.records import dataclass
-from chip.validate.points import GPU, HOST, METRICS, ErrorSummary, Point, summarise
+from chip import stats
+from chip.validate.judge import Validation
+from chip.validate.points import FIRST, GPU, HOST, METRICS, ErrorSummary, Point, summarise
 
 COVERAGE = (0.85, 0.97)  # of 90 % intervals, asked of each metric that has COVERAGE_POINTS points
 COVERED = ("ttft", "tpot", "joules_per_token")  # the metrics it is asked of
 COVERAGE_POINTS = 100
+LEAST_REPEATED = 10  # points of a class that other hosts measured too, from which on it is shown
 GPU_BOUND_HALF_WIDTH = 0.10
-FLASH = "sdpa=flash"
+FLASH, KNOWN = "sdpa=flash", "launch latency known"
 STEPS = ("ttft", "tpot")  # what is a phase of its own, and so the device's or the host's
 
 
@@ -45,19 +48,11 @@ CLASSES = (
     Class("vLLM TPOT, GPU-bound", ("tpot",), 0.02, 0.05, "vllm", GPU),
     Class("vLLM TTFT, >= 4096 tokens", ("ttft",), 0.02, 0.05, "vllm", least_tokens=4096),
     Class("vLLM TTFT, all", ("ttft",), engine="vllm"),
-    Class("vLLM TTFT, launch latency known", ("ttft",), 0.08, 0.25, "vllm", latency_known=True),
+    Class(f"vLLM TTFT, {KNOWN}", ("ttft",), 0.08, 0.25, "vllm", latency_known=True),
     Class("hf-graph TPOT and TTFT", ("tpot", "ttft"), 0.03, 0.07, "hf-graph"),
     Class("hf-eager TTFT, >= 8192 tokens", ("ttft",), 0.025, 0.07, "hf-eager", least_tokens=8192),
     Class("hf-eager TPOT, flash", ("tpot",), engine="hf-eager", setting=FLASH),
-    Class(
-        "hf-eager TPOT, flash, launch latency known",
-        ("tpot",),
-        0.15,
-        0.30,
-        "hf-eager",
-        setting=FLASH,
-        latency_known=True,
-    ),
+    Class(f"hf-eager TPOT, flash, {KNOWN}", ("tpot",), 0.15, 0.30, "hf-eager", setting=FLASH, latency_known=True),
     Class("energy per token", ("joules_per_token",), 0.10),
 )
 
@@ -142,3 +137,27 @@ def host_bound(points: Sequence[Point]) -> list[Point]:
 
 def gpu_bound(points: Sequence[Point]) -> list[Point]:
     return [p for p in points if p.bound == GPU and p.metric in STEPS]
+
+
+def repeats(v: Validation) -> list[dict[str, Any]]:
+    """By class: how far each point is from the median of the other files, each of which is of one host. No prediction
+    that does not know the host can be asked for less."""
+    alike: dict[Any, dict[str, list[Point]]] = {}
+    for p in v.points:
+        output = 1 if p.metric == FIRST else p.scenario.output
+        key = p.model, p.engine, p.variant, p.metric, replace(p.scenario, output=output)
+        alike.setdefault(key, {}).setdefault(v.files[p.run], []).append(p)
+    errors = [
+        (p, stats.median(others) / p.measured - 1)
+        for by_file in alike.values()
+        for file, members in by_file.items()
+        if (others := [o.measured for f, measured in by_file.items() if f != file for o in measured])
+        for p in members
+    ]
+    rows = []
+    for wanted in CLASSES:
+        sizes = [abs(e) for p, e in errors if wanted.has(p)]
+        if len(sizes) >= LEAST_REPEATED:
+            about = {"class": wanted.title, "points": len(sizes)}
+            rows.append(about | {"median": stats.median(sizes), "p90": stats.quantile(sizes, 0.9)})
+    return rows

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from chip.validate.classes import CLASSES, JudgedClass, groups, host_bound, intervals, judge_classes
+from chip.validate.classes import CLASSES, JudgedClass, groups, host_bound, intervals, judge_classes, repeats
 from chip.validate.judge import Validation
 from chip.validate.peers import shared
 from chip.validate.points import METRICS, Point, summarise
-from chip.validate.repeats import repeats
 from chip.validate.unseen import Unseen
 
 SCHEMA = "chip.validation/1"
@@ -24,7 +23,7 @@ def document(
     known: Validation | None = None,
 ) -> dict[str, Any]:
     """`known`: the same runs, predicted at the launch latency that was measured beside each."""
-    found: dict[str, Any] = {
+    data: dict[str, Any] = {
         "schema": SCHEMA,
         "gpu": v.gpu,
         "files": [{"file": s.path.name, "id": s.id, "device": s.device, "runs": len(s.ok)} for s in v.sources],
@@ -43,16 +42,16 @@ def document(
     }
     if known:
         beside = [p for p in known.points if p.latency_known]
-        found["latency_known"] = {
+        data["latency_known"] = {
             "classes": [class_json(j) for j in judge_classes(beside)],
             "groups": groups_json(beside),
             "intervals": intervals(beside),
             "points": [point_json(p) for p in beside],
         }
     if theirs:
-        found["peers"] = {"classes": peer_classes(v.points, theirs), "points": [point_json(p) for p in theirs]}
+        data["peers"] = {"classes": peer_classes(v.points, theirs), "points": [point_json(p) for p in theirs]}
     if stages:
-        found["ablation"] = [
+        data["ablation"] = [
             {
                 "stage": s.stage.name.lower(),
                 "title": s.stage.title,
@@ -62,35 +61,22 @@ def document(
             for s in stages
         ]
     if unseen:
-        found["leave_one_model_out"] = {
+        data["leave_one_model_out"] = {
             "models": [{"model": u.model, "measurements_left_out": u.left_out} for u in unseen],
             "seen": [class_json(j) for j in judge_classes([p for u in unseen for p in u.seen])],
             "unseen": [class_json(j) for j in judge_classes([p for u in unseen for p in u.unseen])],
             "points": [point_json(p) for u in unseen for p in u.unseen],
         }
-    return found
+    return data
 
 
 def point_json(p: Point) -> dict[str, Any]:
-    s = p.scenario
     return {
-        "who": p.who,
-        "model": p.model,
-        "engine": p.engine,
-        "variant": p.variant,
-        "batch": s.batch,
-        "prompt": s.prompt,
-        "output": s.output,
-        "dtype": s.dtype,
-        "tp": s.tp,
+        **{name: getattr(p, name) for name in ("who", "model", "engine", "variant")},
+        **{name: getattr(p.scenario, name) for name in ("batch", "prompt", "output", "dtype", "tp")},
         "metric": p.metric,
         "unit": METRICS[p.metric].unit,
-        "predicted": p.predicted,
-        "low": p.low,
-        "high": p.high,
-        "measured": p.measured,
-        "error": p.error,
-        "inside": p.inside,
+        **{name: getattr(p, name) for name in ("predicted", "low", "high", "measured", "error", "inside")},
         "bound": p.bound or None,
         "paced": p.latency_known,
         "called": p.called or None,
@@ -100,13 +86,13 @@ def point_json(p: Point) -> dict[str, Any]:
 
 
 def class_json(j: JudgedClass) -> dict[str, Any]:
-    wanted, found = j.wanted, j.found
+    wanted, errors = j.wanted, j.found
     return {
         "class": wanted.title,
         "target_median": wanted.median,
         "target_p90": wanted.p90,
         "met": j.met,
-        **(asdict(found) if found else {"points": 0}),
+        **(asdict(errors) if errors else {"points": 0}),
         "worst_point": point_json(j.worst) if j.worst else None,
     }
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from chip import hardware, runs
-from chip.engines import hf_eager
-from chip.models import describe, library
-from chip.models.decoder import Decoder
-from chip.predict.request import predict
-from chip.predict.stages import ALL, Stage
+from chip import engines
+from chip.decoders import describe, library
+from chip.decoders.decoder import Decoder
+from chip.engines.options import Settings, parse
+from chip.files import runs
+from chip.files.runs import Run, Runs
+from chip.hardware import gpus
+from chip.predictor.request import predict
+from chip.predictor.stages import ALL, Stage
 from chip.question import Question
-from chip.records import dataclass, field, replace
-from chip.runs import Run, Runs
 from chip.types import ChipError
 from chip.validate.points import FIRST, METRICS, Point, compare
 from chip.validate.provenance import UsedFile, leaked, rests_on
@@ -58,30 +60,28 @@ def read(paths: Iterable[Path]) -> list[RunsSource]:
         if not inside:
             raise ChipError(f"{path}: the folder holds no file of runs (.json)")
         files += inside
-    found = []
+    sources = []
     for path in files:
-        held, these = runs.read(path)
-        devices = {r.device for r in these.runs if r.device} or {str(held.environment.get("device", ""))}
+        document, these = runs.read(path)
+        devices = {r.device for r in these.runs if r.device} or {str(document.environment.get("device", ""))}
         if len(devices) > 1:
             raise ChipError(f"{path}: holds runs of several devices: {', '.join(sorted(devices))}")
-        found.append(RunsSource(path, held.id, devices.pop(), these))
-    return found
+        sources.append(RunsSource(path, document.id, devices.pop(), these))
+    return sources
 
 
-def gpu_of(sources: Sequence[RunsSource], given: str) -> str:
+def gpu_of(sources: Sequence[RunsSource], wanted: str) -> str:
     """The GPU to predict for: the one given if the runs are of it, else the bundled one that the runs name."""
     devices = sorted({s.device for s in sources})
     if len(devices) > 1:
         raise ChipError(f"the runs are of several devices: {', '.join(devices)}; validate them one by one")
     device = devices[0]
-    name = given or hardware.match_device(device)
+    name = wanted or gpus.match_device(device)
     if not name:
         raise ChipError(f"no GPU is known for runs of {device or 'a device they do not name'}; give --gpu PROFILE.json")
-    h = hardware.find(name)
+    h = gpus.find(name)
     is_title = h.profile.device if h.profile else h.title
-    other = (
-        is_title != device if h.profile else h.name in hardware.spec_names() and h.name != hardware.match_device(device)
-    )
+    other = is_title != device if h.profile else h.name in gpus.spec_names() and h.name != gpus.match_device(device)
     if device and other:
         raise ChipError(f"--gpu {name} is {is_title}, the runs are of {device}")
     return name
@@ -100,8 +100,8 @@ def judge(
     that was measured beside each run, instead of an unknown host."""
 
     def file_of(source: RunsSource, run: Run) -> str:
-        held = terms or {}
-        return held.get((source.path.stem, run.engine)) or held.get(("", run.engine), "")
+        files_of = terms or {}
+        return files_of.get((source.path.stem, run.engine)) or files_of.get(("", run.engine), "")
 
     wanted = [(s, r) for s in sources for r in s.ok if engine in ("", r.engine)]
     if not wanted:
@@ -122,7 +122,7 @@ def judge(
         refuse_leaked(source, run, run_id, used[run.engine, file])
         try:
             model = decoder_of(source, run)
-            q = Question.of(model, gpu, run.engine, run.scenario, engine_profile=file, sdpa=sdpa_of(run))
+            q = Question.of(model, gpu, run.engine, run.scenario, engine_profile=file, engine_settings=settings_of(run))
             latencies = {run.ttft_launch_ns, run.tpot_launch_ns} if latency_known else {0.0}
             answers = {ns: predict(replace(q, launch_ns=ns), run.scenario, stage).figures() for ns in latencies}
         except ChipError as e:
@@ -131,7 +131,7 @@ def judge(
         first, later = (answers[ns if latency_known else 0.0] for ns in (run.ttft_launch_ns, run.tpot_launch_ns))
         known = latency_known and bool(run.launch_ns)
         points += compare(run, {**dict.fromkeys(METRICS, later), FIRST: first}, run_id, latency_known=known)
-    every = {u.path: u for found in used.values() for u in found}
+    every = {u.path: u for used_files in used.values() for u in used_files}
     return Validation(gpu, stage, tuple(sources), tuple(points), tuple(left_out), tuple(every.values()), files)
 
 
@@ -144,10 +144,11 @@ def refuse_leaked(source: RunsSource, run: Run, run_id: str, used: Iterable[Used
         )
 
 
-def sdpa_of(run: Run) -> str:
-    """The backend that was asked for, of those that are predicted."""
-    chosen = dict(part.partition("=")[::2] for part in run.variant.split(","))
-    return chosen.get("sdpa", "") if run.engine == hf_eager.NAME and chosen.get("sdpa") in hf_eager.SDPA else ""
+def settings_of(run: Run) -> Settings:
+    """What the engine was told, of what predictions know."""
+    limits = engines.get(run.engine).LIMITS if run.engine in engines.names() else {}
+    told = parse([part for part in run.variant.split(",") if part.partition("=")[0] in limits and "=" in part])
+    return tuple((name, value) for name, value in told.items() if not isinstance(value, str) or value in limits[name])
 
 
 def label(run: Run) -> str:
@@ -160,7 +161,7 @@ def decoder_of(source: RunsSource, run: Run) -> Decoder:
     config = source.held.configs.get(run.model)
     if config is None:
         return library.find(run.model)
-    found = source.decoders.get(run.model)
-    if found is None:
-        found = source.decoders[run.model] = describe(config, run.model, f"{source.path}: configs.{run.model}")
-    return found
+    decoder = source.decoders.get(run.model)
+    if decoder is None:
+        decoder = source.decoders[run.model] = describe(config, run.model, f"{source.path}: configs.{run.model}")
+    return decoder

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from chip import stats
-from chip.records import dataclass
-from chip.runs import Run
+from chip.files.runs import Run
 from chip.types import Scenario
 
 GPU_BOUND = 0.95  # share of a step that the device must have worked for the step to count as the device's
@@ -58,7 +58,7 @@ class Point:
 
     @property
     def half_width(self) -> float | None:
-        """Of the interval, over the prediction: 0.1 is +-10 %."""
+        """Half the width of the interval over the prediction: 0.1 is +-10 %."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2 / self.predicted
 
     @property
@@ -85,17 +85,15 @@ def _timed(key: str, scale: float) -> Callable[[Mapping[str, Any]], Predicted | 
     return read
 
 
-def _allocated(answer: Mapping[str, Any]) -> Predicted | None:
-    """Tensors alone, as the framework's allocator counts them. An engine that fills the card whatever it is asked
-    (its KV pool has a size instead) has no such number."""
-    m = answer["memory"]
-    return None if "kv_capacity_tokens" in m else Predicted(m["total_bytes"] - m["context_bytes"])
+def _bytes(without: str = "") -> Callable[[Mapping[str, Any]], Predicted | None]:
+    """All that the device holds, `without` one part. An engine that fills the card whatever it is asked (its KV pool
+    has a size instead) has no such number."""
 
+    def read(answer: Mapping[str, Any]) -> Predicted | None:
+        m = answer["memory"]
+        return None if "kv_capacity_tokens" in m else Predicted(m["total_bytes"] - m.get(without, 0))
 
-def _held(answer: Mapping[str, Any]) -> Predicted | None:
-    """All that the device holds: the context too, but not what the allocator's blocks round up."""
-    m = answer["memory"]
-    return None if "kv_capacity_tokens" in m else Predicted(m["total_bytes"])
+    return read
 
 
 def _kv_pool(answer: Mapping[str, Any]) -> Predicted | None:
@@ -105,10 +103,10 @@ def _kv_pool(answer: Mapping[str, Any]) -> Predicted | None:
 
 def _joules_per_token(run: Run) -> float | None:
     """As the meter reads: the idle power that a run subtracts is added again, since the prediction has it."""
-    found = run.joules_per_token
-    if found is None or run.energy is None:
+    joules = run.joules_per_token
+    if joules is None or run.energy is None:
         return None
-    return found + run.energy.idle_w * run.e2e_s / (run.scenario.batch * run.scenario.output)
+    return joules + run.energy.idle_w * run.e2e_s / (run.scenario.batch * run.scenario.output)
 
 
 FIRST = "ttft"
@@ -118,8 +116,9 @@ METRICS: dict[str, Metric] = {
     "e2e": Metric("s", _timed("e2e_ms", 1e-3), lambda r: r.e2e_s, "whole"),
     "tokens_per_s": Metric("tok/s", _timed("tokens_per_s", 1.0), lambda r: r.tokens_per_s, "whole"),
     "joules_per_token": Metric("J/tok", _timed("energy_j_per_token", 1.0), _joules_per_token, "whole"),
-    "memory": Metric("B", _allocated, lambda r: r.memory.get("allocated_peak_bytes"), ""),
-    "device_memory": Metric("B", _held, lambda r: r.memory.get("device_peak_bytes"), ""),
+    # tensors alone, as the framework's allocator counts them; and with the context, but not what its blocks round up
+    "memory": Metric("B", _bytes("context_bytes"), lambda r: r.memory.get("allocated_peak_bytes"), ""),
+    "device_memory": Metric("B", _bytes(), lambda r: r.memory.get("device_peak_bytes"), ""),
     "kv_cache_tokens": Metric("tok", _kv_pool, lambda r: r.memory.get("kv_cache_tokens"), ""),
 }
 
@@ -143,11 +142,11 @@ def bound_of(run: Run, phase: str) -> str:
 
 
 def compare(
-    run: Run, answers: Mapping[str, Mapping[str, Any]], run_id: str, who: str = CHIP, latency_known: bool = False
+    run: Run, answers: Mapping[str, Mapping[str, Any]], run_id: str, latency_known: bool = False
 ) -> list[Point]:
     """Every metric that both the prediction and the run have. Each has an answer of its own: that at the launch latency
     measured beside it, where it is known."""
-    found = []
+    points = []
     for name, metric in METRICS.items():
         answer = answers[name]
         predicted, measured = metric.predicted(answer), metric.measured(run)
@@ -158,8 +157,8 @@ def compare(
         called = HOST if waits > 1 - GPU_BOUND else answer["bound"].get(name) or ""
         parts = tuple(Part(line["role"], line["share"], line["source"]) for line in lines[:MOST_PARTS])
         about = (run.model, run.engine, run.variant, run.scenario, name)
-        found.append(Point(who, *about, *predicted, measured, bound, latency_known, called, run_id, parts))
-    return found
+        points.append(Point(CHIP, *about, *predicted, measured, bound, latency_known, called, run_id, parts))
+    return points
 
 
 @dataclass(frozen=True, slots=True)

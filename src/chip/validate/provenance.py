@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from chip import artifact, engine_profile, hardware, points
-from chip.hardware import Hardware
-from chip.predict.roof import reference
+from chip.engines import profile as engine_profile
+from chip.files import artifact
+from chip.hardware import gpus, points
+from chip.hardware.gpus import Hardware
+from chip.predictor.roof import reference
 from chip.types import ChipError
 
 
@@ -25,14 +27,14 @@ def _profile(h: Hardware, engine: str) -> Path | None:
     """Its own, or that of the GPU whose kept share stands in."""
     if h.profile is None:
         assert h.spec
-        return hardware.PROFILES / f"{reference(h.spec.architecture, h.spec.vendor).name}.json"
+        return gpus.PROFILES / f"{reference(h.spec.architecture, h.spec.vendor).name}.json"
     return h.measured
 
 
 def _terms(h: Hardware, engine: str) -> Path:
-    """Of the engine on the GPU's own host, or on the reference host."""
-    own = engine_profile.path_for(h, engine)
-    return own if own.is_file() else engine_profile.ENGINES / f"{engine_profile.REFERENCE}.{engine}.json"
+    """Where the terms of the engine lie, on the GPU's own host or on the reference host."""
+    beside = engine_profile.path_for(h, engine)
+    return beside if beside.is_file() else engine_profile.ENGINES / f"{engine_profile.REFERENCE}.{engine}.json"
 
 
 # Whatever else a prediction comes to read has its place here.
@@ -42,7 +44,7 @@ SOURCES: tuple[Callable[[Hardware, str], Path | None], ...] = (_profile, _terms)
 def rests_on(gpu: str, engine: str, engine_file: str = "") -> list[UsedFile]:
     """Every measured or fitted file that a prediction for `gpu` and `engine` reads; `engine_file`: instead of the terms
     that lie beside the GPU's profile."""
-    h = hardware.find(gpu)
+    h = gpus.find(gpu)
     paths = [source(h, engine) for source in SOURCES]
     if engine_file:
         paths = [Path(engine_file) if p == _terms(h, engine) else p for p in paths]
@@ -65,8 +67,8 @@ def _used(path: Path) -> UsedFile:
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if not isinstance(schema, str) or "/" not in schema:
         raise ChipError(f"{path}: has no schema, so it does not tell what it was made from")
-    held = artifact.read(path, schema)
-    return UsedFile(path, held.id, held.inputs)
+    document = artifact.read(path, schema)
+    return UsedFile(path, document.id, document.inputs)
 
 
 def leaked(ids: Iterable[str], used: Iterable[UsedFile]) -> UsedFile | None:

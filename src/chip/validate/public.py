@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from chip import hardware
+from chip.decoders import library
 from chip.dtypes import BYTES, precision
-from chip.models import library
-from chip.predict.request import predict
+from chip.hardware import gpus
+from chip.predictor.request import predict
 from chip.question import Question
-from chip.records import dataclass
 from chip.types import ChipError, Scenario
 from chip.validate.document import point_json
 from chip.validate.points import CHIP, METRICS, UNKNOWN, Point, summarise
@@ -74,9 +73,9 @@ def judge(suite: Suite, gpu: str = "") -> PublishedErrors:
     """Every run against today's prediction. `gpu`: only those of this GPU, by CHIP's name."""
     wanted = [r for r in suite.runs if gpu in ("", r.gpu)]
     if not wanted:
-        held = sorted({r.gpu for r in suite.runs})
-        raise ChipError(f"{suite.name} has no run of {gpu or 'any GPU'}; it has {', '.join(held) or 'none'}")
-    found, refused = [], Counter[str]()
+        known = sorted({r.gpu for r in suite.runs})
+        raise ChipError(f"{suite.name} has no run of {gpu or 'any GPU'}; it has {', '.join(known) or 'none'}")
+    judged, refused = [], Counter[str]()
     for run in wanted:
         try:
             model, version = library.find(run.model), run.version
@@ -93,18 +92,20 @@ def judge(suite: Suite, gpu: str = "") -> PublishedErrors:
         point = Point(
             CHIP, run.model, run.engine, run.version, run.scenario, run.metric, *predicted, run.value, UNKNOWN
         )  # fmt: skip
-        found.append(JudgedRun(run, point, bool(answer["memory"]["fits"])))
+        judged.append(JudgedRun(run, point, bool(answer["memory"]["fits"])))
     left = [LeftOut(n, why) for why, n in refused.most_common()]
-    return PublishedErrors(suite, tuple(found), (*suite.left_out, *left))
+    return PublishedErrors(suite, tuple(judged), (*suite.left_out, *left))
 
 
 def impossible(run: Published) -> bool:
     """Whether an end-to-end time is shorter than reading the active weights from memory for each token takes."""
-    sheet = hardware.find(run.gpu).spec
+    sheet = gpus.find(run.gpu).spec
     if run.metric != "e2e" or sheet is None:
         return False
-    held = library.find(run.model).active_params() * BYTES[precision(run.scenario.dtype).weight] / run.scenario.tp
-    return run.value < (run.scenario.output - 1) * held / sheet.ceilings["hbm"].value
+    weight_bytes = (
+        library.find(run.model).active_params() * BYTES[precision(run.scenario.dtype).weight] / run.scenario.tp
+    )
+    return run.value < (run.scenario.output - 1) * weight_bytes / sheet.ceilings["hbm"].value
 
 
 def batch_class(batch: int) -> str:
@@ -126,7 +127,7 @@ def grouped(judged: Iterable[JudgedRun], by_batch: bool = False) -> list[dict[st
     for key in sorted(groups):
         merged[(*key[:5], *map(batch_class, key[5:]))] += groups[key]
     names = ("gpu", "tp", "engine", "version", "metric", "batch")
-    return [dict(zip(names, key)) | asdict(summarise([j.point for j in held])) for key, held in merged.items()]
+    return [dict(zip(names, key)) | asdict(summarise([j.point for j in runs])) for key, runs in merged.items()]
 
 
 def fitting(judged: Iterable[JudgedRun]) -> list[JudgedRun]:

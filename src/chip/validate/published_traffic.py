@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chip import artifact
-from chip.simulate.recorded import TrafficRun
+from chip.files import artifact
+from chip.simulator.recorded import TrafficRun
 from chip.types import ChipError
 from chip.validate.public import LeftOut
 
@@ -75,9 +75,9 @@ def _run(file: Path, meta: Mapping[str, Any], model: str, device: str) -> Traffi
     clock_s = min(queued - arrival for (arrival, queued, _, _), _, _ in rows) + start_s
     arrivals = tuple(times[0] - start_s for times, _, _ in rows)
     kwargs = meta["engine_kwargs"]
-    held = {name: int(kwargs[name]) for name in SETTINGS if kwargs.get(name)}
+    scheduler = {name: int(kwargs[name]) for name in SETTINGS if kwargs.get(name)}
     if blocks := (meta.get("kv_cache") or {}).get("num_gpu_blocks"):
-        held["num_gpu_blocks"] = int(blocks)
+        scheduler["num_gpu_blocks"] = int(blocks)
     tp, replicas = int(kwargs.get("tensor_parallel_size", 1)), int(kwargs.get("data_parallel_size", 1))
     shared = bool(kwargs.get("enable_expert_parallel"))
     if replicas > 1 and not shared:
@@ -97,7 +97,7 @@ def _run(file: Path, meta: Mapping[str, Any], model: str, device: str) -> Traffi
         last_s=tuple(times[3] - clock_s for times, _, _ in rows),
         tp=tp,
         ep=tp * replicas if shared else 1,
-        scheduler=held,
+        scheduler=scheduler,
         engine_version=str(meta.get("vllm_version", "")),
         device=device,
     )

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chip import artifact, stats
+from chip import stats
+from chip.files import artifact
 from chip.types import ChipError, Scenario
 from chip.validate import published_traffic
 from chip.validate.public import LeftOut, Published, Suite
@@ -61,7 +62,7 @@ def read(name: str, path: Path) -> Suite:
 
 
 def read_traffic(path: Path) -> PublishedTraffic:
-    """Of the suite whose runs are traffic, to be replayed by the simulator."""
+    """The runs of the suite that is traffic, to be replayed by the simulator."""
     _check(path, published_traffic.SOURCE)
     return published_traffic.read(path, MODELS)
 

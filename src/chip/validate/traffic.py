@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chip import hardware, stats
-from chip.records import dataclass
-from chip.simulate import figures, recorded
-from chip.simulate.fleet import ServedRequests
-from chip.simulate.recorded import TrafficRun
-from chip.simulate.simulation import simulate
+from chip import stats
+from chip.hardware import gpus
+from chip.simulator import figures, recorded
+from chip.simulator.fleet import ServedRequests
+from chip.simulator.recorded import TrafficRun
+from chip.simulator.simulation import simulate
 from chip.types import ChipError
 
 SCHEMA = "chip.traffic_validation/1"
@@ -51,21 +52,28 @@ class JudgedTraffic:
 
 def judge(paths: Sequence[Path], gpu: str = "", draws: int = 20) -> tuple[list[JudgedTraffic], list[str]]:
     """Every figure of every ok run, and what could not be judged."""
-    return judge_runs([run for path in paths for run in recorded.read(path)[1].runs], gpu, draws)
+    return judge_runs([run for path in paths for run in _of_one_host(recorded.read(path)[1].runs)], gpu, draws)
+
+
+def _of_one_host(runs: Sequence[TrafficRun]) -> Iterator[TrafficRun]:
+    """A server's host is busy with more than launching: all that a file has of its latency stands for each run."""
+    everything = tuple(ns for run in runs for ns in run.launch_ns)
+    for run in runs:
+        yield replace(run, launch_ns=(sum(everything) / len(everything),)) if run.server and everything else run
 
 
 def judge_runs(runs: Iterable[TrafficRun], gpu: str = "", draws: int = 20) -> tuple[list[JudgedTraffic], list[str]]:
-    found: list[JudgedTraffic] = []
+    judged: list[JudgedTraffic] = []
     left_out: list[str] = []
     for run in runs:
         if run.status != "ok":
             left_out.append(f"{run.title}: {run.status} ({run.reason})")
             continue
         try:
-            found += _judge(run, gpu or hardware.match_device(run.device), draws)
+            judged += _judge(run, gpu or gpus.match_device(run.device), draws)
         except ChipError as e:
             left_out.append(f"{run.title}: cannot be simulated ({e})")
-    return found, left_out
+    return judged, left_out
 
 
 def measured(run: TrafficRun) -> dict[str, float]:
@@ -76,7 +84,7 @@ def measured(run: TrafficRun) -> dict[str, float]:
         got = figures.percentiles([1e3 * v for v in by_metric[metric]])
         out |= {f"{metric}_ms.{k}": v for k, v in got._asdict().items()} if got else {}
     answered = [i for i in range(len(run.prompt)) if run.last_s[i] >= 0]
-    duration = max(run.last_s[i] for i in answered) - min(run.arrival_s[i] for i in answered)
+    duration = max(run.last_s[i] for i in answered) - min(run.came_s[i] for i in answered)
     out["output_tokens_per_s"] = sum(run.output[i] for i in answered) / duration
     return out
 
@@ -95,6 +103,7 @@ def _judge(run: TrafficRun, gpu: str, draws: int) -> list[JudgedTraffic]:
         engine_settings=run.scheduler,
         draws=draws,
         launch_ns=stats.median(run.launch_ns) if run.launch_ns else 0.0,
+        server=run.server,
     )
     answer, real = simulated.json(), measured(run)
     errors = _by_request(run, simulated.served)
@@ -133,18 +142,16 @@ def document(
             | {"rate_per_s": p.run.rate_per_s, "requests": len(p.run.prompt), "metric": p.metric}
             | {"predicted": p.predicted, "low": p.low, "high": p.high, "measured": p.measured}
             | {"error": p.error, "inside": p.inside}
-            | _spread(p.by_request)
+            | ({"by_request": _spread(p.by_request)} if p.by_request else {})
             for p in points
         ],
     }
 
 
-def _spread(errors: Sequence[float]) -> dict[str, Any]:
-    """Of the errors of single requests."""
-    if not errors:
-        return {}
+def _spread(errors: Sequence[float]) -> dict[str, float]:
+    """How far off single requests are."""
     sizes = sorted(abs(e) for e in errors)
-    return {"by_request": {"median": stats.median(sizes), "p90": sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]}}
+    return {"median": stats.median(sizes), "p90": sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]}
 
 
 def _summary(points: Sequence[JudgedTraffic], metric: str, target: float | None) -> dict[str, Any] | None:

@@ -9,23 +9,25 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from chip import artifact, codec, engines, hardware, measurements
-from chip import points as point_files
+from chip import engines
+from chip.decoders.decoder import Decoder
+from chip.decoders.lower import body, head
 from chip.dtypes import precision
-from chip.models.decoder import Decoder
-from chip.models.lower import body, head
+from chip.files import artifact, codec, measurements
+from chip.files.runs import id_of
+from chip.hardware import gpus
+from chip.hardware import points as point_files
+from chip.hardware.points import PointGroup
 from chip.ops.attention import Attention
 from chip.ops.elementwise import OverRows
 from chip.ops.linear import Linear
 from chip.ops.masked_attention import MaskedAttention
-from chip.points import PointGroup
-from chip.predict.stages import Stage
-from chip.records import dataclass, replace
-from chip.runs import Run, id_of
+from chip.predictor.stages import Stage
 from chip.types import ChipError, HardwareProfile, Measurement, Op
-from chip.validate.judge import RunsSource, Validation, decoder_of, judge
+from chip.validate.judge import Validation, decoder_of, judge
 from chip.validate.points import Point
 
 Fit = Callable[[Sequence[Measurement]], Sequence[PointGroup]]
@@ -54,7 +56,7 @@ def shape(op: Op) -> Shape | None:
 
 
 def shapes(decoder: Decoder, engine: str, dtype: str, tp: int) -> set[Shape | None]:
-    """Of every operator that the engine launches."""
+    """The shapes of all operators that the engine launches."""
     e, p = engines.get(engine), precision(dtype)
     layers, last = body(decoder, 1, p, tp), head(decoder, 1, p, tp)
     programs = [e.rewrite(*of, decoder.architecture) for of in ((layers, True), (layers, False), (last, False))]
@@ -63,58 +65,53 @@ def shapes(decoder: Decoder, engine: str, dtype: str, tp: int) -> set[Shape | No
 
 def read(paths: Iterable[Path], gpu: str) -> list[Measurement]:
     """The measurements that the points of a GPU were made from: these files and no others."""
-    h = hardware.find(gpu)
+    h = gpus.find(gpu)
     if not h.points or h.measured is None:
         raise ChipError(f"{gpu} has no points of operators, so there is no shape to leave out")
-    held = point_files.about(h.points[0] / f"linear{point_files.SUFFIX}").get("inputs", "").split()
-    wanted = set(held) - {artifact.read(h.measured, HardwareProfile.SCHEMA).id}
-    found: list[Measurement] = []
+    inputs = point_files.about(h.points[0] / f"linear{point_files.SUFFIX}").get("inputs", "").split()
+    wanted = set(inputs) - {artifact.read(h.measured, HardwareProfile.SCHEMA).id}
+    records: list[Measurement] = []
     for path in paths:
         header, these = measurements.read(path)
         one = artifact.new(header["schema"], [codec.to_json(m) for m in these], {}).id
         if one not in wanted:
             raise ChipError(f"{path}: the points in {h.points[0].name} were not made from it")
         wanted.remove(one)
-        found += these
+        records += these
     if wanted:
         raise ChipError(
             f"{h.points[0].name} was also made from {', '.join(sorted(wanted))}; give these measurements too"
         )
-    return found
+    return records
 
 
-def leave_one_model_out(v: Validation, found: Sequence[Measurement], fit: Fit) -> Iterable[Unseen]:
+def leave_one_model_out(v: Validation, records: Sequence[Measurement], fit: Fit) -> Iterable[Unseen]:
     """Each model in turn, over the runs that were judged."""
-    h = hardware.find(v.gpu)
+    h = gpus.find(v.gpu)
     assert h.measured
     judged = {p.run for p in v.points}
     for model in dict.fromkeys(p.model for p in v.points):
-        mine = [_only(s, [r for r in s.ok if r.model == model and id_of(r) in judged]) for s in v.sources]
-        own = {
+        runs = [tuple(r for r in s.ok if r.model == model and id_of(r) in judged) for s in v.sources]
+        mine = [replace(s, held=replace(s.held, runs=shapes_of_model)) for s, shapes_of_model in zip(v.sources, runs)]
+        shapes_of_model = {
             one
             for s in mine
             for r in s.ok
             for one in shapes(decoder_of(s, r), r.engine, r.scenario.dtype, r.scenario.tp)
         }
-        kept = [m for m in found if shape(measurements.operator(m.op)) not in own]
+        others = [m for m in records if shape(measurements.operator(m.op)) not in shapes_of_model]
         with tempfile.TemporaryDirectory() as folder:
             profile = Path(folder, h.measured.name)
             shutil.copyfile(h.measured, profile)
-            about = {"device": h.profile.device if h.profile else ""} | _clock(h.points[0])
-            groups = fit(kept)
+            about_points = point_files.about(h.points[0] / f"linear{point_files.SUFFIX}")
+            # how the clock settles is the device's property, whatever model is left out
+            about = {"device": h.profile.device if h.profile else ""} | {
+                k: about_points[k] for k in ("settling",) if k in about_points
+            }
+            groups = fit(others)
             for kind in dict.fromkeys(g.kind for g in groups):
-                path = hardware.points_folder(profile) / f"{kind}{point_files.SUFFIX}"
+                path = gpus.points_folder(profile) / f"{kind}{point_files.SUFFIX}"
                 point_files.write(path, about, [g for g in groups if g.kind == kind])
             unseen = judge(mine, str(profile), stage=Stage.POINTS)
         seen = judge(mine, v.gpu, stage=Stage.POINTS)
-        yield Unseen(model, len(found) - len(kept), seen.points, unseen.points)
-
-
-def _clock(folder: Path) -> dict[str, str]:
-    """How the clock settles is the device's property, whatever model is left out."""
-    about = point_files.about(folder / f"linear{point_files.SUFFIX}")
-    return {"settling": about["settling"]} if "settling" in about else {}
-
-
-def _only(source: RunsSource, runs: Sequence[Run]) -> RunsSource:
-    return replace(source, held=replace(source.held, runs=tuple(runs)))
+        yield Unseen(model, len(records) - len(others), seen.points, unseen.points)

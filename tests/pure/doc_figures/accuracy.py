@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from chip import hardware, ledger, runs, stats, traces
-from chip import points as library
-from chip.predict.phase import BETWEEN_CARDS
+from chip import stats
+from chip.explain import ledger
+from chip.files import runs, traces
+from chip.hardware import gpus as hardware
+from chip.hardware import points as library
+from chip.predictor.phase import BETWEEN_CARDS
 from chip.units import percent
 from chip.validate import judge
-from chip.validate.classes import CLASSES, Class, gpu_bound, host_bound, intervals
+from chip.validate.classes import CLASSES, Class, gpu_bound, host_bound, intervals, repeats
 from chip.validate.points import Point
-from chip.validate.repeats import repeats
 
 ROOT = Path(__file__).parents[3]
 RECORDS = ROOT / "results" / "h200"

@@ -7,7 +7,7 @@ from functools import cache
 from math import exp
 from pathlib import Path
 
-from chip import hardware, links
+from chip.hardware import gpus, links
 from doc_figures import scripts
 from doc_figures.accuracy import RECORDS, pair
 
@@ -23,7 +23,7 @@ ROWS = {
 def over_ours() -> Iterator[str]:
     """Medians, by how long our own time is."""
     script = scripts.load("imported_h200")
-    rows = script.rows_of(list(script.ratios(hardware.IMPORTED / "h200", exact=False)))
+    rows = script.rows_of(list(script.ratios(gpus.IMPORTED / "h200", exact=False)))
     by = {(row["operator"], row["phase"], row["ours"]): row for row in rows}
     spans = [f"{low:g} - {high:g} us" for low, high in zip(script.EDGES_US, script.EDGES_US[1:])]
     yield "| operator | under 10 us | 10 to 50 us | 50 to 200 us | 200 us to 1 ms | over 1 ms | all | shapes |"

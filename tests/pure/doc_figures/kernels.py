@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import test_kernel_records as timed
 
-from chip.kernels import catalog
+from chip.lab.kernels import catalog
 from doc_figures.records import met
 
 ROWS = ("layer_norm", "rms_norm", "softmax")

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 import chip
-from chip import hardware
-from chip.models import library
+from chip.decoders import library
+from chip.hardware import gpus
 from chip.validate import judge
 from chip.validate.points import Point
 from doc_figures.accuracy import RECORDS, pair
@@ -17,7 +17,7 @@ from doc_figures.kernels import span
 from doc_figures.records import met
 
 FOLDER = RECORDS / "native"
-COPY = hardware.find("h200").profile.ceilings["hbm_copy"].value
+COPY = gpus.find("h200").profile.ceilings["hbm_copy"].value
 BATCHES = (1, 8, 32)
 ROUNDS = {  # of models whose runs were predicted: files of runs, and the models of them
     "all": ("runs-3", "runs-4", "runs-5"),
@@ -177,7 +177,7 @@ def kv_token() -> str:
 
 
 def ridge() -> str:
-    return f"{hardware.find('h200').profile.ceilings['matmul_bf16'].value / COPY:.0f}"
+    return f"{gpus.find('h200').profile.ceilings['matmul_bf16'].value / COPY:.0f}"
 
 
 # -- predictions

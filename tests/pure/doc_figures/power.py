@@ -6,9 +6,9 @@ import json
 from functools import cache
 from typing import Any
 
-from chip import hardware
+from chip.hardware import gpus
 from chip.ops.linear import Linear
-from chip.predict.roof import roof_of
+from chip.predictor.roof import roof_of
 from doc_figures.accuracy import RECORDS
 
 ROWS = 64  # from which on products are held by the limit
@@ -27,7 +27,7 @@ def steady() -> str:
 
 def summed(row: dict[str, Any]) -> float:
     """Watts of its FLOPs and bytes, each metered alone."""
-    power, op = roof_of(hardware.find("h200")).power, Linear(row["rows"], 8192, 8192, "bf16")
+    power, op = roof_of(gpus.find("h200")).power, Linear(row["rows"], 8192, 8192, "bf16")
     flops, read, written = op.cost()
     return power.idle_w + 1e6 * (flops * power.per_flop_j[op.compute] + (read + written) * power.per_byte_j) / row["us"]
 

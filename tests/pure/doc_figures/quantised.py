@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from chip import stats
-from chip.predict.clock import Settling
+from chip.predictor.clock import Settling
 from chip.validate import judge
 from chip.validate.points import Point
 from doc_figures.accuracy import RECORDS, pair

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import test_agreement
 import test_h200_records as records
 import test_h200_replay as replays
 
-from chip import runs, stats
-from chip.records import replace
+from chip import stats
+from chip.files import runs
 from chip.validate.classes import judge_classes
 from doc_figures import accuracy
 

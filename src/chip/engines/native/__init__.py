@@ -1,37 +1,28 @@
-"""native: our own engine (`chip.run.native`): paged cache, CUDA-graph decode. docs/native.md lists its launches."""
+"""native: our own engine (`chip.lab.run.native`): paged cache, CUDA-graph decode. docs/native.md lists its launches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from chip.decoders import roles
+from chip.decoders.decoder import Decoder
 from chip.dtypes import BYTES, Precision
-from chip.engines import Serves
+from chip.engines import Engine, Serves
 from chip.engines.calibration import TWO_DEPTHS, cut
 from chip.engines.chunked import decode_step, padded, prefill_steps
 from chip.engines.fuse import apply, as_kind, each, fuse_residual_norms, merge_projections
-from chip.engines.playing import Played, Room, Weighted
-from chip.engines.terms import Terms
-from chip.models.decoder import Decoder
-from chip.ops.kv_append import KvAppend
+from chip.engines.memory import Room
+from chip.engines.playing import Played, Terms, Weighted
+from chip.engines.timeline import HostCost, Timeline
+from chip.engines.versions import EngineVersion
+from chip.ops.elementwise import Scale, SiluMul
 from chip.ops.linear import Linear
+from chip.ops.moves import KvAppend
 from chip.ops.rope import Rope
-from chip.ops.scale import Scale
-from chip.ops.silu_mul import SiluMul
-from chip.timeline import HostCost, Timeline
 from chip.types import Call, Program, Scenario, Seq, Step
 
-NAME = "native"
-TITLE = "chip's own engine: paged KV cache, merged projections, one CUDA graph a decode step or single prompt"
-TERMS = ("step_s", "first_s", "request_s", "host_step_s", "host_kernel_s")
-CAVEAT = (
-    "native: its kernels were measured on an H200; on other GPUs products are taken as cuBLAS's and attention as "
-    "FlashAttention's. Batches over 64 leave out the gate's own kernel"
-)
-OVERLAPS_STEPS = True  # the next step is launched before the tokens of the one before are read
 FAMILIES_OF = {f"{name}ForCausalLM": name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3")}
-DTYPES = ("bf16", "fp16", "fp32")
-SERVES = Serves(tuple(FAMILIES_OF), DTYPES, gpus=1)
-CALIBRATION = cut(("llama", "qwen2", "qwen3"), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))
 STEP_TOKENS = 8192  # of prompts in one step
 MOST_REQUESTS = 256  # at once; others wait
 # Sizes of CUDA graphs: for the requests of a decode step, and for the tokens of a prompt that is alone in its step.
@@ -42,15 +33,62 @@ MEMORY_SHARE = 0.9
 CONTEXT_BYTES = 1.4e9
 
 
-def runs_as(capability: float, options: Mapping[str, str]) -> Mapping[str, str]:
-    return {
-        "linear": "chip|torch",
-        "embedding": "torch",
-        "attention": "chip|fa3|fa2|flash",
-        **dict.fromkeys(("rms_norm", "add_rms_norm", "silu_mul"), "chip|compiled cold"),
-        "rope_store": "chip",
-        "sampling": "torch",
-    }
+class Native(Engine):
+    NAME = "native"
+    TITLE = "chip's own engine: paged KV cache, merged projections, one CUDA graph a decode step or single prompt"
+    TERMS = ("step_s", "first_s", "request_s", "host_step_s", "host_kernel_s")
+    CAVEAT = (
+        "native: its kernels were measured on an H200; on other GPUs products are taken as cuBLAS's and attention as "
+        "FlashAttention's. Batches over 64 leave out the gate's own kernel"
+    )
+    POOL = True
+    SERVES = Serves(tuple(FAMILIES_OF), ("bf16", "fp16", "fp32"), gpus=1)
+    CALIBRATION = cut(("llama", "qwen2", "qwen3"), TWO_DEPTHS, ((1, 128), (8, 512), (1, 2048)))
+    VERSIONS = (EngineVersion(overlaps_steps=True),)  # the next step is launched before the tokens of the last are read
+
+    def runs_as(
+        self, capability: float, d: Decoder | None = None, options: Any = None, version: str = ""
+    ) -> Mapping[str, str]:
+        return {
+            "linear": "chip|torch",
+            "embedding": "torch",
+            "attention": "chip|fa3|fa2|flash",
+            **dict.fromkeys(("rms_norm", "add_rms_norm", "silu_mul"), "chip|compiled cold"),
+            "rope_store": "chip",
+            "sampling": "torch",
+        }
+
+    def prefill(self, scenario: Scenario, options: None) -> Weighted:
+        """Chunks of prompts beside requests that have their first token."""
+        return prefill_steps(scenario, STEP_TOKENS, MOST_REQUESTS, _step)
+
+    def decode(self, scenario: Scenario, options: None) -> Step:
+        return decode_step(scenario, MOST_REQUESTS, _step)
+
+    def rewrite(self, program: Program, decode: bool, architecture: str = "") -> Program:
+        """In a decode step gate and bias are inside their product."""
+        last = each(SiluMul, lambda role, gate: []) if decode else each(Linear, bias_behind)
+        return apply(program, merge_projections, fuse_residual_norms, fuse_store, last)
+
+    def play(self, t: Timeline, step: Played, terms: Terms) -> None:
+        if step.graph:
+            t.graph("step", terms.host_step_s, step.device_s(t) + terms.step_s)
+            return
+        t.prepare("batch", terms.host_step_s)
+        t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))
+        t.graph("sampling", 0.0, terms.step_s)
+        t.read()  # the first tokens, before the next step is put together
+
+    def room(self, scenario: Scenario, options: None) -> Room:
+        cache_tokens = scenario.prompt + scenario.output
+        return Room(MEMORY_SHARE, CONTEXT_BYTES, cache_tokens, STEP_TOKENS, scenario.batch, at_once=MOST_REQUESTS)
+
+    def peak_bytes(self, d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
+        """The residual stream, input and output of the MLP, or at the end the logits and their fp32 copy."""
+        width, stream = BYTES[p.activation], room.step_tokens * d.hidden * BYTES[p.activation]
+        inner = max(layer.mlp.intermediate for _, layer in d.layers)
+        logits = room.sequences * d.vocab * (width + BYTES["fp32"]) + stream
+        return max(2 * stream + 3 * room.step_tokens * inner * width, logits)
 
 
 def _step(seqs: tuple[Seq, ...]) -> Step:
@@ -63,20 +101,6 @@ def _step(seqs: tuple[Seq, ...]) -> Step:
     return Step(seqs)
 
 
-def cache_tokens(layers: Mapping[int, int], longest: int, token_bytes: float, room_bytes: float, options: None) -> int:
-    """Every page holds tokens of all layers."""
-    return max(0, int(room_bytes // token_bytes))
-
-
-def prefill(scenario: Scenario, options: None) -> Weighted:
-    """Chunks of prompts beside requests that have their first token."""
-    return prefill_steps(scenario, STEP_TOKENS, MOST_REQUESTS, _step)
-
-
-def decode(scenario: Scenario, options: None) -> Step:
-    return decode_step(scenario, MOST_REQUESTS, _step)
-
-
 def fuse_store(calls: list[Call]) -> list[Call]:
     """Head norms, rotation and the write to pages are one kernel."""
     rope = next((c.op for c in calls if isinstance(c.op, Rope)), None)
@@ -85,7 +109,7 @@ def fuse_store(calls: list[Call]) -> list[Call]:
         return calls
     kv_heads = append.cols // (2 * rope.head_dim)
     store = as_kind("rope_store", rope, heads=rope.heads - kv_heads, kv_heads=kv_heads)
-    kept = [c for c in calls if c.role not in ("q_norm", "k_norm") and c.op is not append]
+    kept = [c for c in calls if c.role not in (roles.Q_NORM, roles.K_NORM) and c.op is not append]
     return [Call("rope_store", store) if c.op is rope else c for c in kept]
 
 
@@ -95,30 +119,4 @@ def bias_behind(role: str, product: Linear) -> list[Call]:
     return [Call(role, product), *([added] if product.bias else [])]
 
 
-def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
-    """In a decode step gate and bias are inside their product."""
-    last = each(SiluMul, lambda role, gate: []) if decode else each(Linear, bias_behind)
-    return apply(program, merge_projections, fuse_residual_norms, fuse_store, last)
-
-
-def play(t: Timeline, step: Played, terms: Terms) -> None:
-    if step.graph:
-        t.graph("step", terms.host_step_s, step.device_s(t) + terms.step_s)
-        return
-    t.prepare("batch", terms.host_step_s)
-    t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))
-    t.graph("sampling", 0.0, terms.step_s)
-    t.read()  # the first tokens, before the next step is put together
-
-
-def room(scenario: Scenario, options: None) -> Room:
-    cache_tokens = scenario.prompt + scenario.output
-    return Room(MEMORY_SHARE, CONTEXT_BYTES, cache_tokens, STEP_TOKENS, scenario.batch, at_once=MOST_REQUESTS)
-
-
-def peak_bytes(d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
-    """The residual stream with the input and the output of the MLP, or at the end the logits and their fp32 copy."""
-    width, stream = BYTES[p.activation], room.step_tokens * d.hidden * BYTES[p.activation]
-    inner = max(layer.mlp.intermediate for _, layer in d.layers)
-    logits = room.sequences * d.vocab * (width + BYTES["fp32"]) + stream
-    return max(2 * stream + 3 * room.step_tokens * inner * width, logits)
+ENGINE = Native()

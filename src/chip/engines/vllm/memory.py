@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
+from chip.decoders import roles
+from chip.decoders.decoder import Attn, Decoder, LatentAttn, Layer, Mlp, Moe
+from chip.decoders.states import StateMixer
 from chip.dtypes import BYTES, Precision
-from chip.engines.playing import Room
-from chip.engines.vllm.options import BLOCK_TOKENS, VllmOptions
-from chip.engines.vllm.schedule import GRAPH_TOKENS
-from chip.models.decoder import Attn, Decoder, LatentAttn, Layer, Mlp, Moe
+from chip.engines.memory import Room
+from chip.engines.vllm.options import BLOCK_TOKENS, GRAPH_TOKENS, VllmOptions
 from chip.types import Scenario
 
 # What vLLM sees grow beside its tensors: kernels as they are loaded, and cuBLAS's workspace.
@@ -77,7 +78,10 @@ def _alive_bytes(layer: Layer, p: Precision, s: Scenario, stream: float, tokens:
     """While a layer's MLP runs: the output of attention and the residual stream before and after it, then what the MLP
     reads and writes. Its activation is written beside its input where it is gated, else over it."""
     a, mlp = layer.attn, layer.mlp
-    attended = tokens * a.heads / s.tp * (a.head_dim if isinstance(a, Attn) else a.v_dim) * width
+    if isinstance(a, StateMixer):
+        attended = tokens * (sum(n for _, n in a.inputs) + a.width) / s.tp * width
+    else:
+        attended = tokens * a.heads / s.tp * (a.head_dim if isinstance(a, Attn) else a.v_dim) * width
     around = attended + 2 * stream
     if isinstance(mlp, Moe):  # with the layer's input and output, and a copy of the input
         shared = 3 * tokens * mlp.shared.intermediate / s.tp * width if mlp.shared else 0.0
@@ -91,7 +95,7 @@ def _alive_bytes(layer: Layer, p: Precision, s: Scenario, stream: float, tokens:
 def _gated_copies(layer: Layer, p: Precision, width: float) -> float:
     """How often the inside of a gated MLP is alive: both halves, their product, and the product rounded. Rounding to
     fp8 happens in the kernel that multiplies."""
-    form = layer.format_of("down_proj", p)
+    form = layer.format_of(roles.DOWN_PROJ, p)
     if not form or not form.input:
         return 3.0
     return (2.0 if form.input == "fp8" else 3.0) + BYTES[form.input] / width
@@ -104,7 +108,7 @@ def _workspace_bytes(layer: Layer, hidden: int, p: Precision, s: Scenario, token
     if isinstance(mlp, Mlp):
         return 0.0
     inner, tokens = mlp.intermediate / (s.tp if s.ep == 1 else 1), tokens * s.replicas
-    form = layer.format_of("experts", p)
+    form = layer.format_of(roles.EXPERTS, p)
     if form and form.dtype == "fp4":
         return tokens * (mlp.top_k * inner + hidden) * width
     return tokens * mlp.top_k * (max(inner, hidden) + max((2 if mlp.gated else 1) * inner, hidden)) * width
@@ -120,8 +124,9 @@ def _expanded_bytes(a: LatentAttn, d: Decoder, s: Scenario, room: Room, width: f
 
 def _graph_bytes(d: Decoder, s: Scenario, sequences: int) -> float:
     """Of the first graph of a whole step, attention's parts; of every other one, what its kernels take."""
-    a = d.layers[0][1].attn
-    split = a.heads / s.tp * (a.head_dim if isinstance(a, Attn) else a.kv_rank) * BYTES["fp32"]
+    a = next((layer.attn for _, layer in d.layers if not isinstance(layer.attn, StateMixer)), None)
+    of_head = 0 if a is None else a.head_dim if isinstance(a, Attn) else a.kv_rank
+    split = (a.heads if a else 0) / s.tp * of_head * BYTES["fp32"]
     pieces, whole = [n for n in GRAPH_TOKENS if n <= 2 * sequences], [n for n in GRAPH_TOKENS if n <= sequences]
     others = len(pieces) + len(whole) - 2
     return float(max(whole) * GRAPH_SPLITS * split + others * max(GRAPH_BYTES, GRAPH_LAYER_BYTES * d.layer_count))
@@ -132,7 +137,7 @@ def _beside_weights(d: Decoder, p: Precision, s: Scenario, width: float) -> floa
     total = (d.angle_rows or d.max_context) * max(layer.attn.rope_dim for _, layer in d.layers) * width
     for n, layer in d.layers:
         a = layer.attn
-        if isinstance(a, LatentAttn) and layer.format_of("kv_up", p):
+        if isinstance(a, LatentAttn) and layer.format_of(roles.KV_UP, p):
             total += n * a.kv_rank * a.heads / s.tp * (a.nope_dim + a.v_dim) * width
     return total
 

@@ -5,14 +5,15 @@ A step holds at most 16384 tokens of 1024 requests on a GPU of 70 GiB or more (8
 
 from __future__ import annotations
 
-from chip.engines.options import Settings, with_settings
-from chip.records import dataclass
+from dataclasses import dataclass
+
 from chip.types import ChipError
 
 LARGE_GPU_BYTES = 70 * 2**30
 STEP_TOKENS_LARGE, STEP_TOKENS_SMALL = 16384, 8192
 SEQS_LARGE, SEQS_SMALL = 1024, 256
 BLOCK_TOKENS = 16
+GRAPH_TOKENS = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))  # sizes of its CUDA graphs
 ALIASES = {"num_gpu_blocks_override": "num_gpu_blocks"}
 # What predictions take as an option of their own
 ELSEWHERE = {
@@ -48,18 +49,19 @@ class VllmOptions:
     async_scheduling: bool = True
     scheduler_reserve_full_isl: bool = True  # admit a request only when its whole prompt fits into free blocks
     watermark: float = 0.0  # share of the blocks that admission keeps free
+    deep_gemm: bool = False  # products of fp8 in blocks by DeepGEMM, where it is installed
+
+    def check(self) -> None:
+        if not self.enable_chunked_prefill:
+            raise ChipError("engine setting enable_chunked_prefill: false is not predicted; true is vLLM's default")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ChipError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
+                f"({self.max_num_seqs}): vLLM refuses this too"
+            )
 
 
-def options(settings: Settings, memory_bytes: float) -> VllmOptions:
+def defaults(memory_bytes: float) -> VllmOptions:
     """On a GPU of this size."""
     large = memory_bytes >= LARGE_GPU_BYTES
-    defaults = VllmOptions(SEQS_LARGE, STEP_TOKENS_LARGE) if large else VllmOptions(SEQS_SMALL, STEP_TOKENS_SMALL)
-    chosen = with_settings(defaults, settings, LIMITS, ALIASES, ELSEWHERE)
-    if not chosen.enable_chunked_prefill:
-        raise ChipError("engine setting enable_chunked_prefill: false is not predicted; true is vLLM's default")
-    if chosen.max_num_batched_tokens < chosen.max_num_seqs:
-        raise ChipError(
-            f"max_num_batched_tokens ({chosen.max_num_batched_tokens}) must be at least max_num_seqs "
-            f"({chosen.max_num_seqs}): vLLM refuses this too"
-        )
-    return chosen
+    return VllmOptions(SEQS_LARGE, STEP_TOKENS_LARGE) if large else VllmOptions(SEQS_SMALL, STEP_TOKENS_SMALL)

@@ -7,22 +7,20 @@ norms, rotations and activations as PyTorch does, kernel by kernel.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
+from chip.decoders import roles
+from chip.decoders.lower import as_steps
 from chip.engines import fuse, hf
 from chip.engines.fuse import apply, as_kind, each
 from chip.ops.attention import Attention
-from chip.ops.bmm import Bmm
-from chip.ops.kv_append import KvAppend
-from chip.ops.linear import Linear
-from chip.ops.moe_router import MoeRouter
-from chip.ops.packed_experts import PackedExperts
-from chip.ops.rope import Rope
-from chip.ops.rope_composed import RopeComposed
-from chip.ops.rope_join import RopeJoin
-from chip.ops.scale import Scale
-from chip.ops.silu_mul import SiluMul
-from chip.records import replace
+from chip.ops.elementwise import Elementwise, Scale, SiluMul
+from chip.ops.experts import PackedExperts
+from chip.ops.linear import Bmm, Linear
+from chip.ops.moves import KvAppend
+from chip.ops.rope import Rope, RopeComposed, RopeJoin
+from chip.ops.routers import MoeRouter
 from chip.types import Call, Program
 
 # Architectures that add their branches to the residual by plain sums. torch.compile lets so many of the products before
@@ -50,20 +48,20 @@ def rewrite(program: Program, decode: bool, architecture: str = "") -> Program:
         _choice_inside,
         *([each(MoeRouter, _float_router)] if architecture in FLOAT_ROUTER else []),
         partial(_over_latent, decode=decode),
-        *([_local] if decode else []),
+        *([_local, as_steps] if decode else []),
     )
 
 
-def _activation(role: str, op: SiluMul) -> list[Call]:
+def _activation(role: str, op: Elementwise) -> list[Call]:
     """Shared experts run inside an operator of vLLM's own, so that their activation is compiled by itself."""
-    return [Call(role, as_kind("shared_silu_mul", op) if role == "shared_act" else op)]
+    return [Call(role, as_kind("shared_silu_mul", op) if role == roles.SHARED + roles.ACT else op)]
 
 
 def _rotated_apart(calls: list[Call]) -> Iterable[Call]:
     """torch.compile rotates queries and keys in a kernel each, or in one where they have as many heads. It writes whole
     heads, also where only a part of each is rotated. A latent cache keeps the rotated part by itself."""
     a = next((c.op for c in calls if isinstance(c.op, Attention)), None)
-    if a is None or any(c.role == "kv_up" for c in calls):
+    if a is None or any(c.role == roles.KV_UP for c in calls):
         return calls
     dim = a.head_dim
     heads = {"q_rope": a.heads, "k_rope": a.kv_heads} if a.heads > a.kv_heads else {"rope": 2 * a.heads}
@@ -71,7 +69,7 @@ def _rotated_apart(calls: list[Call]) -> Iterable[Call]:
 
 
 def _added_by_products(calls: list[Call], count: int) -> list[Call]:
-    if not count or [c.role for c in calls[-2:]] != ["attn_add", "mlp_add"]:
+    if not count or [c.role for c in calls[-2:]] != [roles.ATTN_ADD, roles.MLP_ADD]:
         return calls
     copies = [Call("residual_copy", as_kind("scale", calls[-1].op))] * count
     return [*(calls[:-2] if count == 2 else fuse.fuse_residual_norms(calls)), *copies]
@@ -101,7 +99,7 @@ def _halves(role: str, r: RopeComposed) -> list[Call]:
     return [Call(role, r), *[Call(of, Scale(r.rows, r.cols // 2, r.dtype)) for of in HALVES]]
 
 
-def _joined(role: str, r: RopeJoin) -> list[Call]:
+def _joined(role: str, r: Elementwise) -> list[Call]:
     """What was rotated is joined with what is not: the same copies, of queries and of keys."""
     return [Call(of, Scale(r.rows, r.cols // 2, r.dtype)) for of in ("q_join", "k_join")]
 
@@ -110,19 +108,19 @@ def _over_latent(calls: list[Call], decode: bool) -> list[Call]:
     """Attention over a latent cache. In a decode step the up-projection of keys and values moves into queries and
     outputs (it is absorbed). Prompts expand the latent. (Short prompts absorb, too; that is one product here.)"""
     found = {c.role: c.op for c in calls}
-    up, a = found.get("kv_up"), found.get("attention")
+    up, a = found.get(roles.KV_UP), found.get(roles.ATTENTION)
     if not isinstance(up, Linear) or not isinstance(a, Attention):
         return calls
     latent, nope_dim = up.k, up.n // a.heads - a.v_head_dim
     rope_dim = a.head_dim - nope_dim
-    made = {"kv_append": [Call("kv_append", KvAppend(up.m, latent + rope_dim, a.dtype))]}
-    if decode:
-        made["kv_up"] = []
-        made["attention"] = [
+    made = {roles.KV_APPEND: [Call(roles.KV_APPEND, KvAppend(up.m, latent + rope_dim, a.dtype))]}
+    if decode or a.window:  # keys that an indexer chose are read as they are cached, by prompts too
+        made[roles.KV_UP] = []
+        made[roles.ATTENTION] = [
             Call("q_absorb", Bmm(a.heads, up.m, latent, nope_dim, a.dtype)),
-            Call("attention", as_kind("mla", a, kv_heads=1, head_dim=latent + rope_dim, v_head_dim=latent)),
+            Call(roles.ATTENTION, as_kind("mla", a, kv_heads=1, head_dim=latent + rope_dim, v_head_dim=latent)),
             Call("v_absorb", Bmm(a.heads, up.m, a.v_head_dim, latent, a.dtype)),
         ]
     else:
-        made["attention"] = [Call("attention", as_kind("mla_prompt", a, latent=latent, rope_dim=rope_dim))]
+        made[roles.ATTENTION] = [Call(roles.ATTENTION, as_kind("mla_prompt", a, latent=latent, rope_dim=rope_dim))]
     return [new for c in calls for new in made.get(c.role, [c])]

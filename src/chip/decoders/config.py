@@ -1,0 +1,194 @@
+"""Reading an HF `config.json`: every size is checked, every error names the file and the field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from chip.ops.elementwise import ACTIVATIONS, Gelu
+from chip.types import ChipError
+
+MAX_SIZE = 20_000_000  # twice the longest context in use; anything above is a typing error
+MAX_LAYERS = 10_000
+
+
+class Config:
+    """An HF config as a mapping with checked look-ups. A field that is null counts as absent, but see `omits`."""
+
+    def __init__(self, raw: Any, where: str, said: dict[str, str] | None = None, root: Config | None = None) -> None:
+        if not isinstance(raw, dict):
+            raise ChipError(f"{where}: a model config is a JSON object, got {type(raw).__name__}")
+        self.raw = raw
+        self.where = where
+        self.said = said or {}  # field -> the alias that it was given under
+        self._around = root  # no reference to itself: a config of a megabyte would wait for the garbage collector
+
+    @property
+    def root(self) -> Config:
+        """The whole config, where this is a section of it."""
+        return self._around or self
+
+    def has(self, name: str) -> bool:
+        return self.raw.get(name) is not None
+
+    def omits(self, name: str) -> bool:
+        """Not even null: transformers then takes its own default, where null would mean "none"."""
+        return name not in self.raw
+
+    def without(self, *names: str) -> Config:
+        """As a family sees it that does not read these fields."""
+        return Config({k: v for k, v in self.raw.items() if k not in names}, self.where, self.said, self.root)
+
+    def refuse_odd(self, rotated: int) -> None:
+        """Values of a head are rotated in pairs."""
+        if rotated % 2:
+            raise ChipError(f"{self.where}: {rotated} values of each head are rotated, which must be an even number")
+
+    def refuse_null(self, *names: str) -> None:
+        """Fields that may be absent, but not null: the model's own code computes with them."""
+        for name in names:
+            if name in self.raw and self.raw[name] is None:
+                raise ChipError(f"{self.where}: {name} is null; give a number, or leave it out")
+
+    def section(self, name: str) -> Config:
+        """A config inside the config (such as `text_config`)."""
+        if not self.has(name):
+            raise ChipError(f"{self.where}: field {name!r} is missing")
+        return Config(self.raw[name], f"{self.where}: {name}", root=self.root)
+
+    def size(self, *names: str, default: int | None = None) -> int:
+        """A positive whole number under the first of `names` that is present."""
+        return self._number(names, default, least=1)
+
+    def count(self, *names: str, default: int | None = None) -> int:
+        """A whole number, zero allowed."""
+        return self._number(names, default, least=0)
+
+    def layer_count(self, *names: str) -> int:
+        return self._number(names or ("num_hidden_layers",), None, least=1, most=MAX_LAYERS)
+
+    def _number(self, names: tuple[str, ...], default: int | None, least: int, most: int = MAX_SIZE) -> int:
+        for name in names:
+            value = self.raw.get(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ChipError(
+                    f"{self.where}: {self.said.get(name, name)} must be a whole number, got {str(value)[:40]!r}"
+                )
+            if not least <= value <= most:
+                shown = self.said.get(name, name)
+                raise ChipError(f"{self.where}: {shown} must be between {least} and {most}, got {value!r:.40}")
+            return value
+        if default is None:
+            raise ChipError(f"{self.where}: field {names[0]!r} is missing")
+        return default
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.raw.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise ChipError(f"{self.where}: {name} must be true or false, got {str(value)[:40]!r}")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        value = self.raw.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+            raise ChipError(f"{self.where}: {name} must be a number, got {str(value)[:40]!r}")
+        return float(value)
+
+    def text(self, name: str, default: str) -> str:
+        value = self.raw.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise ChipError(f"{self.where}: {name} must be text, got {str(value)[:40]!r}")
+        return value
+
+    def names(self, name: str) -> list[str]:
+        """A list of texts (such as `layer_types`), empty when absent."""
+        value = self.raw.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise ChipError(f"{self.where}: {name} must be a list of names")
+        return value
+
+    def indices(self, name: str, layers: int) -> list[int]:
+        """A list of layers by their index (such as `mlp_only_layers`), empty when absent."""
+        value = self.raw.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
+            raise ChipError(f"{self.where}: {name} must be a list of layer indices")
+        for v in value:
+            if not 0 <= v < layers:
+                raise ChipError(f"{self.where}: {name} names layer {v!r:.40}, but there are {layers} layers")
+        return value
+
+    def window(self, default: int = 0) -> int:
+        """`sliding_window`, 0 where it is null; `default` is what transformers takes where it is absent."""
+        return default if self.omits("sliding_window") else self.count("sliding_window", default=0)
+
+    def windows(self, layers: int, window: int, slides: Callable[[int], bool]) -> list[int]:
+        """Each layer's window (0: none), by `layer_types` where given, else by the family's own rule."""
+        kinds = self.names("layer_types")
+        if not kinds:
+            return [window if slides(i) else 0 for i in range(layers)]
+        if len(kinds) != layers:
+            raise ChipError(f"{self.where}: layer_types lists {len(kinds)} layers, but there are {layers}")
+        for kind in kinds:
+            if kind not in ("full_attention", "sliding_attention"):
+                raise ChipError(
+                    f"{self.where}: layer_types has {kind[:40]!r}, known: full_attention, sliding_attention"
+                )
+        if "sliding_attention" in kinds and not window:
+            raise ChipError(f"{self.where}: layer_types has sliding_attention, but sliding_window gives no window")
+        return [window if kind == "sliding_attention" else 0 for kind in kinds]
+
+    def activation(self, name: str, default: str) -> str:
+        """The operator of an activation function: a kernel of torch, or several where HF spells it out."""
+        value = self.text(name, default)
+        known = ACTIVATIONS.get(value) or (Gelu if value.startswith("gelu") else None)
+        if known is None:
+            raise ChipError(
+                f"{self.where}: {name} {value[:40]!r} is not known; known: gelu..., {', '.join(ACTIVATIONS)}"
+            )
+        return known.kind
+
+    def rotary(self, default: float = 1.0, name: str = "partial_rotary_factor") -> float:
+        """Part of each head that is rotated, at the top (under `name`) or among the rotary parameters."""
+        for inner in ("rope_parameters", "rope_scaling"):
+            found = self.raw.get(inner)
+            if isinstance(found, dict) and found.get("partial_rotary_factor") is not None:
+                return Config(found, f"{self.where}: {inner}")._share("partial_rotary_factor", default)
+        return self._share(name, default)
+
+    def _share(self, name: str, default: float) -> float:
+        value = self.number(name, default)
+        if not 0 < value <= 1:
+            raise ChipError(f"{self.where}: {name} must be above 0 and at most 1, got {value:g}")
+        return value
+
+    def top_k(self, name: str, experts_name: str, experts: int, default: int | None = None) -> int:
+        """Experts that each token uses: no more than there are."""
+        value = self.size(name, default=default)
+        if value > experts:
+            raise ChipError(f"{self.where}: {name} {value} is more than {experts_name} {experts}")
+        return value
+
+    def divides(self, small_name: str, small: int, large_name: str, large: int) -> None:
+        if large % small:
+            raise ChipError(f"{self.where}: {large_name} {large} is not a multiple of {small_name} {small}")
+
+    def head_dim(self, hidden: int, heads: int, default: int | None = None) -> int:
+        """`head_dim` where given, else `default`, else hidden / heads, which must then be whole."""
+        if self.has("head_dim") or (default and self.omits("head_dim")):
+            return self.size("head_dim", default=default)
+        if hidden % heads:
+            sizes = f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}"
+            raise ChipError(f"{self.where}: {sizes}, and head_dim is absent")
+        return hidden // heads

@@ -1,0 +1,52 @@
+"""An architecture that no family serves: which known one has the same fields, and what would have to be true."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from chip.decoders import fields, multimodal
+from chip.decoders.config import Config
+from chip.types import ChipError
+
+LIKE = (  # fields that set a config apart -> the model type that has them
+    (("kv_lora_rank", "qk_rope_head_dim"), "deepseek_v3", "latent attention as DeepSeek's"),
+    (("num_experts", "moe_intermediate_size"), "qwen3_moe", "routed experts as Qwen3-MoE's"),
+    (("num_local_experts",), "mixtral", "routed experts as Mixtral's"),
+    (("use_qk_norm",), "qwen3", "Llama's layers with normed queries and keys"),
+    (("hidden_size", "num_attention_heads", "intermediate_size"), "llama", "Llama's layers"),
+)
+# What neither attention nor experts are: sizes of states, convolutions and indexers
+STATES = (
+    "ssm_cfg", "mamba_d_state", "ssm_state_size", "state_size", "mamba_num_heads", "linear_num_key_heads",
+    "conv_L_cache",
+    "linear_attn_config", "attn_type_list", "index_topk", "compress_ratios",
+)  # fmt: skip
+
+
+def architecture_of(model_type: str) -> str:
+    """The class that `--as` names by its model type or by itself."""
+    known = multimodal.TYPES.get(model_type) or multimodal.class_of(model_type)
+    if known:
+        return known
+    types = (*fields.table()["model_types"], *multimodal.TYPES)
+    near = get_close_matches(model_type[:80], types, 3)
+    hint = (
+        f"did you mean {' or '.join(near)}?" if near else "for example llama, qwen3, qwen3_moe, mixtral or deepseek_v3"
+    )
+    raise ChipError(f"--as {model_type[:40]!r} is no model type that is known; {hint}")
+
+
+def explain(c: Config, architecture: str, known: tuple[str, ...]) -> str:
+    """One line: the nearest known architectures, and the family whose fields these are."""
+    near = get_close_matches(architecture[:80], known, 2, 0.6)
+    text = f"{c.where}: architecture {architecture[:80]!r} is not known"
+    text += f" (nearest: {', '.join(near)})" if near else ""
+    states = [field for field in STATES if c.has(field)]
+    if states:
+        text += f"; {states[0]} tells of layers that are neither attention nor experts"
+    else:
+        for names, model_type, what in LIKE:
+            if all(c.has(name) for name in names):
+                text += f"; its fields are those of {what}: if that is what it computes, --as {model_type} answers"
+                break
+    return text + "; with torch and transformers installed, --trace takes its operators from what really runs"

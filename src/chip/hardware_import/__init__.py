@@ -1,5 +1,0 @@
-"""Measurements of GPUs by others, brought into CHIP's own files of points.
-
-points_csv: the file of one operator kind on one GPU. thin: fewer points where the surface is smooth.
-aiconfigurator: the tables of NVIDIA's package aiconfigurator-core; aiconfigurator_rows: what a row of them means.
-"""

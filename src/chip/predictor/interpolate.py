@@ -1,0 +1,119 @@
+"""The one interpolator: what measured points say of an operator's base time.
+
+seconds = base x exp(correction). The correction is the mean of log(measured / base) over the nearest points, weighted
+by their distance in logarithmic coordinates (`Op.place`). Its spread comes from the leave-one-out errors of these
+points: how far off the same rule is when it predicts them from all others. Beyond the points the last correction is
+kept and the spread grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from math import exp, log, sqrt
+from typing import NamedTuple
+
+from chip.hardware.points import PointGroup
+from chip.ops.base_time import BaseTime
+from chip.predictor.nearest import NearestPoints, Place
+from chip.types import Op
+
+NOISE = 0.02  # squared distance within which points count alike
+LEAST_SPREAD = 0.02
+REACH = 0.5  # distance to the nearest point above which the spread grows
+GROWTH = 0.05  # of the spread, for each further 1 of distance
+UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
+Z90 = 1.645  # standard deviations that hold 90 % of a normal error
+# What is remembered, so that a sweep of any length runs in bounded memory: curves of a group, and nodes of a curve.
+MOST_CURVES, MOST_NODES = 256, 4096
+
+
+class Correction(NamedTuple):
+    value: float  # added to the logarithm of the base time
+    spread: float  # standard deviation of that logarithm
+
+
+class TimedPoint(NamedTuple):
+    seconds: float
+    spread: float
+
+
+class Points:
+    """A group of measured points with their base time, from which times of other sizes are interpolated."""
+
+    def __init__(self, group: PointGroup, base: BaseTime) -> None:
+        self.base, self.imported = base, group.imported
+        self.places = [op.place() for op in group.ops]
+        self._group, self._nearest = group, NearestPoints(self.places)
+        self._residuals: dict[int, tuple[float, float]] = {}
+        self._curves: dict[Hashable, CorrectionCurve] = {}
+
+    def seconds(self, op: Op) -> TimedPoint:
+        """The interpolated time of one operator."""
+        value, spread = self.correction(op.place())
+        return TimedPoint(self.base.seconds(op) * exp(value), spread)
+
+    def correction(self, place: Place, but: int = -1) -> Correction:
+        """`but`: the index of a point to leave out."""
+        near = self._nearest.of(place, but)
+        total = value = variance = 0.0
+        for apart, point in near:
+            weight = 1 / (apart * apart + NOISE)
+            residual, squared_error = self.residual(point)
+            total += weight
+            value += weight * residual
+            variance += weight * squared_error
+        beyond = max(0.0, near[0][0] - REACH)
+        return Correction(value / total, max(LEAST_SPREAD, sqrt(variance / total)) + GROWTH * beyond)
+
+    def residual(self, point: int) -> tuple[float, float]:
+        """A point's log(measured / base) and its variance, worked out when first asked for."""
+        if point not in self._residuals:
+            op, seconds, loo = self._group.ops[point], self._group.seconds[point], self._group.loo
+            error = loo[point] if loo else UNKNOWN_SPREAD
+            self._residuals[point] = log(seconds / self.base.seconds(op)), log(1 + error) ** 2
+        return self._residuals[point]
+
+    def curve(self, key: Hashable, place: Callable[..., Place]) -> CorrectionCurve:
+        """Corrections over the sizes that `place` takes; `key` names it, so that all models share what is the same."""
+        if key not in self._curves:
+            if len(self._curves) >= MOST_CURVES:
+                self._curves.clear()
+            self._curves[key] = CorrectionCurve(self, place)
+        return self._curves[key]
+
+
+class CorrectionCurve:
+    """Corrections over one or more sizes: worked out at powers of two, straight between them."""
+
+    __slots__ = ("_nodes", "_place", "_points")
+
+    def __init__(self, points: Points, place: Callable[..., Place]) -> None:
+        self._points, self._place = points, place
+        self._nodes: dict[tuple[int, ...], Correction] = {}  # where the last size is a power of two
+
+    def at(self, sizes: tuple[int, ...]) -> Correction:
+        others, last = sizes[:-1], sizes[-1]
+        power = 1 << last.bit_length() - 1
+        below = self._node((*others, power))
+        return below if last == power else _between(below, self._node((*others, 2 * power)), last / power - 1)
+
+    def _node(self, sizes: tuple[int, ...]) -> Correction:
+        """Where the last size is a power of two."""
+        node = self._nodes.get(sizes)
+        if node is None:
+            i = next((i for i, size in enumerate(sizes) if size & (size - 1)), None)
+            if i is None:
+                node = self._points.correction(self._place(*sizes))
+            else:
+                power = 1 << sizes[i].bit_length() - 1
+                below, above = (self._node((*sizes[:i], n, *sizes[i + 1 :])) for n in (power, 2 * power))
+                node = _between(below, above, sizes[i] / power - 1)
+            if len(self._nodes) >= MOST_NODES:
+                self._nodes.clear()
+            self._nodes[sizes] = node
+        return node
+
+
+def _between(below: Correction, above: Correction, share: float) -> Correction:
+    value, spread = below
+    return Correction(value + (above.value - value) * share, spread + (above.spread - spread) * share)

@@ -1,0 +1,239 @@
+"""The notes of an answer: what a reader must know beside the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+from chip import engines
+from chip.decoders import roles
+from chip.decoders.decoder import Decoder, Moe
+from chip.dtypes import BYTES, precision
+from chip.engines import Engine
+from chip.engines.profile import FoundTerms
+from chip.hardware import gpus, hosts, links
+from chip.hardware.gpus import Hardware
+from chip.predictor import memory
+from chip.predictor.operator_time import IMPORTED, OF_POINTS
+from chip.predictor.parallel import Phases, idle_share, ranks_reached, split_layers
+from chip.predictor.phase import Phase
+from chip.predictor.roof import Roof
+from chip.predictor.steps import ENGINE, WAITING, StepModel
+from chip.question import Question
+from chip.types import DISTURBED, Scenario
+
+HOST_SHARE = 0.05  # a phase whose device waits for more than this part of it is limited by the host
+FEWER = 0.004  # a note is written if more than this part of requests x decode steps is missing, as some end early
+UNMEASURED = 0.1  # a note is written if no point answers for this part of the operators' time
+NAMED = 4  # roles that this note names
+NARROWER = ("fp8", "int8", "int4")
+ONE_GPU = "terms of engine and host were measured with one GPU, and no run on several"
+PCIE = "; links over PCIe differ between machines"
+LARGE_SHARE = 0.25  # of a phase that collectives take, from which on a note is written
+LARGE_BYTES = 2**28  # of a tensor whose reduction the link's rate decides
+EXCHANGED = (roles.DISPATCH, roles.COMBINE)  # roles: tokens sent to their experts and back
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+def of_sizes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, engine: Engine) -> Iterator[str]:
+    if not room["fits"]:
+        yield (
+            f"does not fit: needs {room['total_bytes'] / 2**30:.1f} GiB a GPU, {roof.name} has "
+            f"{roof.memory_bytes / 2**30:.1f} GiB, the engine uses {room['usable_bytes'] / 2**30:.1f}; "
+            "times are as if it did"
+        )
+    context = room.get("max_model_len", max_context)
+    if context and s.prompt + s.output > context:
+        limit = "the model's context of" if context == max_context else "max_model_len,"
+        yield f"prompt + output exceed {limit} {context} tokens"
+    capacity = room.get("kv_capacity_tokens", context)
+    if room["fits"] and capacity < context:
+        yield engine.over_capacity(context, capacity)
+
+
+def of_ceilings(roof: Roof, points: str = "") -> str:
+    """`points`: what of points answers, where there are any."""
+    if roof.source != "datasheet":
+        return ""
+    return f"{roof.name} was never calibrated: {points + '; all else: ' if points else ''}ceilings are {roof.basis}"
+
+
+def of_points(h: Hardware) -> str:
+    """What rests on points, of the GPU itself or of another of its chip."""
+    if h.sibling:
+        whose = "CHIP measured" if h.sibling in gpus.profile_names() else "others published"
+        return f"operators are times that {whose} on {h.sibling}, of the same chip, carried over by the ratio of rates"
+    least = f", none less than on {h.faster}, of the same chip" if h.faster else ""
+    return f"products, attention, experts and collectives are times that others published{least}" if h.points else ""
+
+
+def of_calibration(h: Hardware) -> Iterator[str]:
+    """What makes the ceilings of a GPU or CPU doubtful."""
+    for flag in h.profile.flags if h.profile else ():
+        yield f"{h.name} was disturbed while it was calibrated: {flag.removeprefix(DISTURBED)}; calibrate it again"
+
+
+def of_formats(asked: str, measured: str, gpu: str) -> str:
+    """`asked`: the number format of the operators. `measured`: that of the points that answer for them."""
+    if not measured:
+        return f"no operator was measured in {asked} on {gpu}: all are base times under its ceilings"
+    return "" if measured == asked else f"operators were measured in {measured} on {gpu}; those answer for {asked}"
+
+
+def of_terms(q: Question, found: FoundTerms | None) -> Iterator[str]:
+    latency = q.launch_ns or hosts.find(q.host or hosts.REFERENCE).launch_ns
+    if latency and not (found and found.at_latency):
+        name = "--launch-ns" if q.launch_ns else "--host"
+        yield f"{name} is not used: no terms of {q.engine} tell at which launch latency they hold"
+    if q.engine_version and found:
+        source = engines.get(q.engine).version(q.engine_version).source
+        yield f"{q.engine} {q.engine_version}: {source}; its terms were measured with a newer version"
+
+
+def of_host(engine: str, found: FoundTerms) -> str:
+    """For a prediction that is limited by the host, and takes the terms of the reference host."""
+    if found.at_latency:
+        return (
+            f"limited by the host: what {engine} does beside its operators is taken from the reference host "
+            f"({found.host}), at the {found.launch_ns / 1e3:.3g} us that this CPU takes for a tiny operator; the "
+            f"interval holds half to {found.off:g} times of it. `chip calibrate --engine {engine}` measures it here"
+        )
+    launches = f", which launches a kernel in {found.launch_ns / 1e3:.3g} us" if found.launch_ns else ""
+    return (
+        f"limited by the host, and its terms are of the reference host ({found.host}{launches}); the interval holds "
+        f"hosts up to {found.off:g} times as fast or as slow. `chip calibrate --host` measures yours in half a minute, "
+        f"`chip calibrate --engine {engine}` more closely"
+    )
+
+
+def of_points_missing(found: Phases, output: int) -> Iterator[str]:
+    """For a GPU with points: where much of the operators' time rests on none."""
+    phases = [(n, phase) for n, phase in ((1, found.prefill), (output - 1, found.decode)) if phase]
+    total = sum([n * (phase.seconds - phase.seconds_by_source.get(ENGINE, 0.0)) for n, phase in phases])
+    measured = sum([n * phase.seconds_by_source.get(source, 0.0) for n, phase in phases for source in OF_POINTS])
+    if total - measured < UNMEASURED * total:
+        return
+    time_by: dict[str, float] = {}
+    for n, phase in phases:
+        for line in phase.lines:
+            if line.source not in OF_POINTS and line.kind != ENGINE:
+                time_by[line.role] = time_by.get(line.role, 0.0) + n * line.seconds
+    if roles := sorted(time_by, key=time_by.__getitem__, reverse=True):
+        share, more = 100 * (1 - measured / total), f" and {len(roles) - NAMED} more" if len(roles) > NAMED else ""
+        yield f"{share:.0f} % of the operators' time has no measured point: {', '.join(roles[:NAMED])}{more}"
+
+
+def of_narrower(d: Decoder, s: Scenario, steps: StepModel, roof: Roof) -> Iterator[str]:
+    """The widest format that the GPU multiplies and in which the model fits: `fits with --dtype int4 (42.1 GiB)`."""
+    engine, asked = steps.engine, steps.operators.precision
+    weight_bytes = memory.fixed(d, asked, s.tp, s.ep).weight_bytes
+    for name, kv in product(NARROWER, ("", "fp8") if engine.QUANTISED_CACHE else ("",)):
+        p = precision(name, kv or asked.kv)
+        multiplied = p.matmul == p.activation or f"matmul_{p.matmul}" in roof.compute
+        if not multiplied or memory.fixed(d, p, s.tp, s.ep).weight_bytes >= weight_bytes:
+            continue
+        room = memory.needs(d, s, engine, p, roof.memory_bytes, steps.options)
+        if room["fits"]:
+            gib = room["total_bytes"] / 2**30
+            yield f"fits with --dtype {name}{' --kv-dtype fp8' if kv else ''} ({gib:.1f} GiB)"
+            return
+
+
+def of_more(steps: StepModel, s: Scenario) -> Iterator[str]:
+    """Why more requests or tokens may take less time."""
+    first, _ = steps.prefill_steps(s)[0]
+    if first.graph and first.pad_tokens > s.batch * s.prompt:
+        yield (
+            f"the prompt runs in a CUDA graph of {first.tokens} tokens; several prompts are launched kernel by kernel, "
+            "without padding, so that more may take less time"
+        )
+    last, fewer = steps.ending(s)
+    if last and min(1.0, last / (s.output - 1)) * (1 - fewer / s.batch) > FEWER:
+        yield (
+            f"first tokens come in {last + 1} steps, so the first requests end {last} steps before the last: TPOT is "
+            "the mean of all steps, the last ones of fewer requests; more requests or tokens may bring it down"
+        )
+
+
+def waits(phase: Phase) -> bool:
+    """Whether the phase is limited by the host: the device waits for it for more than `HOST_SHARE`."""
+    least_s = HOST_SHARE * phase.seconds
+    return any(n.role == WAITING and n.seconds > least_s for n in phase.lines)
+
+
+# -- several GPUs
+def of_gpus(steps: StepModel, s: Scenario, gpu: str, found: Phases) -> Iterator[str]:
+    """What was measured about several GPUs, and what was assumed."""
+    if s.gpus == 1:
+        return
+    d = steps.operators.decoder
+    lines = [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
+    sources = {n.kind: n.source for n in lines if n.kind in COLLECTIVES}
+    named = [f"{k} {'from imported tables' if source == IMPORTED else 'by formula'}" for k, source in sources.items()]
+    yield f"{s.gpus} GPUs: {', '.join(named)}{'; ' if named else ''}{ONE_GPU}{link_text(gpu)}"
+    yield from experts_note(s, d.experts, steps.engine)
+    yield from _of_collectives(steps, s, gpu, found)
+    if s.pp > 1:
+        idle = f"idles {100 * idle_share(found.prefill):.0f} % of the prefill"
+        if found.decode:
+            idle += f" and {100 * idle_share(found.decode):.0f} % of a decode step"
+        batches = f"{found.microbatches} batch{'es' if found.microbatches > 1 else ''} in flight"
+        yield f"{stages_text(d.layer_count, s.pp)}, {batches}: a GPU {idle}"
+    if s.replicas > 1 and s.tp == 1 and found.decode:
+        tokens = -(-s.batch // s.replicas // found.microbatches)
+        yield _of_exchange(steps, s.ep, gpu, tokens, found.decode)
+
+
+def _of_collectives(steps: StepModel, s: Scenario, gpu: str, found: Phases) -> Iterator[str]:
+    """Where fewer GPUs may be faster, because they exchange data over PCIe."""
+    phases = {"the time to first token": found.prefill, "a decode step": found.decode}
+    shares = {
+        name: sum([n.seconds for n in phase.lines if n.kind in COLLECTIVES]) / phase.seconds
+        for name, phase in phases.items()
+        if phase
+    }
+    if gpus.find(gpu).link or not links.over_pcie(gpu) or max(shares.values()) < LARGE_SHARE:
+        return
+    took = " and ".join(f"{100 * share:.0f} % of {name}" for name, share in shares.items())
+    ranks = max(s.tp, s.ep)
+    rate = LARGE_BYTES / links.collective("all_reduce", LARGE_BYTES, ranks, gpu, steps.estimator.link_kernel).seconds
+    yield (
+        f"collectives over PCIe take {took}, so that more GPUs may be slower: {ranks} {gpu} are taken to reduce large "
+        f"tensors at {rate / 1e9:.2g} GB/s; where yours are faster, ask for {gpu}@GB/s"
+    )
+
+
+def link_text(gpu: str) -> str:
+    given = gpus.find(gpu).link
+    if given:
+        latency_us = given.latency_s.value * 1e6 if given.latency_s else 0.0
+        return f"; over a link of {given.bytes_per_s.value / 1e9:g} GB/s and {latency_us:g} us, as given"
+    return PCIE if links.over_pcie(gpu) else ""
+
+
+def experts_note(s: Scenario, experts: int, engine: Engine) -> list[str]:
+    if s.ep == 1:
+        return []
+    way = f", tokens exchanged by {engine.SERVES.exchange}" if s.replicas > 1 else ""
+    return [f"each GPU holds {experts // s.ep} of {experts} experts, routing taken as even{way}"]
+
+
+def _of_exchange(steps: StepModel, ep: int, gpu: str, tokens: int, decode: Phase) -> str:
+    """What all-to-all would take instead, where such GPUs were measured: each token is sent once to every GPU that
+    holds an expert for it, and back. Predictions do not use it: an engine's all-to-all kernels are not NCCL's."""
+    if not any(ranks == ep for _, _, ranks in links.measured(gpu, "all_to_all")):
+        return f"no all-to-all of {ep} {gpu} was measured"
+    d, width = steps.operators.decoder, BYTES[steps.operators.precision.activation]
+    moe = next(layer.mlp for _, layer in d.layers if isinstance(layer.mlp, Moe))
+    size = tokens * ranks_reached(moe.experts, moe.top_k, ep) * d.hidden * width
+    both_ways_s = 2 * links.collective("all_to_all", size, ep, gpu).seconds
+    taken_s = sum(n.seconds / n.calls for n in decode.lines if n.role in EXCHANGED)
+    return (
+        f"exchanging tokens takes {taken_s * 1e6:.3g} us a layer of a decode step; NCCL's all-to-all, which was "
+        f"measured and is not used, would take {both_ways_s * 1e6:.3g} us"
+    )
+
+
+def stages_text(layers: int, pp: int) -> str:
+    return f"{pp} stages of {' or '.join(map(str, sorted(set(split_layers(layers, pp)))))} layers"

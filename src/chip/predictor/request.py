@@ -1,0 +1,153 @@
+"""From a question to a prediction: for `chip predict`, `chip serve` and `chip.predict(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from chip import engines
+from chip.decoders.lower import check_experts, check_shards
+from chip.dtypes import precision
+from chip.engines import profile, versions
+from chip.engines.formats import GpuFormats, ServedModel, served
+from chip.hardware import gpus, hosts
+from chip.hardware.gpus import Hardware
+from chip.predictor import basis, memory, notes, parallel
+from chip.predictor.estimator import estimator_of
+from chip.predictor.phase import request_tpot_s
+from chip.predictor.prediction import Prediction
+from chip.predictor.roof import Roof, check_dtype, roof_of
+from chip.predictor.stages import ALL, Stage
+from chip.predictor.steps import EngineTerms, StepModel, step_model
+from chip.question import DEFAULTS, Question, complete, question_of, scenario_of
+from chip.types import ChipError, Scenario
+
+
+def answer(values: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, stage: Stage = ALL) -> dict[str, Any]:
+    """Predict one scenario given as plain values; a ChipError says what is wrong with it."""
+    return predict_values(values, defaults, stage).json()
+
+
+def answer_line(values: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS) -> str:
+    """The same as one line of JSON; `defaults` stand in for the keys it leaves out."""
+    return predict_values(values, defaults).line()
+
+
+def predict_values(values: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, stage: Stage = ALL) -> Prediction:
+    complete_values = complete(values, defaults)
+    question = question_of(complete_values)
+    return predict(question, scenario_of(complete_values, question), stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a prediction needs and batch and lengths do not change."""
+
+    steps: StepModel
+    roof: Roof
+    notes: tuple[str, ...]
+    host: str  # name of the host whose terms are taken; "" where the engine has no terms
+    host_note: str  # for predictions that the host limits, where its terms are those of the reference host
+
+
+def setting(q: Question, stage: Stage = ALL, interval_scale: float = 0.0) -> Setting:
+    """Of a question without `auto`. `stage`: what predictions may rest on. `interval_scale`: factor on the logarithm of
+    intervals' widths; 0 for that of the kind of GPU."""
+    return prepared(q, stage, interval_scale)
+
+
+@lru_cache(maxsize=512)  # a ranking of all GPUs asks for nearly as many
+def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
+    h, e = gpus.find(q.gpu), engines.get(q.engine)
+    if refusal := e.SERVES.refusal(q.engine, q.model.architecture, q.dtype, q.tp, q.pp, q.ep):
+        raise ChipError(f"{q.model.name}: {refusal}")
+    if h.spec and (too_old := e.too_old(h.spec, q.engine_version)):
+        raise ChipError(too_old)
+    version, capability = e.version(q.engine_version), gpus.capability(h)
+    roof = roof_of(h, stage)
+    options = e.options(q.engine_settings, roof.memory_bytes)
+    as_run = _as_run(q, h, roof, options)
+    decoder, p = as_run.decoder, as_run.precision
+    check_dtype(roof, "matmul_" + p.matmul)
+    if q.ep > 1:
+        check_experts(decoder, q.tp, q.ep)
+    if q.tp > 1:
+        check_shards(decoder, q.tp, q.ep)
+    estimator = estimator_of(h, e.runs_as(capability, decoder, options, q.engine_version), stage)
+    measured = None
+    if stage >= Stage.ENGINE:
+        measured = profile.find(h, q.engine, q.engine_profile, q.launch_ns, q.host)
+    terms = EngineTerms(*measured.terms) if measured else None
+    scale = interval_scale or basis.scale_of(h, max(q.tp, q.ep, q.pp) > 1)
+    of_version = version.on(capability)
+    steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale)
+    said = (
+        *notes.of_calibration(h),
+        notes.of_ceilings(roof, notes.of_points(h) if estimator.has_points else ""),
+        e.CAVEAT,
+        *as_run.notes,
+        notes.of_formats(p.activation, estimator.kernels.measured_in(p.activation), h.sibling or roof.name)
+        if h.points or h.sibling
+        else "",
+        versions.torch_note(h.spec) if h.spec else "",
+        *notes.of_terms(q, measured),
+    )
+    host, host_note = "", ""
+    if measured and measured.host:
+        host, host_note = hosts.REFERENCE, notes.of_host(q.engine, measured)
+    elif measured:
+        host = hosts.find(q.host).name if q.host else "own"
+    return Setting(steps, roof, tuple(filter(None, said)), host, host_note)
+
+
+def _as_run(q: Question, h: Hardware, roof: Roof, options: Any) -> ServedModel:
+    """The model in formats that the GPU can multiply."""
+    p = precision(q.dtype, q.kv_dtype)
+    if q.model.quantization and q.dtype == q.model.dtype:
+        p = replace(p, per_layer=True)
+    if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
+        p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
+    check_dtype(roof, "matmul_" + p.activation)
+    formats = GpuFormats(h.name, round(10 * gpus.capability(h)), frozenset(roof.compute))
+    return served(q.model, p, formats, engines.get(q.engine), options)
+
+
+def room(q: Question, s: Scenario) -> dict[str, Any]:
+    """The memory that a scenario needs, without its times."""
+    _, _, needs = _prepare(q, s, ALL, 0.0)
+    return needs
+
+
+def _prepare(q: Question, s: Scenario, stage: Stage, interval_scale: float) -> tuple[Question, Setting, dict[str, Any]]:
+    """The question without `auto`, its setting, and the memory that the scenario needs."""
+    q = q.with_formats()
+    s = q.scenario(*s.sizes)
+    of = setting(q, stage, interval_scale)
+    steps, run = of.steps, of.steps.operators
+    needs = memory.needs(run.decoder, s, steps.engine, run.precision, of.roof.memory_bytes, steps.options)
+    return q, of, needs
+
+
+def predict(q: Question, s: Scenario, stage: Stage = ALL, interval_scale: float = 0.0) -> Prediction:
+    """`s`: the batch of equal requests; formats and split are those of the question."""
+    q, of, room = _prepare(q, s, stage, interval_scale)
+    s, decoder, steps, roof = q.scenario(*s.sizes), q.model, of.steps, of.roof
+    phases = parallel.phases(steps, s, q.gpu)
+    told = [*notes.of_sizes(s, roof, room, decoder.max_context, steps.engine), *of.notes]
+    told += notes.of_gpus(steps, s, q.gpu, phases)
+    if steps.estimator.has_points:
+        told += notes.of_points_missing(phases, s.output)
+    if not room["fits"]:
+        told += notes.of_narrower(q.model, s, steps, roof)
+    told += notes.of_more(steps, s)
+    if decoder.quantization and q.dtype != decoder.dtype:
+        told.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")
+    if of.host_note and (notes.waits(phases.prefill) or (phases.decode and notes.waits(phases.decode))):
+        told.append(of.host_note)
+    asked = {"model": decoder.name, "gpu": q.gpu, "engine": q.engine, "host": of.host}
+    ridge = roof.ridge("matmul_" + steps.operators.precision.matmul)
+    s = s.stored_as(s.dtype, s.kv_dtype or steps.operators.precision.activation)
+    of_request_s = request_tpot_s(phases.prefill, phases.decode, s.of_replica) if phases.decode else None
+    return Prediction(asked, s, phases.prefill, phases.decode, ridge, roof.power, room, told, decoder, of_request_s)

@@ -1,0 +1,275 @@
+"""The ceilings of a GPU: measured ones times calibration factors, or those of its datasheet times the share of its own
+datasheet that the nearest measured GPU reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from math import exp, inf, log, log2, sqrt
+from typing import Any, NamedTuple
+
+from chip import ops
+from chip.hardware import gpus
+from chip.hardware.gpus import Hardware
+from chip.ops.base_time import BaseTime
+from chip.predictor.interpolate import NOISE, UNKNOWN_SPREAD, Z90
+from chip.predictor.stages import ALL, Stage
+from chip.types import Ceiling, ChipError, HardwareProfile, HardwareSpec, Link, Op, RoofShare
+
+
+class Range(NamedTuple):
+    """A value between bounds."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, measured: Ceiling) -> Range:
+        return cls(measured.value, measured.low, measured.high)
+
+    @classmethod
+    def exactly(cls, value: float) -> Range:
+        return cls(value, value, value)
+
+    def __mul__(self, other: Range) -> Range:  # type: ignore[override]
+        return Range(self.value * other.value, self.low * other.low, self.high * other.high)
+
+
+WHOLE, NOTHING = Range.exactly(1.0), Range.exactly(0.0)
+COPY = "hbm_copy"  # the ceiling of operators that multiply nothing
+
+
+class Power(NamedTuple):
+    """What energy is made of: idle power all the time, and above it joules for each FLOP of a product and each byte
+    moved, as far as the power limit goes."""
+
+    idle_w: float
+    limit_w: float  # infinite where no datasheet tells it
+    per_flop_j: dict[str, float]  # by ceiling name; a format that was not metered draws as much under full load as fp8
+    per_byte_j: float
+
+    def within(self, joules: float, seconds: float) -> float:
+        """The joules above idle of work that takes this time: what its FLOPs and bytes sum up to, or the limit. Times
+        are those of a clock that has fallen, and there a FLOP and a byte take less than each did when metered alone."""
+        return min(joules, (self.limit_w - self.idle_w) * seconds)
+
+
+MOST_SHARES = 256  # remembered: operators of a model at a few numbers of tokens
+Placed = tuple[float, float, float]  # intensity, size, and the share, all as logarithms
+
+
+class MeasuredShares:
+    """The share of its roof that an operator reaches, by those of the operators that `chip calibrate` measured: of a
+    matrix product by its intensity and size, of others by the bytes that they move."""
+
+    def __init__(self, found: Sequence[RoofShare], products: bool) -> None:
+        placed = [(*_place(flops, moved, products), log(share)) for flops, moved, share in found]
+        # from FLOPs and bytes to three shares: as expected, the most, the least
+        self.of = lru_cache(maxsize=MOST_SHARES)(partial(_shares_at, placed, products))
+
+
+def _place(flops: float, moved: float, products: bool) -> tuple[float, float]:
+    """A product of twice the intensity is as far away as one of four times the size."""
+    return log2(max(flops, 1.0) / moved) if products else 0.0, log2(moved) / 2
+
+
+def _shares_at(points: Sequence[Placed], products: bool, flops: float, moved: float) -> tuple[float, float, float]:
+    """Their mean, the nearer ones weighing most, within 90 % of how far they lie apart. One more, of unknown spread,
+    stands for what was not measured."""
+    intensity, size = _place(flops, moved, products)
+    weights = [1 / ((x - intensity) ** 2 + (y - size) ** 2 + NOISE) ** 2 for x, y, _ in points]
+    total, unknown = sum(weights), max(weights)
+    mean = sum([w * share for w, (_, _, share) in zip(weights, points)]) / total
+    variance = sum([w * (share - mean) ** 2 for w, (_, _, share) in zip(weights, points)])
+    off = Z90 * sqrt((variance + unknown * UNKNOWN_SPREAD**2) / (total + unknown))
+    return exp(mean), exp(mean + off), exp(mean - off)
+
+
+@dataclass(frozen=True, slots=True)
+class RoofBase(BaseTime):
+    """The roofline under ceilings that were measured, times the share of it that such operators reach there."""
+
+    shares: MeasuredShares | None = None
+    case: int = 0  # which of the shares: as expected, the most, the least
+
+    def seconds(self, op: Any) -> float:
+        flops, read, written = op.cost()
+        moved = read + written
+        longer_s: float = max(flops / self.flop_per_s, moved / self.bytes_per_s)
+        share = self.shares.of(flops, moved)[self.case] if self.shares and moved else 1.0
+        return self.floor_s + longer_s / share
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """Effective rates, which real kernels reach, with bounds."""
+
+    name: str
+    source: str  # of times under it: "roofline" where the device was measured, else "datasheet"
+    basis: str  # what the rates rest on, in words
+    compute: dict[str, Range]  # FLOP/s by ceiling name, matmul_bf16 ...
+    ceilings: dict[str, Range]  # the same, and "memory" and "hbm_copy", without calibration factors
+    weights: Range  # B/s of matrix products and attention, whose operands come cold from memory
+    stream: Range  # B/s of elementwise kernels
+    launch_s: Range  # least time between the starts of two kernels in a graph
+    memory_bytes: float
+    sm_count: int
+    link: Link | None
+    ranks_need: str  # where there is no link: why several GPUs cannot be predicted
+    power: Power | None  # None where it was not measured
+    shares: Mapping[str, MeasuredShares] = field(default_factory=dict)  # of the ceilings, as in the profile
+    is_cpu: bool = False
+
+    @property
+    def memory(self) -> float:
+        """B/s that a stream is read with, without calibration factors."""
+        return self.ceilings["memory"].value
+
+    def ridge(self, compute: str) -> float:
+        """The intensity (FLOP/B) above which an operator is compute-bound."""
+        return self.ceilings[compute].value / self.memory
+
+    def moving(self, op: Op) -> Range:
+        """The memory rate (B/s) of an operator."""
+        return self.weights if ops.multiplies(op.kind) else self.stream
+
+    def shares_of(self, op: Op) -> MeasuredShares | None:
+        """The shares that measured operators like this one reach of their ceilings."""
+        if not ops.multiplies(op.kind):
+            return self.shares.get(COPY)
+        return self.shares.get(op.compute) or next((s for name, s in self.shares.items() if name != COPY), None)
+
+    def ceilings_of(self, op: Op) -> tuple[Range, Range]:
+        """FLOP/s and B/s of an operator, without calibration factors."""
+        return self.ceilings[op.compute], self.ceilings["memory" if ops.multiplies(op.kind) else COPY]
+
+
+@lru_cache(maxsize=64)
+def roof_of(h: Hardware, stage: Stage = ALL) -> Roof:
+    if h.profile and stage > Stage.DATASHEET:
+        return _measured(h, h.profile, stage >= Stage.FACTORS)
+    if h.spec is None:
+        raise ChipError(f"{h.name} has no datasheet to start from")
+    promised = _promised(h, h.spec)
+    return promised if stage == Stage.DATASHEET else _as_reached(promised, h, h.spec)
+
+
+def _measured(h: Hardware, p: HardwareProfile, with_factors: bool) -> Roof:
+    found = {name: Range.of(c) for name, c in p.ceilings.items()}
+    factors = {name: Range.of(c) for name, c in p.factors.items()} if with_factors else {}
+    products = [name for name in found if name.startswith("matmul_") and not name.endswith("_settled")]
+    # settled rates where there are any: inference is sustained load
+    measured = {name: found.get(f"{name}_settled", found[name]) for name in products}
+    rates = {**_unmeasured(h, measured), **measured}
+    return Roof(
+        h.name,
+        "roofline",
+        f"ceilings measured on {p.device}" + (", times calibration factors" if with_factors else ""),
+        {name: rate * factors.get("tensor_utilisation", WHOLE) for name, rate in rates.items()},
+        {**rates, "memory": found["hbm_read"], COPY: found[COPY]},
+        found["hbm_read"] * factors.get("gemm_memory", WHOLE),
+        found[COPY] * factors.get("memory_kernel", WHOLE),
+        found.get("launch_graph") or found.get("launch_stream", NOTHING),
+        h.memory_bytes,
+        p.sm_count,
+        *_link(h),
+        _power(h, p, rates),
+        {name: MeasuredShares(s, name != COPY) for name, s in p.shares.items() if s} if with_factors else {},
+        h.is_cpu,
+    )
+
+
+def _promised(h: Hardware, s: HardwareSpec) -> Roof:
+    """The datasheet's rates in full, and no launch floor."""
+    rates = {name: q.value for name, q in s.ceilings.items() if name.startswith("matmul_")}
+    memory = Range.exactly(s.ceilings["hbm"].value)
+    return Roof(
+        h.name,
+        "datasheet",
+        f"the datasheet of {s.title}, as if it were kept in full",
+        {name: Range.exactly(rate) for name, rate in rates.items()},
+        {**{name: Range.exactly(rate) for name, rate in rates.items()}, "memory": memory, COPY: memory},
+        memory,
+        memory,
+        NOTHING,
+        h.memory_bytes,
+        s.sm_count,
+        *_link(h),
+        None,
+    )
+
+
+def _as_reached(promised: Roof, h: Hardware, s: HardwareSpec) -> Roof:
+    """The datasheet times the share of its own that the nearest measured GPU reaches."""
+    like = reference(s.architecture, s.vendor)
+    reached, full = roof_of(like), {n: r.value for n, r in roof_of(like, Stage.DATASHEET).ceilings.items()}
+    shares = {name: _share(rate, full[name]) for name, rate in reached.compute.items() if name in full}
+    return replace(
+        promised,
+        basis=(
+            f"the datasheet of {h.estimated_from or s.title}, times the share of its datasheet that a measured "
+            f"{like.title} reaches"
+        ),
+        compute={n: rate * shares.get(n, shares["matmul_bf16"]) for n, rate in promised.compute.items()},
+        weights=promised.weights * _share(reached.weights, full["memory"]),
+        stream=promised.stream * _share(reached.stream, full["memory"]),
+        launch_s=reached.launch_s,
+    )
+
+
+def _share(effective: Range, promised: float) -> Range:
+    """The share of its datasheet's rate that a measured GPU reaches, to be applied to another GPU. That one may reach
+    anything from its whole rate down to as far below this share as the datasheet is above it."""
+    share = effective.value / promised
+    return Range(share, min(share, share * share), max(share, 1.0))
+
+
+@lru_cache(maxsize=8)
+def reference(architecture: str, vendor: str) -> Hardware:
+    """The measured GPU whose share stands in: of the same architecture, else of the same vendor, else any."""
+
+    def distance(name: str) -> tuple[bool, bool]:
+        return gpus.spec(name).architecture != architecture, gpus.spec(name).vendor != vendor
+
+    return gpus.find(min(gpus.profile_names(), key=distance))
+
+
+def _unmeasured(h: Hardware, measured: dict[str, Range]) -> dict[str, Range]:
+    """Rates that no probe measured (int8, fp4): the datasheet's, times the share that fp8 reaches."""
+    promised = roof_of(h, Stage.DATASHEET).compute if h.spec else {}
+    if "matmul_fp8" not in measured or "matmul_fp8" not in promised:
+        return {}
+    share = _share(measured["matmul_fp8"], promised["matmul_fp8"].value)
+    missing = [name for name in promised if name in ("matmul_int8", "matmul_fp4") and name not in measured]
+    return {name: promised[name] * share for name in missing}
+
+
+def _link(h: Hardware) -> tuple[Link | None, str]:
+    """The link between GPUs of this kind, and what to say where there is none."""
+    if h.spec is None:
+        return h.link, "its profile has no datasheet, so the link between GPUs is not known"
+    return h.link or next(iter(h.spec.links.values()), None), "its datasheet names no link between GPUs"
+
+
+def _power(h: Hardware, p: HardwareProfile, rates: Mapping[str, Range]) -> Power | None:
+    """`rates`: of products, settled where there are such."""
+    found, prefix = {name: c.value for name, c in p.power.items()}, "joules_per_flop_"
+    metered = {
+        f"matmul_{name.removeprefix(prefix)}": joules for name, joules in found.items() if name.startswith(prefix)
+    }
+    like = next((name for name in ("matmul_fp8", "matmul_bf16") if name in metered and name in rates), "")
+    if not like or not {"idle_power", "joules_per_byte_copy"} <= found.keys():
+        return None
+    full_load_w = metered[like] * rates[like].value
+    per_flop = {name: full_load_w / rate.value for name, rate in rates.items()}
+    limit_w = h.spec.power_w.value if h.spec else inf
+    return Power(found["idle_power"], limit_w, per_flop | metered, found["joules_per_byte_copy"])
+
+
+def check_dtype(roof: Roof, compute: str) -> None:
+    if compute not in roof.compute:
+        known = ", ".join(n.removeprefix("matmul_") for n in roof.compute)
+        wanted = compute.removeprefix("matmul_")
+        raise ChipError(f"{roof.name} has no {wanted} matrix rate; it has {known}: choose another --dtype")

@@ -1,0 +1,270 @@
+"""The steps of one model on one engine: prefill and decode, played on the timeline as the engine plays them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from chip import engines
+from chip.decoders.decoder import Decoder
+from chip.dtypes import Precision
+from chip.engines import Engine
+from chip.engines.playing import Terms, Weighted
+from chip.engines.timeline import Recorded, Timeline
+from chip.engines.versions import EngineVersion
+from chip.predictor.estimator import Estimator
+from chip.predictor.phase import Line, Phase, interval, line_of, within_power
+from chip.predictor.timed_program import PlayableStep, TimedBlock, TimedOperators, TimedStep, lines_of, playable_steps
+from chip.types import Scenario, Step
+
+ENGINE = "engine"  # source and kind of the rows that belong to no operator
+GAPS, AROUND, WAITING, BEFORE = "gaps", "around_the_model", "waiting_for_host", "before_first_step"
+ENGINE_ROWS = ((GAPS, "launch"), (AROUND, "launch"), (WAITING, "host"), (BEFORE, "host"))  # role and bound
+RECOVERY = "clock_recovery"
+MOST_SCHEDULES = 64  # prefills whose steps are remembered
+FEW_REQUESTS = 16  # below this a step of half a request more takes clearly longer
+NOTHING_S = 1e-12  # a shorter row is rounding
+
+
+class EngineTerms(NamedTuple):
+    """What an engine and its host add: as expected, at the least and at the most."""
+
+    value: Terms
+    low: Terms
+    high: Terms
+
+
+class OnTimeline(NamedTuple):
+    """A phase played on the timeline: its seconds, and those of them that belong to no operator."""
+
+    seconds: float
+    engine_s: tuple[float, ...]  # as `ENGINE_ROWS`
+    early_tokens: float = 0.0  # that early requests decode beside other prompts
+    early_s: float = 0.0  # what these tokens took together
+
+
+class PhaseSteps(NamedTuple):
+    """The steps of a phase with their operators' times, to be played under any terms."""
+
+    model: StepModel
+    steps: Sequence[PlayableStep]
+    prefill_of: Scenario | None  # the question, where the steps are its prefill
+    slower: float  # factor on all operators' times
+
+    def seconds(self, terms: Terms, scale: float = 1.0) -> float:
+        """`scale`: another factor on all operators' times."""
+        return self.model.played(self.steps, terms, scale * self.slower, self.prefill_of).seconds
+
+
+class StepModel:
+    """The steps of one model: its operators, timed, under an engine's options and the terms of engine and host."""
+
+    def __init__(
+        self, operators: TimedOperators, estimator: Estimator, engine: Engine, options: Any, version: EngineVersion,
+        terms: EngineTerms | None = None, interval_scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        """`options`: of the engine. `terms`: None for operators alone. `version`: of the engine."""
+        self.operators, self.estimator, self.engine, self.options = operators, estimator, engine, options
+        self.terms, self.interval_scale = terms, interval_scale
+        self.overlaps = version.overlaps_steps
+        self.ahead = not estimator.roof.is_cpu  # whether the host launches while the device works
+
+    def prefill_steps(self, s: Scenario) -> Weighted:
+        return prefill_schedule(self.engine.NAME, s, self.options)
+
+    def rows(self, step: Step) -> list[TimedBlock]:
+        """Every operator of a step, in order, at the clock at which its points were measured."""
+        return self._timed(((step, 1.0),))[0].blocks()
+
+    # -- operators of steps -----------------------------------------------------------------------------------------
+    def _timed(self, steps: Weighted, prompt: int = 0) -> list[TimedStep]:
+        """`prompt`: tokens of each request, where the steps are a prefill."""
+        return [self.operators.time(run) for run in self.operators.runs(steps, prompt)]
+
+    def _slower(self, timed: Sequence[TimedStep], first: bool) -> float:
+        """The part that seconds at the power limit take more than where points were measured. `first`: a prefill, which
+        starts on a rested GPU; decode steps run on one that has settled."""
+        settling = self.estimator.settling
+        if settling is None:
+            return 0.0
+        if first:
+            return settling.factor(sum([step.run.weight * step.limited_s for step in timed])) - 1
+        return settling.settled - 1
+
+    def at_clock(self, steps: Weighted, first: bool) -> list[tuple[list[TimedBlock], float]]:
+        """Every operator of weighted steps, at the clock it runs at."""
+        timed = self._timed(steps)
+        slower = self._slower(timed, first)
+        return [(step.blocks(slower), step.run.weight) for step in timed]
+
+    def lines(self, steps: Weighted, first: bool) -> list[Line]:
+        """A line for each role, all steps added up by their weights."""
+        timed = self._timed(steps)
+        return lines_of(timed, self._slower(timed, first))
+
+    # -- phases -----------------------------------------------------------------------------------------------------
+    def prefill(self, s: Scenario) -> Phase:
+        return self.phase(self.prefill_steps(s), prefill_of=s)
+
+    def decode(self, s: Scenario, prefill: Phase | None = None) -> Phase:
+        """The mean step. `prefill`: of the same question, where it is known."""
+        return self.phase(self.decode_steps(s), after=prefill or self.prefill(s), decode_steps=s.output - 1)
+
+    def _recovery(self, lines: Sequence[Line], prompt: Phase, steps: int) -> float:
+        """The factor on the operators of a mean decode step while the clock, which fell under the prompt, recovers.
+        Only what the clock sets takes longer, not the traffic of memory and links."""
+        settling, read_per_s = self.estimator.settling, self.estimator.roof.memory
+        if settling is None:
+            return 1.0
+        busy_s = prompt.seconds - prompt.seconds_by_source.get(ENGINE, 0.0)
+        seconds = sum([line.seconds for line in lines])
+        part = settling.recovery(min(prompt.matmul_flops / settling.flop_per_s, busy_s), steps * seconds)
+        by_clock_s = sum([max(0.0, n.seconds - n.bytes / read_per_s) for n in lines if n.bound != "link"])
+        return 1 + part * by_clock_s / seconds
+
+    def decode_steps(self, s: Scenario) -> Weighted:
+        """All steps after the last first token, by their share of them. The last ones may be of fewer requests, on
+        average of a broken number: then of the whole numbers below and above it."""
+        last, batch = self.ending(s)
+        steps = s.output - 1
+        if not last:
+            return ((self.engine.decode(s, self.options), 1.0),)
+        weighted = list[tuple[Step, float]]()
+        if last < steps:
+            full = self.engine.decode(replace(s, output=s.output - last), self.options)
+            weighted.append((full, (steps - last) / steps))
+        low = int(batch)
+        parts = ((low, 1 - (batch - low)), (low + 1, batch - low)) if batch < FEW_REQUESTS else ((round(batch), 1.0),)
+        for requests, part in parts:
+            if part:
+                ends = replace(s, batch=requests, prompt=s.prompt + steps - last, output=1 + last)
+                weighted.append((self.engine.decode(ends, self.options), last * part / steps))
+        return tuple(weighted)
+
+    def ending(self, s: Scenario) -> tuple[int, float]:
+        """How many of the last decode steps are of fewer requests, and of how many on average; (0, 0) where none are.
+        Requests with an early first token decode while others prefill, and end as many steps before these."""
+        if s.batch == 1 or s.output < 2:
+            return 0, 0.0
+        left, early, gone = float(s.output - 1), float(s.batch * s.prompt), 0.0
+        for step, weight in reversed(self.prefill_steps(s)):
+            # n steps before the last one as many end as have their first token n steps before the prefill's last
+            decoding = step.seqs[0].count if step.seqs[0].past >= s.prompt else 0
+            early -= (step.tokens - step.pad_tokens - decoding) * weight
+            requests, count = max(0, round(early)) // s.prompt, min(weight, left)
+            gone, left = gone + requests * count, left - count
+            if not requests or not left:
+                break
+        last = s.output - 1 - round(left) if gone else 0
+        return (last, max(1.0, s.batch - gone / last)) if last else (0, 0.0)
+
+    def phase(
+        self, steps: Weighted, prefill_of: Scenario | None = None, after: Phase | None = None, decode_steps: int = 0
+    ) -> Phase:
+        """`prefill_of`: the question, where the steps are its prefill. `after`: the prefill that so many decode steps
+        follow; None to leave out the recovery of the clock."""
+        timed = self._timed(steps, prefill_of.prompt if prefill_of else 0)
+        slower = self._slower(timed, prefill_of is not None)
+        lines = lines_of(timed, slower)
+        spans = interval(lines, self.interval_scale)
+        (seconds, low_s, high_s), power = spans, self.estimator.roof.power
+        if self.terms is None or not seconds:
+            return Phase(within_power(lines, power, seconds), low_s, high_s)
+        recovery = self._recovery(lines, after, decode_steps) if after else 1.0
+        if recovery > 1:
+            more_s = [(recovery - 1) * s for s in spans]
+            lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0, 0.0)))
+        playable = playable_steps(timed, slower)
+        value, least, most = [
+            self.played(playable, terms, recovery * s / seconds, prefill_of) for terms, s in zip(self.terms, spans)
+        ]
+        for (role, bound), own_s, least_s, most_s in zip(ENGINE_ROWS, value.engine_s, least.engine_s, most.engine_s):
+            # a device may wait for the host as expected and not at its slowest, or the other way round
+            if own_s > NOTHING_S or most_s > NOTHING_S:
+                own_s = own_s if own_s > NOTHING_S else 0.0
+                lines.append(line_of((role, ENGINE, 1.0, own_s, least_s, most_s, bound, ENGINE, 0.0, 0.0, 0.0)))
+        phase = Phase(within_power(lines, power, value.seconds), least.seconds, most.seconds)
+        phase.early_tokens, phase.early_s = value.early_tokens, value.early_s
+        return phase
+
+    # -- on the timeline --------------------------------------------------------------------------------------------
+    def played(
+        self, steps: Sequence[PlayableStep], terms: Terms, scale: float, prefill_of: Scenario | None
+    ) -> OnTimeline:
+        """Steps on the timeline, every operator's time multiplied by `scale`."""
+        if prefill_of is None:
+            return self._decode_played(steps, terms, scale)
+        return self._prefill_played(steps, terms, scale, prefill_of)
+
+    def _prefill_played(self, steps: Sequence[PlayableStep], terms: Terms, scale: float, s: Scenario) -> OnTimeline:
+        """One after another."""
+        worked = gaps = around = early_tokens = early_s = 0.0
+        before_s = terms.first_s + terms.request_s * s.batch
+        t = Timeline(scale, terms.gap_s, self.ahead)
+        t.prepare("submit", before_s)
+        for step, (_, weight, _, _, early) in steps:
+            host_s, device_s, worked_s = t.host_s, t.device_s, t.worked_s
+            self.engine.play(t, step, terms)
+            worked += weight * (t.worked_s - worked_s)
+            early_tokens += weight * early
+            early_s += weight * early * (t.device_s - max(device_s, before_s))
+            if weight != 1.0:
+                t.skip(weight - 1, t.host_s - host_s, t.worked_s - worked_s)
+            gaps += weight * step.operators * terms.gap_s
+            around += weight * terms.step_s
+        waiting_s = max(0.0, t.device_s - worked - before_s)
+        return OnTimeline(t.device_s, (gaps, around, waiting_s, before_s), early_tokens, early_s)
+
+    def _decode_played(self, steps: Sequence[PlayableStep], terms: Terms, scale: float) -> OnTimeline:
+        """One by one, and averaged."""
+        worked = seconds = gaps = around = 0.0
+        for step, (_, weight, *_) in steps:
+            t = Timeline(scale, terms.gap_s, self.ahead)
+            self.engine.play(t, step, terms)
+            worked += weight * t.worked_s
+            prepared_s = terms.prepare_s(step.sequences)  # during the step before, where steps overlap
+            seconds += weight * (max(t.host_s, t.device_s - prepared_s) if self.overlaps else t.device_s)
+            gaps += weight * step.operators * terms.gap_s
+            around += weight * terms.step_s
+        return OnTimeline(seconds, (gaps, around, max(0.0, seconds - worked), 0.0))
+
+    def phase_steps(self, s: Scenario, first: bool) -> PhaseSteps:
+        """A phase whose operators are timed and whose terms are to be fitted. `first`: the prefill."""
+        steps = self.prefill_steps(s) if first else self.decode_steps(s)
+        timed = self._timed(steps, s.prompt if first else 0)
+        slower = self._slower(timed, first)
+        recovery = 1.0 if first else self._recovery(lines_of(timed, slower), self.prefill(s), s.output - 1)
+        return PhaseSteps(self, playable_steps(timed, slower), s if first else None, recovery)
+
+    def timeline(self, step: Step) -> Recorded:
+        """One step played kernel by kernel."""
+        t = Recorded(1.0, self.terms.value.gap_s if self.terms else 0.0, self.ahead)
+        self.play(step, t)
+        return t
+
+    def play(self, step: Step, t: Timeline) -> None:
+        """One step alone, as the engine plays it."""
+        timed = self._timed(((step, 1.0),))
+        (playable,) = playable_steps(timed, self._slower(timed, False))
+        self.engine.play(t, playable.played, self.terms.value if self.terms else Terms())
+
+
+def step_model(
+    decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator, options: Any,
+    terms: EngineTerms | None = None, version: EngineVersion | None = None, ep: int = 1, interval_scale: float = 1.0,
+) -> StepModel:  # fmt: skip
+    """The steps of a model on an engine. `version`: None for the newest."""
+    e = engines.get(engine)
+    version = version or e.version("")
+    operators = operators_of(decoder, precision, tp, ep, engine, estimator, version.beside_tokens)
+    return StepModel(operators, estimator, e, options, version, terms, interval_scale)
+
+
+operators_of = lru_cache(maxsize=256)(TimedOperators)
+
+
+@lru_cache(maxsize=MOST_SCHEDULES)
+def prefill_schedule(engine: str, s: Scenario, options: Any) -> Weighted:
+    return engines.get(engine).prefill(s, options)

@@ -1,0 +1,1 @@
+"""What people see: commands, the report, the server and its pages."""
