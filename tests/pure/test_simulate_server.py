@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from test_simulate_engine import Times, poisson, traffic
 
-from chip.engines.playing import LiveScheduler
 from chip.engines.server import ServerCost
+from chip.engines.timeline import LiveScheduler
 from chip.show.cli import main
 from chip.simulator import recorded
 from chip.simulator.engine import SimulatedEngine

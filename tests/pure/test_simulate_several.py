@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_simulate_engine import Times, poisson, traffic
 
 import chip
-from chip.engines.playing import LiveScheduler
+from chip.engines.timeline import LiveScheduler
 from chip.hardware import hosts
 from chip.predictor.request import answer
 from chip.show.cli import main
