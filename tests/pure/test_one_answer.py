@@ -92,6 +92,7 @@ def test_defaults_have_one_home():
         for parser in parsers:
             given = parser.get_default(name)
             assert (given[0] if isinstance(given, list) else given) == SYSTEM[name]
+    assert cli.parser("bench").get_default("dtype") == SYSTEM["dtype"]
 
 
 @pytest.mark.parametrize(
