@@ -80,8 +80,9 @@ def test_every_front_end_gives_one_answer(model, capsys):
     traffic = {k: asked[k] for k in ("model", "gpu", "prompt", "output")}
     served = json.loads(server.ASKED["/api/traffic"]({**traffic, "rates": [1.0], "requests": 20}))
     assert simulated["dtype"] == served["dtype"] == p["dtype"]
-    plan = chip.plan(model, workload="poisson:prompt=300,output=64", rate=1, goals=f"tpot_p99={2 * p['tpot_ms']:.3g}ms", intervals=False,
-                     requests=20).json()  # fmt: skip
+    goals = f"tpot_p99={2 * p['tpot_ms']:.3g}ms"
+    workload = "poisson:prompt=300,output=64"
+    plan = chip.plan(model, workload=workload, rate=1, goals=goals, intervals=False, requests=20).json()
     assert plan["choices"][0]["dtype"] == p["dtype"]
 
 

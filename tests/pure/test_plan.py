@@ -68,7 +68,8 @@ def test_the_order_goes_by_the_low_end_and_ties_are_mutual():
 
 
 def test_a_choice_that_does_not_fit_is_kept_with_its_reason():
-    got = plan("llama-3.1-70b", gpus=["l40s", "h200"], tps=[1, 4], intervals=False, **{**ASKED, "goals": "tpot_p99=60ms"})
+    asked = {**ASKED, "goals": "tpot_p99=60ms", "intervals": False}
+    got = plan("llama-3.1-70b", gpus=["l40s", "h200"], tps=[1, 4], **asked)
     by = {(c.gpu, c.tp): c for c in got.choices}
     assert by["h200", 4].status == "ok"
     assert by["l40s", 1].status == "refused"
