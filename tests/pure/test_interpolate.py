@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from chip import ops, stats
 from chip.hardware import gpus, points
 from chip.hardware.points import PointGroup
+from chip.ops import BaseTime
 from chip.ops.attention import Attention
-from chip.ops.base_time import BaseTime
 from chip.ops.linear import GemmBase, Linear
 from chip.ops.masked_attention import MaskedAttention
 from chip.predictor.interpolate import GROWTH, LEAST_SPREAD, UNKNOWN_SPREAD, Z90, CorrectionCurve, Points
