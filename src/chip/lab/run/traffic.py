@@ -77,7 +77,7 @@ def run_of(job: Job, opened: Mapping[str, Any], w: Workload, rate: float, seed: 
 
 
 def scheduler_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the engine's configuration what the simulator takes, by the same names."""
+    """The part of the engine's configuration that the simulator takes, by the same names."""
     config = settings.get("config", {})
     scheduler, cache = config.get("scheduler_config", {}), config.get("cache_config", {})
     settled = {name: scheduler[name] for name in SCHEDULER if scheduler.get(name) is not None}

@@ -167,7 +167,7 @@ class ServerSession:
         )  # fmt: skip
 
     def _exit_code(self, completions: Sequence[StreamedCompletion]) -> int | None:
-        """Of the server, which may take a moment to end after its connections have."""
+        """How the server ended, None while it runs; it may take a moment to end after its connections have."""
         try:
             return self.process.wait(STOP_S if any(c.error == CLOSED for c in completions) else 0)
         except subprocess.TimeoutExpired:
