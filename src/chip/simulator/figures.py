@@ -5,13 +5,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from chip.simulator.fleet import ServedRequests
 from chip.simulator.slo import PERCENTILES, Target
 
 FEW_REQUESTS, LONG = 100, 20  # fewer tell nothing, nor does traffic of less than so many times a request's time
-FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_ms")
+FIGURES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queue_ms")
+Counted = Sequence[tuple[float, int]]  # values in order, and how often each was
 
 
 class Percentiles(NamedTuple):
@@ -32,6 +34,17 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
         return None
     ordered = sorted(values)
     return Percentiles(sum(ordered) / len(ordered), *(percentile(ordered, p) for p in PERCENTILES.values()))
+
+
+def percentiles_of(values: Counted) -> Percentiles | None:
+    """Of values that were there several times."""
+    if not values:
+        return None
+    ends = list(accumulate(n for _, n in values))
+    mean = sum(v * n for v, n in values) / ends[-1]
+    return Percentiles(
+        mean, *(values[bisect_right(ends, min(ends[-1] - 1, int(p * ends[-1])))][0] for p in PERCENTILES.values())
+    )
 
 
 def latency_s(done: ServedRequests, i: int, metric: str) -> float:
