@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from math import exp
 
 from chip.hardware.points import PRODUCT, Library
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.ops.elementwise import RowBase
 from chip.predictor.clock import Settling
 from chip.predictor.interpolate import Z90

@@ -13,7 +13,7 @@ from math import exp, log, sqrt
 from typing import NamedTuple
 
 from chip.hardware.points import PointGroup
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.predictor.nearest import NearestPoints, Place
 from chip.types import Op
 

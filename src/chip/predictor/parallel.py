@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from chip.decoders.decoder import Decoder, Moe
 from chip.dtypes import BYTES
-from chip.engines.playing import Weighted
+from chip.engines.timeline import Weighted
 from chip.hardware import links
 from chip.predictor.phase import Line, Phase
 from chip.predictor.roof import Range

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from chip import engines
 from chip.decoders.decoder import Decoder
 from chip.dtypes import Precision
-from chip.engines import Engine
-from chip.engines.playing import Terms, Weighted
-from chip.engines.timeline import Recorded, Timeline
-from chip.engines.versions import EngineVersion
+from chip.engines import Engine, EngineVersion
+from chip.engines.recorded import Recorded
+from chip.engines.timeline import Terms, Timeline, Weighted
 from chip.predictor.estimator import Estimator
 from chip.predictor.phase import Line, Phase, interval, line_of, within_power
 from chip.predictor.timed_program import PlayableStep, TimedBlock, TimedOperators, TimedStep, lines_of, playable_steps

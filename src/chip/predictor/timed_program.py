@@ -17,8 +17,7 @@ from chip.decoders.decoder import Decoder
 from chip.decoders.lower import body, head
 from chip.decoders.roles import EXPERTS, ROUTER, SHARED, SHARED_ADD
 from chip.dtypes import Precision
-from chip.engines.playing import Played, Weighted
-from chip.engines.timeline import LaunchBlock, RoleLaunches
+from chip.engines.timeline import LaunchBlock, Played, RoleLaunches, Weighted
 from chip.predictor.attending import StepGroup, attending, runs_of
 from chip.predictor.estimator import Curve, Estimator
 from chip.predictor.operator_time import OperatorTime, weighted_sum

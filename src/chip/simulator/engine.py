@@ -12,8 +12,8 @@ from collections import deque
 from math import ceil, inf
 from typing import NamedTuple, Protocol
 
-from chip.engines.playing import LiveScheduler
 from chip.engines.server import NONE, ServerCost
+from chip.engines.timeline import LiveScheduler
 from chip.predictor.clock import Clock
 from chip.simulator.decodes import Decodes
 from chip.simulator.kv_blocks import Blocks
@@ -172,9 +172,6 @@ class SimulatedEngine:
         prepare_s, launch_s, tail_s = self.surface.host(decodes + len(chunks), planned.tokens, planned.single)
         if self._flight and self._flight[-1].rested:
             prepare_s = 0.0  # what precedes a first step holds all that the host does until its tokens are out
-        if not self.rested:
-            server, in_pieces = self._server, planned.tokens <= self.surface.most_graph
-            launch_s *= server.core_piece if in_pieces else server.core_kernel
         ready_s = self.now_s + prepare_s
         host_end_s = ready_s + launch_s
         free_s = self.device_free_s

@@ -11,7 +11,7 @@ from chip.simulator.fleet import ServedRequests
 from chip.simulator.slo import PERCENTILES, Target
 
 FEW_REQUESTS, LONG = 100, 20  # fewer tell nothing, nor does traffic of less than so many times a request's time
-FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_ms")
+FIGURES = ("ttft", "tpot", "e2e", "queue")
 
 
 class Percentiles(NamedTuple):
@@ -51,7 +51,7 @@ def latencies(done: ServedRequests) -> dict[str, array[float]]:
     several = [i for i in answered if done.output[i] > 1]
     return {
         metric: array("d", (latency_s(done, i, metric) for i in (several if metric == "tpot" else answered)))
-        for metric in ("ttft", "tpot", "e2e", "queue")
+        for metric in FIGURES
     }
 
 

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from chip import ops
 from chip.decoders.decoder import Decoder
 from chip.engines import Engine
-from chip.engines.playing import Terms
 from chip.engines.server import NONE, ServerCost
-from chip.engines.timeline import Timeline
+from chip.engines.timeline import Terms, Timeline
 from chip.predictor import notes as about
 from chip.predictor import parallel
 from chip.predictor.clock import Settling

@@ -16,8 +16,8 @@ from scipy.optimize import least_squares
 
 from chip import engines, stats
 from chip.decoders import describe
-from chip.engines.playing import ON_HOST, Terms
 from chip.engines.profile import EngineProfile
+from chip.engines.timeline import ON_HOST, Terms
 from chip.files import artifact, codec, runs
 from chip.files.artifact import Artifact
 from chip.files.runs import Run, Runs

@@ -21,7 +21,7 @@ from chip.files import measurements
 from chip.hardware.points import PointGroup
 from chip.lab.measure.limits import is_sustained
 from chip.lab.measure.profile import LONG_SAMPLE_S, MAX_SETS, TABLES
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.ops.experts import MoeExperts
 from chip.ops.linear import Linear
 from chip.predictor.clock import Settling

@@ -16,8 +16,7 @@ from chip.engines import profile
 from chip.engines.chunked import decode_contexts
 from chip.engines.memory import Room
 from chip.engines.options import settings_of
-from chip.engines.playing import Weighted
-from chip.engines.timeline import RoleLaunches
+from chip.engines.timeline import RoleLaunches, Weighted
 from chip.hardware import gpus, hosts
 from chip.ops.attention import Attention
 from chip.ops.elementwise import Softmax

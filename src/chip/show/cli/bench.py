@@ -201,7 +201,7 @@ def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], de
         model=title,
         config=artifact.read_json(path),
         folder=folder,
-        dtype=options.dtype(args, device),
+        dtype=device.dtype(args.dtype),
         device=device.name,
         max_context=longest,
         sdpa=args.sdpa,

@@ -17,6 +17,7 @@ from chip.show.cli.text import Column, amount, digits, gib, ms, span, table, yes
 from chip.types import ChipError
 
 MOST_ROWS = 10_000
+TIMES = ("ttft_", "tpot_", "e2e_")
 NAMED = 3  # rows that a note names one by one
 TABLE = output.Kind("a table of `chip predict`", re.compile(f"model,{next(iter(DEFAULTS))},".encode()))
 COLUMNS: tuple[Column, ...] = (
@@ -32,11 +33,23 @@ def rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """As `chip.sweep` gives them. Where no row could be predicted, the first reason is the command's error."""
     if prod(len(values[name]) for name in DEFAULTS) > MOST_ROWS:
         raise ChipError(f"more than {MOST_ROWS} combinations; for sweeps of any size: `chip predict -`")
-    axes = {name: values[name] for name in DEFAULTS}  # rows come in this order
-    found = api.sweep(**{**axes, **values})
+    asked = dict(values)
+    launch_s = asked.pop("launch_ns", 0.0) * 1e-9
+    found = api.sweep(**asked, launch_s=launch_s)
     if all("error" in row for row in found):
         raise ChipError(found[0]["error"])
-    return found
+    return [_in_ms(row) for row in found]
+
+
+def _in_ms(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as the command line has it, with times in milliseconds."""
+    out = dict[str, Any]()
+    for name, value in row.items():
+        if name.startswith(TIMES):
+            out[name.removesuffix("_s") + "_ms"] = None if value is None else value * 1e3
+        else:
+            out[name] = value
+    return out
 
 
 def render(found: Sequence[Mapping[str, Any]]) -> str:

@@ -161,7 +161,7 @@ def _cases(args: argparse.Namespace, device: Device) -> tuple[list[SuiteCase], A
     from chip.decoders import library
     from chip.lab.measure import build, profile, suites
 
-    dtype = options.dtype(args, device)
+    dtype = device.dtype(args.dtype)
     if args.op:
         axes = parse_axes(args.axes)
         if args.dtype and axes.get("dtype", args.dtype) != args.dtype:
