@@ -6,6 +6,7 @@ import gc
 import io
 import weakref
 from collections.abc import Iterator
+from functools import _lru_cache_wrapper
 
 import pytest
 
@@ -17,6 +18,9 @@ from chip.show.cli import lines
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
+    for cache in [o for o in gc.get_objects() if isinstance(o, _lru_cache_wrapper)]:
+        if cache.__module__.startswith(("chip.predictor", "chip.simulator", "chip.show")):
+            cache.cache_clear()  # what tests before this one have asked for
     gc.disable()
     yield
     gc.enable()
