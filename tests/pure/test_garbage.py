@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import sys
 import weakref
 from collections.abc import Iterator
 from functools import _lru_cache_wrapper
@@ -18,9 +19,9 @@ from chip.show.cli import lines
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    for cache in [o for o in gc.get_objects() if isinstance(o, _lru_cache_wrapper)]:
-        if cache.__module__.startswith(("chip.predictor", "chip.simulator", "chip.show")):
-            cache.cache_clear()  # what tests before this one have asked for
+    known = [vars(m) for name, m in sys.modules.items() if name.startswith(("chip.predictor", "chip.simulator"))]
+    for cache in [v for values in known for v in values.values() if isinstance(v, _lru_cache_wrapper)]:
+        cache.cache_clear()  # what tests before this one have asked for
     gc.disable()
     yield
     gc.enable()
