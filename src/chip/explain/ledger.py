@@ -16,9 +16,9 @@ from chip import ops, stats
 from chip.decoders import describe, library
 from chip.decoders.decoder import Decoder
 from chip.files.traces import Operator, Trace
+from chip.predictor.program import TimedBlock
 from chip.predictor.request import setting
 from chip.predictor.stages import Stage
-from chip.predictor.timed_program import TimedBlock
 from chip.question import Question
 from chip.types import ChipError, Op, Scenario
 
