@@ -14,9 +14,8 @@ from math import exp
 from chip.hardware.points import PRODUCT, Library
 from chip.ops.base_time import BaseTime
 from chip.ops.elementwise import RowBase
-from chip.predictor.clock import Settling
 from chip.predictor.interpolate import Z90
-from chip.predictor.roof import Range, Roof, RoofBase, check_dtype
+from chip.predictor.roof import COPY, Range, Roof, RoofBase, check_dtype
 from chip.types import Op
 
 BaseTimes = tuple[BaseTime, ...]  # three: expected, fastest, slowest
@@ -37,15 +36,7 @@ class Bases:
         whose points do."""
         self.roof, self._library = roof, library
         self._runs_as, self._reference, self._has_points = runs_as or {}, reference, bool(library or sibling)
-        self.settling: Settling | None = None
-        if library and "settling" in library.about:
-            self.settling = Settling.read(library.about["settling"])
-        if sibling and sibling.settling:
-            scale = self._rate("matmul_bf16").value / sibling._rate("matmul_bf16").value
-            self.settling = replace(sibling.settling, flop_per_s=sibling.settling.flop_per_s * scale)
-        elif library and self.settling is None and reference and reference.settling:
-            rate = self._rate("matmul_bf16" if "matmul_bf16" in roof.compute else "matmul_fp16")
-            self.settling = reference.settling.from_boost(rate.value / reference._rate("matmul_bf16").value)
+        self.settling = roof.settling if self._has_points else None
         self._known: dict[tuple[type[Op], str, str, str], BaseTimes] = {}
 
     def of(self, op: Op, kernel: str) -> BaseTimes:
@@ -95,14 +86,14 @@ class Bases:
         flops, moving = self._rate(op.compute), self.roof.moving(op)
         by_flops = flops.value / like._rate(compute).value
         by_bytes = moving.value / like.roof.moving(op).value
-        # The base was fitted between boost and settled clocks. A GPU without points of its own is taken as settled.
-        settled = like.settling.measured if like.settling and not self._has_points else 1.0
+        # The base was fitted between boost and settled clocks. Other GPUs are taken as settled.
+        settled = like.settling.measured if like.settling else 1.0
         limits = [f.name for f in fields(base) if f.name.endswith("bytes_per_s")]
 
         def at_rates(flop_per_s: float, bytes_per_s: float) -> BaseTime:
             numbers = {name: getattr(base, name) * by_bytes * bytes_per_s / moving.value for name in limits}
             if isinstance(base, RowBase):  # beyond the cache it is no faster than a copy
-                streamed = self.roof.stream.value * bytes_per_s / moving.value
+                streamed = self.roof.ceilings[COPY].value * bytes_per_s / moving.value
                 numbers["late"] = max(base.late, numbers["bytes_per_s"] / streamed - 1)
             rate = base.flop_per_s * by_flops * settled * flop_per_s / flops.value
             return replace(base, flop_per_s=rate, sm_count=self.roof.sm_count, **numbers)

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from chip.hardware.points import PRODUCT, Library, PointGroup
+from chip.hardware.tables import short_runs
 from chip.hardware.tables.quantised import at_sizes_of, published_format, rounding_before, without_blocks
 from chip.ops.collectives import Collective
 from chip.predictor.bases import OF_TORCH, Bases
-from chip.predictor.clock import PowerLimit, Settling
+from chip.predictor.clock import FREE, PowerLimit, Settling
 from chip.predictor.interpolate import Points
 from chip.predictor.peaks import Carried
 from chip.types import Op
@@ -35,7 +36,6 @@ class KernelPoints:
         sibling: tuple[KernelPoints, Carried] | None = None,
     ) -> None:  # fmt: skip
         self._library, self._runs_as, self._bases, self._sibling = library, runs_as, bases, sibling
-        self.carried = sibling[1] if sibling else None
         self._points: dict[tuple[str, str, str, str], Points | None] = {}
 
     def measured_in(self, dtype: str) -> str:
@@ -60,6 +60,10 @@ class KernelPoints:
     def has(self, op: Op) -> bool:
         return self.of(op) is not None
 
+    def carried(self, op: Op) -> Carried | None:
+        """How the points of the sibling, if they answer, become times of this GPU."""
+        return replace(self._sibling[1], limit=self._sibling[0].limit(op)) if self._sibling else None
+
     def _find(self, op: Op, wanted: str, dtype: str) -> Points | None:
         assert self._library is not None
         names, _, context = wanted.partition(" ")
@@ -77,7 +81,7 @@ class KernelPoints:
             return self._published(op, form) if wanted and (form := published_format(op)) else None
         group, shared = fitting[0], self._library.shared
         if group.base is None:
-            return Points(group, self._bases.of(op, group.kernel)[0])
+            return Points(self._settled(group, op), self._bases.of(op, group.kernel)[0])
         if id(group) not in shared:
             shared[id(group)] = group, Points(group, group.base)
         points: Points = shared[id(group)][1]
@@ -97,13 +101,25 @@ class KernelPoints:
         rounded_s = (before.seconds(rounding_before(each)) for each in products)
         seconds = tuple(max(s - r, LEAST_PRODUCT * s) for s, r in zip(table.seconds, rounded_s))
         group = replace(table, kind=op.kind, dtype=op.dtype, ops=products, seconds=seconds)
-        return Points(group, self._bases.of(without_blocks(op), "")[0])
+        return Points(self._settled(group, op), self._bases.of(without_blocks(op), "")[0])
+
+    def _settled(self, group: PointGroup, op: Op) -> PointGroup:
+        """Published points, which are of short runs, at the clock that the GPU settles at."""
+        settling, power = self._bases.settling, self.limit(op).power
+        if settling is None or not group.imported:
+            return group
+        runs, least = short_runs.calls(group.kind), FREE * settling.flop_per_s / power
+        loads = ((each.cost().flops, seconds) for each, seconds in zip(group.ops, group.seconds))
+        return replace(group, seconds=tuple([
+            settling.from_rest(seconds, power * flops, runs) if flops > least * seconds else seconds
+            for flops, seconds in loads
+        ]))  # fmt: skip
 
     def limit(self, op: Op) -> PowerLimit:
         """How the power limit sets the time of the operator on this GPU. Formats with a higher rate draw less power for
         a FLOP than bf16, fp16 draws more: its points, timed beside others, were above the clock it settles at."""
         if self._sibling is not None:
-            return self._sibling[0].limit(op)._replace(settling=self._bases.settling)
+            return PowerLimit(self._bases.settling, self._sibling[0].limit(op).power)
         settling, dtype = self._bases.settling, getattr(op, "dtype", "")
         if settling is None or isinstance(op, Collective):
             return PowerLimit(settling)
