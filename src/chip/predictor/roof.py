@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from chip import ops
 from chip.hardware import gpus
 from chip.hardware.gpus import Hardware
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.predictor import sustained
 from chip.predictor.clock import Settling
 from chip.predictor.interpolate import NOISE, UNKNOWN_SPREAD, Z90

@@ -1,21 +1,37 @@
-"""Which measured points answer for an operator: those of the kernel that the engine runs, else published ones."""
+"""What answers for the kernel of an operator that an engine runs: its points, and else a base time.
+
+Points are those of the kernel itself or, where CHIP measured none, published ones. The base time of a kernel that has
+none of its own is the first of
+
+1. one fitted to another kernel of its kind on this GPU,
+2. one fitted on the reference GPU, scaled by the ratio of the two GPUs' rates,
+3. the ceilings of this GPU.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from math import exp
 from typing import Any
 
 from chip.hardware.points import PRODUCT, Library, PointGroup
 from chip.hardware.tables import short_runs
 from chip.hardware.tables.quantised import at_sizes_of, published_format, rounding_before, without_blocks
+from chip.ops import BaseTime
 from chip.ops.collectives import Collective
-from chip.predictor.bases import OF_TORCH, Bases
+from chip.ops.elementwise import RowBase
 from chip.predictor.clock import FREE, PowerLimit, Settling
-from chip.predictor.interpolate import Points
+from chip.predictor.interpolate import Z90, Points
 from chip.predictor.peaks import Carried
+from chip.predictor.roof import COPY, Range, Roof, RoofBase, check_dtype
 from chip.types import Op
 
+BaseTimes = tuple[BaseTime, ...]  # three: expected, fastest, slowest
+
+SIMPLEST = "add"  # its base stands for elementwise kernels that were not measured
+BORROWED_SPREAD = 0.2  # standard deviation of a base that was fitted to another kernel of its kind
+OF_TORCH = ("torch", "flash")  # implementations that torch chooses by default
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: the same kernel template with another type
 # A tiny product in a published format may take so many times as long as one in bf16, since the rounding of its input is
 # timed with it. If it takes longer, the table has the host's time in it, except in tables without tiny shapes.
@@ -23,6 +39,94 @@ LONGEST_ROUNDING = 4.0
 WITHOUT_TINY = ("fp8_block",)
 LEAST_PRODUCT = 0.5  # the part of a published time that is left at least when that rounding is taken off
 ANY = "*"  # any kernel, where no engine is named
+
+
+class Bases:
+    """The base times of one GPU and the kernels that an engine runs."""
+
+    def __init__(
+        self, roof: Roof, library: Library | None, runs_as: Mapping[str, str] | None,
+        reference: Bases | None, sibling: Bases | None = None,
+    ) -> None:  # fmt: skip
+        """`reference`: those of the GPU whose fitted bases stand in where this one has none. `sibling`: of the one
+        whose points do."""
+        self.roof, self._library = roof, library
+        self._runs_as, self._reference, self._has_points = runs_as or {}, reference, bool(library or sibling)
+        self.settling = roof.settling if self._has_points else None
+        self._known: dict[tuple[type[Op], str, str, str], BaseTimes] = {}
+
+    def of(self, op: Op, kernel: str) -> BaseTimes:
+        of_format = op.kernel_of("") if op.BY_FORMAT else ""
+        key = (type(op), kernel or op.kind, op.compute, of_format)
+        if key not in self._known:
+            self._known[key] = self._borrowed(op, kernel) or self._scaled(op, kernel) or self._of_ceilings(op)
+        return self._known[key]
+
+    def _fitted(self, op: Op, kernel: str) -> tuple[BaseTime, str] | None:
+        """A base fitted on this GPU to this kernel or to another of its kind, and the compute ceiling it ran under. For
+        elementwise operators an addition's will do."""
+        if self._library is None:
+            return None
+        # its kind, then those that it derives from
+        related = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]
+        for kind in (*related, SIMPLEST) if op.WARM else related:
+            bases = self._library.bases(kind)
+            if not bases:
+                continue
+            runs = self._runs_as.get(kind, "").partition(" ")[0].split("|")
+            names = [op.kernel_of(run) for run in runs] if op.BY_FORMAT else runs
+            like, base, compute = min(bases, key=lambda b: (b[0] != kernel, b[0] not in names, b[0] not in OF_TORCH))
+            if op.BY_FORMAT and kind != PRODUCT and names[0] != like:
+                continue  # a plain product is nearer than a kernel of another format
+            kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
+            base = _in_form(base, type(op).base_class(kernel or runs[0]) or BaseTime)
+            return replace(base, floor_s=base.floor_s * kernels), compute
+        return None
+
+    def _borrowed(self, op: Op, kernel: str) -> BaseTimes | None:
+        fitted = self._fitted(op, kernel)
+        if fitted is None:
+            return None
+        base, compute = fitted
+        scale = self._rate(op.compute).value / self._rate(compute).value
+        base, off = replace(base, flop_per_s=base.flop_per_s * scale), exp(Z90 * BORROWED_SPREAD)
+        return base, _times(base, 1 / off), _times(base, off)
+
+    def _scaled(self, op: Op, kernel: str) -> BaseTimes | None:
+        """The reference GPU's base at this GPU's rates and at their bounds."""
+        like = self._reference
+        fitted = like._fitted(op, kernel) if like else None
+        if like is None or fitted is None or op.compute not in like.roof.compute:
+            return None
+        base, compute = fitted
+        flops, moving = self._rate(op.compute), self.roof.moving(op)
+        by_flops = flops.value / like._rate(compute).value
+        by_bytes = moving.value / like.roof.moving(op).value
+        # The base was fitted between boost and settled clocks. Other GPUs are taken as settled.
+        settled = like.settling.measured if like.settling else 1.0
+        limits = [f.name for f in fields(base) if f.name.endswith("bytes_per_s")]
+
+        def at_rates(flop_per_s: float, bytes_per_s: float) -> BaseTime:
+            numbers = {name: getattr(base, name) * by_bytes * bytes_per_s / moving.value for name in limits}
+            if isinstance(base, RowBase):  # beyond the cache it is no faster than a copy
+                streamed = self.roof.ceilings[COPY].value * bytes_per_s / moving.value
+                numbers["late"] = max(base.late, numbers["bytes_per_s"] / streamed - 1)
+            rate = base.flop_per_s * by_flops * settled * flop_per_s / flops.value
+            return replace(base, flop_per_s=rate, sm_count=self.roof.sm_count, **numbers)
+
+        return tuple(map(at_rates, _cases(flops), _cases(moving)))
+
+    def _of_ceilings(self, op: Op) -> BaseTimes:
+        roof, shares = self.roof, self.roof.shares_of(op)
+        flops, moved = self._rate(op.compute), roof.moving(op)
+        if shares is not None:
+            flops, moved = roof.ceilings_of(op)
+        cases = enumerate(zip(roof.launch_s, _cases(flops), _cases(moved)))
+        return tuple(RoofBase(op.KERNELS * s, f, b, roof.sm_count, shares, i) for i, (s, f, b) in cases)
+
+    def _rate(self, name: str) -> Range:
+        check_dtype(self.roof, name)
+        return self.roof.compute[name]
 
 
 class KernelPoints:
@@ -132,6 +236,23 @@ class KernelPoints:
         if dtype in SAME_KERNELS:
             return PowerLimit(settling, power, max(0.0, power - 1))
         return PowerLimit(settling, min(1.0, power))
+
+
+def _cases(rate: Range) -> tuple[float, float, float]:
+    """In the order of `BaseTimes`."""
+    return rate.value, rate.high, rate.low
+
+
+def _in_form(base: BaseTime, form: type[BaseTime]) -> BaseTime:
+    """The same numbers in the form of another kernel, where that is a variant of the one they were fitted to."""
+    numbers = [getattr(base, f.name) for f in fields(base)]
+    return form(*numbers) if issubclass(form, type(base)) and len(fields(form)) == len(numbers) else base
+
+
+def _times(base: BaseTime, factor: float) -> BaseTime:
+    """A base that takes `factor` times as long."""
+    numbers = {f.name: getattr(base, f.name) for f in fields(base) if f.name.endswith("_s")}
+    return replace(base, **{n: v / factor if n.endswith("per_s") else v * factor for n, v in numbers.items()})
 
 
 def _smallest_s(groups: Sequence[PointGroup]) -> float:
