@@ -48,12 +48,15 @@ def attention(
 def stack(
     c: Config, name: str, architecture: str, hidden: int, layers: Iterable[Layer], tied: bool, **settings: Any
 ) -> Decoder:
-    """The model around its layers. `tied` is what transformers takes where the config does not say."""
+    """The model around its layers. `tied` is what transformers takes where the config does not say; `places` as in
+    `format_layers`."""
     layers = list(layers)
     found = read(c)
-    if found:
+    if not found:
+        settings.pop("places", None)
+    else:
         found = found.shortened()
-        layers = quantization.format_layers(found, layers, hidden, architecture)
+        layers = quantization.format_layers(found, layers, hidden, architecture, settings.pop("places", ()))
         settings = {
             "quantization": found.method,
             "kv_dtype": found.kv,
