@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chip.decoders import fields
+from chip.decoders import config
 from chip.decoders.config import Config
 from chip.types import ChipError
 
@@ -123,7 +123,7 @@ LANGUAGE = {
     "VoxtralForConditionalGeneration": "LlamaForCausalLM",
     "VoxtralRealtimeGeneration": "LlamaForCausalLM",
 }
-# Types of language parts beside those of `fields.table`
+# Types of language parts beside those of `config.table`
 TYPES = {
     "hyperclovax": "HyperCLOVAXForCausalLM",
     "internlm2": "InternLM2ForCausalLM",
@@ -184,5 +184,5 @@ def as_text(raw: dict[str, Any], architecture: str) -> dict[str, Any]:
 
 def class_of(model_type: str) -> str:
     """The causal class of a type that transformers has; "" where it is not known."""
-    entry = fields.table()["model_types"].get(model_type)
+    entry = config.table()["model_types"].get(model_type)
     return str(entry["class"]) if entry else ""
