@@ -26,11 +26,8 @@ def test_interpolated_percentiles_of_counted_values():
 @pytest.mark.parametrize("merge", [True, False])
 def test_gaps_add_up_to_the_time_after_the_first_token(merge):
     rows = poisson(20, 150, seed=3)
-    surface = Surface(Times())
-    done = serve(
-        lambda _: SimulatedEngine(surface, LiveScheduler(max_num_seqs=64, max_num_batched_tokens=512), 4000, None, merge),
-        traffic(rows), 1 << 20,
-    )  # fmt: skip
+    surface, limits = Surface(Times()), LiveScheduler(max_num_seqs=64, max_num_batched_tokens=512)
+    done = serve(lambda _: SimulatedEngine(surface, limits, 4000, None, merge), traffic(rows), 1 << 20)
     gaps = milliseconds(e.gaps for e in done.engines)
     assert sum(n for _, n in gaps) == sum(o - 1 for _, _, o in rows), "one for each token after the first"
     after_first = sum(last - first for first, last in zip(done.first_s, done.last_s))
