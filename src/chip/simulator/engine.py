@@ -12,8 +12,8 @@ from collections import deque
 from math import ceil, inf
 from typing import NamedTuple, Protocol
 
-from chip.engines.playing import LiveScheduler
 from chip.engines.server import NONE, ServerCost
+from chip.engines.timeline import LiveScheduler
 from chip.predictor.clock import Clock
 from chip.simulator import gaps
 from chip.simulator.decodes import Decodes

@@ -12,7 +12,8 @@ from chip.simulator.fleet import ServedRequests
 from chip.simulator.slo import PERCENTILES, Target
 
 FEW_REQUESTS, LONG = 100, 20  # fewer tell nothing, nor does traffic of less than so many times a request's time
-FIGURES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "queue_ms")
+OF_REQUESTS = ("ttft", "tpot", "e2e", "queue")
+FIGURES = ("ttft", "tpot", "itl", "e2e", "queue")
 Counted = Sequence[tuple[float, int]]  # values in order, and how often each was
 
 
@@ -64,7 +65,7 @@ def latencies(done: ServedRequests) -> dict[str, array[float]]:
     several = [i for i in answered if done.output[i] > 1]
     return {
         metric: array("d", (latency_s(done, i, metric) for i in (several if metric == "tpot" else answered)))
-        for metric in ("ttft", "tpot", "e2e", "queue")
+        for metric in OF_REQUESTS
     }
 
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable
 Gaps = Counter[int]
 
 
-def add(gaps: Gaps, seconds: float, count: int) -> None:
+def add(gaps: Gaps, gap_s: float, count: int) -> None:
     if count:
-        gaps[round(seconds * 1e6)] += count
+        gaps[round(gap_s * 1e6)] += count
 
 
-def milliseconds(engines: Iterable[Gaps]) -> list[tuple[float, int]]:
+def seconds(engines: Iterable[Gaps]) -> list[tuple[float, int]]:
     """In order, each with how often it was."""
     every: Gaps = Counter()
     for one in engines:
         every.update(one)
-    return [(us / 1e3, n) for us, n in sorted(every.items())]
+    return [(us / 1e6, n) for us, n in sorted(every.items())]

@@ -7,8 +7,8 @@ prompt, and those that come later join the batch that is scheduled then.
 
 from __future__ import annotations
 
-from chip.engines.playing import LiveScheduler
 from chip.engines.server import NONE, ServerCost
+from chip.engines.timeline import LiveScheduler
 from chip.simulator.decodes import Decodes
 from chip.simulator.engine import Scheduled, SimulatedEngine, Watch
 from chip.simulator.request import InFlight

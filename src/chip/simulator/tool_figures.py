@@ -23,14 +23,14 @@ QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 def spread(name: str, values: Counted) -> dict[str, float]:
-    """Mean, deviation and percentiles; nothing of no values."""
+    """Mean, deviation and percentiles of seconds, in milliseconds; nothing of no values."""
     if not values:
         return {}
     ends = list(accumulate(n for _, n in values))
     mean = sum(v * n for v, n in values) / ends[-1]
     variance = sum(n * (v - mean) ** 2 for v, n in values) / ends[-1]
-    out = {f"mean_{name}_ms": mean, f"std_{name}_ms": sqrt(max(0.0, variance))}
-    return out | {f"{p}_{name}_ms": quantile(values, ends, q) for p, q in QUANTILES.items()}
+    out = {f"mean_{name}_ms": 1e3 * mean, f"std_{name}_ms": 1e3 * sqrt(max(0.0, variance))}
+    return out | {f"{p}_{name}_ms": 1e3 * quantile(values, ends, q) for p, q in QUANTILES.items()}
 
 
 def quantile(values: Counted, ends: Sequence[int], q: float) -> float:
@@ -56,10 +56,10 @@ def figures_of(
         "request_goodput": goodput["requests_per_s"] if goodput else None,
     }  # fmt: skip
     for metric, name in NAMES.items():
-        out |= spread(name, [(1e3 * s, 1) for s in sorted(by_metric[metric])])
-    out |= spread("itl", gaps.milliseconds(e.gaps for e in done.engines))
+        out |= spread(name, [(s, 1) for s in sorted(by_metric[metric])])
+    out |= spread("itl", gaps.seconds(e.gaps for e in done.engines))
     users = [1 / s for s in by_metric["tpot"] if s > 0]
     out["tokens_per_s_per_user"] = sum(users) / len(users) if users else None
-    out["tokens_per_s_per_gpu"] = (prompts + outputs) * per_s / gpus
-    out["output_tokens_per_s_per_gpu"] = outputs * per_s / gpus
+    out["total_tokens_per_s_per_gpu"] = (prompts + outputs) * per_s / gpus
+    out["tokens_per_s_per_gpu"] = outputs * per_s / gpus
     return out

@@ -113,19 +113,24 @@ def _figures(result: ClientResult, simulated: Simulation) -> list[JudgedFigure]:
     for name in NAMES:
         measured, predicted = result.figures.get(name), answer.get(name)
         if measured and predicted:
-            low, high = _interval(answer["interval"], name)
+            low, high = _interval(answer, name)
             found.append(JudgedFigure(name, predicted, low, high, measured))
     return found
 
 
-def _interval(interval: Mapping[str, Any] | None, name: str) -> tuple[float | None, float | None]:
-    match = FIGURE.fullmatch(name)
+def _interval(answer: Mapping[str, Any], name: str) -> tuple[float | None, float | None]:
+    """That of the simulation's own figure, which takes percentiles in another way, around the client's."""
+    interval, match = answer["interval"], FIGURE.fullmatch(name)
     if not interval:
         return None, None
     if not match:
         return tuple(interval["output_tokens_per_s"]) if name == "output_throughput" else (None, None)
-    ends = interval.get(OWN[match[2]], {}).get(OWN.get(match[1], match[1]))
-    return tuple(ends) if ends else (None, None)
+    figure, part = OWN[match[2]], OWN.get(match[1], match[1])
+    ends = interval.get(figure, {}).get(part)
+    if not ends or not answer[figure][part]:
+        return None, None
+    scale = answer[name] / answer[figure][part]
+    return ends[0] * scale, ends[1] * scale
 
 
 def _parts(result: ClientResult, simulated: Simulation) -> list[TimePart]:
@@ -149,8 +154,8 @@ def _parts(result: ClientResult, simulated: Simulation) -> list[TimePart]:
 def _bounds(simulated: Simulation) -> tuple[str, str]:
     """What sets a step of decodes and one with a prompt, at the mean load of the simulation."""
     made: Setup = setup(simulated.fleet)
-    tpot_ms = simulated.tpot_ms.mean if simulated.tpot_ms else 0.0
-    decodes = max(1, round(simulated.output_tokens_per_s * tpot_ms / 1e3 / simulated.fleet.replicas))
+    tpot_s = simulated.tpot_s.mean if simulated.tpot_s else 0.0
+    decodes = max(1, round(simulated.output_tokens_per_s * tpot_s / simulated.fleet.replicas))
     served = simulated.of_tools
     prompt = max(1, served["total_input_tokens"] // max(1, simulated.completed))
     context = prompt + served["total_output_tokens"] / max(1, simulated.completed) / 2

@@ -75,7 +75,7 @@ def _memory(a: Mapping[str, Any]) -> str:
     )
 
 
-def render_sweep(found: Sequence[Mapping[str, Any]]) -> str:
-    first = found[0]
+def render_sweep(answers: Sequence[Mapping[str, Any]]) -> str:
+    first = answers[0]
     head = f"{first['model']} on {on(first)}, {first['engine']}, {first['dtype']}: {first['workload']}"
-    return f"{head}\n\n{table(found, RATES)}"
+    return f"{head}\n\n{table(answers, RATES)}"
