@@ -29,10 +29,11 @@ LLAMA = {
 
 
 def refusal(call, *args):
-    began = time.monotonic()
+    """The one line, and the CPU time that it took."""
+    began = time.process_time()
     with pytest.raises(ChipError) as told:
         call(*args)
-    return str(told.value), time.monotonic() - began
+    return str(told.value), time.process_time() - began
 
 
 def test_a_file_of_a_gigabyte_is_refused_at_once(tmp_path):

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from chip.engines import Engine, Serves, chunked
 from chip.engines.memory import Memory, Room
-from chip.engines.playing import LiveScheduler
+from chip.engines.timeline import LiveScheduler
 
 STEP_TOKENS = 8192
 

@@ -154,7 +154,7 @@ def test_a_slower_host_delays_first_tokens():
 def test_from_python():
     found = chip.simulate("llama-3.1-8b", workload="poisson", requests=20, rate=4, draws=0)
     assert found.ttft_s.p50 > 0
-    planned = chip.plan("llama-3.1-8b", workload="poisson", rate=20, goals="ttft_p99=1s", requests=100, intervals=False)
+    planned = chip.plan("llama-3.1-8b", workload="poisson", rate=20, goals="tpot_p99=8ms", requests=50, intervals=False)
     assert planned.choices[0].status == "ok"
 
 

@@ -13,7 +13,7 @@ from chip.decoders import library
 from chip.decoders.lower import body, head, place
 from chip.dtypes import precision
 from chip.engines import profile
-from chip.engines.playing import Terms
+from chip.engines.timeline import Terms
 from chip.hardware import gpus
 from chip.predictor.attending import attending
 from chip.predictor.clock import Settling

@@ -29,9 +29,8 @@ from chip.ops.elementwise import (
 )
 from chip.ops.experts import MoeExperts, PackedExperts, ScaledExperts
 from chip.ops.linear import Linear
-from chip.ops.moves import Embedding, KvAppend, KvAppendFp8, Sampling
+from chip.ops.moves import Embedding, KvAppend, KvAppendFp8, Rope, Sampling
 from chip.ops.quantised import PackedLinear, Quantize, ScaledLinear
-from chip.ops.rope import Rope
 from chip.ops.routers import BiasedRouter, GroupedRouter, MoeRouter
 from chip.ops.states import CausalConv, CausalConvStep, StateScan, StateStep
 from chip.types import Block, Call, ChipError, Op, Program, Seq, Step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chip.decoders import fields
+from chip.decoders import config
 from chip.decoders.config import Config
 from chip.types import ChipError
 
@@ -82,7 +82,7 @@ LANGUAGE = {
     "UltravoxModel": "",
     "VoxtralForConditionalGeneration": "LlamaForCausalLM",
 }
-# Types of language parts beside those of `fields.table`
+# Types of language parts beside those of `config.table`
 TYPES = {
     "internlm2": "InternLM2ForCausalLM",
     "kimi_k2": "DeepseekV3ForCausalLM",
@@ -108,5 +108,5 @@ def language_part(c: Config, architecture: str) -> tuple[Config, str]:
 
 def class_of(model_type: str) -> str:
     """The causal class of a type that transformers has; "" where it is not known."""
-    entry = fields.table()["model_types"].get(model_type)
+    entry = config.table()["model_types"].get(model_type)
     return str(entry["class"]) if entry else ""

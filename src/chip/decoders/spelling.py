@@ -9,7 +9,7 @@ from chip.decoders import quantization
 from chip.decoders.config import Config
 from chip.decoders.decoder import Attn, Decoder, Layer, grouped
 from chip.decoders.formats import UNIFORM, WeightFormat
-from chip.decoders.quantization_methods import read
+from chip.decoders.quantization_methods import SECTIONS, read
 
 CONTEXT = (
     *(
@@ -50,7 +50,7 @@ def stack(
 ) -> Decoder:
     """The model around its layers. `tied` is what transformers takes where the config does not say."""
     layers = list(layers)
-    found = read(c)
+    found = read(c) if any(c.root.has(section) for section in SECTIONS) else None
     if found:
         found = found.shortened()
         layers = quantization.format_layers(found, layers, hidden, architecture)

@@ -14,7 +14,7 @@ from math import log2
 from typing import Any, ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.base_time import BaseTime, GrowingBase, blend
+from chip.ops import BaseTime, GrowingBase, blend
 from chip.types import Cost, Op
 
 SHARP = 3  # of the blend of one row's time and many rows'

@@ -8,9 +8,9 @@ from functools import partial
 from typing import ClassVar, Self
 
 from chip.dtypes import BYTES
+from chip.ops import BaseTime
 from chip.ops.attention import Attention, visible_keys
-from chip.ops.attention_kernels import LatentBase, TiledBase
-from chip.ops.base_time import BaseTime
+from chip.ops.attention_tiles import LatentBase, TiledBase
 from chip.types import ChipError, Cost, Op, Seq
 
 ABSORBED_TOKENS = 512  # of a sequence up to which they do on Hopper (FlashAttnMLAMetadataBuilder in vLLM 0.26)

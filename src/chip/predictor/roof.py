@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from chip import ops
 from chip.hardware import gpus
 from chip.hardware.gpus import Hardware
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.predictor.interpolate import NOISE, UNKNOWN_SPREAD, Z90
 from chip.predictor.stages import ALL, Stage
 from chip.types import Ceiling, ChipError, HardwareProfile, HardwareSpec, Link, Op, RoofShare
