@@ -18,8 +18,16 @@ from chip.ops import BaseTime
 from chip.ops.attention import Attention
 from chip.ops.linear import GemmBase, Linear
 from chip.ops.masked_attention import MaskedAttention
-from chip.predictor.interpolate import GROWTH, LEAST_SPREAD, UNKNOWN_SPREAD, Z90, CorrectionCurve, Points
-from chip.predictor.nearest import NEAREST, NearestPoints
+from chip.predictor.interpolate import (
+    GROWTH,
+    LEAST_SPREAD,
+    NEAREST,
+    UNKNOWN_SPREAD,
+    Z90,
+    CorrectionCurve,
+    NearestPoints,
+    Points,
+)
 from chip.types import ChipError
 
 FOLDER = gpus.POINTS / "h200"

@@ -22,9 +22,9 @@ from chip.dtypes import BYTES
 from chip.engines.timeline import Weighted
 from chip.hardware import links
 from chip.predictor.phase import Line, Phase
+from chip.predictor.program import TimedBlock
 from chip.predictor.roof import Range
 from chip.predictor.steps import BEFORE, ENGINE, StepModel
-from chip.predictor.timed_program import TimedBlock
 from chip.types import ChipError, Scenario
 
 BUBBLE, SEND = "pipeline_bubble", "pipeline_send"

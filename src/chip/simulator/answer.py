@@ -10,7 +10,7 @@ from typing import Any
 
 from chip.engines.server import NONE
 from chip.files import output
-from chip.simulator import figures, slo
+from chip.simulator import figures, gaps, slo, tool_figures
 from chip.simulator.figures import Percentiles
 from chip.simulator.fleet import ServedRequests
 from chip.simulator.occupancy import Occupancy
@@ -42,6 +42,7 @@ class Simulation:
     requests_per_s: float
     ttft_s: Percentiles | None
     tpot_s: Percentiles | None
+    itl_s: Percentiles | None  # between chunks of all requests
     e2e_s: Percentiles | None
     queue_s: Percentiles | None
     goodput: dict[str, Any] | None
@@ -55,6 +56,7 @@ class Simulation:
     settings: dict[str, Any]
     host: str
     interval: dict[str, Any] | None
+    of_tools: dict[str, Any]  # as `vllm bench serve` names and defines them
     notes: list[str] = field(default_factory=list)
     served: ServedRequests | None = None
     timelines: tuple[Occupancy, ...] = ()
@@ -77,6 +79,7 @@ class Simulation:
         for name in ("kv", "preemptions", "cache_hit_rate", "energy", "gpu_busy", "queue_grows", "steps", "settings"):
             out[name] = short(getattr(self, name))
         out["interval"] = _in_ms(self.interval) if self.interval else None
+        out |= short(self.of_tools)
         out["notes"] = self.notes
         return out
 
@@ -135,6 +138,7 @@ def answer(
             f"the queue still grew when the last of {len(w)} requests came, and times rise with their number: "
             f"either {w.rate_per_s:.4g} requests/s are more than is served, or the engine was still filling up"
         )
+    goodput = _goodput(done, len(w), duration, targets) if targets else None
     total_prompt = sum(e.prompt_tokens + e.found_tokens for e in engines)
     return Simulation(
         fleet=fleet,
@@ -152,9 +156,10 @@ def answer(
         requests_per_s=len(answered) / duration if duration else 0.0,
         ttft_s=of["ttft"],
         tpot_s=of["tpot"],
+        itl_s=figures.percentiles_of(gaps.seconds(e.gaps for e in engines)),
         e2e_s=of["e2e"],
         queue_s=of["queue"],
-        goodput=_goodput(done, len(w), duration, targets) if targets else None,
+        goodput=goodput,
         kv=_kv(made, done, duration),
         preemptions=sum(e.preemptions for e in engines),
         cache_hit_rate=sum(e.found_tokens for e in engines) / total_prompt if total_prompt else 0.0,
@@ -169,6 +174,7 @@ def answer(
         },
         host=made.surface.times.host_name,
         interval=None,
+        of_tools=tool_figures.figures_of(w, done, duration, fleet.gpus, goodput),
         notes=notes,
     )
 

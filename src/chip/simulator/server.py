@@ -24,11 +24,12 @@ def given(request_ms: float, token_us: float) -> ServerCost:
 
 
 class EventLoop:
-    __slots__ = ("_begin_s", "_cost", "_free_s", "_one_way_s", "_turn_s")
+    __slots__ = ("_begin_s", "_cost", "_free_s", "_one_way_s", "_turn_s", "merged")
 
     def __init__(self, cost: ServerCost) -> None:
         self._cost, self._one_way_s = cost, cost.latency_s / 2
         self._begin_s = self._free_s = self._turn_s = 0.0
+        self.merged = False  # what was passed on last, into chunks with tokens of steps before
 
     def take_in(self, at_s: float, prompt: int) -> float:
         """When a request that comes at `at_s` has reached the engine."""
@@ -44,9 +45,9 @@ class EventLoop:
         """When the last of `steps` steps with so many tokens each has reached its readers, if that one ended at
         `end_s`."""
         cost = self._cost
-        waits = end_s <= self._begin_s and tokens <= cost.merges_up_to
-        each_s = cost.step_s + (0.0 if waits else tokens * cost.token_s)
-        if waits:  # beside one that is not passed on yet: in the same chunks
+        self.merged = end_s <= self._begin_s and tokens <= cost.merges_up_to
+        each_s = cost.step_s + (0.0 if self.merged else tokens * cost.token_s)
+        if self.merged:
             self._free_s += each_s
         else:
             self._begin_s = max(self._free_s + (steps - 1) * each_s, end_s)

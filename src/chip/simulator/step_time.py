@@ -17,10 +17,10 @@ from chip.predictor import parallel
 from chip.predictor.clock import Settling
 from chip.predictor.operator_time import OperatorTime
 from chip.predictor.phase import interval
+from chip.predictor.program import TimedBlock
 from chip.predictor.request import setting
 from chip.predictor.roof import Roof
 from chip.predictor.steps import StepModel
-from chip.predictor.timed_program import TimedBlock
 from chip.question import Question
 from chip.types import Scenario, Seq, Step
 

@@ -125,18 +125,18 @@ def fit_base(base: BaseTime, shapes: Sequence[Op], seconds: Sequence[float]) -> 
     at = np.log([getattr(base, n) for n in names])
     wanted = np.log(seconds)
 
-    def made(p: np.ndarray) -> BaseTime:
+    def base_of(p: np.ndarray) -> BaseTime:
         numbers = np.exp(np.clip(p, -60, 60))
         changed: dict[str, Any] = {n: min(float(f"{v:.6g}"), MOST.get(n, inf)) for n, v in zip(names, numbers)}
         return replace(base, **changed)
 
     def residuals(p: np.ndarray) -> np.ndarray:
-        tried = made(p)
-        predicted = np.array([log(tried.seconds(op)) for op in shapes])
+        first = base_of(p)
+        predicted = np.array([log(first.seconds(op)) for op in shapes])
         return np.concatenate([predicted - wanted, PRIOR_WEIGHT * (p - at)])
 
     # steps that the rounding of the numbers does not swallow
-    return made(least_squares(residuals, at, loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=1e-3, max_nfev=80).x)
+    return base_of(least_squares(residuals, at, loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=1e-3, max_nfev=80).x)
 
 
 def leave_one_out(group: PointGroup, base: BaseTime) -> tuple[float, ...]:

@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
     if traces_itself(args.engine):
         return run_traced(args)
     trace, workload = record(args, args.model, args.output, args.chrome)
-    made = document(trace, workload)
-    print(json.dumps(made, indent=1) if args.json else render(made, workload))
+    answer = document(trace, workload)
+    print(json.dumps(answer, indent=1) if args.json else render(answer, workload))
     return 0
 
 
@@ -168,11 +168,11 @@ def run_traced(args: argparse.Namespace) -> int:
         print(f"capture: starting {args.engine} with {title}, random weights", file=sys.stderr)
         with get(args.engine).open(job) as session:
             session.look(session.measure(Scenario(args.batch, args.prompt, OUTPUT, job.dtype), REPEATS))
-        found = next(Path(folder).glob(f"*-{args.phase}-*.json"), None)
-        if found is None:
+        file = next(Path(folder).glob(f"*-{args.phase}-*.json"), None)
+        if file is None:
             raise ChipError(f"the profiler saw no kernels of a {args.phase} step: may it be used here?")
-        held, trace = traces.read(found)
-    traces.write(path, trace, dict(held.environment))
+        source, trace = traces.read(file)
+    traces.write(path, trace, dict(source.environment))
     print(f"capture: wrote {path}", file=sys.stderr)
     gpu = match_device(trace.device)
     if args.json:

@@ -99,22 +99,22 @@ def run(args: argparse.Namespace) -> int:
     gpu = judge.gpu_of(sources, args.gpu)
     answers = peers.read(Path(args.peers)) if args.peers else None
     terms = _terms(args.engine_profile, sources, args.engine)
-    found = judge.judge(sources, gpu, args.engine, terms=terms)
+    validation = judge.judge(sources, gpu, args.engine, terms=terms)
     known = judge.judge(sources, gpu, args.engine, terms=terms, latency_known=True) if args.latency_known else None
-    if not found.points:
-        raise ChipError(f"no run could be judged; the first: {found.left_out[0]}")
+    if not validation.points:
+        raise ChipError(f"no run could be judged; the first: {validation.left_out[0]}")
     theirs = _asked(answers, sources, gpu, args.engine) if answers else []
     stages = [judge.judge(sources, gpu, args.engine, stage, terms) for stage in Stage] if args.ablate else []
-    unseen = _unseen(args.leave_one_model_out, found)
-    made = document(found, theirs, stages, unseen, known)
-    print(json.dumps(made, indent=1) if args.json else render(made, unseen, args.points))
-    _tell_left_out(found.left_out)
-    inputs = [f["id"] for f in made["files"]] + [u["id"] for u in made["rests_on"]]
-    _write(args.output, made, inputs)
+    unseen = _unseen(args.leave_one_model_out, validation)
+    judged = document(validation, theirs, stages, unseen, known)
+    print(json.dumps(judged, indent=1) if args.json else render(judged, unseen, args.points))
+    _tell_left_out(validation.left_out)
+    inputs = [f["id"] for f in judged["files"]] + [u["id"] for u in judged["rests_on"]]
+    _write(args.output, judged, inputs)
     if args.plot:
         from chip.show.report import scatter_plot
 
-        scatter_plot.save(args.plot, found.points, f"{found.gpu}: predicted against measured")
+        scatter_plot.save(args.plot, validation.points, f"{validation.gpu}: predicted against measured")
         print(f"drawn: {args.plot}", file=sys.stderr)
     return 0
 
@@ -124,39 +124,39 @@ def _published(args: argparse.Namespace) -> int:
         raise ChipError(f"--suite {args.suite} takes one file or folder, got {len(args.runs)}")
     if args.suite == suites.TRAFFIC:
         return _published_traffic(args)
-    found = public.judge(suites.read(args.suite, Path(args.runs[0])), args.gpu)
-    made = public.document(found)
-    print(json.dumps(made, indent=1) if args.json else render_suite(made))
-    for rows, reason in found.left_out:
+    judged = public.judge(suites.read(args.suite, Path(args.runs[0])), args.gpu)
+    answer = public.document(judged)
+    print(json.dumps(answer, indent=1) if args.json else render_suite(answer))
+    for rows, reason in judged.left_out:
         print(f"left out: {rows} rows: {reason}", file=sys.stderr)
-    _write(args.output, made)
+    _write(args.output, answer)
     return 0
 
 
 def _published_traffic(args: argparse.Namespace) -> int:
     from chip.validate import published_traffic
 
-    held = suites.read_traffic(Path(args.runs[0]))
-    counted = [f"{rows} rows: {reason}" for rows, reason in held.left_out]
-    if not held.runs:
+    runs = suites.read_traffic(Path(args.runs[0]))
+    counted = [f"{rows} rows: {reason}" for rows, reason in runs.left_out]
+    if not runs.runs:
         raise ChipError(f"no run could be judged; the first: {counted[0]}")
     if not args.json:
         print(
-            f"{len(held.runs)} published runs of {published_traffic.SOURCE} (MIT)\nmind: {published_traffic.CAUTION}\n"
+            f"{len(runs.runs)} published runs of {published_traffic.SOURCE} (MIT)\nmind: {published_traffic.CAUTION}\n"
         )
-    return _judged_traffic(args, held.runs, counted, published_traffic.TARGETS)
+    return _judged_traffic(args, runs.runs, counted, published_traffic.TARGETS)
 
 
-def _traffic_files(given: Sequence[str]) -> list[Path]:
+def _traffic_files(names: Sequence[str]) -> list[Path]:
     """Files of served traffic among those given; they are not judged together with static batches."""
     from chip.simulator.recorded import is_traffic
 
-    files = [f for name in given for f in (sorted(Path(name).glob("*.json")) if Path(name).is_dir() else [Path(name)])]
-    found = [f for f in files if is_traffic(f)]
-    if found and len(found) < len(files):
-        other = next(f for f in files if f not in found)
-        raise ChipError(f"{other} holds batches and {found[0]} live traffic: judge them by two commands")
-    return found
+    files = [f for name in names for f in (sorted(Path(name).glob("*.json")) if Path(name).is_dir() else [Path(name)])]
+    recorded = [f for f in files if is_traffic(f)]
+    if recorded and len(recorded) < len(files):
+        other = next(f for f in files if f not in recorded)
+        raise ChipError(f"{other} holds batches and {recorded[0]} live traffic: judge them by two commands")
+    return recorded
 
 
 def _traffic(args: argparse.Namespace, files: Sequence[Path]) -> int:
@@ -167,7 +167,7 @@ def _traffic(args: argparse.Namespace, files: Sequence[Path]) -> int:
         if getattr(args, option):
             raise ChipError(f"--{option.replace('_', '-')} is of static batches; {files[0]} holds live traffic")
     read = [recorded.read(f) for f in files]
-    return _judged_traffic(args, [run for _, held in read for run in held.runs], (), TARGETS, [a.id for a, _ in read])
+    return _judged_traffic(args, [run for _, runs in read for run in runs.runs], (), TARGETS, [a.id for a, _ in read])
 
 
 def _judged_traffic(
@@ -180,10 +180,10 @@ def _judged_traffic(
     left_out = [*counted, *left_out]
     if not points:
         raise ChipError(f"no run could be judged; the first: {left_out[0] if left_out else 'the files hold none'}")
-    made = traffic.document(points, left_out, targets)
-    print(json.dumps(made, indent=1) if args.json else render_traffic(made))
+    answer = traffic.document(points, left_out, targets)
+    print(json.dumps(answer, indent=1) if args.json else render_traffic(answer))
     _tell_left_out(left_out)
-    _write(args.output, made, inputs)
+    _write(args.output, answer, inputs)
     return 0
 
 
@@ -195,10 +195,10 @@ def _tell_left_out(lines: Iterable[str]) -> None:
         print(f"left out: {these[0]}{more}: {reason}", file=sys.stderr)
 
 
-def _terms(given: Sequence[str], sources: Sequence[judge.RunsSource], engine: str) -> judge.Terms:
+def _terms(names: Sequence[str], sources: Sequence[judge.RunsSource], engine: str) -> judge.Terms:
     judged = {(s.path.stem, r.engine) for s in sources for r in s.ok if engine in ("", r.engine)}
-    found: dict[tuple[str, str], str] = {}
-    for name in given:
+    paths: dict[tuple[str, str], str] = {}
+    for name in names:
         path = Path(name)
         if path.is_dir():
             inside = {f.name.removesuffix(OF_RUNS): f for f in sorted(path.glob(f"*{OF_RUNS}"))}
@@ -208,40 +208,40 @@ def _terms(given: Sequence[str], sources: Sequence[judge.RunsSource], engine: st
                 raise ChipError(
                     f"--engine-profile {name}: the folder has no NAME{OF_RUNS} for any file of runs NAME.json"
                 )
-            found.update(used)
+            paths.update(used)
             continue
-        of = engine_profile.read(path).engine
-        if of not in {who for _, who in judged}:
-            raise ChipError(f"--engine-profile {name} is of {of}, of which there is no run to judge")
-        found["", of] = name
-    return found
+        engine_of = engine_profile.read(path).engine
+        if engine_of not in {who for _, who in judged}:
+            raise ChipError(f"--engine-profile {name} is of {engine_of}, of which there is no run to judge")
+        paths["", engine_of] = name
+    return paths
 
 
 def _asked(answers: peers.Answers, sources: Sequence[judge.RunsSource], gpu: str, engine: str) -> list[Point]:
-    found = [p for p in peers.judge(answers, sources, gpus.find(gpu).name) if engine in ("", p.engine)]
-    if not found:
+    points = [p for p in peers.judge(answers, sources, gpus.find(gpu).name) if engine in ("", p.engine)]
+    if not points:
         print("no peer was asked for any of these runs: benchmarks/peers/record.py asks them", file=sys.stderr)
-    return found
+    return points
 
 
-def _unseen(files: Sequence[str], found: judge.Validation) -> list[Unseen]:
+def _unseen(files: Sequence[str], validation: judge.Validation) -> list[Unseen]:
     """Some seconds of fitting for each model."""
     if not files:
         return []
-    held = read_measurements((Path(f) for f in files), found.gpu)
+    measured = read_measurements((Path(f) for f in files), validation.gpu)
     with options.extra("--leave-one-model-out"):
         from chip.lab.measure.fit import fit
-    profile = gpus.find(found.gpu).profile
+    profile = gpus.find(validation.gpu).profile
     assert profile
     done = []
-    for one in leave_one_model_out(found, held, lambda kept: fit(kept, profile)[0]):
-        print(f"{one.model}: fitted without {one.left_out} of {len(held)} measurements", file=sys.stderr)
+    for one in leave_one_model_out(validation, measured, lambda rest: fit(rest, profile)[0]):
+        print(f"{one.model}: fitted without {one.left_out} of {len(measured)} measurements", file=sys.stderr)
         done.append(one)
     return done
 
 
-def _write(path: Path | None, made: dict[str, Any], inputs: Sequence[str] = ()) -> None:
+def _write(path: Path | None, answer: dict[str, Any], inputs: Sequence[str] = ()) -> None:
     if path:
-        data = {k: v for k, v in made.items() if k != "schema"}
-        artifact.write(path, artifact.new(made["schema"], data, {}, inputs))
+        data = {k: v for k, v in answer.items() if k != "schema"}
+        artifact.write(path, artifact.new(answer["schema"], data, {}, inputs))
         print(f"wrote {path}", file=sys.stderr)
