@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import log
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Hardware:
     points: tuple[Path, ...] = ()  # folders of measured points of operators: ours first, then imported ones
     estimated_from: str = ""  # the GPU whose numbers stand in, where neither describes this one
     measured: Path | None = None  # the file of the profile
-    sibling: str = ""  # the GPU of the same chip whose points answer for it, where it has none
+    sibling: str = ""  # the GPU of the same chip, or the same GPU, whose points answer for it, where it has none
     faster: str = ""  # a measured GPU of the same chip that is nowhere worse: no time is less than on it
     link: Link | None = None  # to its peers, as the asker gave it, instead of what was measured or promised
 
@@ -167,8 +167,8 @@ def _point_folders(*folders: Path) -> tuple[Path, ...]:
 
 
 def _of_chip(s: HardwareSpec) -> list[HardwareSpec]:
-    """The other GPUs of its chip that have points."""
-    names = {*profile_names(), *(f.name for f in IMPORTED.iterdir() if f.is_dir())} - {s.name} if s.chip else ()
+    """The GPUs of its chip that have points."""
+    names = {*profile_names(), *(f.name for f in IMPORTED.iterdir() if f.is_dir())} if s.chip else ()
     return [other for other in map(spec, sorted(names)) if other.chip and s.chip and other.chip.name == s.chip.name]
 
 
@@ -179,22 +179,33 @@ def _strengths(s: HardwareSpec) -> dict[str, float]:
     return rates | own
 
 
-def _unmeasured(name: str, s: HardwareSpec, folders: tuple[Path, ...] = ()) -> Hardware:
+def _apart(s: HardwareSpec, other: HardwareSpec) -> float:
+    own, theirs = _strengths(s), _strengths(other)
+    return sum(abs(log(own[key] / value)) for key, value in theirs.items() if key in own)
+
+
+def unmeasured(name: str, s: HardwareSpec, folders: tuple[Path, ...] = ()) -> Hardware:
     """A GPU that was never calibrated, with what GPUs of its chip tell about it."""
-    own, others = _strengths(s), {other.name: _strengths(other) for other in _of_chip(s)}
+    own, others = _strengths(s), [other for other in _of_chip(s) if other.name != s.name]
+    others.sort(key=partial(_apart, s))
+    better = [o for o in others if all(_strengths(o).get(key, 0.0) >= own[key] for key in own)]
+    sibling = others[0].name if others and not folders else ""
+    faster = next((o.name for o in better if o.name in profile_names()), "")
+    return Hardware(name, s, None, folders, sibling=sibling, faster=faster)
 
-    def apart(other: str) -> float:
-        return sum(abs(log(own[key] / value)) for key, value in others[other].items() if key in own)
 
-    faster = [n for n in others if n in profile_names() and all(others[n].get(k, 0.0) >= own[k] for k in own)]
-    sibling = "" if folders else min(others, key=apart, default="")
-    return Hardware(name, s, None, folders, sibling=sibling, faster=min(faster, key=apart, default=""))
+def calibrated(profile: HardwareProfile, sheet: HardwareSpec | None, folders: tuple[Path, ...] = ()) -> Hardware:
+    """A GPU with measured ceilings. Where no operator was measured, the points of the nearest GPU of its chip are
+    carried to them."""
+    others = _of_chip(sheet) if sheet and profile.shares and not folders else []
+    sibling = min(others, key=partial(_apart, sheet)).name if sheet and others else ""
+    return Hardware(profile.name, sheet, profile, folders, sibling=sibling)
 
 
 def _bundled(name: str) -> Hardware:
     measured, folders = PROFILES / f"{name}.json", _point_folders(POINTS / name, IMPORTED / name)
     if not measured.is_file():
-        return _unmeasured(name, spec(name), folders)
+        return unmeasured(name, spec(name), folders)
     return Hardware(name, spec(name), read_profile(measured), folders, measured=measured)
 
 
@@ -204,9 +215,9 @@ def _from_file(path: Path) -> Hardware:
     if isinstance(schema, str) and schema.startswith("chip.hardware_profile/"):
         measured = read_profile(path)
         sheet = spec(measured.spec) if measured.spec in spec_names() else None
-        return Hardware(measured.name, sheet, measured, _point_folders(points_folder(path)), measured=path)
+        return replace(calibrated(measured, sheet, _point_folders(points_folder(path))), measured=path)
     sheet = _spec_from(raw, str(path))
-    return _unmeasured(sheet.name, sheet)
+    return unmeasured(sheet.name, sheet)
 
 
 def _linked(h: Hardware, gb_per_s: str, latency_us: str | None) -> Hardware:

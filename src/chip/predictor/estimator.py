@@ -240,14 +240,16 @@ class Estimator:
 
 
 def carried_from(sibling: Estimator, roof: Roof, own: Peaks) -> Carried:
-    """By the parts of the datasheets that kernels reach on both. What memory reaches is known of the reference GPU."""
-    measured = gpus.find(REFERENCE)
-    memory = roof_of(measured).memory / peaks_of(measured).bytes_per_s
-    reached = [
-        promised.reached({name: r.value / promised.compute[name] for name, r in of.compute.items()}, memory)
-        for promised, of in ((sibling.peaks, sibling.roof), (own, roof))
-    ]
-    return Carried(*reached)
+    """By the parts of the datasheets that kernels reach on both. What memory reaches was measured, or is taken to be as
+    much as on the reference GPU."""
+    reference = gpus.find(REFERENCE)
+    usual = roof_of(reference).memory / peaks_of(reference).bytes_per_s
+
+    def reached(promised: Peaks, on: Roof) -> Peaks:
+        memory = on.memory / promised.bytes_per_s if on.source == "roofline" else usual
+        return promised.reached({name: r.value / promised.compute[name] for name, r in on.compute.items()}, memory)
+
+    return Carried(reached(sibling.peaks, sibling.roof), reached(own, roof))
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
@@ -264,8 +266,9 @@ def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: S
     device = points.about.get("device") if points else None
     if device and h.profile is not None and device != h.profile.device:
         raise ChipError(f"{h.points[0]}: holds points of {device}, the profile is of {h.profile.device}")
-    # fitted bases of another GPU stand in only where this one's own ceilings were not measured
-    like = None if h.profile is not None else estimator_of(gpus.find(REFERENCE), runs_as)
+    # fitted bases of another GPU stand in where no operator was measured on this one
+    measured = h.profile is not None and (h.points or not (h.spec and h.profile.shares))
+    like = None if measured else estimator_of(gpus.find(REFERENCE), runs_as)
     sibling, faster = (estimator_of(gpus.find(n), runs_as, stage) if n else None for n in (h.sibling, h.faster))
     return Estimator(roof_of(h), points, runs_as, like, peaks_of(h), sibling, faster)
 
