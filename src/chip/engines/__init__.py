@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
@@ -194,9 +195,13 @@ class Engine:
 
     def step(self, seqs: tuple[Seq, ...]) -> Step:
         """A step of live traffic: padded to the next CUDA graph, where one is large enough."""
-        tokens = sum(s.new * s.count for s in seqs)
-        size = next((n for n in self.GRAPH_TOKENS if n >= tokens), 0)
-        return Step(seqs, size - tokens if size else 0, size > 0)
+        tokens = 0
+        for new, _, count, _ in seqs:
+            tokens += new * count
+        place = bisect_left(self.GRAPH_TOKENS, tokens)
+        if place == len(self.GRAPH_TOKENS):
+            return Step(seqs)
+        return Step(seqs, self.GRAPH_TOKENS[place] - tokens, True)
 
     def version(self, name: str) -> EngineVersion:
         """The facts of a version; of the newest where `name` is ""."""
