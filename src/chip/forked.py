@@ -7,10 +7,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from multiprocessing import Pipe
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # not everywhere there: Pipe imports it when called
+if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 PAUSE_S = 1.0  # who asks again and again does so sooner
@@ -40,6 +39,8 @@ class Forked:
     ) -> None:
         """`others`: those that were forked before. `begin`: what it does first. `idle`: what it goes through, step by
         step, while nobody asks."""
+        from multiprocessing import Pipe  # which most commands do without
+
         self._pipe, questions = Pipe()
         self.pid = os.fork()
         if self.pid:
