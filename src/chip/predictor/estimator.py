@@ -176,7 +176,7 @@ class Estimator:
         like, near = reference.bases if reference else None, sibling.bases if sibling else None
         self.bases: Bases = Bases(roof, library, runs_as, like, near)
         self.kernels: KernelPoints = KernelPoints(
-            library, runs_as, self.bases, (sibling.kernels, carried_from(sibling, peaks)) if sibling else None
+            library, runs_as, self.bases, (sibling.kernels, carried_from(sibling, roof, peaks)) if sibling else None
         )
         self.roof: Roof = roof
         self.link_kernel = (runs_as or {}).get("all_reduce", links.NCCL)
@@ -230,7 +230,7 @@ class Estimator:
 
     def _kernel(self, op: Op, points: Points | None) -> KernelTime:
         limit, bases = self.kernels.limit(op), self.bases.of(op, "")
-        return KernelTime(op, self.roof, self.peaks, limit, points, bases, self.kernels.carried)
+        return KernelTime(op, self.roof, self.peaks, limit, points, bases, self.kernels.carried(op))
 
     def of_parts(self, op: Op) -> OperatorTime:
         """The time of an operator of several kernels as the sum of theirs."""
@@ -239,13 +239,15 @@ class Estimator:
         return total._replace(flops=flops, bytes=read + written, limited_s=0.0)
 
 
-def carried_from(sibling: Estimator, own: Peaks) -> Carried:
-    """By the parts of its datasheet that the sibling's kernels reach, and as much of this GPU's. What memory reaches is
-    known of the reference GPU."""
-    promised, measured = sibling.peaks, gpus.find(REFERENCE)
-    compute = {name: rate.value / promised.compute[name] for name, rate in sibling.roof.compute.items()}
+def carried_from(sibling: Estimator, roof: Roof, own: Peaks) -> Carried:
+    """By the parts of the datasheets that kernels reach on both. What memory reaches is known of the reference GPU."""
+    measured = gpus.find(REFERENCE)
     memory = roof_of(measured).memory / peaks_of(measured).bytes_per_s
-    return Carried(promised.reached(compute, memory), own.reached(compute, memory))
+    reached = [
+        promised.reached({name: r.value / promised.compute[name] for name, r in of.compute.items()}, memory)
+        for promised, of in ((sibling.peaks, sibling.roof), (own, roof))
+    ]
+    return Carried(*reached)
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:

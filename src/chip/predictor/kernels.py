@@ -16,14 +16,15 @@ from math import exp
 from typing import Any
 
 from chip.hardware.points import PRODUCT, Library, PointGroup
+from chip.hardware.tables import short_runs
 from chip.hardware.tables.quantised import at_sizes_of, published_format, rounding_before, without_blocks
 from chip.ops import BaseTime
 from chip.ops.collectives import Collective
 from chip.ops.elementwise import RowBase
-from chip.predictor.clock import PowerLimit, Settling
+from chip.predictor.clock import FREE, PowerLimit, Settling
 from chip.predictor.interpolate import Z90, Points
 from chip.predictor.peaks import Carried
-from chip.predictor.roof import Range, Roof, RoofBase, check_dtype
+from chip.predictor.roof import COPY, Range, Roof, RoofBase, check_dtype
 from chip.types import Op
 
 BaseTimes = tuple[BaseTime, ...]  # three: expected, fastest, slowest
@@ -51,15 +52,7 @@ class Bases:
         whose points do."""
         self.roof, self._library = roof, library
         self._runs_as, self._reference, self._has_points = runs_as or {}, reference, bool(library or sibling)
-        self.settling: Settling | None = None
-        if library and "settling" in library.about:
-            self.settling = Settling.read(library.about["settling"])
-        if sibling and sibling.settling:
-            scale = self._rate("matmul_bf16").value / sibling._rate("matmul_bf16").value
-            self.settling = replace(sibling.settling, flop_per_s=sibling.settling.flop_per_s * scale)
-        elif library and self.settling is None and reference and reference.settling:
-            rate = self._rate("matmul_bf16" if "matmul_bf16" in roof.compute else "matmul_fp16")
-            self.settling = reference.settling.from_boost(rate.value / reference._rate("matmul_bf16").value)
+        self.settling = roof.settling if self._has_points else None
         self._known: dict[tuple[type[Op], str, str, str], BaseTimes] = {}
 
     def of(self, op: Op, kernel: str) -> BaseTimes:
@@ -109,14 +102,14 @@ class Bases:
         flops, moving = self._rate(op.compute), self.roof.moving(op)
         by_flops = flops.value / like._rate(compute).value
         by_bytes = moving.value / like.roof.moving(op).value
-        # The base was fitted between boost and settled clocks. A GPU without points of its own is taken as settled.
-        settled = like.settling.measured if like.settling and not self._has_points else 1.0
+        # The base was fitted between boost and settled clocks. Other GPUs are taken as settled.
+        settled = like.settling.measured if like.settling else 1.0
         limits = [f.name for f in fields(base) if f.name.endswith("bytes_per_s")]
 
         def at_rates(flop_per_s: float, bytes_per_s: float) -> BaseTime:
             numbers = {name: getattr(base, name) * by_bytes * bytes_per_s / moving.value for name in limits}
             if isinstance(base, RowBase):  # beyond the cache it is no faster than a copy
-                streamed = self.roof.stream.value * bytes_per_s / moving.value
+                streamed = self.roof.ceilings[COPY].value * bytes_per_s / moving.value
                 numbers["late"] = max(base.late, numbers["bytes_per_s"] / streamed - 1)
             rate = base.flop_per_s * by_flops * settled * flop_per_s / flops.value
             return replace(base, flop_per_s=rate, sm_count=self.roof.sm_count, **numbers)
@@ -147,7 +140,6 @@ class KernelPoints:
         sibling: tuple[KernelPoints, Carried] | None = None,
     ) -> None:  # fmt: skip
         self._library, self._runs_as, self._bases, self._sibling = library, runs_as, bases, sibling
-        self.carried = sibling[1] if sibling else None
         self._points: dict[tuple[str, str, str, str], Points | None] = {}
 
     def measured_in(self, dtype: str) -> str:
@@ -172,6 +164,10 @@ class KernelPoints:
     def has(self, op: Op) -> bool:
         return self.of(op) is not None
 
+    def carried(self, op: Op) -> Carried | None:
+        """How the points of the sibling, if they answer, become times of this GPU."""
+        return replace(self._sibling[1], limit=self._sibling[0].limit(op)) if self._sibling else None
+
     def _find(self, op: Op, wanted: str, dtype: str) -> Points | None:
         assert self._library is not None
         names, _, context = wanted.partition(" ")
@@ -189,7 +185,7 @@ class KernelPoints:
             return self._published(op, form) if wanted and (form := published_format(op)) else None
         group, shared = fitting[0], self._library.shared
         if group.base is None:
-            return Points(group, self._bases.of(op, group.kernel)[0])
+            return Points(self._settled(group, op), self._bases.of(op, group.kernel)[0])
         if id(group) not in shared:
             shared[id(group)] = group, Points(group, group.base)
         points: Points = shared[id(group)][1]
@@ -209,13 +205,25 @@ class KernelPoints:
         rounded_s = (before.seconds(rounding_before(each)) for each in products)
         seconds = tuple(max(s - r, LEAST_PRODUCT * s) for s, r in zip(table.seconds, rounded_s))
         group = replace(table, kind=op.kind, dtype=op.dtype, ops=products, seconds=seconds)
-        return Points(group, self._bases.of(without_blocks(op), "")[0])
+        return Points(self._settled(group, op), self._bases.of(without_blocks(op), "")[0])
+
+    def _settled(self, group: PointGroup, op: Op) -> PointGroup:
+        """Published points, which are of short runs, at the clock that the GPU settles at."""
+        settling, power = self._bases.settling, self.limit(op).power
+        if settling is None or not group.imported:
+            return group
+        runs, least = short_runs.calls(group.kind), FREE * settling.flop_per_s / power
+        loads = ((each.cost().flops, seconds) for each, seconds in zip(group.ops, group.seconds))
+        return replace(group, seconds=tuple([
+            settling.from_rest(seconds, power * flops, runs) if flops > least * seconds else seconds
+            for flops, seconds in loads
+        ]))  # fmt: skip
 
     def limit(self, op: Op) -> PowerLimit:
         """How the power limit sets the time of the operator on this GPU. Formats with a higher rate draw less power for
         a FLOP than bf16, fp16 draws more: its points, timed beside others, were above the clock it settles at."""
         if self._sibling is not None:
-            return self._sibling[0].limit(op)._replace(settling=self._bases.settling)
+            return PowerLimit(self._bases.settling, self._sibling[0].limit(op).power)
         settling, dtype = self._bases.settling, getattr(op, "dtype", "")
         if settling is None or isinstance(op, Collective):
             return PowerLimit(settling)

@@ -1,6 +1,6 @@
 """How the engines of published runs were started: their settings by model and GPU, from the benchmarks' own scripts.
 
-InferenceX: SemiAnalysisAI/InferenceX (Apache-2.0), benchmarks/single_node/*.sh as they stood when the rows were measured
+InferenceX: SemiAnalysisAI/InferenceX (Apache-2.0), benchmarks/single_node/*.sh as they stood when rows were measured
 (October 2025 to April 2026; those of Llama-3.1-70B were removed on 2025-10-29), RANDOM_RANGE_RATIO of
 .github/workflows/benchmark-tmpl.yml, and .github/configs/nvidia-master.yaml for what ran with attention of its own on
 each GPU. Where nothing is known of a run its engine's defaults stand.
@@ -8,7 +8,6 @@ each GPU. Where nothing is known of a run its engine's defaults stand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,7 +66,3 @@ def split_as_run(row: SiliconRow) -> Split:
     if row.engine == "vllm" and row.config in DP_ATTENTION:
         return replace(split, tp=1)
     return split
-
-
-def about(recipe: Recipe) -> Mapping[str, Any]:
-    return dict(recipe.settings)

@@ -21,6 +21,7 @@ from chip.files import artifact, output
 from chip.hardware import gpus
 from chip.predictor.stages import Stage
 from chip.show.cli import ledger, options
+from chip.show.cli import validate_field as field
 from chip.show.cli.text import once
 from chip.show.cli.validate_text import render, render_suite, render_traffic
 from chip.show.report.figure_file import output_of
@@ -46,6 +47,7 @@ EPILOG = """\
   chip validate results/h200/runs --engine-profile results/h200/engines
   chip validate --by-operator results/h200/traces/vllm
   chip validate --suite argonne All_results.csv --gpu h100
+  chip validate --suite silicon --engine vllm --jobs 0
 """
 TERMS = (
     "terms of `chip calibrate --engine` on the host of the runs [those of the GPU]; may be repeated. Of a folder, "
@@ -57,8 +59,9 @@ KIND = output.Kind(
 )
 SUITE = (
     "RUNS is what others published, as they publish it: argonne (All_results.csv), llmservingsim (a folder), silicon "
-    "(silicon_sample.csv)"
+    "(silicon_sample.csv, or the folder of the package that holds it) [the installed package's]"
 )
+AGAINST = "with --suite silicon: also ask aiconfigurator, as it is installed, the same rows"
 LATENCY = "also predict each run at the launch latency that was measured beside it, as a second table"
 LEAVE_OUT = "what the points were made from; each model is then also predicted from points without its shapes"
 
@@ -75,6 +78,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--engine", default="", help="only runs of this engine, such as vllm [all]")
     add("--engine-profile", metavar="FILE", action="append", default=[], help=TERMS)
     add("--suite", metavar="NAME", default="", help=SUITE)
+    add("--against", metavar="NAME", default="", help=AGAINST)
+    options.add(parser, "--jobs")
     add("--by-operator", action="store_true", help="RUNS are traces of `chip capture`: errors role by role, the ledger")
     add("--ablate", action="store_true", help="the same errors stage by stage, from the datasheet to everything")
     add("--leave-one-model-out", metavar="MEASUREMENTS", action="append", default=[], help=LEAVE_OUT)
@@ -90,10 +95,12 @@ def outputs(args: argparse.Namespace) -> list[output.Output]:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.runs:
+    if not args.runs and args.suite != suites.SILICON:
         raise ChipError("give files of runs; `chip bench -o llm.json` makes them")
     if args.by_operator:
         return ledger.run(args)
+    if args.suite == suites.SILICON:
+        return field.run(args)
     if args.suite:
         return _published(args)
     if of_clients := [Path(name) for name in args.runs if clients.is_foreign(Path(name))]:
