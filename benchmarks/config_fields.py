@@ -2,7 +2,7 @@
 
     python benchmarks/config_fields.py
 
-It is run once for a version of transformers. `chip.decoders.fields` holds configs against it, without transformers.
+It is run once for a version of transformers. `chip.decoders.config` holds configs against it, without transformers.
 """
 
 from __future__ import annotations

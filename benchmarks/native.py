@@ -67,7 +67,7 @@ from chip.lab.run.native.scheduler import StepShare
 from chip.lab.run.native.session import NativeSteps
 from chip.ops.attention import Attention
 from chip.ops.linear import Linear
-from chip.ops.rope import Rope
+from chip.ops.moves import Rope
 from chip.types import ChipError, Scenario
 
 RULE = StopRule(0.01, 8, 20, 0.06)

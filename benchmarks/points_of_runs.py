@@ -27,7 +27,7 @@ from chip.files import measurements, runs
 from chip.files.runs import Run
 from chip.hardware import gpus
 from chip.lab.measure import fit
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.ops.quantised import PackedLinear, ScaledLinear
 from chip.types import HardwareProfile, Measurement, Op
 

@@ -38,20 +38,20 @@ class Forked:
     ) -> None:
         """`others`: those that were forked before. `begin`: what it does first. `idle`: what it goes through, step by
         step, while nobody asks."""
-        (questions, asked), (answered, answers) = os.pipe(), os.pipe()
+        (questions, to_fork), (from_fork, answers) = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid:
             os.close(questions)
             os.close(answers)
-            self._asked, self._answered = os.fdopen(asked, "wb"), os.fdopen(answered, "rb")
+            self._asked, self._answered = os.fdopen(to_fork, "wb"), os.fdopen(from_fork, "rb")
             return
         try:  # from here on in the fork, which ends with `_exit`: nothing of its parent's is to be flushed or undone
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends, and with it the questions
             for other in others:
                 other.close()
             begin()
-            os.close(asked)
-            os.close(answered)  # else it would wait for ever to write to a parent that has died
+            os.close(to_fork)
+            os.close(from_fork)  # else it would wait for ever to write to a parent that has died
             with open(questions, "rb") as come, open(answers, "wb") as go:
                 steps = iter(idle)
                 while (message := _received(_waited_for(come, steps))) is not None:

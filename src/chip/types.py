@@ -94,7 +94,7 @@ class Op:
 
     @classmethod
     def base_class(cls, kernel: str) -> type[Any] | None:
-        """The form of a kernel's base time (`chip.ops.base_time`); None for the plain roofline."""
+        """The form of a kernel's base time (`chip.ops.BaseTime`); None for the plain roofline."""
         return None
 
     def place(self) -> tuple[float, ...]:

@@ -58,7 +58,7 @@ def test_the_suite_measures_every_launch_of_the_engine():
 
 def test_the_base_of_decode_attention_has_the_kernels_numbers():
     from chip.lab.kernels.triton import paged_decode_attention as kernel
-    from chip.ops.attention_kernels import OwnBase
+    from chip.ops.attention_flash import OwnBase
 
     base = (OwnBase.PROGRAMS, OwnBase.PAGE_TOKENS, OwnBase.MOST_SHARES)
     assert base == (kernel.PER_SM, kernel.PAGE, kernel.MOST_SPLITS)

@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT / "tests" / "campaign"), str(ROOT / "benchmarks")]
 
 import configs  # noqa: E402
 
-from chip.decoders import describe, fields  # noqa: E402
+from chip.decoders import config, describe  # noqa: E402
 from chip.types import ChipError  # noqa: E402
 
 FAMILIES = configs._families
@@ -95,9 +95,9 @@ def test_whole_families_are_described_as_transformers_builds_them():
 def test_the_table_is_that_of_its_version():
     import config_fields  # with half of transformers: here, no worker imports it that only collects this
 
-    if transformers.__version__ != fields.table()["transformers"]:
-        pytest.skip(f"the table is of transformers {fields.table()['transformers']}")
-    assert config_fields.table() == fields.table()
+    if transformers.__version__ != config.table()["transformers"]:
+        pytest.skip(f"the table is of transformers {config.table()['transformers']}")
+    assert config_fields.table() == config.table()
 
 
 def test_a_refusal_names_the_field_as_it_was_given():

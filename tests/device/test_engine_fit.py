@@ -10,8 +10,8 @@ pytest.importorskip("scipy")
 from test_fit import DEVICE, write_profile
 
 from chip.decoders import describe
-from chip.engines.playing import ON_HOST
 from chip.engines.profile import EngineProfile
+from chip.engines.timeline import ON_HOST
 from chip.files import artifact, codec, runs
 from chip.files.runs import Run, Runs
 from chip.lab.measure import engine_fit

@@ -18,7 +18,7 @@ from chip.hardware import points as point_files  # noqa: E402
 from chip.lab.measure import fit as fitting  # noqa: E402
 from chip.lab.measure import point_cases  # noqa: E402
 from chip.ops import composed  # noqa: E402
-from chip.ops.attention_kernels import CudnnBase, TiledBase  # noqa: E402
+from chip.ops.attention_tiles import CudnnBase, TiledBase  # noqa: E402
 from chip.predictor.estimator import estimator_of  # noqa: E402
 from chip.predictor.interpolate import Points  # noqa: E402
 from chip.show import cli  # noqa: E402

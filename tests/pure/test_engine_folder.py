@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from chip.engines import Engine, Serves, chunked
 from chip.engines.memory import Memory, Room
-from chip.engines.playing import LiveScheduler
+from chip.engines.timeline import LiveScheduler
 
 STEP_TOKENS = 8192
 
@@ -173,7 +173,7 @@ def test_it_is_simulated_by_its_own_scheduler():
     }  # fmt: skip
     p = request.answer({"model": "qwen3-0.6b", "engine": "made-up"})
     assert many.kv["blocks"] == p["memory"]["kv_capacity_tokens"] // 32
-    assert one.queue_ms.p50 > 10 * many.queue_ms.p50
+    assert one.queue_s.p50 > 10 * many.queue_s.p50
     assert one.cache_hit_rate == many.cache_hit_rate == 0
     apart = simulate("qwen3-0.6b", engine_settings={"requests": 64, "mixes": False}, **asked)
     assert apart.completed == many.completed == 80

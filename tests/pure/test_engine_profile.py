@@ -7,8 +7,8 @@ from round_profiles import round_profile, write_profile
 
 from chip import engines
 from chip.engines import profile as engine_profile
-from chip.engines.playing import MEANING, ON_HOST
 from chip.engines.profile import ENGINES, KNOWN_LATENCY, OTHER_HOST, SAME_HOST, SUCH_HOST, EngineProfile
+from chip.engines.timeline import MEANING, ON_HOST
 from chip.files import artifact, codec
 from chip.hardware import gpus
 from chip.show import cli

@@ -3,8 +3,9 @@
 import pytest
 
 from chip import engines
-from chip.engines.versions import number, torch_note
+from chip.engines import number
 from chip.hardware import gpus
+from chip.predictor.notes import of_torch
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,8 @@ def test_transformers_runs_on_every_gpu(engine):
 
 
 def test_pascal_needs_an_older_build_of_torch():
-    assert "cu126" in torch_note(gpus.spec("gtx-1080-ti"))
-    assert torch_note(gpus.spec("t4")) == torch_note(gpus.spec("mi210")) == ""
+    assert "cu126" in of_torch(gpus.spec("gtx-1080-ti"))
+    assert of_torch(gpus.spec("t4")) == of_torch(gpus.spec("mi210")) == ""
 
 
 def test_every_rule_has_a_source_and_the_last_holds_for_any_version():

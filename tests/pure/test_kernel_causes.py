@@ -14,9 +14,9 @@ from chip.decoders.lower import body
 from chip.dtypes import precision
 from chip.files import traces
 from chip.hardware import gpus, points
-from chip.ops import attention_kernels
+from chip.ops import attention_tiles
 from chip.ops.attention import Attention
-from chip.ops.attention_kernels import split
+from chip.ops.attention_tiles import split
 from chip.ops.elementwise import CompiledRowBase
 from chip.predictor import operator
 from chip.show import cli
@@ -79,7 +79,7 @@ def test_only_an_odd_cache_is_slow_under_a_mask():
     even = ops.build("masked_attention", axes)
     places = [even.sized(8, 1000, keys).place() for keys in (1062, 1064, 1088, 1063)]
     assert places[0][-1] == places[1][-1] == places[2][-1] > places[3][-1]
-    slow, fast = (chip.estimate("masked_attention", gpu="h200", **{**axes, "kv_len": n})["us"] for n in (1063, 1064))
+    slow, fast = (chip.estimate("masked_attention", gpu="h200", **{**axes, "kv_len": n}).seconds for n in (1063, 1064))
     assert slow > 1.2 * fast
 
 
@@ -141,7 +141,7 @@ def test_keys_are_cut_as_flash_attention_3_cuts_them(batch, kv_heads, keys, part
 
 
 def test_graphs_are_those_of_vllm():
-    assert engines.get("vllm").GRAPH_TOKENS[-1] == attention_kernels.GRAPH_TOKENS
+    assert engines.get("vllm").GRAPH_TOKENS[-1] == attention_tiles.GRAPH_TOKENS
 
 
 def test_a_block_of_keys_is_taken_whole():

@@ -7,7 +7,7 @@ from chip import stats
 from chip.decoders import library
 from chip.hardware import gpus, points
 from chip.ops.attention import Attention
-from chip.ops.attention_kernels import FlashBase, PagedFlashBase, flash
+from chip.ops.attention_flash import FlashBase, PagedFlashBase, flash
 from chip.types import Seq
 
 MODEL = library.find("llama-3.1-8b")

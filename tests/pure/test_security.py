@@ -76,7 +76,7 @@ def test_nothing_is_written_but_by_the_writer():
 
 READERS = {
     *WRITERS,
-    *("lab/kernels/catalog.py", "lab/run/__init__.py", "decoders/fields.py", "simulator/workload.py"),  # chip's own
+    *("lab/kernels/catalog.py", "lab/run/__init__.py", "decoders/config.py", "simulator/workload.py"),  # chip's own
     *("show/webpage.py", "show/report/readme.py"),
     *("lab/measure/device.py", "lab/measure/energy.py", "lab/measure/replay/cudart.py"),  # the system's
     *("lab/measure/disturbance.py", "lab/run/text.py"),

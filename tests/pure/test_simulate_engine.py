@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chip import engines
-from chip.engines.playing import LiveScheduler
+from chip.engines.timeline import LiveScheduler
 from chip.simulator.engine import SimulatedEngine
 from chip.simulator.figures import latencies, percentile
 from chip.simulator.fleet import serve

@@ -79,7 +79,7 @@ def test_engines_whose_states_nobody_knows_refuse_them():
         ("ibm-granite/granite-4.0-h-small", {"layer_types": None}, "'layer_types' is missing"),
         ("ibm-granite/granite-4.0-h-small", {"mamba_d_state": None}, "'mamba_d_state' is missing"),
         ("nvidia/Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "MX"}, "must be made of"),
-        ("nvidia/Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "--M"}, "without a mixer"),
+        ("nvidia/Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "--M"}, "the pattern has 3 layers"),
         ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"num_experts_per_tok": 513}, "is more than"),
         ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"linear_num_value_heads": 33}, "not a multiple"),
     ],

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chip.engines.timeline import Event, HostCost, LaunchBlock, Recorded, RoleLaunches, Timeline, chrome
+from chip.engines.recorded import Event, Recorded, chrome
+from chip.engines.timeline import HostCost, LaunchBlock, RoleLaunches, Timeline
 
 SECONDS = st.floats(0, 1e-3, allow_subnormal=False)
 LAUNCHES = st.lists(

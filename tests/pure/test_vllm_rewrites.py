@@ -10,7 +10,7 @@ from chip.engines import fuse
 from chip.ops.elementwise import AddRmsNorm, RmsNorm
 from chip.ops.latent import Mla, MlaPrompt
 from chip.ops.linear import Linear
-from chip.ops.rope import Rope
+from chip.ops.moves import Rope
 from chip.types import Seq, Step
 
 BF16 = precision("bf16")

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from chip.decoders import fields, multimodal, unknown
+from chip.decoders import config, multimodal, unknown
 from chip.decoders.config import Config
 from chip.decoders.decoder import Decoder
 from chip.types import ChipError
@@ -20,6 +20,8 @@ ALIASES = {
     "RWForCausalLM": "FalconForCausalLM",
     "StableLMEpochForCausalLM": "StableLmForCausalLM",
     "MPTForCausalLM": "MptForCausalLM",
+    "MiniMaxM3ForCausalLM": "MiniMaxM3SparseForCausalLM",
+    "Step3p7FlashForCausalLM": "Step3p5ForCausalLM",
     "LLaMAForCausalLM": "LlamaForCausalLM",
 }
 
@@ -60,6 +62,6 @@ def describe(raw: Any, name: str, where: str, answer_as: str = "") -> Decoder:
     module = _family(architecture, c.text("model_type", "")[:LONGEST_NAME])
     if module is None:
         raise ChipError(unknown.explain(c, architecture, tuple(architectures())))
-    checked = c if answer_as else fields.check(c, architecture)
+    checked = c if answer_as else config.check(c, architecture)
     result: Decoder = module.decoder(checked, name, architecture)
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from chip.decoders import fields, multimodal
+from chip.decoders import config, multimodal
 from chip.decoders.config import Config
 from chip.types import ChipError
 
@@ -28,7 +28,7 @@ def architecture_of(model_type: str) -> str:
     known = multimodal.TYPES.get(model_type) or multimodal.class_of(model_type)
     if known:
         return known
-    types = (*fields.table()["model_types"], *multimodal.TYPES)
+    types = (*config.table()["model_types"], *multimodal.TYPES)
     near = get_close_matches(model_type[:80], types, 3)
     hint = (
         f"did you mean {' or '.join(near)}?" if near else "for example llama, qwen3, qwen3_moe, mixtral or deepseek_v3"

@@ -7,7 +7,8 @@ share. docs/engines.md explains each part.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
 from importlib import import_module
@@ -21,11 +22,31 @@ from chip.engines.calibration import CalibrationModel
 from chip.engines.formats import GpuFormats, widened_on_load
 from chip.engines.memory import Load, Memory, Room, sequence_bytes, used
 from chip.engines.options import Limits, Settings, with_settings
-from chip.engines.playing import LiveScheduler, Played, Terms, Weighted
 from chip.engines.server import ServerCost
-from chip.engines.timeline import Timeline
-from chip.engines.versions import EngineVersion, Needs, too_old, version_at
+from chip.engines.timeline import LiveScheduler, Played, Terms, Timeline, Weighted
 from chip.types import ChipError, HardwareSpec, Program, Scenario, Seq, Step
+
+
+class EngineVersion(NamedTuple):
+    """What holds from version `since` on."""
+
+    since: str = "0"
+    overlaps_steps: bool = False  # whether the host prepares a step while the device runs the one before
+    hopper_attention: str = ""  # the attention kernels that it runs on a Hopper GPU
+    beside_tokens: int = 0  # in steps of up to so many tokens shared experts run beside the routed, on a second stream
+    source: str = ""  # "" where nothing is known by version
+
+    def on(self, capability: float) -> EngineVersion:
+        """The same on a GPU of such a compute capability, 0 for other vendors: only NVIDIA's get the second stream."""
+        return self if capability else self._replace(beside_tokens=0)
+
+
+class Needs(NamedTuple):
+    """From version `since` on (or its CUDA wheels), NVIDIA GPUs of at least this compute capability."""
+
+    since: str
+    capability: str
+    source: str
 
 
 class Serves(NamedTuple):
@@ -199,3 +220,36 @@ def get(name: str) -> Engine:
         raise ChipError(f"no engine {str(name)[:80]!r}; {hint}known: {', '.join(names())}")
     engine: Engine = import_module(f"chip.engines.{name.replace('-', '_')}").ENGINE
     return engine
+
+
+# -- versions
+def number(version: str) -> tuple[int, ...]:
+    """`0.6.1.post2` as (0, 6, 1)."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    if found is None:
+        raise ChipError(f"--engine-version {version[:40]!r}: must be a version such as 0.6.1")
+    return tuple(int(n) for n in found[0].split("."))
+
+
+def version_at(engine: str, versions: Sequence[EngineVersion], name: str) -> EngineVersion:
+    if not name:
+        return versions[0]
+    if not versions[0].source:
+        raise ChipError(f"--engine-version {name[:40]}: no facts by version are known of {engine}; leave it out")
+    wanted = number(name)
+    return next((v for v in versions if wanted >= number(v.since)), versions[-1])
+
+
+def too_old(engine: str, needs: Sequence[Needs], spec: HardwareSpec, version: str) -> str:
+    if spec.vendor != "nvidia":
+        return ""
+    rule = next((n for n in needs if not version or number(version) >= number(n.since)), None)
+    if rule is None or number(spec.compute_capability) >= number(rule.capability):
+        return ""
+    runs = any(number(spec.compute_capability) >= number(n.capability) for n in needs)
+    remedy = f"{engine} before {rule.since} ran on it, " if runs else ""
+    which = f"{engine} {rule.since} and later needs" if rule.since != "0" else f"{engine} needs"
+    return (
+        f"{which} compute capability {rule.capability}, {spec.title} has {spec.compute_capability}; {remedy}"
+        "--engine hf-eager runs"
+    )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import ceil, floor, sqrt
 
-from chip.engines.playing import Weighted
+from chip.engines.timeline import Weighted
 from chip.types import Scenario, Seq, Step
 
 # The first steps of a prefill are walked one by one, at most so many and at least so many; the rest is integrated. A

@@ -17,8 +17,7 @@ from chip.ops.attention import Attention
 from chip.ops.composed import AlibiAttention, Composed, FloatAttention, SinkAttention
 from chip.ops.elementwise import LayerNorm, RmsNorm, Scale, SiluMul
 from chip.ops.linear import Linear
-from chip.ops.moves import KvAppend
-from chip.ops.rope import Rope, RopeJoin
+from chip.ops.moves import KvAppend, Rope, RopeJoin
 from chip.types import Block, Call, Op, Program
 
 COMPOSED = {  # operators that are several kernels of torch

@@ -1,4 +1,4 @@
-"""Engine profiles: the terms of one engine on one host (`chip.engines.playing`), measured on small models that the
+"""Engine profiles: the terms of one engine on one host (`chip.engines.timeline`), measured on small models that the
 profile names, never on models that predictions are judged by.
 
 The host's terms hold at one launch latency, which is what the host takes to launch a small kernel. At another latency
@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
-from chip.engines.playing import MEANING, ON_HOST, Terms
+from chip.engines.timeline import MEANING, ON_HOST, Terms
 from chip.files import artifact, codec
 from chip.hardware import gpus, hosts
 from chip.hardware.gpus import Hardware

@@ -1,21 +1,59 @@
-"""Two queues: the host, which prepares steps and launches kernels, and the device, which runs them in order.
+"""What an engine and its host add to the operators of a step, and the timeline on which both meet.
 
-A kernel starts when it has been launched and the one before it has ended. This is the only place where host and device
-times meet: `chip predict` plays one step on it, `chip simulate` thousands. Equal layers are not played one by one: a
-closed form says where the two queues are after n of them.
+The terms are seconds of engine and host, measured on calibration models. The timeline has two queues: the host, which
+prepares steps and launches kernels, and the device, which runs them in order. A kernel starts when it has been launched
+and the one before it has ended. This is the only place where host and device times meet: `chip predict` plays one step,
+`chip simulate` thousands. Equal layers are not played one by one: a closed form gives the two queues after n of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
 from chip.decoders.roles import EXPERTS
+from chip.types import Step
 
-TRACE = "chip.step_timeline/1"  # schema of the events as a trace for Perfetto
 REMEMBERED = 64  # launch costs, so that a fit that tries many of them runs in bounded memory
+Weighted = tuple[tuple[Step, float], ...]  # steps, and how many steps of the schedule each stands for
+MEANING = {
+    "gap_s": "device, between two operators",
+    "step_s": "device, each step: small kernels around the model",
+    "first_s": "host, once before the first step",
+    "request_s": "host, each request before the first step",
+    "host_step_s": "host, each step",
+    "host_seq_s": "host, each sequence of a step",
+    "host_call_s": "host, each operator that it launches by itself",
+    "host_kernel_s": "host, each kernel that it launches by itself",
+    "host_experts_s": "host, each layer's experts that it launches by themselves",
+    "host_piece_s": "host, each layer that it launches as a piece of a graph",
+}
+ON_DEVICE = ("gap_s", "step_s")
+ON_HOST = tuple(name for name in MEANING if name not in ON_DEVICE)
+
+
+class Terms(NamedTuple):
+    gap_s: float = 0.0
+    step_s: float = 0.0
+    first_s: float = 0.0
+    request_s: float = 0.0
+    host_step_s: float = 0.0
+    host_seq_s: float = 0.0
+    host_call_s: float = 0.0
+    host_kernel_s: float = 0.0
+    host_experts_s: float = 0.0
+    host_piece_s: float = 0.0
+
+    def prepare_s(self, sequences: int) -> float:
+        """How long the host prepares a step before it launches it."""
+        return self.host_step_s + self.host_seq_s * sequences
+
+    def on_host(self, slower: float) -> Terms:
+        """The same engine on a host that takes so many times as long for everything; the device stays as it is."""
+        return self._replace(**{name: getattr(self, name) * slower for name in ON_HOST})
 
 
 class RoleLaunches:
@@ -108,13 +146,6 @@ class HostCost(NamedTuple):
         return own_s + self.experts_s * launches.expert_count
 
 
-class Event(NamedTuple):
-    queue: str  # "host" or "device"
-    name: str
-    start_s: float
-    seconds: float
-
-
 class Timeline:
     """Where the two queues have got to, in seconds from the start."""
 
@@ -177,43 +208,32 @@ class Timeline:
         self.worked_s += steps * device_s
 
 
-class Recorded(Timeline):
-    """A timeline that plays every kernel and records it as an event."""
+class Played(NamedTuple):
+    """A step whose operators are known, ready for an engine to play it on the timeline."""
 
-    __slots__ = ("events",)
+    blocks: Sequence[LaunchBlock]  # its operators in order
+    seconds: float  # of all operators
+    operators: float
+    graph: bool
+    decode: bool  # all sequences have one new token
+    sequences: int
 
-    def __init__(self, scale: float = 1.0, gap_s: float = 0.0, ahead: bool = True) -> None:
-        super().__init__(scale, gap_s, ahead)
-        self.events: list[Event] = []
-
-    def prepare(self, name: str, seconds: float) -> None:
-        if seconds:
-            self.events.append(Event("host", name, self.host_s, seconds))
-        super().prepare(name, seconds)
-
-    def graph(self, name: str, launch_s: float, device_s: float) -> None:
-        self.events.append(Event("host", f"launch {name}", self.host_s, launch_s))
-        self.events.append(Event("device", name, max(self.host_s + launch_s, self.device_s), device_s))
-        super().graph(name, launch_s, device_s)
-
-    def layers(self, blocks: Sequence[LaunchBlock], cost: HostCost) -> None:
-        for block in blocks:
-            launches = block.launches
-            for _ in range(round(block.repeat)):
-                for name, kernels, seconds in zip(launches.names, launches.kernels, block.each_s):
-                    launch_s = cost.of_one(name, kernels) / kernels
-                    kernel_s = (seconds * self.scale + self.gap_s) / kernels
-                    for _ in range(max(1, round(kernels))):
-                        self.graph(name, launch_s, kernel_s)
+    def device_s(self, t: Timeline) -> float:
+        """What the device takes for all of it, gaps between operators included."""
+        return self.seconds * t.scale + t.gap_s * self.operators
 
 
-def chrome(events: Sequence[Event], title: str) -> dict[str, object]:
-    """The events as a trace for chrome://tracing and Perfetto: one track for the host, one for the device."""
-    tracks = {"host": 1, "device": 2}
-    named: list[dict[str, object]] = [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": title}}]
-    for queue, tid in tracks.items():
-        named.append({"name": "thread_name", "ph": "M", "pid": 1, "tid": tid, "args": {"name": queue}})
-    for e in events:
-        times = {"ts": round(e.start_s * 1e6, 4), "dur": round(e.seconds * 1e6, 4)}
-        named.append({"name": e.name, "ph": "X", "pid": 1, "tid": tracks[e.queue], **times})
-    return {"schema": TRACE, "traceEvents": named, "displayTimeUnit": "ms"}
+@dataclass(frozen=True, slots=True)
+class LiveScheduler:
+    """How live traffic is scheduled: continuous batching with chunked prefill over a paged cache. Names are vLLM's."""
+
+    max_num_seqs: int  # requests that run at once; the others wait
+    max_num_batched_tokens: int  # in a step
+    block_size: int = 16  # tokens of a block of the cache
+    reserved_blocks: int = 0  # that hold no request's tokens
+    max_model_len: int = 0  # 0 for what memory and model allow
+    enable_prefix_caching: bool = True
+    async_scheduling: bool = True  # the next step is scheduled while the last one runs
+    scheduler_reserve_full_isl: bool = True  # admit a request only when its whole prompt fits into free blocks
+    mixes_prompts: bool = True  # prompts run beside decodes; else in steps of their own, which come first
+    watermark: float = 0.0  # share of the blocks that admission keeps free

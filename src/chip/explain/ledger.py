@@ -16,9 +16,9 @@ from chip import ops, stats
 from chip.decoders import describe, library
 from chip.decoders.decoder import Decoder
 from chip.files.traces import Operator, Trace
+from chip.predictor.program import TimedBlock
 from chip.predictor.request import setting
 from chip.predictor.stages import Stage
-from chip.predictor.timed_program import TimedBlock
 from chip.question import Question
 from chip.types import ChipError, Op, Scenario
 
@@ -132,10 +132,10 @@ def _predicted(trace: Trace, gpu: str, decoder: Decoder) -> list[tuple[list[Time
     return model.at_clock(steps, trace.phase == "prefill")
 
 
-def _unrolled(found: Iterable[tuple[list[TimedBlock], float]]) -> list[tuple[str, str, float, float]]:
+def _unrolled(steps: Iterable[tuple[list[TimedBlock], float]]) -> list[tuple[str, str, float, float]]:
     """(role, kind, how often, seconds) of every call of the steps, layer after layer."""
     out = []
-    for rows, weight in found:
+    for rows, weight in steps:
         for repeat, calls, answers in rows:
             n = weight * repeat / max(1, round(repeat))
             for _ in range(max(1, round(repeat))):

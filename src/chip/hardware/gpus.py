@@ -175,7 +175,8 @@ def _of_chip(s: HardwareSpec) -> list[HardwareSpec]:
 def _strengths(s: HardwareSpec) -> dict[str, float]:
     """Everything that a time may hang on."""
     rates = {name: q.value for name, q in s.ceilings.items()}
-    return rates | {"units": s.units.value, "clock": s.boost_clock_hz.value, "l2": s.l2_bytes.value}
+    own = {"units": s.units.value, "clock": s.boost_clock_hz.value, "l2": s.l2_bytes.value, "power": s.power_w.value}
+    return rates | own
 
 
 def _unmeasured(name: str, s: HardwareSpec, folders: tuple[Path, ...] = ()) -> Hardware:

@@ -22,7 +22,7 @@ from typing import Any
 from chip import ops
 from chip.dtypes import BYTES
 from chip.files import artifact, output
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.types import ChipError, Op
 
 SCHEMA = "chip.points/1"  # what a report calls such a file, which has no envelope

@@ -8,8 +8,9 @@ from math import log2
 from typing import Any, ClassVar, Self
 
 from chip.dtypes import BYTES
-from chip.ops.attention_kernels import WHOLE_HEADS, CudnnBase, FlashBase, OwnBase, PagedFlashBase, TiledBase
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
+from chip.ops.attention_flash import FlashBase, OwnBase, PagedFlashBase
+from chip.ops.attention_tiles import WHOLE_HEADS, CudnnBase, TiledBase
 from chip.types import ChipError, Cost, MatrixProduct, Seq
 
 BASES: dict[str, type[BaseTime]] = {  # the others are FlashAttention-2 as torch calls it

@@ -11,8 +11,8 @@ from math import log2
 from typing import ClassVar, Self
 
 from chip.dtypes import BYTES
+from chip.ops import BaseTime, SeriesBase
 from chip.ops.attention import DECODE, Attention, visible_keys
-from chip.ops.base_time import BaseTime, SeriesBase
 from chip.ops.elementwise import Softmax
 from chip.ops.linear import Bmm
 from chip.ops.other import Pointwise

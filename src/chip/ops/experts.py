@@ -14,7 +14,7 @@ from math import erf, log2, sqrt
 from typing import Any, ClassVar
 
 from chip.dtypes import BYTES, OUT_BYTES
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.ops.quantised import PACKED_SCALE_BYTES, SCALE_BYTES
 from chip.types import ChipError, Cost, MatrixProduct
 

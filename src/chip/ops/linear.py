@@ -8,7 +8,7 @@ from math import exp, log2
 from typing import Any, ClassVar
 
 from chip.dtypes import BYTES, OUT_BYTES
-from chip.ops.base_time import BaseTime, GrowingBase, blend
+from chip.ops import BaseTime, GrowingBase, blend
 from chip.types import Cost, MatrixProduct
 
 TILE = 64  # rows and columns that a GEMM kernel computes at least

@@ -7,9 +7,9 @@ from math import ceil
 from typing import ClassVar
 
 from chip.dtypes import BYTES
+from chip.ops import BaseTime, blend
 from chip.ops.attention import AnyAttention, Attention, Form, Sizes, place_of, single
-from chip.ops.attention_kernels import WHOLE_HEADS
-from chip.ops.base_time import BaseTime, blend
+from chip.ops.attention_tiles import WHOLE_HEADS
 from chip.types import ChipError, Cost, Seq
 
 TILE = 128  # queries and keys that cuDNN's kernels take at a time

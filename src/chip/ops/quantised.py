@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.ops.elementwise import AddRmsNorm, Elementwise, RmsNorm, SiluMul, define
 from chip.ops.linear import ALIGNED, GemmBase, Linear
 from chip.types import Cost

@@ -7,7 +7,7 @@ from math import log2
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.types import ChipError, Cost, MatrixProduct
 
 FP32, INDEX_BYTES = BYTES["fp32"], 8

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chip.engines.chunked import decode_contexts
-from chip.engines.playing import Weighted
+from chip.engines.timeline import Weighted
 from chip.types import Seq, Step
 
 FEW_STEPS = 16  # decode steps that are timed at one context

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from math import exp
 
 from chip.ops.attention import AnyAttention
-from chip.predictor.bases import BORROWED_SPREAD
 from chip.predictor.interpolate import UNKNOWN_SPREAD, Correction, CorrectionCurve, Points
+from chip.predictor.kernels import BORROWED_SPREAD
 from chip.predictor.operator_time import KernelTime, OperatorTime, weighted_sum
 from chip.types import Op
 

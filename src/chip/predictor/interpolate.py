@@ -8,13 +8,12 @@ kept and the spread grows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from math import exp, log, sqrt
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from math import dist, exp, log, sqrt
+from typing import Any, NamedTuple
 
 from chip.hardware.points import PointGroup
-from chip.ops.base_time import BaseTime
-from chip.predictor.nearest import NearestPoints, Place
+from chip.ops import BaseTime
 from chip.types import Op
 
 NOISE = 0.02  # squared distance within which points count alike
@@ -25,6 +24,10 @@ UNKNOWN_SPREAD = 0.15  # of points without a leave-one-out error
 Z90 = 1.645  # standard deviations that hold 90 % of a normal error
 # What is remembered, so that a sweep of any length runs in bounded memory: curves of a group, and nodes of a curve.
 MOST_CURVES, MOST_NODES = 256, 4096
+
+NEAREST = 6
+LEAF = 16  # points that are not halved any further
+Place = tuple[float, ...]  # logarithmic coordinates (`Op.place`)
 
 
 class Correction(NamedTuple):
@@ -117,3 +120,39 @@ class CorrectionCurve:
 def _between(below: Correction, above: Correction, share: float) -> Correction:
     value, spread = below
     return Correction(value + (above.value - value) * share, spread + (above.spread - spread) * share)
+
+
+class NearestPoints:
+    """A tree that halves points along the axis on which they lie farthest apart."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._tree = _tree([(place, i) for i, place in enumerate(places)])
+
+    def of(self, place: Place, but: int = -1) -> list[tuple[float, int]]:
+        """Distances and indices of the nearest points, nearest first. `but`: the index of a point to leave out."""
+        best: list[tuple[float, int]] = []
+        worst, left = float("inf"), [(0.0, self._tree)]
+        while left:
+            least, node = left.pop()
+            if least > worst:
+                continue
+            if isinstance(node, list):
+                best = sorted([*best, *((dist(place, other), i) for other, i in node if i != but)])[:NEAREST]
+                worst = best[-1][0] if len(best) == NEAREST else worst
+            else:
+                axis, cut, below, above = node
+                off = place[axis] - cut
+                near, far = (below, above) if off < 0 else (above, below)
+                left += [(max(least, abs(off)), far), (least, near)]
+        return best
+
+
+def _tree(points: list[tuple[Place, int]]) -> Any:
+    """A leaf's points, or an axis, where it is cut, and the trees below and above."""
+    spans = [max(column) - min(column) for column in zip(*(place for place, _ in points))]
+    axis = spans.index(max(spans))
+    if len(points) <= LEAF or not spans[axis]:
+        return points
+    points = sorted(points, key=lambda point: point[0][axis])
+    half = len(points) // 2
+    return axis, points[half][0][axis], _tree(points[:half]), _tree(points[half:])

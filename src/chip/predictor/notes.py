@@ -21,7 +21,7 @@ from chip.predictor.phase import Phase
 from chip.predictor.roof import Roof
 from chip.predictor.steps import ENGINE, WAITING, StepModel
 from chip.question import Question
-from chip.types import DISTURBED, Scenario
+from chip.types import DISTURBED, HardwareSpec, Scenario
 
 HOST_SHARE = 0.05  # a phase whose device waits for more than this part of it is limited by the host
 FEWER = 0.004  # a note is written if more than this part of requests x decode steps is missing, as some end early
@@ -34,6 +34,12 @@ LARGE_SHARE = 0.25  # of a phase that collectives take, from which on a note is 
 LARGE_BYTES = 2**28  # of a tensor whose reduction the link's rate decides
 EXCHANGED = (roles.DISPATCH, roles.COMBINE)  # roles: tokens sent to their experts and back
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+# PyTorch builds that still hold kernels for GPUs before Turing: pytorch/pytorch issues 157517, 172352 and 190385.
+OLD_TORCH = "7.5"
+OLD_TORCH_NOTE = (
+    "PyTorch for it: the CUDA 12.6 wheels (pip install torch --index-url https://download.pytorch.org/whl/cu126), the "
+    "last of them PyTorch 2.14; CUDA 12.8 and later have no kernels for GPUs before Turing"
+)
 
 
 def of_sizes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, engine: Engine) -> Iterator[str]:
@@ -82,7 +88,7 @@ def of_formats(asked: str, measured: str, gpu: str) -> str:
 
 
 def of_terms(q: Question, found: FoundTerms | None) -> Iterator[str]:
-    latency = q.launch_ns or hosts.find(q.host or hosts.REFERENCE).launch_ns
+    latency = q.launch_ns or (hosts.find(q.host).launch_ns if q.host else 0.0)
     if latency and not (found and found.at_latency):
         name = "--launch-ns" if q.launch_ns else "--host"
         yield f"{name} is not used: no terms of {q.engine} tell at which launch latency they hold"
@@ -237,3 +243,9 @@ def _of_exchange(steps: StepModel, ep: int, gpu: str, tokens: int, decode: Phase
 
 def stages_text(layers: int, pp: int) -> str:
     return f"{pp} stages of {' or '.join(map(str, sorted(set(split_layers(layers, pp)))))} layers"
+
+
+def of_torch(spec: HardwareSpec) -> str:
+    """What a user of an old GPU must know whatever the engine, else ""."""
+    old = spec.vendor == "nvidia" and engines.number(spec.compute_capability) < engines.number(OLD_TORCH)
+    return OLD_TORCH_NOTE if old else ""

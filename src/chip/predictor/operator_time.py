@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
 from math import exp, hypot, inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from chip import ops
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.predictor import peaks
-from chip.predictor.bases import BaseTimes
 from chip.predictor.clock import PowerLimit
-from chip.predictor.interpolate import Z90, CorrectionCurve, Points
+from chip.predictor.interpolate import Z90, Points
+from chip.predictor.kernels import BaseTimes
 from chip.predictor.peaks import Carried, Peaks
 from chip.predictor.roof import Roof
 from chip.types import Op
@@ -115,66 +114,3 @@ class KernelTime:
         if flops <= self._peak * seconds and moved <= self._datasheet.bytes_per_s * seconds:
             return time
         return time.at_least(self._datasheet.least_s(self._compute, flops, moved))
-
-
-class OperatorCurve:
-    """The time of an operator over the number of tokens."""
-
-    def __init__(self, kernel: KernelTime, op: Op, like: Op | None) -> None:
-        """`op`: for one token. `like`: the one that its points are of, None for a time by its base times alone."""
-        self._kernel, self._make = kernel, grown(op)
-        self._linear_cost = _linear_cost(self._make)
-        self._corrections: CorrectionCurve | None = None
-        self._nodes: dict[int, tuple[float, float, float]] = {}
-        if like is not None and kernel.points is not None:
-            points, make = kernel.points, grown(like)
-            self._bases = [points.base.over(make)]
-            self._corrections = points.curve(like, lambda tokens: make(tokens).place())
-        else:
-            self._bases = [base.over(self._make) for base in kernel.bases]
-
-    def time(self, tokens: int) -> OperatorTime:
-        if self._linear_cost is not None:
-            fixed_flops, flops_each, fixed_bytes, bytes_each = self._linear_cost
-            flops, moved = fixed_flops + flops_each * tokens, fixed_bytes + bytes_each * tokens
-        else:
-            flops, read, written = self._make(tokens).cost()
-            moved = read + written
-        if self._corrections is None:
-            seconds, fast_s, slow_s = [base(tokens) for base in self._bases]
-            return self._kernel.timed(seconds, fast_s, slow_s, flops, moved)
-        power = 1 << tokens.bit_length() - 1
-        seconds, value, spread = self._node(power)
-        if tokens > power:  # as far on the way to the next power of two as the base time is
-            (above_s, more, wider), below_s, seconds = self._node(2 * power), seconds, self._bases[0](tokens)
-            share = (seconds - below_s) / (above_s - below_s) if above_s > below_s else tokens / power - 1
-            value, spread = value + (more - value) * share, spread + (wider - spread) * share
-        return self._kernel.interpolated(seconds * exp(value), spread, flops, moved)
-
-    def _node(self, tokens: int) -> tuple[float, float, float]:
-        """Base time and correction at a power of two."""
-        if tokens not in self._nodes and self._corrections is not None:
-            self._nodes[tokens] = self._bases[0](tokens), *self._corrections.at((tokens,))
-        return self._nodes[tokens]
-
-
-def of_one_token(op: Op) -> tuple[Op, int]:
-    """The same operator for one token, and the number of its tokens."""
-    axis = fields(op)[op.TOKEN_AXIS].name  # type: ignore[arg-type]
-    return replace(op, **{axis: 1}), getattr(op, axis)  # type: ignore[type-var]
-
-
-def grown(op: Op) -> Callable[[int], Op]:
-    """From a number of tokens to an operator that was lowered for one."""
-    cls, at = type(op), op.TOKEN_AXIS
-    axes: list[Any] = [getattr(op, f.name) for f in fields(op)]  # type: ignore[arg-type]
-    before, one, after = axes[:at], axes[at], axes[at + 1 :]
-    return lambda tokens: cls(*before, one * tokens, *after)  # type: ignore[call-arg]
-
-
-def _linear_cost(make: Callable[[int], Op]) -> tuple[float, float, float, float] | None:
-    """FLOPs whatever the tokens and for each of them, and bytes likewise; None where they grow otherwise."""
-    (f1, b1), (f2, b2), (f4, b4) = ((c.flops, c.bytes) for c in (make(n).cost() for n in (1, 2, 4)))
-    if (f4 - f2, b4 - b2) != (2 * (f2 - f1), 2 * (b2 - b1)):
-        return None
-    return 2 * f1 - f2, f2 - f1, 2 * b1 - b2, b2 - b1

@@ -9,7 +9,8 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from chip import ops
-from chip.predictor.operator_time import OF_POINTS, OperatorTime
+from chip.predictor.operator_time import OF_POINTS
+from chip.predictor.program import ProgramTimes, TimedStep
 from chip.predictor.roof import Power
 from chip.types import Scenario
 
@@ -32,47 +33,64 @@ class Line(NamedTuple):
     joules: float  # above idle
 
 
+NUMBERS = 8
 line_of = partial(tuple.__new__, Line)  # from a tuple of all fields: twice as fast as Line(...)
 
 
-class RoleTotal:
-    """All calls of one role, added up. Kind, bound and source are those of the longest."""
+Words = tuple[str, str, str]  # kind, bound and source
+Numbers = Sequence[float]  # calls, seconds, low_s, high_s, flops, bytes, joules, and seconds at the power limit
 
-    __slots__ = (
-        "bound", "bytes", "calls", "flops", "high_s", "joules", "kind", "limited_high_s", "limited_low_s", "limited_s",
-        "low_s", "seconds", "source",
-    )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.kind = self.bound = self.source = ""
-        self.calls = self.seconds = self.low_s = self.high_s = self.flops = self.bytes = self.joules = 0.0
-        # of seconds, low_s and high_s: the part that the power limit sets (`chip.predictor.clock`)
-        self.limited_s = self.limited_low_s = self.limited_high_s = 0.0
+def lines_of(steps: Sequence[TimedStep], slower: float) -> list[Line]:
+    """A line for each role, all steps added up by their weights; kind, bound and source are those of the longest part.
+    `slower`: the part that seconds at the power limit take more."""
+    totals: dict[str, tuple[Words, Numbers]] = {}
+    weights: dict[ProgramTimes, float] = {}
+    for step in steps:
+        weight = step.run.weight
+        weights[step.layers] = weights.get(step.layers, 0.0) + weight
+        weights[step.head] = weights.get(step.head, 0.0) + weight
+        for call, t in zip(step.layers.shape.attention_calls, step.attention):
+            n = weight * call.repeat
+            numbers = (
+                n,
+                n * t.seconds,
+                n * t.low_s,
+                n * t.high_s,
+                n * t.flops,
+                n * t.bytes,
+                n * t.joules,
+                n * t.limited_s,
+            )
+            _add(totals, call.role, (call.kind, t.bound, t.source), numbers)
+    for shape in dict.fromkeys(part.shape for part in weights):
+        parts = [(part, weight) for part, weight in weights.items() if part.shape is shape]
+        longest, columns = parts[0][0], [[0.0] * len(shape.roles)] * NUMBERS
+        for part, weight in parts:
+            columns = [[a + weight * b for a, b in zip(total, more)] for total, more in zip(columns, part.columns)]
+        for (role, kind), (operator, _), *numbers in zip(shape.roles, shape.calls, *columns):
+            time = longest.times[operator]
+            _add(totals, role, (kind, time.bound, time.source), numbers)
+    return [_line(role, *words, slower, *numbers) for role, (words, numbers) in totals.items()]
 
-    def add(self, kind: str, time: OperatorTime, calls: float) -> None:
-        seconds, low_s, high_s, bound, source, flops, moved, limited_s, joules = time
-        if seconds * calls >= self.seconds:
-            self.kind, self.bound, self.source = kind, bound, source
-        self.calls += calls
-        self.seconds += seconds * calls
-        self.low_s += low_s * calls
-        self.high_s += high_s * calls
-        self.flops += flops * calls
-        self.bytes += moved * calls
-        self.joules += joules * calls
-        if limited_s:
-            part = calls * limited_s / seconds
-            self.limited_s += limited_s * calls
-            self.limited_low_s += low_s * part
-            self.limited_high_s += high_s * part
 
-    def line(self, role: str, slower: float) -> Line:
-        """`slower`: the part that seconds at the power limit take more at the clock of the phase."""
-        return line_of((
-            role, self.kind, self.calls, self.seconds + slower * self.limited_s,
-            self.low_s + slower * self.limited_low_s, self.high_s + slower * self.limited_high_s,
-            self.bound, self.source, self.flops, self.bytes, self.joules,
-        ))  # fmt: skip
+def _add(totals: dict[str, tuple[Words, Numbers]], role: str, words: Words, numbers: Numbers) -> None:
+    if role in totals:
+        known_words, known = totals[role]
+        words = words if numbers[1] >= known[1] else known_words
+        numbers = [a + b for a, b in zip(known, numbers)]
+    totals[role] = words, numbers
+
+
+def _line(
+    role: str, kind: str, bound: str, source: str, slower: float, calls: float, seconds: float, low_s: float,
+    high_s: float, flops: float, moved: float, joules: float, limited_s: float,
+) -> Line:  # fmt: skip
+    """All of a role at the clock of its phase."""
+    if limited_s:
+        factor = 1 + slower * limited_s / seconds
+        seconds, low_s, high_s = seconds * factor, low_s * factor, high_s * factor
+    return line_of((role, kind, calls, seconds, low_s, high_s, bound, source, flops, moved, joules))
 
 
 class Phase:

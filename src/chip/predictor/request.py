@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 from chip import engines
+from chip.decoders.formats import UNIFORM
 from chip.decoders.lower import check_experts, check_shards
 from chip.dtypes import precision
-from chip.engines import profile, versions
+from chip.engines import profile
 from chip.engines.formats import GpuFormats, ServedModel, served
 from chip.hardware import gpus, hosts
 from chip.hardware.gpus import Hardware
@@ -91,7 +92,7 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
         notes.of_formats(p.activation, estimator.kernels.measured_in(p.activation), h.sibling or roof.name)
         if h.points or h.sibling
         else "",
-        versions.torch_note(h.spec) if h.spec else "",
+        notes.of_torch(h.spec) if h.spec else "",
         *notes.of_terms(q, measured),
     )
     host, host_note = "", ""
@@ -110,6 +111,8 @@ def _as_run(q: Question, h: Hardware, roof: Roof, options: Any) -> ServedModel:
     if p.weight != p.activation and "matmul_bf16" not in roof.compute:  # older GPUs multiply 16 bits as fp16 only
         p = replace(p, activation="fp16", matmul=p.matmul.replace("bf16", "fp16"))
     check_dtype(roof, "matmul_" + p.activation)
+    if not p.per_layer and p.name not in UNIFORM and p.kv != "fp8":
+        return ServedModel(q.model, p, ())
     formats = GpuFormats(h.name, round(10 * gpus.capability(h)), frozenset(roof.compute))
     return served(q.model, p, formats, engines.get(q.engine), options)
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from chip import ops
 from chip.hardware import gpus
 from chip.hardware.gpus import Hardware
+from chip.predictor import sustained
+from chip.predictor.clock import Settling
 from chip.predictor.stages import ALL, Stage
 from chip.types import Ceiling, ChipError, HardwareProfile, HardwareSpec, Link, Op
 
@@ -36,6 +38,7 @@ class Range(NamedTuple):
 
 
 NOTHING = Range.exactly(0.0)
+VECTOR = "matmul_fp32"  # the ceiling of products outside the matrix units
 COPY = "hbm_copy"  # the ceiling of operators that multiply nothing
 
 
@@ -71,6 +74,7 @@ class Roof:
     link: Link | None
     ranks_need: str  # where there is no link: why several GPUs cannot be predicted
     power: Power | None  # None where it was not measured
+    settling: Settling | None = None  # how its clock falls to what the power limit allows; None where nothing tells
     is_cpu: bool = False
 
     @property
@@ -116,6 +120,7 @@ def _measured(h: Hardware, p: HardwareProfile) -> Roof:
         p.sm_count,
         *_link(h),
         _power(h, p, rates),
+        sustained.settling_of(h),
         h.is_cpu,
     )
 
@@ -144,24 +149,30 @@ def _as_reached(promised: Roof, h: Hardware, s: HardwareSpec) -> Roof:
     """The datasheet times the share of its own that the nearest measured GPU reaches."""
     like = reference(s.architecture, s.vendor)
     reached, full = roof_of(like), {n: r.value for n, r in roof_of(like, Stage.DATASHEET).ceilings.items()}
-    shares = {name: _share(rate, full[name]) for name, rate in reached.compute.items() if name in full}
+    settling, power = sustained.settling_of(h), sustained.relative_share(h, like)
+    shares = {
+        name: _share(rate, full[name], 1.0 if name == VECTOR else power)
+        for name, rate in reached.compute.items()
+        if name in full
+    }
+    known = "of its datasheet that a measured {} reaches" + ", by its own power" * bool(settling)
     return replace(
         promised,
-        basis=(
-            f"the datasheet of {h.estimated_from or s.title}, times the share of its datasheet that a measured "
-            f"{like.title} reaches"
-        ),
+        basis=f"the datasheet of {h.estimated_from or s.title}, times the share {known.format(like.title)}",
         compute={n: rate * shares.get(n, shares["matmul_bf16"]) for n, rate in promised.compute.items()},
+        ceilings={**promised.ceilings, COPY: promised.ceilings[COPY] * _share(reached.ceilings[COPY], full["memory"])},
         weights=promised.weights * _share(reached.weights, full["memory"]),
         stream=promised.stream * _share(reached.stream, full["memory"]),
         launch_s=reached.launch_s,
+        settling=settling,
     )
 
 
-def _share(effective: Range, promised: float) -> Range:
+def _share(effective: Range, promised: float, power: float = 1.0) -> Range:
     """The share of its datasheet's rate that a measured GPU reaches, to be applied to another GPU. That one may reach
-    anything from its whole rate down to as far below this share as the datasheet is above it."""
-    share = effective.value / promised
+    anything from its whole rate down to as far below this share as the datasheet is above it. `power`: how many times
+    as large a share its power allows."""
+    share = effective.value / promised * power
     return Range(share, min(share, share * share), max(share, 1.0))
 
 

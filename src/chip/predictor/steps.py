@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from chip import engines
 from chip.decoders.decoder import Decoder
 from chip.dtypes import Precision
-from chip.engines import Engine
-from chip.engines.playing import Terms, Weighted
-from chip.engines.timeline import Recorded, Timeline
-from chip.engines.versions import EngineVersion
+from chip.engines import Engine, EngineVersion
+from chip.engines.recorded import Recorded
+from chip.engines.timeline import Played, Terms, Timeline, Weighted
+from chip.predictor.attending import StepGroup
 from chip.predictor.estimator import Estimator
-from chip.predictor.phase import Line, Phase, interval, line_of, within_power
-from chip.predictor.timed_program import PlayableStep, TimedBlock, TimedOperators, TimedStep, lines_of, playable_steps
+from chip.predictor.phase import Line, Phase, interval, line_of, lines_of, within_power
+from chip.predictor.program import TimedBlock, TimedOperators, TimedStep
 from chip.types import Scenario, Step
 
 ENGINE = "engine"  # source and kind of the rows that belong to no operator
@@ -43,6 +43,13 @@ class OnTimeline(NamedTuple):
     engine_s: tuple[float, ...]  # as `ENGINE_ROWS`
     early_tokens: float = 0.0  # that early requests decode beside other prompts
     early_s: float = 0.0  # what these tokens took together
+
+
+class PlayableStep(NamedTuple):
+    """A step as an engine plays it on the timeline."""
+
+    played: Played
+    run: StepGroup
 
 
 class PhaseSteps(NamedTuple):
@@ -268,3 +275,17 @@ operators_of = lru_cache(maxsize=256)(TimedOperators)
 @lru_cache(maxsize=MOST_SCHEDULES)
 def prefill_schedule(engine: str, s: Scenario, options: Any) -> Weighted:
     return engines.get(engine).prefill(s, options)
+
+
+def playable_steps(steps: Sequence[TimedStep], slower: float) -> list[PlayableStep]:
+    """`slower`: the part that seconds at the power limit take more."""
+    playable = []
+    for run, layers, attention, last in steps:
+        blocks = [*layers.launch_blocks(slower), *last.launch_blocks(slower)]
+        for call, time in zip(layers.shape.attention_calls, attention):
+            blocks[call.block] = blocks[call.block].with_time(call.place, time.seconds + slower * time.limited_s)
+        seconds = sum([b.repeat * b.seconds for b in blocks])
+        operators = layers.shape.operators + last.shape.operators
+        played = Played(blocks, seconds, operators, run.step.graph, run.step.decode, run.rows)
+        playable.append(PlayableStep(played, run))
+    return playable

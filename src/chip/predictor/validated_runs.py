@@ -20,7 +20,7 @@ from chip.dtypes import PRECISIONS
 from chip.files import artifact
 from chip.hardware import gpus as hardware
 from chip.predictor import basis
-from chip.predictor.kernel_points import SAME_KERNELS
+from chip.predictor.kernels import SAME_KERNELS
 from chip.types import Scenario
 
 INDEX = hardware.DATA / "validated.csv"

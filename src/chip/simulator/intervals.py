@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from chip.simulator import figures
-from chip.simulator.answer import answer, short
+from chip.simulator.answer import answer
 from chip.simulator.jobs import Pool, spread_out
 from chip.simulator.setup import Fleet, Setup, run, setup
 from chip.simulator.step_time import Spread
@@ -29,9 +29,9 @@ def intervals(fleet: Fleet, w: Workload, seed: int, draws: int, pool: Pool | Non
         high = values[min(len(values) - 1, math.ceil(0.95 * len(values)) - 1)]
         figure, _, part = name.partition(".")
         if part:
-            out.setdefault(figure, {})[part] = [short(low), short(high)]
+            out.setdefault(figure, {})[part] = low, high
         else:
-            out[name] = [short(low), short(high)]
+            out[name] = low, high
     return out
 
 
@@ -41,8 +41,8 @@ def _redo(task: tuple[Fleet, Workload, Factors]) -> dict[str, float]:
     found = answer(fleet, made, w, run(made, fleet, w), 0)
     out = {"output_tokens_per_s": found.output_tokens_per_s}
     for name in figures.FIGURES:
-        got = getattr(found, name)
-        out |= {f"{name}.{k}": v for k, v in got._asdict().items()} if got else {}
+        got = getattr(found, f"{name}_s")
+        out |= {f"{name}_s.{k}": v for k, v in got._asdict().items()} if got else {}
     return out
 
 

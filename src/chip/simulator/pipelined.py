@@ -7,8 +7,8 @@ prompt, and those that come later join the batch that is scheduled then.
 
 from __future__ import annotations
 
-from chip.engines.playing import LiveScheduler
 from chip.engines.server import NONE, ServerCost
+from chip.engines.timeline import LiveScheduler
 from chip.simulator.decodes import Decodes
 from chip.simulator.engine import Scheduled, SimulatedEngine, Watch
 from chip.simulator.request import InFlight
@@ -60,3 +60,7 @@ class PipelinedEngine(SimulatedEngine):
             chunks = planned.chunks if planned else []
             self.watch(self, begin_s, self.now_s, 1 if planned else 0, sum(new for new, _ in chunks))
         self.used_block_s += used * (self.now_s - begin_s)
+
+    @property
+    def _collected(self) -> Decodes:
+        return self._batches[0]

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from chip import engines
-from chip.engines.playing import LiveScheduler
 from chip.engines.server import NONE, ServerCost
+from chip.engines.timeline import LiveScheduler
 from chip.predictor import request
 from chip.question import Question
 from chip.simulator.engine import SimulatedEngine

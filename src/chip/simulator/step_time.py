@@ -10,18 +10,17 @@ from typing import NamedTuple
 from chip import ops
 from chip.decoders.decoder import Decoder
 from chip.engines import Engine
-from chip.engines.playing import Terms
 from chip.engines.server import NONE, ServerCost
-from chip.engines.timeline import Timeline
+from chip.engines.timeline import Terms, Timeline
 from chip.predictor import notes as about
 from chip.predictor import parallel
 from chip.predictor.clock import Settling
 from chip.predictor.operator_time import OperatorTime
 from chip.predictor.phase import interval
+from chip.predictor.program import TimedBlock
 from chip.predictor.request import setting
 from chip.predictor.roof import Roof
 from chip.predictor.steps import StepModel
-from chip.predictor.timed_program import TimedBlock
 from chip.question import Question
 from chip.types import Scenario, Seq, Step
 

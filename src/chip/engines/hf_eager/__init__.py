@@ -12,8 +12,7 @@ from chip.engines import Engine, hf, hf_memory
 from chip.engines.calibration import CUT, HF_POINTS, TWO_DEPTHS, cut
 from chip.engines.fuse import apply, as_kind
 from chip.engines.memory import Room
-from chip.engines.playing import Played, Terms, Weighted
-from chip.engines.timeline import HostCost, Timeline
+from chip.engines.timeline import HostCost, Played, Terms, Timeline, Weighted
 from chip.ops.masked_attention import WindowedAttention
 from chip.types import Program, Scenario, Seq, Step
 

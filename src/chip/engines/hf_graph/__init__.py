@@ -15,8 +15,7 @@ from chip.engines import Engine, Serves, hf, hf_memory
 from chip.engines.calibration import HF_POINTS, CalibrationModel
 from chip.engines.fuse import apply, as_kind
 from chip.engines.memory import Room
-from chip.engines.playing import Played, Terms, Weighted
-from chip.engines.timeline import Timeline
+from chip.engines.timeline import Played, Terms, Timeline, Weighted
 from chip.ops.attention import Attention
 from chip.ops.masked_attention import SlidingAttention
 from chip.ops.moves import KvAppend, SlidingAppend

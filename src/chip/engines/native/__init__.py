@@ -8,18 +8,15 @@ from typing import Any
 from chip.decoders import roles
 from chip.decoders.decoder import Decoder
 from chip.dtypes import BYTES, Precision
-from chip.engines import Engine, Serves
+from chip.engines import Engine, EngineVersion, Serves
 from chip.engines.calibration import TWO_DEPTHS, cut
 from chip.engines.chunked import decode_step, padded, prefill_steps
 from chip.engines.fuse import apply, as_kind, each, fuse_residual_norms, merge_projections
 from chip.engines.memory import Room
-from chip.engines.playing import Played, Terms, Weighted
-from chip.engines.timeline import HostCost, Timeline
-from chip.engines.versions import EngineVersion
+from chip.engines.timeline import HostCost, Played, Terms, Timeline, Weighted
 from chip.ops.elementwise import Scale, SiluMul
 from chip.ops.linear import Linear
-from chip.ops.moves import KvAppend
-from chip.ops.rope import Rope
+from chip.ops.moves import KvAppend, Rope
 from chip.types import Call, Program, Scenario, Seq, Step
 
 FAMILIES_OF = {f"{name}ForCausalLM": name.lower() for name in ("Llama", "Mistral", "Qwen2", "Qwen3")}

@@ -9,15 +9,13 @@ from typing import Any
 from chip.decoders.decoder import Decoder
 from chip.decoders.formats import WeightFormat
 from chip.dtypes import Precision
-from chip.engines import Engine, Serves, chunked, hf
+from chip.engines import Engine, EngineVersion, Needs, Serves, chunked, hf
 from chip.engines.calibration import FAMILIES, TWO_DEPTHS, CalibrationModel, cut
 from chip.engines.formats import GpuFormats
 from chip.engines.memory import Load
 from chip.engines.options import Settings
-from chip.engines.playing import LiveScheduler, Played, Terms, Weighted
 from chip.engines.server import ServerCost
-from chip.engines.timeline import HostCost, Timeline
-from chip.engines.versions import EngineVersion, Needs
+from chip.engines.timeline import HostCost, LiveScheduler, Played, Terms, Timeline, Weighted
 from chip.engines.vllm import kernels, memory, server
 from chip.engines.vllm.options import ALIASES, ELSEWHERE, GRAPH_TOKENS, LIMITS, VllmOptions, defaults
 from chip.engines.vllm.rewrite import HALVES, UNCOMPILED, rewrite

@@ -18,8 +18,7 @@ from chip.ops.attention import Attention
 from chip.ops.elementwise import Elementwise, Scale, SiluMul
 from chip.ops.experts import PackedExperts
 from chip.ops.linear import Bmm, Linear
-from chip.ops.moves import KvAppend
-from chip.ops.rope import Rope, RopeComposed, RopeJoin
+from chip.ops.moves import KvAppend, Rope, RopeComposed, RopeJoin
 from chip.ops.routers import MoeRouter
 from chip.types import Call, Program
 

@@ -1,4 +1,4 @@
-"""From measurements to points with a base time: what `chip fit` does.
+"""From measurements to points with a base time: what `chip fit` does. Needs numpy and scipy.
 
 Points of one kernel, context and dtype are a group. A group gets a base time, a formula with a few numbers that are
 fitted by least squares of logarithms, in which outliers count little. Each of its points gets the error of predicting
@@ -13,13 +13,15 @@ from dataclasses import fields, replace
 from math import exp, inf, log
 from typing import Any
 
+import numpy as np
+from scipy.optimize import least_squares
+
 from chip import ops, stats
 from chip.files import measurements
 from chip.hardware.points import PointGroup
-from chip.lab.measure.least_squares import minimise
 from chip.lab.measure.limits import is_sustained
 from chip.lab.measure.profile import LONG_SAMPLE_S, MAX_SETS, TABLES
-from chip.ops.base_time import BaseTime
+from chip.ops import BaseTime
 from chip.ops.experts import MoeExperts
 from chip.ops.linear import Linear
 from chip.predictor.clock import Settling
@@ -122,20 +124,21 @@ def _rate(profile: HardwareProfile, name: str) -> float:
 
 def fit_base(base: BaseTime, shapes: Sequence[Op], seconds: Sequence[float]) -> BaseTime:
     names = [f.name for f in fields(base) if f.name not in FIXED]
-    at = [log(getattr(base, n)) for n in names]
-    wanted = [log(s) for s in seconds]
+    at = np.log([getattr(base, n) for n in names])
+    wanted = np.log(seconds)
 
-    def fitted(p: Sequence[float]) -> BaseTime:
-        numbers = (exp(min(60.0, max(-60.0, v))) for v in p)
+    def base_of(p: np.ndarray) -> BaseTime:
+        numbers = np.exp(np.clip(p, -60, 60))
         changed: dict[str, Any] = {n: min(float(f"{v:.6g}"), MOST.get(n, inf)) for n, v in zip(names, numbers)}
         return replace(base, **changed)
 
-    def residuals(p: Sequence[float]) -> list[float]:
-        tried = fitted(p)
-        off = [log(tried.seconds(op)) - log_s for op, log_s in zip(shapes, wanted)]
-        return [*off, *(PRIOR_WEIGHT * (v - start) for v, start in zip(p, at))]
+    def residuals(p: np.ndarray) -> np.ndarray:
+        first = base_of(p)
+        predicted = np.array([log(first.seconds(op)) for op in shapes])
+        return np.concatenate([predicted - wanted, PRIOR_WEIGHT * (p - at)])
 
-    return fitted(minimise(residuals, at, ROBUST_SCALE))
+    # steps that the rounding of the numbers does not swallow
+    return base_of(least_squares(residuals, at, loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=1e-3, max_nfev=80).x)
 
 
 def leave_one_out(group: PointGroup, base: BaseTime) -> tuple[float, ...]:
@@ -182,4 +185,4 @@ def large_rate(records: Iterable[Measurement], of_kind: str, of_dtype: str) -> f
         if kind == of_kind and dtype == of_dtype and isinstance(op, Linear) and not getattr(op, "block_k", 0)
         if op.cost().flops > LARGE_FLOPS and min(op.m, op.n, op.k) >= LARGE_AXIS
     ]
-    return stats.median(large) if len(large) >= LEAST_LARGE else 0.0
+    return float(np.median(large)) if len(large) >= LEAST_LARGE else 0.0

@@ -16,8 +16,7 @@ from chip.engines import profile
 from chip.engines.chunked import decode_contexts
 from chip.engines.memory import Room
 from chip.engines.options import settings_of
-from chip.engines.playing import Weighted
-from chip.engines.timeline import RoleLaunches
+from chip.engines.timeline import RoleLaunches, Weighted
 from chip.hardware import gpus, hosts
 from chip.ops.attention import Attention
 from chip.ops.elementwise import Softmax
@@ -30,9 +29,9 @@ from chip.predictor.estimator import Estimator
 from chip.predictor.operator_time import OperatorTime, weighted_sum
 from chip.predictor.phase import request_tpot_s
 from chip.predictor.prediction import Prediction
+from chip.predictor.program import NOTHING, CallBlock, ProgramTimes, Shape, TimedOperators, TimedStep
 from chip.predictor.roof import check_dtype, roof_of
 from chip.predictor.steps import EngineTerms, StepModel
-from chip.predictor.timed_program import NOTHING, CallBlock, ProgramTimes, TimedBlock, TimedOperators, TimedStep
 from chip.question import BATCH, SYSTEM, complete, count_of
 from chip.types import Call, ChipError, Op, Scenario, Seq, Step, install
 
@@ -94,22 +93,22 @@ class TracedOperators(TimedOperators):
 
     def time(self, run: StepGroup) -> TimedStep:
         if run.step not in self._programs:
-            self._programs[run.step] = ProgramTimes(self._blocks(run.step))
+            self._programs[run.step] = self._program(run.step)
         return TimedStep(run, self._programs[run.step], (), NOTHING)
 
-    def _blocks(self, step: Step) -> list[TimedBlock]:
-        """One for each role: its mean call, at a few contexts that stand for all."""
+    def _program(self, step: Step) -> ProgramTimes:
+        """A block for each role: its mean call, at a few contexts that stand for all."""
         by_role: dict[tuple[str, str], list[tuple[OperatorTime, float]]] = {}
         for seqs, part in _walked(step):
             for call, count in of_sequences(self.model, seqs).items():
                 by_role.setdefault((call.role, call.op.kind), []).append((self.estimator.time(call.op), part * count))
-        blocks = []
+        blocks, times = [], []
         for (role, kind), answers in by_role.items():
             count = max(1, round(sum(n for _, n in answers)))
-            mean = weighted_sum([(answer, n / count) for answer, n in answers])
-            calls = CallBlock((kind,), RoleLaunches((role,), (ops.get(kind).KERNELS,)))
-            blocks.append(TimedBlock(count, calls, [mean]))
-        return blocks
+            launches = RoleLaunches((role,), (ops.get(kind).KERNELS,))
+            blocks.append(CallBlock(count, (kind,), launches, [len(times)]))
+            times.append(weighted_sum([(answer, n / count) for answer, n in answers]))
+        return ProgramTimes(Shape(blocks), times)
 
 
 def _walked(step: Step) -> list[tuple[tuple[Seq, ...], float]]:

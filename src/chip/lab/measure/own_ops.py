@@ -17,7 +17,7 @@ from chip.lab.measure.build import Closure, Unsupported, normal
 from chip.ops.attention import Attention
 from chip.ops.elementwise import Elementwise
 from chip.ops.linear import Linear
-from chip.ops.rope import RopeStore
+from chip.ops.moves import RopeStore
 from chip.types import Op
 
 NAME = "chip"

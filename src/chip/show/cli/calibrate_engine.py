@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chip.engines import profile as engine_profile
-from chip.engines.playing import MEANING
 from chip.engines.profile import EngineProfile
+from chip.engines.timeline import MEANING
 from chip.files import artifact, output
 from chip.files.runs import Run
 from chip.hardware import gpus

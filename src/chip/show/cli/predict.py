@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from chip.engines import timeline
+from chip.engines import recorded
 from chip.files import output
 from chip.predictor import request
 from chip.question import BATCH, DEFAULTS, complete, question_of, scenario_of
@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def outputs(args: argparse.Namespace) -> list[output.Output]:
-    return [(args.csv, grid.TABLE), (args.timeline, timeline.TRACE)]
+    return [(args.csv, grid.TABLE), (args.timeline, recorded.TRACE)]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -125,5 +125,5 @@ def write_timeline(path: Path, values: dict[str, Any]) -> None:
     s, steps = scenario_of(values, q), request.setting(q).steps
     step = steps.engine.decode(s, steps.options) if s.output > 1 else steps.prefill_steps(s)[0][0]
     title = f"{q.model.name} on {q.gpu}, {q.engine}: {s.name}"
-    output.write(path, json.dumps(timeline.chrome(steps.timeline(step).events, title)) + "\n", timeline.TRACE)
+    output.write(path, json.dumps(recorded.chrome(steps.timeline(step).events, title)) + "\n", recorded.TRACE)
     print(f"wrote {path}: open it in https://ui.perfetto.dev", file=sys.stderr)

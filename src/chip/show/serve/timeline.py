@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chip.engines.timeline import Event, chrome
+from chip.engines.recorded import Event, chrome
 from chip.predictor import request
 from chip.predictor.steps import StepModel
 from chip.show.serve.names import PASTED, question_of

@@ -14,8 +14,8 @@ from chip.lab.kernels import plans
 from chip.lab.kernels.plans import power_of_two
 from chip.lab.kernels.triton.language import jit, tl, usable
 from chip.lab.measure.build import normal
-from chip.lab.measure.build.rope import rotate_half
-from chip.ops.rope import Rope
+from chip.lab.measure.build.moves import rotate_half
+from chip.ops.moves import Rope
 
 KIND = "rope"
 BENCH = [Rope(4096, 40, 128), Rope(16384, 40, 128), Rope(16384, 36, 64)]
@@ -118,7 +118,7 @@ def run(
 
 
 def inputs(op: Rope, device: torch.device, generator: torch.Generator, pad: int = 0) -> tuple[torch.Tensor, ...]:
-    keys = max(1, op.heads // 5)  # as `chip.lab.measure.build.rope`: grouped-query attention, 4 : 1
+    keys = max(1, op.heads // 5)  # as `chip.lab.measure.build.moves`: grouped-query attention, 4 : 1
     shapes = ((op.heads - keys, op.head_dim + pad), (keys, op.head_dim + pad), (op.head_dim,), (op.head_dim,))
     drawn = [normal((op.rows, *shape), op.dtype, device, generator) for shape in shapes]
     return drawn[0][..., : op.head_dim], drawn[1][..., : op.head_dim], drawn[2], drawn[3]

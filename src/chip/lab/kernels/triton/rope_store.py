@@ -15,7 +15,7 @@ import torch
 from chip.lab.kernels.plans import power_of_two
 from chip.lab.kernels.triton.language import early, jit, overlapped, tl, usable
 from chip.lab.measure.build import normal
-from chip.ops.rope import Rope
+from chip.ops.moves import Rope
 
 KIND = "rope"
 COMPILED = False

@@ -19,7 +19,7 @@ from chip.lab.measure import own_ops
 from chip.lab.measure.build import Closure, Draw, Unsupported, builds, torch_dtype
 from chip.lab.measure.vllm_ops import module
 from chip.ops.attention import AnyAttention, Attention
-from chip.ops.attention_kernels import GRAPH_TOKENS, MOST_SPLITS
+from chip.ops.attention_tiles import GRAPH_TOKENS, MOST_SPLITS
 from chip.ops.composed import Composed
 from chip.types import Op
 

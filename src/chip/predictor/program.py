@@ -1,0 +1,291 @@
+"""The operators of an engine's programs, timed for steps of any size.
+
+A program is lowered once, for one token. Every operator but attention grows with the tokens along one axis, so a step
+of n tokens needs no lowering of its own. Attention is timed for the sequences of a step (`chip.predictor.attending`).
+Shared experts may run beside the routed ones, on a second stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import inf
+from typing import NamedTuple
+
+from chip import engines
+from chip.decoders.decoder import Decoder
+from chip.decoders.lower import body, head
+from chip.decoders.roles import EXPERTS, ROUTER, SHARED, SHARED_ADD
+from chip.dtypes import Precision
+from chip.engines.timeline import LaunchBlock, RoleLaunches, Weighted
+from chip.predictor.attending import StepGroup, attending, runs_of
+from chip.predictor.estimator import Curve, Estimator
+from chip.predictor.operator_time import OperatorTime, weighted_sum
+from chip.types import Op, Program, Seq, Step
+
+MOST_PROGRAMS, MOST_SIZES = 64, 128  # remembered: lowered programs, and sizes of each
+ATTENDS = -1  # stands for a call that attends, whose time depends on the sequences of a step
+UNTIMED = OperatorTime(0.0, 0.0, 0.0, "", "", 0.0, 0.0)  # its time until these are known
+
+
+class CallBlock(NamedTuple):
+    """A block of a program: its calls in order."""
+
+    repeat: int
+    kinds: tuple[str, ...]
+    launches: RoleLaunches
+    timed: Sequence[int]  # of each call, the place of its operator among the distinct ones, or `ATTENDS`
+
+
+class TimedBlock(NamedTuple):
+    """A block with the time of one call of each operator."""
+
+    repeat: int
+    calls: CallBlock
+    times: list[OperatorTime]
+
+
+class AttentionCall(NamedTuple):
+    """Where a program attends."""
+
+    role: str
+    kind: str
+    repeat: int
+    block: int
+    place: int  # among the calls of the block
+
+
+class Shape:
+    """The blocks of a program, and how often each role calls each distinct operator."""
+
+    def __init__(self, blocks: Sequence[CallBlock]) -> None:
+        self.blocks = blocks
+        self.operators = sum([b.repeat * b.launches.operators for b in blocks])
+        self.attention_calls = [
+            AttentionCall(b.launches.names[place], b.kinds[place], b.repeat, i, place)
+            for i, b in enumerate(blocks)
+            for place, operator in enumerate(b.timed)
+            if operator == ATTENDS
+        ]
+        calls: dict[tuple[str, str, int], float] = {}
+        for b in blocks:
+            for role, kind, operator in zip(b.launches.names, b.kinds, b.timed):
+                if operator != ATTENDS:
+                    calls[role, kind, operator] = calls.get((role, kind, operator), 0.0) + b.repeat
+        self.roles = [(role, kind) for role, kind, _ in calls]
+        self.calls = [(operator, count) for (_, _, operator), count in calls.items()]
+
+
+class ProgramTimes:
+    """A program for so many tokens: the time of each distinct operator. Attention has no time yet."""
+
+    __slots__ = ("columns", "limited_s", "shape", "times")
+
+    def __init__(self, shape: Shape, times: Sequence[OperatorTime]) -> None:
+        self.shape, self.times = shape, times
+        seconds, low_s, high_s, _, _, flops, moved, limited_s, joules = zip(*times) if times else [()] * 9
+        counts = [count for _, count in shape.calls]
+        # of each role: its calls, and what all of them take together
+        self.columns = [counts] + [
+            [count * column[operator] for operator, count in shape.calls]
+            for column in (seconds, low_s, high_s, flops, moved, joules, limited_s)
+        ]
+        self.limited_s: float = sum(self.columns[-1])  # at the power limit
+
+    def blocks(self) -> list[TimedBlock]:
+        times = [*self.times, UNTIMED]  # which ATTENDS points at
+        return [TimedBlock(b.repeat, b, [times[i] for i in b.timed]) for b in self.shape.blocks]
+
+    def launch_blocks(self, slower: float) -> list[LaunchBlock]:
+        """`slower`: the part that seconds at the power limit take more."""
+        each_s = [t.seconds + slower * t.limited_s for t in self.times]
+        each_s.append(0.0)
+        return [LaunchBlock(b.repeat, b.launches, [each_s[i] for i in b.timed]) for b in self.shape.blocks]
+
+
+NOTHING = ProgramTimes(Shape(()), ())
+
+
+class TimedStep(NamedTuple):
+    """A step with the time of every operator, at the clock at which its points were measured."""
+
+    run: StepGroup
+    layers: ProgramTimes
+    attention: Sequence[OperatorTime]  # of the calls in `layers` that attend, in their order
+    head: ProgramTimes
+
+    @property
+    def limited_s(self) -> float:
+        """Seconds at the power limit."""
+        calls = self.layers.shape.attention_calls
+        attention_s = sum([call.repeat * t.limited_s for call, t in zip(calls, self.attention)])
+        return self.layers.limited_s + self.head.limited_s + attention_s
+
+    def blocks(self, slower: float = 0.0) -> list[TimedBlock]:
+        """All operators of the step, in order. `slower`: the part that seconds at the power limit take more."""
+        blocks = self.layers.blocks()
+        for call, time in zip(self.layers.shape.attention_calls, self.attention):
+            blocks[call.block].times[call.place] = time
+        blocks += self.head.blocks()
+        if not slower:
+            return blocks
+        return [
+            b._replace(times=[t.scaled(1 + slower * t.limited_s / t.seconds) if t.limited_s else t for t in b.times])
+            for b in blocks
+        ]
+
+
+class TimedCall(NamedTuple):
+    """A distinct operator of a program."""
+
+    op: Op
+    curve: Curve
+    whole: Curve | None  # of the same operator on one GPU, where this one is split
+    gpus: int
+    flop_per_s: float  # at most
+    stream: int  # the block whose shared experts run beside its routed ones; -1 for all other operators
+
+    def time(self, size: int | Seq) -> OperatorTime:
+        """A GPU's share is never more than `gpus` times as fast as the whole operator on one GPU. A base time may say
+        more, where fewer heads fill a GPU better or are not copied, but nobody measured that."""
+        time = self.curve.time(size)
+        return time.at_least(self.whole.time(size).seconds / self.gpus) if self.whole else time
+
+
+class TimedProgram:
+    """One program on one GPU, lowered for one token."""
+
+    def __init__(
+        self, program: Program, whole: Program | None, engine_kernels: Mapping[str, int], estimator: Estimator, tp: int,
+        shared_tokens: int,
+    ) -> None:  # fmt: skip
+        """`whole`: the same program on one GPU, where this one is split over `tp`. `shared_tokens`: of a step whose
+        shared experts run on a second stream, at most."""
+        self.memory, self.shared_tokens = estimator.roof.memory, shared_tokens
+        self.attending: list[TimedCall] = []
+        self.streams: list[tuple[list[int], list[int]]] = []  # operators of routed experts, and of shared ones
+        distinct: dict[TimedCall, int] = {}  # norms and additions are alike: they are timed once
+        blocks: list[CallBlock] = []
+        for i, block in enumerate(program.blocks):
+            on_one = {c.role: c.op for c in whole.blocks[i].calls} if whole else {}
+            roles, operators = tuple(c.role for c in block.calls), [c.op for c in block.calls]
+            routed = [role in (ROUTER, EXPERTS) for role in roles]
+            shared = [role.startswith(SHARED) and role != SHARED_ADD for role in roles]
+            at_once = any(routed) and any(shared)
+            timed = []
+            for place, (role, op) in enumerate(zip(roles, operators)):
+                stream = i if at_once and (routed[place] or shared[place]) else -1
+                call = _timed_call(estimator, op, on_one.get(role), tp, stream)
+                if op.OF_SEQUENCES:
+                    self.attending.append(call)
+                timed.append(ATTENDS if op.OF_SEQUENCES else distinct.setdefault(call, len(distinct)))
+            if at_once:
+                self.streams.append(tuple([t for t, on in zip(timed, which) if on] for which in (routed, shared)))  # type: ignore[arg-type]
+            kernels = tuple(engine_kernels.get(op.kind, op.KERNELS) for op in operators)
+            kinds = tuple(op.kind for op in operators)
+            blocks.append(CallBlock(block.repeat, kinds, RoleLaunches(roles, kernels), timed))
+        self.shape, self.distinct = Shape(blocks), list(distinct)
+        self.is_routed = any(call.op.ROUTED for call in distinct)
+        self._sizes: dict[tuple[int, int], ProgramTimes] = {}
+
+    def at(self, tokens: int, routed: int) -> ProgramTimes:
+        """For so many tokens. `routed`: those that choose experts, which padding does not."""
+        size = tokens, routed if self.is_routed else 0
+        program = self._sizes.get(size)
+        if program is None:
+            if len(self._sizes) >= MOST_SIZES:
+                self._sizes.clear()
+            program = self._sizes[size] = self._timed(tokens, routed)
+        return program
+
+    def _timed(self, tokens: int, routed: int) -> ProgramTimes:
+        times = [call.time(routed if call.op.ROUTED else tokens) for call in self.distinct]
+        if tokens <= self.shared_tokens:
+            for streams in self.streams:
+                self._run_at_once(streams, times)
+        return ProgramTimes(self.shape, times)
+
+    def _run_at_once(self, streams: tuple[list[int], list[int]], times: list[OperatorTime]) -> None:
+        """Shortens the times of two streams: together they take as long as the longer one, and no less than memory
+        takes for what both move, or the SMs for what arithmetic binds. Each call keeps that time and a share of the
+        rest."""
+        streams_s = [sum([times[i].seconds for i in stream]) for stream in streams]
+        busy_s, least_s = {}, 0.0
+        for i in (*streams[0], *streams[1]):
+            t = times[i]
+            alone_s = min(t.seconds, max(t.bytes / self.memory, t.flops / self.distinct[i].flop_per_s))
+            busy_s[i] = t.seconds if t.bound == "compute" else alone_s
+            least_s += busy_s[i]
+        total_s = sum(streams_s)
+        rest = (max(*streams_s, least_s) - least_s) / (total_s - least_s) if total_s > least_s else 0.0
+        for i, alone_s in busy_s.items():
+            seconds = times[i].seconds
+            times[i] = times[i].scaled((alone_s + rest * (seconds - alone_s)) / seconds)
+
+    def attention(self, seqs: Sequence[tuple[Seq, float]]) -> list[OperatorTime]:
+        """Of every call that attends, over these sequences with weights."""
+        return [weighted_sum([(call.time(seq), weight) for seq, weight in seqs]) for call in self.attending]
+
+
+def _timed_call(estimator: Estimator, op: Op, whole: Op | None, tp: int, stream: int) -> TimedCall:
+    of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
+    split = whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus
+    flop_per_s = estimator.peaks.compute.get(op.compute, inf)
+    on_one = estimator.curve(whole) if whole and split else None
+    return TimedCall(op, estimator.curve(op), on_one, tp, flop_per_s, stream)
+
+
+class TimedOperators:
+    """One model on one engine and GPU: what it runs for one token of each sequence, for several, and after the last
+    layer."""
+
+    def __init__(
+        self, decoder: Decoder, precision: Precision, tp: int, ep: int, engine: str, estimator: Estimator,
+        shared_tokens: int,
+    ) -> None:  # fmt: skip
+        self.decoder, self.precision, self.tp = decoder, precision, tp
+        programs = lowered(decoder, precision, tp, ep, engine)
+        unsplit = lowered(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
+        kernels = engines.get(engine).KERNELS
+        self.decode, self.prompts, self.last = (
+            TimedProgram(program, whole, kernels, estimator, tp, shared_tokens)
+            for program, whole in zip(programs, unsplit)
+        )
+        calls = (*self.decode.distinct, *self.decode.attending)
+        self.windows = frozenset({getattr(call.op, "window", 0) for call in calls} - {0})
+
+    def layers(self, tokens: int, routed: int, decode: bool) -> Sequence[TimedBlock]:
+        """The layers of a step of so many tokens, attention at no time. `decode`: a single new token of each
+        sequence."""
+        return (self.decode if decode else self.prompts).at(tokens, routed).blocks()
+
+    def head(self, rows: int) -> Sequence[TimedBlock]:
+        """What follows the layers, for so many sequences."""
+        return self.last.at(rows, rows).blocks()
+
+    def attention(self, step: Step) -> list[tuple[int, OperatorTime]]:
+        """Each kind of attention of a step, with how often the step runs it."""
+        program = self.decode if step.decode else self.prompts
+        times = program.attention(attending(step, self.windows))
+        return [(call.repeat, time) for call, time in zip(program.shape.attention_calls, times)]
+
+    def time(self, run: StepGroup) -> TimedStep:
+        step = run.step
+        program = self.decode if step.decode else self.prompts
+        tokens = step.tokens
+        layers = program.at(tokens, step.routed_tokens if step.pad_tokens else tokens)
+        return TimedStep(run, layers, program.attention(run.attending), self.last.at(run.rows, run.rows))
+
+    def runs(self, steps: Weighted, prompt: int = 0) -> list[StepGroup]:
+        """`prompt`: tokens of each request, where the steps are a prefill."""
+        return runs_of(steps, prompt, self.windows)
+
+
+@lru_cache(maxsize=MOST_PROGRAMS)  # a ranking asks for the same on every GPU
+def lowered(d: Decoder, p: Precision, tp: int, ep: int, engine: str) -> tuple[Program, Program, Program]:
+    """What the engine runs for one token of each sequence, for several, and after the last layer."""
+    layers, last, rewrite = body(d, 1, p, tp, ep), head(d, 1, p, tp), engines.get(engine).rewrite
+    return (
+        rewrite(layers, True, d.architecture), rewrite(layers, False, d.architecture),
+        rewrite(last, False, d.architecture),
+    )  # fmt: skip
