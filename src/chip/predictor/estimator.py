@@ -13,7 +13,7 @@ from typing import Any
 
 from chip.hardware import gpus, links
 from chip.hardware.gpus import Hardware
-from chip.hardware.points import Library, library
+from chip.hardware.points import Library
 from chip.ops.attention import AnyAttention
 from chip.ops.collectives import Collective
 from chip.predictor.attention_time import AttentionTime
@@ -250,12 +250,20 @@ def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: S
     return _estimator(h, None if runs_as is None else tuple(runs_as.items()), stage)
 
 
+@lru_cache(maxsize=32)
+def library(h: Hardware, stage: Stage) -> Library | None:
+    """What was measured of operators on this GPU: in its calibration, and points."""
+    calibrated = h.profile.operators if h.profile and stage >= Stage.CALIBRATED else {}
+    folders = h.points if stage >= Stage.POINTS else ()
+    return Library(folders, calibrated) if folders or calibrated else None
+
+
 @lru_cache(maxsize=128)  # models on one GPU and engine share what its points say; a ranking asks all GPUs
 def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: Stage) -> Estimator:
     runs_as = None if chosen is None else dict(chosen)
+    points = library(h, stage)
     if stage < Stage.POINTS:
-        return Estimator(roof_of(h, stage), None, runs_as, peaks=peaks_of(h))
-    points = library(h.points) if h.points else None
+        return Estimator(roof_of(h, stage), points, runs_as, peaks=peaks_of(h))
     device = points.about.get("device") if points else None
     if device and h.profile is not None and device != h.profile.device:
         raise ChipError(f"{h.points[0]}: holds points of {device}, the profile is of {h.profile.device}")
