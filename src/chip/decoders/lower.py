@@ -120,9 +120,12 @@ def _check_scales(d: Decoder, layer: Layer, tp: int, whole_experts: bool) -> Non
         down = m.role == roles.EXPERTS and m.n == d.hidden
         by_inputs = down or m.role.endswith((roles.O_PROJ, roles.DOWN_PROJ, "state_out"))
         size, covered, what = (m.k, found.cols, "inputs") if by_inputs else (m.n, found.rows, "outputs")
-        if covered > 1 and size // tp % covered:
+        a, over = layer.attn, tp
+        if isinstance(a, Attn) and m.role in (roles.K_PROJ, roles.V_PROJ):
+            over = min(tp, a.kv_heads)  # a head is never cut: several GPUs hold the same
+        if covered > 1 and size // over % covered:
             raise ChipError(
-                f"--tp {tp} leaves {size // tp} {what} of {m.role} to each GPU, which the config's scales over "
+                f"--tp {tp} leaves {size // over} {what} of {m.role} to each GPU, which the config's scales over "
                 f"{covered} of them do not divide; choose a smaller --tp"
             )
 

@@ -103,4 +103,8 @@ def split_as_run(row: SiliconRow) -> Split:
     split = row.split
     if row.engine == "vllm" and row.config in DP_ATTENTION:
         return replace(split, tp=1)
+    if (row.model, row.precision, split.tp) == ("minimax-m2", "fp8", 8):
+        return replace(
+            split, ep=8
+        )  # vLLM refuses to cut the experts' scales over 8 (Fp8MoEMethod): whole ones stand in
     return split
