@@ -91,6 +91,7 @@ class Engine:
     TITLE: str  # what exactly is predicted under that name
     TERMS: tuple[str, ...] = ()  # what it and its host add to a step (`playing.MEANING`)
     CAVEAT: str = ""  # what its predictions leave out, said with each
+    LIKE: str = ""  # the engine whose measured terms stand in, where its own were never measured
     KERNELS: Mapping[str, int] = {}  # that it launches of an operator, where that differs from the operator's own count
     CIRCULATES: bool = False  # whether a pipeline has several batches in flight, or one that passes all stages
     GRAPH_TOKENS: tuple[int, ...] = ()  # sizes of the CUDA graphs that steps of live traffic run in
