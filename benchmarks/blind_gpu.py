@@ -1,11 +1,11 @@
-"""How wrong a GPU is predicted of which nothing was measured: its points are hidden, and it is predicted from its datasheet
-and the other GPUs; then with its ceilings besides, as `chip calibrate` would find them.
+"""How wrong a GPU is predicted of which nothing was measured: its points are hidden, and it is predicted from its
+datasheet and the other GPUs; then with few of its points, as many as `chip calibrate` times.
 
     python benchmarks/blind_gpu.py [h100 b200]
 
 Operators in bf16 are compared with the hidden points at the clock that the GPU settles at, whole models with the
-predictions that rest on these points. The ceilings are read off the hidden points: the rate of long products, and the
-rate at which products of one row read their weights, both relative to the same of the GPU that CHIP calibrated.
+predictions that rest on these points. A calibration is told the settled clock, and products and attention at a few
+sizes that lie far apart.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import chip
 from chip import stats
 from chip.decoders import library
 from chip.hardware import gpus, points
 from chip.hardware.gpus import Hardware
+from chip.hardware.tables import points_csv
 from chip.predictor import request
-from chip.predictor.estimator import Estimator
-from chip.predictor.roof import COPY
-from chip.predictor.sustained import METERED, settling_of
 from chip.question import Question
-from chip.types import Ceiling
 from chip.units import table
 
 GPUS = ("h100", "b200")
@@ -35,7 +34,8 @@ KINDS = {"linear": "products", "attention": "attention", "moe_experts": "experts
 MODELS = ("llama-3.2-3b", "llama-3.1-8b", "qwen2.5-14b", "qwen3-32b", "qwen3-30b-a3b")
 SIZES = [(batch, prompt) for batch in (1, 8, 32) for prompt in (512, 2048, 8192) if batch * prompt < 10**5]
 OUTPUT, DTYPE = 128, "bf16"
-KNOWN = ("datasheet", "ceilings", "points")
+KNOWN = DATASHEET, CALIBRATION, POINTS = "datasheet", "calibration", "points"
+CALIBRATED = {"linear": 56, "attention": 32}  # operators of `chip calibrate`, and at how many sizes it times them
 
 
 class Errors(NamedTuple):
@@ -43,41 +43,22 @@ class Errors(NamedTuple):
 
     gpu: str
     what: str
-    known: str  # of KNOWN
+    known: str
     errors: Sequence[float]
 
 
-def hardware(gpu: str, known: str) -> Hardware:
-    if known == "points":
-        return gpus.find(gpu)
-    blind = gpus.unmeasured(gpu, gpus.spec(gpu))
-    return blind if known == "datasheet" else _with_ceilings(blind)
-
-
-def _with_ceilings(blind: Hardware) -> Hardware:
-    gpu, like, sheet = blind.name, gpus.find(METERED), blind.spec
-    own, theirs = settling_of(gpus.find(gpu)), settling_of(like)
-    assert own is not None
-    assert theirs is not None
-    assert like.profile is not None
-    arithmetic, memory = own.flop_per_s / theirs.flop_per_s, _read_per_s(gpu) / _read_per_s(METERED)
-
-    def scaled(name: str, ceiling: Ceiling) -> Ceiling:
-        by = arithmetic if name.startswith("matmul") else memory if name.startswith("hbm") else 1.0
-        by *= (1 - theirs.boost) / (1 - own.boost) if name == "matmul_bf16" else 1.0
-        return replace(ceiling, value=by * ceiling.value, low=by * ceiling.low, high=by * ceiling.high)
-
-    ceilings = {name: scaled(name, ceiling) for name, ceiling in like.profile.ceilings.items()}
-    profile = replace(like.profile, name=gpu, device=blind.title, spec=gpu, ceilings=ceilings, units=sheet.units.value)
-    # `chip calibrate` also finds shares of the roof, of which none are told here
-    profile = replace(profile, memory_bytes=blind.memory_bytes, l2_bytes=sheet.l2_bytes.value, shares={COPY: ()})
-    return replace(blind, profile=profile, faster="")
-
-
-def _read_per_s(gpu: str) -> float:
-    """B/s at which the largest weights are read."""
-    found = [pair for group in _groups(gpu, "linear") for pair in zip(group.ops, group.seconds)]
-    return max(op.cost().bytes / seconds for op, seconds in found if op.m == 1)
+def hardware(gpu: str, known: str, folder: Path) -> Hardware:
+    """`folder`: for the points of a calibration."""
+    if known == POINTS:
+        return replace(gpus.find(gpu), faster="")
+    if known == DATASHEET:
+        return gpus.unmeasured(gpu, gpus.spec(gpu))
+    for kind, count in CALIBRATED.items():
+        hidden = points_csv.read(gpus.IMPORTED / gpu / f"{kind}{points.SUFFIX}")
+        rows = sorted(row for row in hidden.rows if row.dtype == DTYPE)
+        few = tuple(rows[:: len(rows) // count])
+        points_csv.write(folder / f"{kind}{points.SUFFIX}", replace(hidden, rows=few))
+    return gpus.unmeasured(gpu, gpus.spec(gpu), (folder,))
 
 
 @cache
@@ -87,40 +68,40 @@ def _groups(gpu: str, kind: str) -> Sequence[points.PointGroup]:
 
 
 @contextmanager
-def known_as(found: Hardware) -> Iterator[None]:
-    """Answers for the GPU of this name rest on no more than this."""
+def known_as(gpu: str, known: str) -> Iterator[None]:
+    """Answers for a GPU rest on no more than this."""
     bundled = gpus._bundled
-    try:
-        gpus._bundled = lambda name: found if name == found.name else bundled(name)
-        gpus.find.cache_clear()
-        request.prepared.cache_clear()
-        yield
-    finally:
-        gpus._bundled = bundled
-        gpus.find.cache_clear()
-        request.prepared.cache_clear()
+    with TemporaryDirectory() as folder:
+        found = hardware(gpu, known, Path(folder))
+        try:
+            gpus._bundled = lambda name: found if name == gpu else bundled(name)
+            gpus.find.cache_clear()
+            request.prepared.cache_clear()
+            yield
+        finally:
+            gpus._bundled = bundled
+            gpus.find.cache_clear()
+            request.prepared.cache_clear()
 
 
 def operators(gpu: str, known: str) -> Iterator[Errors]:
-    own, hidden = (_of_engine(gpu, k) for k in (known, "points"))
     for kind, title in KINDS.items():
-        shapes = [op for group in _groups(gpu, kind) for op in group.ops]
-        yield Errors(gpu, title, known, [_settled_s(own, op) / _settled_s(hidden, op) - 1 for op in shapes])
+        own, hidden = (_settled_s(gpu, k, kind) for k in (known, POINTS))
+        yield Errors(gpu, title, known, [a / b - 1 for a, b in zip(own, hidden)])
 
 
-def _of_engine(gpu: str, known: str) -> Estimator:
-    """The times of the kernels that vLLM runs."""
-    with known_as(hardware(gpu, known)):
-        return request.setting(Question(library.find(MODELS[0]), gpu, "vllm", DTYPE).with_formats()).steps.estimator
-
-
-def _settled_s(estimator: Estimator, op: Any) -> float:
-    time = estimator.time(op)
-    return time.seconds + (estimator.settling.settled - 1 if estimator.settling else 0.0) * time.limited_s
+@cache
+def _settled_s(gpu: str, known: str, kind: str) -> list[float]:
+    """Of all hidden points of a kind: seconds by the kernels that vLLM runs, at the clock that the GPU settles at."""
+    with known_as(gpu, known):
+        steps = request.setting(Question(library.find(MODELS[0]), gpu, "vllm", DTYPE).with_formats()).steps
+        slower = steps.estimator.settling.settled - 1 if steps.estimator.settling else 0.0
+        times = [steps.estimator.time(op) for group in _groups(gpu, kind) for op in group.ops]
+    return [time.seconds + slower * time.limited_s for time in times]
 
 
 def models(gpu: str, known: str) -> Iterator[Errors]:
-    (ttft, tpot), (hidden_ttft, hidden_tpot) = _answers(gpu, known), _answers(gpu, "points")
+    (ttft, tpot), (hidden_ttft, hidden_tpot) = _answers(gpu, known), _answers(gpu, POINTS)
     yield Errors(gpu, "TTFT", known, [own / hidden - 1 for own, hidden in zip(ttft, hidden_ttft)])
     yield Errors(gpu, "TPOT", known, [own / hidden - 1 for own, hidden in zip(tpot, hidden_tpot)])
 
@@ -128,7 +109,7 @@ def models(gpu: str, known: str) -> Iterator[Errors]:
 @cache
 def _answers(gpu: str, known: str) -> tuple[list[float], list[float]]:
     """Seconds to the first token, and of a token."""
-    with known_as(hardware(gpu, known)):
+    with known_as(gpu, known):
         found = [
             chip.predict(model, gpu=gpu, batch=batch, prompt=prompt, output=OUTPUT)
             for model in MODELS

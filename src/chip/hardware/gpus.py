@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chip.files import artifact, codec
+from chip.hardware.points import SUFFIX, PointTable
 from chip.types import GIVEN, ChipError, HardwareProfile, HardwareSpec, Link, Quoted
 
 DATA = Path(__file__).parents[1] / "data"
@@ -38,7 +39,7 @@ class Hardware:
     points: tuple[Path, ...] = ()  # folders of measured points of operators: ours first, then imported ones
     estimated_from: str = ""  # the GPU whose numbers stand in, where neither describes this one
     measured: Path | None = None  # the file of the profile
-    sibling: str = ""  # the GPU of the same chip, or the same GPU, whose points answer for it, where it has none
+    sibling: str = ""  # the GPU of the same chip whose points answer for it, where it has none
     faster: str = ""  # a measured GPU of the same chip that is nowhere worse: no time is less than on it
     link: Link | None = None  # to its peers, as the asker gave it, instead of what was measured or promised
 
@@ -108,9 +109,8 @@ def read_profile(path: Path) -> HardwareProfile:
         for key, c in getattr(found, group).items():
             if not 0 < c.low <= c.value <= c.high < 1e30:
                 raise ChipError(f"{path}: data.{group}.{key} must have 0 < low <= value <= high")
-    for key, shares in found.shares.items():
-        if not all(0 <= s.flops < 1e30 and 0 < s.bytes < 1e30 and 0 < s.share < 1e30 for s in shares):
-            raise ChipError(f"{path}: data.shares.{key} must be positive numbers")
+    for kind, lines in found.operators.items():
+        PointTable(Path(f"{path}: data.operators") / f"{kind}{SUFFIX}", lines)
     if not 0 < found.memory_bytes < 1e30:
         raise ChipError(f"{path}: data.memory_bytes must be a positive number, got {str(found.memory_bytes)[:40]}")
     for needed in ("hbm_read", "hbm_copy"):
@@ -167,8 +167,8 @@ def _point_folders(*folders: Path) -> tuple[Path, ...]:
 
 
 def _of_chip(s: HardwareSpec) -> list[HardwareSpec]:
-    """The GPUs of its chip that have points."""
-    names = {*profile_names(), *(f.name for f in IMPORTED.iterdir() if f.is_dir())} if s.chip else ()
+    """The other GPUs of its chip that have points."""
+    names = {*profile_names(), *(f.name for f in IMPORTED.iterdir() if f.is_dir())} - {s.name} if s.chip else ()
     return [other for other in map(spec, sorted(names)) if other.chip and s.chip and other.chip.name == s.chip.name]
 
 
@@ -186,20 +186,11 @@ def _apart(s: HardwareSpec, other: HardwareSpec) -> float:
 
 def unmeasured(name: str, s: HardwareSpec, folders: tuple[Path, ...] = ()) -> Hardware:
     """A GPU that was never calibrated, with what GPUs of its chip tell about it."""
-    own, others = _strengths(s), [other for other in _of_chip(s) if other.name != s.name]
-    others.sort(key=partial(_apart, s))
+    own, others = _strengths(s), sorted(_of_chip(s), key=partial(_apart, s))
     better = [o for o in others if all(_strengths(o).get(key, 0.0) >= own[key] for key in own)]
     sibling = others[0].name if others and not folders else ""
     faster = next((o.name for o in better if o.name in profile_names()), "")
     return Hardware(name, s, None, folders, sibling=sibling, faster=faster)
-
-
-def calibrated(profile: HardwareProfile, sheet: HardwareSpec | None, folders: tuple[Path, ...] = ()) -> Hardware:
-    """A GPU with measured ceilings. Where no operator was measured, the points of the nearest GPU of its chip are
-    carried to them."""
-    others = _of_chip(sheet) if sheet and profile.shares and not folders else []
-    sibling = min(others, key=partial(_apart, sheet)).name if sheet and others else ""
-    return Hardware(profile.name, sheet, profile, folders, sibling=sibling)
 
 
 def _bundled(name: str) -> Hardware:
@@ -215,7 +206,7 @@ def _from_file(path: Path) -> Hardware:
     if isinstance(schema, str) and schema.startswith("chip.hardware_profile/"):
         measured = read_profile(path)
         sheet = spec(measured.spec) if measured.spec in spec_names() else None
-        return replace(calibrated(measured, sheet, _point_folders(points_folder(path))), measured=path)
+        return Hardware(measured.name, sheet, measured, _point_folders(points_folder(path)), measured=path)
     sheet = _spec_from(raw, str(path))
     return unmeasured(sheet.name, sheet)
 

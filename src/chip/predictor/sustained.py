@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import log
+from pathlib import Path
 from typing import NamedTuple
 
 from chip.hardware import gpus, points
 from chip.hardware.gpus import Hardware
 from chip.predictor.clock import Settling
-from chip.types import HardwareProfile, HardwareSpec
+from chip.types import HardwareSpec
 
 METERED = "h200"  # the GPU whose power and clock were metered
 IDLE = 0.18  # of its power limit, what a GPU draws idle: an H200 129 of 700 W
@@ -29,7 +30,7 @@ UNLIMITED = 0.95
 # Joules of a FLOP relative to the measured GPU of the same architecture, by compute capability. As the foundries state:
 # Samsung's 8LPP draws 10 % less than its 10LPP, TSMC's N7 40 % less than N10, N10 40 % less than 16FF, 12FF 25 % less.
 OF_PROCESS = {"7.0": 2.1, "7.5": 2.1, "8.6": 1.5, "8.7": 1.5}
-ALIKE = 5.0  # ratio of the widths of matrix units: a B200's are 8 times as wide as those of an RTX card of its name
+ALIKE = 5.0  # widths of matrix units are alike within this ratio; a B200's is 8 times that of an RTX card of its name
 BEFORE = {"volta": "ampere", "turing": "ampere"}  # no GPU of theirs was measured: that of the next one stands in
 
 
@@ -47,16 +48,10 @@ def settling_of(h: Hardware) -> Settling | None:
         if "settling" in about:
             return Settling.read(about["settling"], _metered() if "licence" in about else None)
     if h.profile is not None:
-        return _calibrated(h.profile) if h.sibling else None
+        lines = h.profile.operators.get(points.PRODUCT, ())
+        about = points.PointTable(Path(f"{points.PRODUCT}{points.SUFFIX}"), lines).about if lines else {}
+        return Settling.read(about["settling"]) if "settling" in about else None
     return _by_power(h.spec) if h.spec else None
-
-
-def _calibrated(profile: HardwareProfile) -> Settling | None:
-    """As its ceilings say."""
-    rested, settled = (profile.ceilings.get(name) for name in ("matmul_bf16", "matmul_bf16_settled"))
-    if rested is None or settled is None or rested.value < settled.value:
-        return None
-    return Settling(1 - settled.value / rested.value, 1.0, _metered().time_s, settled.value)
 
 
 @lru_cache(maxsize=1)
