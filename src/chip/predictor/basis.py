@@ -28,7 +28,7 @@ OF_SOURCE = {
     operator_time.DATASHEET: DATASHEET,
 }
 FILE = gpus.DATA / "interval_classes.csv"
-WIDEST = 3.0  # scale of an interval that still tells something
+LEAST_INSIDE = 0.5  # part of the published runs that intervals of a kind hold as they are, where answers are of use
 NOT_USABLE = "not usable"  # how a note begins that says so
 OTHER_VENDOR = "datasheet, never measured"
 MEASURED_VENDOR = "nvidia"  # the only one on whose GPUs operators were measured
@@ -66,7 +66,7 @@ def scale_of(h: Hardware, several: bool) -> float:
 def not_usable(h: Hardware, several: bool) -> str:
     """Why answers for a GPU are no ground for a decision; "" where they are one."""
     judged = _judged(h, several)
-    if judged.scale <= WIDEST:
+    if judged.inside >= LEAST_INSIDE:
         return ""
     return (
         f"{NOT_USABLE}: no operator was ever measured on a GPU like {h.name}, and of {judged.runs} published runs the "
