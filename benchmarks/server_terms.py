@@ -1,9 +1,8 @@
 """Fit what vLLM's HTTP server takes to a record of `chip bench --server`: python benchmarks/server_terms.py RECORD
 
 The event loop's seconds explain the CPU seconds of the server's first thread over all runs (non-negative least squares,
-each run of equal weight); the core's are means of its parts in closed loops of decodes, and of launching over all runs
-by their prompts; the latency is what one user's mean TTFT has beyond a simulation without it; and the turns are those
-that simulate mean TTFTs best.
+each run of equal weight); the core's are means of its parts in closed loops of decodes; the latency is what one user's
+mean TTFT has beyond a simulation without it; and the turns are those that simulate mean TTFTs best.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from chip.simulator.simulation import system_of
 ROUNDS = 20_000
 TURNS = range(1, 7)
 CORE = ("schedule", "execute", "sample", "update")
-BEHIND = 0.7  # share of the time that the loop is busy, from which on chunks merge
 
 
 def least_squares(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
@@ -44,12 +42,6 @@ def chunks(r: TrafficRun) -> int:
     return sum(len(gaps) + 1 for gaps in r.gap_us)
 
 
-def by_size(r: TrafficRun, most: int) -> tuple[int, int]:
-    """Prompts whose step is a graph in pieces, beside the decodes of a mean step, and those larger."""
-    small = sum(p + sum(r.output) / r.steps <= most for p in r.prompt)
-    return small, len(r.prompt) - small
-
-
 def mean_ttft_s(done: ServedRequests) -> float:
     return sum(first - at for first, at in zip(done.first_s, done.arrival_s)) / len(done.first_s)
 
@@ -63,25 +55,18 @@ def fitted(runs: Sequence[TrafficRun]) -> ServerCost:
     core = least_squares(
         [[1, sum(r.output) / r.steps] for r in loops], [sum(r.host_s[part] for part in CORE) for r in loops]
     )
-    small = [r for r in runs if sum(r.output) / r.steps <= server.MERGES_UP_TO]
-    busy = [r for r in small if r.counters["cpu_s.server_main"] > BEHIND * r.wall_s]
-    merged = sum(chunks(r) for r in busy) / sum(sum(r.output) for r in busy)
     alone = next(r for r in runs if r.users == 1)
     system = {"gpu": "h200", "engine": "vllm", "engine_settings": alone.scheduler, "launch_ns": launch_ns}
     q = system_of(alone.model, system)
-    surface = setup(Fleet(q)).surface
-    terms = surface.times.terms[0]
-    launches = [(r.steps, *by_size(r, surface.most_graph)) for r in runs]
-    _, piece_s, kernel_s = least_squares(launches, [r.host_s["execute"] * r.steps for r in runs])
-    as_piece, as_kernels = (surface.host(1, n, False).launch_s for n in (surface.most_graph, surface.most_graph + 1))
+    terms = setup(Fleet(q)).surface.times.terms[0]
     admit_s = sum(r.host_s["admit"] for r in runs) / len(runs)
     cost = ServerCost(
         *loop,
-        0.0, 0.0, merged, server.MERGES_UP_TO, core[0] / terms.host_step_s, core[1] / terms.host_seq_s,
-        admit_s / terms.request_s, piece_s / as_piece, kernel_s / as_kernels, terms.host_step_s,
+        0.0, 0.0, server.MERGES_UP_TO, core[0] / terms.host_step_s, core[1] / terms.host_seq_s,
+        admit_s / terms.request_s, terms.host_step_s,
     )  # fmt: skip
     cost = replace(cost, latency_s=max(0.0, mean_ttft_s(alone.served()) - simulated_s(q, cost, alone)))
-    print(f"launch latency {launch_ns:.0f} ns, {len(runs)} runs, {len(busy)} of them behind")
+    print(f"launch latency {launch_ns:.0f} ns, {len(runs)} runs")
     return min((replace(cost, turns=float(n)) for n in TURNS), key=lambda c: error(q, c, runs))
 
 

@@ -222,7 +222,7 @@ def test_calls_read_what_calls_before_them_made():
     made = sequence_of(trace := recorded(lambda: layers(x)), all_ok(trace))
     with torch.inference_mode():
         step = Watched(made, DEVICE)
-        (given,) = step.given.values()
+        (given,) = step.inputs.values()
         step.run()
         wanted = layers(given.view(torch.float32)[:64].view(8, 8))
         assert torch.equal(step.seen[-1][0].view(torch.float32).view(8, 8), wanted)
@@ -311,7 +311,7 @@ def test_a_call_that_failed_alone_is_left_out_and_its_result_is_random():
     _, placed = replay_sequence(made, DEVICE)
     assert len(placed) == 3
     with torch.inference_mode():
-        assert len(ReplayStep(made, DEVICE).given) == 4  # the input, and what each neg would have made
+        assert len(ReplayStep(made, DEVICE).inputs) == 4  # the input, and what each neg would have made
 
 
 def test_another_kernel_in_between_does_not_shift_the_others():
@@ -438,11 +438,11 @@ def test_a_models_step_runs_again_without_the_model(tmp_path, architecture, prod
     assert sum(len(c.kernels) for c in made.calls) == len(trace.events)
     with torch.inference_mode():
         step = Watched(made, open_device("cpu"))
-        weights = {m: g.numel() for m, g in step.given.items() if m not in step.saved}
+        weights = {m: g.numel() for m, g in step.inputs.items() if m not in step.saved}
         for _ in range(2):
             step.restore()
             step.run()
-        assert len(step.given) == len(weights) + len(step.saved)  # all that was needed was known ahead
+        assert len(step.inputs) == len(weights) + len(step.saved)  # all that was needed was known ahead
         *_, (logits,) = (found for found in step.seen if found and found[0].numel() == 2 * 256 * 4)
         assert bool(torch.isfinite(logits.view(torch.float32)).all())
     called = [made.operators[c.operator] for c in made.calls]

@@ -17,7 +17,7 @@ HEAVY = {"torch", "triton", "pandas", "transformers", "matplotlib", "numpy", "py
 # The rooms in the order in which they are read: each may import, at module level, what stands above it
 ROOMS = (
     *("types", "dtypes", "stats", "units", "forked", "ops", "files", "hardware", "decoders"),
-    *("engines", "question", "predictor", "simulator", "validate", "catalog", "api", "lab", "explain", "show"),
+    *("engines", "question", "predictor", "simulator", "validate", "catalog", "api", "live", "lab", "explain", "show"),
     *("__init__", "__main__"),
 )
 PURE_LAB = {"replay", "chain"}  # of the lab, what needs no device: it reads what devices wrote

@@ -106,7 +106,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("folder")
 def test_it_is_listed_and_predicts():
-    assert engines.names() == ("hf-eager", "hf-graph", "made-up", "native", "vllm")
+    assert engines.names() == ("hf-eager", "hf-graph", "made-up", "native", "sglang", "trtllm", "vllm")
     a = request.answer({"model": "llama-3.1-8b", "engine": "made-up", "batch": 2, "prompt": 100, "output": 3})
     assert a["engine"] == "made-up"
     assert 0 < a["interval"]["tpot_ms"][0] <= a["tpot_ms"] <= a["interval"]["tpot_ms"][1]
@@ -173,7 +173,7 @@ def test_it_is_simulated_by_its_own_scheduler():
     }  # fmt: skip
     p = request.answer({"model": "qwen3-0.6b", "engine": "made-up"})
     assert many.kv["blocks"] == p["memory"]["kv_capacity_tokens"] // 32
-    assert one.queue_ms.p50 > 10 * many.queue_ms.p50
+    assert one.queue_s.p50 > 10 * many.queue_s.p50
     assert one.cache_hit_rate == many.cache_hit_rate == 0
     apart = simulate("qwen3-0.6b", engine_settings={"requests": 64, "mixes": False}, **asked)
     assert apart.completed == many.completed == 80

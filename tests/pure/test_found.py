@@ -142,8 +142,8 @@ def test_heads_that_no_measured_kernel_takes_are_not_said_to_be_interpolated():
     asked = {"batch": 1, "heads": 8, "kv_heads": 8, "q_len": 64, "kv_len": 64}
     for op in ("attention", "masked_attention"):
         found = [chip.estimate(op, gpu="h200", **asked, head_dim=d) for d in (256, 512)]
-        assert [f["source"] for f in found] == ["interpolated", "roofline"]
-        assert found[1]["us"] > found[0]["us"]
+        assert [f.source for f in found] == ["interpolated", "roofline"]
+        assert found[1].seconds > found[0].seconds
 
 
 def test_norms_take_whole_passes_and_lie_among_their_points_by_their_columns():

@@ -151,7 +151,7 @@ def test_a_product_that_was_deleted_is_made_again_and_what_rests_on_it(tmp_path,
 def test_each_deleted_product_counts_although_the_first_step_makes_it_again(tmp_path, pretend):
     shared = tmp_path / "operators.jsonl"
     steps = [LabStep("profile", ("profile", "0", str(shared), model), makes=(shared,)) for model in ("a", "b")]
-    steps = [LabStep(s.name, s.words[:3], makes=s.makes, of=s.words[3]) for s in steps]
+    steps = [LabStep(s.name, s.words[:3], makes=s.makes, content=s.words[3]) for s in steps]
     assert results(steps, tmp_path) == ["done", "done"]
     shared.unlink()
     assert results(steps, tmp_path) == ["done", "done"]

@@ -40,7 +40,7 @@ def both(model, gpu, tp, batch, prompt):
         engine_settings={"max_model_len": prompt + OUTPUT + 1},
     )  # fmt: skip
     assert (s.fleet.question.dtype, s.kv_dtype) == (p.scenario.dtype, p.scenario.kv_dtype)
-    simulated = s.ttft_ms.p99, max(s.served.last_s) * 1e3
+    simulated = s.ttft_s.p99 * 1e3, max(s.served.last_s) * 1e3
     return (p.ttft_s * 1e3, p.e2e_s * 1e3), simulated
 
 
@@ -73,15 +73,17 @@ def test_every_front_end_gives_one_answer(model, capsys):
     assert cli.main(["predict", model, *words, "--csv", "-"]) == 0
     (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
     (again,) = chip.sweep(**asked)
-    for key in ("ttft_ms", "tpot_ms", "dtype", "kv_dtype"):
-        assert str(again[key]) == row[key]
-        assert p[key] in (again[key], pytest.approx(again[key], rel=1e-6) if key.endswith("ms") else "")
+    assert all(p[key] == again[key] == row[key] for key in ("dtype", "kv_dtype"))
+    for name in ("ttft", "tpot"):
+        assert [float(row[f"{name}_ms"]), p[f"{name}_ms"]] == pytest.approx([again[f"{name}_s"] * 1e3] * 2, rel=1e-6)
     simulated = simulate(model, gpu="h200", workload="batch:prompt=300,output=64", requests=4, draws=0).json()
     traffic = {k: asked[k] for k in ("model", "gpu", "prompt", "output")}
     served = json.loads(server.ASKED["/api/traffic"]({**traffic, "rates": [1.0], "requests": 20}))
     assert simulated["dtype"] == served["dtype"] == p["dtype"]
-    plan = chip.plan(model, workload="poisson:prompt=300,output=64", rate=1, goals="ttft_p99=5s", intervals=False,
-                     requests=50).json()  # fmt: skip
+    plan = chip.plan(
+        model, workload="poisson:prompt=300,output=64", rate=1, goals=f"tpot_p99={2 * p['tpot_ms']:.3g}ms",
+        intervals=False, requests=20,
+    ).json()  # fmt: skip
     assert plan["choices"][0]["dtype"] == p["dtype"]
 
 
@@ -92,6 +94,7 @@ def test_defaults_have_one_home():
         for parser in parsers:
             given = parser.get_default(name)
             assert (given[0] if isinstance(given, list) else given) == SYSTEM[name]
+    assert cli.parser("bench").get_default("dtype") == SYSTEM["dtype"]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_time_per_token_has_two_names_where_prompts_come_in_several_steps(gpu, b
     p = chip.predict("llama-3.1-8b", gpu=gpu, batch=batch, prompt=prompt, output=128).figures()
     workload = f"batch:prompt={prompt},output=128"
     s = simulate("llama-3.1-8b", gpu=gpu, workload=workload, requests=batch, draws=0)
-    assert p["request_tpot_ms"] == pytest.approx(s.tpot_ms.mean, rel=0.015)
+    assert p["request_tpot_ms"] == pytest.approx(s.tpot_s.mean * 1e3, rel=0.015)
     assert (p["request_tpot_ms"] > 1.02 * p["tpot_ms"]) == (batch == 64)
 
 
@@ -168,8 +171,8 @@ def test_a_context_that_does_not_fit_is_told_by_all():
     assert any(says in note for note in p.notes)
     workload = "poisson:prompt=100,output=10"
     assert any(says in note for note in simulate("llama-3.1-8b", gpu="l4", workload=workload, draws=0).notes)
-    plan = chip.plan("llama-3.1-8b", gpus=["l4"], workload=workload, rate=1, goals="ttft_p99=9s", intervals=False,
-                     requests=50)  # fmt: skip
+    plan = chip.plan("llama-3.1-8b", gpus=["l4"], workload=workload, rate=1, goals="tpot_p99=90ms", intervals=False,
+                     requests=20)  # fmt: skip
     assert any(says in note for note in plan.choices[0].notes)
 
 

@@ -46,7 +46,7 @@ def test_a_curve_is_the_time_of_every_call_and_none_beats_the_datasheet(gpu):
 @pytest.mark.parametrize("gpu", ["h200", "h100", "a100"])
 def test_attention_over_a_sequence_is_that_of_the_call(gpu):
     e = estimator_of(gpus.find(gpu))
-    curve = e.curve(Attention(1, 32, 8, 128, 1, 1))
+    curve = e.curve(Attention(1, 32, 8, 128, 1, 1)).time
     for seq in (Seq(1, 999, 3), Seq(700, 0, 2), Seq(512, 3000, 1)):
         time = e.time(Attention(seq.count, 32, 8, 128, seq.new, seq.new + seq.past))
         assert curve.time(seq) == time

@@ -246,7 +246,7 @@ def test_what_a_command_wrote_it_replaces(tmp_path, capsys, monkeypatch):
         ["predict", "gpt2", "--csv", "rows.csv"],
         ["simulate", "gpt2", *traffic, "--no-intervals", "--requests-out", "all.jsonl", "--timeline", "t.json"],
         ["simulate", "gpt2", *traffic, "--no-intervals", "--plot", "t.svg"],
-        ["plan", "gpt2", *traffic, "--no-intervals", "--slo", "ttft_p99=5s", "--plot", "p.svg"],
+        ["plan", "gpt2", *traffic, "--no-intervals", "--slo", "tpot_p99=10ms", "--plot", "p.svg"],
     ):
         assert run(words, capsys)[0] == 0
         written = [Path(words[i + 1]) for i, word in enumerate(words) if word in WRITTEN]

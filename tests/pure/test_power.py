@@ -41,7 +41,7 @@ def within_limits(gpu: str, watts: float) -> bool:
 
 def test_no_prediction_draws_more_than_the_limit() -> None:
     metered, over = 0, []
-    for q in questions(300):
+    for q in questions(150):
         try:
             p = chip.predict(**q)
         except ChipError:  # a format that the GPU or the engine does not have
@@ -53,7 +53,7 @@ def test_no_prediction_draws_more_than_the_limit() -> None:
         watts = p.energy_j_per_token * q["batch"] * q["output"] / p.e2e_s
         if not within_limits(q["gpu"], watts):
             over.append((round(watts), q))
-    assert metered > 80
+    assert metered > 40
     assert over == []
 
 

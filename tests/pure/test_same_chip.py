@@ -41,6 +41,7 @@ def is_nowhere_worse(one: str, other: str) -> bool:
         and a.units.value >= b.units.value
         and a.boost_clock_hz.value >= b.boost_clock_hz.value
         and a.l2_bytes.value >= b.l2_bytes.value
+        and a.power_w.value >= b.power_w.value
         and link_rate(one) >= link_rate(other)
     )
 
@@ -79,7 +80,7 @@ def test_the_better_gpu_of_a_chip_is_never_slower() -> None:
     assert len(PAIRS) > 25
     compared, slower = 0, []
     gpus = {name for pair in PAIRS for name in pair}
-    for question in questions(16):
+    for question in questions(10):
         answers = {gpu: asked(gpu, question) for gpu in gpus}
         for one, other in PAIRS:
             a, b = answers[one], answers[other]

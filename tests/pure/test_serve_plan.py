@@ -9,8 +9,8 @@ from chip.show.serve import api, planning, ranking
 from chip.types import ChipError
 
 ASKED = {
-    "model": "llama-3.2-1b", "gpu": ["h200", "t4"], "prompt": 512, "output": 32, "tp": [1, 2],
-    "dtype": ["auto", "fp8"], "limits": {"ttft_ms": 300, "tpot_ms": 20}, "requests": 200,
+    "model": "llama-3.2-1b", "gpu": ["h200", "t4"], "prompt": 512, "output": 8, "tp": [1, 2],
+    "dtype": ["auto", "fp8"], "limits": {"ttft_ms": 300, "tpot_ms": 20}, "requests": 50,
 }  # fmt: skip
 PRICES = {"h200": 3.5, "t4": 0.4}
 
@@ -23,8 +23,8 @@ def all_of(question):
 
 
 def test_rows_are_what_chip_plan_answers(capsys):
-    words = "plan llama-3.2-1b --workload poisson:prompt=512,output=32 --slo ttft=300ms,tpot=20ms --gpu h200,t4"
-    words += " --tp 1,2 --dtype auto,fp8 --requests 200 --price h200=3.5,t4=.4 --json"
+    words = "plan llama-3.2-1b --workload poisson:prompt=512,output=8 --slo ttft=300ms,tpot=20ms --gpu h200,t4"
+    words += " --tp 1,2 --dtype auto,fp8 --requests 50 --price h200=3.5,t4=.4 --json"
     assert cli.main(words.split()) == 0
     planned = json.loads(capsys.readouterr().out)["choices"]
     rows = all_of({**ASKED, "prices": PRICES, "by": "cost"})["rows"]
@@ -43,13 +43,13 @@ def test_rows_are_what_chip_plan_answers(capsys):
         assert row["interval"]["max_rate_per_s"] == pytest.approx(c["interval"], rel=1e-4)
         assert row["ttft_ms"] == c["at_rate"]["ttft_p99"] <= 300
         hourly = PRICES[row["gpu"]] * row["tp"]
-        paid = hourly / (3600 * row["max_rate_per_s"] * 32) * 1e6
+        paid = hourly / (3600 * row["max_rate_per_s"] * 8) * 1e6
         assert row["cost_per_million_tokens"] == pytest.approx(paid, rel=1e-4)
     assert {c["reason"] for c in planned if c["status"] == "refused"} == {r["error"] for r in rows if "error" in r}
 
 
 def test_an_answer_comes_at_once_and_is_gone_on_with(monkeypatch):
-    asked = {**ASKED, "gpu": ["h200", "t4"], "tp": 1, "dtype": "auto", "requests": 100}
+    asked = {**ASKED, "gpu": ["h200", "t4"], "tp": 1, "dtype": "auto", "requests": 60}
     monkeypatch.setattr(planning, "MOMENT_S", 0.0)
     found, times = planning.rank(asked), 1
     assert found["pending"] == ["h200", "t4"]

@@ -147,14 +147,14 @@ def test_a_model_that_does_not_fit_says_so():
 
 
 def test_a_slower_host_delays_first_tokens():
-    fast, slow = (small(launch_ns=ns).ttft_ms.mean for ns in (5e3, 20e3))
+    fast, slow = (small(launch_ns=ns).ttft_s.mean for ns in (5e3, 20e3))
     assert slow > 1.1 * fast
 
 
 def test_from_python():
     found = chip.simulate("llama-3.1-8b", workload="poisson", requests=20, rate=4, draws=0)
-    assert found.ttft_ms.p50 > 0
-    planned = chip.plan("llama-3.1-8b", workload="poisson", rate=20, goals="ttft_p99=1s", requests=100, intervals=False)
+    assert found.ttft_s.p50 > 0
+    planned = chip.plan("llama-3.1-8b", workload="poisson", rate=20, goals="tpot_p99=8ms", requests=50, intervals=False)
     assert planned.choices[0].status == "ok"
 
 

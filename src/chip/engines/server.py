@@ -16,15 +16,11 @@ class ServerCost:
     token_s: float = 0.0  # to pass a token on, in a chunk of its own
     turns: float = 0.0  # of the loop that a request waits for while tokens are passed on
     latency_s: float = 0.0  # between processes, there and back, beside the loop
-    merged: float = 1.0  # chunks a token where the loop is behind
     merges_up_to: int = 0  # tokens of a step; the loop takes a larger one in parts and nothing merges
-    # The core's terms as multiples of those of an engine in its caller's process: a step, a sequence, a request; and
-    # under load what it takes to launch prompts, in pieces of a graph and kernel by kernel.
+    # The core's terms as multiples of those of an engine in its caller's process
     core_step: float = 1.0
     core_seq: float = 1.0
     core_request: float = 1.0
-    core_piece: float = 1.0
-    core_kernel: float = 1.0
     host_step_s: float = 0.0  # of that engine on the host of these seconds; 0 where they are of no known host
 
     def on_host(self, host_step_s: float) -> ServerCost:

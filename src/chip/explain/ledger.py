@@ -132,10 +132,10 @@ def _predicted(trace: Trace, gpu: str, decoder: Decoder) -> list[tuple[list[Time
     return model.at_clock(steps, trace.phase == "prefill")
 
 
-def _unrolled(found: Iterable[tuple[list[TimedBlock], float]]) -> list[tuple[str, str, float, float]]:
+def _unrolled(steps: Iterable[tuple[list[TimedBlock], float]]) -> list[tuple[str, str, float, float]]:
     """(role, kind, how often, seconds) of every call of the steps, layer after layer."""
     out = []
-    for rows, weight in found:
+    for rows, weight in steps:
         for repeat, calls, answers in rows:
             n = weight * repeat / max(1, round(repeat))
             for _ in range(max(1, round(repeat))):

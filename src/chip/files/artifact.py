@@ -72,12 +72,12 @@ def opened_bytes(path: Path, most: int = 0) -> Iterator[BinaryIO]:
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with open(handle, "rb") as file:
-            found = os.fstat(handle)
-            if stat.S_ISDIR(found.st_mode):
+            status = os.fstat(handle)
+            if stat.S_ISDIR(status.st_mode):
                 raise IsADirectoryError
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(status.st_mode):
                 raise ChipError(f"{path}: is not a plain file")
-            if found.st_size > most:
+            if status.st_size > most:
                 raise ChipError(f"{path}: is larger than {most >> 20} MiB, the most that is read of such a file")
             yield file
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def read_json(path: Path) -> Any:
-    """Of a file, gzipped or not."""
+    """What a file of JSON holds, gzipped or not."""
     text = read_packed(path)
     try:
         return jsontext.parse(text)
@@ -159,16 +159,16 @@ def parse_question(line: str) -> Any:
         raise ChipError("the line is not JSON") from None
 
 
-def check_schema(found: Any, wanted: str, where: str) -> None:
+def check_schema(schema: Any, wanted: str, where: str) -> None:
     """`wanted` is name/version; a newer version or another kind of file is refused."""
     name, version = wanted.split("/")
-    if not isinstance(found, str) or "/" not in found:
+    if not isinstance(schema, str) or "/" not in schema:
         raise ChipError(f"{where}: has no schema; expected {wanted}")
-    found_name, found_version = found.rsplit("/", 1)
-    if found_name != name:
-        raise ChipError(f"{where}: is a {found_name} file; expected {name}")
-    if not found_version.isdecimal() or int(found_version) > int(version):
-        raise ChipError(f"{where}: schema {found} is newer than this chip reads ({wanted}); upgrade chip")
+    kind, its_version = schema.rsplit("/", 1)
+    if kind != name:
+        raise ChipError(f"{where}: is a {kind} file; expected {name}")
+    if not its_version.isdecimal() or int(its_version) > int(version):
+        raise ChipError(f"{where}: schema {schema} is newer than this chip reads ({wanted}); upgrade chip")
 
 
 def read(path: Path, schema: str) -> Artifact:

@@ -113,8 +113,8 @@ def _decode_dataclass(cls: type, value: Any, where: str) -> Any:
     out = {}
     for name, (kind, taken, required) in known.items():
         if name in value:
-            given = value[name]
-            out[name] = given if type(given) in taken else _decode(kind, given, f"{where}.{name}")
+            item = value[name]
+            out[name] = item if type(item) in taken else _decode(kind, item, f"{where}.{name}")
         elif required:
             raise ChipError(f"{where}: field {name!r} is missing")
     return cls(**out)

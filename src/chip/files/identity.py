@@ -18,12 +18,12 @@ ENDS_BYTES = 1 << 16  # of a weight file that are hashed at either end, beside i
 
 def of_config(config: Mapping[str, Any]) -> str:
     """16 hex digits. The order of fields does not matter, nor does who saved the file."""
-    kept = {k: v for k, v in config.items() if k not in NOT_THE_MODEL}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+    content = {k: v for k, v in config.items() if k not in NOT_THE_MODEL}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
 
 
 def of_model(config: Mapping[str, Any], folder: Path | None = None) -> str:
-    """Of a config with random weights, or with the files in `folder`."""
+    """The identity of a config with random weights, or with the weight files in `folder`."""
     return of_config(config) if folder is None else f"{of_config(config)}+{_of_weights(folder)}"
 
 

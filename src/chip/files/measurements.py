@@ -46,23 +46,23 @@ def start(path: Path, device: str, environment: Mapping[str, Any], runs: Sequenc
     that the measurements were read out of, where they were."""
     output.check(path, Measurement.SCHEMA)
     if not artifact.read_lines(path):
-        header: dict[str, Any] = {
+        first_line: dict[str, Any] = {
             "schema": Measurement.SCHEMA,
             "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "device": device,
             "environment": dict(environment),
             **({"runs": list(runs)} if runs else {}),
         }
-        artifact.append(path, header, Measurement.SCHEMA)
+        artifact.append(path, first_line, Measurement.SCHEMA)
         return []
-    held, found = read(path)
-    if held["device"] != device:
-        raise ChipError(f"{path}: holds measurements of {held['device']}, this is {device}; choose another file")
+    header, measured = read(path)
+    if header["device"] != device:
+        raise ChipError(f"{path}: holds measurements of {header['device']}, this is {device}; choose another file")
     for name in COMPARABLE:
-        before, now = held["environment"].get(name), environment.get(name)
+        before, now = header["environment"].get(name), environment.get(name)
         if before != now:
             raise ChipError(f"{path}: was measured with {name} {before}, this is {now}; choose another file")
-    return found
+    return measured
 
 
 def add(path: Path, m: Measurement) -> None:
@@ -84,12 +84,12 @@ def read(path: Path) -> tuple[dict[str, Any], list[Measurement]]:
         raise ChipError(f"{path}: its header must name a device and an environment")
     if not all(isinstance(run, str) for run in header.get("runs", [])):
         raise ChipError(f"{path}: the runs of its header must be a list of ids")
-    found: dict[Key, Measurement] = {}
+    by_key: dict[Key, Measurement] = {}
     for number, line in enumerate(lines[1:], 2):
         m = codec.from_json(Measurement, line, f"{path}: line {number}")
         _check(m, f"{path}: line {number}")
-        found[key_of(m)] = m
-    return header, list(found.values())
+        by_key[key_of(m)] = m
+    return header, list(by_key.values())
 
 
 def _check(m: Measurement, where: str) -> None:
@@ -110,5 +110,5 @@ def rested(m: Measurement) -> bool:
     return RESTED in m.method
 
 
-def ok(found: Iterable[Measurement]) -> list[Measurement]:
-    return [m for m in found if m.status == "ok"]
+def ok(measured: Iterable[Measurement]) -> list[Measurement]:
+    return [m for m in measured if m.status == "ok"]

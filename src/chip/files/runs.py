@@ -150,7 +150,8 @@ class Runs:
 
 
 def identity_of(run: Run, configs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Of an older run, from the config that lies beside it; "" where there is none, or its weights are unknown."""
+    """The identity of a run, an older one's from the config beside it; "" where there is none, or its weights are
+    unknown."""
     if run.identity or run.weights != "random" or run.model not in configs:
         return run.identity
     return identity.of_model(configs[run.model])
@@ -175,16 +176,15 @@ def id_of(run: Run) -> str:
 
 
 def read(path: Path) -> tuple[artifact.Artifact, Runs]:
-    found = artifact.read(path, Run.SCHEMA)
-    runs = codec.from_json(Runs, found.data, str(path))
+    file = artifact.read(path, Run.SCHEMA)
+    runs = codec.from_json(Runs, file.data, str(path))
     for i, run in enumerate(runs.runs):
         _check(run, f"{path}: runs[{i}]")
-    return found, runs
+    return file, runs
 
 
 def write(path: Path, runs: Runs, environment: Mapping[str, Any], inputs: Iterable[str] = ()) -> None:
-    made = artifact.new(Run.SCHEMA, codec.to_json(runs), dict(environment), tuple(inputs))
-    artifact.write(path, made)
+    artifact.write(path, artifact.new(Run.SCHEMA, codec.to_json(runs), dict(environment), tuple(inputs)))
 
 
 def resume(path: Path, environment: Mapping[str, Any]) -> Runs:
@@ -192,9 +192,9 @@ def resume(path: Path, environment: Mapping[str, Any]) -> Runs:
     real = output.plain(path)
     if not real.exists() or not real.stat().st_size:
         return Runs(())
-    held, runs = read(path)
+    file, runs = read(path)
     for name in COMPARABLE:
-        before, now = held.environment.get(name), environment.get(name)
+        before, now = file.environment.get(name), environment.get(name)
         if before != now:
             raise ChipError(f"{path}: was measured with {name} {before}, this is {now}; choose another file with -o")
     return runs
@@ -206,8 +206,8 @@ def added(runs: Runs, run: Run, config: Mapping[str, Any] | None = None) -> Runs
     if config is not None:
         run = replace(run, model=_label(runs, run, config))
     configs = runs.configs if config is None else {**runs.configs, run.model: dict(config)}
-    held = {key_of(r, configs): r for r in runs.runs}
-    return replace(runs, runs=tuple({**held, key_of(run, configs): run}.values()), configs=configs)
+    by_key = {key_of(r, configs): r for r in runs.runs}
+    return replace(runs, runs=tuple({**by_key, key_of(run, configs): run}.values()), configs=configs)
 
 
 def _label(runs: Runs, run: Run, config: Mapping[str, Any]) -> str:

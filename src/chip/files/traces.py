@@ -194,14 +194,14 @@ def busy_stretches(events: tuple[KernelEvent, ...]) -> Iterator[tuple[int, int]]
 
 def write(path: Path, trace: Trace, environment: dict[str, Any]) -> str:
     """Write the trace; its id."""
-    made = artifact.new(Trace.SCHEMA, codec.to_json(trace), environment)
-    artifact.write(path, made, indent=None)
-    return made.id
+    document = artifact.new(Trace.SCHEMA, codec.to_json(trace), environment)
+    artifact.write(path, document, indent=None)
+    return document.id
 
 
 def read(path: Path) -> tuple[artifact.Artifact, Trace]:
-    found = artifact.read(path, Trace.SCHEMA)
-    return found, from_data(found.data, str(path))
+    file = artifact.read(path, Trace.SCHEMA)
+    return file, from_data(file.data, str(path))
 
 
 def from_data(data: Any, where: str) -> Trace:

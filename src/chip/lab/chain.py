@@ -57,7 +57,7 @@ class LabStep:
     needs: tuple[Path, ...] = ()  # files that earlier steps make
     left_out: str = ""  # why it is not done here
     makes: tuple[Path, ...] = ()  # its products: gone, it is done again
-    of: str = ""  # identities of the models that are files: other content, another step
+    content: str = ""  # identities of the models that are files: other content, another step
 
     @property
     def command(self) -> str:
@@ -66,7 +66,7 @@ class LabStep:
     @property
     def key(self) -> str:
         """What the journal knows it by."""
-        return f"{self.command} # {self.of}" if self.of else self.command
+        return f"{self.command} # {self.content}" if self.content else self.command
 
     @property
     def gone(self) -> list[str]:
@@ -94,39 +94,36 @@ def plan(w: Wanted) -> list[LabStep]:
     common, products = (*on, "--profile", profile, "-o", operators), (operators,)
     if w.full:
         steps.append(_step(w, "profile", "--suite", "llm,classic,gemm", *common, needs=(profile,), makes=products))
-    for model, of in identities.items():
+    for model, content in identities.items():
         words = ("--model", model, "--prompt", prompts[-1], *common, *quick)
-        steps.append(_step(w, "profile", *words, needs=(profile,), makes=products, of=of))
+        steps.append(_step(w, "profile", *words, needs=(profile,), makes=products, content=content))
     words = ("--engine", ",".join(w.engines or _engines(w.kind)), *on, "--batch", batch, "--prompt", prompt)
-    of = " ".join(filter(None, identities.values()))
-    steps.append(_step(w, "bench", *w.models, *words, "--output", output, "-o", runs, makes=(runs,), of=of))
+    all_content = " ".join(filter(None, identities.values()))
+    steps.append(
+        _step(w, "bench", *w.models, *words, "--output", output, "-o", runs, makes=(runs,), content=all_content)
+    )
     words = ("bench", *on, "--profile", str(profile), "-o", str(kernels), *quick)
     step = _step(w, "kernels", *words, needs=(profile,), makes=(kernels,))
     steps.append(step if w.kind == "cuda" else LabStep("kernels", step.words, left_out="needs an NVIDIA GPU"))
-    for model, of in identities.items():
-        where = w.folder / "replay" / (f"{Path(model).name}-{of[:8]}" if of else model)
-        words = (
-            model,
-            "--engine",
-            REPLAYED[w.kind],
-            "--batch",
-            "1",
-            "--prompt",
-            prompts[0],
-            *on,
-            "--output-dir",
-            str(where),
-        )
-        steps.append(_step(w, "replay", *words, makes=(where / "replay.json",), of=of))
+    for model, content in identities.items():
+        where = w.folder / "replay" / (f"{Path(model).name}-{content[:8]}" if content else model)
+        words = (model, "--engine", REPLAYED[w.kind], "--batch", "1", "--prompt", prompts[0], *on)
+        words += ("--output-dir", str(where))
+        steps.append(_step(w, "replay", *words, makes=(where / "replay.json",), content=content))
     needs = (profile, runs)
     steps.append(_step(w, "validate", runs, "--gpu", profile, "-o", validation, needs=needs, makes=(validation,)))
     return [*steps, _step(w, "report", w.folder, "-o", site, makes=(site / "index.html",))]
 
 
 def _step(
-    w: Wanted, name: str, *words: str | Path, needs: tuple[Path, ...] = (), makes: tuple[Path, ...] = (), of: str = ""
+    w: Wanted,
+    name: str,
+    *words: str | Path,
+    needs: tuple[Path, ...] = (),
+    makes: tuple[Path, ...] = (),
+    content: str = "",
 ) -> LabStep:
-    return LabStep(name, (name, *map(str, words), *w.more.get(name, ())), needs, makes=makes, of=of)
+    return LabStep(name, (name, *map(str, words), *w.more.get(name, ())), needs, makes=makes, content=content)
 
 
 def _identity(model: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from chip.hardware import gpus, links
 from chip.hardware.gpus import Hardware
-from chip.hardware.points import Library, library
+from chip.hardware.points import Library
 from chip.ops.attention import AnyAttention
 from chip.ops.collectives import Collective
 from chip.predictor.attention_time import AttentionTime
@@ -171,7 +171,7 @@ class Estimator:
         like, near = reference.bases if reference else None, sibling.bases if sibling else None
         self.bases: Bases = Bases(roof, library, runs_as, like, near)
         self.kernels: KernelPoints = KernelPoints(
-            library, runs_as, self.bases, (sibling.kernels, carried_from(sibling, peaks)) if sibling else None
+            library, runs_as, self.bases, (sibling.kernels, carried_from(sibling, roof, peaks)) if sibling else None
         )
         self.roof: Roof = roof
         self.link_kernel = (runs_as or {}).get("all_reduce", links.NCCL)
@@ -225,7 +225,7 @@ class Estimator:
 
     def _kernel(self, op: Op, points: Points | None) -> KernelTime:
         limit, bases = self.kernels.limit(op), self.bases.of(op, "")
-        return KernelTime(op, self.roof, self.peaks, limit, points, bases, self.kernels.carried)
+        return KernelTime(op, self.roof, self.peaks, limit, points, bases, self.kernels.carried(op))
 
     def of_parts(self, op: Op) -> OperatorTime:
         """The time of an operator of several kernels as the sum of theirs."""
@@ -234,13 +234,15 @@ class Estimator:
         return total._replace(flops=flops, bytes=read + written, limited_s=0.0)
 
 
-def carried_from(sibling: Estimator, own: Peaks) -> Carried:
-    """By the parts of its datasheet that the sibling's kernels reach, and as much of this GPU's. What memory reaches is
-    known of the reference GPU."""
-    promised, measured = sibling.peaks, gpus.find(REFERENCE)
-    compute = {name: rate.value / promised.compute[name] for name, rate in sibling.roof.compute.items()}
+def carried_from(sibling: Estimator, roof: Roof, own: Peaks) -> Carried:
+    """By the parts of the datasheets that kernels reach on both. What memory reaches is known of the reference GPU."""
+    measured = gpus.find(REFERENCE)
     memory = roof_of(measured).memory / peaks_of(measured).bytes_per_s
-    return Carried(promised.reached(compute, memory), own.reached(compute, memory))
+    reached = [
+        promised.reached({name: r.value / promised.compute[name] for name, r in of.compute.items()}, memory)
+        for promised, of in ((sibling.peaks, sibling.roof), (own, roof))
+    ]
+    return Carried(*reached)
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
@@ -248,12 +250,20 @@ def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: S
     return _estimator(h, None if runs_as is None else tuple(runs_as.items()), stage)
 
 
+@lru_cache(maxsize=32)
+def library(h: Hardware, stage: Stage) -> Library | None:
+    """What was measured of operators on this GPU: in its calibration, and points."""
+    calibrated = h.profile.operators if h.profile and stage >= Stage.CALIBRATED else {}
+    folders = h.points if stage >= Stage.POINTS else ()
+    return Library(folders, calibrated) if folders or calibrated else None
+
+
 @lru_cache(maxsize=128)  # models on one GPU and engine share what its points say; a ranking asks all GPUs
 def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: Stage) -> Estimator:
     runs_as = None if chosen is None else dict(chosen)
+    points = library(h, stage)
     if stage < Stage.POINTS:
-        return Estimator(roof_of(h, stage), None, runs_as, peaks=peaks_of(h))
-    points = library(h.points) if h.points else None
+        return Estimator(roof_of(h, stage), points, runs_as, peaks=peaks_of(h))
     device = points.about.get("device") if points else None
     if device and h.profile is not None and device != h.profile.device:
         raise ChipError(f"{h.points[0]}: holds points of {device}, the profile is of {h.profile.device}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from chip import ops
 from chip.hardware import gpus
@@ -16,7 +16,43 @@ DEFAULT_GPU = "h200"
 SCHEMA = "chip.estimate/1"
 
 
+class Estimate(NamedTuple):
+    """The time of one operator, and what it rests on."""
+
+    op: str
+    gpu: str
+    axes: Mapping[str, Any]
+    seconds: float
+    interval: tuple[float, float]  # 90 %, in seconds
+    bound: str
+    source: str
+    flops: float
+    bytes: float
+    intensity: float  # FLOP for a byte
+    ridge: float  # the intensity from which arithmetic is the limit
+    notes: tuple[str, ...] = ()
+
+    def json(self) -> dict[str, Any]:
+        """As `chip estimate --json` has it."""
+        low_s, high_s = self.interval
+        found = {
+            "schema": SCHEMA,
+            **{name: getattr(self, name) for name in ("op", "gpu", "axes")},
+            "us": _us(self.seconds),
+            "interval": [_us(low_s), _us(high_s)],
+            **{name: getattr(self, name) for name in ("bound", "source", "flops", "bytes")},
+            "intensity": round(self.intensity, 4),
+            "ridge_flop_per_byte": round(self.ridge, 2),
+        }
+        return found | {"notes": list(self.notes)} if self.notes else found
+
+
 def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[str, Any]:
+    """`estimate` as JSON."""
+    return estimate(request, default_gpu).json()
+
+
+def estimate(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> Estimate:
     """Estimate `{"op": kind, "gpu": name, axis: value, ...}`."""
     if not isinstance(request, Mapping):
         raise ChipError(f"an operator is a JSON object, got {type(request).__name__}")
@@ -28,23 +64,12 @@ def answer(request: Mapping[str, Any], default_gpu: str = DEFAULT_GPU) -> dict[s
     op = ops.build(request["op"], {k: v for k, v in request.items() if k not in ("op", "gpu")})
     h = gpus.find(gpu)
     estimator = estimator_of(h)
-    time = estimator.time(op)
-    found = {
-        "schema": SCHEMA,
-        "op": op.kind,
-        "gpu": gpu,
-        "axes": {f.name: getattr(op, f.name) for f in fields(op)},  # type: ignore[arg-type]
-        "us": _us(time.seconds),
-        "interval": [_us(time.low_s), _us(time.high_s)],
-        "bound": time.bound,
-        "source": time.source,
-        "flops": time.flops,
-        "bytes": time.bytes,
-        "intensity": round(time.flops / time.bytes if time.bytes else 0.0, 4),
-        "ridge_flop_per_byte": round(estimator.roof.ridge(op.compute), 2),
-    }
-    said = [*notes.of_calibration(h)]
-    return found | {"notes": said} if said else found
+    time, said = estimator.time(op), tuple(notes.of_calibration(h))
+    axes = {f.name: getattr(op, f.name) for f in fields(op)}  # type: ignore[arg-type]
+    return Estimate(
+        op.kind, gpu, axes, time.seconds, (time.low_s, time.high_s), time.bound, time.source, time.flops, time.bytes,
+        time.flops / time.bytes if time.bytes else 0.0, estimator.roof.ridge(op.compute), said,
+    )  # fmt: skip
 
 
 def _us(seconds: float) -> float:

@@ -8,12 +8,13 @@ from math import exp, hypot, inf
 from typing import NamedTuple
 
 from chip import ops
+from chip.ops import BaseTime
 from chip.predictor import peaks
 from chip.predictor.clock import PowerLimit
 from chip.predictor.interpolate import Z90, Points
 from chip.predictor.kernels import BaseTimes
 from chip.predictor.peaks import Carried, Peaks
-from chip.predictor.roof import Roof, RoofBase
+from chip.predictor.roof import Roof
 from chip.types import Op
 
 INTERPOLATED = "interpolated"  # the source of times from points that CHIP measured on the GPU
@@ -89,7 +90,7 @@ class KernelTime:
         self._peak_bytes_per_s = datasheet.bytes_per_s
         self._flop_per_s = roof.compute[compute].value if compute in roof.compute else inf
         self._bytes_per_s, self._floor_s = roof.moving(op).value, inf
-        if self._source == roof.source and isinstance(base := bases[0], RoofBase):
+        if self._source == roof.source and type(base := bases[0]) is BaseTime:
             self._flop_per_s, self._bytes_per_s, self._floor_s = base.flop_per_s, base.bytes_per_s, base.floor_s
         self._byte_j = power.per_byte_j if power else 0.0
         self._flop_j = power.per_flop_j[compute] if power and ops.multiplies(op.kind) else 0.0

@@ -26,7 +26,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Prediction(NamedTuple):
-    """All that an answer is made of."""
+    """How fast a model runs on a GPU, how sure that is, and where the time goes."""
 
     asked: Mapping[str, str]  # model, gpu, engine, and the host whose terms were taken
     scenario: Scenario
@@ -69,6 +69,16 @@ class Prediction(NamedTuple):
     def energy_j_per_token(self) -> float | None:
         energy = self._energy()
         return energy.value / (self.scenario.batch * self.scenario.output) if energy else None
+
+    @property
+    def bound(self) -> dict[str, str]:
+        """What limits each phase: memory, compute, launch, host or link."""
+        return {"ttft": self.prefill.bound} | ({"tpot": self.decode.bound} if self.decode else {})
+
+    @property
+    def dtype(self) -> str:
+        """The format of the weights, as `auto` came out."""
+        return self.scenario.dtype
 
     @property
     def interval(self) -> dict[str, tuple[float, float]]:
@@ -123,13 +133,13 @@ class Prediction(NamedTuple):
         spans = self.interval
         (ttft_low, ttft_high), (tpot_low, tpot_high) = spans["ttft_s"], spans.get("tpot_s", (None, None))
         return {
-            "ttft_ms": self.ttft_s * 1e3,
-            "ttft_low_ms": ttft_low * 1e3,
-            "ttft_high_ms": ttft_high * 1e3,
-            "tpot_ms": None if self.tpot_s is None else self.tpot_s * 1e3,
-            "tpot_low_ms": None if tpot_low is None else tpot_low * 1e3,
-            "tpot_high_ms": None if tpot_high is None else tpot_high * 1e3,
-            "e2e_ms": self.e2e_s * 1e3,
+            "ttft_s": self.ttft_s,
+            "ttft_low_s": ttft_low,
+            "ttft_high_s": ttft_high,
+            "tpot_s": self.tpot_s,
+            "tpot_low_s": tpot_low,
+            "tpot_high_s": tpot_high,
+            "e2e_s": self.e2e_s,
             "tokens_per_s": self.tokens_per_s,
             "energy_j_per_token": self.energy_j_per_token,
             "fits": self.memory["fits"],
@@ -236,7 +246,18 @@ def _html(p: Prediction) -> str:
     head = "<tr><th></th><th>predicted</th><th>90 % interval</th></tr>"
     notes = "".join(f"<li>{escape(note)}</li>" for note in p.notes)
     bars = "".join(_bars(phase, lines) for phase, lines in p.lines.items() if lines)
+    share, room = p.memory["total_bytes"] / 2**30, p.memory["usable_bytes"] / 2**30
+    fits = "fits" if p.memory["fits"] else "does not fit"
+    rows.append(f"<tr><td>memory</td><td>{share:.3g} GiB</td><td>{fits} the {room:.3g} GiB of a GPU</td></tr>")
+    rows.append(f"<tr><td>rests on</td><td>{escape(p.rests_on)}</td><td>{escape(_shares(p))}</td></tr>")
     return f"<b>{escape(title)}</b><table>{head}{''.join(rows)}</table>{bars}<ul>{notes}</ul>"
+
+
+def _shares(p: Prediction) -> str:
+    """Of the end-to-end time by source."""
+    time_by = p._seconds_by_source()
+    total = sum(time_by.values())
+    return ", ".join(f"{100 * s / total:.0f} % {name}" for name, s in sorted(time_by.items(), key=lambda row: -row[1]))
 
 
 def _bars(phase: str, lines: list[Line]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from chip.engines.server import NONE
 from chip.files import output
-from chip.simulator import figures, slo
+from chip.simulator import figures, gaps, slo, tool_figures
 from chip.simulator.figures import Percentiles
 from chip.simulator.fleet import ServedRequests
 from chip.simulator.occupancy import Occupancy
@@ -40,10 +40,11 @@ class Simulation:
     duration_s: float
     output_tokens_per_s: float
     requests_per_s: float
-    ttft_ms: Percentiles | None
-    tpot_ms: Percentiles | None
-    e2e_ms: Percentiles | None
-    queue_ms: Percentiles | None
+    ttft_s: Percentiles | None
+    tpot_s: Percentiles | None
+    itl_s: Percentiles | None  # between chunks of all requests
+    e2e_s: Percentiles | None
+    queue_s: Percentiles | None
     goodput: dict[str, Any] | None
     kv: dict[str, float]
     preemptions: int
@@ -55,6 +56,7 @@ class Simulation:
     settings: dict[str, Any]
     host: str
     interval: dict[str, Any] | None
+    of_tools: dict[str, Any]  # as `vllm bench serve` names and defines them
     notes: list[str] = field(default_factory=list)
     served: ServedRequests | None = None
     timelines: tuple[Occupancy, ...] = ()
@@ -70,21 +72,14 @@ class Simulation:
         for name in ("duration_s", "output_tokens_per_s", "requests_per_s"):
             out[name] = short(getattr(self, name))
         for name in figures.FIGURES:
-            found = getattr(self, name)
-            out[name] = {k: short(v) for k, v in found._asdict().items()} if found else None
-        for name in (
-            "goodput",
-            "kv",
-            "preemptions",
-            "cache_hit_rate",
-            "energy",
-            "gpu_busy",
-            "queue_grows",
-            "steps",
-            "settings",
-        ):
+            found = getattr(self, f"{name}_s")
+            out[f"{name}_ms"] = {k: short(v * 1e3) for k, v in found._asdict().items()} if found else None
+        slo_ms = {"slo": {name: s * 1e3 for name, s in self.goodput["slo"].items()}} if self.goodput else {}
+        out["goodput"] = short({**self.goodput, **slo_ms}) if self.goodput else None
+        for name in ("kv", "preemptions", "cache_hit_rate", "energy", "gpu_busy", "queue_grows", "steps", "settings"):
             out[name] = short(getattr(self, name))
-        out["interval"] = self.interval
+        out["interval"] = _in_ms(self.interval) if self.interval else None
+        out |= short(self.of_tools)
         out["notes"] = self.notes
         return out
 
@@ -107,6 +102,17 @@ class Simulation:
         return {"schema": TIMELINE, "replicas": [t.json(int(blocks)) for t in self.timelines]}
 
 
+def _in_ms(interval: dict[str, Any]) -> dict[str, Any]:
+    """As JSON has it: figures by their names in milliseconds."""
+    out = dict[str, Any]()
+    for name, ends in interval.items():
+        if isinstance(ends, dict):
+            out[f"{name.removesuffix('_s')}_ms"] = {k: [short(v * 1e3) for v in pair] for k, pair in ends.items()}
+        else:
+            out[name] = [short(v) for v in ends] if isinstance(ends, tuple) else ends
+    return out
+
+
 def short(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.7g}")
@@ -119,7 +125,7 @@ def answer(
     fleet: Fleet, made: Setup, w: Workload, done: ServedRequests, seed: int, targets: Sequence[slo.Target] = ()
 ) -> Simulation:
     by_metric = figures.latencies(done)
-    of = {m: figures.percentiles([1e3 * v for v in by_metric[m]]) for m in by_metric}
+    of = {m: figures.percentiles(by_metric[m]) for m in by_metric}
     answered = [i for i in range(len(w)) if done.last_s[i] >= 0]
     begin = min((done.arrival_s[i] for i in answered), default=0.0)
     duration = max((done.last_s[i] for i in answered), default=begin) - begin
@@ -132,6 +138,7 @@ def answer(
             f"the queue still grew when the last of {len(w)} requests came, and times rise with their number: "
             f"either {w.rate_per_s:.4g} requests/s are more than is served, or the engine was still filling up"
         )
+    goodput = _goodput(done, len(w), duration, targets) if targets else None
     total_prompt = sum(e.prompt_tokens + e.found_tokens for e in engines)
     return Simulation(
         fleet=fleet,
@@ -147,11 +154,12 @@ def answer(
         duration_s=duration,
         output_tokens_per_s=tokens / duration if duration else 0.0,
         requests_per_s=len(answered) / duration if duration else 0.0,
-        ttft_ms=of["ttft"],
-        tpot_ms=of["tpot"],
-        e2e_ms=of["e2e"],
-        queue_ms=of["queue"],
-        goodput=_goodput(done, len(w), duration, targets) if targets else None,
+        ttft_s=of["ttft"],
+        tpot_s=of["tpot"],
+        itl_s=figures.percentiles_of(gaps.seconds(e.gaps for e in engines)),
+        e2e_s=of["e2e"],
+        queue_s=of["queue"],
+        goodput=goodput,
         kv=_kv(made, done, duration),
         preemptions=sum(e.preemptions for e in engines),
         cache_hit_rate=sum(e.found_tokens for e in engines) / total_prompt if total_prompt else 0.0,
@@ -166,6 +174,7 @@ def answer(
         },
         host=made.surface.times.host_name,
         interval=None,
+        of_tools=tool_figures.figures_of(w, done, duration, fleet.gpus, goodput),
         notes=notes,
     )
 
@@ -193,7 +202,7 @@ def _notes(w: Workload, done: ServedRequests, longest: int) -> list[str]:
 def _goodput(done: ServedRequests, asked: int, duration: float, targets: Sequence[slo.Target]) -> dict[str, Any]:
     good = sum(figures.meets(done, i, targets) for i in range(asked))
     return {
-        "slo": {t.name: t.seconds * 1e3 for t in targets},
+        "slo": {t.name: t.seconds for t in targets},
         "share": good / asked,
         "requests_per_s": good / duration if duration else 0.0,
     }

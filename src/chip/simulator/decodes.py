@@ -12,7 +12,7 @@ from chip.simulator.request import Request
 
 
 class Decodes:
-    __slots__ = ("_ending", "_ends", "block_tokens", "count", "n", "offsets", "residues")
+    __slots__ = ("_ending", "_ends", "block_tokens", "count", "n", "offsets", "residues", "seen_s")
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
@@ -20,6 +20,7 @@ class Decodes:
         self.n = 0  # requests
         self.offsets = 0  # sum of theirs
         self.residues = [0] * block_tokens  # requests that need a block when the count has this residue
+        self.seen_s = 0.0  # when the readers of their requests got the last token
         self._ends: list[int] = []  # heap of counts at which requests end
         self._ending: dict[int, list[Request]] = {}
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from chip.engines.server import NONE, ServerCost
 from chip.engines.timeline import LiveScheduler
 from chip.predictor.clock import Clock
+from chip.simulator import gaps
 from chip.simulator.decodes import Decodes
 from chip.simulator.kv_blocks import Blocks
 from chip.simulator.request import InFlight, Request
@@ -69,6 +70,7 @@ class SimulatedEngine:
         self.running: dict[Request, None] = {}  # in the order of admission
         self.partial: Request | None = None  # whose prompt is not yet done; its `offset` is how much of it is
         self.finished: list[Request] = []  # since somebody last looked
+        self.gaps: gaps.Gaps = gaps.Gaps()
         self._flight: deque[InFlight] = deque()
         self.decodes = Decodes(settings.block_size)
         self.rested = False  # the next step is the first one after a pause
@@ -172,9 +174,6 @@ class SimulatedEngine:
         prepare_s, launch_s, tail_s = self.surface.host(decodes + len(chunks), planned.tokens, planned.single)
         if self._flight and self._flight[-1].rested:
             prepare_s = 0.0  # what precedes a first step holds all that the host does until its tokens are out
-        if not self.rested:
-            server, in_pieces = self._server, planned.tokens <= self.surface.most_graph
-            launch_s *= server.core_piece if in_pieces else server.core_kernel
         ready_s = self.now_s + prepare_s
         host_end_s = ready_s + launch_s
         free_s = self.device_free_s
@@ -201,7 +200,7 @@ class SimulatedEngine:
         """Wait for the oldest step and take its tokens."""
         step = self._flight.popleft()
         self.now_s = max(self.now_s, step.end_s)
-        seen_s = self._loop.pass_on(1, step.tokens, self.now_s) if self._loop else self.now_s
+        seen_s = self._seen_s(1, step.tokens, step.tokens - len(step.first))
         for request in step.first:
             if request.first_s < 0:  # not one that comes back after a preemption
                 request.first_s = seen_s
@@ -211,6 +210,20 @@ class SimulatedEngine:
             self.pool.release(request.holding, request.prompt + request.output - 1, False)
             self.finished.append(request)
             self._blocked = False
+
+    def _seen_s(self, steps: int, tokens: int, readers: int) -> float:
+        """When the tokens of the steps that end now have reached their readers."""
+        seen_s = self._loop.pass_on(steps, tokens, self.now_s) if self._loop else self.now_s
+        batch = self._collected
+        if not (self._loop and self._loop.merged):
+            gaps.add(self.gaps, (seen_s - batch.seen_s) / steps, steps * readers)
+            batch.seen_s = seen_s
+        return seen_s
+
+    @property
+    def _collected(self) -> Decodes:
+        """The batch whose step ends."""
+        return self.decodes
 
     # prompts
 
@@ -385,8 +398,7 @@ class SimulatedEngine:
         self.pool.take(blocks)
         self.peak_blocks = max(self.peak_blocks, used + blocks)
         held.count += steps
-        if self._loop:
-            self._loop.pass_on(steps, held.n, self.now_s)
+        self._seen_s(steps, held.n, held.n)
         self.steps += steps
         self.busy_s += total_s(seconds, slope, steps)
         self.joules += self.surface.times.within_power(middle.joules * steps, self.device_free_s - free_s)

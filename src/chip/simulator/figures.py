@@ -5,13 +5,16 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from chip.simulator.fleet import ServedRequests
 from chip.simulator.slo import PERCENTILES, Target
 
 FEW_REQUESTS, LONG = 100, 20  # fewer tell nothing, nor does traffic of less than so many times a request's time
-FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "queue_ms")
+OF_REQUESTS = ("ttft", "tpot", "e2e", "queue")
+FIGURES = ("ttft", "tpot", "itl", "e2e", "queue")
+Counted = Sequence[tuple[float, int]]  # values in order, and how often each was
 
 
 class Percentiles(NamedTuple):
@@ -34,6 +37,17 @@ def percentiles(values: Sequence[float]) -> Percentiles | None:
     return Percentiles(sum(ordered) / len(ordered), *(percentile(ordered, p) for p in PERCENTILES.values()))
 
 
+def percentiles_of(values: Counted) -> Percentiles | None:
+    """Of values that were there several times."""
+    if not values:
+        return None
+    ends = list(accumulate(n for _, n in values))
+    mean = sum(v * n for v, n in values) / ends[-1]
+    return Percentiles(
+        mean, *(values[bisect_right(ends, min(ends[-1] - 1, int(p * ends[-1])))][0] for p in PERCENTILES.values())
+    )
+
+
 def latency_s(done: ServedRequests, i: int, metric: str) -> float:
     """Of one request that was answered."""
     if metric == "ttft":
@@ -51,7 +65,7 @@ def latencies(done: ServedRequests) -> dict[str, array[float]]:
     several = [i for i in answered if done.output[i] > 1]
     return {
         metric: array("d", (latency_s(done, i, metric) for i in (several if metric == "tpot" else answered)))
-        for metric in ("ttft", "tpot", "e2e", "queue")
+        for metric in OF_REQUESTS
     }
 
 

@@ -158,7 +158,7 @@ def _rests_on(made: Setup, w: Workload) -> str:
 
 
 def _stays_s(at: Simulation) -> float:
-    return at.e2e_ms.mean / 1e3 if at.e2e_ms else 0.0
+    return at.e2e_s.mean if at.e2e_s else 0.0
 
 
 def _lasting(rate: float, stays_s: float, targets: Sequence[Target]) -> int:
@@ -229,7 +229,7 @@ def _search(
 
 def strain(found: Simulation, targets: Sequence[Target]) -> float:
     """How much of what is promised is used up; 1 is all."""
-    return max(max(value(found, t) / (t.seconds * 1e3) for t in targets), 1e-9)
+    return max(max(value(found, t) / t.seconds for t in targets), 1e-9)
 
 
 def _try(made: Setup, p: Promise, w: Workload, rate: float, steady: bool = False) -> Simulation | None:
@@ -265,8 +265,8 @@ def _simulated(made: Setup, p: Promise, w: Workload, rate: float) -> Simulation:
 
 
 def value(found: Simulation, t: Target) -> float:
-    """The figure that a target is of, in milliseconds."""
-    percentiles = getattr(found, f"{t.metric}_ms")
+    """The figure that a target is of."""
+    percentiles = getattr(found, f"{t.metric}_s")
     return float(getattr(percentiles, t.percentile)) if percentiles else 0.0
 
 

@@ -7,8 +7,9 @@ import random
 from typing import Any
 
 from chip.simulator import figures
-from chip.simulator.answer import answer, short
+from chip.simulator.answer import answer
 from chip.simulator.jobs import Pool, spread_out
+from chip.simulator.machine import machine_of
 from chip.simulator.setup import Fleet, Setup, run, setup
 from chip.simulator.step_time import Spread
 from chip.simulator.surface import Factors
@@ -29,9 +30,9 @@ def intervals(fleet: Fleet, w: Workload, seed: int, draws: int, pool: Pool | Non
         high = values[min(len(values) - 1, math.ceil(0.95 * len(values)) - 1)]
         figure, _, part = name.partition(".")
         if part:
-            out.setdefault(figure, {})[part] = [short(low), short(high)]
+            out.setdefault(figure, {})[part] = low, high
         else:
-            out[name] = [short(low), short(high)]
+            out[name] = low, high
     return out
 
 
@@ -41,13 +42,16 @@ def _redo(task: tuple[Fleet, Workload, Factors]) -> dict[str, float]:
     found = answer(fleet, made, w, run(made, fleet, w), 0)
     out = {"output_tokens_per_s": found.output_tokens_per_s}
     for name in figures.FIGURES:
-        got = getattr(found, name)
-        out |= {f"{name}.{k}": v for k, v in got._asdict().items()} if got else {}
+        got = getattr(found, f"{name}_s")
+        out |= {f"{name}_s.{k}": v for k, v in got._asdict().items()} if got else {}
     return out
 
 
 def spreads_of(made: Setup, w: Workload) -> tuple[Spread, Spread, Spread]:
     """Of decode steps, mixed steps and host, at the workload's mean lengths."""
+    fitted = machine_of(made.host).spreads
+    if fitted:
+        return fitted
     times, (mixed, decode) = made.surface.times, typical_steps(made, w)
     return times.spread(decode), times.spread(mixed), times.host_spread()
 

@@ -60,3 +60,7 @@ class PipelinedEngine(SimulatedEngine):
             chunks = planned.chunks if planned else []
             self.watch(self, begin_s, self.now_s, 1 if planned else 0, sum(new for new, _ in chunks))
         self.used_block_s += used * (self.now_s - begin_s)
+
+    @property
+    def _collected(self) -> Decodes:
+        return self._batches[0]

@@ -53,7 +53,7 @@ class PlanChoice:
     cost_per_million_tokens: float | None = None  # output tokens, at the asked rate, else at the highest
     joules_per_output_token: float | None = None
     limited_by: str = ""
-    at_rate: dict[str, float] = field(default_factory=dict)  # figures of one replica at its highest rate, ms
+    at_rate_s: dict[str, float] = field(default_factory=dict)  # figures of one replica at its highest rate
     place: int = 0  # from 1; who is tied has the same
     tied: bool = False  # shares its place
     may_lead: bool = False  # its interval reaches beyond the first one's estimate
@@ -74,9 +74,17 @@ class PlanChoice:
         cache = f", {self.kv_dtype} cache" if self.kv_dtype else ""
         return f"{self.gpus_each} x {self.gpu} ({self.dtype}{cache}{split})"
 
+    def json(self) -> dict[str, Any]:
+        out = asdict(self) | {"title": self.title}
+        out["at_rate"] = {name: seconds * 1e3 for name, seconds in out.pop("at_rate_s").items()}
+        found: dict[str, Any] = rounded(out)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """The choices that a plan compares, the best first."""
+
     model: str
     workload: str
     rate_per_s: float | None  # None: each choice at its own highest rate
@@ -95,7 +103,7 @@ class Plan:
             "slo": {t.name: t.seconds * 1e3 for t in self.slo},
             "requests": self.requests,
             "seed": self.seed,
-            "choices": [rounded(asdict(c) | {"title": c.title}) for c in self.choices],
+            "choices": [c.json() for c in self.choices],
             "notes": list(self.notes),
         }
 
@@ -187,13 +195,13 @@ def exploring(task: Task) -> InSteps[PlanChoice]:
         return made_of("worse", f"serves fewer than {task.beats:.4g} requests/s")
     if not at.completed:
         return made_of("refused", f"every prompt leaves no room in {at.settings['max_model_len']} tokens of context")
-    at_rate_ms = _figures(at, p.targets)
+    at_rate_s = _figures(at, p.targets)
     if not rate:
-        miss = ", ".join(f"{t.name} {at_rate_ms[t.name]:.4g} ms" for t in p.targets)
+        miss = ", ".join(f"{t.name} {at_rate_s[t.name] * 1e3:.4g} ms" for t in p.targets)
         alone = f"at {at.rate_per_s:.3g} requests/s" if best.waits else "alone"
-        return made_of("missed", f"even {alone} a request takes {miss}", at_rate=at_rate_ms)
+        return made_of("missed", f"even {alone} a request takes {miss}", at_rate_s=at_rate_s)
     choice = made_of(
-        "ok", max_rate_per_s=rate, interval=(best.low, best.high) if task.intervals else None, at_rate=at_rate_ms
+        "ok", max_rate_per_s=rate, interval=(best.low, best.high) if task.intervals else None, at_rate_s=at_rate_s
     )
     return replace(
         choice,
@@ -201,10 +209,10 @@ def exploring(task: Task) -> InSteps[PlanChoice]:
         if at.rejected
         else "",
         requests=at.requests,
-        in_flight=at.e2e_ms.mean / 1e3 * rate if at.e2e_ms else 0.0,
+        in_flight=at.e2e_s.mean * rate if at.e2e_s else 0.0,
         tokens_per_s_per_gpu=rate * sum(p.workload.output) / len(p.workload) / choice.gpus_each,
         joules_per_output_token=at.energy["joules_per_output_token"] if at.energy else None,
-        limited_by=_limit(at, at_rate_ms, p.targets),
+        limited_by=_limit(at, at_rate_s, p.targets),
     )
 
 
@@ -213,13 +221,13 @@ def _figures(at: Simulation, targets: Sequence[Target]) -> dict[str, float]:
     return {t.name: value(at, t) for t in shown}
 
 
-def _limit(at: Simulation, ms: Mapping[str, float], targets: Sequence[Target]) -> str:
+def _limit(at: Simulation, at_rate_s: Mapping[str, float], targets: Sequence[Target]) -> str:
     """The promise that is nearest to being broken at the highest rate, or the queue, and what stands behind it."""
-    nearest = max(targets, key=lambda t: ms[t.name] / t.seconds)
+    nearest = max(targets, key=lambda t: at_rate_s[t.name] / t.seconds)
     cause = "KV memory" if at.preemptions or at.kv["peak_share"] > CROWDED_KV else ""
     if not cause:
         cause = "the GPU" if at.gpu_busy > 0.8 else "the host"
-    name = nearest.name if ms[nearest.name] > FAR * nearest.seconds * 1e3 else "queue"
+    name = nearest.name if at_rate_s[nearest.name] > FAR * nearest.seconds else "queue"
     return f"{name} ({cause})"
 
 
@@ -289,11 +297,11 @@ def _nearest_miss(choices: Sequence[PlanChoice], targets: Sequence[Target]) -> l
         return ["no choice can run the model"]
 
     def worst(c: PlanChoice) -> float:
-        return max(c.at_rate[t.name] / (t.seconds * 1e3) for t in targets)
+        return max(c.at_rate_s[t.name] / t.seconds for t in targets)
 
     nearest = min(missed, key=worst)
-    t = max(targets, key=lambda t: nearest.at_rate[t.name] / t.seconds)
+    t = max(targets, key=lambda t: nearest.at_rate_s[t.name] / t.seconds)
     return [
         f"nothing keeps the promise; the nearest is {nearest.title} with {t.name} of "
-        f"{nearest.at_rate[t.name]:.4g} ms where {t.seconds * 1e3:g} ms are asked for, on a nearly idle engine"
+        f"{nearest.at_rate_s[t.name] * 1e3:.4g} ms where {t.seconds * 1e3:g} ms are asked for, on a nearly idle engine"
     ]

@@ -1,7 +1,8 @@
 """The server before an engine: one event loop, which does one thing after another.
 
-Tokens of a step wait until those of the steps before are passed on, so that a large batch can outrun the server. A
-request that comes while there are some gets its turns between them. The engine waits for neither.
+Tokens of a step wait until those of the steps before are passed on, so that a large batch can outrun the server. Steps
+that ended while it was busy are passed on together, a chunk for each request. A request that comes meanwhile gets its
+turns between them. The engine waits for neither.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ def given(request_ms: float, token_us: float) -> ServerCost:
 
 
 class EventLoop:
-    __slots__ = ("_cost", "_free_s", "_one_way_s", "_turn_s")
+    __slots__ = ("_begin_s", "_cost", "_free_s", "_one_way_s", "_turn_s", "merged")
 
     def __init__(self, cost: ServerCost) -> None:
         self._cost, self._one_way_s = cost, cost.latency_s / 2
-        self._free_s = self._turn_s = 0.0
+        self._begin_s = self._free_s = self._turn_s = 0.0
+        self.merged = False  # what was passed on last, into chunks with tokens of steps before
 
     def take_in(self, at_s: float, prompt: int) -> float:
         """When a request that comes at `at_s` has reached the engine."""
@@ -43,8 +45,12 @@ class EventLoop:
         """When the last of `steps` steps with so many tokens each has reached its readers, if that one ended at
         `end_s`."""
         cost = self._cost
-        behind = self._free_s > end_s and tokens <= cost.merges_up_to
-        each_s = cost.step_s + tokens * cost.token_s * (cost.merged if behind else 1.0)
-        self._turn_s = each_s
-        self._free_s = max(self._free_s + steps * each_s, end_s + each_s)
+        self.merged = end_s <= self._begin_s and tokens <= cost.merges_up_to
+        each_s = cost.step_s + (0.0 if self.merged else tokens * cost.token_s)
+        if self.merged:
+            self._free_s += each_s
+        else:
+            self._begin_s = max(self._free_s + (steps - 1) * each_s, end_s)
+            self._free_s = self._begin_s + each_s
+            self._turn_s = each_s
         return self._free_s + self._one_way_s

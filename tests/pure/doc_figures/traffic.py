@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from chip.validate import traffic
+from chip.show.cli import client_text
+from chip.validate import client_errors, clients, traffic
 from chip.validate.traffic import JudgedTraffic
 from doc_figures.accuracy import RECORDS, ROOT
 
@@ -21,6 +22,15 @@ TITLES = {  # file of results/h200/traffic: how the page calls it
     "prefix": "Llama-3.1-8B, shared prefixes",
     "preempts": "Llama-3.1-8B, preempting",
 }
+SERVERS = {  # file of results/h200/traffic/server
+    "reference-llama-3.1-8b.json": "Llama-3.1-8B, another host and script, kept back",
+    "llama-3.1-8b.json.gz": "Llama-3.1-8B",
+    "qwen3-30b-a3b.json.gz": "Qwen3-30B-A3B",
+    "llama-3.2-1b.json.gz": "Llama-3.2-1B, which the terms were fitted to",
+}
+SERVER_AIMS = {
+    "ttft_ms.mean": 0.10, "ttft_ms.p99": 0.20, "tpot_ms.mean": 0.04, "tpot_ms.p99": 0.10, "output_tokens_per_s": 0.03,
+}  # fmt: skip
 COLUMNS = {
     "TTFT mean": "ttft_ms.mean",
     "TTFT p99": "ttft_ms.p99",
@@ -60,6 +70,25 @@ def errors() -> Iterator[str]:
         yield f"| **median, {title}** | | {' | '.join(texts)} |"
     aims = [f"{100 * row['target']:.0f} %" for row in medians(everything).values()]
     yield f"| aim | | {' | '.join(aims)} |"
+
+
+def server() -> Iterator[str]:
+    yield "| model | runs | TTFT mean | TTFT p99 | TPOT mean | TPOT p99 | output rate |"
+    yield f"|---|---|{'---|' * len(SERVER_AIMS)}"
+    for file, title in SERVERS.items():
+        points, left_out = traffic.judge([RECORDS / "traffic" / "server" / file], draws=0)
+        assert not left_out
+        rows = {m["metric"]: m for m in traffic.document(points, [])["metrics"]}
+        texts = [f"{100 * rows[metric]['median_error']:.1f} %" for metric in SERVER_AIMS]
+        yield f"| {title} | {rows['ttft_ms.mean']['runs']} | {' | '.join(texts)} |"
+    yield f"| aim | | {' | '.join(f'{100 * aim:.0f} %' for aim in SERVER_AIMS.values())} |"
+
+
+def client() -> Iterator[str]:
+    (result,) = clients.read(ROOT / "tests" / "data" / "clients" / "vllm-bench-detailed.json")
+    yield "```text"
+    yield from client_text.render(client_errors.document([client_errors.judge(result, {"gpu": "h200"})])).splitlines()
+    yield "```"
 
 
 def worst(name: str, metric: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from chip.dtypes import AUTO
 from chip.lab.measure import nvml
 from chip.types import ChipError, install
 
@@ -44,6 +45,12 @@ class Device:
     def sm_word(self) -> str:
         """What `sm_count` counts."""
         return "SMs" if self.kind == "cuda" else "cores"
+
+    def dtype(self, wanted: str) -> str:
+        """What it computes in where nothing else is wanted ("" or auto): bf16, on a CPU fp32."""
+        if wanted not in ("", AUTO):
+            return wanted
+        return "fp32" if self.kind == "cpu" else "bf16"
 
     @property
     def torch_device(self) -> Any:

@@ -118,15 +118,15 @@ def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms,
     start, least = np.repeat([1.0, 0.0, 0.0], sizes), np.repeat([0.0, -np.inf, -np.inf], sizes)
     pull = np.repeat([PRIOR_WEIGHT, PRIOR_WEIGHT, CARD_WEIGHT], sizes)
 
-    def made(p: np.ndarray) -> Terms:
+    def terms_of(p: np.ndarray) -> Terms:
         return Terms(**{n: float(v * a) for n, v, a in zip(names, p, at)})
 
     def errors(p: np.ndarray) -> np.ndarray:
         terms, hosts, cards = np.split(p, np.cumsum(sizes)[:2])
-        tried = made(terms)
+        first = terms_of(terms)
         slower = np.exp(hosts - hosts.mean())[of_machine] * [t.slower for t in timings]
         scale = np.exp(cards - cards.mean())[of_machine]
-        predicted = [t.subject.seconds(tried.on_host(s), c) for t, s, c in zip(timings, slower, scale)]
+        predicted = [t.subject.seconds(first.on_host(s), c) for t, s, c in zip(timings, slower, scale)]
         return np.array([log(f / t.seconds) for f, t in zip(predicted, timings)])
 
     def residuals(p: np.ndarray) -> np.ndarray:
@@ -135,7 +135,7 @@ def _solve(timings: Sequence[PhaseTiming], names: Sequence[str]) -> tuple[Terms,
     robust = {"loss": "soft_l1", "f_scale": ROBUST_SCALE}
     solution = least_squares(residuals, start, bounds=(least, np.inf), diff_step=1e-3, **robust)
     terms_alone = solution.x * start  # no host's and no card's factor: the machine in the middle
-    return made(terms_alone), errors(terms_alone)
+    return terms_of(terms_alone), errors(terms_alone)
 
 
 def _ceiling(name: str, terms: Terms, timings: Sequence[PhaseTiming], errors: np.ndarray) -> Ceiling:

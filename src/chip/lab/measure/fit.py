@@ -45,7 +45,9 @@ LARGE_FLOPS, LARGE_AXIS, LEAST_LARGE = 1e12, 2048, 5
 Key = tuple[str, str, str, str]  # kind, kernel, dtype, context
 
 
-def fit(records: Sequence[Measurement], profile: HardwareProfile) -> tuple[list[PointGroup], dict[str, str]]:
+def fit(
+    records: Sequence[Measurement], profile: HardwareProfile, least: int = LEAST_POINTS
+) -> tuple[list[PointGroup], dict[str, str]]:
     """A group of points for every kernel, context and dtype with enough measurements, and why others have none."""
     groups: list[PointGroup] = []
     left_out: dict[str, str] = {}
@@ -53,8 +55,8 @@ def fit(records: Sequence[Measurement], profile: HardwareProfile) -> tuple[list[
         name = f"{kind} ({kernel}, {dtype}, {context})"
         if not next(iter(times)).place():
             left_out[name] = "has no coordinates to interpolate over"
-        elif len(times) < LEAST_POINTS:
-            left_out[name] = f"{len(times)} shapes measured, {LEAST_POINTS} needed"
+        elif len(times) < least:
+            left_out[name] = f"{len(times)} shapes measured, {least} needed"
         else:
             shapes, seconds = tuple(times), tuple(times.values())
             base = fit_base(start(kind, kernel, context, shapes[0], profile), shapes, seconds)
@@ -125,18 +127,18 @@ def fit_base(base: BaseTime, shapes: Sequence[Op], seconds: Sequence[float]) -> 
     at = np.log([getattr(base, n) for n in names])
     wanted = np.log(seconds)
 
-    def made(p: np.ndarray) -> BaseTime:
+    def base_of(p: np.ndarray) -> BaseTime:
         numbers = np.exp(np.clip(p, -60, 60))
         changed: dict[str, Any] = {n: min(float(f"{v:.6g}"), MOST.get(n, inf)) for n, v in zip(names, numbers)}
         return replace(base, **changed)
 
     def residuals(p: np.ndarray) -> np.ndarray:
-        tried = made(p)
-        predicted = np.array([log(tried.seconds(op)) for op in shapes])
+        first = base_of(p)
+        predicted = np.array([log(first.seconds(op)) for op in shapes])
         return np.concatenate([predicted - wanted, PRIOR_WEIGHT * (p - at)])
 
     # steps that the rounding of the numbers does not swallow
-    return made(least_squares(residuals, at, loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=1e-3, max_nfev=80).x)
+    return base_of(least_squares(residuals, at, loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=1e-3, max_nfev=80).x)
 
 
 def leave_one_out(group: PointGroup, base: BaseTime) -> tuple[float, ...]:

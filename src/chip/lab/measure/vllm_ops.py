@@ -24,10 +24,10 @@ def module(name: str, what: str) -> ModuleType:
 
 
 def function(path: str, name: str, what: str) -> Any:
-    found = getattr(module(path, what), name, None)
-    if found is None:
+    operator = getattr(module(path, what), name, None)
+    if operator is None:
         raise Unsupported(f"{what} is part of vLLM, which has no {name} here")
-    return found
+    return operator
 
 
 def custom_ops(what: str, *needed: str) -> Any:

@@ -128,8 +128,8 @@ def tokens_in(event: bytes) -> int:
 
 def request_of(host: str, model: str, prompt: Sequence[int], output: int) -> bytes:
     """The whole request, ready to be sent: greedy, with exactly so many tokens."""
-    asked = {"model": model, "prompt": list(prompt), "max_tokens": output, "temperature": 0.0}
-    body = json.dumps(asked | {"ignore_eos": True, "stream": True}, separators=(",", ":")).encode()
+    question = {"model": model, "prompt": list(prompt), "max_tokens": output, "temperature": 0.0}
+    body = json.dumps(question | {"ignore_eos": True, "stream": True}, separators=(",", ":")).encode()
     head = [f"POST {PATH} HTTP/1.1", f"Host: {host}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     return "\r\n".join([*head, "", ""]).encode() + body
 

@@ -6,8 +6,9 @@ The engine is stepped in its own process, and requests are admitted between step
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +27,7 @@ METHOD = (
 )
 MARGIN_S = 60.0  # beside the planned duration of the arrivals
 SCHEDULER = ("max_num_seqs", "max_num_batched_tokens", "async_scheduling", "scheduler_reserve_full_isl", "watermark")
+CACHE = ("num_gpu_blocks", "block_size", "enable_prefix_caching")
 
 
 class ServesTraffic(AbstractContextManager["ServesTraffic"], Protocol):
@@ -43,46 +45,46 @@ class TrafficSession(vllm.VllmSession):
         answer = self.worker.ask(
             "traffic", until, requests=rows, blocks=[list(b) for b in w.blocks], block_tokens=w.block_tokens
         )
-        return TrafficRun(
-            model=self.job.model,
-            engine=vllm.NAME,
-            dtype=self.job.dtype,
-            workload=w.name,
-            rate_per_s=rate,
-            seed=seed,
-            status="ok",
+        return run_of(
+            self.job, self.opened, w, rate, seed,
             arrival_s=tuple(round(t, 6) for t in w.arrival_s),
             prompt=tuple(w.prompt),
             output=tuple(answer["output"]),
             first_s=tuple(answer["first_s"]),
             last_s=tuple(answer["last_s"]),
-            blocks=tuple(w.blocks),
-            block_tokens=w.block_tokens,
             steps=answer["steps"],
             wall_s=answer["wall_s"],
-            variant=self.job.variant,
-            scheduler=scheduler_of(self.opened["settings"]),
-            engine_version=f"vllm {self.opened['version']}",
-            settings=without_home({**self.opened["settings"], "torch": self.opened["torch"]}),
             method=METHOD,
-            device=self.opened["device"],
             launch_ns=tuple(answer["launch_ns"]),
-            weights=self.job.weights,
             host_s=answer["host_s"],
-        )
+        )  # fmt: skip
+
+
+def run_of(job: Job, opened: Mapping[str, Any], w: Workload, rate: float, seed: int, **measured: Any) -> TrafficRun:
+    """A finished run: what the job and the opened engine say of it, and what was measured."""
+    return TrafficRun(
+        job.model, vllm.NAME, job.dtype, w.name, rate, seed, "ok",
+        blocks=tuple(w.blocks),
+        block_tokens=w.block_tokens,
+        variant=job.variant,
+        scheduler=scheduler_of(opened["settings"]),
+        engine_version=f"vllm {opened['version']}",
+        settings=without_home({**opened["settings"], "torch": opened["torch"]}),
+        device=opened["device"],
+        weights=job.weights,
+        **measured,
+    )  # fmt: skip
 
 
 def scheduler_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the engine's configuration what the simulator takes, by the same names."""
+    """The part of the engine's configuration that the simulator takes, by the same names."""
     config = settings.get("config", {})
     scheduler, cache = config.get("scheduler_config", {}), config.get("cache_config", {})
-    found = {name: scheduler[name] for name in SCHEDULER if scheduler.get(name) is not None}
-    for name in ("num_gpu_blocks", "block_size", "enable_prefix_caching"):
-        if cache.get(name) is not None:
-            found[name] = cache[name]
-    found.setdefault("enable_prefix_caching", bool(settings.get("arguments", {}).get("enable_prefix_caching")))
+    settled = {name: scheduler[name] for name in SCHEDULER if scheduler.get(name) is not None}
+    settled |= {name: cache[name] for name in CACHE if cache.get(name) is not None}
+    settled.setdefault("enable_prefix_caching", bool(settings.get("arguments", {}).get("enable_prefix_caching")))
     longest = config.get("model_config", {}).get("max_model_len")
-    return found | ({"max_model_len": longest} if longest else {})
+    return settled | ({"max_model_len": longest} if longest else {})
 
 
 def measure(
@@ -98,37 +100,32 @@ def measure(
     """Every model under every workload; each is kept when it is done, and not measured again by the same command.
     `server`: through the engine's own HTTP server."""
     here = environment(device)
-    held = recorded.resume(path, here)
+    file = recorded.resume(path, here)
     done: list[TrafficRun] = []
     for job in jobs:
-        asked = [(rate, w, _asked(job, engine, rate, w, seed, server)) for rate, w in traffic]
-        known = {r.key: r for r in held.runs if r.status == "ok"}
-        done += [known[run.key] for _, _, run in asked if run.key in known]
-        left = [(rate, w, run) for rate, w, run in asked if run.key not in known]
-        for run in _measured(job, left, seed, tell, engine, server) if left else ():
-            held = recorded.added(held, run, job.config)
-            recorded.write(path, held, here)
+        wanted = [(rate, w, _unmeasured(job, engine, rate, w, seed, server)) for rate, w in traffic]
+        finished = {r.key: r for r in file.runs if r.status == "ok"}
+        done += [finished[run.key] for _, _, run in wanted if run.key in finished]
+        left = [(rate, w, run) for rate, w, run in wanted if run.key not in finished]
+        for run in _serve_all(job, left, tell, engine) if left else ():
+            file = recorded.added(file, run, job.config)
+            recorded.write(path, file, here)
             done.append(run)
     return done
 
 
-def _asked(job: Job, engine: str, rate: float, w: Workload, seed: int, server: bool) -> TrafficRun:
-    """A run that only says what it would be of."""
-    nothing = (0,) * len(w)
+def _unmeasured(job: Job, engine: str, rate: float, w: Workload, seed: int, server: bool) -> TrafficRun:
+    """A run that only says what it would be a run of."""
     about = (job.model, engine, job.dtype, w.name, rate, seed)
-    return TrafficRun(*about, "asked", prompt=nothing, variant=job.variant, server=server, users=w.users)
+    return TrafficRun(*about, "asked", prompt=(0,) * len(w), variant=job.variant, server=server, users=w.users)
 
 
-def _measured(
-    job: Job,
-    left: Sequence[tuple[float, Workload, TrafficRun]],
-    seed: int,
-    tell: Callable[[str], None],
-    engine: str,
-    server: bool,
-) -> Any:
+def _serve_all(
+    job: Job, left: Sequence[tuple[float, Workload, TrafficRun]], tell: Callable[[str], None], engine: str
+) -> Iterator[TrafficRun]:
+    """One session for all of them, which share a seed and whether they go through the engine's server."""
     try:
-        session = get(engine).traffic(job, server)
+        session = get(engine).traffic(job, left[0][2].server)
     except ChipError as e:
         tell(f"{job.model}: {e}")
         yield from (_failed(run, str(e)) for _, _, run in left)
@@ -141,7 +138,7 @@ def _measured(
                 continue
             tell(f"{run.title}: {len(w)} requests")
             try:
-                yield session.serve(w, rate, seed)
+                yield session.serve(w, rate, run.seed)
             except ChipError as e:
                 tell(f"{run.title}: {e}")
                 gone = str(e) if isinstance(e, Lost) else ""
@@ -149,7 +146,4 @@ def _measured(
 
 
 def _failed(run: TrafficRun, why: str) -> TrafficRun:
-    about = (run.model, run.engine, run.dtype, run.workload, run.rate_per_s, run.seed)
-    return TrafficRun(
-        *about, "failed", without_home(why), variant=run.variant, server=run.server, users=run.users
-    )  # fmt: skip
+    return replace(run, status="failed", reason=without_home(why), prompt=())

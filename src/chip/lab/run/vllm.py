@@ -157,7 +157,7 @@ class VllmSession:
             run,
             busy={p: min(1.0, profile[p]["busy_ns"] / wall) for p, wall in walls.items() if p in profile},
             waits=waits(profile, walls),
-            settings={**run.settings, "kernels": {phase: found["kernels"] for phase, found in profile.items()}},
+            settings={**run.settings, "kernels": {phase: activity["kernels"] for phase, activity in profile.items()}},
         )
 
     def _repeat(self, output: int, count: int, until: float, least_s: float = 0.0) -> dict[str, Any]:
@@ -221,17 +221,17 @@ def environment(job: Job) -> dict[str, str]:
 
 def arguments(job: Job) -> dict[str, Any]:
     """--engine-setting as arguments of `LLM`: JSON where it is JSON, else text."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, text in job.settings.items():
         try:
-            found[key] = json.loads(text)
+            settings[key] = json.loads(text)
         except ValueError:
-            found[key] = text
+            settings[key] = text
     if job.trust_remote_code:
-        found["trust_remote_code"] = True
+        settings["trust_remote_code"] = True
     if job.folder is not None and not any(job.folder.glob("tokenizer*")):
-        found.setdefault("skip_tokenizer_init", True)  # a checkpoint made for timing has none
-    return found
+        settings.setdefault("skip_tokenizer_init", True)  # a checkpoint made for timing has none
+    return settings
 
 
 def config_folder(config: Mapping[str, Any]) -> Path:
@@ -245,7 +245,7 @@ def config_folder(config: Mapping[str, Any]) -> Path:
 
 def waits(profile: Mapping[str, Mapping[str, float]], walls: Mapping[str, float]) -> tuple[str, ...]:
     """What the device waited for, the largest share of a step first."""
-    found = []
+    shares = []
     for phase, wall in walls.items():
         if phase not in profile:
             continue
@@ -253,9 +253,11 @@ def waits(profile: Mapping[str, Mapping[str, float]], walls: Mapping[str, float]
         between = min(gaps, max(0.0, wall - busy))
         host = max(0.0, wall - busy - between)
         launched = round(profile[phase]["launched"])
-        found.append((host / wall, f"{phase}: the host, which schedules and launches, {_of(host, wall)}"))
-        found.append((between / wall, f"{phase}: the next kernel, short pauses among {launched}, {_of(between, wall)}"))
-    return tuple(text for share, text in sorted(found, reverse=True) if share >= LEAST_WAIT_SHARE)
+        shares.append((host / wall, f"{phase}: the host, which schedules and launches, {_of(host, wall)}"))
+        shares.append(
+            (between / wall, f"{phase}: the next kernel, short pauses among {launched}, {_of(between, wall)}")
+        )
+    return tuple(text for share, text in sorted(shares, reverse=True) if share >= LEAST_WAIT_SHARE)
 
 
 def _of(part_ns: float, wall_ns: float) -> str:
@@ -264,8 +266,8 @@ def _of(part_ns: float, wall_ns: float) -> str:
 
 def _meter(uuid: str) -> EnergyProbe:
     """The user's own meter, or the device the worker sees, read from here: that disturbs nothing there."""
-    if (own := named_probe()) is not None:
-        return own
+    if (meter := named_probe()) is not None:
+        return meter
     gpu = nvml.open_gpu(0, uuid) if uuid else "the engine sees no GPU"
     return NoProbe(gpu) if isinstance(gpu, str) else SampledProbe("NVML", gpu.joules, gpu.watts)
 

@@ -117,8 +117,8 @@ class VllmWorker:
 
     def _lost(self, what: str) -> Lost:
         self.kill()
-        said = last_useful_line(self.log)
-        self.gone = f"{self.title} {what}{f': {said}' if said else ''}; log: {self.log}"
+        line = last_useful_line(self.log)
+        self.gone = f"{self.title} {what}{f': {line}' if line else ''}; log: {self.log}"
         return Lost(self.gone)
 
     def _exit_code(self) -> int | None:

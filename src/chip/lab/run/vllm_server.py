@@ -25,8 +25,7 @@ from typing import Any
 from chip.files import artifact, output
 from chip.lab.run import Job, Lost, vllm, vllm_worker
 from chip.lab.run.completions import CLOSED, StreamedCompletion, call, drive, request_of
-from chip.lab.run.grid import without_home
-from chip.lab.run.traffic import scheduler_of
+from chip.lab.run.traffic import MARGIN_S, run_of
 from chip.lab.run.vllm_protocol import ending, last_useful_line
 from chip.simulator.recorded import TrafficRun
 from chip.simulator.workload import Workload
@@ -39,7 +38,6 @@ METHOD = (
     "vLLM's HTTP server in processes of its own, completions of token ids streamed over loopback; a token's time is "
     "when its chunk came to the client, which runs on the same machine"
 )
-MARGIN_S = 60.0  # beside the planned duration of the arrivals
 LOOK_S, STOP_S, ASK_S = 0.5, 20.0, 300.0
 COUNTED = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 KEPT = ("_sum", "_count", "_total")
@@ -147,45 +145,31 @@ class ServerSession:
         before = self.counters()
         planned_s = w.arrival_s[-1] if len(w) and not w.users else 0.0
         began = time.perf_counter()
-        found = drive(HOST, self.port, requests, w.arrival_s, w.users, planned_s + MARGIN_S + self.job.timeout_s)
+        completions = drive(HOST, self.port, requests, w.arrival_s, w.users, planned_s + MARGIN_S + self.job.timeout_s)
         wall_s = time.perf_counter() - began
-        if (code := self._exit_code(found)) is not None:
+        if (code := self._exit_code(completions)) is not None:
             raise Lost(f"vLLM's server ended under traffic ({ending(code)}): {self._log_end()}")
         after = self.counters()
         host_s = json.loads(self.rpc("chip_clock"))
         latencies.append(float(self.rpc("chip_launch_ns")))
         counted = {k: round(v - before.get(k, 0.0), 6) for k, v in after.items() if v != before.get(k, 0.0)}
-        return TrafficRun(
-            model=self.job.model,
-            engine=vllm.NAME,
-            dtype=self.job.dtype,
-            workload=w.name,
-            rate_per_s=rate,
-            seed=seed,
-            status="ok",
-            **columns(found, w),
-            blocks=tuple(w.blocks),
-            block_tokens=w.block_tokens,
+        return run_of(
+            self.job, self.opened, w, rate, seed,
+            **columns(completions, w),
             steps=round(counted.get("iteration_tokens_total_count", 0)),
             wall_s=round(wall_s, 6),
-            variant=self.job.variant,
-            scheduler=scheduler_of(self.opened["settings"]),
-            engine_version=f"vllm {self.opened['version']}",
-            settings=without_home({**self.opened["settings"], "torch": self.opened["torch"]}),
             method=METHOD,
-            device=self.opened["device"],
             launch_ns=tuple(ns for ns in latencies if ns),
-            weights=self.job.weights,
             server=True,
             users=w.users,
             host_s=host_s,
             counters=counted,
-        )
+        )  # fmt: skip
 
-    def _exit_code(self, found: Sequence[StreamedCompletion]) -> int | None:
-        """Of the server, which may take a moment to end after its connections have."""
+    def _exit_code(self, completions: Sequence[StreamedCompletion]) -> int | None:
+        """How the server ended, None while it runs; it may take a moment to end after its connections have."""
         try:
-            return self.process.wait(STOP_S if any(c.error == CLOSED for c in found) else 0)
+            return self.process.wait(STOP_S if any(c.error == CLOSED for c in completions) else 0)
         except subprocess.TimeoutExpired:
             return None
 
@@ -207,45 +191,48 @@ class ServerSession:
     def counters(self) -> dict[str, float]:
         """What the server counts of itself, and the CPU seconds of its processes' threads."""
         _, text = call(HOST, self.port, "/metrics", ASK_S)
-        found: dict[str, float] = {}
+        counters: dict[str, float] = {}
         for name, value in COUNTED.findall(text):
             if name.endswith(KEPT):
-                found[name] = found.get(name, 0.0) + float(value)
+                counters[name] = counters.get(name, 0.0) + float(value)
         for name, pid in (("server", self.process.pid), ("core", int(self.opened["pid"]))):
-            found |= {f"cpu_s.{name}_{which}": s for which, s in cpu_s(pid).items()}
-        return found
+            counters |= {f"cpu_s.{name}_{which}": s for which, s in cpu_s(pid).items()}
+        return counters
 
 
-def columns(found: Sequence[StreamedCompletion], w: Workload) -> dict[str, Any]:
-    """Of a run what each request has of it. Requests that the server refused have no times; any other error ends it."""
-    broken = next((c.error for c in found if c.error and not c.error.startswith("status 4")), "")
+def columns(completions: Sequence[StreamedCompletion], w: Workload) -> dict[str, Any]:
+    """A run's fields with an entry for each request. Requests that the server refused have no times; any other error
+    ends the run."""
+    broken = next((c.error for c in completions if c.error and not c.error.startswith("status 4")), "")
     if broken:
         raise ChipError(f"a request was not answered: {broken}")
-    refused = [bool(c.error) or not c.chunk_s for c in found]
+    refused = [bool(c.error) or not c.chunk_s for c in completions]
     return {
-        "arrival_s": tuple(round(c.arrival_s, 6) for c in found),
+        "arrival_s": tuple(round(c.arrival_s, 6) for c in completions),
         "prompt": tuple(w.prompt),
-        "output": tuple(w.output[i] if refused[i] else max(1, sum(c.chunk_tokens)) for i, c in enumerate(found)),
-        "sent_s": tuple(round(c.sent_s, 6) for c in found),
-        "first_s": tuple(-1.0 if no else round(c.chunk_s[0], 6) for c, no in zip(found, refused)),
-        "last_s": tuple(-1.0 if no else round(c.chunk_s[-1], 6) for c, no in zip(found, refused)),
-        "gap_us": tuple(tuple(10 * round((b - a) * 1e5) for a, b in pairwise(c.chunk_s)) for c in found),
-        "chunk_tokens": tuple(() if max(c.chunk_tokens, default=1) == 1 else tuple(c.chunk_tokens) for c in found),
+        "output": tuple(w.output[i] if refused[i] else max(1, sum(c.chunk_tokens)) for i, c in enumerate(completions)),
+        "sent_s": tuple(round(c.sent_s, 6) for c in completions),
+        "first_s": tuple(-1.0 if no else round(c.chunk_s[0], 6) for c, no in zip(completions, refused)),
+        "last_s": tuple(-1.0 if no else round(c.chunk_s[-1], 6) for c, no in zip(completions, refused)),
+        "gap_us": tuple(tuple(10 * round((b - a) * 1e5) for a, b in pairwise(c.chunk_s)) for c in completions),
+        "chunk_tokens": tuple(
+            () if max(c.chunk_tokens, default=1) == 1 else tuple(c.chunk_tokens) for c in completions
+        ),
     }
 
 
 def cpu_s(pid: int) -> dict[str, float]:
     """Seconds on a CPU of a process's first thread and of all its others; nothing where the system does not say."""
-    found = {"main": 0.0, "others": 0.0}
+    seconds = {"main": 0.0, "others": 0.0}
     for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         with contextlib.suppress(ChipError):  # a thread that has just ended
             ns = int(artifact.read_text(thread).split()[0])
-            found["main" if thread.parent.name == str(pid) else "others"] += ns * 1e-9
-    return found if found["main"] else {}
+            seconds["main" if thread.parent.name == str(pid) else "others"] += ns * 1e-9
+    return seconds if seconds["main"] else {}
 
 
 def model_folder(config: Mapping[str, Any]) -> Path:
-    """The folder of a config.json with a vocabulary of words beside it, and the worker extension."""
+    """A folder with the config.json, a vocabulary of words and the worker extension."""
     folder = vllm.config_folder(config)
     size = int((config.get("text_config") or config)["vocab_size"])
     model = {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(size)}, "unk_token": "w0"}

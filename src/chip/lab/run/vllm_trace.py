@@ -51,8 +51,8 @@ def one_step(events: Sequence[Event], steps: int) -> tuple[list[Event], bool]:
     if rest or any(names[i * size : (i + 1) * size] != names[:size] for i in range(steps)):
         return list(events), False
     parts = [events[i * size : (i + 1) * size] for i in range(steps)]
-    found = []
+    launched = []
     for launches in zip(*parts):
         start = stats.median([e[1] - part[0][1] for e, part in zip(launches, parts)])
-        found.append((launches[0][0], round(start), round(stats.median([e[2] for e in launches]))))
-    return found, True
+        launched.append((launches[0][0], round(start), round(stats.median([e[2] for e in launches]))))
+    return launched, True

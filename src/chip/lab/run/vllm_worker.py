@@ -122,7 +122,7 @@ class HostClock:
 
 
 def clock_of_engine(engine: Any) -> HostClock:
-    """Of an engine in its caller's process."""
+    """The clock of an engine in its caller's process."""
     scheduler = getattr(getattr(engine.engine_core, "engine_core", None), "scheduler", None)
     return HostClock(
         schedule=(scheduler, "schedule"),
@@ -133,7 +133,7 @@ def clock_of_engine(engine: Any) -> HostClock:
 
 
 def clock_of_core(core: Any) -> HostClock:
-    """Of an engine core in a process of its own, which hands its tokens to another one."""
+    """The clock of an engine core in a process of its own, which hands its tokens to another one."""
     scheduler, executor = getattr(core, "scheduler", None), getattr(core, "model_executor", None)
     return HostClock(
         schedule=(scheduler, "schedule"),
@@ -260,15 +260,15 @@ class EngineServer:
         """What the device did in one prefill and in a few decode steps; see `on_device`. `events`: each launch too."""
         if torch_cuda() is None:
             return {}
-        found = {"prefill": on_device(profiled(lambda: self.once(1)), 1, kernels, events)}
+        phases = {"prefill": on_device(profiled(lambda: self.once(1)), 1, kernels, events)}
         config = self.llm.llm_engine.vllm_config
         batch, prompt = len(self.prompts), len(self.prompts[0]["prompt_token_ids"])
         # those served first must still be running when the last prompt is done
         ahead = 3 + batch * prompt // config.scheduler_config.max_num_batched_tokens
         steps = min(PROFILED_STEPS, config.model_config.max_model_len - prompt - ahead)
         if steps > 0 and batch <= config.scheduler_config.max_num_seqs:
-            found["decode"] = on_device(self.profiled_decode(steps, steps + ahead), steps, kernels, events)
-        return found
+            phases["decode"] = on_device(self.profiled_decode(steps, steps + ahead), steps, kernels, events)
+        return phases
 
     def traffic(self, requests: list[list[float]], blocks: list[list[int]], block_tokens: int) -> dict[str, Any]:
         """Requests (arrival in seconds, prompt, output) by the clock, admitted between steps; when each had its first
@@ -280,9 +280,9 @@ class EngineServer:
             self.llm.reset_prefix_cache()
         latencies = [launch_ns()]
         with clock_of_engine(self.llm.llm_engine) as host:
-            found = self.by_the_clock(requests, prompts)
+            served = self.by_the_clock(requests, prompts)
         return {
-            **found,
+            **served,
             "host_s": host.means(),
             "launch_ns": [ns for ns in (*latencies, launch_ns()) if ns],
             "memory": memory(),
@@ -371,7 +371,7 @@ class ServerWorker:
         worker: Any = self
         config = worker.vllm_config
         refill(worker.get_model(), bool(getattr(config.model_config, "is_moe", False)))
-        found = {
+        about = {
             "version": importlib.import_module("vllm").__version__,
             "settings": {**described(config, worker), "config": plain(config)},
             "max_model_len": config.model_config.max_model_len,
@@ -379,7 +379,7 @@ class ServerWorker:
             "pid": os.getpid(),
             **device(),
         }
-        return json.dumps(found)
+        return json.dumps(about)
 
     def chip_clock(self) -> str:
         """From here to the next call: the mean seconds of the core's parts."""
@@ -425,19 +425,19 @@ def stamps(log: list[tuple[int, Any]], requests: int, output: int) -> list[int]:
     """
     tokens: Counter[str] = Counter()
     have = [0] * (output + 2)  # how many requests have at least k tokens
-    found: list[int] = []
+    token_ns: list[int] = []
     for at, outputs in log:
         for o in outputs.outputs:
             for _ in o.new_token_ids:
                 tokens[o.request_id] += 1
                 have[tokens[o.request_id]] += 1
-        while len(found) < output and have[len(found) + 1] == requests:
-            if found and found[-1] == at:
+        while len(token_ns) < output and have[len(token_ns) + 1] == requests:
+            if token_ns and token_ns[-1] == at:
                 raise RuntimeError("a step gave several tokens: speculative decoding has no time of a step")
-            found.append(at)
-    if len(found) < output:
-        raise RuntimeError(f"the engine ended after {len(found)} of {output} tokens")
-    return found
+            token_ns.append(at)
+    if len(token_ns) < output:
+        raise RuntimeError(f"the engine ended after {len(token_ns)} of {output} tokens")
+    return token_ns
 
 
 def clock(into: dict[str, float], name: str, module: str, owner: str, method: str) -> None:
@@ -481,15 +481,15 @@ def launch_ns() -> float:
     cuda = torch_cuda()
     if cuda is None:
         return 0.0
-    x, found = sys.modules["torch"].ones(64, device="cuda"), []
+    x, batches_ns = sys.modules["torch"].ones(64, device="cuda"), []
     for _ in range(BATCHES):
         cuda.synchronize()
         began = time.perf_counter_ns()
         for _ in range(LAUNCHES):
             x = x * 1.0
-        found.append((time.perf_counter_ns() - began) / LAUNCHES)
+        batches_ns.append((time.perf_counter_ns() - began) / LAUNCHES)
     cuda.synchronize()
-    return round(sorted(found)[BATCHES // 2], 1)
+    return round(sorted(batches_ns)[BATCHES // 2], 1)
 
 
 def device() -> dict[str, Any]:
@@ -572,8 +572,8 @@ def profiled(work: Any) -> list[tuple[str, int, int]]:
 
 
 def on_device(events: list[tuple[str, int, int]], steps: int, kernels: bool, launches: bool = False) -> dict[str, Any]:
-    """Of one step: ns in which the device worked, ns of short pauses between its kernels, the kernels, and, if asked,
-    every launch of all steps in order as [index of its name, start ns, duration ns]."""
+    """What the device did in one step: ns in which it worked, ns of short pauses between its kernels, the kernels. If
+    asked, every launch of all steps in order too, as [index of its name, start ns, duration ns]."""
     busy = short = 0
     end = None
     ordered = sorted(events, key=lambda e: e[1])
@@ -586,21 +586,23 @@ def on_device(events: list[tuple[str, int, int]], steps: int, kernels: bool, lau
         elif stop > end:
             busy += stop - end
             end = stop
-    found: dict[str, Any] = {"busy_ns": busy / steps, "gaps_ns": short / steps, "launched": len(events) / steps}
+    activity: dict[str, Any] = {"busy_ns": busy / steps, "gaps_ns": short / steps, "launched": len(events) / steps}
     if kernels:
         count: Counter[str] = Counter()
         total: Counter[str] = Counter()
         for name, start, stop in events:
             count[name] += 1
             total[name] += stop - start
-        found["kernels"] = [[n[:NAME], count[n] / steps, round(ns / steps / 1e3, 3)] for n, ns in total.most_common()]
+        activity["kernels"] = [
+            [n[:NAME], count[n] / steps, round(ns / steps / 1e3, 3)] for n, ns in total.most_common()
+        ]
     if launches and ordered:
         first = ordered[0][1]
         index = {name: i for i, name in enumerate(dict.fromkeys(name for name, _, _ in ordered))}
-        found["names"] = [name[:NAME] for name in index]
-        found["events"] = [[index[name], start - first, stop - start] for name, start, stop in ordered]
-        found["steps"] = steps
-    return found
+        activity["names"] = [name[:NAME] for name in index]
+        activity["events"] = [[index[name], start - first, stop - start] for name, start, stop in ordered]
+        activity["steps"] = steps
+    return activity
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------
@@ -618,11 +620,11 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
-        kept = {str(k): plain(v) for k, v in value.items() if k not in NOT_SETTINGS}
-        return {k: v for k, v in kept.items() if v is not LEFT_OUT}
+        settings = {str(k): plain(v) for k, v in value.items() if k not in NOT_SETTINGS}
+        return {k: v for k, v in settings.items() if v is not LEFT_OUT}
     if isinstance(value, (list, tuple, set, frozenset)):
-        kept_items = [i for i in map(plain, value) if i is not LEFT_OUT]
-        return sorted(kept_items, key=str) if isinstance(value, (set, frozenset)) else kept_items
+        items = [i for i in map(plain, value) if i is not LEFT_OUT]
+        return sorted(items, key=str) if isinstance(value, (set, frozenset)) else items
     if isinstance(value, os.PathLike) or type(value).__module__ == "torch":
         return str(value)  # paths, dtypes, devices
     return LEFT_OUT
@@ -635,14 +637,14 @@ def describe(llm: Any) -> dict[str, Any]:
 
 def described(config: Any, worker: Any) -> dict[str, Any]:
     """What the configuration does not say: which runner and which attention it came to."""
-    found: dict[str, Any] = {}
+    choices: dict[str, Any] = {}
     try:
-        found["model_runner"] = "v2" if config.use_v2_model_runner else "v1"
+        choices["model_runner"] = "v2" if config.use_v2_model_runner else "v1"
         groups = [g for gs in worker.model_runner.attn_groups for g in (gs if isinstance(gs, (list, tuple)) else [gs])]
-        found["attention"] = sorted({g.backend.get_name() for g in groups})
+        choices["attention"] = sorted({g.backend.get_name() for g in groups})
     except AttributeError:  # another version has them elsewhere
         pass
-    return found
+    return choices
 
 
 def kv_cache_tokens(cache: Any) -> int:

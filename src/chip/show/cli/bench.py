@@ -96,10 +96,10 @@ def run(args: argparse.Namespace) -> int:
     options.refuse_busy(args, device)
     with output.locked(args.file):
         ledger = grid.RunsFile(args.file, device)
-        found = grid.measure(plans, ledger, args.repeats, _tell, look=not args.no_profile)
-    print(json.dumps(document(found, str(args.file)), indent=1) if args.json else render(found))
+        measured = grid.measure(plans, ledger, args.repeats, _tell, look=not args.no_profile)
+    print(json.dumps(document(measured, str(args.file)), indent=1) if args.json else render(measured))
     print(f"wrote {args.file}", file=sys.stderr)
-    return 1 if any(r.status == "failed" for r in found) else 0
+    return 1 if any(r.status == "failed" for r in measured) else 0
 
 
 def _tell(text: str) -> None:
@@ -116,21 +116,21 @@ def _traffic(args: argparse.Namespace) -> int:
         raise ChipError(f"--workload: {args.engine} serves no live traffic here; {' and '.join(serving)} can")
     if args.prompt_text:
         raise ChipError("--workload has lengths of its own; --prompt-text does not go with it")
-    made = [traffic(args.workload, args.requests, options.rate(word), args.seed) for word in args.rate.split(",")]
+    workloads = [traffic(args.workload, args.requests, options.rate(word), args.seed) for word in args.rate.split(",")]
     if args.concurrency:
-        made = [_closed(w, args) for w in made]
-    if any(w.users for w in made) and not args.server:
+        workloads = [_closed(w, args) for w in workloads]
+    if any(w.users for w in workloads) and not args.server:
         raise ChipError("a closed loop of users runs through --server; without it take poisson, gamma or a trace")
     from chip.lab.run.traffic import measure
 
     device = options.device(args)
-    jobs = [_job(args, model, [(1, max(max(w.prompt) for w in made))], device) for model in args.models]
+    jobs = [_job(args, model, [(1, max(max(w.prompt) for w in workloads))], device) for model in args.models]
     options.refuse_busy(args, device)
-    planned = [(w.rate_per_s, w) for w in made]
-    found = measure(jobs, planned, args.seed, args.file, device, _tell, args.engine, args.server)
-    print(json.dumps(traffic_document(found, str(args.file)), indent=1) if args.json else render_traffic(found))
+    planned = [(w.rate_per_s, w) for w in workloads]
+    measured = measure(jobs, planned, args.seed, args.file, device, _tell, args.engine, args.server)
+    print(json.dumps(traffic_document(measured, str(args.file)), indent=1) if args.json else render_traffic(measured))
     print(f"wrote {args.file}", file=sys.stderr)
-    return 1 if any(r.status != "ok" for r in found) else 0
+    return 1 if any(r.status != "ok" for r in measured) else 0
 
 
 def _closed(w: Workload, args: argparse.Namespace) -> Workload:
@@ -201,7 +201,7 @@ def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], de
         model=title,
         config=artifact.read_json(path),
         folder=folder,
-        dtype=options.dtype(args, device),
+        dtype=device.dtype(args.dtype),
         device=device.name,
         max_context=longest,
         sdpa=args.sdpa,
@@ -221,8 +221,8 @@ def _scenarios(job: Job, engine: str, points: list[tuple[int, int]], outputs: li
 
     of_engine = getattr(get(engine), "formats", None)
     dtype, kv_dtype = of_engine(job) if of_engine else job.formats
-    made = (
+    scenarios = (
         Scenario(batch, len(job.prompt_ids) or prompt, output, dtype, kv_dtype=kv_dtype)
         for (batch, prompt), output in product(points, outputs)
     )
-    return tuple(dict.fromkeys(made))
+    return tuple(dict.fromkeys(scenarios))

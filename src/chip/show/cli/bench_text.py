@@ -86,7 +86,7 @@ def render(runs: Sequence[Run]) -> str:
     parts += [f"failed: {r.title}: {r.reason}" for r in runs if r.status != "ok"]
     flags = once((r.title, f) for r in done for f in (*r.flags, *(r.energy.flags if r.energy else ())))
     parts += [f"note: {f} ({rs[0] if len(rs) == 1 else f'{len(rs)} points'})" for f, rs in flags.items()]
-    parts += [f"\n{r.title} said: {said}" for r in done for said in r.text]
+    parts += [f"\n{r.title} said: {answer}" for r in done for answer in r.text]
     return "\n".join(parts)
 
 
@@ -131,9 +131,9 @@ LATENCIES: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-def traffic_document(found: Sequence[TrafficRun], file: str) -> dict[str, Any]:
+def traffic_document(runs: Sequence[TrafficRun], file: str) -> dict[str, Any]:
     """Figures of every run; its requests are in the file."""
-    return {"schema": TRAFFIC, "file": file, "runs": [_traffic(r) for r in found]}
+    return {"schema": TRAFFIC, "file": file, "runs": [_traffic(r) for r in runs]}
 
 
 def _traffic(run: TrafficRun) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _traffic(run: TrafficRun) -> dict[str, Any]:
     return about | ({**measured(run), "wall_s": run.wall_s, "steps": run.steps} if run.status == "ok" else {})
 
 
-def render_traffic(found: Sequence[TrafficRun]) -> str:
-    done = [_traffic(run) for run in found if run.status == "ok"]
-    failed = [f"{run.title}: {run.status}: {run.reason}" for run in found if run.status != "ok"]
+def render_traffic(runs: Sequence[TrafficRun]) -> str:
+    done = [_traffic(run) for run in runs if run.status == "ok"]
+    failed = [f"{run.title}: {run.status}: {run.reason}" for run in runs if run.status != "ok"]
     return "\n".join([*([table(done, LATENCIES)] if done else []), *failed])

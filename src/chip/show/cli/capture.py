@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chip.dtypes import AUTO
 from chip.files import output
 from chip.show.cli import options
 from chip.show.cli.text import Column, disturbed, percent, table, us
@@ -89,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
     if traces_itself(args.engine):
         return run_traced(args)
     trace, workload = record(args, args.model, args.output, args.chrome)
-    made = document(trace, workload)
-    print(json.dumps(made, indent=1) if args.json else render(made, workload))
+    answer = document(trace, workload)
+    print(json.dumps(answer, indent=1) if args.json else render(answer, workload))
     return 0
 
 
@@ -117,7 +118,7 @@ def record(
     options.refuse_busy(args, device)
     if others is not None:
         others.start()
-    dtype = options.dtype(args, device)
+    dtype = device.dtype(args.dtype)
     job = Job(title, artifact.read_json(config), dtype=dtype, device=device.name, sdpa=args.sdpa)
     print(f"capture: loading {title} with random weights", file=sys.stderr)
     with recordable(job, args.engine, args.phase, args.batch, args.prompt, args.no_cache) as step:
@@ -160,16 +161,18 @@ def run_traced(args: argparse.Namespace) -> int:
         raise ChipError(f"--chrome, --no-cache and --sdpa are not for {args.engine}, which has a process of its own")
     config, title, _ = locate(args.model, "random")
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(title, artifact.read_json(config), dtype=args.dtype or "bf16", device=args.device or "cuda:0",
-                  max_context=args.prompt + OUTPUT, python=args.python, energy_s=0.0, traces=Path(folder))  # fmt: skip
+        job = Job(
+            title, artifact.read_json(config), dtype=args.dtype.replace(AUTO, "bf16"), device=args.device or "cuda:0",
+            max_context=args.prompt + OUTPUT, python=args.python, energy_s=0.0, traces=Path(folder),
+        )  # fmt: skip
         print(f"capture: starting {args.engine} with {title}, random weights", file=sys.stderr)
         with get(args.engine).open(job) as session:
             session.look(session.measure(Scenario(args.batch, args.prompt, OUTPUT, job.dtype), REPEATS))
-        found = next(Path(folder).glob(f"*-{args.phase}-*.json"), None)
-        if found is None:
+        file = next(Path(folder).glob(f"*-{args.phase}-*.json"), None)
+        if file is None:
             raise ChipError(f"the profiler saw no kernels of a {args.phase} step: may it be used here?")
-        held, trace = traces.read(found)
-    traces.write(path, trace, dict(held.environment))
+        source, trace = traces.read(file)
+    traces.write(path, trace, dict(source.environment))
     print(f"capture: wrote {path}", file=sys.stderr)
     gpu = match_device(trace.device)
     if args.json:

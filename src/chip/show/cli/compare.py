@@ -40,14 +40,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     limit = _percent(args.fail_over) if args.fail_over else None
-    found, alone = pairs(select(args.first), select(args.second))
-    if not found:
+    matched, alone = pairs(select(args.first), select(args.second))
+    if not matched:
         raise ChipError(f"{args.first} and {args.second} have no finished point of the same model and scenario")
     worse = [
-        (p, line) for p in found for line in p.lines if limit is not None and line.worse and line.ratio > 1 + limit
+        (p, line) for p in matched for line in p.lines if limit is not None and line.worse and line.ratio > 1 + limit
     ]
-    made = document(found, alone)
-    print(json.dumps(made, indent=1) if args.json else render(made))
+    answer = document(matched, alone)
+    print(json.dumps(answer, indent=1) if args.json else render(answer))
     for r in alone:
         print(f"note: {r.title} has no partner", file=sys.stderr)
     for p, line in worse:
@@ -71,26 +71,26 @@ def select(word: str) -> list[Run]:
     if not colon:
         return _identified(Path(part or path))
     engine, slash, variant = part.partition("/")
-    held = _identified(Path(path))
-    found = [r for r in held if r.engine == engine and (not slash or r.variant == variant)]
-    if not found:
-        there = sorted({f"{r.engine}/{r.variant}" if r.variant else r.engine for r in held})
+    known = _identified(Path(path))
+    chosen = [r for r in known if r.engine == engine and (not slash or r.variant == variant)]
+    if not chosen:
+        there = sorted({f"{r.engine}/{r.variant}" if r.variant else r.engine for r in known})
         raise ChipError(f"{path}: no run of {part}; it has {', '.join(there) or 'none'}")
-    return found
+    return chosen
 
 
 def _identified(path: Path) -> list[Run]:
     """The runs of a file, older ones with the identity that the config beside them gives."""
-    held = runs.read(path)[1]
-    return [replace(r, identity=runs.identity_of(r, held.configs)) for r in held.runs]
+    file = runs.read(path)[1]
+    return [replace(r, identity=runs.identity_of(r, file.configs)) for r in file.runs]
 
 
-def document(found: Sequence[RunPair], alone: Sequence[Run]) -> dict[str, Any]:
+def document(matched: Sequence[RunPair], alone: Sequence[Run]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "pairs": [
             {"first": _who(p.first), "second": _who(p.second), "metrics": [codec.to_json(line) for line in p.lines]}
-            for p in found
+            for p in matched
         ],
         "without_partner": [_who(r) for r in alone],
     }

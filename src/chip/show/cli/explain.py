@@ -56,11 +56,11 @@ def run(args: argparse.Namespace) -> int:
     from chip.files import traces
     from chip.lab.replay import results
 
-    found, trace = traces.read(Path(args.trace))
-    held, replay = results.read(Path(args.replay))
+    file, trace = traces.read(Path(args.trace))
+    replayed, replay = results.read(Path(args.replay))
     if replay.title != trace.title:
         raise ChipError(f"{args.replay}: is of {replay.title}; {args.trace} is of {trace.title}")
-    report = write(trace, replay, found.environment, (found.id, held.id), _folder(args), args.runs)
+    report = write(trace, replay, file.environment, (file.id, replayed.id), _folder(args), args.runs)
     show(report, args.plot, args.json)
     return 0
 
@@ -83,8 +83,8 @@ def _run_of(path: str, trace: Any) -> Any:
     """The run of the trace's model, engine, batch and prompt."""
     from chip.files import runs
 
-    _, held = runs.read(Path(path))
-    for one in held.runs:
+    _, file = runs.read(Path(path))
+    for one in file.runs:
         same = (one.model, one.engine, one.scenario.batch, one.scenario.prompt) == (
             trace.model, trace.engine, trace.batch, trace.prompt,
         )  # fmt: skip

@@ -47,17 +47,17 @@ def _folder(args: argparse.Namespace) -> Path:
 def run(args: argparse.Namespace) -> int:
     profile_path = Path(args.profile)
     profile = gpus.read_profile(profile_path)
-    inputs, found = [artifact.read(profile_path, profile.SCHEMA).id], []
+    inputs, measured = [artifact.read(profile_path, profile.SCHEMA).id], []
     for name in args.measurements:
         header, ms = measurements.read(Path(name))
         if header["device"] != profile.device:
             raise ChipError(f"{name}: was measured on {header['device']}, the profile is of {profile.device}")
-        found += ms
+        measured += ms
         inputs += [artifact.new(header["schema"], [codec.to_json(m) for m in ms], {}).id, *header.get("runs", [])]
     with options.extra("fitting"):
         from chip.lab.measure.fit import clocks, fit, settling
-    groups, left_out = fit(found, profile)
-    clock, of_kinds = settling(found, profile), clocks(found, profile)
+    groups, left_out = fit(measured, profile)
+    clock, of_kinds = settling(measured, profile), clocks(measured, profile)
     about = {"device": profile.device, "source": ", ".join(Path(f).name for f in args.measurements)}
     about |= {"inputs": " ".join(inputs)} | ({"settling": clock.write()} if clock else {})
     folder = _folder(args)

@@ -39,8 +39,8 @@ class Forks:
         workers = [None, *self._forks]  # this process and its forks, each with its part of the lines
         cuts = [len(order) * i // len(workers) for i in range(len(workers) + 1)]
         parts = {worker: deque(order[a:b]) for worker, (a, b) in zip(workers, pairwise(cuts))}
-        found = [""] * len(lines)
-        asked: dict[Forked, list[int]] = {}
+        answers = [""] * len(lines)
+        pieces: dict[Forked, list[int]] = {}
 
         def take(worker: Forked | None, most: int) -> list[int]:
             """Fewer lines towards the end, so that all are done at once."""
@@ -49,20 +49,20 @@ class Forks:
             return [pop() for _ in range(min(most, -(-len(part) // 2)))]
 
         while True:
-            for fork in [f for f in self._forks if f not in asked]:
+            for fork in [f for f in self._forks if f not in pieces]:
                 if piece := take(fork, PIECE_LINES):
                     self._ask(fork, [lines[i] for i in piece])
-                    asked[fork] = piece
-            own = take(None, 1)
-            for i in own:
-                found[i] = self._answer(lines[i])
-            if not own and not asked:
-                return found
-            ready, _, _ = select(list(asked), [], [], 0 if own else None) if asked else ([], [], [])
+                    pieces[fork] = piece
+            lines_here = take(None, 1)
+            for i in lines_here:
+                answers[i] = self._answer(lines[i])
+            if not lines_here and not pieces:
+                return answers
+            ready, _, _ = select(list(pieces), [], [], 0 if lines_here else None) if pieces else ([], [], [])
             for fork in ready:
-                piece = asked.pop(fork)
+                piece = pieces.pop(fork)
                 for i, text in zip(piece, self._told(fork, [lines[i] for i in piece])):
-                    found[i] = text
+                    answers[i] = text
 
     def _ask(self, fork: Forked, piece: Sequence[Numbered]) -> None:
         with suppress(OSError):  # it has died, which is seen when it is read from

@@ -130,8 +130,8 @@ def _build(args: argparse.Namespace) -> int:
     with Progress(len(wanted), "build") as progress:
         built = build.compile_all(wanted, arch, args.debug, progress.step)
     left_out = {s: f"needs {catalog.needs(s)}" for s in stems if s not in wanted}
-    found = [{"source": b.stem, "arch": b.arch, "library": str(b.path), "cached": b.cached} for b in built]
-    _show(args, {"built": found, "left_out": left_out}, text.built)
+    rows = [{"source": b.stem, "arch": b.arch, "library": str(b.path), "cached": b.cached} for b in built]
+    _show(args, {"built": rows, "left_out": left_out}, text.built)
     return 0
 
 
@@ -161,15 +161,15 @@ def _check(args: argparse.Namespace) -> int:
     from chip.lab.measure.progress import Progress
 
     seed = args.seed or int.from_bytes(os.urandom(2), "big") + 1
-    found = []
+    findings = []
     with Progress(len(subjects), "check") as progress:
         for s in subjects:
             progress.step(s.name)
-            found += list(check.check(s, device, seed, args.count))
-    data = {"device": device.title, "seed": seed, "findings": codec.to_json(found)}
+            findings += list(check.check(s, device, seed, args.count))
+    data = {"device": device.title, "seed": seed, "findings": codec.to_json(findings)}
     _store(args, "check", check.SCHEMA, data, device)
     _show(args, data, text.findings)
-    return 1 if any(f.status == "failed" for f in found) else 0
+    return 1 if any(f.status == "failed" for f in findings) else 0
 
 
 def _sanitize(args: argparse.Namespace) -> int:
@@ -177,10 +177,10 @@ def _sanitize(args: argparse.Namespace) -> int:
     from chip.lab.kernels import sanitize
 
     sanitize.require()
-    found = sanitize.sanitize(_subjects(args, device), _tell)
-    _store(args, "sanitize", sanitize.SCHEMA, found, device)
-    _show(args, found, text.sanitized)
-    return 1 if any(row["errors"] for row in found) else 0
+    rows = sanitize.sanitize(_subjects(args, device), _tell)
+    _store(args, "sanitize", sanitize.SCHEMA, rows, device)
+    _show(args, rows, text.sanitized)
+    return 1 if any(row["errors"] for row in rows) else 0
 
 
 # -- bench ------------------------------------------------------------------------------------------------------------
@@ -192,23 +192,23 @@ def _bench(args: argparse.Namespace) -> int:
 
     settings = bench.QUICK if args.quick else bench.BenchSettings()
     calls = [(s, op) for s in subjects for op in _ops(args, s)]
-    found: dict[str, list[TimedKernel]] = {s.name: [] for s in subjects}
+    timed: dict[str, list[TimedKernel]] = {s.name: [] for s in subjects}
     ladder: list[dict[str, Any]] = []
     paths: dict[str, dict[str, float]] = {}
     from chip.hardware.roofline import label
     from chip.lab.measure.progress import Progress
 
-    held = output.locked(args.output / MEASURED) if args.output else nullcontext()
-    with held, Progress(len(calls), "bench") as progress:
+    lock = output.locked(args.output / MEASURED) if args.output else nullcontext()
+    with lock, Progress(len(calls), "bench") as progress:
         for s, op in calls:
             progress.step(f"{s.name}, {label(op)}")
-            found[s.name] += bench.bench(s if args.shape else s.timed(op), op, device, roofs, settings)
+            timed[s.name] += bench.bench(s if args.shape else s.timed(op), op, device, roofs, settings)
             if s.name == "hgemm":
-                ladder = ladders(device, found["hgemm"], paths)
+                ladder = ladders(device, timed["hgemm"], paths)
             if args.output:
-                _write(args.output, device, s.name, found[s.name], ladder if s.name == "hgemm" else [])
-    _show(args, {"device": device.title, "kernels": codec.to_json(found), "ladder": ladder}, text.benched)
-    return 1 if any(t.measurement.status == "failed" for rows in found.values() for t in rows) else 0
+                _write(args.output, device, s.name, timed[s.name], ladder if s.name == "hgemm" else [])
+    _show(args, {"device": device.title, "kernels": codec.to_json(timed), "ladder": ladder}, text.benched)
+    return 1 if any(t.measurement.status == "failed" for rows in timed.values() for t in rows) else 0
 
 
 def _write(folder: Path, device: Device, name: str, rows: list[TimedKernel], ladder: list[dict[str, Any]]) -> None:
@@ -220,9 +220,9 @@ def _write(folder: Path, device: Device, name: str, rows: list[TimedKernel], lad
     data = {"kernel": name, "rows": codec.to_json(rows), "ladder": ladder}
     artifact.write(folder / f"{name.replace('_', '')}.json", artifact.new(SCHEMA, data, environment(device)))
     path = folder / MEASURED
-    held = {measurements.key_of(m): m for m in measurements.start(path, device.title, environment(device))}
+    stored = {measurements.key_of(m): m for m in measurements.start(path, device.title, environment(device))}
     for t in rows:
-        if held.get(measurements.key_of(t.measurement)) != t.measurement:
+        if stored.get(measurements.key_of(t.measurement)) != t.measurement:
             measurements.add(path, t.measurement)
 
 
@@ -233,7 +233,7 @@ def _tune(args: argparse.Namespace) -> int:
     from chip.lab.kernels import tune
     from chip.lab.measure.progress import Progress
 
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     calls = [(s, op) for s in subjects if tune.tunable(s) for op in _ops(args, s)]
     if not calls:
         raise ChipError("nothing to tune: give a kernel over rows of a matrix, or hgemm")
@@ -244,10 +244,10 @@ def _tune(args: argparse.Namespace) -> int:
         for s, op in calls:
             progress.step(f"{s.name}, {label(op)}")
             timed = tune.tune(s, op, device)
-            found += [{"kernel": s.name, "call": label(op), **row} for row in timed]
+            rows += [{"kernel": s.name, "call": label(op), **row} for row in timed]
             if args.keep:
                 tune.keep(s, op, timed)
-    _show(args, found, text.tuned)
+    _show(args, rows, text.tuned)
     return 0
 
 
@@ -256,9 +256,9 @@ def _profile(args: argparse.Namespace) -> int:
     from chip.lab.kernels import ncu
 
     ncu.require()
-    found = [row for s in subjects for op in _ops(args, s)[:1] for row in ncu.profile(s, op, roofs)]
-    _store(args, "counters", ncu.SCHEMA, found, device)
-    _show(args, found, text.counters)
+    rows = [row for s in subjects for op in _ops(args, s)[:1] for row in ncu.profile(s, op, roofs)]
+    _store(args, "counters", ncu.SCHEMA, rows, device)
+    _show(args, rows, text.counters)
     return 0
 
 
@@ -276,12 +276,12 @@ def _device(args: argparse.Namespace, interpret: bool = False) -> Device:
 def _subjects(args: argparse.Namespace, device: Device, configs: bool = False) -> list[KernelSubject]:
     from chip.lab.kernels import subjects
 
-    found = [subjects.subject(n, device, args.variant, configs) for n in subjects.names(args.kernels)]
-    if not any(s.variants for s in found):
-        raise ChipError(f"no variant of {', '.join(s.name for s in found)} has {args.variant!r} in its name")
-    found = [s for s in found if s.variants]
-    subjects.compile_for(found, device, lambda what: _tell(f"compiling {what}"))
-    return found
+    chosen = [subjects.subject(n, device, args.variant, configs) for n in subjects.names(args.kernels)]
+    if not any(s.variants for s in chosen):
+        raise ChipError(f"no variant of {', '.join(s.name for s in chosen)} has {args.variant!r} in its name")
+    chosen = [s for s in chosen if s.variants]
+    subjects.compile_for(chosen, device, lambda what: _tell(f"compiling {what}"))
+    return chosen
 
 
 def _tell(what: str) -> None:

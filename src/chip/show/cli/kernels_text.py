@@ -51,8 +51,8 @@ COUNTERS: tuple[Column, ...] = (
 catalog, tuned, counters = (partial(table, columns=columns) for columns in (CATALOG, TUNED, COUNTERS))
 
 
-def sanitized(found: Sequence[Row]) -> str:
-    return table(found, [(key, key, str) for key in found[0]] if found else ())
+def sanitized(rows: Sequence[Row]) -> str:
+    return table(rows, [(key, key, str) for key in rows[0]] if rows else ())
 
 
 def built(a: Mapping[str, Any]) -> str:

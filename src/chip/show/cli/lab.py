@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
         with output.locked(args.output / lab.JOURNAL):
             done = lab.run(steps, args.output, args.restart, lambda text: print(text, file=sys.stderr, flush=True))
     page = args.output / "site" / "index.html"
-    made = document(done, page)
-    print(json.dumps(made, indent=1) if args.json else render(made))
+    answer = document(done, page)
+    print(json.dumps(answer, indent=1) if args.json else render(answer))
     return 1 if any(d.result == "failed" for d in done) else 0
 
 

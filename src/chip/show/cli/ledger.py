@@ -18,16 +18,16 @@ SCHEMA = "chip.ledger/1"
 
 
 def run(args: argparse.Namespace) -> int:
-    found = [one for path in _files(args.runs) if (one := _ledger(path, args.gpu, args.engine)) is not None]
-    if not found:
+    ledgers = [one for path in _files(args.runs) if (one := _ledger(path, args.gpu, args.engine)) is not None]
+    if not ledgers:
         raise ChipError("no trace to judge" + (f" of engine {args.engine}" if args.engine else ""))
-    print(json.dumps(document(found), indent=1) if args.json else render(found))
+    print(json.dumps(document(ledgers), indent=1) if args.json else render(ledgers))
     return 0
 
 
-def _files(given: Iterable[str]) -> list[Path]:
+def _files(names: Iterable[str]) -> list[Path]:
     out: list[Path] = []
-    for name in given:
+    for name in names:
         path = Path(name)
         out += sorted(path.glob("*.json")) if path.is_dir() else [path]
     return out
@@ -56,19 +56,19 @@ STEPS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-def render(found: Sequence[Ledger]) -> str:
+def render(ledgers: Sequence[Ledger]) -> str:
     """The roles first, by what they add to the error of a step; then every step."""
     parts = []
-    for engine, phase in dict.fromkeys((one.engine, one.phase) for one in found):
-        mine = [one for one in found if (one.engine, one.phase) == (engine, phase)]
+    for engine, phase in dict.fromkeys((one.engine, one.phase) for one in ledgers):
+        mine = [one for one in ledgers if (one.engine, one.phase) == (engine, phase)]
         title = f"{engine}, {phase}: {len(mine)} steps of {len({one.model for one in mine})} models, median over steps"
         parts.append(f"{title}\n{table(summary(mine), ROLES)}")
-    return "\n\n".join([*parts, table(found, STEPS)])
+    return "\n\n".join([*parts, table(ledgers, STEPS)])
 
 
-def document(found: Sequence[Ledger]) -> dict[str, Any]:
+def document(ledgers: Sequence[Ledger]) -> dict[str, Any]:
     steps = []
-    for one in found:
+    for one in ledgers:
         about = {key: getattr(one, key) for key in ("model", "engine", "phase", "batch", "prompt")}
         times = {"step": one.step_s, "kernels": one.measured_s, "predicted": one.predicted_s, "gaps": one.gaps_s}
         roles = [

@@ -69,8 +69,8 @@ def write(answers: Iterator[str]) -> int:
 
 def _setting(line: Numbered) -> str:
     try:
-        asked = artifact.parse_question(line[1])
-        return str([asked.get(key) for key in SHARED])
+        question = artifact.parse_question(line[1])
+        return str([question.get(key) for key in SHARED])
     except Exception:  # whoever answers it says what is wrong
         return ""
 
@@ -78,7 +78,7 @@ def _setting(line: Numbered) -> str:
 def rounds() -> Iterator[list[Numbered]]:
     """Lines that are not empty. Each round waits for one line and takes all that can be had without waiting."""
     read, ready = _source()
-    number, held, unended, ended = 0, b"", 0, False
+    number, partial, unended, ended = 0, b"", 0, False
     while not ended:
         lines: list[Numbered] = []
         size = 0
@@ -86,12 +86,12 @@ def rounds() -> Iterator[list[Numbered]]:
             piece = read(PIECE_BYTES)
             ended = not piece
             head, *rest = piece.split(b"\n")
-            held += head if len(held) < KEPT else b""
-            *whole, held = [held, *rest]
-            if ended and held:
-                whole.append(held)
+            partial += head if len(partial) < KEPT else b""
+            *whole, partial = [partial, *rest]
+            if ended and partial:
+                whole.append(partial)
             size += len(piece)
-            unended = unended + len(piece) if not whole else len(held)
+            unended = unended + len(piece) if not whole else len(partial)
             if unended > MAX_LINE_CHARACTERS:
                 raise ChipError(
                     f"line {number + 1} does not end after {MAX_LINE_CHARACTERS >> 20} MiB; no more is read"

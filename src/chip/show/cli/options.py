@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from chip import engines
+from chip.dtypes import AUTO
 from chip.engines import options
 from chip.files import output
 from chip.question import SYSTEM
@@ -37,7 +38,9 @@ FLAG: dict[str, Any] = {"action": "store_true"}
 SHARED: dict[str, dict[str, Any]] = {
     "--device": {"default": "", "help": "cuda:N or cpu [the first GPU, else the CPU]"},
     "--force": {**FLAG, "help": "measure even while another process uses the GPU"},
-    "--dtype": {"choices": ("bf16", "fp16", "fp32"), "default": "", "help": "[bf16; on a CPU fp32]"},
+    "--dtype": {
+        "choices": (AUTO, "bf16", "fp16", "fp32"), "default": SYSTEM["dtype"], "help": "[auto: bf16; on a CPU fp32]"
+    },
     "--energy-probe": {"metavar": "FILE.py:NAME", "default": "", "help": METER},
     "--engine-setting": {
         "metavar": "KEY=VALUE", "action": "append", "default": [], "help": "for the engine; may be repeated"
@@ -173,10 +176,6 @@ def refuse_busy(args: argparse.Namespace, device: Device) -> None:
 
     if not args.force:
         refuse_busy(device)
-
-
-def dtype(args: argparse.Namespace, device: Device) -> str:
-    return args.dtype or ("fp32" if device.kind == "cpu" else "bf16")
 
 
 def choose_energy_probe(args: argparse.Namespace) -> None:

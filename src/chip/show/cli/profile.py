@@ -86,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
             measured.extend(_measure(cases, device, _settings(args), path))
     except KeyboardInterrupt:
         interrupted = True
-        kept = f"; {path} is whole and the same command goes on with it" if path else ""
-        print(f"chip profile: interrupted{kept}", file=sys.stderr)
+        rest = f"; {path} is whole and the same command goes on with it" if path else ""
+        print(f"chip profile: interrupted{rest}", file=sys.stderr)
     if args.json:
         print(json.dumps(document(measured, device.title, roofs, program), indent=1))
     elif program and not interrupted:
@@ -147,10 +147,10 @@ def roofs_for(path: str, device: Device) -> Roofs | None:
     from chip.hardware import gpus, roofline
 
     if path:
-        found = gpus.find(path)
-        if found.profile and found.profile.device != device.title:
-            raise ChipError(f"{path}: is a profile of {found.profile.device}, this is {device.title}")
-        return roofline.roofs_of(found)
+        gpu = gpus.find(path)
+        if gpu.profile and gpu.profile.device != device.title:
+            raise ChipError(f"{path}: is a profile of {gpu.profile.device}, this is {device.title}")
+        return roofline.roofs_of(gpu)
     name = gpus.match_device(device.title) if device.kind == "cuda" else ""
     return roofline.roofs_of(gpus.find(name)) if name else None
 
@@ -161,7 +161,7 @@ def _cases(args: argparse.Namespace, device: Device) -> tuple[list[SuiteCase], A
     from chip.decoders import library
     from chip.lab.measure import build, profile, suites
 
-    dtype = options.dtype(args, device)
+    dtype = device.dtype(args.dtype)
     if args.op:
         axes = parse_axes(args.axes)
         if args.dtype and axes.get("dtype", args.dtype) != args.dtype:
@@ -193,10 +193,10 @@ def _measure(
     from chip.lab.measure.environment import environment
     from chip.lab.measure.progress import Progress
 
-    held = (
+    measured = (
         {measurements.key_of(m): m for m in measurements.start(path, device.title, environment(device))} if path else {}
     )
-    todo = {case: profile.missing(case, device, held, settings.only) for case in cases}
+    todo = {case: profile.missing(case, device, measured, settings.only) for case in cases}
     left = sum(bool(wanted) for wanted in todo.values())
     if path:
         print(f"{path}: {len(cases) - left} of {len(cases)} cases are there already", file=sys.stderr)
@@ -205,8 +205,8 @@ def _measure(
             op = measurements.record(case.op)
             for context in profile.contexts(device, settings.only):
                 key = measurements.key(op, case.implementation, context)
-                if key in held:
-                    yield held[key]
+                if key in measured:
+                    yield measured[key]
             if not wanted:
                 continue
             progress.step(label(case.op))

@@ -18,10 +18,10 @@ ORDER = ("cold", "hot", "graph", "host", "layer")
 Group = dict[str, Measurement]
 
 
-def groups(found: Sequence[Measurement]) -> list[Group]:
+def groups(measured: Sequence[Measurement]) -> list[Group]:
     """Measurements of one operator and implementation together, by context."""
     out: dict[tuple[str, str], Group] = {}
-    for m in found:
+    for m in measured:
         op, implementation, _ = measurements.key_of(m)
         out.setdefault((op, implementation), {})[m.context] = m
     return list(out.values())
@@ -64,20 +64,20 @@ HOTSPOTS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-def render_table(found: Sequence[Measurement], roofs: Roofs | None) -> str:
+def render_table(measured: Sequence[Measurement], roofs: Roofs | None) -> str:
     rows = []
-    for group in groups(found):
+    for group in groups(measured):
         row = _entry(group, roofs)
         first = row["contexts"].get("cold", next(iter(row["contexts"].values())))
         rows.append({**row, "label": label(operator(row["op"])), "first": first, "point": point(group, roofs)})
-    return "\n".join([table(rows, OPERATORS), *_remarks(found, roofs)])
+    return "\n".join([table(rows, OPERATORS), *_remarks(measured, roofs)])
 
 
-def render_one(found: Sequence[Measurement], roofs: Roofs | None) -> str:
-    group = groups(found)[0]
-    op, row, p = operator(found[0].op), _entry(group, roofs), point(group, roofs)
+def render_one(measured: Sequence[Measurement], roofs: Roofs | None) -> str:
+    group = groups(measured)[0]
+    op, row, p = operator(measured[0].op), _entry(group, roofs), point(group, roofs)
     done = [{"context": c, **row["contexts"][c]} for c in ORDER if c in group and group[c].status == "ok"]
-    out = [f"{label(op)}, {found[0].implementation}, on {found[0].device}", ""]
+    out = [f"{label(op)}, {measured[0].implementation}, on {measured[0].device}", ""]
     out += [table(done, CONTEXTS), ""] if done else []
     out.append(f"work       {work(row['flops'])}, {moved(row['bytes'])}, {row['intensity']:.4g} FLOP/B")
     if p and roofs:
@@ -89,31 +89,31 @@ def render_one(found: Sequence[Measurement], roofs: Roofs | None) -> str:
         )
         out.append(f"verdict    {advice.verdict(p)}")
         out.append(f"would help {advice.help_for(p, roofs)}")
-    return "\n".join([*out, *_remarks(found, roofs)])
+    return "\n".join([*out, *_remarks(measured, roofs)])
 
 
-def render_hotspots(found: Sequence[Measurement], roofs: Roofs | None, program: Program) -> str:
-    spots = hotspots(found, program)
+def render_hotspots(measured: Sequence[Measurement], roofs: Roofs | None, program: Program) -> str:
+    spots = hotspots(measured, program)
     whole = sum(s["total_s"] or 0.0 for s in spots)
     for s in spots:
         p = point(s["group"], roofs)
         s["share"] = s["total_s"] / whole if s["total_s"] else None
         s["roofline"] = point_json(p, roofs) if p and roofs else None
     total = f"kernels of one step: {duration(whole)}, one after another, cold, no gaps between them"
-    return "\n".join([table(spots, HOTSPOTS), total, *_remarks(found, roofs)])
+    return "\n".join([table(spots, HOTSPOTS), total, *_remarks(measured, roofs)])
 
 
-def _remarks(found: Sequence[Measurement], roofs: Roofs | None) -> list[str]:
+def _remarks(measured: Sequence[Measurement], roofs: Roofs | None) -> list[str]:
     """What failed; times that look steady and are wrong, since the scheduler set them; what the roofs are."""
     failed: dict[tuple[str, str, str], list[str]] = {}
-    for m in found:
+    for m in measured:
         if m.status != "ok":
             failed.setdefault((m.status, label(operator(m.op)), m.reason), []).append(m.context)
     lines = [f"{status}: {name} ({', '.join(c)}): {reason}" for (status, name, reason), c in failed.items()]
-    hit = [f"{label(operator(m.op))} {m.context}" for m in found if any(f.startswith("CPU shared") for f in m.flags)]
+    hit = [f"{label(operator(m.op))} {m.context}" for m in measured if any(f.startswith("CPU shared") for f in m.flags)]
     if hit:
         more = f" and {len(hit) - 4} more" if len(hit) > 4 else ""
-        which = f"{len(hit)} of {len(found)} times ({', '.join(dict.fromkeys(hit[:4]))}{more})"
+        which = f"{len(hit)} of {len(measured)} times ({', '.join(dict.fromkeys(hit[:4]))}{more})"
         lines.append(f"not to be trusted, the CPU was shared: {which}; measure again alone")
     if roofs is None:
         return [*lines, "shares of a roof need one: --profile FILE from `chip calibrate`"]
@@ -121,9 +121,9 @@ def _remarks(found: Sequence[Measurement], roofs: Roofs | None) -> list[str]:
     return [*lines, f"roofs: {roofs.title}{note}"]
 
 
-def hotspots(found: Sequence[Measurement], program: Program) -> list[dict[str, Any]]:
+def hotspots(measured: Sequence[Measurement], program: Program) -> list[dict[str, Any]]:
     """Operators of a step by what they cost in all, the largest first: calls x P50, cold."""
-    times = {measurements.key_of(m)[0]: group for group in groups(found) for m in group.values()}
+    times = {measurements.key_of(m)[0]: group for group in groups(measured) for m in group.values()}
     spots: dict[str, dict[str, Any]] = {}
     for block in program.blocks:
         for call in block.calls:
@@ -139,18 +139,20 @@ def hotspots(found: Sequence[Measurement], program: Program) -> list[dict[str, A
     return sorted(spots.values(), key=lambda s: -(s["total_s"] or 0.0))
 
 
-def document(found: Sequence[Measurement], device: str, roofs: Roofs | None, program: Program | None) -> dict[str, Any]:
+def document(
+    measured: Sequence[Measurement], device: str, roofs: Roofs | None, program: Program | None
+) -> dict[str, Any]:
     out: dict[str, Any] = {
         "schema": SCHEMA,
         "device": device,
         "roofs": {"title": roofs.title, "source": roofs.source} if roofs else None,
-        "operators": [_entry(group, roofs) for group in groups(found)],
+        "operators": [_entry(group, roofs) for group in groups(measured)],
     }
     if program:
         out["hotspots"] = [
             {"op": measurements.record(s["op"]), "roles": s["roles"], "calls": s["count"]}
             | {f"{name}_us": s[f"{name}_s"] and s[f"{name}_s"] * 1e6 for name in ("p50", "total")}
-            for s in hotspots(found, program)
+            for s in hotspots(measured, program)
         ]
     return out
 

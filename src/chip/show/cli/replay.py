@@ -90,12 +90,12 @@ def run(args: argparse.Namespace) -> int:
         results.write(path, replay, environment, (source,))
     print(f"replay: wrote {path}", file=sys.stderr)
     if trace is not None and trace.timings:
-        held, replay = results.read(path)
-        report = explain.write(trace, replay, about, (source, held.id), folder, "")
+        file, replay = results.read(path)
+        report = explain.write(trace, replay, about, (source, file.id), folder, "")
         explain.show(report, args.plot, args.json)
     else:
-        made = document(workload, replay)
-        print(json.dumps(made, indent=1) if args.json else render(made, replay))
+        answer = document(workload, replay)
+        print(json.dumps(answer, indent=1) if args.json else render(answer, replay))
     return 1 if any(k.status == "failed" for k in replay.kernels) else 0
 
 
@@ -123,11 +123,11 @@ def _workload(
     path = Path(args.what)
     kind = kind_of(path)
     if kind == "signatures":
-        held, workload = signatures.read(path)
-        return None, workload, held.id, held.environment
+        file, workload = signatures.read(path)
+        return None, workload, file.id, file.environment
     if kind == "trace":
-        held, trace = traces.read(path)
-        return trace, signatures.workload_of(trace), held.id, held.environment
+        file, trace = traces.read(path)
+        return trace, signatures.workload_of(trace), file.id, file.environment
     if kind == "chrome":
         trace = foreign.trace_of(path)
         ident = artifact.new(traces.Trace.SCHEMA, codec.to_json(trace), {}).id
@@ -137,8 +137,8 @@ def _workload(
         capture.record(args, args.what, begun, others=workers)
     else:
         print(f"replay: going on with {begun}", file=sys.stderr)
-    held, trace = traces.read(begun)
-    return trace, signatures.workload_of(trace), held.id, held.environment
+    file, trace = traces.read(begun)
+    return trace, signatures.workload_of(trace), file.id, file.environment
 
 
 def _journal(path: Path) -> Path:
@@ -210,13 +210,13 @@ def _replay(
         "energy_probe": args.energy_probe, "asked": _asked(args),
     }  # fmt: skip
     journal = pool.ReplayJournal(_journal(path), header)
-    found = pool.replay_units(units, workers, journal, settings, args.timeout)
+    kernels = pool.replay_units(units, workers, journal, settings, args.timeout)
     notes = () if workload.device in ("", device.title) else (f"captured on {workload.device}",)
-    replay = Replay(workload.title, device.title, args.cache, args.warmup, args.runs, found, notes)
+    replay = Replay(workload.title, device.title, args.cache, args.warmup, args.runs, kernels, notes)
     if trace is not None and trace.timings and device.kind == "cuda" and args.cache == "producer" and not wanted:
         replay = _in_places(trace, replay, workers, journal)
     journal.path.unlink(missing_ok=True)
-    if all(k.status == "ok" for k in found) and not replay.notes:
+    if all(k.status == "ok" for k in kernels) and not replay.notes:
         workers.log.unlink(missing_ok=True)
     return replay, about
 
@@ -226,8 +226,8 @@ def _in_places(trace: Trace, replay: Replay, workers: WorkerPool, journal: Repla
     from chip.lab.measure.replay import pool
     from chip.lab.replay.sequence import sequence_of
 
-    made = sequence_of(trace, replay.kernels)
-    ran = made if isinstance(made, str) else pool.replay_sequence(made, workers, journal)
+    step = sequence_of(trace, replay.kernels)
+    ran = step if isinstance(step, str) else pool.replay_sequence(step, workers, journal)
     if isinstance(ran, str):
         return replace(replay, notes=(*replay.notes, f"no sequence, so kernels alone and gaps of bursts: {ran}"))
     placed = replay.with_places(*ran)

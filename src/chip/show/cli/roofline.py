@@ -51,11 +51,11 @@ def outputs(args: argparse.Namespace) -> list[output.Output]:
 def run(args: argparse.Namespace) -> int:
     if not args.files and not args.gpu:
         raise ChipError("give a hardware profile, measurements, or --gpu NAME")
-    profile, found, environment = _read([Path(f) for f in args.files])
-    roofs = _roofs(profile, args.gpu, found, environment)
-    points, left_out = place_all(_select(found, args.context, args.op), roofs)
+    profile, measured, environment = _read([Path(f) for f in args.files])
+    roofs = _roofs(profile, args.gpu, measured, environment)
+    points, left_out = place_all(_select(measured, args.context, args.op), roofs)
     points = _called(points, args.call)
-    if found and not points:
+    if measured and not points:
         raise ChipError(f"no measurement to place: none is ok, of context {args.context}, and under a known roof")
     print(json.dumps(document(points, roofs), indent=1) if args.json else render(points, roofs))
     for line in left_out:
@@ -72,19 +72,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(paths: Sequence[Path]) -> tuple[Path | None, list[Measurement], dict[str, Any]]:
     """Tell profile from measurements by what the files say they are; with where the last of these were made."""
-    profile, found, environment = None, list[Measurement](), dict[str, Any]()
+    profile, measured, environment = None, list[Measurement](), dict[str, Any]()
     for path in paths:
-        if _is_profile(path):
+        if is_profile(path):
             if profile:
                 raise ChipError(f"{path}: a second hardware profile; one roofline has one")
             profile = path
         else:
             header, more = measurements.read(path)
-            found, environment = found + more, header.get("environment") or {}
-    return profile, found, environment
+            measured, environment = measured + more, header.get("environment") or {}
+    return profile, measured, environment
 
 
-def _is_profile(path: Path) -> bool:
+def is_profile(path: Path) -> bool:
     """By its first line: measurements begin with a whole JSON object on one line."""
     try:
         first = jsontext.parse(next(artifact.lines(path), ""))
@@ -97,8 +97,8 @@ def _is_profile(path: Path) -> bool:
     return name.startswith((HardwareProfile.SCHEMA.split("/")[0], "chip.hardware_spec"))
 
 
-def _roofs(profile: Path | None, gpu: str, found: Sequence[Measurement], environment: Mapping[str, Any]) -> Roofs:
-    devices = sorted({m.device for m in found if m.device})
+def _roofs(profile: Path | None, gpu: str, measured: Sequence[Measurement], environment: Mapping[str, Any]) -> Roofs:
+    devices = sorted({m.device for m in measured if m.device})
     if len(devices) > 1:
         raise ChipError(f"the measurements are of several devices: {', '.join(devices)}")
     if profile:
@@ -116,17 +116,17 @@ def _roofs(profile: Path | None, gpu: str, found: Sequence[Measurement], environ
     return roofline.roofs_of(gpus.find(name))
 
 
-def _select(found: Sequence[Measurement], contexts: str, kinds: str) -> list[Measurement]:
+def _select(measured: Sequence[Measurement], contexts: str, kinds: str) -> list[Measurement]:
     wanted = [c.strip() for c in contexts.split(",")]
     for c in wanted:
         if c not in CONTEXTS:
             raise ChipError(f"--context {c!r} is not known; choose of {', '.join(CONTEXTS)}")
     only = options.words_of(kinds)
-    have = sorted({str(m.op.get("op")) for m in found})
+    have = sorted({str(m.op.get("op")) for m in measured})
     for k in only:
         if k not in have:
             raise ChipError(f"--op {k!r}: not among the measured operators ({', '.join(have)})")
-    return [m for m in measurements.ok(found) if m.context in wanted and (not only or m.op.get("op") in only)]
+    return [m for m in measurements.ok(measured) if m.context in wanted and (not only or m.op.get("op") in only)]
 
 
 def _called(points: list[RooflinePoint], endings: str) -> list[RooflinePoint]:
@@ -137,10 +137,10 @@ def _called(points: list[RooflinePoint], endings: str) -> list[RooflinePoint]:
     return [p for p in points if not wanted or any(p.label.endswith(f" {w}") for w in wanted)]
 
 
-def place_all(found: Sequence[Measurement], roofs: Roofs) -> tuple[list[RooflinePoint], list[str]]:
+def place_all(measured: Sequence[Measurement], roofs: Roofs) -> tuple[list[RooflinePoint], list[str]]:
     """(points, what could not be placed and why)."""
     points, left_out = [], []
-    for m in found:
+    for m in measured:
         try:
             points.append(roofline.place(m, roofs))
         except ChipError as e:

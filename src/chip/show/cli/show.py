@@ -40,9 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if _is_runs(args.name):
-        found = runs.read(Path(args.name))[1].runs
-        shown = bench_text.markdown(found) if args.markdown else bench_text.render(found)
-        print(json.dumps(bench_text.document(found, args.name), indent=1) if args.json else shown)
+        measured = runs.read(Path(args.name))[1].runs
+        shown = bench_text.markdown(measured) if args.markdown else bench_text.render(measured)
+        print(json.dumps(bench_text.document(measured, args.name), indent=1) if args.json else shown)
         return 0
     if args.markdown:
         raise ChipError(f"--markdown is for a file of runs, and {args.name!r} is none")
@@ -85,7 +85,7 @@ def _find(name: str) -> tuple[Any, str]:
 def _model(name: str) -> tuple[Any, str]:
     path, _ = library.locate(name)
     d = library.find(name)
-    p, own = precision("bf16"), replace(precision(d.dtype), per_layer=True)
+    p, stored = precision("bf16"), replace(precision(d.dtype), per_layer=True)
     layers = [{"count": n, **codec.to_json(layer)} for n, layer in d.layers]
     data = {
         "name": d.name,
@@ -94,7 +94,7 @@ def _model(name: str) -> tuple[Any, str]:
         "active_parameters": d.active_params(),
         "dtype": d.dtype,
         "quantization": d.quantization,
-        "weight_bytes": d.weight_bytes(own),
+        "weight_bytes": d.weight_bytes(stored),
         "weight_bytes_bf16": d.weight_bytes(p),
         "kv_bytes_per_token_bf16": d.kv_bytes(1, p),
         "hidden": d.hidden,
@@ -109,7 +109,7 @@ def _model(name: str) -> tuple[Any, str]:
         + (f", {d.active_params():,} active" if d.active_params() != d.params() else ""),
         f"  weights     {gib(d.weight_bytes(p))} in bf16",
         *(
-            [f"              {gib(d.weight_bytes(own))} as the config has them: {d.quantization}"]
+            [f"              {gib(d.weight_bytes(stored))} as the config has them: {d.quantization}"]
             if d.quantization
             else []
         ),
@@ -127,9 +127,9 @@ def _formats(d: Decoder) -> list[str]:
     """Each format of the config, and which layers have it."""
     roles: dict[str, dict[str, None]] = {}
     for _, layer in d.layers:
-        for role, found in layer.formats:
-            roles.setdefault(found.title, {})[role] = None
-    return [f"{title} ({', '.join(found)})" for title, found in roles.items()]
+        for role, kind in layer.formats:
+            roles.setdefault(kind.title, {})[role] = None
+    return [f"{title} ({', '.join(kind)})" for title, kind in roles.items()]
 
 
 def _brief(part: Any) -> str:

@@ -7,7 +7,9 @@ from typing import Any
 
 from chip.show.cli.text import Column, amount, digits, duration, ms, number, percent, span, table
 
-METRICS = (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("end to end", "e2e_ms"), ("queue", "queue_ms"))
+METRICS = (
+    ("TTFT", "ttft_ms"), ("TPOT", "tpot_ms"), ("ITL", "itl_ms"), ("end to end", "e2e_ms"), ("queue", "queue_ms"),
+)  # fmt: skip
 PARTS: tuple[Column, ...] = (
     ("", "title"), *((part, part, ms) for part in ("mean", "p50", "p90", "p95", "p99")),
     ("mean, 90 % interval", "interval", span(ms)),
@@ -73,7 +75,7 @@ def _memory(a: Mapping[str, Any]) -> str:
     )
 
 
-def render_sweep(found: Sequence[Mapping[str, Any]]) -> str:
-    first = found[0]
+def render_sweep(answers: Sequence[Mapping[str, Any]]) -> str:
+    first = answers[0]
     head = f"{first['model']} on {on(first)}, {first['engine']}, {first['dtype']}: {first['workload']}"
-    return f"{head}\n\n{table(found, RATES)}"
+    return f"{head}\n\n{table(answers, RATES)}"

@@ -74,7 +74,7 @@ def table(rows: Iterable[Any], columns: Sequence[Column], keep: Collection[str] 
     once below (in Markdown it is left out), unless `keep` has its title."""
     rows = list(rows)
     shown: list[dict[str, str]] = [{} for _ in rows]
-    right, kept = [], [*keep]
+    right, always = [], [*keep]
     for title, key, *form in columns:
         values = [value_at(row, key) for row in rows]
         if all(value is None or value == "" for value in values):
@@ -82,23 +82,23 @@ def table(rows: Iterable[Any], columns: Sequence[Column], keep: Collection[str] 
         if markdown and not form and len(rows) > 1 and len(set(values)) == 1:
             continue
         if form:
-            kept.append(title)
+            always.append(title)
         for cells, value in zip(shown, values):
             cells[title] = "-" if value is None else form[0](value) if form and value != "" else str(value)
         if all(AMOUNT.fullmatch(cells[title]) for cells in shown):
             right.append(title)
     if not markdown or not rows:
-        return units.table(shown, right, kept)
+        return units.table(shown, right, always)
     lines = [[*shown[0]], ["---:" if title in right else "---" for title in shown[0]]]
     return "\n".join(f"| {' | '.join(line)} |" for line in [*lines, *(row.values() for row in shown)])
 
 
 def once(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Remarks, each once, with the titles that it is about: of (title, remark)."""
-    found: dict[str, list[str]] = {}
+    titles: dict[str, list[str]] = {}
     for title, remark in pairs:
-        found.setdefault(remark, []).append(title)
-    return found
+        titles.setdefault(remark, []).append(title)
+    return titles
 
 
 def disturbed(why: str, again: str) -> str:

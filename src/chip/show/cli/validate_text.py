@@ -18,7 +18,7 @@ MET = {True: "yes", False: "NO", None: "-"}
 Row = Mapping[str, Any]
 
 
-def asked(row: Row) -> str:
+def targets(row: Row) -> str:
     return ", ".join(f"{100 * row[key]:g} %" for key in ("target_median", "target_p90") if row[key] is not None)
 
 
@@ -49,7 +49,7 @@ def _interval(row: Row) -> str | None:
 
 
 def _met(row: Row) -> str | None:
-    return ("no points" if row["met"] is None else MET[row["met"]]) if asked(row) else None
+    return ("no points" if row["met"] is None else MET[row["met"]]) if targets(row) else None
 
 
 WHOSE: tuple[Column, ...] = (("engine", "engine"), ("variant", "variant"), ("metric", "metric", str))
@@ -58,7 +58,7 @@ ERRORS: tuple[Column, ...] = (
     ("bias", "bias", signed), ("worst", "worst", percent), ("inside", "coverage", percent),
     ("+-", "half_width", percent),
 )  # fmt: skip
-CLASSES: tuple[Column, ...] = (("class", "class", str), ("asked", asked), ("met", _met, str), *ERRORS)
+CLASSES: tuple[Column, ...] = (("class", "class", str), ("asked", targets), ("met", _met, str), *ERRORS)
 GROUPS: tuple[Column, ...] = (*WHOSE, ("bound", "bound"), *ERRORS)
 INTERVALS: tuple[Column, ...] = (
     ("metric", "metric", str), ("points", "points", str), ("inside", "coverage", percent),
@@ -79,38 +79,38 @@ PEERS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-def render(made: dict[str, Any], unseen: Sequence[Unseen] = (), points: bool = False) -> str:
+def render(judged: dict[str, Any], unseen: Sequence[Unseen] = (), points: bool = False) -> str:
     """The summary; `points` adds every single one."""
-    files, runs = ", ".join(f["file"] for f in made["files"]), len({p["run"] for p in made["points"]})
+    files, runs = ", ".join(f["file"] for f in judged["files"]), len({p["run"] for p in judged["points"]})
     parts = [
-        f"predictions for {made['gpu']} against {runs} runs of {made['files'][0]['device']} ({files})",
-        f"they rest on {_rests_on(made['rests_on'])}; none of these was made from one of the runs",
+        f"predictions for {judged['gpu']} against {runs} runs of {judged['files'][0]['device']} ({files})",
+        f"they rest on {_rests_on(judged['rests_on'])}; none of these was made from one of the runs",
     ]
-    if known := made.get("latency_known"):
-        parts += ["", "host unknown: launch latency of the reference host", *_summaries(made)]
+    if known := judged.get("latency_known"):
+        parts += ["", "host unknown: launch latency of the reference host", *_summaries(judged)]
         beside = len({p["run"] for p in known["points"]})
         parts += ["", f"launch latency measured beside each run: {beside} runs have it"]
         parts += _summaries(known) if beside else []
     else:
-        parts += _summaries(made)
-    if made["other_hosts"]:
+        parts += _summaries(judged)
+    if judged["other_hosts"]:
         title = "the same points on other hosts: how far a run is from the median of the other files, each of one host"
-        parts += ["", title, table(made["other_hosts"], CLASSES[:1] + ERRORS[:1] + ERRORS[2:4])]
-    if peers := made.get("peers"):
+        parts += ["", title, table(judged["other_hosts"], CLASSES[:1] + ERRORS[:1] + ERRORS[2:4])]
+    if peers := judged.get("peers"):
         parts += ["", "other predictors, over the points that they were asked for", table(peers["classes"], PEERS)]
-    if stages := made.get("ablation"):
+    if stages := judged.get("ablation"):
         parts += ["", "what each stage buys: median and 90th percentile of error", ablation_table(stages)]
     if unseen:
         title = "at the stage of operator tables, each model's shapes in the fit or left out"
         parts += ["", title, unseen_table(unseen)]
     if points:
         order = list(METRICS)
-        found = sorted(made["points"], key=lambda p: (p["engine"], p["variant"], order.index(p["metric"]), p["model"]))
-        parts += ["", "every point", table(found, POINTS)]
-        if made["host_bound"]:
-            parts += ["", "host-bound as measured", table(made["host_bound"], HOST_BOUND)]
+        rows = sorted(judged["points"], key=lambda p: (p["engine"], p["variant"], order.index(p["metric"]), p["model"]))
+        parts += ["", "every point", table(rows, POINTS)]
+        if judged["host_bound"]:
+            parts += ["", "host-bound as measured", table(judged["host_bound"], HOST_BOUND)]
     else:
-        parts += ["", f"every one of the {len(made['points'])} points: --points"]
+        parts += ["", f"every one of the {len(judged['points'])} points: --points"]
     return "\n".join(parts)
 
 
@@ -121,22 +121,23 @@ def _rests_on(used: Sequence[Row]) -> str:
     return (shown or "a datasheet alone") + (f" and {more} more files (--json names them)" if more > 0 else "")
 
 
-def _summaries(made: dict[str, Any]) -> list[str]:
+def _summaries(judged: dict[str, Any]) -> list[str]:
     parts = ["", "none of these runs is of a kind that a target is set for"]
-    if any(row["points"] for row in made["classes"]):
-        parts = ["", "against what is asked", table(made["classes"], CLASSES), *_missed(made["classes"])]
-    found = made["intervals"]
-    if rows := [{"metric": metric, **row} for metric, row in found["metrics"].items() if row["points"]]:
+    if any(row["points"] for row in judged["classes"]):
+        parts = ["", "against what is asked", table(judged["classes"], CLASSES), *_missed(judged["classes"])]
+    intervals = judged["intervals"]
+    if rows := [{"metric": metric, **row} for metric, row in intervals["metrics"].items() if row["points"]]:
         low, high = (100 * x for x in COVERAGE)
         wanted = f"{low:g} to {high:g} % of each metric's points, of at least {COVERAGE_POINTS}"
         parts += ["", f"90 % intervals, asked to hold {wanted}", table(rows, INTERVALS)]
-        if found["gpu_bound_half_width"] is not None:
-            width = percent(found["gpu_bound_half_width"])
+        if intervals["gpu_bound_half_width"] is not None:
+            width = percent(intervals["gpu_bound_half_width"])
             parts.append(f"GPU-bound TTFT and TPOT: +-{width} wide (asked: {100 * GPU_BOUND_HALF_WIDTH:g} %)")
     title = "by engine and metric (GPU-bound: the device worked for 95 % of the time or more)"
-    parts += ["", title, table(made["groups"], GROUPS, keep=("engine", "bound") if len(made["groups"]) == 1 else ())]
+    keep = ("engine", "bound") if len(judged["groups"]) == 1 else ()
+    parts += ["", title, table(judged["groups"], GROUPS, keep)]
     waiting, busy = (
-        [p["called"] == HOST for p in made["points"] if p["bound"] == bound and p["metric"] in STEPS]
+        [p["called"] == HOST for p in judged["points"] if p["bound"] == bound and p["metric"] in STEPS]
         for bound in (HOST, GPU)
     )
     if waiting:
@@ -162,17 +163,17 @@ def ablation_table(stages: Sequence[Row]) -> str:
     rows = {title: {"class": title, "points": last["points"]} for title, last in _figures(stages[-1]).items()}
     for stage in stages:
         columns.append((stage["title"], stage["title"], str))
-        for title, found in _figures(stage).items():
-            rows.setdefault(title, {})[stage["title"]] = both(found)
+        for title, figures in _figures(stage).items():
+            rows.setdefault(title, {})[stage["title"]] = both(figures)
     return table([row for row in rows.values() if "class" in row], columns)
 
 
-def _figures(made: Row) -> dict[str, Row]:
-    found = {row["class"]: row for row in made["classes"] if row["points"]}
-    for g in made["groups"]:
+def _figures(judged: Row) -> dict[str, Row]:
+    figures = {row["class"]: row for row in judged["classes"] if row["points"]}
+    for g in judged["groups"]:
         if g["bound"] == "all" and g["metric"] in STEPS:
-            found[" ".join(filter(None, (g["engine"], g["variant"], g["metric"])))] = g
-    return found
+            figures[" ".join(filter(None, (g["engine"], g["variant"], g["metric"])))] = g
+    return figures
 
 
 def unseen_table(unseen: Sequence[Unseen]) -> str:
@@ -197,16 +198,16 @@ PUBLISHED: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-def render_suite(made: dict[str, Any]) -> str:
+def render_suite(judged: dict[str, Any]) -> str:
     parts = [
-        f"{len(made['points'])} published runs of {made['source']} ({made['licence']})",
-        f"mind: {made['caution']}",
+        f"{len(judged['points'])} published runs of {judged['source']} ({judged['licence']})",
+        f"mind: {judged['caution']}",
     ]
-    if made["groups"]:
-        parts += ["", table(made["groups"], PUBLISHED), "", "by batch", table(made["by_batch"], PUBLISHED)]
-    if made["does_not_fit"]:
+    if judged["groups"]:
+        parts += ["", table(judged["groups"], PUBLISHED), "", "by batch", table(judged["by_batch"], PUBLISHED)]
+    if judged["does_not_fit"]:
         title = "where the KV cache of the batch does not fit (predicted as if it did)"
-        parts += ["", title, table(made["does_not_fit"], PUBLISHED)]
+        parts += ["", title, table(judged["does_not_fit"], PUBLISHED)]
     return "\n".join(parts)
 
 
@@ -230,6 +231,6 @@ TRAFFIC_METRICS: tuple[Column, ...] = (
 )  # fmt: skip
 
 
-def render_traffic(made: Row) -> str:
+def render_traffic(judged: Row) -> str:
     """Each run and figure, and the median errors over runs."""
-    return f"{table(made['points'], TRAFFIC)}\n\n{table(made['metrics'], TRAFFIC_METRICS)}"
+    return f"{table(judged['points'], TRAFFIC)}\n\n{table(judged['metrics'], TRAFFIC_METRICS)}"

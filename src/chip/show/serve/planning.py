@@ -174,8 +174,8 @@ def _row(c: PlanChoice, rate: float | None, targets: Sequence[Target]) -> Row:
     if c.status == "refused":
         return {**row, "error": c.reason}
     row |= {"kv_dtype": c.kv_dtype, "rests_on": c.rests_on, "place": c.place, "tie": c.tied, "may_lead": c.may_lead}
-    row |= {f"{name}_ms": c.at_rate[f"{name}_{PERCENTILE}"] for name in plan.SHOWN}
-    row["missed"] = [f"{t.metric}_ms" for t in targets if c.at_rate[t.name] > t.seconds * 1e3]
+    row |= {f"{name}_ms": c.at_rate_s[f"{name}_{PERCENTILE}"] * 1e3 for name in plan.SHOWN}
+    row["missed"] = [f"{t.metric}_ms" for t in targets if c.at_rate_s[t.name] > t.seconds]
     row["interval"] = {}
     if c.status != "ok":
         return {**plan.rounded(row), "reason": c.reason}

@@ -39,7 +39,7 @@ def moe_experts(op: MoeExperts, draw: Draw, implementation: str) -> Closure:
 
 
 def grouped(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, ends: torch.Tensor, gated: bool) -> torch.Tensor:
-    """Of rows sorted by expert; `ends`: after which row each expert's end."""
+    """The result for rows sorted by expert; `ends`: after which row each expert's end."""
     return F.grouped_mm(_activated(F.grouped_mm(x, up, offs=ends), gated), down, offs=ends)
 
 
@@ -71,7 +71,7 @@ def _fused_experts(op: MoeExperts, draw: Draw) -> Closure:
 
 
 def weights(op: MoeExperts, draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of up (gate first) and down, an expert after the other, as both engines keep them."""
+    """The weights of up (gate first) and down, an expert after the other, as both engines keep them."""
     if op.weight_dtype not in ("", op.dtype):
         raise Unsupported(f"torch has no grouped product of {op.dtype} with {op.weight_dtype} weights")
     if not hasattr(F, "grouped_mm"):

@@ -111,7 +111,8 @@ def operand(rows: int, cols: int, dtype: str, draw: Draw) -> torch.Tensor:
 
 
 def _operand_scales(op: ScaledLinear, draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the tokens (one for all of them, or one each) and of the weights (one for all, or one for each output)."""
+    """Scales of the tokens (one for all of them, or one each) and of the weights (one for all, or one for each
+    output)."""
     of_tokens = scales((1, 1) if op.per_tensor else (op.m, 1), torch.float32, *draw)
     return of_tokens, scales((op.n, 1) if op.block_n else (1, 1), torch.float32, *draw)
 

@@ -21,7 +21,7 @@ class Buffers:
     """The memories of one operator, as bytes, each in one or more copies that are used in turn."""
 
     def __init__(self, operator: Operator, device: torch.device, copies: Mapping[int, Sequence[torch.Tensor]]) -> None:
-        self.operator, self.device, self.held = operator, device, copies
+        self.operator, self.device, self.copies = operator, device, copies
 
     def tensor(self, index: int, turn: int) -> torch.Tensor:
         t = self.operator.tensors[index]
@@ -35,7 +35,7 @@ class Buffers:
         return lambda: part.add_(0)
 
     def _copy(self, memory: int, turn: int) -> torch.Tensor:
-        copies = self.held[memory]
+        copies = self.copies[memory]
         return copies[turn % len(copies)]
 
     def call(self, turn: int) -> Callable[[], object]:

@@ -53,7 +53,7 @@ def _elements(gemm: Gemm) -> int:
 def _runtime(kernel: Kernel, buffers: Buffers, count: int) -> list[Call]:
     """Copies or fills of the recorded size; as many places in turn as the operator's buffers have copies."""
     size = max(1, kernel.size_bytes)
-    copies = min(count, max(map(len, buffers.held.values()), default=1))
+    copies = min(count, max(map(len, buffers.copies.values()), default=1))
     word = next((w for w in cudart.KINDS if w in kernel.name), "DtoD")  # as the profiler names copies
     source, into = (_bytes(copies * size, end, kernel.name, buffers.device) for end in (word[0], word[-1]))
     runs: list[Call] = []

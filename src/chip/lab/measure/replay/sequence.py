@@ -66,22 +66,22 @@ class ReplayStep:
     def __init__(self, sequence: Sequence, device: Device) -> None:
         self.sequence, self.device = sequence, device
         self.draw = ArgumentDraw(device.torch_device, std=STD)
-        self.given: dict[int, torch.Tensor] = {}  # memories that are there before the step
+        self.inputs: dict[int, torch.Tensor] = {}  # memories that are there before the step
         self.drops = _drops(sequence.calls)
         changed = {call.inputs[m].memory for call in sequence.calls for m in written(sequence.operators[call.operator])}
         needed = _given(sequence)
         for memory in sorted(needed, key=lambda m: m in changed):  # weights first, then caches
             self._give(memory, *needed[memory])
-        self.saved = {memory: self.given[memory].clone() for memory in needed if memory in changed}
+        self.saved = {memory: self.inputs[memory].clone() for memory in needed if memory in changed}
 
     def _give(self, memory: int, size: int, like: TensorArg) -> torch.Tensor:
-        self.given[memory] = self.draw.random(-(-max(size, 1) // PITCH) * PITCH, like)
-        return self.given[memory]
+        self.inputs[memory] = self.draw.random(-(-max(size, 1) // PITCH) * PITCH, like)
+        return self.inputs[memory]
 
     def restore(self) -> None:
         """What the step changes in place is as it was: positions do not run away, sums do not grow."""
         for memory, was in self.saved.items():
-            self.given[memory].copy_(was)
+            self.inputs[memory].copy_(was)
 
     def run(self) -> None:
         produced: dict[int, torch.Tensor] = {}  # by calls of this run, as bytes, as long as a later call needs them
@@ -106,7 +106,7 @@ class ReplayStep:
     def _bytes(self, place: Place, size: int, like: TensorArg, produced: Mapping[int, torch.Tensor]) -> torch.Tensor:
         """The memory at that place; where what a call made there is too small, it was another that was recorded."""
         end = place.offset_bytes + size
-        for source in (produced, self.given):
+        for source in (produced, self.inputs):
             if place.memory in source and source[place.memory].numel() >= end:
                 return source[place.memory][place.offset_bytes :]
         return self._give(place.memory, end, like)[place.offset_bytes :]

@@ -66,7 +66,7 @@ class Generation:
         device = open_device(o.device or default_device())
         settings = NativeSettings(
             kernels=o.kernels or default_kernels(device.kind),
-            dtype=o.dtype or ("fp32" if device.kind == "cpu" else "bf16"),
+            dtype=device.dtype(o.dtype),
             device=device.name,
             max_rows=o.max_batch,
             max_step_tokens=o.step_tokens,

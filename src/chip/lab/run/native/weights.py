@@ -87,22 +87,22 @@ class Files(WeightSource):
         files = _shards(index) if index.is_file() else sorted(p.name for p in folder.glob("*.safetensors"))
         if not files:
             raise ChipError(f"{folder}: holds no *.safetensors; leave --weights files out for random weights")
-        self.held: dict[str, Any] = {}
+        self.file_of: dict[str, Any] = {}
         for name in files:
             path = folder / name
             if not path.is_file():
                 raise ChipError(f"{path}: the shard is missing though {INDEX} names it; copy it again")
             with _readable(path):
                 opened: Any = safe_open(path, framework="pt")
-                self.held |= dict.fromkeys(list(opened.keys()), opened)
-        wanted = [name for name in names(spec) if name not in self.held]
+                self.file_of |= dict.fromkeys(list(opened.keys()), opened)
+        wanted = [name for name in names(spec) if name not in self.file_of]
         if wanted:
             more = f" and {len(wanted) - 1} more" if len(wanted) > 1 else ""
             raise ChipError(f"{folder}: the weights lack {wanted[0]}{more}; is a file missing?")
 
     def fill(self, to: torch.Tensor, name: str) -> None:
         with _readable(self.folder / name):
-            tensor = self.held[name].get_tensor(name)
+            tensor = self.file_of[name].get_tensor(name)
         if tensor.dtype not in FLOATS:
             raise ChipError(f"{self.folder}: {name} is stored as {tensor.dtype}: native reads bf16, fp16 and fp32")
         if tensor.shape != to.shape:
