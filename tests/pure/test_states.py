@@ -117,7 +117,7 @@ def test_a_request_holds_slots_of_its_states_in_live_traffic():
     pool.release(held, 800, again=False)
     pool.check()
     assert pool.free == 20
-    traffic = {"gpu": "h200", "engine": "vllm", "workload": "poisson:prompt=500,output=20", "rate": 20, "requests": 40}
+    traffic = {"gpu": "h200", "engine": "vllm", "workload": "poisson:prompt=500,output=20", "rate": 100, "requests": 60}
     few = chip.simulate(GRANITE_TINY, engine_settings={"num_gpu_blocks": 80, "enable_prefix_caching": False}, **traffic)
     many = chip.simulate(GRANITE_TINY, **traffic)
     assert few.kv["peak_share"] > 0.9, "seven requests of eleven blocks fill them"

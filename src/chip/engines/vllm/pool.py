@@ -95,8 +95,10 @@ def _alignment(d: Decoder, block_size: int, per_block: bool) -> int:
 def cache_tokens(d: Decoder, p: Precision, tp: int, longest: int, room_bytes: float, options: VllmOptions) -> int:
     """How many tokens vLLM says its cache holds: the tokens of as many requests of the longest context as fit."""
     dealt, count = layout(d, p, tp, options.block_size), options.num_gpu_blocks
+    if count and not (dealt.states and longest):
+        return count * options.block_size
     if count:
-        return int(count / dealt.blocks(longest, 0) * longest) if dealt.states and longest else count * options.block_size
+        return int(count / dealt.blocks(longest, 0) * longest)
     of_request = d.kv_bytes(longest, p, tp=tp) + d.state_bytes(p, tp) if longest else 0.0
     if longest and any(isinstance(layer.attn, CompressedAttn) for _, layer in d.layers):
         return int(max(0.0, room_bytes) / of_request * longest)
