@@ -197,6 +197,12 @@ class Engine:
         """How it serves live traffic; None where that cannot be simulated."""
         return None
 
+    def paged(
+        self, d: Decoder, p: Precision, tp: int, settings: LiveScheduler, tokens: int, longest: int, options: Any
+    ) -> tuple[LiveScheduler, int]:
+        """Its settings for a model, and how many blocks make a pool of so many tokens of the longest requests."""
+        return settings, tokens // settings.block_size
+
     def step(self, seqs: tuple[Seq, ...]) -> Step:
         """A step of live traffic: padded to the next CUDA graph, where one is large enough."""
         tokens = 0
