@@ -127,7 +127,9 @@ def setup(fleet: Fleet, factors: Factors = PLAIN) -> Setup:
         notes.append("what the server adds is as given: nobody measured it for CHIP")
     if machine.spreads:
         of = machine.factors
-        notes.append(f"steps as fitted to this machine: {of.decode:.3f} of those predicted, with prompts {of.mixed:.3f}")
+        notes.append(
+            f"steps as fitted to this machine: {of.decode:.3f} of those predicted, with prompts {of.mixed:.3f}"
+        )
     if not known.times.host(1, 1, True, True).prepare_s:
         notes.append(f"no host or engine terms are known for {q.engine} on {q.gpu}: steps are the device's time alone")
     return Setup(
