@@ -7,7 +7,7 @@ from round_profiles import round_profile, write_profile
 
 from chip import engines
 from chip.hardware import gpus
-from chip.hardware.points import library
+from chip.hardware.points import Library
 from chip.ops.quantised import PackedLinear
 from chip.predictor import request, sustained
 from chip.predictor.estimator import Estimator, estimator_of
@@ -47,7 +47,7 @@ def test_a_base_does_not_depend_on_what_was_asked_before():
     """Weights of 4 and 8 bits are multiplied alike, by kernels of their own."""
     small, wide = (PackedLinear(64, 4096, 4096, weight_dtype=w) for w in ("int4", "int8"))
     h100, like = gpus.find("h100"), estimator_of(gpus.find("h200"), RUNS_AS)
-    made = [Estimator(roof_of(h100), library(h100.points), RUNS_AS, like) for _ in range(2)]
+    made = [Estimator(roof_of(h100), Library(h100.points), RUNS_AS, like) for _ in range(2)]
     made[1].bases.of(small, "")
     assert made[1].bases.of(wide, "") == made[0].bases.of(wide, "") != made[0].bases.of(small, "")
 

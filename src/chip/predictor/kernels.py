@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from math import exp
+from math import exp, inf
 from typing import Any
 
 from chip.hardware.points import PRODUCT, Library, PointGroup
@@ -24,12 +24,13 @@ from chip.ops.elementwise import RowBase
 from chip.predictor.clock import FREE, PowerLimit, Settling
 from chip.predictor.interpolate import Z90, Points
 from chip.predictor.peaks import Carried
-from chip.predictor.roof import COPY, Range, Roof, RoofBase, check_dtype
+from chip.predictor.roof import COPY, Range, Roof, check_dtype
 from chip.types import Op
 
 BaseTimes = tuple[BaseTime, ...]  # three: expected, fastest, slowest
 
 SIMPLEST = "add"  # its base stands for elementwise kernels that were not measured
+ATTENTION = "attention"  # and this one's for other kinds of attention
 BORROWED_SPREAD = 0.2  # standard deviation of a base that was fitted to another kernel of its kind
 OF_TORCH = ("torch", "flash")  # implementations that torch chooses by default
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: the same kernel template with another type
@@ -69,17 +70,24 @@ class Bases:
             return None
         # its kind, then those that it derives from
         related = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]
-        for kind in (*related, SIMPLEST) if op.WARM else related:
+        plain = SIMPLEST if op.WARM else ATTENTION if op.OF_SEQUENCES else PRODUCT if op.counted_flops else ""
+        for kind in (*related, plain):
             bases = self._library.bases(kind)
             if not bases:
                 continue
             runs = self._runs_as.get(kind, "").partition(" ")[0].split("|")
             names = [op.kernel_of(run) for run in runs] if op.BY_FORMAT else runs
-            like, base, compute = min(bases, key=lambda b: (b[0] != kernel, b[0] not in names, b[0] not in OF_TORCH))
+            if op.WARM and kind != SIMPLEST and runs != [""] and not any(b[0].partition(".")[0] in runs for b in bases):
+                continue  # a kernel of the engine's own, where torch runs several
+            form = type(op).base_class(kernel or runs[0]) or BaseTime
+            like, base, compute = min(
+                bases,
+                key=lambda b: (b[0] != kernel, b[0] not in names, not isinstance(b[1], form), b[0] not in OF_TORCH),
+            )
             if op.BY_FORMAT and kind != PRODUCT and names[0] != like:
                 continue  # a plain product is nearer than a kernel of another format
-            kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
-            base = _in_form(base, type(op).base_class(kernel or runs[0]) or BaseTime)
+            kernels = op.KERNELS if kind == plain != op.kind else 1
+            base = _in_form(base, form, [b for _, b, _ in bases], kind not in related)
             return replace(base, floor_s=base.floor_s * kernels), compute
         return None
 
@@ -117,12 +125,9 @@ class Bases:
         return tuple(map(at_rates, _cases(flops), _cases(moving)))
 
     def _of_ceilings(self, op: Op) -> BaseTimes:
-        roof, shares = self.roof, self.roof.shares_of(op)
-        flops, moved = self._rate(op.compute), roof.moving(op)
-        if shares is not None:
-            flops, moved = roof.ceilings_of(op)
-        cases = enumerate(zip(roof.launch_s, _cases(flops), _cases(moved)))
-        return tuple(RoofBase(op.KERNELS * s, f, b, roof.sm_count, shares, i) for i, (s, f, b) in cases)
+        roof, flops = self.roof, self._rate(op.compute)
+        cases = zip(roof.launch_s, _cases(flops), _cases(roof.moving(op)))
+        return tuple(BaseTime(op.KERNELS * s, f, b, roof.sm_count) for s, f, b in cases)
 
     def _rate(self, name: str) -> Range:
         check_dtype(self.roof, name)
@@ -243,10 +248,20 @@ def _cases(rate: Range) -> tuple[float, float, float]:
     return rate.value, rate.high, rate.low
 
 
-def _in_form(base: BaseTime, form: type[BaseTime]) -> BaseTime:
-    """The same numbers in the form of another kernel, where that is a variant of the one they were fitted to."""
+def _in_form(base: BaseTime, form: type[BaseTime], known: Sequence[BaseTime], stand_in: bool) -> BaseTime:
+    """The base of a kernel that cuts its work in this form. Of a variant of it all numbers are taken over; of another
+    kernel its floor and rates, and the least at which any takes in what it reads. `stand_in`: for an operator of
+    another kind."""
     numbers = [getattr(base, f.name) for f in fields(base)]
-    return form(*numbers) if issubclass(form, type(base)) and len(fields(form)) == len(numbers) else base
+    if issubclass(form, type(base)) and len(fields(form)) == len(numbers):
+        return form(*numbers)
+    if not stand_in and not isinstance(base, form):
+        return base
+    kernels = getattr(form, "KERNELS", 1) / getattr(base, "KERNELS", 1)
+    stream = min(getattr(b, "stream_bytes_per_s", inf) for b in known)
+    streams = stream < inf and any(f.name == "stream_bytes_per_s" for f in fields(form))
+    beside = {"stream_bytes_per_s": stream} if streams else {}
+    return form(base.floor_s * kernels, base.flop_per_s, base.bytes_per_s, base.sm_count, **beside)
 
 
 def _times(base: BaseTime, factor: float) -> BaseTime:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import log
+from pathlib import Path
 from typing import NamedTuple
 
 from chip.hardware import gpus, points
@@ -45,7 +46,11 @@ def settling_of(h: Hardware) -> Settling | None:
         about = points.about(folder / f"{points.PRODUCT}{points.SUFFIX}")
         if "settling" in about:
             return Settling.read(about["settling"], _metered() if "licence" in about else None)
-    if h.profile is not None or h.spec is None:
+    if h.profile is not None:
+        lines = h.profile.operators.get(points.PRODUCT, ())
+        about = points.PointTable(Path(f"{points.PRODUCT}{points.SUFFIX}"), lines).about if lines else {}
+        return Settling.read(about["settling"]) if "settling" in about else None
+    if h.spec is None:
         return None
     return _by_power(h.spec)
 

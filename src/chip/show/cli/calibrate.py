@@ -22,7 +22,7 @@ from chip.files import artifact, output
 from chip.hardware.hosts import host_path
 from chip.show.cli import options
 from chip.show.cli.text import Column, digits, disturbed, duration, gib, once, percent, si, table
-from chip.types import DISTURBED, Ceiling, ChipError, HardwareProfile, HardwareSpec, HostProfile
+from chip.types import DISTURBED, Ceiling, ChipError, HardwareProfile, HardwareSpec, HostProfile, Measurement
 
 if TYPE_CHECKING:
     from chip.lab.measure.calibrate import Calibration, CaseDone
@@ -77,10 +77,14 @@ def outputs(args: argparse.Namespace) -> list[output.Output]:
 
 
 def _outputs(path: Path) -> list[output.Output]:
+    from chip.lab.measure.calibrate import operators_path
     from chip.lab.measure.journal import SCHEMA as JOURNAL
     from chip.lab.measure.journal import journal_path
 
-    return [(path, HardwareProfile.SCHEMA), (host_path(path), HostProfile.SCHEMA), (journal_path(path), JOURNAL)]
+    return [
+        (path, HardwareProfile.SCHEMA), (host_path(path), HostProfile.SCHEMA), (journal_path(path), JOURNAL),
+        (operators_path(path), Measurement.SCHEMA),
+    ]  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -135,7 +139,9 @@ def tell(p: CaseDone) -> None:
     """How far it is: a line a case."""
     o = p.outcome
     values = {**o.ceilings, **o.factors, **o.terms, **o.power}
-    found = quantity(next(iter(values.values()))) if values else next(iter(o.missing.values()), "")[:60]
+    sizes = sum(m.status == "ok" for each in o.measured.values() for m in each)
+    found = quantity(next(iter(values.values()))) if values else f"{sizes} sizes" if sizes else ""
+    found = found or next(iter(o.missing.values()), "")[:60]
     what = "already measured" if p.resumed else f"{p.seconds:.1f} s"
     left = f"about {p.left_s:.0f} s left" if p.left_s >= 1 else "done"
     say(f"[{p.number:2}/{p.count}] {p.case:<32} {found:<24} {what}, {left}")
