@@ -136,6 +136,10 @@ class Engine:
         """What it launches instead of the canonical operators: its fusions, its own kernels."""
         return program
 
+    def sampled(self, last: Program, parts: tuple[str, ...], vocab: int) -> Program:
+        """What follows the layers, with what it launches to choose tokens beside taking the largest logit."""
+        raise ChipError(f"--sampling: it is not known how {self.NAME} samples; choose --engine vllm, or greedy")
+
     def runs_as(
         self, capability: float, d: Decoder | None = None, options: Any = None, version: str = ""
     ) -> Mapping[str, str]:

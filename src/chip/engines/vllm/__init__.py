@@ -16,10 +16,10 @@ from chip.engines.memory import Load
 from chip.engines.options import Settings
 from chip.engines.server import ServerCost
 from chip.engines.timeline import HostCost, LiveScheduler, Played, Terms, Timeline, Weighted
-from chip.engines.vllm import kernels, memory, pool, server
+from chip.engines.vllm import kernels, memory, pool, sampling, server
 from chip.engines.vllm.options import ALIASES, ELSEWHERE, GRAPH_TOKENS, LIMITS, VllmOptions, defaults
 from chip.engines.vllm.rewrite import HALVES, UNCOMPILED, rewrite
-from chip.types import Scenario, Step
+from chip.types import Program, Scenario, Step
 
 HOPPER, NEXT = 9.0, 10.0  # compute capabilities
 PREFIXED = ("Gemma3ForConditionalGeneration",)  # whose images attend both ways, which only Triton's attention does
@@ -122,6 +122,9 @@ class Vllm(Engine):
             "packed_linear": "machete" if on_hopper else "marlin",
             "packed_experts": "triton|marlin" if on_hopper else "marlin",  # Triton: mxfp4 alone
         }
+
+    def sampled(self, last: Program, parts: tuple[str, ...], vocab: int) -> Program:
+        return sampling.sampled(last, parts, vocab)
 
     def format_as_run(self, stored: WeightFormat, p: Precision, gpu: GpuFormats) -> tuple[WeightFormat | None, str]:
         return kernels.format_as_run(stored, gpu)
