@@ -58,7 +58,10 @@ class Step(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        return sum([s.new * s.count for s in self.seqs]) + self.pad_tokens
+        tokens = self.pad_tokens
+        for new, _, count, _ in self.seqs:
+            tokens += new * count
+        return tokens
 
     @property
     def routed_tokens(self) -> int:

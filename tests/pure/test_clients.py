@@ -120,7 +120,7 @@ def test_what_the_file_does_not_say_is_asked_for(tmp_path, capsys):
         ('{"num_prompts": 1', "is not JSON or is cut short (its first document)"),
         ('{"a": 1}\n{"b": ', "is not JSON or is cut short (line 2)"),
         ("TTFT,TPOT\n1,2\n", "is not JSON or is cut short"),
-        ('{"weather": "fine"}', "is no result of chip bench, AIPerf, guidellm, InferenceX"),
+        ('{"weather": "fine"}', "is no result of AIPerf, chip bench --server, guidellm, InferenceX"),
         ("[]", "is no result of"), ("3", "is no result of"),
     ],
 )  # fmt: skip
@@ -169,3 +169,32 @@ def test_equal_requests_of_a_closed_loop_are_jittered_as_tools_do():
     assert set(make(parse("poisson:prompt=500,output=100"), 50, 1, "w").prompt) == {500}
     gamma = workload_of("w", [5] * 100, [5] * 100, rate=4.0, burstiness=0.5)
     assert gamma.arrival_s[-1] == pytest.approx(25.0)
+
+
+def test_a_host_fitted_to_one_run_predicts_the_others(tmp_path, capsys):
+    """Leave one out: the run at 4 requests a second is fitted to, those at 12 and 22 are predicted."""
+    host = tmp_path / "mine.json"
+    asked = ["calibrate", "--from", str(SAMPLES / "vllm-bench-detailed.json"), "--gpu", "h200", "-o", str(host)]
+    assert main(asked) == 0
+    out, err = capsys.readouterr()
+    assert "launches a small kernel in" in out
+    assert "steps of decodes take 0.9" in out
+    assert f"--host {host}" in err
+    others = clients.read(RECORD)[1:3]
+    before, after = ([client_errors.judge(r, system, 8) for r in others] for system in ({}, {"host": str(host)}))
+    for name in ("mean_ttft_ms", "mean_tpot_ms"):
+        for was, is_now in zip(before, after):
+            assert abs(is_now.figure(name).error) < 0.6 * abs(was.figure(name).error)
+            widths = [j.figure(name).high - j.figure(name).low for j in (was, is_now)]
+            assert widths[1] < widths[0], "the interval is smaller"
+    assert any("as fitted to this machine" in note for note in after[0].notes)
+
+
+def test_what_cannot_be_fitted_is_one_line(tmp_path, capsys):
+    sample = str(SAMPLES / "vllm-bench.json")
+    assert main(["calibrate", "--from", sample, "--engine", "vllm"]) == 2
+    assert capsys.readouterr().err == "chip calibrate: --engine does not go with --from\n"
+    assert main(["calibrate", "--from", sample, "-o", str(tmp_path / "h.json")]) == 2
+    assert "give --gpu" in capsys.readouterr().err
+    assert main(["calibrate", "--from", *([str(RECORD)] * 2), "-o", str(tmp_path / "h.json")]) == 2
+    assert "up to 6 runs, these files hold 10" in capsys.readouterr().err

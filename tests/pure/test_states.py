@@ -57,7 +57,7 @@ def test_a_long_context_hardly_slows_a_hybrid(name):
 
 def test_an_indexer_keeps_attention_from_growing():
     """DeepSeek V3.2: attention over 2,048 keys at most, scores over all."""
-    raw = PUBLISHED["deepseek-ai/DeepSeek-V3.2-Exp"][1]
+    raw = PUBLISHED["deepseek-ai/DeepSeek-V3.2"][1]
     settings = {"gpu": "b200", "engine": "vllm", "tp": 8, "dtype": "fp8", "batch": 8, "output": 8}
     near, far = (chip.predict(raw, prompt=prompt, **settings) for prompt in (4096, 65536))
     times = [{n.role: n.seconds for n in p.decode.lines} for p in (near, far)]

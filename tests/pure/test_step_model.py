@@ -15,11 +15,11 @@ from chip.dtypes import precision
 from chip.engines import profile
 from chip.engines.timeline import Terms
 from chip.hardware import gpus
-from chip.predictor.attending import attending
 from chip.predictor.clock import Settling
 from chip.predictor.estimator import estimator_of
 from chip.predictor.phase import Line, interval
 from chip.predictor.request import answer
+from chip.predictor.schedule import attending
 from chip.predictor.stages import Stage
 from chip.predictor.steps import ENGINE, WAITING, EngineTerms, step_model
 from chip.types import Program, Scenario, Seq, Step

@@ -72,19 +72,26 @@ class JudgedResult:
 
 def judge(result: ClientResult, system: Mapping[str, Any], draws: int = DRAWS) -> JudgedResult:
     """`system`: fields of the question that the asker gives, which go before what the file says."""
+    model, asked = system_for(result, system)
+    simulated = simulate(model, workload=result.workload, draws=draws, server=True, **asked)
+    notes = [*result.notes, *simulated.notes]
+    if result.server and "vllm" not in result.server.lower():
+        notes.append(f"measured with {result.server[:40]}; the prediction is of vLLM, no other server is modelled")
+    figures = tuple(_figures(result, simulated))
+    return JudgedResult(
+        result, model.name, str(asked["gpu"]), figures, tuple(_parts(result, simulated)), tuple(dict.fromkeys(notes))
+    )
+
+
+def system_for(result: ClientResult, system: Mapping[str, Any]) -> tuple[Decoder, dict[str, Any]]:
+    """The model that was served, and all else that a question says of the machine."""
     asked = dict(system)
     model = model_of(str(asked.pop("model", "") or result.model), result)
     gpu = str(asked.pop("gpu", "") or gpu_of(result.gpu))
     if not gpu:
         raise ChipError(f"{result.path}: does not say on which GPU it was measured; give --gpu")
     told = {"tp": result.tp, "ep": result.ep, "dtype": result.dtype, "engine_settings": dict(result.settings)}
-    asked = {k: v for k, v in told.items() if v} | asked
-    simulated = simulate(model, workload=result.workload, gpu=gpu, draws=draws, server=True, **asked)
-    notes = [*result.notes, *simulated.notes]
-    if result.server and "vllm" not in result.server.lower():
-        notes.append(f"measured with {result.server[:40]}; the prediction is of vLLM, no other server is modelled")
-    figures = tuple(_figures(result, simulated))
-    return JudgedResult(result, model.name, gpu, figures, tuple(_parts(result, simulated)), tuple(dict.fromkeys(notes)))
+    return model, {"gpu": gpu, **{k: v for k, v in told.items() if v}, **asked}
 
 
 def model_of(name: str, result: ClientResult) -> Decoder:

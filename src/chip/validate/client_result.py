@@ -42,7 +42,7 @@ class ClientResult:
     server: str = ""  # what answered, where the file says
     version: str = ""
     notes: tuple[str, ...] = ()
-    chip_run: Any = None  # of a file of `chip bench`, which says more
+    schema: str = ""  # of a file of chip's own
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property

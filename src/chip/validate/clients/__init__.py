@@ -32,7 +32,7 @@ def read(path: Path) -> tuple[ClientResult, ...]:
             if not found:
                 raise ChipError(f"{path}: holds no run that was answered")
             return tuple(found)
-    raise ChipError(f"{path}: is no result of chip bench, {', '.join(names().values())}")
+    raise ChipError(f"{path}: is no result of {', '.join(names().values())}")
 
 
 def is_foreign(path: Path) -> bool:
