@@ -91,6 +91,7 @@ class Engine:
     KERNELS: Mapping[str, int] = {}  # that it launches of an operator, where that differs from the operator's own count
     CIRCULATES: bool = False  # whether a pipeline has several batches in flight, or one that passes all stages
     GRAPH_TOKENS: tuple[int, ...] = ()  # sizes of the CUDA graphs that steps of live traffic run in
+    OF_STEPS: tuple[str, ...] = ()  # settings that change what a step takes, beside its size
     LIMITS: Limits = {}  # of its settings: the least and the most of a number, or the words that a text can be
     ALIASES: Mapping[str, str] = {}  # other names of its settings
     ELSEWHERE: Mapping[str, str] = {}  # settings that are fields of a question
@@ -193,10 +194,14 @@ class Engine:
         """How it serves live traffic; None where that cannot be simulated."""
         return None
 
-    def step(self, seqs: tuple[Seq, ...]) -> Step:
+    def graph_tokens(self, options: Any) -> tuple[int, ...]:
+        """Sizes of its CUDA graphs under these settings."""
+        return self.GRAPH_TOKENS
+
+    def step(self, seqs: tuple[Seq, ...], options: Any = None) -> Step:
         """A step of live traffic: padded to the next CUDA graph, where one is large enough."""
         tokens = sum(s.new * s.count for s in seqs)
-        size = next((n for n in self.GRAPH_TOKENS if n >= tokens), 0)
+        size = next((n for n in self.graph_tokens(options) if n >= tokens), 0)
         return Step(seqs, size - tokens if size else 0, size > 0)
 
     def version(self, name: str) -> EngineVersion:

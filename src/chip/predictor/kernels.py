@@ -16,10 +16,17 @@ from math import exp
 from typing import Any
 
 from chip.hardware.points import PRODUCT, Library, PointGroup
-from chip.hardware.tables.quantised import at_sizes_of, published_format, rounding_before, without_blocks
+from chip.hardware.tables.quantised import (
+    at_sizes_of,
+    experts_at_sizes_of,
+    published_format,
+    rounding_before,
+    without_blocks,
+)
 from chip.ops import BaseTime
 from chip.ops.collectives import Collective
 from chip.ops.elementwise import RowBase
+from chip.ops.experts import MoeExperts
 from chip.predictor.clock import PowerLimit, Settling
 from chip.predictor.interpolate import Z90, Points
 from chip.predictor.peaks import Carried
@@ -199,6 +206,8 @@ class KernelPoints:
         """From others' tables, which have quantised products as a format of plain ones, timed with the rounding of
         their input."""
         assert self._library is not None
+        if isinstance(op, MoeExperts):
+            return self._published_experts(op, form)
         known, plain = (self._library.groups(PRODUCT, f) for f in (form, "bf16"))
         if not known or not plain:
             return None
@@ -210,6 +219,15 @@ class KernelPoints:
         seconds = tuple(max(s - r, LEAST_PRODUCT * s) for s, r in zip(table.seconds, rounded_s))
         group = replace(table, kind=op.kind, dtype=op.dtype, ops=products, seconds=seconds)
         return Points(group, self._bases.of(without_blocks(op), "")[0])
+
+    def _published_experts(self, op: MoeExperts, form: str) -> Points | None:
+        assert self._library is not None
+        known = self._library.groups(MoeExperts.kind, form)
+        if not known:
+            return None
+        table = min(known, key=lambda g: (g.context != "cold", -len(g.ops)))
+        ops = tuple(experts_at_sizes_of(op, o) for o in table.ops)
+        return Points(replace(table, kind=op.kind, dtype=op.dtype, ops=ops), self._bases.of(op, "")[0])
 
     def limit(self, op: Op) -> PowerLimit:
         """How the power limit sets the time of the operator on this GPU. Formats with a higher rate draw less power for

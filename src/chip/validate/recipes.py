@@ -47,8 +47,9 @@ def _vllm_of(row: SiliconRow) -> tuple[dict[str, Any], str]:
     budget = {"max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.9}
     if row.model == "llama-3.1-70b":
         return budget | (users if hopper else {"max_num_seqs": 512}), "fp8"
+    graphs = {"max_cudagraph_capture_size": 2048}
     if row.model == "gpt-oss-120b":
-        return budget | (users if hopper else {"max_num_seqs": 512}), "auto" if hopper else "fp8"
+        return budget | graphs | (users if hopper else {"max_num_seqs": 512}), "auto" if hopper else "fp8"
     if row.model == "kimi-k2":
         return {"gpu_memory_utilization": 0.95 if row.precision == "int4" else 0.9, **users}, "auto"
     if row.model == "minimax-m2":
@@ -56,7 +57,7 @@ def _vllm_of(row: SiliconRow) -> tuple[dict[str, Any], str]:
             return {"gpu_memory_utilization": 0.9, "max_num_seqs": 256}, "auto"
         if row.gpu == "h200" or row.measured < NEW_MINIMAX:
             return {"gpu_memory_utilization": 0.95}, "auto"
-        return {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 2 * row.prompt}, "fp8"
+        return graphs | {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 2 * row.prompt}, "fp8"
     return {}, "auto"
 
 

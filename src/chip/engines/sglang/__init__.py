@@ -58,7 +58,7 @@ class Sglang(Vllm):
     CALIBRATION = ()
     LAB, PACKAGE = (), ""
     CIRCULATES = False
-    GRAPH_TOKENS = GRAPHS
+    GRAPH_TOKENS, OF_STEPS = GRAPHS, ()
     LIMITS: Mapping[str, tuple[Any, ...]] = {
         "chunked_prefill_size": (1, 1 << 20), "cuda_graph_max_bs": (1, GRAPHS[-1]),
         "max_running_requests": (1, 1 << 16), "mem_fraction_static": (0.0, 0.99), "page_size": (1, 1 << 10),
@@ -96,7 +96,10 @@ class Sglang(Vllm):
     def decode(self, scenario: Scenario, options: Any) -> Step:
         return decode_step(scenario, options.max_running_requests, self.step)
 
-    def step(self, seqs: tuple[Seq, ...]) -> Step:
+    def graph_tokens(self, options: Any) -> tuple[int, ...]:
+        return GRAPHS
+
+    def step(self, seqs: tuple[Seq, ...], options: Any = None) -> Step:
         """Only decodes run as graphs."""
         return super().step(seqs) if all(s.new == 1 for s in seqs) else Step(seqs)
 
