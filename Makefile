@@ -26,9 +26,10 @@ demo: $(VENV)/base
 	$(VENV)/bin/chip predict llama-3.1-8b --gpu h200 --engine vllm --batch 8 --prompt 1024 --output 128
 	$(VENV)/bin/chip report results/h200 src/chip/data/profiles src/chip/data/points/h200 -o build/report --title "An H200, measured"
 
-# The report of the H200 and the explorer with answers worked out beforehand: a folder for any static host. Minutes.
+# The report of the H200 and the explorer, which computes in its visitor's browser: a folder for any static host.
 site: $(VENV)/base
-	$(VENV)/bin/chip report results/h200 src/chip/data/profiles src/chip/data/points/h200 -o build/site --title "An H200, measured" --explorer --jobs 0
+	$(PIP) --quiet 'setuptools>=77'
+	$(PY) benchmarks/website.py build/site
 
 # Types are checked while the tests run; what mypy says comes last
 test: $(VENV)/dev style browser

@@ -11,9 +11,11 @@ import gzip
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,18 +41,20 @@ def packed_again(data: bytes, when: int) -> bytes:
     return gzip.compress(out.getvalue(), 9, mtime=when)
 
 
-def build(folder: Path, when: int) -> list[Path]:
+def build(folder: Path, when: int, kinds: Sequence[str] = ("build_wheel", "build_sdist")) -> list[Path]:
     os.environ["SOURCE_DATE_EPOCH"] = str(when)
     os.chdir(ROOT)
+    shutil.rmtree(ROOT / "build" / "lib", ignore_errors=True)  # what was deleted since would be in the wheel
     folder.mkdir(parents=True, exist_ok=True)
     code = "import sys; from setuptools import build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
     made = []
-    for what in ("build_wheel", "build_sdist"):
+    for what in kinds:
         done = subprocess.run(
             [sys.executable, "-c", code, what, str(folder)], capture_output=True, text=True, check=True
         )
         made.append(folder / done.stdout.strip().splitlines()[-1])
-    made[1].write_bytes(packed_again(made[1].read_bytes(), when))
+    for sdist in made[1:]:
+        sdist.write_bytes(packed_again(sdist.read_bytes(), when))
     return made
 
 

@@ -1,34 +1,46 @@
-"""The site: report and explorer in a folder, opened from disk and from a static host, without a server of ours."""
+"""The site: report and explorer in a folder, from a plain static host and from disk. The explorer computes in the
+browser: its digits are the server's."""
 
 import functools
 import http.server
 import json
+import random
+import sys
 import threading
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
+from browsing import cannot_run
 from playwright.sync_api import expect
 from test_explorer import commands, settled, values
-from test_explorer_page import LAYOUTS, fits
+from test_explorer_page import fits
 
+from chip import catalog
 from chip.show import cli, webpage
 from chip.show.report import page as report_page
 from chip.show.report import sources
-from chip.show.serve import compare, page, ranking, site
+from chip.show.serve import api, browser, ranking
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+import website  # noqa: E402
 
 pytest_plugins = ["browsing"]
-RUNS = Path(__file__).parents[2] / "results" / "h200" / "runs" / "vllm-1.json"
+RUNS = ROOT / "results" / "h200" / "runs" / "vllm-1.json"
+COLD_MS = 120_000  # a busy machine; 15 s where it is idle
+QUESTIONS = 50
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, explorer):  # the explorer's own first ranking is then known already
+def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("site")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site, "_gpus", lambda: page.first_ranking(ranking.START)["gpu"])
-        patch.setattr(site, "WORKLOADS", site.WORKLOADS[:1])
-        patch.setattr(site, "BATCHES", (8,))
-        report_page.write_packed(made, sources.gather([RUNS], "Runs"), site.EXPLORER)
-        site.write(made, ["llama-3.1-8b"])
+    try:
+        fetched = website.runtime()
+    except (URLError, TimeoutError) as e:
+        cannot_run(f"Pyodide is not in {website.CACHE} and could not be fetched ({e})")
+    website.explorer(made, fetched)
+    report_page.write_packed(made, sources.gather([RUNS], "Runs"), website.EXPLORER)
     return made
 
 
@@ -37,51 +49,91 @@ class Silent(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module", params=["disk", "host"])
-def address(request, folder):
-    if request.param == "disk":
-        yield folder.as_uri()
-        return
+@pytest.fixture(scope="module")
+def host(folder):
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Silent, directory=folder)) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{made.server_address[1]}"
         made.shutdown()
 
 
-def test_its_answers_are_those_of_the_command_line(visit, address, capsys):
-    page = visit(f"{address}/explorer.html")
+def questions():
+    """Of all kinds that one configuration and a ranking are asked for, drawn from all models and GPUs."""
+    draw = random.Random(7)
+    models, gpus = ([row["name"] for row in rows()] for rows in (catalog.models, catalog.gpus))
+    start = {key: ranking.START[key] for key in ("model", "engine")}
+    yield "/api/estimate", {"op": "linear", "gpu": "h100", "m": 77, "n": 4096, "k": 1024}
+    yield "/api/rank", {**start, "gpu": gpus[:6], "batch": "largest", "limits": {"ttft_ms": 900}, "prices": {"h100": 2}}
+    yield "/api/predict", {"model": "no-such-model"}
+    yield "/api/traffic", {**start, "gpu": "h200", "rates": [3.0], "requests": 40}
+    yield "/api/plan", {**start, "gpu": ["l40s"], "limits": {"ttft_ms": 2000}, "requests": 50}
+    while True:
+        sizes = {name: draw.randint(1, most) for name, most in (("batch", 64), ("prompt", 5000), ("output", 300))}
+        one = {"gpu": draw.choice(gpus), "tp": draw.choice((1, 2, 4, 8)), "dtype": draw.choice(("auto", "fp8"))}
+        asked = {"model": draw.choice(models), "engine": draw.choice(("vllm", "hf-graph")), **sizes}
+        yield "/api/compare", {**asked, "configurations": [one]}
+
+
+@pytest.mark.slow
+def test_the_browser_gives_the_digits_of_the_server(visit, host):
+    page = visit(f"{host}/explorer.html")
     settled(page)
-    (command,) = commands(page)
-    assert cli.main([*command.split()[1:], "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    for metric in ("ttft_ms", "tpot_ms", "tokens_per_s", "e2e_ms"):
-        assert values(page, metric) == [found[metric]]
+    asked = [question for question, _ in zip(questions(), range(QUESTIONS))]
+    page.set_default_timeout(COLD_MS)
+    found = page.evaluate(
+        """async (asked) => {
+          const out = [];
+          for (const [path, body] of asked)
+            out.push(await Question.ask(path, body).catch((e) => ({ error: e.message })));
+          return out;
+        }""",
+        asked,
+    )
+    answered = 0
+    for (path, body), got in zip(asked, found):
+        status, text = browser.answer(path, json.dumps(body))
+        assert json.loads(text) == got, (path, body)
+        answered += status == 200
+    assert answered > 0.7 * QUESTIONS
+
+
+def test_it_opens_with_answers_and_loads_python_for_the_first_own_question(visit, host, capsys):
+    asked = []
+    page = visit(f"{host}/explorer.html")
+    page.on("request", lambda r: asked.append(r.url))
+    settled(page)
     page.wait_for_selector("#ranking[aria-busy=false] tbody tr")
     page.wait_for_selector("#curves svg.plot")
     page.wait_for_selector("#timeline-view svg")
     page.locator("#traffic-view").scroll_into_view_if_needed()
     page.wait_for_selector("#traffic[aria-busy=false] svg.plot")
+    assert not [url for url in asked if "runtime" in url], "nothing is loaded to look at the page"
+    page.locator("#prompt").fill("777")
+    page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--prompt 777 ')", timeout=COLD_MS)
+    expect(page.locator("#local")).to_contain_text("Computed in this browser")
+    (command,) = commands(page)
+    assert cli.main([*command.split()[1:], "--json"]) == 0
+    assert values(page, "ttft_ms") == [json.loads(capsys.readouterr().out)["ttft_ms"]]
+    loaded = sum((Path(website.CACHE) / url.rpartition("/")[2]).exists() for url in asked)
+    assert loaded >= 5
 
 
-@pytest.mark.parametrize("width", LAYOUTS)
-def test_it_states_its_grid_and_what_lies_outside(visit, folder, width):
-    page = visit(f"{folder.as_uri()}/explorer.html#?model=llama-3.1-8b&batch=7", width=width)
-    outside = page.locator("#answer [role=status]")
-    expect(outside).to_contain_text("chip predict llama-3.1-8b --gpu h200 --engine vllm --batch 7 --prompt 1024")
-    grid = json.loads((folder / site.RECORD).read_text())["grid"]
-    stated = page.locator("#grid")
-    expect(stated).to_contain_text(
-        f"{len(grid['gpus'])} GPUs at splits of 1, 2, 4, 8 in the config's own precision and fp8"
-    )
-    if width < 800:
-        page.get_by_role("button", name="Change the question").click()
-    chosen = page.locator("#configuration")
-    expect(chosen.locator("option")).not_to_have_count(0)
-    chosen.select_option("h100~1~auto~8")
-    page.wait_for_selector("#answer[aria-busy=false] .command:has-text('--gpu h100 ')")
-    page.locator("#beside").select_option("h200~1~auto~8")
-    expect(page.locator("#answer .command")).to_have_count(2)
-    fits(page, width)
+def test_from_disk_it_shows_what_it_came_with_and_says_why_not_more(visit, folder):
+    page = visit(f"{folder.as_uri()}/explorer.html", width=390)
+    settled(page)
+    page.wait_for_selector("#ranking[aria-busy=false] tbody tr")
+    expect(page.locator("#local")).to_contain_text("python -m http.server")
+    page.get_by_role("button", name="Change the question").click()
+    page.locator("#prompt").fill("777")
+    expect(page.locator("#answer [role=status]")).to_contain_text("browsers start no Python from a file")
+    fits(page, 390)
+
+
+def test_what_a_browser_may_ask():
+    assert browser.answer(api.HUB, '{"model": "a/b"}')[0] == 404
+    assert browser.answer("/api/predict", "{")[0] == 400
+    status, text = browser.answer("/api/predict", '{"model": "gpt2"}')
+    assert (status, json.loads(text)["model"]) == (200, "gpt2")
 
 
 def test_what_is_packed_comes_out_as_it_went_in(visit, folder):
@@ -103,20 +155,3 @@ def test_a_run_of_the_report_leads_to_its_question(visit, folder):
     with page.expect_download() as saved:
         page.get_by_role("button", name="summary.json").click()
     assert json.loads(saved.value.path().read_text(encoding="utf-8"))["schema"] == "chip.summary/1"
-
-
-def test_configurations_are_compared_as_by_the_server(visit, folder):
-    page = visit(f"{folder.as_uri()}/explorer.html#?model=llama-3.1-8b&beside=h100~1~auto")
-    expect(page.locator("#answer .command")).to_have_count(2)
-    asked = {"model": "llama-3.1-8b", "engine": "vllm", "batch": 8, "prompt": 1024, "output": 128}
-    asked["configurations"] = [{"gpu": gpu, "tp": 1, "dtype": "auto"} for gpu in ("h200", "h100")]
-    worked_out = page.evaluate("(asked) => Site.ask('/api/compare', asked)", asked)["against_first"]
-    assert worked_out == compare.compare(asked)["against_first"]
-    ratio = worked_out[1]["ratio"]["tpot_ms"]
-    tie = ", tie" if worked_out[1]["tie"]["tpot_ms"] else ""
-    expect(page.locator("#metric-tpot_ms")).to_contain_text(f"{ratio:.3g} \u00d7 A{tie}")
-    with page.expect_download() as saved:
-        page.get_by_role("button", name="CSV of the curves").click()
-    lines = saved.value.path().read_text(encoding="utf-8").splitlines()
-    assert lines[0].startswith("kind,prompt,output,gpu,")
-    assert {line.split(",")[3] for line in lines[1:]} == {"h200", "h100"}

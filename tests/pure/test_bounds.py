@@ -45,8 +45,8 @@ def test_a_file_of_a_gigabyte_is_refused_at_once(tmp_path):
         ("it.csv", points.read),
         ("it.csv", points_csv.read),
         ("it.csv", silicon.read),
-        ("it.json", roofline._is_profile),
-        ("it.jsonl", roofline._is_profile),
+        ("it.json", roofline.is_profile),
+        ("it.jsonl", roofline.is_profile),
     ):
         path = tmp_path / name
         path.touch()

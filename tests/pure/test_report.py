@@ -16,10 +16,8 @@ from chip import stats
 from chip.files import codec
 from chip.hardware import gpus, roofline
 from chip.show import cli
-from chip.show.cli.streams import progress
 from chip.show.report import columns, page, sources
 from chip.show.report.summary import Summary
-from chip.show.serve import site
 from chip.show.webpage import EXPLORER, STATIC
 from chip.types import HardwareProfile
 
@@ -357,31 +355,6 @@ def test_command_says_what_it_misses(tmp_path, monkeypatch, capsys):
     samples.write_runs(tmp_path / "artifacts" / "llm.json", samples.a_run())
     assert cli.main(["report"]) == 0
     assert (tmp_path / "site" / "index.html").is_file()
-
-
-def test_a_site_asks_for_bundled_models_and_an_own_folder(tmp_path, capsys):
-    words = ["report", str(H200 / "runs" / "vllm-1.json"), "-o", str(tmp_path)]
-    assert cli.main([*words, "--explorer", "llama-9"]) == 2
-    assert "--explorer 'llama-9': no bundled model" in capsys.readouterr().err
-    (tmp_path / "index.html").write_text("mine")
-    assert cli.main([*words, "--explorer", "gpt2"]) == 2
-    assert "index.html: is not a file that chip wrote" in capsys.readouterr().err
-    assert (tmp_path / "index.html").read_text() == "mine"
-
-
-def test_a_log_has_a_line_for_each_tenth_of_a_site(capsys):
-    told = progress("models", log=True)
-    for done in range(1, 76):
-        told(done, 75)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 10
-    assert lines[4].startswith("38 of 75 models")
-    assert lines[-1] == "75 of 75 models, 0 min left"
-
-
-def test_the_report_of_a_site_leaves_four_fifths_of_it_to_the_answers(everything):
-    """`everything` has some made-up rows beside all that `make site` shows."""
-    assert len(page.render(everything, site.EXPLORER)) < site.LARGEST_BYTES / 5
 
 
 def test_runs_that_the_explorer_knows_have_its_question():

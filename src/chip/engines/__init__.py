@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
@@ -15,7 +16,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from chip.decoders.decoder import Decoder
-from chip.decoders.families import hybrid
+from chip.decoders.families import deepseek_v4, hybrid, inkling
 from chip.decoders.formats import WeightFormat
 from chip.dtypes import Precision
 from chip.engines.calibration import CalibrationModel
@@ -25,6 +26,9 @@ from chip.engines.options import Limits, Settings, with_settings
 from chip.engines.server import ServerCost
 from chip.engines.timeline import LiveScheduler, Played, Terms, Timeline, Weighted
 from chip.types import ChipError, HardwareSpec, Program, Scenario, Seq, Step
+
+# Whose layers keep a state, or a cache that no other model has
+STATES = (*hybrid.ARCHITECTURES, *deepseek_v4.ARCHITECTURES, *inkling.ARCHITECTURES)
 
 
 class EngineVersion(NamedTuple):
@@ -63,7 +67,7 @@ class Serves(NamedTuple):
     def refusal(self, engine: str, architecture: str, dtype: str, tp: int = 1, pp: int = 1, ep: int = 1) -> str:
         """One line that says what it cannot run, with the remedy; "" where it can."""
         known, gpus = self.architectures, max(tp, ep) * pp
-        if architecture in hybrid.ARCHITECTURES and not self.states:
+        if architecture in STATES and not self.states:
             return (
                 f"{engine}: it is not known how it runs the states of {architecture}; choose --engine vllm, or --trace"
             )
@@ -200,9 +204,14 @@ class Engine:
 
     def step(self, seqs: tuple[Seq, ...], options: Any = None) -> Step:
         """A step of live traffic: padded to the next CUDA graph, where one is large enough."""
-        tokens = sum(s.new * s.count for s in seqs)
-        size = next((n for n in self.graph_tokens(options) if n >= tokens), 0)
-        return Step(seqs, size - tokens if size else 0, size > 0)
+        tokens = 0
+        for new, _, count, _ in seqs:
+            tokens += new * count
+        sizes = self.graph_tokens(options)
+        place = bisect_left(sizes, tokens)
+        if place == len(sizes):
+            return Step(seqs)
+        return Step(seqs, sizes[place] - tokens, True)
 
     def version(self, name: str) -> EngineVersion:
         """The facts of a version; of the newest where `name` is ""."""

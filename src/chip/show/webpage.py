@@ -33,7 +33,7 @@ data.textContent = JSON.stringify(await Packed.open(data.textContent));
 {}
 }})();"""
 CONNECT = "; connect-src 'self'"
-BESIDE = " 'self' file:"
+WORKER = "; worker-src 'self'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,18 @@ def assemble(
     title: str = "",
     *,
     connect: bool = False,
-    beside: bool = False,
+    worker: bool = False,
     packed: bool = False,
 ) -> Page:
-    """`data` is JSON. With `connect` the page may ask the server it came from, with `beside` it may load scripts that
-    lie beside it, on a host or on disk; `packed` data is compressed, and the scripts wait until it is not."""
+    """`data` is JSON. With `connect` the page may ask the server it came from, with `worker` it may start
+    the one that lies beside it; `packed` data is compressed, and the scripts wait until it is not."""
     style = (STATIC / "style.css").read_text(encoding="utf-8")
     script = _scripts(scripts)
     if packed:
         data, script = pack(json.loads(data)), _scripts(["packed.js"]) + UNPACKED.format(script)
     policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'{BESIDE if beside else ''}; style-src '{_hash(style)}'; "
-        f"img-src data:; base-uri 'none'; form-action 'none'{CONNECT if connect else ''}"
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"img-src data:; base-uri 'none'; form-action 'none'{CONNECT if connect else ''}{WORKER if worker else ''}"
     )
     parts = {"policy": policy, "title": html.escape(title), "style": style, "script": script}
     for character, escaped in ESCAPES.items():  # faster than `translate`

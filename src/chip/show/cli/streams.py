@@ -77,18 +77,15 @@ def discard(stream: TextIO) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def progress(what: str, log: bool = False) -> Callable[[int, int], None] | None:
-    """Tells how many of all are done, on one line where somebody looks; with `log` else a line for each tenth."""
-    if not (log or sys.stderr.isatty()):
+def progress(what: str) -> Callable[[int, int], None] | None:
+    """Tells how many of all are done, on one line, where somebody looks."""
+    if not sys.stderr.isatty():
         return None
     began = time.monotonic()
 
     def tell(done: int, total: int) -> None:
         left_s = (time.monotonic() - began) / done * (total - done)
         text = f"{done} of {total} {what}, {left_s / 60:.0f} min left"
-        if sys.stderr.isatty():
-            print(f"\r{text}  ", end="\n" if done == total else "", file=sys.stderr, flush=True)
-        elif 10 * done // total > 10 * (done - 1) // total:
-            print(text, file=sys.stderr, flush=True)
+        print(f"\r{text}  ", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
     return tell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,15 +15,24 @@ from chip.show.webpage import Page
 from chip.types import ChipError
 
 SCRIPTS = (
-    "elements.js", "plots.js", "bars.js", "question.js", "prices.js", "models.js", "controls.js", "rank.js",
+    "elements.js", "plots.js", "bars.js", "question.js", "local.js", "prices.js", "models.js", "controls.js", "rank.js",
     "sure.js", "answer.js", "curves.js", "traffic.js", "perfetto.js", "timeline.js", "operator.js", "explorer.js",
 )  # fmt: skip
 MEASURED = ("measured", "imported")
 OPERATOR = {"op": "linear", "gpu": operator.DEFAULT_GPU, "m": 8, "n": 4096, "k": 4096}  # as operator.js opens
 
 
+DIGITS = 5  # of a number in a row of many: the page shows four at most
+TIMES = ("tokens_per_s_per_gpu", "ttft_ms", "tpot_ms", "energy_j_per_token")
+RANKED = ("gpu", "tp", "gpus", "dtype", "batch", *TIMES, "tokens_per_s_per_user", "cost_per_million_tokens",
+          "price_per_gpu_hour", "bound", "rests_on", "missed", "place", "tie", "may_lead", "error")  # fmt: skip
+CURVE = ("gpu", "tp", "dtype", "batch", *TIMES, "tokens_per_s_per_user", "error")
+MEMORY = ("fits", "share", "max_batch")
+
+
 @lru_cache(maxsize=1)
 def explorer() -> Page:
+    """Of a server, which it asks."""
     return webpage.assemble("explorer.html", SCRIPTS, data(opening()), "CHIP explorer", connect=True)
 
 
@@ -31,20 +40,62 @@ def is_made() -> bool:
     return bool(explorer.cache_info().currsize)
 
 
-def data(answers: Iterable[str], grid: Any = None) -> str:
-    """What the scripts start from: the lists, the defaults, and answers as `[path, question, answer]`; `grid` is what
-    can be asked where there is no server."""
+def without_server(runtime: Mapping[str, Any], title: str = "CHIP explorer") -> Page:
+    """Of a static host: it comes with all that it shows at first, and computes the rest itself. `runtime`: `wheel`, a
+    file in runtime/ beside it, and the `bytes` of all that is loaded."""
+    return webpage.assemble("explorer.html", SCRIPTS, data(everything(), runtime), title, worker=True)
+
+
+def data(answers: Iterable[str], runtime: Mapping[str, Any] | None = None) -> str:
+    """What the scripts start from: the lists, the defaults, and answers as `[path, question, answer]`; `runtime` is
+    what answers where there is no server."""
     lists = ",".join(f'"{what}":{api.listing(what)}' for what in catalog.ROWS)
-    return f'{{{lists},"defaults":{api.defaults()},"grid":{json.dumps(grid)},"answers":[{",".join(answers)}]}}'
+    return f'{{{lists},"defaults":{api.defaults()},"runtime":{json.dumps(runtime)},"answers":[{",".join(answers)}]}}'
 
 
 def opening() -> Iterable[str]:
     """What the page asks for first; a question that it words otherwise is asked of the server."""
-    start = ranking.START
-    common = {key: start[key] for key in ("model", "engine", "prompt", "output")}
-    one = {"gpu": start["gpu"], "tp": start["tp"], "dtype": start["dtype"]}
-    yield from kept("/api/compare", {**common, "batch": start["batch"], "configurations": [one]})
+    yield from kept("/api/compare", {**_common("prompt", "output", "batch"), "configurations": [_one()]})
     yield from kept("/api/estimate", OPERATOR)
+
+
+def everything() -> Iterable[str]:
+    """All that the page shows before a visitor changes the question."""
+    start = ranking.START
+    yield from opening()
+    yield _trimmed("/api/rank", first_ranking(start, every=True), RANKED)
+    lengths = {**_common("prompt", "output"), **_one()}
+    yield _trimmed("/api/sweep", {**lengths, "batch": list(ranking.BATCHES)}, CURVE)
+    yield from kept("/api/timeline", {**lengths, "batch": start["batch"], "phase": "decode"})
+    yield from kept("/api/traffic", {**lengths, "workload": traffic.GIVEN, "limits": limits_of(start)})
+
+
+def _common(*sizes: str) -> dict[str, Any]:
+    return {key: ranking.START[key] for key in ("model", "engine", *sizes)}
+
+
+def _one() -> dict[str, Any]:
+    return {key: ranking.START[key] for key in ("gpu", "tp", "dtype")}
+
+
+def limits_of(start: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{key}_ms": start[key] for key in ("ttft", "tpot") if start[key]}
+
+
+def _trimmed(path: str, question: dict[str, Any], shown: Sequence[str]) -> str:
+    """An answer of many rows, each with what the page shows of it."""
+    found = json.loads(api.ASKED[path](question))
+    answer = {**found, "rows": [_shown(row, shown) for row in found["rows"]]}
+    return json.dumps([path, question, answer], separators=(",", ":"))
+
+
+def _shown(row: Mapping[str, Any], shown: Sequence[str]) -> dict[str, Any]:
+    found = {key: row[key] for key in shown if row.get(key) is not None}
+    if "error" not in row:
+        found["memory"] = {key: row["memory"][key] for key in MEMORY}
+        found["interval"] = {key: row["interval"][key] for key in shown if row["interval"].get(key)}
+    shorter: dict[str, Any] = webpage.rounded(found, DIGITS)
+    return shorter
 
 
 def first_plan(start: dict[str, Any]) -> dict[str, Any]:
@@ -70,7 +121,7 @@ def first_ranking(start: dict[str, Any], every: bool = False) -> dict[str, Any]:
         "tp": list(ranking.SPLITS),
         "prune": True,
         "dtype": start["precisions"].split(","),
-        "limits": {f"{key}_ms": start[key] for key in ("ttft", "tpot")},
+        "limits": limits_of(start),
         "prices": {},
         "by": "throughput",
     }

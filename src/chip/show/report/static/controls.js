@@ -7,7 +7,6 @@ const Controls = (() => {
   const showing = []; // what brings each control up to date with the state
 
   function refresh() {
-    if (known.grid) Site.refresh();
     for (const show of showing) show();
   }
   const digits = (v) => (v < 10 ? v.toFixed(1) : v.toFixed(0));

@@ -83,10 +83,7 @@ const Curves = (() => {
   /** A click loads the point; a run that was measured brings the output that it had. */
   function picked(p) {
     const c = p.row;
-    if (known.grid) {
-      if (p.run || !Site.holds({ ...c, dtype: state.dtype })) return;
-      Object.assign(state, { gpu: c.gpu, tp: c.tp, batch: c.batch });
-    } else Object.assign(state, { gpu: c.gpu, tp: c.tp, dtype: c.dtype, batch: c.batch, ...(p.run ? { output: c.output } : {}) });
+    Object.assign(state, { gpu: c.gpu, tp: c.tp, dtype: c.dtype, batch: c.batch, ...(p.run ? { output: c.output } : {}) });
     Controls.refresh();
     heard.change();
   }

@@ -117,8 +117,7 @@
     Object.assign(state, START);
     readLink();
     const build = () => {
-      if (known.grid) Site.build();
-      else Controls.build();
+      Controls.build();
       Rank.build();
       TimelineView.build();
       Traffic.build();
@@ -127,7 +126,6 @@
     afterPaint(() => {
       build();
       changed();
-      if (known.grid) return;
       Operator.form();
       Operator.changed();
     });
@@ -138,7 +136,7 @@
       return changed();
     });
     byId("controls").addEventListener("change", (e) => {
-      if (e.target.id === "gpu" && !known.grid) Operator.changed();
+      if (e.target.id === "gpu") Operator.changed();
     });
   }
   start();

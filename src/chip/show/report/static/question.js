@@ -22,7 +22,7 @@ const Question = (() => {
     which: "all", // GPUs to rank: all, or those with measured tables
     prices: "", // as typed: h200:3.5, h100=2.2, for an hour of one GPU
     precisions: "auto,fp8", // to rank
-    at: known.grid ? "largest" : "rate", // rank by the rate that keeps the limits, or by a burst: the "largest" that does, or the batch that is "given"
+    at: known.runtime ? "largest" : "rate", // rank by the rate that keeps the limits, or by a burst: the "largest" that does, or the batch that is "given"
     traffic: "poisson", // arrivals: with the lengths above, or a bundled trace
     rate: "", // whose queue, batch and KV use are shown; empty for the highest within the limits
     name: "my-model", // of a pasted config
@@ -40,12 +40,9 @@ const Question = (() => {
         ? Object.fromEntries(Object.keys(v).sort().map((k) => [k, ordered(v[k])]))
         : v;
   const keyOf = (path, body) => `${path} ${JSON.stringify(ordered(body))}`;
-  function hold(answers) {
-    for (const [path, asked, answer] of answers) held.set(keyOf(path, asked), answer);
-  }
-  hold(known.answers);
+  for (const [path, asked, answer] of known.answers) held.set(keyOf(path, asked), answer);
   const GONE = "The server does not answer. Is `chip serve` still running?";
-  const elsewhere = { ask: askServer }; // a page without a server finds its answers otherwise
+  const elsewhere = { ask: askServer }; // a page without a server asks otherwise
   async function ask(path, body) {
     return held.get(keyOf(path, body)) || elsewhere.ask(path, body);
   }
@@ -205,9 +202,7 @@ const Question = (() => {
     byId,
     ask,
     elsewhere,
-    hold,
-    held,
-    keyOf,
+    isHeld: (path, body) => held.has(keyOf(path, body)),
     model,
     configurations,
     addBeside,

@@ -3,11 +3,11 @@
 const Rank = (() => {
   const { h, duration, meaningful, rounded, save, csv, percent } = Chip;
   const { strip } = Bars;
-  const { state, known, heard, byId, ask, model, limits, addBeside, planCommand } = Question;
+  const { state, known, heard, byId, ask, isHeld, model, limits, addBeside, planCommand } = Question;
   const ROOM = 2; // of a bar, over the largest estimate
   const BUSY_MS = 1000;
   const SHOWN = 10,
-    CHUNK = 21; // GPUs more in each request: the page stays able to ask for something else in between
+    CHUNK = known.runtime ? 7 : 21; // GPUs more in each request: the page stays able to ask for something else in between
   const BY = {
     throughput: ["tokens_per_s_per_gpu", "tokens/s per GPU", "tok/s"],
     cost: ["cost_per_million_tokens", "cost of a million tokens", ""],
@@ -27,7 +27,7 @@ const Rank = (() => {
 
   const group = (r) => (r.error ? 3 : r.memory && !r.memory.fits ? 2 : r.missed.length ? 1 : 0);
   const serves = () => known.defaults.plan.engines.includes(state.engine); // live traffic
-  const byRate = () => state.at === "rate" && serves() && !known.grid;
+  const byRate = () => state.at === "rate" && serves();
   /** GPUs of each request, those with measured tables first. By the rate all are asked for again and again until none is
    *  pending; bursts are quick, and asked for with a few more GPUs each time. The server remembers what it answered, and
    *  the order is always its own. */
@@ -37,7 +37,6 @@ const Rank = (() => {
     const first = [...of("measured"), ...of("imported")],
       rest = able.map((g) => g.name).filter((name) => !first.includes(name)),
       out = [first];
-    if (known.grid) return [known.grid.gpus];
     if (byRate()) return [state.which === "all" ? [...first, ...rest] : first];
     if (state.which === "all")
       for (let i = 0; i < rest.length; i += CHUNK) out.push([...first, ...rest.slice(0, i + CHUNK)]);
@@ -65,7 +64,11 @@ const Rank = (() => {
   /** The question and the GPUs of each request, or why it cannot be asked. */
   function asking() {
     try {
-      return { question: asked(), groups: requests() };
+      const question = asked(),
+        groups = requests(),
+        path = byRate() ? "/api/plan" : "/api/rank",
+        whole = groups[groups.length - 1];
+      return { path, question, groups: isHeld(path, { ...question, gpu: whole }) ? [whole] : groups };
     } catch (error) {
       return { error };
     }
@@ -87,8 +90,7 @@ const Rank = (() => {
   }
   /** Asks for one group after the other, and stops where a newer question has come. The same question is asked once. */
   async function run() {
-    const path = byRate() ? "/api/plan" : "/api/rank",
-      { question, groups, error } = asking(),
+    const { path, question, groups, error } = asking(),
       whole = error ? "" : JSON.stringify([path, question, groups]);
     if (whole && whole === answered) return;
     answered = whole;
@@ -169,20 +171,19 @@ const Rank = (() => {
     const [key] = BY[state.by],
       span = r.interval[key],
       n = meaningful(r[key], span);
-    const able = !known.grid || Site.holds(r);
-    const load = able ? h("button", { type: "button", class: "link", title: title(r.gpu) }, r.gpu) : h("span", { title: title(r.gpu) }, r.gpu);
+    const load = h("button", { type: "button", class: "link", title: title(r.gpu) }, r.gpu);
     load.addEventListener("click", () => {
       Object.assign(state, { gpu: r.gpu, tp: r.tp, dtype: r.dtype, batch: r.batch });
       Controls.refresh();
       heard.change();
       byId("answer").scrollIntoView({ block: "start" });
     });
-    const compare = known.grid ? "" : h(
+    const compare = h(
       "button",
       { type: "button", class: "small", "aria-label": `Compare ${title(r.gpu)}, ${r.tp} GPUs, ${r.dtype}` },
       "compare",
     );
-    if (compare) compare.addEventListener("click", () => {
+    compare.addEventListener("click", () => {
       if (!addBeside({ gpu: r.gpu, tp: r.tp, dtype: r.dtype })) return;
       Controls.refresh();
       heard.change();
@@ -255,7 +256,7 @@ const Rank = (() => {
         found.left_out ? h("span", { class: "muted" }, `${found.left_out} larger splits left out: they give less per GPU`) : "",
         progress ? h("span", { class: "muted", role: "status" }, progress) : "",
       ),
-      state.at === "rate" && !byRate() && !known.grid ? h("p", { class: "note" }, `${state.engine} has no scheduler of live traffic: ranked by a burst.`) : "",
+      state.at === "rate" && !byRate() ? h("p", { class: "note" }, `${state.engine} has no scheduler of live traffic: ranked by a burst.`) : "",
       byRate() && good.length ? Answer.copyable(planCommand([...new Set(good.slice(0, SHOWN).map((r) => r.gpu))]), "Command for this ranking") : "",
       rest.length
         ? h("details", {}, h("summary", {}, `${found.not_good} that do not fit or miss a limit`), table(rest.slice(0, 60), good.length))
@@ -290,7 +291,7 @@ const Rank = (() => {
     };
     const fields = [
       ["by", "Rank by", Object.entries(BY).map(([k, [, name]]) => [k, name])],
-      ["at", "Load", [...(known.grid ? [] : [["rate", "requests at a rate"]]), ["largest", "a burst, the largest"], ["given", "a burst of the batch"]]],
+      ["at", "Load", [["rate", "requests at a rate"], ["largest", "a burst, the largest"], ["given", "a burst of the batch"]]],
       ["precisions", "Precisions", PRECISIONS],
       ["which", "GPUs", [["all", "all"], ["tables", "measured tables"]]],
     ].map(([name, label, values]) => Controls.choice(`rank-${name}`, label, [["", values]], state[name], set(name)));
