@@ -31,6 +31,9 @@ from chip.types import ChipError, HardwareSpec, Program, Scenario, Seq, Step
 STATES = (*hybrid.ARCHITECTURES, *deepseek_v4.ARCHITECTURES, *inkling.ARCHITECTURES)
 
 
+DESKTOP = 12.0  # compute capability of Blackwell on desks, which lacks what needs NVSwitch
+
+
 class EngineVersion(NamedTuple):
     """What holds from version `since` on."""
 
@@ -39,10 +42,16 @@ class EngineVersion(NamedTuple):
     hopper_attention: str = ""  # the attention kernels that it runs on a Hopper GPU
     beside_tokens: int = 0  # in steps of up to so many tokens shared experts run beside the routed, on a second stream
     source: str = ""  # "" where nothing is known by version
+    reduces_and_norms: float = (
+        0.0  # from this compute capability on all-reduce and norm are one kernel in decodes; 0: no
+    )
 
     def on(self, capability: float) -> EngineVersion:
-        """The same on a GPU of such a compute capability, 0 for other vendors: only NVIDIA's get the second stream."""
-        return self if capability else self._replace(beside_tokens=0)
+        """The same on a GPU of such a compute capability, 0 for other vendors: only NVIDIA's get the second stream, and
+        its data-centre GPUs the kernel that reduces and norms."""
+        known = self if capability else self._replace(beside_tokens=0)
+        fused = 0 < self.reduces_and_norms <= capability < DESKTOP
+        return known._replace(reduces_and_norms=capability if fused else 0.0)
 
 
 class Needs(NamedTuple):

@@ -244,7 +244,9 @@ def step_model(
     """The steps of a model on an engine. `version`: None for the newest."""
     e = engines.get(engine)
     version = version or e.version("")
-    operators = operators_of(decoder, precision, tp, ep, engine, estimator, version.beside_tokens)
+    operators = operators_of(
+        decoder, precision, tp, ep, engine, estimator, version.beside_tokens, version.reduces_and_norms > 0
+    )
     return StepModel(operators, estimator, e, options, version, terms, interval_scale)
 
 

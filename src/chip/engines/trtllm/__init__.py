@@ -62,7 +62,7 @@ class Trtllm(Vllm):
         "moe_expert_parallel_size": "ep", "kv_cache_dtype": "kv_dtype",
     }  # fmt: skip
     SERVES = Serves(exchange="all-gather and reduce-scatter")
-    VERSIONS = (EngineVersion("0", True, "fa3", 256),)
+    VERSIONS = (EngineVersion("0", True, "fa3", 256, reduces_and_norms=9.0),)
     NEEDS = ()
 
     def defaults(self, memory_bytes: float) -> Any:  # type: ignore[override]

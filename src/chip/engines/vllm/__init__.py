@@ -44,7 +44,15 @@ RUNS_AS = {
 RESERVED_BLOCKS = 1  # that means "nothing"
 # What decides how steps run. Pull requests are those of vllm-project/vllm.
 VERSIONS = (
-    EngineVersion("0.14", True, "fa3", 256, "asynchronous scheduling by default: #27614"),
+    EngineVersion(
+        "0.14",
+        True,
+        "fa3",
+        256,
+        "asynchronous scheduling by default: #27614; over several GPUs a decode's all-reduce and norm are one of "
+        "FlashInfer's kernels: fuse_allreduce_rms at -O2, vllm/config/vllm.py",
+        HOPPER,
+    ),
     EngineVersion(
         "0.12", False, "fa3", 256, "shared experts on a stream of their own: #26440, #28406; on NVIDIA's GPUs: #30085"
     ),
