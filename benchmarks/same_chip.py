@@ -17,6 +17,7 @@ from chip.hardware import gpus, points
 from chip.predictor.estimator import carried_from, estimator_of
 from chip.predictor.interpolate import Z90
 from chip.predictor.peaks import peaks_of
+from chip.predictor.roof import roof_of
 
 FROM, TO = "h200", "h100"
 KINDS = ("linear", "attention", "moe_experts", "bmm")
@@ -24,7 +25,7 @@ KINDS = ("linear", "attention", "moe_experts", "bmm")
 
 def errors() -> Iterator[tuple[str, str, float]]:
     """Kind, format, and logarithm of carried over measured, of every operator that both have."""
-    carried = carried_from(estimator_of(gpus.find(FROM)), peaks_of(gpus.find(TO)))
+    carried = carried_from(estimator_of(gpus.find(FROM)), roof_of(gpus.find(TO)), peaks_of(gpus.find(TO)))
     for kind in KINDS:
         one, other = (points.read(gpus.IMPORTED / gpu / f"{kind}{points.SUFFIX}") for gpu in (FROM, TO))
         known = {(g.kernel, g.context, g.dtype): dict(zip(g.ops, g.seconds)) for g in other.groups}

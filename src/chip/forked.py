@@ -7,10 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from select import select
-from typing import BinaryIO
+from typing import TYPE_CHECKING
 
-SIZE = 8  # bytes that say how long a message is
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
 PAUSE_S = 1.0  # who asks again and again does so sooner
 
 
@@ -38,63 +39,50 @@ class Forked:
     ) -> None:
         """`others`: those that were forked before. `begin`: what it does first. `idle`: what it goes through, step by
         step, while nobody asks."""
-        (questions, to_fork), (from_fork, answers) = os.pipe(), os.pipe()
+        from multiprocessing import Pipe  # which most commands do without
+
+        self._pipe, questions = Pipe()
         self.pid = os.fork()
         if self.pid:
-            os.close(questions)
-            os.close(answers)
-            self._asked, self._answered = os.fdopen(to_fork, "wb"), os.fdopen(from_fork, "rb")
+            questions.close()
             return
         try:  # from here on in the fork, which ends with `_exit`: nothing of its parent's is to be flushed or undone
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends, and with it the questions
-            for other in others:
-                other.close()
+            for pipe in (self, *others):  # else it would wait for ever for a parent that has died
+                pipe.close()
             begin()
-            os.close(to_fork)
-            os.close(from_fork)  # else it would wait for ever to write to a parent that has died
-            with open(questions, "rb") as come, open(answers, "wb") as go:
-                steps = iter(idle)
-                while (message := _received(_waited_for(come, steps))) is not None:
-                    _send(go, answer(message))
+            steps = iter(idle)
+            with suppress(EOFError):
+                while True:
+                    _work_ahead(questions, steps)
+                    questions.send_bytes(answer(questions.recv_bytes()))
             os._exit(0)
         finally:
             os._exit(1)
 
     def ask(self, message: bytes) -> None:
         """An OSError where it has died."""
-        _send(self._asked, message)
+        self._pipe.send_bytes(message)
 
     def told(self) -> bytes | None:
         """What it answered; None where it has died."""
-        return _received(self._answered)
+        try:
+            return self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            return None
 
     def fileno(self) -> int:
         """For `select`: whether it has answered."""
-        return self._answered.fileno()
+        return self._pipe.fileno()
 
     def close(self) -> None:
-        for file in (self._asked, self._answered):
-            with suppress(OSError):
-                file.close()
+        self._pipe.close()
 
 
-def _waited_for(come: BinaryIO, steps: Iterator[object]) -> BinaryIO:
-    """Until there is a question, or, after a pause, nothing left to do: whoever asks reads the answer before asking
-    again, so that nothing is left in the file's buffer. A step that fails ends them: nobody asked for it."""
+def _work_ahead(questions: Connection, steps: Iterator[object]) -> None:
+    """Take steps until there is a question or, after a pause, nothing left to do. A step that fails ends them: nobody
+    asked for it."""
     done, pause_s = object(), PAUSE_S
     with suppress(Exception):
-        while not select([come], [], [], pause_s)[0] and next(steps, done) is not done:
+        while not questions.poll(pause_s) and next(steps, done) is not done:
             pause_s = 0.0
-    return come
-
-
-def _send(file: BinaryIO, data: bytes) -> None:
-    file.write(len(data).to_bytes(SIZE, "big") + data)
-    file.flush()
-
-
-def _received(file: BinaryIO) -> bytes | None:
-    """None where whoever wrote has ended."""
-    head = file.read(SIZE)
-    data = file.read(int.from_bytes(head, "big")) if len(head) == SIZE else b""
-    return data if head and len(data) == int.from_bytes(head, "big") else None

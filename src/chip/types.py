@@ -58,7 +58,10 @@ class Step(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        return sum([s.new * s.count for s in self.seqs]) + self.pad_tokens
+        tokens = self.pad_tokens
+        for new, _, count, _ in self.seqs:
+            tokens += new * count
+        return tokens
 
     @property
     def routed_tokens(self) -> int:
@@ -318,14 +321,6 @@ class Curve:
     method: str
 
 
-class RoofShare(NamedTuple):
-    """What a measured operator reached of its roof, launch floor aside."""
-
-    flops: float
-    bytes: float
-    share: float
-
-
 @dataclass(frozen=True, slots=True)
 class HardwareProfile:
     """What a device really does, measured by `chip calibrate`. The host's share lies in `HostProfile`.
@@ -348,8 +343,8 @@ class HardwareProfile:
     factors: dict[str, Ceiling] = field(default_factory=dict)  # realistic / ideal
     power: dict[str, Ceiling] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)  # what was not measured, and why
-    # of the operators that factors are medians of: products by the ceiling they run under, others as hbm_copy
-    shares: dict[str, tuple[RoofShare, ...]] = field(default_factory=dict)
+    # by kind: what its file of points would hold (`chip.hardware.points`), of a few sizes
+    operators: dict[str, tuple[str, ...]] = field(default_factory=dict)
     flags: tuple[str, ...] = ()  # "disturbed: ...": what makes all of it doubtful
 
     @property

@@ -59,7 +59,7 @@ def judged(fuzzer: Any, case: Any, first: bool = False) -> tuple[str, float]:
 def work(name: str, seed: int, start: int, seconds: float, most: int, state: Path) -> None:
     """Cases from number `start` to `most`, until the time is up; the state is written every few seconds."""
     fuzzer, parent = importlib.import_module(name), os.getppid()
-    signal.signal(signal.SIGALRM, _stop)
+    signal.signal(signal.SIGALRM, stop_case)
     found: dict[str, Any] = records.empty()
     began = saved = time.monotonic()
     last = getattr(fuzzer, "count", lambda: most)()
@@ -84,7 +84,7 @@ def work(name: str, seed: int, start: int, seconds: float, most: int, state: Pat
 def attempt(check: Callable[[Any], str], case: Any, hard_s: float) -> tuple[str, float]:
     """(why it failed, seconds it took: of the clock, less those in which this process waited for a CPU that others
     had). Of what other processes do for it, all seconds count."""
-    began, clock, waited = time.process_time(), time.monotonic(), _waited_s()
+    began, clock, waited = time.process_time(), time.monotonic(), waited_s()
     signal.setitimer(signal.ITIMER_REAL, hard_s)
     try:
         why = check(case)
@@ -95,10 +95,10 @@ def attempt(check: Callable[[Any], str], case: Any, hard_s: float) -> tuple[str,
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     spent, elapsed = time.process_time() - began, time.monotonic() - clock
-    return why, max(spent, elapsed - (_waited_s() - waited))
+    return why, max(spent, elapsed - (waited_s() - waited))
 
 
-def _waited_s() -> float:
+def waited_s() -> float:
     """How long the threads of this process have waited for a CPU; 0 where the system does not tell."""
     found = 0
     for path in glob("/proc/self/task/*/schedstat"):
@@ -107,7 +107,7 @@ def _waited_s() -> float:
     return found * 1e-9
 
 
-def _stop(*_: object) -> None:
+def stop_case(*_: object) -> None:
     raise Stopped
 
 
@@ -172,7 +172,7 @@ def again(record: Path, seed: int) -> dict[str, Any]:
     that took too long is asked in a process that has answered others of every kind before: in a fresh one it would be
     quick."""
     held = records.read(record, seed)
-    signal.signal(signal.SIGALRM, _stop)
+    signal.signal(signal.SIGALRM, stop_case)
     for name, f in held["fuzzers"].items():
         fuzzer = importlib.import_module(name)
         left, aged = [], False

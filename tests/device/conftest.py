@@ -15,6 +15,29 @@ def small_cache():
         yield
 
 
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that torch.compile makes, run as they stand: inductor on a CPU takes a C++ compiler and half a minute,
+    and makes other kernels than on a GPU."""
+    import torch
+
+    from chip.lab.measure import build
+
+    made = []
+
+    def backend(graph, _):
+        made.append(graph)
+        return graph.forward
+
+    compile_now = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: compile_now(function, backend=backend))
+    monkeypatch.setattr(build, "_laid_out", set())
+    torch.compiler.reset()
+    build._compile.cache_clear()
+    yield made
+    build._compile.cache_clear()
+
+
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
     """Family -> (tiny HF model, folder with its shards, config as transformers writes it)."""

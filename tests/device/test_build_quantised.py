@@ -79,25 +79,6 @@ def test_unpacked_weights_are_those_that_were_packed():
     assert torch.allclose(found.float(), x.float() @ weight.bfloat16().float().t(), rtol=0.02, atol=0.02)
 
 
-@pytest.fixture
-def graphs(monkeypatch):
-    """The graphs that torch.compile makes, run as they stand: inductor on a CPU takes a C++ compiler and half a minute,
-    and makes other kernels than on a GPU."""
-    found = []
-
-    def backend(graph, _):
-        found.append(graph)
-        return graph.forward
-
-    compile_now = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function: compile_now(function, backend=backend))
-    monkeypatch.setattr(build, "_laid_out", set())
-    torch.compiler.reset()
-    build._compile.cache_clear()
-    yield found
-    build._compile.cache_clear()
-
-
 COMPILED = ("add_rms_norm_quant", "rms_norm_quant", "silu_mul_quant", "quantize")
 
 

@@ -13,6 +13,7 @@ from tiny_budget import tiny  # noqa: E402
 
 from chip.files import artifact, codec  # noqa: E402
 from chip.hardware import gpus  # noqa: E402
+from chip.hardware.points import Library  # noqa: E402
 from chip.lab.measure import calibrate, disturbance, timing  # noqa: E402
 from chip.lab.measure.bench import Bench, ProbeCase, Skip, ceiling, ratio  # noqa: E402
 from chip.lab.measure.device import open_device  # noqa: E402
@@ -163,11 +164,12 @@ def test_calibrate_measures_this_cpu_for_real(cpu, tiny_cli, tmp_path, capsys):
     assert profile.kind == "cpu"
     rates = ("matmul_fp32", "matmul_fp32_settled", "hbm_copy", "hbm_read", "hbm_write", "hbm_mix_2to1", "launch_stream")
     assert set(rates) <= set(profile.ceilings)
-    assert {"memory_turnaround", "memory_strided", "memory_random", "memory_kernel"} <= set(profile.factors)
+    assert {"memory_turnaround", "memory_strided", "memory_random"} <= set(profile.factors)
     assert profile.missing["launch_graph"] == "a CPU has no graphs of kernels"
     assert "read_by_working_set" in profile.curves
-    assert {"matmul_fp32", "matmul_bf16", "hbm_copy"} == set(profile.shares)
-    assert all(s.share > 0 for shares in profile.shares.values() for s in shares)
+    assert {"linear", "add"} <= set(profile.operators)
+    (base,) = [b for kernel, b, _ in Library((), profile.operators).bases("linear") if kernel == "torch"]
+    assert base.flop_per_s > 0
     assert all(c.samples and c.method for n, c in profile.ceilings.items() if n != "l2_knee")
     host = codec.from_json(HostProfile, artifact.read(tmp_path / "cpu.host.json", HostProfile.SCHEMA).data, "host")
     assert host.terms["dispatch"].value > 0
@@ -311,8 +313,8 @@ def written(tmp_path):
         (lambda t: t.replace("hbm_read", "hbm_raed"), "hbm_read is missing"),
         (lambda t: t.replace("chip.hardware_profile", "chip.host_profile"), "is a chip.host_profile file"),
         (
-            lambda t: t.replace('"shares": {}', '"shares": {"hbm_copy": [[1, 2, 0]]}'),
-            "shares.hbm_copy must be positive",
+            lambda t: t.replace('"operators": {}', '"operators": {"linear": ["kernel,m"]}'),
+            "operators/linear.csv: its columns must be",
         ),
     ],
 )

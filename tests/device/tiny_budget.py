@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from chip.lab.measure.budget import Budget, budget_for
 from chip.lab.measure.device import open_device
+from chip.lab.measure.profile import TABLES
 from chip.lab.measure.stopping import StopRule
 
 MIB = 2**20
@@ -26,6 +27,7 @@ def tiny() -> Budget:
         buffer_bytes=8 * MIB,
         curve_from_bytes=1 * MIB,
         curve_to_bytes=8 * MIB,
-        gemm_widths=(64,),
-        kernel_rows=(64,),
+        operators=replace(TABLES, runs=2, noise=0.5, max_s=0.01, warm_s=0.0, arithmetic_warm_s=0.0),
+        operator_share=0.5,
+        operator_s=1e-4,
     )

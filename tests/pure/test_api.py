@@ -22,7 +22,7 @@ fastest: float = min(row["e2e_s"] for row in rows if "error" not in row)
 s = chip.simulate("llama-3.1-8b", workload="poisson", rate=4, requests=40, draws=0, goals={"ttft": 0.5})
 if s.ttft_s is not None:
     print(s.ttft_s.p99, s.output_tokens_per_s)
-fleet = chip.plan("llama-3.1-8b", workload="poisson", goals="ttft_p99=1s", rate=20, requests=60, intervals=False)
+fleet = chip.plan("llama-3.1-8b", workload="poisson", goals="tpot_p99=9ms", rate=20, requests=60, intervals=False)
 print(fleet.choices[0].replicas, fleet.choices[0].at_rate_s)
 e = chip.estimate("linear", m=8, n=4096, k=4096)
 print(e.seconds, e.bound, fastest)

@@ -20,7 +20,7 @@ from chip.show.cli import roofline
 from chip.show.serve import api
 from chip.simulator import workload
 from chip.types import ChipError
-from chip.validate import suites
+from chip.validate import silicon
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
@@ -44,9 +44,9 @@ def test_a_file_of_a_gigabyte_is_refused_at_once(tmp_path):
         ("it.csv", points.about),
         ("it.csv", points.read),
         ("it.csv", points_csv.read),
-        ("it.csv", lambda path: suites.read("silicon", path)),
-        ("it.json", roofline._is_profile),
-        ("it.jsonl", roofline._is_profile),
+        ("it.csv", silicon.read),
+        ("it.json", roofline.is_profile),
+        ("it.jsonl", roofline.is_profile),
     ):
         path = tmp_path / name
         path.touch()

@@ -52,7 +52,7 @@ def test_a_failing_input_is_made_smaller():
 def test_a_case_that_never_ends_is_stopped():
     import signal
 
-    before = signal.signal(signal.SIGALRM, runner._stop)
+    before = signal.signal(signal.SIGALRM, runner.stop_case)
     try:
 
         def forever(_):
@@ -72,13 +72,13 @@ def test_waiting_for_a_cpu_that_others_have_is_no_fault_of_a_case(monkeypatch):
         time.sleep(0.2)
 
     waited = iter((1.0, 1.0, 1.0, 11.0))
-    monkeypatch.setattr(runner, "_waited_s", lambda: next(waited))
+    monkeypatch.setattr(runner, "waited_s", lambda: next(waited))
     assert runner.attempt(slow, None, 5.0)[1] > 0.19  # it blocked
     assert runner.attempt(slow, None, 5.0)[1] < 0.19  # others had the CPU
 
 
 def test_how_long_a_process_waited_for_a_cpu_is_read_where_the_system_tells():
-    assert runner._waited_s() >= 0.0
+    assert runner.waited_s() >= 0.0
 
 
 def campaign(record, *words):

@@ -44,7 +44,7 @@ def request(gpu, probe, prefill_s, decode_s):
         for seconds, watts in ((prefill_s, 700.0), (decode_s, 350.0)):
             for _ in range(round(seconds / STEP_S)):
                 gpu.spend(STEP_S, watts)
-                probe._poll()
+                probe.poll()
 
     return work, 700 * prefill_s + 350 * decode_s
 
@@ -97,7 +97,7 @@ def test_idle_power_is_a_steady_load(monkeypatch):
     def sleep(seconds):
         for _ in range(round(seconds / STEP_S)):
             gpu.spend(STEP_S, IDLE_W)
-            probe._poll()
+            probe.poll()
 
     monkeypatch.setattr(energy.time, "sleep", sleep)
     assert idle_watts(probe) == pytest.approx(IDLE_W)

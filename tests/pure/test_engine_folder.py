@@ -106,7 +106,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("folder")
 def test_it_is_listed_and_predicts():
-    assert engines.names() == ("hf-eager", "hf-graph", "made-up", "native", "vllm")
+    assert engines.names() == ("hf-eager", "hf-graph", "made-up", "native", "sglang", "trtllm", "vllm")
     a = request.answer({"model": "llama-3.1-8b", "engine": "made-up", "batch": 2, "prompt": 100, "output": 3})
     assert a["engine"] == "made-up"
     assert 0 < a["interval"]["tpot_ms"][0] <= a["tpot_ms"] <= a["interval"]["tpot_ms"][1]

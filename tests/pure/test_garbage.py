@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import io
+import sys
 import weakref
 from collections.abc import Iterator
+from functools import _lru_cache_wrapper
 
 import pytest
 
@@ -17,6 +19,9 @@ from chip.show.cli import lines
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
+    known = [vars(m) for name, m in sys.modules.items() if name.startswith(("chip.predictor", "chip.simulator"))]
+    for cache in [v for values in known for v in values.values() if isinstance(v, _lru_cache_wrapper)]:
+        cache.cache_clear()  # what tests before this one have asked for
     gc.disable()
     yield
     gc.enable()

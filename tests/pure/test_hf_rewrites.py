@@ -15,7 +15,7 @@ from chip.engines import hf_graph
 from chip.ops.attention import Attention
 from chip.ops.masked_attention import MaskedAttention, SlidingAttention
 from chip.ops.moves import KvAppend, KvRoll, SlidingAppend
-from chip.predictor.attending import attending
+from chip.predictor.schedule import attending
 from chip.types import ChipError, Scenario, Seq, Step
 
 LARGE, SMALL = 80 * 2**30, 24 * 2**30

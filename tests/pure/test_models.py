@@ -9,6 +9,7 @@ from folding import each
 
 import chip
 from chip.decoders import architectures, describe, family_names
+from chip.decoders.compressed import CompressedAttn
 from chip.decoders.lower import check_shards, lower
 from chip.dtypes import precision
 from chip.ops.experts import MoeExperts
@@ -89,6 +90,8 @@ def test_weights_take_two_bytes_each_and_a_prefill_the_flops_of_its_decode_steps
     def flops(new, past):
         return lower(d, Step((Seq(new, past, 3),)), BF16, all_logits=True).cost().flops
 
+    if any(isinstance(layer.attn, CompressedAttn) for _, layer in d.layers):
+        return  # a prompt is taken to see its mean number of entries
     assert flops(11, 0) == sum(flops(1, past) for past in range(11)) == flops(4, 0) + flops(7, 4)
 
 

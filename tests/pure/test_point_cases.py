@@ -21,7 +21,7 @@ def groups():
 def test_suites_have_every_point_once(groups):
     found = [case for suite in SUITES for case in point_cases.same(suite, "bf16")]
     assert len(found) == len({*found})
-    known = Counter((g.kind, g.context) for g in groups for op in g.ops if not point_cases._is_copied(g, op))
+    known = Counter((g.kind, g.context) for g in groups for op in g.ops if not point_cases.is_copied(g, op))
     assert Counter((c.op.kind, c.context) for c in found) == known
 
 
@@ -67,16 +67,16 @@ def test_shapes_between_points_are_new_and_near_one_that_is_predicted_badly(grou
 def test_a_shape_midway_keeps_what_both_have():
     axes = {"heads": 32, "kv_heads": 8, "head_dim": 128}
     made = {n: ops.build("attention", {**axes, "batch": 1, "q_len": n, "kv_len": n}) for n in (512, 2048)}
-    middle = point_cases._middle(made[512], made[2048])
+    middle = point_cases.middle(made[512], made[2048])
     assert (middle.q_len, middle.kv_len, middle.batch) == (1024, 1024, 1)
     under_mask = {
         n: ops.build("masked_attention", {**axes, "batch": 2, "q_len": n, "kv_len": n + 64}) for n in (64, 960)
     }
-    middle = point_cases._middle(under_mask[64], under_mask[960])
+    middle = point_cases.middle(under_mask[64], under_mask[960])
     assert middle.kv_len == middle.q_len + 64
     assert middle.kv_len % 64 == 0
     products = [ops.build("linear", {"m": m, "n": n, "k": 4096}) for m, n in ((3, 1000), (48, 4000))]
-    middle = point_cases._middle(*products)
+    middle = point_cases.middle(*products)
     assert (middle.m, middle.n % 8, middle.k) == (12, 0, 4096)
     assert log(middle.n / 2000) == pytest.approx(0, abs=0.01)
-    assert point_cases._middle(products[0], products[0]) is None
+    assert point_cases.middle(products[0], products[0]) is None

@@ -152,21 +152,6 @@ def test_a_tiny_model_by_hand(round_gpu):
     assert a["memory"]["weights_bytes"] == 2 * d.params()
 
 
-def test_factors_scale_the_ceilings(tmp_path):
-    half = Ceiling(0.5, 0.4, 0.6, "1", "made up")
-    files = {
-        use: write_profile(tmp_path / f"{use}.json", round_profile(factors={use: half}))
-        for use in ("tensor_utilisation", "gemm_memory", "memory_kernel")
-    }
-    plain = write_profile(tmp_path / "plain.json", round_profile())
-    big = {"op": "linear", "m": 8192, "n": 8192, "k": 8192}
-    thin = {"op": "linear", "m": 1, "n": 32768, "k": 32768}
-    wide = {"op": "copy", "rows": 32768, "cols": 32768}
-    for asked, use in ((big, "tensor_utilisation"), (thin, "gemm_memory"), (wide, "memory_kernel")):
-        before = operator.answer({**asked, "gpu": plain})["us"]
-        assert operator.answer({**asked, "gpu": files[use]})["us"] == pytest.approx(2 * before, rel=0.1)
-
-
 def test_the_settled_rate_counts_where_it_was_measured(tmp_path):
     ceilings = round_profile().ceilings
     settled = Ceiling(0.8e14, 0.7e14, 0.9e14, "FLOP/s", "made up")

@@ -79,7 +79,6 @@ def test_the_command_prints_groups_and_json(argonne, tmp_path, capsys):
     [
         (("argone", "{file}"), "no suite 'argone'; choose one of argonne"),
         (("argonne", "none.csv"), "no such file or folder; fetch it from https://github.com/argonne-lcf"),
-        (("silicon", "{file}"), "column 'backend' is missing"),
         (("argonne", "{file}", "{file}"), "takes one file or folder, got 2"),
         (("argonne", "{file}", "--gpu", "t4"), "argonne has no run of t4"),
         (("llmservingsim", "{folder}"), "holds no requests.jsonl"),
@@ -176,32 +175,6 @@ def test_a_line_that_is_no_request_is_named(tmp_path):
     serving(tmp_path / "RTX4090" / "a", {**META, "engine_kwargs": {}}, [{"id": 3}])
     with pytest.raises(ChipError, match="line 1 is no request"):
         suites.read_traffic(tmp_path)
-
-
-# -- silicon sample
-def test_rows_of_the_silicon_sample(tmp_path):
-    columns = (
-        "backend,backend_version,model_path,system,precision,mode,isl,osl,batch_size,tp_size,pp_size,"
-        "attention_dp_size,moe_ep_size,silicon_tpot_ms\n"
-    )
-    path = tmp_path / "silicon_sample.csv"
-    path.write_text(
-        columns
-        + "vllm,0.12.0,Qwen/Qwen3-32B,h100_sxm,,agg,1024,128,8,2,1,,1,18.0\n"
-        + "vllm,0.12.0,Qwen/Qwen3-32B,h100_sxm,fp4,agg,1024,128,8,2,1,,1,18.0\n"
-        + "vllm,0.12.0,Qwen/Qwen3-32B,h100_sxm,,agg,1024,128,8,2,1,,4,18.0\n"
-        + "sglang,0.5,Qwen/Qwen3-32B,h100_sxm,,agg,1024,128,8,2,1,,1,18.0\n"
-    )
-    found = suites.read("silicon", path)
-    wanted = Published(
-        "h100", "vllm", "0.12.0", "qwen3-32b", Scenario(8, 1024, 128, "bf16", 2), "tpot", pytest.approx(0.018)
-    )
-    assert found.runs == (wanted,)
-    assert {o.reason for o in found.left_out} == {
-        "precision fp4 is not predicted",
-        "pipeline, data or expert parallelism",
-        "engine sglang is not predicted",
-    }
 
 
 @pytest.mark.parametrize(("batch", "name"), [(1, "1"), (3, "2 - 4"), (64, "64"), (100, "64 - 128"), (1000, "over 256")])

@@ -41,6 +41,7 @@ def is_nowhere_worse(one: str, other: str) -> bool:
         and a.units.value >= b.units.value
         and a.boost_clock_hz.value >= b.boost_clock_hz.value
         and a.l2_bytes.value >= b.l2_bytes.value
+        and a.power_w.value >= b.power_w.value
         and link_rate(one) >= link_rate(other)
     )
 

@@ -297,7 +297,7 @@ def test_connections_are_bounded():
         assert raw(made.server_address[:2], b"").startswith(b"HTTP/1.1 503 ")
         for connection in held:
             connection.close()
-        for _ in range(100):
+        for _ in range(1000):
             found = raw(made.server_address[:2], b"GET /api/defaults HTTP/1.0\r\n\r\n")
             if b" 200 " in found:
                 break

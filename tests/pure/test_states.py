@@ -57,7 +57,7 @@ def test_a_long_context_hardly_slows_a_hybrid(name):
 
 def test_an_indexer_keeps_attention_from_growing():
     """DeepSeek V3.2: attention over 2,048 keys at most, scores over all."""
-    raw = PUBLISHED["deepseek-ai/DeepSeek-V3.2-Exp"][1]
+    raw = PUBLISHED["deepseek-ai/DeepSeek-V3.2"][1]
     settings = {"gpu": "b200", "engine": "vllm", "tp": 8, "dtype": "fp8", "batch": 8, "output": 8}
     near, far = (chip.predict(raw, prompt=prompt, **settings) for prompt in (4096, 65536))
     times = [{n.role: n.seconds for n in p.decode.lines} for p in (near, far)]
@@ -79,7 +79,7 @@ def test_engines_whose_states_nobody_knows_refuse_them():
         ("ibm-granite/granite-4.0-h-small", {"layer_types": None}, "'layer_types' is missing"),
         ("ibm-granite/granite-4.0-h-small", {"mamba_d_state": None}, "'mamba_d_state' is missing"),
         ("nvidia/Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "MX"}, "must be made of"),
-        ("nvidia/Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "--M"}, "without a mixer"),
+        ("nvidia/Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "--M"}, "the pattern has 3 layers"),
         ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"num_experts_per_tok": 513}, "is more than"),
         ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"linear_num_value_heads": 33}, "not a multiple"),
     ],

@@ -15,11 +15,11 @@ from chip.dtypes import precision
 from chip.engines import profile
 from chip.engines.timeline import Terms
 from chip.hardware import gpus
-from chip.predictor.attending import attending
 from chip.predictor.clock import Settling
 from chip.predictor.estimator import estimator_of
 from chip.predictor.phase import Line, interval
 from chip.predictor.request import answer
+from chip.predictor.schedule import attending
 from chip.predictor.stages import Stage
 from chip.predictor.steps import ENGINE, WAITING, EngineTerms, step_model
 from chip.types import Program, Scenario, Seq, Step
@@ -255,7 +255,7 @@ def test_a_padded_prompt_says_why_more_may_take_less():
 
 def test_another_launch_latency_changes_the_host_alone_and_operators_are_known_once():
     """In whatever order they are asked for."""
-    slow, usual = (setting(library.find("gpt2"), "h200", "vllm", launch_ns=ns).steps for ns in (30_000.0, 0.0))
+    slow, usual = (setting(library.find("gpt2"), "h200", "vllm", launch_ns=ns).steps for ns in (30_000.0, 1_000.0))
     assert slow.operators is usual.operators
     assert slow.terms != usual.terms
     s = Scenario(1, 64, 8)

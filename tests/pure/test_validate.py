@@ -286,15 +286,14 @@ def test_an_engine_profile_names_single_runs_and_concerns_its_engine_only(tmp_pa
 # -- stages -----------------------------------------------------------------------------------------------------------
 def test_each_stage_adds_what_it_says():
     h200 = gpus.find("h200")
-    sheet, measured, factors = (roof_of(h200, s) for s in (Stage.DATASHEET, Stage.MEASURED, Stage.FACTORS))
+    sheet, measured = (roof_of(h200, s) for s in (Stage.DATASHEET, Stage.MEASURED))
     assert sheet.weights.value == h200.spec.ceilings["hbm"].value
     assert sheet.launch_s.value == 0
     assert measured.weights.value == h200.profile.ceilings["hbm_read"].value
-    assert factors.weights.value == pytest.approx(measured.weights.value * h200.profile.factors["gemm_memory"].value)
     decoder, s = library.find("llama-3.1-8b"), Scenario(8, 1024, 16)
     sources = {stage: predict(decoder, "h200", "vllm", s, stage).json()["sources"] for stage in Stage}
     assert set(sources[Stage.DATASHEET]) == {"datasheet"}
-    assert set(sources[Stage.MEASURED]) == set(sources[Stage.FACTORS]) == {"roofline"}
+    assert set(sources[Stage.MEASURED]) == {"roofline"}
     assert "interpolated" in sources[Stage.POINTS]
 
 
@@ -316,7 +315,7 @@ def test_stages_stand_side_by_side(round_gpu):
     sources = [source(synthetic(round_gpu))]
     stages = [judge.judge(sources, round_gpu, stage=stage) for stage in Stage]
     made = document(stages[-1], stages=stages)["ablation"]
-    assert [m["stage"] for m in made] == ["datasheet", "measured", "factors", "points", "engine"]
+    assert [m["stage"] for m in made] == ["datasheet", "measured", "calibrated", "points", "engine"]
     first, last = ({c["class"]: c for c in m["classes"]} for m in (made[0], made[-1]))
     assert last["vLLM TPOT, GPU-bound"]["median"] == pytest.approx(0, abs=1e-5)
     assert first["vLLM TPOT, GPU-bound"]["median"] > 0.2  # an A100's datasheet promises more than the round GPU keeps

@@ -20,6 +20,8 @@ ALIASES = {
     "RWForCausalLM": "FalconForCausalLM",
     "StableLMEpochForCausalLM": "StableLmForCausalLM",
     "MPTForCausalLM": "MptForCausalLM",
+    "MiniMaxM3ForCausalLM": "MiniMaxM3SparseForCausalLM",
+    "Step3p7FlashForCausalLM": "Step3p5ForCausalLM",
     "LLaMAForCausalLM": "LlamaForCausalLM",
 }
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from chip.decoders import roles
+from chip.decoders.compressed import CompressedAttn
+from chip.decoders.extras import Extra
 from chip.decoders.formats import UNIFORM, Matrix, WeightFormat
 from chip.decoders.states import StateMixer
 from chip.dtypes import BYTES, Precision
@@ -29,41 +31,67 @@ class Attn:
     qk_norm_params: int = 1  # vectors of each q/k norm (1: RMS, 2: layer norm with bias)
     qk_norm_per_head_weights: bool = False  # a norm weight for each head of its own (Cohere)
     sinks: bool = False  # one learned sink logit per head (gpt-oss)
-    gate: int = (
-        0  # outputs of a layer whose sigmoid multiplies the attention's output: each head or each value; 0: none
-    )
+    # outputs of a layer whose sigmoid multiplies the attention's output: each head or each value; 0: none
+    gate: int = 0
+    v_dim: int = 0  # values of a head where they are not as wide as keys
+    q_rank: int = 0  # queries go through a normed latent of this rank (Step 3); 0: directly
+    # Where keys and values come from. "": of its own. "tied": values are the keys before their norm (Gemma 4).
+    # "shared": the cache of an earlier layer (Gemma 3n, cross-layer attention). "both": its own under the window, and
+    # the whole cache of an earlier layer (LoopCoder).
+    source: str = ""
+    chunked: bool = False  # `window` is a chunk: a token sees those of its chunk (Llama 4)
+    in_dim: int = 0  # width of its input where it is not the layer's (Zamba 2)
+    index_heads: int = 0  # an indexer chooses the keys that are seen (MiniMax M3)
+    index_dim: int = 0
+    index_keys: int = 0
+
+    @property
+    def outputs(self) -> dict[str, int]:
+        """Of the projections of the layer's input, by role."""
+        q, kv = self.q_rank or self.heads * self.head_dim, self.kv_heads * self.head_dim
+        v = self.kv_heads * (self.v_dim or self.head_dim)
+        if self.fused_qkv:
+            return {roles.QKV_PROJ: q + kv + v}
+        found = {roles.Q_DOWN if self.q_rank else roles.Q_PROJ: q}
+        if self.source != "shared":
+            found[roles.K_PROJ] = kv
+        if self.source not in ("shared", "tied"):
+            found[roles.V_PROJ] = v
+        return found
+
+    @property
+    def index_outputs(self) -> dict[str, int]:
+        heads, dim = self.index_heads, self.index_dim
+        return {"index_q": heads * dim, "index_k": dim} if heads else {}
 
     def params(self, hidden: int) -> int:
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        total = hidden * (q + 2 * kv) + q * hidden
+        total = sum(m.n * m.k for m in self.matrices(hidden)) + self.norm_params()
         if self.qkv_bias:
-            total += q + 2 * kv
+            total += sum(self.outputs.values())
         if self.out_bias:
             total += hidden
-        total += self.gate * hidden
-        return total + self.norm_params() + (self.heads if self.sinks else 0)
+        return total + (self.heads if self.sinks else 0)
 
     def matrices(self, hidden: int) -> Iterator[Matrix]:
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        if self.fused_qkv:
-            yield Matrix(roles.QKV_PROJ, q + 2 * kv, hidden)
-        else:
-            yield Matrix(roles.Q_PROJ, q, hidden)
-            yield Matrix(roles.K_PROJ, kv, hidden)
-            yield Matrix(roles.V_PROJ, kv, hidden)
+        for role, n in (self.outputs | self.index_outputs).items():
+            yield Matrix(role, n, self.in_dim or hidden)
+        if self.q_rank:
+            yield Matrix(roles.Q_UP, self.heads * self.head_dim, self.q_rank)
         if self.gate:
             yield Matrix("attn_gate", self.gate, hidden)
-        yield Matrix(roles.O_PROJ, hidden, q)
+        yield Matrix(roles.O_PROJ, hidden, self.heads * (self.v_dim or self.head_dim))
 
     def norm_params(self) -> int:
+        more = self.q_rank + 2 * self.index_dim
         if not self.qk_norm:
-            return 0
+            return more
         if self.qk_norm == "full" or self.qk_norm_per_head_weights:
-            return self.qk_norm_params * (self.heads + self.kv_heads) * self.head_dim
-        return self.qk_norm_params * 2 * self.head_dim
+            return more + self.qk_norm_params * (self.heads + self.kv_heads) * self.head_dim
+        return more + self.qk_norm_params * (1 if self.source == "shared" else 2) * self.head_dim
 
     def kv_values(self, latent: bool) -> int:
-        return 2 * self.kv_heads * self.head_dim
+        own = self.kv_heads * (self.head_dim + (self.v_dim or self.head_dim))
+        return 0 if self.source == "shared" else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,33 +182,45 @@ class Moe:
     router_bias: bool = False  # a parameter for each expert beside the router's matrix
     groups: int = 0  # of experts, of which some are chosen first; 0: all are alike
     router: str = ""  # the operator that chooses among groups
+    zero: int = 0  # experts that hand their input on: they are chosen, and cost nothing (LongCat)
+    latent: int = 0  # width that tokens are projected to for the experts, and back (Nemotron 3 Super); 0: none
+
+    @property
+    def used(self) -> int:
+        """Experts that cost something, of those that a token chooses, in the mean."""
+        return max(1, round(self.top_k * self.experts / (self.experts + self.zero)))
 
     def expert_params(self, hidden: int) -> int:
-        one = (3 if self.gated else 2) * hidden * self.intermediate
+        one = (3 if self.gated else 2) * (self.latent or hidden) * self.intermediate
         if self.bias:
             one += (2 if self.gated else 1) * self.intermediate + hidden
         return self.experts * one
 
     def params(self, hidden: int) -> int:
-        router = hidden * self.experts + (self.experts if self.router_bias else 0)
+        router = (hidden + self.router_bias) * (self.experts + self.zero)
         shared = self.shared.params(hidden) if self.shared else 0
-        return router + self.expert_params(hidden) + shared + (hidden if self.shared_gate else 0)
+        around = 2 * hidden * self.latent + (hidden if self.shared_gate else 0)
+        return router + self.expert_params(hidden) + shared + around
 
     def matrices(self, hidden: int) -> Iterator[Matrix]:
         """Of the experts and the shared expert; the router's matrix always keeps 16 bits."""
-        yield Matrix(roles.EXPERTS, self.intermediate, hidden, self.experts * (2 if self.gated else 1))
-        yield Matrix(roles.EXPERTS, hidden, self.intermediate, self.experts)
+        width = self.latent or hidden
+        yield Matrix(roles.EXPERTS, self.intermediate, width, self.experts * (2 if self.gated else 1))
+        yield Matrix(roles.EXPERTS, width, self.intermediate, self.experts)
+        if self.latent:
+            yield Matrix("latent_in", self.latent, hidden)
+            yield Matrix("latent_out", hidden, self.latent)
         if self.shared:
             yield from self.shared.matrices(hidden, "shared_")
 
     def active_params(self, hidden: int) -> int:
         """Parameters that one token uses."""
-        return self.params(hidden) - self.expert_params(hidden) * (self.experts - self.top_k) // self.experts
+        return self.params(hidden) - self.expert_params(hidden) * (self.experts - self.used) // self.experts
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    attn: Attn | LatentAttn | StateMixer
+    attn: Attn | LatentAttn | CompressedAttn | StateMixer
     mlp: Mlp | Moe
     norm: str = "rms_norm"  # operator kind
     norm_vectors: int = 1  # 1: weight; 2: weight and bias; 0: neither
@@ -191,6 +231,8 @@ class Layer:
     residual_scale: bool = False  # each branch is multiplied by a constant before it is added (Granite)
     beside: StateMixer | None = None  # heads with a state that read the same input as attention (Falcon-H1)
     formats: tuple[tuple[str, WeightFormat], ...] = ()  # (role, format) of dense layers that the config quantises
+    extras: tuple[Extra, ...] = ()
+    again: bool = False  # with the weights of an earlier layer, but for its parts (Ouro, Zamba 2)
 
     def format_of(self, role: str, p: Precision) -> WeightFormat | None:
         """How a dense layer is stored; None: as wide as the activations."""
@@ -208,14 +250,19 @@ class Layer:
     def weight_bytes(self, hidden: int, p: Precision) -> tuple[float, float]:
         """(what tensor parallelism splits, what each GPU has whole): matrices and biases; norms and the router."""
         matrices = split = 0.0
+        of_extras = sum(part.params for part in self.extras)
+        if self.again:
+            return 0.0, of_extras * BYTES[p.activation]
         for m in self.matrices(hidden):
             found = self.format_of(m.role, p)
             matrices += m.copies * m.n * m.k
             split += m.copies * (found.bytes(m.n, m.k) if found else m.n * m.k * BYTES[p.activation])
         whole = self.norm_count * self.norm_vectors * hidden + self.attn.norm_params()
-        whole += self.beside.norm_params() if self.beside else 0
+        whole += (self.beside.norm_params() if self.beside else 0) + of_extras
         if isinstance(self.mlp, Moe):
-            whole += hidden * self.mlp.experts
+            whole += hidden * (self.mlp.experts + self.mlp.zero)
+        if isinstance(self.attn, CompressedAttn):
+            whole += sum(m.n * m.k for m in self.attn.compressors(hidden))
         biases = self.params(hidden) - matrices - whole
         return split + biases * BYTES[p.activation], whole * BYTES[p.activation]
 
@@ -227,14 +274,17 @@ class Layer:
 
     @property
     def norm_count(self) -> int:
-        if not self.mlp.intermediate:
+        if not self.mlp.intermediate or (isinstance(self.attn, StateMixer) and not self.attn.width):
             return 1
         return {"pre": 2, "post": 2, "post_add": 2, "sandwich": 4, "parallel": 1, "parallel_two": 2}[self.placement]
 
     def params(self, hidden: int) -> int:
+        parts = sum(part.params for part in self.extras)
+        if self.again:
+            return parts
         norms = self.norm_count * self.norm_vectors * hidden
         beside = self.beside.params(hidden) if self.beside else 0
-        return self.attn.params(hidden) + beside + self.mlp.params(hidden) + norms
+        return self.attn.params(hidden) + beside + self.mlp.params(hidden) + norms + parts
 
 
 def grouped(layers: Iterable[Layer]) -> tuple[tuple[int, Layer], ...]:
@@ -266,6 +316,7 @@ class Decoder:
     kv_dtype: str = ""  # what the config says of the KV cache; "": nothing
     quantization: str = ""  # method that the config names; "": none
     head_format: WeightFormat | None = None  # of the output matrix; None: 16 bits
+    extras: tuple[Extra, ...] = ()  # around the layers, beside the embedding
 
     @property
     def layer_count(self) -> int:
@@ -290,7 +341,12 @@ class Decoder:
 
     def state_bytes(self, p: Precision, tp: int = 1) -> float:
         """Of one sequence on each GPU, whatever its length."""
-        return sum(n * state.state_bytes(p, tp) for n, state in self.states)
+        total = sum(n * state.state_bytes(p, tp) for n, state in self.states)
+        for n, layer in self.layers:
+            total += n * sum(part.state_bytes(p) for part in layer.extras)
+            if isinstance(layer.attn, CompressedAttn):
+                total += n * layer.attn.state_bytes(p, tp)
+        return total
 
     @property
     def experts(self) -> int:
@@ -306,6 +362,7 @@ class Decoder:
             tables += 2 * width * self.hidden
         first = self.layers[0][1]
         norms = (self.final_norm + self.embed_norm) * first.norm_vectors * self.hidden
+        tables += sum(part.params for part in self.extras)
         return tables, norms + (self.vocab if self.head_bias else 0)
 
     def params(self) -> int:
@@ -343,8 +400,12 @@ class Decoder:
             a = layer.attn
             if isinstance(a, StateMixer):
                 continue
+            if isinstance(a, CompressedAttn):
+                total += n * a.cache_bytes(context) / p.kv_bytes
+                continue
             kept = min(context, a.window) if a.window else context
             most = a.kv_heads if isinstance(a, Attn) else 1 if latent else a.heads
             shards = min(tp, most)
-            total += n * kept * a.kv_values(latent) / shards
+            indexed = a.index_dim if isinstance(a, Attn) else 0  # the keys of an indexer are whole on each GPU
+            total += n * kept * (a.kv_values(latent) / shards + indexed)
         return total * p.kv_bytes

@@ -11,12 +11,14 @@ from typing import Any
 
 from chip import ops
 from chip.decoders import roles
+from chip.decoders.compressed import CompressedAttn
 from chip.decoders.decoder import Attn, Decoder, LatentAttn, Layer, Mlp, Moe
+from chip.decoders.extras import Extra
 from chip.decoders.formats import WeightFormat
-from chip.decoders.states import CHUNKS, StateMixer
+from chip.decoders.states import CHUNKS, NO_MIXER, StateMixer
 from chip.dtypes import Precision
 from chip.ops.attention import Attention
-from chip.ops.attention_variants import Fp8Attention, Fp8CacheAttention
+from chip.ops.attention_variants import ChunkedAttention, Fp8Attention, Fp8CacheAttention
 from chip.ops.collectives import AllGather, AllReduce, ReduceScatter
 from chip.ops.elementwise import (
     Add,
@@ -28,7 +30,8 @@ from chip.ops.elementwise import (
     Softcap,
 )
 from chip.ops.experts import MoeExperts, PackedExperts, ScaledExperts
-from chip.ops.linear import Linear
+from chip.ops.latent import CompressedAttention, IndexedEntries
+from chip.ops.linear import Bmm, Linear
 from chip.ops.moves import Embedding, KvAppend, KvAppendFp8, Rope, Sampling
 from chip.ops.quantised import PackedLinear, Quantize, ScaledLinear
 from chip.ops.routers import BiasedRouter, GroupedRouter, MoeRouter
@@ -93,7 +96,7 @@ def check_shards(d: Decoder, tp: int, ep: int = 1) -> None:
     whole on GPUs."""
     for _, layer in d.layers:
         a = layer.attn
-        if a.heads % tp:
+        if a.heads % tp and a is not NO_MIXER:
             raise ChipError(f"--tp {tp} does not divide the {a.heads} attention heads of {d.name}")
         if isinstance(a, Attn) and max(a.kv_heads, tp) % min(a.kv_heads, tp):
             raise ChipError(f"--tp {tp} and the {a.kv_heads} key/value heads of {d.name} do not divide each other")
@@ -120,9 +123,13 @@ def _check_scales(d: Decoder, layer: Layer, tp: int, whole_experts: bool) -> Non
         down = m.role == roles.EXPERTS and m.n == d.hidden
         by_inputs = down or m.role.endswith((roles.O_PROJ, roles.DOWN_PROJ, "state_out"))
         size, covered, what = (m.k, found.cols, "inputs") if by_inputs else (m.n, found.rows, "outputs")
-        if covered > 1 and size // tp % covered:
+        own = size // tp
+        if isinstance(layer.attn, Attn) and m.role in (roles.K_PROJ, roles.V_PROJ):
+            own = _shard(m.n, layer.attn, m.role, tp)
+            covered = 0 if layer.attn.head_dim % max(1, covered) else covered  # heads that no block fits are cut apart
+        if covered > 1 and own % covered:
             raise ChipError(
-                f"--tp {tp} leaves {size // tp} {what} of {m.role} to each GPU, which the config's scales over "
+                f"--tp {tp} leaves {own} {what} of {m.role} to each GPU, which the config's scales over "
                 f"{covered} of them do not divide; choose a smaller --tp"
             )
 
@@ -140,6 +147,7 @@ def _embed(d: Decoder, tokens: int, p: Precision) -> Iterator[Call]:
         yield Call("position_add", Add(tokens, d.hidden, act))
     if d.embed_norm:
         yield Call("embed_norm", NORMS[d.layers[0][1].norm](tokens, d.hidden, act))
+    yield from _extras(d.extras, tokens, p)
 
 
 def _head(d: Decoder, rows: int, p: Precision, tp: int) -> Iterator[Call]:
@@ -161,6 +169,10 @@ def _head(d: Decoder, rows: int, p: Precision, tp: int) -> Iterator[Call]:
     yield Call("sampling", Sampling(rows, vocab, act))
 
 
+def _extras(parts: tuple[Extra, ...], tokens: int, p: Precision) -> Iterator[Call]:
+    return (Call(part.role, op) for part in parts for op in part.ops(tokens, p))
+
+
 def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int, ep: int = 1) -> Iterator[Call]:
     act = p.activation
     norm = NORMS[layer.norm](tokens, d.hidden, act)
@@ -168,12 +180,22 @@ def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int, ep: int
     placement = layer.placement
     parallel = placement.startswith("parallel")
     before, after = parallel or placement in ("pre", "sandwich"), placement in ("post", "sandwich")
+    yield from _extras(layer.extras, tokens, p)
+    if layer.attn is NO_MIXER:
+        yield Call(roles.MLP_NORM, norm)
+        yield from _branch(d, layer, tokens, p, tp, ep)
+        if tp > 1:
+            yield Call(roles.MLP_ALL_REDUCE, AllReduce(tokens, d.hidden, tp, act))
+        yield mlp_add
+        return
     if before:
         yield Call(roles.ATTN_NORM, norm)
     if isinstance(layer.attn, Attn):
         yield from _attention(layer, layer.attn, d.hidden, tokens, p, tp)
     elif isinstance(layer.attn, StateMixer):
         yield from _state(layer, layer.attn, d.hidden, tokens, p, tp)
+    elif isinstance(layer.attn, CompressedAttn):
+        yield from _compressed_attention(layer, layer.attn, d.hidden, tokens, p, tp)
     else:
         yield from _latent_attention(layer, layer.attn, d.hidden, tokens, p, tp)
     if layer.beside:
@@ -193,10 +215,7 @@ def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int, ep: int
         return
     if before and placement != "parallel":
         yield Call(roles.MLP_NORM, norm)
-    if isinstance(layer.mlp, Mlp):
-        yield from _mlp(layer, layer.mlp, d.hidden, tokens, p, tp)
-    else:
-        yield from _moe(layer, layer.mlp, d.hidden, tokens, p, tp, ep)
+    yield from _branch(d, layer, tokens, p, tp, ep)
     if parallel:  # both branches are there: add them, then reduce and add the residual
         yield attn_add
     if tp > 1:
@@ -210,34 +229,61 @@ def _layer(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int, ep: int
         yield Call(roles.MLP_POST_NORM, norm)
 
 
+def _branch(d: Decoder, layer: Layer, tokens: int, p: Precision, tp: int, ep: int) -> Iterator[Call]:
+    if isinstance(layer.mlp, Mlp):
+        return _mlp(layer, layer.mlp, d.hidden, tokens, p, tp)
+    return _moe(layer, layer.mlp, d.hidden, tokens, p, tp, ep)
+
+
 def _attention(layer: Layer, a: Attn, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
     act, dim, norm = p.activation, a.head_dim, layer.norm
-    heads, kv_heads = a.heads // tp, max(1, a.kv_heads // tp)
-    q, kv = heads * dim, kv_heads * dim
-    outputs = {roles.QKV_PROJ: q + 2 * kv} if a.fused_qkv else {roles.Q_PROJ: q, roles.K_PROJ: kv, roles.V_PROJ: kv}
-    yield from _dense(layer, outputs, hidden, tokens, p, a.qkv_bias, "qkv_quant")
+    heads, kv_heads, width = a.heads // tp, max(1, a.kv_heads // tp), a.in_dim or hidden
+    q, kv, v_dim = heads * dim, kv_heads * dim, a.v_dim or dim
+    outputs = {role: n if role == roles.Q_DOWN else _shard(n, a, role, tp) for role, n in a.outputs.items()}
+    yield from _dense(layer, outputs, width, tokens, p, a.qkv_bias, "qkv_quant")
+    if a.q_rank:
+        yield Call(roles.Q_NORM, NORMS[norm](tokens, a.q_rank, act))
+        yield from _dense(layer, {roles.Q_UP: q}, a.q_rank, tokens, p, False, "q_up_quant")
     if a.gate:
         yield from _dense(layer, {"attn_gate": a.gate // tp}, hidden, tokens, p, False, "")
+    cached = a.source != "shared"
     if a.qk_norm == "head":
         yield Call(roles.Q_NORM, NORMS[norm](tokens * heads, dim, act))
-        yield Call(roles.K_NORM, NORMS[norm](tokens * kv_heads, dim, act))
+        if cached:
+            yield Call(roles.K_NORM, NORMS[norm](tokens * kv_heads, dim, act))
     elif a.qk_norm:
         yield Call(roles.Q_NORM, NORMS[norm](tokens, q, act))
         yield Call(roles.K_NORM, NORMS[norm](tokens, kv, act))
     if a.rope_dim:
-        yield Call(roles.ROPE, Rope(tokens, heads + kv_heads, a.rope_dim, act))
+        yield Call(roles.ROPE, Rope(tokens, heads + kv_heads * cached, a.rope_dim, act))
+    stored, window = kv_heads * (dim + v_dim), a.index_keys or a.window
+    if a.index_heads:
+        yield from _indexer(layer, a.index_outputs, (a.index_heads, a.index_dim), hidden, tokens, p)
     if p.kv == "fp8":
-        yield Call(roles.KV_APPEND, KvAppendFp8(tokens, 2 * kv, act))
+        if cached:
+            yield Call(roles.KV_APPEND, KvAppendFp8(tokens, stored, act))
         if p.attention == "fp8":
             yield Call("query_quant", Quantize(tokens, q, act, "fp8", per_tensor=True, static=True))
-        over = Fp8Attention if p.attention == "fp8" else Fp8CacheAttention
-        yield Call(roles.ATTENTION, over(1, heads, kv_heads, dim, 1, 1, True, a.window, 0, act))
+        over: type[Attention] = Fp8Attention if p.attention == "fp8" else Fp8CacheAttention
     else:
-        yield Call(roles.KV_APPEND, KvAppend(tokens, 2 * kv, act))
-        yield Call(roles.ATTENTION, Attention(1, heads, kv_heads, dim, 1, 1, True, a.window, 0, act))
-    if a.gate:
-        yield Call("attn_gate_act", SiluMul(tokens, q, act))  # a sigmoid, and a product
-    yield from _dense(layer, {roles.O_PROJ: hidden}, q, tokens, p, a.out_bias, "o_quant")
+        if cached:
+            yield Call(roles.KV_APPEND, KvAppend(tokens, stored, act))
+        over = ChunkedAttention if a.chunked else Attention
+    axes = (1, heads, kv_heads, dim, 1, 1, True)
+    yield Call(roles.ATTENTION, over(*axes, window, a.v_dim, act))
+    if a.source == "both":
+        yield Call(roles.ATTENTION, over(*axes, 0, a.v_dim, act))
+    if a.gate or a.source == "both":
+        yield Call("attn_gate_act", SiluMul(tokens, heads * v_dim, act))  # a sigmoid, and a product
+    yield from _dense(layer, {roles.O_PROJ: hidden}, heads * v_dim, tokens, p, a.out_bias, "o_quant")
+
+
+def _shard(n: int, a: Attn, role: str, tp: int) -> int:
+    """Outputs on each GPU: keys and values have whole heads on each."""
+    kv_heads, v_dim = max(1, a.kv_heads // tp), a.v_dim or a.head_dim
+    if role == roles.QKV_PROJ:
+        return a.heads // tp * a.head_dim + kv_heads * (a.head_dim + v_dim)
+    return n // tp if role == roles.Q_PROJ else kv_heads * (a.head_dim if role == roles.K_PROJ else v_dim)
 
 
 def _state(layer: Layer, s: StateMixer, hidden: int, tokens: int, p: Precision, tp: int) -> Iterator[Call]:
@@ -246,7 +292,8 @@ def _state(layer: Layer, s: StateMixer, hidden: int, tokens: int, p: Precision, 
     yield from _dense(layer, {role: n // tp for role, n in s.inputs}, hidden, tokens, p, False, "state_quant")
     for role, n, k in s.inner:
         yield from _dense(layer, {role: n // tp}, k, tokens, p, False, "")
-    yield Call("conv", CausalConv(tokens, s.channels // tp, act, s.taps))
+    if s.channels:
+        yield Call("conv", CausalConv(tokens, s.channels // tp, act, s.taps))
     if s.key_dim:
         sizes = (s.heads // tp, s.head_dim, s.key_dim, max(1, s.groups // tp))
         yield Call("scan", StateScan(tokens, *sizes, CHUNKS[s.kind], s.kind == "delta", s.state_dtype or act, act))
@@ -286,20 +333,52 @@ def _latent_attention(layer: Layer, a: LatentAttn, hidden: int, tokens: int, p: 
     yield Call(roles.ROPE, Rope(tokens, heads + 1, a.rope_dim, act))
     yield Call(roles.KV_APPEND, KvAppend(tokens, heads * (a.qk_dim + a.v_dim), act))
     if a.index_heads:
-        yield from _indexer(layer, a, hidden, tokens, p)
+        outputs = {"index_k": a.index_dim, "index_weights": a.index_heads}
+        if a.q_rank:
+            yield from _dense(layer, {"index_q": a.index_heads * a.index_dim}, a.q_rank, tokens, p, False, "")
+        else:
+            outputs = {"index_q": a.index_heads * a.index_dim, **outputs}
+        yield from _indexer(layer, outputs, (a.index_heads, a.index_dim), hidden, tokens, p)
     yield Call(roles.ATTENTION, Attention(1, heads, heads, a.qk_dim, 1, 1, True, a.index_keys, a.v_dim, act))
     yield from _dense(layer, {roles.O_PROJ: hidden}, heads * a.v_dim, tokens, p, a.bias, "o_quant")
 
 
-def _indexer(layer: Layer, a: LatentAttn, hidden: int, tokens: int, p: Precision) -> Iterator[Call]:
-    """Scores of all keys, whole on each GPU: small heads over one fp8 key each, without values."""
-    act = p.activation
-    yield from _dense(layer, {"index_q": a.index_heads * a.index_dim}, a.q_rank or hidden, tokens, p, False, "")
-    yield from _dense(layer, {"index_k": a.index_dim}, hidden, tokens, p, False, "")
-    yield from _dense(layer, {"index_weights": a.index_heads}, hidden, tokens, p, False, "")
-    yield Call("index_norm", RmsNorm(tokens, a.index_dim, act))
-    yield Call("index_append", KvAppend(tokens, a.index_dim, act))
-    yield Call("indexer", Fp8Attention(1, a.index_heads, 1, a.index_dim, 1, 1, True, 0, 1, act))
+def _indexer(
+    layer: Layer, outputs: dict[str, int], small: tuple[int, int], hidden: int, tokens: int, p: Precision
+) -> Iterator[Call]:
+    """Scores of all keys, whole on each GPU: small heads over one fp8 key each, without values. `outputs`: of the
+    products over the layer's input. `small`: how many heads, and how wide."""
+    act, (heads, dim) = p.activation, small
+    yield from _dense(layer, outputs, hidden, tokens, p, False, "")
+    yield Call("index_norm", RmsNorm(tokens, dim, act))
+    yield Call("index_append", KvAppend(tokens, dim, act))
+    yield Call("indexer", Fp8Attention(1, heads, 1, dim, 1, 1, True, 0, 1, act))
+
+
+def _compressed_attention(
+    layer: Layer, a: CompressedAttn, hidden: int, tokens: int, p: Precision, tp: int
+) -> Iterator[Call]:
+    """The latest tokens one by one, and entries of several, which an indexer may choose among. Rotation, the norm of
+    keys and the write into the cache are one kernel, as are those that make an entry."""
+    act, heads, dim = p.activation, a.heads // tp, a.head_dim
+    yield from _dense(layer, {roles.Q_DOWN: a.q_rank, roles.KV_DOWN: dim}, hidden, tokens, p, False, "qkv_quant")
+    yield Call(roles.Q_NORM, RmsNorm(tokens, a.q_rank, act))
+    yield from _dense(layer, {roles.Q_UP: heads * dim}, a.q_rank, tokens, p, False, "q_up_quant")
+    yield Call(roles.ROPE, Rope(tokens, heads + 1, a.rope_dim, act))
+    yield Call(roles.KV_APPEND, KvAppend(tokens, dim, act))
+    if a.ratio:
+        yield Call("compress", Linear(tokens, 2 * a.entry_dim, hidden, act, act))
+        yield Call("compress_append", KvAppend(tokens, 2 * a.entry_dim, act))
+    if a.index_heads:
+        yield from _dense(layer, {"index_q": a.index_heads * a.index_dim}, a.q_rank, tokens, p, False, "")
+        outputs = (4 * a.index_dim, a.index_heads)
+        yield from (Call("index_k", Linear(tokens, n, hidden, act, act)) for n in outputs)
+        yield Call("index_append", KvAppend(tokens, a.index_dim, act))
+        yield Call("indexer", IndexedEntries(1, a.index_heads, 1, a.index_dim, 1, 1, True, 0, 1, act, a.ratio))
+    seen = (a.ratio, a.index_keys)
+    yield Call(roles.ATTENTION, CompressedAttention(1, heads, 1, dim, 1, 1, True, a.window, dim, act, *seen))
+    yield Call("o_down", Bmm(max(1, a.out_groups // tp), tokens, a.out_rank, a.heads * dim // a.out_groups, act))
+    yield from _dense(layer, {roles.O_PROJ: hidden}, a.out_groups * a.out_rank // tp, tokens, p, False, "o_quant")
 
 
 def _mlp(layer: Layer, m: Mlp, hidden: int, tokens: int, p: Precision, tp: int, prefix: str = "") -> Iterator[Call]:
@@ -320,19 +399,23 @@ def _mlp(layer: Layer, m: Mlp, hidden: int, tokens: int, p: Precision, tp: int, 
 def _moe(layer: Layer, m: Moe, hidden: int, tokens: int, p: Precision, tp: int, ep: int) -> Iterator[Call]:
     """With expert parallelism every GPU has whole experts. Where they serve several replicas of the attention, tokens
     of all are gathered before and results scattered after (vLLM's default all-to-all, allgather_reducescatter)."""
-    act, found = p.activation, layer.format_of(roles.EXPERTS, p)
-    axes = (tokens, hidden, m.experts, m.top_k, act)
+    act, found, width = p.activation, layer.format_of(roles.EXPERTS, p), m.latent or hidden
+    axes = (tokens, hidden, m.experts + m.zero, m.top_k, act)
     yield Call(roles.ROUTER, ROUTERS[m.router](*axes, m.groups) if m.groups else MoeRouter(*axes))
+    if m.latent:
+        yield from _dense(layer, {"latent_in": m.latent}, hidden, tokens, p, False, "")
     if ep > 1:
         replicas = ep // tp
         everyone = tokens * replicas
         if replicas > 1:
-            yield Call(roles.DISPATCH, AllGather(everyone, hidden, replicas, act))
-        yield Call(roles.EXPERTS, _experts(found, everyone, hidden, m.intermediate, m, act, ep))
+            yield Call(roles.DISPATCH, AllGather(everyone, width, replicas, act))
+        yield Call(roles.EXPERTS, _experts(found, everyone, width, m.intermediate, m, act, ep))
         if replicas > 1:
-            yield Call(roles.COMBINE, ReduceScatter(everyone, hidden, replicas, act))
+            yield Call(roles.COMBINE, ReduceScatter(everyone, width, replicas, act))
     else:
-        yield Call(roles.EXPERTS, _experts(found, tokens, hidden, m.intermediate // tp, m, act))
+        yield Call(roles.EXPERTS, _experts(found, tokens, width, m.intermediate // tp, m, act))
+    if m.latent:
+        yield from _dense(layer, {"latent_out": hidden}, m.latent, tokens, p, False, "")
     if m.shared:
         yield from _mlp(layer, m.shared, hidden, tokens, p, tp, prefix=roles.SHARED)
         if m.shared_gate:
@@ -345,7 +428,7 @@ def _moe(layer: Layer, m: Moe, hidden: int, tokens: int, p: Precision, tp: int, 
 def _experts(
     found: WeightFormat | None, tokens: int, hidden: int, inner: int, m: Moe, act: str, ranks: int = 1
 ) -> MoeExperts:
-    axes = (tokens, hidden, inner, m.experts, m.top_k, m.gated)
+    axes = (tokens, hidden, inner, m.experts, m.used, m.gated)
     if found is None:
         return MoeExperts(*axes, act, act, ranks)
     if found.input:

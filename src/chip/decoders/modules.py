@@ -20,10 +20,14 @@ LLAMA: Mapping[str, tuple[str, ...]] = {
     "state_x": ("mamba.x_proj",),
     "state_dt": ("mamba.dt_proj",),
     "state_out": ("mamba.out_proj",),
+    "state_gate": ("self_attn.g_proj",),
     "q_down": ("self_attn.q_a_proj",),
     "q_up": ("self_attn.q_b_proj",),
     "kv_down": ("self_attn.kv_a_proj_with_mqa",),
     "kv_up": ("self_attn.kv_b_proj",),
+    "o_down": ("self_attn.o_a_proj",),
+    "latent_in": ("mlp.fc1_latent_proj",),
+    "latent_out": ("mlp.fc2_latent_proj",),
     "router": ("mlp.gate",),
     "experts": tuple(f"mlp.experts.0.{name}" for name in ("gate_proj", "up_proj", "down_proj")),
     **{f"shared_{role}": (f"mlp.shared_experts.{role}",) for role in ("gate_proj", "up_proj", "down_proj")},
@@ -35,6 +39,41 @@ FUSED_4H = {"up_proj": ("mlp.dense_h_to_4h",), "down_proj": ("mlp.dense_4h_to_h"
 
 # Where an architecture departs from Llama: (prefix of a layer, names by role, name of the output matrix)
 Names = tuple[str, Mapping[str, tuple[str, ...]], str]
+UP_GATE_DOWN = ("gate_proj", "up_proj", "down_proj")
+W123 = ("w1", "w3", "w2")
+SPARSE_MOE = {  # MiniMax
+    "router": ("block_sparse_moe.gate",),
+    "experts": tuple(f"block_sparse_moe.experts.0.{name}" for name in ("w1", "w2", "w3")),
+    **{f"shared_{role}": (f"block_sparse_moe.shared_experts.{role}",) for role in UP_GATE_DOWN},
+    "index_q": ("self_attn.index_q_proj",),
+    "index_k": ("self_attn.index_k_proj",),
+}
+ONE_SHARED = {f"shared_{role}": (f"mlp.shared_expert.{role}",) for role in UP_GATE_DOWN}
+DELTA = {**ONE_SHARED, "state_out": ("linear_attn.out_proj",)}
+APART = {
+    **DELTA,
+    "state_qkvz": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
+    "state_ba": ("linear_attn.in_proj_b", "linear_attn.in_proj_a"),
+}
+MIXER = {  # Nemotron-H: each branch is a layer of its own
+    **{role: (f"mixer.{role}",) for role in ("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj")},
+    "state_in": ("mixer.in_proj",),
+    "state_out": ("mixer.out_proj",),
+    "router": ("mixer.gate",),
+    "experts": tuple(f"mixer.experts.0.{name}" for name in ("up_proj", "down_proj")),
+    **{f"shared_{role}": (f"mixer.shared_experts.{role}",) for role in UP_GATE_DOWN},
+    "latent_in": ("mixer.fc1_latent_proj",),
+    "latent_out": ("mixer.fc2_latent_proj",),
+}
+V4 = {
+    **{"q_down": ("attn.wq_a",), "q_up": ("attn.wq_b",), "kv_down": ("attn.wkv",)},
+    **{"o_down": ("attn.wo_a",), "o_proj": ("attn.wo_b",), "index_q": ("attn.indexer.wq_b",), "router": ("ffn.gate",)},
+    "experts": tuple(f"ffn.experts.0.{name}" for name in W123),
+    **{f"shared_{role}": (f"ffn.shared_experts.{name}",) for role, name in zip(UP_GATE_DOWN, W123)},
+}
+GEMMA4 = {"router": ("router.proj",), "experts": tuple(f"experts.0.{name}" for name in UP_GATE_DOWN)}
+# The MLP beside Gemma 4's experts is that of all tokens
+GEMMA4 |= {f"shared_{role}": (f"mlp.{role}",) for role in UP_GATE_DOWN}
 GPT2: Names = ("transformer.h.{}.", {"qkv_proj": ("attn.c_attn",), "o_proj": ("attn.c_proj",), **TWO_MATRICES}, HEAD)
 OTHERS: Mapping[str, Names] = {
     "BloomForCausalLM": (
@@ -47,7 +86,12 @@ OTHERS: Mapping[str, Names] = {
         {"qkv_proj": ("self_attention.query_key_value",), "o_proj": ("self_attention.dense",), **FUSED_4H},
         HEAD,
     ),
-    "Gemma3ForConditionalGeneration": ("model.language_model.layers.{}.", {}, HEAD),
+    "DeepseekV4ForCausalLM": ("layers.{}.", V4, "head"),
+    "Gemma4ForCausalLM": (LAYER, GEMMA4, HEAD),
+    **dict.fromkeys(("MiniMaxM2ForCausalLM", "MiniMaxM3SparseForCausalLM"), (LAYER, SPARSE_MOE, HEAD)),
+    **dict.fromkeys(("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM"), ("backbone.layers.{}.", MIXER, HEAD)),
+    "Qwen3NextForCausalLM": (LAYER, DELTA, HEAD),
+    **dict.fromkeys(("Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"), (LAYER, APART, HEAD)),
     "GPT2LMHeadModel": GPT2,
     "GPTBigCodeForCausalLM": GPT2,
     "GPTJForCausalLM": (
@@ -80,11 +124,7 @@ OTHERS: Mapping[str, Names] = {
         HEAD,
     ),
     "PhiForCausalLM": (LAYER, {"o_proj": ("self_attn.dense",), **FC}, HEAD),
-    "Qwen2MoeForCausalLM": (
-        LAYER,
-        {f"shared_{role}": (f"mlp.shared_expert.{role}",) for role in ("gate_proj", "up_proj", "down_proj")},
-        HEAD,
-    ),
+    "Qwen2MoeForCausalLM": (LAYER, ONE_SHARED, HEAD),
     "Starcoder2ForCausalLM": (LAYER, TWO_MATRICES, HEAD),
 }
 

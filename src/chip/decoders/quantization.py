@@ -19,11 +19,25 @@ CLASSES = ("Linear", "linear")  # what a list may name instead of a layer
 # Parts of a checkpoint that a list may name and that are no dense layer here: other towers, norms, tables, draft layers
 OUTSIDE = re.compile(
     r"norm|embed|rotary|visual|vision|audio|image|speech|projector|mtp|eh_proj|sinks|shared_head|\bln_|\bwte|\bwpe|\bconv|"
-    r"correction_bias|score"
+    r"correction_bias|score|indexers_proj|multi_modal|patch_merge|mm_"
 )
 LONGEST_PATTERN = 1000  # characters: compiled it takes many times as much, and is kept
 EXPERT = re.compile(r"(experts\.)\d+")
+TOWER = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")  # around the language part of a model that sees
+AROUND = ("", "language_model.", "model.")  # what a pattern may expect before a name
 LAYER = re.compile(r"\blayers?\.(\d+)\b|\bh\.(\d+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointNames:
+    """Where a checkpoint has the two parts of each layer, by their index."""
+
+    of_layers: Sequence[tuple[int, int]]
+    architecture: str
+
+    def names(self, layer: int, role: str) -> tuple[str, ...]:
+        mixer, mlp = self.of_layers[layer]
+        return modules.of_role(self.architecture, mlp if role in roles.OF_MLP or "shared" in role else mixer, role)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +70,7 @@ class Quantization:
 
     def shortened(self) -> Quantization:
         """With the first expert for all of them in every list: checkpoints may list each of thousands."""
-        rules = tuple(replace(rule, targets=_distinct(rule.targets)) for rule in self.rules)
+        rules = tuple(replace(rule, targets=_distinct(rule.targets)) for rule in self.rules if rule.targets)
         return replace(self, rules=rules, ignore=_distinct(self.ignore))
 
     def _listed(self, entries: tuple[str, ...], name: str) -> bool:
@@ -64,7 +78,13 @@ class Quantization:
 
 
 def _distinct(entries: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(EXPERT.sub(r"\g<1>0", e) if not e.startswith("re:") else e for e in entries))
+    return tuple(dict.fromkeys(e if e.startswith("re:") else EXPERT.sub(r"\g<1>0", _plain(e)) for e in entries))
+
+
+def _plain(entry: str) -> str:
+    """As the language model alone would name it."""
+    inside = TOWER.sub("", entry)
+    return entry if inside == entry else inside if inside.startswith("lm_head") else "model." + inside
 
 
 @lru_cache(maxsize=512)
@@ -84,7 +104,7 @@ def names(entry: str, name: str, whole: bool, where: str) -> bool:
     if entry in CLASSES:
         return True
     if entry.startswith("re:"):
-        return bool(_pattern(entry[3:], where).match(name))
+        return any(_pattern(entry[3:], where).match(around + name) for around in AROUND)
     if entry == name or name.endswith("." + entry):
         return True
     if whole:
@@ -94,18 +114,20 @@ def names(entry: str, name: str, whole: bool, where: str) -> bool:
     return entry in name
 
 
-def format_layers(q: Quantization, layers: Sequence[Layer], hidden: int, architecture: str) -> list[Layer]:
-    """The layers with their formats; refuses lists that name nothing and groups that do not divide."""
+def format_layers(
+    q: Quantization, layers: Sequence[Layer], hidden: int, architecture: str, places: Sequence[tuple[int, int]] = ()
+) -> list[Layer]:
+    """The layers with their formats; refuses lists that name nothing and groups that do not divide. `places`: where a
+    checkpoint has the mixer and the MLP of each layer, if not side by side."""
+    at = CheckpointNames(places or [(i, i) for i in range(len(layers))], architecture)
     roles = [_roles(q, layer, hidden) for layer in layers]
-    present = [
-        name for i, found in enumerate(roles) for role in found for name in modules.of_role(architecture, i, role)
-    ]
-    _check_lists(q, [*present, *_others(layers, architecture)], len(layers))
+    present = [name for i, found in enumerate(roles) for role in found for name in at.names(i, role)]
+    _check_lists(q, [*present, *_others(layers, at)], 1 + max(max(place) for place in at.of_layers))
     formatted = []
     for i, (layer, found) in enumerate(zip(layers, roles)):
-        given = {role: _of_role(q, architecture, i, role) for role in found}
+        given = {role: _of_role(q, at.names(i, role), i) for role in found}
         for m in layer.matrices(hidden):
-            _check_group(q, given.get(m.role), m.k, modules.of_role(architecture, i, m.role)[-1])
+            _check_group(q, given.get(m.role), m.k, at.names(i, m.role)[-1])
         formatted.append(replace(layer, formats=tuple((role, f) for role, f in given.items() if f)))
     if not any(layer.formats for layer in formatted):
         raise ChipError(f"{q.where}: every layer of this model is left out, so that nothing is quantised")
@@ -118,26 +140,26 @@ def head_format(q: Quantization, architecture: str) -> WeightFormat | None:
 
 def _roles(q: Quantization, layer: Layer, hidden: int) -> list[str]:
     found = dict.fromkeys(m.role for m in layer.matrices(hidden))
+    found.pop("index_weights", None)  # of an indexer: every engine keeps them in 16 bits
     return [role for role in found if role == roles.EXPERTS or not q.experts_only]
 
 
-def _of_role(q: Quantization, architecture: str, layer: int, role: str) -> WeightFormat | None:
-    named = modules.of_role(architecture, layer, role)
+def _of_role(q: Quantization, named: tuple[str, ...], layer: int) -> WeightFormat | None:
     formats = {q.format_of(name) for name in named}
     if len(formats) > 1:
         raise ChipError(f"{q.where}: the experts of layer {layer} have matrices in different formats ({named[0]}, ...)")
     return formats.pop()
 
 
-def _others(layers: Sequence[Layer], architecture: str) -> Iterable[str]:
+def _others(layers: Sequence[Layer], at: CheckpointNames) -> Iterable[str]:
     """Dense layers that always keep 16 bits, but may be listed."""
-    yield modules.head(architecture)
+    yield modules.head(at.architecture)
     for i, layer in enumerate(layers):
         for m in layer.matrices(1):  # so that a list may leave out what a method never converts
-            yield from modules.of_role(architecture, i, m.role)
+            yield from at.names(i, m.role)
         if hasattr(layer.mlp, "experts"):
-            yield from modules.of_role(architecture, i, "router")
-            yield from modules.of_role(architecture, i, "shared_gate")
+            yield from at.names(i, "router")
+            yield from at.names(i, "shared_gate")
 
 
 def _check_lists(q: Quantization, present: Sequence[str], layers: int) -> None:

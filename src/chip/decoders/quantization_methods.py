@@ -17,22 +17,34 @@ NVFP4, MXFP4 = UNIFORM["nvfp4"], UNIFORM["mxfp4"]
 FP8_TENSOR = WeightFormat("fp8", input="fp8", input_per_tensor=True, input_static=True, whole_bytes=4)
 FP8_CHANNEL = WeightFormat("fp8", rows=1, input="fp8")
 INTS = {4: "int4", 8: "int8"}
+ROUTED = r"re:.*\bexperts\..*"  # not the shared ones
+EXPERT_FORMATS = {
+    "FP4": MXFP4,
+    "NVFP4": NVFP4,
+}  # of experts, where they are stored otherwise than the rest (DeepSeek V4)
 SECTIONS = ("quantization_config", "compression_config")
 
 
 def read(c: Config) -> Quantization | None:
     """What the config says, or None where it says nothing. Unknown methods are refused."""
-    c = c.root
-    name = next((s for s in SECTIONS if c.has(s)), None)
+    name = next((s for s in SECTIONS if c.has(s)), None)  # of the language part, else of the whole model
+    if name is None:
+        c = c.root
+        name = next((s for s in SECTIONS if c.has(s)), None)
     if name is None:
         return None
     section = c.section(name)
-    method = section.text("quant_method", "").lower()
+    method = section.text("quant_method", "modelopt" if section.has("quant_algo") else "").lower()
     if not method:
         raise ChipError(f"{section.where}: field 'quant_method' is missing; known: {', '.join(METHODS)}")
     if method not in METHODS:
         raise ChipError(f"{section.where}: quant_method {method[:40]!r} is not known; known: {', '.join(METHODS)}")
-    return METHODS[method](section)
+    found = METHODS[method](section)
+    experts = section.text("moe_quant_algo", section.text("expert_dtype", c.text("expert_dtype", ""))).upper()
+    if experts not in EXPERT_FORMATS:
+        return found
+    rule = Rule((ROUTED,), EXPERT_FORMATS[experts])
+    return replace(found, rules=(rule, *found.rules), ignore=() if section.has("moe_quant_algo") else found.ignore)
 
 
 def _brief(name: str) -> str:
@@ -255,6 +267,8 @@ def _strategy(c: Config, known: tuple[str, ...]) -> str:
 def _kv_scheme(c: Config) -> str:
     if not c.has("kv_cache_scheme"):
         return ""
+    if c.raw["kv_cache_scheme"] == "FP8":
+        return "fp8"
     scheme = c.section("kv_cache_scheme")
     if (_kind(scheme), _bits(scheme, "num_bits")) != ("float", 8):
         raise ChipError(f"{scheme.where}: a KV cache of this format is not served; known: 8-bit float")
@@ -264,6 +278,7 @@ def _kv_scheme(c: Config) -> str:
 ALGORITHMS = {
     "FP8": FP8_TENSOR,
     "FP8_PER_CHANNEL_PER_TOKEN": FP8_CHANNEL,
+    "MXFP8": WeightFormat("fp8", rows=1, cols=32, scale_bytes=1, input="fp8", input_group=32),
     "FP8_PB_WO": WeightFormat("fp8", rows=128, cols=128, input="fp8", input_group=128),
     "NVFP4": NVFP4,
     "W4A16_NVFP4": NVFP4.weight_only,

@@ -9,6 +9,7 @@ Q_PROJ, K_PROJ, V_PROJ, QKV_PROJ, O_PROJ = "q_proj", "k_proj", "v_proj", "qkv_pr
 Q_DOWN, Q_UP, KV_DOWN, KV_UP = "q_down", "q_up", "kv_down", "kv_up"  # to and from a latent
 GATE_PROJ, UP_PROJ, GATE_UP_PROJ, DOWN_PROJ = "gate_proj", "up_proj", "gate_up_proj", "down_proj"
 ROUTER, EXPERTS = "router", "experts"
+OF_MLP = (GATE_PROJ, UP_PROJ, GATE_UP_PROJ, DOWN_PROJ, ROUTER, EXPERTS, "latent_in", "latent_out")
 SHARED = "shared_"  # before the roles of an MLP that all tokens take beside their experts
 # Around attention
 Q_NORM, K_NORM, ROPE, KV_APPEND, ATTENTION = "q_norm", "k_norm", "rope", "kv_append", "attention"

@@ -48,12 +48,14 @@ def attention(
 def stack(
     c: Config, name: str, architecture: str, hidden: int, layers: Iterable[Layer], tied: bool, **settings: Any
 ) -> Decoder:
-    """The model around its layers. `tied` is what transformers takes where the config does not say."""
+    """The model around its layers. `tied` is what transformers takes where the config does not say; `places` as in
+    `format_layers`."""
     layers = list(layers)
-    found = read(c) if any(c.root.has(section) for section in SECTIONS) else None
+    places = settings.pop("places", ())
+    found = read(c) if any(c.has(section) or c.root.has(section) for section in SECTIONS) else None
     if found:
         found = found.shortened()
-        layers = quantization.format_layers(found, layers, hidden, architecture)
+        layers = quantization.format_layers(found, layers, hidden, architecture, places)
         settings = {
             "quantization": found.method,
             "kv_dtype": found.kv,

@@ -9,14 +9,21 @@ from typing import ClassVar
 from chip.decoders.formats import Matrix
 from chip.dtypes import BYTES, Precision
 
-CHUNKS = {"mamba2": 256, "mamba": 64, "delta": 64, "conv": 1}  # tokens of a prompt that a scan takes at once
+CHUNKS = {
+    "mamba2": 256,
+    "mamba": 64,
+    "delta": 64,
+    "conv": 1,
+    "linear": 256,
+    "none": 1,
+}  # tokens of a prompt that a scan takes at once
 
 
 @dataclass(frozen=True, slots=True)
 class StateMixer:
     """A mixer that stands where attention does. `inputs`: its projections of the layer's input, by role and width."""
 
-    kind: str  # mamba, mamba2, delta or conv
+    kind: str  # mamba, mamba2, delta, conv, linear or none
     inputs: tuple[tuple[str, int], ...]
     channels: int  # of its convolution
     taps: int
@@ -40,7 +47,8 @@ class StateMixer:
             yield Matrix(role, n, hidden)
         for role, n, k in self.inner:
             yield Matrix(role, n, k)
-        yield Matrix("state_out", hidden, self.width)
+        if self.width:
+            yield Matrix("state_out", hidden, self.width)
 
     def params(self, hidden: int) -> int:
         return sum(m.n * m.k for m in self.matrices(hidden)) + self.norm_params()
@@ -54,6 +62,9 @@ class StateMixer:
 
     def state_bytes(self, p: Precision, tp: int = 1) -> float:
         """Of one sequence on each GPU, whatever its length."""
-        kept = self.channels * (self.taps - 1) * BYTES[p.activation]
+        kept = self.channels * max(0, self.taps - 1) * BYTES[p.activation]
         state = self.heads * self.head_dim * self.key_dim * BYTES[self.state_dtype or p.activation]
         return (kept + state) / tp
+
+
+NO_MIXER = StateMixer("none", (), 0, 0)  # of a layer that is an MLP alone

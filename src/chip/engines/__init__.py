@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache, partial
@@ -15,7 +16,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from chip.decoders.decoder import Decoder
-from chip.decoders.families import hybrid
+from chip.decoders.families import deepseek_v4, hybrid, inkling
 from chip.decoders.formats import WeightFormat
 from chip.dtypes import Precision
 from chip.engines.calibration import CalibrationModel
@@ -25,6 +26,9 @@ from chip.engines.options import Limits, Settings, with_settings
 from chip.engines.server import ServerCost
 from chip.engines.timeline import LiveScheduler, Played, Terms, Timeline, Weighted
 from chip.types import ChipError, HardwareSpec, Program, Scenario, Seq, Step
+
+# Whose layers keep a state, or a cache that no other model has
+STATES = (*hybrid.ARCHITECTURES, *deepseek_v4.ARCHITECTURES, *inkling.ARCHITECTURES)
 
 
 class EngineVersion(NamedTuple):
@@ -63,7 +67,7 @@ class Serves(NamedTuple):
     def refusal(self, engine: str, architecture: str, dtype: str, tp: int = 1, pp: int = 1, ep: int = 1) -> str:
         """One line that says what it cannot run, with the remedy; "" where it can."""
         known, gpus = self.architectures, max(tp, ep) * pp
-        if architecture in hybrid.ARCHITECTURES and not self.states:
+        if architecture in STATES and not self.states:
             return (
                 f"{engine}: it is not known how it runs the states of {architecture}; choose --engine vllm, or --trace"
             )
@@ -87,6 +91,7 @@ class Engine:
     TITLE: str  # what exactly is predicted under that name
     TERMS: tuple[str, ...] = ()  # what it and its host add to a step (`playing.MEANING`)
     CAVEAT: str = ""  # what its predictions leave out, said with each
+    LIKE: str = ""  # the engine whose measured terms stand in, where its own were never measured
     KERNELS: Mapping[str, int] = {}  # that it launches of an operator, where that differs from the operator's own count
     CIRCULATES: bool = False  # whether a pipeline has several batches in flight, or one that passes all stages
     GRAPH_TOKENS: tuple[int, ...] = ()  # sizes of the CUDA graphs that steps of live traffic run in
@@ -194,9 +199,13 @@ class Engine:
 
     def step(self, seqs: tuple[Seq, ...]) -> Step:
         """A step of live traffic: padded to the next CUDA graph, where one is large enough."""
-        tokens = sum(s.new * s.count for s in seqs)
-        size = next((n for n in self.GRAPH_TOKENS if n >= tokens), 0)
-        return Step(seqs, size - tokens if size else 0, size > 0)
+        tokens = 0
+        for new, _, count, _ in seqs:
+            tokens += new * count
+        place = bisect_left(self.GRAPH_TOKENS, tokens)
+        if place == len(self.GRAPH_TOKENS):
+            return Step(seqs)
+        return Step(seqs, self.GRAPH_TOKENS[place] - tokens, True)
 
     def version(self, name: str) -> EngineVersion:
         """The facts of a version; of the newest where `name` is ""."""

@@ -121,10 +121,17 @@ def _chunks(scenario: Scenario, budget: int, most: int) -> tuple[list[tuple[Seq,
 def _seqs(prompt: int, decoding: int, at: int, end: int) -> tuple[Seq, ...]:
     """A step with the tokens from `at` to `end` of all prompts one after another, beside requests that decode: the end
     of one prompt, whole prompts, and the beginning of another."""
-    first = min(-at % prompt, end - at)  # tokens of a prompt that was begun before
+    computed = at % prompt
+    first = min(prompt - computed, end - at) if computed else 0  # tokens of a prompt that was begun before
     whole, last = divmod(end - at - first, prompt)
-    seqs = (Seq(1, prompt, decoding), Seq(first, at % prompt, 1), Seq(prompt, 0, whole), Seq(last, 0, 1))
-    return tuple(s for s in seqs if s.new and s.count)
+    seqs = [Seq(1, prompt, decoding)] if decoding else []
+    if first:
+        seqs.append(Seq(first, computed, 1))
+    if whole:
+        seqs.append(Seq(prompt, 0, whole))
+    if last:
+        seqs.append(Seq(last, 0, 1))
+    return tuple(seqs)
 
 
 def _long_prefill(scenario: Scenario, budget: int, step: MakeStep, done: int) -> Weighted:

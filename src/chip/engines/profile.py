@@ -26,6 +26,7 @@ REFERENCE = "h200"  # the GPU whose host stands for one that was not measured
 # one with another GPU, which may be any machine. Servers with an H200 launched a kernel in 7.2 to 14.3 us, at most 1.6
 # times off the 10.1 and 11.5 us that the terms hold at.
 SUCH_HOST, OTHER_HOST = 1.75, 2.0
+LIKE_ANOTHER = 1.5  # and how many times those of another engine may be off, where that stands in: what nobody measured
 # How many times longer or shorter the host's terms may be than their own interval says. On the same host at another
 # time: the largest ratio between two processes of one calibration model. Then on any host of a known launch latency.
 SAME_HOST, KNOWN_LATENCY = 1.3, 1.25
@@ -55,8 +56,11 @@ class FoundTerms:
     off: float = 1.0  # how many times faster or slower the asker's host may be, where nobody measured it
 
 
-def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host: str = "") -> FoundTerms | None:
-    """The terms of an engine: those that go with the GPU, else of the reference host, or those of `file`.
+def find(
+    h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host: str = "", like: str = ""
+) -> FoundTerms | None:
+    """The terms of an engine: those that go with the GPU, else of the reference host, or those of `file`. `like`: the
+    engine whose terms on the reference host stand in where it has none.
 
     `launch_ns` scales them to a launch latency. `host` is a host's name or file (`chip.hosts`), which has either.
     """
@@ -66,6 +70,8 @@ def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host:
         _, launch_ns, file = hosts.find(host)
     path, reference = Path(file) if file else path_for(h, engine), ENGINES / f"{REFERENCE}.{engine}.json"
     own = given(path, h, engine) if file or (h.profile is not None and path.is_file()) else None
+    stands_in = bool(like) and own is None and not reference.is_file()
+    reference = ENGINES / f"{REFERENCE}.{like}.json" if stands_in else reference
     held = own or (read(reference) if reference.is_file() else None)
     if held is None:
         return None
@@ -75,6 +81,7 @@ def find(h: Hardware, engine: str, file: str = "", launch_ns: float = 0.0, host:
         return FoundTerms(_widened(held.terms, KNOWN_LATENCY, launch_ns / held.launch_ns), "", True, launch_ns)
     if own is None or (not file and is_bundled(h)):
         off = SUCH_HOST if own else OTHER_HOST  # wider than the host terms' own interval, so it takes its place
+        off *= LIKE_ANOTHER if stands_in else 1.0
         known = {n: replace(t, low=t.value, high=t.value) if n in ON_HOST else t for n, t in held.terms.items()}
         return FoundTerms(_widened(known, off), held.cpu, False, held.launch_ns, off)
     return FoundTerms(_widened(held.terms, SAME_HOST), "", False, held.launch_ns)

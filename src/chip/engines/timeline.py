@@ -208,15 +208,20 @@ class Timeline:
         self.worked_s += steps * device_s
 
 
-class Played(NamedTuple):
+class Played:
     """A step whose operators are known, ready for an engine to play it on the timeline."""
 
-    blocks: Sequence[LaunchBlock]  # its operators in order
-    seconds: float  # of all operators
-    operators: float
-    graph: bool
-    decode: bool  # all sequences have one new token
-    sequences: int
+    __slots__ = ("decode", "graph", "operators", "seconds", "sequences")
+
+    def __init__(self, seconds: float, operators: float, graph: bool, decode: bool, sequences: int) -> None:
+        """`seconds`: of all operators. `decode`: all sequences have one new token."""
+        self.seconds, self.operators, self.graph, self.decode = seconds, operators, graph, decode
+        self.sequences = sequences
+
+    @property
+    def blocks(self) -> Sequence[LaunchBlock]:
+        """Its operators in order."""
+        raise NotImplementedError
 
     def device_s(self, t: Timeline) -> float:
         """What the device takes for all of it, gaps between operators included."""

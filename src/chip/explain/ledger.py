@@ -128,7 +128,7 @@ def ledger(trace: Trace, gpu: str) -> Ledger:
 def _predicted(trace: Trace, gpu: str, decoder: Decoder) -> list[tuple[list[TimedBlock], float]]:
     predictor = setting(Question(decoder, gpu, trace.engine, trace.dtype, ""), Stage.POINTS)
     s, model = Scenario(trace.batch, trace.prompt, OUTPUT, trace.dtype), predictor.steps
-    steps = model.prefill_steps(s) if trace.phase == "prefill" else ((model.engine.decode(s, model.options), 1.0),)
+    steps = model.schedule(s).prefill if trace.phase == "prefill" else ((model.engine.decode(s, model.options), 1.0),)
     return model.at_clock(steps, trace.phase == "prefill")
 
 

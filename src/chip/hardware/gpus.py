@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chip.files import artifact, codec
+from chip.hardware.points import SUFFIX, PointTable
 from chip.types import GIVEN, ChipError, HardwareProfile, HardwareSpec, Link, Quoted
 
 DATA = Path(__file__).parents[1] / "data"
@@ -108,9 +109,8 @@ def read_profile(path: Path) -> HardwareProfile:
         for key, c in getattr(found, group).items():
             if not 0 < c.low <= c.value <= c.high < 1e30:
                 raise ChipError(f"{path}: data.{group}.{key} must have 0 < low <= value <= high")
-    for key, shares in found.shares.items():
-        if not all(0 <= s.flops < 1e30 and 0 < s.bytes < 1e30 and 0 < s.share < 1e30 for s in shares):
-            raise ChipError(f"{path}: data.shares.{key} must be positive numbers")
+    for kind, lines in found.operators.items():
+        PointTable(Path(f"{path}: data.operators") / f"{kind}{SUFFIX}", lines)
     if not 0 < found.memory_bytes < 1e30:
         raise ChipError(f"{path}: data.memory_bytes must be a positive number, got {str(found.memory_bytes)[:40]}")
     for needed in ("hbm_read", "hbm_copy"):
@@ -175,7 +175,8 @@ def _of_chip(s: HardwareSpec) -> list[HardwareSpec]:
 def _strengths(s: HardwareSpec) -> dict[str, float]:
     """Everything that a time may hang on."""
     rates = {name: q.value for name, q in s.ceilings.items()}
-    return rates | {"units": s.units.value, "clock": s.boost_clock_hz.value, "l2": s.l2_bytes.value}
+    own = {"units": s.units.value, "clock": s.boost_clock_hz.value, "l2": s.l2_bytes.value, "power": s.power_w.value}
+    return rates | own
 
 
 def _unmeasured(name: str, s: HardwareSpec, folders: tuple[Path, ...] = ()) -> Hardware:

@@ -92,8 +92,9 @@ Key = tuple[str, str, str]  # kernel, context, dtype
 class PointTable:
     """A file of points, made into operators group by group: a prediction needs few of them."""
 
-    def __init__(self, path: Path) -> None:
-        lines = artifact.read_text(path).splitlines()
+    def __init__(self, path: Path, written: Sequence[str] = ()) -> None:
+        """`written`: its lines, where it is not a file of its own."""
+        lines = written or artifact.read_text(path).splitlines()
         body = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
         self.about: dict[str, str] = {}
         for number, line in enumerate(lines[:body], 1):
@@ -260,14 +261,22 @@ def _base(kind: str, kernel: str, text: str, where: str) -> BaseTime:
 class Library:
     """The folders of one GPU's points, ours first. Each kind of operator is a file, read when it is asked for."""
 
-    def __init__(self, folders: tuple[Path, ...]) -> None:
+    def __init__(self, folders: tuple[Path, ...], calibrated: Mapping[str, Sequence[str]] | None = None) -> None:
+        """`calibrated`: the tables within a profile, which answer where the folders have none."""
         self._kinds = {folder: frozenset(kinds(folder)) for folder in folders}
-        self.about = about(folders[0] / f"{PRODUCT}{SUFFIX}")
+        self._calibrated = {k: PointTable(Path(f"{k}{SUFFIX}"), lines) for k, lines in (calibrated or {}).items()}
+        self.about: Mapping[str, str] = {}
+        if folders:
+            self.about = about(folders[0] / f"{PRODUCT}{SUFFIX}")
+        elif PRODUCT in self._calibrated:
+            self.about = self._calibrated[PRODUCT].about
         self.shared: dict[int, tuple[PointGroup, Any]] = {}  # by id(group): what all engines make of a group alike
 
     def _tables(self, kind: str) -> Iterator[PointTable]:
         """Those of a kind of operator, folder by folder."""
-        return (table(folder / f"{kind}{SUFFIX}") for folder, kinds in self._kinds.items() if kind in kinds)
+        yield from (table(folder / f"{kind}{SUFFIX}") for folder, kinds in self._kinds.items() if kind in kinds)
+        if kind in self._calibrated:
+            yield self._calibrated[kind]
 
     def has(self, kind: str, dtype: str) -> bool:
         return any(dtype in table.dtypes for table in self._tables(kind))
@@ -283,9 +292,6 @@ class Library:
     def bases(self, kind: str) -> list[tuple[str, BaseTime, str]]:
         """The fitted base times of a kind in bf16: kernel, base, and the compute ceiling it ran under."""
         return next((some for table in self._tables(kind) if (some := table.bases("bf16"))), [])
-
-
-library = lru_cache(maxsize=16)(Library)
 
 
 def write(path: Path, about: Mapping[str, str], groups: Iterable[PointGroup]) -> None:

@@ -32,6 +32,7 @@ class TiledBase(BaseTime):
     imbalance: float = 0.7  # how much of the last, partly filled wave counts
     stream_bytes_per_s: float = 8e12  # at which all tiles together take in keys and values, from cache or memory
 
+    KERNELS: ClassVar[int] = 2  # the tiles, and the sum of their parts
     PACKS: ClassVar[bool] = True  # queries of all heads of a group share tiles (FlashAttention-3)
     LARGE: ClassVar[tuple[int, int]] = (192, 128)  # queries of a tile, of heads of up to 96 and of larger ones
 
@@ -88,6 +89,7 @@ def split(tiles: int, of_one: int, blocks: int, tokens: int, sms: int) -> int:
 
 class CudnnBase(TiledBase):
     __slots__ = ()
+    KERNELS: ClassVar[int] = 1
     PACKS: ClassVar[bool] = False  # each head has its own
 
 

@@ -6,8 +6,8 @@ from dataclasses import fields
 from typing import ClassVar
 
 from chip.dtypes import BYTES
-from chip.ops.attention import Attention, visible_keys
-from chip.types import Cost
+from chip.ops.attention import Attention, visible_keys, visible_pairs
+from chip.types import Cost, Seq
 
 
 class Fp8Attention(Attention):
@@ -71,6 +71,36 @@ class GrowingAttention(Attention):
         _, read, written = Attention.cost(self)
         _, all_read, all_written = self.cost()
         return read + written, all_read + all_written - read - written
+
+
+class ChunkedAttention(Attention):
+    """Attention of tokens to those of their own chunk (Llama 4): `window` tokens long, beginning at its multiples.
+    It stands in programs without its sequences only."""
+
+    __slots__ = ()
+
+    def over(self, seq: Seq) -> Attention:  # type: ignore[override]
+        """Attention under the window that shows as many pairs of query and key."""
+        total, wanted = seq.past + seq.new, pairs_in_chunks(seq.new, seq.past, self.window)
+        low, high = 1, min(self.window, total)
+        while low < high:
+            middle = (low + high) // 2
+            if visible_pairs(seq.new, total, True, middle) < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        sizes = (seq.count, self.heads, self.kv_heads, self.head_dim, seq.new, total)
+        return Attention(*sizes, True, low if low < total else 0, self.v_head_dim, self.dtype)
+
+
+def pairs_in_chunks(new: int, past: int, chunk: int) -> int:
+    """Of query and key, for tokens after `past` others that see back to the beginning of their chunk."""
+
+    def before(tokens: int) -> int:
+        whole, rest = divmod(tokens, chunk)
+        return whole * (chunk * (chunk + 1) // 2) + rest * (rest + 1) // 2
+
+    return before(past + new) - before(past)
 
 
 class LocalAttention(Attention):

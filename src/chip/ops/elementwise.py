@@ -247,5 +247,5 @@ LayerNormComposed = define(
 # By the names that HF's configs have for them; those of any other `gelu...` are plain ones.
 ACTIVATIONS = {
     **{c.kind: c for c in (Gelu, GeluFast, GeluNew, Relu, Silu)}, "quick_gelu": Gelu, "swish": Silu,
-    "relu2": Relu, "xielu": Silu,  # one pass over the same values
+    "relu2": Relu, "xielu": Silu, "swigluoai": Silu,  # one pass over the same values
 }  # fmt: skip

@@ -11,6 +11,7 @@ from chip.dtypes import BYTES
 from chip.ops import BaseTime
 from chip.ops.attention import Attention, visible_keys
 from chip.ops.attention_tiles import LatentBase, TiledBase
+from chip.ops.attention_variants import Fp8Attention
 from chip.types import ChipError, Cost, Op, Seq
 
 ABSORBED_TOKENS = 512  # of a sequence up to which they do on Hopper (FlashAttnMLAMetadataBuilder in vLLM 0.26)
@@ -84,3 +85,35 @@ class MlaPrompt(Attention):
     @classmethod
     def base_class(cls, kernel: str) -> type[BaseTime]:
         return TiledBase
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedAttention(Mla):
+    """Attention over the latest `window` tokens, and over entries of `ratio` older ones each (DeepSeek V4): the best
+    `best` of them, or all (0). A key is its own value. It stands in programs without its sequences only."""
+
+    ratio: int = 0
+    best: int = 0
+
+    def over(self, seq: Seq) -> Mla:  # type: ignore[override]
+        total = seq.past + seq.new
+        entries = (seq.past + (seq.new + 1) // 2) // self.ratio if self.ratio else 0  # in the mean of the new tokens
+        seen = min(total, self.window + (min(entries, self.best) if self.best else entries))
+        return Mla(
+            seq.count, self.heads, 1, self.head_dim, seq.new, total, True, seen if seen < total else 0,
+            self.v_head_dim, self.dtype,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedEntries(Fp8Attention):
+    """Scores of the entries of a compressed cache, one for `ratio` tokens."""
+
+    ratio: int = 1
+
+    def over(self, seq: Seq) -> Fp8Attention:  # type: ignore[override]
+        entries = max(1, (seq.past + seq.new) // self.ratio)
+        new = min(seq.new, entries)  # a query sees the entries before it: as many pairs, in a square that is smaller
+        sizes = (seq.count, self.heads, 1, self.head_dim, new, entries)
+        scores = Fp8Attention(*sizes, True, 0, self.v_head_dim, self.dtype)
+        return scores if new == seq.new else replace(scores, batch=seq.count * (-(-seq.new // new)))

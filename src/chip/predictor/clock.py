@@ -7,7 +7,7 @@ lower ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from math import exp, inf, log
 from typing import NamedTuple
 
@@ -43,10 +43,6 @@ class Settling:
             raise ChipError("settling: needs 0 <= boost < 1, measured near 1, and time and rate above 0")
         return settling
 
-    def from_boost(self, scale: float) -> Settling:
-        """That of another GPU with `scale` times the arithmetic, whose points were measured at boost clocks."""
-        return replace(self, measured=1 - self.boost, flop_per_s=self.flop_per_s * scale)
-
     def write(self) -> str:
         return " ".join(f"{f.name}={getattr(self, f.name):.4g}" for f in fields(self))
 
@@ -66,12 +62,18 @@ class Settling:
         """The same after a long time."""
         return 1 / self.measured
 
-    def from_rest(self, seconds: float, flops: float) -> float:
-        """The time at the points' clock of a call that took `seconds` at the boost clock."""
-        gained, settled_s = 1 - (1 - self.boost) / self.measured, seconds
+    def from_rest(self, seconds: float, flops: float, calls: tuple[int, int] = (0, 0)) -> float:
+        """The time at the points' clock of a call that took `seconds` on a GPU that was rested before. `calls`: the
+        mean of those from one to another in a row."""
+        points_s = seconds
         for _ in range(20):
-            settled_s = seconds / (1 - gained * self.limited(flops / settled_s))
-        return settled_s
+            limited = self.limited(flops / points_s)
+            if not limited:
+                break
+            first, last = (count * points_s * limited / self.time_s for count in calls)
+            decay = (exp(-first) - exp(-last)) / (last - first) if last > first else 1.0
+            points_s = seconds / (1 - (1 - (1 - self.boost * decay) / self.measured) * limited)
+        return points_s
 
     def recovery(self, load_s: float, seconds: float) -> float:
         """By what part arithmetic takes longer while the clock recovers, after `load_s` at full power: the mean over
@@ -97,6 +99,11 @@ class PowerLimit(NamedTuple):
         if not self.shift or self.settling is None:
             return seconds
         return seconds * (1 + self.shift * self.settling.limited(self.power * flops / seconds))
+
+    def settled_s(self, seconds: float, flops: float) -> float:
+        """At the clock that the GPU settles at."""
+        seconds = self.at_same_clock(seconds, flops)
+        return seconds + self.limited_s(seconds, flops) * (self.settling.settled - 1) if self.settling else seconds
 
     def limited_s(self, seconds: float, flops: float) -> float:
         """The part of the seconds that the power limit sets."""

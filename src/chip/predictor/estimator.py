@@ -13,7 +13,7 @@ from typing import Any
 
 from chip.hardware import gpus, links
 from chip.hardware.gpus import Hardware
-from chip.hardware.points import Library, library
+from chip.hardware.points import Library
 from chip.ops.attention import AnyAttention
 from chip.ops.collectives import Collective
 from chip.predictor.attention_time import AttentionTime
@@ -26,25 +26,14 @@ from chip.predictor.stages import ALL, Stage
 from chip.types import ChipError, Op, Seq
 
 REFERENCE = "h200"  # the GPU whose fitted bases stand in for those of others
-MOST_CURVES, MOST_SIZES = 4096, 256  # remembered: operators, and numbers of tokens or sequences of each
+MOST_CURVES = 4096  # remembered
 Size = Any  # a number of tokens or, for attention, a sequence
 
 
 class Curve:
     """The time of an operator of a model at any size: a number of tokens or, where it attends, a `Seq`."""
 
-    def __init__(self) -> None:
-        self._times: dict[Size, OperatorTime] = {}
-
     def time(self, size: Size) -> OperatorTime:
-        time = self._times.get(size)
-        if time is None:
-            if len(self._times) >= MOST_SIZES:
-                self._times.clear()
-            time = self._times[size] = self._at(size)
-        return time
-
-    def _at(self, size: Size) -> OperatorTime:
         raise NotImplementedError
 
 
@@ -53,7 +42,6 @@ class TokenCurve(Curve):
 
     def __init__(self, kernel: KernelTime, op: Op, like: Op | None) -> None:
         """`op`: for one token. `like`: the one that its points are of, None for a time by its base times alone."""
-        super().__init__()
         self._kernel, self._make = kernel, grown(op)
         self._linear_cost = _linear_cost(self._make)
         self._corrections: CorrectionCurve | None = None
@@ -65,7 +53,7 @@ class TokenCurve(Curve):
         else:
             self._bases = [base.over(self._make) for base in kernel.bases]
 
-    def _at(self, tokens: int) -> OperatorTime:
+    def time(self, tokens: int) -> OperatorTime:
         if self._linear_cost is not None:
             fixed_flops, flops_each, fixed_bytes, bytes_each = self._linear_cost
             flops, moved = fixed_flops + flops_each * tokens, fixed_bytes + bytes_each * tokens
@@ -96,10 +84,9 @@ class PartsCurve(Curve):
     """Several kernels over tokens: the sum of their times."""
 
     def __init__(self, estimator: Estimator, op: Op) -> None:
-        super().__init__()
         self._estimator, self._make = estimator, grown(op)
 
-    def _at(self, tokens: int) -> OperatorTime:
+    def time(self, tokens: int) -> OperatorTime:
         return self._estimator.of_parts(self._make(tokens))
 
 
@@ -107,10 +94,9 @@ class LinkCurve(Curve):
     """A collective over tokens."""
 
     def __init__(self, roof: Roof, one: Collective, kernel: str) -> None:
-        super().__init__()
         self._roof, self._one, self._kernel = roof, one, kernel
 
-    def _at(self, tokens: int) -> OperatorTime:
+    def time(self, tokens: int) -> OperatorTime:
         op = replace(self._one, rows=self._one.rows * tokens)
         roof, size = self._roof, op.tensor_bytes
         if roof.link is None:
@@ -133,11 +119,10 @@ class SequenceCurve(Curve):
     """An operator that attends, over sequences. How long one is may decide on the kind of attention."""
 
     def __init__(self, estimator: Estimator, op: Op) -> None:
-        super().__init__()
         self._estimator, self._place = estimator, op.placing(estimator.kernels.has)
         self._by_kind: dict[str, AttentionTime] = {}
 
-    def _at(self, seq: Seq) -> OperatorTime:
+    def time(self, seq: Seq) -> OperatorTime:
         op = self._place(seq)
         if not isinstance(op, AnyAttention):
             return self._estimator.time(op)
@@ -156,11 +141,21 @@ class LimitedCurve(Curve):
     """Never less than on a GPU of the same chip that is nowhere slower, at the clock of this GPU's points."""
 
     def __init__(self, estimator: Estimator, curve: Curve, faster: Curve) -> None:
-        super().__init__()
         self._estimator, self._curve, self._faster = estimator, curve, faster
 
-    def _at(self, size: Size) -> OperatorTime:
+    def time(self, size: Size) -> OperatorTime:
         return self._estimator.no_faster(self._curve.time(size), self._faster.time(size))
+
+
+class SplitCurve(Curve):
+    """A GPU's share of an operator: never more than `gpus` times as fast as the whole operator on one GPU. A base time
+    may say more, where fewer heads fill a GPU better or are not copied, but nobody measured that."""
+
+    def __init__(self, curve: Curve, whole: Curve, gpus: int) -> None:
+        self._curve, self._whole, self._gpus = curve, whole, gpus
+
+    def time(self, size: Size) -> OperatorTime:
+        return self._curve.time(size).at_least(self._whole.time(size).seconds / self._gpus)
 
 
 class Estimator:
@@ -176,7 +171,7 @@ class Estimator:
         like, near = reference.bases if reference else None, sibling.bases if sibling else None
         self.bases: Bases = Bases(roof, library, runs_as, like, near)
         self.kernels: KernelPoints = KernelPoints(
-            library, runs_as, self.bases, (sibling.kernels, carried_from(sibling, peaks)) if sibling else None
+            library, runs_as, self.bases, (sibling.kernels, carried_from(sibling, roof, peaks)) if sibling else None
         )
         self.roof: Roof = roof
         self.link_kernel = (runs_as or {}).get("all_reduce", links.NCCL)
@@ -230,7 +225,7 @@ class Estimator:
 
     def _kernel(self, op: Op, points: Points | None) -> KernelTime:
         limit, bases = self.kernels.limit(op), self.bases.of(op, "")
-        return KernelTime(op, self.roof, self.peaks, limit, points, bases, self.kernels.carried)
+        return KernelTime(op, self.roof, self.peaks, limit, points, bases, self.kernels.carried(op))
 
     def of_parts(self, op: Op) -> OperatorTime:
         """The time of an operator of several kernels as the sum of theirs."""
@@ -239,13 +234,15 @@ class Estimator:
         return total._replace(flops=flops, bytes=read + written, limited_s=0.0)
 
 
-def carried_from(sibling: Estimator, own: Peaks) -> Carried:
-    """By the parts of its datasheet that the sibling's kernels reach, and as much of this GPU's. What memory reaches is
-    known of the reference GPU."""
-    promised, measured = sibling.peaks, gpus.find(REFERENCE)
-    compute = {name: rate.value / promised.compute[name] for name, rate in sibling.roof.compute.items()}
+def carried_from(sibling: Estimator, roof: Roof, own: Peaks) -> Carried:
+    """By the parts of the datasheets that kernels reach on both. What memory reaches is known of the reference GPU."""
+    measured = gpus.find(REFERENCE)
     memory = roof_of(measured).memory / peaks_of(measured).bytes_per_s
-    return Carried(promised.reached(compute, memory), own.reached(compute, memory))
+    reached = [
+        promised.reached({name: r.value / promised.compute[name] for name, r in of.compute.items()}, memory)
+        for promised, of in ((sibling.peaks, sibling.roof), (own, roof))
+    ]
+    return Carried(*reached)
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
@@ -253,12 +250,20 @@ def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: S
     return _estimator(h, None if runs_as is None else tuple(runs_as.items()), stage)
 
 
+@lru_cache(maxsize=32)
+def library(h: Hardware, stage: Stage) -> Library | None:
+    """What was measured of operators on this GPU: in its calibration, and points."""
+    calibrated = h.profile.operators if h.profile and stage >= Stage.CALIBRATED else {}
+    folders = h.points if stage >= Stage.POINTS else ()
+    return Library(folders, calibrated) if folders or calibrated else None
+
+
 @lru_cache(maxsize=128)  # models on one GPU and engine share what its points say; a ranking asks all GPUs
 def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: Stage) -> Estimator:
     runs_as = None if chosen is None else dict(chosen)
+    points = library(h, stage)
     if stage < Stage.POINTS:
-        return Estimator(roof_of(h, stage), None, runs_as, peaks=peaks_of(h))
-    points = library(h.points) if h.points else None
+        return Estimator(roof_of(h, stage), points, runs_as, peaks=peaks_of(h))
     device = points.about.get("device") if points else None
     if device and h.profile is not None and device != h.profile.device:
         raise ChipError(f"{h.points[0]}: holds points of {device}, the profile is of {h.profile.device}")

@@ -12,23 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from math import exp
+from math import exp, inf
 from typing import Any
 
 from chip.hardware.points import PRODUCT, Library, PointGroup
+from chip.hardware.tables import short_runs
 from chip.hardware.tables.quantised import at_sizes_of, published_format, rounding_before, without_blocks
 from chip.ops import BaseTime
 from chip.ops.collectives import Collective
 from chip.ops.elementwise import RowBase
-from chip.predictor.clock import PowerLimit, Settling
+from chip.predictor.clock import FREE, PowerLimit, Settling
 from chip.predictor.interpolate import Z90, Points
 from chip.predictor.peaks import Carried
-from chip.predictor.roof import Range, Roof, RoofBase, check_dtype
+from chip.predictor.roof import COPY, Range, Roof, check_dtype
 from chip.types import Op
 
 BaseTimes = tuple[BaseTime, ...]  # three: expected, fastest, slowest
 
 SIMPLEST = "add"  # its base stands for elementwise kernels that were not measured
+ATTENTION = "attention"  # and this one's for other kinds of attention
 BORROWED_SPREAD = 0.2  # standard deviation of a base that was fitted to another kernel of its kind
 OF_TORCH = ("torch", "flash")  # implementations that torch chooses by default
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: the same kernel template with another type
@@ -51,15 +53,7 @@ class Bases:
         whose points do."""
         self.roof, self._library = roof, library
         self._runs_as, self._reference, self._has_points = runs_as or {}, reference, bool(library or sibling)
-        self.settling: Settling | None = None
-        if library and "settling" in library.about:
-            self.settling = Settling.read(library.about["settling"])
-        if sibling and sibling.settling:
-            scale = self._rate("matmul_bf16").value / sibling._rate("matmul_bf16").value
-            self.settling = replace(sibling.settling, flop_per_s=sibling.settling.flop_per_s * scale)
-        elif library and self.settling is None and reference and reference.settling:
-            rate = self._rate("matmul_bf16" if "matmul_bf16" in roof.compute else "matmul_fp16")
-            self.settling = reference.settling.from_boost(rate.value / reference._rate("matmul_bf16").value)
+        self.settling = roof.settling if self._has_points else None
         self._known: dict[tuple[type[Op], str, str, str], BaseTimes] = {}
 
     def of(self, op: Op, kernel: str) -> BaseTimes:
@@ -76,17 +70,24 @@ class Bases:
             return None
         # its kind, then those that it derives from
         related = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]
-        for kind in (*related, SIMPLEST) if op.WARM else related:
+        plain = SIMPLEST if op.WARM else ATTENTION if op.OF_SEQUENCES else PRODUCT if op.counted_flops else ""
+        for kind in (*related, plain):
             bases = self._library.bases(kind)
             if not bases:
                 continue
             runs = self._runs_as.get(kind, "").partition(" ")[0].split("|")
             names = [op.kernel_of(run) for run in runs] if op.BY_FORMAT else runs
-            like, base, compute = min(bases, key=lambda b: (b[0] != kernel, b[0] not in names, b[0] not in OF_TORCH))
+            if op.WARM and kind != SIMPLEST and runs != [""] and not any(b[0].partition(".")[0] in runs for b in bases):
+                continue  # a kernel of the engine's own, where torch runs several
+            form = type(op).base_class(kernel or runs[0]) or BaseTime
+            like, base, compute = min(
+                bases,
+                key=lambda b: (b[0] != kernel, b[0] not in names, not isinstance(b[1], form), b[0] not in OF_TORCH),
+            )
             if op.BY_FORMAT and kind != PRODUCT and names[0] != like:
                 continue  # a plain product is nearer than a kernel of another format
-            kernels = op.KERNELS if kind == SIMPLEST != op.kind else 1
-            base = _in_form(base, type(op).base_class(kernel or runs[0]) or BaseTime)
+            kernels = op.KERNELS if kind == plain != op.kind else 1
+            base = _in_form(base, form, [b for _, b, _ in bases], kind not in related)
             return replace(base, floor_s=base.floor_s * kernels), compute
         return None
 
@@ -109,14 +110,14 @@ class Bases:
         flops, moving = self._rate(op.compute), self.roof.moving(op)
         by_flops = flops.value / like._rate(compute).value
         by_bytes = moving.value / like.roof.moving(op).value
-        # The base was fitted between boost and settled clocks. A GPU without points of its own is taken as settled.
-        settled = like.settling.measured if like.settling and not self._has_points else 1.0
+        # The base was fitted between boost and settled clocks. Other GPUs are taken as settled.
+        settled = like.settling.measured if like.settling else 1.0
         limits = [f.name for f in fields(base) if f.name.endswith("bytes_per_s")]
 
         def at_rates(flop_per_s: float, bytes_per_s: float) -> BaseTime:
             numbers = {name: getattr(base, name) * by_bytes * bytes_per_s / moving.value for name in limits}
             if isinstance(base, RowBase):  # beyond the cache it is no faster than a copy
-                streamed = self.roof.stream.value * bytes_per_s / moving.value
+                streamed = self.roof.ceilings[COPY].value * bytes_per_s / moving.value
                 numbers["late"] = max(base.late, numbers["bytes_per_s"] / streamed - 1)
             rate = base.flop_per_s * by_flops * settled * flop_per_s / flops.value
             return replace(base, flop_per_s=rate, sm_count=self.roof.sm_count, **numbers)
@@ -124,12 +125,9 @@ class Bases:
         return tuple(map(at_rates, _cases(flops), _cases(moving)))
 
     def _of_ceilings(self, op: Op) -> BaseTimes:
-        roof, shares = self.roof, self.roof.shares_of(op)
-        flops, moved = self._rate(op.compute), roof.moving(op)
-        if shares is not None:
-            flops, moved = roof.ceilings_of(op)
-        cases = enumerate(zip(roof.launch_s, _cases(flops), _cases(moved)))
-        return tuple(RoofBase(op.KERNELS * s, f, b, roof.sm_count, shares, i) for i, (s, f, b) in cases)
+        roof, flops = self.roof, self._rate(op.compute)
+        cases = zip(roof.launch_s, _cases(flops), _cases(roof.moving(op)))
+        return tuple(BaseTime(op.KERNELS * s, f, b, roof.sm_count) for s, f, b in cases)
 
     def _rate(self, name: str) -> Range:
         check_dtype(self.roof, name)
@@ -147,7 +145,6 @@ class KernelPoints:
         sibling: tuple[KernelPoints, Carried] | None = None,
     ) -> None:  # fmt: skip
         self._library, self._runs_as, self._bases, self._sibling = library, runs_as, bases, sibling
-        self.carried = sibling[1] if sibling else None
         self._points: dict[tuple[str, str, str, str], Points | None] = {}
 
     def measured_in(self, dtype: str) -> str:
@@ -172,6 +169,10 @@ class KernelPoints:
     def has(self, op: Op) -> bool:
         return self.of(op) is not None
 
+    def carried(self, op: Op) -> Carried | None:
+        """How the points of the sibling, if they answer, become times of this GPU."""
+        return replace(self._sibling[1], limit=self._sibling[0].limit(op)) if self._sibling else None
+
     def _find(self, op: Op, wanted: str, dtype: str) -> Points | None:
         assert self._library is not None
         names, _, context = wanted.partition(" ")
@@ -189,7 +190,7 @@ class KernelPoints:
             return self._published(op, form) if wanted and (form := published_format(op)) else None
         group, shared = fitting[0], self._library.shared
         if group.base is None:
-            return Points(group, self._bases.of(op, group.kernel)[0])
+            return Points(self._settled(group, op), self._bases.of(op, group.kernel)[0])
         if id(group) not in shared:
             shared[id(group)] = group, Points(group, group.base)
         points: Points = shared[id(group)][1]
@@ -209,13 +210,25 @@ class KernelPoints:
         rounded_s = (before.seconds(rounding_before(each)) for each in products)
         seconds = tuple(max(s - r, LEAST_PRODUCT * s) for s, r in zip(table.seconds, rounded_s))
         group = replace(table, kind=op.kind, dtype=op.dtype, ops=products, seconds=seconds)
-        return Points(group, self._bases.of(without_blocks(op), "")[0])
+        return Points(self._settled(group, op), self._bases.of(without_blocks(op), "")[0])
+
+    def _settled(self, group: PointGroup, op: Op) -> PointGroup:
+        """Published points, which are of short runs, at the clock that the GPU settles at."""
+        settling, power = self._bases.settling, self.limit(op).power
+        if settling is None or not group.imported:
+            return group
+        runs, least = short_runs.calls(group.kind), FREE * settling.flop_per_s / power
+        loads = ((each.cost().flops, seconds) for each, seconds in zip(group.ops, group.seconds))
+        return replace(group, seconds=tuple([
+            settling.from_rest(seconds, power * flops, runs) if flops > least * seconds else seconds
+            for flops, seconds in loads
+        ]))  # fmt: skip
 
     def limit(self, op: Op) -> PowerLimit:
         """How the power limit sets the time of the operator on this GPU. Formats with a higher rate draw less power for
         a FLOP than bf16, fp16 draws more: its points, timed beside others, were above the clock it settles at."""
         if self._sibling is not None:
-            return self._sibling[0].limit(op)._replace(settling=self._bases.settling)
+            return PowerLimit(self._bases.settling, self._sibling[0].limit(op).power)
         settling, dtype = self._bases.settling, getattr(op, "dtype", "")
         if settling is None or isinstance(op, Collective):
             return PowerLimit(settling)
@@ -235,10 +248,20 @@ def _cases(rate: Range) -> tuple[float, float, float]:
     return rate.value, rate.high, rate.low
 
 
-def _in_form(base: BaseTime, form: type[BaseTime]) -> BaseTime:
-    """The same numbers in the form of another kernel, where that is a variant of the one they were fitted to."""
+def _in_form(base: BaseTime, form: type[BaseTime], known: Sequence[BaseTime], stand_in: bool) -> BaseTime:
+    """The base of a kernel that cuts its work in this form. Of a variant of it all numbers are taken over; of another
+    kernel its floor and rates, and the least at which any takes in what it reads. `stand_in`: for an operator of
+    another kind."""
     numbers = [getattr(base, f.name) for f in fields(base)]
-    return form(*numbers) if issubclass(form, type(base)) and len(fields(form)) == len(numbers) else base
+    if issubclass(form, type(base)) and len(fields(form)) == len(numbers):
+        return form(*numbers)
+    if not stand_in and not isinstance(base, form):
+        return base
+    kernels = getattr(form, "KERNELS", 1) / getattr(base, "KERNELS", 1)
+    stream = min(getattr(b, "stream_bytes_per_s", inf) for b in known)
+    streams = stream < inf and any(f.name == "stream_bytes_per_s" for f in fields(form))
+    beside = {"stream_bytes_per_s": stream} if streams else {}
+    return form(base.floor_s * kernels, base.flop_per_s, base.bytes_per_s, base.sm_count, **beside)
 
 
 def _times(base: BaseTime, factor: float) -> BaseTime:

@@ -148,13 +148,14 @@ def of_narrower(d: Decoder, s: Scenario, steps: StepModel, roof: Roof) -> Iterat
 
 def of_more(steps: StepModel, s: Scenario) -> Iterator[str]:
     """Why more requests or tokens may take less time."""
-    first, _ = steps.prefill_steps(s)[0]
+    planned = steps.schedule(s)
+    first, _ = planned.prefill[0]
     if first.graph and first.pad_tokens > s.batch * s.prompt:
         yield (
             f"the prompt runs in a CUDA graph of {first.tokens} tokens; several prompts are launched kernel by kernel, "
             "without padding, so that more may take less time"
         )
-    last, fewer = steps.ending(s)
+    last, fewer = planned.last, planned.fewer
     if last and min(1.0, last / (s.output - 1)) * (1 - fewer / s.batch) > FEWER:
         yield (
             f"first tokens come in {last + 1} steps, so the first requests end {last} steps before the last: TPOT is "

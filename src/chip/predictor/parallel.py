@@ -42,7 +42,7 @@ def phases(steps: StepModel, s: Scenario, gpu: str) -> Phases:
     prefill = steps.prefill(own)
     if s.pp == 1:
         return Phases(prefill, steps.decode(own, prefill) if s.output > 1 else None, 1)
-    planned = steps.prefill_steps(own)
+    planned = steps.schedule(own).prefill
     count = sum(weight for _, weight in planned)
     in_flight = max(1, min(s.pp, round(count), own.batch)) if steps.engine.CIRCULATES else 1
     prefill = pipelined_prefill(prefill, *_stages(steps, s.pp, gpu, planned), count)

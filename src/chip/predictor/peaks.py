@@ -10,17 +10,18 @@ H200 and an H100, both of which others measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf, sqrt
 from typing import NamedTuple
 
 from chip.hardware.gpus import Hardware
+from chip.predictor.clock import PowerLimit
 from chip.types import Op
 
 COLD = 4.0  # an operator that moves this many times the L2 cache finds next to nothing in it
 
 
-SPREAD = 0.071  # standard deviation of the logarithm of a carried time, from the 90th percentile over those operators
+SPREAD = 0.083  # standard deviation of the logarithm of a carried time, from the 90th percentile over those operators
 
 
 class Peaks(NamedTuple):
@@ -64,13 +65,15 @@ def peaks_of(h: Hardware) -> Peaks:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """From one GPU to another, by the rates that kernels reach on both."""
+    """From one GPU to another, by the rates that kernels reach on both, at the clocks that both settle at."""
 
     like: Peaks
     own: Peaks
+    limit: PowerLimit = field(default_factory=PowerLimit)  # of the other GPU, which brings its points to its clock
 
     def seconds(self, op: Op, flops: float, moved: float, seconds: float) -> float:
-        """What an operator of so many FLOPs and bytes takes on this GPU that takes `seconds` on the other."""
+        """What an operator of so many FLOPs and bytes takes on this GPU that takes `seconds` by the other's points."""
+        seconds = self.limit.settled_s(seconds, flops)
         arithmetic_s, traffic_s = self.like.parts_s(op, flops, moved)
         own_arithmetic_s, own_traffic_s = self.own.parts_s(op, flops, moved)
         whole, known = seconds * seconds, arithmetic_s * arithmetic_s + traffic_s * traffic_s

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from math import sqrt
 from operator import itemgetter
 from typing import NamedTuple
 
 from chip import ops
-from chip.predictor.operator_time import OF_POINTS
-from chip.predictor.program import ProgramTimes, TimedStep
+from chip.predictor.operator_time import OF_POINTS, OperatorTime
+from chip.predictor.program import AttentionCall, ProgramTimes, TimedStep
 from chip.predictor.roof import Power
 from chip.types import Scenario
 
@@ -33,95 +33,87 @@ class Line(NamedTuple):
     joules: float  # above idle
 
 
-NUMBERS = 8
 line_of = partial(tuple.__new__, Line)  # from a tuple of all fields: twice as fast as Line(...)
-
-
-Words = tuple[str, str, str]  # kind, bound and source
-Numbers = Sequence[float]  # calls, seconds, low_s, high_s, flops, bytes, joules, and seconds at the power limit
 
 
 def lines_of(steps: Sequence[TimedStep], slower: float) -> list[Line]:
     """A line for each role, all steps added up by their weights; kind, bound and source are those of the longest part.
     `slower`: the part that seconds at the power limit take more."""
-    totals: dict[str, tuple[Words, Numbers]] = {}
+    lines: list[Line] = []
     weights: dict[ProgramTimes, float] = {}
-    for step in steps:
-        weight = step.run.weight
-        weights[step.layers] = weights.get(step.layers, 0.0) + weight
-        weights[step.head] = weights.get(step.head, 0.0) + weight
-        for call, t in zip(step.layers.shape.attention_calls, step.attention):
-            n = weight * call.repeat
-            numbers = (
-                n,
-                n * t.seconds,
-                n * t.low_s,
-                n * t.high_s,
-                n * t.flops,
-                n * t.bytes,
-                n * t.joules,
-                n * t.limited_s,
-            )
-            _add(totals, call.role, (call.kind, t.bound, t.source), numbers)
-    for shape in dict.fromkeys(part.shape for part in weights):
-        parts = [(part, weight) for part, weight in weights.items() if part.shape is shape]
-        longest, columns = parts[0][0], [[0.0] * len(shape.roles)] * NUMBERS
-        for part, weight in parts:
+    for (_, weight, *_), layers, attention, head in steps:
+        weights[layers] = weights.get(layers, 0.0) + weight
+        weights[head] = weights.get(head, 0.0) + weight
+        for call, time in zip(layers.shape.attention_calls, attention):
+            lines.append(_line_of_call(call, time, weight * call.repeat, slower))
+    for shape in {part.shape: None for part in weights}:
+        (longest, first), *others = [(part, weight) for part, weight in weights.items() if part.shape is shape]
+        columns = longest.columns if first == 1.0 else [[first * a for a in column] for column in longest.columns]
+        for part, weight in others:
             columns = [[a + weight * b for a, b in zip(total, more)] for total, more in zip(columns, part.columns)]
-        for (role, kind), (operator, _), *numbers in zip(shape.roles, shape.calls, *columns):
-            time = longest.times[operator]
-            _add(totals, role, (kind, time.bound, time.source), numbers)
-    return [_line(role, *words, slower, *numbers) for role, (words, numbers) in totals.items()]
+        calls, seconds, low_s, high_s, flops, moved, joules, limited_s = columns
+        if slower and any(limited_s):
+            factors = [1 + slower * part_s / s if part_s else 1.0 for part_s, s in zip(limited_s, seconds)]
+            seconds, low_s, high_s = [[f * s for f, s in zip(factors, column)] for column in (seconds, low_s, high_s)]
+        rows = zip(shape.roles, shape.kinds, calls, seconds, low_s, high_s, longest.words, flops, moved, joules)
+        for role, kind, n, s, low, high, (bound, source), work, traffic, energy in rows:
+            lines.append(line_of((role, kind, n, s, low, high, bound, source, work, traffic, energy)))
+    return lines if len({line[0] for line in lines}) == len(lines) else _by_role(lines)
 
 
-def _add(totals: dict[str, tuple[Words, Numbers]], role: str, words: Words, numbers: Numbers) -> None:
-    if role in totals:
-        known_words, known = totals[role]
-        words = words if numbers[1] >= known[1] else known_words
-        numbers = [a + b for a, b in zip(known, numbers)]
-    totals[role] = words, numbers
+def _line_of_call(call: AttentionCall, t: OperatorTime, calls: float, slower: float) -> Line:
+    each = calls * (1 + slower * t.limited_s / t.seconds) if t.limited_s else calls
+    return line_of((
+        call.role, call.kind, calls, each * t.seconds, each * t.low_s, each * t.high_s, t.bound, t.source,
+        calls * t.flops, calls * t.bytes, calls * t.joules,
+    ))  # fmt: skip
 
 
-def _line(
-    role: str, kind: str, bound: str, source: str, slower: float, calls: float, seconds: float, low_s: float,
-    high_s: float, flops: float, moved: float, joules: float, limited_s: float,
-) -> Line:  # fmt: skip
-    """All of a role at the clock of its phase."""
-    if limited_s:
-        factor = 1 + slower * limited_s / seconds
-        seconds, low_s, high_s = seconds * factor, low_s * factor, high_s * factor
-    return line_of((role, kind, calls, seconds, low_s, high_s, bound, source, flops, moved, joules))
+def _by_role(lines: Iterable[Line]) -> list[Line]:
+    """Lines of one role added up."""
+    by_role: dict[str, Line] = {}
+    for line in lines:
+        known = by_role.get(line[0])
+        if known is not None:
+            role, kind, _, _, _, _, bound, source, *_ = line if line[3] >= known[3] else known
+            _, _, calls, seconds, low_s, high_s, _, _, flops, moved, joules = known
+            line = line_of((
+                role, kind, calls + line[2], seconds + line[3], low_s + line[4], high_s + line[5], bound, source,
+                flops + line[8], moved + line[9], joules + line[10],
+            ))  # fmt: skip
+        by_role[line[0]] = line
+    return list(by_role.values())
 
 
 class Phase:
     """Prefill (until the last first token) or the mean decode step: its lines, longest first, and their sums."""
 
-    __slots__ = (
-        "early_s", "early_tokens", "high_s", "joules", "lines", "low_s", "matmul_flops", "seconds", "seconds_by_bound",
-        "seconds_by_source",
-    )  # fmt: skip
-
     def __init__(self, lines: Iterable[Line], low_s: float, high_s: float) -> None:
         self.lines = sorted(lines, key=itemgetter(3), reverse=True)
-        total_s = total_joules = total_flops = 0.0
-        by_bound, by_source = dict[str, float](), dict[str, float]()
-        for _, kind, _, seconds, _, _, bound, source, flops, _, joules in self.lines:
-            total_s += seconds
-            total_joules += joules
-            if ops.multiplies(kind):
-                total_flops += flops
-            by_bound[bound] = by_bound.get(bound, 0.0) + seconds
-            by_source[source] = by_source.get(source, 0.0) + seconds
-        self.seconds, self.joules, self.matmul_flops = total_s, total_joules, total_flops
-        self.low_s, self.high_s = min(low_s, total_s), max(high_s, total_s)
-        self.seconds_by_bound, self.seconds_by_source = by_bound, by_source
+        self.seconds, self.joules = sum([n[3] for n in self.lines]), sum([n[10] for n in self.lines])
+        self.low_s, self.high_s = min(low_s, self.seconds), max(high_s, self.seconds)
         # of a prefill: tokens that early requests decode beside other prompts, and what these took together
         self.early_tokens = self.early_s = 0.0
 
     @property
+    def matmul_flops(self) -> float:
+        return sum([n.flops for n in self.lines if ops.multiplies(n.kind)])
+
+    @cached_property
+    def seconds_by_source(self) -> dict[str, float]:
+        return self._seconds_by(7)
+
+    @property
     def bound(self) -> str:
         """What limits most of the time."""
-        return max(self.seconds_by_bound, key=self.seconds_by_bound.__getitem__)
+        by_bound = self._seconds_by(6)
+        return max(by_bound, key=by_bound.__getitem__)
+
+    def _seconds_by(self, field: int) -> dict[str, float]:
+        seconds: dict[str, float] = {}
+        for line in self.lines:
+            seconds[line[field]] = seconds.get(line[field], 0.0) + line[3]
+        return seconds
 
 
 def request_tpot_s(prefill: Phase, decode: Phase, s: Scenario) -> float:

@@ -1,7 +1,7 @@
 """The operators of an engine's programs, timed for steps of any size.
 
 A program is lowered once, for one token. Every operator but attention grows with the tokens along one axis, so a step
-of n tokens needs no lowering of its own. Attention is timed for the sequences of a step (`chip.predictor.attending`).
+of n tokens needs no lowering of its own. Attention is timed for the sequences of a step (`chip.predictor.schedule`).
 Shared experts may run beside the routed ones, on a second stream.
 """
 
@@ -18,9 +18,9 @@ from chip.decoders.lower import body, head
 from chip.decoders.roles import EXPERTS, ROUTER, SHARED, SHARED_ADD
 from chip.dtypes import Precision
 from chip.engines.timeline import LaunchBlock, RoleLaunches, Weighted
-from chip.predictor.attending import StepGroup, attending, runs_of
-from chip.predictor.estimator import Curve, Estimator
+from chip.predictor.estimator import Curve, Estimator, SplitCurve
 from chip.predictor.operator_time import OperatorTime, weighted_sum
+from chip.predictor.schedule import StepGroup, attending, runs_of
 from chip.types import Op, Program, Seq, Step
 
 MOST_PROGRAMS, MOST_SIZES = 64, 128  # remembered: lowered programs, and sizes of each
@@ -72,14 +72,14 @@ class Shape:
             for role, kind, operator in zip(b.launches.names, b.kinds, b.timed):
                 if operator != ATTENDS:
                     calls[role, kind, operator] = calls.get((role, kind, operator), 0.0) + b.repeat
-        self.roles = [(role, kind) for role, kind, _ in calls]
+        self.roles, self.kinds = [role for role, _, _ in calls], [kind for _, kind, _ in calls]
         self.calls = [(operator, count) for (_, _, operator), count in calls.items()]
 
 
 class ProgramTimes:
     """A program for so many tokens: the time of each distinct operator. Attention has no time yet."""
 
-    __slots__ = ("columns", "limited_s", "shape", "times")
+    __slots__ = ("columns", "limited_s", "seconds", "shape", "times")
 
     def __init__(self, shape: Shape, times: Sequence[OperatorTime]) -> None:
         self.shape, self.times = shape, times
@@ -90,7 +90,13 @@ class ProgramTimes:
             [count * column[operator] for operator, count in shape.calls]
             for column in (seconds, low_s, high_s, flops, moved, joules, limited_s)
         ]
+        self.seconds: float = sum(self.columns[1])
         self.limited_s: float = sum(self.columns[-1])  # at the power limit
+
+    @property
+    def words(self) -> list[tuple[str, str]]:
+        """Bound and source of each role."""
+        return [(self.times[operator].bound, self.times[operator].source) for operator, _ in self.shape.calls]
 
     def blocks(self) -> list[TimedBlock]:
         times = [*self.times, UNTIMED]  # which ATTENDS points at
@@ -121,6 +127,13 @@ class TimedStep(NamedTuple):
         attention_s = sum([call.repeat * t.limited_s for call, t in zip(calls, self.attention)])
         return self.layers.limited_s + self.head.limited_s + attention_s
 
+    def launch_blocks(self, slower: float) -> list[LaunchBlock]:
+        """`slower`: the part that seconds at the power limit take more."""
+        blocks = [*self.layers.launch_blocks(slower), *self.head.launch_blocks(slower)]
+        for call, time in zip(self.layers.shape.attention_calls, self.attention):
+            blocks[call.block] = blocks[call.block].with_time(call.place, time.seconds + slower * time.limited_s)
+        return blocks
+
     def blocks(self, slower: float = 0.0) -> list[TimedBlock]:
         """All operators of the step, in order. `slower`: the part that seconds at the power limit take more."""
         blocks = self.layers.blocks()
@@ -140,16 +153,7 @@ class TimedCall(NamedTuple):
 
     op: Op
     curve: Curve
-    whole: Curve | None  # of the same operator on one GPU, where this one is split
-    gpus: int
-    flop_per_s: float  # at most
     stream: int  # the block whose shared experts run beside its routed ones; -1 for all other operators
-
-    def time(self, size: int | Seq) -> OperatorTime:
-        """A GPU's share is never more than `gpus` times as fast as the whole operator on one GPU. A base time may say
-        more, where fewer heads fill a GPU better or are not copied, but nobody measured that."""
-        time = self.curve.time(size)
-        return time.at_least(self.whole.time(size).seconds / self.gpus) if self.whole else time
 
 
 class TimedProgram:
@@ -164,7 +168,8 @@ class TimedProgram:
         self.memory, self.shared_tokens = estimator.roof.memory, shared_tokens
         self.attending: list[TimedCall] = []
         self.streams: list[tuple[list[int], list[int]]] = []  # operators of routed experts, and of shared ones
-        distinct: dict[TimedCall, int] = {}  # norms and additions are alike: they are timed once
+        self.distinct: list[TimedCall] = []  # norms and additions are alike: they are timed once
+        distinct: dict[tuple[Op, Op | None, int], int] = {}
         blocks: list[CallBlock] = []
         for i, block in enumerate(program.blocks):
             on_one = {c.role: c.op for c in whole.blocks[i].calls} if whole else {}
@@ -175,17 +180,21 @@ class TimedProgram:
             timed = []
             for place, (role, op) in enumerate(zip(roles, operators)):
                 stream = i if at_once and (routed[place] or shared[place]) else -1
-                call = _timed_call(estimator, op, on_one.get(role), tp, stream)
                 if op.OF_SEQUENCES:
-                    self.attending.append(call)
-                timed.append(ATTENDS if op.OF_SEQUENCES else distinct.setdefault(call, len(distinct)))
+                    self.attending.append(TimedCall(op, _curve(estimator, op, on_one.get(role), tp), stream))
+                    timed.append(ATTENDS)
+                    continue
+                known = distinct.setdefault((op, on_one.get(role), stream), len(distinct))
+                if known == len(self.distinct):
+                    self.distinct.append(TimedCall(op, _curve(estimator, op, on_one.get(role), tp), stream))
+                timed.append(known)
             if at_once:
                 self.streams.append(tuple([t for t, on in zip(timed, which) if on] for which in (routed, shared)))  # type: ignore[arg-type]
             kernels = tuple(engine_kernels.get(op.kind, op.KERNELS) for op in operators)
             kinds = tuple(op.kind for op in operators)
             blocks.append(CallBlock(block.repeat, kinds, RoleLaunches(roles, kernels), timed))
-        self.shape, self.distinct = Shape(blocks), list(distinct)
-        self.is_routed = any(call.op.ROUTED for call in distinct)
+        self.shape, self._peak = Shape(blocks), estimator.peaks.compute
+        self.is_routed = any(call.op.ROUTED for call in self.distinct)
         self._sizes: dict[tuple[int, int], ProgramTimes] = {}
 
     def at(self, tokens: int, routed: int) -> ProgramTimes:
@@ -199,7 +208,10 @@ class TimedProgram:
         return program
 
     def _timed(self, tokens: int, routed: int) -> ProgramTimes:
-        times = [call.time(routed if call.op.ROUTED else tokens) for call in self.distinct]
+        if routed == tokens:
+            times = [call.curve.time(tokens) for call in self.distinct]
+        else:
+            times = [call.curve.time(routed if call.op.ROUTED else tokens) for call in self.distinct]
         if tokens <= self.shared_tokens:
             for streams in self.streams:
                 self._run_at_once(streams, times)
@@ -212,8 +224,8 @@ class TimedProgram:
         streams_s = [sum([times[i].seconds for i in stream]) for stream in streams]
         busy_s, least_s = {}, 0.0
         for i in (*streams[0], *streams[1]):
-            t = times[i]
-            alone_s = min(t.seconds, max(t.bytes / self.memory, t.flops / self.distinct[i].flop_per_s))
+            t, flop_per_s = times[i], self._peak.get(self.distinct[i].op.compute, inf)
+            alone_s = min(t.seconds, max(t.bytes / self.memory, t.flops / flop_per_s))
             busy_s[i] = t.seconds if t.bound == "compute" else alone_s
             least_s += busy_s[i]
         total_s = sum(streams_s)
@@ -224,15 +236,15 @@ class TimedProgram:
 
     def attention(self, seqs: Sequence[tuple[Seq, float]]) -> list[OperatorTime]:
         """Of every call that attends, over these sequences with weights."""
-        return [weighted_sum([(call.time(seq), weight) for seq, weight in seqs]) for call in self.attending]
+        return [weighted_sum([(call.curve.time(seq), weight) for seq, weight in seqs]) for call in self.attending]
 
 
-def _timed_call(estimator: Estimator, op: Op, whole: Op | None, tp: int, stream: int) -> TimedCall:
+def _curve(estimator: Estimator, op: Op, whole: Op | None, tp: int) -> Curve:
+    """`whole`: the same operator on one GPU, where a program is split over `tp`."""
     of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
-    split = whole is not None and whole != op and whole.kind == op.kind and not of_more_gpus
-    flop_per_s = estimator.peaks.compute.get(op.compute, inf)
-    on_one = estimator.curve(whole) if whole and split else None
-    return TimedCall(op, estimator.curve(op), on_one, tp, flop_per_s, stream)
+    if whole is None or whole == op or whole.kind != op.kind or of_more_gpus:
+        return estimator.curve(op)
+    return SplitCurve(estimator.curve(op), estimator.curve(whole), tp)
 
 
 class TimedOperators:

@@ -79,7 +79,7 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
     estimator = estimator_of(h, e.runs_as(capability, decoder, options, q.engine_version), stage)
     measured = None
     if stage >= Stage.ENGINE:
-        measured = profile.find(h, q.engine, q.engine_profile, q.launch_ns, q.host)
+        measured = profile.find(h, q.engine, q.engine_profile, q.launch_ns, q.host, e.LIKE)
     terms = EngineTerms(*measured.terms) if measured else None
     scale = interval_scale or basis.scale_of(h, max(q.tp, q.ep, q.pp) > 1)
     of_version = version.on(capability)

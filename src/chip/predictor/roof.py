@@ -3,19 +3,19 @@ datasheet that the nearest measured GPU reaches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from math import exp, inf, log, log2, sqrt
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf
+from typing import NamedTuple
 
 from chip import ops
 from chip.hardware import gpus
 from chip.hardware.gpus import Hardware
-from chip.ops import BaseTime
-from chip.predictor.interpolate import NOISE, UNKNOWN_SPREAD, Z90
+from chip.predictor import sustained
+from chip.predictor.clock import Settling
 from chip.predictor.stages import ALL, Stage
-from chip.types import Ceiling, ChipError, HardwareProfile, HardwareSpec, Link, Op, RoofShare
+from chip.types import Ceiling, ChipError, HardwareProfile, HardwareSpec, Link, Op
 
 
 class Range(NamedTuple):
@@ -37,7 +37,8 @@ class Range(NamedTuple):
         return Range(self.value * other.value, self.low * other.low, self.high * other.high)
 
 
-WHOLE, NOTHING = Range.exactly(1.0), Range.exactly(0.0)
+NOTHING = Range.exactly(0.0)
+VECTOR = "matmul_fp32"  # the ceiling of products outside the matrix units
 COPY = "hbm_copy"  # the ceiling of operators that multiply nothing
 
 
@@ -54,52 +55,6 @@ class Power(NamedTuple):
         """The joules above idle of work that takes this time: what its FLOPs and bytes sum up to, or the limit. Times
         are those of a clock that has fallen, and there a FLOP and a byte take less than each did when metered alone."""
         return min(joules, (self.limit_w - self.idle_w) * seconds)
-
-
-MOST_SHARES = 256  # remembered: operators of a model at a few numbers of tokens
-Placed = tuple[float, float, float]  # intensity, size, and the share, all as logarithms
-
-
-class MeasuredShares:
-    """The share of its roof that an operator reaches, by those of the operators that `chip calibrate` measured: of a
-    matrix product by its intensity and size, of others by the bytes that they move."""
-
-    def __init__(self, found: Sequence[RoofShare], products: bool) -> None:
-        placed = [(*_place(flops, moved, products), log(share)) for flops, moved, share in found]
-        # from FLOPs and bytes to three shares: as expected, the most, the least
-        self.of = lru_cache(maxsize=MOST_SHARES)(partial(_shares_at, placed, products))
-
-
-def _place(flops: float, moved: float, products: bool) -> tuple[float, float]:
-    """A product of twice the intensity is as far away as one of four times the size."""
-    return log2(max(flops, 1.0) / moved) if products else 0.0, log2(moved) / 2
-
-
-def _shares_at(points: Sequence[Placed], products: bool, flops: float, moved: float) -> tuple[float, float, float]:
-    """Their mean, the nearer ones weighing most, within 90 % of how far they lie apart. One more, of unknown spread,
-    stands for what was not measured."""
-    intensity, size = _place(flops, moved, products)
-    weights = [1 / ((x - intensity) ** 2 + (y - size) ** 2 + NOISE) ** 2 for x, y, _ in points]
-    total, unknown = sum(weights), max(weights)
-    mean = sum([w * share for w, (_, _, share) in zip(weights, points)]) / total
-    variance = sum([w * (share - mean) ** 2 for w, (_, _, share) in zip(weights, points)])
-    off = Z90 * sqrt((variance + unknown * UNKNOWN_SPREAD**2) / (total + unknown))
-    return exp(mean), exp(mean + off), exp(mean - off)
-
-
-@dataclass(frozen=True, slots=True)
-class RoofBase(BaseTime):
-    """The roofline under ceilings that were measured, times the share of it that such operators reach there."""
-
-    shares: MeasuredShares | None = None
-    case: int = 0  # which of the shares: as expected, the most, the least
-
-    def seconds(self, op: Any) -> float:
-        flops, read, written = op.cost()
-        moved = read + written
-        longer_s: float = max(flops / self.flop_per_s, moved / self.bytes_per_s)
-        share = self.shares.of(flops, moved)[self.case] if self.shares and moved else 1.0
-        return self.floor_s + longer_s / share
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +74,7 @@ class Roof:
     link: Link | None
     ranks_need: str  # where there is no link: why several GPUs cannot be predicted
     power: Power | None  # None where it was not measured
-    shares: Mapping[str, MeasuredShares] = field(default_factory=dict)  # of the ceilings, as in the profile
+    settling: Settling | None = None  # how its clock falls to what the power limit allows; None where nothing tells
     is_cpu: bool = False
 
     @property
@@ -135,30 +90,19 @@ class Roof:
         """The memory rate (B/s) of an operator."""
         return self.weights if ops.multiplies(op.kind) else self.stream
 
-    def shares_of(self, op: Op) -> MeasuredShares | None:
-        """The shares that measured operators like this one reach of their ceilings."""
-        if not ops.multiplies(op.kind):
-            return self.shares.get(COPY)
-        return self.shares.get(op.compute) or next((s for name, s in self.shares.items() if name != COPY), None)
-
-    def ceilings_of(self, op: Op) -> tuple[Range, Range]:
-        """FLOP/s and B/s of an operator, without calibration factors."""
-        return self.ceilings[op.compute], self.ceilings["memory" if ops.multiplies(op.kind) else COPY]
-
 
 @lru_cache(maxsize=64)
 def roof_of(h: Hardware, stage: Stage = ALL) -> Roof:
     if h.profile and stage > Stage.DATASHEET:
-        return _measured(h, h.profile, stage >= Stage.FACTORS)
+        return _measured(h, h.profile)
     if h.spec is None:
         raise ChipError(f"{h.name} has no datasheet to start from")
     promised = _promised(h, h.spec)
     return promised if stage == Stage.DATASHEET else _as_reached(promised, h, h.spec)
 
 
-def _measured(h: Hardware, p: HardwareProfile, with_factors: bool) -> Roof:
+def _measured(h: Hardware, p: HardwareProfile) -> Roof:
     found = {name: Range.of(c) for name, c in p.ceilings.items()}
-    factors = {name: Range.of(c) for name, c in p.factors.items()} if with_factors else {}
     products = [name for name in found if name.startswith("matmul_") and not name.endswith("_settled")]
     # settled rates where there are any: inference is sustained load
     measured = {name: found.get(f"{name}_settled", found[name]) for name in products}
@@ -166,17 +110,17 @@ def _measured(h: Hardware, p: HardwareProfile, with_factors: bool) -> Roof:
     return Roof(
         h.name,
         "roofline",
-        f"ceilings measured on {p.device}" + (", times calibration factors" if with_factors else ""),
-        {name: rate * factors.get("tensor_utilisation", WHOLE) for name, rate in rates.items()},
+        f"ceilings measured on {p.device}",
+        rates,
         {**rates, "memory": found["hbm_read"], COPY: found[COPY]},
-        found["hbm_read"] * factors.get("gemm_memory", WHOLE),
-        found[COPY] * factors.get("memory_kernel", WHOLE),
+        found["hbm_read"],
+        found[COPY],
         found.get("launch_graph") or found.get("launch_stream", NOTHING),
         h.memory_bytes,
         p.sm_count,
         *_link(h),
         _power(h, p, rates),
-        {name: MeasuredShares(s, name != COPY) for name, s in p.shares.items() if s} if with_factors else {},
+        sustained.settling_of(h),
         h.is_cpu,
     )
 
@@ -205,24 +149,30 @@ def _as_reached(promised: Roof, h: Hardware, s: HardwareSpec) -> Roof:
     """The datasheet times the share of its own that the nearest measured GPU reaches."""
     like = reference(s.architecture, s.vendor)
     reached, full = roof_of(like), {n: r.value for n, r in roof_of(like, Stage.DATASHEET).ceilings.items()}
-    shares = {name: _share(rate, full[name]) for name, rate in reached.compute.items() if name in full}
+    settling, power = sustained.settling_of(h), sustained.relative_share(h, like)
+    shares = {
+        name: _share(rate, full[name], 1.0 if name == VECTOR else power)
+        for name, rate in reached.compute.items()
+        if name in full
+    }
+    known = "of its datasheet that a measured {} reaches" + ", by its own power" * bool(settling)
     return replace(
         promised,
-        basis=(
-            f"the datasheet of {h.estimated_from or s.title}, times the share of its datasheet that a measured "
-            f"{like.title} reaches"
-        ),
+        basis=f"the datasheet of {h.estimated_from or s.title}, times the share {known.format(like.title)}",
         compute={n: rate * shares.get(n, shares["matmul_bf16"]) for n, rate in promised.compute.items()},
+        ceilings={**promised.ceilings, COPY: promised.ceilings[COPY] * _share(reached.ceilings[COPY], full["memory"])},
         weights=promised.weights * _share(reached.weights, full["memory"]),
         stream=promised.stream * _share(reached.stream, full["memory"]),
         launch_s=reached.launch_s,
+        settling=settling,
     )
 
 
-def _share(effective: Range, promised: float) -> Range:
+def _share(effective: Range, promised: float, power: float = 1.0) -> Range:
     """The share of its datasheet's rate that a measured GPU reaches, to be applied to another GPU. That one may reach
-    anything from its whole rate down to as far below this share as the datasheet is above it."""
-    share = effective.value / promised
+    anything from its whole rate down to as far below this share as the datasheet is above it. `power`: how many times
+    as large a share its power allows."""
+    share = effective.value / promised * power
     return Range(share, min(share, share * share), max(share, 1.0))
 
 

@@ -13,7 +13,7 @@ class Stage(IntEnum):
 
     DATASHEET = 1, "datasheet roofline"
     MEASURED = 2, "measured roofline"
-    FACTORS = 3, "x calibration factors"
+    CALIBRATED = 3, "calibrated operators"
     POINTS = 4, "measured points"
     ENGINE = 5, "engine and host terms"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,19 +11,17 @@ from chip.decoders.decoder import Decoder
 from chip.dtypes import Precision
 from chip.engines import Engine, EngineVersion
 from chip.engines.recorded import Recorded
-from chip.engines.timeline import Played, Terms, Timeline, Weighted
-from chip.predictor.attending import StepGroup
+from chip.engines.timeline import LaunchBlock, Played, Terms, Timeline, Weighted
 from chip.predictor.estimator import Estimator
 from chip.predictor.phase import Line, Phase, interval, line_of, lines_of, within_power
 from chip.predictor.program import TimedBlock, TimedOperators, TimedStep
+from chip.predictor.schedule import Schedule, schedule
 from chip.types import Scenario, Step
 
 ENGINE = "engine"  # source and kind of the rows that belong to no operator
 GAPS, AROUND, WAITING, BEFORE = "gaps", "around_the_model", "waiting_for_host", "before_first_step"
 ENGINE_ROWS = ((GAPS, "launch"), (AROUND, "launch"), (WAITING, "host"), (BEFORE, "host"))  # role and bound
 RECOVERY = "clock_recovery"
-MOST_SCHEDULES = 64  # prefills whose steps are remembered
-FEW_REQUESTS = 16  # below this a step of half a request more takes clearly longer
 NOTHING_S = 1e-12  # a shorter row is rounding
 
 
@@ -45,11 +42,27 @@ class OnTimeline(NamedTuple):
     early_s: float = 0.0  # what these tokens took together
 
 
-class PlayableStep(NamedTuple):
-    """A step as an engine plays it on the timeline."""
+class PlayableStep(Played):
+    """A timed step as an engine plays it on the timeline. Its blocks are made where they are launched one by one."""
 
-    played: Played
-    run: StepGroup
+    __slots__ = ("_blocks", "_slower", "timed")
+
+    def __init__(self, timed: TimedStep, slower: float) -> None:
+        """`slower`: the part that seconds at the power limit take more."""
+        run, layers, attention, last = timed
+        seconds = layers.seconds + last.seconds + slower * (layers.limited_s + last.limited_s)
+        for call, time in zip(layers.shape.attention_calls, attention):
+            seconds += call.repeat * (time.seconds + slower * time.limited_s)
+        operators = layers.shape.operators + last.shape.operators
+        super().__init__(seconds, operators, run.step.graph, run.step.decode, run.rows)
+        self.timed, self._slower = timed, slower
+        self._blocks: list[LaunchBlock] = []
+
+    @property
+    def blocks(self) -> Sequence[LaunchBlock]:
+        if not self._blocks:
+            self._blocks = self.timed.launch_blocks(self._slower)
+        return self._blocks
 
 
 class PhaseSteps(NamedTuple):
@@ -78,8 +91,8 @@ class StepModel:
         self.overlaps = version.overlaps_steps
         self.ahead = not estimator.roof.is_cpu  # whether the host launches while the device works
 
-    def prefill_steps(self, s: Scenario) -> Weighted:
-        return prefill_schedule(self.engine.NAME, s, self.options)
+    def schedule(self, s: Scenario) -> Schedule:
+        return schedule(self.engine.NAME, s, self.options)
 
     def rows(self, step: Step) -> list[TimedBlock]:
         """Every operator of a step, in order, at the clock at which its points were measured."""
@@ -113,11 +126,11 @@ class StepModel:
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario) -> Phase:
-        return self.phase(self.prefill_steps(s), prefill_of=s)
+        return self.phase(self.schedule(s).prefill, prefill_of=s)
 
     def decode(self, s: Scenario, prefill: Phase | None = None) -> Phase:
         """The mean step. `prefill`: of the same question, where it is known."""
-        return self.phase(self.decode_steps(s), after=prefill or self.prefill(s), decode_steps=s.output - 1)
+        return self.phase(self.schedule(s).decode, after=prefill or self.prefill(s), decode_steps=s.output - 1)
 
     def _recovery(self, lines: Sequence[Line], prompt: Phase, steps: int) -> float:
         """The factor on the operators of a mean decode step while the clock, which fell under the prompt, recovers.
@@ -130,42 +143,6 @@ class StepModel:
         part = settling.recovery(min(prompt.matmul_flops / settling.flop_per_s, busy_s), steps * seconds)
         by_clock_s = sum([max(0.0, n.seconds - n.bytes / read_per_s) for n in lines if n.bound != "link"])
         return 1 + part * by_clock_s / seconds
-
-    def decode_steps(self, s: Scenario) -> Weighted:
-        """All steps after the last first token, by their share of them. The last ones may be of fewer requests, on
-        average of a broken number: then of the whole numbers below and above it."""
-        last, batch = self.ending(s)
-        steps = s.output - 1
-        if not last:
-            return ((self.engine.decode(s, self.options), 1.0),)
-        weighted = list[tuple[Step, float]]()
-        if last < steps:
-            full = self.engine.decode(replace(s, output=s.output - last), self.options)
-            weighted.append((full, (steps - last) / steps))
-        low = int(batch)
-        parts = ((low, 1 - (batch - low)), (low + 1, batch - low)) if batch < FEW_REQUESTS else ((round(batch), 1.0),)
-        for requests, part in parts:
-            if part:
-                ends = replace(s, batch=requests, prompt=s.prompt + steps - last, output=1 + last)
-                weighted.append((self.engine.decode(ends, self.options), last * part / steps))
-        return tuple(weighted)
-
-    def ending(self, s: Scenario) -> tuple[int, float]:
-        """How many of the last decode steps are of fewer requests, and of how many on average; (0, 0) where none are.
-        Requests with an early first token decode while others prefill, and end as many steps before these."""
-        if s.batch == 1 or s.output < 2:
-            return 0, 0.0
-        left, early, gone = float(s.output - 1), float(s.batch * s.prompt), 0.0
-        for step, weight in reversed(self.prefill_steps(s)):
-            # n steps before the last one as many end as have their first token n steps before the prefill's last
-            decoding = step.seqs[0].count if step.seqs[0].past >= s.prompt else 0
-            early -= (step.tokens - step.pad_tokens - decoding) * weight
-            requests, count = max(0, round(early)) // s.prompt, min(weight, left)
-            gone, left = gone + requests * count, left - count
-            if not requests or not left:
-                break
-        last = s.output - 1 - round(left) if gone else 0
-        return (last, max(1.0, s.batch - gone / last)) if last else (0, 0.0)
 
     def phase(
         self, steps: Weighted, prefill_of: Scenario | None = None, after: Phase | None = None, decode_steps: int = 0
@@ -183,7 +160,7 @@ class StepModel:
         if recovery > 1:
             more_s = [(recovery - 1) * s for s in spans]
             lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0, 0.0)))
-        playable = playable_steps(timed, slower)
+        playable = [PlayableStep(step, slower) for step in timed]
         value, least, most = [
             self.played(playable, terms, recovery * s / seconds, prefill_of) for terms, s in zip(self.terms, spans)
         ]
@@ -211,7 +188,8 @@ class StepModel:
         before_s = terms.first_s + terms.request_s * s.batch
         t = Timeline(scale, terms.gap_s, self.ahead)
         t.prepare("submit", before_s)
-        for step, (_, weight, _, _, early) in steps:
+        for step in steps:
+            _, weight, _, _, early = step.timed.run
             host_s, device_s, worked_s = t.host_s, t.device_s, t.worked_s
             self.engine.play(t, step, terms)
             worked += weight * (t.worked_s - worked_s)
@@ -227,7 +205,8 @@ class StepModel:
     def _decode_played(self, steps: Sequence[PlayableStep], terms: Terms, scale: float) -> OnTimeline:
         """One by one, and averaged."""
         worked = seconds = gaps = around = 0.0
-        for step, (_, weight, *_) in steps:
+        for step in steps:
+            weight = step.timed.run.weight
             t = Timeline(scale, terms.gap_s, self.ahead)
             self.engine.play(t, step, terms)
             worked += weight * t.worked_s
@@ -239,11 +218,11 @@ class StepModel:
 
     def phase_steps(self, s: Scenario, first: bool) -> PhaseSteps:
         """A phase whose operators are timed and whose terms are to be fitted. `first`: the prefill."""
-        steps = self.prefill_steps(s) if first else self.decode_steps(s)
+        steps = self.schedule(s).prefill if first else self.schedule(s).decode
         timed = self._timed(steps, s.prompt if first else 0)
         slower = self._slower(timed, first)
         recovery = 1.0 if first else self._recovery(lines_of(timed, slower), self.prefill(s), s.output - 1)
-        return PhaseSteps(self, playable_steps(timed, slower), s if first else None, recovery)
+        return PhaseSteps(self, [PlayableStep(step, slower) for step in timed], s if first else None, recovery)
 
     def timeline(self, step: Step) -> Recorded:
         """One step played kernel by kernel."""
@@ -254,8 +233,8 @@ class StepModel:
     def play(self, step: Step, t: Timeline) -> None:
         """One step alone, as the engine plays it."""
         timed = self._timed(((step, 1.0),))
-        (playable,) = playable_steps(timed, self._slower(timed, False))
-        self.engine.play(t, playable.played, self.terms.value if self.terms else Terms())
+        playable = PlayableStep(timed[0], self._slower(timed, False))
+        self.engine.play(t, playable, self.terms.value if self.terms else Terms())
 
 
 def step_model(
@@ -270,22 +249,3 @@ def step_model(
 
 
 operators_of = lru_cache(maxsize=256)(TimedOperators)
-
-
-@lru_cache(maxsize=MOST_SCHEDULES)
-def prefill_schedule(engine: str, s: Scenario, options: Any) -> Weighted:
-    return engines.get(engine).prefill(s, options)
-
-
-def playable_steps(steps: Sequence[TimedStep], slower: float) -> list[PlayableStep]:
-    """`slower`: the part that seconds at the power limit take more."""
-    playable = []
-    for run, layers, attention, last in steps:
-        blocks = [*layers.launch_blocks(slower), *last.launch_blocks(slower)]
-        for call, time in zip(layers.shape.attention_calls, attention):
-            blocks[call.block] = blocks[call.block].with_time(call.place, time.seconds + slower * time.limited_s)
-        seconds = sum([b.repeat * b.seconds for b in blocks])
-        operators = layers.shape.operators + last.shape.operators
-        played = Played(blocks, seconds, operators, run.step.graph, run.step.decode, run.rows)
-        playable.append(PlayableStep(played, run))
-    return playable

@@ -9,6 +9,7 @@ from typing import Any
 from chip.simulator import figures
 from chip.simulator.answer import answer
 from chip.simulator.jobs import Pool, spread_out
+from chip.simulator.machine import machine_of
 from chip.simulator.setup import Fleet, Setup, run, setup
 from chip.simulator.step_time import Spread
 from chip.simulator.surface import Factors
@@ -48,6 +49,9 @@ def _redo(task: tuple[Fleet, Workload, Factors]) -> dict[str, float]:
 
 def spreads_of(made: Setup, w: Workload) -> tuple[Spread, Spread, Spread]:
     """Of decode steps, mixed steps and host, at the workload's mean lengths."""
+    fitted = machine_of(made.host).spreads
+    if fitted:
+        return fitted
     times, (mixed, decode) = made.surface.times, typical_steps(made, w)
     return times.spread(decode), times.spread(mixed), times.host_spread()
 

@@ -14,6 +14,7 @@ from chip.predictor import request
 from chip.question import Question
 from chip.simulator.engine import SimulatedEngine
 from chip.simulator.fleet import EveryFinish, ServedRequests, serve
+from chip.simulator.machine import machine_of
 from chip.simulator.occupancy import Occupancy
 from chip.simulator.pipelined import PipelinedEngine
 from chip.simulator.step_time import step_times
@@ -74,6 +75,7 @@ class Setup:
     notes: tuple[str, ...]
     pp: int = 1
     server: ServerCost = NONE  # on this host
+    host: str = ""  # its name or file
 
     def maker(self, watches: Sequence[Occupancy] = (), merge: bool = True) -> Callable[[int], SimulatedEngine]:
         about = (self.surface, self.settings, self.blocks)
@@ -98,6 +100,8 @@ def setup(fleet: Fleet, factors: Factors = PLAIN) -> Setup:
     if settings is None:
         raise ChipError(f"engine {q.engine[:40]!r} cannot be simulated: it has no scheduler of live traffic")
     known = surface_of(replace(q, engine_settings=()), fleet.server)
+    machine = machine_of(q.host)
+    factors = factors.times(machine.factors)
     surface = known if factors == PLAIN else Surface(known.times, factors, known)
     times = known.times
     blocks = room_bytes["kv_capacity_tokens"] // settings.block_size - settings.reserved_blocks
@@ -121,10 +125,15 @@ def setup(fleet: Fleet, factors: Factors = PLAIN) -> Setup:
         notes.append(f"behind {q.engine}'s HTTP server, whose terms were fitted to one model on one host")
     elif fleet.server != NONE:
         notes.append("what the server adds is as given: nobody measured it for CHIP")
+    if machine.spreads:
+        of = machine.factors
+        notes.append(
+            f"steps as fitted to this machine: {of.decode:.3f} of those predicted, with prompts {of.mixed:.3f}"
+        )
     if not known.times.host(1, 1, True, True).prepare_s:
         notes.append(f"no host or engine terms are known for {q.engine} on {q.gpu}: steps are the device's time alone")
     return Setup(
-        surface, settings, options, blocks, longest, tuple(notes), q.pp, fleet.server.on_host(times.host_step_s)
+        surface, settings, options, blocks, longest, tuple(notes), q.pp, fleet.server.on_host(times.host_step_s), q.host
     )
 
 

@@ -39,6 +39,9 @@ class Factors(NamedTuple):
     mixed: float = 1.0
     host: float = 1.0
 
+    def times(self, other: Factors) -> Factors:
+        return Factors(*(a * b for a, b in zip(self, other)))
+
 
 PLAIN = Factors()
 

@@ -1,18 +1,22 @@
 """Traffic made up from a few numbers: `poisson:prompt=512,output=128`, `gamma:cv=3`, `closed:users=16`.
 
 Lengths are lognormal around a median, `prompt=400~0.9` (a spread of 0.9 in the logarithm), or fixed, `prompt=512`.
+`range=0.2` draws fixed ones between 0.8 and 1.2 of themselves, as benchmarking tools do by their random-range-ratio.
+Users of a closed loop whose requests are all equal go in lock-step, all prompts in one step, which no real ones do:
+there it is 0.1 where nothing else is said.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from math import log
+from math import isnan, log, nan
 from typing import Any
 
 from chip.simulator.workload import MOST_TOKENS, Workload
 from chip.types import ChipError
 
+CLOSED_RANGE = 0.1
 KINDS = ("poisson", "gamma", "uniform", "closed", "batch")
 
 
@@ -24,10 +28,12 @@ class Length:
     spread: float = 0.0
     least: int = 1
     most: int = MOST_TOKENS
+    range: float = 0.0  # of a fixed one, to both sides
 
     def draw(self, random_: random.Random) -> int:
         if not self.spread:
-            return int(self.median)
+            share = random_.uniform(1 - self.range, 1 + self.range) if self.range else 1.0
+            return round(share * self.median)
         return max(self.least, min(self.most, int(random_.lognormvariate(log(self.median), self.spread))))
 
 
@@ -39,6 +45,7 @@ class Synthetic:
     output: Length = Length(120, 0.8, 4, 1024)
     cv: float = 3.0  # of the gaps between requests, kind gamma: 1 is Poisson, more is burstier
     users: int = 8  # kind closed
+    range: float = nan  # of fixed lengths; not a number where nothing is said
     shared: int = 0  # tokens at the start of every prompt that are the same for all
 
 
@@ -49,12 +56,15 @@ def parse(text: str) -> Synthetic:
     made = Synthetic(kind)
     for word in (w for w in rest.split(",") if w):
         key, equals, value = word.partition("=")
-        if not equals or key not in ("prompt", "output", "cv", "users", "shared", "rate"):
-            raise ChipError(f"workload {text[:60]!r}: {word!r} must be prompt=, output=, rate=, cv=, users= or shared=")
+        if not equals or key not in ("prompt", "output", "cv", "users", "shared", "rate", "range"):
+            keys = "prompt=, output=, rate=, cv=, users=, range= or shared="
+            raise ChipError(f"workload {text[:60]!r}: {word!r} must be {keys}")
         if key in ("prompt", "output"):
             changed: dict[str, Any] = {key: _length(value, key)}
         elif key in ("cv", "rate"):
             changed = {key: _number(value, key, 1e-6, 1e6)}
+        elif key == "range":
+            changed = {key: _number(value, key, 0, 0.99)}
         else:
             changed = {key: int(_number(value, key, 0 if key == "shared" else 1, 1e7))}
         made = replace(made, **changed)
@@ -82,10 +92,18 @@ def make(s: Synthetic, requests: int, seed: int, name: str) -> Workload:
     draw = random.Random(seed)
     users = s.users if s.kind == "closed" else 0
     w = Workload(name, users=users)
+    equal = users > 1 and not (s.prompt.spread or s.output.spread)
+    share = (CLOSED_RANGE if equal else 0.0) if isnan(s.range) else s.range
+    lengths = [replace(length, range=share) for length in (s.prompt, s.output)]
+    if equal and isnan(s.range):
+        w.notes.append(
+            f"lengths are drawn within {share:.0%} of those asked for, as tools do by a random-range-ratio: users with "
+            "equal requests go in lock-step; range=0 makes them equal"
+        )
     at = 0.0
     for i in range(requests):
         at += _gap(s, draw) if users == 0 else 0.0
-        prompt, output = max(1, s.prompt.draw(draw)), max(1, s.output.draw(draw))
+        prompt, output = (max(1, length.draw(draw)) for length in lengths)
         blocks = ()
         if s.shared:
             w.block_tokens = s.shared

@@ -13,14 +13,14 @@ from statistics import fmean as mean
 from typing import Any, NamedTuple
 
 from chip import engines
-from chip.engines.versions import number
+from chip.engines import number
+from chip.question import Question
 from chip.simulator import figures
 from chip.simulator.intervals import spreads_of
 from chip.simulator.jobs import Pool, spread_out
 from chip.simulator.setup import Fleet, behind_server, run, setup
 from chip.simulator.surface import Factors
 from chip.simulator.workload import Workload
-from chip.question import Question
 from chip.types import ChipError
 from chip.validate.checkpoints import checkpoint
 from chip.validate.recipes import ROUNDS, Recipe, recipe, split_as_run

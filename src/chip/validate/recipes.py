@@ -1,6 +1,6 @@
 """How the engines of published runs were started: their settings by model and GPU, from the benchmarks' own scripts.
 
-InferenceX: SemiAnalysisAI/InferenceX (Apache-2.0), benchmarks/single_node/*.sh as they stood when the rows were measured
+InferenceX: SemiAnalysisAI/InferenceX (Apache-2.0), benchmarks/single_node/*.sh as they stood when rows were measured
 (October 2025 to April 2026; those of Llama-3.1-70B were removed on 2025-10-29), RANDOM_RANGE_RATIO of
 .github/workflows/benchmark-tmpl.yml, and .github/configs/nvidia-master.yaml for what ran with attention of its own on
 each GPU. Where nothing is known of a run its engine's defaults stand.
@@ -8,7 +8,7 @@ each GPU. Where nothing is known of a run its engine's defaults stand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,37 +28,74 @@ class Recipe:
 
     settings: tuple[tuple[str, Any], ...] = ()
     kv_dtype: str = "auto"
-    stream_interval: int = 1  # tokens that the server sends at once
     shortest: float = 1.0  # share of the named lengths that the shortest requests have
 
 
 def recipe(row: SiliconRow) -> Recipe:
-    if row.engine == "vllm":
-        settings, kv, interval = _vllm(row)
-        settings = {"enable_prefix_caching": False, **settings}
-    else:
-        settings, kv, interval = {}, "auto", 1
-    return Recipe(tuple(sorted(settings.items())), kv, interval, SHORTEST)
+    settings, kv = STARTED[row.engine](row) if row.engine in STARTED else ({}, "auto")
+    return Recipe(tuple(sorted(settings.items())), kv, SHORTEST)
 
 
-def _vllm(row: SiliconRow) -> tuple[dict[str, Any], str, int]:
-    if row.benchmark != INFERENCEX:
-        return {}, "auto", 1
+def _vllm(row: SiliconRow) -> tuple[dict[str, Any], str]:
+    """Prompts are all different: prefix caching was off wherever it was said."""
+    settings, kv = _vllm_of(row) if row.benchmark == INFERENCEX else ({}, "auto")
+    return {"enable_prefix_caching": False, **settings}, kv
+
+
+def _vllm_of(row: SiliconRow) -> tuple[dict[str, Any], str]:
     users, hopper = {"max_num_seqs": row.users}, row.gpu in HOPPER
     budget = {"max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.9}
     if row.model == "llama-3.1-70b":
-        return budget | (users if hopper else {"max_num_seqs": 512}), "fp8", 1
+        return budget | (users if hopper else {"max_num_seqs": 512}), "fp8"
     if row.model == "gpt-oss-120b":
-        return budget | (users if hopper else {"max_num_seqs": 512}), "auto" if hopper else "fp8", 1
+        return budget | (users if hopper else {"max_num_seqs": 512}), "auto" if hopper else "fp8"
     if row.model == "kimi-k2":
-        return {"gpu_memory_utilization": 0.95 if row.precision == "int4" else 0.9, **users}, "auto", 1
+        return {"gpu_memory_utilization": 0.95 if row.precision == "int4" else 0.9, **users}, "auto"
     if row.model == "minimax-m2":
         if row.gpu == "h100":
-            return {"gpu_memory_utilization": 0.9, "max_num_seqs": 256}, "auto", 1
+            return {"gpu_memory_utilization": 0.9, "max_num_seqs": 256}, "auto"
         if row.gpu == "h200" or row.measured < NEW_MINIMAX:
-            return {"gpu_memory_utilization": 0.95}, "auto", 1
-        return {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 2 * row.prompt}, "fp8", 20
-    return {}, "auto", 1
+            return {"gpu_memory_utilization": 0.95}, "auto"
+        return {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 2 * row.prompt}, "fp8"
+    return {}, "auto"
+
+
+def _sglang(row: SiliconRow) -> tuple[dict[str, Any], str]:
+    settings: dict[str, Any] = {"disable_radix_cache": True}
+    if row.benchmark != INFERENCEX:
+        return settings, "auto"
+    most, chunk, share = 128, 32768, 0.82
+    if row.model == "deepseek-v3" and row.gpu == "h200":
+        return settings | _pool(512 if row.prompt == row.output == 1024 else 256, chunk, share), "auto"
+    if row.model == "deepseek-v3" and row.precision == "fp4":
+        most, chunk, share = 256, 16384, 0.85
+    elif row.model == "deepseek-v3" and row.split.tp == 4:
+        most, chunk, share = 32, 8192, 0.95
+    elif row.model == "glm-5":
+        most, share = row.users, 0.85
+    elif row.gpu == "h200":
+        chunk, share = 16384, 0.8
+    return settings | _pool(most, chunk, share), "auto" if row.precision == "bf16" else "fp8"
+
+
+def _pool(requests: int, chunk: int, share: float) -> dict[str, Any]:
+    return {"max_running_requests": requests, "chunked_prefill_size": chunk, "mem_fraction_static": share}
+
+
+def _trtllm(row: SiliconRow) -> tuple[dict[str, Any], str]:
+    settings: dict[str, Any] = {"enable_block_reuse": False}
+    if row.benchmark != INFERENCEX:
+        return settings, "auto"
+    if row.model == "llama-3.1-70b":
+        return settings | {"max_num_tokens": 16384}, "fp8"
+    if row.model == "gpt-oss-120b":
+        return settings | {"max_num_tokens": 20000, "free_gpu_memory_fraction": 0.85, "max_batch_size": 512}, "fp8"
+    tokens, share = -(-(row.users + row.prompt + 64) // 64) * 64, 0.75 if row.gpu in HOPPER else 0.8
+    return settings | {"max_num_tokens": max(8192, tokens), "free_gpu_memory_fraction": share}, "fp8"
+
+
+Started = Callable[[SiliconRow], tuple[dict[str, Any], str]]
+STARTED: dict[str, Started] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
 
 
 def split_as_run(row: SiliconRow) -> Split:
@@ -66,8 +103,8 @@ def split_as_run(row: SiliconRow) -> Split:
     split = row.split
     if row.engine == "vllm" and row.config in DP_ATTENTION:
         return replace(split, tp=1)
+    if (row.model, row.precision, split.tp) == ("minimax-m2", "fp8", 8):
+        return replace(
+            split, ep=8
+        )  # vLLM refuses to cut the experts' scales over 8 (Fp8MoEMethod): whole ones stand in
     return split
-
-
-def about(recipe: Recipe) -> Mapping[str, Any]:
-    return dict(recipe.settings)

@@ -7,24 +7,22 @@ mean; docs/field.md has the rules and why they are needed.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chip.files import artifact
-from chip.hardware.tables.aiconfigurator import GPUS
+from chip.hardware.tables.aiconfigurator import GPUS, Package, find
 from chip.types import ChipError
+from chip.validate.suites import check, number_of, rows_of
 
+FILE = "silicon_sample.csv"
 SOURCE = "aiconfigurator-core 0.12.0, systems/silicon_sample.csv"
 LICENCE = "Apache-2.0"
 COLUMNS = (
-    "id", "silicon_data_source", "backend", "backend_version", "model_path", "system", "precision", "mode", "isl", "osl",
-    "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "silicon_ttft_ms",
+    "id", "silicon_data_source", "backend", "backend_version", "model_path", "system", "precision", "mode", "isl",
+    "osl", "batch_size", "tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "silicon_ttft_ms",
     "silicon_tpot_ms",
 )  # fmt: skip
 MODELS = {
@@ -95,23 +93,21 @@ class SiliconRow:
 
 
 def read(path: Path) -> list[SiliconRow]:
-    reader = csv.DictReader(io.StringIO(artifact.read_packed(path)))
-    missing = [c for c in COLUMNS if c not in (reader.fieldnames or ())]
-    if missing:
-        raise ChipError(f"{path}: column {missing[0]!r} is missing; is it another file?")
-    return [_row(path, line, row) for line, row in enumerate(reader, 2)]
+    """The rows of the CSV file, or of the wheel or folder of the package that holds it."""
+    check(path, SOURCE)
+    if path.is_dir() or path.suffix == ".whl":
+        path = packed(find(str(path)))
+    return [_row(path, line, row) for line, row in enumerate(rows_of(path, COLUMNS), 2)]
+
+
+def packed(package: Package) -> Path:
+    """The CSV file of an unpacked package."""
+    if not isinstance(package.systems, Path):
+        raise ChipError(f"{package.where}: unpack the wheel (python -m zipfile -e) and give {FILE}")
+    return package.systems / FILE
 
 
 def _row(path: Path, line: int, row: Mapping[str, str]) -> SiliconRow:
-    def number(column: str) -> float:
-        try:
-            value = float(row[column])
-        except ValueError:
-            value = 0.0
-        if not 0 < value < 1e12:
-            raise ChipError(f"{path}: line {line}: {column} must be a positive number, got {row[column][:40]!r}")
-        return value
-
     source, disaggregated = row["silicon_data_source"], row["mode"] == "disagg"
     benchmark = OTHER if "source_file=/" in source or "gtl_" in source else INFERENCEX
     users = _part(source, r"silicon_concurrency=(\d+)") or row["batch_size"] or "0"
@@ -123,15 +119,15 @@ def _row(path: Path, line: int, row: Mapping[str, str]) -> SiliconRow:
         hub_id=row["model_path"],
         gpu=SYSTEMS.get(row["system"], row["system"]),
         precision=row["precision"] or "bf16",
-        prompt=int(number("isl")),
-        output=int(number("osl")),
+        prompt=int(number_of(path, line, row, "isl")),
+        output=int(number_of(path, line, row, "osl")),
         users=int(users),
         split=_worker(row, "decode_") if disaggregated else _shared(row, benchmark),
         prefill=_worker(row, "prefill_") if disaggregated else None,
         measured=_part(source, r"measured=(\d{4}-\d\d-\d\d)"),
         config=_part(source, r"config_id=(\d+)"),
-        ttft_s=number("silicon_ttft_ms") * 1e-3,
-        tpot_s=number("silicon_tpot_ms") * 1e-3,
+        ttft_s=number_of(path, line, row, "silicon_ttft_ms") * 1e-3,
+        tpot_s=number_of(path, line, row, "silicon_tpot_ms") * 1e-3,
         columns=row,
     )
 

@@ -2,7 +2,7 @@
 
 argonne: LLM-Inference-Bench of Argonne National Laboratory, Plots/All_results.csv (BSD-3-Clause).
 llmservingsim: live traffic on vLLM in LLMServingSim, bench/examples (MIT); `chip.validate.published_traffic`.
-silicon: systems/silicon_sample.csv of NVIDIA's aiconfigurator-core (Apache-2.0).
+silicon: systems/silicon_sample.csv of NVIDIA's aiconfigurator-core (Apache-2.0); `chip.validate.silicon`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from chip import stats
 from chip.files import artifact
@@ -30,8 +29,6 @@ MODELS = {
     "meta-llama-3-70b": "llama-3.1-70b",
     "llama-3.1-8b": "llama-3.1-8b",
     "llama-3.1-8b-instruct": "llama-3.1-8b",
-    "llama-3.1-8b-instruct-fp8": "llama-3.1-8b",
-    "llama-3.1-70b": "llama-3.1-70b",
     "mistral-7b-v0.1": "mistral-7b-v0.1",
     "mixtral-8x7b-v0.1": "mixtral-8x7b",
     "qwen2-7b": "qwen2.5-7b",
@@ -41,12 +38,8 @@ MODELS = {
     "opt-6.7b": "opt-6.7b",
     "qwen3-32b": "qwen3-32b",
     "qwen3-30b-a3b-instruct-2507": "qwen3-30b-a3b",
-    "qwen3-235b-a22b-fp8": "qwen3-235b-a22b",
-    "deepseek-v3": "deepseek-v3",
-    "deepseek-r1": "deepseek-v3",
-    "gpt-oss-120b": "gpt-oss-120b",
 }
-TRAFFIC = "llmservingsim"
+TRAFFIC, SILICON = "llmservingsim", "silicon"
 ENGINES = {"vllm": "vllm"}
 
 
@@ -56,23 +49,23 @@ def model_of(hub_id: str) -> str:
 
 def read(name: str, path: Path) -> Suite:
     if name not in READERS:
-        raise ChipError(f"no suite {name[:40]!r}; choose one of {', '.join(sorted((*READERS, TRAFFIC)))}")
-    _check(path, SOURCES[name])
+        raise ChipError(f"no suite {name[:40]!r}; choose one of {', '.join(sorted((*READERS, TRAFFIC, SILICON)))}")
+    check(path, SOURCES[name])
     return READERS[name](path)
 
 
 def read_traffic(path: Path) -> PublishedTraffic:
     """The runs of the suite that is traffic, to be replayed by the simulator."""
-    _check(path, published_traffic.SOURCE)
+    check(path, published_traffic.SOURCE)
     return published_traffic.read(path, MODELS)
 
 
-def _check(path: Path, source: str) -> None:
+def check(path: Path, source: str) -> None:
     if not path.exists():
         raise ChipError(f"{path}: no such file or folder; fetch it from {source}")
 
 
-def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+def rows_of(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Rows of a CSV file, gzipped or not, that has these columns."""
     reader = csv.DictReader(io.StringIO(artifact.read_packed(path)))
     missing = [c for c in columns if c not in (reader.fieldnames or ())]
@@ -81,7 +74,7 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     return list(reader)
 
 
-def _number(path: Path, line: int, row: Mapping[str, str], column: str) -> float:
+def number_of(path: Path, line: int, row: Mapping[str, str], column: str) -> float:
     try:
         value = float(row[column])
     except ValueError:
@@ -113,7 +106,7 @@ def argonne(path: Path) -> Suite:
     columns = ("Hardware", "Num of Hardware", "Framework", "Model", "Input Output Length", "Batch Size", "Latency")
     same: dict[tuple[str, str, str, Scenario], list[float]] = defaultdict(list)
     left = Counter[str]()
-    for line, row in enumerate(_rows(path, columns), 2):
+    for line, row in enumerate(rows_of(path, columns), 2):
         gpu, model = ARGONNE_GPUS.get(row["Hardware"], ""), model_of(row["Model"])
         engine = ENGINES.get(row["Framework"].lower(), "")
         if not engine:
@@ -124,10 +117,10 @@ def argonne(path: Path) -> Suite:
             left[f"model {row['Model']} is not known"] += 1
         else:
             length, batch, tp = (
-                int(_number(path, line, row, c)) for c in ("Input Output Length", "Batch Size", "Num of Hardware")
+                int(number_of(path, line, row, c)) for c in ("Input Output Length", "Batch Size", "Num of Hardware")
             )
             key = (gpu, engine, model, Scenario(batch, length, length, "bf16", tp))
-            same[key].append(_number(path, line, row, "Latency"))
+            same[key].append(number_of(path, line, row, "Latency"))
     runs = [Published(g, e, ARGONNE_VERSION, m, s, "e2e", stats.median(times)) for (g, e, m, s), times in same.items()]
     caution = (
         "software of 2024; versions are not stated, their scripts run on vLLM 0.5.4 to 0.6.1; one end-to-end time a "
@@ -136,52 +129,7 @@ def argonne(path: Path) -> Suite:
     return Suite("argonne", SOURCES["argonne"], "BSD-3-Clause", caution, tuple(runs), _counted(left))
 
 
-# -- aiconfigurator's silicon sample
-SILICON_GPUS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "gb200": "gb200"}
-SILICON_DTYPES = {"": "bf16", "bf16": "bf16", "fp8": "fp8"}
-
-
-def silicon(path: Path) -> Suite:
-    columns = (
-        "backend", "backend_version", "model_path", "system", "precision", "mode", "isl", "osl", "batch_size",
-        "tp_size", "pp_size", "attention_dp_size", "moe_ep_size", "silicon_tpot_ms",
-    )  # fmt: skip
-    runs: list[Published] = []
-    left = Counter[str]()
-    for line, row in enumerate(_rows(path, columns), 2):
-        why = _not_silicon(row)
-        if why:
-            left[why] += 1
-            continue
-        batch, prompt, output, tp = (int(_number(path, line, row, c)) for c in ("batch_size", "isl", "osl", "tp_size"))
-        scenario = Scenario(batch, prompt, output, SILICON_DTYPES[row["precision"]], tp)
-        gpu, model = SILICON_GPUS[row["system"]], model_of(row["model_path"])
-        seconds = _number(path, line, row, "silicon_tpot_ms") * 1e-3
-        runs.append(Published(gpu, "vllm", row["backend_version"], model, scenario, "tpot", seconds))
-    caution = (
-        "live traffic at a fixed concurrency, predicted as one batch of that size: prefills in between are not in it"
-    )
-    return Suite("silicon", SOURCES["silicon"], "Apache-2.0", caution, tuple(runs), _counted(left))
-
-
-def _not_silicon(row: Mapping[str, Any]) -> str:
-    """Why a row cannot be predicted today, or ""."""
-    if row["backend"] not in ENGINES:
-        return f"engine {row['backend']} is not predicted"
-    if row["mode"] != "agg":
-        return "prefill and decode on GPUs of their own"
-    if row["system"] not in SILICON_GPUS:
-        return f"GPU {row['system']} is not known"
-    if not model_of(row["model_path"]):
-        return f"model {row['model_path']} is not known"
-    if row["precision"] not in SILICON_DTYPES:
-        return f"precision {row['precision']} is not predicted"
-    spread = (row["pp_size"], row["attention_dp_size"], row["moe_ep_size"])
-    return "" if set(spread) <= {"", "1"} else "pipeline, data or expert parallelism"
-
-
-READERS: dict[str, Callable[[Path], Suite]] = {"argonne": argonne, "silicon": silicon}
+READERS: dict[str, Callable[[Path], Suite]] = {"argonne": argonne}
 SOURCES = {
     "argonne": "https://github.com/argonne-lcf/LLM-Inference-Bench, Plots/All_results.csv",
-    "silicon": "the wheel of aiconfigurator-core 0.12.0, systems/silicon_sample.csv",
 }

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from chip.validate import traffic
+from chip.show.cli import client_text
+from chip.validate import client_errors, clients, traffic
 from chip.validate.traffic import JudgedTraffic
 from doc_figures.accuracy import RECORDS, ROOT
 
@@ -81,6 +82,13 @@ def server() -> Iterator[str]:
         texts = [f"{100 * rows[metric]['median_error']:.1f} %" for metric in SERVER_AIMS]
         yield f"| {title} | {rows['ttft_ms.mean']['runs']} | {' | '.join(texts)} |"
     yield f"| aim | | {' | '.join(f'{100 * aim:.0f} %' for aim in SERVER_AIMS.values())} |"
+
+
+def client() -> Iterator[str]:
+    (result,) = clients.read(ROOT / "tests" / "data" / "clients" / "vllm-bench-detailed.json")
+    yield "```text"
+    yield from client_text.render(client_errors.document([client_errors.judge(result, {"gpu": "h200"})])).splitlines()
+    yield "```"
 
 
 def worst(name: str, metric: str) -> str:

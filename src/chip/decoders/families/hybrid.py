@@ -8,10 +8,13 @@ from typing import Any
 
 from chip.decoders.config import Config
 from chip.decoders.decoder import Attn, Decoder, LatentAttn, Layer, Mlp, Moe
+from chip.decoders.extras import Extra
 from chip.decoders.families.latent import attention as latent_attention
+from chip.decoders.families.latent import routed
 from chip.decoders.families.standard import LAYERS, sparse_layers
+from chip.decoders.mixers import delta, kimi_delta, lightning, mamba, mamba2, plamo2, short_conv
 from chip.decoders.spelling import attention, stack
-from chip.decoders.states import StateMixer
+from chip.decoders.states import NO_MIXER
 from chip.types import ChipError
 
 NONE = Mlp(0)
@@ -20,72 +23,6 @@ LINEAR = ("linear_attention", "mamba", "conv")  # layers with a state, by what c
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
     return FAMILIES[architecture](c, name, architecture)
-
-
-def mamba2(
-    c: Config, heads: int, head_dim: int, state: int, groups: int, taps: int, bias: bool, normed: bool = True
-) -> StateMixer:
-    """Mamba-2 (SSD). One projection gives gates, values, keys, queries and steps."""
-    inner = heads * head_dim
-    channels = inner + 2 * groups * state
-    vectors = 3 * heads + (channels if bias else 0) + (inner if normed else 0)
-    kept = c.text("mamba_ssm_cache_dtype", "") or c.text("mamba_ssm_dtype", "")
-    return StateMixer(
-        "mamba2", (("state_in", 2 * inner + 2 * groups * state + heads),), channels, taps, heads, head_dim, state,
-        groups, inner, vectors=vectors, normed=normed, state_dtype="fp32" if kept == "float32" else "",
-    )  # fmt: skip
-
-
-def mamba(c: Config, hidden: int, normed: bool) -> StateMixer:
-    """Mamba-1: every channel has a state of its own. `normed`: steps, keys and queries have norms with weights."""
-    state = c.size("state_size", "mamba_d_state", default=16)
-    inner = c.size("intermediate_size" if c.has("state_size") else "mamba_expand", default=2 * hidden)
-    inner = inner if c.has("state_size") else inner * hidden
-    rank = _rank(c, hidden)
-    taps = c.size("conv_kernel", "mamba_d_conv", default=4)
-    bias = c.flag("use_conv_bias" if c.has("use_conv_bias") else "mamba_conv_bias", True)
-    inside = (("state_x", rank + 2 * state, inner), ("state_dt", inner, rank))
-    vectors = inner * (state + 2) + (inner if bias else 0) + (rank + 2 * state if normed else 0)
-    return StateMixer(
-        "mamba", (("state_in", 2 * inner),), inner, taps, inner, 1, state, 1, inner, inside, vectors, False
-    )
-
-
-def _rank(c: Config, hidden: int) -> int:
-    field = "time_step_rank" if c.has("time_step_rank") else "mamba_dt_rank"
-    return -(-hidden // 16) if c.raw.get(field, "auto") == "auto" else c.size(field)
-
-
-def delta(c: Config) -> StateMixer:
-    """A gated delta net, by Qwen3-Next's names."""
-    key_heads, value_heads = c.size("linear_num_key_heads"), c.size("linear_num_value_heads")
-    key_dim, value_dim = c.size("linear_key_head_dim"), c.size("linear_value_head_dim")
-    c.divides("linear_num_key_heads", key_heads, "linear_num_value_heads", value_heads)
-    keys, values = key_heads * key_dim, value_heads * value_dim
-    kept = "fp32" if c.text("mamba_ssm_dtype", "") == "float32" else ""
-    return StateMixer(
-        "delta", (("state_qkvz", 2 * keys + 2 * values), ("state_ba", 2 * value_heads)), 2 * keys + values,
-        c.size("linear_conv_kernel_dim", default=4), value_heads, value_dim, key_dim, key_heads, values,
-        vectors=2 * value_heads + value_dim, state_dtype=kept,
-    )  # fmt: skip
-
-
-def kimi_delta(c: Config) -> StateMixer:
-    """Kimi's delta attention: a gate for each key's value, through a low rank."""
-    inside = Config(c.raw.get("linear_attn_config", c.raw), c.where)
-    heads, dim = inside.size("linear_num_heads", "num_heads"), inside.size("linear_head_dim", "head_dim")
-    taps = inside.size("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
-    wide = heads * dim
-    inputs = (("state_qkvz", 3 * wide), ("state_ba", heads + 2 * dim))
-    inner = (("state_x", wide, dim), ("state_dt", wide, dim))
-    return StateMixer("delta", inputs, 3 * wide, taps, heads, dim, dim, heads, wide, inner, wide + heads + dim)
-
-
-def short_conv(c: Config, hidden: int) -> StateMixer:
-    bias = c.flag("conv_bias", False)
-    vectors = 5 * hidden if bias else 0
-    taps = c.size("conv_L_cache", default=3)
-    return StateMixer("conv", (("state_in", 3 * hidden),), hidden, taps, width=hidden, vectors=vectors, normed=False)
 
 
 def layer_kinds(c: Config, count: int, field: str = "layer_types", every: int = 0) -> list[bool]:
@@ -126,44 +63,70 @@ def _granite(c: Config, name: str, architecture: str) -> Decoder:
 
 PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 BLOCKS = {"linear_attention": "mamba", "full_attention": "attention"}
+AFTER = ("mlp", "moe")
 
 
 def _nemotron(c: Config, name: str, architecture: str) -> Decoder:
     """Each layer is one branch: a mixer and the MLP or experts that follow it are a layer here."""
-    hidden = c.size("hidden_size")
-    kinds = [BLOCKS.get(kind, kind) for kind in c.names("layers_block_type")]
-    if not kinds:
+    hidden, blocks = c.size("hidden_size"), _blocks(c)
+    layers, places, at = list[Layer](), list[tuple[int, int]](), 0
+    while at < len(blocks):
+        first, (kind, inside) = at, blocks[at]
+        mixer: Any = NO_MIXER
+        if kind not in AFTER:
+            mixer, at = _nemotron_mixer(inside, kind, hidden), at + 1
+        after: Any = NONE
+        if at < len(blocks) and blocks[at][0] in AFTER:
+            kind, inside = blocks[at]
+            bias = inside.flag("mlp_bias", False)
+            after = Mlp(inside.size("intermediate_size"), False, "relu", bias) if kind == "mlp" else _latent_moe(inside)
+            at += 1
+        layers.append(Layer(mixer, after))
+        places.append((first, at - 1))
+    return stack(c, name, architecture, hidden, layers, False, places=places)
+
+
+def _blocks(c: Config) -> list[tuple[str, Config]]:
+    """What each layer is, and where its sizes are: a config of blocks says some for each (Nemotron-H Puzzle)."""
+    listed = c.raw.get("block_configs")
+    if isinstance(listed, list):
+        inside = [
+            Config({**c.raw, **block}, f"{c.where}: block_configs") for block in listed if isinstance(block, dict)
+        ]
+        kinds = [block.text("block_type", "") for block in inside]
+    else:
+        kinds = [BLOCKS.get(kind, kind) for kind in c.names("layers_block_type")]
         pattern = c.text("hybrid_override_pattern", "")
-        if not pattern or set(pattern) - set(PATTERN):
+        if not kinds and (not pattern or set(pattern) - set(PATTERN)):
             raise ChipError(f"{c.where}: hybrid_override_pattern must be made of {' '.join(PATTERN)}")
-        kinds = [PATTERN[letter] for letter in pattern]
-    bias = c.flag("mlp_bias", False)
-    state = mamba2(
+        kinds = kinds or [PATTERN[letter] for letter in pattern]
+        inside = [c] * len(kinds)
+    unknown = next((kind for kind in kinds if kind not in PATTERN.values()), None)
+    if unknown is not None:
+        raise ChipError(f"{c.where}: a layer is {unknown[:40]!r}, known: {', '.join(PATTERN.values())}")
+    count = c.count("num_hidden_layers", default=len(kinds))
+    if count != len(kinds):
+        raise ChipError(f"{c.where}: num_hidden_layers is {count}, but the pattern has {len(kinds)} layers")
+    return list(zip(kinds, inside, strict=True))
+
+
+def _nemotron_mixer(c: Config, kind: str, hidden: int) -> Any:
+    if kind == "attention":
+        return replace(attention(c, hidden, qkv_bias=c.flag("attention_bias", False)), rope_dim=0)
+    return mamba2(
         c, c.size("mamba_num_heads"), c.size("mamba_head_dim"), c.size("ssm_state_size"), c.size("n_groups"),
         c.size("conv_kernel", default=4), c.flag("use_conv_bias", True),
     )  # fmt: skip
-    attn = replace(attention(c, hidden, qkv_bias=c.flag("attention_bias", False)), rope_dim=0)
-    after: dict[str, Any] = {"mlp": Mlp(c.size("intermediate_size"), False, "relu", bias)} if "mlp" in kinds else {}
-    if "moe" in kinds:
-        after["moe"] = _nemotron_experts(c)
-    layers, at = list[Layer](), 0
-    while at < len(kinds):
-        if kinds[at] in after:
-            raise ChipError(f"{c.where}: layer {at} is {kinds[at]} without a mixer before it, which chip does not know")
-        mixer = state if kinds[at] == "mamba" else attn
-        follows = kinds[at + 1] if at + 1 < len(kinds) and kinds[at + 1] in after else ""
-        layers.append(Layer(mixer, after[follows] if follows else NONE))
-        at += 2 if follows else 1
-    return stack(c, name, architecture, hidden, layers, False)
 
 
-def _nemotron_experts(c: Config) -> Moe:
+def _latent_moe(c: Config) -> Moe:
+    """Experts may read and write a narrower input (Nemotron 3 Super)."""
     experts, inner = c.size("n_routed_experts"), c.size("moe_intermediate_size")
     shared = c.count("moe_shared_expert_intermediate_size", default=0) * c.count("n_shared_experts", default=1)
     return Moe(
         experts, c.top_k("num_experts_per_tok", "n_routed_experts", experts), inner, gated=False,
         shared=Mlp(shared, False, "relu") if shared else None, router="biased_router",
-        groups=c.size("n_group", default=1),
+        groups=c.size("n_group", default=1), latent=c.count("moe_latent_size", default=0),
     )  # fmt: skip
 
 
@@ -280,7 +243,81 @@ def _jamba(c: Config, name: str, architecture: str) -> Decoder:
     return stack(c, name, architecture, hidden, layers, False)
 
 
+def _olmo_hybrid(c: Config, name: str, architecture: str) -> Decoder:
+    """Gated delta nets with norms before, attention with norms after its branches."""
+    hidden, count = c.size("hidden_size"), c.layer_count()
+    mlp, attn = Mlp(c.size("intermediate_size")), attention(c, hidden, qk_norm="full")
+    if (c.raw.get("rope_parameters") or {}).get("rope_theta") is None:
+        attn = replace(attn, rope_dim=0)
+    layers = [
+        Layer(delta(c), mlp) if has_state else Layer(attn, mlp, placement="post") for has_state in layer_kinds(c, count)
+    ]
+    return stack(c, name, architecture, hidden, layers, False)
+
+
+def _plamo2(c: Config, name: str, architecture: str) -> Decoder:
+    hidden, count, step = c.size("hidden_size"), c.layer_count(), c.size("mamba_step", default=2)
+    heads, dim = c.size("num_attention_heads"), c.size("hidden_size_per_head")
+    kv_heads = c.size("num_key_value_heads", default=heads)
+    c.divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
+    attn = Attn(heads, kv_heads, dim, rope_dim=dim, qk_norm="head", qk_norm_per_head_weights=True, fused_qkv=True)
+    last_only, state = count <= step // 2, plamo2(c, hidden)
+    attends = [i == count - 1 if last_only else i % step == step // 2 for i in range(count)]
+    mlp = Mlp(c.size("intermediate_size"), fused_gate_up=True)
+    layers = [Layer(attn if full else state, mlp, placement="sandwich") for full in attends]
+    return stack(c, name, architecture, hidden, layers, True)
+
+
+def _bailing_linear(c: Config, name: str, architecture: str) -> Decoder:
+    """Lightning attention, and latent attention in the last layer of each group."""
+    hidden, count = c.size("hidden_size"), c.layer_count()
+    group, linear = c.size("layer_group_size"), lightning(c, hidden)
+    shared = c.size("moe_shared_expert_intermediate_size", "moe_intermediate_size")
+    many = c.count("num_shared_experts", default=0)
+    moe = replace(routed(c, True), shared=Mlp(many * shared) if many else None)
+    dense = Mlp(c.size("intermediate_size"))
+    layers = [
+        Layer(linear if (i + 1) % group else latent_attention(c), moe if sparse else dense)
+        for i, sparse in enumerate(sparse_layers(c, count))
+    ]
+    return stack(c, name, architecture, hidden, layers, False)
+
+
+def _zamba2(c: Config, name: str, architecture: str) -> Decoder:
+    """Mamba-2 layers; before some stands one of a few shared blocks, over the stream beside the embedding, with
+    matrices of low rank of each place's own."""
+    hidden = c.size("hidden_size")
+    kinds = c.names("layers_block_type")
+    if not kinds or set(kinds) - {"mamba", "linear_attention", "hybrid"}:
+        raise ChipError(f"{c.where}: layers_block_type must list mamba or hybrid for each layer")
+    heads, many = c.size("n_mamba_heads", default=8), c.size("num_mem_blocks", default=1)
+    inner = c.size("mamba_expand", default=2) * hidden
+    c.divides("n_mamba_heads", heads, "mamba_expand x hidden_size", inner)
+    state = mamba2(
+        c, heads, inner // heads, c.size("mamba_d_state", default=64), c.size("mamba_ngroups", default=1),
+        c.size("mamba_d_conv", default=4), c.flag("use_conv_bias", True),
+    )  # fmt: skip
+    blocks, layers = 0, list[Layer]()
+    for kind in kinds:
+        if kind == "hybrid":
+            layers.append(replace(_zamba_block(c, hidden), again=blocks >= many))
+            blocks += 1
+        layers.append(Layer(state, NONE))
+    return stack(c, name, architecture, hidden, layers, True)
+
+
+def _zamba_block(c: Config, hidden: int) -> Layer:
+    attn = replace(attention(c, 2 * hidden), in_dim=2 * hidden)
+    attn = attn if c.flag("use_mem_rope", False) else replace(attn, rope_dim=0)
+    inner, rank = c.size("intermediate_size", default=4 * hidden), c.size("adapter_rank", default=128)
+    low = [(rank, hidden), (2 * inner, rank), (hidden, hidden)]
+    if c.flag("use_shared_attention_adapter", False):
+        low += [(rank, 2 * hidden), (2 * hidden, rank)] * 3
+    return Layer(attn, Mlp(inner, activation="gelu", fused_gate_up=True), extras=(Extra("adapters", tuple(low)),))
+
+
 FAMILIES: dict[str, Callable[[Config, str, str], Decoder]] = {
+    "BailingMoeV2_5ForCausalLM": _bailing_linear,
     "FalconH1ForCausalLM": _falcon_h1,
     "FalconMambaForCausalLM": _pure_mamba,
     "GraniteMoeHybridForCausalLM": _granite,
@@ -291,8 +328,12 @@ FAMILIES: dict[str, Callable[[Config, str, str], Decoder]] = {
     "Mamba2ForCausalLM": _pure_mamba,
     "MambaForCausalLM": _pure_mamba,
     "NemotronHForCausalLM": _nemotron,
+    "NemotronHPuzzleForCausalLM": _nemotron,
+    "OlmoHybridForCausalLM": _olmo_hybrid,
+    "Plamo2ForCausalLM": _plamo2,
     "Qwen3NextForCausalLM": _qwen3_next,
     "Qwen3_5ForCausalLM": _qwen3_next,
     "Qwen3_5MoeForCausalLM": _qwen3_next,
+    "Zamba2ForCausalLM": _zamba2,
 }
 ARCHITECTURES = tuple(FAMILIES)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from chip.decoders.config import Config
 from chip.decoders.decoder import Decoder, LatentAttn, Layer, Mlp, Moe
+from chip.decoders.extras import Extra
 from chip.decoders.families.standard import CHOSEN, EXPERT_INNER, EXPERTS, LAYERS, SHARED_COUNT, sparse_layers
 from chip.decoders.spelling import stack
 
@@ -12,6 +15,7 @@ INDEXER = ("index_n_heads", "index_head_dim", "index_topk")
 ROUTED_WITHOUT_BIAS = ("MistralLarge3ForCausalLM",)
 ARCHITECTURES = (
     *("AXK1ForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeLiteForCausalLM", "GlmMoeDsaForCausalLM"),
+    *("LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"),
     *("MiniCPM3ForCausalLM", "MistralLarge3ForCausalLM", "PanguUltraMoEForCausalLM", "SarvamMLAForCausalLM"),
 )  # fmt: skip
 
@@ -27,6 +31,8 @@ def attention(c: Config) -> LatentAttn:
 
 
 def decoder(c: Config, name: str, architecture: str) -> Decoder:
+    if architecture.startswith("LongcatFlash"):
+        return _longcat(c, name, architecture)
     hidden, count = c.size("hidden_size"), c.layer_count(*LAYERS)
     attn, sparse = attention(c), sparse_layers(c, count)
     dense = None if all(sparse) else Mlp(c.size("intermediate_size"), bias=c.flag("mlp_bias", False))
@@ -40,6 +46,24 @@ def decoder(c: Config, name: str, architecture: str) -> Decoder:
         layers.append(Layer(attn, mlp, placement=placement, residual_scale=scaled))
     tied = architecture == "MiniCPM3ForCausalLM"
     return stack(c, name, architecture, hidden, layers, tied, embed_scale=scaled, logit_scale=scaled)
+
+
+def _longcat(c: Config, name: str, architecture: str) -> Decoder:
+    """Layers of two attentions and two MLPs; beside the first MLP stand experts, some of which hand their input on."""
+    hidden, attn = c.size("hidden_size"), attention(c)
+    mlp = Mlp(c.size("ffn_hidden_size", "intermediate_size"))
+    moe = replace(routed(c, True), shared=mlp, zero=c.count("zero_expert_num", default=0))
+    layers = [Layer(attn, moe), Layer(attn, mlp)] * c.layer_count("num_layers", "num_hidden_layers")
+    return stack(c, name, architecture, hidden, layers, False, extras=_ngrams(c, hidden))
+
+
+def _ngrams(c: Config, hidden: int) -> tuple[Extra, ...]:
+    """Tables of the tokens before, by a hash; the mean of all is the embedding."""
+    if not c.has("ngram_vocab_size_ratio"):
+        return ()
+    many = c.size("emb_split_num") * (c.size("emb_neighbor_num") - 1)
+    rows = round(c.number("ngram_vocab_size_ratio", 0) * c.size("vocab_size")) + many
+    return (Extra("ngrams", ((hidden, hidden),), (((many + 1) * hidden, hidden),), table=(rows, hidden)),)
 
 
 def routed(c: Config, router_bias: bool) -> Moe:

@@ -100,6 +100,12 @@ def about_format(stored: WeightFormat, gpu: GpuFormats, deep_gemm: bool) -> str:
     return text
 
 
+def taken_as(engine: str, stored: WeightFormat, gpu: GpuFormats) -> str:
+    """What an engine says of a format whose kernels are taken as those here."""
+    kernel = kernel_for(stored, gpu.capability)
+    return f"{stored.title}; {engine}'s kernels are taken as vllm's" + (f": {kernel.name}" if kernel else "")
+
+
 def cache_as_run(d: Decoder, p: Precision, gpu: GpuFormats) -> tuple[Precision, str]:
     """What attention multiplies an fp8 cache in."""
     if any(isinstance(layer.attn, LatentAttn) for _, layer in d.layers):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from math import ceil
 
 from chip.decoders import roles
-from chip.decoders.decoder import Attn, Decoder, LatentAttn, Layer, Mlp, Moe
+from chip.decoders.decoder import Decoder, LatentAttn, Layer, Mlp, Moe
 from chip.decoders.states import StateMixer
 from chip.dtypes import BYTES, Precision
 from chip.engines.memory import Room
@@ -81,7 +81,7 @@ def _alive_bytes(layer: Layer, p: Precision, s: Scenario, stream: float, tokens:
     if isinstance(a, StateMixer):
         attended = tokens * (sum(n for _, n in a.inputs) + a.width) / s.tp * width
     else:
-        attended = tokens * a.heads / s.tp * (a.head_dim if isinstance(a, Attn) else a.v_dim) * width
+        attended = tokens * a.heads / s.tp * (a.v_dim if isinstance(a, LatentAttn) else a.head_dim) * width
     around = attended + 2 * stream
     if isinstance(mlp, Moe):  # with the layer's input and output, and a copy of the input
         shared = 3 * tokens * mlp.shared.intermediate / s.tp * width if mlp.shared else 0.0
@@ -125,7 +125,7 @@ def _expanded_bytes(a: LatentAttn, d: Decoder, s: Scenario, room: Room, width: f
 def _graph_bytes(d: Decoder, s: Scenario, sequences: int) -> float:
     """Of the first graph of a whole step, attention's parts; of every other one, what its kernels take."""
     a = next((layer.attn for _, layer in d.layers if not isinstance(layer.attn, StateMixer)), None)
-    of_head = 0 if a is None else a.head_dim if isinstance(a, Attn) else a.kv_rank
+    of_head = 0 if a is None else a.kv_rank if isinstance(a, LatentAttn) else a.head_dim
     split = (a.heads if a else 0) / s.tp * of_head * BYTES["fp32"]
     pieces, whole = [n for n in GRAPH_TOKENS if n <= 2 * sequences], [n for n in GRAPH_TOKENS if n <= sequences]
     others = len(pieces) + len(whole) - 2

@@ -12,12 +12,13 @@ import importlib.util
 import re
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from chip.hardware import gpus
+from chip.hardware import gpus, points
+from chip.hardware.tables import short_runs
 from chip.hardware.tables.aiconfigurator_pick import PICK, TOLERANCE
 from chip.hardware.tables.aiconfigurator_rows import DTYPES, HOT, ROUTING, SOURCES, Columns, TableSource
 from chip.hardware.tables.points_csv import Row, Table
@@ -45,12 +46,15 @@ GPUS = {
 WEIGHT_COPIES = 6
 WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5}
 LAUNCH_S = 3e-6
-CLOCK = (
-    "as collected, short runs at boost clocks; on an H200 products of 50 us to 1 ms are 15 % faster than under "
-    "sustained load (median). Nothing was corrected here"
-)
+# Whose products in bf16 are taken: all engines run cuBLAS for them, and the weights of vLLM's were never set
+# (`short_runs`). Up to so many rows SGLang's, which take six weights in turn so that they come from memory. Of more
+# rows TensorRT-LLM's: a weight beyond the L2's size is read again and again there, but long runs scatter less.
+FEW_ROWS, MANY_ROWS = "sglang", "trtllm"
+MANY = 512
+CLOCK = "as collected, in short runs at boost clocks. Nothing was corrected here"
 ABOUT = {
-    "linear": "fp8, fp8_block and nvfp4 include the quantisation of the activations. fp8_block: the kernel that vLLM "
+    "linear": "bf16: SGLang's collector up to 512 rows, TensorRT-LLM's above; both have random operands. fp8, "
+    "fp8_block and nvfp4 include the quantisation of the activations. fp8_block: the kernel that vLLM "
     "chooses for the shape; it was not timed in a CUDA graph, so shapes whose time is the host's are left out. hot: "
     "six weights in turn fit the L2, so they were not read from memory",
     "attention": "one cache in turn: what fits the L2 comes from it; prefill is slower than the kernel alone under "
@@ -68,6 +72,7 @@ ABOUT = {
     "moe_combine": "DeepEP: the experts' results back to the GPU of the token, and added up",
     "all_to_all": "bytes that each GPU sends in all, its own share included",
 }
+Part = tuple[TableSource, str, str, list[Row]]  # of a table: its source, file, device and rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ def tables(
 ) -> list[Table]:
     """All that CHIP has an operator for, one table a kind. `every`: all shapes, not only those that models have."""
     _check_system(package, system, backend)
-    made: dict[str, list[tuple[TableSource, str, str, list[Row]]]] = {}
+    made: dict[str, list[Part]] = {}
     for source in SOURCES:
         for file in source.files:
             folder = "nccl" if source.nccl else backend
@@ -134,8 +139,31 @@ def tables(
                 continue
             relative = f"{source.family}/{folder}/{versions[-1]}/{file}.parquet"
             columns, device = _read(package, system, relative, source)
-            made.setdefault(source.kind, []).append((source, relative, device, list(source.convert(columns))))
-    return [_table(kind, parts, system, every, tolerance) for kind, parts in made.items()]
+            rows = list(source.convert(columns))
+            if source.kind == "linear" and (random := _random_products(package, system, source)):
+                made["linear"] = random
+                rows = [row for row in rows if row.dtype != "bf16"]
+            made.setdefault(source.kind, []).append((source, relative, device, rows))
+    found = [_table(kind, parts, system, every, tolerance) for kind, parts in made.items()]
+    return [replace(t, notes=t.notes | _settling(package, system)) if t.kind == "linear" else t for t in found]
+
+
+def _random_products(package: Package, system: str, source: TableSource) -> list[Part]:
+    """The products in bf16 with random operands; none where the package has none for the system."""
+    names = (FEW_ROWS, MANY_ROWS)
+    if not all(package.versions(system, source.family, name, *source.files) for name in names):
+        return []
+    return [_of_collector(package, system, source, name) for name in names]
+
+
+def _of_collector(package: Package, system: str, source: TableSource, name: str, every: bool = False) -> Part:
+    """The products in bf16 of an engine's collector, of the rows that it stands for."""
+    (file,) = source.files
+    version = package.versions(system, source.family, name, file)[-1]
+    relative = f"{source.family}/{name}/{version}/{file}.parquet"
+    columns, device = _read(package, system, relative, source, "bfloat16")
+    rows = [row._replace(kernel="torch") for row in source.convert(columns)]
+    return source, relative, device, [row for row in rows if every or (row.at[0] > MANY) == (name == MANY_ROWS)]
 
 
 def _check_system(package: Package, system: str, backend: str) -> None:
@@ -165,9 +193,7 @@ def warm(rows: Sequence[Row], l2_bytes: float, hbm_bytes_per_s: float) -> list[R
     return [row._replace(context=context(row)) for row in rows]
 
 
-def _table(
-    kind: str, parts: Sequence[tuple[TableSource, str, str, list[Row]]], system: str, every: bool, tolerance: float
-) -> Table:
+def _table(kind: str, parts: Sequence[Part], system: str, every: bool, tolerance: float) -> Table:
     found = merged([row for *_, rows in parts for row in rows])
     if kind == "linear" and system in GPUS:
         sheet = gpus.spec(GPUS[system])
@@ -186,7 +212,22 @@ def _table(
     return Table(kind, parts[0][0].axes, tuple(picked), notes)
 
 
-def _read(package: Package, system: str, relative: str, source: TableSource) -> tuple[Columns, str]:
+def _settling(package: Package, system: str) -> dict[str, str]:
+    """The note that says how the GPU's clock settles, with the time constant of the one that CHIP measured."""
+    source = next(s for s in SOURCES if s.kind == "linear")
+    if not package.versions(system, source.family, FEW_ROWS, *source.files):
+        return {}
+    _, path, _, rows = _of_collector(package, system, source, FEW_ROWS, every=True)
+    words = points.about(gpus.POINTS / "h200" / "linear.csv")["settling"].split()
+    settled = short_runs.settling(rows, float(dict(word.split("=") for word in words)["time_s"]))
+    if settled is None:
+        return {}
+    flop_per_s, boost = settled
+    return {"settled by": path, "settling": f"boost={boost:.4g} measured=1 flop_per_s={flop_per_s:.4g}"}
+
+
+def _read(package: Package, system: str, relative: str, source: TableSource, only: str = "") -> tuple[Columns, str]:
+    """`only`: rows of products in this format."""
     parquet = _parquet()
     path = package.systems / "data" / system / relative
     where = f"{package.where}: {system}/{relative}"
@@ -199,6 +240,9 @@ def _read(package: Package, system: str, relative: str, source: TableSource) -> 
     if missing:
         raise ChipError(f"{where}: column {missing[0]!r} is missing; only {PACKAGE} {VERSION} is read: {GET}")
     columns: dict[str, list[Any]] = {c: table.column(c).to_pylist() for c in table.column_names}
+    if only:
+        rows = [i for i, name in enumerate(columns["gemm_dtype"]) if name == only]
+        columns = {name: [values[i] for i in rows] for name, values in columns.items()}
     _check_values(columns, source, where)
     device = next(iter(columns.get("device") or ["not named"]))
     return columns, str(device)

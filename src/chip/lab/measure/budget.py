@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from chip.lab.measure.device import Device
+from chip.lab.measure.profile import TABLES, ProfileSettings
 from chip.lab.measure.stopping import StopRule
 
 MIB = 2**20
 GIB = 2**30
-
-ROWS = (1, 2048, 16, 333, 64, 8192, 1000, 256, 4096, 8, 512, 1777)
-# A CPU takes another kernel for every few rows, and pays for its threads where a product is small.
-CPU_ROWS = (1, 512, 16, 83, 1, 2048, 4, 250, 64, 1024, 8, 128, 1, 444, 32, 2)
-CPU_WIDTHS = (1024, 448)
 
 
 @dataclass(frozen=True)
@@ -39,10 +35,11 @@ class Budget:
     curve_per_octave: int
     access_bytes: tuple[int, ...]  # pieces of the strided and random probes; the turnaround's chunks in MiB
     staircase_step: int  # in units of 8 tiles
-    gemm_shapes: int  # of each number format
-    gemm_rows: tuple[int, ...]
-    gemm_widths: tuple[int, ...]  # the widths of models that shapes are scaled to
-    kernel_rows: tuple[int, ...]
+    operators: ProfileSettings  # how each size of an operator is timed
+    operator_share: float  # of the sizes of each operator
+    operator_s: float  # an operator that would take longer is not
+    operator_case_s: float  # expected for one size
+    operator_large_flops: float  # products from which on only the clock limits the rate
     transfer_bytes: int
 
 
@@ -51,29 +48,30 @@ _GPU_FULL = Budget(
     burst=StopRule(0.003, 20, 40, 3.0), burst_s=0.01, burst_gap_s=0.05, call_s=0.1, gemm_sizes=(4096, 8192, 16384),
     gemm_layouts=("linear", "plain"), settle_s=4.0, tail_s=2.0, idle_s=3.0, warm_s=0.4, sample_s=0.01,
     buffer_bytes=2 * GIB, curve_from_bytes=256 * 1024, curve_to_bytes=4 * GIB, curve_per_octave=4,
-    access_bytes=(32, 64, 128, 512, 2048, 8192), staircase_step=1, gemm_shapes=48, gemm_rows=ROWS, gemm_widths=(4096,),
-    kernel_rows=(512, 2048, 8192, 16384), transfer_bytes=256 * MIB,
+    access_bytes=(32, 64, 128, 512, 2048, 8192), staircase_step=1, operators=TABLES,
+    operator_share=1.0, operator_s=4e-3, operator_case_s=0.1, operator_large_flops=1e12, transfer_bytes=256 * MIB,
 )  # fmt: skip
 _GPU_QUICK = replace(
-    _GPU_FULL, mode="quick", total_s=50, rule=StopRule(0.005, 10, 60, 0.5), trial=StopRule(0.01, 5, 15, 0.1),
+    _GPU_FULL, mode="quick", total_s=88, rule=StopRule(0.005, 10, 60, 0.5), trial=StopRule(0.01, 5, 15, 0.1),
     burst=StopRule(0.005, 10, 20, 1.0), burst_gap_s=0.04, call_s=0.05, gemm_sizes=(4096, 8192),
     gemm_layouts=("linear",), settle_s=1.5, tail_s=0.5, idle_s=0.5, warm_s=0.1, sample_s=0.005,
     curve_from_bytes=1 * MIB, curve_to_bytes=2 * GIB, curve_per_octave=2, access_bytes=(32, 128, 2048),
-    staircase_step=3, gemm_shapes=24, kernel_rows=(512, 8192), transfer_bytes=64 * MIB,
+    staircase_step=3, transfer_bytes=64 * MIB,
 )  # fmt: skip
 _CPU_FULL = replace(
     _GPU_FULL, rule=StopRule(0.005, 10, 60, 4.0), trial=StopRule(0.01, 5, 20, 1.5), burst=StopRule(0.005, 10, 60, 3.0),
     burst_s=0.02, burst_gap_s=0.0, call_s=1.0, gemm_sizes=(512, 1024, 2048), settle_s=3.5, tail_s=1.5, idle_s=2.0,
     warm_s=0.3, sample_s=0.02, buffer_bytes=1 * GIB, curve_from_bytes=4 * MIB, curve_to_bytes=2 * GIB,
-    curve_per_octave=2, staircase_step=0, gemm_rows=CPU_ROWS, gemm_widths=CPU_WIDTHS,
-    kernel_rows=(32, 128, 512, 2048, 8192), transfer_bytes=64 * MIB,
+    curve_per_octave=2, staircase_step=0, operator_s=0.02, operator_case_s=0.3, operator_large_flops=1e18,
+    transfer_bytes=64 * MIB,
 )  # fmt: skip
 _CPU_QUICK = replace(
-    _CPU_FULL, mode="quick", total_s=50, rule=StopRule(0.01, 5, 30, 0.8), trial=StopRule(0.02, 3, 8, 0.25),
+    _CPU_FULL, mode="quick", total_s=170, rule=StopRule(0.01, 5, 30, 0.8), trial=StopRule(0.02, 3, 8, 0.25),
     burst=StopRule(0.01, 5, 40, 0.7), call_s=0.3, gemm_sizes=(512, 1024), gemm_layouts=("linear",), settle_s=1.5,
     tail_s=0.5, idle_s=0.5, warm_s=0.1, sample_s=0.01, buffer_bytes=512 * MIB, curve_from_bytes=8 * MIB,
-    curve_to_bytes=1 * GIB, curve_per_octave=1, access_bytes=(32, 128, 2048), gemm_shapes=32,
-    kernel_rows=(32, 256, 2048),
+    curve_to_bytes=1 * GIB, curve_per_octave=1, access_bytes=(32, 128, 2048),
+    operators=replace(TABLES, runs=3, noise=0.05, max_s=0.03, warm_s=0.01, arithmetic_warm_s=0.02),
+    operator_share=0.6, operator_s=0.01, operator_case_s=0.15,
 )  # fmt: skip
 _BUDGETS = {
     ("cuda", "full"): _GPU_FULL,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from chip.files import artifact, codec
-from chip.hardware import gpus
+from chip.files import artifact, codec, measurements
+from chip.hardware import gpus, points
 from chip.hardware.hosts import host_path
-from chip.lab.measure import disturbance
+from chip.lab.measure import disturbance, fit
 from chip.lab.measure.bench import Bench, ProbeCase, Skip
 from chip.lab.measure.budget import Budget
 from chip.lab.measure.device import Device, cpu_title, reason_of
@@ -23,7 +23,7 @@ from chip.lab.measure.environment import environment
 from chip.lab.measure.journal import SCHEMA, Header, Journal, JournalEntry, Outcome, journal_path, merge
 from chip.lab.measure.limits import AboveLimit
 from chip.lab.measure.probes import plan
-from chip.types import DISTURBED, Ceiling, ChipError, HardwareProfile, HardwareSpec, HostProfile
+from chip.types import DISTURBED, Ceiling, ChipError, HardwareProfile, HardwareSpec, HostProfile, Measurement
 from chip.units import si
 
 
@@ -43,6 +43,7 @@ class CaseDone:
 SETTLED_OVER = 1.2  # times the rate of a rested device: load makes none faster, and a quiet host's varied by up to 0.16
 AIM = 0.85  # of the budget: slow down no later than when the plan would not fit in that
 LEAST_TIME_SCALE = 0.2
+LEAST_SIZES = 6  # of a kernel
 NO_ROOM = ("out of memory", "can't allocate memory", "not enough memory")  # in the words of allocators
 Tell = Callable[[CaseDone], None]
 
@@ -53,6 +54,7 @@ class Calibration:
     host: HostProfile
     spec: HardwareSpec | None
     seconds: float
+    operators: Sequence[Measurement] = ()
 
 
 def slug(title: str) -> str:
@@ -84,11 +86,13 @@ def calibrate(
     outcome = merge(outcomes)
     spent = sum(e.seconds for e in journal.done.values())
     flags = (*_disturbed(list(journal.done.values())), *_doubts(outcome.ceilings))
+    records = [m for each in outcome.measured.values() for m in each]
     return Calibration(
-        replace(_profile(device, spec, outcome), flags=flags),
+        replace(_operators(_profile(device, spec, outcome), records), flags=flags),
         HostProfile(slug(cpu_title()), cpu_title(), outcome.terms),
         spec,
         spent,
+        records,
     )
 
 
@@ -186,13 +190,41 @@ def _profile(device: Device, spec: HardwareSpec | None, outcome: Outcome) -> Har
         factors=outcome.factors,
         power=outcome.power,
         missing=missing,
-        shares=outcome.shares,
     )
 
 
+def _operators(profile: HardwareProfile, records: Sequence[Measurement]) -> HardwareProfile:
+    """The profile with what its operators tell: a base time of each kernel, and the sizes that it was fitted to."""
+    if not records:
+        return profile
+    try:
+        records = [replace(m, flags=()) for m in records]  # what disturbed them, the profile says of all its numbers
+        groups, left_out = fit.fit(records, profile, LEAST_SIZES)
+        settling = fit.settling(records, profile)
+    except ChipError as e:
+        return replace(profile, missing={**profile.missing, "operators": f"failed: {e}"})
+    about = {"device": profile.device, **({"settling": settling.write()} if settling else {})}
+    tables = {
+        kind: tuple(points.render(about, [g for g in groups if g.kind == kind]).splitlines())
+        for kind in dict.fromkeys(g.kind for g in groups)
+    }
+    return replace(profile, operators=tables, missing={**profile.missing, **left_out})
+
+
+def operators_path(path: Path) -> Path:
+    """Where the samples of the operators lie that a profile's tables were made of."""
+    return path.with_suffix(".operators.jsonl")
+
+
 def save(path: Path, device: Device, calibration: Calibration, budget: Budget) -> None:
-    """Both artifacts, whole or not at all; then the journal has served."""
+    """Both artifacts, whole or not at all, and the samples of operators beside them; then the journal has served."""
     about = environment(device) | {"mode": budget.mode, "seconds": round(calibration.seconds, 1)}
+    samples = operators_path(path)
+    samples.unlink(missing_ok=True)
+    if calibration.operators:
+        measurements.start(samples, device.title, about)
+        for m in calibration.operators:
+            measurements.add(samples, m)
     host = artifact.new(HostProfile.SCHEMA, codec.to_json(calibration.host), about)
     artifact.write(host_path(path), host)
     artifact.write(path, artifact.new(HardwareProfile.SCHEMA, codec.to_json(calibration.profile), about))

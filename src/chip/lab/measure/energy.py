@@ -93,7 +93,7 @@ class SampledProbe:
             self._wait_for_ticks()
             self._joules, self._watts = self._joules[-1:], []
         self._started = time.monotonic()
-        self._poll()
+        self.poll()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -101,7 +101,7 @@ class SampledProbe:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        self._poll()
+        self.poll()
         if self._whole:
             self._wait_for_ticks()
         seconds = time.monotonic() - self._started
@@ -115,20 +115,20 @@ class SampledProbe:
 
     def _wait_for_ticks(self) -> None:
         """Until the counter has moved, and moved again; not at all where there is none."""
-        self._poll()
+        self.poll()
         for _ in range(TICKS if self._joules else 0):
             before, end = self._joules[-1][1], time.monotonic() + TICK_S
             while self._joules[-1][1] == before:
                 if time.monotonic() > end:
                     return
                 time.sleep(POLL_S)
-                self._poll()
+                self.poll()
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):
-            self._poll()
+            self.poll()
 
-    def _poll(self) -> None:
+    def poll(self) -> None:
         for read, into in zip(self._readers, (self._joules, self._watts)):
             value = read() if read else None
             if value is not None:

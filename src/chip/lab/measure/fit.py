@@ -45,7 +45,9 @@ LARGE_FLOPS, LARGE_AXIS, LEAST_LARGE = 1e12, 2048, 5
 Key = tuple[str, str, str, str]  # kind, kernel, dtype, context
 
 
-def fit(records: Sequence[Measurement], profile: HardwareProfile) -> tuple[list[PointGroup], dict[str, str]]:
+def fit(
+    records: Sequence[Measurement], profile: HardwareProfile, least: int = LEAST_POINTS
+) -> tuple[list[PointGroup], dict[str, str]]:
     """A group of points for every kernel, context and dtype with enough measurements, and why others have none."""
     groups: list[PointGroup] = []
     left_out: dict[str, str] = {}
@@ -53,8 +55,8 @@ def fit(records: Sequence[Measurement], profile: HardwareProfile) -> tuple[list[
         name = f"{kind} ({kernel}, {dtype}, {context})"
         if not next(iter(times)).place():
             left_out[name] = "has no coordinates to interpolate over"
-        elif len(times) < LEAST_POINTS:
-            left_out[name] = f"{len(times)} shapes measured, {LEAST_POINTS} needed"
+        elif len(times) < least:
+            left_out[name] = f"{len(times)} shapes measured, {least} needed"
         else:
             shapes, seconds = tuple(times), tuple(times.values())
             base = fit_base(start(kind, kernel, context, shapes[0], profile), shapes, seconds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from chip.files import artifact, codec, output
-from chip.types import Ceiling, ChipError, Curve, RoofShare
+from chip.types import Ceiling, ChipError, Curve, Measurement
 
 SCHEMA = "chip.calibration_journal/1"
 
@@ -25,7 +25,7 @@ class Outcome:
     curves: dict[str, Curve] = field(default_factory=dict)
     factors: dict[str, Ceiling] = field(default_factory=dict)
     power: dict[str, Ceiling] = field(default_factory=dict)
-    shares: dict[str, tuple[RoofShare, ...]] = field(default_factory=dict)
+    measured: dict[str, tuple[Measurement, ...]] = field(default_factory=dict)  # operators
     terms: dict[str, Ceiling] = field(default_factory=dict)  # of the host
     missing: dict[str, str] = field(default_factory=dict)
 

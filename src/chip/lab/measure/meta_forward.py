@@ -24,13 +24,13 @@ from chip.ops.linear import Bmm, Linear
 from chip.ops.moves import Embedding
 from chip.ops.other import Pointwise
 from chip.predictor import notes
-from chip.predictor.attending import StepGroup
 from chip.predictor.estimator import Estimator
 from chip.predictor.operator_time import OperatorTime, weighted_sum
 from chip.predictor.phase import request_tpot_s
 from chip.predictor.prediction import Prediction
 from chip.predictor.program import NOTHING, CallBlock, ProgramTimes, Shape, TimedOperators, TimedStep
 from chip.predictor.roof import check_dtype, roof_of
+from chip.predictor.schedule import StepGroup
 from chip.predictor.steps import EngineTerms, StepModel
 from chip.question import BATCH, SYSTEM, complete, count_of
 from chip.types import Call, ChipError, Op, Scenario, Seq, Step, install

@@ -46,7 +46,7 @@ def same(suite: str, dtype: str) -> list[SuiteCase]:
     places: dict[SuiteCase, float] = {}
     for group in groups():
         for i, op in enumerate(group.ops) if suite_of(group) == suite else ():
-            if not _is_copied(group, op):
+            if not is_copied(group, op):
                 places.setdefault(_case(group, _in_dtype(op, dtype)), _scattered(i))
     return sorted(places, key=places.__getitem__)
 
@@ -63,7 +63,7 @@ def between(dtype: str) -> list[SuiteCase]:
         places = [op.place() for op in group.ops]
         for i, (op, seconds, error) in enumerate(zip(group.ops, group.seconds, group.loo)):
             twice = group.context == "cold" and (group.kind, group.kernel) in in_layers and not is_sustained(op)
-            if twice or _is_copied(group, op) or abs(error) < WORST or abs(error) * seconds < WORST_S:
+            if twice or is_copied(group, op) or abs(error) < WORST or abs(error) * seconds < WORST_S:
                 continue
             fresh = [case for op in _middles(group, places, i) if (case := _case(group, op)) not in known]
             if fresh:
@@ -83,12 +83,12 @@ def _middles(group: PointGroup, places: Sequence[tuple[float, ...]], at: int) ->
     """Shapes midway between a point and its neighbours, the nearest neighbour first, that the same kernel runs."""
     near = nsmallest(NEIGHBOURS, ((dist(places[at], place), i) for i, place in enumerate(places) if i != at))
     for _, i in near:
-        op = _middle(group.ops[at], group.ops[i])
+        op = middle(group.ops[at], group.ops[i])
         if op and op.like_measured() == op and op.kernel_of(group.implementation) == group.kernel:
             yield op
 
 
-def _middle(op: Op, other: Op) -> Op | None:
+def middle(op: Op, other: Op) -> Op | None:
     """An operator with sizes midway between both (by geometric mean); everything else is as in the first."""
     sizes: dict[str, Any] = {
         name: _between(getattr(op, name), getattr(other, name)) for name in SIZES if name in ops.axes(type(op))
@@ -97,8 +97,8 @@ def _middle(op: Op, other: Op) -> Op | None:
         past = op.kv_len - op.q_len  # type: ignore[attr-defined]
         if past == other.kv_len - other.q_len or sizes["q_len"] > sizes["kv_len"]:  # type: ignore[attr-defined]
             sizes["q_len"] = max(1, sizes["kv_len"] - past)
-    middle: Op = replace(op, **sizes)  # type: ignore[type-var]
-    return None if middle == op else middle
+    between: Op = replace(op, **sizes)  # type: ignore[type-var]
+    return None if between == op else between
 
 
 def _between(a: int, b: int) -> int:
@@ -111,7 +111,7 @@ def _scattered(i: int) -> float:
     return (0.5 + 0.618033988749895 * i) % 1
 
 
-def _is_copied(group: PointGroup, op: Op) -> bool:
+def is_copied(group: PointGroup, op: Op) -> bool:
     """Whether `chip fit` copied this point from the cold context: long arithmetic is not timed within a layer."""
     return group.context == "layer" and is_sustained(op)
 

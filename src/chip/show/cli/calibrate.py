@@ -4,6 +4,8 @@ With --engine: measure what an engine and this host add to the operators of a mo
 weights. The terms lie beside the profile (my-gpu.json -> my-gpu.vllm.json), where `--gpu my-gpu.json` finds them.
 
 With --host: measure the launch latency of this host alone, in 20 seconds, for `chip predict --host FILE` on any GPU.
+
+With --from: fit a host's few terms to results of vllm bench serve, AIPerf, guidellm, ... or of `chip bench --server`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from chip.files import artifact, output
 from chip.hardware.hosts import host_path
 from chip.show.cli import options
 from chip.show.cli.text import Column, digits, disturbed, duration, gib, once, percent, si, table
-from chip.types import DISTURBED, Ceiling, ChipError, HardwareProfile, HardwareSpec, HostProfile
+from chip.types import DISTURBED, Ceiling, ChipError, HardwareProfile, HardwareSpec, HostProfile, Measurement
 
 if TYPE_CHECKING:
     from chip.lab.measure.calibrate import Calibration, CaseDone
@@ -32,6 +34,7 @@ EPILOG = """\
   chip calibrate --device cpu --json > cpu.json
   chip predict llama-3.1-8b --gpu my-gpu.json
   chip calibrate --host -o my-host.json       # the host alone: chip predict MODEL --host my-host.json
+  chip calibrate --from mine.json -o my-host.json   # of vllm bench serve: chip simulate MODEL --host my-host.json
   chip calibrate --engine hf-graph --gpu my-gpu.json
   chip calibrate --engine vllm --gpu my-gpu.json --python /opt/vllm/bin/python
 """
@@ -51,6 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--only", metavar="PROBE", action="append", default=[], help="run one probe (repeatable)")
     add("--json", action="store_true", help="print the profile's JSON on stdout instead of the table")
     add("--host", action="store_true", help="the launch latency of this host alone, or of --runs")
+    results = "up to six runs of benchmarking clients on one machine: fit its host's terms to them, without a device"
+    add("--from", dest="results", metavar="RESULT", type=Path, nargs="+", default=[], help=results)
+    add("--model", default="", help="with --from: the model that the results call otherwise")
     engine = parser.add_argument_group("an engine and its host")
     engine.add_argument("--engine", default="", help="vllm, hf-eager, hf-graph or native")
     engine.add_argument("--gpu", default="", help="the device's profile (default: the bundled one of its name)")
@@ -61,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def outputs(args: argparse.Namespace) -> list[output.Output]:
     """Where --output is left out, its default is known when the device is."""
-    if args.host:
+    if args.host or args.results:
         return [(args.output or Path("host.json"), HostProfile.SCHEMA)]
     if args.output is None:
         return []
@@ -71,15 +77,23 @@ def outputs(args: argparse.Namespace) -> list[output.Output]:
 
 
 def _outputs(path: Path) -> list[output.Output]:
+    from chip.lab.measure.calibrate import operators_path
     from chip.lab.measure.journal import SCHEMA as JOURNAL
     from chip.lab.measure.journal import journal_path
 
-    return [(path, HardwareProfile.SCHEMA), (host_path(path), HostProfile.SCHEMA), (journal_path(path), JOURNAL)]
+    return [
+        (path, HardwareProfile.SCHEMA), (host_path(path), HostProfile.SCHEMA), (journal_path(path), JOURNAL),
+        (operators_path(path), Measurement.SCHEMA),
+    ]  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
-    from chip.show.cli import calibrate_engine, calibrate_host
+    from chip.show.cli import calibrate_engine, calibrate_from, calibrate_host
 
+    if args.results:
+        return calibrate_from.run(args)
+    if args.model:
+        raise ChipError("--model goes with --from")
     if args.host:
         return calibrate_host.run(args)
     if calibrate_engine.asked(args):
@@ -125,7 +139,9 @@ def tell(p: CaseDone) -> None:
     """How far it is: a line a case."""
     o = p.outcome
     values = {**o.ceilings, **o.factors, **o.terms, **o.power}
-    found = quantity(next(iter(values.values()))) if values else next(iter(o.missing.values()), "")[:60]
+    sizes = sum(m.status == "ok" for each in o.measured.values() for m in each)
+    found = quantity(next(iter(values.values()))) if values else f"{sizes} sizes" if sizes else ""
+    found = found or next(iter(o.missing.values()), "")[:60]
     what = "already measured" if p.resumed else f"{p.seconds:.1f} s"
     left = f"about {p.left_s:.0f} s left" if p.left_s >= 1 else "done"
     say(f"[{p.number:2}/{p.count}] {p.case:<32} {found:<24} {what}, {left}")

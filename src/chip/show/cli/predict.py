@@ -123,7 +123,7 @@ def write_timeline(path: Path, values: dict[str, Any]) -> None:
     """The mean decode step, or the prefill where one token is asked for, kernel by kernel."""
     q = question_of(complete(values)).with_formats()
     s, steps = scenario_of(values, q), request.setting(q).steps
-    step = steps.engine.decode(s, steps.options) if s.output > 1 else steps.prefill_steps(s)[0][0]
+    step = steps.engine.decode(s, steps.options) if s.output > 1 else steps.schedule(s).prefill[0][0]
     title = f"{q.model.name} on {q.gpu}, {q.engine}: {s.name}"
     output.write(path, json.dumps(recorded.chrome(steps.timeline(step).events, title)) + "\n", recorded.TRACE)
     print(f"wrote {path}: open it in https://ui.perfetto.dev", file=sys.stderr)

@@ -74,7 +74,7 @@ def _read(paths: Sequence[Path]) -> tuple[Path | None, list[Measurement], dict[s
     """Tell profile from measurements by what the files say they are; with where the last of these were made."""
     profile, measured, environment = None, list[Measurement](), dict[str, Any]()
     for path in paths:
-        if _is_profile(path):
+        if is_profile(path):
             if profile:
                 raise ChipError(f"{path}: a second hardware profile; one roofline has one")
             profile = path
@@ -84,7 +84,7 @@ def _read(paths: Sequence[Path]) -> tuple[Path | None, list[Measurement], dict[s
     return profile, measured, environment
 
 
-def _is_profile(path: Path) -> bool:
+def is_profile(path: Path) -> bool:
     """By its first line: measurements begin with a whole JSON object on one line."""
     try:
         first = jsontext.parse(next(artifact.lines(path), ""))

@@ -1,7 +1,8 @@
 """Compare predictions with real runs: errors by class, engine and metric, and what each stage of the predictor buys.
 
 RUNS are files that `chip bench` wrote, or folders of them. A run that a prediction was made from is refused: every
-artifact names its inputs.
+artifact names its inputs. Results of vllm bench serve, sglang.bench_serving, AIPerf, guidellm and InferenceX are
+read as they are.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from chip.engines import options as engine_options
 from chip.engines import profile as engine_profile
 from chip.files import artifact, output
 from chip.hardware import gpus
 from chip.predictor.stages import Stage
 from chip.show.cli import ledger, options
+from chip.show.cli import validate_field as field
 from chip.show.cli.text import once
 from chip.show.cli.validate_text import render, render_suite, render_traffic
 from chip.show.report.figure_file import output_of
 from chip.types import ChipError
-from chip.validate import judge, peers, public, suites
+from chip.validate import clients, judge, peers, public, suites
 from chip.validate.document import document
 from chip.validate.points import Point
 from chip.validate.unseen import Unseen, leave_one_model_out
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 HELP = "predictions against real runs: errors by engine, metric and model, with and without each stage"
 EPILOG = """\
   chip validate llm.json --points
+  chip validate my-bench-serve.json --gpu h200 --model llama-3.1-8b
   chip validate results/h200/runs --latency-known
   chip validate results/h200/runs --peers benchmarks/peers/answers.json --plot scatter.png
   chip validate llm.json --gpu my-gpu.json --engine hf-eager --ablate --json
@@ -43,17 +47,21 @@ EPILOG = """\
   chip validate results/h200/runs --engine-profile results/h200/engines
   chip validate --by-operator results/h200/traces/vllm
   chip validate --suite argonne All_results.csv --gpu h100
+  chip validate --suite silicon --engine vllm --jobs 0
 """
 TERMS = (
     "terms of `chip calibrate --engine` on the host of the runs [those of the GPU]; may be repeated. Of a folder, "
     "NAME.terms.json for the runs in NAME.json"
 )
 OF_RUNS = ".terms.json"
-KIND = output.Kind("a validation", re.compile(rb'\s*\{\s*"schema"\s*:\s*"chip\.(public_|traffic_)?validation/\d'))
+KIND = output.Kind(
+    "a validation", re.compile(rb'\s*\{\s*"schema"\s*:\s*"chip\.(public_|traffic_|client_)?validation/\d')
+)
 SUITE = (
     "RUNS is what others published, as they publish it: argonne (All_results.csv), llmservingsim (a folder), silicon "
-    "(silicon_sample.csv)"
+    "(silicon_sample.csv, or the folder of the package that holds it) [the installed package's]"
 )
+AGAINST = "with --suite silicon: also ask aiconfigurator, as it is installed, the same rows"
 LATENCY = "also predict each run at the launch latency that was measured beside it, as a second table"
 LEAVE_OUT = "what the points were made from; each model is then also predicted from points without its shapes"
 
@@ -62,9 +70,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", metavar="RUNS", nargs="*", help="files of `chip bench`, or folders of them")
     add("--gpu", default="", help="bundled name, profile or datasheet file [the bundled GPU that the runs name]")
+    add("--model", default="", help="of a benchmarking client's result: the model that it calls otherwise")
+    add("--tp", type=int, default=0, help="of such a result: GPUs that share each layer [as it says, else 1]")
+    add("--dtype", default="", help="of such a result: the format of the weights [as it says, else auto]")
+    add("--host", metavar="FILE|NAME", default="", help="of such a result: the host that served [reference]")
+    options.add(parser, "--engine-setting")
     add("--engine", default="", help="only runs of this engine, such as vllm [all]")
     add("--engine-profile", metavar="FILE", action="append", default=[], help=TERMS)
     add("--suite", metavar="NAME", default="", help=SUITE)
+    add("--against", metavar="NAME", default="", help=AGAINST)
+    options.add(parser, "--jobs")
     add("--by-operator", action="store_true", help="RUNS are traces of `chip capture`: errors role by role, the ledger")
     add("--ablate", action="store_true", help="the same errors stage by stage, from the datasheet to everything")
     add("--leave-one-model-out", metavar="MEASUREMENTS", action="append", default=[], help=LEAVE_OUT)
@@ -80,12 +95,16 @@ def outputs(args: argparse.Namespace) -> list[output.Output]:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not args.runs:
+    if not args.runs and args.suite != suites.SILICON:
         raise ChipError("give files of runs; `chip bench -o llm.json` makes them")
     if args.by_operator:
         return ledger.run(args)
+    if args.suite == suites.SILICON:
+        return field.run(args)
     if args.suite:
         return _published(args)
+    if of_clients := [Path(name) for name in args.runs if clients.is_foreign(Path(name))]:
+        return _clients(args, of_clients)
     if traffic_files := _traffic_files(args.runs):
         return _traffic(args, traffic_files)
     sources = judge.read(Path(f) for f in args.runs)
@@ -138,6 +157,25 @@ def _published_traffic(args: argparse.Namespace) -> int:
             f"{len(runs.runs)} published runs of {published_traffic.SOURCE} (MIT)\nmind: {published_traffic.CAUTION}\n"
         )
     return _judged_traffic(args, runs.runs, counted, published_traffic.TARGETS)
+
+
+def _clients(args: argparse.Namespace, files: Sequence[Path]) -> int:
+    """What benchmarking clients wrote, against simulations of the server."""
+    from chip.show.cli import client_text
+    from chip.validate import client_errors
+
+    if len(files) < len(args.runs):
+        raise ChipError(f"{files[0]} is of a benchmarking client, the others of chip: judge them by two commands")
+    system = {name: getattr(args, name) for name in ("model", "gpu", "tp", "dtype", "host") if getattr(args, name)}
+    if args.engine_setting:
+        system["engine_settings"] = engine_options.parse(args.engine_setting)
+    judged = [client_errors.judge(result, system) for path in files for result in clients.read(path)]
+    errors = client_errors.document(judged)
+    print(json.dumps(errors, indent=1) if args.json else client_text.render(errors))
+    for note in dict.fromkeys(note for j in judged for note in j.notes):
+        print(f"note: {note}", file=sys.stderr)
+    _write(args.output, errors)
+    return 0
 
 
 def _traffic_files(names: Sequence[str]) -> list[Path]:

@@ -56,7 +56,7 @@ def _us(seconds: float) -> float:
 
 def _step(steps: StepModel, s: Scenario, phase: str) -> Step:
     if phase == "prefill":
-        return steps.prefill_steps(s)[0][0]
+        return steps.schedule(s).prefill[0][0]
     if s.output < 2:
         raise ChipError("one token is asked for: there is no decode step")
     return steps.engine.decode(s, steps.options)

@@ -144,7 +144,7 @@ def rope(op: Rope, draw: Draw, implementation: str) -> Closure:
     return compiled(rotated, (both, positions), (table,))
 
 
-HEAD_DIM = 64
+JOINED_DIM = 64
 
 
 @builds("rope_join")
@@ -153,7 +153,7 @@ def rope_join(op: Elementwise, draw: Draw, implementation: str) -> Closure:
 
     As in `rope_composed` a fifth of the heads are taken as keys.
     """
-    dim = HEAD_DIM if op.cols % HEAD_DIM == 0 else op.cols
+    dim = JOINED_DIM if op.cols % JOINED_DIM == 0 else op.cols
     heads = op.cols // dim
     keys = heads // 5 or heads // 2
 

@@ -8,8 +8,8 @@ from importlib import import_module
 from chip.lab.measure.bench import Bench, ProbeCase
 
 ORDER = (
-    "idle", "compute", "memory", "working_set", "transfer", "launch", "host", "staircase", "gemm", "kernels", "access",
-    "sustained",
+    "idle", "compute", "memory", "working_set", "transfer", "launch", "host", "staircase", "access", "sustained",
+    "operators",
 )  # fmt: skip
 
 

@@ -1,0 +1,50 @@
+"""How one machine differs from what is predicted: fitted by `chip calibrate --from` to what clients measured on it.
+
+The file of a host says what its CPU takes to launch a kernel. A fitted one says also how long steps take there over
+those predicted, of decodes alone and with prompts: cards of one kind differ by some per cent.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from chip.files import artifact, codec
+from chip.hardware.hosts import LATENCY
+from chip.simulator.step_time import Spread
+from chip.simulator.surface import PLAIN, Factors
+from chip.types import Ceiling, ChipError, HostProfile
+
+DECODES, PROMPTS = "decode_steps", "prompt_steps"  # terms of a host's file: seconds over those predicted
+LEAST, MOST = 0.2, 5.0
+
+
+class Machine(NamedTuple):
+    """`spreads` around the factors: of decode steps, steps with prompts and the host; None where nothing was fitted."""
+
+    factors: Factors = PLAIN
+    spreads: tuple[Spread, Spread, Spread] | None = None
+
+
+@lru_cache(maxsize=32)
+def machine_of(host: str) -> Machine:
+    """That of a host's name or file."""
+    path = Path(host)
+    if not host or not path.is_file():
+        return Machine()
+    raw = artifact.read_json(path)
+    if not isinstance(raw, dict) or not str(raw.get("schema", "")).startswith(HostProfile.SCHEMA.split("/")[0] + "/"):
+        return Machine()
+    terms = codec.from_json(HostProfile, artifact.read(path, HostProfile.SCHEMA).data, f"{path}: data").terms
+    if DECODES not in terms or PROMPTS not in terms or LATENCY not in terms:
+        return Machine()
+    for name in (DECODES, PROMPTS):
+        if not LEAST <= terms[name].value <= MOST:
+            raise ChipError(f"{path}: data.terms.{name} must be between {LEAST:g} and {MOST:g}")
+    decode, prompt, latency = (_spread(terms[name]) for name in (DECODES, PROMPTS, LATENCY))
+    return Machine(Factors(terms[DECODES].value, terms[PROMPTS].value), (decode, prompt, latency))
+
+
+def _spread(term: Ceiling) -> Spread:
+    return Spread(term.low / term.value, term.high / term.value)
