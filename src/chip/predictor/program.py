@@ -17,6 +17,7 @@ from chip.decoders.decoder import Decoder
 from chip.decoders.lower import body, head
 from chip.decoders.roles import EXPERTS, ROUTER, SHARED, SHARED_ADD
 from chip.dtypes import Precision
+from chip.engines.fuse import apply, norm_with_reduce
 from chip.engines.timeline import LaunchBlock, RoleLaunches, Weighted
 from chip.predictor.estimator import Estimator, SplitCurve, TimeCurve
 from chip.predictor.operator_time import OF_POINTS, OperatorTime, time_of, weighted_sum
@@ -308,10 +309,12 @@ class TimedOperators:
 
     def __init__(
         self, decoder: Decoder, precision: Precision, tp: int, ep: int, engine: str, estimator: Estimator,
-        shared_tokens: int, sampling: tuple[str, ...] = (),
+        shared_tokens: int, reduces_and_norms: bool = False, sampling: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
+        """`reduces_and_norms`: in decodes an all-reduce and the norm after it are one kernel."""
         self.decoder, self.precision, self.tp = decoder, precision, tp
-        programs = lowered(decoder, precision, tp, ep, engine, sampling)
+        decode, *others = lowered(decoder, precision, tp, ep, engine, sampling)
+        programs = (apply(decode, norm_with_reduce) if reduces_and_norms else decode, *others)
         unsplit = lowered(decoder, precision, 1, 1, engine, sampling) if tp > 1 else (None, None, None)
         kernels = engines.get(engine).KERNELS
         self.decode, self.prompts, self.last = (

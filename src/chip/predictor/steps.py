@@ -244,7 +244,9 @@ def step_model(
     """The steps of a model on an engine. `version`: None for the newest. `sampling`: beside the largest logit."""
     e = engines.get(engine)
     version = version or e.version("")
-    operators = operators_of(decoder, precision, tp, ep, engine, estimator, version.beside_tokens, sampling)
+    operators = operators_of(
+        decoder, precision, tp, ep, engine, estimator, version.beside_tokens, version.reduces_and_norms > 0, sampling
+    )
     return StepModel(operators, estimator, e, options, version, terms, interval_scale)
 
 
