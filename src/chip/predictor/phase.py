@@ -177,19 +177,20 @@ class Phase:
 
     @cached_property
     def seconds_by_source(self) -> dict[str, float]:
-        return self._seconds_by(7)
+        return _seconds_by([(n.source, n.seconds) for n in self.lines])
 
     @property
     def bound(self) -> str:
         """What limits most of the time."""
-        by_bound = self._seconds_by(6)
+        by_bound = _seconds_by([(n.bound, n.seconds) for n in self.lines])
         return max(by_bound, key=by_bound.__getitem__)
 
-    def _seconds_by(self, field: int) -> dict[str, float]:
-        seconds: dict[str, float] = {}
-        for line in self.lines:
-            seconds[line[field]] = seconds.get(line[field], 0.0) + line[3]
-        return seconds
+
+def _seconds_by(words: Iterable[tuple[str, float]]) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for word, more in words:
+        seconds[word] = seconds.get(word, 0.0) + more
+    return seconds
 
 
 class StepPhase(Phase):

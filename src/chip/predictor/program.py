@@ -96,6 +96,8 @@ class ProgramTimes:
     """A program for so many tokens: what all of its operators take together, and, as columns, what one call of each
     distinct operator takes. Attention has no time yet."""
 
+    _ends: tuple[ProgramTimes, ProgramTimes, float]  # that it lies between, and how far
+
     __slots__ = ("_columns", "_ends", "bounds", "off_s", "shape", "shared_s", "sources", "sums")
 
     def __init__(
