@@ -48,11 +48,12 @@ def _weights(steps: Sequence[TimedStep]) -> dict[ProgramTimes, float]:
 
 def _program_lines(shape: Shape, parts: Sequence[tuple[ProgramTimes, float]], slower: float) -> list[Line]:
     """A line for each operator of a program in each role, parts added up by their weights."""
-    columns = [[0.0] * len(each) for each in parts[0][0].columns]
-    for part, weight in parts:
+    (first, weight), *others = parts
+    columns = first.columns if weight == 1.0 else [[weight * a for a in column] for column in first.columns]
+    for part, weight in others:
         columns = [[a + weight * b for a, b in zip(both, more)] for both, more in zip(columns, part.columns)]
     rows, lines, total = list(zip(*columns)), [], sum([weight for _, weight in parts])
-    bounds, sources = parts[0][0].bounds, parts[0][0].sources
+    bounds, sources = first.bounds, first.sources
     for role, kind, (i, n) in zip(shape.roles, shape.kinds, shape.counts):
         seconds, low_s, high_s, flops, moved, joules, limited_s = rows[i]
         m = n * (1 + slower * limited_s / seconds) if limited_s else n
