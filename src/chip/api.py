@@ -158,11 +158,16 @@ def _predict(decoder: Decoder, values: Mapping[str, Any]) -> Prediction:
 
 
 def _rows(decoder: Decoder, lists: Sequence[Sequence[Any]], same: Mapping[str, Any]) -> Iterator[SweepRow]:
+    system: dict[str, Any] = {}
     for values in product(*lists):
         asked = dict(zip(DEFAULTS, values))
         row: dict[str, Any] = {"model": decoder.name, **asked}
         try:
-            prediction = _predict(decoder, {**asked, **same})
+            of_system = {name: value for name, value in asked.items() if name not in BATCH}
+            if of_system != system:  # a grid mostly varies the batch
+                q = question_of(complete({"model": decoder.name, **asked, **same}), decoder).with_formats()
+                system = of_system
+            prediction = request.predict(q, scenario_of(asked, q))
             formats = {"dtype": prediction.dtype, "kv_dtype": prediction.scenario.kv_dtype}
             row |= {**formats, **prediction.row()}
         except ChipError as e:

@@ -13,59 +13,44 @@ from chip.decoders import library, multimodal
 from chip.hardware import gpus as hardware
 from chip.hardware import hosts as known_hosts
 from chip.predictor import basis
+from chip.types import HardwareSpec
 
 
 def models() -> list[dict[str, Any]]:
-    rows = []
-    for name in library.names():
-        d = library.find(name)
-        rows.append(
-            {
-                "name": name,
-                "architecture": d.architecture,
-                "parameters": d.params(),
-                "active": d.active_params(),
-                "layers": d.layer_count,
-                "hidden": d.hidden,
-            }
-        )
-    return rows
+    return [
+        {
+            "name": name, "architecture": d.architecture, "parameters": d.params(), "active": d.active_params(),
+            "layers": d.layer_count, "hidden": d.hidden,
+        }
+        for name, d in ((n, library.find(n)) for n in library.names())
+    ]  # fmt: skip
 
 
 def gpus() -> list[dict[str, Any]]:
-    measured = hardware.profile_names()
-    rows = []
-    for name in hardware.spec_names():
-        s = hardware.spec(name)
-        best = s.ceilings.get("matmul_bf16") or s.ceilings["matmul_fp16"]
-        rows.append(
-            {
-                "name": name,
-                "title": s.title,
-                "aliases": list(s.aliases),
-                "memory_bytes": s.memory_bytes.value,
-                "hbm_bytes_per_s": s.ceilings["hbm"].value,
-                "matmul_16bit_flop_per_s": best.value,
-                "measured": name in measured,
-                "rests_on": basis.of_gpu(hardware.find(name)),
-                "too_old_for": [e for e in runtimes.names() if runtimes.get(e).too_old(s)],
-            }
-        )
-    return rows
+    return [_gpu(name, hardware.spec(name)) for name in hardware.spec_names()]
+
+
+def _gpu(name: str, s: HardwareSpec) -> dict[str, Any]:
+    return {
+        "name": name,
+        "title": s.title,
+        "aliases": list(s.aliases),
+        "memory_bytes": s.memory_bytes.value,
+        "hbm_bytes_per_s": s.ceilings["hbm"].value,
+        "matmul_16bit_flop_per_s": (s.ceilings.get("matmul_bf16") or s.ceilings["matmul_fp16"]).value,
+        "measured": name in hardware.profile_names(),
+        "rests_on": basis.of_gpu(hardware.find(name)),
+        "too_old_for": [e for e in runtimes.names() if runtimes.get(e).too_old(s)],
+    }
 
 
 def ops() -> list[dict[str, Any]]:
     rows = []
     for name in operators.names():
         axes = operators.axes(operators.get(name))
-        rows.append(
-            {
-                "name": name,
-                "axes": " ".join(axes),
-                "required": " ".join(n for n, f in axes.items() if f.default is MISSING),
-                "what": " ".join(doc_of(name).split("\n\n")[0].split()),
-            }
-        )
+        required = " ".join(n for n, f in axes.items() if f.default is MISSING)
+        what = " ".join(doc_of(name).split("\n\n")[0].split())
+        rows.append({"name": name, "axes": " ".join(axes), "required": required, "what": what})
     return rows
 
 
@@ -99,15 +84,11 @@ CHECKED_AGAINST = {  # what the description of a family's models is held against
 
 def architectures() -> list[dict[str, Any]]:
     """Every class that is answered, with what its description is held against; then those whose language part is."""
-    rows = []
-    for name, family in sorted(decoders.architectures().items()):
-        rows.append(
-            {
-                "name": name,
-                "family": family,
-                "held_against": CHECKED_AGAINST.get(family, "transformers, operator by operator"),
-            }
-        )
+    by_operator = "transformers, operator by operator"
+    rows = [
+        {"name": name, "family": family, "held_against": CHECKED_AGAINST.get(family, by_operator)}
+        for name, family in sorted(decoders.architectures().items())
+    ]
     for name, language in multimodal.LANGUAGE.items():
         of_class = f"as {language}" if language else "by its section's class or type"
         rows.append({"name": name, "family": "multimodal", "held_against": f"the language part {of_class}"})
