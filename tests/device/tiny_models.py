@@ -6,8 +6,6 @@ The folder's model is random, its tokenizer knows a few words, its chat template
 import json
 from pathlib import Path
 
-from chip.decoders import architectures
-
 MODELS = Path(__file__).resolve().parents[2] / "src" / "chip" / "data" / "models"
 SMALL = {
     "hidden_size": 64, "n_embd": 64, "num_hidden_layers": 2, "n_layer": 2, "num_attention_heads": 4, "n_head": 4,
@@ -58,11 +56,10 @@ def bundled(name):
 
 def families():
     """Architecture -> a tiny config of it, of those that a family's own file describes."""
-    described = {name for name, family in architectures().items() if family not in ROWS}
     found = {}
     for path in sorted(MODELS.glob("*.json")):
         raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw["architectures"][0] in described:
+        if raw["architectures"][0] in OWN_FILE:
             found.setdefault(raw["architectures"][0], shrink(raw))
     return {**found, **{k: {"architectures": [k], **NARROW, "pad_token_id": 0, **v} for k, v in UNBUNDLED.items()}}
 
