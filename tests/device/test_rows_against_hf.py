@@ -6,13 +6,13 @@ import logging
 from importlib import import_module
 
 import pytest
+from tiny_models import ROWS
 
 from chip.decoders import architectures, describe, multimodal
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 logging.getLogger("transformers").setLevel(logging.ERROR)
-ROWS = ("standard", "latent", "hybrid", "deepseek_v4", "gemma4", "inkling", "looped", "puzzle")
 # Held operator by operator elsewhere; a family that transformers does not have is held against nothing
 OWN_FILE = {a for a, family in architectures().items() if family not in ROWS and hasattr(transformers, a)}
 SETTINGS = {  # where the default config of transformers cannot be built

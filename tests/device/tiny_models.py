@@ -31,7 +31,8 @@ UNBUNDLED = {  # families of which no model is bundled
     "SeedOssForCausalLM": {"model_type": "seed_oss", "intermediate_size": 96, "head_dim": 16, "num_key_value_heads": 2},
     "GPTBigCodeForCausalLM": {"model_type": "gpt_bigcode", "n_positions": 256},
 }  # fmt: skip
-ROWS = ("standard", "latent", "hybrid")  # families of rows: held against transformers by their parameters alone
+# Families of rows: held against transformers by their parameters alone
+ROWS = ("standard", "latent", "hybrid", "deepseek_v4", "gemma4", "inkling", "looped", "puzzle")
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "said", "hello", "world", "be", "brief", "who", "are", "you")
 TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + ' ' }}{% endfor %}"
@@ -56,10 +57,11 @@ def bundled(name):
 
 def families():
     """Architecture -> a tiny config of it, of those that a family's own file describes."""
+    described = {name for name, family in architectures().items() if family not in ROWS}
     found = {}
     for path in sorted(MODELS.glob("*.json")):
         raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw["architectures"][0] in OWN_FILE:
+        if raw["architectures"][0] in described:
             found.setdefault(raw["architectures"][0], shrink(raw))
     return {**found, **{k: {"architectures": [k], **NARROW, "pad_token_id": 0, **v} for k, v in UNBUNDLED.items()}}
 
