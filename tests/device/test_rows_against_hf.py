@@ -8,6 +8,7 @@ from importlib import import_module
 import pytest
 from tiny_models import ROWS
 
+from chip import catalog
 from chip.decoders import architectures, describe, multimodal
 
 torch = pytest.importorskip("torch")
@@ -38,6 +39,11 @@ def rows():
 
 def known(names):
     return [a for a in names if hasattr(transformers, a) and a not in NO_DEFAULT]
+
+
+def test_the_list_says_which_classes_transformers_does_not_have():
+    assert set(catalog.NOT_IN_TRANSFORMERS) == {a for a in architectures() if not hasattr(transformers, a)}
+    assert set(catalog.WRITTEN_AS_VLLM) <= set(catalog.NOT_IN_TRANSFORMERS)
 
 
 def test_most_rows_can_be_held_against_transformers():

@@ -6,6 +6,8 @@ The folder's model is random, its tokenizer knows a few words, its chat template
 import json
 from pathlib import Path
 
+from chip.decoders import architectures
+
 MODELS = Path(__file__).resolve().parents[2] / "src" / "chip" / "data" / "models"
 SMALL = {
     "hidden_size": 64, "n_embd": 64, "num_hidden_layers": 2, "n_layer": 2, "num_attention_heads": 4, "n_head": 4,
