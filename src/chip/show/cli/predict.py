@@ -43,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=count, default=[BATCH["batch"]], help=f"* requests submitted at once [{BATCH['batch']}]")
     add("--prompt", type=count, default=[BATCH["prompt"]], help=f"* tokens of each prompt [{BATCH['prompt']}]")
     add("--output", type=count, default=[BATCH["output"]], help=f"* tokens generated for each [{BATCH['output']}]")
+    add("--image-tokens", type=int, default=0, metavar="N", help="tokens of an image beside each prompt [none]")
     options.add_question(parser, several=DEFAULTS)
     add("--breakdown", action="store_true", help="every line of both phases, with its work and its bound")
     add("--trace", action="store_true", help="take the operators from what HF really runs (needs torch)")
@@ -66,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     if is_grid or args.csv:
         return _grid(args, values)
     values |= {name: values[name][0] for name in DEFAULTS}
+    if args.image_tokens:
+        values["image_tokens"] = args.image_tokens
     if args.model == "-":
         del values["model"]
         return _lines(values, args.jobs, args.ray)
