@@ -82,11 +82,13 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
     if stage >= Stage.ENGINE:
         measured = profile.find(h, q.engine, q.engine_profile, q.launch_ns, q.host, e.LIKE)
     terms = EngineTerms(*measured.terms) if measured else None
-    scale = interval_scale or basis.scale_of(h, max(q.tp, q.ep, q.pp) > 1)
+    several = max(q.tp, q.ep, q.pp) > 1
+    scale = interval_scale or basis.scale_of(h, several)
     of_version = version.on(capability)
     sampling = parts_of(q.sampling)
     steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale, sampling)
     said = (
+        basis.not_usable(h, several),
         *notes.of_calibration(h),
         notes.of_ceilings(roof, notes.of_points(h) if estimator.has_points else ""),
         e.CAVEAT,
