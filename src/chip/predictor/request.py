@@ -89,7 +89,7 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
         check_shards(decoder, q.tp, q.ep)
     estimator = estimator_of(h, e.runs_as(capability, decoder, options, q.engine_version), stage)
     measured = None
-    if stage >= Stage.ENGINE:
+    if stage.has_terms:
         measured = profile.find(h, q.engine, q.engine_profile, q.launch_ns, q.host, e.LIKE)
     terms = EngineTerms(*measured.terms) if measured else None
     several = max(q.tp, q.ep, q.pp) > 1
