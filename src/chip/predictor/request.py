@@ -42,6 +42,9 @@ def predict_values(values: Mapping[str, Any], defaults: Mapping[str, Any] = DEFA
     return predict(question, scenario_of(complete_values, question), stage)
 
 
+LIKE_ANOTHER = 1.5  # times as wide intervals are where another engine's kernels stand in
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a prediction needs and batch and lengths do not change."""
@@ -81,7 +84,7 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
     if stage >= Stage.ENGINE:
         measured = profile.find(h, q.engine, q.engine_profile, q.launch_ns, q.host, e.LIKE)
     terms = EngineTerms(*measured.terms) if measured else None
-    scale = interval_scale or basis.scale_of(h, max(q.tp, q.ep, q.pp) > 1)
+    scale = interval_scale or basis.scale_of(h, max(q.tp, q.ep, q.pp) > 1) * (LIKE_ANOTHER if e.LIKE else 1.0)
     of_version = version.on(capability)
     steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale)
     said = (
