@@ -21,8 +21,8 @@ from chip.simulator.surface import PLAIN, Factors
 from chip.simulator.workload import Workload
 from chip.types import ChipError
 
-# One direction, each GPU, by how its node reaches others. HGX servers have a 400 Gb/s adapter for each GPU (ConnectX-7);
-# in a rack of NVL72 all GPUs reach each other over NVLink.
+# One direction, each GPU, by how its node reaches others. HGX servers have a 400 Gb/s adapter for each GPU;
+# in a rack of NVL72 all reach each other over NVLink.
 LINKS = {"ib": 50e9, "nvlink": 900e9, "pcie": 64e9}
 LATENCY_S = 20e-6
 
