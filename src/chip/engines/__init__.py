@@ -146,6 +146,10 @@ class Engine:
         """What it launches instead of the canonical operators: its fusions, its own kernels."""
         return program
 
+    def sampled(self, last: Program, parts: tuple[str, ...], vocab: int) -> Program:
+        """What follows the layers, with what it launches to choose tokens beside taking the largest logit."""
+        raise ChipError(f"--sampling: it is not known how {self.NAME} samples; choose --engine vllm, or greedy")
+
     def runs_as(
         self, capability: float, d: Decoder | None = None, options: Any = None, version: str = ""
     ) -> Mapping[str, str]:
@@ -206,6 +210,12 @@ class Engine:
     def scheduler(self, options: Any) -> LiveScheduler | None:
         """How it serves live traffic; None where that cannot be simulated."""
         return None
+
+    def paged(
+        self, d: Decoder, p: Precision, tp: int, settings: LiveScheduler, tokens: int, longest: int, options: Any
+    ) -> tuple[LiveScheduler, int]:
+        """Its settings for a model, and how many blocks make a pool of so many tokens of the longest requests."""
+        return settings, tokens // settings.block_size
 
     def graph_tokens(self, options: Any) -> tuple[int, ...]:
         """Sizes of its CUDA graphs under these settings."""

@@ -236,6 +236,7 @@ class LiveScheduler:
     max_num_batched_tokens: int  # in a step
     block_size: int = 16  # tokens of a block of the cache
     reserved_blocks: int = 0  # that hold no request's tokens
+    state_blocks: int = 0  # that each request holds for its states, however long it is
     max_model_len: int = 0  # 0 for what memory and model allow
     enable_prefix_caching: bool = True
     async_scheduling: bool = True  # the next step is scheduled while the last one runs

@@ -272,9 +272,9 @@ def _in_form(base: BaseTime, form: type[BaseTime], known: Sequence[BaseTime], st
     kernel its floor and rates, and the least at which any takes in what it reads. `stand_in`: for an operator of
     another kind."""
     numbers = [getattr(base, f.name) for f in fields(base)]
-    if issubclass(form, type(base)) and len(fields(form)) == len(numbers):
+    if type(base) is not BaseTime and issubclass(form, type(base)) and len(fields(form)) == len(numbers):
         return form(*numbers)
-    if not stand_in and not isinstance(base, form):
+    if type(base) is BaseTime or not (stand_in or isinstance(base, form)):
         return base
     kernels = getattr(form, "KERNELS", 1) / getattr(base, "KERNELS", 1)
     stream = min(getattr(b, "stream_bytes_per_s", inf) for b in known)

@@ -59,7 +59,8 @@ class SimulatedEngine:
         server: ServerCost = NONE,
     ) -> None:  # fmt: skip
         self.surface, self.settings = surface, settings
-        self.pool = Blocks(blocks, settings.block_size, settings.enable_prefix_caching)
+        caching = settings.enable_prefix_caching
+        self.pool = Blocks(blocks, settings.block_size, caching, settings.state_blocks)
         self.watch, self.merge = watch, merge
         self._server = server
         self._loop = EventLoop(server) if server != NONE else None

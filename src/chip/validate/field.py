@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import gcd
 from statistics import fmean as mean
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from chip import engines
 from chip.engines import number
 from chip.question import Question
 from chip.simulator import figures
-from chip.simulator.disaggregated import Disaggregated, part_of, serve_disaggregated
+from chip.simulator.disaggregated import serve_disaggregated
 from chip.simulator.fleet import ServedRequests
 from chip.simulator.intervals import spreads_of
 from chip.simulator.jobs import Pool, spread_out
@@ -76,25 +77,23 @@ def _answered(row: SiliconRow) -> Replay:
 
 def _latency(row: SiliconRow) -> Latency:
     steps = recipe(row)
-    if row.prefill:
-        return _of_both(_disaggregated(row, steps), row, steps)
-    fleet, traffic = fleet_of(row, steps, split_as_run(row)), workload(row, steps, row.users)
-    made = setup(fleet)
+    fleet = _disaggregated(row, steps) if row.prefill else fleet_of(row, steps, split_as_run(row))
+    parts = parts_of(fleet, row.users)
+    traffic = workload(row, steps, row.users // parts)
 
     def means(factors: Factors) -> tuple[float, float]:
-        return _means(run(setup(fleet, factors), fleet, traffic), traffic)
+        made = setup(fleet, factors)
+        served = serve_disaggregated(made, fleet, traffic, parts) if fleet.before else run(made, fleet, traffic)
+        return _means(served, traffic)
 
-    return _spread(means, *_edges(made, traffic))
+    return _spread(means, *_edges(setup(fleet), traffic))
 
 
-def _of_both(system: Disaggregated, row: SiliconRow, steps: Recipe) -> Latency:
-    _, _, users = part_of(system, row.users)
-    traffic = workload(row, steps, users)
-
-    def means(factors: Factors) -> tuple[float, float]:
-        return _means(serve_disaggregated(system, traffic, factors), traffic)
-
-    return _spread(means, *_edges(setup(system.decode), traffic))
+def parts_of(fleet: Fleet, users: int) -> int:
+    """Into how many equal parts a fleet and its users can be cut, where prompts have workers of their own."""
+    if not fleet.before:
+        return 1
+    return gcd(fleet.before.replicas * fleet.before.lockstep, fleet.replicas * fleet.lockstep, users)
 
 
 def _edges(made: Setup, traffic: Workload) -> tuple[Factors, Factors]:
@@ -123,12 +122,12 @@ def _means(served: ServedRequests, traffic: Workload) -> tuple[float, float]:
     return ttft_s, tpot_s
 
 
-def _disaggregated(row: SiliconRow, steps: Recipe) -> Disaggregated:
+def _disaggregated(row: SiliconRow, steps: Recipe) -> Fleet:
     assert row.prefill
     if not row.prefill.workers or not row.split.workers:
         raise ChipError("its columns do not say how many workers computed prompts, and how many decoded")
     prefill, decode = (fleet_of(row, steps, split, split.workers) for split in (row.prefill, row.split))
-    return Disaggregated(prefill, decode, "nvlink" if row.gpu in ONE_RACK else "ib")
+    return replace(decode, before=prefill, link="nvlink" if row.gpu in ONE_RACK else "ib")
 
 
 def fleet_of(row: SiliconRow, steps: Recipe, split: Split, workers: int = 1) -> Fleet:
