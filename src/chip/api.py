@@ -72,6 +72,7 @@ def predict(
     engine_version: str = SYSTEM["engine_version"],
     engine_profile: File = SYSTEM["engine_profile"],
     host: File = SYSTEM["host"],
+    sampling: str = SYSTEM["sampling"],
     launch_s: SupportsFloat = SYSTEM["launch_ns"],
     sdpa: str = SYSTEM["sdpa"],
     deep_gemm: bool = SYSTEM["deep_gemm"],
@@ -85,7 +86,8 @@ def predict(
     that of the cache; `auto` is as the config says. `tp`, `pp` and `ep` split the model over GPUs.
 
     `engine_settings` is what the engine is told, by its own names; `engine_version` which one it is; `engine_profile` a
-    file of `chip calibrate --engine`; `host` a name or a file of `chip calibrate --host`; `launch_s` the host's launch
+    file of `chip calibrate --engine`; `host` a name or a file of `chip calibrate --host`; `sampling` how tokens are
+    chosen (greedy, or of temperature, top-k, top-p, penalties, logprobs, joined by +); `launch_s` the host's launch
     latency; `sdpa` the attention backend; `deep_gemm` whether fp8 products run on DeepGEMM; `answer_as` the known model
     type whose layers an unknown architecture has.
     """
@@ -110,6 +112,7 @@ def sweep(
     engine_version: str = SYSTEM["engine_version"],
     engine_profile: File = SYSTEM["engine_profile"],
     host: File = SYSTEM["host"],
+    sampling: str = SYSTEM["sampling"],
     launch_s: SupportsFloat = SYSTEM["launch_ns"],
     sdpa: str = SYSTEM["sdpa"],
     deep_gemm: bool = SYSTEM["deep_gemm"],

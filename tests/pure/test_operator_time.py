@@ -36,7 +36,7 @@ def test_a_curve_is_the_time_of_every_call_and_none_beats_the_datasheet(gpu):
         axis = next(iter(ops.axes(type(op))))
         for n in (1, 7, 64, 1000, 70_000):
             call = ops.build(op.kind, {**{a: getattr(op, a) for a in ops.axes(type(op))}, axis: n})
-            time, (flops, read, written) = e.curve(op)(n), call.cost()
+            time, (flops, read, written) = e.curve(op).time(n), call.cost()
             assert time == e.time(call)
             assert (time.flops, time.bytes) == (pytest.approx(flops), pytest.approx(read + written))
             assert time.low_s <= time.seconds <= time.high_s
@@ -46,10 +46,10 @@ def test_a_curve_is_the_time_of_every_call_and_none_beats_the_datasheet(gpu):
 @pytest.mark.parametrize("gpu", ["h200", "h100", "a100"])
 def test_attention_over_a_sequence_is_that_of_the_call(gpu):
     e = estimator_of(gpus.find(gpu))
-    curve = e.curve(Attention(1, 32, 8, 128, 1, 1))
+    curve = e.curve(Attention(1, 32, 8, 128, 1, 1)).time
     for seq in (Seq(1, 999, 3), Seq(700, 0, 2), Seq(512, 3000, 1)):
         time = e.time(Attention(seq.count, 32, 8, 128, seq.new, seq.new + seq.past))
-        assert curve(seq) == time
+        assert curve.time(seq) == time
         assert 0 < time.low_s <= time.seconds <= time.high_s
 
 

@@ -47,7 +47,7 @@ def test_the_form_is_the_engines():
 
 def test_more_sequences_do_not_jump_where_keys_are_no_longer_cut():
     """21 sequences of 8 heads fill the A100, 22 are not cut any more: 5 % more work, not half as much again."""
-    ask = estimator("a100-40gb").curve(Attention(1, 32, 8, 128, 1, 1))
+    ask = estimator("a100-40gb").curve(Attention(1, 32, 8, 128, 1, 1)).time
     before, after = (ask(Seq(1, 1024, n)).seconds for n in (21, 22))
     assert after < 1.2 * before
 
@@ -56,7 +56,7 @@ def test_more_sequences_do_not_jump_where_keys_are_no_longer_cut():
 def test_a_decode_step_reads_its_cache_from_memory(gpu):
     """Imported points were measured over one cache in turn: what fits the L2 came from there."""
     memory = gpus.find(gpu).spec.ceilings["hbm"].value
-    ask = estimator(gpu).curve(Attention(1, 32, 8, 128, 1, 1))
+    ask = estimator(gpu).curve(Attention(1, 32, 8, 128, 1, 1)).time
     for batch, past in ((4, 2048), (16, 1024), (32, 512), (8, 6000)):
         time = ask(Seq(1, past, batch))
         assert time.bytes > batch * past * 8 * 128 * 4

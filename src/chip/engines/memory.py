@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import NamedTuple
 
 from chip.decoders.decoder import Decoder
@@ -13,8 +12,7 @@ from chip.types import Scenario
 Pool = Callable[[int, float], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """What an engine takes of one GPU beside weights and cache, and how large its cache and its steps are."""
 
     share: float  # of the card that it may use
@@ -35,7 +33,6 @@ class Load(NamedTuple):
     scenario: Scenario
     weight_bytes: float
     token_bytes: float  # of the cache, for a token that all layers keep
-    windows: Mapping[int, int]  # number of layers by the length of their window; 0 for none
     capacity_bytes: float  # of the GPU
 
 

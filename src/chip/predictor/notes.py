@@ -17,9 +17,9 @@ from chip.hardware.gpus import Hardware
 from chip.predictor import memory
 from chip.predictor.operator_time import IMPORTED, OF_POINTS
 from chip.predictor.parallel import Phases, idle_share, ranks_reached, split_layers
-from chip.predictor.phase import Phase
+from chip.predictor.phase import ENGINE, Phase
 from chip.predictor.roof import Roof
-from chip.predictor.steps import ENGINE, WAITING, StepModel
+from chip.predictor.steps import WAITING, StepModel
 from chip.question import Question
 from chip.types import DISTURBED, HardwareSpec, Scenario
 
@@ -116,8 +116,8 @@ def of_host(engine: str, found: FoundTerms) -> str:
 def of_points_missing(found: Phases, output: int) -> Iterator[str]:
     """For a GPU with points: where much of the operators' time rests on none."""
     phases = [(n, phase) for n, phase in ((1, found.prefill), (output - 1, found.decode)) if phase]
-    total = sum([n * (phase.seconds - phase.seconds_by_source.get(ENGINE, 0.0)) for n, phase in phases])
-    measured = sum([n * phase.seconds_by_source.get(source, 0.0) for n, phase in phases for source in OF_POINTS])
+    total = sum([n * (phase.seconds - phase.engine_s) for n, phase in phases])
+    measured = sum([n * phase.points_s for n, phase in phases])
     if total - measured < UNMEASURED * total:
         return
     time_by: dict[str, float] = {}
@@ -165,8 +165,7 @@ def of_more(steps: StepModel, s: Scenario) -> Iterator[str]:
 
 def waits(phase: Phase) -> bool:
     """Whether the phase is limited by the host: the device waits for it for more than `HOST_SHARE`."""
-    least_s = HOST_SHARE * phase.seconds
-    return any(n.role == WAITING and n.seconds > least_s for n in phase.lines)
+    return phase.engine_row_s(WAITING) > HOST_SHARE * phase.seconds
 
 
 # -- several GPUs
@@ -250,3 +249,10 @@ def of_torch(spec: HardwareSpec) -> str:
     """What a user of an old GPU must know whatever the engine, else ""."""
     old = spec.vendor == "nvidia" and engines.number(spec.compute_capability) < engines.number(OLD_TORCH)
     return OLD_TORCH_NOTE if old else ""
+
+
+def of_sampling(sampling: str) -> str:
+    return (
+        f"tokens are chosen by {sampling}: kernels over the vocabulary that nobody measured, by what they read and "
+        "write; without --sampling they are greedy"
+    )

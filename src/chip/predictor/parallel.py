@@ -21,10 +21,10 @@ from chip.decoders.decoder import Decoder, Moe
 from chip.dtypes import BYTES
 from chip.engines.timeline import Weighted
 from chip.hardware import links
-from chip.predictor.phase import Line, Phase
+from chip.predictor.phase import ENGINE, Line, Phase
 from chip.predictor.program import TimedBlock
 from chip.predictor.roof import Range
-from chip.predictor.steps import BEFORE, ENGINE, StepModel
+from chip.predictor.steps import BEFORE, StepModel
 from chip.types import ChipError, Scenario
 
 BUBBLE, SEND = "pipeline_bubble", "pipeline_send"

@@ -13,6 +13,7 @@ from chip.decoders.lower import check_experts, check_shards
 from chip.dtypes import precision
 from chip.engines import profile
 from chip.engines.formats import GpuFormats, ServedModel, served
+from chip.engines.sampling import parts_of
 from chip.hardware import gpus, hosts
 from chip.hardware.gpus import Hardware
 from chip.predictor import basis, memory, notes, parallel
@@ -81,10 +82,13 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
     if stage >= Stage.ENGINE:
         measured = profile.find(h, q.engine, q.engine_profile, q.launch_ns, q.host, e.LIKE)
     terms = EngineTerms(*measured.terms) if measured else None
-    scale = interval_scale or basis.scale_of(h, max(q.tp, q.ep, q.pp) > 1)
+    several = max(q.tp, q.ep, q.pp) > 1
+    scale = interval_scale or basis.scale_of(h, several)
     of_version = version.on(capability)
-    steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale)
+    sampling = parts_of(q.sampling)
+    steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale, sampling)
     said = (
+        basis.not_usable(h, several),
         *notes.of_calibration(h),
         notes.of_ceilings(roof, notes.of_points(h) if estimator.has_points else ""),
         e.CAVEAT,
@@ -94,6 +98,7 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
         else "",
         notes.of_torch(h.spec) if h.spec else "",
         *notes.of_terms(q, measured),
+        notes.of_sampling(q.sampling) if sampling else "",
     )
     host, host_note = "", ""
     if measured and measured.host:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from chip.engines.sampling import GREEDY
 from chip.files import artifact, codec
 from chip.simulator.fleet import ServedRequests
 from chip.simulator.workload import BLOCK_TOKENS, Workload
@@ -55,6 +56,7 @@ class TrafficRun:
     weights: str = "random"
     host_s: dict[str, float] = field(default_factory=dict)  # mean of a call: schedule, update, hand_out, admit
     server: bool = False  # an HTTP server before the engine, and times are those of its client
+    sampling: str = GREEDY  # how tokens were chosen
     users: int = 0  # of a closed loop: `arrival_s` is then when each sent the next request
     sent_s: tuple[float, ...] = ()
     gap_us: tuple[tuple[int, ...], ...] = ()  # between the chunks of each request, to the nearest 10

@@ -108,7 +108,7 @@ class TracedOperators(TimedOperators):
             launches = RoleLaunches((role,), (ops.get(kind).KERNELS,))
             blocks.append(CallBlock(count, (kind,), launches, [len(times)]))
             times.append(weighted_sum([(answer, n / count) for answer, n in answers]))
-        return ProgramTimes(Shape(blocks), times)
+        return ProgramTimes.of(Shape(blocks), times)
 
 
 def _walked(step: Step) -> list[tuple[tuple[Seq, ...], float]]:

@@ -81,11 +81,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _token(given: str) -> str:
+def _token(word: str) -> str:
     from chip.show.serve.guard import LEAST_TOKEN
 
-    if given == "auto":
+    if word == "auto":
         return secrets.token_urlsafe(18)
-    if given and not (len(given) >= LEAST_TOKEN and TOKEN.fullmatch(given)):
+    if word and not (len(word) >= LEAST_TOKEN and TOKEN.fullmatch(word)):
         raise ChipError(f"--token must be at least {LEAST_TOKEN} letters, digits, - or _; auto makes one up")
-    return given
+    return word
