@@ -241,7 +241,7 @@ def test_every_class_and_every_other_predictor_has_its_spread_around_1(look, ful
     rows = [dict(zip(data["columns"], row)) for row in data["rows"]]
     own = [r for r in rows if r["who"] == "chip" and r["metric"] in ("tpot", "ttft")]
     assert len(own) > 3
-    assert [r["bound"] for r in own] == sorted((r["bound"] for r in own)), "GPU-bound classes before host-bound ones"
+    assert [r["bound"] for r in own] == sorted(r["bound"] for r in own), "GPU-bound classes before host-bound ones"
     first = page.locator("#overview svg.strips")
     assert first.locator("g.own").count() == len(own)
     assert "1 \u00d7" in first.text_content()

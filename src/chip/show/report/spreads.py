@@ -1,4 +1,4 @@
-"""How far off predictions are as a few quantiles for each class, worst as plainly as best: what the first chart draws."""
+"""How far off predictions are, as a few quantiles for each class: what the report's first chart draws."""
 
 from __future__ import annotations
 
