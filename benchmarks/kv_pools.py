@@ -30,7 +30,7 @@ from chip import engines
 from chip.decoders import describe, library
 from chip.decoders.decoder import Decoder
 from chip.dtypes import Precision
-from chip.engines.vllm import memory
+from chip.engines.vllm import memory, pool
 from chip.files import runs
 from chip.hardware import gpus
 from chip.predictor import memory as needed
@@ -98,7 +98,7 @@ def pool_of(asked: Decoder, run: runs.Run, cache: dict[str, Any]) -> Pool:
     d, p, s = as_run(asked, run.scenario)
     share, total = cache["gpu_memory_utilization"], gpus.find(GPU).memory_bytes
     fixed = needed.fixed(d, p, s.tp, s.ep)
-    block = memory.block_bytes(fixed.windows, fixed.token_bytes)
+    block = pool.layout(d, p, s.tp).block_bytes
     rest = share * total - fixed.weight_bytes - cache["num_gpu_blocks"] * block
     told = (
         ("gpu_memory_utilization", share),

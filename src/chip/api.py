@@ -18,7 +18,7 @@ from chip.engines.options import Settings
 from chip.predictor import operator, request
 from chip.predictor.operator import Estimate
 from chip.predictor.prediction import Prediction
-from chip.question import BATCH, DEFAULTS, SYSTEM, Model, complete, decoder_of, question_of, scenario_of
+from chip.question import BATCH, DEFAULTS, IMAGE, SYSTEM, Model, complete, decoder_of, question_of, scenario_of
 from chip.types import ChipError
 
 File = str | PathLike[str]
@@ -72,10 +72,12 @@ def predict(
     engine_version: str = SYSTEM["engine_version"],
     engine_profile: File = SYSTEM["engine_profile"],
     host: File = SYSTEM["host"],
+    sampling: str = SYSTEM["sampling"],
     launch_s: SupportsFloat = SYSTEM["launch_ns"],
     sdpa: str = SYSTEM["sdpa"],
     deep_gemm: bool = SYSTEM["deep_gemm"],
     answer_as: str = SYSTEM["answer_as"],
+    image_tokens: SupportsIndex = IMAGE["image_tokens"],
 ) -> Prediction:
     """How fast a model runs on a GPU: time to first token, time per output token, throughput, memory and energy.
 
@@ -85,9 +87,10 @@ def predict(
     that of the cache; `auto` is as the config says. `tp`, `pp` and `ep` split the model over GPUs.
 
     `engine_settings` is what the engine is told, by its own names; `engine_version` which one it is; `engine_profile` a
-    file of `chip calibrate --engine`; `host` a name or a file of `chip calibrate --host`; `launch_s` the host's launch
+    file of `chip calibrate --engine`; `host` a name or a file of `chip calibrate --host`; `sampling` how tokens are
+    chosen (greedy, or of temperature, top-k, top-p, penalties, logprobs, joined by +); `launch_s` the host's launch
     latency; `sdpa` the attention backend; `deep_gemm` whether fp8 products run on DeepGEMM; `answer_as` the known model
-    type whose layers an unknown architecture has.
+    type whose layers an unknown architecture has; `image_tokens` how many tokens an image beside each prompt adds.
     """
     values = plain_values(locals())
     return _predict(decoder_of(values.pop("model"), answer_as), values)
@@ -110,6 +113,7 @@ def sweep(
     engine_version: str = SYSTEM["engine_version"],
     engine_profile: File = SYSTEM["engine_profile"],
     host: File = SYSTEM["host"],
+    sampling: str = SYSTEM["sampling"],
     launch_s: SupportsFloat = SYSTEM["launch_ns"],
     sdpa: str = SYSTEM["sdpa"],
     deep_gemm: bool = SYSTEM["deep_gemm"],
@@ -150,8 +154,7 @@ def dtypes() -> tuple[str, ...]:
 
 def _predict(decoder: Decoder, values: Mapping[str, Any]) -> Prediction:
     values = complete({"model": decoder.name, **values})
-    q = question_of(values, decoder)
-    return request.predict(q, scenario_of(values, q))
+    return request.predict_batch(values, question_of(values, decoder))
 
 
 def _rows(decoder: Decoder, lists: Sequence[Sequence[Any]], same: Mapping[str, Any]) -> Iterator[SweepRow]:

@@ -7,7 +7,9 @@ import chip
 from chip.decoders import describe
 from chip.decoders.lower import as_steps, body
 from chip.dtypes import precision
+from chip.engines.vllm.pool import layout
 from chip.ops.states import CausalConvStep, StateScan, StateStep
+from chip.simulator.kv_blocks import Blocks, Holding
 from chip.types import ChipError
 
 BF16 = precision("bf16")
@@ -87,3 +89,36 @@ def test_engines_whose_states_nobody_knows_refuse_them():
 def test_contradictions_are_one_line(name, change, says):
     with pytest.raises(ChipError, match=says):
         describe({**PUBLISHED[name][1], **change}, "it", "it.json")
+
+
+GRANITE_TINY = {
+    **GRANITE_CONFIG, "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 4, "mamba_n_heads": 48,
+    "num_local_experts": 64, "num_experts_per_tok": 6, "intermediate_size": 512, "shared_intermediate_size": 1024,
+}  # fmt: skip
+
+
+def test_blocks_of_attention_are_as_long_as_a_state_is_large():
+    """vLLM 0.26 said 400 tokens of Granite-4-H-tiny on an H200, and says 544 of Qwen3-Next."""
+    tiny = layout(describe(GRANITE_TINY, "tiny", "tiny"), BF16, 1)
+    assert tiny.block_tokens == 400
+    assert (len(tiny.groups), tiny.states) == (1, 9), "four layers attend, nine times as many have a state"
+    assert tiny.blocks(800, 0) == 2 + 9
+    assert layout(NEXT, BF16, 1).block_tokens == 544
+    assert layout(describe(GRANITE_TINY, "tiny", "tiny"), BF16, 1, finds_states=True).block_tokens == 512
+
+
+def test_a_request_holds_slots_of_its_states_in_live_traffic():
+    pool = Blocks(20, 400, False, 9)
+    assert pool.needed(800) == 11
+    held = Holding()
+    assert pool.fits([], None, 0, pool.needed(800), 0)
+    pool.admit([], held, 0, pool.needed(800))
+    assert not pool.fits([], None, 0, pool.needed(1), 0), "nine of nine blocks left are too few for ten"
+    pool.release(held, 800, again=False)
+    pool.check()
+    assert pool.free == 20
+    traffic = {"gpu": "h200", "engine": "vllm", "workload": "poisson:prompt=500,output=20", "rate": 100, "requests": 60}
+    few = chip.simulate(GRANITE_TINY, engine_settings={"num_gpu_blocks": 80, "enable_prefix_caching": False}, **traffic)
+    many = chip.simulate(GRANITE_TINY, **traffic)
+    assert few.kv["peak_share"] > 0.9, "seven requests of eleven blocks fill them"
+    assert few.queue_s.mean > 2 * many.queue_s.mean

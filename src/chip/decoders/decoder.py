@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from chip.decoders import roles
 from chip.decoders.compressed import CompressedAttn
+from chip.decoders.encoder import Encoder
 from chip.decoders.extras import Extra
 from chip.decoders.formats import UNIFORM, Matrix, WeightFormat
 from chip.decoders.states import StateMixer
@@ -272,6 +273,15 @@ class Layer:
         experts = [m for m in self.matrices(hidden) if m.role == roles.EXPERTS]
         return sum(m.copies * (found.bytes(m.n, m.k) if found else m.n * m.k * BYTES[p.activation]) for m in experts)
 
+    def token_bytes(self, p: Precision, tp: int = 1, latent: bool = True) -> float:
+        """Of the cache, for a token that the layer keeps; a compressed one has no size for each."""
+        a = self.attn
+        if isinstance(a, (StateMixer, CompressedAttn)):
+            return 0.0
+        shards = min(tp, a.kv_heads if isinstance(a, Attn) else 1 if latent else a.heads)
+        indexed = a.index_dim if isinstance(a, Attn) else 0  # the keys of an indexer are whole on each GPU
+        return (a.kv_values(latent) / shards + indexed) * p.kv_bytes
+
     @property
     def norm_count(self) -> int:
         if not self.mlp.intermediate or (isinstance(self.attn, StateMixer) and not self.attn.width):
@@ -317,6 +327,7 @@ class Decoder:
     quantization: str = ""  # method that the config names; "": none
     head_format: WeightFormat | None = None  # of the output matrix; None: 16 bits
     extras: tuple[Extra, ...] = ()  # around the layers, beside the embedding
+    encoder: Encoder | None = None  # of images; None where there is none, or its sizes are not known
 
     @property
     def layer_count(self) -> int:
@@ -398,14 +409,8 @@ class Decoder:
         total = 0.0
         for n, layer in self.layers:
             a = layer.attn
-            if isinstance(a, StateMixer):
-                continue
             if isinstance(a, CompressedAttn):
-                total += n * a.cache_bytes(context) / p.kv_bytes
-                continue
-            kept = min(context, a.window) if a.window else context
-            most = a.kv_heads if isinstance(a, Attn) else 1 if latent else a.heads
-            shards = min(tp, most)
-            indexed = a.index_dim if isinstance(a, Attn) else 0  # the keys of an indexer are whole on each GPU
-            total += n * kept * (a.kv_values(latent) / shards + indexed)
-        return total * p.kv_bytes
+                total += n * a.cache_bytes(context)
+            else:
+                total += n * (min(context, a.window) if a.window else context) * layer.token_bytes(p, tp, latent)
+        return total

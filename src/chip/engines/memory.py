@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -34,7 +34,6 @@ class Load(NamedTuple):
     scenario: Scenario
     weight_bytes: float
     token_bytes: float  # of the cache, for a token that all layers keep
-    windows: Mapping[int, int]  # number of layers by the length of their window; 0 for none
     capacity_bytes: float  # of the GPU
 
 

@@ -236,9 +236,11 @@ class LiveScheduler:
     max_num_batched_tokens: int  # in a step
     block_size: int = 16  # tokens of a block of the cache
     reserved_blocks: int = 0  # that hold no request's tokens
+    state_blocks: int = 0  # that each request holds for its states, however long it is
     max_model_len: int = 0  # 0 for what memory and model allow
     enable_prefix_caching: bool = True
     async_scheduling: bool = True  # the next step is scheduled while the last one runs
     scheduler_reserve_full_isl: bool = True  # admit a request only when its whole prompt fits into free blocks
     mixes_prompts: bool = True  # prompts run beside decodes; else in steps of their own, which come first
     watermark: float = 0.0  # share of the blocks that admission keeps free
+    polls_every: int = 1  # steps of decodes alone between two looks at what has come

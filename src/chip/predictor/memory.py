@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chip.decoders.decoder import Decoder
-from chip.decoders.states import StateMixer
-from chip.dtypes import Precision
+from chip.dtypes import BYTES, Precision
 from chip.engines import Engine
 from chip.engines.memory import Load
 from chip.predictor.parallel import stage_decoders
@@ -23,16 +21,12 @@ class Fixed(NamedTuple):
 
     weight_bytes: float
     token_bytes: float  # of the cache, for a token that all layers keep
-    windows: Counter[int]  # number of layers by the length of their window; 0 for none
 
 
 @lru_cache(maxsize=256)
 def fixed(d: Decoder, p: Precision, tp: int, ep: int) -> Fixed:
-    windows = Counter[int]()
-    for n, layer in d.layers:
-        if not isinstance(layer.attn, StateMixer):
-            windows[layer.attn.window] += n
-    return Fixed(d.weight_bytes(p, tp, ep), d.kv_bytes(1, p, tp=tp), windows)
+    encoder = d.encoder.params * BYTES[p.activation] / tp if d.encoder else 0.0
+    return Fixed(d.weight_bytes(p, tp, ep) + encoder, d.kv_bytes(1, p, tp=tp))
 
 
 def needs(d: Decoder, s: Scenario, engine: Engine, p: Precision, capacity_bytes: float, options: Any) -> dict[str, Any]:

@@ -183,3 +183,10 @@ def of_torch(spec: HardwareSpec) -> str:
     """What a user of an old GPU must know whatever the engine, else ""."""
     old = spec.vendor == "nvidia" and engines.number(spec.compute_capability) < engines.number(OLD_TORCH)
     return OLD_TORCH_NOTE if old else ""
+
+
+def of_sampling(sampling: str) -> str:
+    return (
+        f"tokens are chosen by {sampling}: kernels over the vocabulary that nobody measured, by what they read and "
+        "write; without --sampling they are greedy"
+    )

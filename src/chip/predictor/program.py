@@ -17,6 +17,7 @@ from chip.decoders.decoder import Decoder
 from chip.decoders.lower import body, head
 from chip.decoders.roles import EXPERTS, ROUTER, SHARED, SHARED_ADD
 from chip.dtypes import Precision
+from chip.engines.fuse import apply, norm_with_reduce
 from chip.engines.timeline import LaunchBlock, RoleLaunches, Weighted
 from chip.predictor.estimator import Estimator, SplitCurve, TimeCurve
 from chip.predictor.operator_time import OF_POINTS, OperatorTime, time_of, weighted_sum
@@ -314,11 +315,13 @@ class TimedOperators:
 
     def __init__(
         self, decoder: Decoder, precision: Precision, tp: int, ep: int, engine: str, estimator: Estimator,
-        shared_tokens: int,
+        shared_tokens: int, reduces_and_norms: bool = False, sampling: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
+        """`reduces_and_norms`: in decodes an all-reduce and the norm after it are one kernel."""
         self.decoder, self.precision, self.tp = decoder, precision, tp
-        programs = lowered(decoder, precision, tp, ep, engine)
-        unsplit = lowered(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
+        decode, *others = lowered(decoder, precision, tp, ep, engine, sampling)
+        programs = (apply(decode, norm_with_reduce) if reduces_and_norms else decode, *others)
+        unsplit = lowered(decoder, precision, 1, 1, engine, sampling) if tp > 1 else (None, None, None)
         kernels = engines.get(engine).KERNELS
         self.decode, self.prompts, self.last = (
             TimedProgram(program, whole, kernels, estimator, tp, shared_tokens)
@@ -355,10 +358,12 @@ class TimedOperators:
 
 
 @lru_cache(maxsize=MOST_PROGRAMS)  # a ranking asks for the same on every GPU
-def lowered(d: Decoder, p: Precision, tp: int, ep: int, engine: str) -> tuple[Program, Program, Program]:
+def lowered(
+    d: Decoder, p: Precision, tp: int, ep: int, engine: str, sampling: tuple[str, ...] = ()
+) -> tuple[Program, Program, Program]:
     """What the engine runs for one token of each sequence, for several, and after the last layer."""
     layers, last, rewrite = body(d, 1, p, tp, ep), head(d, 1, p, tp), engines.get(engine).rewrite
-    return (
-        rewrite(layers, True, d.architecture), rewrite(layers, False, d.architecture),
-        rewrite(last, False, d.architecture),
-    )  # fmt: skip
+    last = rewrite(last, False, d.architecture)
+    if sampling:
+        last = engines.get(engine).sampled(last, sampling, d.vocab)
+    return rewrite(layers, True, d.architecture), rewrite(layers, False, d.architecture), last

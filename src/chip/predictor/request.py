@@ -13,17 +13,19 @@ from chip.decoders.lower import check_experts, check_shards
 from chip.dtypes import precision
 from chip.engines import profile
 from chip.engines.formats import GpuFormats, ServedModel, served
+from chip.engines.sampling import parts_of
 from chip.hardware import gpus, hosts
 from chip.hardware.gpus import Hardware
 from chip.predictor import basis, memory, notes, parallel
 from chip.predictor.estimator import estimator_of
+from chip.predictor.images import with_image
 from chip.predictor.parallel import Phases
 from chip.predictor.phase import request_tpot_s
 from chip.predictor.prediction import Prediction
 from chip.predictor.roof import Roof, check_dtype, roof_of
 from chip.predictor.stages import ALL, Stage
 from chip.predictor.steps import EngineTerms, StepModel, step_model
-from chip.question import DEFAULTS, Question, complete, question_of, scenario_of
+from chip.question import DEFAULTS, Question, complete, image_tokens_of, question_of, scenario_of
 from chip.types import ChipError, Scenario
 
 
@@ -39,8 +41,19 @@ def answer_line(values: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULT
 
 def predict_values(values: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, stage: Stage = ALL) -> Prediction:
     complete_values = complete(values, defaults)
-    question = question_of(complete_values)
-    return predict(question, scenario_of(complete_values, question), stage)
+    return predict_batch(complete_values, question_of(complete_values), stage)
+
+
+def predict_batch(values: Mapping[str, Any], question: Question, stage: Stage = ALL) -> Prediction:
+    """The batch of equal requests that complete values ask for, with images where they say so."""
+    image_tokens = image_tokens_of(values)
+    found = predict(question, scenario_of(values, question), stage)
+    if not image_tokens:
+        return found
+    return with_image(found, setting(question.with_formats(), stage).steps, image_tokens)
+
+
+LIKE_ANOTHER = 1.5  # times as wide intervals are where another engine's kernels stand in
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +92,16 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
         check_shards(decoder, q.tp, q.ep)
     estimator = estimator_of(h, e.runs_as(capability, decoder, options, q.engine_version), stage)
     measured = None
-    if stage >= Stage.ENGINE:
+    if stage.has_terms:
         measured = profile.find(h, q.engine, q.engine_profile, q.launch_ns, q.host, e.LIKE)
     terms = EngineTerms(*measured.terms) if measured else None
-    scale = interval_scale or basis.scale_of(h, max(q.tp, q.ep, q.pp) > 1)
+    several = max(q.tp, q.ep, q.pp) > 1
+    scale = interval_scale or basis.scale_of(h, several) * (LIKE_ANOTHER if e.LIKE else 1.0)
     of_version = version.on(capability)
-    steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale)
+    sampling = parts_of(q.sampling)
+    steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale, sampling)
     said = (
+        basis.not_usable(h, several),
         *notes.of_calibration(h),
         notes.of_ceilings(roof, notes.of_points(h) if estimator.has_points else ""),
         e.CAVEAT,
@@ -95,6 +111,7 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
         else "",
         notes.of_torch(h.spec) if h.spec else "",
         *notes.of_terms(q, measured),
+        notes.of_sampling(q.sampling) if sampling else "",
     )
     host, host_note = "", ""
     if measured and measured.host:

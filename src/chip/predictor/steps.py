@@ -239,11 +239,14 @@ class StepModel:
 def step_model(
     decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator, options: Any,
     terms: EngineTerms | None = None, version: EngineVersion | None = None, ep: int = 1, interval_scale: float = 1.0,
+    sampling: tuple[str, ...] = (),
 ) -> StepModel:  # fmt: skip
-    """The steps of a model on an engine. `version`: None for the newest."""
+    """The steps of a model on an engine. `version`: None for the newest. `sampling`: beside the largest logit."""
     e = engines.get(engine)
     version = version or e.version("")
-    operators = operators_of(decoder, precision, tp, ep, engine, estimator, version.beside_tokens)
+    operators = operators_of(
+        decoder, precision, tp, ep, engine, estimator, version.beside_tokens, version.reduces_and_norms > 0, sampling
+    )
     return StepModel(operators, estimator, e, options, version, terms, interval_scale)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import ceil, inf
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from chip.engines.server import NONE, ServerCost
 from chip.engines.timeline import LiveScheduler
@@ -59,7 +59,8 @@ class SimulatedEngine:
         server: ServerCost = NONE,
     ) -> None:  # fmt: skip
         self.surface, self.settings = surface, settings
-        self.pool = Blocks(blocks, settings.block_size, settings.enable_prefix_caching)
+        caching = settings.enable_prefix_caching
+        self.pool = Blocks(blocks, settings.block_size, caching, settings.state_blocks)
         self.watch, self.merge = watch, merge
         self._server = server
         self._loop = EventLoop(server) if server != NONE else None
@@ -78,6 +79,7 @@ class SimulatedEngine:
         self._blocked = False  # the first waiting request could not be admitted, and nothing was freed since
         self.steps = self.preemptions = self.prompt_tokens = self.found_tokens = self.peak_blocks = 0
         self.busy_s = self.joules = self.used_block_s = 0.0
+        self._next_poll = 0
 
     @property
     def load(self) -> int:
@@ -103,10 +105,12 @@ class SimulatedEngine:
                 if self.now_s >= until_s:
                     return
                 self.wake()
-            else:
+            elif self.steps >= self._next_poll:
                 self.admit_arrivals()
-            soon_s = self.inbox[0].arrival_s if self.inbox else until_s
-            if not (self.merge and self._steps_together(min(until_s, soon_s))):
+                self._next_poll = self.steps + self.settings.polls_every
+            blind = self._next_poll - self.steps if self.settings.polls_every > 1 else 0
+            soon_s = self.inbox[0].arrival_s if self.inbox and not blind else until_s
+            if not (self.merge and self._steps_together(min(until_s, soon_s), blind if self.inbox else 0)):
                 self._one_step()
             if stop_at_finish and self.finished:
                 return
@@ -187,6 +191,8 @@ class SimulatedEngine:
 
     def close_step(self, planned: Scheduled | None, begin_s: float) -> None:
         """Take the tokens of a step that must be waited for, and count what was held meanwhile."""
+        if planned and planned.chunks:
+            self._next_poll = self.steps
         used = self.pool.total - self.pool.free
         self.peak_blocks = max(self.peak_blocks, used)
         if self._flight and (len(self._flight) > 1 or not self.settings.async_scheduling or not planned):
@@ -267,9 +273,9 @@ class SimulatedEngine:
             request = waiting[0]
             wanted = request.prompt + request.done
             past = request.holding.past
-            found = pool.hit(request.path, past, wanted - 1) if pool.caching else 0
+            found, hit = self.known(request, past, wanted)
             new = min(wanted - found, room)
-            hit, blocks = found // pool.block_tokens, pool.needed(found + new)
+            blocks = pool.needed(found + new)
             gate = pool.needed(wanted) if settings.scheduler_reserve_full_isl else blocks
             if not pool.fits(request.path, past, hit, gate, spare if self.running else 0):
                 self._blocked = True
@@ -286,6 +292,11 @@ class SimulatedEngine:
         else:
             self._blocked = bool(waiting) and len(self.running) >= settings.max_num_seqs
         return chunks
+
+    def known(self, request: Request, past: Any, wanted: int) -> tuple[int, int]:
+        """Tokens of a request that need not be computed, and the blocks of the cache that hold them already."""
+        found = self.pool.hit(request.path, past, wanted - 1) if self.pool.caching else 0
+        return found, found // self.pool.block_tokens
 
     # decodes
 
@@ -331,8 +342,9 @@ class SimulatedEngine:
 
     # many steps at once
 
-    def _steps_together(self, until_s: float) -> bool:
-        """Steps of decodes alone, until the next request comes or ends, or the time of a step bends."""
+    def _steps_together(self, until_s: float, at_most: int = 0) -> bool:
+        """Steps of decodes alone, until the next request comes or ends, or the time of a step bends; no more than
+        `at_most`, where that is not 0."""
         if (
             not self.decodes.n
             or self.partial is not None
@@ -346,6 +358,7 @@ class SimulatedEngine:
         n, mean = held.n, held.mean
         line = self.surface.decode(n, mean)
         most = min(held.next_end - held.count - 1, int(line.until - mean) + 1)
+        most = min(most, at_most) if at_most else most
         if most < 2:
             return False
         prepare_s = self.surface.host(n, n, True).prepare_s

@@ -40,9 +40,10 @@ class Holding:
 class Blocks:
     """The pool. `free` counts what can be handed out, findable or not."""
 
-    def __init__(self, total: int, block_tokens: int, caching: bool) -> None:
+    def __init__(self, total: int, block_tokens: int, caching: bool, state_blocks: int = 0) -> None:
+        """`state_blocks`: that each request holds beside those of its tokens."""
         self.total = self.free = total
-        self.block_tokens = block_tokens
+        self.block_tokens, self.state_blocks = block_tokens, state_blocks
         self.caching = caching
         self._root = CacheGroup(0)
         self._queue: deque[tuple[CacheGroup, int]] = deque()
@@ -51,7 +52,7 @@ class Blocks:
         self.evicted = 0
 
     def needed(self, tokens: int) -> int:
-        return -(-tokens // self.block_tokens)
+        return -(-tokens // self.block_tokens) + self.state_blocks
 
     def path(self, ids: Sequence[int], piece_tokens: int) -> list[CacheGroup]:
         """The groups of a prompt's pieces, in order; equal only where all before is equal too."""

@@ -33,6 +33,8 @@ class Fleet:
     replicas: int = 1
     router: str = "round-robin"
     server: ServerCost = NONE
+    before: Fleet | None = None  # that computes the prompts, where these engines only decode
+    link: str = "ib"  # over which keys and values come from there
 
     @property
     def lockstep(self) -> int:
@@ -41,7 +43,7 @@ class Fleet:
 
     @property
     def gpus(self) -> int:
-        return self.question.gpus * self.replicas
+        return self.question.gpus * self.replicas + (self.before.gpus if self.before else 0)
 
 
 def behind_server(fleet: Fleet) -> Fleet:
@@ -99,12 +101,16 @@ def setup(fleet: Fleet, factors: Factors = PLAIN) -> Setup:
     settings = e.scheduler(options)
     if settings is None:
         raise ChipError(f"engine {q.engine[:40]!r} cannot be simulated: it has no scheduler of live traffic")
-    known = surface_of(replace(q, engine_settings=()), fleet.server)
+    of_steps = tuple((name, value) for name, value in q.engine_settings if name in e.OF_STEPS)
+    known = surface_of(replace(q, engine_settings=of_steps), fleet.server)
     machine = machine_of(q.host)
     factors = factors.times(machine.factors)
     surface = known if factors == PLAIN else Surface(known.times, factors, known)
     times = known.times
-    blocks = room_bytes["kv_capacity_tokens"] // settings.block_size - settings.reserved_blocks
+    capacity, longest = room_bytes["kv_capacity_tokens"], room_bytes["max_model_len"]
+    operators = times.steps.operators
+    settings, blocks = e.paged(operators.decoder, operators.precision, q.tp, settings, capacity, longest, options)
+    blocks -= settings.reserved_blocks
     if blocks < 1:
         raise ChipError(
             f"{q.model.name} does not fit {q.gpus} x {q.gpu}: weights take {room_bytes['weights_bytes'] / 2**30:.1f} "
@@ -112,7 +118,7 @@ def setup(fleet: Fleet, factors: Factors = PLAIN) -> Setup:
             "KV cache; take a larger GPU, more --tp or --pp, or a smaller --dtype"
         )
     notes = list(times.notes)
-    room = blocks * settings.block_size
+    room = (blocks - settings.state_blocks) * settings.block_size
     longest = settings.max_model_len or times.max_context or room
     if longest > room:
         if settings.max_model_len:
@@ -138,4 +144,8 @@ def setup(fleet: Fleet, factors: Factors = PLAIN) -> Setup:
 
 
 def run(made: Setup, fleet: Fleet, w: Workload, every_finish: EveryFinish | None = None) -> ServedRequests:
+    if fleet.before:
+        from chip.simulator.disaggregated import serve_disaggregated
+
+        return serve_disaggregated(made, fleet, w)
     return serve(made.maker(), w, made.longest, fleet.replicas, fleet.router, every_finish, fleet.lockstep)

@@ -89,10 +89,10 @@ class StepTimes:
     @property
     def graph_tokens(self) -> Sequence[int]:
         """Sizes of the engine's CUDA graphs."""
-        return self.steps.engine.GRAPH_TOKENS
+        return self.steps.engine.graph_tokens(self.steps.options)
 
     def step(self, seqs: tuple[Seq, ...]) -> Step:
-        return self.steps.engine.step(seqs)
+        return self.steps.engine.step(seqs, self.steps.options)
 
     def layers(self, tokens: int, routed: int, decode: bool) -> Work:
         """Those of a step but attention, and what lies between all operators."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import Any
 
+from chip import engines
 from chip.engines import profile as engine_profile
 from chip.hardware import gpus
 from chip.hardware.hosts import LATENCY
@@ -26,13 +27,14 @@ from chip.types import Ceiling, ChipError, HostProfile
 from chip.validate.client_errors import system_for
 from chip.validate.client_result import ClientResult
 
-# How far off each figure of a simulation is where its host is known: the median errors over recorded traffic
-# (docs/simulate.md), and twice that of decode steps for the median time between chunks.
-ERRORS = {"ttft": 0.07, "tpot": 0.035, "itl": 0.026}
+# How far off each figure of a simulation is where its host is known, as standard deviations: the median errors over
+# recorded traffic (7.0 and 3.5 %, docs/simulate.md) and twice that of decode steps (1.3 %), over 0.6745.
+ERRORS = {"ttft": 0.104, "tpot": 0.052, "itl": 0.039}
 # How far apart machines with one kind of card are, as standard deviations of logarithms: launch latencies of 7.2 to
 # 14.3 us (`engines.profile`), decode steps of one model from 4.70 to 5.03 ms; of prompts a little more, which draw more
 # power.
 SPREADS = (0.3, 0.04, 0.05)
+OTHER_LOADS = (0.0, ERRORS["itl"] / 2, ERRORS["tpot"])  # what a fit at one load leaves at another, the same way
 STEP, ROUNDS, ENOUGH, Z90 = 0.06, 6, 1e-3, 1.645
 METHOD = "fitted to results of benchmarking clients (chip calibrate --from)"
 MOST_RUNS = 6
@@ -52,6 +54,8 @@ def fit(results: Sequence[ClientResult], system: Mapping[str, Any], name: str) -
     terms = engine_profile.find(gpus.find(gpu), "vllm")
     if terms is None or not terms.launch_ns:
         raise ChipError(f"nothing is known of vllm's host on {gpu}: there is nothing to fit")
+    if any(engines.get(given["engine"]).server() is None for _, given in asked):
+        raise ChipError("--from takes results of vLLM's server: nobody measured another one")
     questions = [system_of(model, given) for model, given in asked]
 
     def errors(x: Sequence[float]) -> list[dict[str, float]]:
@@ -62,7 +66,9 @@ def fit(results: Sequence[ClientResult], system: Mapping[str, Any], name: str) -
     values = (terms.launch_ns * 1e-9 * exp(x[0]), exp(x[1]), exp(x[2]))
     found = {
         term: Ceiling(v, v * exp(-Z90 * s), v * exp(Z90 * s), unit, METHOD)
-        for term, v, s, unit in zip((LATENCY, DECODES, PROMPTS), values, spread, ("s", "1", "1"))
+        for term, v, s, unit in zip(
+            (LATENCY, DECODES, PROMPTS), values, map(hypot, spread, OTHER_LOADS), ("s", "1", "1")
+        )
     }
     return FittedHost(HostProfile(name, "", found), tuple(zip(results, before, after)))
 

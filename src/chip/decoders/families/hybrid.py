@@ -113,10 +113,11 @@ def _blocks(c: Config) -> list[tuple[str, Config]]:
 def _nemotron_mixer(c: Config, kind: str, hidden: int) -> Any:
     if kind == "attention":
         return replace(attention(c, hidden, qkv_bias=c.flag("attention_bias", False)), rope_dim=0)
-    return mamba2(
+    state = mamba2(
         c, c.size("mamba_num_heads"), c.size("mamba_head_dim"), c.size("ssm_state_size"), c.size("n_groups"),
         c.size("conv_kernel", default=4), c.flag("use_conv_bias", True),
     )  # fmt: skip
+    return state if c.has("mamba_ssm_cache_dtype") else replace(state, state_dtype="fp32")  # as vLLM keeps it
 
 
 def _latent_moe(c: Config) -> Moe:

@@ -8,9 +8,7 @@ pools on a GPU.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
-from math import ceil
 
 from chip.decoders import roles
 from chip.decoders.decoder import Decoder, LatentAttn, Layer, Mlp, Moe
@@ -22,8 +20,6 @@ from chip.types import Scenario
 
 # What vLLM sees grow beside its tensors: kernels as they are loaded, and cuBLAS's workspace.
 CONTEXT_BYTES = 0.282e9
-STEPS_IN_FLIGHT = 2  # one runs while the next is scheduled
-EQUAL_GROUPS_RATIO = 1.25  # two kinds of layers whose numbers differ by less form groups of the larger number
 
 LATENT_CHUNK = 64 * 1024  # tokens of context whose keys and values are expanded from their latents at once
 # Models of experts run on vLLM's first model runner, but for these. Dense ones run on the second. Only the first tries
@@ -147,36 +143,3 @@ def _beside_weights(d: Decoder, p: Precision, s: Scenario, width: float) -> floa
         if isinstance(a, LatentAttn) and layer.format_of(roles.KV_UP, p):
             total += n * a.kv_rank * a.heads / s.tp * (a.nope_dim + a.v_dim) * width
     return total
-
-
-def cache_tokens(
-    layers: Mapping[int, int], longest: int, token_bytes: float, room_bytes: float, options: VllmOptions
-) -> int:
-    """How many tokens vLLM says its cache holds: the tokens of as many requests of the longest context as fit.
-
-    `layers`: how many layers have a window of so many tokens, or none (0). Where a model has both, layers are dealt to
-    groups of one size, and each group has blocks of its own. A group with a window keeps the window, what two steps can
-    bring, and one block more. `token_bytes`: of a token in all layers.
-    """
-    if options.num_gpu_blocks:
-        return options.num_gpu_blocks * options.block_size
-    if not any(layers) or not longest:
-        return max(0, int(room_bytes // token_bytes))
-    in_flight = STEPS_IN_FLIGHT * options.max_num_batched_tokens
-    blocks, block_tokens = 0, options.block_size
-    for window, count in layers.items():
-        tokens = min(window - 1 + in_flight, longest) if window else longest
-        kept = ceil(tokens / block_tokens) + bool(window)
-        blocks += ceil(count / _group(layers)) * kept
-    return max(0, int(room_bytes // block_bytes(layers, token_bytes, block_tokens) / blocks * longest))
-
-
-def block_bytes(layers: Mapping[int, int], token_bytes: float, block_tokens: int = BLOCK_TOKENS) -> float:
-    """Of one block of the cache, for all layers of a group."""
-    return token_bytes / sum(layers.values()) * _group(layers) * block_tokens
-
-
-def _group(layers: Mapping[int, int]) -> int:
-    """How many layers form a group."""
-    few, many = min(layers.values()), max(layers.values())
-    return many if many < EQUAL_GROUPS_RATIO * few else few

@@ -81,7 +81,21 @@ const Plots = (() => {
    *  spec: {title, x: {label, format, log, range}, y, lines: [{points, color, dash, label}],
    *         series: [{name, color, hollow, points: [{x, y, r, tell: () => [[name, text]], title}]}], pairs: [[p, q]]} */
   function plot(spec) {
-    const W = Math.min(spec.width, Math.max(320, innerWidth - 60)); // a phone gets a smaller picture, not smaller letters
+    const figure = h("div", { class: "figure" });
+    redrawn(figure, Math.min(spec.width, Math.max(280, innerWidth - 60)), (width) => figure.replaceChildren(...drawn(spec, figure, width)));
+    return figure;
+  }
+  /** Draws for a width, and again for the width that a figure has on the page: letters keep their size. */
+  function redrawn(figure, guess, draw) {
+    let width = guess;
+    draw(width);
+    new ResizeObserver(([{ contentRect }]) => {
+      if (contentRect.width < 200 || Math.abs(contentRect.width - width) < 2) return;
+      width = contentRect.width;
+      draw(width);
+    }).observe(figure);
+  }
+  function drawn(spec, figure, W) {
     const H = Math.min(spec.height, Math.max(260, 0.85 * W)),
       L = 74,
       R = 18,
@@ -164,10 +178,19 @@ const Plots = (() => {
       if (![p.x, p.y, q.x, q.y].every((v) => drawable(v) && v > 0)) continue;
       inside.append(s("line", { x1: x.at(p.x), y1: y.at(p.y), x2: x.at(q.x), y2: y.at(q.y), class: "pair" }));
     }
-    const dots = [];
+    const dots = [],
+      total = spec.series.reduce((n, one) => n + one.points.length, 0),
+      spots = total > MOST_DOTS ? new Set() : null; // of many dots those on one spot are drawn once
+    let hidden = 0;
+    const first = (one, p) => {
+      const spot = `${one.name} ${Math.round(x.at(p.x) / SPOT)} ${Math.round(y.at(p.y) / SPOT)}`;
+      if (!spots || !spots.has(spot)) return spots ? spots.add(spot) : true;
+      hidden += 1;
+      return false;
+    };
     for (const series of spec.series) {
       const shown = series.points.filter(
-        (p) => drawable(p.x) && drawable(p.y) && (spec.x.log === false || p.x > 0) && (spec.y.log === false || p.y > 0),
+        (p) => drawable(p.x) && drawable(p.y) && (spec.x.log === false || p.x > 0) && (spec.y.log === false || p.y > 0) && first(series, p),
       );
       for (const p of shown) dots.push({ at: [x.at(p.x), y.at(p.y)], p, series });
       if (series.joined && shown.length > 1) {
@@ -190,12 +213,33 @@ const Plots = (() => {
         );
       }
     }
+    named(svg, dots, { left: L, right: W - R, top: T, bottom: H - B });
     const ring = s("circle", { r: 8, class: "ring", visibility: "hidden" });
     inside.append(ring);
     const tip = h("div", { class: "tip", hidden: true, role: "status" });
-    const figure = h("div", { class: "figure" }, svg, tip);
     attend(svg, figure, tip, ring, dots, W, spec);
-    return figure;
+    const few = hidden ? h("p", { class: "span" }, `${Chip.grouped(dots.length)} of ${Chip.grouped(dots.length + hidden)} shown: of those on one spot one is drawn.`) : "";
+    return [svg, tip, few];
+  }
+  const MOST_DOTS = 1500,
+    SPOT = 6; // pixels
+  const LETTER = 6.6; // pixels that a letter of a label is wide, at most
+  /** Labels of points beside them, the first ones first; one that would lie on another or on a mark is left out. */
+  function named(svg, dots, { left, right, top, bottom }) {
+    const taken = dots.map(({ at: [x, y] }) => [x - 4, y - 4, x + 4, y + 4]);
+    for (const { at: [x, y], p } of dots) {
+      if (!p.label) continue;
+      const w = p.label.length * LETTER;
+      const places = [[x + 7, y + 4], [x - 7 - w, y + 4], [x - w / 2, y - 8], [x - w / 2, y + 17], [x + 6, y - 6], [x + 6, y + 14]];
+      const free = places.find(([px, py]) => {
+        const box = [px, py - 11, px + w, py + 3];
+        if (box[0] < left || box[2] > right || box[1] < top || box[3] > bottom) return false;
+        if (taken.some((t) => box[0] < t[2] && t[0] < box[2] && box[1] < t[3] && t[1] < box[3])) return false;
+        taken.push(box);
+        return true;
+      });
+      if (free) svg.append(s("text", { x: free[0], y: free[1], class: "roof name" }, p.label));
+    }
   }
   function rotated(line, x, y) {
     const [[ax, ay], [bx, by]] = [line.points[0], line.points[1]];
@@ -331,5 +375,5 @@ const Plots = (() => {
     return lines;
   }
 
-  return { plot, legend, reach, roofLines, drawable };
+  return { plot, legend, reach, roofLines, drawable, redrawn };
 })();
