@@ -15,7 +15,7 @@ from chip.simulator.figures import Percentiles
 from chip.simulator.fleet import ServedRequests
 from chip.simulator.occupancy import Occupancy
 from chip.simulator.setup import Fleet, Setup
-from chip.simulator.step_time import StepTimes
+from chip.simulator.step_time import StepPredictor
 from chip.simulator.workload import Workload
 
 SCHEMA = "chip.simulation/1"
@@ -218,7 +218,7 @@ def _kv(made: Setup, done: ServedRequests, duration: float) -> dict[str, float]:
 
 
 def _energy(
-    times: StepTimes, fleet: Fleet, done: ServedRequests, duration: float, tokens: int
+    times: StepPredictor, fleet: Fleet, done: ServedRequests, duration: float, tokens: int
 ) -> dict[str, float] | None:
     """All GPUs together, idle power included."""
     idle_w = times.idle_w()
