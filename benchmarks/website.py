@@ -1,6 +1,7 @@
 """make the site: the report of an H200 and the explorer, which computes in its visitor's browser, for any static host.
 
-    make site          # into build/site; two minutes, and the first time one download of 5 MB
+    make site                                # into build/site; the first time with a download of 6 MB
+    python benchmarks/website.py FOLDER https://example.org/chip/    # where it will stand, for previews of links
 
 What computes is the wheel of this checkout and Pyodide, Python as WebAssembly, from npm: checked against its hash and
 never committed. Both lie in runtime/.
@@ -55,8 +56,8 @@ def runtime(cache: Path = CACHE) -> Path:
     return cache
 
 
-def explorer(folder: Path, fetched: Path) -> None:
-    """`explorer.html`, `worker.js` and `runtime/`."""
+def explorer(folder: Path, fetched: Path, address: str = "") -> None:
+    """`explorer.html`, `worker.js`, `runtime/`, and a picture for previews of links."""
     beside = folder / "runtime"
     beside.mkdir(parents=True, exist_ok=True)
     wheel, *_ = build(beside, commit_time(), ["build_wheel"])
@@ -66,16 +67,17 @@ def explorer(folder: Path, fetched: Path) -> None:
     if loaded > MOST_BYTES:
         raise SystemExit(f"{loaded} bytes to load, over {MOST_BYTES}")
     shutil.copy(webpage.STATIC / "worker.js", folder)
-    made = page.without_server({"wheel": wheel.name, "bytes": loaded})
+    shutil.copy(ROOT / "docs" / "img" / "explorer.png", folder / "preview.png")
+    made = page.without_server({"wheel": wheel.name, "bytes": loaded}, address)
     output.write(folder / EXPLORER, made.text, webpage.KIND)
 
 
-def main(folder: Path) -> None:
-    explorer(folder, runtime())
+def main(folder: Path, address: str = "") -> None:
+    explorer(folder, runtime(), address)
     report_page.write_packed(folder, sources.gather(RESULTS, "An H200, measured"), EXPLORER)
     size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
     print(f"{folder}: {size / 1e6:.1f} MB; look at it with: python -m http.server --directory {folder}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "site"))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "site"), *sys.argv[2:3])

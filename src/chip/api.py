@@ -72,6 +72,7 @@ def predict(
     engine_version: str = SYSTEM["engine_version"],
     engine_profile: File = SYSTEM["engine_profile"],
     host: File = SYSTEM["host"],
+    sampling: str = SYSTEM["sampling"],
     launch_s: SupportsFloat = SYSTEM["launch_ns"],
     sdpa: str = SYSTEM["sdpa"],
     deep_gemm: bool = SYSTEM["deep_gemm"],
@@ -86,7 +87,8 @@ def predict(
     that of the cache; `auto` is as the config says. `tp`, `pp` and `ep` split the model over GPUs.
 
     `engine_settings` is what the engine is told, by its own names; `engine_version` which one it is; `engine_profile` a
-    file of `chip calibrate --engine`; `host` a name or a file of `chip calibrate --host`; `launch_s` the host's launch
+    file of `chip calibrate --engine`; `host` a name or a file of `chip calibrate --host`; `sampling` how tokens are
+    chosen (greedy, or of temperature, top-k, top-p, penalties, logprobs, joined by +); `launch_s` the host's launch
     latency; `sdpa` the attention backend; `deep_gemm` whether fp8 products run on DeepGEMM; `answer_as` the known model
     type whose layers an unknown architecture has; `image_tokens` how many tokens an image beside each prompt adds.
     """
@@ -111,6 +113,7 @@ def sweep(
     engine_version: str = SYSTEM["engine_version"],
     engine_profile: File = SYSTEM["engine_profile"],
     host: File = SYSTEM["host"],
+    sampling: str = SYSTEM["sampling"],
     launch_s: SupportsFloat = SYSTEM["launch_ns"],
     sdpa: str = SYSTEM["sdpa"],
     deep_gemm: bool = SYSTEM["deep_gemm"],
@@ -155,11 +158,16 @@ def _predict(decoder: Decoder, values: Mapping[str, Any]) -> Prediction:
 
 
 def _rows(decoder: Decoder, lists: Sequence[Sequence[Any]], same: Mapping[str, Any]) -> Iterator[SweepRow]:
+    system: dict[str, Any] = {}
     for values in product(*lists):
         asked = dict(zip(DEFAULTS, values))
         row: dict[str, Any] = {"model": decoder.name, **asked}
         try:
-            prediction = _predict(decoder, {**asked, **same})
+            of_system = {name: value for name, value in asked.items() if name not in BATCH}
+            if of_system != system:  # a grid mostly varies the batch
+                q = question_of(complete({"model": decoder.name, **asked, **same}), decoder).with_formats()
+                system = of_system
+            prediction = request.predict(q, scenario_of(asked, q))
             formats = {"dtype": prediction.dtype, "kv_dtype": prediction.scenario.kv_dtype}
             row |= {**formats, **prediction.row()}
         except ChipError as e:

@@ -14,59 +14,44 @@ from chip.decoders import library, multimodal
 from chip.hardware import gpus as hardware
 from chip.hardware import hosts as known_hosts
 from chip.predictor import basis, validated_runs
+from chip.types import HardwareSpec
 
 
 def models() -> list[dict[str, Any]]:
-    rows = []
-    for name in library.names():
-        d = library.find(name)
-        rows.append(
-            {
-                "name": name,
-                "architecture": d.architecture,
-                "parameters": d.params(),
-                "active": d.active_params(),
-                "layers": d.layer_count,
-                "hidden": d.hidden,
-            }
-        )
-    return rows
+    return [
+        {
+            "name": name, "architecture": d.architecture, "parameters": d.params(), "active": d.active_params(),
+            "layers": d.layer_count, "hidden": d.hidden,
+        }
+        for name, d in ((n, library.find(n)) for n in library.names())
+    ]  # fmt: skip
 
 
 def gpus() -> list[dict[str, Any]]:
-    measured = hardware.profile_names()
-    rows = []
-    for name in hardware.spec_names():
-        s = hardware.spec(name)
-        best = s.ceilings.get("matmul_bf16") or s.ceilings["matmul_fp16"]
-        rows.append(
-            {
-                "name": name,
-                "title": s.title,
-                "aliases": list(s.aliases),
-                "memory_bytes": s.memory_bytes.value,
-                "hbm_bytes_per_s": s.ceilings["hbm"].value,
-                "matmul_16bit_flop_per_s": best.value,
-                "measured": name in measured,
-                "rests_on": basis.of_gpu(hardware.find(name)),
-                "too_old_for": [e for e in runtimes.names() if runtimes.get(e).too_old(s)],
-            }
-        )
-    return rows
+    return [_gpu(name, hardware.spec(name)) for name in hardware.spec_names()]
+
+
+def _gpu(name: str, s: HardwareSpec) -> dict[str, Any]:
+    return {
+        "name": name,
+        "title": s.title,
+        "aliases": list(s.aliases),
+        "memory_bytes": s.memory_bytes.value,
+        "hbm_bytes_per_s": s.ceilings["hbm"].value,
+        "matmul_16bit_flop_per_s": (s.ceilings.get("matmul_bf16") or s.ceilings["matmul_fp16"]).value,
+        "measured": name in hardware.profile_names(),
+        "rests_on": basis.of_gpu(hardware.find(name)),
+        "too_old_for": [e for e in runtimes.names() if runtimes.get(e).too_old(s)],
+    }
 
 
 def ops() -> list[dict[str, Any]]:
     rows = []
     for name in operators.names():
         axes = operators.axes(operators.get(name))
-        rows.append(
-            {
-                "name": name,
-                "axes": " ".join(axes),
-                "required": " ".join(n for n, f in axes.items() if f.default is MISSING),
-                "what": " ".join(doc_of(name).split("\n\n")[0].split()),
-            }
-        )
+        required = " ".join(n for n, f in axes.items() if f.default is MISSING)
+        what = " ".join(doc_of(name).split("\n\n")[0].split())
+        rows.append({"name": name, "axes": " ".join(axes), "required": required, "what": what})
     return rows
 
 

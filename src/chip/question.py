@@ -17,6 +17,7 @@ from chip.decoders import describe, library
 from chip.decoders.decoder import Decoder
 from chip.dtypes import AUTO
 from chip.engines.options import Settings, settings_of
+from chip.engines.sampling import GREEDY
 from chip.types import ChipError, Scenario
 
 Model = str | Path | Mapping[str, Any] | Any  # a name, a path, a config as a dict or as transformers has it
@@ -38,6 +39,7 @@ class Question:
     engine_version: str = ""  # "" for the one that the engine's terms were measured with
     engine_profile: str = ""  # file of the asker's own engine terms, instead of those bundled for the GPU
     host: str = ""  # by name or file; "" for the reference host
+    sampling: str = GREEDY  # how tokens are chosen: top-p+penalties, ...
     launch_ns: float = 0.0  # launch latency of the host; 0 for the one that the terms were measured at
 
     @classmethod

@@ -10,7 +10,8 @@ from chip.decoders import library
 from chip.show import cli
 
 pytest_plugins = ["browsing"]
-QUICK = "#?which=tables&at=largest"  # a burst on few GPUs: quick to rank
+QUICK = "#?which=tables&at=largest&by=throughput&prices="  # a burst on few GPUs: quick to rank
+COST = QUICK.replace("throughput", "cost")
 DEEP = (
     QUICK + "&precisions=auto&model=qwen3-8b&gpu=a100&beside=h200&"
     "engine=hf-graph&dtype=fp16&tp=1&batch=5&prompt=333&output=21"

@@ -7,7 +7,7 @@ import shlex
 import price_cases
 import pytest
 from playwright.sync_api import expect
-from test_explorer import DEEP, QUICK, commands, settled, values
+from test_explorer import COST, DEEP, QUICK, commands, settled, values
 
 from chip.decoders.library import CONFIGS
 from chip.show import cli
@@ -52,7 +52,9 @@ def test_the_ranking_is_by_the_rate_that_keeps_the_limits_or_by_a_burst(context,
 
     for path in ("plan", "rank"):
         page.route(f"**/api/{path}", of_one)
-    page.goto(explorer + "#?which=tables&model=llama-3.2-1b&precisions=auto&prompt=512&ttft=300&tpot=20")
+    page.goto(
+        explorer + "#?which=tables&model=llama-3.2-1b&precisions=auto&prompt=512&ttft=300&tpot=20&by=throughput&prices="
+    )
     ranked(page)
     assert set(paths) == {"api/plan"}
     words = shlex.split(page.locator("#ranked .command, #ranked code").first.inner_text())
@@ -208,7 +210,7 @@ def test_the_ranking_answers_first_and_loads_a_row(visit, explorer, width):
 
 
 def test_ranking_by_cost_needs_prices(visit, explorer):
-    page = visit(explorer + QUICK + "&by=cost")
+    page = visit(explorer + COST)
     ranked(page)
     assert "Give prices" in page.locator("#claim .claim").inner_text()
     page.locator("#rank-prices").fill("h100:2, h200:3.5")
@@ -230,7 +232,7 @@ def test_prices_are_read_as_on_the_command_line(visit, explorer):
 
 
 def test_a_price_that_is_wrong_is_named_beside_the_box(visit, explorer):
-    page = visit(explorer + QUICK + "&by=cost")
+    page = visit(explorer + COST)
     ranked(page)
     wrong = page.locator("#rank-prices-wrong")
     assert not wrong.is_visible()
@@ -262,7 +264,7 @@ def test_a_pasted_config_is_answered_as_it_says(visit, explorer):
 def test_a_change_while_the_page_opens_is_ranked(context, visit, explorer):
     held = []
     context.route("**/api/compare", lambda route: held.append(route))
-    page = visit(explorer + QUICK + "&by=cost&prompt=1001")
+    page = visit(explorer + COST + "&prompt=1001")
     page.locator("#rank-prices").fill("h100:2, h200:3.5")  # before the page's first question has its answer
     for route in held:
         route.continue_()

@@ -202,6 +202,7 @@ def beside_others(monkeypatch):
     """Two CPUs, of which others use 1.5, we use 0.3 and the hypervisor keeps a tenth whenever somebody looks."""
     looks = (Reading(*(n * each for each in (1.0, 1.8, 0.0, 0.2, 0.3))) for n in range(1000))
     monkeypatch.setattr(disturbance, "read", lambda: next(looks))
+    monkeypatch.setattr(disturbance, "runnable", lambda: 0)
     monkeypatch.setattr(disturbance.time, "sleep", lambda seconds: None)
 
 
@@ -221,7 +222,8 @@ def test_a_calibration_under_load_says_so_first_and_its_file_and_predictions_rep
     monkeypatch.setattr(calibrate, "plan", two_rates(55e9, 213e9))
     assert main(["calibrate", "--device", "cpu", "-o", str(path)]) == 0
     out, err = capsys.readouterr()
-    first = "DISTURBED: other processes use 1.5 of 2 CPUs; calibrate again when the machine is idle"
+    seen = "other processes use 1.5 of 2 CPUs; the hypervisor keeps 10% of the CPUs' time"
+    first = f"DISTURBED: {seen}; calibrate again when the machine is idle"
     assert err.splitlines()[0] == first
     flags = gpus.read_profile(path).flags
     assert [f.partition(" (")[0] for f in flags] == [
@@ -248,6 +250,20 @@ def test_numbers_that_do_not_go_together_are_doubted(cpu, tmp_path, monkeypatch,
     monkeypatch.setattr(calibrate, "plan", two_rates(boost, settled, low))
     flags = calibrate.calibrate(cpu, tiny(), tmp_path / "j.jsonl", energy=NoProbe()).profile.flags
     assert [said in flag for said, flag in zip(says, flags, strict=True)] == [True] * len(says)
+
+
+@pytest.mark.usefixtures("beside_others")
+def test_what_was_disturbed_is_measured_again(cpu, tmp_path, monkeypatch):
+    log = []
+
+    def idle():
+        monkeypatch.setattr(disturbance, "read", lambda: None)
+        return True
+
+    monkeypatch.setattr(calibrate, "plan", fake_plan(log))
+    found = calibrate.calibrate(cpu, tiny(), tmp_path / "j.jsonl", energy=NoProbe(), idle=idle)
+    assert found.profile.flags == ()
+    assert len(log) == 2 * len(set(log))
 
 
 @pytest.mark.usefixtures("beside_others")

@@ -37,6 +37,37 @@ def test_repeats_that_differ_are_said():
     assert disturbance.flags(None, None, (100,)) == ()
 
 
+def looks(monkeypatch, *readings, queue=0):
+    left = list(readings)
+    monkeypatch.setattr(disturbance, "read", lambda: left.pop(0) if len(left) > 1 else left[0])
+    monkeypatch.setattr(disturbance, "runnable", lambda: queue)
+    monkeypatch.setattr(disturbance, "LOOK_S", 0.0)
+
+
+def test_what_keeps_a_machine_busy_is_said_at_once(monkeypatch):
+    busy = Reading(10, 39, 1, 4, 10)
+    looks(monkeypatch, IDLE, busy, queue=7)
+    assert disturbance.busy() == (
+        "disturbed: other processes use 2.9 of 4 CPUs; 7 processes want to run on 4 CPUs; "
+        "the hypervisor keeps 9% of the CPUs' time"
+    )
+    looks(monkeypatch, IDLE, Reading(10, 25, 15, 0, 10))
+    assert disturbance.busy(host_of_gpu=True) == "", "a CPU is left for the GPU's host"
+    looks(monkeypatch, IDLE, busy)
+    assert disturbance.busy(host_of_gpu=True)
+
+
+def test_an_idle_machine_is_waited_for(monkeypatch):
+    busy, lines = Reading(10, 39, 1, 0, 10), []
+    looks(monkeypatch, IDLE, busy, busy, Reading(20, 39, 41, 0, 10))
+    monkeypatch.setattr(disturbance, "WAIT_S", 0.0)
+    disturbance.wait(60, False, lines.append)
+    assert lines == ["waiting: other processes use 2.9 of 4 CPUs"]
+    looks(monkeypatch, IDLE, Reading(10, 39, 1, 0, 10))
+    disturbance.wait(-1, False, lines.append)  # no time left
+    assert len(lines) == 1
+
+
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
 def test_a_process_beside_us_is_measured_as_others_time():
     """Real readings: our own work does not count as others', that of a process beside us does."""

@@ -37,7 +37,7 @@ from chip.show.report import readme  # noqa: E402
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "results").glob("*/*.md")])
 SAFE = ("predict", "estimate", "list", "show")
-ANSWERS = (*SAFE, "simulate", "validate")  # of a transcript
+ANSWERS = ("explain", *SAFE, "simulate", "validate")  # of a transcript
 SHELL = ("", "sh", "bash", "shell", "console")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = re.compile(r"^\$ (.*(?:\n> .*)*)\n?((?:(?!\$ ).*\n?)*)", re.MULTILINE)

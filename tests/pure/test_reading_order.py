@@ -11,8 +11,11 @@ from pathlib import Path
 import chip
 
 PACKAGE = Path(chip.__file__).parent
-STEPS = ("phase", "attending", "timed_program", "steps", "parallel", "memory", "notes", "prediction", "request")
-MOST_FILES, MOST_MOVES = 70, 2700
+STEPS = (
+    *("stages", "interpolate", "clock", "roof", "peaks", "kernels", "operator_time", "attention_time", "estimator"),
+    *("schedule", "program", "phase", "steps", "parallel", "memory", "notes", "prediction", "request"),
+)
+MOST_FILES, MOST_MOVES = 55, 2500
 WALK = """
 import json, sys, chip, chip.api, chip.engines.vllm
 files, moves, last, batches = set(), 0, None, []

@@ -31,6 +31,9 @@ from chip.types import ChipError, HardwareSpec, Program, Scenario, Seq, Step
 STATES = (*hybrid.ARCHITECTURES, *deepseek_v4.ARCHITECTURES, *inkling.ARCHITECTURES)
 
 
+DESKTOP = 12.0  # compute capability of Blackwell on desks, which lacks what needs NVSwitch
+
+
 class EngineVersion(NamedTuple):
     """What holds from version `since` on."""
 
@@ -39,10 +42,16 @@ class EngineVersion(NamedTuple):
     hopper_attention: str = ""  # the attention kernels that it runs on a Hopper GPU
     beside_tokens: int = 0  # in steps of up to so many tokens shared experts run beside the routed, on a second stream
     source: str = ""  # "" where nothing is known by version
+    reduces_and_norms: float = (
+        0.0  # from this compute capability on all-reduce and norm are one kernel in decodes; 0: no
+    )
 
     def on(self, capability: float) -> EngineVersion:
-        """The same on a GPU of such a compute capability, 0 for other vendors: only NVIDIA's get the second stream."""
-        return self if capability else self._replace(beside_tokens=0)
+        """The same on a GPU of such a compute capability, 0 for other vendors: only NVIDIA's get the second stream, and
+        its data-centre GPUs the kernel that reduces and norms."""
+        known = self if capability else self._replace(beside_tokens=0)
+        fused = 0 < self.reduces_and_norms <= capability < DESKTOP
+        return known._replace(reduces_and_norms=capability if fused else 0.0)
 
 
 class Needs(NamedTuple):
@@ -95,6 +104,7 @@ class Engine:
     KERNELS: Mapping[str, int] = {}  # that it launches of an operator, where that differs from the operator's own count
     CIRCULATES: bool = False  # whether a pipeline has several batches in flight, or one that passes all stages
     GRAPH_TOKENS: tuple[int, ...] = ()  # sizes of the CUDA graphs that steps of live traffic run in
+    OF_STEPS: tuple[str, ...] = ()  # settings that change what a step takes, beside its size
     LIMITS: Limits = {}  # of its settings: the least and the most of a number, or the words that a text can be
     ALIASES: Mapping[str, str] = {}  # other names of its settings
     ELSEWHERE: Mapping[str, str] = {}  # settings that are fields of a question
@@ -135,6 +145,10 @@ class Engine:
     def rewrite(self, program: Program, decode: bool, architecture: str = "") -> Program:
         """What it launches instead of the canonical operators: its fusions, its own kernels."""
         return program
+
+    def sampled(self, last: Program, parts: tuple[str, ...], vocab: int) -> Program:
+        """What follows the layers, with what it launches to choose tokens beside taking the largest logit."""
+        raise ChipError(f"--sampling: it is not known how {self.NAME} samples; choose --engine vllm, or greedy")
 
     def runs_as(
         self, capability: float, d: Decoder | None = None, options: Any = None, version: str = ""
@@ -203,15 +217,20 @@ class Engine:
         """Its settings for a model, and how many blocks make a pool of so many tokens of the longest requests."""
         return settings, tokens // settings.block_size
 
-    def step(self, seqs: tuple[Seq, ...]) -> Step:
+    def graph_tokens(self, options: Any) -> tuple[int, ...]:
+        """Sizes of its CUDA graphs under these settings."""
+        return self.GRAPH_TOKENS
+
+    def step(self, seqs: tuple[Seq, ...], options: Any = None) -> Step:
         """A step of live traffic: padded to the next CUDA graph, where one is large enough."""
         tokens = 0
         for new, _, count, _ in seqs:
             tokens += new * count
-        place = bisect_left(self.GRAPH_TOKENS, tokens)
-        if place == len(self.GRAPH_TOKENS):
+        sizes = self.graph_tokens(options)
+        place = bisect_left(sizes, tokens)
+        if place == len(sizes):
             return Step(seqs)
-        return Step(seqs, self.GRAPH_TOKENS[place] - tokens, True)
+        return Step(seqs, sizes[place] - tokens, True)
 
     def version(self, name: str) -> EngineVersion:
         """The facts of a version; of the newest where `name` is ""."""

@@ -22,6 +22,7 @@ MERGED = {  # dense layers over the same input, by the role that they have as on
 }
 WITH_ADDITION = {"rms_norm": "add_rms_norm", "layer_norm": "add_layer_norm"}
 WITH_ROUNDING = {"rms_norm": "rms_norm_quant", "add_rms_norm": "add_rms_norm_quant", "silu_mul": "silu_mul_quant"}
+ADD_AND_NORM = ("add_rms_norm", "add_rms_norm_quant")
 IN_A_NORM = (roles.ATTN_ADD, roles.MLP_ADD, roles.ATTN_SCALE, roles.MLP_SCALE)  # go into the norm beside them
 
 
@@ -103,3 +104,10 @@ def fuse_quantize(calls: list[Call]) -> list[Call]:
         else:
             out.append(c)
     return out
+
+
+def norm_with_reduce(calls: list[Call]) -> list[Call]:
+    """Norms that add to the residual stream, inside the kernel that sums it over GPUs: beside the exchange they take
+    next to nothing."""
+    sums = any(c.op.kind == "all_reduce" for c in calls)
+    return [c for c in calls if not (sums and c.op.kind in ADD_AND_NORM)]

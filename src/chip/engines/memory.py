@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from chip.decoders.decoder import Decoder
@@ -13,8 +12,7 @@ from chip.types import Scenario
 Pool = Callable[[int, float], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(NamedTuple):
     """What an engine takes of one GPU beside weights and cache, and how large its cache and its steps are."""
 
     share: float  # of the card that it may use

@@ -243,3 +243,4 @@ class LiveScheduler:
     scheduler_reserve_full_isl: bool = True  # admit a request only when its whole prompt fits into free blocks
     mixes_prompts: bool = True  # prompts run beside decodes; else in steps of their own, which come first
     watermark: float = 0.0  # share of the blocks that admission keeps free
+    polls_every: int = 1  # steps of decodes alone between two looks at what has come

@@ -8,15 +8,15 @@ kernel before it to its own end, less the pause between them, so that kernels wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from chip import ops, stats
 from chip.decoders import describe, library
 from chip.decoders.decoder import Decoder
-from chip.files.traces import Operator, Trace
-from chip.predictor.program import TimedBlock
+from chip.files.traces import KernelEvent, Operator, Trace
+from chip.predictor.operator_time import OperatorTime
 from chip.predictor.request import setting
 from chip.predictor.stages import Stage
 from chip.question import Question
@@ -97,25 +97,17 @@ def ledger(trace: Trace, gpu: str) -> Ledger:
     if not trace.events:
         raise ChipError(f"{trace.title}: the trace has no kernels")
     decoder = describe(trace.config, trace.model, trace.title) if trace.config else library.find(trace.model)
-    rows = _predicted(trace, gpu, decoder)
+    calls = calls_of(trace, gpu, decoder)
     several = re.match(r"(\d+) steps", trace.missing.get("steps", ""))  # a profiler that saw steps which differ
     steps = int(several[1]) if several else 1
-    products = [role for role, kind, *_ in _unrolled(rows) if ops.get(kind).LEDGER == PRODUCT]
-    hf = trace.engine.startswith("hf")
-    merged = hf and any(ops.get(kind).parts is not Op.parts for _, kind, *_ in _unrolled(rows))
-    measured, gaps_s = _measured(trace, steps, products, decoder.hidden if hf and not merged else 0)
-    if merged:
-        measured[MERGED] = measured.pop("attention", 0.0) + measured.pop("pointwise", 0.0)
+    ran, gaps_s = launches(trace, steps, calls, decoder.hidden)
+    measured: dict[str, float] = {}
+    for one in ran:
+        measured[one.role] = measured.get(one.role, 0.0) + one.seconds
     predicted: dict[str, tuple[float, float]] = {}
-    by_role = set(measured) - {PRODUCT}
-    for role, kind, n, seconds in _unrolled(rows):
-        name = role if role in by_role else ops.get(kind).LEDGER
-        if merged and name in ("attention", "pointwise"):
-            name = MERGED
-        elif hf and name == "pointwise":
-            name = next((part for pattern, part in PARTS if re.search(pattern, role)), name)
-        calls, total = predicted.get(name, (0.0, 0.0))
-        predicted[name] = (calls + n, total + n * seconds)
+    for name, call in by_row(trace, calls, set(measured)):
+        n, total = predicted.get(name, (0.0, 0.0))
+        predicted[name] = (n + call.times, total + call.times * call.time.seconds)
     names, none = dict.fromkeys((*predicted, *measured)), (0.0, 0.0)
     entries = [LedgerEntry(name, *predicted.get(name, none), measured.get(name, 0.0)) for name in names]
     timed = trace.timings.get("step") or trace.timings.get(trace.source)
@@ -125,22 +117,49 @@ def ledger(trace: Trace, gpu: str) -> Ledger:
     return Ledger(*about, step_s, len(trace.events) // steps, gaps_s, tuple(entries))
 
 
-def _predicted(trace: Trace, gpu: str, decoder: Decoder) -> list[tuple[list[TimedBlock], float]]:
+class PredictedCall(NamedTuple):
+    """A call of an operator in a step."""
+
+    role: str
+    kind: str
+    times: float  # that it is called
+    time: OperatorTime
+
+
+def calls_of(trace: Trace, gpu: str, decoder: Decoder) -> list[PredictedCall]:
+    """Every call of the trace's step as predicted, layer after layer."""
     predictor = setting(Question(decoder, gpu, trace.engine, trace.dtype, ""), Stage.POINTS)
     s, model = Scenario(trace.batch, trace.prompt, OUTPUT, trace.dtype), predictor.steps
     steps = model.schedule(s).prefill if trace.phase == "prefill" else ((model.engine.decode(s, model.options), 1.0),)
-    return model.at_clock(steps, trace.phase == "prefill")
-
-
-def _unrolled(steps: Iterable[tuple[list[TimedBlock], float]]) -> list[tuple[str, str, float, float]]:
-    """(role, kind, how often, seconds) of every call of the steps, layer after layer."""
     out = []
-    for rows, weight in steps:
-        for repeat, calls, answers in rows:
+    for rows, weight in model.at_clock(steps, trace.phase == "prefill"):
+        for repeat, calls, times in rows:
             n = weight * repeat / max(1, round(repeat))
             for _ in range(max(1, round(repeat))):
-                out += [(role, kind, n, a[0]) for role, kind, a in zip(calls.launches.names, calls.kinds, answers)]
+                out += [PredictedCall(r, k, n, t) for r, k, t in zip(calls.launches.names, calls.kinds, times)]
     return out
+
+
+def products_of(calls: Sequence[PredictedCall]) -> list[str]:
+    """Roles of the products of a step, in its order."""
+    return [call.role for call in calls if ops.get(call.kind).LEDGER == PRODUCT]
+
+
+def by_row(trace: Trace, calls: Sequence[PredictedCall], roles: Collection[str]) -> Iterator[tuple[str, PredictedCall]]:
+    """The row of each call, where kernels have these `roles`."""
+    hf, merged = trace.engine.startswith("hf"), _merges(trace, calls)
+    for call in calls:
+        name = call.role if call.role in roles and call.role != PRODUCT else ops.get(call.kind).LEDGER
+        if merged and name in ("attention", "pointwise"):
+            name = MERGED
+        elif hf and name == "pointwise":
+            name = next((part for pattern, part in PARTS if re.search(pattern, call.role)), name)
+        yield name, call
+
+
+def _merges(trace: Trace, calls: Sequence[PredictedCall]) -> bool:
+    """Whether the kernels of attention look like any other."""
+    return trace.engine.startswith("hf") and any(ops.get(c.kind).parts is not Op.parts for c in calls)
 
 
 def kernel_class(name: str) -> str:
@@ -179,13 +198,23 @@ def part_of(op: Operator, width: int) -> str:
     return "residual" if name == "add" else "pointwise"
 
 
-def _measured(trace: Trace, steps: int, products: Sequence[str], width: int) -> tuple[dict[str, float], float]:
-    """Seconds of one step by role, and of the gaps between its kernels. `products`: roles in the order of the step.
-    `width` of the residual stream where kernels are told by the torch operators that launched them; 0 where not."""
+class Launched(NamedTuple):
+    """A kernel of a step with its role, and what it adds to the step."""
+
+    event: KernelEvent
+    role: str
+    seconds: float
+
+
+def launches(trace: Trace, steps: int, calls: Sequence[PredictedCall], hidden: int) -> tuple[list[Launched], float]:
+    """Every kernel with its seconds of one step, and the seconds of the gaps between them. `calls`: as predicted, in
+    the order of a step. `hidden`: the width of the residual stream, by which the torch operators of HF are told."""
+    products, merged = products_of(calls), _merges(trace, calls)
+    width = hidden if trace.engine.startswith("hf") and not merged else 0
     events = sorted(trace.events, key=lambda e: e.start_ns)
     kinds = [_class(trace, e.kernel, width) for e in events]
     in_order = kinds.count(PRODUCT) == steps * len(products)  # else no product can be told from the next
-    out: dict[str, float] = {}
+    out = []
     gaps = ends = seen = 0
     role = PRODUCT
     for event, kind in zip(events, kinds):
@@ -194,10 +223,12 @@ def _measured(trace: Trace, steps: int, products: Sequence[str], width: int) -> 
         if ends:
             gaps += max(0, event.start_ns - ends)
         if kind == PRODUCT:
-            role = products[seen % len(products)] if in_order else PRODUCT
+            role = products[seen % len(products)] if in_order and products else PRODUCT
             seen += 1
         name = role if kind in (PRODUCT, "split") else kind
-        out[name] = out.get(name, 0.0) + max(0, end - begin) * 1e-9 / steps
+        if merged and name in ("attention", "pointwise"):
+            name = MERGED
+        out.append(Launched(event, name, max(0, end - begin) * 1e-9 / steps))
         ends = max(ends, end)
     return out, gaps * 1e-9 / steps
 

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import log
 from pathlib import Path
 from typing import Any
@@ -179,22 +179,24 @@ def _strengths(s: HardwareSpec) -> dict[str, float]:
     return rates | own
 
 
-def _unmeasured(name: str, s: HardwareSpec, folders: tuple[Path, ...] = ()) -> Hardware:
+def _apart(s: HardwareSpec, other: HardwareSpec) -> float:
+    own, theirs = _strengths(s), _strengths(other)
+    return sum(abs(log(own[key] / value)) for key, value in theirs.items() if key in own)
+
+
+def unmeasured(name: str, s: HardwareSpec, folders: tuple[Path, ...] = ()) -> Hardware:
     """A GPU that was never calibrated, with what GPUs of its chip tell about it."""
-    own, others = _strengths(s), {other.name: _strengths(other) for other in _of_chip(s)}
-
-    def apart(other: str) -> float:
-        return sum(abs(log(own[key] / value)) for key, value in others[other].items() if key in own)
-
-    faster = [n for n in others if n in profile_names() and all(others[n].get(k, 0.0) >= own[k] for k in own)]
-    sibling = "" if folders else min(others, key=apart, default="")
-    return Hardware(name, s, None, folders, sibling=sibling, faster=min(faster, key=apart, default=""))
+    own, others = _strengths(s), sorted(_of_chip(s), key=partial(_apart, s))
+    better = [o for o in others if all(_strengths(o).get(key, 0.0) >= own[key] for key in own)]
+    sibling = others[0].name if others and not folders else ""
+    faster = next((o.name for o in better if o.name in profile_names()), "")
+    return Hardware(name, s, None, folders, sibling=sibling, faster=faster)
 
 
 def _bundled(name: str) -> Hardware:
     measured, folders = PROFILES / f"{name}.json", _point_folders(POINTS / name, IMPORTED / name)
     if not measured.is_file():
-        return _unmeasured(name, spec(name), folders)
+        return unmeasured(name, spec(name), folders)
     return Hardware(name, spec(name), read_profile(measured), folders, measured=measured)
 
 
@@ -206,7 +208,7 @@ def _from_file(path: Path) -> Hardware:
         sheet = spec(measured.spec) if measured.spec in spec_names() else None
         return Hardware(measured.name, sheet, measured, _point_folders(points_folder(path)), measured=path)
     sheet = _spec_from(raw, str(path))
-    return _unmeasured(sheet.name, sheet)
+    return unmeasured(sheet.name, sheet)
 
 
 def _linked(h: Hardware, gb_per_s: str, latency_us: str | None) -> Hardware:

@@ -238,6 +238,8 @@ class Columns:
 
 def _base(kind: str, kernel: str, text: str, where: str) -> BaseTime:
     cls: type[Any] = ops.get(kind).base_class(kernel) or BaseTime
+    if {word.partition("=")[0] for word in text.split()} == {f.name for f in fields(BaseTime)}:
+        cls = BaseTime  # of a CPU
     known = {f.name for f in fields(cls)}
     values: dict[str, float] = {}
     for word in text.split():

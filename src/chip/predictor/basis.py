@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from chip.files import artifact
 from chip.hardware import gpus
@@ -27,6 +28,8 @@ OF_SOURCE = {
     operator_time.DATASHEET: DATASHEET,
 }
 FILE = gpus.DATA / "interval_classes.csv"
+LEAST_INSIDE = 0.5  # part of the published runs that intervals of a kind hold as they are, where answers are of use
+NOT_USABLE = "not usable"  # how a note begins that says so
 OTHER_VENDOR = "datasheet, never measured"
 MEASURED_VENDOR = "nvidia"  # the only one on whose GPUs operators were measured
 
@@ -56,13 +59,40 @@ def kind_of(h: Hardware) -> str:
 
 
 def scale_of(h: Hardware, several: bool) -> float:
-    """The factor on the logarithm of an interval's width. Several GPUs of a kind that no run was compared with take the
-    one of several with imported operators."""
-    found = scales()
+    """The factor on the logarithm of an interval's width."""
+    return _judged(h, several).scale
+
+
+def not_usable(h: Hardware, several: bool) -> str:
+    """Why answers for a GPU are no ground for a decision; "" where they are one."""
+    judged = _judged(h, several)
+    if judged.inside >= LEAST_INSIDE:
+        return ""
+    return (
+        f"{NOT_USABLE}: no operator was ever measured on a GPU like {h.name}, and of {judged.runs} published runs the "
+        f"intervals of such answers held {100 * judged.inside:.0f} %"
+    )
+
+
+def _judged(h: Hardware, several: bool) -> JudgedKind:
+    """Several GPUs of a kind that no run was compared with take the one of several with imported operators."""
+    found = judged_kinds()
     return found.get((kind_of(h), several)) or found[IMPORTED, several]
 
 
+class JudgedKind(NamedTuple):
+    """A kind of GPU, one or several, as runs judged it."""
+
+    scale: float
+    runs: int
+    inside: float  # the part of them that intervals hold unscaled
+
+
 @lru_cache(maxsize=1)
-def scales() -> dict[tuple[str, bool], float]:
+def judged_kinds() -> dict[tuple[str, bool], JudgedKind]:
     _about, _head, *lines = artifact.read_text(FILE).splitlines()
-    return {(kind, gpus == "several"): float(scale) for kind, gpus, scale, *_ in (line.split(";") for line in lines)}
+    rows = (line.split(";") for line in lines)
+    return {
+        (kind, gpus == "several"): JudgedKind(float(scale), int(runs), float(inside))
+        for kind, gpus, scale, runs, _, inside, *_ in rows
+    }

@@ -1,6 +1,6 @@
 """The times of operators on a GPU: by points where their kernels were measured, else by base times.
 
-A program asks for the same operator at many sizes. What does not depend on them is worked out once, in a `Curve`.
+A program asks for the same operator at many sizes. What does not depend on them is worked out once, in a `TimeCurve`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MOST_CURVES = 4096  # remembered
 Size = Any  # a number of tokens or, for attention, a sequence
 
 
-class Curve:
+class TimeCurve:
     """The time of an operator of a model at any size: a number of tokens or, where it attends, a `Seq`."""
 
     def time(self, size: Size) -> OperatorTime:
         raise NotImplementedError
 
 
-class TokenCurve(Curve):
+class TokenCurve(TimeCurve):
     """One kernel over tokens: base time and correction, worked out at powers of two and between them as the base is."""
 
     def __init__(self, kernel: KernelTime, op: Op, like: Op | None) -> None:
@@ -80,7 +80,7 @@ class TokenCurve(Curve):
         return node
 
 
-class PartsCurve(Curve):
+class PartsCurve(TimeCurve):
     """Several kernels over tokens: the sum of their times."""
 
     def __init__(self, estimator: Estimator, op: Op) -> None:
@@ -90,7 +90,7 @@ class PartsCurve(Curve):
         return self._estimator.of_parts(self._make(tokens))
 
 
-class LinkCurve(Curve):
+class CollectiveCurve(TimeCurve):
     """A collective over tokens."""
 
     def __init__(self, roof: Roof, one: Collective, kernel: str) -> None:
@@ -115,7 +115,7 @@ class LinkCurve(Curve):
         return OperatorTime(*times, "link", source, flops, read + written, joules=joules)
 
 
-class SequenceCurve(Curve):
+class SequenceCurve(TimeCurve):
     """An operator that attends, over sequences. How long one is may decide on the kind of attention."""
 
     def __init__(self, estimator: Estimator, op: Op) -> None:
@@ -137,21 +137,21 @@ class SequenceCurve(Curve):
         return time.at_least(time.bytes / e.peaks.bytes_per_s) if e.of_engine else time
 
 
-class LimitedCurve(Curve):
+class LimitedCurve(TimeCurve):
     """Never less than on a GPU of the same chip that is nowhere slower, at the clock of this GPU's points."""
 
-    def __init__(self, estimator: Estimator, curve: Curve, faster: Curve) -> None:
+    def __init__(self, estimator: Estimator, curve: TimeCurve, faster: TimeCurve) -> None:
         self._estimator, self._curve, self._faster = estimator, curve, faster
 
     def time(self, size: Size) -> OperatorTime:
         return self._estimator.no_faster(self._curve.time(size), self._faster.time(size))
 
 
-class SplitCurve(Curve):
+class SplitCurve(TimeCurve):
     """A GPU's share of an operator: never more than `gpus` times as fast as the whole operator on one GPU. A base time
     may say more, where fewer heads fill a GPU better or are not copied, but nobody measured that."""
 
-    def __init__(self, curve: Curve, whole: Curve, gpus: int) -> None:
+    def __init__(self, curve: TimeCurve, whole: TimeCurve, gpus: int) -> None:
         self._curve, self._whole, self._gpus = curve, whole, gpus
 
     def time(self, size: Size) -> OperatorTime:
@@ -180,7 +180,7 @@ class Estimator:
         self._faster, self._shift = faster, 0.0
         if faster and faster.settling and self.settling:
             self._shift = self.settling.measured / faster.settling.measured - 1
-        self._curves: dict[Op, Curve] = {}
+        self._curves: dict[Op, TimeCurve] = {}
 
     def time(self, op: Op) -> OperatorTime:
         """Of one call of an operator."""
@@ -190,7 +190,7 @@ class Estimator:
         time = self.attention(op).time(op)
         return self.no_faster(time, self._faster.time(op)) if self._faster else time
 
-    def curve(self, op: Op) -> Curve:
+    def curve(self, op: Op) -> TimeCurve:
         """The time of an operator that was lowered for one token, at any size."""
         curve = self._curves.get(op)
         if curve is None:
@@ -199,13 +199,13 @@ class Estimator:
             curve = self._curves[op] = self._curve(op)
         return curve
 
-    def _curve(self, op: Op) -> Curve:
+    def _curve(self, op: Op) -> TimeCurve:
         if isinstance(op, Collective):
-            return LinkCurve(self.roof, op, self.link_kernel)
+            return CollectiveCurve(self.roof, op, self.link_kernel)
         points, plain = self.kernels.of(op), getattr(op, "plain", None)
         if plain is not None and points is None:  # it stands for a fused kernel that was not measured
             return self.curve(plain)
-        curve: Curve
+        curve: TimeCurve
         if op.OF_SEQUENCES:
             curve = SequenceCurve(self, op)
         elif (like := op.like_measured() if points else None) is None and op.parts():

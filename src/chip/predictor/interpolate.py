@@ -92,34 +92,31 @@ class CorrectionCurve:
 
     def __init__(self, points: Points, place: Callable[..., Place]) -> None:
         self._points, self._place = points, place
-        self._nodes: dict[tuple[int, ...], Correction] = {}  # where the last size is a power of two
+        self._nodes: dict[tuple[int, ...], Correction] = {}
 
     def at(self, sizes: tuple[int, ...]) -> Correction:
-        others, last = sizes[:-1], sizes[-1]
-        power = 1 << last.bit_length() - 1
-        below = self._node((*others, power))
-        return below if last == power else _between(below, self._node((*others, 2 * power)), last / power - 1)
-
-    def _node(self, sizes: tuple[int, ...]) -> Correction:
-        """Where the last size is a power of two."""
-        node = self._nodes.get(sizes)
-        if node is None:
-            i = next((i for i, size in enumerate(sizes) if size & (size - 1)), None)
-            if i is None:
-                node = self._points.correction(self._place(*sizes))
+        corners: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
+        for size in sizes:
+            power = 1 << size.bit_length() - 1
+            if size == power:
+                corners = [((*corner, power), share) for corner, share in corners]
             else:
-                power = 1 << sizes[i].bit_length() - 1
-                below, above = (self._node((*sizes[:i], n, *sizes[i + 1 :])) for n in (power, 2 * power))
-                node = _between(below, above, sizes[i] / power - 1)
-            if len(self._nodes) >= MOST_NODES:
-                self._nodes.clear()
-            self._nodes[sizes] = node
+                above, double = size / power - 1, 2 * power
+                corners = [((*corner, power), share * (1 - above)) for corner, share in corners] + [
+                    ((*corner, double), share * above) for corner, share in corners
+                ]
+        value = spread = 0.0
+        for corner, share in corners:
+            node = self._nodes.get(corner) or self._node(corner)
+            value += share * node[0]
+            spread += share * node[1]
+        return Correction(value, spread)
+
+    def _node(self, powers: tuple[int, ...]) -> Correction:
+        if len(self._nodes) >= MOST_NODES:
+            self._nodes.clear()
+        node = self._nodes[powers] = self._points.correction(self._place(*powers))
         return node
-
-
-def _between(below: Correction, above: Correction, share: float) -> Correction:
-    value, spread = below
-    return Correction(value + (above.value - value) * share, spread + (above.spread - spread) * share)
 
 
 class NearestPoints:

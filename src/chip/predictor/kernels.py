@@ -17,10 +17,17 @@ from typing import Any
 
 from chip.hardware.points import PRODUCT, Library, PointGroup
 from chip.hardware.tables import short_runs
-from chip.hardware.tables.quantised import at_sizes_of, published_format, rounding_before, without_blocks
+from chip.hardware.tables.quantised import (
+    at_sizes_of,
+    experts_at_sizes_of,
+    published_format,
+    rounding_before,
+    without_blocks,
+)
 from chip.ops import BaseTime
 from chip.ops.collectives import Collective
 from chip.ops.elementwise import RowBase
+from chip.ops.experts import MoeExperts
 from chip.predictor.clock import FREE, PowerLimit, Settling
 from chip.predictor.interpolate import Z90, Points
 from chip.predictor.peaks import Carried
@@ -200,6 +207,8 @@ class KernelPoints:
         """From others' tables, which have quantised products as a format of plain ones, timed with the rounding of
         their input."""
         assert self._library is not None
+        if isinstance(op, MoeExperts):
+            return self._published_experts(op, form)
         known, plain = (self._library.groups(PRODUCT, f) for f in (form, "bf16"))
         if not known or not plain:
             return None
@@ -223,6 +232,16 @@ class KernelPoints:
             settling.from_rest(seconds, power * flops, runs) if flops > least * seconds else seconds
             for flops, seconds in loads
         ]))  # fmt: skip
+
+    def _published_experts(self, op: MoeExperts, form: str) -> Points | None:
+        assert self._library is not None
+        known = self._library.groups(MoeExperts.kind, form)
+        if not known:
+            return None
+        table = min(known, key=lambda g: (g.context != "cold", -len(g.ops)))
+        ops = tuple(experts_at_sizes_of(op, o) for o in table.ops)
+        group = replace(table, kind=op.kind, dtype=op.dtype, ops=ops)
+        return Points(self._settled(group, op), self._bases.of(op, "")[0])
 
     def limit(self, op: Op) -> PowerLimit:
         """How the power limit sets the time of the operator on this GPU. Formats with a higher rate draw less power for
@@ -253,9 +272,9 @@ def _in_form(base: BaseTime, form: type[BaseTime], known: Sequence[BaseTime], st
     kernel its floor and rates, and the least at which any takes in what it reads. `stand_in`: for an operator of
     another kind."""
     numbers = [getattr(base, f.name) for f in fields(base)]
-    if issubclass(form, type(base)) and len(fields(form)) == len(numbers):
+    if type(base) is not BaseTime and issubclass(form, type(base)) and len(fields(form)) == len(numbers):
         return form(*numbers)
-    if not stand_in and not isinstance(base, form):
+    if type(base) is BaseTime or not (stand_in or isinstance(base, form)):
         return base
     kernels = getattr(form, "KERNELS", 1) / getattr(base, "KERNELS", 1)
     stream = min(getattr(b, "stream_bytes_per_s", inf) for b in known)

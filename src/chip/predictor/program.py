@@ -12,18 +12,23 @@ from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
-from chip import engines
+from chip import engines, ops
 from chip.decoders.decoder import Decoder
 from chip.decoders.lower import body, head
 from chip.decoders.roles import EXPERTS, ROUTER, SHARED, SHARED_ADD
 from chip.dtypes import Precision
+from chip.engines.fuse import apply, norm_with_reduce
 from chip.engines.timeline import LaunchBlock, RoleLaunches, Weighted
-from chip.predictor.estimator import Curve, Estimator, SplitCurve
-from chip.predictor.operator_time import OperatorTime, weighted_sum
+from chip.predictor.estimator import Estimator, SplitCurve, TimeCurve
+from chip.predictor.operator_time import OF_POINTS, OperatorTime, time_of, weighted_sum
 from chip.predictor.schedule import StepGroup, attending, runs_of
 from chip.types import Op, Program, Seq, Step
 
-MOST_PROGRAMS, MOST_SIZES = 64, 128  # remembered: lowered programs, and sizes of each
+MOST_PROGRAMS, MOST_SIZES = 64, 512  # remembered: lowered programs, and sizes of each
+# Programs are timed at every number of tokens up to EXACT, from there on at so many an octave and straight between. At
+# 1,024 tokens these are 64 apart, which is a tile of rows.
+EXACT, AN_OCTAVE = 512, 16
+COLUMNS = ("seconds", "low_s", "high_s", "flops", "bytes", "joules", "limited_s")
 ATTENDS = -1  # stands for a call that attends, whose time depends on the sequences of a step
 UNTIMED = OperatorTime(0.0, 0.0, 0.0, "", "", 0.0, 0.0)  # its time until these are known
 
@@ -35,6 +40,16 @@ class CallBlock(NamedTuple):
     kinds: tuple[str, ...]
     launches: RoleLaunches
     timed: Sequence[int]  # of each call, the place of its operator among the distinct ones, or `ATTENDS`
+
+
+class Sums(NamedTuple):
+    """All operators of a program together."""
+
+    seconds: float
+    limited_s: float  # at the power limit
+    flops: float  # of products
+    joules: float
+    unmeasured_s: float  # that rest on no point
 
 
 class TimedBlock(NamedTuple):
@@ -73,43 +88,88 @@ class Shape:
                 if operator != ATTENDS:
                     calls[role, kind, operator] = calls.get((role, kind, operator), 0.0) + b.repeat
         self.roles, self.kinds = [role for role, _, _ in calls], [kind for _, kind, _ in calls]
-        self.calls = [(operator, count) for (_, _, operator), count in calls.items()]
+        self.counts = [(operator, count) for (_, _, operator), count in calls.items()]  # of each role
+        self.products = [count for count, kind in zip(self.counts, self.kinds) if ops.multiplies(kind)]
+        places = {role: i for i, role in enumerate(dict.fromkeys(self.roles))}
+        self.places, self.role_count = [places[role] for role in self.roles], len(places)
 
 
 class ProgramTimes:
-    """A program for so many tokens: the time of each distinct operator. Attention has no time yet."""
+    """A program for so many tokens: what all of its operators take together, and, as columns, what one call of each
+    distinct operator takes. Attention has no time yet."""
 
-    __slots__ = ("columns", "limited_s", "seconds", "shape", "times")
+    _ends: tuple[ProgramTimes, ProgramTimes, float]  # that it lies between, and how far
 
-    def __init__(self, shape: Shape, times: Sequence[OperatorTime]) -> None:
-        self.shape, self.times = shape, times
-        seconds, low_s, high_s, _, _, flops, moved, limited_s, joules = zip(*times) if times else [()] * 9
-        counts = [count for _, count in shape.calls]
-        # of each role: its calls, and what all of them take together
-        self.columns = [counts] + [
-            [count * column[operator] for operator, count in shape.calls]
-            for column in (seconds, low_s, high_s, flops, moved, joules, limited_s)
-        ]
-        self.seconds: float = sum(self.columns[1])
-        self.limited_s: float = sum(self.columns[-1])  # at the power limit
+    __slots__ = ("_columns", "_ends", "bounds", "off_s", "shape", "shared_s", "sources", "sums")
+
+    def __init__(
+        self, shape: Shape, columns: Sequence[Sequence[float]], bounds: Sequence[str], sources: Sequence[str]
+    ) -> None:
+        """`columns`: as `COLUMNS`."""
+        self.shape, self._columns, self.bounds, self.sources = shape, columns, bounds, sources
+        seconds, low_s, high_s, flops, _, joules, limited_s = columns
+        # how far off each role may be that rests on points, and of those at the power limit; all others by their source
+        lows, highs, low_limited, high_limited = self.off_s = [[0.0] * shape.role_count for _ in range(4)]
+        self.shared_s: dict[str, list[float]] = {}
+        unmeasured_s = 0.0
+        for (i, n), place in zip(shape.counts, shape.places):
+            s, source = seconds[i], sources[i]
+            low, high, limited = n * (s - low_s[i]), n * (high_s[i] - s), limited_s[i] / s
+            if source in OF_POINTS:
+                lows[place] += low
+                highs[place] += high
+                low_limited[place] += low * limited
+                high_limited[place] += high * limited
+            else:
+                unmeasured_s += n * s
+                off_s = low, high, low * limited, high * limited
+                self.shared_s[source] = [a + b for a, b in zip(self.shared_s.get(source, (0.0,) * 4), off_s)]
+        self.sums = Sums(
+            sum([n * seconds[i] for i, n in shape.counts]), sum([n * limited_s[i] for i, n in shape.counts]),
+            sum([n * flops[i] for i, n in shape.products]), sum([n * joules[i] for i, n in shape.counts]), unmeasured_s,
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, shape: Shape, times: Sequence[OperatorTime]) -> ProgramTimes:
+        """`times`: of one call of each distinct operator."""
+        seconds, low_s, high_s, bounds, sources, flops, moved, limited_s, joules = zip(*times) if times else [()] * 9
+        return cls(shape, (seconds, low_s, high_s, flops, moved, joules, limited_s), bounds, sources)
+
+    def to(self, other: ProgramTimes, share: float) -> ProgramTimes:
+        """The program for a number of tokens in between: this `share` of the way to `other`."""
+        made = object.__new__(ProgramTimes)
+        made.shape, made.bounds, made.sources, made._columns = self.shape, self.bounds, self.sources, ()
+        made._ends = self, other, share
+        made.off_s = [_between(a, b, share) for a, b in zip(self.off_s, other.off_s)]
+        made.shared_s = {source: _between(a, other.shared_s[source], share) for source, a in self.shared_s.items()}
+        made.sums = Sums(*_between(self.sums, other.sums, share))
+        return made
 
     @property
-    def words(self) -> list[tuple[str, str]]:
-        """Bound and source of each role."""
-        return [(self.times[operator].bound, self.times[operator].source) for operator, _ in self.shape.calls]
+    def columns(self) -> Sequence[Sequence[float]]:
+        if not self._columns:
+            below, above, share = self._ends
+            self._columns = [_between(a, b, share) for a, b in zip(below.columns, above.columns)]
+        return self._columns
 
     def blocks(self) -> list[TimedBlock]:
-        times = [*self.times, UNTIMED]  # which ATTENDS points at
+        seconds, low_s, high_s, flops, moved, joules, limited_s = self.columns
+        rows = zip(seconds, low_s, high_s, self.bounds, self.sources, flops, moved, limited_s, joules)
+        times = [*map(time_of, rows), UNTIMED]  # which ATTENDS points at
         return [TimedBlock(b.repeat, b, [times[i] for i in b.timed]) for b in self.shape.blocks]
 
     def launch_blocks(self, slower: float) -> list[LaunchBlock]:
         """`slower`: the part that seconds at the power limit take more."""
-        each_s = [t.seconds + slower * t.limited_s for t in self.times]
+        each_s = [s + slower * limited_s for s, limited_s in zip(self.columns[0], self.columns[6])]
         each_s.append(0.0)
         return [LaunchBlock(b.repeat, b.launches, [each_s[i] for i in b.timed]) for b in self.shape.blocks]
 
 
-NOTHING = ProgramTimes(Shape(()), ())
+def _between(a: Sequence[float], b: Sequence[float], share: float) -> list[float]:
+    return [x + share * (y - x) for x, y in zip(a, b)]
+
+
+NOTHING = ProgramTimes.of(Shape(()), ())
 
 
 class TimedStep(NamedTuple):
@@ -125,7 +185,7 @@ class TimedStep(NamedTuple):
         """Seconds at the power limit."""
         calls = self.layers.shape.attention_calls
         attention_s = sum([call.repeat * t.limited_s for call, t in zip(calls, self.attention)])
-        return self.layers.limited_s + self.head.limited_s + attention_s
+        return self.layers.sums.limited_s + self.head.sums.limited_s + attention_s
 
     def launch_blocks(self, slower: float) -> list[LaunchBlock]:
         """`slower`: the part that seconds at the power limit take more."""
@@ -152,7 +212,7 @@ class TimedCall(NamedTuple):
     """A distinct operator of a program."""
 
     op: Op
-    curve: Curve
+    curve: TimeCurve
     stream: int  # the block whose shared experts run beside its routed ones; -1 for all other operators
 
 
@@ -199,23 +259,25 @@ class TimedProgram:
 
     def at(self, tokens: int, routed: int) -> ProgramTimes:
         """For so many tokens. `routed`: those that choose experts, which padding does not."""
+        if tokens <= EXACT:
+            return self._node(tokens, routed)
+        step = (1 << tokens.bit_length() - 1) // AN_OCTAVE
+        beyond = tokens % step
+        below = self._node(tokens - beyond, tokens - beyond)
+        return below.to(self._node(tokens - beyond + step, tokens - beyond + step), beyond / step) if beyond else below
+
+    def _node(self, tokens: int, routed: int) -> ProgramTimes:
         size = tokens, routed if self.is_routed else 0
         program = self._sizes.get(size)
         if program is None:
             if len(self._sizes) >= MOST_SIZES:
                 self._sizes.clear()
-            program = self._sizes[size] = self._timed(tokens, routed)
-        return program
-
-    def _timed(self, tokens: int, routed: int) -> ProgramTimes:
-        if routed == tokens:
-            times = [call.curve.time(tokens) for call in self.distinct]
-        else:
             times = [call.curve.time(routed if call.op.ROUTED else tokens) for call in self.distinct]
-        if tokens <= self.shared_tokens:
-            for streams in self.streams:
-                self._run_at_once(streams, times)
-        return ProgramTimes(self.shape, times)
+            if tokens <= self.shared_tokens:
+                for streams in self.streams:
+                    self._run_at_once(streams, times)
+            program = self._sizes[size] = ProgramTimes.of(self.shape, times)
+        return program
 
     def _run_at_once(self, streams: tuple[list[int], list[int]], times: list[OperatorTime]) -> None:
         """Shortens the times of two streams: together they take as long as the longer one, and no less than memory
@@ -239,7 +301,7 @@ class TimedProgram:
         return [weighted_sum([(call.curve.time(seq), weight) for seq, weight in seqs]) for call in self.attending]
 
 
-def _curve(estimator: Estimator, op: Op, whole: Op | None, tp: int) -> Curve:
+def _curve(estimator: Estimator, op: Op, whole: Op | None, tp: int) -> TimeCurve:
     """`whole`: the same operator on one GPU, where a program is split over `tp`."""
     of_more_gpus = getattr(op, "ranks", 1) != getattr(whole, "ranks", 1)  # whole experts on each
     if whole is None or whole == op or whole.kind != op.kind or of_more_gpus:
@@ -253,11 +315,13 @@ class TimedOperators:
 
     def __init__(
         self, decoder: Decoder, precision: Precision, tp: int, ep: int, engine: str, estimator: Estimator,
-        shared_tokens: int,
+        shared_tokens: int, reduces_and_norms: bool = False, sampling: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
+        """`reduces_and_norms`: in decodes an all-reduce and the norm after it are one kernel."""
         self.decoder, self.precision, self.tp = decoder, precision, tp
-        programs = lowered(decoder, precision, tp, ep, engine)
-        unsplit = lowered(decoder, precision, 1, 1, engine) if tp > 1 else (None, None, None)
+        decode, *others = lowered(decoder, precision, tp, ep, engine, sampling)
+        programs = (apply(decode, norm_with_reduce) if reduces_and_norms else decode, *others)
+        unsplit = lowered(decoder, precision, 1, 1, engine, sampling) if tp > 1 else (None, None, None)
         kernels = engines.get(engine).KERNELS
         self.decode, self.prompts, self.last = (
             TimedProgram(program, whole, kernels, estimator, tp, shared_tokens)
@@ -294,10 +358,12 @@ class TimedOperators:
 
 
 @lru_cache(maxsize=MOST_PROGRAMS)  # a ranking asks for the same on every GPU
-def lowered(d: Decoder, p: Precision, tp: int, ep: int, engine: str) -> tuple[Program, Program, Program]:
+def lowered(
+    d: Decoder, p: Precision, tp: int, ep: int, engine: str, sampling: tuple[str, ...] = ()
+) -> tuple[Program, Program, Program]:
     """What the engine runs for one token of each sequence, for several, and after the last layer."""
     layers, last, rewrite = body(d, 1, p, tp, ep), head(d, 1, p, tp), engines.get(engine).rewrite
-    return (
-        rewrite(layers, True, d.architecture), rewrite(layers, False, d.architecture),
-        rewrite(last, False, d.architecture),
-    )  # fmt: skip
+    last = rewrite(last, False, d.architecture)
+    if sampling:
+        last = engines.get(engine).sampled(last, sampling, d.vocab)
+    return rewrite(layers, True, d.architecture), rewrite(layers, False, d.architecture), last

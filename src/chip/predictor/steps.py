@@ -13,12 +13,11 @@ from chip.engines import Engine, EngineVersion
 from chip.engines.recorded import Recorded
 from chip.engines.timeline import LaunchBlock, Played, Terms, Timeline, Weighted
 from chip.predictor.estimator import Estimator
-from chip.predictor.phase import Line, Phase, interval, line_of, lines_of, within_power
+from chip.predictor.phase import ENGINE, Line, Operators, Phase, StepPhase, line_of
 from chip.predictor.program import TimedBlock, TimedOperators, TimedStep
 from chip.predictor.schedule import Schedule, schedule
 from chip.types import Scenario, Step
 
-ENGINE = "engine"  # source and kind of the rows that belong to no operator
 GAPS, AROUND, WAITING, BEFORE = "gaps", "around_the_model", "waiting_for_host", "before_first_step"
 ENGINE_ROWS = ((GAPS, "launch"), (AROUND, "launch"), (WAITING, "host"), (BEFORE, "host"))  # role and bound
 RECOVERY = "clock_recovery"
@@ -50,7 +49,8 @@ class PlayableStep(Played):
     def __init__(self, timed: TimedStep, slower: float) -> None:
         """`slower`: the part that seconds at the power limit take more."""
         run, layers, attention, last = timed
-        seconds = layers.seconds + last.seconds + slower * (layers.limited_s + last.limited_s)
+        layers_s, last_s = layers.sums, last.sums
+        seconds = layers_s.seconds + last_s.seconds + slower * (layers_s.limited_s + last_s.limited_s)
         for call, time in zip(layers.shape.attention_calls, attention):
             seconds += call.repeat * (time.seconds + slower * time.limited_s)
         operators = layers.shape.operators + last.shape.operators
@@ -122,7 +122,7 @@ class StepModel:
     def lines(self, steps: Weighted, first: bool) -> list[Line]:
         """A line for each role, all steps added up by their weights."""
         timed = self._timed(steps)
-        return lines_of(timed, self._slower(timed, first))
+        return Operators(timed, self._slower(timed, first)).lines
 
     # -- phases -----------------------------------------------------------------------------------------------------
     def prefill(self, s: Scenario) -> Phase:
@@ -132,17 +132,16 @@ class StepModel:
         """The mean step. `prefill`: of the same question, where it is known."""
         return self.phase(self.schedule(s).decode, after=prefill or self.prefill(s), decode_steps=s.output - 1)
 
-    def _recovery(self, lines: Sequence[Line], prompt: Phase, steps: int) -> float:
+    def _recovery(self, operators: Operators, prompt: Phase, steps: int) -> float:
         """The factor on the operators of a mean decode step while the clock, which fell under the prompt, recovers.
         Only what the clock sets takes longer, not the traffic of memory and links."""
-        settling, read_per_s = self.estimator.settling, self.estimator.roof.memory
+        settling = self.estimator.settling
         if settling is None:
             return 1.0
-        busy_s = prompt.seconds - prompt.seconds_by_source.get(ENGINE, 0.0)
-        seconds = sum([line.seconds for line in lines])
-        part = settling.recovery(min(prompt.matmul_flops / settling.flop_per_s, busy_s), steps * seconds)
-        by_clock_s = sum([max(0.0, n.seconds - n.bytes / read_per_s) for n in lines if n.bound != "link"])
-        return 1 + part * by_clock_s / seconds
+        busy_s = prompt.seconds - prompt.engine_s
+        load_s = min(prompt.matmul_flops / settling.flop_per_s, busy_s)
+        part = settling.recovery(load_s, steps * operators.seconds)
+        return 1 + part * operators.by_clock_s(self.estimator.roof.memory) / operators.seconds
 
     def phase(
         self, steps: Weighted, prefill_of: Scenario | None = None, after: Phase | None = None, decode_steps: int = 0
@@ -151,15 +150,15 @@ class StepModel:
         follow; None to leave out the recovery of the clock."""
         timed = self._timed(steps, prefill_of.prompt if prefill_of else 0)
         slower = self._slower(timed, prefill_of is not None)
-        lines = lines_of(timed, slower)
-        spans = interval(lines, self.interval_scale)
-        (seconds, low_s, high_s), power = spans, self.estimator.roof.power
+        operators, power = Operators(timed, slower, self.interval_scale), self.estimator.roof.power
+        seconds, spans = operators.seconds, (operators.seconds, operators.low_s, operators.high_s)
         if self.terms is None or not seconds:
-            return Phase(within_power(lines, power, seconds), low_s, high_s)
-        recovery = self._recovery(lines, after, decode_steps) if after else 1.0
+            return StepPhase(operators, (), *spans[1:], power, seconds)
+        rows: list[Line] = []
+        recovery = self._recovery(operators, after, decode_steps) if after else 1.0
         if recovery > 1:
             more_s = [(recovery - 1) * s for s in spans]
-            lines.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0, 0.0)))
+            rows.append(line_of((RECOVERY, ENGINE, 1.0, *more_s, "compute", ENGINE, 0.0, 0.0, 0.0)))
         playable = [PlayableStep(step, slower) for step in timed]
         value, least, most = [
             self.played(playable, terms, recovery * s / seconds, prefill_of) for terms, s in zip(self.terms, spans)
@@ -168,8 +167,8 @@ class StepModel:
             # a device may wait for the host as expected and not at its slowest, or the other way round
             if own_s > NOTHING_S or most_s > NOTHING_S:
                 own_s = own_s if own_s > NOTHING_S else 0.0
-                lines.append(line_of((role, ENGINE, 1.0, own_s, least_s, most_s, bound, ENGINE, 0.0, 0.0, 0.0)))
-        phase = Phase(within_power(lines, power, value.seconds), least.seconds, most.seconds)
+                rows.append(line_of((role, ENGINE, 1.0, own_s, least_s, most_s, bound, ENGINE, 0.0, 0.0, 0.0)))
+        phase = StepPhase(operators, rows, least.seconds, most.seconds, power, value.seconds)
         phase.early_tokens, phase.early_s = value.early_tokens, value.early_s
         return phase
 
@@ -221,7 +220,7 @@ class StepModel:
         steps = self.schedule(s).prefill if first else self.schedule(s).decode
         timed = self._timed(steps, s.prompt if first else 0)
         slower = self._slower(timed, first)
-        recovery = 1.0 if first else self._recovery(lines_of(timed, slower), self.prefill(s), s.output - 1)
+        recovery = 1.0 if first else self._recovery(Operators(timed, slower), self.prefill(s), s.output - 1)
         return PhaseSteps(self, [PlayableStep(step, slower) for step in timed], s if first else None, recovery)
 
     def timeline(self, step: Step) -> Recorded:
@@ -240,11 +239,14 @@ class StepModel:
 def step_model(
     decoder: Decoder, precision: Precision, tp: int, engine: str, estimator: Estimator, options: Any,
     terms: EngineTerms | None = None, version: EngineVersion | None = None, ep: int = 1, interval_scale: float = 1.0,
+    sampling: tuple[str, ...] = (),
 ) -> StepModel:  # fmt: skip
-    """The steps of a model on an engine. `version`: None for the newest."""
+    """The steps of a model on an engine. `version`: None for the newest. `sampling`: beside the largest logit."""
     e = engines.get(engine)
     version = version or e.version("")
-    operators = operators_of(decoder, precision, tp, ep, engine, estimator, version.beside_tokens)
+    operators = operators_of(
+        decoder, precision, tp, ep, engine, estimator, version.beside_tokens, version.reduces_and_norms > 0, sampling
+    )
     return StepModel(operators, estimator, e, options, version, terms, interval_scale)
 
 

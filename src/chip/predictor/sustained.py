@@ -30,6 +30,7 @@ UNLIMITED = 0.95
 # Joules of a FLOP relative to the measured GPU of the same architecture, by compute capability. As the foundries state:
 # Samsung's 8LPP draws 10 % less than its 10LPP, TSMC's N7 40 % less than N10, N10 40 % less than 16FF, 12FF 25 % less.
 OF_PROCESS = {"7.0": 2.1, "7.5": 2.1, "8.6": 1.5, "8.7": 1.5}
+ALIKE = 5.0  # widths of matrix units are alike within this ratio; a B200's is 8 times that of an RTX card of its name
 BEFORE = {"volta": "ampere", "turing": "ampere"}  # no GPU of theirs was measured: that of the next one stands in
 
 
@@ -50,9 +51,7 @@ def settling_of(h: Hardware) -> Settling | None:
         lines = h.profile.operators.get(points.PRODUCT, ())
         about = points.PointTable(Path(f"{points.PRODUCT}{points.SUFFIX}"), lines).about if lines else {}
         return Settling.read(about["settling"]) if "settling" in about else None
-    if h.spec is None:
-        return None
-    return _by_power(h.spec)
+    return _by_power(h.spec) if h.spec else None
 
 
 @lru_cache(maxsize=1)
@@ -70,18 +69,25 @@ def _anchors() -> tuple[Anchor, ...]:
 
 
 def _nearest(s: HardwareSpec) -> Anchor | None:
-    """Of the same vendor and architecture: the same compute capability first, then the like of it in its rates."""
+    """Of the same vendor, with matrix units of like width: the same compute capability first, then the same
+    architecture, then the like of it in its rates."""
     architecture = BEFORE.get(s.architecture, s.architecture)
-    alike = [a for a in _anchors() if (a.spec.vendor, a.spec.architecture) == (s.vendor, architecture)]
-    others = [a for a in alike if a.spec.name != s.name]
+    others = [a for a in _anchors() if a.spec.vendor == s.vendor and a.spec.name != s.name]
 
-    def apart(anchor: Anchor) -> tuple[bool, float]:
+    def apart(anchor: Anchor) -> tuple[bool, bool, float]:
         theirs = anchor.spec
         pairs = [(q.value, theirs.ceilings[name].value) for name, q in s.ceilings.items() if name in theirs.ceilings]
         rates = sum(abs(log(own / other)) for own, other in pairs)
-        return theirs.compute_capability != s.compute_capability, rates
+        return theirs.compute_capability != s.compute_capability, theirs.architecture != architecture, rates
 
-    return min(others, key=apart, default=None)
+    width = _width(s)
+    alike = [a for a in others if width and 1 / ALIKE < _width(a.spec) / width < ALIKE]
+    return min(alike, key=apart, default=None)
+
+
+def _width(s: HardwareSpec) -> float:
+    """FLOP of an SM's matrix units at each clock."""
+    return peak_flop_per_s(s) / (s.units.value * s.boost_clock_hz.value)
 
 
 def peak_flop_per_s(s: HardwareSpec) -> float:

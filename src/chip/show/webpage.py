@@ -50,6 +50,7 @@ def assemble(
     *,
     connect: bool = False,
     worker: bool = False,
+    head: str = "",
     packed: bool = False,
 ) -> Page:
     """`data` is JSON. With `connect` the page may ask the server it came from, with `worker` it may start
@@ -62,7 +63,7 @@ def assemble(
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         f"img-src data:; base-uri 'none'; form-action 'none'{CONNECT if connect else ''}{WORKER if worker else ''}"
     )
-    parts = {"policy": policy, "title": html.escape(title), "style": style, "script": script}
+    parts = {"policy": policy, "title": html.escape(title), "style": style, "script": script, "head": head}
     for character, escaped in ESCAPES.items():  # faster than `translate`
         data = data.replace(character, escaped)
     parts["data"] = data

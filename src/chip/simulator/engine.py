@@ -79,6 +79,7 @@ class SimulatedEngine:
         self._blocked = False  # the first waiting request could not be admitted, and nothing was freed since
         self.steps = self.preemptions = self.prompt_tokens = self.found_tokens = self.peak_blocks = 0
         self.busy_s = self.joules = self.used_block_s = 0.0
+        self._next_poll = 0
 
     @property
     def load(self) -> int:
@@ -104,10 +105,12 @@ class SimulatedEngine:
                 if self.now_s >= until_s:
                     return
                 self.wake()
-            else:
+            elif self.steps >= self._next_poll:
                 self.admit_arrivals()
-            soon_s = self.inbox[0].arrival_s if self.inbox else until_s
-            if not (self.merge and self._steps_together(min(until_s, soon_s))):
+                self._next_poll = self.steps + self.settings.polls_every
+            blind = self._next_poll - self.steps if self.settings.polls_every > 1 else 0
+            soon_s = self.inbox[0].arrival_s if self.inbox and not blind else until_s
+            if not (self.merge and self._steps_together(min(until_s, soon_s), blind if self.inbox else 0)):
                 self._one_step()
             if stop_at_finish and self.finished:
                 return
@@ -188,6 +191,8 @@ class SimulatedEngine:
 
     def close_step(self, planned: Scheduled | None, begin_s: float) -> None:
         """Take the tokens of a step that must be waited for, and count what was held meanwhile."""
+        if planned and planned.chunks:
+            self._next_poll = self.steps
         used = self.pool.total - self.pool.free
         self.peak_blocks = max(self.peak_blocks, used)
         if self._flight and (len(self._flight) > 1 or not self.settings.async_scheduling or not planned):
@@ -332,8 +337,9 @@ class SimulatedEngine:
 
     # many steps at once
 
-    def _steps_together(self, until_s: float) -> bool:
-        """Steps of decodes alone, until the next request comes or ends, or the time of a step bends."""
+    def _steps_together(self, until_s: float, at_most: int = 0) -> bool:
+        """Steps of decodes alone, until the next request comes or ends, or the time of a step bends; no more than
+        `at_most`, where that is not 0."""
         if (
             not self.decodes.n
             or self.partial is not None
@@ -347,6 +353,7 @@ class SimulatedEngine:
         n, mean = held.n, held.mean
         line = self.surface.decode(n, mean)
         most = min(held.next_end - held.count - 1, int(line.until - mean) + 1)
+        most = min(most, at_most) if at_most else most
         if most < 2:
             return False
         prepare_s = self.surface.host(n, n, True).prepare_s

@@ -76,6 +76,12 @@ def read(path: Path) -> dict[str, float]:
         raise ChipError(f"{path}: gpu_hour: {e}") from None
 
 
+def about() -> dict[str, Any]:
+    """What the example says of itself: its date, its currency, and what it is not."""
+    found: dict[str, Any] = artifact.read_json(EXAMPLE)
+    return found
+
+
 def of_values(prices: Mapping[str, Any]) -> dict[str, float]:
     for gpu, price in prices.items():
         if isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < MOST:

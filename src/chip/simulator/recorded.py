@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from chip.engines.sampling import GREEDY
 from chip.files import artifact, codec
+from chip.files.runs import COMPARABLE
 from chip.simulator.fleet import ServedRequests
 from chip.simulator.workload import BLOCK_TOKENS, Workload
 from chip.types import ChipError
-
-COMPARABLE = ("torch", "driver", "cuda", "device")  # a file holds one of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class TrafficRun:
     weights: str = "random"
     host_s: dict[str, float] = field(default_factory=dict)  # mean of a call: schedule, update, hand_out, admit
     server: bool = False  # an HTTP server before the engine, and times are those of its client
+    sampling: str = GREEDY  # how tokens were chosen
     users: int = 0  # of a closed loop: `arrival_s` is then when each sent the next request
     sent_s: tuple[float, ...] = ()
     gap_us: tuple[tuple[int, ...], ...] = ()  # between the chunks of each request, to the nearest 10
@@ -145,10 +146,7 @@ def resume(path: Path, environment: Mapping[str, Any]) -> TrafficRuns:
     if not path.exists():
         return TrafficRuns(())
     held, found = read(path)
-    for name in COMPARABLE:
-        before, now = held.environment.get(name), environment.get(name)
-        if before != now:
-            raise ChipError(f"{path}: was measured with {name} {before}, this is {now}; choose another file with -o")
+    artifact.check_versions(path, held.environment, environment, COMPARABLE)
     return found
 
 

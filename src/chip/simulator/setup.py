@@ -99,7 +99,8 @@ def setup(fleet: Fleet, factors: Factors = PLAIN) -> Setup:
     settings = e.scheduler(options)
     if settings is None:
         raise ChipError(f"engine {q.engine[:40]!r} cannot be simulated: it has no scheduler of live traffic")
-    known = surface_of(replace(q, engine_settings=()), fleet.server)
+    of_steps = tuple((name, value) for name, value in q.engine_settings if name in e.OF_STEPS)
+    known = surface_of(replace(q, engine_settings=of_steps), fleet.server)
     machine = machine_of(q.host)
     factors = factors.times(machine.factors)
     surface = known if factors == PLAIN else Surface(known.times, factors, known)

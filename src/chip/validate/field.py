@@ -23,7 +23,7 @@ from chip.simulator.surface import Factors
 from chip.simulator.workload import Workload
 from chip.types import ChipError
 from chip.validate.checkpoints import checkpoint
-from chip.validate.recipes import ROUNDS, Recipe, recipe, split_as_run
+from chip.validate.recipes import ROUNDS, Recipe, recipe, split_as_run, version
 from chip.validate.silicon import SiliconRow
 
 FEW, MANY = 3, 480  # rounds of each user that are replayed at least, and requests beyond which no more are
@@ -117,11 +117,12 @@ def fleet_of(row: SiliconRow, steps: Recipe) -> Fleet:
 
 def version_of(row: SiliconRow) -> str:
     """As the engine numbers its releases; "" for a build between releases."""
+    name = version(row)
     try:
-        number(row.version)
+        number(name)
     except ChipError:
         return ""
-    return row.version if engines.get(row.engine).VERSIONS[0].source else ""
+    return name if engines.get(row.engine).VERSIONS[0].source else ""
 
 
 def workload(row: SiliconRow, steps: Recipe) -> Workload:

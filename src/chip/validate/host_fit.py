@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from typing import Any
 
 from chip.engines import profile as engine_profile
@@ -26,13 +26,14 @@ from chip.types import Ceiling, ChipError, HostProfile
 from chip.validate.client_errors import system_for
 from chip.validate.client_result import ClientResult
 
-# How far off each figure of a simulation is where its host is known: the median errors over recorded traffic
-# (docs/simulate.md), and twice that of decode steps for the median time between chunks.
-ERRORS = {"ttft": 0.07, "tpot": 0.035, "itl": 0.026}
+# How far off each figure of a simulation is where its host is known, as standard deviations: the median errors over
+# recorded traffic (7.0 and 3.5 %, docs/simulate.md) and twice that of decode steps (1.3 %), over 0.6745.
+ERRORS = {"ttft": 0.104, "tpot": 0.052, "itl": 0.039}
 # How far apart machines with one kind of card are, as standard deviations of logarithms: launch latencies of 7.2 to
 # 14.3 us (`engines.profile`), decode steps of one model from 4.70 to 5.03 ms; of prompts a little more, which draw more
 # power.
 SPREADS = (0.3, 0.04, 0.05)
+OTHER_LOADS = (0.0, ERRORS["itl"], ERRORS["ttft"])  # what a fit at one load leaves at another, the same way
 STEP, ROUNDS, ENOUGH, Z90 = 0.06, 6, 1e-3, 1.645
 METHOD = "fitted to results of benchmarking clients (chip calibrate --from)"
 MOST_RUNS = 6
@@ -62,7 +63,9 @@ def fit(results: Sequence[ClientResult], system: Mapping[str, Any], name: str) -
     values = (terms.launch_ns * 1e-9 * exp(x[0]), exp(x[1]), exp(x[2]))
     found = {
         term: Ceiling(v, v * exp(-Z90 * s), v * exp(Z90 * s), unit, METHOD)
-        for term, v, s, unit in zip((LATENCY, DECODES, PROMPTS), values, spread, ("s", "1", "1"))
+        for term, v, s, unit in zip(
+            (LATENCY, DECODES, PROMPTS), values, map(hypot, spread, OTHER_LOADS), ("s", "1", "1")
+        )
     }
     return FittedHost(HostProfile(name, "", found), tuple(zip(results, before, after)))
 

@@ -16,7 +16,7 @@ from chip.validate.silicon import INFERENCEX, SiliconRow, Split
 
 SHORTEST = 0.8  # of the named lengths, drawn evenly up to the whole (RANDOM_RANGE_RATIO)
 ROUNDS = 10  # requests of each user
-HOPPER = ("h100", "h200")
+HOPPER, BLACKWELL = ("h100", "h200"), ("b200", "b300")
 # Configurations of vLLM that ran with `dp-attn: true`; the file has the same columns for those without
 DP_ATTENTION = ("707", "727", "827")
 NEW_MINIMAX = "2026-04-03"  # on B200: other settings from then on (#947)
@@ -38,7 +38,7 @@ def recipe(row: SiliconRow) -> Recipe:
 
 def _vllm(row: SiliconRow) -> tuple[dict[str, Any], str]:
     """Prompts are all different: prefix caching was off wherever it was said."""
-    settings, kv = _vllm_of(row) if row.benchmark == INFERENCEX else ({}, "auto")
+    settings, kv = _vllm_of(row) if row.benchmark == INFERENCEX else ({"async_scheduling": False}, "auto")
     return {"enable_prefix_caching": False, **settings}, kv
 
 
@@ -47,8 +47,9 @@ def _vllm_of(row: SiliconRow) -> tuple[dict[str, Any], str]:
     budget = {"max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.9}
     if row.model == "llama-3.1-70b":
         return budget | (users if hopper else {"max_num_seqs": 512}), "fp8"
+    graphs = {"max_cudagraph_capture_size": 2048}
     if row.model == "gpt-oss-120b":
-        return budget | (users if hopper else {"max_num_seqs": 512}), "auto" if hopper else "fp8"
+        return budget | graphs | (users if hopper else {"max_num_seqs": 512}), "auto" if hopper else "fp8"
     if row.model == "kimi-k2":
         return {"gpu_memory_utilization": 0.95 if row.precision == "int4" else 0.9, **users}, "auto"
     if row.model == "minimax-m2":
@@ -56,8 +57,15 @@ def _vllm_of(row: SiliconRow) -> tuple[dict[str, Any], str]:
             return {"gpu_memory_utilization": 0.9, "max_num_seqs": 256}, "auto"
         if row.gpu == "h200" or row.measured < NEW_MINIMAX:
             return {"gpu_memory_utilization": 0.95}, "auto"
-        return {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 2 * row.prompt}, "fp8"
+        return graphs | {"gpu_memory_utilization": 0.9, "max_num_batched_tokens": 2 * row.prompt}, "fp8"
     return {}, "auto"
+
+
+def version(row: SiliconRow) -> str:
+    """Of the engine. Rows of October 2025 do not say theirs: vLLM was 0.11; its scripts for B200 switched on the fusion
+    of all-reduce and norm, which is the default today."""
+    unsaid = row.engine == "vllm" and not row.version and row.gpu in HOPPER
+    return "0.11" if unsaid else row.version
 
 
 def _sglang(row: SiliconRow) -> tuple[dict[str, Any], str]:
@@ -75,6 +83,8 @@ def _sglang(row: SiliconRow) -> tuple[dict[str, Any], str]:
         most, share = row.users, 0.85
     elif row.gpu == "h200":
         chunk, share = 16384, 0.8
+    if row.gpu in BLACKWELL and row.model != "glm-5":
+        settings["scheduler_recv_interval"] = 30 if row.users >= 16 else 10
     return settings | _pool(most, chunk, share), "auto" if row.precision == "bf16" else "fp8"
 
 

@@ -104,6 +104,7 @@ def _judge(run: TrafficRun, gpu: str, draws: int) -> list[JudgedTraffic]:
         draws=draws,
         launch_ns=stats.median(run.launch_ns) if run.launch_ns else 0.0,
         server=run.server,
+        sampling=run.sampling,
     )
     answer, real = simulated.json(), measured(run)
     errors = _by_request(run, simulated.served)

@@ -180,12 +180,24 @@ def own_terms() -> Iterator[str]:
         yield f"| {name} | its bias | {len(members[0])} | {' | '.join(biases)} |"
 
 
+def with_terms(files: Sequence[str], own: bool = False, known: bool = False) -> list[Point]:
+    return [point for file in files for point in of_file(file, own, known)]
+
+
 @cache
-def with_terms(files: tuple[str, ...], own: bool = False, known: bool = False) -> Sequence[Point]:
-    sources = judge.read(RECORDS / "runs" / f"{file}.json" for file in files)
-    engine = {"hf": "hf-eager", "vllm": "vllm"}[files[0].partition("-")[0]]
-    terms = {(file, engine): str(RECORDS / "engines" / f"{file}.terms.json") for file in files}
-    return judge.judge(sources, "h200", engine, terms=terms if own else None, latency_known=known).points
+def of_file(file: str, own: bool, known: bool) -> Sequence[Point]:
+    """The points of a file of runs of one engine, predicted with the terms of its own host or the usual ones."""
+    engine = {"hf": "hf-eager", "vllm": "vllm"}[file.partition("-")[0]]
+    if not own:
+        return [p for p in judged(known).points if p.engine == engine and p.run in ids(file)]
+    terms = {(file, engine): str(RECORDS / "engines" / f"{file}.terms.json")}
+    sources = judge.read([RECORDS / "runs" / f"{file}.json"])
+    return judge.judge(sources, "h200", engine, terms=terms, latency_known=known).points
+
+
+@cache
+def ids(file: str) -> set[str]:
+    return {runs.id_of(run) for run in runs.read(RECORDS / "runs" / f"{file}.json")[1].runs}
 
 
 def class_of(title: str) -> Class:
@@ -211,12 +223,13 @@ def operators() -> Iterator[str]:
 
 def of_steps(folder: str, phase: str) -> str:
     """From the fastest to the slowest prediction of captured steps, by their kernels alone."""
-    off = []
-    for path in sorted((RECORDS / "traces" / folder).iterdir()):
-        found = ledger.ledger(traces.read(path)[1], "h200")
-        if found.phase == phase:
-            off.append(100 * (found.predicted_s / found.measured_s - 1))
+    off = [100 * (step.predicted_s / step.measured_s - 1) for step in ledgers(folder) if step.phase == phase]
     return f"{min(off):+.1f} and {max(off):+.1f} %"
+
+
+@cache
+def ledgers(folder: str) -> list[ledger.Ledger]:
+    return [ledger.ledger(traces.read(path)[1], "h200") for path in sorted((RECORDS / "traces" / folder).iterdir())]
 
 
 # --- other GPUs
@@ -249,8 +262,7 @@ def rounds() -> list[dict[str, str]]:
 
 def of_round(row: Mapping[str, str]) -> list[Point]:
     models = row["models"].split()
-    ran = {runs.id_of(run) for run in runs.read(RECORDS / "runs" / f"{row['runs']}.json")[1].runs}
-    return [p for p in judged().points if p.run in ran and (not models or p.model in models)]
+    return [p for p in judged().points if p.run in ids(row["runs"]) and (not models or p.model in models)]
 
 
 def unseen(engine: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from chip.show.cli import client_text
+from chip.stats import median
 from chip.validate import client_errors, clients, traffic
 from chip.validate.traffic import JudgedTraffic
 from doc_figures.accuracy import RECORDS, ROOT
@@ -82,6 +83,27 @@ def server() -> Iterator[str]:
         texts = [f"{100 * rows[metric]['median_error']:.1f} %" for metric in SERVER_AIMS]
         yield f"| {title} | {rows['ttft_ms.mean']['runs']} | {' | '.join(texts)} |"
     yield f"| aim | | {' | '.join(f'{100 * aim:.0f} %' for aim in SERVER_AIMS.values())} |"
+
+
+def fitted() -> Iterator[str]:
+    """From the record of benchmarks/fitted_hosts.py, which takes minutes."""
+    rows = json.loads((RECORDS / "traffic" / "server" / "fitted.json").read_text())
+    titles = {
+        "mean_ttft_ms": "TTFT mean",
+        "p99_ttft_ms": "TTFT p99",
+        "mean_tpot_ms": "TPOT mean",
+        "p99_tpot_ms": "TPOT p99",
+    }
+    yield f"| record | {' | '.join(f'{title}, before, after' for title in titles.values())} | means inside |"
+    yield f"|---|{'---|' * len(titles)}---|"
+    for file, title in SERVERS.items():
+        own = [r for r in rows if r["record"] == file]
+        cells = []
+        for name in titles:
+            of = [r for r in own if r["metric"] == name]
+            cells.append(", ".join(f"{100 * median([abs(r[when]) for r in of]):.1f} %" for when in ("before", "after")))
+        means = [r["inside"] for r in own if r["metric"].startswith("mean")]
+        yield f"| {title.removesuffix(', which the terms were fitted to')} | {' | '.join(cells)} | {100 * sum(means) / len(means):.0f} % |"
 
 
 def client() -> Iterator[str]:

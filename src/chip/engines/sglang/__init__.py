@@ -45,6 +45,7 @@ class SglangOptions:
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
     enable_mixed_chunk: bool = False
+    scheduler_recv_interval: int = 1  # steps of decodes between two looks at what has come
 
 
 class Sglang(Vllm):
@@ -58,11 +59,11 @@ class Sglang(Vllm):
     CALIBRATION = ()
     LAB, PACKAGE = (), ""
     CIRCULATES = False
-    GRAPH_TOKENS = GRAPHS
+    GRAPH_TOKENS, OF_STEPS = GRAPHS, ()
     LIMITS: Mapping[str, tuple[Any, ...]] = {
         "chunked_prefill_size": (1, 1 << 20), "cuda_graph_max_bs": (1, GRAPHS[-1]),
         "max_running_requests": (1, 1 << 16), "mem_fraction_static": (0.0, 0.99), "page_size": (1, 1 << 10),
-        "context_length": (0, 1 << 40),
+        "context_length": (0, 1 << 40), "scheduler_recv_interval": (1, 10000),
     }  # fmt: skip
     ALIASES = {"max_prefill_tokens": "chunked_prefill_size"}
     ELSEWHERE = {
@@ -73,7 +74,7 @@ class Sglang(Vllm):
         "quantization": "dtype",
     }
     SERVES = Serves(states=True, exchange="all-gather and reduce-scatter")
-    VERSIONS = (EngineVersion("0", True, "fa3", 256),)
+    VERSIONS = (EngineVersion("0", True, "fa3", 256, reduces_and_norms=10.0),)
     NEEDS = ()
 
     def defaults(self, memory_bytes: float) -> Any:  # type: ignore[override]
@@ -96,7 +97,10 @@ class Sglang(Vllm):
     def decode(self, scenario: Scenario, options: Any) -> Step:
         return decode_step(scenario, options.max_running_requests, self.step)
 
-    def step(self, seqs: tuple[Seq, ...]) -> Step:
+    def graph_tokens(self, options: Any) -> tuple[int, ...]:
+        return GRAPHS
+
+    def step(self, seqs: tuple[Seq, ...], options: Any = None) -> Step:
         """Only decodes run as graphs."""
         return super().step(seqs) if all(s.new == 1 for s in seqs) else Step(seqs)
 
@@ -131,6 +135,7 @@ class Sglang(Vllm):
             options.max_running_requests, options.chunked_prefill_size, max(1, options.page_size),
             max_model_len=options.context_length, enable_prefix_caching=not options.disable_radix_cache,
             async_scheduling=not options.disable_overlap_schedule, mixes_prompts=options.enable_mixed_chunk,
+            polls_every=options.scheduler_recv_interval,
         )  # fmt: skip
 
 

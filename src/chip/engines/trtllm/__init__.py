@@ -51,7 +51,7 @@ class Trtllm(Vllm):
     CALIBRATION = ()
     LAB, PACKAGE = (), ""
     CIRCULATES = False
-    GRAPH_TOKENS = GRAPHS
+    GRAPH_TOKENS, OF_STEPS = GRAPHS, ()
     LIMITS: Mapping[str, tuple[Any, ...]] = {
         "max_batch_size": (1, 1 << 16), "max_num_tokens": (1, 1 << 20), "free_gpu_memory_fraction": (0.01, 1.0),
         "tokens_per_block": (1, 1 << 10), "max_seq_len": (0, 1 << 40),
@@ -62,7 +62,7 @@ class Trtllm(Vllm):
         "moe_expert_parallel_size": "ep", "kv_cache_dtype": "kv_dtype",
     }  # fmt: skip
     SERVES = Serves(exchange="all-gather and reduce-scatter")
-    VERSIONS = (EngineVersion("0", True, "fa3", 256),)
+    VERSIONS = (EngineVersion("0", True, "fa3", 256, reduces_and_norms=9.0),)
     NEEDS = ()
 
     def defaults(self, memory_bytes: float) -> Any:  # type: ignore[override]
@@ -83,7 +83,10 @@ class Trtllm(Vllm):
     def decode(self, scenario: Scenario, options: Any) -> Step:
         return decode_step(scenario, options.max_batch_size, self.step)
 
-    def step(self, seqs: tuple[Seq, ...]) -> Step:
+    def graph_tokens(self, options: Any) -> tuple[int, ...]:
+        return GRAPHS
+
+    def step(self, seqs: tuple[Seq, ...], options: Any = None) -> Step:
         """Only decodes run as graphs."""
         return super().step(seqs) if all(s.new == 1 for s in seqs) else Step(seqs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from chip.decoders.decoder import Decoder
@@ -16,10 +17,10 @@ from chip.engines.memory import Load
 from chip.engines.options import Settings
 from chip.engines.server import ServerCost
 from chip.engines.timeline import HostCost, LiveScheduler, Played, Terms, Timeline, Weighted
-from chip.engines.vllm import kernels, memory, pool, server
-from chip.engines.vllm.options import ALIASES, ELSEWHERE, GRAPH_TOKENS, LIMITS, VllmOptions, defaults
+from chip.engines.vllm import kernels, memory, pool, sampling, server
+from chip.engines.vllm.options import ALIASES, ELSEWHERE, GRAPH_TOKENS, LIMITS, VllmOptions, defaults, graph_sizes
 from chip.engines.vllm.rewrite import HALVES, UNCOMPILED, rewrite
-from chip.types import Scenario, Step
+from chip.types import Program, Scenario, Step
 
 HOPPER, NEXT = 9.0, 10.0  # compute capabilities
 PREFIXED = ("Gemma3ForConditionalGeneration",)  # whose images attend both ways, which only Triton's attention does
@@ -43,7 +44,15 @@ RUNS_AS = {
 RESERVED_BLOCKS = 1  # that means "nothing"
 # What decides how steps run. Pull requests are those of vllm-project/vllm.
 VERSIONS = (
-    EngineVersion("0.14", True, "fa3", 256, "asynchronous scheduling by default: #27614"),
+    EngineVersion(
+        "0.14",
+        True,
+        "fa3",
+        256,
+        "asynchronous scheduling by default: #27614; over several GPUs a decode's all-reduce and norm are one of "
+        "FlashInfer's kernels: fuse_allreduce_rms at -O2, vllm/config/vllm.py",
+        HOPPER,
+    ),
     EngineVersion(
         "0.12", False, "fa3", 256, "shared experts on a stream of their own: #26440, #28406; on NVIDIA's GPUs: #30085"
     ),
@@ -67,7 +76,7 @@ class Vllm(Engine):
     }
     CIRCULATES = True
     LAB, PACKAGE = ("cuda",), "vllm"
-    GRAPH_TOKENS = GRAPH_TOKENS
+    GRAPH_TOKENS, OF_STEPS = GRAPH_TOKENS, ("max_cudagraph_capture_size", "deep_gemm")
     LIMITS, ALIASES, ELSEWHERE = LIMITS, ALIASES, ELSEWHERE
     # In the two of Mistral-7B the device sets the time: they tell what kernels take in the engine beyond their time
     # alone.
@@ -99,11 +108,15 @@ class Vllm(Engine):
         chosen.check()
         return chosen
 
+    def graph_tokens(self, options: VllmOptions | None) -> tuple[int, ...]:
+        return graph_sizes(options.max_cudagraph_capture_size) if options else GRAPH_TOKENS
+
     def prefill(self, scenario: Scenario, options: VllmOptions) -> Weighted:
-        return chunked.prefill_steps(scenario, options.max_num_batched_tokens, options.max_num_seqs, self.step)
+        step = partial(self.step, options=options)
+        return chunked.prefill_steps(scenario, options.max_num_batched_tokens, options.max_num_seqs, step)
 
     def decode(self, scenario: Scenario, options: VllmOptions) -> Step:
-        return chunked.decode_step(scenario, options.max_num_seqs, self.step)
+        return chunked.decode_step(scenario, options.max_num_seqs, partial(self.step, options=options))
 
     def runs_as(
         self, capability: float, d: Decoder | None = None, options: VllmOptions | None = None, version: str = ""
@@ -122,6 +135,9 @@ class Vllm(Engine):
             "packed_linear": "machete" if on_hopper else "marlin",
             "packed_experts": "triton|marlin" if on_hopper else "marlin",  # Triton: mxfp4 alone
         }
+
+    def sampled(self, last: Program, parts: tuple[str, ...], vocab: int) -> Program:
+        return sampling.sampled(last, parts, vocab)
 
     def format_as_run(self, stored: WeightFormat, p: Precision, gpu: GpuFormats) -> tuple[WeightFormat | None, str]:
         return kernels.format_as_run(stored, gpu)

@@ -8,6 +8,8 @@ pools on a GPU.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from chip.decoders import roles
 from chip.decoders.decoder import Decoder, LatentAttn, Layer, Mlp, Moe
 from chip.decoders.states import StateMixer
@@ -44,7 +46,13 @@ def room(scenario: Scenario, options: VllmOptions) -> Room:
 
 def peak_bytes(d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
     """The most that vLLM sees alive in its profile run beside the weights, and what it sets aside for graphs."""
-    parts = terms(d, p, s, room)
+    return _peak_bytes(d, p, s.tp, s.ep, room._replace(cache_tokens=0, sequences=0))
+
+
+@lru_cache(maxsize=256)
+def _peak_bytes(d: Decoder, p: Precision, tp: int, ep: int, room: Room) -> float:
+    """The same whatever batch and lengths."""
+    parts = terms(d, p, Scenario(1, 1, 1, tp=tp, ep=ep), room)
     return max(parts["forward"], parts["sampling"]) + parts["graphs"] + parts["beside_weights"]
 
 

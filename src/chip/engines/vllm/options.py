@@ -6,6 +6,7 @@ A step holds at most 16384 tokens of 1024 requests on a GPU of 70 GiB or more (8
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from chip.types import ChipError
 
@@ -13,7 +14,8 @@ LARGE_GPU_BYTES = 70 * 2**30
 STEP_TOKENS_LARGE, STEP_TOKENS_SMALL = 16384, 8192
 SEQS_LARGE, SEQS_SMALL = 1024, 256
 BLOCK_TOKENS = 16
-GRAPH_TOKENS = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))  # sizes of its CUDA graphs
+LARGEST_GRAPH = 512
+GRAPH_TOKENS = (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST_GRAPH + 1, 16))  # sizes of its CUDA graphs
 ALIASES = {"num_gpu_blocks_override": "num_gpu_blocks"}
 # What predictions take as an option of their own
 ELSEWHERE = {
@@ -31,6 +33,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "max_model_len": (0, 1 << 40),
     "gpu_memory_utilization": (0.01, 1.0),
     "watermark": (0.0, 0.999),
+    "max_cudagraph_capture_size": (1, 1 << 14),
 }
 
 
@@ -49,6 +52,7 @@ class VllmOptions:
     async_scheduling: bool = True
     scheduler_reserve_full_isl: bool = True  # admit a request only when its whole prompt fits into free blocks
     watermark: float = 0.0  # share of the blocks that admission keeps free
+    max_cudagraph_capture_size: int = LARGEST_GRAPH  # tokens of the largest CUDA graph
     deep_gemm: bool = False  # products of fp8 in blocks by DeepGEMM, where it is installed
 
     def check(self) -> None:
@@ -59,6 +63,13 @@ class VllmOptions:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs "
                 f"({self.max_num_seqs}): vLLM refuses this too"
             )
+
+
+@lru_cache(maxsize=16)
+def graph_sizes(largest: int) -> tuple[int, ...]:
+    """Up to one of so many tokens."""
+    more = range(GRAPH_TOKENS[-1] + 16, largest + 1, 16)
+    return tuple(n for n in (*GRAPH_TOKENS, *more) if n <= largest)
 
 
 def defaults(memory_bytes: float) -> VllmOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from chip.ops.experts import MoeExperts, PackedExperts, ScaledExperts
 from chip.ops.linear import Linear
 from chip.ops.quantised import Quantize, ScaledLinear
 from chip.types import Op
@@ -13,8 +14,19 @@ FORMATS = {("fp8", 0): "fp8", ("fp8", 128): "fp8_block", ("fp4", 16): "nvfp4"}  
 
 
 def published_format(op: Op) -> str:
-    """The format under which such tables have a product among plain ones; "" where they do not."""
+    """The format under which such tables have a product, or experts, among plain ones; "" where they do not."""
+    if isinstance(op, PackedExperts):
+        return "mxfp4" if op.weight_dtype == "fp4" else ""
+    if isinstance(op, ScaledExperts):
+        return FORMATS.get((op.weight_dtype or op.dtype, op.group), "")
     return FORMATS.get((op.weight_dtype or op.dtype, op.group), "") if isinstance(op, ScaledLinear) else ""
+
+
+def experts_at_sizes_of(op: MoeExperts, plain: Op) -> MoeExperts:
+    """Experts in their format, their inputs rounded inside, as such tables time them."""
+    assert isinstance(plain, MoeExperts)
+    sizes = {name: getattr(plain, name) for name in ("tokens", "hidden", "intermediate", "experts", "top_k", "ranks")}
+    return replace(op, **sizes)
 
 
 def without_blocks(op: ScaledLinear) -> ScaledLinear:

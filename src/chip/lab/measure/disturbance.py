@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ FREE_OVER = 0.5  # idle CPUs that others leave: then they took nothing from us
 SPREAD_OVER = 0.3  # (slowest - fastest) / median of the repeats
 SWITCHES_OVER = 0.5  # involuntary ones a sample: the median is then the scheduler's, not the operator's
 LOOK_S = 0.5
+WAIT_S = 5.0  # from one look to the next, where an idle machine is waited for
 LEAST_S = 0.1  # a shorter time is a few ticks of the system's clock
 
 
@@ -55,14 +56,43 @@ def read() -> Reading | None:
     return Reading(time.monotonic(), busy, (idle + waiting) * tick, steal * tick, sum(times[:4]))
 
 
-def busy() -> str:
-    """What keeps the CPUs busy while this process rests, "" for nothing."""
+def busy(host_of_gpu: bool = False) -> str:
+    """What keeps the CPUs busy while this process rests, "" for nothing. A GPU's host is busy when no CPU is idle."""
     before = read()
     time.sleep(LOOK_S)
-    after = read()
-    if before is None or after is None or (used := _used(before, after)).others <= OTHERS_OVER:
+    after, queue = read(), runnable()
+    if before is None or after is None:
         return ""
-    return f"{DISTURBED}other processes use {used.others:.1f} of {used.cpus:.0f} CPUs"
+    used = _used(before, after)
+    if host_of_gpu and used.idle > FREE_OVER:
+        return ""
+    seen = []
+    if used.others > OTHERS_OVER:
+        seen.append(f"other processes use {used.others:.1f} of {used.cpus:.0f} CPUs")
+    if queue > used.cpus:
+        seen.append(f"{queue} processes want to run on {used.cpus:.0f} CPUs")
+    if used.stolen > STEAL_OVER * used.cpus:
+        seen.append(f"the hypervisor keeps {used.stolen / used.cpus:.0%} of the CPUs' time")
+    return DISTURBED + "; ".join(seen) if seen else ""
+
+
+def runnable() -> int:
+    """Processes that run or wait for a CPU, but for this one; 0 where the system does not tell."""
+    try:
+        found = [line for line in STAT.read_text(encoding="ascii").splitlines() if line.startswith("procs_running")]
+        return int(found[0].split()[1]) - 1
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def wait(limit_s: float, host_of_gpu: bool, say: Callable[[str], None]) -> None:
+    """Until nothing else uses the machine, no longer than `limit_s`. What is waited for is said when it changes."""
+    end, last = time.monotonic() + limit_s, ""
+    while time.monotonic() < end and (seen := busy(host_of_gpu)):
+        if seen.split(" ")[:3] != last.split(" ")[:3]:
+            say(f"waiting: {seen.removeprefix(DISTURBED)}")
+            last = seen
+        time.sleep(min(WAIT_S, max(0.0, end - time.monotonic())))
 
 
 def _used(before: Reading, after: Reading) -> Used:

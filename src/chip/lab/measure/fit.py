@@ -102,8 +102,8 @@ def medians(records: Iterable[Measurement], clock: Settling | None = None) -> di
 
 
 def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile) -> BaseTime:
-    """The base time before it is fitted: by the device's ceilings."""
-    cls = ops.get(kind).base_class(kernel) or BaseTime
+    """The base time before it is fitted: by the device's ceilings. How kernels cut their work is known of GPUs."""
+    cls = BaseTime if profile.kind == "cpu" else ops.get(kind).base_class(kernel) or BaseTime
     share = ATTENTION_SHARE if "attention" in kind else 1.0
     known: dict[str, Any] = {"sm_count": profile.sm_count}
     if "knee_bytes" in {f.name for f in fields(cls)}:

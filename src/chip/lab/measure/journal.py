@@ -83,6 +83,11 @@ class Journal:
                 f"{header.device} (--{header.mode}, torch {header.torch}); start over with --restart"
             )
 
+    def forget(self, cases: Iterable[str]) -> None:
+        """Have these measured again: of a case that stands there twice the later entry counts."""
+        for case in cases:
+            del self.done[case]
+
     def add(self, entry: JournalEntry) -> None:
         artifact.append(self.path, codec.to_json(entry), SCHEMA)
         self.done[entry.case] = entry

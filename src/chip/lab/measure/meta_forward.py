@@ -102,13 +102,14 @@ class TracedOperators(TimedOperators):
         for seqs, part in _walked(step):
             for call, count in of_sequences(self.model, seqs).items():
                 by_role.setdefault((call.role, call.op.kind), []).append((self.estimator.time(call.op), part * count))
-        blocks, times = [], []
+        blocks: list[CallBlock] = []
+        times: list[OperatorTime] = []
         for (role, kind), answers in by_role.items():
             count = max(1, round(sum(n for _, n in answers)))
             launches = RoleLaunches((role,), (ops.get(kind).KERNELS,))
             blocks.append(CallBlock(count, (kind,), launches, [len(times)]))
             times.append(weighted_sum([(answer, n / count) for answer, n in answers]))
-        return ProgramTimes(Shape(blocks), times)
+        return ProgramTimes.of(Shape(blocks), times)
 
 
 def _walked(step: Step) -> list[tuple[tuple[Seq, ...], float]]:

@@ -1,4 +1,5 @@
-"""A trace from a Chrome trace that somebody else's torch profiler wrote: as much as it tells."""
+"""A trace from what somebody else's profiler wrote, torch's (as vLLM's and SGLang's /start_profile use it) or Nsight
+Systems': as much as it tells."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chip.files.traces import Operator, TensorArg, Trace
-from chip.lab.replay import chrome, owners
+from chip.lab.replay import chrome, nsys, owners
 from chip.lab.replay.chrome import DeviceEvent, HostRange, Profile, inside
 from chip.types import ChipError
 
@@ -24,8 +25,8 @@ CACHE_NOTE = "a foreign trace does not tell what was in cache: all inputs are ta
 
 
 def trace_of(path: Path) -> Trace:
-    """The last whole profiler step of a Chrome trace, or all of it where steps are not marked."""
-    profile = chrome.read(path)
+    """The last whole profiler step of a trace, or all of it where steps are not marked."""
+    profile = nsys.read(path) or chrome.read(path)
     events = _window(profile)
     if not events:
         raise ChipError(f"{path}: holds no kernel; was the profiler run with ProfilerActivity.CUDA?")

@@ -24,6 +24,7 @@ from typing import Any, Protocol, cast
 
 from chip.decoders import describe
 from chip.dtypes import AUTO
+from chip.engines.sampling import GREEDY
 from chip.files import identity
 from chip.files.runs import Run
 from chip.types import ChipError, Scenario
@@ -60,12 +61,14 @@ class Job:
     timeout_s: float = TIMEOUT_S  # for start-up, and for one point
     energy_s: float = ENERGY_S  # work for each energy figure; 0: none
     trust_remote_code: bool = False
+    sampling: str = GREEDY  # how a server's requests ask for tokens to be chosen
     traces: Path | None = None  # folder for a trace of each phase of each point, where the engine gives one
 
     @property
     def variant(self) -> str:
         """What else was chosen, for the Run; "" for the engine's defaults."""
         chosen = {"sdpa": self.sdpa} if self.sdpa else {}
+        chosen |= {"sampling": self.sampling} if self.sampling != GREEDY else {}
         return ",".join(f"{k}={v}" for k, v in sorted({**chosen, **self.settings}.items()))
 
     @property

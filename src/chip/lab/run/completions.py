@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from typing import Any, TypeVar
 
+from chip.engines.sampling import GREEDY, request_fields
 from chip.types import ChipError
 
 T = TypeVar("T")
@@ -126,9 +127,9 @@ def tokens_in(event: bytes) -> int:
     return max(1, event.count(b"w", begin, event.find(b'"', begin)))
 
 
-def request_of(host: str, model: str, prompt: Sequence[int], output: int) -> bytes:
-    """The whole request, ready to be sent: greedy, with exactly so many tokens."""
-    question = {"model": model, "prompt": list(prompt), "max_tokens": output, "temperature": 0.0}
+def request_of(host: str, model: str, prompt: Sequence[int], output: int, sampling: str = GREEDY) -> bytes:
+    """The whole request, ready to be sent, for exactly so many tokens."""
+    question = {"model": model, "prompt": list(prompt), "max_tokens": output, **request_fields(sampling)}
     body = json.dumps(question | {"ignore_eos": True, "stream": True}, separators=(",", ":")).encode()
     head = [f"POST {PATH} HTTP/1.1", f"Host: {host}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
     return "\r\n".join([*head, "", ""]).encode() + body

@@ -67,6 +67,7 @@ def run_of(job: Job, opened: Mapping[str, Any], w: Workload, rate: float, seed: 
         blocks=tuple(w.blocks),
         block_tokens=w.block_tokens,
         variant=job.variant,
+        sampling=job.sampling,
         scheduler=scheduler_of(opened["settings"]),
         engine_version=f"vllm {opened['version']}",
         settings=without_home({**opened["settings"], "torch": opened["torch"]}),

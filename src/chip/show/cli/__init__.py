@@ -89,17 +89,17 @@ def command(name: str) -> ModuleType:
 
 def parser(name: str) -> Parser:
     module = command(name)
-    made = Parser(
+    built = Parser(
         prog=f"chip {name}",
         description=module.__doc__,
         epilog=f"examples:\n{module.EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    module.configure(made)
-    if "--json" not in made._option_string_actions:
-        made.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    return made
+    module.configure(built)
+    if "--json" not in built._option_string_actions:
+        built.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    return built
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -159,16 +159,16 @@ def _main(words: list[str]) -> int:
 
 
 def _run(name: str, words: list[str]) -> int:
-    module, made = command(name), parser(name)
-    args = made.parse_args(words)
+    module, known = command(name), parser(name)
+    args = known.parse_args(words)
     if hasattr(module, "outputs"):
-        output.check_all(module.outputs(args), _inputs(made, args))
+        output.check_all(module.outputs(args), _inputs(known, args))
     return int(module.run(args))
 
 
-def _inputs(made: Parser, args: argparse.Namespace) -> Iterator[str]:
+def _inputs(known: Parser, args: argparse.Namespace) -> Iterator[str]:
     """Every word that may name a file that the command reads."""
-    for action in made._actions:
+    for action in known._actions:
         value = getattr(args, action.dest, None)
         for word in [value] if isinstance(value, (str, Path)) else value if isinstance(value, Sequence) else ():
             if isinstance(word, (str, Path)) and action.type is not output.path:

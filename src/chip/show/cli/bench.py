@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from chip.engines.sampling import GREEDY, parts_of
 from chip.files import artifact, output
 from chip.files.runs import Run
 from chip.show.cli import options
@@ -69,6 +70,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--requests", type=int, default=None, help="of --workload: how many [all of a file, else 1000]")
     add("--server", action="store_true", help="of --workload: through vLLM's HTTP server, streamed over loopback")
     add("--concurrency", type=int, default=0, metavar="N", help="of --server: N users who wait for their answers")
+    choice = "of --server: how tokens are chosen, as in `chip predict` [greedy]"
+    add("--sampling", default=GREEDY, metavar="HOW", help=choice)
     add("--seed", type=int, default=0, help="of a synthetic --workload [%(default)s]")
     options.add_file(parser, "-o", "--out", dest="file", default=FILE, help="file of runs [%(default)s]")
     options.add_file(
@@ -84,6 +87,8 @@ def outputs(args: argparse.Namespace) -> list[output.Output]:
 
 def run(args: argparse.Namespace) -> int:
     points = _points(args)
+    if parts_of(args.sampling) and not args.server:
+        raise ChipError("--sampling is of --server, whose requests ask for it; all else is greedy")
     if args.workload:
         return _traffic(args)
     if args.rate or args.requests or args.server or args.concurrency:
@@ -207,6 +212,7 @@ def _job(args: argparse.Namespace, model: str, points: list[tuple[int, int]], de
         sdpa=args.sdpa,
         prompt_ids=ids,
         python=args.python,
+        sampling=args.sampling,
         settings=settings(args.engine_setting),
         max_seconds=args.max_seconds,
         timeout_s=args.timeout,

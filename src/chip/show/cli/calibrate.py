@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,14 @@ from chip.types import DISTURBED, Ceiling, ChipError, HardwareProfile, HardwareS
 
 if TYPE_CHECKING:
     from chip.lab.measure.calibrate import Calibration, CaseDone
+    from chip.lab.measure.device import Device
 
 HELP = "measure this machine's GPU or CPU into a hardware profile"
 EPILOG = """\
   chip calibrate                              # the first GPU, or the CPU where there is none; about a minute
   chip calibrate --device cuda:1 --full -o my-gpu.json
   chip calibrate --device cpu --json > cpu.json
+  chip calibrate --device cpu --retry         # waits for an idle machine
   chip predict llama-3.1-8b --gpu my-gpu.json
   chip calibrate --host -o my-host.json       # the host alone: chip predict MODEL --host my-host.json
   chip calibrate --from mine.json -o my-host.json   # of vllm bench serve: chip simulate MODEL --host my-host.json
@@ -50,6 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     where = "profile to write (default: DEVICE.profile.json; of an engine: beside the GPU's)"
     options.add_file(parser, "-o", "--output", help=where)
     options.add(parser, "--force", "--energy-probe")
+    retry = "wait so long for an idle machine, and measure again what was disturbed [60]"
+    add("--retry", metavar="MINUTES", type=float, nargs="?", const=60.0, default=0.0, help=retry)
     add("--restart", action="store_true", help="forget what an interrupted run left")
     add("--only", metavar="PROBE", action="append", default=[], help="run one probe (repeatable)")
     add("--json", action="store_true", help="print the profile's JSON on stdout instead of the table")
@@ -112,18 +117,34 @@ def run(args: argparse.Namespace) -> int:
     budget = budget_for(device, args.mode)
     path = args.output or Path(f"{calibrate.slug(device.title)}.profile.json")
     output.check_all(_outputs(path), ())
-    if device.kind == "cpu" and (busy := disturbance.busy()):
+    idle = _waits(60 * args.retry, device) if args.retry else None
+    if idle:
+        idle()
+    if busy := disturbance.busy(device.kind == "cuda"):
         say(doubt(busy))
     about = f"{device.title}, {device.sm_count} {device.sm_word}, {gib(device.memory_bytes)}"
     say(f"{about}: --{args.mode}, into {path}")
     with output.locked(path):
-        found = calibrate.calibrate(device, budget, journal_path(path), tell, args.restart, tuple(args.only))
+        found = calibrate.calibrate(device, budget, journal_path(path), tell, args.restart, tuple(args.only), idle=idle)
         calibrate.save(path, device, found, budget)
     for flag in found.profile.flags:
         say(doubt(flag))
     say(f"wrote {path} and {host_path(path)}")
     print(artifact.read_text(path).rstrip() if args.json else summary(found))
     return 1 if any(why.startswith(("failed", "error")) for why in found.profile.missing.values()) else 0
+
+
+def _waits(limit_s: float, device: Device) -> Callable[[], bool]:
+    """Waits for an idle machine and says whether there is one, `limit_s` in all."""
+    from chip.lab.measure import disturbance
+
+    until = time.monotonic() + limit_s
+
+    def idle() -> bool:
+        disturbance.wait(until - time.monotonic(), device.kind == "cuda", say)
+        return time.monotonic() < until
+
+    return idle
 
 
 def doubt(flag: str) -> str:

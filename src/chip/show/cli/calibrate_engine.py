@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
         output.check_all([(path, EngineProfile.SCHEMA), (sources[0], Run.SCHEMA)], (gpu,))
         with output.locked(sources[0]):
             failed = _measure(args, device, gpu, sources[0])
-    profile, made = engine_fit.from_files(sources, gpu, args.engine)
-    artifact.write(path, made)
+    profile, terms = engine_fit.from_files(sources, gpu, args.engine)
+    artifact.write(path, terms)
     print(artifact.read_text(path).rstrip() if args.json else render(profile))
     _say(f"wrote {path}; {_use(path, gpu, args.engine)}")
     return 1 if failed else 0
@@ -105,8 +105,8 @@ def _path(args: argparse.Namespace, gpu: str) -> Path:
     h = _measured(gpu)
     if args.output:
         return Path(args.output)
-    found = engine_profile.path_for(h, args.engine)
-    return Path(found.name) if engine_profile.is_bundled(h) else found
+    path = engine_profile.path_for(h, args.engine)
+    return Path(path.name) if engine_profile.is_bundled(h) else path
 
 
 def _use(path: Path, gpu: str, engine: str) -> str:

@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError(f"--{strays[0].replace('_', '-')} does not go with --host")
     path = args.output or Path("host.json")
     profile, environment, inputs = _recorded(args.runs, path) if args.runs else _measured(args, path)
-    made = artifact.new(HostProfile.SCHEMA, codec.to_json(profile), environment, inputs)
-    artifact.write(path, made)
+    host = artifact.new(HostProfile.SCHEMA, codec.to_json(profile), environment, inputs)
+    artifact.write(path, host)
     print(artifact.read_text(path).rstrip() if args.json else render(profile))
     print(f"chip calibrate: wrote {path}; use it with `chip predict MODEL --host {path}`", file=sys.stderr)
     return 0
@@ -51,9 +51,9 @@ def profile_of(name: str, cpu: str, samples_ns: Sequence[float], method: str) ->
 
 
 def _recorded(files: Sequence[Path], path: Path) -> tuple[HostProfile, dict[str, Any], list[str]]:
-    """Of the host of these runs, which tell it where `chip bench` measured it beside them."""
+    """The profile of the host of these runs, whose launch latency `chip bench` may have measured beside them."""
     read = [runs.read(f) for f in files]
-    samples = [ns for _, held in read for r in held.runs for ns in r.launch_ns]
+    samples = [ns for _, file in read for r in file.runs for ns in r.launch_ns]
     if not samples:
         raise ChipError(f"{files[0]}: no run has a launch latency (launch_ns); run `chip bench` anew")
     about = read[0][0].environment

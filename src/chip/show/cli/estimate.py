@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
         if args.axes:
             raise ChipError(f"with - as OP, operators come from stdin; leave {args.axes[0]!r} out")
         return answer_stdin(lambda question: json.dumps(operator.answer(question, args.gpu), allow_nan=False))
-    found = operator.answer({"op": args.op, "gpu": args.gpu, **parse_axes(args.axes)})
-    print(json.dumps(found, indent=1) if args.json else render(found))
+    estimate = operator.answer({"op": args.op, "gpu": args.gpu, **parse_axes(args.axes)})
+    print(json.dumps(estimate, indent=1) if args.json else render(estimate))
     return 0
 
 

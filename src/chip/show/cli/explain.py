@@ -1,7 +1,12 @@
-"""Explain a step: from the sum of its kernels run alone to the time of the whole, term by term.
+"""Explain a step: where the time of its kernels goes, or how single kernels add up to the time of the whole.
 
-TRACE is from `chip capture`, REPLAY from `chip replay`. RUN, from `chip bench`, adds the same step in a whole request.
-Writes comparison_report.json and full_model_timing.json beside the replay.
+TRACE alone is anyone's: of torch's profiler, of vLLM's or SGLang's /start_profile, an export of Nsight Systems (sqlite
+or JSON), or of `chip capture`. Its kernels are named by operator and placed under the roof of the GPU. --model,
+--engine and the sizes of the step say what was expected, and tell kernels inside of CUDA graphs by their order.
+
+With REPLAY, from `chip replay`, TRACE is from `chip capture`, and the account goes term by term. RUN, from `chip
+bench`, adds the same step in a whole request. Writes comparison_report.json and full_model_timing.json beside the
+replay.
 """
 
 from __future__ import annotations
@@ -19,8 +24,10 @@ from chip.show.cli.text import Column, disturbed, percent, signed, signed_percen
 from chip.show.report.figure_file import output_of
 from chip.types import DISTURBED, ChipError
 
-HELP = "the sum of single kernels against the whole step: a signed account of the difference"
+HELP = "anyone's trace under the roofline; or single kernels against the whole step, term by term"
 EPILOG = """\
+  chip explain trace.json.gz --gpu h200
+  chip explain vllm.pt.trace.json.gz --gpu h200 --model llama-3.1-8b --engine vllm --batch 8 --prompt 512
   chip explain artifacts/replay/trace.json artifacts/replay/replay.json
   chip explain trace.json replay.json runs.json --plot waterfall.png
 """
@@ -30,15 +37,25 @@ BAR = 40  # characters of the longest bar
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("trace", metavar="TRACE", help="from `chip capture`")
-    add("replay", metavar="REPLAY", help="from `chip replay`")
+    add("trace", metavar="TRACE", help="of any profiler, or from `chip capture`")
+    add("replay", metavar="REPLAY", nargs="?", default="", help="from `chip replay`")
     add("runs", metavar="RUN", nargs="?", default="", help="from `chip bench`: the same step in a whole request")
     options.add_file(parser, "--output-dir", metavar="FOLDER", help="for the two reports [where REPLAY is]")
     options.add_file(parser, "--plot", help="the account as a waterfall: .png, .svg or .pdf")
     add("--json", action="store_true", help="the report on stdout")
+    alone = parser.add_argument_group("a trace alone")
+    alone.add_argument("--gpu", default="", help="whose roofs [the bundled one of the trace's device, else h200]")
+    alone.add_argument("--model", default="", help="what ran, where the trace does not say so")
+    alone.add_argument("--engine", default="vllm", help="that ran it [vllm]")
+    alone.add_argument("--phase", choices=("prefill", "decode"), default="decode", help="the steps to look at [decode]")
+    alone.add_argument("--batch", type=int, default=1, help="requests of a step [1]")
+    alone.add_argument("--prompt", type=int, default=1024, help="tokens of each before the output [1024]")
+    alone.add_argument("--dtype", default="", help="number format that it ran in [bf16]")
 
 
 def outputs(args: argparse.Namespace) -> list[output.Output]:
+    if not args.replay:
+        return []
     return [*reports(_folder(args)), output_of(args.plot)]
 
 
@@ -56,6 +73,10 @@ def run(args: argparse.Namespace) -> int:
     from chip.files import traces
     from chip.lab.replay import results
 
+    if not args.replay:
+        from chip.show.cli import explain_trace
+
+        return explain_trace.run(args)
     file, trace = traces.read(Path(args.trace))
     replayed, replay = results.read(Path(args.replay))
     if replay.title != trace.title:

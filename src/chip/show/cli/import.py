@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
         names = package.of_backend(args.backend)
         print(json.dumps(names) if args.json else "\n".join(names))
         return 0
-    found = aiconfigurator.tables(package, args.system, args.backend, args.all, args.tolerance)
+    tables = aiconfigurator.tables(package, args.system, args.backend, args.all, args.tolerance)
     folder = _folder(args)
     rows = []
-    for one in found:
+    for one in tables:
         path = folder / f"{one.kind}.csv"
         points_csv.write(path, one)
         rows.append({"operator": one.kind, "points": len(one.rows), "file": str(path), "device": one.notes["device"]})

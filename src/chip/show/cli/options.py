@@ -120,6 +120,8 @@ def add_question(parser: argparse.ArgumentParser, several: Collection[str] = ())
         ("--sdpa", "BACKEND", "attention backend of hf-eager's prefill: cudnn, flash [cudnn]"),
     ):
         more.add_argument(flag, metavar=metavar, default="", help=text)
+    choice = "how tokens are chosen: greedy, or of temperature, top-k, top-p, penalties, logprobs, joined by + [greedy]"
+    more.add_argument("--sampling", metavar="HOW", default=SYSTEM["sampling"], help=choice)
     latency = "launch latency of the host, as `chip bench` measures it [that of the engine's reference host]"
     more.add_argument("--launch-ns", metavar="NS", type=float, default=SYSTEM["launch_ns"], help=latency)
     like = "a known model type whose layers an architecture has that is not known, such as qwen3"

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError("--plot draws fleets for a rate: give --rate")
     system = options.question(args)
     axes = {f"{name}s": system.pop(name) for name in AXES}
-    found = plan(
+    planned = plan(
         args.model,
         workload=args.workload,
         rate=args.rate,
@@ -93,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
         **system,
     ).json()
     if args.plot:
-        output.write(args.plot, traffic_plot.pareto(found), PICTURE)
-    print(json.dumps(found, indent=1, allow_nan=False) if args.json else render(found))
-    for note in (*found["notes"], *_notes_of_choices(found["choices"])):
+        output.write(args.plot, traffic_plot.pareto(planned), PICTURE)
+    print(json.dumps(planned, indent=1, allow_nan=False) if args.json else render(planned))
+    for note in (*planned["notes"], *_notes_of_choices(planned["choices"])):
         print(f"note: {note}", file=sys.stderr)
-    return 0 if any(c["status"] == "ok" for c in found["choices"]) else 1
+    return 0 if any(c["status"] == "ok" for c in planned["choices"]) else 1
 
 
 def render(a: dict[str, Any]) -> str:

@@ -76,13 +76,13 @@ def run(args: argparse.Namespace) -> int:
         from chip.lab.measure.meta_forward import answer_traced as answer
     else:
         answer = request.answer
-    found = answer(values)
+    prediction = answer(values)
     if args.json:
-        print(json.dumps(found, indent=1, allow_nan=False))
-        for note in found["notes"]:
+        print(json.dumps(prediction, indent=1, allow_nan=False))
+        for note in prediction["notes"]:
             print(f"note: {note}", file=sys.stderr)
     else:
-        print(render(found, args.breakdown))
+        print(render(prediction, args.breakdown))
     if args.timeline:
         write_timeline(args.timeline, values)
     return 0
@@ -100,16 +100,16 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _grid(args: argparse.Namespace, values: dict[str, Any]) -> int:
-    found = grid.rows(values)
+    rows = grid.rows(values)
     if args.csv:
-        output.write(args.csv, grid.to_csv(found), grid.TABLE)
+        output.write(args.csv, grid.to_csv(rows), grid.TABLE)
         if not output.is_stream(args.csv):
-            print(f"wrote {args.csv}: {len(found)} row{'s' if len(found) > 1 else ''}", file=sys.stderr)
+            print(f"wrote {args.csv}: {len(rows)} row{'s' if len(rows) > 1 else ''}", file=sys.stderr)
     else:
-        print(json.dumps(found, indent=1, allow_nan=False) if args.json else grid.render(found))
-    failed = sum("error" in row for row in found)
+        print(json.dumps(rows, indent=1, allow_nan=False) if args.json else grid.render(rows))
+    failed = sum("error" in row for row in rows)
     if failed:
-        print(f"chip predict: {failed} of {len(found)} rows could not be predicted", file=sys.stderr)
+        print(f"chip predict: {failed} of {len(rows)} rows could not be predicted", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -119,7 +119,7 @@ def _lines(values: dict[str, Any], jobs: int, ray: str) -> int:
     from chip.simulator.jobs import pool_of
     from chip.simulator.sweep import answers
 
-    return lines.write(answers((line for held in lines.rounds() for line in held), values, pool_of(jobs, ray)))
+    return lines.write(answers((line for batch in lines.rounds() for line in batch), values, pool_of(jobs, ray)))
 
 
 def write_timeline(path: Path, values: dict[str, Any]) -> None:

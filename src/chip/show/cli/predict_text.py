@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chip.predictor.basis import NOT_USABLE
 from chip.show.cli.text import Column, amount, digits, gib, moved, ms, number, percent, signed, span, table, us, work
 
 LONGEST = 4  # lines of a phase in the short view
@@ -90,14 +91,13 @@ def _dtype(a: dict[str, Any]) -> str:
 
 
 def _headline(a: dict[str, Any]) -> str:
-    rows = []
+    rows, doubted = [], any(note.startswith(NOT_USABLE) for note in a["notes"])
     for title, key, unit, form in FIGURES:
         if a.get(key) is None:
             continue
         bound = a["bound"].get(key.removesuffix("_ms"), "")
-        rows.append(
-            {"title": title, "value": form(a[key]) + unit, "interval": span(form)(a["interval"][key]), "bound": bound}
-        )
+        interval = NOT_USABLE if doubted else span(form)(a["interval"][key])
+        rows.append({"title": title, "value": form(a[key]) + unit, "interval": interval, "bound": bound})
         of_request = a.get("request_tpot_ms") if key == "tpot_ms" else None
         if of_request and abs(of_request / a[key] - 1) > SHOWN_APART:
             rows.append({"title": "TPOT, requests", "value": ms(of_request)})

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     index = page.write(args.output, summary)
     for line in troubles:
         print(line, file=sys.stderr)
-    rows = {name: len(found) for name, found in summary.tables.items()}
+    rows = {name: len(table) for name, table in summary.tables.items()}
     if args.json:
         print(json.dumps({"schema": SCHEMA, "page": str(index), "files": len(read), "rows": rows}, indent=1))
     else:

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     gc.freeze()  # what is loaded stays: no collection looks at it again
     workers = forked.processes(args.workers) if args.workers else min(MEMBERS, forked.processes(0))
     if workers > 1:
-        server.crew = Crew(workers, args.time_limit, server.socket.close, page.first_plan(ranking.START))
+        server.crew = Crew(workers, args.time_limit, server.socket.close, page.first_plan(ranking.opening()))
     opens = f"{server.url}?token={token}" if token else server.url
     where = {"schema": SCHEMA, "url": server.url, "openapi": f"{server.url}openapi.json", "page": opens}
     print(json.dumps(where) if args.json else f"explorer: {opens}", flush=True)
@@ -81,11 +81,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _token(given: str) -> str:
+def _token(word: str) -> str:
     from chip.show.serve.guard import LEAST_TOKEN
 
-    if given == "auto":
+    if word == "auto":
         return secrets.token_urlsafe(18)
-    if given and not (len(given) >= LEAST_TOKEN and TOKEN.fullmatch(given)):
+    if word and not (len(word) >= LEAST_TOKEN and TOKEN.fullmatch(word)):
         raise ChipError(f"--token must be at least {LEAST_TOKEN} letters, digits, - or _; auto makes one up")
-    return given
+    return word

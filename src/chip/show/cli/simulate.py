@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         raise ChipError("--requests-out and --timeline are of one rate")
     pool = pool_of(args.jobs, args.ray, progress("simulations"))
 
-    found = sweep(
+    simulations = sweep(
         args.model,
         rates,
         pool,
@@ -95,17 +95,19 @@ def run(args: argparse.Namespace) -> int:
         timeline=bool(args.timeline or args.plot) and len(rates) == 1,
         **options.question(args),
     )
+    first, *others = simulations
+    documents = [s.json() for s in simulations]
     if args.requests_out:
-        output.write(args.requests_out, "".join(line + "\n" for line in found[0].per_request()), REQUESTS)
+        output.write(args.requests_out, "".join(line + "\n" for line in first.per_request()), REQUESTS)
     if args.timeline:
-        output.write(args.timeline, json.dumps(found[0].timeline_json()) + "\n", TIMELINE)
+        output.write(args.timeline, json.dumps(first.timeline_json()) + "\n", TIMELINE)
     if args.plot:
-        output.write(args.plot, traffic_plot.svg([s.json() for s in found], found[0].timeline_json()), PICTURE)
+        output.write(args.plot, traffic_plot.svg(documents, first.timeline_json()), PICTURE)
     if args.json:
-        several = {"schema": SWEEP, "simulations": [s.json() for s in found]}
-        print(json.dumps(several if len(found) > 1 else found[0].json(), indent=1, allow_nan=False))
+        answer = {"schema": SWEEP, "simulations": documents} if others else documents[0]
+        print(json.dumps(answer, indent=1, allow_nan=False))
     else:
-        print(render(found[0].json()) if len(found) == 1 else render_sweep([s.json() for s in found]))
-    for note in dict.fromkeys(note for s in found for note in s.notes):
+        print(render_sweep(documents) if others else render(documents[0]))
+    for note in dict.fromkeys(note for s in simulations for note in s.notes):
         print(f"note: {note}", file=sys.stderr)
-    return 0 if all(s.completed for s in found) else 1
+    return 0 if all(s.completed for s in simulations) else 1

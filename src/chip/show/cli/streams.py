@@ -22,7 +22,7 @@ def printable(text: str) -> str:
     """With every control character written out, as `\\x1b`."""
     if text.isascii() and not text.encode().translate(None, PLAIN):  # as nearly all is: many times faster
         return text
-    return CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+    return CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class Printable:

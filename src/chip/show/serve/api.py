@@ -15,6 +15,7 @@ from chip.hardware import roofline
 from chip.predictor import operator, request
 from chip.show.serve import compare, hub, planning, ranking, sweep, timeline, traffic
 from chip.show.serve.names import PASTED, gpu_of, question_of
+from chip.simulator import prices
 from chip.simulator.plan import REQUESTS
 from chip.types import ChipError
 
@@ -66,7 +67,8 @@ def defaults() -> str:
                 "splits": ranking.SPLITS,
             },
             "plan": {"requests": REQUESTS, "percentile": traffic.PERCENTILE, "engines": traffic.engines_that_serve()},
-            "start": ranking.START,
+            "start": ranking.opening(),
+            "prices": {key: prices.about()[key] for key in ("dated", "currency", "what")},
             "most_points": sweep.MOST_POINTS,
             "workloads": traffic.workloads(),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -12,11 +13,13 @@ from chip.predictor import operator
 from chip.show import webpage
 from chip.show.serve import api, ranking, traffic
 from chip.show.webpage import Page
+from chip.simulator import prices
 from chip.types import ChipError
 
 SCRIPTS = (
     "elements.js", "plots.js", "bars.js", "question.js", "local.js", "prices.js", "models.js", "controls.js", "rank.js",
-    "sure.js", "answer.js", "curves.js", "traffic.js", "perfetto.js", "timeline.js", "operator.js", "explorer.js",
+    "picture.js", "frontier.js", "sure.js", "answer.js", "curves.js", "traffic.js", "perfetto.js", "timeline.js",
+    "operator.js", "explorer.js",
 )  # fmt: skip
 MEASURED = ("measured", "imported")
 OPERATOR = {"op": "linear", "gpu": operator.DEFAULT_GPU, "m": 8, "n": 4096, "k": 4096}  # as operator.js opens
@@ -24,8 +27,10 @@ OPERATOR = {"op": "linear", "gpu": operator.DEFAULT_GPU, "m": 8, "n": 4096, "k":
 
 DIGITS = 5  # of a number in a row of many: the page shows four at most
 TIMES = ("tokens_per_s_per_gpu", "ttft_ms", "tpot_ms", "energy_j_per_token")
-RANKED = ("gpu", "tp", "gpus", "dtype", "batch", *TIMES, "tokens_per_s_per_user", "cost_per_million_tokens",
-          "price_per_gpu_hour", "bound", "rests_on", "missed", "place", "tie", "may_lead", "error")  # fmt: skip
+RANKED = (
+    "gpu", "tp", "gpus", "dtype", "batch", *TIMES, "tokens_per_s_per_user", "cost_per_million_tokens", "bound",
+    "price_per_gpu_hour", "rests_on", "missed", "place", "tie", "may_lead", "nearest_validated", "error",
+)  # fmt: skip
 CURVE = ("gpu", "tp", "dtype", "batch", *TIMES, "tokens_per_s_per_user", "error")
 MEMORY = ("fits", "share", "max_batch")
 
@@ -40,10 +45,28 @@ def is_made() -> bool:
     return bool(explorer.cache_info().currsize)
 
 
-def without_server(runtime: Mapping[str, Any], title: str = "CHIP explorer") -> Page:
+def without_server(runtime: Mapping[str, Any], address: str = "", title: str = "CHIP explorer") -> Page:
     """Of a static host: it comes with all that it shows at first, and computes the rest itself. `runtime`: `wheel`, a
-    file in runtime/ beside it, and the `bytes` of all that is loaded."""
-    return webpage.assemble("explorer.html", SCRIPTS, data(everything(), runtime), title, worker=True)
+    file in runtime/ beside it, and the `bytes` of all that is loaded. `address` of its folder: for link previews."""
+    answers = list(everything())
+    about = html.escape(_sentence(next(rows for path, _, rows in map(json.loads, answers) if path == "/api/rank")))
+    picture = f'<meta property="og:image" content="{html.escape(address)}preview.png">'
+    head = f"""<meta name="description" content="{about}">
+<meta property="og:type" content="website">
+<meta property="og:title" content="Which GPU for your language model? CHIP predicts">
+<meta property="og:description" content="{about}">
+{picture}
+<meta name="twitter:card" content="summary_large_image">"""
+    return webpage.assemble("explorer.html", SCRIPTS, data(answers, runtime), title, worker=True, head=head)
+
+
+def _sentence(ranked: Mapping[str, Any]) -> str:
+    """The opening answer in words, for previews of links."""
+    start, best = ranking.START, ranked["rows"][0]
+    asked = f"{start['model']}, {start['prompt']} tokens in, {start['output']} out"
+    low, high = best["interval"]["cost_per_million_tokens"]
+    cost = f"{best['cost_per_million_tokens']:.2g} ({low:.2g} to {high:.2g}) {prices.about()['currency']}"
+    return f"{asked}: {best['tp']} x {best['gpu']} in {best['dtype']}, {cost} a million tokens. Ask for your own model."
 
 
 def data(answers: Iterable[str], runtime: Mapping[str, Any] | None = None) -> str:
@@ -61,7 +84,7 @@ def opening() -> Iterable[str]:
 
 def everything() -> Iterable[str]:
     """All that the page shows before a visitor changes the question."""
-    start = ranking.START
+    start = ranking.opening()
     yield from opening()
     yield _trimmed("/api/rank", first_ranking(start, every=True), RANKED)
     lengths = {**_common("prompt", "output"), **_one()}
@@ -122,8 +145,8 @@ def first_ranking(start: dict[str, Any], every: bool = False) -> dict[str, Any]:
         "prune": True,
         "dtype": start["precisions"].split(","),
         "limits": limits_of(start),
-        "prices": {},
-        "by": "throughput",
+        "prices": prices.of_text(start["prices"]),
+        "by": start["by"],
     }
 
 

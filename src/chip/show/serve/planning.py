@@ -18,7 +18,7 @@ from chip.decoders.decoder import Decoder
 from chip.question import complete, count_of, question_of
 from chip.show.serve import sweep
 from chip.show.serve.names import gpu_of
-from chip.show.serve.ranking import limits_of, prices_of
+from chip.show.serve.ranking import limits_of, prices_of, with_nearest
 from chip.show.serve.traffic import GIVEN, MOST_REQUESTS, PERCENTILE, targets_of, workload_of
 from chip.simulator import plan
 from chip.simulator.highest_rate import InSteps, Promise
@@ -142,6 +142,7 @@ def whole(question: Any, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         raise ChipError(f"rate must be requests a second above 0, or null, got {str(rate)[:40]!r}")
     choices = [priced(_choice(c), rate, prices) for part in parts for c in part["choices"]]
     rows = [_row(c, rate, p["targets"]) for c in ranked(choices, rate, by)]
+    rows = with_nearest(decoder, rows, axes["engine"][0], p["prompt"], p["output"])
     pending = {gpu for part in parts for gpu in part["pending"]}
     good, refused = (sum(c.status == status for c in choices) for status in ("ok", "refused"))
     return {
@@ -182,6 +183,7 @@ def _row(c: PlanChoice, rate: float | None, targets: Sequence[Target]) -> Row:
     row |= {name: getattr(c, name) for name in FIGURES}
     row |= {"batch": max(1, round(c.in_flight)), "requests": c.requests, "limited_by": c.limited_by}
     row["energy_j_per_token"] = c.joules_per_output_token
+    row["tokens_per_s_per_user"] = 1e3 / row["tpot_ms"] if row["tpot_ms"] else None
     assert c.interval is not None
     low, high = (end / c.max_rate_per_s for end in c.interval)
     row["interval"] = {name: (row[name] * low, row[name] * high) for name in FIGURES}
@@ -212,5 +214,15 @@ def _understood(question: Any) -> tuple[Decoder, dict[str, list[Any]], dict[str,
     requests = question.get("requests", REQUESTS)
     if isinstance(requests, bool) or not isinstance(requests, int) or not 1 <= requests <= MOST_REQUESTS:
         raise ChipError(f"requests must be a whole number from 1 to {MOST_REQUESTS}")
-    del axes["prompt"], axes["output"]  # of the traffic
-    return decoder, axes, {"workload": workload_of(asked), "requests": requests, "targets": targets_of(limits)}
+    (prompt,), (output,) = axes.pop("prompt"), axes.pop("output")  # of the traffic
+    return (
+        decoder,
+        axes,
+        {
+            "workload": workload_of(asked),
+            "requests": requests,
+            "targets": targets_of(limits),
+            "prompt": prompt,
+            "output": output,
+        },
+    )

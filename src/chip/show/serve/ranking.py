@@ -10,16 +10,19 @@ the interval that one can count on (`chip.standing`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from math import ceil, floor, inf, log2
 from typing import Any
 
 from chip.decoders.decoder import Decoder
+from chip.dtypes import PRECISIONS
 from chip.predictor.standing import Figure, places
+from chip.predictor.validated_runs import nearest
 from chip.show.serve import sweep
 from chip.show.serve.names import gpu_of
-from chip.simulator.prices import name_of
-from chip.types import ChipError
+from chip.simulator import prices
+from chip.types import ChipError, Scenario
 
 SCHEMA = "chip.ranking/1"
 LARGEST = "largest"
@@ -28,15 +31,21 @@ LIMITS = ("ttft_ms", "tpot_ms", "e2e_ms")
 BY = {"throughput": "tokens_per_s_per_gpu", "cost": "cost_per_million_tokens", "energy": "energy_j_per_token"}
 OWN = ("limits", "by", "prices", "prune")
 SPLITS = (1, 2, 4, 8)
-# What the page shows when it is opened without a question.
+# What the page shows when it is opened without a question; `opening` has the prices as well.
 START: dict[str, Any] = {
     "model": "llama-3.1-8b", "gpu": "h200", "engine": "vllm", "dtype": "auto", "tp": 1, "batch": 8, "prompt": 1024,
-    "output": 128, "ttft": 2000, "tpot": 50, "precisions": "auto,fp8",
+    "output": 128, "ttft": 2000, "tpot": 50, "precisions": "auto,fp8", "by": "cost",
 }  # fmt: skip
 TRIES = 5  # predictions for one row, where the batch is to be found
 FULL_TOKENS = 4096  # of prompts: all products are compute-bound
 TWICE = 1.8  # what twice as many of those take at least
 Row = dict[str, Any]
+
+
+@lru_cache(maxsize=1)
+def opening() -> dict[str, Any]:
+    """`START` at the example's prices, as they are typed."""
+    return {**START, "prices": ", ".join(f"{gpu}:{price:g}" for gpu, price in prices.read(prices.EXAMPLE).items())}
 
 
 def rank(question: Any) -> dict[str, Any]:
@@ -54,7 +63,7 @@ def part(question: Any) -> dict[str, Any]:
 def rows_of(question: Any) -> Iterator[tuple[Row, int]]:
     """One row after the other, and how many larger splits are left out after it."""
     decoder, axes = sweep.understood(question, (*sweep.AXES, *OWN))
-    limits, prices = limits_of(question.get("limits", {})), prices_of(question.get("prices", {}))
+    limits, per_hour = limits_of(question.get("limits", {})), prices_of(question.get("prices", {}))
     search = axes["batch"] == [LARGEST]
     sweep.check_points(axes, TRIES if search else 1)
     prune = bool(question.get("prune", False))
@@ -71,7 +80,7 @@ def rows_of(question: Any) -> Iterator[tuple[Row, int]]:
                     near[others] = found
             else:
                 found = {**asked, **sweep.answer(decoder, asked)}
-            row = _judged(found, limits, prices)
+            row = _judged(found, limits, per_hour)
             worse = prune and before is not None and _worse(row, before, limits)
             yield row, len(splits) - i - 1 if worse else 0
             if worse:
@@ -92,7 +101,19 @@ def whole(question: Any, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     refused, good = sum("error" in row for row in rows), sum(_good(row, limits) for row in rows)
     found |= {"good": good, "not_good": len(rows) - good - refused, "refused": refused, "left_out": left_out}
     found |= {"ties": sum(row.get("place") == 1 for row in rows[1:]), "unsure": sum("may_lead" in row for row in rows)}
-    return {**found, "rows": rows}
+    found["measured"] = [] if question.get("config") else sweep.measured_beside(decoder.name, rows, axes["output"])
+    return {**found, "rows": with_nearest(decoder, rows, axes["engine"][0], axes["prompt"][0], axes["output"][0])}
+
+
+def with_nearest(decoder: Decoder, rows: list[Row], engine: str, prompt: int, output: int) -> list[Row]:
+    """The same, the first with the run nearest to it that was held against a prediction: how sure one can be."""
+    if not rows or rows[0].get("place") != 1:
+        return rows
+    first = rows[0]
+    kv_dtype = first["kv_dtype"] or PRECISIONS[first["dtype"]].activation
+    split = (first["tp"], kv_dtype, first["pp"], first["ep"])
+    s = Scenario(first["batch"], prompt, output, first["dtype"], *split)
+    return [{**first, "nearest_validated": nearest(decoder, first["gpu"], engine, s)[:1]}, *rows[1:]]
 
 
 def _placed(rows: list[Row], by: str, limits: Mapping[str, float]) -> list[Row]:
@@ -175,11 +196,11 @@ def _missed(row: Row, limits: Mapping[str, float]) -> list[str]:
     return [name for name, most in limits.items() if row.get(name) is not None and row[name] > most]
 
 
-def _judged(row: Row, limits: Mapping[str, float], prices: Mapping[str, float]) -> Row:
+def _judged(row: Row, limits: Mapping[str, float], per_hour: Mapping[str, float]) -> Row:
     if "error" in row:
         return row
     row = {**row, "missed": _missed(row, limits)}
-    price = prices.get(name_of(row["gpu"]))
+    price = per_hour.get(prices.name_of(row["gpu"]))
     if price is not None:
         whole = price * row["gpus"] / 3600 * 1e6
         row["price_per_gpu_hour"] = price
@@ -206,7 +227,7 @@ def limits_of(given: Any) -> dict[str, float]:
 def prices_of(given: Any) -> dict[str, float]:
     """By the names that GPUs have here."""
     found = _numbers(given, "prices", "a price for an hour of one GPU", None)
-    return {name_of(gpu_of(gpu)): price for gpu, price in found.items()}
+    return {prices.name_of(gpu_of(gpu)): price for gpu, price in found.items()}
 
 
 def _numbers(given: Any, what: str, meaning: str, known: tuple[str, ...] | None) -> dict[str, float]:

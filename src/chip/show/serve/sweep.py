@@ -51,10 +51,14 @@ def part(question: Any) -> dict[str, Any]:
 def whole(question: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
     decoder, axes = understood(question, AXES)
     points = check_points(axes)
-    runs = [] if question.get("config") else _measured(decoder.name, rows)
-    if len(axes["output"]) == 1 and runs:
-        runs = [{**run, **_rates(run, axes["output"][0])} for run in runs]
+    runs = [] if question.get("config") else measured_beside(decoder.name, rows, axes["output"])
     return {"schema": SCHEMA, "model": decoder.name, "points": points, "rows": rows, "measured": runs}
+
+
+def measured_beside(model: str, rows: list[dict[str, Any]], outputs: list[int]) -> list[dict[str, Any]]:
+    """Our own runs in the settings of these rows, with the rates at their output where they have one."""
+    runs = _measured(model, rows)
+    return [{**run, **_rates(run, outputs[0])} for run in runs] if len(outputs) == 1 else runs
 
 
 def _measured(model: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

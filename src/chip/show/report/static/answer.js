@@ -346,19 +346,21 @@ const Answer = (() => {
   /** A command whose options stay whole where the line breaks. */
   const unbroken = (text) =>
     text.split(/ (?=--)/).map((piece, i) => [i ? " " : "", h("span", { class: "whole" }, piece)]);
+  async function copied(button, text) {
+    const before = button.textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select and copy";
+    }
+    setTimeout(() => {
+      button.textContent = before;
+    }, 1500);
+  }
   function copyable(text, label, kind = "command") {
     const button = h("button", { type: "button" }, "Copy");
-    button.addEventListener("click", async () => {
-      try {
-        await navigator.clipboard.writeText(text);
-        button.textContent = "Copied";
-      } catch {
-        button.textContent = "Select and copy";
-      }
-      setTimeout(() => {
-        button.textContent = "Copy";
-      }, 1500);
-    });
+    button.addEventListener("click", () => copied(button, text));
     return h("div", { class: "copy" }, h("code", { class: kind, "aria-label": label }, kind === "python" ? text : unbroken(text)), button);
   }
   /** The question as other places ask it, and the answer as it came. */
@@ -382,5 +384,5 @@ const Answer = (() => {
     );
   }
 
-  return { show, copyable, title };
+  return { show, copyable, copied, title };
 })();

@@ -93,7 +93,7 @@ const Chip = (() => {
   }
   /** Saves text as a file. */
   function save(name, type, text) {
-    const url = URL.createObjectURL(new Blob([text], { type }));
+    const url = URL.createObjectURL(text instanceof Blob ? text : new Blob([text], { type }));
     const a = h("a", { href: url, download: name });
     document.body.append(a);
     a.click();

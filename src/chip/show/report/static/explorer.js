@@ -68,10 +68,10 @@
   function parts() {
     const nav = document.querySelector(".top nav");
     const links = [...nav.querySelectorAll("a[data-part]")];
-    for (const a of links)
+    for (const a of document.querySelectorAll("a[data-part]"))
       a.addEventListener("click", (e) => {
         e.preventDefault();
-        byId(a.dataset.part).scrollIntoView();
+        Question.goTo(a.dataset.part);
       });
     const here = new IntersectionObserver(
       (seen) => {
@@ -116,6 +116,7 @@
       START[name] = typeof START[name] === "string" ? String(value) : value;
     Object.assign(state, START);
     readLink();
+    document.documentElement.classList.toggle("embed", state.embed === "1");
     const build = () => {
       Controls.build();
       Rank.build();

@@ -81,7 +81,21 @@ const Plots = (() => {
    *  spec: {title, x: {label, format, log, range}, y, lines: [{points, color, dash, label}],
    *         series: [{name, color, hollow, points: [{x, y, r, tell: () => [[name, text]], title}]}], pairs: [[p, q]]} */
   function plot(spec) {
-    const W = Math.min(spec.width, Math.max(320, innerWidth - 60)); // a phone gets a smaller picture, not smaller letters
+    const figure = h("div", { class: "figure" });
+    redrawn(figure, Math.min(spec.width, Math.max(280, innerWidth - 60)), (width) => figure.replaceChildren(...drawn(spec, figure, width)));
+    return figure;
+  }
+  /** Draws for a width, and again for the width that a figure has on the page: letters keep their size. */
+  function redrawn(figure, guess, draw) {
+    let width = guess;
+    draw(width);
+    new ResizeObserver(([{ contentRect }]) => {
+      if (contentRect.width < 200 || Math.abs(contentRect.width - width) < 2) return;
+      width = contentRect.width;
+      draw(width);
+    }).observe(figure);
+  }
+  function drawn(spec, figure, W) {
     const H = Math.min(spec.height, Math.max(260, 0.85 * W)),
       L = 74,
       R = 18,
@@ -190,12 +204,30 @@ const Plots = (() => {
         );
       }
     }
+    named(svg, dots, { left: L, right: W - R, top: T, bottom: H - B });
     const ring = s("circle", { r: 8, class: "ring", visibility: "hidden" });
     inside.append(ring);
     const tip = h("div", { class: "tip", hidden: true, role: "status" });
-    const figure = h("div", { class: "figure" }, svg, tip);
     attend(svg, figure, tip, ring, dots, W, spec);
-    return figure;
+    return [svg, tip];
+  }
+  const LETTER = 6.6; // pixels that a letter of a label is wide, at most
+  /** Labels of points beside them, the first ones first; one that would lie on another or on a mark is left out. */
+  function named(svg, dots, { left, right, top, bottom }) {
+    const taken = dots.map(({ at: [x, y] }) => [x - 4, y - 4, x + 4, y + 4]);
+    for (const { at: [x, y], p } of dots) {
+      if (!p.label) continue;
+      const w = p.label.length * LETTER;
+      const places = [[x + 7, y + 4], [x - 7 - w, y + 4], [x - w / 2, y - 8], [x - w / 2, y + 17], [x + 6, y - 6], [x + 6, y + 14]];
+      const free = places.find(([px, py]) => {
+        const box = [px, py - 11, px + w, py + 3];
+        if (box[0] < left || box[2] > right || box[1] < top || box[3] > bottom) return false;
+        if (taken.some((t) => box[0] < t[2] && t[0] < box[2] && box[1] < t[3] && t[1] < box[3])) return false;
+        taken.push(box);
+        return true;
+      });
+      if (free) svg.append(s("text", { x: free[0], y: free[1], class: "roof name" }, p.label));
+    }
   }
   function rotated(line, x, y) {
     const [[ax, ay], [bx, by]] = [line.points[0], line.points[1]];
@@ -331,5 +363,5 @@ const Plots = (() => {
     return lines;
   }
 
-  return { plot, legend, reach, roofLines, drawable };
+  return { plot, legend, reach, roofLines, drawable, redrawn };
 })();

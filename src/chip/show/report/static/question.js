@@ -18,7 +18,9 @@ const Question = (() => {
     beside: "", // h100~2~fp8,a100: GPU, split and precision of what is compared; what is left out is as in the first
     ttft: "", // limits in milliseconds
     tpot: "",
-    by: "throughput",
+    by: "cost",
+    sort: "", // of the ranking: a column's name, with - the largest first; empty as it is ranked
+    embed: "", // 1: the answer and its chart alone
     which: "all", // GPUs to rank: all, or those with measured tables
     prices: "", // as typed: h200:3.5, h100=2.2, for an hour of one GPU
     precisions: "auto,fp8", // to rank
@@ -122,6 +124,14 @@ const Question = (() => {
       .map(key)
       .join(",");
   }
+  const named = () => (state.model === PASTE ? state.name : state.model);
+  /** Moves the page and the keyboard to a part of it. */
+  function goTo(part) {
+    const heading = byId(part).querySelector("h2") || byId(part);
+    byId(part).scrollIntoView({ block: "start" });
+    heading.tabIndex = -1;
+    heading.focus({ preventScroll: true });
+  }
   const sizes = () => Object.fromEntries(SIZES.map((size) => [size, state[size]]));
   const question = (c) => ({ ...model(), gpu: c.gpu, engine: state.engine, dtype: c.dtype, tp: c.tp, ...sizes() });
   const comparison = () => ({ ...model(), engine: state.engine, ...sizes(), configurations: configurations() });
@@ -172,6 +182,8 @@ const Question = (() => {
     }
     if (asked.get("config")) state.model = PASTE;
   }
+  const STEP_MS = 1000;
+  let wrote = 0;
   function writeLink() {
     const asked = new URLSearchParams();
     for (const [name, value] of Object.entries(state)) {
@@ -181,7 +193,13 @@ const Question = (() => {
       if (value !== START[name] || (!own && ["model", "gpu", "engine", "tp", ...SIZES].includes(name)))
         asked.set(name, name === "config" ? compact(value) : value);
     }
-    history.replaceState(null, "", `#?${asked}`);
+    const link = `#?${asked}`,
+      now = performance.now();
+    if (link === location.hash) return;
+    // a step back leads to the question before; what is typed or dragged is one question
+    if (wrote && now - wrote > STEP_MS) history.pushState(null, "", link);
+    else history.replaceState(null, "", link);
+    wrote = now;
   }
   function compact(text) {
     try {
@@ -208,6 +226,8 @@ const Question = (() => {
     addBeside,
     removeBeside,
     sizes,
+    named,
+    goTo,
     question,
     comparison,
     limits,

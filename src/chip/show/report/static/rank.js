@@ -1,9 +1,15 @@
 "use strict";
 // Which GPU: all GPUs, splits and precisions for the workload, best first.
 const Rank = (() => {
-  const { h, duration, meaningful, rounded, save, csv, percent } = Chip;
+  const { h, duration, meaningful, rounded, number, save, csv, percent } = Chip;
   const { strip } = Bars;
   const { state, known, heard, byId, ask, isHeld, model, limits, addBeside, planCommand } = Question;
+  const RESTS_ON = {
+    measured: "operators measured by CHIP",
+    imported: "operators from published tables",
+    "same chip": "operators of a GPU of the same chip",
+    datasheet: "from its datasheet alone",
+  };
   const ROOM = 2; // of a bar, over the largest estimate
   const BUSY_MS = 1000;
   const SHOWN = 10,
@@ -76,6 +82,7 @@ const Rank = (() => {
   function refuse(error) {
     byId("claim").replaceChildren(h("p", { class: error.empty ? "note" : "note bad" }, error.message));
     byId("ranked").replaceChildren();
+    byId("frontier").replaceChildren();
   }
   /** A server that has much to do is asked again. */
   async function patient(asking, tries = 5) {
@@ -130,6 +137,11 @@ const Rank = (() => {
   function badge(basis) {
     return h("span", { class: `badge ${basis.replace(" ", "-")}`, title: `what most of its operators' time rests on: ${basis}` }, basis);
   }
+  /** What was asked, above its answer: on a phone the form is out of sight. */
+  function askedLine() {
+    const most = Object.entries(limits()).map(([key, v]) => `${key.replace("_ms", "").toUpperCase()}${byRate() ? " p99" : ""} under ${duration(v / 1e3)}`);
+    return h("p", { class: "asked" }, [Question.named(), `${number(state.prompt)} tokens in, ${number(state.output)} out`, ...most, byRate() ? "live requests" : "a burst"].join(" · "));
+  }
   function claim(good) {
     const [key, name, unit] = BY[state.by],
       best = good[0];
@@ -141,17 +153,30 @@ const Rank = (() => {
         state.by === "cost" ? "Give prices below to rank by cost." : `No ${name} is known for what fits.`,
       );
     const n = meaningful(best[key], best.interval[key]),
-      [low, high] = best.interval[key];
+      [low, high] = best.interval[key],
+      load = best.max_rate_per_s ? `, at ${rate(best)}${best.tp > 1 ? " of a replica" : ""}` : `, batch ${best.batch}`;
+    document.title = `${best.tp} × ${best.gpu} for ${Question.named()} – CHIP`;
     return h(
       "p",
       { class: "claim", elementtiming: "answer" }, // when it is on the screen: what benchmarks/opening.py reads
+      h("strong", {}, `${best.tp} × ${best.gpu}, ${best.dtype}: ${state.by === "cost" ? `${money(best[key], n)} a million tokens` : `${rounded(best[key], n)} ${unit}${unit === "tok/s" ? " per GPU" : ""}`}`),
+      ` (${rounded(low, n)} to ${rounded(high, n)})${load}, `,
       badge(best.rests_on),
-      " ",
-      h("strong", {}, `${best.tp > 1 ? `${best.tp} × ` : ""}${title(best.gpu)}, ${best.dtype}${best.max_rate_per_s ? "" : `, batch ${best.batch}`}`),
-      `: ${rounded(best[key], n)} ${unit || name}${unit === "tok/s" ? " per GPU" : ""} (${rounded(low, n)} – ${rounded(high, n)})${best.max_rate_per_s ? `, at ${rate(best)}${best.tp > 1 ? " of a replica" : ""}` : ""}. `,
-      found.ties ? `${found.ties} more ${found.ties === 1 ? "shares" : "share"} this place: a tie. ` : "",
-      found.unsure ? `${found.unsure} further down may be ${better()}, but too little is known of ${found.unsure === 1 ? "it" : "them"} to say so.` : "",
+      ` ${RESTS_ON[best.rests_on]}. `,
+      h("span", { class: "known-error" }, knownError(best)),
+      found.ties ? ` ${found.ties} more ${found.ties === 1 ? "shares" : "share"} this place: a tie.` : "",
+      found.unsure ? ` ${found.unsure} further down may be ${better()}, but too little is known of ${found.unsure === 1 ? "it" : "them"} to say so.` : "",
+      state.by === "cost" && found.good > priced() ? ` Of ${priced()} choices whose GPU has a price below.` : "",
     );
+  }
+  const money = (v, n) => `${known.defaults.prices.currency === "USD" ? "$" : ""}${rounded(v, n)}`;
+  const priced = () => found.rows.filter((r) => group(r) === 0 && Chip.known(r.cost_per_million_tokens)).length;
+  /** How far off the prediction of the nearest measured run was. */
+  function knownError(best) {
+    const [run] = best.nearest_validated || [];
+    if (!run) return `No known error: no run on such a GPU in ${best.dtype} was held against a prediction.`;
+    const errors = Sure.ERRORS.filter(([name]) => Chip.known(run[name])).map(([name, title]) => `${title} ${Sure.signed(run[name])}`);
+    return `Known error, of the nearest measured run (${run.model} on ${run.gpu}, ${number(run.batch)} × ${number(run.prompt)} in): ${errors.join(", ")}.`;
   }
   const rate = (r) => `${rounded(r.max_rate_per_s, 3)}\u00a0req/s`;
   const better = () => ({ throughput: "faster", cost: "cheaper", energy: "thriftier" })[state.by];
@@ -167,17 +192,19 @@ const Rank = (() => {
       good = found.rows.filter((r) => !group(r) && r.interval[key]);
     return Math.min(Math.max(...good.map((r) => r.interval[key][1]), 0), ROOM * Math.max(...good.map((r) => r[key]), 0));
   }
+  function loadRow(r) {
+    Object.assign(state, { gpu: r.gpu, tp: r.tp, dtype: r.dtype, batch: r.batch });
+    Controls.refresh();
+    heard.change();
+    Question.goTo("answer");
+  }
   function line(r, i, most) {
     const [key] = BY[state.by],
       span = r.interval[key],
       n = meaningful(r[key], span);
-    const load = h("button", { type: "button", class: "link", title: title(r.gpu) }, r.gpu);
-    load.addEventListener("click", () => {
-      Object.assign(state, { gpu: r.gpu, tp: r.tp, dtype: r.dtype, batch: r.batch });
-      Controls.refresh();
-      heard.change();
-      byId("answer").scrollIntoView({ block: "start" });
-    });
+    const load = h("button", { type: "button", class: "link", title: title(r.gpu), "aria-label": `Load ${title(r.gpu)}, ${r.tp} GPUs, ${r.dtype}` }, r.gpu);
+    const loaded = () => loadRow(r);
+    load.addEventListener("click", loaded);
     const compare = h(
       "button",
       { type: "button", class: "small", "aria-label": `Compare ${title(r.gpu)}, ${r.tp} GPUs, ${r.dtype}` },
@@ -189,7 +216,7 @@ const Rank = (() => {
       heard.change();
     });
     const missed = r.missed.map((m) => m.replace("_ms", "").toUpperCase()).join(" and ");
-    return h(
+    const row = h(
       "tr",
       { "data-gpu": r.gpu, "data-tp": r.tp, "data-dtype": r.dtype, "data-value": r[key], "data-sure": span?.[state.by === "throughput" ? 0 : 1] },
       h("td", { class: "num" }, r.place ? `${r.place}${r.tie ? "=" : ""}` : String(i + 1)),
@@ -206,6 +233,45 @@ const Rank = (() => {
       h("td", {}, group(r) === 2 ? `memory: ${percent(r.memory.share)} of what it may use` : missed ? `misses ${missed}${r.reason ? " even alone" : ""}` : r.limited_by?.replace(/^(\w+?)_/, (_, name) => `${name.toUpperCase()} `) || `${r.bound.tpot || r.bound.ttft}-bound`),
       h("td", {}, compare),
     );
+    row.addEventListener("click", (e) => e.target.closest("button") || getSelection().toString() || loaded());
+    return row;
+  }
+  // -- order: as ranked, or by a column
+  const SORTS = {
+    "#": (r) => r.place ?? Infinity,
+    GPU: (r) => r.gpu,
+    TTFT: (r) => r.ttft_ms,
+    TPOT: (r) => r.tpot_ms,
+    "J/token": (r) => r.energy_j_per_token,
+    "limited by": (r) => r.limited_by || r.bound?.tpot || "",
+  };
+  const sortOf = (name) => SORTS[name.replace(" p99", "")] || ((r) => r[BY[state.by][0]]);
+  function sorted(rows) {
+    const name = state.sort.replace(/^-/, "");
+    if (!name) return rows;
+    const value = sortOf(name),
+      turn = state.sort.startsWith("-") ? -1 : 1;
+    return rows
+      .map((r, i) => [value(r), i, r])
+      .sort(([a, i], [b, j]) => {
+        if (!Chip.known(a) && typeof a !== "string") return 1;
+        if (!Chip.known(b) && typeof b !== "string") return -1;
+        return turn * (typeof a === "string" ? Chip.byText(a, b) : a - b) || i - j;
+      })
+      .map(([, , r]) => r);
+  }
+  function head(text, number) {
+    if (!text) return h("td", {});
+    const now = state.sort.replace(/^-/, "") === text,
+      down = now && state.sort.startsWith("-");
+    const button = h("button", { type: "button", class: "sort" }, text, now ? (down ? " ↓" : " ↑") : "");
+    button.addEventListener("click", () => {
+      state.sort = now ? (down ? "" : `-${text}`) : text;
+      Question.writeLink();
+      list();
+      [...document.querySelectorAll("#ranked .sort")].find((one) => one.textContent.startsWith(text))?.focus();
+    });
+    return h("th", { scope: "col", class: number ? "num" : null, "aria-sort": now ? (down ? "descending" : "ascending") : null }, button);
   }
   function table(rows, from) {
     const [, name] = BY[state.by],
@@ -220,25 +286,31 @@ const Rank = (() => {
       h(
         "table",
         { class: "ranking" },
-        h("thead", {}, h("tr", {}, heads.map((t) => (t ? h("th", { scope: "col", class: number.has(t) ? "num" : null }, t) : h("td", {}))))),
+        h("thead", {}, h("tr", {}, heads.map((t) => head(t, number.has(t))))),
         h("tbody", {}, rows.map((r, i) => line(r, from + i, most))),
       ),
     );
   }
   /** What is said already is left alone, and its element stays: it is painted once, however many GPUs follow. */
-  function say(next) {
-    const now = byId("claim").firstElementChild;
-    if (now?.isEqualNode(next)) return;
-    if (now?.hasAttribute("elementtiming") && next.hasAttribute("elementtiming")) now.replaceChildren(...next.childNodes);
-    else byId("claim").replaceChildren(next);
+  function say(askedNow, next) {
+    const [before, now] = byId("claim").children;
+    if (now?.isEqualNode(next) && before.isEqualNode(askedNow)) return;
+    if (now?.hasAttribute("elementtiming") && next.hasAttribute("elementtiming")) {
+      before.replaceWith(askedNow);
+      now.replaceChildren(...next.childNodes);
+    } else byId("claim").replaceChildren(askedNow, next);
   }
   function show() {
-    say(claim(found.rows.filter((r) => group(r) === 0)));
-    if (built) list(); // the claim is painted before anything else
+    const good = found.rows.filter((r) => group(r) === 0);
+    say(askedLine(), claim(good));
+    if (!built) return; // the claim is painted before anything else
+    Frontier.show(found, good, { byRate: byRate(), load: loadRow });
+    list();
+    if (!progress) byId("ranked-said").textContent = `${found.good} choices ranked. ${byId("claim").textContent}`;
   }
   function list() {
     const rows = found.rows,
-      good = rows.filter((r) => group(r) === 0),
+      good = sorted(rows.filter((r) => group(r) === 0)),
       rest = rows.filter((r) => [1, 2].includes(group(r))),
       refused = rows.filter((r) => r.error);
     const more = h("button", { type: "button" }, all ? `Show the first ${SHOWN}` : `Show all ${found.good}`);
@@ -271,7 +343,7 @@ const Rank = (() => {
         : "",
     );
   }
-  const COLUMNS = ["gpu", "tp", "dtype", "kv_dtype", "batch", "prompt", "output", "tokens_per_s_per_gpu", "tokens_per_s", "ttft_ms", "tpot_ms", "e2e_ms", "energy_j_per_token", "cost_per_million_tokens", "max_rate_per_s", "limited_by", "rests_on", "place", "tie", "may_lead", "error"];
+  const COLUMNS = ["gpu", "tp", "dtype", "kv_dtype", "batch", "prompt", "output", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "tokens_per_s", "ttft_ms", "tpot_ms", "e2e_ms", "energy_j_per_token", "cost_per_million_tokens", "max_rate_per_s", "limited_by", "rests_on", "place", "tie", "may_lead", "error"];
   function download() {
     const button = h("button", { type: "button" }, "CSV");
     button.addEventListener("click", () =>
@@ -295,6 +367,7 @@ const Rank = (() => {
       ["precisions", "Precisions", PRECISIONS],
       ["which", "GPUs", [["all", "all"], ["tables", "measured tables"]]],
     ].map(([name, label, values]) => Controls.choice(`rank-${name}`, label, [["", values]], state[name], set(name)));
+    const about = known.defaults.prices;
     const box = h("textarea", { id: "rank-prices", rows: 1, spellcheck: "false", placeholder: "h200:3.5, h100:2.2" }, state.prices);
     const wrong = Controls.complaint(box, "rank-prices");
     const complain = () => wrong.say(Prices.parsed(state.prices).wrong.join("; "));
@@ -305,10 +378,10 @@ const Rank = (() => {
     complain();
     byId("rank-controls").replaceChildren(
       ...fields,
-      h("div", { class: "field" }, h("label", { for: "rank-prices" }, "Price of a GPU hour"), box, wrong.said),
+      h("div", { class: "field wide" }, h("label", { for: "rank-prices" }, `Price of a GPU hour, ${about.currency}: examples of ${about.dated}, no quotes; put in yours`), box, wrong.said),
     );
     built = true;
-    if (found.rows.length) list();
+    if (found.rows.length) show();
   }
 
   return { run, build, badge, asking };

@@ -65,5 +65,5 @@ const Sure = (() => {
       none(answers, sides),
     );
   }
-  return { beside, table, signed };
+  return { beside, table, signed, ERRORS };
 })();

@@ -51,7 +51,7 @@ const TimelineView = (() => {
     return out;
   }
   function show() {
-    W = Math.min(WIDE, Math.max(320, innerWidth - 60));
+    W = Math.min(WIDE, byId("timeline-view").clientWidth);
     const tracks = TRACKS.filter((t) => found.events.some(([queue]) => queue === t));
     const H = tracks.length * ROW + 30,
       parts = W < 500 ? 2 : 4;
@@ -105,6 +105,7 @@ const TimelineView = (() => {
     view.to = view.from + width;
     show();
   }
+  new ResizeObserver(() => found && Math.abs(byId("timeline-view").clientWidth - W) > 2 && show()).observe(byId("timeline-view"));
   function build() {
     const phase = Controls.choice("timeline-phase", "Step", [["", ["decode", "prefill"]]], view.phase, (value) => {
       view.phase = value;
