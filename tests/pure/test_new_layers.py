@@ -88,6 +88,14 @@ def test_experts_that_do_nothing_cost_nothing():
     assert d.active_params() / 1e9 == pytest.approx(27, rel=0.05), "as its makers say of the mean"
 
 
+def test_heads_of_several_tokens_are_counted_apart():
+    """DeepSeek V4 Flash: one more layer, and a projection; Gemma 4 has none."""
+    d = model("deepseek-ai/DeepSeek-V4-Flash")
+    assert d.drafts == 1
+    assert 6.4e9 < d.draft_params() < 6.8e9, "beside 284 billion in 43 layers"
+    assert model("google/gemma-4-26B-A4B").draft_params() == 0
+
+
 def test_experts_behind_a_latent_read_a_narrower_input():
     d = model("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", quantization_config=None)
     assert {op.hidden for op in ops_of(d, "experts")} == {1024}
