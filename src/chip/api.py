@@ -18,7 +18,7 @@ from chip.engines.options import Settings
 from chip.predictor import operator, request
 from chip.predictor.operator import Estimate
 from chip.predictor.prediction import Prediction
-from chip.question import BATCH, DEFAULTS, IMAGE, SYSTEM, Model, complete, decoder_of, question_of
+from chip.question import BATCH, DEFAULTS, IMAGE, SYSTEM, Model, complete, decoder_of, question_of, scenario_of
 from chip.types import ChipError
 
 File = str | PathLike[str]

@@ -130,7 +130,8 @@ def run(kind, axes, implementation="", count=False):
 
 
 def test_every_operator_has_a_builder_and_every_builder_an_operator():
-    assert set(build.names()) | {"sampling_pass"} == set(ops.names())
+    unmeasured = {"sampling_pass"}  # `chip profile` says so
+    assert set(build.names()) | unmeasured == set(ops.names())
     assert set(CASES) | QUANTISED | {"all_gather", "all_reduce", "reduce_scatter", "pointwise"} == set(build.names())
 
 

@@ -18,7 +18,9 @@ def test_an_image_adds_its_tokens_and_its_encoders_time():
         chip.predict(SEES, output=8, **more) for more in ({}, {"prompt": 2048}, {"image_tokens": 1024})
     )
     roles = {line.role: line for line in seen.prefill.lines}
-    encoder_s = sum(line.seconds for role, line in roles.items() if role.startswith(("encoder", "projector", "patches")))
+    encoder_s = sum(
+        line.seconds for role, line in roles.items() if role.startswith(("encoder", "projector", "patches"))
+    )
     assert encoder_s > 1e-3
     assert seen.ttft_s == pytest.approx(longer.ttft_s + encoder_s)
     assert seen.tpot_s == pytest.approx(longer.tpot_s) != plain.tpot_s

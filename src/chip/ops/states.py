@@ -75,7 +75,6 @@ class StateScan(MatrixProduct):
             self.tokens * (self.heads * self.head_dim * width + states),
         )  # fmt: skip
 
-
     @property
     def counted_flops(self) -> float:
         """Of whole chunks, nothing masked."""

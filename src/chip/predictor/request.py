@@ -53,6 +53,9 @@ def predict_batch(values: Mapping[str, Any], question: Question, stage: Stage = 
     return with_image(found, setting(question.with_formats(), stage).steps, image_tokens)
 
 
+LIKE_ANOTHER = 1.5  # times as wide intervals are where another engine's kernels stand in
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a prediction needs and batch and lengths do not change."""
@@ -89,11 +92,11 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
         check_shards(decoder, q.tp, q.ep)
     estimator = estimator_of(h, e.runs_as(capability, decoder, options, q.engine_version), stage)
     measured = None
-    if stage >= Stage.ENGINE:
+    if stage.has_terms:
         measured = profile.find(h, q.engine, q.engine_profile, q.launch_ns, q.host, e.LIKE)
     terms = EngineTerms(*measured.terms) if measured else None
     several = max(q.tp, q.ep, q.pp) > 1
-    scale = interval_scale or basis.scale_of(h, several)
+    scale = interval_scale or basis.scale_of(h, several) * (LIKE_ANOTHER if e.LIKE else 1.0)
     of_version = version.on(capability)
     sampling = parts_of(q.sampling)
     steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale, sampling)
