@@ -44,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=count, default=[BATCH["batch"]], help=f"* requests submitted at once [{BATCH['batch']}]")
     add("--prompt", type=count, default=[BATCH["prompt"]], help=f"* tokens of each prompt [{BATCH['prompt']}]")
     add("--output", type=count, default=[BATCH["output"]], help=f"* tokens generated for each [{BATCH['output']}]")
+    add("--image-tokens", type=int, default=0, metavar="N", help="tokens of an image beside each prompt [none]")
     options.add_question(parser, several=DEFAULTS)
     drafts = "draft and verify: eagle3:k=3,task=coding, mtp:accept=0.85, ngram:..., draft:model=NAME,k=4,accept=0.7"
     add("--speculative", metavar="HOW", default="", help=drafts)
@@ -70,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     if is_grid or args.csv:
         return _grid(args, values)
     values |= {name: values[name][0] for name in DEFAULTS}
+    if args.image_tokens:
+        values["image_tokens"] = args.image_tokens
     if args.model == "-":
         del values["model"]
         return _lines(values, args.jobs, args.ray)
