@@ -12,7 +12,7 @@ from chip.types import Cost
 
 @dataclass(frozen=True, slots=True)
 class SamplingPass(OverRows):
-    """A pass over rows of `cols` logits, with so many values read and written for each."""
+    """A pass over rows of logits, some values read and written for each."""
 
     rows: int
     cols: int
