@@ -56,6 +56,7 @@ class Sglang(Vllm):
         "on the reference host, widened"
     )
     LIKE = "vllm"
+    DRAFTS: Mapping[str, bool] = {}
     CALIBRATION = ()
     LAB, PACKAGE = (), ""
     CIRCULATES = False

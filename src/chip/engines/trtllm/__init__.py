@@ -48,6 +48,7 @@ class Trtllm(Vllm):
         "on the reference host, widened"
     )
     LIKE = "vllm"
+    DRAFTS: Mapping[str, bool] = {}
     CALIBRATION = ()
     LAB, PACKAGE = (), ""
     CIRCULATES = False

@@ -80,6 +80,7 @@ class Vllm(Engine):
     LIMITS, ALIASES, ELSEWHERE = LIMITS, ALIASES, ELSEWHERE
     # In the two of Mistral-7B the device sets the time: they tell what kernels take in the engine beyond their time
     # alone.
+    DRAFTS: Mapping[str, bool] = {"ngram": False, "draft": True, "eagle3": True, "mtp": True}
     CALIBRATION = (
         *cut(("llama",), TWO_DEPTHS, TOKENS),
         CalibrationModel("mistral", "mistral-7b", (16, 28), ((1, 128), (1, 1024), (8, 512), (32, 512))),
