@@ -238,11 +238,11 @@ def carried_from(sibling: Estimator, roof: Roof, own: Peaks) -> Carried:
     """By the parts of the datasheets that kernels reach on both. What memory reaches is known of the reference GPU."""
     measured = gpus.find(REFERENCE)
     memory = roof_of(measured).memory / peaks_of(measured).bytes_per_s
-    reached = [
+    like, reached = (
         promised.reached({name: r.value / promised.compute[name] for name, r in of.compute.items()}, memory)
         for promised, of in ((sibling.peaks, sibling.roof), (own, roof))
-    ]
-    return Carried(*reached)
+    )
+    return Carried(like, reached)
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
