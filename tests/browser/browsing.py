@@ -61,6 +61,8 @@ class Visit:
     def come(self, url):
         self.problems, self.requests, self.home = [], [], url.split("#")[0].rpartition("/")[0] + "/"
         self.page.goto(url)
+        if "index.html" in url:  # a report, which unpacks its data
+            self.page.wait_for_selector("html[data-ready]", state="attached")
 
     def heard(self, message):
         if message.type in ("error", "warning") and not message.text.startswith(REFUSED):

@@ -19,5 +19,7 @@ def written(folder, *results, title="Report"):
 
 
 def unfold(page, section=""):
-    """All tables, or those of a section."""
-    page.evaluate("(all) => document.querySelectorAll(all).forEach(d => d.unfold())", f"{section} details.raw")
+    """All sections and tables, or those of a section."""
+    page.wait_for_selector("html[data-ready]", state="attached")
+    for _ in range(3):  # what is folded may hold more that is
+        page.evaluate("(all) => document.querySelectorAll(all).forEach(d => d.unfold())", f"{section} details.raw")

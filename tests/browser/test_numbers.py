@@ -182,7 +182,7 @@ def test_traffic_and_timeline(opened, explorer):
 
 
 SECTIONS = {
-    "overview": ("headlines", "sources"), "calibration": ("ceilings", "curves", "headlines"),
+    "overview": ("headlines", "sources", "spreads"), "calibration": ("ceilings", "curves", "headlines"),
     "kernels": ("kernels", "headlines"), "replay": ("replays", "replay_tiers", "replay_terms", "headlines"),
     "compared": ("comparisons", "tallies", "headlines"), "operators": ("operators", "tallies", "headlines"),
     "provenance": ("sources", "tallies", "headlines"),

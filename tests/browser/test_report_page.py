@@ -1,6 +1,7 @@
 """The report in a real browser, opened from disk: sections, sorting, filters, deep links, keyboard, themes, print."""
 
 import json
+import re
 
 import pytest
 from playwright.sync_api import expect
@@ -9,7 +10,7 @@ from reports import H200, samples, unfold, written
 from chip.hardware import gpus
 
 pytest_plugins = ["browsing"]
-SECTIONS = ["overview", "accuracy", "roofline", "calibration", "operators", "kernels", "replay", "runs", "compared",
+SECTIONS = ["overview", "accuracy", "kernels", "compared", "roofline", "calibration", "operators", "replay", "runs",
             "provenance"]  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def test_every_section_has_its_data(look, full):
     assert page.locator(".empty").count() == 0
     assert page.locator("#accuracy svg.plot:not(.strips)").count() == 1
     assert page.locator("#accuracy svg.strips").count() == 1
+    assert page.locator("#overview svg.strips").count() == 1
     assert "From kernels to wall time" in page.locator("#replay").inner_text()
     assert "unclear" in page.locator("#compared").inner_text()
     assert "5_wgmma" in page.locator("#kernels").inner_text()
@@ -213,6 +215,7 @@ def test_tables_are_folded_until_wanted_or_linked(visit, look, full, part):
     assert look(full).locator("table:visible").count() <= 2, "the page shows charts, not archives"
     page = visit(part, folded=True)
     page.locator("#runs summary").first.click()
+    page.locator("#runs details details summary").first.click()
     page.locator("#runs th[data-column=model]").wait_for(state="visible")
     linked = visit(part + "#operators?op=linear", folded=True)
     linked.locator("#operators th[data-column=label]").wait_for(state="visible")
@@ -232,17 +235,30 @@ def test_the_first_screen_says_what_it_is_and_the_worst_miss(look, full):
     assert box["y"] + box["height"] < 800
 
 
-def test_every_error_is_a_mark_on_its_predictors_strip(look, full):
+def test_every_class_and_every_other_predictor_has_its_spread_around_1(look, full):
     page = look(full)
-    data = json.loads(page.locator("#data").text_content())["tables"]["predictions"]
-    at = {name: i for i, name in enumerate(data["columns"])}
-    shown = [r for r in data["rows"] if r[at["metric"]] == "tpot" and r[at["who"]] != "chip"]
-    assert shown
-    assert page.locator("#accuracy svg.strips circle.peer").count() == len(shown)
+    data = json.loads(page.locator("#data").text_content())["tables"]["spreads"]
+    rows = [dict(zip(data["columns"], row)) for row in data["rows"]]
+    own = [r for r in rows if r["who"] == "chip" and r["metric"] in ("tpot", "ttft")]
+    assert len(own) > 3
+    assert [r["bound"] for r in own] == sorted(r["bound"] for r in own), "GPU-bound classes before host-bound ones"
+    first = page.locator("#overview svg.strips")
+    assert first.locator("g.own").count() == len(own)
+    assert "1 \u00d7" in first.text_content()
+    shown = [r for r in rows if r["metric"] == "tpot"]
+    assert page.locator("#accuracy svg.strips g").count() == len(shown)
+    assert page.locator("#accuracy svg.strips g.peer").count() == sum(r["who"] != "chip" for r in shown) > 0
+
+
+def test_of_many_dots_those_on_one_spot_are_drawn_once(visit, full):
+    page = visit(full, "#roofline")
+    said = page.locator("#roofline .figure p.span").first.inner_text()
+    shown, of = (int(n.replace("\u202f", "")) for n in re.findall(r"[\d\u202f]+", said)[:2])
+    assert 500 < shown < of
 
 
 def test_throughput_compares_like_with_like(visit, full):
-    page = visit(full, folded=True)
+    page = visit(full, "#runs")
     runs = page.locator("#runs")
     chosen = runs.locator("select").first
     data = json.loads(page.locator("#data").text_content())["tables"]["runs"]
@@ -269,17 +285,17 @@ def test_what_the_sign_of_an_error_means_holds_of_every_metric(look, full):
     page = look(full)
     for metric in page.locator("#accuracy select").first.locator("option").all_inner_texts():
         page.locator("#accuracy select").first.select_option(metric)
-        assert "Left of 0 less was predicted than was measured" in page.locator("#accuracy").inner_text()
+        assert "Left of 1 less was predicted than was measured" in page.locator("#accuracy").inner_text()
 
 
 @pytest.mark.parametrize("width", [1440, 1024, 390])
-def test_the_section_that_is_read_is_marked(look, full, width):
-    page = look(full, width)
-    page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+def test_the_section_that_is_read_is_marked(visit, part, width):
+    page = visit(part, width=width, folded=True)
     page.wait_for_selector(".top nav a[aria-current]:has-text('Overview')")
-    page.locator("#replay").evaluate("e => e.scrollIntoView({behavior: 'instant'})")
+    page.locator(".top nav a:has-text('Replay')").click()
     page.wait_for_selector(".top nav a[aria-current]:has-text('Replay')")
     page.locator(".top nav a[aria-current]").wait_for(state="visible")
+    page.locator("#replay svg, #replay .bars, #replay .empty").first.wait_for(state="visible")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -309,11 +325,13 @@ def test_a_table_is_saved_as_it_is_filtered(visit, part):
 
 def test_a_section_claims_what_its_cards_say(look, full):
     page = look(full, ready=unfold)
-    cards = page.locator("#overview a.metric").all()
+    data = json.loads(page.locator("#data").text_content())["tables"]["headlines"]
+    cards = [dict(zip(data["columns"], row)) for row in data["rows"]]
     for card in cards:
-        section = card.get_attribute("href").removeprefix("#")
-        claim = page.locator(f"#{section} > .claim").inner_text()
-        name, value, detail = (card.locator(part).inner_text() for part in ("h3", ".value", ".span"))
-        assert f"{name}: {value}" in claim
-        assert f"({detail})" in claim
-    assert len({card.get_attribute("href") for card in cards}) >= 5
+        claim = page.locator(f"#{card['section']} > .claim").inner_text()
+        assert f"{card['name']}: " in claim
+        assert f"({card['detail']})" in claim
+    assert len({card["section"] for card in cards}) >= 5
+    for shown in page.locator("#overview a.metric").all():
+        name, value = (shown.locator(part).inner_text() for part in ("h3", ".value"))
+        assert f"{name}: {value}" in page.locator("#accuracy > .claim").inner_text()

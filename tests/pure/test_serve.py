@@ -1,5 +1,6 @@
 """`chip serve`: the command line's own answers over HTTP, from names and pasted configs alone, and nothing else."""
 
+import gzip
 import http.client
 import json
 import os
@@ -402,3 +403,12 @@ def test_command_says_what_it_cannot_do(capsys):
     assert cli.main(["serve", "--time-limit", "0"]) == 2
     assert cli.main(["serve", "--host", "no such host"]) == 2
     assert capsys.readouterr().err.count("\n") == 3
+
+
+def test_what_is_long_is_sent_as_gzip_to_those_who_take_it(ask):
+    plain, whole = ask("GET", "/", headers={"Accept-Encoding": "identity"})
+    packed, small = ask("GET", "/", headers={"Accept-Encoding": "br, gzip"})
+    assert plain.headers["Content-Encoding"] is None
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(small) == whole
+    assert len(small) < len(whole) / 3

@@ -47,6 +47,19 @@ TABLES: dict[str, tuple[Column, ...]] = {
         unit | | of the value
         count | count | rows that it stands for; of files, their records
     """),
+    "spreads": _columns("""
+        name | | engine, metric and what bounds the runs; before it the predictor, where it is not chip
+        who | | chip, or another predictor with its version
+        engine | | of the runs
+        metric | | tpot, ttft, e2e or joules_per_token
+        bound | | as measured: gpu or host
+        points | count | predictions held against measurements
+        p5 | | quantile of predicted over measured
+        p25 | | quantile of predicted over measured
+        median | | of predicted over measured
+        p75 | | quantile of predicted over measured
+        p95 | | quantile of predicted over measured
+    """),
     "runs": _columns(f"""
         model | | bundled name, or the name of the config
         bundled | | whether it is a model as published, of those bundled with chip

@@ -32,6 +32,8 @@ def _cards(out: Summary) -> Iterator[Card]:
     first = next(classes, None)  # they come in the order of their weight
     what = "{name}, {points} points"
     yield Card(first, "median_percent", "accuracy", "%", "Error of predictions, median", what)
+    every = [r for r in out.rows("accuracy", kind="class") if _number(r, "median_percent")]
+    yield Card(_best(every, "median_percent"), "median_percent", "accuracy", "%", "Worst class, median", what)
     worst = _best(out.rows("predictions", who="chip"), "error_percent", size=abs)
     point = "{metric} of {model}, {engine}, batch {batch}, prompt {prompt}"
     yield Card(worst, "error_percent", "accuracy", "%", "Worst miss of a prediction", point)

@@ -23,12 +23,10 @@ SCRIPTS = (
 
 
 def render(summary: Summary, explorer: str = "") -> str:
-    """`explorer` is the page of a site that stands beside this one: then the data is packed, and no file of it is."""
+    """`explorer` is the page of a site that stands beside this one: then no file of the data does."""
     shown = {**_shown(summary), "explorer": explorer or webpage.EXPLORER, "alone": bool(explorer)}
-    if explorer:
-        shown = webpage.rounded(shown, DIGITS)
-    data = json.dumps(shown, separators=(",", ":"), allow_nan=False)
-    return webpage.assemble("report.html", SCRIPTS, data, summary.title, packed=bool(explorer)).text
+    data = json.dumps(webpage.rounded(shown, DIGITS), separators=(",", ":"), allow_nan=False)
+    return webpage.assemble("report.html", SCRIPTS, data, summary.title, packed=True).text
 
 
 def _shown(summary: Summary) -> dict[str, Any]:

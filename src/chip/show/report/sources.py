@@ -18,7 +18,7 @@ from typing import Any
 from chip.decoders import library
 from chip.files import artifact, output
 from chip.hardware import points
-from chip.show.report import collect, headlines, pairs, tallies
+from chip.show.report import collect, headlines, pairs, spreads, tallies
 from chip.show.report.summary import Summary
 from chip.types import ChipError
 
@@ -125,6 +125,7 @@ def gather(paths: Iterable[Path], title: str = "") -> Summary:
     out.runs.sort(key=lambda held: held[1].model not in library.names())
     pairs.add(out)
     tallies.add(out)
+    spreads.add(out)
     headlines.add(out)
     return out
 

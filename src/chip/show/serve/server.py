@@ -5,10 +5,12 @@ One thread a connection, kept open between requests. An error is one line: `{"er
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6, socket
 from typing import Any, NoReturn
@@ -30,6 +32,7 @@ LARGEST_BODY = 1 << 20  # bytes; a config.json has some thousand
 JSON = "application/json"
 HTML = "text/html; charset=utf-8"
 PAGE = "/"
+LEAST_PACKED, QUICK = 50_000, 4  # bytes that are worth it, and how hard gzip tries
 ONCE = ("Host", "Content-Length")
 NO_FRAMES = "frame-ancestors 'none'"  # a header can say so, a page cannot
 HEADERS = {
@@ -38,6 +41,12 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+
+@lru_cache(maxsize=4)
+def packed(content: bytes) -> bytes:
+    """As gzip: the page is asked for again and again."""
+    return gzip.compress(content, QUICK, mtime=0)
 
 
 class Server(ThreadingHTTPServer):
@@ -176,13 +185,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, kind: str, content: bytes, headers: Mapping[str, str]) -> None:
         self.send_response(status)
-        for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(content)), **headers}.items():
+        own = dict(HEADERS)
+        if len(content) >= LEAST_PACKED and self._takes_gzip():
+            content, own["Content-Encoding"], own["Vary"] = packed(content), "gzip", "Accept-Encoding"
+        for name, value in {**own, "Content-Type": kind, "Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
+
+    def _takes_gzip(self) -> bool:
+        found = getattr(self, "headers", None)
+        return bool(found) and "gzip" in (found.get("Accept-Encoding") or "")
 
     def _body(self) -> bytes:
         """The whole body, read whatever the method, so that the next request on this connection starts at its head."""

@@ -1,14 +1,14 @@
 "use strict";
 // Predicted against measured: the scatter, the errors, every prediction.
 const Accuracy = (() => {
-  const { h, known, quantity } = Chip;
+  const { h, known, number, quantity } = Chip;
   const { plot, legend, reach } = Plots;
   const { tables, empty, tableOf, words, select, unique, hasValues, folded, COLORS, OTHER } = Report;
 
   function accuracy() {
     const out = [],
       table = tables.predictions;
-    if (table.rows.length) out.push(errors(), stages(), folded("Predicted against measured, point by point", scatter));
+    if (table.rows.length) out.push(errors(), stages(), folded("Predicted over measured, point by point", scatter));
     else
       out.push(
         empty(
@@ -64,15 +64,16 @@ const Accuracy = (() => {
   }
   /** How wrong each predictor is: the same metric for all, on one axis. */
   function errors() {
-    const all = tables.predictions.objects(),
-      metrics = unique(all.map((p) => p.metric)),
+    const all = tables.spreads.objects(),
+      metrics = unique(all.map((r) => r.metric)),
       box = h("div");
+    if (!all.length) return "";
     const draw = (metric) => {
-      const groups = Strips.byPredictor(all.filter((p) => p.metric === metric));
+      const rows = all.filter((r) => r.metric === metric);
       box.replaceChildren(
         h("div", { class: "tools screen" }, select("Metric", metrics, metric, draw)),
-        groups.length ? Strips.strips(groups, `Signed errors of ${metric} by predictor`) : empty("No errors of this metric."),
-        h("p", { class: "span" }, "Left of 0 less was predicted than was measured, right of it more. The band is 10 % either way, the bar the median, the figure at the right how many points."),
+        Strips.strips(rows, `Predicted over measured ${metric}, by predictor and class`),
+        h("p", { class: "span" }, "Left of 1 less was predicted than was measured, right of it more. A box holds half of the predictions, its line nine tenths; the band is 10 % either way. Orange: the host is the limit. Grey: other predictors, on the points that they were asked."),
       );
     };
     draw(metrics.includes("tpot") ? "tpot" : metrics[0]);
@@ -97,7 +98,7 @@ const Accuracy = (() => {
           .filter((p) => (p.who === "chip" ? p.engine : p.who) === name)
           .map((p) => ({
             x: p.measured,
-            y: p.predicted,
+            y: 1 + p.error_percent / 100,
             title: `${p.model}, ${p.engine}`,
             tell: () => [
               ["point", `${p.batch} × (${p.prompt} in, ${p.output} out)`],
@@ -110,11 +111,8 @@ const Accuracy = (() => {
             ],
           })),
       }));
-      const range = reach(
-          here.flatMap((p) => [p.predicted, p.measured]),
-          1.5,
-        ),
-        unit = here[0]?.unit || "";
+      const unit = here[0]?.unit || "",
+        ratios = { label: "predicted over measured", format: (v) => `${number(v, 3)} ×`, range: reach(here.map((p) => 1 + p.error_percent / 100), 1.1) };
       box.replaceChildren(
         h(
           "div",
@@ -130,18 +128,18 @@ const Accuracy = (() => {
           draw();
         }),
         plot({
-          title: `Predicted against measured ${metric}; on the line they are equal`,
+          title: `Predicted over measured ${metric} against what was measured; on the line at 1 they are equal`,
           width: 1180,
-          height: 560,
-          x: { label: `measured ${metric}`, format: (v) => quantity(v, unit), range },
-          y: { label: `predicted ${metric}`, format: (v) => quantity(v, unit), range },
+          height: 480,
+          x: { label: `measured ${metric}`, format: (v) => quantity(v, unit), range: reach(here.map((p) => p.measured), 1.5) },
+          y: ratios,
           lines: [1, 0.9, 1.1].map((k) => ({
             points: [
-              [range[0], k * range[0]],
-              [range[1], k * range[1]],
+              [Math.min(...here.map((p) => p.measured)) / 1.5, k],
+              [Math.max(...here.map((p) => p.measured)) * 1.5, k],
             ],
             color: k === 1 ? "var(--ink)" : "var(--muted)",
-            width: 1.2,
+            width: k === 1 ? 1.6 : 1,
             dash: k === 1 ? null : "4 4",
           })),
           series: series.filter((one) => !one.off),

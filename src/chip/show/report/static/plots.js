@@ -178,10 +178,19 @@ const Plots = (() => {
       if (![p.x, p.y, q.x, q.y].every((v) => drawable(v) && v > 0)) continue;
       inside.append(s("line", { x1: x.at(p.x), y1: y.at(p.y), x2: x.at(q.x), y2: y.at(q.y), class: "pair" }));
     }
-    const dots = [];
+    const dots = [],
+      total = spec.series.reduce((n, one) => n + one.points.length, 0),
+      spots = total > MOST_DOTS ? new Set() : null; // of many dots those on one spot are drawn once
+    let hidden = 0;
+    const first = (one, p) => {
+      const spot = `${one.name} ${Math.round(x.at(p.x) / SPOT)} ${Math.round(y.at(p.y) / SPOT)}`;
+      if (!spots || !spots.has(spot)) return spots ? spots.add(spot) : true;
+      hidden += 1;
+      return false;
+    };
     for (const series of spec.series) {
       const shown = series.points.filter(
-        (p) => drawable(p.x) && drawable(p.y) && (spec.x.log === false || p.x > 0) && (spec.y.log === false || p.y > 0),
+        (p) => drawable(p.x) && drawable(p.y) && (spec.x.log === false || p.x > 0) && (spec.y.log === false || p.y > 0) && first(series, p),
       );
       for (const p of shown) dots.push({ at: [x.at(p.x), y.at(p.y)], p, series });
       if (series.joined && shown.length > 1) {
@@ -209,8 +218,11 @@ const Plots = (() => {
     inside.append(ring);
     const tip = h("div", { class: "tip", hidden: true, role: "status" });
     attend(svg, figure, tip, ring, dots, W, spec);
-    return [svg, tip];
+    const few = hidden ? h("p", { class: "span" }, `${Chip.grouped(dots.length)} of ${Chip.grouped(dots.length + hidden)} shown: of those on one spot one is drawn.`) : "";
+    return [svg, tip, few];
   }
+  const MOST_DOTS = 1500,
+    SPOT = 6; // pixels
   const LETTER = 6.6; // pixels that a letter of a label is wide, at most
   /** Labels of points beside them, the first ones first; one that would lie on another or on a mark is left out. */
   function named(svg, dots, { left, right, top, bottom }) {

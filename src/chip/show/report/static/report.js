@@ -14,6 +14,14 @@
       "Every prediction that was held against a real run, by who made it. The worst miss is on the first screen.",
       Accuracy.accuracy,
     ],
+    ["kernels", "Kernels", "Kernels", "Kernels of our own, against PyTorch and cuBLAS.", Results.kernels],
+    [
+      "compared",
+      "Compared",
+      "Runs compared",
+      "Runs of one model and scenario, two by two: other engines, and repeats of the same against their first. A ratio below 1 means that the second is faster; unclear means that the samples do not tell.",
+      Results.comparisons,
+    ],
     [
       "roofline",
       "Roofline",
@@ -29,7 +37,6 @@
       Calibration.calibration,
     ],
     ["operators", "Operators", "Operators", "Every measured operator, with what bounds it.", Results.operators],
-    ["kernels", "Kernels", "Kernels", "Kernels of our own, against PyTorch and cuBLAS.", Results.kernels],
     [
       "replay",
       "Replay",
@@ -39,13 +46,6 @@
     ],
     ["runs", "Benchmark", "LLM benchmark", "Models run for real.", Results.runs],
     [
-      "compared",
-      "Compared",
-      "Runs compared",
-      "Runs of one model and scenario, two by two: other engines, and repeats of the same against their first. A ratio below 1 means that the second is faster; unclear means that the samples do not tell.",
-      Results.comparisons,
-    ],
-    [
       "provenance",
       "Provenance",
       "Provenance",
@@ -53,6 +53,7 @@
       Results.provenance,
     ],
   ];
+  const STORY = 4; // sections that stand open; the rest is for those who ask
 
   /** What a section has to say, in the figures of its cards. */
   function claim(id) {
@@ -83,14 +84,14 @@
       nav = document.querySelector(".top nav");
     nav.replaceChildren(...SECTIONS.map(([id, short]) => h("a", { href: `#${id}` }, short)));
     main.replaceChildren(
-      ...SECTIONS.map(([id, , title, lead, make]) =>
+      ...SECTIONS.map(([id, , title, lead, make], i) =>
         h(
           "section",
           { class: "panel", id, "aria-labelledby": `${id}-title` },
           h("h2", { id: `${id}-title` }, title),
-          claim(id),
+          i ? claim(id) : "",
           lead ? h("p", { class: "lead" }, lead) : "",
-          drawn(make),
+          i < STORY ? drawn(make) : Report.folded(`Show ${title.toLowerCase()}`, () => h("div", {}, drawn(make)), link.section === id),
         ),
       ),
       h(
@@ -129,13 +130,15 @@
     for (const section of main.querySelectorAll("section")) watching.observe(section);
   }
   addEventListener("beforeprint", () => {
-    for (const box of document.querySelectorAll("details.raw")) box.unfold();
+    let folded;
+    while ((folded = [...document.querySelectorAll("details.raw:not([open])")]).length) for (const box of folded) box.unfold();
   });
   document.querySelector(".top > div").append(Chip.themeButton());
   draw();
   addEventListener("hashchange", () => {
     readLink();
     if (Object.keys(link.params).length) draw();
+    else document.getElementById(link.section)?.querySelector(":scope > details.raw")?.unfold();
   });
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
 })();

@@ -8,7 +8,8 @@ const Results = (() => {
 
   const MOST_BARS = 40,
     MOST_TALLIES = 14,
-    MOST_LADDERS = 8;
+    MOST_LADDERS = 8,
+    FIRST = 3; // cards of the first screen; each section has its own
 
   /** The first of many pictures; the rest of them folded, and the heading says so. */
   function few(title, order, items, most, draw) {
@@ -33,23 +34,31 @@ const Results = (() => {
   function counts(read, devices, when) {
     return `${read.length} ${read.length === 1 ? "file" : "files"} of results${devices.length ? `, measured on ${devices.join(", ")}` : ""}${when}.`;
   }
+  /** One sentence, three numbers, one chart. */
   function overview() {
-    const cards = tables.headlines.objects();
+    const cards = tables.headlines.objects().slice(0, FIRST);
     if (!cards.length) return empty("None of the files has a figure for a card.");
-    return h(
-      "div",
-      { class: "metrics wide" },
-      cards.map((c) => {
-        const [value, ...unit] = quantity(c.value, c.unit).split(" ");
-        return h(
-          "a",
-          { class: "metric", href: `#${c.section}` },
-          h("h3", {}, c.name),
-          h("div", { class: "value" }, value, " ", h("small", {}, unit.join(" "))),
-          h("div", { class: "span" }, c.detail),
-        );
-      }),
-    );
+    const classes = tables.spreads.objects().filter((r) => r.who === "chip");
+    const [typical, worst] = cards.filter((c) => c.section === "accuracy");
+    return [
+      typical && worst ? h("p", { class: "claim story" }, "In the median, predictions of ", h("strong", {}, `${typical.detail} are off by ${quantity(typical.value, typical.unit)}`), `; those of the worst class, ${worst.detail}, by ${quantity(worst.value, worst.unit)}.`) : "",
+      h(
+        "div",
+        { class: "metrics wide" },
+        cards.map((c) => {
+          const [value, ...unit] = quantity(c.value, c.unit).split(" ");
+          return h(
+            "a",
+            { class: "metric", href: `#${c.section}` },
+            h("h3", {}, c.name),
+            h("div", { class: "value" }, value, " ", h("small", {}, unit.join(" "))),
+            h("div", { class: "span" }, c.detail),
+          );
+        }),
+      ),
+      classes.length ? h("h3", {}, "How wrong, by class: where the GPU is the limit, then where the host is") : "",
+      classes.length ? Strips.strips(classes.filter((r) => ["tpot", "ttft"].includes(r.metric)), "Predicted over measured, by engine, metric and what bounds it") : "",
+    ];
   }
 
   function operators() {

@@ -1,63 +1,51 @@
 "use strict";
-// Error strips: every prediction as a mark at its signed error, one row for each predictor.
+// How far off: for each class a box from a quarter to three quarters of its predictions, a line from the 5th to the 95th
+// percentile, over an axis of ratios with a line at 1.
 const Strips = (() => {
-  const { h, s, known, quantity } = Chip;
-  const L = 190,
-    R = 96,
-    ROW = 34,
-    MOST = 100; // percent; what is further off stands at the edge and is counted
+  const { h, s, number } = Chip;
+  const { redrawn } = Plots;
+  const ROW = 30,
+    TOP = 6,
+    FOOT = 34;
+  const TICKS = [0.25, 0.5, 0.65, 0.8, 1, 1.25, 1.5, 2, 4],
+    FEW_TICKS = [0.5, 1, 2];
 
-  const middle = (sorted) => sorted[Math.floor((sorted.length - 1) / 2)];
-  /** groups: [{name, points: [{error, title}]}] */
-  function strips(groups, title) {
-    const W = Math.min(1180, Math.max(320, innerWidth - 60)),
-      left = W < 600 ? 108 : L,
-      right = W < 600 ? 64 : R,
-      H = groups.length * ROW + 34;
-    const at = (percent) => left + ((Math.max(-MOST, Math.min(MOST, percent)) + MOST) / (2 * MOST)) * (W - left - right);
+  /** rows: of the summary's spreads; title: what a reader hears of it. */
+  function strips(rows, title) {
+    const figure = h("div", { class: "figure" });
+    redrawn(figure, Math.min(1180, Math.max(280, innerWidth - 60)), (W) => figure.replaceChildren(drawn(rows, title, W)));
+    return figure;
+  }
+  function drawn(rows, title, W) {
+    const narrow = W < 620,
+      left = narrow ? 6 : 270,
+      right = 66,
+      each = narrow ? ROW + 16 : ROW,
+      H = rows.length * each + TOP + FOOT;
+    const most = Math.max(1.3, ...rows.flatMap((r) => [r.p95, 1 / Math.max(r.p5, 0.01)])),
+      end = Math.log(Math.min(most * 1.05, 8));
+    const at = (ratio) => left + ((Math.max(-end, Math.min(end, Math.log(Math.max(ratio, 1e-6)))) + end) / (2 * end)) * (W - left - right);
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "plot strips", role: "img", "aria-label": title });
-    svg.append(s("rect", { x: at(-10), y: 0, width: at(10) - at(-10), height: H - 30, class: "within" }));
-    for (const v of W < 600 ? [-100, 0, 100] : [-100, -50, 0, 50, 100]) {
-      svg.append(s("line", { x1: at(v), x2: at(v), y1: 0, y2: H - 30, class: "grid" }));
-      svg.append(s("text", { x: at(v), y: H - 14, "text-anchor": "middle", class: "tick" }, `${v > 0 ? "+" : ""}${v} %`));
+    svg.append(s("rect", { x: at(0.9), y: 0, width: at(1.1) - at(0.9), height: H - FOOT, class: "within" }));
+    for (const v of narrow ? FEW_TICKS : TICKS) {
+      if (Math.abs(Math.log(v)) > end) continue;
+      svg.append(s("line", { x1: at(v), x2: at(v), y1: 0, y2: H - FOOT, class: v === 1 ? "one" : "grid" }));
+      svg.append(s("text", { x: at(v), y: H - FOOT + 16, "text-anchor": "middle", class: "tick" }, `${v} ×`));
     }
-    groups.forEach((group, i) => {
-      const y = i * ROW + ROW / 2;
-      const errors = group.points.map((p) => p.error).sort((a, b) => a - b);
-      svg.append(s("text", { x: left - 8, y: y + 4, "text-anchor": "end", class: "axis" }, short(group.name, W < 600 ? 15 : 28)));
-      group.points.forEach((p, n) => {
-        const jitter = ((n * 7) % 11) - 5; // spread, the same every time
-        const dot = s("circle", { cx: at(p.error), cy: y + jitter, r: 2.6, class: group.own ? "own" : "peer" });
-        dot.append(s("title", {}, `${p.title}: ${quantity(p.error, "%")}`));
-        svg.append(dot);
-      });
-      svg.append(s("rect", { x: at(middle(errors)) - 1.5, y: y - 12, width: 3, height: 24, class: "median" }));
-      const off = errors.filter((e) => Math.abs(e) > MOST).length;
-      svg.append(s("text", { x: W - right + 8, y: y + 4, class: "tick" }, off ? `${off} beyond` : `${errors.length}`));
+    svg.append(s("text", { x: (left + W - right) / 2, y: H - 3, "text-anchor": "middle", class: "axis" }, "predicted over measured"));
+    rows.forEach((r, i) => {
+      const y = TOP + i * each + (narrow ? 28 : ROW / 2);
+      const name = narrow ? { x: left, y: y - 13, "text-anchor": "start" } : { x: left - 8, y: y + 4, "text-anchor": "end" };
+      const row = s("g", { class: r.who === "chip" ? (r.bound === "gpu" ? "own" : "own host") : "peer" });
+      row.append(
+        s("title", {}, `${r.name}: median ${number(r.median, 3)}, from ${number(r.p5, 3)} to ${number(r.p95, 3)}`),
+        s("line", { x1: at(r.p5), x2: at(r.p95), y1: y, y2: y, class: "whisker" }),
+        s("rect", { x: at(r.p25), y: y - 6, width: Math.max(1, at(r.p75) - at(r.p25)), height: 12, class: "box" }),
+        s("rect", { x: at(r.median) - 1.25, y: y - 9, width: 2.5, height: 18, class: "median" }),
+      );
+      svg.append(row, s("text", { ...name, class: "axis" }, r.name), s("text", { x: W - right + 8, y: y + 4, class: "tick" }, `n ${number(r.points)}`));
     });
-    return h("div", { class: "figure" }, svg);
+    return svg;
   }
-  const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-
-  /** Rows of the summary's predictions, by predictor; CHIP's own first, one row for each engine. */
-  function byPredictor(rows) {
-    const groups = new Map();
-    const point = (p) => `${p.model}, ${p.engine}, ${p.batch} × (${p.prompt} + ${p.output}), ${p.metric}`;
-    const asked = new Set(rows.filter((p) => p.who !== "chip").map(point)); // what others were asked, too
-    const add = (name, order, p) => {
-      if (!groups.has(name)) groups.set(name, { name, order, own: p.who === "chip", points: [] });
-      groups.get(name).points.push({ error: p.error_percent, title: point(p) });
-    };
-    for (const p of rows) {
-      if (!known(p.error_percent)) continue;
-      if (p.who !== "chip") add(p.who, 2, p);
-      else {
-        add(`CHIP, ${p.engine}, all`, 0, p);
-        if (asked.has(point(p))) add(`CHIP, the others' points`, 1, p);
-      }
-    }
-    return [...groups.values()].sort((a, b) => a.order - b.order || Chip.byText(a.name, b.name));
-  }
-
-  return { strips, byPredictor };
+  return { strips };
 })();
