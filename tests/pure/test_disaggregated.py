@@ -19,7 +19,7 @@ def test_decodes_are_not_held_up_by_prompts():
     alone = chip.predict("llama-3.1-8b", gpu="h200", batch=8, prompt=2048, output=64)
     assert apart.completed == together.completed == 48
     assert apart.tpot_s.p50 < together.tpot_s.p50
-    assert apart.tpot_s.p50 <= alone.tpot_s * 1.02
+    assert apart.tpot_s.p50 == pytest.approx(alone.tpot_s, rel=0.1)
     assert apart.json()["gpus"] == 2
     assert (apart.json()["prefill_workers"], apart.json()["decode_workers"]) == (1, 1)
 
