@@ -12,7 +12,7 @@ import chip
 
 PACKAGE = Path(chip.__file__).parent
 STEPS = (
-    *("stages", "interpolate", "clock", "roof", "peaks", "kernels", "operator_time", "attention_time", "estimator"),
+    *("stages", "interpolate", "clock", "roof", "peaks", "kernels", "operator_time", "estimator"),
     *("schedule", "program", "phase", "steps", "parallel", "memory", "notes", "prediction", "request"),
 )
 MOST_FILES, MOST_MOVES = 55, 2500

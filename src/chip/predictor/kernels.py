@@ -155,7 +155,7 @@ class KernelPoints:
         sibling: tuple[KernelPoints, Carried] | None = None,
     ) -> None:  # fmt: skip
         self._library, self._runs_as, self._bases, self._sibling = library, runs_as, bases, sibling
-        self._points: dict[tuple[str, str, str, str], Points | None] = {}
+        self._points: dict[tuple[str, str, str, str, int], Points | None] = {}
 
     def measured_in(self, dtype: str) -> str:
         """The dtype of the points that answer for this one; "" where there are none."""
@@ -171,7 +171,8 @@ class KernelPoints:
             return None
         dtype = getattr(op, "dtype", "")
         wanted = ANY if self._runs_as is None else self._runs_as.get(op.kind, "")
-        key = (op.kind, dtype, op.kernel_of("torch"), published_format(op))
+        stored = getattr(op, "weight_dtype", ""), getattr(op, "group", 0)
+        key = (op.kind, dtype, op.kernel_of("torch"), *stored)
         if key not in self._points:
             self._points[key] = self._sibling[0].of(op) if self._sibling else self._find(op, wanted, dtype)
         return self._points[key]
