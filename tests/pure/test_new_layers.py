@@ -136,6 +136,9 @@ def test_rounds_over_the_same_weights_cost_time_and_cache_but_no_memory():
         ("MiniMaxAI/MiniMax-M3", {"moe_layer_freq": [1]}, "moe_layer_freq must list"),
         ("Qwen/Qwen3.5-27B", {"linear_num_key_heads": None}, "'linear_num_key_heads' is missing"),
         ("Qwen/Qwen3.5-27B", {"layer_types": ["odd"] * 64}, "layer_types has 'odd'"),
+        ("google/gemma-4-26B-A4B", {"rope_parameters": "x"}, "is a JSON object"),
+        ("google/gemma-4-26B-A4B", {"per_layer_config": ["x"]}, "is a JSON object"),
+        ("XiaomiMiMo/MiMo-V2-Flash", {"attn_config": "x"}, "is a JSON object"),
     ],
 )  # fmt: skip
 def test_what_contradicts_itself_is_one_line(name, change, says):
