@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from chip.engines.vllm import server
+from chip.files import artifact, codec
+from chip.hardware import hosts
 from chip.show.cli import main
-from chip.simulator import recorded
+from chip.simulator import machine, recorded
+from chip.simulator.simulation import simulate
 from chip.simulator.synthetic import make, parse
-from chip.types import ChipError
-from chip.validate import client_errors, clients
+from chip.types import Ceiling, ChipError, HostProfile
+from chip.validate import client_errors, clients, host_fit
 from chip.validate.client_result import users_of, workload_of
 
 SAMPLES = Path(__file__).parents[1] / "data" / "clients"
@@ -199,3 +203,25 @@ def test_what_cannot_be_fitted_is_one_line(tmp_path, capsys):
     assert "give --gpu" in capsys.readouterr().err
     assert main(["calibrate", "--from", *([str(RECORD)] * 2), "-o", str(tmp_path / "h.json")]) == 2
     assert "up to 6 runs, these files hold 10" in capsys.readouterr().err
+
+
+def test_a_server_that_was_watched_tells_what_its_loop_takes(tmp_path):
+    results = clients.read(RECORD.with_name("llama-3.2-1b.json.gz"))
+    terms = host_fit.loop_terms(results)
+    of_vllm = server.cost()
+    assert terms["server_chunk"].value == pytest.approx(of_vllm.token_s, rel=1e-3), (
+        "what the bundled terms were fitted to"
+    )
+    assert terms["server_request"].value == pytest.approx(of_vllm.request_s, rel=1e-3)
+    assert host_fit.loop_terms(results[:4]) == {}, "as many runs as terms tell nothing"
+    shares = {name: Ceiling(0.9, 0.85, 0.95, "1", "by hand") for name in (machine.DECODES, machine.PROMPTS)}
+    slow = Ceiling(3e-4, 3e-4, 3e-4, "s", "by hand")
+    held = {hosts.LATENCY: Ceiling(1e-5, 9e-6, 1.1e-5, "s", "by hand"), **shares, "server_chunk": slow}
+    file = tmp_path / "mine.json"
+    artifact.write(file, artifact.new(HostProfile.SCHEMA, codec.to_json(HostProfile("mine", "", held)), {}, []))
+    found = machine.machine_of(str(file))
+    assert (found.factors.decode, found.behind(of_vllm).token_s) == (0.9, 3e-4)
+    assert found.behind(of_vllm).request_s == of_vllm.request_s
+    asked = {"workload": "closed:users=60,prompt=50,output=100,range=0", "requests": 120, "draws": 0, "server": True}
+    tpot_s = simulate("llama-3.2-1b", host=str(file), **asked).tpot_s.mean
+    assert tpot_s > 1.5 * simulate("llama-3.2-1b", **asked).tpot_s.mean, "though its chunks merge"
