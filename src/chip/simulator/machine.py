@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from chip.engines.server import ServerCost
 from chip.files import artifact, codec
@@ -36,7 +36,8 @@ class Machine(NamedTuple):
 
     def behind(self, server: ServerCost) -> ServerCost:
         """The server as it is on this machine."""
-        return replace(server, **dict(self.loop)) if self.loop and server.host_step_s else server
+        seconds: dict[str, Any] = dict(self.loop)
+        return replace(server, **seconds) if server.host_step_s else server
 
 
 @lru_cache(maxsize=32)
