@@ -72,6 +72,18 @@ def test_single_requests_are_replayed_as_they_came(runs):
     assert summary.workload.arrival_s[-1] == pytest.approx(80 / 4, rel=0.01), "the rate that was asked for"
 
 
+def test_rows_of_several_nodes_are_left_out_and_drafts_are_said(tmp_path):
+    (row,) = json.loads((SAMPLES / "inferencex.json").read_text())
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([row, {**row, "is_multinode": True}, {**row, "mtp": "on"}]))
+    plain, drafted = clients.read(file)
+    assert not any("speculative" in note for note in plain.notes)
+    assert any("speculative" in note for note in drafted.notes)
+    file.write_text(json.dumps([{**row, "is_multinode": True}]))
+    with pytest.raises(ChipError, match="all rows are of several nodes"):
+        clients.read(file)
+
+
 def test_users_in_a_loop_are_told_from_free_arrivals():
     begin = [float(i) for i in range(20)]
     assert users_of(begin, [at + 3.5 for at in begin]) == 4
