@@ -1,10 +1,11 @@
-"""Calibrate a CPU, then predict on it: a recorded calibration of two cores against runs of three models on two others."""
+"""Calibrate a CPU, then predict on it: a recorded calibration of two cores, and runs of three models on two others."""
 
 from pathlib import Path
 
 import pytest
 
 from chip import stats
+from chip.show import cli
 from chip.validate import judge
 
 CPU = Path(__file__).parents[2] / "results" / "cpu"
@@ -31,3 +32,21 @@ def test_models_on_a_calibrated_cpu(points):
 def test_tokens_of_a_small_llama_come_out_within_15_percent(points, dtype):
     mine = [p for p in points if (p.model, p.scenario.dtype, p.metric) == ("smollm2-135m", dtype, "tpot")]
     assert [abs(p.error) < 0.15 and p.inside for p in mine] == [True, True]
+
+
+def test_the_words_of_a_cpu(capsys):
+    words = [
+        "predict",
+        "gpt2",
+        "--gpu",
+        str(CPU / "calibration-2-cores.json"),
+        "--engine",
+        "hf-eager",
+        "--dtype",
+        "fp32",
+    ]
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    for gpus_own in ("CUDA", "cuDNN", "a GPU"):
+        assert gpus_own not in out + err
+    assert "memory: " in out
