@@ -19,6 +19,7 @@ from chip.engines import Engine, EngineVersion, Serves
 from chip.engines.chunked import decode_step, prefill_steps
 from chip.engines.formats import GpuFormats
 from chip.engines.memory import Load, Room
+from chip.engines.options import Limits
 from chip.engines.timeline import LiveScheduler, Weighted
 from chip.engines.vllm import Vllm, kernels
 from chip.types import ChipError, Scenario, Seq, Step
@@ -60,7 +61,7 @@ class Sglang(Vllm):
     LAB, PACKAGE = (), ""
     CIRCULATES = False
     GRAPH_TOKENS, OF_STEPS = GRAPHS, ()
-    LIMITS: Mapping[str, tuple[Any, ...]] = {
+    LIMITS: Limits = {
         "chunked_prefill_size": (1, 1 << 20), "cuda_graph_max_bs": (1, GRAPHS[-1]),
         "max_running_requests": (1, 1 << 16), "mem_fraction_static": (0.0, 0.99), "page_size": (1, 1 << 10),
         "context_length": (0, 1 << 40), "scheduler_recv_interval": (1, 10000),
@@ -78,7 +79,7 @@ class Sglang(Vllm):
     NEEDS = ()
     paged = Engine.paged
 
-    def defaults(self, memory_bytes: float) -> Any:  # type: ignore[override]
+    def defaults(self, memory_bytes: float) -> Any:
         chunk, graph = next((c, g) for least, c, g in BY_MEMORY if memory_bytes >= least)
         reserved_bytes = (RESERVED + PER_TOKEN * chunk + PER_GRAPH * graph) * 2**20
         return SglangOptions(chunk, graph, round(max(0.1, 1 - reserved_bytes / max(memory_bytes, 1.0)), 3))
@@ -113,14 +114,14 @@ class Sglang(Vllm):
     def about_format(self, stored: WeightFormat, gpu: GpuFormats, options: Any) -> str:
         return kernels.taken_as(self.NAME, stored, gpu)
 
-    def room(self, scenario: Scenario, options: Any) -> Room:  # type: ignore[override]
+    def room(self, scenario: Scenario, options: Any) -> Room:
         longest, sequences = scenario.prompt + scenario.output, min(scenario.batch, options.max_running_requests)
         return Room(
             options.mem_fraction_static, CONTEXT_BYTES, longest, options.chunked_prefill_size, sequences,
             longest=options.context_length, at_once=options.max_running_requests,
         )  # fmt: skip
 
-    def peak_bytes(self, d: Decoder, p: Precision, s: Scenario, room: Room) -> float:  # type: ignore[override]
+    def peak_bytes(self, d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
         """What the static share leaves of the card is for steps: nothing is taken off the pool."""
         return 0.0
 

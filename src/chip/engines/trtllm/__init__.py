@@ -18,6 +18,7 @@ from chip.engines import Engine, EngineVersion, Serves
 from chip.engines.chunked import decode_step, prefill_steps
 from chip.engines.formats import GpuFormats
 from chip.engines.memory import Load, Room
+from chip.engines.options import Limits
 from chip.engines.timeline import LiveScheduler, Weighted
 from chip.engines.vllm import Vllm, kernels
 from chip.types import ChipError, Scenario, Seq, Step
@@ -52,7 +53,7 @@ class Trtllm(Vllm):
     LAB, PACKAGE = (), ""
     CIRCULATES = False
     GRAPH_TOKENS, OF_STEPS = GRAPHS, ()
-    LIMITS: Mapping[str, tuple[Any, ...]] = {
+    LIMITS: Limits = {
         "max_batch_size": (1, 1 << 16), "max_num_tokens": (1, 1 << 20), "free_gpu_memory_fraction": (0.01, 1.0),
         "tokens_per_block": (1, 1 << 10), "max_seq_len": (0, 1 << 40),
     }  # fmt: skip
@@ -66,7 +67,7 @@ class Trtllm(Vllm):
     NEEDS = ()
     paged = Engine.paged
 
-    def defaults(self, memory_bytes: float) -> Any:  # type: ignore[override]
+    def defaults(self, memory_bytes: float) -> Any:
         return TrtllmOptions()
 
     def options(self, settings: Any, memory_bytes: float) -> Any:
@@ -99,7 +100,7 @@ class Trtllm(Vllm):
     def about_format(self, stored: WeightFormat, gpu: GpuFormats, options: Any) -> str:
         return kernels.taken_as(self.NAME, stored, gpu)
 
-    def room(self, scenario: Scenario, options: Any) -> Room:  # type: ignore[override]
+    def room(self, scenario: Scenario, options: Any) -> Room:
         longest, sequences = scenario.prompt + scenario.output, min(scenario.batch, options.max_batch_size)
         return Room(
             1.0, CONTEXT_BYTES, longest, options.max_num_tokens, sequences,
