@@ -174,7 +174,7 @@ const Rank = (() => {
   /** How far off the prediction of the nearest measured run was. */
   function knownError(best) {
     const [run] = best.nearest_validated || [];
-    if (!run) return `No known error: no run on such a GPU in ${best.dtype} was held against a prediction.`;
+    if (!run) return `No known error: no run on ${best.tp} × ${best.gpu} in ${best.dtype} was held against a prediction.`;
     const errors = Sure.ERRORS.filter(([name]) => Chip.known(run[name])).map(([name, title]) => `${title} ${Sure.signed(run[name])}`);
     return `Known error, of the nearest measured run (${run.model} on ${run.gpu}, ${number(run.batch)} × ${number(run.prompt)} in): ${errors.join(", ")}.`;
   }
