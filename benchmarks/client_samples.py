@@ -90,7 +90,7 @@ def vllm_bench(r: TrafficRun, label: str, detailed: bool = False) -> dict[str, A
 
 def sglang_bench(r: TrafficRun) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "backend": "vllm", "dataset_name": "sharegpt", "request_rate": round(r.rate_per_s, 3) or float("inf"),
+        "backend": "sglang", "dataset_name": "sharegpt", "request_rate": round(r.rate_per_s, 3) or float("inf"),
         "max_concurrency": r.users or None, "random_range_ratio": 0.0, **totals(r),
         "total_output_tokens_retokenized": sum(r.output), "accept_length": None,
     }  # fmt: skip

@@ -32,9 +32,9 @@ GROUPS = {
 }
 GROUP = {file: group for group, files in GROUPS.items() for file in files.split()}
 # The longest start first, so that no worker ends with one of them while the others are idle
-LONGEST = """a browser, the families, triton_interpreter, vllm_runs, replay, bench_cli, calibrate_engine,
-the runs, config_mutations, untrusted_models, native, make_quantised, lab_cpu, profile, campaign, serve, jobs,
-simulate_engine, validate_cli, plan, the source, serve_fuzz, cli_lines, cli_faults, interval_classes, the records"""
+LONGEST = """a browser, the families, the runs, triton_interpreter, docs, calibrate_engine, replay, rows_against_hf,
+profile, serve_plan, interpolate, campaign, serve_fuzz, cli_faults, lab_cpu, the records, serve_sweep, one_answer, plan,
+traffic, run_text, vllm_runs, api, simulate, fit, cli_lines, serve_crew, jobs, the source, make_quantised, native"""
 FIRST = {group.strip(): place for place, group in enumerate(LONGEST.split(","))}
 gc.disable()  # while modules are imported and tests collected: nothing of that is garbage
 # chip.lab.run.session unfreezes at its end, after which each collection would search all modules again. The garbage

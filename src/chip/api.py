@@ -18,7 +18,7 @@ from chip.engines.options import Settings
 from chip.predictor import operator, request
 from chip.predictor.operator import Estimate
 from chip.predictor.prediction import Prediction
-from chip.question import BATCH, DEFAULTS, SYSTEM, Model, complete, decoder_of, question_of, scenario_of
+from chip.question import BATCH, DEFAULTS, IMAGE, SYSTEM, Model, complete, decoder_of, question_of, scenario_of
 from chip.types import ChipError
 
 File = str | PathLike[str]
@@ -77,6 +77,7 @@ def predict(
     sdpa: str = SYSTEM["sdpa"],
     deep_gemm: bool = SYSTEM["deep_gemm"],
     answer_as: str = SYSTEM["answer_as"],
+    image_tokens: SupportsIndex = IMAGE["image_tokens"],
 ) -> Prediction:
     """How fast a model runs on a GPU: time to first token, time per output token, throughput, memory and energy.
 
@@ -89,7 +90,7 @@ def predict(
     file of `chip calibrate --engine`; `host` a name or a file of `chip calibrate --host`; `sampling` how tokens are
     chosen (greedy, or of temperature, top-k, top-p, penalties, logprobs, joined by +); `launch_s` the host's launch
     latency; `sdpa` the attention backend; `deep_gemm` whether fp8 products run on DeepGEMM; `answer_as` the known model
-    type whose layers an unknown architecture has.
+    type whose layers an unknown architecture has; `image_tokens` how many tokens an image beside each prompt adds.
     """
     values = plain_values(locals())
     return _predict(decoder_of(values.pop("model"), answer_as), values)
@@ -153,16 +154,20 @@ def dtypes() -> tuple[str, ...]:
 
 def _predict(decoder: Decoder, values: Mapping[str, Any]) -> Prediction:
     values = complete({"model": decoder.name, **values})
-    q = question_of(values, decoder)
-    return request.predict(q, scenario_of(values, q))
+    return request.predict_batch(values, question_of(values, decoder))
 
 
 def _rows(decoder: Decoder, lists: Sequence[Sequence[Any]], same: Mapping[str, Any]) -> Iterator[SweepRow]:
+    system: dict[str, Any] = {}
     for values in product(*lists):
         asked = dict(zip(DEFAULTS, values))
         row: dict[str, Any] = {"model": decoder.name, **asked}
         try:
-            prediction = _predict(decoder, {**asked, **same})
+            of_system = {name: value for name, value in asked.items() if name not in BATCH}
+            if of_system != system:  # a grid mostly varies the batch
+                q = question_of(complete({"model": decoder.name, **asked, **same}), decoder).with_formats()
+                system = of_system
+            prediction = request.predict(q, scenario_of(asked, q))
             formats = {"dtype": prediction.dtype, "kv_dtype": prediction.scenario.kv_dtype}
             row |= {**formats, **prediction.row()}
         except ChipError as e:

@@ -73,15 +73,17 @@ class Question:
 # Engine settings that are keys of a question as well: the attention backend of a prefill, DeepGEMM's fp8 products
 SETTINGS: dict[str, Any] = {"sdpa": "", "deep_gemm": False}
 FIELDS: dict[str, Any] = {f.name: f.default for f in fields(Question) if f.name != "model"}
+IMAGE: dict[str, Any] = {"image_tokens": 0}  # of an image beside each prompt
 ANSWER_AS: dict[str, Any] = {"answer_as": ""}  # the known model type whose layers an unknown architecture has
 SYSTEM: dict[str, Any] = FIELDS | SETTINGS | ANSWER_AS
 BATCH: dict[str, Any] = {"batch": 1, "prompt": 1024, "output": 128}
 _AXES = ("gpu", "engine", "batch", "prompt", "output", "dtype", "kv_dtype", "tp", "pp", "ep")
 DEFAULTS: dict[str, Any] = {name: (BATCH | SYSTEM)[name] for name in _AXES}  # what a grid may vary
+MOST_IMAGE_TOKENS = 1_000_000
 LIMITS = {"batch": 1_000_000, "prompt": 100_000_000, "output": 100_000_000, "tp": 1024, "pp": 256, "ep": 1024}
 MOST_LAUNCH_NS = 1e6
 ANYWHERE = ("model", *DEFAULTS, "engine_settings", "engine_version")  # keys that open no file
-KEYS = (*ANYWHERE, *(name for name in SYSTEM if name not in ANYWHERE))
+KEYS = (*ANYWHERE, *IMAGE, *(name for name in SYSTEM if name not in ANYWHERE))
 FILES = ("engine_profile", "host")  # or names
 TEXTS = ("model", *(name for name, default in SYSTEM.items() if isinstance(default, str) and name not in FILES))
 
@@ -105,7 +107,15 @@ def question_of(values: Mapping[str, Any], model: Decoder | None = None) -> Ques
 def scenario_of(values: Mapping[str, Any], question: Question) -> Scenario:
     """The batch of equal requests that is asked for."""
     batch, prompt, output = [count_of(values, name) for name in BATCH]
-    return question.scenario(batch, prompt, output)
+    return question.scenario(batch, prompt + image_tokens_of(values), output)
+
+
+def image_tokens_of(values: Mapping[str, Any]) -> int:
+    """Of the image beside each prompt; 0 where there is none."""
+    value = values.get("image_tokens", 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_IMAGE_TOKENS:
+        raise ChipError(f"image_tokens must be a whole number up to {MOST_IMAGE_TOKENS}, got {str(value)[:40]!r}")
+    return value
 
 
 def complete(asked: Any, defaults: Mapping[str, Any] = DEFAULTS, known: tuple[str, ...] = KEYS) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """What the tests that need torch share."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 MIB = 2**20
+STAND_IN = Path(__file__).parent / "stand_in"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,6 +15,16 @@ def small_cache():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("chip.lab.measure.device._last_level_cache_bytes", lambda: MIB)
         yield
+
+
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path):
+    """A stand-in for vLLM that the worker of another process imports; its logs and caches lie in `tmp_path`."""
+    monkeypatch.setenv("CHIP_ENGINE_PYTHONPATH", str(STAND_IN))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", None)
 
 
 @pytest.fixture

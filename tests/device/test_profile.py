@@ -8,6 +8,7 @@ import pytest
 
 from chip import ops
 from chip.files import artifact, codec, measurements
+from chip.ops.linear import Linear
 from chip.show.cli import main
 from chip.types import Ceiling, ChipError, HardwareProfile
 
@@ -316,3 +317,20 @@ def test_a_span_takes_more_buffers(cpu):
     )
     sets = [int(m.method.split(" buffer set")[0].rpartition(" ")[2]) for m in (few, many)]
     assert sets[1] == 200 > sets[0]
+
+
+def test_an_operator_without_axes_has_its_usual_size():
+    assert suites.usual("linear", "bf16", on_cpu=False) == Linear(1024, 1024, 1024, "bf16", bias=True)
+    small = suites.usual("linear", "fp32", on_cpu=True)
+    assert small == Linear(128, 128, 128, "fp32", bias=True)
+    assert suites.usual("all_reduce", "bf16", on_cpu=False) is None
+    wide = suites.shrink_for_cpu(Linear(16384, 16384, 16384))
+    assert wide.cost().flops <= suites.CPU_FLOPS
+    assert wide.m == wide.n == wide.k
+
+
+def test_a_bench_without_a_gpu_says_which_kernels_it_leaves_out(capsys):
+    assert main(["kernels", "bench", "hgemm", "--device", "cpu", "--quick", "--shape", "m=64,n=64,k=64"]) == 0
+    out, err = capsys.readouterr()
+    assert "left out of hgemm: hgemm_1_naive" in err
+    assert "linear 64x64x64" in out

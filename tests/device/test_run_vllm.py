@@ -21,17 +21,9 @@ from chip.lab.run import Job, Lost, get, grid, names, vllm, vllm_worker
 from chip.lab.run.vllm_protocol import VllmWorker, ending
 from chip.types import ChipError, Scenario
 
+pytestmark = pytest.mark.usefixtures("stand_in")
 STAND_IN = Path(__file__).parent / "stand_in"
 CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 512}
-
-
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch, tmp_path):
-    monkeypatch.setenv("CHIP_ENGINE_PYTHONPATH", str(STAND_IN))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", None)
 
 
 def job(**changes):

@@ -18,17 +18,8 @@ from chip.simulator.workload import Workload
 from chip.types import ChipError
 
 ROOT = Path(__file__).parents[2]
-STAND_IN = Path(__file__).parent / "stand_in"
+pytestmark = pytest.mark.usefixtures("stand_in")
 CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 512}
-
-
-@pytest.fixture(autouse=True)
-def _stand_in(monkeypatch, tmp_path):
-    monkeypatch.setenv("CHIP_ENGINE_PYTHONPATH", str(STAND_IN))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", None)
 
 
 def job(**changes):

@@ -33,7 +33,8 @@ UNBUNDLED = {  # families of which no model is bundled
     "SeedOssForCausalLM": {"model_type": "seed_oss", "intermediate_size": 96, "head_dim": 16, "num_key_value_heads": 2},
     "GPTBigCodeForCausalLM": {"model_type": "gpt_bigcode", "n_positions": 256},
 }  # fmt: skip
-ROWS = ("standard", "latent", "hybrid")  # families of rows: held against transformers by their parameters alone
+# Families of rows: held against transformers by their parameters alone
+ROWS = ("standard", "latent", "hybrid", "deepseek_v4", "gemma4", "inkling", "looped", "puzzle")
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "said", "hello", "world", "be", "brief", "who", "are", "you")
 TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|> ' + m['content'] + ' ' }}{% endfor %}"

@@ -53,7 +53,7 @@ def test_gpus_are_those_that_ran(sample, columns, split):
 
 def test_a_row_is_replayed_as_the_traffic_it_was(sample):
     row = silicon.read(sample({}))[0]
-    traffic = field.workload(row, recipe(row))
+    traffic = field.workload(row, recipe(row), row.users)
     assert traffic.users == 4
     assert {min(traffic.prompt) >= 819, max(traffic.prompt) <= 1024, len(traffic) == 40} == {True}
     assert dict(recipe(row).settings)["max_num_batched_tokens"] == 8192

@@ -49,7 +49,7 @@ def test_attention_over_a_sequence_is_that_of_the_call(gpu):
     curve = e.curve(Attention(1, 32, 8, 128, 1, 1)).time
     for seq in (Seq(1, 999, 3), Seq(700, 0, 2), Seq(512, 3000, 1)):
         time = e.time(Attention(seq.count, 32, 8, 128, seq.new, seq.new + seq.past))
-        assert curve.time(seq) == time
+        assert curve(seq) == time
         assert 0 < time.low_s <= time.seconds <= time.high_s
 
 

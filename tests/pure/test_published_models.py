@@ -48,9 +48,9 @@ def test_every_published_config_is_predicted(name):
 
 @pytest.mark.parametrize("name", QUANTISED)
 def test_quantised_checkpoints_weigh_what_their_formats_say(name):
-    """With what stays in 16 bits: all of the attention in Gemma 4 31B."""
+    """With what stays in 16 bits: encoders, and all of the attention in Gemma 4 31B."""
     d = describe(PUBLISHED[name][1], name, name)
-    most = {"fp8": 1.15, "nvfp4": 1.05, "mxfp4": 0.85, "int4": 0.62}[d.dtype]
+    most = {"fp8": 1.15, "nvfp4": 1.1, "mxfp4": 0.85, "int4": 0.62}[d.dtype]
     weights = chip.predict(PUBLISHED[name][1], gpu="b200", tp=1, dtype="auto", output=2).memory["weights_bytes"]
     assert 0.5 * d.params() < weights < most * d.params()
 

@@ -178,8 +178,8 @@ def test_what_is_timed_under_any_terms_is_what_is_predicted(engine):
 @example("deepseek-v3", 577, 84, "vllm")
 @example("qwen1.5-moe-a2.7b", 1, 84, "vllm")
 def test_a_template_that_grows_is_each_step_lowered_and_rewritten(model, new, past, engine):
-    """On a GPU with points of every attention: on others few tokens do not attend to a latent. Beyond some hundred tokens
-    programs are straight between the sizes that they are timed at, and the weights of experts that tokens choose bend."""
+    """On a GPU with points of every attention: on others few tokens do not attend to a latent. Beyond some hundred
+    tokens programs are straight between the sizes that they are timed at, where the work of experts bends."""
     d, e = library.find(model), engines.get(engine)
     step = Step((Seq(new, past, 2), Seq(1, 17, 3)), pad_tokens=1)
     blocks = e.rewrite(body(d, step.tokens, BF16, 1), new == 1, d.architecture).blocks

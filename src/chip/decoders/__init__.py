@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import pkgutil
+from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from chip.decoders import config, multimodal, unknown
+from chip.decoders import config, encoder, multimodal, unknown
 from chip.decoders.config import Config
 from chip.decoders.decoder import Decoder
 from chip.types import ChipError
@@ -64,4 +65,5 @@ def describe(raw: Any, name: str, where: str, answer_as: str = "") -> Decoder:
         raise ChipError(unknown.explain(c, architecture, tuple(architectures())))
     checked = c if answer_as else config.check(c, architecture)
     result: Decoder = module.decoder(checked, name, architecture)
-    return result
+    seen = encoder.read(Config(raw, where), result.hidden)
+    return replace(result, encoder=seen) if seen else result

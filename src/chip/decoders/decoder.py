@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from chip.decoders import roles
 from chip.decoders.compressed import CompressedAttn
+from chip.decoders.encoder import Encoder
 from chip.decoders.extras import Extra
 from chip.decoders.formats import UNIFORM, Matrix, WeightFormat
 from chip.decoders.states import StateMixer
@@ -326,6 +327,7 @@ class Decoder:
     quantization: str = ""  # method that the config names; "": none
     head_format: WeightFormat | None = None  # of the output matrix; None: 16 bits
     extras: tuple[Extra, ...] = ()  # around the layers, beside the embedding
+    encoder: Encoder | None = None  # of images; None where there is none, or its sizes are not known
 
     @property
     def layer_count(self) -> int:

@@ -312,7 +312,8 @@ def _as_step(op: Op) -> Op:
     if isinstance(op, CausalConv):
         return CausalConvStep(op.rows, op.cols, op.dtype, op.taps)
     if isinstance(op, StateScan):
-        return StateStep(op.tokens, op.heads, op.head_dim, op.key_dim, op.groups, op.state_dtype, op.dtype)
+        sizes = (op.tokens, op.heads, op.head_dim, op.key_dim, op.groups)
+        return StateStep(*sizes, op.delta, op.state_dtype, op.dtype)
     return op
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -182,6 +182,16 @@ def read(path: Path, schema: str) -> Artifact:
     if not isinstance(raw["environment"], dict) or not isinstance(raw["inputs"], list):
         raise ChipError(f"{path}: environment must be an object and inputs a list")
     return Artifact(raw["schema"], raw["data"], raw["environment"], tuple(raw["inputs"]), str(raw.get("made", "")))
+
+
+def check_versions(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse to add to a file what was measured with other versions, which gave other times."""
+    for name in names:
+        if before.get(name) != now.get(name):
+            raise ChipError(
+                f"{path}: was measured with {name} {before.get(name)}, this is {now.get(name)}; choose another file "
+                "with -o"
+            )
 
 
 def append(path: Path, record: Any, schema: str) -> None:

@@ -58,10 +58,7 @@ def start(path: Path, device: str, environment: Mapping[str, Any], runs: Sequenc
     header, measured = read(path)
     if header["device"] != device:
         raise ChipError(f"{path}: holds measurements of {header['device']}, this is {device}; choose another file")
-    for name in COMPARABLE:
-        before, now = header["environment"].get(name), environment.get(name)
-        if before != now:
-            raise ChipError(f"{path}: was measured with {name} {before}, this is {now}; choose another file")
+    artifact.check_versions(path, header["environment"], environment, COMPARABLE)
     return measured
 
 

@@ -193,10 +193,7 @@ def resume(path: Path, environment: Mapping[str, Any]) -> Runs:
     if not real.exists() or not real.stat().st_size:
         return Runs(())
     file, runs = read(path)
-    for name in COMPARABLE:
-        before, now = file.environment.get(name), environment.get(name)
-        if before != now:
-            raise ChipError(f"{path}: was measured with {name} {before}, this is {now}; choose another file with -o")
+    artifact.check_versions(path, file.environment, environment, COMPARABLE)
     return runs
 
 

@@ -44,7 +44,7 @@ class Transfer(NamedTuple):
 class LinkCurve(NamedTuple):
     """Times of one collective by one kernel over one number of GPUs, as sizes grow."""
 
-    sizes: tuple[int, ...]  # bytes
+    sizes: tuple[float, ...]  # bytes
     times_s: tuple[float, ...]
 
     def at(self, size: float) -> tuple[float, str]:
@@ -81,14 +81,17 @@ def _curve(points: list[tuple[int, float]]) -> LinkCurve:
 
 @lru_cache(maxsize=32)
 def measured(gpu: str, kind: str, folder: Path = POINTS) -> Curves:
-    """The curves of a GPU, or of one of the same chip with the same links; empty where neither was measured."""
+    """The curves of a GPU, or of one of the same chip with the same kind of link; empty where neither was measured.
+    Over a link of half the rate half the bytes take as long."""
     from chip.hardware.tables import points_csv  # one GPU by itself has no use for it
 
-    sibling = gpus.find(gpu).sibling if gpu in gpus.spec_names() else ""
-    if sibling and _rates(gpu) == _rates(sibling):
+    sibling, ratio = gpus.find(gpu).sibling if gpu in gpus.spec_names() else "", 1.0
+    if sibling and _rates(gpu)[0] == _rates(sibling)[0]:
+        ratio = _rates(gpu)[1] / _rates(sibling)[1]
         gpu = sibling
     path = folder / gpu / f"{kind}.csv"
-    return curves(points_csv.read(path).rows) if path.is_file() else {}
+    found = curves(points_csv.read(path).rows) if path.is_file() else {}
+    return {key: curve._replace(sizes=tuple([ratio * size for size in curve.sizes])) for key, curve in found.items()}
 
 
 def link_of(spec: HardwareSpec) -> tuple[str, Link] | None:

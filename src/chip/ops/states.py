@@ -75,12 +75,19 @@ class StateScan(MatrixProduct):
             self.tokens * (self.heads * self.head_dim * width + states),
         )  # fmt: skip
 
+    @property
+    def counted_flops(self) -> float:
+        """Of whole chunks, nothing masked."""
+        tokens = -(-self.tokens // self.chunk) * self.chunk
+        met = 2 * self.chunk * (self.groups * self.key_dim * (2 if self.delta else 1) + self.heads * self.head_dim)
+        return tokens * (met + 4 * self.heads * self.head_dim * self.key_dim)
+
 
 @dataclass(frozen=True, slots=True)
 class StateStep(Op):
     """One token of each sequence through its state.
 
-    `rows` sequences, whose states are read and written whole.
+    `rows` sequences, whose states are read and written whole. A delta rule (`delta`) has a kernel of its own.
     """
 
     rows: int
@@ -88,6 +95,7 @@ class StateStep(Op):
     head_dim: int
     key_dim: int
     groups: int = 1
+    delta: bool = False
     state_dtype: str = "fp32"
     dtype: str = "bf16"
 

@@ -238,11 +238,11 @@ def carried_from(sibling: Estimator, roof: Roof, own: Peaks) -> Carried:
     """By the parts of the datasheets that kernels reach on both. What memory reaches is known of the reference GPU."""
     measured = gpus.find(REFERENCE)
     memory = roof_of(measured).memory / peaks_of(measured).bytes_per_s
-    reached = [
+    like, reached = (
         promised.reached({name: r.value / promised.compute[name] for name, r in of.compute.items()}, memory)
         for promised, of in ((sibling.peaks, sibling.roof), (own, roof))
-    ]
-    return Carried(*reached)
+    )
+    return Carried(like, reached)
 
 
 def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: Stage = ALL) -> Estimator:
@@ -254,7 +254,7 @@ def estimator_of(h: Hardware, runs_as: Mapping[str, str] | None = None, stage: S
 def library(h: Hardware, stage: Stage) -> Library | None:
     """What was measured of operators on this GPU: in its calibration, and points."""
     calibrated = h.profile.operators if h.profile and stage >= Stage.CALIBRATED else {}
-    folders = h.points if stage >= Stage.POINTS else ()
+    folders = h.points if stage.has_points else ()
     return Library(folders, calibrated) if folders or calibrated else None
 
 
@@ -262,7 +262,7 @@ def library(h: Hardware, stage: Stage) -> Library | None:
 def _estimator(h: Hardware, chosen: tuple[tuple[str, str], ...] | None, stage: Stage) -> Estimator:
     runs_as = None if chosen is None else dict(chosen)
     points = library(h, stage)
-    if stage < Stage.POINTS:
+    if not stage.has_points:
         return Estimator(roof_of(h, stage), points, runs_as, peaks=peaks_of(h))
     device = points.about.get("device") if points else None
     if device and h.profile is not None and device != h.profile.device:

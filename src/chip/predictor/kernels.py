@@ -40,6 +40,7 @@ SIMPLEST = "add"  # its base stands for elementwise kernels that were not measur
 ATTENTION = "attention"  # and this one's for other kinds of attention
 BORROWED_SPREAD = 0.2  # standard deviation of a base that was fitted to another kernel of its kind
 OF_TORCH = ("torch", "flash")  # implementations that torch chooses by default
+WITHIN_WARP = ("flash",)  # kernels whose instructions multiply within a warp: FlashAttention-2
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: the same kernel template with another type
 # A tiny product in a published format may take so many times as long as one in bf16, since the rounding of its input is
 # timed with it. If it takes longer, the table has the host's time in it, except in tables without tiny shapes.
@@ -70,9 +71,9 @@ class Bases:
             self._known[key] = self._borrowed(op, kernel) or self._scaled(op, kernel) or self._of_ceilings(op)
         return self._known[key]
 
-    def _fitted(self, op: Op, kernel: str) -> tuple[BaseTime, str] | None:
-        """A base fitted on this GPU to this kernel or to another of its kind, and the compute ceiling it ran under. For
-        elementwise operators an addition's will do."""
+    def _fitted(self, op: Op, kernel: str) -> tuple[BaseTime, str, str] | None:
+        """A base fitted on this GPU to this kernel or to another of its kind, the compute ceiling it ran under, and the
+        kernel. For elementwise operators an addition's will do."""
         if self._library is None:
             return None
         # its kind, then those that it derives from
@@ -95,14 +96,14 @@ class Bases:
                 continue  # a plain product is nearer than a kernel of another format
             kernels = op.KERNELS if kind == plain != op.kind else 1
             base = _in_form(base, form, [b for _, b, _ in bases], kind not in related)
-            return replace(base, floor_s=base.floor_s * kernels), compute
+            return replace(base, floor_s=base.floor_s * kernels), compute, like
         return None
 
     def _borrowed(self, op: Op, kernel: str) -> BaseTimes | None:
         fitted = self._fitted(op, kernel)
         if fitted is None:
             return None
-        base, compute = fitted
+        base, compute, _ = fitted
         scale = self._rate(op.compute).value / self._rate(compute).value
         base, off = replace(base, flop_per_s=base.flop_per_s * scale), exp(Z90 * BORROWED_SPREAD)
         return base, _times(base, 1 / off), _times(base, off)
@@ -113,9 +114,11 @@ class Bases:
         fitted = like._fitted(op, kernel) if like else None
         if like is None or fitted is None or op.compute not in like.roof.compute:
             return None
-        base, compute = fitted
+        base, compute, of_kernel = fitted
         flops, moving = self._rate(op.compute), self.roof.moving(op)
         by_flops = flops.value / like._rate(compute).value
+        if of_kernel in WITHIN_WARP:
+            by_flops *= self.roof.within_warp / like.roof.within_warp
         by_bytes = moving.value / like.roof.moving(op).value
         # The base was fitted between boost and settled clocks. Other GPUs are taken as settled.
         settled = like.settling.measured if like.settling else 1.0

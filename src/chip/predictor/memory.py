@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from chip.decoders.decoder import Decoder
-from chip.dtypes import Precision
+from chip.dtypes import BYTES, Precision
 from chip.engines import Engine
 from chip.engines.memory import Load
 from chip.predictor.parallel import stage_decoders
@@ -25,7 +25,8 @@ class Fixed(NamedTuple):
 
 @lru_cache(maxsize=256)
 def fixed(d: Decoder, p: Precision, tp: int, ep: int) -> Fixed:
-    return Fixed(d.weight_bytes(p, tp, ep), d.kv_bytes(1, p, tp=tp))
+    encoder = d.encoder.params * BYTES[p.activation] / tp if d.encoder else 0.0
+    return Fixed(d.weight_bytes(p, tp, ep) + encoder, d.kv_bytes(1, p, tp=tp))
 
 
 def needs(d: Decoder, s: Scenario, engine: Engine, p: Precision, capacity_bytes: float, options: Any) -> dict[str, Any]:

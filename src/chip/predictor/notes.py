@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
 from chip import engines
-from chip.decoders import roles
-from chip.decoders.decoder import Decoder, Moe
-from chip.dtypes import BYTES, precision
+from chip.decoders.decoder import Decoder
+from chip.dtypes import precision
 from chip.engines import Engine
 from chip.engines.profile import FoundTerms
-from chip.hardware import gpus, hosts, links
+from chip.hardware import gpus, hosts
 from chip.hardware.gpus import Hardware
-from chip.predictor import memory
-from chip.predictor.operator_time import IMPORTED, OF_POINTS
-from chip.predictor.parallel import Phases, idle_share, ranks_reached, split_layers
+from chip.predictor import memory, parallel
+from chip.predictor.operator_time import OF_POINTS
+from chip.predictor.parallel import Phases
 from chip.predictor.phase import ENGINE, Phase
 from chip.predictor.roof import Roof
 from chip.predictor.steps import WAITING, StepModel
@@ -28,18 +27,30 @@ FEWER = 0.004  # a note is written if more than this part of requests x decode s
 UNMEASURED = 0.1  # a note is written if no point answers for this part of the operators' time
 NAMED = 4  # roles that this note names
 NARROWER = ("fp8", "int8", "int4")
-ONE_GPU = "terms of engine and host were measured with one GPU, and no run on several"
-PCIE = "; links over PCIe differ between machines"
-LARGE_SHARE = 0.25  # of a phase that collectives take, from which on a note is written
-LARGE_BYTES = 2**28  # of a tensor whose reduction the link's rate decides
-EXCHANGED = (roles.DISPATCH, roles.COMBINE)  # roles: tokens sent to their experts and back
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 # PyTorch builds that still hold kernels for GPUs before Turing: pytorch/pytorch issues 157517, 172352 and 190385.
 OLD_TORCH = "7.5"
 OLD_TORCH_NOTE = (
     "PyTorch for it: the CUDA 12.6 wheels (pip install torch --index-url https://download.pytorch.org/whl/cu126), the "
     "last of them PyTorch 2.14; CUDA 12.8 and later have no kernels for GPUs before Turing"
 )
+
+
+def of_answer(
+    q: Question, s: Scenario, steps: StepModel, roof: Roof, room: Mapping[str, Any], phases: Phases,
+    of_setting: Sequence[str],
+) -> Iterator[str]:  # fmt: skip
+    """All notes of an answer, but for that on its host. `of_setting`: those whatever batch and lengths."""
+    yield from of_sizes(s, roof, room, q.model.max_context, steps.engine)
+    yield from of_setting
+    if s.gpus > 1:
+        yield from parallel.notes(steps, s, q.gpu, phases)
+    if steps.estimator.has_points:
+        yield from of_points_missing(phases, s.output)
+    if not room["fits"]:
+        yield from of_narrower(q.model, s, steps, roof)
+    yield from of_more(steps, s)
+    if q.model.quantization and q.dtype != q.model.dtype:
+        yield f"the config's weights are {q.model.dtype} ({q.model.quantization}); answered as {s.dtype} instead"
 
 
 def of_sizes(s: Scenario, roof: Roof, room: Mapping[str, Any], max_context: int, engine: Engine) -> Iterator[str]:
@@ -166,83 +177,6 @@ def of_more(steps: StepModel, s: Scenario) -> Iterator[str]:
 def waits(phase: Phase) -> bool:
     """Whether the phase is limited by the host: the device waits for it for more than `HOST_SHARE`."""
     return phase.engine_row_s(WAITING) > HOST_SHARE * phase.seconds
-
-
-# -- several GPUs
-def of_gpus(steps: StepModel, s: Scenario, gpu: str, found: Phases) -> Iterator[str]:
-    """What was measured about several GPUs, and what was assumed."""
-    if s.gpus == 1:
-        return
-    d = steps.operators.decoder
-    lines = [*found.prefill.lines, *(found.decode.lines if found.decode else [])]
-    sources = {n.kind: n.source for n in lines if n.kind in COLLECTIVES}
-    named = [f"{k} {'from imported tables' if source == IMPORTED else 'by formula'}" for k, source in sources.items()]
-    yield f"{s.gpus} GPUs: {', '.join(named)}{'; ' if named else ''}{ONE_GPU}{link_text(gpu)}"
-    yield from experts_note(s, d.experts, steps.engine)
-    yield from _of_collectives(steps, s, gpu, found)
-    if s.pp > 1:
-        idle = f"idles {100 * idle_share(found.prefill):.0f} % of the prefill"
-        if found.decode:
-            idle += f" and {100 * idle_share(found.decode):.0f} % of a decode step"
-        batches = f"{found.microbatches} batch{'es' if found.microbatches > 1 else ''} in flight"
-        yield f"{stages_text(d.layer_count, s.pp)}, {batches}: a GPU {idle}"
-    if s.replicas > 1 and s.tp == 1 and found.decode:
-        tokens = -(-s.batch // s.replicas // found.microbatches)
-        yield _of_exchange(steps, s.ep, gpu, tokens, found.decode)
-
-
-def _of_collectives(steps: StepModel, s: Scenario, gpu: str, found: Phases) -> Iterator[str]:
-    """Where fewer GPUs may be faster, because they exchange data over PCIe."""
-    phases = {"the time to first token": found.prefill, "a decode step": found.decode}
-    shares = {
-        name: sum([n.seconds for n in phase.lines if n.kind in COLLECTIVES]) / phase.seconds
-        for name, phase in phases.items()
-        if phase
-    }
-    if gpus.find(gpu).link or not links.over_pcie(gpu) or max(shares.values()) < LARGE_SHARE:
-        return
-    took = " and ".join(f"{100 * share:.0f} % of {name}" for name, share in shares.items())
-    ranks = max(s.tp, s.ep)
-    rate = LARGE_BYTES / links.collective("all_reduce", LARGE_BYTES, ranks, gpu, steps.estimator.link_kernel).seconds
-    yield (
-        f"collectives over PCIe take {took}, so that more GPUs may be slower: {ranks} {gpu} are taken to reduce large "
-        f"tensors at {rate / 1e9:.2g} GB/s; where yours are faster, ask for {gpu}@GB/s"
-    )
-
-
-def link_text(gpu: str) -> str:
-    given = gpus.find(gpu).link
-    if given:
-        latency_us = given.latency_s.value * 1e6 if given.latency_s else 0.0
-        return f"; over a link of {given.bytes_per_s.value / 1e9:g} GB/s and {latency_us:g} us, as given"
-    return PCIE if links.over_pcie(gpu) else ""
-
-
-def experts_note(s: Scenario, experts: int, engine: Engine) -> list[str]:
-    if s.ep == 1:
-        return []
-    way = f", tokens exchanged by {engine.SERVES.exchange}" if s.replicas > 1 else ""
-    return [f"each GPU holds {experts // s.ep} of {experts} experts, routing taken as even{way}"]
-
-
-def _of_exchange(steps: StepModel, ep: int, gpu: str, tokens: int, decode: Phase) -> str:
-    """What all-to-all would take instead, where such GPUs were measured: each token is sent once to every GPU that
-    holds an expert for it, and back. Predictions do not use it: an engine's all-to-all kernels are not NCCL's."""
-    if not any(ranks == ep for _, _, ranks in links.measured(gpu, "all_to_all")):
-        return f"no all-to-all of {ep} {gpu} was measured"
-    d, width = steps.operators.decoder, BYTES[steps.operators.precision.activation]
-    moe = next(layer.mlp for _, layer in d.layers if isinstance(layer.mlp, Moe))
-    size = tokens * ranks_reached(moe.experts, moe.top_k, ep) * d.hidden * width
-    both_ways_s = 2 * links.collective("all_to_all", size, ep, gpu).seconds
-    taken_s = sum(n.seconds / n.calls for n in decode.lines if n.role in EXCHANGED)
-    return (
-        f"exchanging tokens takes {taken_s * 1e6:.3g} us a layer of a decode step; NCCL's all-to-all, which was "
-        f"measured and is not used, would take {both_ways_s * 1e6:.3g} us"
-    )
-
-
-def stages_text(layers: int, pp: int) -> str:
-    return f"{pp} stages of {' or '.join(map(str, sorted(set(split_layers(layers, pp)))))} layers"
 
 
 def of_torch(spec: HardwareSpec) -> str:

@@ -10,17 +10,20 @@ stage: its share of every row, its wait for other stages (`pipeline_bubble`), an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from math import comb
 from typing import NamedTuple
 
+from chip.decoders import roles
 from chip.decoders.decoder import Decoder, Moe
 from chip.dtypes import BYTES
+from chip.engines import Engine
 from chip.engines.timeline import Weighted
-from chip.hardware import links
+from chip.hardware import gpus, links
+from chip.predictor.operator_time import IMPORTED
 from chip.predictor.phase import ENGINE, Line, Phase
 from chip.predictor.program import TimedBlock
 from chip.predictor.roof import Range
@@ -28,6 +31,12 @@ from chip.predictor.steps import BEFORE, StepModel
 from chip.types import ChipError, Scenario
 
 BUBBLE, SEND = "pipeline_bubble", "pipeline_send"
+ONE_GPU = "terms of engine and host were measured with one GPU, and no run on several"
+PCIE = "; links over PCIe differ between machines"
+LARGE_SHARE = 0.25  # of a phase that collectives take, from which on a note is written
+LARGE_BYTES = 2**28  # of a tensor whose reduction the link's rate decides
+EXCHANGED = (roles.DISPATCH, roles.COMBINE)  # roles: tokens sent to their experts and back
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 class Phases(NamedTuple):
@@ -36,12 +45,10 @@ class Phases(NamedTuple):
     microbatches: int  # in flight while a pipeline decodes
 
 
-def phases(steps: StepModel, s: Scenario, gpu: str) -> Phases:
-    """One replica's, with its part of the requests: all replicas take as long."""
+def pipelined(steps: StepModel, s: Scenario, gpu: str) -> Phases:
+    """The phases of one replica over the stages of a pipeline."""
     own = s.of_replica
     prefill = steps.prefill(own)
-    if s.pp == 1:
-        return Phases(prefill, steps.decode(own, prefill) if s.output > 1 else None, 1)
     planned = steps.schedule(own).prefill
     count = sum(weight for _, weight in planned)
     in_flight = max(1, min(s.pp, round(count), own.batch)) if steps.engine.CIRCULATES else 1
@@ -166,3 +173,78 @@ def idle_share(phase: Phase) -> float:
 def ranks_reached(experts: int, top_k: int, ep: int) -> float:
     """GPUs that hold at least one of a token's `top_k` experts, on average when each set of experts is as likely."""
     return ep * (1 - comb(experts - experts // ep, top_k) / comb(experts, top_k))
+
+
+# -- notes
+def notes(steps: StepModel, s: Scenario, gpu: str, phases: Phases) -> Iterator[str]:
+    """What was measured about several GPUs, and what was assumed."""
+    d = steps.operators.decoder
+    lines = [*phases.prefill.lines, *(phases.decode.lines if phases.decode else [])]
+    sources = {n.kind: n.source for n in lines if n.kind in COLLECTIVES}
+    named = [f"{k} {'from imported tables' if source == IMPORTED else 'by formula'}" for k, source in sources.items()]
+    yield f"{s.gpus} GPUs: {', '.join(named)}{'; ' if named else ''}{ONE_GPU}{link_text(gpu)}"
+    yield from experts_note(s, d.experts, steps.engine)
+    yield from _of_collectives(steps, s, gpu, phases)
+    if s.pp > 1:
+        idle = f"idles {100 * idle_share(phases.prefill):.0f} % of the prefill"
+        if phases.decode:
+            idle += f" and {100 * idle_share(phases.decode):.0f} % of a decode step"
+        batches = f"{phases.microbatches} batch{'es' if phases.microbatches > 1 else ''} in flight"
+        yield f"{stages_text(d.layer_count, s.pp)}, {batches}: a GPU {idle}"
+    if s.replicas > 1 and s.tp == 1 and phases.decode:
+        tokens = -(-s.batch // s.replicas // phases.microbatches)
+        yield _of_exchange(steps, s.ep, gpu, tokens, phases.decode)
+
+
+def _of_collectives(steps: StepModel, s: Scenario, gpu: str, phases: Phases) -> Iterator[str]:
+    """Where fewer GPUs may be faster, because they exchange data over PCIe."""
+    by_name = {"the time to first token": phases.prefill, "a decode step": phases.decode}
+    shares = {
+        name: sum([n.seconds for n in phase.lines if n.kind in COLLECTIVES]) / phase.seconds
+        for name, phase in by_name.items()
+        if phase
+    }
+    if gpus.find(gpu).link or not links.over_pcie(gpu) or max(shares.values()) < LARGE_SHARE:
+        return
+    took = " and ".join(f"{100 * share:.0f} % of {name}" for name, share in shares.items())
+    ranks = max(s.tp, s.ep)
+    rate = LARGE_BYTES / links.collective("all_reduce", LARGE_BYTES, ranks, gpu, steps.estimator.link_kernel).seconds
+    yield (
+        f"collectives over PCIe take {took}, so that more GPUs may be slower: {ranks} {gpu} are taken to reduce large "
+        f"tensors at {rate / 1e9:.2g} GB/s; where yours are faster, ask for {gpu}@GB/s"
+    )
+
+
+def link_text(gpu: str) -> str:
+    given = gpus.find(gpu).link
+    if given:
+        latency_us = given.latency_s.value * 1e6 if given.latency_s else 0.0
+        return f"; over a link of {given.bytes_per_s.value / 1e9:g} GB/s and {latency_us:g} us, as given"
+    return PCIE if links.over_pcie(gpu) else ""
+
+
+def experts_note(s: Scenario, experts: int, engine: Engine) -> list[str]:
+    if s.ep == 1:
+        return []
+    way = f", tokens exchanged by {engine.SERVES.exchange}" if s.replicas > 1 else ""
+    return [f"each GPU holds {experts // s.ep} of {experts} experts, routing taken as even{way}"]
+
+
+def _of_exchange(steps: StepModel, ep: int, gpu: str, tokens: int, decode: Phase) -> str:
+    """What all-to-all would take instead, where such GPUs were measured: each token is sent once to every GPU that
+    holds an expert for it, and back. Predictions do not use it: an engine's all-to-all kernels are not NCCL's."""
+    if not any(ranks == ep for _, _, ranks in links.measured(gpu, "all_to_all")):
+        return f"no all-to-all of {ep} {gpu} was measured"
+    d, width = steps.operators.decoder, BYTES[steps.operators.precision.activation]
+    moe = next(layer.mlp for _, layer in d.layers if isinstance(layer.mlp, Moe))
+    size = tokens * ranks_reached(moe.experts, moe.top_k, ep) * d.hidden * width
+    both_ways_s = 2 * links.collective("all_to_all", size, ep, gpu).seconds
+    taken_s = sum(n.seconds / n.calls for n in decode.lines if n.role in EXCHANGED)
+    return (
+        f"exchanging tokens takes {taken_s * 1e6:.3g} us a layer of a decode step; NCCL's all-to-all, which was "
+        f"measured and is not used, would take {both_ways_s * 1e6:.3g} us"
+    )
+
+
+def stages_text(layers: int, pp: int) -> str:
+    return f"{pp} stages of {' or '.join(map(str, sorted(set(split_layers(layers, pp)))))} layers"

@@ -48,11 +48,12 @@ def _weights(steps: Sequence[TimedStep]) -> dict[ProgramTimes, float]:
 
 def _program_lines(shape: Shape, parts: Sequence[tuple[ProgramTimes, float]], slower: float) -> list[Line]:
     """A line for each operator of a program in each role, parts added up by their weights."""
-    columns = [[0.0] * len(each) for each in parts[0][0].columns]
-    for part, weight in parts:
+    (first, weight), *others = parts
+    columns = first.columns if weight == 1.0 else [[weight * a for a in column] for column in first.columns]
+    for part, weight in others:
         columns = [[a + weight * b for a, b in zip(both, more)] for both, more in zip(columns, part.columns)]
     rows, lines, total = list(zip(*columns)), [], sum([weight for _, weight in parts])
-    bounds, sources = parts[0][0].bounds, parts[0][0].sources
+    bounds, sources = first.bounds, first.sources
     for role, kind, (i, n) in zip(shape.roles, shape.kinds, shape.counts):
         seconds, low_s, high_s, flops, moved, joules, limited_s = rows[i]
         m = n * (1 + slower * limited_s / seconds) if limited_s else n
@@ -177,19 +178,20 @@ class Phase:
 
     @cached_property
     def seconds_by_source(self) -> dict[str, float]:
-        return self._seconds_by(7)
+        return _seconds_by([(n.source, n.seconds) for n in self.lines])
 
     @property
     def bound(self) -> str:
         """What limits most of the time."""
-        by_bound = self._seconds_by(6)
+        by_bound = _seconds_by([(n.bound, n.seconds) for n in self.lines])
         return max(by_bound, key=by_bound.__getitem__)
 
-    def _seconds_by(self, field: int) -> dict[str, float]:
-        seconds: dict[str, float] = {}
-        for line in self.lines:
-            seconds[line[field]] = seconds.get(line[field], 0.0) + line[3]
-        return seconds
+
+def _seconds_by(words: Iterable[tuple[str, float]]) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for word, more in words:
+        seconds[word] = seconds.get(word, 0.0) + more
+    return seconds
 
 
 class StepPhase(Phase):

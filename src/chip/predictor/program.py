@@ -25,8 +25,9 @@ from chip.predictor.schedule import StepGroup, attending, runs_of
 from chip.types import Op, Program, Seq, Step
 
 MOST_PROGRAMS, MOST_SIZES = 64, 512  # remembered: lowered programs, and sizes of each
-# Programs are timed at every number of tokens up to EXACT, from there on at so many an octave and straight between
-EXACT, AN_OCTAVE = 512, 32
+# Programs are timed at every number of tokens up to EXACT, from there on at so many an octave and straight between. At
+# 1,024 tokens these are 64 apart, which is a tile of rows.
+EXACT, AN_OCTAVE = 512, 16
 COLUMNS = ("seconds", "low_s", "high_s", "flops", "bytes", "joules", "limited_s")
 ATTENDS = -1  # stands for a call that attends, whose time depends on the sequences of a step
 UNTIMED = OperatorTime(0.0, 0.0, 0.0, "", "", 0.0, 0.0)  # its time until these are known
@@ -97,6 +98,8 @@ class ProgramTimes:
     """A program for so many tokens: what all of its operators take together, and, as columns, what one call of each
     distinct operator takes. Attention has no time yet."""
 
+    _ends: tuple[ProgramTimes, ProgramTimes, float]  # that it lies between, and how far
+
     __slots__ = ("_columns", "_ends", "bounds", "off_s", "shape", "shared_s", "sources", "sums")
 
     def __init__(
@@ -106,18 +109,21 @@ class ProgramTimes:
         self.shape, self._columns, self.bounds, self.sources = shape, columns, bounds, sources
         seconds, low_s, high_s, flops, _, joules, limited_s = columns
         # how far off each role may be that rests on points, and of those at the power limit; all others by their source
-        self.off_s = [[0.0] * shape.role_count for _ in range(4)]
+        lows, highs, low_limited, high_limited = self.off_s = [[0.0] * shape.role_count for _ in range(4)]
         self.shared_s: dict[str, list[float]] = {}
         unmeasured_s = 0.0
         for (i, n), place in zip(shape.counts, shape.places):
-            low, high, limited = n * (seconds[i] - low_s[i]), n * (high_s[i] - seconds[i]), limited_s[i] / seconds[i]
-            off_s = low, high, low * limited, high * limited
-            if sources[i] in OF_POINTS:
-                for column, more in zip(self.off_s, off_s):
-                    column[place] += more
+            s, source = seconds[i], sources[i]
+            low, high, limited = n * (s - low_s[i]), n * (high_s[i] - s), limited_s[i] / s
+            if source in OF_POINTS:
+                lows[place] += low
+                highs[place] += high
+                low_limited[place] += low * limited
+                high_limited[place] += high * limited
             else:
-                unmeasured_s += n * seconds[i]
-                self.shared_s[sources[i]] = [a + b for a, b in zip(self.shared_s.get(sources[i], [0.0] * 4), off_s)]
+                unmeasured_s += n * s
+                off_s = low, high, low * limited, high * limited
+                self.shared_s[source] = [a + b for a, b in zip(self.shared_s.get(source, (0.0,) * 4), off_s)]
         self.sums = Sums(
             sum([n * seconds[i] for i, n in shape.counts]), sum([n * limited_s[i] for i, n in shape.counts]),
             sum([n * flops[i] for i, n in shape.products]), sum([n * joules[i] for i, n in shape.counts]), unmeasured_s,

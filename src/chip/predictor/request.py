@@ -18,12 +18,14 @@ from chip.hardware import gpus, hosts
 from chip.hardware.gpus import Hardware
 from chip.predictor import basis, memory, notes, parallel
 from chip.predictor.estimator import estimator_of
+from chip.predictor.images import with_image
+from chip.predictor.parallel import Phases
 from chip.predictor.phase import request_tpot_s
 from chip.predictor.prediction import Prediction
 from chip.predictor.roof import Roof, check_dtype, roof_of
 from chip.predictor.stages import ALL, Stage
 from chip.predictor.steps import EngineTerms, StepModel, step_model
-from chip.question import DEFAULTS, Question, complete, question_of, scenario_of
+from chip.question import DEFAULTS, Question, complete, image_tokens_of, question_of, scenario_of
 from chip.types import ChipError, Scenario
 
 
@@ -39,8 +41,19 @@ def answer_line(values: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULT
 
 def predict_values(values: Mapping[str, Any], defaults: Mapping[str, Any] = DEFAULTS, stage: Stage = ALL) -> Prediction:
     complete_values = complete(values, defaults)
-    question = question_of(complete_values)
-    return predict(question, scenario_of(complete_values, question), stage)
+    return predict_batch(complete_values, question_of(complete_values), stage)
+
+
+def predict_batch(values: Mapping[str, Any], question: Question, stage: Stage = ALL) -> Prediction:
+    """The batch of equal requests that complete values ask for, with images where they say so."""
+    image_tokens = image_tokens_of(values)
+    found = predict(question, scenario_of(values, question), stage)
+    if not image_tokens:
+        return found
+    return with_image(found, setting(question.with_formats(), stage).steps, image_tokens)
+
+
+LIKE_ANOTHER = 1.5  # times as wide intervals are where another engine's kernels stand in
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +92,11 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
         check_shards(decoder, q.tp, q.ep)
     estimator = estimator_of(h, e.runs_as(capability, decoder, options, q.engine_version), stage)
     measured = None
-    if stage >= Stage.ENGINE:
+    if stage.has_terms:
         measured = profile.find(h, q.engine, q.engine_profile, q.launch_ns, q.host, e.LIKE)
     terms = EngineTerms(*measured.terms) if measured else None
     several = max(q.tp, q.ep, q.pp) > 1
-    scale = interval_scale or basis.scale_of(h, several)
+    scale = interval_scale or basis.scale_of(h, several) * (LIKE_ANOTHER if e.LIKE else 1.0)
     of_version = version.on(capability)
     sampling = parts_of(q.sampling)
     steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale, sampling)
@@ -124,38 +137,31 @@ def _as_run(q: Question, h: Hardware, roof: Roof, options: Any) -> ServedModel:
 
 def room(q: Question, s: Scenario) -> dict[str, Any]:
     """The memory that a scenario needs, without its times."""
-    _, _, needs = _prepare(q, s, ALL, 0.0)
-    return needs
-
-
-def _prepare(q: Question, s: Scenario, stage: Stage, interval_scale: float) -> tuple[Question, Setting, dict[str, Any]]:
-    """The question without `auto`, its setting, and the memory that the scenario needs."""
     q = q.with_formats()
-    s = q.scenario(*s.sizes)
-    of = setting(q, stage, interval_scale)
+    return _room(setting(q), q.scenario(*s.sizes))
+
+
+def _room(of: Setting, s: Scenario) -> dict[str, Any]:
     steps, run = of.steps, of.steps.operators
-    needs = memory.needs(run.decoder, s, steps.engine, run.precision, of.roof.memory_bytes, steps.options)
-    return q, of, needs
+    return memory.needs(run.decoder, s, steps.engine, run.precision, of.roof.memory_bytes, steps.options)
 
 
 def predict(q: Question, s: Scenario, stage: Stage = ALL, interval_scale: float = 0.0) -> Prediction:
     """`s`: the batch of equal requests; formats and split are those of the question."""
-    q, of, room = _prepare(q, s, stage, interval_scale)
-    s, decoder, steps, roof = q.scenario(*s.sizes), q.model, of.steps, of.roof
-    phases = parallel.phases(steps, s, q.gpu)
-    told = [*notes.of_sizes(s, roof, room, decoder.max_context, steps.engine), *of.notes]
-    told += notes.of_gpus(steps, s, q.gpu, phases)
-    if steps.estimator.has_points:
-        told += notes.of_points_missing(phases, s.output)
-    if not room["fits"]:
-        told += notes.of_narrower(q.model, s, steps, roof)
-    told += notes.of_more(steps, s)
-    if decoder.quantization and q.dtype != decoder.dtype:
-        told.append(f"the config's weights are {decoder.dtype} ({decoder.quantization}); answered as {s.dtype} instead")
+    q = q.with_formats()
+    of, s = setting(q, stage, interval_scale), q.scenario(*s.sizes)
+    steps, roof, room = of.steps, of.roof, _room(of, s)
+    if s.pp > 1:
+        phases = parallel.pipelined(steps, s, q.gpu)
+    else:  # of one replica, with its part of the requests: all replicas take as long
+        prefill = steps.prefill(s.of_replica)
+        phases = Phases(prefill, steps.decode(s.of_replica, prefill) if s.output > 1 else None, 1)
+    told = [*notes.of_answer(q, s, of.steps, roof, room, phases, of.notes)]
     if of.host_note and (notes.waits(phases.prefill) or (phases.decode and notes.waits(phases.decode))):
         told.append(of.host_note)
-    asked = {"model": decoder.name, "gpu": q.gpu, "engine": q.engine, "host": of.host}
+    about = {"model": q.model.name, "gpu": q.gpu, "engine": q.engine, "host": of.host}
     ridge = roof.ridge("matmul_" + steps.operators.precision.matmul)
-    s = s.stored_as(s.dtype, s.kv_dtype or steps.operators.precision.activation)
-    of_request_s = request_tpot_s(phases.prefill, phases.decode, s.of_replica) if phases.decode else None
-    return Prediction(asked, s, phases.prefill, phases.decode, ridge, roof.power, room, told, decoder, of_request_s)
+    if not s.kv_dtype:
+        s = s.stored_as(s.dtype, steps.operators.precision.activation)
+    tpot_s = request_tpot_s(phases.prefill, phases.decode, s.of_replica) if phases.decode else None
+    return Prediction(about, s, phases.prefill, phases.decode, ridge, roof.power, room, told, q.model, tpot_s)

@@ -144,8 +144,8 @@ def _mean(group: Sequence[tuple[Step, float]], prompt: int, bends: Collection[in
     step, total = group[len(group) // 2][0], sum([weight for _, weight in group])
     if len(group) == 1:
         first = step.seqs[0]
-        early = first.count if first.new == 1 and first.past >= prompt else 0
-        return StepGroup(step, total, attending(step, bends), step.rows, early)
+        decoding = first.count if first.new == 1 and first.past >= prompt else 0
+        return StepGroup(step, total, attending(step, bends), step.rows, decoding)
     seqs: WeightedSeqs = []
     main: list[tuple[int, Seq]] = []  # the sequence of each step with most work
     work = early = beside = past = rows = 0.0

@@ -16,11 +16,20 @@ class Stage(IntEnum):
     CALIBRATED = 3, "calibrated operators"
     POINTS = 4, "measured points"
     ENGINE = 5, "engine and host terms"
+    CALIBRATE_ONLY = 6, "calibrate only"  # the third with terms: a GPU of which nobody measured points
 
     def __new__(cls, number: int, title: str) -> Stage:
         made = int.__new__(cls, number)
         made._value_, made.title = number, title
         return made
+
+    @property
+    def has_points(self) -> bool:
+        return self in (Stage.POINTS, Stage.ENGINE)
+
+    @property
+    def has_terms(self) -> bool:
+        return self in (Stage.ENGINE, Stage.CALIBRATE_ONLY)
 
 
 ALL = Stage.ENGINE

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import ceil, inf
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from chip.engines.server import NONE, ServerCost
 from chip.engines.timeline import LiveScheduler
@@ -273,9 +273,9 @@ class SimulatedEngine:
             request = waiting[0]
             wanted = request.prompt + request.done
             past = request.holding.past
-            found = pool.hit(request.path, past, wanted - 1) if pool.caching else 0
+            found, hit = self.known(request, past, wanted)
             new = min(wanted - found, room)
-            hit, blocks = found // pool.block_tokens, pool.needed(found + new)
+            blocks = pool.needed(found + new)
             gate = pool.needed(wanted) if settings.scheduler_reserve_full_isl else blocks
             if not pool.fits(request.path, past, hit, gate, spare if self.running else 0):
                 self._blocked = True
@@ -292,6 +292,11 @@ class SimulatedEngine:
         else:
             self._blocked = bool(waiting) and len(self.running) >= settings.max_num_seqs
         return chunks
+
+    def known(self, request: Request, past: Any, wanted: int) -> tuple[int, int]:
+        """Tokens of a request that need not be computed, and the blocks of the cache that hold them already."""
+        found = self.pool.hit(request.path, past, wanted - 1) if self.pool.caching else 0
+        return found, found // self.pool.block_tokens
 
     # decodes
 

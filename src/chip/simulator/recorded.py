@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 
 from chip.engines.sampling import GREEDY
 from chip.files import artifact, codec
+from chip.files.runs import COMPARABLE
 from chip.simulator.fleet import ServedRequests
 from chip.simulator.workload import BLOCK_TOKENS, Workload
 from chip.types import ChipError
-
-COMPARABLE = ("torch", "driver", "cuda", "device")  # a file holds one of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +146,7 @@ def resume(path: Path, environment: Mapping[str, Any]) -> TrafficRuns:
     if not path.exists():
         return TrafficRuns(())
     held, found = read(path)
-    for name in COMPARABLE:
-        before, now = held.environment.get(name), environment.get(name)
-        if before != now:
-            raise ChipError(f"{path}: was measured with {name} {before}, this is {now}; choose another file with -o")
+    artifact.check_versions(path, held.environment, environment, COMPARABLE)
     return found
 
 

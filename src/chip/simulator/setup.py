@@ -33,6 +33,8 @@ class Fleet:
     replicas: int = 1
     router: str = "round-robin"
     server: ServerCost = NONE
+    before: Fleet | None = None  # that computes the prompts, where these engines only decode
+    link: str = "ib"  # over which keys and values come from there
 
     @property
     def lockstep(self) -> int:
@@ -41,7 +43,7 @@ class Fleet:
 
     @property
     def gpus(self) -> int:
-        return self.question.gpus * self.replicas
+        return self.question.gpus * self.replicas + (self.before.gpus if self.before else 0)
 
 
 def behind_server(fleet: Fleet) -> Fleet:
@@ -142,4 +144,8 @@ def setup(fleet: Fleet, factors: Factors = PLAIN) -> Setup:
 
 
 def run(made: Setup, fleet: Fleet, w: Workload, every_finish: EveryFinish | None = None) -> ServedRequests:
+    if fleet.before:
+        from chip.simulator.disaggregated import serve_disaggregated
+
+        return serve_disaggregated(made, fleet, w)
     return serve(made.maker(), w, made.longest, fleet.replicas, fleet.router, every_finish, fleet.lockstep)

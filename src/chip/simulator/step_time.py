@@ -12,7 +12,6 @@ from chip.decoders.decoder import Decoder
 from chip.engines import Engine
 from chip.engines.server import NONE, ServerCost
 from chip.engines.timeline import Terms, Timeline
-from chip.predictor import notes as about
 from chip.predictor import parallel
 from chip.predictor.clock import Settling
 from chip.predictor.operator_time import OperatorTime
@@ -188,8 +187,8 @@ def step_times(q: Question, server: ServerCost = NONE) -> StepTimes:
 
 def _notes(s: Scenario, gpu: str, decoder: Decoder, engine: Engine) -> list[str]:
     """What must be said where there are several GPUs, or experts on about."""
-    out = [f"{s.gpus} GPUs: {about.ONE_GPU}{about.link_text(gpu)}"] if s.gpus > 1 else []
-    out += about.experts_note(s, decoder.experts, engine)
+    out = [f"{s.gpus} GPUs: {parallel.ONE_GPU}{parallel.link_text(gpu)}"] if s.gpus > 1 else []
+    out += parallel.experts_note(s, decoder.experts, engine)
     if s.pp > 1:
-        out.append(f"{about.stages_text(decoder.layer_count, s.pp)}, at most {s.pp} batches in flight")
+        out.append(f"{parallel.stages_text(decoder.layer_count, s.pp)}, at most {s.pp} batches in flight")
     return out

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chip import engines
 from chip.decoders import library
 from chip.decoders.decoder import Decoder
 from chip.hardware import gpus
+from chip.question import SYSTEM
 from chip.simulator.answer import Simulation
 from chip.simulator.setup import Setup, setup
 from chip.simulator.simulation import simulate
@@ -73,10 +75,13 @@ class JudgedResult:
 def judge(result: ClientResult, system: Mapping[str, Any], draws: int = DRAWS) -> JudgedResult:
     """`system`: fields of the question that the asker gives, which go before what the file says."""
     model, asked = system_for(result, system)
-    simulated = simulate(model, workload=result.workload, draws=draws, server=True, **asked)
+    behind = engines.get(asked["engine"]).server() is not None
+    simulated = simulate(model, workload=result.workload, draws=draws, server=behind, **asked)
     notes = [*result.notes, *simulated.notes]
-    if result.server and "vllm" not in result.server.lower():
-        notes.append(f"measured with {result.server[:40]}; the prediction is of vLLM, no other server is modelled")
+    if result.server and asked["engine"] not in result.server.lower():
+        notes.append(f"measured with {result.server[:40]}; the prediction is of {asked['engine']}")
+    elif not behind:
+        notes.append(f"the prediction is of {asked['engine']} in its caller's process: nobody measured a server of it")
     figures = tuple(_figures(result, simulated))
     return JudgedResult(
         result, model.name, str(asked["gpu"]), figures, tuple(_parts(result, simulated)), tuple(dict.fromkeys(notes))
@@ -91,7 +96,8 @@ def system_for(result: ClientResult, system: Mapping[str, Any]) -> tuple[Decoder
     if not gpu:
         raise ChipError(f"{result.path}: does not say on which GPU it was measured; give --gpu")
     told = {"tp": result.tp, "ep": result.ep, "dtype": result.dtype, "engine_settings": dict(result.settings)}
-    return model, {"gpu": gpu, **{k: v for k, v in told.items() if v}, **asked}
+    served = next((name for name in engines.names() if name in result.server.lower()), SYSTEM["engine"])
+    return model, {"gpu": gpu, "engine": served, **{k: v for k, v in told.items() if v}, **asked}
 
 
 def model_of(name: str, result: ClientResult) -> Decoder:
@@ -147,15 +153,16 @@ def _parts(result: ClientResult, simulated: Simulation) -> list[TimePart]:
         return []
     gaps = max(0.0, sum(result.workload.output) / len(result.workload) - 1)
     by_step, by_prompt = _bounds(simulated)
-    found = []
-    for name, set_by, value in (
-        ("its steps", by_step, lambda f: gaps * f[step]),
-        ("prompts of others", by_prompt, lambda f: gaps * (f["mean_tpot_ms"] - f[step])),
-        ("its own prompt", by_prompt, lambda f: f.get("median_ttft_ms", f["mean_ttft_ms"])),
-        ("queue", "waiting for a turn", lambda f: f["mean_ttft_ms"] - f.get("median_ttft_ms", f["mean_ttft_ms"])),
-    ):
-        found.append(TimePart(name, value(predicted), value(measured), set_by))
-    return found
+    names = ("its steps", "prompts of others", "its own prompt", "queue")
+    set_by = (by_step, by_prompt, by_prompt, "waiting for a turn")
+    return [TimePart(*part) for part in zip(names, _split(predicted, step, gaps), _split(measured, step, gaps), set_by)]
+
+
+def _split(figures: Mapping[str, float], step: str, gaps: float) -> tuple[float, float, float, float]:
+    """A request's mean time, in milliseconds."""
+    prompt = figures.get("median_ttft_ms", figures["mean_ttft_ms"])
+    others = gaps * (figures["mean_tpot_ms"] - figures[step])
+    return gaps * figures[step], others, prompt, figures["mean_ttft_ms"] - prompt
 
 
 def _bounds(simulated: Simulation) -> tuple[str, str]:

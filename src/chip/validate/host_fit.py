@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from math import exp, hypot, log, sqrt
 from typing import Any
 
+from chip import engines
 from chip.engines import profile as engine_profile
 from chip.hardware import gpus
 from chip.hardware.hosts import LATENCY
@@ -33,7 +34,7 @@ ERRORS = {"ttft": 0.104, "tpot": 0.052, "itl": 0.039}
 # 14.3 us (`engines.profile`), decode steps of one model from 4.70 to 5.03 ms; of prompts a little more, which draw more
 # power.
 SPREADS = (0.3, 0.04, 0.05)
-OTHER_LOADS = (0.0, ERRORS["itl"], ERRORS["ttft"])  # what a fit at one load leaves at another, the same way
+OTHER_LOADS = (0.0, ERRORS["itl"] / 2, ERRORS["tpot"])  # what a fit at one load leaves at another, the same way
 STEP, ROUNDS, ENOUGH, Z90 = 0.06, 6, 1e-3, 1.645
 METHOD = "fitted to results of benchmarking clients (chip calibrate --from)"
 MOST_RUNS = 6
@@ -53,6 +54,8 @@ def fit(results: Sequence[ClientResult], system: Mapping[str, Any], name: str) -
     terms = engine_profile.find(gpus.find(gpu), "vllm")
     if terms is None or not terms.launch_ns:
         raise ChipError(f"nothing is known of vllm's host on {gpu}: there is nothing to fit")
+    if any(engines.get(given["engine"]).server() is None for _, given in asked):
+        raise ChipError("--from takes results of vLLM's server: nobody measured another one")
     questions = [system_of(model, given) for model, given in asked]
 
     def errors(x: Sequence[float]) -> list[dict[str, float]]:

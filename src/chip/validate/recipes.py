@@ -85,7 +85,7 @@ def _sglang(row: SiliconRow) -> tuple[dict[str, Any], str]:
         chunk, share = 16384, 0.8
     if row.gpu in BLACKWELL and row.model != "glm-5":
         settings["scheduler_recv_interval"] = 30 if row.users >= 16 else 10
-    return settings | _pool(most, chunk, share), "auto" if row.precision == "bf16" else "fp8"
+    return settings | _pool(max(most, row.users), chunk, share), "auto" if row.precision == "bf16" else "fp8"
 
 
 def _pool(requests: int, chunk: int, share: float) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def fitted() -> Iterator[str]:
             of = [r for r in own if r["metric"] == name]
             cells.append(", ".join(f"{100 * median([abs(r[when]) for r in of]):.1f} %" for when in ("before", "after")))
         means = [r["inside"] for r in own if r["metric"].startswith("mean")]
-        yield f"| {title.removesuffix(', which the terms were fitted to')} | {' | '.join(cells)} | {100 * sum(means) / len(means):.0f} % |"
+        name = title.removesuffix(", which the terms were fitted to")
+        yield f"| {name} | {' | '.join(cells)} | {100 * sum(means) / len(means):.0f} % |"
 
 
 def client() -> Iterator[str]:

@@ -76,6 +76,7 @@ class Sglang(Vllm):
     SERVES = Serves(states=True, exchange="all-gather and reduce-scatter")
     VERSIONS = (EngineVersion("0", True, "fa3", 256, reduces_and_norms=10.0),)
     NEEDS = ()
+    paged = Engine.paged
 
     def defaults(self, memory_bytes: float) -> Any:  # type: ignore[override]
         chunk, graph = next((c, g) for least, c, g in BY_MEMORY if memory_bytes >= least)

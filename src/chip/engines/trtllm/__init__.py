@@ -64,6 +64,7 @@ class Trtllm(Vllm):
     SERVES = Serves(exchange="all-gather and reduce-scatter")
     VERSIONS = (EngineVersion("0", True, "fa3", 256, reduces_and_norms=9.0),)
     NEEDS = ()
+    paged = Engine.paged
 
     def defaults(self, memory_bytes: float) -> Any:  # type: ignore[override]
         return TrtllmOptions()

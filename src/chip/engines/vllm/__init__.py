@@ -183,7 +183,7 @@ class Vllm(Engine):
     ) -> tuple[LiveScheduler, int]:
         """Beside states blocks are longer. With prefix caching a request holds two slots of each state, or one for
         every block of its tokens."""
-        found = pool.layout(d, p, tp, options.block_size, settings.enable_prefix_caching)
+        found = pool.layout(d, p, tp, settings.block_size, settings.enable_prefix_caching)
         if not found.states or not found.groups or not longest:
             return super().paged(d, p, tp, settings, tokens, longest, options)
         plain = pool.layout(d, p, tp, options.block_size)

@@ -102,7 +102,8 @@ class TracedOperators(TimedOperators):
         for seqs, part in _walked(step):
             for call, count in of_sequences(self.model, seqs).items():
                 by_role.setdefault((call.role, call.op.kind), []).append((self.estimator.time(call.op), part * count))
-        blocks, times = [], []
+        blocks: list[CallBlock] = []
+        times: list[OperatorTime] = []
         for (role, kind), answers in by_role.items():
             count = max(1, round(sum(n for _, n in answers)))
             launches = RoleLaunches((role,), (ops.get(kind).KERNELS,))

@@ -127,6 +127,7 @@ SUITES: dict[str, Callable[[str], Iterable[SuiteCase]]] = {
     "models": _models,
 }
 CPU_SHRINK = 8
+CPU_BYTES, CPU_FLOPS = 64 * 2**20, 4e9  # of a kernel's usual sizes on a CPU
 GPU_ONLY = (  # implementations that a CPU does not have
     "cudnn", "efficient", "fa3", "paged", "vllm", "cutlass", "triton", "deepgemm", "machete", "marlin",
     "chip",
@@ -157,6 +158,22 @@ def shrink(op: Op) -> Op:
     if "q_len" in values:
         values["q_len"] = min(values["q_len"], values["kv_len"])
     return ops.build(op.kind, values)
+
+
+def shrink_for_cpu(op: Op) -> Op:
+    """The operator at a size that fits a CPU's cache or nearly, in a moment."""
+    while op.cost().bytes > CPU_BYTES or op.cost().flops > CPU_FLOPS:
+        smaller = shrink(op)
+        if smaller == op:
+            break
+        op = smaller
+    return op
+
+
+def usual(kind: str, dtype: str, on_cpu: bool) -> Op | None:
+    """The first size of an operator in the suites, for one that is asked for without its axes."""
+    suites = ("classic", "llm", "gemm")
+    return next((c.op for name in suites for c in cases(name, dtype, on_cpu) if c.op.kind == kind), None)
 
 
 def matrices(model: Decoder, dtype: str) -> list[SuiteCase]:

@@ -27,14 +27,32 @@ CACHE_NOTE = "a foreign trace does not tell what was in cache: all inputs are ta
 def trace_of(path: Path) -> Trace:
     """The last whole profiler step of a trace, or all of it where steps are not marked."""
     profile = nsys.read(path) or chrome.read(path)
-    events = _window(profile)
+    events, source = _window(profile), "chrome"
+    if events:
+        calls, operators = _calls(profile, events)
+    else:
+        events, operators = _on_cpu(profile)
+        calls, source = list(range(len(events))), "operators"
     if not events:
-        raise ChipError(f"{path}: holds no kernel; was the profiler run with ProfilerActivity.CUDA?")
-    calls, operators = _calls(profile, events)
+        raise ChipError(f"{path}: holds neither a kernel nor an operator with its sizes: record CUDA, or record_shapes")
     table, kernels, launches = owners.assemble(events, calls, operators)
     name = path.name.split(".")[0]
     missing = {"cache": CACHE_NOTE, "graph": "a foreign trace has no timing of the whole step"}
-    return Trace(name, "", "foreign", 0, 0, "", "", "chrome", table, kernels, launches, missing=missing)
+    return Trace(name, "", "foreign", 0, 0, "", "", source, table, kernels, launches, missing=missing)
+
+
+def _on_cpu(profile: Profile) -> tuple[list[DeviceEvent], dict[int, Operator]]:
+    """The operators of a trace without a device that call no others: on a CPU these do the work."""
+    events, operators = list[DeviceEvent](), dict[int, Operator]()
+    for ranges in profile.operators.values():
+        for one, after in zip(ranges, [*ranges[1:], None]):
+            if after is not None and after.start_ns < one.end_ns:
+                continue  # it calls the next one
+            if (operator := operator_of(one)) is not None and operator.tensors:
+                operators[len(events)] = operator
+                took_ns, none = one.end_ns - one.start_ns, (0, 0, 0)
+                events.append(DeviceEvent(one.name, "operator", one.start_ns, took_ns, 0, none, none, 0, len(events)))
+    return events, operators
 
 
 def _window(profile: Profile) -> list[DeviceEvent]:
@@ -96,8 +114,13 @@ def _tensor(shape: list[Any], stride: Any, dtype: str, number: int) -> TensorArg
     if isinstance(stride, list) and len(stride) == len(sizes):
         steps = tuple(int(s) for s in stride)
     else:
-        steps = tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+        steps = strides_of(sizes)
     return TensorArg(sizes, steps, dtype, number)
+
+
+def strides_of(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Of a contiguous tensor."""
+    return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
 
 
 def _value(values: Any, index: int) -> str:

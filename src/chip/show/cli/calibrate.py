@@ -47,7 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", metavar="NAME", help="cuda:N or cpu (default: cuda:0, or cpu without a GPU)")
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--quick", dest="mode", action="store_const", const="quick", help="within a minute (default)")
+    mode.add_argument(
+        "--quick", dest="mode", action="store_const", const="quick", help="within 90 s, a CPU 3 minutes (default)"
+    )
     mode.add_argument("--full", dest="mode", action="store_const", const="full", help="within five minutes")
     parser.set_defaults(mode="quick")
     where = "profile to write (default: DEVICE.profile.json; of an engine: beside the GPU's)"

@@ -12,6 +12,7 @@ from typing import Any
 from chip.files import artifact, codec
 from chip.hardware.hosts import LATENCY
 from chip.show.cli.text import Column, duration, signed, table
+from chip.simulator.machine import DECODES, PROMPTS
 from chip.types import ChipError, HostProfile
 from chip.validate import clients, host_fit
 from chip.validate.host_fit import FittedHost
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 def render(fitted: FittedHost) -> str:
     terms = fitted.host.terms
-    latency, *steps = (terms[name] for name in (LATENCY, host_fit.DECODES, host_fit.PROMPTS))
+    latency, *steps = (terms[name] for name in (LATENCY, DECODES, PROMPTS))
     lines = [
         f"launches a small kernel in {duration(latency.value)} ({duration(latency.low)} to {duration(latency.high)})"
     ]

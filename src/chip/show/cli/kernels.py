@@ -25,6 +25,7 @@ from chip.files import output
 from chip.show.cli import kernels_text as text
 from chip.show.cli import options
 from chip.show.cli.estimate import parse_axes
+from chip.show.cli.text import once
 from chip.types import ChipError, Measurement, Op
 
 if TYPE_CHECKING:
@@ -191,7 +192,11 @@ def _bench(args: argparse.Namespace) -> int:
     from chip.lab.kernels.ladder import ladders
 
     settings = bench.QUICK if args.quick else bench.BenchSettings()
-    calls = [(s, op) for s in subjects for op in _ops(args, s)]
+    on_cpu = device.kind == "cpu"
+    calls = [(s, op) for s in subjects for op in _ops(args, s, on_cpu)]
+    for s in subjects:
+        for why, names in once((v.name, v.unusable) for v in s.variants if v.unusable).items():
+            print(f"left out of {s.name}: {', '.join(names)} ({why})", file=sys.stderr)
     timed: dict[str, list[TimedKernel]] = {s.name: [] for s in subjects}
     ladder: list[dict[str, Any]] = []
     paths: dict[str, dict[str, float]] = {}
@@ -202,7 +207,7 @@ def _bench(args: argparse.Namespace) -> int:
     with lock, Progress(len(calls), "bench") as progress:
         for s, op in calls:
             progress.step(f"{s.name}, {label(op)}")
-            timed[s.name] += bench.bench(s if args.shape else s.timed(op), op, device, roofs, settings)
+            timed[s.name] += bench.bench(s if args.shape or on_cpu else s.timed(op), op, device, roofs, settings)
             if s.name == "hgemm":
                 ladder = ladders(device, timed["hgemm"], paths)
             if args.output:
@@ -307,7 +312,11 @@ def _ready(args: argparse.Namespace, configs: bool = False) -> tuple[Device, lis
     return device, _subjects(args, device, configs), roofs_for(args.profile, device)
 
 
-def _ops(args: argparse.Namespace, s: KernelSubject) -> list[Op]:
+def _ops(args: argparse.Namespace, s: KernelSubject, on_cpu: bool = False) -> list[Op]:
+    if not args.shape and on_cpu:
+        from chip.lab.measure import suites
+
+        return list(dict.fromkeys(map(suites.shrink_for_cpu, s.bench)))
     if not args.shape:
         return s.bench
     from chip import ops

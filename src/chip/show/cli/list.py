@@ -26,7 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 COLUMNS: dict[str, tuple[Column, ...]] = {
-    "architectures": (("name", "name", str), ("family", "family", str), ("held against", "held_against", str)),
+    "architectures": (("name", "name", str), ("family", "family", str), ("held against", "held_against", str),
+                      ("median error of recorded runs", "error")),
     "models": (
         ("name", "name", str), ("architecture", "architecture"), ("parameters", "parameters", billions),
         ("active", "active", billions), ("layers", "layers"), ("hidden", "hidden"),

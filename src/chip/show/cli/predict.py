@@ -17,7 +17,7 @@ from chip.engines import recorded
 from chip.files import output
 from chip.predictor import request
 from chip.question import BATCH, DEFAULTS, complete, question_of, scenario_of
-from chip.show.cli import grid, lines, options
+from chip.show.cli import grid, lines, options, speculation_text
 from chip.show.cli.predict_text import render
 from chip.types import ChipError
 
@@ -28,6 +28,7 @@ EPILOG = """\
   chip predict llama-3.1-8b --gpu h100,h200 --batch 1,8,32 --csv -
   chip predict ./my-model/config.json --gpu a100 --dtype int4 --json
   chip predict llama-3.1-70b --gpu h100 --tp 4
+  chip predict llama-3.1-8b --gpu h200 --batch 8 --speculative eagle3:k=3,task=coding
   chip predict deepseek-v3 --gpu h200 --tp 1 --ep 8 --batch 64
   chip predict llama-3.1-405b --gpu h100 --tp 8 --pp 2
   chip predict qwen3-32b-fp8 --gpu l40s --kv-dtype fp8
@@ -43,7 +44,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--batch", type=count, default=[BATCH["batch"]], help=f"* requests submitted at once [{BATCH['batch']}]")
     add("--prompt", type=count, default=[BATCH["prompt"]], help=f"* tokens of each prompt [{BATCH['prompt']}]")
     add("--output", type=count, default=[BATCH["output"]], help=f"* tokens generated for each [{BATCH['output']}]")
+    add("--image-tokens", type=int, default=0, metavar="N", help="tokens of an image beside each prompt [none]")
     options.add_question(parser, several=DEFAULTS)
+    drafts = "draft and verify: eagle3:k=3,task=coding, mtp:accept=0.85, ngram:..., draft:model=NAME,k=4,accept=0.7"
+    add("--speculative", metavar="HOW", default="", help=drafts)
     add("--breakdown", action="store_true", help="every line of both phases, with its work and its bound")
     add("--trace", action="store_true", help="take the operators from what HF really runs (needs torch)")
     options.add_file(parser, "--timeline", help="write a predicted step, host and device, as a Perfetto trace")
@@ -61,11 +65,14 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     values = {"model": args.model, **{name: getattr(args, name) for name in BATCH}, **options.question(args)}
     is_grid = any(len(values[name]) > 1 for name in DEFAULTS)
-    if is_grid and (args.trace or args.timeline or args.breakdown or args.model == "-"):
-        raise ChipError("--trace, --timeline, --breakdown and MODEL - take one value of each option, without commas")
+    if is_grid and (args.trace or args.timeline or args.breakdown or args.speculative or args.model == "-"):
+        alone = "--trace, --timeline, --breakdown, --speculative and MODEL -"
+        raise ChipError(f"{alone} take one value of each option, without commas")
     if is_grid or args.csv:
         return _grid(args, values)
     values |= {name: values[name][0] for name in DEFAULTS}
+    if args.image_tokens:
+        values["image_tokens"] = args.image_tokens
     if args.model == "-":
         del values["model"]
         return _lines(values, args.jobs, args.ray)
@@ -74,18 +81,36 @@ def run(args: argparse.Namespace) -> int:
     else:
         answer = request.answer
     prediction = answer(values)
+    if args.speculative:
+        prediction["speculation"] = _speculated(args.speculative, values)
     if args.json:
         print(json.dumps(prediction, indent=1, allow_nan=False))
         for note in prediction["notes"]:
             print(f"note: {note}", file=sys.stderr)
     else:
         print(render(prediction, args.breakdown))
+        if args.speculative:
+            print(f"\n{speculation_text.render(prediction['speculation'])}")
+    if args.speculative:
+        print(f"note: {prediction['speculation']['note']}", file=sys.stderr)
     if args.timeline:
         write_timeline(args.timeline, values)
     return 0
 
 
+def _speculated(text: str, values: dict[str, Any]) -> dict[str, Any]:
+    from chip.simulator import speculation
+
+    question = question_of(complete(values)).with_formats()
+    scenario, drafts = scenario_of(values, question), speculation.parse(text)
+    context = scenario.prompt + scenario.output // 2
+    batches = sorted({*speculation.BATCHES, scenario.batch})
+    return speculation.document(question, drafts, speculation.speculated(question, drafts, context, batches), context)
+
+
 def _check(args: argparse.Namespace) -> None:
+    if args.speculative and (args.trace or args.timeline or args.csv or args.model == "-"):
+        raise ChipError("--speculative does not go with --trace, --timeline, --csv or MODEL -")
     if args.timeline and (args.trace or args.model == "-"):
         raise ChipError("--timeline takes one MODEL, without --trace")
     if args.trace and args.model == "-":

@@ -166,7 +166,8 @@ def _cases(args: argparse.Namespace, device: Device) -> tuple[list[SuiteCase], A
         axes = parse_axes(args.axes)
         if args.dtype and axes.get("dtype", args.dtype) != args.dtype:
             raise ChipError(f"dtype is given twice: {axes['dtype']} and --dtype {args.dtype}")
-        op = ops.build(args.op, {"dtype": dtype, **axes})
+        known = None if args.axes else suites.usual(args.op, dtype, device.kind == "cpu")
+        op = known or ops.build(args.op, {"dtype": dtype, **axes})
         if args.impl:
             build.choose(op, device.kind, args.impl)
         return profile.name_cases([suites.SuiteCase(op, args.impl)], device), None

@@ -1,9 +1,10 @@
 """Run each unique kernel of a recorded step again, on random data of the recorded shape and stride: first alone, then
 in its place, all of them in the model's order as one CUDA graph.
 
-WHAT is a trace or kernel_signatures.json from `chip capture`, a Chrome trace of the torch profiler, or a MODEL, which
-is then recorded first and explained afterwards. Neither the model nor transformers is needed for a file. Each kernel
-runs in a worker process: one that crashes or hangs costs itself only. Run the same command again to go on.
+WHAT is a trace or kernel_signatures.json from `chip capture`, a trace of another profiler (of a CPU too), a list of
+kernels, one JSON object a line, or a MODEL, which is then recorded first and explained afterwards. Neither the model
+nor transformers is needed for a file. Each kernel runs in a worker process: one that crashes or hangs costs itself
+only. Run the same command again to go on.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ EPILOG = """\
   chip replay tinyllama-1.1b --engine hf-graph --batch 8 --prompt 512 --phase decode
   chip replay artifacts/trace.json --tier 2 --runs 200
   chip replay kernel_signatures.json --cache cold -o there.json
+  chip replay my-kernels.jsonl --device cpu
   chip replay my/config.json --device cpu --prompt 16 --output-dir artifacts/tiny
 """
 RULES = ("producer", "cold", "hot")
@@ -41,7 +43,7 @@ TRACE = "trace.json"  # of a model, in the folder
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", metavar="WHAT", help="trace, kernel_signatures.json, Chrome trace, or a model")
+    add("what", metavar="WHAT", help="trace, kernel_signatures.json, list of kernels, or a model")
     capture.add_step(parser)
     add("--tier", default="", help="1 (runtime), 2 (cuBLAS), 3 (framework), or several with commas [all]")
     rule = "inputs as warm as in the model, all cold, or all hot [%(default)s]"
@@ -118,7 +120,7 @@ def _workload(
     """(trace where there is one, its kernels, id of what they come from, environment)."""
     from chip.files import codec, traces
     from chip.lab.measure.replay import pool
-    from chip.lab.replay import foreign, signatures
+    from chip.lab.replay import foreign, kernel_list, signatures
 
     path = Path(args.what)
     kind = kind_of(path)
@@ -128,8 +130,8 @@ def _workload(
     if kind == "trace":
         file, trace = traces.read(path)
         return trace, signatures.workload_of(trace), file.id, file.environment
-    if kind == "chrome":
-        trace = foreign.trace_of(path)
+    if kind in ("chrome", "list"):
+        trace = kernel_list.trace_of(path) if kind == "list" else foreign.trace_of(path)
         ident = artifact.new(traces.Trace.SCHEMA, codec.to_json(trace), {}).id
         return trace, signatures.workload_of(trace), ident, {}
     begun = folder / TRACE
@@ -162,11 +164,15 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def kind_of(path: Path) -> str:
-    """trace, signatures, chrome or model, by the first bytes of a file."""
+    """trace, signatures, chrome, list or model, by the first bytes of a file."""
+    from chip.lab.replay import kernel_list
+
     if not path.is_file():
         return "model"
     with artifact.opened_bytes(path, sys.maxsize) as file:
         head = file.read(PEEK)
+    if kernel_list.is_list(head):
+        return "list"
     if head[:2] == b"\x1f\x8b" or b'"traceEvents"' in head or head.lstrip()[:1] == b"[":
         return "chrome"
     if b"chip.kernel_signatures/" in head[:200]:
@@ -189,11 +195,11 @@ def _replay(
     from chip.lab.measure.environment import environment
     from chip.lab.measure.replay import pool
     from chip.lab.measure.replay.unit import ReplaySettings
-    from chip.lab.replay import signatures
+    from chip.lab.replay import kernel_list, signatures
     from chip.lab.replay.results import Replay
 
     device = open_device(args.device)
-    if (device.kind == "cpu") != (workload.source == "operators"):
+    if workload.source != kernel_list.SOURCE and (device.kind == "cpu") != (workload.source == "operators"):
         raise ChipError(
             f"{args.what}: was recorded on {workload.device or 'a GPU'} as {workload.source}; it cannot be replayed on "
             f"{device.name}"

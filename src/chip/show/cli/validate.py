@@ -166,7 +166,9 @@ def _clients(args: argparse.Namespace, files: Sequence[Path]) -> int:
 
     if len(files) < len(args.runs):
         raise ChipError(f"{files[0]} is of a benchmarking client, the others of chip: judge them by two commands")
-    system = {name: getattr(args, name) for name in ("model", "gpu", "tp", "dtype", "host") if getattr(args, name)}
+    system = {
+        name: getattr(args, name) for name in ("model", "gpu", "engine", "tp", "dtype", "host") if getattr(args, name)
+    }
     if args.engine_setting:
         system["engine_settings"] = engine_options.parse(args.engine_setting)
     judged = [client_errors.judge(result, system) for path in files for result in clients.read(path)]

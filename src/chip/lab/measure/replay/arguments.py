@@ -118,9 +118,12 @@ def lookup(operator: Operator) -> Any:
 
 
 def _takes(func: Any, operator: Operator) -> bool:
-    """Whether an overload fits arguments that were recorded without its name: as many, tensors in the same places."""
-    parameters = func._schema.arguments
-    if len(parameters) != len(operator.args) or any(a.is_out for a in parameters):
+    """Whether an overload fits arguments that were recorded without its name: tensors in the same places, and what is
+    not given has a default."""
+    parameters, given = func._schema.arguments, len(operator.args)
+    if len(parameters) < given or any(a.is_out for a in parameters):
+        return False
+    if any(not a.has_default_value() for a in parameters[given:]):
         return False
     tensors = [isinstance(a, dict) and "tensor" in a for a in operator.args]
     return all(("Tensor" in str(a.type)) == g or not g for a, g in zip(parameters, tensors)) and all(
