@@ -1,4 +1,4 @@
-# Two commands on a fresh machine: `make demo` and `make test`. docs/tutorial.md has the same as plain commands.
+# Two commands on a fresh machine: `make demo` and `make test`. CONTRIBUTING.md has the same as plain commands.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
