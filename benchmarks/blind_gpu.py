@@ -1,5 +1,6 @@
-"""How wrong a GPU is predicted of which nothing was measured: its points are hidden, and it is predicted from its
-datasheet and the other GPUs; then with few of its points, as many as `chip calibrate` times.
+"""How wrong a GPU is predicted of which nothing was measured: its points are hidden, and those that others published of
+its generation. It is predicted from its datasheet and the other GPUs; then with few of its points, as many as
+`chip calibrate` times.
 
     python benchmarks/blind_gpu.py [h100 b200]
 
@@ -25,7 +26,7 @@ from chip.decoders import library
 from chip.hardware import gpus, points
 from chip.hardware.gpus import Hardware
 from chip.hardware.tables import points_csv
-from chip.predictor import request
+from chip.predictor import request, sustained
 from chip.question import Question
 from chip.units import table
 
@@ -52,7 +53,8 @@ def hardware(gpu: str, known: str, folder: Path) -> Hardware:
     if known == POINTS:
         return replace(gpus.find(gpu), faster="")
     if known == DATASHEET:
-        return gpus.unmeasured(gpu, gpus.spec(gpu))
+        found = gpus.unmeasured(gpu, gpus.spec(gpu))
+        return found if found.sibling in gpus.profile_names() else replace(found, sibling="")
     for kind, count in CALIBRATED.items():
         hidden = points_csv.read(gpus.IMPORTED / gpu / f"{kind}{points.SUFFIX}")
         rows = sorted(row for row in hidden.rows if row.dtype == DTYPE)
@@ -70,16 +72,20 @@ def _groups(gpu: str, kind: str) -> Sequence[points.PointGroup]:
 @contextmanager
 def known_as(gpu: str, known: str) -> Iterator[None]:
     """Answers for a GPU rest on no more than this."""
-    bundled = gpus._bundled
+    bundled, anchors = gpus._bundled, sustained._anchors
+    generation = gpus.spec(gpu).compute_capability.partition(".")[0]
+    elsewhere = tuple(a for a in anchors() if a.spec.compute_capability.partition(".")[0] != generation)
     with TemporaryDirectory() as folder:
         found = hardware(gpu, known, Path(folder))
         try:
             gpus._bundled = lambda name: found if name == gpu else bundled(name)
+            if not found.sibling:
+                sustained._anchors = lambda: elsewhere
             gpus.find.cache_clear()
             request.prepared.cache_clear()
             yield
         finally:
-            gpus._bundled = bundled
+            gpus._bundled, sustained._anchors = bundled, anchors
             gpus.find.cache_clear()
             request.prepared.cache_clear()
 

@@ -30,7 +30,8 @@ from chip import engines
 from chip.decoders import describe, library
 from chip.decoders.decoder import Decoder
 from chip.dtypes import Precision
-from chip.engines.vllm import memory, pool
+from chip.engines.vllm import memory
+from chip.engines.vllm.pool import layout
 from chip.files import runs
 from chip.hardware import gpus
 from chip.predictor import memory as needed
@@ -98,7 +99,7 @@ def pool_of(asked: Decoder, run: runs.Run, cache: dict[str, Any]) -> Pool:
     d, p, s = as_run(asked, run.scenario)
     share, total = cache["gpu_memory_utilization"], gpus.find(GPU).memory_bytes
     fixed = needed.fixed(d, p, s.tp, s.ep)
-    block = pool.layout(d, p, s.tp).block_bytes
+    block = layout(d, p, s.tp).block_bytes
     rest = share * total - fixed.weight_bytes - cache["num_gpu_blocks"] * block
     told = (
         ("gpu_memory_utilization", share),
@@ -122,7 +123,7 @@ def first_runner(d: Decoder) -> bool:
 
 def print_pools(pools: list[Pool]) -> None:
     print(f"{'model':24} {'dtype':6} {'recorded':>10} {'predicted':>10}  error  rest, GB  predicted")
-    for pool in sorted(pools, key=lambda pool: (first_runner(pool.decoder), pool.model)):
+    for pool in sorted(pools, key=lambda p: (first_runner(p.decoder), p.model)):
         tokens = pool.room["kv_capacity_tokens"]
         predicted = pool.room["activation_bytes"] + pool.room["context_bytes"]
         error = f"{100 * (tokens / pool.tokens - 1):+.2f} %"

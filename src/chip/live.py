@@ -14,7 +14,7 @@ from chip.simulator.answer import Simulation
 from chip.simulator.fleet import ROUTERS
 from chip.simulator.jobs import Pool
 from chip.simulator.plan import Plan
-from chip.simulator.setup import DRAWS, SEED
+from chip.simulator.setup import DRAWS, LINK, SEED
 from chip.simulator.workload import Workload
 
 Goals = str | Mapping[str, SupportsFloat]  # "ttft=500ms", or seconds by name
@@ -35,6 +35,8 @@ def simulate(
     server: bool = False,
     server_request_s: SupportsFloat = 0.0,
     server_token_s: SupportsFloat = 0.0,
+    split: str = "",
+    kv_link: str = LINK,
     pool: Pool | None = None,
     gpu: str = SYSTEM["gpu"],
     engine: str = SYSTEM["engine"],
@@ -58,8 +60,8 @@ def simulate(
     `workload` is a bundled trace, synthetic traffic such as "poisson:prompt=512,output=128", or a file; `rate` is in
     requests a second, 0 for all at once. `goals` is what goodput counts by: "ttft=500ms,tpot=40ms", or seconds by
     name. `draws` simulations with resampled errors make the 90 % intervals, 0 for none. `server` puts the engine's own
-    HTTP server before it, `server_request_s` and `server_token_s` one with figures of yours. From `gpu` on as in
-    `predict`.
+    HTTP server before it, `server_request_s` and `server_token_s` one with figures of yours. `split` is like "2p1d":
+    two engines compute prompts for each one that decodes, `kv_link` between them. From `gpu` on as in `predict`.
     """
     values = plain_values(locals())
     values["server_request_ms"] = 1e3 * values.pop("server_request_s")
@@ -78,6 +80,8 @@ def plan(
     pps: Iterable[SupportsIndex] = (SYSTEM["pp"],),
     eps: Iterable[SupportsIndex] = (SYSTEM["ep"],),
     dtypes: Iterable[str] = (SYSTEM["dtype"],),
+    splits: Iterable[str] = ("",),
+    kv_link: str = LINK,
     prices: Mapping[str, SupportsFloat] | None = None,
     requests: SupportsIndex = plans.REQUESTS,
     seed: SupportsIndex = SEED,
@@ -95,15 +99,15 @@ def plan(
     deep_gemm: bool = SYSTEM["deep_gemm"],
     answer_as: str = SYSTEM["answer_as"],
 ) -> Plan:
-    """Which GPUs, and how many, serve a rate within the goals: all combinations of `gpus`, `tps`, `pps`, `eps` and
-    `dtypes`, the best first.
+    """Which GPUs, and how many, serve a rate within the goals: all combinations of `gpus`, `tps`, `pps`, `eps`,
+    `dtypes` and `splits` ("auto" tries several), the best first.
 
     `goals` are of percentiles: "ttft_p99=500ms,tpot_p99=40ms", or seconds by name. `prices` are of one GPU for an hour,
     in your money; with them the cheapest comes first, else the fewest GPUs. Without a `rate` each choice serves its own
     highest. The rest is as in `simulate`.
     """
     values = plain_values(locals())
-    for axis in ("gpus", "tps", "pps", "eps", "dtypes"):
+    for axis in ("gpus", "tps", "pps", "eps", "dtypes", "splits"):
         values[axis] = [plain(v) for v in column(values[axis])]
     values["prices"] = {name: float(price) for name, price in (prices or {}).items()}
     return plans.plan(**values)

@@ -70,7 +70,6 @@ def test_the_longer_a_row_the_less_of_it_is_kept(cols, element_bytes, form):
 def test_what_tuning_finds_is_kept_for_every_later_call(tmp_path, monkeypatch):
     monkeypatch.setattr(plans, "TUNED", tmp_path / "plans.json")
     (tmp_path / "plans.json").write_text("{}")
-    plans._kept.cache_clear()
     rule, best = plans.plan("softmax", 4000, 2), plans.LaunchPlan(1, 16, chunk=512, held=True, evict="")
     s, op = subject("softmax", CPU), ops.build("softmax", {"rows": 8, "cols": 4000, "dtype": "bf16"})
     monkeypatch.setattr(plans, "candidates", lambda kernel, cols: [rule, best])
@@ -86,7 +85,6 @@ def test_what_tuning_finds_is_kept_for_every_later_call(tmp_path, monkeypatch):
     assert plans.tuned("hgemm_4_mma", "64x32x16") == 2
     with pytest.raises(ChipError, match="bf16 and fp16"):
         tune.keep(s, ops.build("softmax", {"rows": 8, "cols": 64, "dtype": "fp32"}), [])
-    plans._kept.cache_clear()
 
 
 def test_columns_that_are_not_neighbours_are_refused():

@@ -185,7 +185,7 @@ def test_a_host_fitted_to_one_run_predicts_the_others(tmp_path, capsys):
     names = ("mean_ttft_ms", "mean_tpot_ms")
     for name in names:
         for was, is_now in zip(before, after):
-            assert abs(is_now.figure(name).error) < 0.6 * abs(was.figure(name).error)
+            assert abs(is_now.figure(name).error) < 0.7 * abs(was.figure(name).error)
     inside = [sum(j.figure(name).inside for j in judged for name in names) for judged in (before, after)]
     assert inside[1] > inside[0], "what was measured lies in more of the intervals"
     assert any("as fitted to this machine" in note for note in after[0].notes)

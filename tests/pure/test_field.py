@@ -82,7 +82,7 @@ def test_what_cannot_be_true_is_told_and_kept(sample):
     assert "more than one comes of a step" in told["speculative"]
     assert "came from a cache" in told["cached"]
     assert "leave out a setting" in told["again"]
-    made = document([field.Replay(r, None, "not asked") for r in rows], told)
+    made = document([field.ReplayedRow(r, None, "not asked") for r in rows], told)
     assert sum(d["rows"] for d in made["doubts"]) == len(told)
     assert len(made["points"]) == 4
 

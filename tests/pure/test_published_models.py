@@ -93,6 +93,22 @@ def test_an_unknown_architecture_is_answered_as_a_known_one(tmp_path, capsys):
     assert "--as 'unheard' is no model type" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "model_type"),
+    [
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", "qwen3_next"), ("nvidia/Nemotron-H-8B-Base-8K", "nemotron_h"),
+        ("deepseek-ai/DeepSeek-V4-Flash", "deepseek_v4"), ("ibm-granite/granite-4.0-h-small", "granitemoehybrid"),
+        ("deepseek-ai/DeepSeek-V3.2", "deepseek_v32"),
+    ],
+)  # fmt: skip
+def test_the_family_with_the_same_states_is_named_and_answers(name, model_type):
+    raw = {k: v for k, v in PUBLISHED[name][1].items() if k != "quantization_config"}
+    with pytest.raises(ChipError, match=f"--as {model_type} answers"):
+        describe({**raw, "architectures": ["Unheard"]}, "it", "it.json")
+    answered = describe({**raw, "architectures": ["Unheard"]}, "it", "it.json", answer_as=model_type)
+    assert answered.params() == describe(raw, "it", "it.json").params()
+
+
 def test_layers_with_states_are_told_apart():
     with pytest.raises(ChipError, match="mamba_d_state tells of layers"):
         describe({"architectures": ["Unheard"], "mamba_d_state": 128, "hidden_size": 64}, "it", "it.json")

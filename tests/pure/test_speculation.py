@@ -94,5 +94,5 @@ def test_the_command_says_where_it_pays(capsys):
     made = json.loads(capsys.readouterr().out)["speculation"]
     assert [s["batch"] for s in made["steps"]] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     assert main(["predict", "gpt2", "--engine", "hf-graph", "--speculative", "ngram:accept=0.5"]) == 2
-    assert "is predicted for vllm, not for hf-graph" in capsys.readouterr().err
+    assert "ngram is not predicted for hf-graph; choose --engine vllm" in capsys.readouterr().err
     assert main(["predict", "gpt2", "--batch", "1,2", "--speculative", "ngram:accept=0.5"]) == 2

@@ -53,7 +53,7 @@ def describe(raw: Any, name: str, where: str, answer_as: str = "") -> Decoder:
     c = Config(raw, where)
     listed = c.names("architectures")
     if answer_as:
-        listed = [unknown.architecture_of(answer_as)]
+        listed = [unknown.architecture_of(answer_as, architectures())]
     if not listed:
         raise ChipError(f"{where}: field 'architectures' is missing or empty; it names the model class")
     architecture = listed[0][:LONGEST_NAME]

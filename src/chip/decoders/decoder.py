@@ -327,6 +327,7 @@ class Decoder:
     quantization: str = ""  # method that the config names; "": none
     head_format: WeightFormat | None = None  # of the output matrix; None: 16 bits
     extras: tuple[Extra, ...] = ()  # around the layers, beside the embedding
+    drafts: int = 0  # layers that predict a token more each (MTP): loaded only where an engine speculates with them
     encoder: Encoder | None = None  # of images; None where there is none, or its sizes are not known
 
     @property
@@ -378,6 +379,10 @@ class Decoder:
 
     def params(self) -> int:
         return sum(self._outer_params()) + sum(n * layer.params(self.hidden) for n, layer in self.layers)
+
+    def draft_params(self) -> int:
+        """Of the layers that predict several tokens: one like the last, and a projection of two streams into one."""
+        return self.drafts * (self.layers[-1][1].params(self.hidden) + 2 * self.hidden**2 + 3 * self.hidden)
 
     def active_params(self) -> int:
         """Parameters that one token uses: fewer than all in a mixture of experts."""

@@ -21,6 +21,7 @@ CONTEXT = (
         "max_seq_len",
     ),
 )
+DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 
 
 def attention(
@@ -71,6 +72,7 @@ def stack(
         grouped(layers),
         tied=c.flag("tie_word_embeddings", tied),
         max_context=c.count(*CONTEXT, default=0),
+        drafts=c.count(*DRAFTS, default=0),
         **settings,
     )
 

@@ -108,6 +108,7 @@ class Engine:
     LIMITS: Limits = {}  # of its settings: the least and the most of a number, or the words that a text can be
     ALIASES: Mapping[str, str] = {}  # other names of its settings
     ELSEWHERE: Mapping[str, str] = {}  # settings that are fields of a question
+    DRAFTS: Mapping[str, bool] = {}  # ways to speculate, and whether it schedules ahead of the device with each
     CALIBRATION: tuple[CalibrationModel, ...] = ()  # the small models that its terms are measured on
     CALIBRATION_SDPA: str = ""  # the attention that these run with, where it can be chosen
     LAB: tuple[str, ...] = ()  # devices, cuda and cpu, on which `chip lab` runs it ...

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import ceil, floor, sqrt
 
@@ -22,6 +23,7 @@ EXACT_STEPS, LEAST_STEPS = 64, 16
 # Of more requests than run at once: waves that are walked, and the most steps of prompts in each.
 WALKED_WAVES, MOST_WALKED = 3, 128
 WHOLE = 1e-6  # rounding: how far sums of steps or tokens may be off a whole number
+seq_of = partial(tuple.__new__, Seq)  # from a tuple of all fields: twice as fast as Seq(...)
 MakeStep = Callable[[tuple[Seq, ...]], Step]
 
 
@@ -124,13 +126,13 @@ def _seqs(prompt: int, decoding: int, at: int, end: int) -> tuple[Seq, ...]:
     computed = at % prompt
     first = min(prompt - computed, end - at) if computed else 0  # tokens of a prompt that was begun before
     whole, last = divmod(end - at - first, prompt)
-    seqs = [Seq(1, prompt, decoding)] if decoding else []
+    seqs = [seq_of((1, prompt, decoding, 0))] if decoding else []
     if first:
-        seqs.append(Seq(first, computed, 1))
+        seqs.append(seq_of((first, computed, 1, 0)))
     if whole:
-        seqs.append(Seq(prompt, 0, whole))
+        seqs.append(seq_of((prompt, 0, whole, 0)))
     if last:
-        seqs.append(Seq(last, 0, 1))
+        seqs.append(seq_of((last, 0, 1, 0)))
     return tuple(seqs)
 
 

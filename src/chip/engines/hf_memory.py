@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from chip.decoders.compressed import CompressedAttn
 from chip.decoders.decoder import Attn, Decoder, Layer, Mlp
 from chip.decoders.states import StateMixer
 from chip.dtypes import BYTES, Precision
@@ -85,7 +86,7 @@ def peak_bytes(d: Decoder, p: Precision, s: Scenario, keys: int) -> float:
 def _attention_bytes(d: Decoder, layer: Layer, s: Scenario, keys: int, width: float) -> tuple[float, float]:
     """Of scores that are still alive after attention; and of all that attention holds beside the residual stream."""
     a, tokens = layer.attn, s.batch * s.prompt
-    assert not isinstance(a, StateMixer)  # HF engines refuse models with states
+    assert not isinstance(a, (StateMixer, CompressedAttn))  # HF engines refuse models with states
     heads = a.heads / s.tp
     dim, kv_heads = (a.head_dim, a.kv_heads) if isinstance(a, Attn) else (a.qk_dim, a.heads)
     queries, scores = tokens * heads * dim, tokens * heads * keys

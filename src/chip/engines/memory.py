@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 from chip.decoders.decoder import Decoder
@@ -52,7 +53,13 @@ class Memory(NamedTuple):
 def sequence_bytes(load: Load, tokens: int) -> float:
     """Of a request's cache: keys and values of so many tokens, and states, whose size no length changes."""
     d, p, tp = load.decoder, load.precision, load.scenario.tp
-    return d.kv_bytes(tokens, p, tp=tp) + d.state_bytes(p, tp)
+    return d.kv_bytes(tokens, p, tp=tp) + state_bytes(d, p, tp)
+
+
+@lru_cache(maxsize=256)
+def state_bytes(d: Decoder, p: Precision, tp: int) -> float:
+    """Of one sequence on each GPU, whatever its length."""
+    return d.state_bytes(p, tp)
 
 
 def used(load: Load, room: Room, peak_bytes: float, copies: float, pool: Pool | None) -> Memory:

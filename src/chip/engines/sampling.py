@@ -10,7 +10,7 @@ from chip.types import ChipError
 
 GREEDY = "greedy"
 PARTS = ("temperature", "top-k", "top-p", "penalties", "logprobs")
-ASKED: dict[str, dict[str, float]] = {  # as a request to an OpenAI-compatible server asks for each, at values that people use
+ASKED: dict[str, dict[str, float]] = {  # as a request to an OpenAI-compatible server asks for each, at usual values
     "temperature": {"temperature": 0.8}, "top-k": {"temperature": 0.8, "top_k": 50},
     "top-p": {"temperature": 0.8, "top_p": 0.9}, "logprobs": {"logprobs": 5},
     "penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.2},

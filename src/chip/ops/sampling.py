@@ -12,7 +12,7 @@ from chip.types import Cost
 
 @dataclass(frozen=True, slots=True)
 class SamplingPass(OverRows):
-    """A kernel that reads `reads` values and writes `writes` for each of `cols` logits in a row."""
+    """A pass over rows of logits, some values read and written for each."""
 
     rows: int
     cols: int

@@ -348,7 +348,7 @@ class TimedOperators:
     def time(self, run: StepGroup) -> TimedStep:
         step = run.step
         program = self.decode if step.decode else self.prompts
-        tokens = step.tokens
+        tokens = run.tokens
         layers = program.at(tokens, step.routed_tokens if step.pad_tokens else tokens)
         return TimedStep(run, layers, program.attention(run.attending), self.last.at(run.rows, run.rows))
 

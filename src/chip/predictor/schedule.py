@@ -64,7 +64,7 @@ def _decode(e: Engine, s: Scenario, options: Any, last: int, fewer: float) -> We
 def _ending(prefill: Weighted, s: Scenario) -> tuple[int, float]:
     """How many of the last decode steps are of fewer requests, and of how many on average; (0, 0) where none are.
     Requests with an early first token decode while others prefill, and end as many steps before these."""
-    if s.batch == 1 or s.output < 2:
+    if s.batch == 1 or s.output < 2 or len(prefill) == 1:
         return 0, 0.0
     left, early, gone = float(s.output - 1), float(s.batch * s.prompt), 0.0
     for step, weight in reversed(prefill):
@@ -86,24 +86,28 @@ class StepGroup(NamedTuple):
     weight: float  # how many steps of the schedule they are
     attending: Sequence[tuple[Seq, float]]  # what attention is timed for in a mean step
     rows: int  # sequences of a mean step
+    tokens: int  # of each
     early: float  # requests that decode beside prompts in a mean step
 
 
 def runs_of(steps: Weighted, prompt: int = 0, bends: Collection[int] = ()) -> list[StepGroup]:
     """`prompt`: tokens of each request, where the steps are a prefill. `bends`: see `attending`."""
     if not prompt:
-        return [StepGroup(step, weight, attending(step, bends), step.rows, 0.0) for step, weight in steps]
+        return [StepGroup(step, weight, attending(step, bends), step.rows, step.tokens, 0.0) for step, weight in steps]
     groups: list[list[tuple[Step, float]]] = []
+    sizes: list[int] = []
     latest: tuple[Any, ...] = ()
     for step, weight in steps:
         seqs, pad_tokens, graph, *_ = step
-        alike = step.tokens, pad_tokens, graph, seqs if seqs[-1].new == 1 and step.decode else ()
+        tokens = step.tokens
+        alike = tokens, pad_tokens, graph, seqs if seqs[-1].new == 1 and step.decode else ()
         if alike == latest:
             groups[-1].append((step, weight))
         else:
             groups.append([(step, weight)])
+            sizes.append(tokens)
             latest = alike
-    return [_mean(group, prompt, bends) for group in groups]
+    return [_mean(group, tokens, prompt, bends) for group, tokens in zip(groups, sizes)]
 
 
 def attending(step: Step, bends: Collection[int] = ()) -> WeightedSeqs:
@@ -138,14 +142,14 @@ def _work(seq: Seq) -> int:
     return count * new * (2 * past + new + 1)
 
 
-def _mean(group: Sequence[tuple[Step, float]], prompt: int, bends: Collection[int]) -> StepGroup:
-    """Of steps with as many tokens. Requests that decode beside prompts, since they have their first token, are as many
+def _mean(group: Sequence[tuple[Step, float]], tokens: int, prompt: int, bends: Collection[int]) -> StepGroup:
+    """Of steps with so many tokens. Requests that decode beside prompts, since they have their first token, are as many
     as on average, at their mean context."""
     step, total = group[len(group) // 2][0], sum([weight for _, weight in group])
     if len(group) == 1:
         first = step.seqs[0]
         decoding = first.count if first.new == 1 and first.past >= prompt else 0
-        return StepGroup(step, total, attending(step, bends), step.rows, decoding)
+        return StepGroup(step, total, attending(step, bends), step.rows, tokens, decoding)
     seqs: WeightedSeqs = []
     main: list[tuple[int, Seq]] = []  # the sequence of each step with most work
     work = early = beside = past = rows = 0.0
@@ -170,4 +174,4 @@ def _mean(group: Sequence[tuple[Step, float]], prompt: int, bends: Collection[in
         seqs.append(_equal_prompts(main[len(main) // 2][1], work / total))
     if early:
         seqs.append((Seq(1, round(past / early), max(1, round(early / beside))), beside / total))
-    return StepGroup(step, total, seqs, max(1, round(rows / total)), early / total)
+    return StepGroup(step, total, seqs, max(1, round(rows / total)), tokens, early / total)

@@ -188,7 +188,7 @@ class StepModel:
         t = Timeline(scale, terms.gap_s, self.ahead)
         t.prepare("submit", before_s)
         for step in steps:
-            _, weight, _, _, early = step.timed.run
+            _, weight, _, _, _, early = step.timed.run
             host_s, device_s, worked_s = t.host_s, t.device_s, t.worked_s
             self.engine.play(t, step, terms)
             worked += weight * (t.worked_s - worked_s)

@@ -30,7 +30,8 @@ UNLIMITED = 0.95
 # Joules of a FLOP relative to the measured GPU of the same architecture, by compute capability. As the foundries state:
 # Samsung's 8LPP draws 10 % less than its 10LPP, TSMC's N7 40 % less than N10, N10 40 % less than 16FF, 12FF 25 % less.
 OF_PROCESS = {"7.0": 2.1, "7.5": 2.1, "8.6": 1.5, "8.7": 1.5}
-ALIKE = 5.0  # widths of matrix units are alike within this ratio; a B200's is 8 times that of an RTX card of its name
+# Widths of matrix units are alike within this ratio; a B200's is 8 times that of an RTX card of its name
+WIDTH_RATIO = 5.0
 BEFORE = {"volta": "ampere", "turing": "ampere"}  # no GPU of theirs was measured: that of the next one stands in
 
 
@@ -81,7 +82,7 @@ def _nearest(s: HardwareSpec) -> Anchor | None:
         return theirs.compute_capability != s.compute_capability, theirs.architecture != architecture, rates
 
     width = _width(s)
-    alike = [a for a in others if width and 1 / ALIKE < _width(a.spec) / width < ALIKE]
+    alike = [a for a in others if width and 1 / WIDTH_RATIO < _width(a.spec) / width < WIDTH_RATIO]
     return min(alike, key=apart, default=None)
 
 

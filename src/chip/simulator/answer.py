@@ -15,7 +15,7 @@ from chip.simulator.figures import Percentiles
 from chip.simulator.fleet import ServedRequests
 from chip.simulator.occupancy import Occupancy
 from chip.simulator.setup import Fleet, Setup
-from chip.simulator.step_time import StepTimes
+from chip.simulator.step_time import StepPredictor
 from chip.simulator.workload import Workload
 
 SCHEMA = "chip.simulation/1"
@@ -64,7 +64,15 @@ class Simulation:
     def json(self) -> dict[str, Any]:
         fleet, q, cost = self.fleet, self.fleet.question, self.fleet.server
         out: dict[str, Any] = {"schema": SCHEMA, "model": q.model.name, "gpu": q.gpu, "engine": q.engine}
-        out |= {"dtype": q.dtype, "kv_dtype": self.kv_dtype, "tp": q.tp, "pp": q.pp, "ep": q.ep, "gpus": fleet.gpus}
+        out |= {
+            "dtype": q.dtype,
+            "kv_dtype": self.kv_dtype,
+            "tp": q.tp,
+            "pp": q.pp,
+            "ep": q.ep,
+            "gpus": fleet.gpus,
+            **_apart(fleet),
+        }
         out |= {"host": self.host, "replicas": fleet.replicas, "router": fleet.router, "workload": self.workload}
         out["server"] = {"request_ms": cost.request_s * 1e3, "token_us": cost.token_s * 1e6} if cost != NONE else None
         for name in ("rate_per_s", "users", "seed", "requests", "completed", "rejected", "shortened"):
@@ -217,10 +225,19 @@ def _kv(made: Setup, done: ServedRequests, duration: float) -> dict[str, float]:
     }
 
 
+def _apart(fleet: Fleet) -> dict[str, Any]:
+    """Workers for prompts, and for decodes, and the link between them."""
+    if not fleet.before:
+        return {}
+    return {"prefill_workers": fleet.before.replicas, "decode_workers": fleet.replicas, "kv_link": fleet.link}
+
+
 def _energy(
-    times: StepTimes, fleet: Fleet, done: ServedRequests, duration: float, tokens: int
+    times: StepPredictor, fleet: Fleet, done: ServedRequests, duration: float, tokens: int
 ) -> dict[str, float] | None:
     """All GPUs together, idle power included."""
+    if fleet.before:  # what the GPUs for prompts draw is not added up
+        return None
     idle_w = times.idle_w()
     if idle_w is None or not tokens:
         return None

@@ -6,8 +6,10 @@ count as so many engines: their steps are as long as those of the others, since 
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -24,6 +26,10 @@ from chip.types import ChipError
 # of NVL72 all reach each other over NVLink.
 LINKS = {"ib": 50e9, "nvlink": 900e9, "pcie": 64e9}
 LATENCY_S = 20e-6
+SPLIT = re.compile(r"(\d{1,3})p(\d{1,3})d")
+MOST_WORKERS = 256
+# What a plan tries where it is to find the split
+SPLITS = ("", "1p1d", "1p2d", "2p1d", "1p3d", "3p1d", "1p4d", "4p1d")
 
 
 class Decoding(SimulatedEngine):
@@ -33,9 +39,21 @@ class Decoding(SimulatedEngine):
         return wanted - 1, 0
 
 
-def check_link(name: str) -> None:
-    if name not in LINKS:
-        raise ChipError(f"--kv-link {name[:20]!r}: must be one of {', '.join(LINKS)}")
+def with_split(fleet: Fleet, split: str, link: str) -> Fleet:
+    """The fleet as `2p1d`: of its engines two compute prompts for each one that decodes. "" leaves it as it is."""
+    if link not in LINKS:
+        raise ChipError(f"--kv-link {link[:20]!r}: must be one of {', '.join(LINKS)}")
+    if not split:
+        return fleet
+    match = SPLIT.fullmatch(split)
+    if match is None or not all(0 < int(n) <= MOST_WORKERS for n in match.groups()):
+        raise ChipError(
+            f"--split {split[:20]!r}: must be like 2p1d, workers for prompts and for decodes, 1 to 256 each"
+        )
+    if fleet.question.pp > 1:
+        raise ChipError(f"--split {split} with --pp {fleet.question.pp} is not simulated")
+    prompts, decodes = (fleet.replicas * int(n) for n in match.groups())
+    return replace(fleet, replicas=decodes, before=replace(fleet, replicas=prompts), link=link)
 
 
 def transfer_s(q: Question, link: str, prompt: int) -> float:

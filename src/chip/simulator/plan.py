@@ -14,10 +14,11 @@ from chip.predictor.standing import Figure, places
 from chip.question import SYSTEM, Model, decoder_of
 from chip.simulator import slo, synthetic
 from chip.simulator.answer import Simulation
+from chip.simulator.disaggregated import SPLITS, with_split
 from chip.simulator.highest_rate import FAR, MOST, InSteps, Promise, finished, highest_rate, value
 from chip.simulator.jobs import Pool, spread_out
 from chip.simulator.prices import name_of, of_values
-from chip.simulator.setup import SEED, Fleet
+from chip.simulator.setup import LINK, SEED, Fleet
 from chip.simulator.simulation import system_of, traffic
 from chip.simulator.slo import Target
 from chip.simulator.workload import Workload
@@ -26,6 +27,7 @@ from chip.types import ChipError, Scenario
 SCHEMA = "chip.plan/1"
 REQUESTS = 1000  # of each simulation at least: ten lie above the 99th percentile
 CROWDED_KV = 0.95  # a peak above this share of the blocks: memory limits
+AUTO_SPLIT = "auto"
 SHOWN = ("ttft", "tpot", "e2e")  # whose p99 at the highest rate is told, whatever is promised
 BY = ("throughput", "cost", "energy")
 
@@ -62,17 +64,20 @@ class PlanChoice:
     kv_dtype: str = ""  # "" for a cache in the format of the activations
     rests_on: str = ""  # measured, imported or datasheet (`chip.predictor.basis`)
     notes: tuple[str, ...] = ()  # what the figures rest on
+    split: str = ""  # workers for prompts and for decodes in a replica, as 2p1d; "" where an engine does both
+    workers: int = 1  # of a replica
 
     @property
     def gpus_each(self) -> int:
         """Of one replica."""
-        return Scenario(1, 1, 1, tp=self.tp, pp=self.pp, ep=self.ep).gpus
+        return Scenario(1, 1, 1, tp=self.tp, pp=self.pp, ep=self.ep).gpus * self.workers
 
     @property
     def title(self) -> str:
         split = "".join(f", {name} {n}" for name, n in (("pp", self.pp), ("ep", self.ep)) if n > 1)
         cache = f", {self.kv_dtype} cache" if self.kv_dtype else ""
-        return f"{self.gpus_each} x {self.gpu} ({self.dtype}{cache}{split})"
+        apart = f", {self.split} of {self.gpus_each // self.workers}" if self.split else ""
+        return f"{self.gpus_each} x {self.gpu} ({self.dtype}{cache}{split}{apart})"
 
     def json(self) -> dict[str, Any]:
         out = asdict(self) | {"title": self.title}
@@ -121,6 +126,7 @@ class Task:
     promise: Promise
     intervals: bool
     beats: float = 0.0  # requests a second: a choice that serves fewer is not looked at any closer
+    split: str = ""
 
 
 def plan(
@@ -134,6 +140,8 @@ def plan(
     pps: Sequence[int] = (SYSTEM["pp"],),
     eps: Sequence[int] = (SYSTEM["ep"],),
     dtypes: Sequence[str] = (SYSTEM["dtype"],),
+    splits: Sequence[str] = ("",),
+    kv_link: str = LINK,
     prices: Mapping[str, float] | None = None,
     requests: int = REQUESTS,
     seed: int = SEED,
@@ -145,7 +153,7 @@ def plan(
     that each serves. A price is of one GPU for an hour, in the asker's money. `goals` is like
     "ttft_p99=500ms,tpot_p99=40ms". Without a `rate` each choice serves its own highest. `requests` are simulated at
     least, more where they do not show a steady rate. `system`: other fields of `chip.question.Question`, the same for
-    all choices."""
+    all choices. `splits` are like "2p1d" (`chip.simulate`), "" for engines that do both; `("auto",)` tries several."""
     check_rate(rate)
     targets = slo.parse(goals, percentiles=True)
     w = supply(workload, requests, seed)
@@ -154,9 +162,14 @@ def plan(
         Fleet(system_of(decoder, {**system, **dict(zip(axes, choice))}))
         for choice in product(gpus, tps, pps, eps, dtypes)
     ]
+    splits = SPLITS if tuple(splits) == (AUTO_SPLIT,) else splits
     if not fleets:
         raise ChipError("nothing to choose from: give at least one --gpu, --tp, --pp, --ep and --dtype")
-    tasks = [Task(Promise(fleet, w, requests, targets), intervals) for fleet in fleets]
+    tasks = [
+        Task(Promise(with_split(fleet, split, kv_link), w, requests, targets), intervals, split=split)
+        for fleet in fleets
+        for split in splits
+    ]
     known = of_values(prices or {})
     choices = ranked([priced(c, rate, known) for c in spread_out(explore, tasks, pool)], rate)
     notes = (*w.notes, *_nearest_miss(choices, targets))
@@ -185,6 +198,9 @@ def exploring(task: Task) -> InSteps[PlanChoice]:
     """The highest rate of one choice; a choice that cannot run says why instead of ending the plan."""
     p, q = task.promise, task.promise.fleet.question
     made_of = partial(PlanChoice, q.gpu, q.tp, q.dtype, pp=q.pp, ep=q.ep, kv_dtype=q.kv_dtype)
+    fleet = p.fleet
+    if fleet.before:
+        made_of = partial(made_of, split=task.split, workers=fleet.replicas + fleet.before.replicas)
     try:
         best = yield from highest_rate(p, task.intervals, task.beats)
     except ChipError as e:

@@ -22,6 +22,7 @@ from chip.simulator.surface import PLAIN, Factors, Surface
 from chip.simulator.workload import Workload
 from chip.types import ChipError
 
+LINK = "ib"  # between workers for prompts and workers for decodes
 REQUESTS, SEED, DRAWS = 1000, 0, 20  # of synthetic traffic, and simulations for intervals
 
 
@@ -34,7 +35,7 @@ class Fleet:
     router: str = "round-robin"
     server: ServerCost = NONE
     before: Fleet | None = None  # that computes the prompts, where these engines only decode
-    link: str = "ib"  # over which keys and values come from there
+    link: str = LINK  # over which keys and values come from there
 
     @property
     def lockstep(self) -> int:

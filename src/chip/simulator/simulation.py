@@ -11,12 +11,13 @@ from chip.engines.server import NONE
 from chip.question import SYSTEM, Model, Question, complete, decoder_of, question_of
 from chip.simulator import slo, synthetic, workload
 from chip.simulator.answer import Simulation, answer
+from chip.simulator.disaggregated import with_split
 from chip.simulator.fleet import ROUTERS, serve
 from chip.simulator.intervals import intervals
 from chip.simulator.jobs import Pool, spread_out
 from chip.simulator.occupancy import Occupancy
 from chip.simulator.server import given as server_of
-from chip.simulator.setup import DRAWS, REQUESTS, SEED, Fleet, behind_server, setup
+from chip.simulator.setup import DRAWS, LINK, REQUESTS, SEED, Fleet, behind_server, run, setup
 from chip.simulator.workload import Workload
 from chip.types import ChipError
 
@@ -72,6 +73,8 @@ def simulate(
     server: bool = False,
     server_request_ms: float = 0.0,
     server_token_us: float = 0.0,
+    split: str = "",
+    kv_link: str = LINK,
     pool: Pool | None = None,
     **system: Any,
 ) -> Simulation:
@@ -80,7 +83,8 @@ def simulate(
 
     `goals` is what goodput counts by, "ttft=500ms,tpot=40ms"; `draws` simulations with resampled errors make the
     intervals, 0 for none; `pool` spreads those over processes or machines. `server` puts the engine's own HTTP server
-    before it; `server_request_ms` and `server_token_us` one in figures of the asker (`chip.simulator.server`).
+    before it; `server_request_ms` and `server_token_us` one in figures of the asker (`chip.simulator.server`). `split`
+    is like "2p1d": for each replica two engines compute prompts and one decodes; `kv_link` is between them.
     """
     if not 1 <= replicas <= MOST_REPLICAS:
         raise ChipError(f"--replicas must be between 1 and {MOST_REPLICAS}, got {replicas}")
@@ -90,11 +94,17 @@ def simulate(
     fleet = Fleet(q, replicas, router, server_of(server_request_ms, server_token_us))
     if server and fleet.server == NONE:
         fleet = behind_server(fleet)
+    fleet = with_split(fleet, split, kv_link)
+    if split and timeline:
+        raise ChipError("--timeline and --plot are of engines that run prompts and decodes; leave out --split")
     targets = slo.parse(goals, percentiles=False) if goals else ()
     w = traffic(workload, requests, rate, seed)
     watches = tuple(Occupancy() for _ in range(replicas * fleet.lockstep)) if timeline else ()
     made = setup(fleet)
-    served = serve(made.maker(watches), w, made.longest, replicas, router, None, fleet.lockstep)
+    if fleet.before:
+        served = run(made, fleet, w)
+    else:
+        served = serve(made.maker(watches), w, made.longest, replicas, router, None, fleet.lockstep)
     found = answer(fleet, made, w, served, seed, targets)
     interval = intervals(fleet, w, seed, draws, pool) if draws else None
     return replace(found, interval=interval, served=served, timelines=watches)

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from chip import engines
 from chip.decoders.decoder import Decoder, Mlp, Moe
 from chip.files import artifact
 from chip.predictor import request
@@ -141,12 +142,13 @@ def _of_task(about: Speculation, task: str) -> Speculation:
 
 def speculated(q: Question, of: Speculation, context: int, batches: Sequence[int] = BATCHES) -> list[SpeculatedStep]:
     """Of several batches at a mean context. `q`: without `auto`."""
-    if q.engine != "vllm":
-        raise ChipError(f"--speculative is predicted for vllm, not for {q.engine}")
+    drafts = engines.get(q.engine).DRAFTS
+    if of.method not in drafts:
+        raise ChipError(f"--speculative {of.method} is not predicted for {q.engine}; choose --engine vllm")
     if q.pp > 1:
         raise ChipError("--speculative is not predicted with --pp")
     surface, drafting = surface_of(replace(q, engine_settings=())), _drafting(q, of)
-    return [_step(surface, drafting, of, batch, context) for batch in batches]
+    return [_step(surface, drafting, of, batch, context, drafts[of.method]) for batch in batches]
 
 
 def _drafting(q: Question, of: Speculation) -> Surface | None:
@@ -174,7 +176,10 @@ def _one_layer(d: Decoder, vocab: int, dense: bool) -> Decoder:
     raise ChipError(f"{d.name}: its last layer cannot draft")
 
 
-def _step(target: Surface, drafting: Surface | None, of: Speculation, batch: int, context: int) -> SpeculatedStep:
+def _step(
+    target: Surface, drafting: Surface | None, of: Speculation, batch: int, context: int, ahead: bool
+) -> SpeculatedStep:
+    """`ahead`: whether the engine schedules the next step while the device works on this one."""
     k, times = of.tokens, target.times
     work = target.mixed(0, 0.0, [(k + 1, context)] * batch)
     rows = times.head(batch * (k + 1)).seconds - times.head(batch).seconds  # every drafted token has logits
@@ -188,7 +193,6 @@ def _step(target: Surface, drafting: Surface | None, of: Speculation, batch: int
     draft_s, passes = k * pass_s, (k if drafting else 0)
     host_s = host.prepare_s + passes * PASS_SHARE * times.host_step_s
     device_s = draft_s + verify_s
-    ahead = drafting is not None  # vLLM schedules asynchronously but for n-grams, which the CPU looks up
     step_s = max(device_s, host_s) if ahead else device_s + host_s
     slow = times.host_spread()
     spread = times.spread(times.step((Seq(k + 1, context, batch),)))

@@ -1,5 +1,5 @@
 """What one step of the engine takes, from the same predictor as `chip predict`. The only file of the simulator that
-knows the predictor: everything else goes through `StepTimes`."""
+knows the predictor: everything else goes through `StepPredictor`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Stages(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class StepTimes:
+class StepPredictor:
     """All that the simulator asks of the predictor. `layers`, `head` and `attention` together are a step."""
 
     steps: StepModel
@@ -177,12 +177,12 @@ class StepTimes:
         return Spread(low / value, high / value) if value else Spread(1.0, 1.0)
 
 
-def step_times(q: Question, server: ServerCost = NONE) -> StepTimes:
+def step_times(q: Question, server: ServerCost = NONE) -> StepPredictor:
     """The predictor of a question without `auto`."""
     s, of = q.scenario(1, 1, 1), setting(q)
     terms: tuple[Terms, Terms, Terms] = of.steps.terms or (Terms(), Terms(), Terms())
     notes = (*of.notes, *_notes(s, q.gpu, q.model, of.steps.engine))
-    return StepTimes(of.steps, of.roof, terms, q.model.max_context, q.gpu, q.pp, notes, of.host, server)
+    return StepPredictor(of.steps, of.roof, terms, q.model.max_context, q.gpu, q.pp, notes, of.host, server)
 
 
 def _notes(s: Scenario, gpu: str, decoder: Decoder, engine: Engine) -> list[str]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from chip.simulator.step_time import Host, Stages, StepTimes, Work, sum_of
+from chip.simulator.step_time import Host, Stages, StepPredictor, Work, sum_of
 from chip.types import Seq
 
 # Mean contexts of decodes. Kernels take keys in blocks, and times jump where one begins: nodes lie between.
@@ -47,7 +47,7 @@ PLAIN = Factors()
 
 
 class Surface:
-    def __init__(self, times: StepTimes, factors: Factors = PLAIN, known: Surface | None = None) -> None:
+    def __init__(self, times: StepPredictor, factors: Factors = PLAIN, known: Surface | None = None) -> None:
         """`known`: another surface of the same predictor, whose answers are shared."""
         self.times, self.factors = times, factors
         self._layers: dict[tuple[int, int, bool], Work] = known._layers if known else {}

@@ -45,7 +45,7 @@ class Latency(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayedRow:
     """A row with its answer, or why there is none."""
 
     row: SiliconRow
@@ -53,7 +53,7 @@ class Replay:
     refused: str = ""
 
 
-def replay(rows: Sequence[SiliconRow], pool: Pool | None = None) -> list[Replay]:
+def replay(rows: Sequence[SiliconRow], pool: Pool | None = None) -> list[ReplayedRow]:
     """Every row, in order. Rows of one deployment share a task."""
     tasks: dict[Any, list[int]] = defaultdict(list)
     for i, row in enumerate(rows):
@@ -64,15 +64,15 @@ def replay(rows: Sequence[SiliconRow], pool: Pool | None = None) -> list[Replay]
     return [placed[i] for i in range(len(rows))]
 
 
-def replay_deployment(rows: Sequence[SiliconRow]) -> list[Replay]:
+def replay_deployment(rows: Sequence[SiliconRow]) -> list[ReplayedRow]:
     return [_answered(row) for row in rows]
 
 
-def _answered(row: SiliconRow) -> Replay:
+def _answered(row: SiliconRow) -> ReplayedRow:
     try:
-        return Replay(row, _latency(row))
+        return ReplayedRow(row, _latency(row))
     except ChipError as e:
-        return Replay(row, None, str(e))
+        return ReplayedRow(row, None, str(e))
 
 
 def _latency(row: SiliconRow) -> Latency:

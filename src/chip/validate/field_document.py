@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from chip import stats
-from chip.validate.field import Replay
+from chip.validate.field import ReplayedRow
 from chip.validate.public import batch_class
 from chip.validate.silicon import LICENCE, SOURCE
 
@@ -28,7 +28,7 @@ KEYS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 
 
 def document(
-    replays: Sequence[Replay], untrue: Mapping[str, str], against: Mapping[str, Any] | None = None
+    replays: Sequence[ReplayedRow], untrue: Mapping[str, str], against: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     points = [_point(r, untrue.get(r.row.id, "")) for r in replays]
     answered = [p for p in points if not p["refused"]]
@@ -53,7 +53,7 @@ def document(
     return made
 
 
-def _point(r: Replay, doubt: str) -> dict[str, Any]:
+def _point(r: ReplayedRow, doubt: str) -> dict[str, Any]:
     row = r.row
     point: dict[str, Any] = {
         "id": row.id,

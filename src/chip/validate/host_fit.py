@@ -34,8 +34,9 @@ ERRORS = {"ttft": 0.104, "tpot": 0.052, "itl": 0.039}
 # 14.3 us (`engines.profile`), decode steps of one model from 4.70 to 5.03 ms; of prompts a little more, which draw more
 # power.
 SPREADS = (0.3, 0.04, 0.05)
-OTHER_LOADS = (0.0, ERRORS["itl"] / 2, ERRORS["tpot"])  # what a fit at one load leaves at another, the same way
 STEP, ROUNDS, ENOUGH, Z90 = 0.06, 6, 1e-3, 1.645
+# What a fit at one load leaves at another, the same way: of a host as where its latency was measured
+OTHER_LOADS = (log(engine_profile.KNOWN_LATENCY) / Z90, ERRORS["itl"] / 2, ERRORS["tpot"])
 METHOD = "fitted to results of benchmarking clients (chip calibrate --from)"
 MOST_RUNS = 6
 

@@ -253,7 +253,7 @@ def _sliding_sizes(c: Config) -> Config:
     return Config({k[4:]: v for k, v in c.raw.items() if k.startswith("swa_")}, f"{c.where}: swa_")
 
 
-def _index(c: Config, i: int) -> dict[str, int]:
+def _index(c: Config, i: int) -> dict[str, Any]:
     """The indexer of a layer that sees blocks of keys (MiniMax M3)."""
     said = c.raw.get("sparse_attention_config")
     if not isinstance(said, dict):

@@ -56,6 +56,7 @@ class Sglang(Vllm):
         "on the reference host, widened"
     )
     LIKE = "vllm"
+    DRAFTS: Mapping[str, bool] = {}
     CALIBRATION = ()
     LAB, PACKAGE = (), ""
     CIRCULATES = False
@@ -78,7 +79,7 @@ class Sglang(Vllm):
     NEEDS = ()
     paged = Engine.paged
 
-    def defaults(self, memory_bytes: float) -> Any:  # type: ignore[override]
+    def defaults(self, memory_bytes: float) -> Any:
         chunk, graph = next((c, g) for least, c, g in BY_MEMORY if memory_bytes >= least)
         reserved_bytes = (RESERVED + PER_TOKEN * chunk + PER_GRAPH * graph) * 2**20
         return SglangOptions(chunk, graph, round(max(0.1, 1 - reserved_bytes / max(memory_bytes, 1.0)), 3))
@@ -113,14 +114,14 @@ class Sglang(Vllm):
     def about_format(self, stored: WeightFormat, gpu: GpuFormats, options: Any) -> str:
         return kernels.taken_as(self.NAME, stored, gpu)
 
-    def room(self, scenario: Scenario, options: Any) -> Room:  # type: ignore[override]
+    def room(self, scenario: Scenario, options: Any) -> Room:
         longest, sequences = scenario.prompt + scenario.output, min(scenario.batch, options.max_running_requests)
         return Room(
             options.mem_fraction_static, CONTEXT_BYTES, longest, options.chunked_prefill_size, sequences,
             longest=options.context_length, at_once=options.max_running_requests,
         )  # fmt: skip
 
-    def peak_bytes(self, d: Decoder, p: Precision, s: Scenario, room: Room) -> float:  # type: ignore[override]
+    def peak_bytes(self, d: Decoder, p: Precision, s: Scenario, room: Room) -> float:
         """What the static share leaves of the card is for steps: nothing is taken off the pool."""
         return 0.0
 

@@ -48,6 +48,7 @@ class Trtllm(Vllm):
         "on the reference host, widened"
     )
     LIKE = "vllm"
+    DRAFTS: Mapping[str, bool] = {}
     CALIBRATION = ()
     LAB, PACKAGE = (), ""
     CIRCULATES = False
@@ -66,7 +67,7 @@ class Trtllm(Vllm):
     NEEDS = ()
     paged = Engine.paged
 
-    def defaults(self, memory_bytes: float) -> Any:  # type: ignore[override]
+    def defaults(self, memory_bytes: float) -> Any:
         return TrtllmOptions()
 
     def options(self, settings: Any, memory_bytes: float) -> Any:
@@ -99,7 +100,7 @@ class Trtllm(Vllm):
     def about_format(self, stored: WeightFormat, gpu: GpuFormats, options: Any) -> str:
         return kernels.taken_as(self.NAME, stored, gpu)
 
-    def room(self, scenario: Scenario, options: Any) -> Room:  # type: ignore[override]
+    def room(self, scenario: Scenario, options: Any) -> Room:
         longest, sequences = scenario.prompt + scenario.output, min(scenario.batch, options.max_batch_size)
         return Room(
             1.0, CONTEXT_BYTES, longest, options.max_num_tokens, sequences,

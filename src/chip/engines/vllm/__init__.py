@@ -14,7 +14,7 @@ from chip.engines import Engine, EngineVersion, Needs, Serves, chunked, hf
 from chip.engines.calibration import FAMILIES, TWO_DEPTHS, CalibrationModel, cut
 from chip.engines.formats import GpuFormats
 from chip.engines.memory import Load
-from chip.engines.options import Settings
+from chip.engines.options import Limits, Settings
 from chip.engines.server import ServerCost
 from chip.engines.timeline import HostCost, LiveScheduler, Played, Terms, Timeline, Weighted
 from chip.engines.vllm import kernels, memory, pool, sampling, server
@@ -75,11 +75,15 @@ class Vllm(Engine):
         **{"moe_experts": 6, "packed_experts": 6, "scaled_experts": 8},
     }
     CIRCULATES = True
-    LAB, PACKAGE = ("cuda",), "vllm"
-    GRAPH_TOKENS, OF_STEPS = GRAPH_TOKENS, ("max_cudagraph_capture_size", "deep_gemm")
-    LIMITS, ALIASES, ELSEWHERE = LIMITS, ALIASES, ELSEWHERE
+    LAB: tuple[str, ...] = ("cuda",)
+    PACKAGE = "vllm"
+    GRAPH_TOKENS: tuple[int, ...] = GRAPH_TOKENS
+    OF_STEPS: tuple[str, ...] = ("max_cudagraph_capture_size", "deep_gemm")
+    LIMITS: Limits = LIMITS
+    ALIASES, ELSEWHERE = ALIASES, ELSEWHERE
     # In the two of Mistral-7B the device sets the time: they tell what kernels take in the engine beyond their time
     # alone.
+    DRAFTS: Mapping[str, bool] = {"ngram": False, "draft": True, "eagle3": True, "mtp": True}
     CALIBRATION = (
         *cut(("llama",), TWO_DEPTHS, TOKENS),
         CalibrationModel("mistral", "mistral-7b", (16, 28), ((1, 128), (1, 1024), (8, 512), (32, 512))),
@@ -87,8 +91,8 @@ class Vllm(Engine):
     )
     POOL = QUANTISED_CACHE = True
     SERVES = Serves(states=True, exchange="all-gather and reduce-scatter (vLLM's default)")
-    VERSIONS = VERSIONS
-    NEEDS = (
+    VERSIONS: tuple[EngineVersion, ...] = VERSIONS
+    NEEDS: tuple[Needs, ...] = (
         Needs("0.21.0", "7.5", "vLLM 0.21.0, docs/getting_started/installation/gpu.cuda.inc.md"),
         Needs("0", "7.0", "vLLM 0.3.3 to 0.14.0, docs, installation on GPUs"),
     )

@@ -31,7 +31,7 @@ FINDS_STATES = (
 class Group(NamedTuple):
     """Groups of layers that attend alike."""
 
-    count: int
+    count: int  # type: ignore[assignment]  # instead of the method of every tuple
     window: int  # 0: none
     block_tokens: int
 

@@ -17,6 +17,7 @@ from chip.engines.fuse import apply, as_kind, each
 from chip.ops.attention import Attention
 from chip.ops.elementwise import Elementwise, Scale, SiluMul
 from chip.ops.experts import PackedExperts
+from chip.ops.latent import Mla
 from chip.ops.linear import Bmm, Linear
 from chip.ops.moves import KvAppend, Rope, RopeComposed, RopeJoin
 from chip.ops.routers import MoeRouter
@@ -59,11 +60,12 @@ def _activation(role: str, op: Elementwise) -> list[Call]:
 def _rotated_apart(calls: list[Call]) -> Iterable[Call]:
     """torch.compile rotates queries and keys in a kernel each, or in one where they have as many heads. It writes whole
     heads, also where only a part of each is rotated. A latent cache keeps the rotated part by itself."""
-    a = next((c.op for c in calls if isinstance(c.op, Attention)), None)
-    if a is None or any(c.role == roles.KV_UP for c in calls):
+    a = next((c.op for c in calls if c.role == roles.ATTENTION and isinstance(c.op, Attention)), None)
+    if a is None or isinstance(a, Mla) or any(c.role == roles.KV_UP for c in calls):
         return calls
-    dim = a.head_dim
-    heads = {"q_rope": a.heads, "k_rope": a.kv_heads} if a.heads > a.kv_heads else {"rope": 2 * a.heads}
+    dim, apart = a.head_dim, {"q_rope": a.heads, "k_rope": a.kv_heads}
+    shared = not any(c.role == roles.KV_APPEND for c in calls)  # keys are those of an earlier layer
+    heads = {"rope": a.heads} if shared else apart if a.heads > a.kv_heads else {"rope": 2 * a.heads}
     return each(Rope, lambda _, r: [Call(role, Rope(r.rows, n, dim, r.dtype)) for role, n in heads.items()])(calls)
 
 

@@ -145,7 +145,7 @@ LONG = {
 # -- what tuning found ------------------------------------------------------------------------------------------------
 def tuned(kernel: str, key: int | str) -> Any:
     """The plan of a kernel over rows, the config of an HGEMM rung; None where nothing was kept."""
-    return _kept().get(kernel, {}).get(str(key))
+    return _tuned(TUNED).get(kernel, {}).get(str(key))
 
 
 def product(m: int, n: int, k: int) -> str:
@@ -154,22 +154,17 @@ def product(m: int, n: int, k: int) -> str:
 
 def keep(kernel: str, key: int | str, choice: LaunchPlan | int) -> None:
     """For every later call, here and in other processes. A plan is stored as what differs from the defaults."""
-    data = _read()
+    data = artifact.read_json(TUNED)
     default = asdict(LaunchPlan())
     changed = choice if isinstance(choice, int) else {k: v for k, v in asdict(choice).items() if v != default[k]}
     data.setdefault(kernel, {})[str(key)] = changed
     output.write(TUNED, json.dumps(data, indent=1, sort_keys=True) + "\n", output.ANY)
-    _kept.cache_clear()
-
-
-def _read() -> dict[str, dict[str, Any]]:
-    data: dict[str, dict[str, Any]] = artifact.read_json(TUNED)
-    return data
+    _tuned.cache_clear()
 
 
 @lru_cache(maxsize=1)
-def _kept() -> dict[str, dict[str, LaunchPlan | int]]:
+def _tuned(path: Path) -> dict[str, dict[str, LaunchPlan | int]]:
     return {
         kernel: {key: p if isinstance(p, int) else LaunchPlan(**p) for key, p in by_key.items()}
-        for kernel, by_key in _read().items()
+        for kernel, by_key in artifact.read_json(path).items()
     }

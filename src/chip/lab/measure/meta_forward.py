@@ -89,7 +89,7 @@ class TracedOperators(TimedOperators):
         self._programs: dict[Step, ProgramTimes] = {}
 
     def runs(self, steps: Weighted, prompt: int = 0) -> list[StepGroup]:
-        return [StepGroup(step, weight, (), step.rows, 0.0) for step, weight in steps]
+        return [StepGroup(step, weight, (), step.rows, step.tokens, 0.0) for step, weight in steps]
 
     def time(self, run: StepGroup) -> TimedStep:
         if run.step not in self._programs:

@@ -34,6 +34,7 @@ other's interval"""
 LEGEND_HIGHEST = """\
 each at the highest rate of a replica; ordered by what the low end of that rate costs, or gives a GPU; =: tied, each
 rate lies within the other's interval"""
+SPLIT = "* workers for prompts and for decodes, as 1p1d,2p1d; auto tries several and engines that do both"
 FLEET = ("replicas", "GPUs", "GPUs, sure", "cost/h", "cost/h, sure")  # for the asked rate
 REPLICA = ("tokens/s a GPU",)  # at its highest
 COLUMNS: tuple[Column, ...] = (  # "sure": at the low end of the rate
@@ -49,7 +50,7 @@ COLUMNS: tuple[Column, ...] = (  # "sure": at the low end of the rate
 
 def configure(parser: argparse.ArgumentParser) -> None:
     from chip.simulator.plan import REQUESTS
-    from chip.simulator.setup import SEED
+    from chip.simulator.setup import LINK, SEED
 
     add = parser.add_argument
     add("model", metavar="MODEL", help="bundled name, config.json, its folder, or hub id")
@@ -57,6 +58,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--rate", type=float, help="requests a second that the fleet must serve [each choice at its own highest]")
     add("--slo", required=True, metavar="GOALS", help="ttft_p99=500ms,tpot_p99=40ms; p50, p90, p95 or p99")
     options.add_question(parser, several=AXES)
+    add("--split", default="", metavar="XpYd", help=SPLIT)
+    add(
+        "--kv-link",
+        default=LINK,
+        metavar="NAME",
+        help="of a split, for keys and values: ib, nvlink or pcie [%(default)s]",
+    )
     add("--price", default="", metavar="PRICES", help="of a GPU for an hour: h100=2.5,h200=3.5, a file, or example")
     add("--requests", type=int, default=REQUESTS, help="of each simulation, at least [%(default)s]")
     add("--seed", type=int, default=SEED, help="of synthetic traffic [%(default)s]")
@@ -84,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         workload=args.workload,
         rate=args.rate,
         goals=args.slo,
+        splits=args.split.split(","),
+        kv_link=args.kv_link,
         prices=prices.parse(args.price),
         requests=args.requests,
         seed=args.seed,

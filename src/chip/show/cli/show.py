@@ -14,7 +14,7 @@ from chip import engines, ops
 from chip.catalog import doc_of
 from chip.decoders import library
 from chip.decoders.decoder import Decoder, Moe
-from chip.dtypes import precision
+from chip.dtypes import Precision, precision
 from chip.files import artifact, codec, runs
 from chip.hardware import gpus as hardware
 from chip.show.cli import bench_text
@@ -100,6 +100,9 @@ def _model(name: str) -> tuple[Any, str]:
         "hidden": d.hidden,
         "vocab": d.vocab,
         "max_context": d.max_context,
+        "state_bytes_per_sequence_bf16": d.state_bytes(p),
+        "draft_parameters": d.draft_params(),
+        "encoder_parameters": d.encoder.params if d.encoder else 0,
         "layers": layers,
         "config": artifact.read_json(path),
     }
@@ -115,12 +118,25 @@ def _model(name: str) -> tuple[Any, str]:
         ),
         *(f"              {title}" for title in _formats(d)),
         f"  KV cache    {d.kv_bytes(1, p) / 1024:.4g} KiB a token in bf16",
+        *_beside(d, p),
         f"  hidden      {d.hidden}, vocabulary {d.vocab}, context {d.max_context or 'not stated'}",
     ]
     for n, layer in d.layers:
         lines.append(f"  {f'{n} layer' if n == 1 else f'{n} layers':<11} attention {_brief(layer.attn)}")
         lines += [f"              {'experts' if isinstance(layer.mlp, Moe) else 'mlp':<9} {_brief(layer.mlp)}"]
     return data, "\n".join(lines)
+
+
+def _beside(d: Decoder, p: Precision) -> list[str]:
+    """States, heads that predict more tokens, and an encoder, where there are such."""
+    states, told = d.state_bytes(p), []
+    if states:
+        told.append(f"  states      {states / 2**20:.4g} MiB a sequence in bf16")
+    if d.drafts:
+        told.append(f"  drafts      {d.draft_params():,} parameters that predict more tokens, loaded only for that")
+    if d.encoder:
+        told.append(f"  encoder     {d.encoder.params:,} parameters for images, {d.encoder.merge} patches a token")
+    return told
 
 
 def _formats(d: Decoder) -> list[str]:

@@ -29,10 +29,11 @@ EPILOG = """\
   chip simulate llama-3.1-8b --workload my.jsonl --engine-setting max_num_seqs=64,enable_prefix_caching=false --json
 """
 SWEEP = "chip.simulations/1"
+SPLIT = "workers for prompts and workers for decodes, such as 2p1d, instead of engines that do both"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from chip.simulator.setup import DRAWS, REQUESTS, SEED
+    from chip.simulator.setup import DRAWS, LINK, REQUESTS, SEED
 
     add = parser.add_argument
     add("model", metavar="MODEL", help="bundled name, config.json, its folder, or hub id")
@@ -51,6 +52,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--requests", type=int, default=None, help=f"how many [all of a file, else {REQUESTS}]")
     add("--seed", type=int, default=SEED, help="of synthetic traffic and of intervals [%(default)s]")
     add("--replicas", type=int, default=1, help="engines side by side [%(default)s]")
+    add("--split", default="", metavar="XpYd", help=SPLIT)
+    add(
+        "--kv-link",
+        default=LINK,
+        metavar="NAME",
+        help="of a split, for keys and values: ib, nvlink or pcie [%(default)s]",
+    )
     add("--router", default="round-robin", help="round-robin, least-loaded or prefix [%(default)s]")
     add("--slo", default="", metavar="GOALS", help="of each request, for goodput: ttft=500ms,tpot=40ms")
     add("--draws", type=int, default=DRAWS, help="simulations for 90 %% intervals, 0 for none [%(default)s]")
@@ -89,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
         requests=args.requests,
         seed=args.seed,
         replicas=args.replicas,
+        split=args.split,
+        kv_link=args.kv_link,
         router=args.router,
         goals=args.slo,
         draws=0 if args.no_intervals else args.draws,

@@ -20,11 +20,16 @@ def add(out: Summary) -> None:
         if row["metric"] in METRICS and row["bound"] and isinstance(error, float) and abs(error) < 1e6:
             key = (str(row["who"]), str(row["engine"]), str(row["metric"]), str(row["bound"]))
             ratios.setdefault(key, []).append(1 + error / 100)
-    rows = []
-    for (who, engine, metric, bound), values in ratios.items():
-        if len(values) >= FEW:
-            found = {name: quantile(sorted(values), q) for name, q in QUANTILES.items()}
-            rows.append({"who": who, "engine": engine, "metric": metric, "bound": bound, "points": len(values)} | found)
-    for row in sorted(rows, key=lambda row: (row["who"] != CHIP, row["bound"] != "gpu", row["p95"] - row["p5"])):
-        name = f"{row['engine']} {METRICS[row['metric']]}, {row['bound']}-bound"
-        out.add("spreads", name=name if row["who"] == CHIP else f"{row['who']}: {name}", **row)
+    spreads = {
+        key: {name: quantile(sorted(values), q) for name, q in QUANTILES.items()}
+        for key, values in ratios.items()
+        if len(values) >= FEW
+    }
+    order = sorted(spreads.items(), key=lambda s: (s[0][0] != CHIP, s[0][3] != "gpu", s[1]["p95"] - s[1]["p5"]))
+    for (who, engine, metric, bound), spread in order:
+        name = f"{engine} {METRICS[metric]}, {bound}-bound"
+        points = len(ratios[who, engine, metric, bound])
+        out.add(
+            "spreads", name=name if who == CHIP else f"{who}: {name}", who=who, engine=engine, metric=metric,
+            bound=bound, points=points, **spread,
+        )  # fmt: skip

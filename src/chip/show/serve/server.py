@@ -197,8 +197,8 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _takes_gzip(self) -> bool:
-        found = getattr(self, "headers", None)
-        return bool(found) and "gzip" in (found.get("Accept-Encoding") or "")
+        headers = getattr(self, "headers", None)  # a request line that is refused has none
+        return headers is not None and "gzip" in (headers.get("Accept-Encoding") or "")
 
     def _body(self) -> bytes:
         """The whole body, read whatever the method, so that the next request on this connection starts at its head."""

@@ -27,7 +27,7 @@ def causal_conv(op: CausalConv, draw: Draw, implementation: str) -> Closure:
         fresh = torch.zeros(1, dtype=torch.bool, device=draw.device)
         return lambda: convolve(x.t(), weight, None, states, starts, cache_indices=slots, has_initial_state=fresh)
     padded = F.pad(x, (0, 0, op.taps - 1, 0))
-    return lambda: F.silu(sum(padded[i : i + op.rows] * weight[:, i] for i in range(op.taps)))  # type: ignore[arg-type]
+    return lambda: F.silu(sum(padded[i : i + op.rows] * weight[:, i] for i in range(op.taps)))
 
 
 @builds("causal_conv_step", gpu=("vllm", "torch"))

@@ -1,0 +1,105 @@
+"""docs/concepts.md: what the prototypes' factors are in a prediction, from the bundled points and profile of an H200.
+
+What a factor buys is seen by taking it away: the error of base times over all points of their kernels, with the number
+as it is fitted and with the value at which it does nothing, all other numbers as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from math import exp, inf, log
+
+from chip import stats
+from chip.hardware import gpus, points
+from chip.hardware.points import PointGroup
+from chip.ops import BaseTime
+
+GPU = "h200"
+
+
+@cache
+def _group(kind: str, kernel: str, context: str) -> PointGroup:
+    found = points.read(gpus.POINTS / GPU / f"{kind}.csv").groups
+    return next(g for g in found if (g.kernel, g.context, g.dtype) == (kernel, context, "bf16"))
+
+
+def _error(base: BaseTime, of: PointGroup) -> str:
+    """Median and 90th percentile of how far off base times are, whichever way."""
+    off = [exp(abs(log(base.seconds(op) / s))) - 1 for op, s in zip(of.ops, of.seconds)]
+    return f"{100 * stats.median(off):.1f} %, {100 * stats.quantile(off, 0.9):.0f} %"
+
+
+def _numbers(kind: str, kernel: str, context: str, **neutral: float) -> tuple[str, str, str]:
+    of = _group(kind, kernel, context)
+    assert of.base is not None
+    return f"{len(of.ops)} of {kind}", _error(of.base, of), _error(replace(of.base, **neutral), of)
+
+
+def _written() -> tuple[str, str, str]:
+    """Sums of what was just written, by what was fitted to those that read from memory."""
+    hot, cold = (_group("add", "torch", context) for context in ("hot", "cold"))
+    assert hot.base is not None
+    assert cold.base is not None
+    return f"{len(hot.ops)} of add, in cache", _error(hot.base, hot), _error(cold.base, hot)
+
+
+def _tensor_cores() -> tuple[str, str, str]:
+    peak = gpus.find(GPU).profile.ceilings["matmul_bf16"].value  # type: ignore[union-attr]
+    return _numbers("linear", "torch", "cold", flop_per_s=peak)
+
+
+def _curve(name: str, at: Callable[[float], str], least: float, most: float) -> str:
+    """The ends of a measured curve between two x."""
+    curve = gpus.find(GPU).profile.curves[name]  # type: ignore[union-attr]
+    inside = [(x, y) for x, y in zip(curve.x, curve.y) if least <= x <= most]
+    (x1, y1), (x2, y2) = inside[0], inside[-1]
+    return f"{at(y1)} at {_size(x1)} to {at(y2)} at {_size(x2)}"
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**20:.0f} MiB" if count >= 2**20 else f"{count:.0f}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def rows() -> Iterator[str]:
+    yield "| factor | its curve on an H200 | where it enters | points | with it | without |"
+    yield "|---|---|---|---|---|---|"
+    terabytes, us = (lambda v: f"{v / 1e12:.1f} TB/s"), (lambda v: f"{1e6 * v:.0f} us")
+    for name, curve, enters, (what, with_it, without) in (
+        (
+            "write to read", "`turnaround_by_chunk`: " + _curve("turnaround_by_chunk", _share, 0, inf),
+            "passes over what was just written are timed so, and have a base time of their own", _written(),
+        ),
+        (
+            "SM staircase", "`staircase`: " + _curve("staircase", us, 60, 140) + " tiles",
+            "`fill` and `split_k` of products: how far few tiles leave SMs idle; `imbalance` of attention",
+            _numbers("linear", "torch", "cold", fill=0.0),
+        ),
+        (
+            "the same, attention", "", "`imbalance`: how much of the last wave counts",
+            _numbers("attention", "fa3", "layer", imbalance=0.0),
+        ),
+        (
+            "tensor-core utilisation", "`matmul_bf16`, boost and settled",
+            "`flop_per_s` of each kernel, not a share of a ceiling", _tensor_cores(),
+        ),
+        (
+            "irregular sizes", "", "whole tiles; `odd_heads`: heads that a kernel pads",
+            _numbers("attention", "fa3", "layer", odd_heads=1.0),
+        ),
+        (
+            "hierarchy", "`read_by_working_set`: " + _curve("read_by_working_set", terabytes, 2**23, 2**31),
+            "`late`, `knee_bytes` of passes: what comes from memory instead of cache",
+            _numbers("rms_norm", "compiled", "hot", late=0.0),
+        ),
+        (
+            "the same, attention", "", "`stream_bytes_per_s`: what SMs take in together, from wherever",
+            _numbers("attention", "fa3", "layer", stream_bytes_per_s=1e30),
+        ),
+    ):  # fmt: skip
+        yield f"| {name} | {curve} | {enters} | {what} | {with_it} | {without} |"
