@@ -80,14 +80,14 @@ class Bases:
         related = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]
         plain = SIMPLEST if op.WARM else ATTENTION if op.OF_SEQUENCES else PRODUCT if op.counted_flops else ""
         for kind in (*related, plain):
-            bases = self._library.bases(kind)
+            bases = self._library.bases(kind, getattr(op, "dtype", "bf16"))
             if not bases:
                 continue
             runs = self._runs_as.get(kind, "").partition(" ")[0].split("|")
             names = [op.kernel_of(run) for run in runs] if op.BY_FORMAT else runs
             if op.WARM and kind != SIMPLEST and runs != [""] and not any(b[0].partition(".")[0] in runs for b in bases):
                 continue  # a kernel of the engine's own, where torch runs several
-            form = type(op).base_class(kernel or runs[0]) or BaseTime
+            form = (type(op).ON_CPU if self.roof.is_cpu else type(op).base_class(kernel or runs[0])) or BaseTime
             like, base, compute = min(
                 bases,
                 key=lambda b: (b[0] != kernel, b[0] not in names, not isinstance(b[1], form), b[0] not in OF_TORCH),
@@ -276,9 +276,9 @@ def _in_form(base: BaseTime, form: type[BaseTime], known: Sequence[BaseTime], st
     kernel its floor and rates, and the least at which any takes in what it reads. `stand_in`: for an operator of
     another kind."""
     numbers = [getattr(base, f.name) for f in fields(base)]
-    if type(base) is not BaseTime and issubclass(form, type(base)) and len(fields(form)) == len(numbers):
+    if issubclass(form, type(base)) and len(fields(form)) == len(numbers):
         return form(*numbers)
-    if type(base) is BaseTime or not (stand_in or isinstance(base, form)):
+    if not (stand_in or isinstance(base, form)):
         return base
     kernels = getattr(form, "KERNELS", 1) / getattr(base, "KERNELS", 1)
     stream = min(getattr(b, "stream_bytes_per_s", inf) for b in known)

@@ -84,6 +84,9 @@ class KernelTime:
         carried: Carried | None = None,
     ) -> None:  # fmt: skip
         """`bases`: of an operator without points. `carried`: from the GPU of the same chip that has the points."""
+        if roof.is_cpu and ops.multiplies(op.kind) and not op.OF_SEQUENCES:
+            # all weights of a model lie between two uses of one: no cache has it
+            datasheet = Peaks({}, roof.memory, l2_bytes=1.0)
         self.points, self.bases = points, bases
         self._op, self._datasheet, self._limit, self._carried = op, datasheet, limit, carried
         self._free_flop_per_s = limit.free_flop_per_s

@@ -104,7 +104,7 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
         basis.not_usable(h, several),
         *notes.of_calibration(h),
         notes.of_ceilings(roof, notes.of_points(h) if estimator.has_points else ""),
-        e.CAVEAT,
+        "" if roof.is_cpu else e.CAVEAT,  # each is of a GPU's kernels
         *as_run.notes,
         notes.of_formats(p.activation, estimator.kernels.measured_in(p.activation), h.sibling or roof.name)
         if h.points or h.sibling
@@ -142,8 +142,8 @@ def room(q: Question, s: Scenario) -> dict[str, Any]:
 
 
 def _room(of: Setting, s: Scenario) -> dict[str, Any]:
-    steps, run = of.steps, of.steps.operators
-    return memory.needs(run.decoder, s, steps.engine, run.precision, of.roof.memory_bytes, steps.options)
+    steps, run, roof = of.steps, of.steps.operators, of.roof
+    return memory.needs(run.decoder, s, steps.engine, run.precision, roof.memory_bytes, steps.options, roof.is_cpu)
 
 
 def predict(q: Question, s: Scenario, stage: Stage = ALL, interval_scale: float = 0.0) -> Prediction:
