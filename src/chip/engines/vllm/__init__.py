@@ -156,12 +156,12 @@ class Vllm(Engine):
         if step.graph and step.decode:
             t.graph("step", 0.0, step.device_s(t) + terms.step_s)
             return
-        if any(HALVES[0] in block.launches.names for block in step.blocks):
-            t.layers(step.blocks, HostCost(terms.host_kernel_s, 0.0))  # PyTorch's kernels of an operator count as one
+        if any(HALVES[0] in launches.names for _, launches in step.launches):
+            t.launch(step, HostCost(terms.host_kernel_s, 0.0))  # PyTorch's kernels of an operator count as one
         elif step.graph:
             t.layers([block.as_one("layer") for block in step.blocks], HostCost(terms.host_piece_s, 0.0))
         else:
-            t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s, terms.host_experts_s))
+            t.launch(step, HostCost(0.0, terms.host_kernel_s, terms.host_experts_s))
         t.graph("sampling", 0.0, terms.step_s)
 
     def pool_tokens(self, load: Load, longest: int, pool_bytes: float, options: VllmOptions) -> int:
