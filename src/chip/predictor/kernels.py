@@ -27,7 +27,6 @@ from chip.hardware.tables.quantised import (
 from chip.ops import BaseTime
 from chip.ops.collectives import Collective
 from chip.ops.elementwise import RowBase
-from chip.ops.experts import MoeExperts
 from chip.predictor.clock import FREE, PowerLimit, Settling
 from chip.predictor.interpolate import Z90, Points
 from chip.predictor.peaks import Carried
@@ -41,6 +40,7 @@ ATTENTION = "attention"  # and this one's for other kinds of attention
 BORROWED_SPREAD = 0.2  # standard deviation of a base that was fitted to another kernel of its kind
 OF_TORCH = ("torch", "flash")  # implementations that torch chooses by default
 WITHIN_WARP = ("flash",)  # kernels whose instructions multiply within a warp: FlashAttention-2
+EXPERTS = "moe_experts"  # the kind under which others publish experts of any format
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: the same kernel template with another type
 # A tiny product in a published format may take so many times as long as one in bf16, since the rounding of its input is
 # timed with it. If it takes longer, the table has the host's time in it, except in tables without tiny shapes.
@@ -155,7 +155,7 @@ class KernelPoints:
         sibling: tuple[KernelPoints, Carried] | None = None,
     ) -> None:  # fmt: skip
         self._library, self._runs_as, self._bases, self._sibling = library, runs_as, bases, sibling
-        self._points: dict[tuple[str, str, str, str], Points | None] = {}
+        self._points: dict[tuple[str, str, str, str, int], Points | None] = {}
 
     def measured_in(self, dtype: str) -> str:
         """The dtype of the points that answer for this one; "" where there are none."""
@@ -171,7 +171,8 @@ class KernelPoints:
             return None
         dtype = getattr(op, "dtype", "")
         wanted = ANY if self._runs_as is None else self._runs_as.get(op.kind, "")
-        key = (op.kind, dtype, op.kernel_of("torch"), published_format(op))
+        stored = getattr(op, "weight_dtype", ""), getattr(op, "group", 0)
+        key = (op.kind, dtype, op.kernel_of("torch"), *stored)
         if key not in self._points:
             self._points[key] = self._sibling[0].of(op) if self._sibling else self._find(op, wanted, dtype)
         return self._points[key]
@@ -210,7 +211,7 @@ class KernelPoints:
         """From others' tables, which have quantised products as a format of plain ones, timed with the rounding of
         their input."""
         assert self._library is not None
-        if isinstance(op, MoeExperts):
+        if op.ROUTED:
             return self._published_experts(op, form)
         known, plain = (self._library.groups(PRODUCT, f) for f in (form, "bf16"))
         if not known or not plain:
@@ -236,9 +237,9 @@ class KernelPoints:
             for flops, seconds in loads
         ]))  # fmt: skip
 
-    def _published_experts(self, op: MoeExperts, form: str) -> Points | None:
+    def _published_experts(self, op: Any, form: str) -> Points | None:
         assert self._library is not None
-        known = self._library.groups(MoeExperts.kind, form)
+        known = self._library.groups(EXPERTS, form)
         if not known:
             return None
         table = min(known, key=lambda g: (g.context != "cold", -len(g.ops)))

@@ -34,11 +34,11 @@ def needs(
 ) -> dict[str, Any]:
     """The memory of one GPU; of a pipeline, one of the fullest stage. `options`: of the engine. A CPU has no driver's
     context."""
-    own = s.of_replica
+    replica = s.of_replica
     if s.pp == 1:
-        fullest = _of_stage(d, own, engine, p, capacity_bytes, options)
+        fullest = _of_stage(d, replica, engine, p, capacity_bytes, options)
     else:
-        stages = [_of_stage(stage, own, engine, p, capacity_bytes, options) for stage in stage_decoders(d, s.pp)]
+        stages = [_of_stage(stage, replica, engine, p, capacity_bytes, options) for stage in stage_decoders(d, s.pp)]
         least = {name: min(stage[name] for stage in stages) for name in LEAST if name in stages[0]}
         fullest = max(stages, key=itemgetter("total_bytes")) | least
     fullest["max_batch"] *= s.replicas

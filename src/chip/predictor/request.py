@@ -13,7 +13,7 @@ from chip.decoders.lower import check_experts, check_shards
 from chip.dtypes import precision
 from chip.engines import profile
 from chip.engines.formats import GpuFormats, ServedModel, served
-from chip.engines.sampling import parts_of
+from chip.engines.sampling import GREEDY, parts_of
 from chip.hardware import gpus, hosts
 from chip.hardware.gpus import Hardware
 from chip.predictor import basis, memory, notes, parallel
@@ -98,7 +98,7 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
     several = max(q.tp, q.ep, q.pp) > 1
     scale = interval_scale or basis.scale_of(h, several) * (LIKE_ANOTHER if e.LIKE else 1.0)
     of_version = version.on(capability)
-    sampling = parts_of(q.sampling)
+    sampling = parts_of(q.sampling) if q.sampling != GREEDY else ()
     steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale, sampling)
     said = (
         basis.not_usable(h, several),
