@@ -1,8 +1,10 @@
-# Two commands on a fresh machine: `make demo` and `make test`. docs/tutorial.md has the same as plain commands.
+# Two commands on a fresh machine: `make demo` and `make test`. CONTRIBUTING.md has the same as plain commands.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-# A bare `torch` pulls gigabytes of CUDA packages: the constraints pin the CPU-sized set used for development and CI.
+# The constraints pin the versions used for development. torch from PyPI brings 5 GB of CUDA packages on Linux; where there is
+# no GPU, name an index of CPU wheels: make test TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
 # Of 13,000 modules a tenth is imported: compiling all of them was a third of the CPU time of the installation.
 PIP := PIP_CONSTRAINT=constraints.txt $(PY) -m pip install --no-compile --disable-pip-version-check
 
@@ -19,6 +21,7 @@ $(VENV)/base: $(VENV)/made pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/made pyproject.toml constraints.txt
 	@echo "installing torch, transformers and the test tools into $(VENV): a few minutes the first time"
+	$(if $(TORCH_INDEX),$(PIP) torch --index-url $(TORCH_INDEX))
 	$(PIP) -e '.[measure,kernels,plot,dev]'
 	touch $(VENV)/base $@
 
@@ -26,10 +29,11 @@ demo: $(VENV)/base
 	$(VENV)/bin/chip predict llama-3.1-8b --gpu h200 --engine vllm --batch 8 --prompt 1024 --output 128
 	$(VENV)/bin/chip report results/h200 src/chip/data/profiles src/chip/data/points/h200 -o build/report --title "An H200, measured"
 
+# SITE_ADDRESS: where it will stand, for previews of links.
 # The report of the H200 and the explorer, which computes in its visitor's browser: a folder for any static host.
 site: $(VENV)/base
 	$(PIP) --quiet 'setuptools>=77'
-	$(PY) benchmarks/website.py build/site
+	$(PY) benchmarks/website.py build/site $(SITE_ADDRESS)
 
 # Types are checked while the tests run; what mypy says comes last
 test: $(VENV)/dev style browser

@@ -15,7 +15,7 @@ from chip.units import percent
 from chip.validate.classes import judge_classes
 
 ROOT = Path(__file__).parents[2]
-ALL = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+ALL = (ROOT / "README.md", ROOT / "results/h200/findings.md", *sorted((ROOT / "docs").glob("*.md")))
 PAGES = [page for page in ALL if doc_figures.has_figures(page.read_text(encoding="utf-8"))]
 
 

@@ -48,6 +48,7 @@ ERRORS = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 # a command line that needs no shell: the command, errors too, only the first lines
+MANY_SHAPES = 200
 PLAIN = re.compile(r"(chip [^|;&<>$`*?~\n\\]*?)( 2>&1)?(?: \| head -(\d+))?")
 TODO = "TODO" + "-H200"
 
@@ -221,8 +222,10 @@ def bundled_points() -> list[points.PointGroup]:
 
 
 def bundled_errors() -> str:
-    """Errors of points predicted from all others, as `chip fit` prints them."""
-    return fit.render(bundled_points()) + "\n"
+    """Errors of points predicted from all others, as `chip fit` prints them, of groups with many shapes."""
+    head, line, *rows = fit.render(bundled_points()).splitlines()
+    at = head.index("shapes")
+    return "\n".join([head, line, *(row for row in rows if int(row[at:].split()[0]) >= MANY_SHAPES)]) + "\n"
 
 
 def test_errors_are_those_of_the_bundled_points() -> None:
@@ -303,6 +306,16 @@ def main(names: list[str]) -> int:
             wrong += 1
             print(f"{name_of(page)}: {e}", file=sys.stderr)
     return 1 if wrong else 0
+
+
+def test_every_page_begins_with_whom_it_is_for() -> None:
+    for page in (ROOT / "docs").glob("*.md"):
+        first = next(line for line in page.read_text(encoding="utf-8").splitlines()[1:] if line.strip())
+        assert first.startswith("For "), page.name
+
+
+def test_the_front_page_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
 if __name__ == "__main__":

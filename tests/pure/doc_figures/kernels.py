@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 
 import test_kernel_records as timed
 
-from chip.lab.kernels import catalog
 from doc_figures.records import met
 
 ROWS = ("layer_norm", "rms_norm", "softmax")
@@ -125,22 +123,6 @@ def of_products() -> Iterator[tuple[str, str, str, bool]]:
     yield what, "95 % of cuBLAS", said, min(*bf16, *fp16) >= 95
 
 
-def climbed(dtype: str) -> str:
-    """TFLOP/s of every rung at 4096 cubed, and of PyTorch's cuBLAS."""
-    call = timed.timed("hgemm")[f"linear {CUBES[0]}{' fp16' if dtype == 'fp16' else ''}"]
-    rates = [2 * 4096**3 / timed.p50(call[who]) / 1e3 for who in (*catalog.steps("hgemm"), "torch")]
-    return listed(rates, 1, "")
-
-
-def normalised() -> str:
-    """The composed row normalisation and ours, at the largest shape."""
-    rows = timed.timed("row_normalize")["row_normalize 65536x4096 fp32"]
-    ours = "row_normalize_3_optimised"
-    composed_ms, ours_us = timed.p50(rows["torch"]) / 1e6, timed.p50(rows[ours]) / 1e3
-    faster = timed.over(rows, "torch", ours)
-    return f"{composed_ms:.3f} ms, the optimised kernel {ours_us:.1f} us: {faster:.2f} times as fast"
-
-
 def roofs(*names: str) -> str:
     """What the instructions of a path reach on data that is in place, in TFLOP/s."""
     found = timed.artifact_of("hgemm")["data"]["ladder"][0]["roofs_flops_per_s"]
@@ -158,12 +140,6 @@ def counts(reading: str) -> str:
 
 def share_of_copy(kernel: str, *columns: str) -> str:
     return listed(shares(kernel, map(int, columns)))
-
-
-def softmax_of_others() -> str:
-    """Of the copy bandwidth, PyTorch and torch.compile at the two longest rows."""
-    calls = [timed.timed("softmax")[f"softmax {shape}"] for shape in ("4096x32768", "2048x65536")]
-    return span([100 * timed.of_copy(rows, who) for rows in calls for who in ("torch", "compile")], 0)
 
 
 def span_of_copy(kernel: str, *columns: str) -> str:
@@ -197,16 +173,3 @@ def counted() -> Iterator[str]:
 
 
 # -- forms of softmax, as they were tuned
-def softmax_forms() -> Iterator[str]:
-    yield "| columns | held | twice | short |"
-    yield "|---|---|---|---|"
-    best: dict[str, dict[str, float]] = {}
-    for line in (timed.FOLDER / "tune-host13-softmax.txt").read_text().splitlines():
-        if found := re.match(r"softmax \d+x(\d+) +(.*?) {2,}([\d.]+) us", line):
-            form = "held" if "held=True" in found[2] else "twice" if "chunk=" in found[2] else "short"
-            taken = best.setdefault(found[1], {})
-            taken[form] = min(taken.get(form, 1e9), float(found[3]))
-    for columns, taken in best.items():
-        cells = [f"{taken[form]:.1f}" if form in taken else "" for form in ("held", "twice", "short")]
-        fastest = f"{min(taken.values()):.1f}"
-        yield f"| {columns} | {' | '.join(f'**{c}**' if c == fastest else c for c in cells)} |".replace("|  |", "| |")

@@ -12,7 +12,6 @@ import test_h200_records as records
 import test_h200_replay as replays
 
 from chip import stats
-from chip.files import runs
 from chip.validate.classes import judge_classes
 from doc_figures import accuracy
 
@@ -96,13 +95,6 @@ def replayed() -> tuple[str, str, str, bool]:
 
 def replay_error(case: str) -> str:
     return f"{replays.bars(case)['error'][0]:+.2f} %"
-
-
-def tinyllama() -> str:
-    rates: dict[str, float] = {}
-    for run in runs.read(records.RECORDS / "runs" / "tinyllama-fp16.json")[1].runs:
-        rates.setdefault(run.engine, run.tokens_per_s)
-    return f"hf-graph {rates['hf-graph']:.4g} tokens/s, hf-eager {rates['hf-eager']:.4g}, vLLM {rates['vllm']:.4g}"
 
 
 def missed() -> Iterator[str]:

@@ -6,6 +6,7 @@ by side, the page draws nothing else, and docs/report.md prints it (a test compa
 
 from __future__ import annotations
 
+import textwrap
 from typing import NamedTuple
 
 SCHEMA = "chip.summary/1"
@@ -311,6 +312,7 @@ def document() -> str:
     """The tables as Markdown, for the docs."""
     parts = []
     for name, columns in TABLES.items():
-        rows = "\n".join(f"| `{c.name}` | {c.unit} | {c.meaning} |" for c in columns)
-        parts.append(f"### {name}\n\n| column | unit | meaning |\n|---|---|---|\n{rows}\n")
+        told = [f"`{c.name}`{f' [{c.unit}]' if c.unit else ''} {c.meaning}" for c in columns]
+        text = textwrap.fill("; ".join(told) + ".", 140, break_on_hyphens=False, break_long_words=False)
+        parts.append(f"### {name}\n\n{text}\n")
     return "\n".join(parts)

@@ -38,7 +38,7 @@ const Frontier = (() => {
     const point = (r) => {
       const first = !named.has(r.gpu);
       named.add(r.gpu);
-      return { x: r.tokens_per_s_per_user, y: r[up], r: r.place === 1 ? 6.5 : 4, title: choice(r), label: first ? r.gpu : "", row: r, tell: () => tell(r) };
+      return { x: r.tokens_per_s_per_user, y: r[up], r: r.place === 1 ? 6.5 : 4, title: choice(r), tag: first ? r.gpu : "", row: r, tell: () => tell(r) };
     };
     const points = new Map(drawn.map((r) => [r, point(r)])); // in the order of the ranking: the best of a GPU has the label
     const series = BASES.map(([basis, name, color, shape]) => ({

@@ -228,8 +228,8 @@ const Plots = (() => {
   function named(svg, dots, { left, right, top, bottom }) {
     const taken = dots.map(({ at: [x, y] }) => [x - 4, y - 4, x + 4, y + 4]);
     for (const { at: [x, y], p } of dots) {
-      if (!p.label) continue;
-      const w = p.label.length * LETTER;
+      if (!p.tag) continue;
+      const w = p.tag.length * LETTER;
       const places = [[x + 7, y + 4], [x - 7 - w, y + 4], [x - w / 2, y - 8], [x - w / 2, y + 17], [x + 6, y - 6], [x + 6, y + 14]];
       const free = places.find(([px, py]) => {
         const box = [px, py - 11, px + w, py + 3];
@@ -238,7 +238,7 @@ const Plots = (() => {
         taken.push(box);
         return true;
       });
-      if (free) svg.append(s("text", { x: free[0], y: free[1], class: "roof name" }, p.label));
+      if (free) svg.append(s("text", { x: free[0], y: free[1], class: "roof name" }, p.tag));
     }
   }
   function rotated(line, x, y) {

@@ -174,7 +174,7 @@ const Rank = (() => {
   /** How far off the prediction of the nearest measured run was. */
   function knownError(best) {
     const [run] = best.nearest_validated || [];
-    if (!run) return `No known error: no run on such a GPU in ${best.dtype} was held against a prediction.`;
+    if (!run) return `No known error: no run on ${best.tp} × ${best.gpu} in ${best.dtype} was held against a prediction.`;
     const errors = Sure.ERRORS.filter(([name]) => Chip.known(run[name])).map(([name, title]) => `${title} ${Sure.signed(run[name])}`);
     return `Known error, of the nearest measured run (${run.model} on ${run.gpu}, ${number(run.batch)} × ${number(run.prompt)} in): ${errors.join(", ")}.`;
   }
@@ -273,7 +273,7 @@ const Rank = (() => {
     });
     return h("th", { scope: "col", class: number ? "num" : null, "aria-sort": now ? (down ? "descending" : "ascending") : null }, button);
   }
-  function table(rows, from) {
+  function table(rows, from, label = "Ranking") {
     const [, name] = BY[state.by],
       most = scale();
     const of = byRate() ? " p99" : "",
@@ -282,7 +282,7 @@ const Rank = (() => {
       number = new Set(["#", ...numbers]);
     return h(
       "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ranking" },
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
       h(
         "table",
         { class: "ranking" },
@@ -331,7 +331,7 @@ const Rank = (() => {
       state.at === "rate" && !byRate() ? h("p", { class: "note" }, `${state.engine} has no scheduler of live traffic: ranked by a burst.`) : "",
       byRate() && good.length ? Answer.copyable(planCommand([...new Set(good.slice(0, SHOWN).map((r) => r.gpu))]), "Command for this ranking") : "",
       rest.length
-        ? h("details", {}, h("summary", {}, `${found.not_good} that do not fit or miss a limit`), table(rest.slice(0, 60), good.length))
+        ? h("details", {}, h("summary", {}, `${found.not_good} that do not fit or miss a limit`), table(rest.slice(0, 60), good.length, "Beyond the limits"))
         : "",
       refused.length
         ? h(

@@ -4,11 +4,12 @@
 const Strips = (() => {
   const { h, s, number } = Chip;
   const { redrawn } = Plots;
-  const ROW = 30,
+  const LETTER = 6.7, // pixels, at most
+    ROW = 30,
     TOP = 6,
     FOOT = 34;
-  const TICKS = [0.25, 0.5, 0.65, 0.8, 1, 1.25, 1.5, 2, 4],
-    FEW_TICKS = [0.5, 1, 2];
+  const TICKS = [1, 0.5, 2, 0.25, 4, 0.8, 1.25, 0.65, 1.5], // those that matter most first
+    APART = 46; // pixels between two
 
   /** rows: of the summary's spreads; title: what a reader hears of it. */
   function strips(rows, title) {
@@ -18,7 +19,7 @@ const Strips = (() => {
   }
   function drawn(rows, title, W) {
     const narrow = W < 620,
-      left = narrow ? 6 : 270,
+      left = narrow ? 6 : Math.min(0.4 * W, Math.max(...rows.map((r) => r.name.length)) * LETTER + 14),
       right = 66,
       each = narrow ? ROW + 16 : ROW,
       H = rows.length * each + TOP + FOOT;
@@ -27,8 +28,10 @@ const Strips = (() => {
     const at = (ratio) => left + ((Math.max(-end, Math.min(end, Math.log(Math.max(ratio, 1e-6)))) + end) / (2 * end)) * (W - left - right);
     const svg = s("svg", { viewBox: `0 0 ${W} ${H}`, class: "plot strips", role: "img", "aria-label": title });
     svg.append(s("rect", { x: at(0.9), y: 0, width: at(1.1) - at(0.9), height: H - FOOT, class: "within" }));
-    for (const v of narrow ? FEW_TICKS : TICKS) {
-      if (Math.abs(Math.log(v)) > end) continue;
+    const ticks = [];
+    for (const v of TICKS) {
+      if (Math.abs(Math.log(v)) > end || ticks.some((u) => Math.abs(at(u) - at(v)) < APART)) continue;
+      ticks.push(v);
       svg.append(s("line", { x1: at(v), x2: at(v), y1: 0, y2: H - FOOT, class: v === 1 ? "one" : "grid" }));
       svg.append(s("text", { x: at(v), y: H - FOOT + 16, "text-anchor": "middle", class: "tick" }, `${v} ×`));
     }
