@@ -31,7 +31,7 @@ from chip.decoders import describe, library
 from chip.decoders.decoder import Decoder
 from chip.dtypes import Precision
 from chip.engines.vllm import memory
-from chip.engines.vllm.pool import layout
+from chip.engines.vllm.memory import layout
 from chip.files import runs
 from chip.hardware import gpus
 from chip.predictor import memory as needed

@@ -21,25 +21,11 @@ from chip.simulator.fleet import ServedRequests
 from chip.simulator.recorded import TrafficRun
 from chip.simulator.setup import Fleet, run, setup
 from chip.simulator.simulation import system_of
+from chip.validate.clients import chip_bench
+from chip.validate.host_fit import least_squares
 
-ROUNDS = 20_000
 TURNS = range(1, 7)
 CORE = ("schedule", "execute", "sample", "update")
-
-
-def least_squares(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Non-negative, of relative errors."""
-    rows = [[v / s for v in row] for row, s in zip(rows, seconds)]
-    x = [0.0] * len(rows[0])
-    for _ in range(ROUNDS):
-        for j in range(len(x)):
-            rest = [1 - sum(v * x[k] for k, v in enumerate(row) if k != j) for row in rows]
-            x[j] = max(0.0, sum(r[j] * y for r, y in zip(rows, rest)) / sum(r[j] ** 2 for r in rows))
-    return x
-
-
-def chunks(r: TrafficRun) -> int:
-    return sum(len(gaps) + 1 for gaps in r.gap_us)
 
 
 def mean_ttft_s(done: ServedRequests) -> float:
@@ -49,8 +35,8 @@ def mean_ttft_s(done: ServedRequests) -> float:
 def fitted(runs: Sequence[TrafficRun]) -> ServerCost:
     launched = [ns for r in runs for ns in r.launch_ns]
     launch_ns = sum(launched) / len(launched)
-    done = [[len(r.prompt), sum(r.prompt), r.steps, chunks(r)] for r in runs]
-    loop = least_squares(done, [r.counters["cpu_s.server_main"] for r in runs])
+    work = [chip_bench.of_run(r, Path()).loop for r in runs]
+    loop = least_squares([row[:-1] for row in work], [row[-1] for row in work])
     loops = [r for r in runs if r.users and sum(r.output) > 10 * len(r.prompt)]
     core = least_squares(
         [[1, sum(r.output) / r.steps] for r in loops], [sum(r.host_s[part] for part in CORE) for r in loops]

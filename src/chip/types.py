@@ -86,6 +86,7 @@ class Op:
     kind: ClassVar[str]
     TOKEN_AXIS: ClassVar[int] = 0  # which field grows with the tokens of a step
     KERNELS: ClassVar[int] = 1  # launched for one call
+    ON_CPU: ClassVar[type[Any] | None] = None  # the form of its base time there, the plain roofline where None
     OF_SEQUENCES: ClassVar[bool] = False  # stands in a program without its sequences, until `over` says which
     ROUTED: ClassVar[bool] = False  # takes the tokens that choose experts of their own
     WARM: ClassVar[bool] = False  # what it reads are activations, still in cache from the kernel before

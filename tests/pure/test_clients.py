@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from chip.engines.vllm import server
+from chip.files import artifact, codec
+from chip.hardware import hosts
 from chip.show.cli import main
-from chip.simulator import recorded
+from chip.simulator import machine, recorded
+from chip.simulator.simulation import simulate
 from chip.simulator.synthetic import make, parse
-from chip.types import ChipError
-from chip.validate import client_errors, clients
+from chip.types import Ceiling, ChipError, HostProfile
+from chip.validate import client_errors, clients, host_fit
 from chip.validate.client_result import users_of, workload_of
 
 SAMPLES = Path(__file__).parents[1] / "data" / "clients"
@@ -66,6 +70,18 @@ def test_single_requests_are_replayed_as_they_came(runs):
     assert set(summary.workload.prompt) == {round(sum(rated.prompt) / len(rated.prompt))}
     assert any("taken as equal" in note for note in summary.notes)
     assert summary.workload.arrival_s[-1] == pytest.approx(80 / 4, rel=0.01), "the rate that was asked for"
+
+
+def test_rows_of_several_nodes_are_left_out_and_drafts_are_said(tmp_path):
+    (row,) = json.loads((SAMPLES / "inferencex.json").read_text())
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([row, {**row, "is_multinode": True}, {**row, "mtp": "on"}]))
+    plain, drafted = clients.read(file)
+    assert not any("speculative" in note for note in plain.notes)
+    assert any("speculative" in note for note in drafted.notes)
+    file.write_text(json.dumps([{**row, "is_multinode": True}]))
+    with pytest.raises(ChipError, match="all rows are of several nodes"):
+        clients.read(file)
 
 
 def test_users_in_a_loop_are_told_from_free_arrivals():
@@ -199,3 +215,25 @@ def test_what_cannot_be_fitted_is_one_line(tmp_path, capsys):
     assert "give --gpu" in capsys.readouterr().err
     assert main(["calibrate", "--from", *([str(RECORD)] * 2), "-o", str(tmp_path / "h.json")]) == 2
     assert "up to 6 runs, these files hold 10" in capsys.readouterr().err
+
+
+def test_a_server_that_was_watched_tells_what_its_loop_takes(tmp_path):
+    results = clients.read(RECORD.with_name("llama-3.2-1b.json.gz"))
+    terms = host_fit.loop_terms(results)
+    of_vllm = server.cost()
+    assert terms["server_chunk"].value == pytest.approx(of_vllm.token_s, rel=1e-3), (
+        "what the bundled terms were fitted to"
+    )
+    assert terms["server_request"].value == pytest.approx(of_vllm.request_s, rel=1e-3)
+    assert host_fit.loop_terms(results[:4]) == {}, "as many runs as terms tell nothing"
+    shares = {name: Ceiling(0.9, 0.85, 0.95, "1", "by hand") for name in (machine.DECODES, machine.PROMPTS)}
+    slow = Ceiling(3e-4, 3e-4, 3e-4, "s", "by hand")
+    held = {hosts.LATENCY: Ceiling(1e-5, 9e-6, 1.1e-5, "s", "by hand"), **shares, "server_chunk": slow}
+    file = tmp_path / "mine.json"
+    artifact.write(file, artifact.new(HostProfile.SCHEMA, codec.to_json(HostProfile("mine", "", held)), {}, []))
+    found = machine.machine_of(str(file))
+    assert (found.factors.decode, found.behind(of_vllm).token_s) == (0.9, 3e-4)
+    assert found.behind(of_vllm).request_s == of_vllm.request_s
+    asked = {"workload": "closed:users=60,prompt=50,output=100,range=0", "requests": 120, "draws": 0, "server": True}
+    tpot_s = simulate("llama-3.2-1b", host=str(file), **asked).tpot_s.mean
+    assert tpot_s > 1.5 * simulate("llama-3.2-1b", **asked).tpot_s.mean, "though its chunks merge"

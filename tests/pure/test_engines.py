@@ -15,12 +15,12 @@ from chip.types import ChipError
 
 
 def test_engines_are_found_by_listing():
-    assert engines.names() == ("hf-eager", "hf-graph", "native", "vllm")
+    assert engines.names() == ("hf-eager", "hf-graph", "native", "sglang", "trtllm", "vllm")
     assert tuple(engines.get(n).NAME for n in engines.names()) == engines.names()
     assert all(engines.get(n).TITLE for n in engines.names())
     with pytest.raises(ChipError, match="no engine 'vlm'; did you mean vllm"):
         engines.get("vlm")
-    for shared in ("fuse", "hf", "playing"):
+    for shared in ("fuse", "hf", "timeline"):
         with pytest.raises(ChipError, match=f"no engine '{shared}'"):
             engines.get(shared)
 

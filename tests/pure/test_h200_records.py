@@ -45,8 +45,12 @@ def test_both_calibrations_are_whole_and_of_two_runs():
     assert made[0] != made[1]
 
 
-def test_bundled_profile_is_the_first_calibration():
-    assert json.loads(BUNDLED.read_text()) == json.loads((RECORDS / "calibration-1.json").read_text())
+def test_bundled_profile_is_the_first_calibration_with_the_operators_of_the_third():
+    bundled, first, third = (
+        json.loads(p.read_text()) for p in (BUNDLED, *(RECORDS / f"calibration-{n}.json" for n in (1, 3)))
+    )
+    assert bundled["inputs"] == [first["id"], third["id"]]
+    assert bundled["data"] == {**first["data"], "operators": third["data"]["operators"]}
 
 
 @pytest.mark.parametrize("name", MEMORY)

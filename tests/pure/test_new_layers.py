@@ -123,7 +123,7 @@ def test_rounds_over_the_same_weights_cost_time_and_cache_but_no_memory():
         ("deepseek-ai/DeepSeek-V4-Flash", {"compress_ratios": [4]}, "compress_ratios lists 1 layers"),
         ("deepseek-ai/DeepSeek-V4-Flash", {"compress_ratios": [5] * 43}, "compress_ratios has '5'"),
         ("deepseek-ai/DeepSeek-V4-Flash", {"o_groups": 7}, "not a multiple of o_groups"),
-        ("deepseek-ai/DeepSeek-V4-Flash", {"index_topk": None}, "'index_topk' is missing"),
+        ("deepseek-ai/DeepSeek-V4-Flash", {"index_topk": None}, "index_topk"),
         ("google/gemma-3n-E4B", {"num_kv_shared_layers": 35}, "none of the 35 layers a cache"),
         ("google/gemma-3n-E4B", {"intermediate_size": [16384]}, "intermediate_size lists 1 layers"),
         ("google/gemma-4-26B-A4B", {"top_k_experts": 129}, "is more than num_experts 128"),
@@ -136,6 +136,9 @@ def test_rounds_over_the_same_weights_cost_time_and_cache_but_no_memory():
         ("MiniMaxAI/MiniMax-M3", {"moe_layer_freq": [1]}, "moe_layer_freq must list"),
         ("Qwen/Qwen3.5-27B", {"linear_num_key_heads": None}, "'linear_num_key_heads' is missing"),
         ("Qwen/Qwen3.5-27B", {"layer_types": ["odd"] * 64}, "layer_types has 'odd'"),
+        ("google/gemma-4-26B-A4B", {"rope_parameters": "x"}, "rope_parameters must be an object"),
+        ("google/gemma-4-26B-A4B", {"per_layer_config": ["x"]}, "is a JSON object"),
+        ("XiaomiMiMo/MiMo-V2-Flash", {"attn_config": "x"}, "is a JSON object"),
     ],
 )  # fmt: skip
 def test_what_contradicts_itself_is_one_line(name, change, says):

@@ -12,10 +12,10 @@ import chip
 
 PACKAGE = Path(chip.__file__).parent
 STEPS = (
-    *("stages", "interpolate", "clock", "roof", "peaks", "kernels", "operator_time", "attention_time", "estimator"),
+    *("stages", "interpolate", "clock", "roof", "peaks", "kernels", "operator_time", "estimator"),
     *("schedule", "program", "phase", "steps", "parallel", "memory", "notes", "prediction", "request"),
 )
-MOST_FILES, MOST_MOVES = 55, 2500
+MOST_FILES, MOST_MOVES = 54, 2450
 WALK = """
 import json, sys, chip, chip.api, chip.engines.vllm
 files, moves, last, batches = set(), 0, None, []

@@ -221,3 +221,21 @@ def test_a_line_cut_by_a_kill_does_not_count(capsys, profile, thirty):
     with open(thirty, "a") as f:
         f.write('{"op": {"op": "linear", "m": 1')
     assert run(capsys, profile, thirty, "--json")[1] == whole
+
+
+def test_variants_of_one_kernel_say_what_they_reach_and_what_the_best_bought():
+    pytest.importorskip("matplotlib")
+    from test_roofline import ROOFS
+
+    from chip.hardware.roofline import place
+    from chip.show.report import roofline_gain, roofline_plot
+
+    slow, fast = (measured("row_normalize", s, rows=4096, cols=4096, dtype="fp32") for s in (200e-6, 50e-6))
+    points = [place(replace(m, implementation=n), ROOFS) for m, n in ((slow, "torch"), (fast, "triton"))]
+    marks = roofline_plot._marks(points, roofline_plot._bounds(points, ROOFS, ["vector_fp32"]))
+    assert roofline_gain.is_of_one(marks)
+    assert roofline_gain.text_at(marks[0]).endswith("FLOP/s, 0.75 FLOP/B")
+    assert "torch to triton\n200 us to 50 us: 4.00 times as fast\n" in roofline_gain.text_of_gain(marks)
+    assert roofline_gain.text_of_gain(marks[:1]) == ""
+    texts = [t.get_text() for t in roofline_plot._draw(points, ROOFS).axes[0].texts]
+    assert roofline_gain.text_of_gain(marks) in texts

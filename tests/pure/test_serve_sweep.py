@@ -208,7 +208,7 @@ def test_the_highest_rate_is_one_that_is_kept_up():
     long = simulate("llama-3.1-8b", workload=load, rate=best, requests=3000, draws=0)
     assert not long.queue_grows
     assert long.ttft_s.p99 < 2
-    assert long.tpot_s.p99 < 0.055
+    assert long.tpot_s.p99 < 0.063
     over = simulate("llama-3.1-8b", workload=load, rate=3 * best, requests=3000, draws=0)
     assert over.queue_grows
     assert any("the queue still grew when the last of 3000 requests came" in note for note in over.notes)

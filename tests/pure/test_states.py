@@ -7,7 +7,7 @@ import chip
 from chip.decoders import describe
 from chip.decoders.lower import as_steps, body
 from chip.dtypes import precision
-from chip.engines.vllm.pool import layout
+from chip.engines.vllm.memory import layout
 from chip.ops.states import CausalConvStep, StateScan, StateStep
 from chip.simulator.kv_blocks import Blocks, Holding
 from chip.types import ChipError

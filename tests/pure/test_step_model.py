@@ -31,7 +31,9 @@ EVERY = [
     if not engines.get(name).SERVES.refusal(name, library.find(model).architecture, "bf16")
 ]
 BF16 = precision("bf16")
-CALIBRATED = [name for name in engines.names() if (profile.ENGINES / f"h200.{name}.json").exists()]
+CALIBRATED = [
+    name for name in engines.names() if (profile.ENGINES / f"h200.{engines.get(name).LIKE or name}.json").exists()
+]
 S = Scenario(3, 500, 20)
 
 
@@ -55,7 +57,7 @@ def test_lines_add_up_and_intervals_hold(engine, model):
             assert len({n.role for n in phase.lines}) == len(phase.lines)
             assert phase.joules == pytest.approx(sum(n.joules for n in phase.lines))
             added = {n.source for n in phase.lines if n.kind == ENGINE}
-            with_terms = stage == Stage.ENGINE and engine in CALIBRATED
+            with_terms = stage.has_terms and engine in CALIBRATED
             assert added == ({ENGINE} if with_terms else set())
 
 
@@ -189,6 +191,29 @@ def test_a_template_that_grows_is_each_step_lowered_and_rewritten(model, new, pa
     flops, moved = (sum(n * getattr(t, name) for n, _, times in found for t in times) for name in ("flops", "bytes"))
     assert flops == pytest.approx(whole.flops, rel=1e-4)
     assert moved == pytest.approx(whole.bytes, rel=1e-4)
+
+
+@pytest.mark.parametrize("gpu", ["h200", "a100", "mi300x"])
+def test_a_phase_is_as_sure_as_its_lines(gpu):
+    """Seconds and interval come from sums over programs, lines from all of their operators."""
+    for model in ("llama-3.1-8b", "gemma-2-9b", "deepseek-v2-lite"):
+        found = steps(model, "vllm", Stage.POINTS, gpu)
+        for phase in (found.prefill(S), found.decode(S)):
+            assert (phase.seconds, phase.low_s, phase.high_s) == pytest.approx(
+                interval(phase.lines, found.interval_scale)
+            )
+
+
+def test_a_program_is_straight_between_the_sizes_it_is_timed_at():
+    program = steps("llama-3.1-8b", "vllm").operators.prompts
+    for tokens, apart in ((1024, 64), (8192, 512)):
+        below, above = program.at(tokens, tokens), program.at(tokens + apart, tokens + apart)
+        between = program.at(tokens + apart // 4, tokens + apart // 4)
+        assert between.sums.seconds == pytest.approx(0.75 * below.sums.seconds + 0.25 * above.sums.seconds)
+        assert between.columns[0] == pytest.approx(
+            [0.75 * a + 0.25 * b for a, b in zip(below.columns[0], above.columns[0])]
+        )
+    assert program.at(513, 513) is not program.at(512, 512) is program.at(512, 512)
 
 
 # --- how intervals add

@@ -10,6 +10,7 @@ import chip
 from chip.hardware import gpus
 from chip.predictor import sustained
 from chip.predictor.clock import Settling
+from chip.show import cli
 from chip.types import Quoted
 
 
@@ -82,3 +83,14 @@ def test_an_answer_for_a_gpu_like_none_that_was_measured_says_that_it_is_not_usa
     assert any(note.startswith("not usable") for note in chip.predict("llama-3.1-8b", gpu="mi300x").notes)
     for gpu in ("h200", "h100", "a40", "h20"):
         assert not any(note.startswith("not usable") for note in chip.predict("llama-3.1-8b", gpu=gpu, tp=2).notes)
+
+
+def test_no_interval_is_stretched_to_an_answer_that_is_not_usable(capsys):
+    low, high = chip.predict("llama-3.1-8b", gpu="mi300x", batch=8).interval["ttft_s"]
+    assert high < 5 * low
+    assert cli.main(["predict", "llama-3.1-8b", "--gpu", "mi300x,h100", "--batch", "8"]) == 0
+    rows = {
+        line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith(("mi300x", "h100"))
+    }
+    assert rows["mi300x"].count("not usable") == 2
+    assert "not usable" not in rows["h100"]

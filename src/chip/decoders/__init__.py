@@ -65,5 +65,5 @@ def describe(raw: Any, name: str, where: str, answer_as: str = "") -> Decoder:
         raise ChipError(unknown.explain(c, architecture, tuple(architectures())))
     checked = c if answer_as else config.check(c, architecture)
     result: Decoder = module.decoder(checked, name, architecture)
-    seen = encoder.read(Config(raw, where), result.hidden)
+    seen = encoder.read(Config(raw, where), result.hidden) if "vision_config" in raw else None
     return replace(result, encoder=seen) if seen else result

@@ -79,6 +79,10 @@ class Config:
             raise ChipError(f"{self.where}: field {name!r} is missing")
         return Config(self.raw[name], f"{self.where}: {name}", root=self.root)
 
+    def within(self, name: str) -> Config:
+        """A config inside the config, empty where it is absent."""
+        return self.section(name) if self.has(name) else Config({}, f"{self.where}: {name}", root=self.root)
+
     def size(self, *names: str, default: int | None = None) -> int:
         """A positive whole number under the first of `names` that is present."""
         return self._number(names, default, least=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chip.engines.timeline import HostCost, LaunchBlock, Timeline
+from chip.engines.timeline import HostCost, LaunchBlock, Played, Timeline
 
 TRACE = "chip.step_timeline/1"  # schema of the events as a trace for Perfetto
 
@@ -35,6 +35,9 @@ class Recorded(Timeline):
         self.events.append(Event("host", f"launch {name}", self.host_s, launch_s))
         self.events.append(Event("device", name, max(self.host_s + launch_s, self.device_s), device_s))
         super().graph(name, launch_s, device_s)
+
+    def launch(self, step: Played, cost: HostCost) -> None:
+        self.layers(step.blocks, cost)
 
     def layers(self, blocks: Sequence[LaunchBlock], cost: HostCost) -> None:
         for block in blocks:

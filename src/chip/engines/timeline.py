@@ -196,6 +196,17 @@ class Timeline:
             worked_s += repeat * device_s
         self.host_s, self.device_s, self.worked_s = at_host_s, at_device_s, worked_s
 
+    def launch(self, step: Played, cost: HostCost) -> None:
+        """All operators of a step one by one."""
+        host_s = step.host_s(cost)
+        if not self.ahead or self.host_s + host_s > self.device_s:
+            self.layers(step.blocks, cost)
+        else:  # the device waits for none of them
+            device_s = step.device_s(self)
+            self.host_s += host_s
+            self.device_s += device_s
+            self.worked_s += device_s
+
     def read(self) -> None:
         """The host waits for what the device computes."""
         self.host_s = max(self.host_s, self.device_s)
@@ -222,6 +233,15 @@ class Played:
     def blocks(self) -> Sequence[LaunchBlock]:
         """Its operators in order."""
         raise NotImplementedError
+
+    @property
+    def launches(self) -> Sequence[tuple[float, RoleLaunches]]:
+        """The launches of its blocks, and how often each is repeated."""
+        raise NotImplementedError
+
+    def host_s(self, cost: HostCost) -> float:
+        """What the host takes to launch all of its operators."""
+        return sum([repeat * cost.of_all(launches) for repeat, launches in self.launches])
 
     def device_s(self, t: Timeline) -> float:
         """What the device takes for all of it, gaps between operators included."""

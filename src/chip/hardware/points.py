@@ -238,8 +238,9 @@ class Columns:
 
 def _base(kind: str, kernel: str, text: str, where: str) -> BaseTime:
     cls: type[Any] = ops.get(kind).base_class(kernel) or BaseTime
-    if {word.partition("=")[0] for word in text.split()} == {f.name for f in fields(BaseTime)}:
-        cls = BaseTime  # of a CPU
+    on_cpu = ops.get(kind).ON_CPU or BaseTime
+    if {word.partition("=")[0] for word in text.split()} == {f.name for f in fields(on_cpu)}:
+        cls = on_cpu
     known = {f.name for f in fields(cls)}
     values: dict[str, float] = {}
     for word in text.split():
@@ -291,9 +292,10 @@ class Library:
         """How the clock settled under these points, where their file says that it was not as for all others."""
         return next((table.about.get(f"clock {dtype}", "") for table in self._tables(kind)), "")
 
-    def bases(self, kind: str) -> list[tuple[str, BaseTime, str]]:
-        """The fitted base times of a kind in bf16: kernel, base, and the compute ceiling it ran under."""
-        return next((some for table in self._tables(kind) if (some := table.bases("bf16"))), [])
+    def bases(self, kind: str, dtype: str = "bf16") -> list[tuple[str, BaseTime, str]]:
+        """The fitted base times of a kind: kernel, base, and the compute ceiling it ran under; those in bf16
+        where there are none of this dtype."""
+        return next((some for t in self._tables(kind) if (some := t.bases(dtype) or t.bases("bf16"))), [])
 
 
 def write(path: Path, about: Mapping[str, str], groups: Iterable[PointGroup]) -> None:

@@ -16,6 +16,22 @@ from chip.types import ChipError, Cost, MatrixProduct, Seq
 BASES: dict[str, type[BaseTime]] = {  # the others are FlashAttention-2 as torch calls it
     "fa3": TiledBase, "cudnn": CudnnBase, "fa2": PagedFlashBase, "flashinfer": PagedFlashBase, "chip": OwnBase,
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PerHeadBase(BaseTime):
+    """Each head of queries reads keys and values by itself, as torch's kernel does on a CPU. Before that a cache that
+    grows is copied."""
+
+    copy_bytes_per_s: float = 2e10
+
+    def seconds(self, op: Any) -> float:
+        attended, copied = op.moved_bytes()
+        read_s = attended * (op.heads // op.kv_heads) / self.bytes_per_s
+        longer_s: float = max(op.cost().flops / self.flop_per_s, read_s)
+        return self.floor_s + longer_s + copied / self.copy_bytes_per_s
+
+
 DECODE = 1.0  # how far a step of single tokens lies from one of several
 Sizes = tuple[int, int, int]  # batch, q_len, kv_len
 Form = tuple[Callable[..., Sizes], tuple[int, ...]]  # the sizes that an attention is looked up by, and what they make
@@ -116,6 +132,7 @@ class Attention(AnyAttention):
     dtype: str = "bf16"
 
     kind: ClassVar[str] = "attention"
+    ON_CPU: ClassVar[type[Any]] = PerHeadBase
 
     def check(self) -> None:
         if self.heads % self.kv_heads:

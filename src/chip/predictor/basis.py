@@ -59,8 +59,9 @@ def kind_of(h: Hardware) -> str:
 
 
 def scale_of(h: Hardware, several: bool) -> float:
-    """The factor on the logarithm of an interval's width."""
-    return _judged(h, several).scale
+    """The factor on the logarithm of an interval's width. No width makes an answer that is not usable one that is."""
+    judged = _judged(h, several)
+    return judged.scale if judged.inside >= LEAST_INSIDE else 1.0
 
 
 def not_usable(h: Hardware, several: bool) -> str:

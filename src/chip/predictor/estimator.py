@@ -16,10 +16,9 @@ from chip.hardware.gpus import Hardware
 from chip.hardware.points import Library
 from chip.ops.attention import AnyAttention
 from chip.ops.collectives import Collective
-from chip.predictor.attention_time import AttentionTime
 from chip.predictor.interpolate import CorrectionCurve, Points
 from chip.predictor.kernels import Bases, KernelPoints
-from chip.predictor.operator_time import DATASHEET, IMPORTED, KernelTime, OperatorTime, weighted_sum
+from chip.predictor.operator_time import DATASHEET, IMPORTED, AttentionTime, KernelTime, OperatorTime, weighted_sum
 from chip.predictor.peaks import UNLIMITED, Carried, Peaks, peaks_of
 from chip.predictor.roof import Roof, roof_of
 from chip.predictor.stages import ALL, Stage

@@ -27,7 +27,6 @@ from chip.hardware.tables.quantised import (
 from chip.ops import BaseTime
 from chip.ops.collectives import Collective
 from chip.ops.elementwise import RowBase
-from chip.ops.experts import MoeExperts
 from chip.predictor.clock import FREE, PowerLimit, Settling
 from chip.predictor.interpolate import Z90, Points
 from chip.predictor.peaks import Carried
@@ -41,6 +40,7 @@ ATTENTION = "attention"  # and this one's for other kinds of attention
 BORROWED_SPREAD = 0.2  # standard deviation of a base that was fitted to another kernel of its kind
 OF_TORCH = ("torch", "flash")  # implementations that torch chooses by default
 WITHIN_WARP = ("flash",)  # kernels whose instructions multiply within a warp: FlashAttention-2
+EXPERTS = "moe_experts"  # the kind under which others publish experts of any format
 SAME_KERNELS = {"fp16": "bf16"}  # as wide and as fast: the same kernel template with another type
 # A tiny product in a published format may take so many times as long as one in bf16, since the rounding of its input is
 # timed with it. If it takes longer, the table has the host's time in it, except in tables without tiny shapes.
@@ -80,14 +80,14 @@ class Bases:
         related = [c.__dict__["kind"] for c in type(op).__mro__ if "kind" in c.__dict__]
         plain = SIMPLEST if op.WARM else ATTENTION if op.OF_SEQUENCES else PRODUCT if op.counted_flops else ""
         for kind in (*related, plain):
-            bases = self._library.bases(kind)
+            bases = self._library.bases(kind, getattr(op, "dtype", "bf16"))
             if not bases:
                 continue
             runs = self._runs_as.get(kind, "").partition(" ")[0].split("|")
             names = [op.kernel_of(run) for run in runs] if op.BY_FORMAT else runs
             if op.WARM and kind != SIMPLEST and runs != [""] and not any(b[0].partition(".")[0] in runs for b in bases):
                 continue  # a kernel of the engine's own, where torch runs several
-            form = type(op).base_class(kernel or runs[0]) or BaseTime
+            form = (type(op).ON_CPU if self.roof.is_cpu else type(op).base_class(kernel or runs[0])) or BaseTime
             like, base, compute = min(
                 bases,
                 key=lambda b: (b[0] != kernel, b[0] not in names, not isinstance(b[1], form), b[0] not in OF_TORCH),
@@ -155,7 +155,7 @@ class KernelPoints:
         sibling: tuple[KernelPoints, Carried] | None = None,
     ) -> None:  # fmt: skip
         self._library, self._runs_as, self._bases, self._sibling = library, runs_as, bases, sibling
-        self._points: dict[tuple[str, str, str, str], Points | None] = {}
+        self._points: dict[tuple[str, str, str, str, int], Points | None] = {}
 
     def measured_in(self, dtype: str) -> str:
         """The dtype of the points that answer for this one; "" where there are none."""
@@ -171,7 +171,8 @@ class KernelPoints:
             return None
         dtype = getattr(op, "dtype", "")
         wanted = ANY if self._runs_as is None else self._runs_as.get(op.kind, "")
-        key = (op.kind, dtype, op.kernel_of("torch"), published_format(op))
+        stored = getattr(op, "weight_dtype", ""), getattr(op, "group", 0)
+        key = (op.kind, dtype, op.kernel_of("torch"), *stored)
         if key not in self._points:
             self._points[key] = self._sibling[0].of(op) if self._sibling else self._find(op, wanted, dtype)
         return self._points[key]
@@ -210,7 +211,7 @@ class KernelPoints:
         """From others' tables, which have quantised products as a format of plain ones, timed with the rounding of
         their input."""
         assert self._library is not None
-        if isinstance(op, MoeExperts):
+        if op.ROUTED:
             return self._published_experts(op, form)
         known, plain = (self._library.groups(PRODUCT, f) for f in (form, "bf16"))
         if not known or not plain:
@@ -236,9 +237,9 @@ class KernelPoints:
             for flops, seconds in loads
         ]))  # fmt: skip
 
-    def _published_experts(self, op: MoeExperts, form: str) -> Points | None:
+    def _published_experts(self, op: Any, form: str) -> Points | None:
         assert self._library is not None
-        known = self._library.groups(MoeExperts.kind, form)
+        known = self._library.groups(EXPERTS, form)
         if not known:
             return None
         table = min(known, key=lambda g: (g.context != "cold", -len(g.ops)))
@@ -275,9 +276,9 @@ def _in_form(base: BaseTime, form: type[BaseTime], known: Sequence[BaseTime], st
     kernel its floor and rates, and the least at which any takes in what it reads. `stand_in`: for an operator of
     another kind."""
     numbers = [getattr(base, f.name) for f in fields(base)]
-    if type(base) is not BaseTime and issubclass(form, type(base)) and len(fields(form)) == len(numbers):
+    if issubclass(form, type(base)) and len(fields(form)) == len(numbers):
         return form(*numbers)
-    if type(base) is BaseTime or not (stand_in or isinstance(base, form)):
+    if not (stand_in or isinstance(base, form)):
         return base
     kernels = getattr(form, "KERNELS", 1) / getattr(base, "KERNELS", 1)
     stream = min(getattr(b, "stream_bytes_per_s", inf) for b in known)

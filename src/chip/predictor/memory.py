@@ -29,16 +29,23 @@ def fixed(d: Decoder, p: Precision, tp: int, ep: int) -> Fixed:
     return Fixed(d.weight_bytes(p, tp, ep) + encoder, d.kv_bytes(1, p, tp=tp))
 
 
-def needs(d: Decoder, s: Scenario, engine: Engine, p: Precision, capacity_bytes: float, options: Any) -> dict[str, Any]:
-    """The memory of one GPU; of a pipeline, one of the fullest stage. `options`: of the engine."""
-    own = s.of_replica
+def needs(
+    d: Decoder, s: Scenario, engine: Engine, p: Precision, capacity_bytes: float, options: Any, on_cpu: bool = False
+) -> dict[str, Any]:
+    """The memory of one GPU; of a pipeline, one of the fullest stage. `options`: of the engine. A CPU has no driver's
+    context."""
+    replica = s.of_replica
     if s.pp == 1:
-        fullest = _of_stage(d, own, engine, p, capacity_bytes, options)
+        fullest = _of_stage(d, replica, engine, p, capacity_bytes, options)
     else:
-        stages = [_of_stage(stage, own, engine, p, capacity_bytes, options) for stage in stage_decoders(d, s.pp)]
+        stages = [_of_stage(stage, replica, engine, p, capacity_bytes, options) for stage in stage_decoders(d, s.pp)]
         least = {name: min(stage[name] for stage in stages) for name in LEAST if name in stages[0]}
         fullest = max(stages, key=itemgetter("total_bytes")) | least
     fullest["max_batch"] *= s.replicas
+    if on_cpu:
+        fullest["total_bytes"] -= fullest["context_bytes"]
+        fullest["context_bytes"] = 0
+        fullest["fits"] = fullest["total_bytes"] <= fullest["usable_bytes"]
     return fullest
 
 

@@ -91,48 +91,48 @@ def of_calibration(h: Hardware) -> Iterator[str]:
         yield f"{h.name} was disturbed while it was calibrated: {flag.removeprefix(DISTURBED)}; calibrate it again"
 
 
-def of_formats(asked: str, measured: str, gpu: str) -> str:
-    """`asked`: the number format of the operators. `measured`: that of the points that answer for them."""
+def of_formats(wanted: str, measured: str, gpu: str) -> str:
+    """`wanted`: the number format of the operators. `measured`: that of the points that answer for them."""
     if not measured:
-        return f"no operator was measured in {asked} on {gpu}: all are base times under its ceilings"
-    return "" if measured == asked else f"operators were measured in {measured} on {gpu}; those answer for {asked}"
+        return f"no operator was measured in {wanted} on {gpu}: all are base times under its ceilings"
+    return "" if measured == wanted else f"operators were measured in {measured} on {gpu}; those answer for {wanted}"
 
 
-def of_terms(q: Question, found: FoundTerms | None) -> Iterator[str]:
+def of_terms(q: Question, terms: FoundTerms | None) -> Iterator[str]:
     latency = q.launch_ns or (hosts.find(q.host).launch_ns if q.host else 0.0)
-    if latency and not (found and found.at_latency):
+    if latency and not (terms and terms.at_latency):
         name = "--launch-ns" if q.launch_ns else "--host"
         yield f"{name} is not used: no terms of {q.engine} tell at which launch latency they hold"
-    if q.engine_version and found:
+    if q.engine_version and terms:
         source = engines.get(q.engine).version(q.engine_version).source
         yield f"{q.engine} {q.engine_version}: {source}; its terms were measured with a newer version"
 
 
-def of_host(engine: str, found: FoundTerms) -> str:
+def of_host(engine: str, terms: FoundTerms) -> str:
     """For a prediction that is limited by the host, and takes the terms of the reference host."""
-    if found.at_latency:
+    if terms.at_latency:
         return (
             f"limited by the host: what {engine} does beside its operators is taken from the reference host "
-            f"({found.host}), at the {found.launch_ns / 1e3:.3g} us that this CPU takes for a tiny operator; the "
-            f"interval holds half to {found.off:g} times of it. `chip calibrate --engine {engine}` measures it here"
+            f"({terms.host}), at the {terms.launch_ns / 1e3:.3g} us that this CPU takes for a tiny operator; the "
+            f"interval holds half to {terms.off:g} times of it. `chip calibrate --engine {engine}` measures it here"
         )
-    launches = f", which launches a kernel in {found.launch_ns / 1e3:.3g} us" if found.launch_ns else ""
+    launches = f", which launches a kernel in {terms.launch_ns / 1e3:.3g} us" if terms.launch_ns else ""
     return (
-        f"limited by the host, and its terms are of the reference host ({found.host}{launches}); the interval holds "
-        f"hosts up to {found.off:g} times as fast or as slow. `chip calibrate --host` measures yours in half a minute, "
+        f"limited by the host, and its terms are of the reference host ({terms.host}{launches}); the interval holds "
+        f"hosts up to {terms.off:g} times as fast or as slow. `chip calibrate --host` measures yours in half a minute, "
         f"`chip calibrate --engine {engine}` more closely"
     )
 
 
-def of_points_missing(found: Phases, output: int) -> Iterator[str]:
+def of_points_missing(phases: Phases, output: int) -> Iterator[str]:
     """For a GPU with points: where much of the operators' time rests on none."""
-    phases = [(n, phase) for n, phase in ((1, found.prefill), (output - 1, found.decode)) if phase]
-    total = sum([n * (phase.seconds - phase.engine_s) for n, phase in phases])
-    measured = sum([n * phase.points_s for n, phase in phases])
+    weighted = [(n, phase) for n, phase in ((1, phases.prefill), (output - 1, phases.decode)) if phase]
+    total = sum([n * (phase.seconds - phase.engine_s) for n, phase in weighted])
+    measured = sum([n * phase.points_s for n, phase in weighted])
     if total - measured < UNMEASURED * total:
         return
     time_by: dict[str, float] = {}
-    for n, phase in phases:
+    for n, phase in weighted:
         for line in phase.lines:
             if line.source not in OF_POINTS and line.kind != ENGINE:
                 time_by[line.role] = time_by.get(line.role, 0.0) + n * line.seconds
@@ -143,10 +143,10 @@ def of_points_missing(found: Phases, output: int) -> Iterator[str]:
 
 def of_narrower(d: Decoder, s: Scenario, steps: StepModel, roof: Roof) -> Iterator[str]:
     """The widest format that the GPU multiplies and in which the model fits: `fits with --dtype int4 (42.1 GiB)`."""
-    engine, asked = steps.engine, steps.operators.precision
-    weight_bytes = memory.fixed(d, asked, s.tp, s.ep).weight_bytes
+    engine, wide = steps.engine, steps.operators.precision
+    weight_bytes = memory.fixed(d, wide, s.tp, s.ep).weight_bytes
     for name, kv in product(NARROWER, ("", "fp8") if engine.QUANTISED_CACHE else ("",)):
-        p = precision(name, kv or asked.kv)
+        p = precision(name, kv or wide.kv)
         multiplied = p.matmul == p.activation or f"matmul_{p.matmul}" in roof.compute
         if not multiplied or memory.fixed(d, p, s.tp, s.ep).weight_bytes >= weight_bytes:
             continue

@@ -47,15 +47,15 @@ class Phases(NamedTuple):
 
 def pipelined(steps: StepModel, s: Scenario, gpu: str) -> Phases:
     """The phases of one replica over the stages of a pipeline."""
-    own = s.of_replica
-    prefill = steps.prefill(own)
-    planned = steps.schedule(own).prefill
+    replica = s.of_replica
+    prefill = steps.prefill(replica)
+    planned = steps.schedule(replica).prefill
     count = sum(weight for _, weight in planned)
-    in_flight = max(1, min(s.pp, round(count), own.batch)) if steps.engine.CIRCULATES else 1
+    in_flight = max(1, min(s.pp, round(count), replica.batch)) if steps.engine.CIRCULATES else 1
     prefill = pipelined_prefill(prefill, *_stages(steps, s.pp, gpu, planned), count)
     if s.output == 1:
         return Phases(prefill, None, in_flight)
-    one = replace(own, batch=-(-own.batch // in_flight))
+    one = replace(replica, batch=-(-replica.batch // in_flight))
     stages = _stages(steps, s.pp, gpu, ((steps.engine.decode(one, steps.options), 1.0),))
     return Phases(prefill, pipelined_decode(steps.decode(one), *stages, in_flight), in_flight)
 
@@ -95,30 +95,30 @@ def layer_kinds(d: Decoder, pp: int) -> tuple[tuple[int, ...], ...]:
             left[kind] -= 1
             order.append(kind)
     in_order = iter(order)
-    held = [Counter(islice(in_order, n)) for n in split_layers(d.layer_count, pp)]
-    return tuple(tuple(stage[i] for i in range(len(d.layers))) for stage in held)
+    stages = [Counter(islice(in_order, n)) for n in split_layers(d.layer_count, pp)]
+    return tuple(tuple(stage[i] for i in range(len(d.layers))) for stage in stages)
 
 
 @lru_cache(maxsize=64)
 def stage_decoders(d: Decoder, pp: int) -> tuple[Decoder, ...]:
     """Each stage as a model of its own. The first holds the embedding too, the last the head."""
-    found = []
+    decoders = []
     for i, kinds in enumerate(layer_kinds(d, pp)):
         layers = tuple((n, layer) for n, (_, layer) in zip(kinds, d.layers) if n)
         vocab, positions = (d.vocab, d.positions) if i in (0, pp - 1) else (0, 0)
-        found.append(replace(d, layers=layers, tied=True, vocab=vocab, positions=positions))
-    return tuple(found)
+        decoders.append(replace(d, layers=layers, tied=True, vocab=vocab, positions=positions))
+    return tuple(decoders)
 
 
 def stage_shares(d: Decoder, pp: int, rows: Sequence[TimedBlock]) -> list[float]:
     """Each stage's share of a step's time. `rows`: the embedding, each kind of layer, and what follows the layers."""
     embedding, *others = [(n, sum(t.seconds for t in times)) for n, _, times in rows]
     layers, after = others[: len(d.layers)], others[len(d.layers) :]
-    found = [sum(n * s for n, (_, s) in zip(kinds, layers)) for kinds in layer_kinds(d, pp)]
-    found[0] += embedding[0] * embedding[1]
-    found[-1] += sum(n * s for n, s in after)
-    total = sum(found)
-    return [s / total for s in found]
+    seconds = [sum(n * s for n, (_, s) in zip(kinds, layers)) for kinds in layer_kinds(d, pp)]
+    seconds[0] += embedding[0] * embedding[1]
+    seconds[-1] += sum(n * s for n, s in after)
+    total = sum(seconds)
+    return [s / total for s in seconds]
 
 
 def pipeline_s(stage_s: Sequence[float], microbatches: int, hop_s: float = 0.0) -> float:
@@ -152,10 +152,10 @@ def pipelined_decode(whole: Phase, shares: Sequence[float], hop: Range, microbat
     return _of_one_gpu(whole, microbatches * max(shares), took_s, hop, len(shares))
 
 
-def _of_one_gpu(whole: Phase, own: float, took_s: float, hop: Range, hops: float) -> Phase:
+def _of_one_gpu(whole: Phase, share: float, took_s: float, hop: Range, hops: float) -> Phase:
     """`own`: the GPU's part of every row but the one before the first step. `took_s`: the phase over all stages."""
     parts = ("calls", "seconds", "low_s", "high_s", "flops", "bytes", "joules")
-    lines = [n if n.role == BEFORE else n._replace(**{p: own * getattr(n, p) for p in parts}) for n in whole.lines]
+    lines = [n if n.role == BEFORE else n._replace(**{p: share * getattr(n, p) for p in parts}) for n in whole.lines]
     value, low_s, high_s = (s * hops for s in hop)
     idle_s = max(0.0, took_s - sum(n.seconds for n in lines) - value)
     low, high = whole.low_s / whole.seconds, whole.high_s / whole.seconds
@@ -216,10 +216,10 @@ def _of_collectives(steps: StepModel, s: Scenario, gpu: str, phases: Phases) -> 
 
 
 def link_text(gpu: str) -> str:
-    given = gpus.find(gpu).link
-    if given:
-        latency_us = given.latency_s.value * 1e6 if given.latency_s else 0.0
-        return f"; over a link of {given.bytes_per_s.value / 1e9:g} GB/s and {latency_us:g} us, as given"
+    link = gpus.find(gpu).link
+    if link:
+        latency_us = link.latency_s.value * 1e6 if link.latency_s else 0.0
+        return f"; over a link of {link.bytes_per_s.value / 1e9:g} GB/s and {latency_us:g} us, as given"
     return PCIE if links.over_pcie(gpu) else ""
 
 

@@ -15,6 +15,8 @@ from chip.predictor.roof import Power
 from chip.types import Scenario
 
 BETWEEN_CARDS = 1.03  # ratio between two H200s: 1.027 in products at memory's bandwidth, 1.035 in multiplications
+# Source, seconds, low_s, high_s, FLOPs of products, joules and bytes of a role that attends
+Attending = tuple[str, float, float, float, float, float, float]
 ENGINE = "engine"  # source and kind of the rows that belong to no operator
 
 
@@ -62,6 +64,25 @@ def _program_lines(shape: Shape, parts: Sequence[tuple[ProgramTimes, float]], sl
     return lines
 
 
+def _attending(steps: Sequence[TimedStep], slower: float) -> dict[str, Attending]:
+    """What each role that attends takes in all steps."""
+    by_role: dict[str, Attending] = {}
+    for step in steps:
+        for call, t in zip(step.layers.shape.attention_calls, step.attention):
+            n = step.run.weight * call.repeat
+            each = n * (1 + slower * t.limited_s / t.seconds) if t.limited_s else n
+            flops = n * t.flops if ops.multiplies(call.kind) else 0.0
+            source, seconds, low_s, high_s = t.source, each * t.seconds, each * t.low_s, each * t.high_s
+            joules, moved = n * t.joules, n * t.bytes
+            if call.role in by_role:
+                other = by_role[call.role]
+                source = source if seconds >= other[1] else other[0]
+                seconds, low_s, high_s = seconds + other[1], low_s + other[2], high_s + other[3]
+                flops, joules, moved = flops + other[4], joules + other[5], moved + other[6]
+            by_role[call.role] = source, seconds, low_s, high_s, flops, joules, moved
+    return by_role
+
+
 def attention_lines(steps: Sequence[TimedStep], slower: float) -> list[Line]:
     """A line for each role that attends."""
     lines = [
@@ -101,7 +122,7 @@ class Operators:
 
     def __init__(self, steps: Sequence[TimedStep], slower: float, scale: float = 1.0) -> None:
         """`slower`: the part that seconds at the power limit take more. `scale`: see `_bounds`."""
-        self.attention, self._weights, self._slower = attention_lines(steps, slower), _weights(steps), slower
+        self._steps, self._weights, self._slower = steps, _weights(steps), slower
         self.seconds = self.joules = self.flops = 0.0
         below = above = unmeasured_s = 0.0
         shared: dict[str, tuple[float, float]] = {}
@@ -123,30 +144,31 @@ class Operators:
             lows, highs, low_limited_s, high_limited_s = off_s
             below += sum([(a + slower * b) ** 2 for a, b in zip(lows, low_limited_s)])
             above += sum([(a + slower * b) ** 2 for a, b in zip(highs, high_limited_s)])
-        for n in self.attention:
-            self.seconds += n.seconds
-            self.joules += n.joules
-            self.flops += n.flops if ops.multiplies(n.kind) else 0.0
-            low, high = n.seconds - n.low_s, n.high_s - n.seconds
-            if n.source in OF_POINTS:
+        self._attending = _attending(steps, slower)
+        for source, seconds, low_s, high_s, flops, joules, _ in self._attending.values():
+            self.seconds += seconds
+            self.joules += joules
+            self.flops += flops
+            low, high = seconds - low_s, high_s - seconds
+            if source in OF_POINTS:
                 below += low * low
                 above += high * high
             else:
-                unmeasured_s += n.seconds
-                _share(shared, n.source, low, high)
+                unmeasured_s += seconds
+                _share(shared, source, low, high)
         self.points_s = self.seconds - unmeasured_s
         self.low_s, self.high_s = _bounds(self.seconds, below, above, shared, scale)
 
     @cached_property
     def lines(self) -> list[Line]:
-        lines = [*self.attention]
+        lines = attention_lines(self._steps, self._slower)
         for shape, parts in self._by_shape.items():
             lines += _program_lines(shape, parts, self._slower)
         return _by_role(lines)
 
     def by_clock_s(self, bytes_per_s: float) -> float:
         """Seconds that memory and links do not set."""
-        total = sum([max(0.0, n.seconds - n.bytes / bytes_per_s) for n in self.attention])
+        total = sum([max(0.0, n[1] - n[6] / bytes_per_s) for n in self._attending.values()])
         for part, weight in self._weights.items():
             seconds, _, _, _, moved, _, _ = part.columns
             for i, n in part.shape.counts:

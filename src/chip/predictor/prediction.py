@@ -76,13 +76,13 @@ class Prediction(NamedTuple):
     def interval(self) -> dict[str, tuple[float, float]]:
         """90 % intervals in SI units: ttft_s, tpot_s, e2e_s, tokens_per_s, energy_j_per_token."""
         whole, tokens = self.whole(), self.scenario.batch * self.scenario.output
-        found = {"ttft_s": (self.prefill.low_s, self.prefill.high_s), "e2e_s": (whole.low, whole.high)}
-        found["tokens_per_s"] = (tokens / whole.high, tokens / whole.low)
+        spans = {"ttft_s": (self.prefill.low_s, self.prefill.high_s), "e2e_s": (whole.low, whole.high)}
+        spans["tokens_per_s"] = (tokens / whole.high, tokens / whole.low)
         if self.decode:
-            found["tpot_s"] = (self.decode.low_s, self.decode.high_s)
+            spans["tpot_s"] = (self.decode.low_s, self.decode.high_s)
         if energy := self.energy():
-            found["energy_j_per_token"] = (energy.low / tokens, energy.high / tokens)
-        return found
+            spans["energy_j_per_token"] = (energy.low / tokens, energy.high / tokens)
+        return spans
 
     @property
     def lines(self) -> dict[str, list[Line]]:
@@ -115,8 +115,8 @@ class Prediction(NamedTuple):
         steps, idle_w, whole = self.scenario.output - 1, self.power.idle_w, self.whole()
         above = self.prefill.joules + (steps * self.decode.joules if self.decode else 0.0)
         value, low, high = (above + idle_w * seconds for seconds in whole)
-        own = ENERGY_OFF * value
-        low, high = value - hypot(value - low, own), value + hypot(high - value, own)
+        off = ENERGY_OFF * value
+        low, high = value - hypot(value - low, off), value + hypot(high - value, off)
         gpus = self.scenario.gpus
         return Range(gpus * value, gpus * max(0.0, low), gpus * high)
 
@@ -154,8 +154,8 @@ class Prediction(NamedTuple):
 
     def figures(self, breakdown: bool = True) -> dict[str, Any]:
         """The answer as in a sweep: what `line` says, as values."""
-        found: dict[str, Any] = json.loads(self.line(breakdown))
-        return found
+        figures: dict[str, Any] = json.loads(self.line(breakdown))
+        return figures
 
     def json(self) -> dict[str, Any]:
         """The same, with `nearest_validated`."""

@@ -58,9 +58,9 @@ def _asked(model: str, gpu: str, engine: str, host: str, dtype: str, kv_dtype: s
     return _encode(named)[1:-1]
 
 
-def _memory(found: Mapping[str, Any]) -> str:
+def _memory(needs: Mapping[str, Any]) -> str:
     """Numbers, and whether it fits."""
-    values = [f'"{k}":{str(v).lower() if isinstance(v, bool) else v}' for k, v in found.items()]
+    values = [f'"{k}":{str(v).lower() if isinstance(v, bool) else v}' for k, v in needs.items()]
     return "{" + ",".join(values) + "}"
 
 

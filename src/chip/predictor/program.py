@@ -75,6 +75,7 @@ class Shape:
 
     def __init__(self, blocks: Sequence[CallBlock]) -> None:
         self.blocks = blocks
+        self.launches = [(b.repeat, b.launches) for b in blocks]
         self.operators = sum([b.repeat * b.launches.operators for b in blocks])
         self.attention_calls = [
             AttentionCall(b.launches.names[place], b.kinds[place], b.repeat, i, place)
@@ -137,13 +138,13 @@ class ProgramTimes:
 
     def to(self, other: ProgramTimes, share: float) -> ProgramTimes:
         """The program for a number of tokens in between: this `share` of the way to `other`."""
-        made = object.__new__(ProgramTimes)
-        made.shape, made.bounds, made.sources, made._columns = self.shape, self.bounds, self.sources, ()
-        made._ends = self, other, share
-        made.off_s = [_between(a, b, share) for a, b in zip(self.off_s, other.off_s)]
-        made.shared_s = {source: _between(a, other.shared_s[source], share) for source, a in self.shared_s.items()}
-        made.sums = Sums(*_between(self.sums, other.sums, share))
-        return made
+        between = object.__new__(ProgramTimes)
+        between.shape, between.bounds, between.sources, between._columns = self.shape, self.bounds, self.sources, ()
+        between._ends = self, other, share
+        between.off_s = [_between(a, b, share) for a, b in zip(self.off_s, other.off_s)]
+        between.shared_s = {source: _between(a, other.shared_s[source], share) for source, a in self.shared_s.items()}
+        between.sums = Sums(*_between(self.sums, other.sums, share))
+        return between
 
     @property
     def columns(self) -> Sequence[Sequence[float]]:

@@ -13,7 +13,7 @@ from chip.decoders.lower import check_experts, check_shards
 from chip.dtypes import precision
 from chip.engines import profile
 from chip.engines.formats import GpuFormats, ServedModel, served
-from chip.engines.sampling import parts_of
+from chip.engines.sampling import GREEDY, parts_of
 from chip.hardware import gpus, hosts
 from chip.hardware.gpus import Hardware
 from chip.predictor import basis, memory, notes, parallel
@@ -98,13 +98,13 @@ def prepared(q: Question, stage: Stage, interval_scale: float) -> Setting:
     several = max(q.tp, q.ep, q.pp) > 1
     scale = interval_scale or basis.scale_of(h, several) * (LIKE_ANOTHER if e.LIKE else 1.0)
     of_version = version.on(capability)
-    sampling = parts_of(q.sampling)
+    sampling = parts_of(q.sampling) if q.sampling != GREEDY else ()
     steps = step_model(decoder, p, q.tp, q.engine, estimator, options, terms, of_version, q.ep, scale, sampling)
     said = (
         basis.not_usable(h, several),
         *notes.of_calibration(h),
         notes.of_ceilings(roof, notes.of_points(h) if estimator.has_points else ""),
-        e.CAVEAT,
+        "" if roof.is_cpu else e.CAVEAT,  # each is of a GPU's kernels
         *as_run.notes,
         notes.of_formats(p.activation, estimator.kernels.measured_in(p.activation), h.sibling or roof.name)
         if h.points or h.sibling
@@ -142,8 +142,8 @@ def room(q: Question, s: Scenario) -> dict[str, Any]:
 
 
 def _room(of: Setting, s: Scenario) -> dict[str, Any]:
-    steps, run = of.steps, of.steps.operators
-    return memory.needs(run.decoder, s, steps.engine, run.precision, of.roof.memory_bytes, steps.options)
+    steps, run, roof = of.steps, of.steps.operators, of.roof
+    return memory.needs(run.decoder, s, steps.engine, run.precision, roof.memory_bytes, steps.options, roof.is_cpu)
 
 
 def predict(q: Question, s: Scenario, stage: Stage = ALL, interval_scale: float = 0.0) -> Prediction:

@@ -11,7 +11,7 @@ from chip.decoders.decoder import Decoder
 from chip.dtypes import Precision
 from chip.engines import Engine, EngineVersion
 from chip.engines.recorded import Recorded
-from chip.engines.timeline import LaunchBlock, Played, Terms, Timeline, Weighted
+from chip.engines.timeline import LaunchBlock, Played, RoleLaunches, Terms, Timeline, Weighted
 from chip.predictor.estimator import Estimator
 from chip.predictor.phase import ENGINE, Line, Operators, Phase, StepPhase, line_of
 from chip.predictor.program import TimedBlock, TimedOperators, TimedStep
@@ -57,6 +57,10 @@ class PlayableStep(Played):
         super().__init__(seconds, operators, run.step.graph, run.step.decode, run.rows)
         self.timed, self._slower = timed, slower
         self._blocks: list[LaunchBlock] = []
+
+    @property
+    def launches(self) -> Sequence[tuple[float, RoleLaunches]]:
+        return [*self.timed.layers.shape.launches, *self.timed.head.shape.launches]
 
     @property
     def blocks(self) -> Sequence[LaunchBlock]:

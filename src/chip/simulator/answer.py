@@ -73,7 +73,13 @@ class Simulation:
             "gpus": fleet.gpus,
             **_apart(fleet),
         }
-        out |= {"host": self.host, "replicas": fleet.replicas, "router": fleet.router, "workload": self.workload}
+        out |= {
+            "sampling": q.sampling,
+            "host": self.host,
+            "replicas": fleet.replicas,
+            "router": fleet.router,
+            "workload": self.workload,
+        }
         out["server"] = {"request_ms": cost.request_s * 1e3, "token_us": cost.token_s * 1e6} if cost != NONE else None
         for name in ("rate_per_s", "users", "seed", "requests", "completed", "rejected", "shortened"):
             out[name] = short(getattr(self, name))

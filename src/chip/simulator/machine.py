@@ -6,10 +6,12 @@ those predicted, of decodes alone and with prompts: cards of one kind differ by 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from chip.engines.server import ServerCost
 from chip.files import artifact, codec
 from chip.hardware.hosts import LATENCY
 from chip.simulator.step_time import Spread
@@ -17,6 +19,11 @@ from chip.simulator.surface import PLAIN, Factors
 from chip.types import Ceiling, ChipError, HostProfile
 
 DECODES, PROMPTS = "decode_steps", "prompt_steps"  # terms of a host's file: seconds over those predicted
+# ... and what the event loop of a server takes there, where it was watched: fields of `ServerCost` by term
+LOOP = {
+    "server_request": "request_s", "server_prompt_token": "prompt_token_s", "server_step": "step_s",
+    "server_chunk": "token_s",
+}  # fmt: skip
 LEAST, MOST = 0.2, 5.0
 
 
@@ -25,6 +32,12 @@ class Machine(NamedTuple):
 
     factors: Factors = PLAIN
     spreads: tuple[Spread, Spread, Spread] | None = None
+    loop: tuple[tuple[str, float], ...] = ()  # fields of a server's cost
+
+    def behind(self, server: ServerCost) -> ServerCost:
+        """The server as it is on this machine."""
+        seconds: dict[str, Any] = dict(self.loop)
+        return replace(server, **seconds) if server.host_step_s else server
 
 
 @lru_cache(maxsize=32)
@@ -43,7 +56,8 @@ def machine_of(host: str) -> Machine:
         if not LEAST <= terms[name].value <= MOST:
             raise ChipError(f"{path}: data.terms.{name} must be between {LEAST:g} and {MOST:g}")
     decode, prompt, latency = (_spread(terms[name]) for name in (DECODES, PROMPTS, LATENCY))
-    return Machine(Factors(terms[DECODES].value, terms[PROMPTS].value), (decode, prompt, latency))
+    loop = tuple((field, terms[term].value) for term, field in LOOP.items() if term in terms)
+    return Machine(Factors(terms[DECODES].value, terms[PROMPTS].value), (decode, prompt, latency), loop)
 
 
 def _spread(term: Ceiling) -> Spread:

@@ -140,7 +140,15 @@ def setup(fleet: Fleet, factors: Factors = PLAIN) -> Setup:
     if not known.times.host(1, 1, True, True).prepare_s:
         notes.append(f"no host or engine terms are known for {q.engine} on {q.gpu}: steps are the device's time alone")
     return Setup(
-        surface, settings, options, blocks, longest, tuple(notes), q.pp, fleet.server.on_host(times.host_step_s), q.host
+        surface,
+        settings,
+        options,
+        blocks,
+        longest,
+        tuple(notes),
+        q.pp,
+        machine.behind(fleet.server.on_host(times.host_step_s)),
+        q.host,
     )
 
 

@@ -43,6 +43,8 @@ class ClientResult:
     version: str = ""
     notes: tuple[str, ...] = ()
     schema: str = ""  # of a file of chip's own
+    # Of a server that was watched: requests, tokens of prompts, steps, chunks, and CPU seconds of its event loop
+    loop: tuple[float, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property

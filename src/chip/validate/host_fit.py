@@ -19,7 +19,7 @@ from chip.hardware import gpus
 from chip.hardware.hosts import LATENCY
 from chip.question import Question
 from chip.simulator import tool_figures
-from chip.simulator.machine import DECODES, PROMPTS
+from chip.simulator.machine import DECODES, LOOP, PROMPTS
 from chip.simulator.setup import Fleet, behind_server, run, setup
 from chip.simulator.simulation import system_of
 from chip.simulator.surface import Factors
@@ -34,6 +34,7 @@ ERRORS = {"ttft": 0.104, "tpot": 0.052, "itl": 0.039}
 # 14.3 us (`engines.profile`), decode steps of one model from 4.70 to 5.03 ms; of prompts a little more, which draw more
 # power.
 SPREADS = (0.3, 0.04, 0.05)
+SWEEPS = 20_000
 STEP, ROUNDS, ENOUGH, Z90 = 0.06, 6, 1e-3, 1.645
 # What a fit at one load leaves at another, the same way: of a host as where its latency was measured
 OTHER_LOADS = (log(engine_profile.KNOWN_LATENCY) / Z90, ERRORS["itl"] / 2, ERRORS["tpot"])
@@ -71,7 +72,27 @@ def fit(results: Sequence[ClientResult], system: Mapping[str, Any], name: str) -
             (LATENCY, DECODES, PROMPTS), values, map(hypot, spread, OTHER_LOADS), ("s", "1", "1")
         )
     }
-    return FittedHost(HostProfile(name, "", found), tuple(zip(results, before, after)))
+    return FittedHost(HostProfile(name, "", found | loop_terms(results)), tuple(zip(results, before, after)))
+
+
+def loop_terms(results: Sequence[ClientResult]) -> dict[str, Ceiling]:
+    """What the server's event loop takes, where it was watched in more runs than there are terms."""
+    work = [r.loop for r in results if r.loop]
+    if len(work) <= len(LOOP):
+        return {}
+    seconds = least_squares([row[:-1] for row in work], [row[-1] for row in work])
+    return {term: Ceiling(v, v, v, "s", f"{METHOD}: CPU seconds of its first thread") for term, v in zip(LOOP, seconds)}
+
+
+def least_squares(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
+    """Non-negative, of relative errors: each row counts alike."""
+    rows = [[v / s for v in row] for row, s in zip(rows, seconds)]
+    x = [0.0] * len(rows[0])
+    for _ in range(SWEEPS):
+        for j in range(len(x)):
+            rest = [1 - sum(v * x[k] for k, v in enumerate(row) if k != j) for row in rows]
+            x[j] = max(0.0, sum(r[j] * y for r, y in zip(rows, rest)) / sum(r[j] ** 2 for r in rows))
+    return x
 
 
 def _errors(q: Question, result: ClientResult, launch_ns: float, x: Sequence[float]) -> dict[str, float]:

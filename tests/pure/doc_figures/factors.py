@@ -15,8 +15,20 @@ from chip import stats
 from chip.hardware import gpus, points
 from chip.hardware.points import PointGroup
 from chip.ops import BaseTime
+from chip.predictor import estimator
+from chip.predictor.estimator import Estimator
+from chip.predictor.peaks import peaks_of
+from chip.predictor.roof import roof_of
+from chip.predictor.stages import Stage
+from chip.validate import judge
+from chip.validate.judge import Validation
+from doc_figures.accuracy import RECORDS, class_of
 
 GPU = "h200"
+QUANTISED = (
+    "add_rms_norm_quant", "fp8_attention", "kv_append_fp8", "packed_experts", "packed_linear", "quantize",
+    "rms_norm_quant", "scaled_experts", "scaled_linear", "silu_mul_quant",
+)  # fmt: skip
 
 
 @cache
@@ -103,3 +115,42 @@ def rows() -> Iterator[str]:
         ),
     ):  # fmt: skip
         yield f"| {name} | {curve} | {enters} | {what} | {with_it} | {without} |"
+
+
+# --- what a calibration alone predicts
+OF_METRIC = {"tpot": "vLLM TPOT, GPU-bound", "ttft": "vLLM TTFT, >= 4096 tokens"}
+
+
+def of_runs(metric: str) -> str:
+    """Median and 90th percentile of a class of vLLM's runs."""
+    title = OF_METRIC[metric]
+    off = [abs(p.error) for p in _judged().points if class_of(title).has(p)]
+    return f"{100 * stats.median(off):.1f} %, {100 * stats.quantile(off, 0.9):.1f} %"
+
+
+@cache
+def _judged() -> Validation:
+    return judge.judge(judge.read([RECORDS / "runs"]), GPU, stage=Stage.CALIBRATE_ONLY)
+
+
+@cache
+def _operators(timed: bool) -> list[float]:
+    """How far off the recorded points of kernels are, timed ones or those of others, that a calibration never saw."""
+    h = gpus.find(GPU)
+    library = estimator.library(h, Stage.CALIBRATED)
+    assert library is not None
+    known = {(k, b[0]) for k in h.profile.operators for b in library.bases(k)}  # type: ignore[union-attr]
+    off = []
+    for kind in points.kinds(gpus.POINTS / GPU):
+        for g in points.read(gpus.POINTS / GPU / f"{kind}.csv").groups:
+            if g.dtype != "bf16" or kind in QUANTISED or g.kernel == "chip" or ((kind, g.kernel) in known) != timed:
+                continue
+            runs_as = {kind: f"{g.implementation} {g.context}"}
+            times = Estimator(roof_of(h), library, runs_as, peaks=peaks_of(h))
+            off += [abs(times.time(op).seconds / s - 1) for op, s in zip(g.ops, g.seconds)]
+    return off
+
+
+def operators(which: str) -> str:
+    off = _operators(which == "timed")
+    return f"{100 * stats.median(off):.1f} %, {100 * stats.quantile(off, 0.9):.1f} % of {len(off)} points"

@@ -45,15 +45,14 @@ def _attention(c: Config, i: int, window: int, shared: bool) -> Attn:
     heads, kv_heads = c.size("num_attention_heads", default=8), c.size("num_key_value_heads", default=2)
     dim, tied, rotary = c.size("head_dim", default=256), False, 1.0
     if not window:
-        by_layer = {int(layer): sizes for layer, sizes in (c.raw.get("per_layer_config") or {}).items()}
-        own = by_layer.get(i, c.raw)
+        listed = c.within("per_layer_config").raw  # by the layer's index, which may begin with zeros
+        own = next((sizes for layer, sizes in listed.items() if layer.lstrip("0") == str(i)), c.raw)
         sizes = Config(own, c.where)
         dim = sizes.size("global_head_dim", "head_dim", default=dim)
         tied = c.flag("attention_k_eq_v", False)
         if tied or own is not c.raw:
             kv_heads = sizes.size("num_global_key_value_heads", "num_key_value_heads", default=kv_heads)
-        inside = (c.raw.get("rope_parameters") or {}).get("full_attention")
-        rotary = Config(inside, c.where).number("partial_rotary_factor", 1.0) if isinstance(inside, dict) else 1.0
+        rotary = c.within("rope_parameters").within("full_attention").number("partial_rotary_factor", 1.0)
     c.divides("num_key_value_heads", kv_heads, "num_attention_heads", heads)
     bias = c.flag("attention_bias", False)
     source = "shared" if shared else "tied" if tied else ""

@@ -196,7 +196,7 @@ def _kimi_linear(c: Config, name: str, architecture: str) -> Decoder:
     hidden, count = c.size("hidden_size"), c.layer_count()
     said = c.raw.get("linear_attn_config")
     if isinstance(said, dict):  # layers counted from one
-        attended = {i - 1 for i in said.get("full_attn_layers", []) if isinstance(i, int)}
+        attended = {i - 1 for i in c.section("linear_attn_config").indices("full_attn_layers", count + 1)}
         kinds = [i not in attended for i in range(count)]
     else:
         kinds = layer_kinds(c, count)
@@ -248,7 +248,7 @@ def _olmo_hybrid(c: Config, name: str, architecture: str) -> Decoder:
     """Gated delta nets with norms before, attention with norms after its branches."""
     hidden, count = c.size("hidden_size"), c.layer_count()
     mlp, attn = Mlp(c.size("intermediate_size")), attention(c, hidden, qk_norm="full")
-    if (c.raw.get("rope_parameters") or {}).get("rope_theta") is None:
+    if not c.within("rope_parameters").has("rope_theta"):
         attn = replace(attn, rope_dim=0)
     layers = [
         Layer(delta(c), mlp) if has_state else Layer(attn, mlp, placement="post") for has_state in layer_kinds(c, count)

@@ -180,7 +180,7 @@ def flattened(c: Config) -> Config:
     """With the fields of sections beside the others, and sizes that are said by a ratio."""
     more: dict[str, Any] = {}
     for name in WITHIN:
-        more |= {k: v for k, v in (c.raw.get(name) or {}).items() if k not in c.raw and k != "hidden_size"}
+        more |= {k: v for k, v in c.within(name).raw.items() if k not in c.raw and k != "hidden_size"}
     if c.has("expansion_ratio"):
         more["ffn_hidden_size"] = c.size("expansion_ratio") * c.size("d_model")
     return Config({**c.raw, **more}, c.where, c.said, c.root) if more else c

@@ -49,7 +49,7 @@ class HfEager(Engine):
     def play(self, t: Timeline, step: Played, terms: Terms) -> None:
         """Every kernel is launched by the host."""
         t.prepare("prepare", terms.host_step_s)
-        t.layers(step.blocks, HostCost(terms.host_call_s, terms.host_kernel_s, terms.host_experts_s))
+        t.launch(step, HostCost(terms.host_call_s, terms.host_kernel_s, terms.host_experts_s))
 
     def room(self, scenario: Scenario, options: HfOptions) -> Room:
         return hf_memory.room(scenario, scenario.prompt + scenario.output)

@@ -72,7 +72,7 @@ class Native(Engine):
             t.graph("step", terms.host_step_s, step.device_s(t) + terms.step_s)
             return
         t.prepare("batch", terms.host_step_s)
-        t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s))
+        t.launch(step, HostCost(0.0, terms.host_kernel_s))
         t.graph("sampling", 0.0, terms.step_s)
         t.read()  # the first tokens, before the next step is put together
 

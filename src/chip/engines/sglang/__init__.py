@@ -19,6 +19,7 @@ from chip.engines import Engine, EngineVersion, Serves
 from chip.engines.chunked import decode_step, prefill_steps
 from chip.engines.formats import GpuFormats
 from chip.engines.memory import Load, Room
+from chip.engines.options import Limits
 from chip.engines.timeline import LiveScheduler, Weighted
 from chip.engines.vllm import Vllm, kernels
 from chip.types import ChipError, Scenario, Seq, Step
@@ -61,7 +62,7 @@ class Sglang(Vllm):
     LAB, PACKAGE = (), ""
     CIRCULATES = False
     GRAPH_TOKENS, OF_STEPS = GRAPHS, ()
-    LIMITS: Mapping[str, tuple[Any, ...]] = {
+    LIMITS: Limits = {
         "chunked_prefill_size": (1, 1 << 20), "cuda_graph_max_bs": (1, GRAPHS[-1]),
         "max_running_requests": (1, 1 << 16), "mem_fraction_static": (0.0, 0.99), "page_size": (1, 1 << 10),
         "context_length": (0, 1 << 40), "scheduler_recv_interval": (1, 10000),

@@ -18,6 +18,7 @@ from chip.engines import Engine, EngineVersion, Serves
 from chip.engines.chunked import decode_step, prefill_steps
 from chip.engines.formats import GpuFormats
 from chip.engines.memory import Load, Room
+from chip.engines.options import Limits
 from chip.engines.timeline import LiveScheduler, Weighted
 from chip.engines.vllm import Vllm, kernels
 from chip.types import ChipError, Scenario, Seq, Step
@@ -53,7 +54,7 @@ class Trtllm(Vllm):
     LAB, PACKAGE = (), ""
     CIRCULATES = False
     GRAPH_TOKENS, OF_STEPS = GRAPHS, ()
-    LIMITS: Mapping[str, tuple[Any, ...]] = {
+    LIMITS: Limits = {
         "max_batch_size": (1, 1 << 16), "max_num_tokens": (1, 1 << 20), "free_gpu_memory_fraction": (0.01, 1.0),
         "tokens_per_block": (1, 1 << 10), "max_seq_len": (0, 1 << 40),
     }  # fmt: skip

@@ -17,7 +17,7 @@ from chip.engines.memory import Load
 from chip.engines.options import Limits, Settings
 from chip.engines.server import ServerCost
 from chip.engines.timeline import HostCost, LiveScheduler, Played, Terms, Timeline, Weighted
-from chip.engines.vllm import kernels, memory, pool, sampling, server
+from chip.engines.vllm import kernels, memory, sampling, server
 from chip.engines.vllm.options import ALIASES, ELSEWHERE, GRAPH_TOKENS, LIMITS, VllmOptions, defaults, graph_sizes
 from chip.engines.vllm.rewrite import HALVES, UNCOMPILED, rewrite
 from chip.types import Program, Scenario, Step
@@ -156,16 +156,16 @@ class Vllm(Engine):
         if step.graph and step.decode:
             t.graph("step", 0.0, step.device_s(t) + terms.step_s)
             return
-        if any(HALVES[0] in block.launches.names for block in step.blocks):
-            t.layers(step.blocks, HostCost(terms.host_kernel_s, 0.0))  # PyTorch's kernels of an operator count as one
+        if any(HALVES[0] in launches.names for _, launches in step.launches):
+            t.launch(step, HostCost(terms.host_kernel_s, 0.0))  # PyTorch's kernels of an operator count as one
         elif step.graph:
             t.layers([block.as_one("layer") for block in step.blocks], HostCost(terms.host_piece_s, 0.0))
         else:
-            t.layers(step.blocks, HostCost(0.0, terms.host_kernel_s, terms.host_experts_s))
+            t.launch(step, HostCost(0.0, terms.host_kernel_s, terms.host_experts_s))
         t.graph("sampling", 0.0, terms.step_s)
 
     def pool_tokens(self, load: Load, longest: int, pool_bytes: float, options: VllmOptions) -> int:
-        return pool.cache_tokens(load.decoder, load.precision, load.scenario.tp, longest, pool_bytes, options)
+        return memory.cache_tokens(load.decoder, load.precision, load.scenario.tp, longest, pool_bytes, options)
 
     def over_capacity(self, context: int, capacity: int) -> str:
         said = super().over_capacity(context, capacity)
@@ -187,10 +187,10 @@ class Vllm(Engine):
     ) -> tuple[LiveScheduler, int]:
         """Beside states blocks are longer. With prefix caching a request holds two slots of each state, or one for
         every block of its tokens."""
-        found = pool.layout(d, p, tp, settings.block_size, settings.enable_prefix_caching)
+        found = memory.layout(d, p, tp, settings.block_size, settings.enable_prefix_caching)
         if not found.states or not found.groups or not longest:
             return super().paged(d, p, tp, settings, tokens, longest, options)
-        plain = pool.layout(d, p, tp, options.block_size)
+        plain = memory.layout(d, p, tp, options.block_size)
         room_bytes = tokens * plain.blocks(longest, 0) / longest * plain.block_bytes
         together = sum(group.count for group in found.groups) + (found.states if found.per_block else 0)
         slots = 0 if found.per_block else found.states * (2 if settings.enable_prefix_caching else 1)

@@ -103,9 +103,12 @@ def medians(records: Iterable[Measurement], clock: Settling | None = None) -> di
 
 def start(kind: str, kernel: str, context: str, op: Op, profile: HardwareProfile) -> BaseTime:
     """The base time before it is fitted: by the device's ceilings. How kernels cut their work is known of GPUs."""
-    cls = BaseTime if profile.kind == "cpu" else ops.get(kind).base_class(kernel) or BaseTime
+    of_kind = ops.get(kind)
+    cls = (of_kind.ON_CPU if profile.kind == "cpu" else of_kind.base_class(kernel)) or BaseTime
     share = ATTENTION_SHARE if "attention" in kind else 1.0
     known: dict[str, Any] = {"sm_count": profile.sm_count}
+    if profile.kind == "cpu" and "copy_bytes_per_s" in {f.name for f in fields(cls)}:
+        known["copy_bytes_per_s"] = _rate(profile, "hbm_copy")
     if "knee_bytes" in {f.name for f in fields(cls)}:
         known["knee_bytes"] = profile.l2_bytes / MAX_SETS if context == "cold" else CACHE_SHARE * profile.l2_bytes
     moving = "hbm_read" if ops.multiplies(kind) else "hbm_copy"

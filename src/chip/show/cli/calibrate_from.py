@@ -12,7 +12,7 @@ from typing import Any
 from chip.files import artifact, codec
 from chip.hardware.hosts import LATENCY
 from chip.show.cli.text import Column, duration, signed, table
-from chip.simulator.machine import DECODES, PROMPTS
+from chip.simulator.machine import DECODES, LOOP, PROMPTS
 from chip.types import ChipError, HostProfile
 from chip.validate import clients, host_fit
 from chip.validate.host_fit import FittedHost
@@ -54,6 +54,8 @@ def render(fitted: FittedHost) -> str:
     ]
     for words, term in zip(("steps of decodes", "steps with prompts"), steps):
         lines.append(f"{words} take {term.value:.3f} of what is predicted ({term.low:.3f} to {term.high:.3f})")
+    if loop := [(name.replace("_", " "), terms[name]) for name in LOOP if name in terms]:
+        lines.append(", ".join(f"{name} {duration(term.value)}" for name, term in loop))
     return "\n".join([*lines, "", table(_rows(fitted), ERRORS)])
 
 

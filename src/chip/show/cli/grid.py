@@ -12,6 +12,7 @@ from typing import Any
 from chip import api
 from chip.dtypes import AUTO
 from chip.files import output
+from chip.predictor.basis import NOT_USABLE
 from chip.question import DEFAULTS
 from chip.show.cli.text import Column, amount, digits, gib, ms, span, table, yes
 from chip.types import ChipError
@@ -92,6 +93,8 @@ def _asked(row: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _span(row: Mapping[str, Any], metric: str) -> str | None:
+    if NOT_USABLE in str(row["notes"]):
+        return NOT_USABLE
     ends = [row[f"{metric}_{end}_ms"] for end in ("low", "high")]
     return None if row[f"{metric}_ms"] is None else span(ms)(ends)
 

@@ -109,12 +109,15 @@ def _memory(m: dict[str, Any]) -> list[str]:
     verdict = "fits" if m["fits"] else "DOES NOT FIT"
     scale, unit = (2**30, "GiB") if m["total_bytes"] >= 2**30 else (2**20, "MiB")
     digits = 1 if m["total_bytes"] >= 10 * scale else 2
-    printed = _parts([m[key] / scale for _, key in PARTS], digits)
+    on_cpu = not m["context_bytes"]
+    parts = [(name, key) for name, key in PARTS if m[key] or not on_cpu]
+    printed = _parts([m[key] / scale for _, key in parts], digits)
     notes = {"kv_bytes": f" ({m['kv_bytes_per_token'] / 1024:.4g} KiB/token)"}
-    sum_of = " + ".join(f"{name} {x:.{digits}f}{notes.get(key, '')}" for (name, key), x in zip(PARTS, printed))
+    sum_of = " + ".join(f"{name} {x:.{digits}f}{notes.get(key, '')}" for (name, key), x in zip(parts, printed))
     total = f"{sum(printed):.{digits}f} {unit}"
+    where = "memory" if on_cpu else "memory a GPU"
     return [
-        f"memory a GPU: {total} of {gib(m['capacity_bytes'])}: {verdict}, largest batch {m['max_batch']}",
+        f"{where}: {total} of {gib(m['capacity_bytes'])}: {verdict}, largest batch {m['max_batch']}",
         f"  {sum_of} = {total}",
     ]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chip.hardware.roofline import RooflinePoint, Roofs
-from chip.show.report import figure_file, roofline_inset
+from chip.show.report import figure_file, roofline_gain, roofline_inset
 from chip.show.report.figure_file import FAINT, INK
 from chip.show.report.roofline_inset import Mark
 from chip.types import ChipError
@@ -56,6 +56,8 @@ def _draw(points: Sequence[RooflinePoint], roofs: Roofs) -> Any:
     _points(axes, marks, bounds, crowd)
     if crowd:
         roofline_inset.draw(axes, crowd)
+    elif roofline_gain.is_of_one(marks):
+        roofline_gain.draw(axes, marks)
     figure.text(0.85 / width, 1 - 0.38 / height, roofs.title, fontsize=12.5, weight="bold", color=INK)
     figure.text(0.85 / width, 1 - 0.62 / height, _subtitle(points), fontsize=9, color=FAINT)
     for column in range(columns):

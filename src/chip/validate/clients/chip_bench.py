@@ -35,8 +35,10 @@ def of_run(run: TrafficRun, path: Path) -> ClientResult:
         "output_throughput": sum(run.output[i] for i in answered) / took_s,
         "request_throughput": len(answered) / took_s,
     }
+    busy_s = run.counters.get("cpu_s.server_main", 0.0)
+    work = (len(answered), sum(run.prompt), run.steps, sum(len(gaps) + 1 for gaps in run.gap_us), busy_s)
     return ClientResult(
         NAME, path, run.model, run.traffic(), found, gpu=run.device, tp=run.tp, ep=run.ep, dtype=run.dtype,
         server=run.engine, version=run.engine_version, settings=run.scheduler,
-        schema=TrafficRun.SCHEMA,
+        schema=TrafficRun.SCHEMA, loop=work if busy_s and run.gap_us else (),
     )  # fmt: skip

@@ -15,6 +15,7 @@ from chip.validate.client_result import METRICS, PARTS, ClientResult, from_total
 NAME = "InferenceX"
 HAS = ("hw", "model", "conc", "tput_per_gpu", "framework", "precision")
 SHARE = (0.8, 1.0)
+PLAIN = ("none", "off", "false")  # what a row says where nothing is drafted
 REQUESTS_A_USER = 10
 DTYPES = {"fp4": "nvfp4", "fp8": "fp8", "bf16": "bf16", "fp16": "fp16", "int4": "int4"}
 
@@ -49,6 +50,8 @@ def _result(row: Mapping[str, Any], where: str, path: Path) -> ClientResult:
     w, notes = from_totals(
         NAME, users * REQUESTS_A_USER, *lengths, rate=0.0, users=users, share=SHARE
     )  # fmt: skip
+    if str(row.get("mtp") or row.get("spec_decoding") or "none").lower() not in PLAIN:
+        notes = (*notes, "measured with speculative decoding, which is not simulated")
     precision = str(row["precision"]).lower()
     return ClientResult(
         NAME, path, str(row.get("model") or ""), w, figures, gpu=str(row["hw"]).split("-")[0], tp=tp,

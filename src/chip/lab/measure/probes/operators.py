@@ -36,6 +36,7 @@ KERNELS = (
     MeasuredKernel("linear", "torch", "cold", 56),
     MeasuredKernel("attention", "flash", "cold", 32),
     MeasuredKernel("attention", "cudnn", "cold", 36, on=("cuda",)),
+    MeasuredKernel("growing_attention", "flash", "cold", 14, on=("cpu",)),
     MeasuredKernel("add", "torch", "hot", 14),
     MeasuredKernel("rms_norm_composed", "torch", "hot", 12),
     MeasuredKernel("rope_composed", "torch", "hot", 12),
