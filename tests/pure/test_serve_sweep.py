@@ -9,7 +9,7 @@ import pytest
 
 from chip.decoders import library
 from chip.show import cli
-from chip.show.serve import ranking, server, traffic
+from chip.show.serve import names, ranking, server, traffic
 from chip.simulator.plan import plan
 from chip.simulator.simulation import simulate
 
@@ -276,3 +276,10 @@ def test_times_of_links_that_others_measured_are_not_ours(ask):
     assert {r["source"] for r in one["breakdown"]["tpot"] if r["op"] == "all_reduce"} == {"imported"}
     assert {r["source"] for r in one["breakdown"]["tpot"] if r["op"] == "linear"} == {"interpolated"}
     assert one["sources"]["imported"] > 0.05
+
+
+def test_a_pasted_config_that_comes_again_is_known():
+    config = json.loads((library.CONFIGS / "gpt2.json").read_text())
+    first, again = (names.decoder_of("mine", dict(config)) for _ in range(2))
+    assert first is again, "what was predicted of it is found again"
+    assert names.decoder_of("mine", {**config, "n_layer": 3}) is not first

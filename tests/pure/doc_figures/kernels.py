@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import test_kernel_records as timed
 
+from chip.lab.kernels import catalog
 from doc_figures.records import met
 
 ROWS = ("layer_norm", "rms_norm", "softmax")
@@ -173,3 +174,19 @@ def counted() -> Iterator[str]:
 
 
 # -- forms of softmax, as they were tuned
+
+
+def climbed(dtype: str) -> str:
+    """TFLOP/s of every rung at 4096 cubed, and of PyTorch's cuBLAS."""
+    call = timed.timed("hgemm")[f"linear {CUBES[0]}{' fp16' if dtype == 'fp16' else ''}"]
+    rates = [2 * 4096**3 / timed.p50(call[who]) / 1e3 for who in (*catalog.steps("hgemm"), "torch")]
+    return listed(rates, 1, "")
+
+
+def normalised() -> str:
+    """The composed row normalisation and ours, at the largest shape."""
+    rows = timed.timed("row_normalize")["row_normalize 65536x4096 fp32"]
+    ours = "row_normalize_3_optimised"
+    composed_ms, ours_us = timed.p50(rows["torch"]) / 1e6, timed.p50(rows[ours]) / 1e3
+    faster = timed.over(rows, "torch", ours)
+    return f"{composed_ms:.3f} ms, the optimised kernel {ours_us:.1f} us: {faster:.2f} times as fast"

@@ -12,6 +12,7 @@ import test_h200_records as records
 import test_h200_replay as replays
 
 from chip import stats
+from chip.files import runs
 from chip.validate.classes import judge_classes
 from doc_figures import accuracy
 
@@ -110,3 +111,10 @@ def missed() -> Iterator[str]:
         cells = [wanted.title, f"{100 * wanted.median:g} %, {100 * wanted.p90:g} %"]
         cells += [accuracy.pair(p.error for p in points if every.has(p)) for points in (unknown, known)]
         yield f"| {' | '.join(cells)}{' (met)' if judged.met else ''} |"
+
+
+def tinyllama() -> str:
+    rates: dict[str, float] = {}
+    for run in runs.read(records.RECORDS / "runs" / "tinyllama-fp16.json")[1].runs:
+        rates.setdefault(run.engine, run.tokens_per_s)
+    return f"hf-graph {rates['hf-graph']:.4g} tokens/s, hf-eager {rates['hf-eager']:.4g}, vLLM {rates['vllm']:.4g}"

@@ -6,8 +6,10 @@ anything that opens a file sees it, so that no file of the host can be read thro
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from chip import question
@@ -59,4 +61,10 @@ def _pasted(config: Any, name: str) -> Decoder:
         raise ChipError(f"config must be the object that a config.json holds, got {type(config).__name__}")
     if not name or len(name) > LONGEST_NAME:
         raise ChipError(f"model must name the pasted config in 1 to {LONGEST_NAME} characters")
-    return describe(config, name, "config")
+    return _described(json.dumps(config), name)
+
+
+@lru_cache(maxsize=8)
+def _described(config: str, name: str) -> Decoder:
+    """One for each config: what was answered of it is found again."""
+    return describe(json.loads(config), name, "config")
