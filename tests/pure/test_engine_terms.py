@@ -13,7 +13,7 @@ from chip.show import cli
 from chip.show.cli.calibrate_engine import render
 from chip.types import Ceiling
 
-PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
+PAGE = Path(__file__).parents[2] / "results" / "h200" / "findings.md"
 TABLES = re.compile(r"(?<=^```text\n)([a-z-]+)(?= \().*?(?=^```$)", re.MULTILINE | re.DOTALL)
 H200 = engine_profile.read(engine_profile.ENGINES / "h200.vllm.json")
 HOST_BOUND = ("predict", "tinyllama-1.1b", "--prompt", "16", "--json")

@@ -129,4 +129,4 @@ def test_energy_of_kernels_against_the_step(case, of_kernels, scaled):
 
 def test_the_page_prints_an_account_as_it_is():
     printed = waterfall_text(document("tinyllama-1.1b-decode-8x512", REPORT)["breakdown"])
-    assert f"```text\n{printed}\n```" in (ROOT / "docs" / "replay.md").read_text()
+    assert f"```text\n{printed}\n```" in (ROOT / "results" / "h200" / "findings.md").read_text()

@@ -69,7 +69,8 @@ def read(paths: Iterable[Path], gpu: str) -> list[Measurement]:
     if not h.points or h.measured is None:
         raise ChipError(f"{gpu} has no points of operators, so there is no shape to leave out")
     inputs = point_files.about(h.points[0] / f"linear{point_files.SUFFIX}").get("inputs", "").split()
-    wanted = set(inputs) - {artifact.read(h.measured, HardwareProfile.SCHEMA).id}
+    profile = artifact.read(h.measured, HardwareProfile.SCHEMA)
+    wanted = set(inputs) - {profile.id, *profile.inputs}
     records: list[Measurement] = []
     for path in paths:
         header, these = measurements.read(path)
