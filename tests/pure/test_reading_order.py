@@ -15,7 +15,7 @@ STEPS = (
     *("stages", "interpolate", "clock", "roof", "peaks", "kernels", "operator_time", "estimator"),
     *("schedule", "program", "phase", "steps", "parallel", "memory", "notes", "prediction", "request"),
 )
-MOST_FILES, MOST_MOVES = 54, 2450
+MOST_FILES, MOST_MOVES = 54, 2500
 WALK = """
 import json, sys, chip, chip.api, chip.engines.vllm
 files, moves, last, batches = set(), 0, None, []

@@ -107,6 +107,19 @@ def test_blocks_of_attention_are_as_long_as_a_state_is_large():
     assert layout(describe(GRANITE_TINY, "tiny", "tiny"), BF16, 1, finds_states=True).block_tokens == 512
 
 
+def test_a_model_of_states_alone_holds_as_many_requests_as_states():
+    raw = {"architectures": ["Mamba2ForCausalLM"], "model_type": "mamba2", "hidden_size": 2560, "num_hidden_layers": 64,
+           "num_heads": 80, "head_dim": 64, "state_size": 128, "n_groups": 1, "vocab_size": 50288}  # fmt: skip
+    d = describe(raw, "mamba2", "mamba2")
+    settings = {"max_model_len": 4096, "num_gpu_blocks": 0}
+    found = chip.predict(raw, gpu="h200", engine_settings=settings).memory
+    assert found["kv_capacity_tokens"] % 4096 == 0
+    room = found["usable_bytes"] - sum(found[f"{what}_bytes"] for what in ("weights", "activation", "context"))
+    assert found["kv_capacity_tokens"] / 4096 * d.state_bytes(BF16) == pytest.approx(room, rel=0.01)
+    traffic = {"workload": "poisson:prompt=500,output=20", "rate": 20, "requests": 30}
+    assert chip.simulate(raw, gpu="h200", engine_settings=settings, **traffic).completed == 30
+
+
 def test_a_request_holds_slots_of_its_states_in_live_traffic():
     pool = Blocks(20, 400, False, 9)
     assert pool.needed(800) == 11

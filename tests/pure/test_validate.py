@@ -248,7 +248,7 @@ def test_what_bundled_predictions_rest_on():
     names = [u.path.name for u in used]
     assert names[:2] == ["h200.json", "h200.vllm.json"]
     assert [u.path for u in used[2:]] == [gpus.POINTS / "h200", gpus.IMPORTED / "h200"]
-    assert used[0].id in used[2].inputs  # our points were fitted with the profile
+    assert used[0].inputs[0] in used[2].inputs  # our points were fitted with its first calibration
     assert len({u.id for u in used}) == len(used)
     stand_ins = [u.path.name for u in rests_on("a100", "vllm")]  # whose kept share and whose host stand in
     assert stand_ins == ["h200.json", "h200.vllm.json", "a100"]

@@ -31,7 +31,7 @@ from chip.ops.elementwise import (
 )
 from chip.ops.experts import MoeExperts, PackedExperts, ScaledExperts
 from chip.ops.latent import CompressedAttention, IndexedEntries
-from chip.ops.linear import Bmm, Linear
+from chip.ops.linear import Linear
 from chip.ops.moves import Embedding, KvAppend, KvAppendFp8, Rope, Sampling
 from chip.ops.quantised import PackedLinear, Quantize, ScaledLinear
 from chip.ops.routers import BiasedRouter, GroupedRouter, MoeRouter
@@ -378,7 +378,9 @@ def _compressed_attention(
         yield Call("indexer", IndexedEntries(1, a.index_heads, 1, a.index_dim, 1, 1, True, 0, 1, act, a.ratio))
     seen = (a.ratio, a.index_keys)
     yield Call(roles.ATTENTION, CompressedAttention(1, heads, 1, dim, 1, 1, True, a.window, dim, act, *seen))
-    yield Call("o_down", Bmm(max(1, a.out_groups // tp), tokens, a.out_rank, a.heads * dim // a.out_groups, act))
+    # each group of heads by its own part of the matrix: as much work as a dense layer over one group's values
+    of_group = a.heads * dim // a.out_groups
+    yield from _dense(layer, {"o_down": a.out_groups * a.out_rank // tp}, of_group, tokens, p, False, "o_down_quant")
     yield from _dense(layer, {roles.O_PROJ: hidden}, a.out_groups * a.out_rank // tp, tokens, p, False, "o_quant")
 
 

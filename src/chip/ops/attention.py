@@ -28,8 +28,8 @@ class PerHeadBase(BaseTime):
     def seconds(self, op: Any) -> float:
         attended, copied = op.moved_bytes()
         read_s = attended * (op.heads // op.kv_heads) / self.bytes_per_s
-        longer_s: float = max(op.cost().flops / self.flop_per_s, read_s)
-        return self.floor_s + longer_s + copied / self.copy_bytes_per_s
+        seconds: float = self.floor_s + max(op.cost().flops / self.flop_per_s, read_s) + copied / self.copy_bytes_per_s
+        return seconds
 
 
 DECODE = 1.0  # how far a step of single tokens lies from one of several

@@ -45,7 +45,7 @@ FORMATS: dict[tuple[str, str], dict[str, Any]] = {
     ("deepseek-v3", "fp4"): _modelopt("NVFP4", *LATENT),
     ("kimi-k2", "fp4"): _modelopt("NVFP4", "*self_attn*"),
     ("kimi-k2", "int4"): _int4("lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|down)_.*"),
-    ("qwen3.5-397b-a17b", "fp8"): BLOCKS,
+    ("qwen3.5-397b-a17b", "fp8"): {**BLOCKS, "modules_to_not_convert": ["in_proj_b", "in_proj_a"]},
     ("qwen3.5-397b-a17b", "fp4"): _modelopt("NVFP4", "*linear_attn*", "*self_attn*", "*shared_expert*"),
     ("glm-5", "fp8"): BLOCKS,
     ("glm-5", "fp4"): _modelopt("NVFP4", "*self_attn*"),

@@ -22,6 +22,7 @@ from chip.predictor.roof import roof_of
 from chip.predictor.stages import Stage
 from chip.validate import judge
 from chip.validate.judge import Validation
+from chip.validate.points import Point
 from doc_figures.accuracy import RECORDS, class_of
 
 GPU = "h200"
@@ -154,3 +155,31 @@ def _operators(timed: bool) -> list[float]:
 def operators(which: str) -> str:
     off = _operators(which == "timed")
     return f"{100 * stats.median(off):.1f} %, {100 * stats.quantile(off, 0.9):.1f} % of {len(off)} points"
+
+
+# --- a CPU
+@cache
+def _on_cpu() -> list[Point]:
+    folder = RECORDS.parent / "cpu"
+    found = judge.judge(
+        judge.read(sorted(folder.glob("runs-2-cores-*.json"))), str(folder / "calibration-2-cores.json")
+    )
+    return [p for p in found.points if p.metric in ("ttft", "tpot")]
+
+
+def cpu() -> str:
+    """How many runs of a recorded CPU come out within 15 %, and inside their interval; the median error."""
+    off = [abs(p.error) for p in _on_cpu()]
+    near, inside = sum(e <= 0.15 for e in off), sum(bool(p.inside) for p in _on_cpu())
+    return (
+        f"{100 * stats.median(off):.0f} % in the median, {near} of {len(off)} within 15 %, {inside} inside the interval"
+    )
+
+
+def cpu_rows() -> Iterator[str]:
+    yield "| model | format | TTFT, prompts of 128 and 512 | TPOT | inside |"
+    yield "|---|---|---|---|---|"
+    for model, dtype in dict.fromkeys((p.model, p.scenario.dtype) for p in _on_cpu()):
+        mine = [p for p in _on_cpu() if (p.model, p.scenario.dtype) == (model, dtype)]
+        ttft, tpot = (", ".join(f"{100 * p.error:+.1f} %" for p in mine if p.metric == m) for m in ("ttft", "tpot"))
+        yield f"| {model} | {dtype} | {ttft} | {tpot} | {sum(bool(p.inside) for p in mine)} of {len(mine)} |"

@@ -63,7 +63,6 @@ class Facts:
 
 LLAMA = Facts()
 BARE = Facts(qkv_bias=False, out_bias=False, mlp_bias=False)
-LAYER_NORM = Facts(norm="layer_norm", norm_vectors=2)
 SCALED = {"embed_scale": True, "logit_scale": True}
 ROWS: Mapping[str, Facts] = {
     "AfmoeForCausalLM": Facts(

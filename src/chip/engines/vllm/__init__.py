@@ -188,7 +188,9 @@ class Vllm(Engine):
         """Beside states blocks are longer. With prefix caching a request holds two slots of each state, or one for
         every block of its tokens."""
         found = memory.layout(d, p, tp, settings.block_size, settings.enable_prefix_caching)
-        if not found.states or not found.groups or not longest:
+        if found.states and not found.groups and longest:  # a state for each request is all there is
+            return replace(settings, block_size=longest), tokens // longest
+        if not found.states or not longest:
             return super().paged(d, p, tp, settings, tokens, longest, options)
         plain = memory.layout(d, p, tp, options.block_size)
         room_bytes = tokens * plain.blocks(longest, 0) / longest * plain.block_bytes

@@ -236,7 +236,9 @@ def cache_tokens(d: Decoder, p: Precision, tp: int, longest: int, room_bytes: fl
     of_request = d.kv_bytes(longest, p, tp=tp) + d.state_bytes(p, tp) if longest else 0.0
     if longest and any(isinstance(layer.attn, CompressedAttn) for _, layer in d.layers):
         return int(max(0.0, room_bytes) / of_request * longest)
+    if not dealt.groups:  # states alone
+        return max(0, int(room_bytes // dealt.block_bytes)) * longest
     if not longest or (len(dealt.groups) == 1 and not dealt.states):
-        return max(0, int(room_bytes // d.kv_bytes(1, p, tp=tp))) if dealt.groups else 0
+        return max(0, int(room_bytes // d.kv_bytes(1, p, tp=tp)))
     blocks = dealt.blocks(longest, STEPS_IN_FLIGHT * options.max_num_batched_tokens)
     return max(0, int(room_bytes // dealt.block_bytes / blocks * longest))
