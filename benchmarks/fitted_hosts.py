@@ -1,7 +1,6 @@
 """Leave one out: a host fitted to one run of each record, all others of it predicted: python benchmarks/fitted_hosts.py
 
-Writes results/h200/traffic/server/fitted.json: errors of each figure before
-and after, and whether it lay in the interval.
+Writes results/validated/fitted_hosts.json: errors of each figure before and after, and whether it lay in the interval.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from chip.types import HostProfile
 from chip.validate import client_errors, clients, host_fit
 
 FOLDER = Path(__file__).resolve().parents[1] / "results" / "h200" / "traffic" / "server"
+RECORD = FOLDER.parents[2] / "validated" / "fitted_hosts.json"
 RECORDS = ("llama-3.1-8b.json.gz", "reference-llama-3.1-8b.json", "qwen3-30b-a3b.json.gz", "llama-3.2-1b.json.gz")
 FIGURES = ("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms", "output_throughput")
 RUNS = 5  # the first of a record: its rates, and a closed loop
@@ -47,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for record in RECORDS for row in rows_of(record, Path(folder))]
     lines = ",\n".join(json.dumps(row) for row in rows)
-    (FOLDER / "fitted.json").write_text(f"[\n{lines}\n]\n")
+    RECORD.write_text(f"[\n{lines}\n]\n")
 
 
 if __name__ == "__main__":

@@ -179,7 +179,10 @@ def test_csv_replaces_only_its_own_tables(run, tmp_path):
         (["gpt2", "--batch", "1,two"], "argument --batch: invalid int value: 'two'"),
         (["gpt2", "--gpu", "h100", "--gpu", "h200"], "--gpu is given twice; several values go into one option, with"),
         (["gpt2", "--timeline", "a.json", "--timeline", "b.json"], "--timeline is given twice; give it once"),
-        (["-", "--batch", "1,2"], "--trace, --timeline, --breakdown, --speculative and MODEL - take one value of each option"),
+        (
+            ["-", "--batch", "1,2"],
+            "--trace, --timeline, --breakdown, --speculative and MODEL - take one value of each option",
+        ),
         (["gpt2", "--tp", "5,7"], "--tp 5 does not divide the 12 attention heads of gpt2"),
         (["gpt2", "--csv", "-", "--json"], "--csv does not go with --json"),
         (["gpt2", "--batch", ",".join(map(str, range(1, 10_002)))], "more than 10000 combinations; for sweeps of any"),

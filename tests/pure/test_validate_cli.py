@@ -130,7 +130,7 @@ def test_works_where_nothing_else_is_installed(file, round_gpu):
 def test_stages(capsys, file, round_gpu):
     code, out, _ = run(capsys, file, "--gpu", round_gpu, "--ablate")
     assert code == 0
-    titles = "datasheet roofline", "measured roofline", "x calibration factors", "measured points", "engine and host"
+    titles = "datasheet roofline", "measured roofline", "calibrated operators", "measured points", "engine and host"
     assert all(t in out for t in titles)
     rows = out[out.index("what each stage buys") :].splitlines()
     for row in ("hf-graph TPOT and TTFT", "hf-graph ttft", "hf-eager sdpa=flash ttft"):

@@ -10,7 +10,7 @@ least that holds 90 %; where they hold more, the largest that holds no more than
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -73,6 +73,11 @@ def not_usable(h: Hardware, several: bool) -> str:
         f"{NOT_USABLE}: no operator was ever measured on a GPU like {h.name}, and of {judged.runs} published runs the "
         f"intervals of such answers held {100 * judged.inside:.0f} %"
     )
+
+
+def are_doubted(notes: Iterable[str]) -> bool:
+    """Whether the notes of an answer say that it is not usable."""
+    return any(note.startswith(NOT_USABLE) for note in notes)
 
 
 def _judged(h: Hardware, several: bool) -> JudgedKind:

@@ -10,6 +10,7 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
+from chip.predictor.basis import are_doubted
 from chip.predictor.standing import Figure, places
 from chip.question import SYSTEM, Model, decoder_of
 from chip.simulator import slo, synthetic
@@ -282,11 +283,12 @@ def ranked(choices: Sequence[PlanChoice], rate: float | None = None, by: str = "
         replica, (low, high) = _weight(c, by) * c.gpus_each, c.interval or (c.max_rate_per_s, c.max_rate_per_s)
         return Figure(replica / c.max_rate_per_s, replica / high, replica / low if low else inf, larger=False)
 
-    def key(c: PlanChoice) -> tuple[float, tuple[float, float]]:
+    def key(c: PlanChoice) -> tuple[bool, float, tuple[float, float]]:
+        """What is not usable comes behind all that is."""
         if rate is None or by == "energy":
-            return 0.0, figure(c).order
+            return are_doubted(c.notes), 0.0, figure(c).order
         gpus = c.sure_gpus if c.interval else c.gpus
-        return _weight(c, by) * gpus if gpus is not None else inf, figure(c).order
+        return are_doubted(c.notes), _weight(c, by) * gpus if gpus is not None else inf, figure(c).order
 
     ok.sort(key=key)
     standing = [figure(c) for c in ok if figure(c).value < inf]

@@ -87,7 +87,7 @@ def server() -> Iterator[str]:
 
 def fitted() -> Iterator[str]:
     """From the record of benchmarks/fitted_hosts.py, which takes minutes."""
-    rows = json.loads((RECORDS / "traffic" / "server" / "fitted.json").read_text())
+    rows = json.loads((RECORDS.parent / "validated" / "fitted_hosts.json").read_text())
     titles = {
         "mean_ttft_ms": "TTFT mean",
         "p99_ttft_ms": "TTFT p99",

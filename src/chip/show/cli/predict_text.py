@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chip.predictor.basis import NOT_USABLE
+from chip.predictor.basis import NOT_USABLE, are_doubted
 from chip.show.cli.text import Column, amount, digits, gib, moved, ms, number, percent, signed, span, table, us, work
 
 LONGEST = 4  # lines of a phase in the short view
@@ -91,7 +91,7 @@ def _dtype(a: dict[str, Any]) -> str:
 
 
 def _headline(a: dict[str, Any]) -> str:
-    rows, doubted = [], any(note.startswith(NOT_USABLE) for note in a["notes"])
+    rows, doubted = [], are_doubted(a["notes"])
     for title, key, unit, form in FIGURES:
         if a.get(key) is None:
             continue

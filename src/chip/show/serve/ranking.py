@@ -17,6 +17,7 @@ from typing import Any
 
 from chip.decoders.decoder import Decoder
 from chip.dtypes import PRECISIONS
+from chip.predictor.basis import are_doubted
 from chip.predictor.standing import Figure, places
 from chip.predictor.validated_runs import nearest
 from chip.show.serve import sweep
@@ -212,12 +213,13 @@ def _judged(row: Row, limits: Mapping[str, float], per_hour: Mapping[str, float]
 
 
 def _order(row: Row, by: str) -> tuple[Any, ...]:
-    """What fits and keeps the limits first, the best of them on top; errors last."""
+    """What fits and keeps the limits first, the best of them on top, behind them what is not usable; errors last."""
     if "error" in row:
-        return (3, (0.0, 0.0), row["gpu"], 0)
+        return (3, False, (0.0, 0.0), row["gpu"], 0)
     figure = _figure(row, by)
     group = 2 if not row["memory"]["fits"] else 1 if row["missed"] else 0
-    return (group, figure.order if figure else (inf, inf), row["gpu"], row["gpus"])
+    doubted = are_doubted(row["notes"])
+    return (group, doubted, figure.order if figure else (inf, inf), row["gpu"], row["gpus"])
 
 
 def limits_of(given: Any) -> dict[str, float]:
