@@ -27,7 +27,7 @@ def of_datasheet(gpu):
     [("a100", "fa2", 0.22), ("b200", "flashinfer", 0.12), ("rtx-pro-6000-server", "fa2", 0.12)],
 )
 def test_decode_whose_keys_are_not_cut_takes_what_others_measured(gpu, kernel, off):
-    """Blocks of 128 rows, as torch's kernel has them, would make the A100's 1.8 times as slow. It is 21 % too fast since
+    """Blocks of 128 rows, as torch's kernel has them, would make the A100's 1.8 times as slow. It is 21 % too fast:
     its matrix rate is that of prompts, which FlashAttention-2 uses better there than on a Hopper."""
     base = of_datasheet(gpu)
     assert isinstance(base, PagedFlashBase)

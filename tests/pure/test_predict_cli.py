@@ -181,7 +181,7 @@ def test_csv_replaces_only_its_own_tables(run, tmp_path):
         (["gpt2", "--timeline", "a.json", "--timeline", "b.json"], "--timeline is given twice; give it once"),
         (
             ["-", "--batch", "1,2"],
-            "--trace, --timeline, --breakdown, --speculative and MODEL - take one value of each option",
+            "--trace, --timeline, --breakdown, --speculative and MODEL - take one value of each",
         ),
         (["gpt2", "--tp", "5,7"], "--tp 5 does not divide the 12 attention heads of gpt2"),
         (["gpt2", "--csv", "-", "--json"], "--csv does not go with --json"),
