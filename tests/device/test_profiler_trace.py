@@ -19,8 +19,7 @@ def test_a_kept_trace_is_signed_read_and_replaced(tmp_path):
         assert next(iter(raw.items())) == ("schema", chrome.SCHEMA)
         assert raw["traceEvents"]
         assert chrome.read(path).operators.keys() == found.operators.keys()
-    with pytest.raises(ChipError, match="holds no kernel"):
-        foreign.trace_of(path)
+    assert foreign.trace_of(path).kernels, "a CPU's operators do the work themselves"
     path.write_text('{"schemaVersion": 1, "traceEvents": []}')  # of somebody else's profiler
     with pytest.raises(ChipError, match=r"and chip\.profiler_trace would replace it"):
         kineto.profiled(lambda: torch.ones(8), path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 from chip import question
@@ -21,6 +21,8 @@ from chip.types import ChipError, Scenario
 
 PASTED = "pasted"  # the name of a config that was given none
 LONGEST_NAME = 80
+MOST_DESCRIBED = 8
+described: dict[bytes, Decoder] = {}  # one for each pasted config: what was answered of it is found again
 
 
 def decoder_of(name: Any, config: Any = None) -> Decoder:
@@ -61,10 +63,10 @@ def _pasted(config: Any, name: str) -> Decoder:
         raise ChipError(f"config must be the object that a config.json holds, got {type(config).__name__}")
     if not name or len(name) > LONGEST_NAME:
         raise ChipError(f"model must name the pasted config in 1 to {LONGEST_NAME} characters")
-    return _described(json.dumps(config), name)
-
-
-@lru_cache(maxsize=8)
-def _described(config: str, name: str) -> Decoder:
-    """One for each config: what was answered of it is found again."""
-    return describe(json.loads(config), name, "config")
+    key = sha256(json.dumps([name, config]).encode()).digest()  # a config may be megabytes: it is not remembered
+    decoder = described.get(key)
+    if decoder is None:
+        while len(described) >= MOST_DESCRIBED:
+            described.pop(next(iter(described)), None)
+        decoder = described[key] = describe(config, name, "config")
+    return decoder
