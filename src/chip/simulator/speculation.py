@@ -97,7 +97,8 @@ def parse(text: str) -> Speculation:
     """`eagle3:k=3,task=coding`, `draft:model=llama-3.2-1b,k=4,accept=0.7`."""
     method, _, rest = text.partition(":")
     if method not in METHODS:
-        raise ChipError(f"--speculative {text[:60]!r}: must begin with {', '.join(METHODS)}")
+        form = "then a colon and its values, as in eagle3:k=3,accept=0.7"
+        raise ChipError(f"--speculative {text[:60]!r}: must begin with {', '.join(METHODS)}, {form}")
     values: dict[str, str] = {}
     for word in (w for w in rest.split(",") if w):
         key, equals, value = word.partition("=")
