@@ -74,7 +74,21 @@ class Quantization:
         return replace(self, rules=rules, ignore=_distinct(self.ignore))
 
     def _listed(self, entries: tuple[str, ...], name: str) -> bool:
-        return name in entries or any(names(entry, name, self.whole_names, self.where) for entry in entries)
+        plain, others = _sorted_out(entries)
+        if self.whole_names:
+            parts = name.split(".")
+            if any(".".join(parts[i:]) in plain for i in range(len(parts))):
+                return True
+        elif any(map(name.__contains__, plain)):  # checkpoints list hundreds
+            return True
+        return any(names(entry, name, self.whole_names, self.where) for entry in others)
+
+
+@lru_cache(maxsize=4)
+def _sorted_out(entries: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Names or parts of names, and all other entries: classes, patterns, wildcards."""
+    others = tuple(e for e in entries if e in CLASSES or e.startswith("re:") or "*" in e or "[" in e)
+    return frozenset(entries) - frozenset(others), others
 
 
 def _distinct(entries: tuple[str, ...]) -> tuple[str, ...]:
@@ -163,10 +177,13 @@ def _others(layers: Sequence[Layer], at: CheckpointNames) -> Iterable[str]:
 
 
 def _check_lists(q: Quantization, present: Sequence[str], layers: int) -> None:
-    whole = set(present)
+    listed = "\n".join(("", *present, ""))
 
     def used(entry: str) -> bool:
-        return entry in whole or any(names(entry, name, q.whole_names, q.where) for name in present)
+        plain, _ = _sorted_out((entry,))
+        if plain and q.whole_names:
+            return f"\n{entry}\n" in listed or f".{entry}\n" in listed
+        return entry in listed if plain else any(names(entry, n, q.whole_names, q.where) for n in present)
 
     for entry in q.ignore:
         if not (used(entry) or OUTSIDE.search(entry) or _beyond(entry, layers) or _parent(entry, present)):
